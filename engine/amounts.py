@@ -1,4 +1,4 @@
-"""Amounts with units, parsed from text such as 50 us, 80 GB or 10 Gbit/s."""
+"""Parsing of amounts with units, such as 50 us, 80 GB or 10 Gbit/s."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ _EXAMPLES = {"s": "50 us", "B": "80 GB", "B/s": "1.25 GB/s or 10 Gbit/s", "FLOP/
 def parse_amount(text: str, unit: str, shown: str = "") -> float:
     """Parse an amount: ``parse_amount("10 Gbit/s", "B/s")`` is 1.25e9.
 
-    A number without a unit has the unit of ``shown``, the text that it replaces; without that, it is in ``unit``.
+    A number without a unit has the unit of ``shown``, the text that it replaces; if ``shown`` is empty, it is in
+    ``unit``.
 
     Raises:
-        Refusal: the text is not an amount of this unit, or is ambiguous; its parameters have the alternatives.
+        Refusal: the text is not an amount in this unit, or is ambiguous; the error's parameters list alternatives.
     """
     params = {"text": text, "example": _EXAMPLES.get(unit, "80e9")}
     match = _AMOUNT.fullmatch(text.strip())
@@ -42,11 +43,11 @@ def parse_amount(text: str, unit: str, shown: str = "") -> float:
 
 
 def _implied_unit(number: str, unit: str, shown: str) -> str:
-    """Return the unit of a number that was typed without one."""
+    """Return the implied unit of a number without a unit."""
     value, _, before = shown.strip().partition(" ")
     if not shown or not Decimal(number):
         return unit
-    if not before or not float(value):  # a shown 0 has no unit to keep
+    if not before or not float(value):  # a shown 0 has no unit
         prefixed = f"{'u' if unit == 's' else 'G'}{unit}"
         raise Refusal("missing_unit", {"number": number, "unit": unit, "prefixed": prefixed})
     if before != unit and "e" in number.lower():
@@ -55,7 +56,7 @@ def _implied_unit(number: str, unit: str, shown: str) -> str:
 
 
 def _factor(typed: str, unit: str) -> Decimal | None:
-    """Return the factor from the typed unit to ``unit``; None if they measure different things."""
+    """Return the factor from the typed unit to ``unit``; None if they measure different quantities."""
     if unit == "B/s":
         typed = re.sub(r"(?<=B)ps$", "/s", typed)
         if bits := re.fullmatch(r"(\w?)bits?(?:/s| per second)", typed, re.IGNORECASE):
@@ -63,12 +64,12 @@ def _factor(typed: str, unit: str) -> Decimal | None:
             return None if power is None else Decimal(10) ** power / 8
     if binary := re.fullmatch(r"([kmgtp])i(B|B/s)", typed, re.IGNORECASE):
         return Decimal(1024) ** ("kmgtp".index(binary[1].lower()) + 1) if binary[2] == unit else None
-    power = _power(typed.removesuffix(unit) if _power(typed, unit) is None else typed, unit)  # 1.25 G is enough
+    power = _power(typed.removesuffix(unit) if _power(typed, unit) is None else typed, unit)  # 1.25 G is accepted
     return None if power is None else Decimal(10) ** power
 
 
 def _power(prefix: str, unit: str) -> int | None:
-    """Return the power of ten of a prefix; for units other than seconds ``m`` means ``M``."""
+    """Return the power of ten of a prefix; ``m`` means ``M`` for all units except seconds."""
     if unit == "s":
         power = _POWERS.get({"µ": "u", "μ": "u"}.get(prefix, prefix))
         return None if power is None or power > 0 else power
@@ -76,10 +77,10 @@ def _power(prefix: str, unit: str) -> int | None:
 
 
 def _refuse_bits(number: str, typed: str, unit: str) -> None:
-    """Check that a rate is not ``10 Gb/s`` or ``10 Gbps``, which may be bits or bytes.
+    """Check that a rate is not ``10 Gb/s`` or ``10 Gbps``, which may mean bits or bytes.
 
     Raises:
-        Refusal: it is.
+        Refusal: the rate is ambiguous.
     """
     match = re.fullmatch(r"([kKmMgGtTpP]?)b(?:/s|ps)", typed)
     if match and unit == "B/s":

@@ -1,7 +1,7 @@
 """Compilation of modules of plain loops with numba, if numba is installed.
 
-Such a module contains only functions over lists and arrays, so that Python can run it as well. Compilation takes
-seconds, once for each installation: numba caches the result next to the source or in the user's cache folder.
+Such a module contains only functions on lists and arrays, so Python can run it too. Compilation takes seconds, once for
+each installation: numba caches the result next to the source or in the user's cache folder.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ def is_available() -> bool:
 
 
 def compiled_module(name: str) -> ModuleType | None:
-    """Return a copy of module ``name`` whose functions are compiled; None if numba is missing or fails.
+    """Return a copy of module ``name`` with compiled functions; None if numba is missing or fails.
 
-    The first call in a process imports numba (half a second); each function is compiled, or taken from numba's
-    cache, when it is first called.
+    The first call in a process imports numba (half a second). Each function is compiled, or loaded from the cache of
+    numba, when it is first called.
     """
     with _lock:
         if name not in _modules:
@@ -55,5 +55,5 @@ def _compile(name: str) -> ModuleType | None:
 def _compile_function(njit: Callable[..., Any], function: FunctionType) -> Any:
     try:
         return njit(cache=True, nogil=True, error_model="numpy")(function)
-    except RuntimeError:  # neither the source's folder nor the user's cache folder can be written
+    except RuntimeError:  # neither the folder of the source nor the user's cache folder is writable
         return njit(nogil=True, error_model="numpy")(function)

@@ -1,4 +1,4 @@
-"""Files that come with Meshwave, folders of the user, and reading and writing of whole files."""
+"""Files of Meshwave, folders of the user, and atomic reading and writing of files."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pathlib import Path
 from meshwave.engine.findings import Refusal, unknown_name
 
 _ROOT = Path(__file__).absolute().parents[1]
-"""The folder that holds ``engine``, ``static`` and ``examples``: the checkout, or ``meshwave`` of an installation."""
+"""Folder that contains ``engine``, ``static`` and ``examples``: the checkout, or ``meshwave`` in an installation."""
 
 
 def examples_folder() -> Path:
-    """Return the folder of the examples."""
+    """Return the folder of the example designs."""
     return _ROOT / "examples"
 
 
@@ -30,7 +30,7 @@ def documentation_folder() -> Path:
 
 
 def glossary_file() -> Path:
-    """Return the source of the glossary, which the page and lessons quote."""
+    """Return the source file of the glossary, which the page and lessons quote."""
     is_checkout = (_ROOT / "Makefile").exists()
     return _ROOT / ("docs/glossary.md" if is_checkout else "glossary.md")
 
@@ -53,16 +53,16 @@ def example(name: str) -> Path:
 
 
 def find_design(name: str) -> Path:
-    """Return the file of that name, or else the example of that name.
+    """Return the file with a name, or the example with that name.
 
     Raises:
-        InputError: neither exists; the message suggests a similar name.
+        InputError: neither exists; the error suggests a similar name.
     """
     known, path = examples(), Path(name)
     try:
         if path.exists():
             return path
-    except (OSError, ValueError) as error:  # a name too long, or with a null byte
+    except (OSError, ValueError) as error:  # the name is too long, or contains a null byte
         reason = getattr(error, "strerror", None) or str(error)
         raise Refusal("unreadable_file", {"path": repr(name[:80]), "reason": reason}) from None
     if name in known:
@@ -75,7 +75,7 @@ def find_design(name: str) -> Path:
 
 
 def home() -> Path:
-    """Return the folder of Meshwave's data: ``$MESHWAVE_HOME``, or else the data folder of the system."""
+    """Return the data folder of Meshwave: ``$MESHWAVE_HOME``, or the data folder of the system."""
     if stated := os.environ.get("MESHWAVE_HOME"):
         return Path(stated).expanduser()
     if sys.platform == "darwin":
@@ -98,19 +98,19 @@ def read_whole(path: Path | str, what: str, most: int) -> bytes:
     """Read a file of limited size, such as a design or a profile.
 
     Args:
-        path: the file.
-        what: the kind of content, for the message of an error.
-        most: the largest size in bytes.
+        path: path of the file.
+        what: kind of content, for error messages.
+        most: maximum size in bytes.
 
     Raises:
-        InputError: the file cannot be read, or is larger.
+        InputError: the file cannot be read, or is too large.
     """
     try:
         with open(path, "rb") as file:
             content = file.read(most + 1)
     except OSError as error:
         raise Refusal("unreadable_file", {"path": str(path), "reason": error.strerror}) from None
-    except ValueError as error:  # a path with a null byte
+    except ValueError as error:  # the path contains a null byte
         raise Refusal("unreadable_file", {"path": repr(str(path)), "reason": str(error)}) from None
     if len(content) > most:
         raise Refusal("file_too_large", {"path": str(path), "kind": what, "most_mb": most // 10**6})
@@ -125,7 +125,7 @@ def check_writable(name: Path | str) -> None:
     """
     with _convert_write_errors(name):
         if Path(name).exists() and not Path(name).is_file() and not Path(name).is_dir():
-            return  # a pipe or a terminal: a trial would reach its reader
+            return  # a pipe or a terminal, whose reader would receive the trial
         path = Path(name).resolve()
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
@@ -136,7 +136,7 @@ def check_writable(name: Path | str) -> None:
 def write_whole(name: Path | str, content: bytes) -> None:
     """Write a file atomically.
 
-    A link is followed. A pipe or a terminal is written to, and not replaced.
+    Links are followed. Pipes and terminals are written to, and not replaced.
 
     Raises:
         InputError: the file cannot be written.
@@ -150,7 +150,7 @@ def write_whole(name: Path | str, content: bytes) -> None:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write atomically a file that only its owner can read.
+    """Atomically write a file that only its owner can read.
 
     Raises:
         OSError: the file cannot be written.
@@ -159,7 +159,7 @@ def write_private(path: Path, text: str) -> None:
 
 
 def replace_file(path: Path, content: bytes, mode: int | None = None) -> None:
-    """Replace a file atomically; ``mode`` are its permissions, by default 0666 without the umask.
+    """Replace a file atomically; ``mode`` are its permissions, by default 0666 minus the umask.
 
     Raises:
         OSError: the file cannot be written.
@@ -171,7 +171,7 @@ def replace_file(path: Path, content: bytes, mode: int | None = None) -> None:
 
 
 def write_all(descriptor: int, content: bytes) -> None:
-    """Write all of ``content`` with as many system calls as it takes.
+    """Write all of ``content``, with as many system calls as necessary.
 
     Raises:
         OSError: the disk is full.
@@ -185,7 +185,7 @@ def write_all(descriptor: int, content: bytes) -> None:
 def _fresh_file(path: Path, content: bytes, mode: int) -> Iterator[Path]:
     """Yield a temporary file next to ``path``, which is removed at the end unless it was renamed.
 
-    Its name is random and a link of that name is refused, so that no other file is overwritten.
+    Its name is random, and an existing link of that name is refused, so that no other file is overwritten.
     """
     temporary = path.with_name(f".{secrets.token_hex(8)}.part")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
@@ -207,12 +207,12 @@ def _convert_write_errors(name: Path | str) -> Iterator[None]:
         yield
     except OSError as error:
         raise Refusal("unwritable_file", {"path": str(name), "reason": error.strerror}) from None
-    except ValueError as error:  # a path with a null byte
+    except ValueError as error:  # the path contains a null byte
         raise Refusal("unwritable_file", {"path": repr(str(name)), "reason": str(error)}) from None
 
 
 def import_path(*folders: Path, given: Mapping[str, str] = os.environ) -> str:
-    """Return the ``PYTHONPATH`` of a process: the folder of Meshwave, ``folders``, and the path of ``given``, all absolute."""
+    """Return the ``PYTHONPATH`` of a process: Meshwave's folder, ``folders``, the path of ``given``, all absolute."""
     others = [Path(each).absolute() for each in given.get("PYTHONPATH", "").split(os.pathsep) if each]
     return os.pathsep.join(map(str, [import_folder(), *folders, *others]))
 

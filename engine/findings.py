@@ -1,4 +1,4 @@
-"""Findings: what is wrong with a document or a program, as data."""
+"""Findings: problems of a document or a program, as data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from meshwave.engine.messages import render
 
 Severity = Literal["error", "warning"]
 Edit = tuple[str, Any]
-"""A path into the document, such as ``pipeline.microbatches``, and its new value; :data:`REMOVED` deletes the key."""
+"""Path in the document, such as ``pipeline.microbatches``, and its new value; :data:`REMOVED` deletes the key."""
 
 
 class _Marker(Enum):
@@ -21,15 +21,15 @@ class _Marker(Enum):
 
 
 REMOVED = _Marker.REMOVED
-"""The value of a key that an edit deletes."""
+"""Value of an edit that deletes its key."""
 
 
 @dataclass(frozen=True)
 class Fix:
-    """A named edit of the document that removes a problem.
+    """Named edit of the document that removes a problem.
 
     ``code`` and ``params`` name it as a message of the catalogue ("use 12 microbatches"); ``edits`` are applied in
-    their order.
+    order.
     """
 
     code: str
@@ -38,11 +38,11 @@ class Fix:
 
     @property
     def label(self) -> str:
-        """The text of a button that applies the edit."""
+        """Text of a button that applies the fix."""
         return render(self.code, self.params)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fix for ``--json``."""
+        """Return the fix as a JSON object for ``--json``."""
         edits = [
             {"path": path, "remove": True} if value is REMOVED else {"path": path, "value": value}
             for path, value in self.edits
@@ -50,7 +50,7 @@ class Fix:
         return {"code": self.code, "params": dict(self.params), "label": self.label, "edits": edits}
 
     def with_path_prefix(self, section: str) -> Fix:
-        """Return the fix with its paths moved under ``section``."""
+        """Return the fix with ``section`` prepended to its paths."""
         return replace(self, edits=tuple((_join(section, path), value) for path, value in self.edits))
 
 
@@ -59,7 +59,7 @@ def _join(section: str, path: str) -> str:
 
 
 def set_value(path: str, value: Any) -> Fix:
-    """Return the fix that sets one key."""
+    """Return the fix that sets a key."""
     return Fix("set_value", {"key": path.rpartition(".")[2], "value": value}, ((path, value),))
 
 
@@ -78,11 +78,11 @@ def nearest_divisors(number: int, given: int) -> list[int]:
 
 @dataclass(frozen=True, init=False)
 class Problem:
-    """One thing that is wrong with a document or a program.
+    """Problem of a document or a program.
 
-    ``where`` is a path into the document such as ``meshes[2].devices``, empty for the whole of it; ``code`` is a short
-    stable name and ``params`` are the numbers and names of the message; an *error* is refused, a *warning* is only
-    listed; ``fixes`` are edits of the document that remove the problem.
+    ``where`` is a path in the document such as ``meshes[2].devices``, empty for the whole document; ``code`` is a short
+    stable name, and ``params`` are the numbers and names of the message. A problem of severity *error* is refused, a
+    *warning* is only listed. ``fixes`` are edits of the document that remove the problem.
     """
 
     where: str
@@ -105,7 +105,7 @@ class Problem:
 
     @property
     def message(self) -> str:
-        """The text of the problem: what is wrong, and what to do."""
+        """Text of the problem: what is wrong, and what to do."""
         return render(self.code, self.params)
 
     def __hash__(self) -> int:
@@ -120,13 +120,13 @@ class Problem:
         return replace(self, **changes)
 
     def with_path_prefix(self, section: str) -> Problem:
-        """Return the problem with its paths moved under ``section``."""
+        """Return the problem with ``section`` prepended to its paths."""
         return self.replace(
             where=_join(section, self.where), fixes=tuple(fix.with_path_prefix(section) for fix in self.fixes)
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the problem for ``--json``."""
+        """Return the problem as a JSON object for ``--json``."""
         return {
             "where": self.where,
             "code": self.code,
@@ -138,7 +138,7 @@ class Problem:
 
 
 class DesignError(InputError):
-    """A document that cannot be used, with every problem that was found in it."""
+    """Error for a document that cannot be used, with all its problems."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
@@ -146,7 +146,7 @@ class DesignError(InputError):
 
 
 class FindingError(MeshwaveError):
-    """An error that is one finding."""
+    """Error with a single finding."""
 
     def __init__(self, code: str, params: Mapping[str, Any] | None = None, where: str = "") -> None:
         super().__init__(code, params, where)
@@ -160,11 +160,11 @@ class FindingError(MeshwaveError):
 
 
 class Refusal(FindingError, InputError):
-    """Input that is refused for one reason; ``where`` may be an option of the command line, such as ``--steps``."""
+    """Error for input that is refused for one reason; ``where`` may be a command-line option such as ``--steps``."""
 
 
 class RunRefusal(FindingError, RunError):
-    """A run that cannot be started, or not be finished, for one reason."""
+    """Error for a run that cannot be started or finished, for one reason."""
 
 
 def problems_of(error: MeshwaveError) -> tuple[Problem, ...]:

@@ -1,4 +1,4 @@
-"""Base of every part of a document: frozen, with exact types and without unknown keys."""
+"""Base class of all parts of a document: immutable, with exact types and without unknown keys."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from meshwave.engine.findings import Fix, Problem
 
 
 class Part(BaseModel):
-    """Base of the parts of a document: immutable, with finite numbers and exact types."""
+    """Base class of the parts of a document: immutable, with finite numbers and exact types."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Return a copy with other values; cached properties, which follow from the values, are computed again."""
+        """Return a copy with changed values; cached properties, which depend on the values, are computed again."""
         copied = super().model_copy(update=update, deep=deep)
         for name in copied.__dict__.keys() - type(self).model_fields.keys():
             del copied.__dict__[name]
@@ -28,7 +28,7 @@ class Part(BaseModel):
 
 
 NULL_KEY = "x-null"
-"""Key of a field in the JSON Schema: the meaning of null."""
+"""Key in the JSON Schema of a field: the meaning of null."""
 
 
 def nullable(meaning: str, default: Any = None) -> Any:
@@ -39,7 +39,7 @@ def nullable(meaning: str, default: Any = None) -> Any:
 def validation_error(
     where: str, code: str, params: Mapping[str, Any] | None = None, *fixes: Fix
 ) -> PydanticCustomError:
-    """Return the error that a validator of a part raises for a problem; paths are those in the part."""
+    """Return the error that a validator of a part raises for a problem; paths are relative to the part."""
     problem = Problem(where, code, params, fixes=fixes)
     return PydanticCustomError(code, "{message}", {"message": problem.message, "problem": problem})
 
@@ -52,8 +52,8 @@ def _check_printable(text: str) -> str:
 
 
 LONGEST_SHOWN = 60
-"""Characters of a refused text that its message repeats."""
+"""Maximum number of characters of a refused text that its message repeats."""
 Printable = AfterValidator(_check_printable)
-"""Validator of text without control characters, which is shown on terminals, in pictures and in files of other tools."""
+"""Validator of text without control characters, which can be shown on terminals, in pictures and in other tools."""
 FileName = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^/\\\x00.][^/\\\x00]*$"), Printable]
 """Name of a file without folders."""

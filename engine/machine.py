@@ -32,9 +32,9 @@ def processor_name() -> str:
 
 @cache
 def memory_bytes() -> float:
-    """Return the memory of this machine, or the limit of its control group if that is lower.
+    """Return the total memory of this machine in bytes, or the limit of its control group if that is lower.
 
-    The free memory does not count, since caches are released when memory is needed.
+    Free memory is not used, because caches are released when memory is needed.
     """
     sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     with suppress(OSError, ValueError):  # another system, or no limit
@@ -49,5 +49,5 @@ def usable_cores() -> int:
 
 @cache
 def has_gpu() -> bool:
-    """Return True if runs may find a GPU, so that their tensors are not in the memory of the machine."""
+    """Return True if runs may find a GPU, so that their tensors are not in main memory."""
     return shutil.which("nvidia-smi") is not None and os.environ.get("CUDA_VISIBLE_DEVICES") != ""

@@ -1,4 +1,4 @@
-"""Progress of long computations: reported by the code that computes, received by the caller that waits."""
+"""Progress of long computations: reported by the computing code, received by the waiting caller."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 Watch = Callable[[float, str], None]
-"""Receives the share of the work that is done, 0 to 1, and the name of the current part."""
+"""Function that receives the completed fraction of the work, 0 to 1, and the name of the current part."""
 
 _watch: ContextVar[Watch | None] = ContextVar("watch", default=None)
 
@@ -23,7 +23,7 @@ def report_progress_to(watch: Watch) -> Iterator[None]:
 
 
 def report_progress(share: float, words: str) -> None:
-    """Report the share of the work that is done, and the name of the part that begins."""
+    """Report the completed fraction of the work, 0 to 1, and the name of the part that begins."""
     watch = _watch.get()
     if watch is not None:
         watch(share, words)

@@ -1,4 +1,4 @@
-"""Registries: packages whose modules each register a member under the name that users type."""
+"""Registries: packages whose modules each register a member under a name."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Member = TypeVar("Member")
 
 
 class Registry(Mapping[str, Member]):
-    """The members of a package by name, imported at the first look-up.
+    """Members of a package by name, imported at the first look-up.
 
-    Every module of ``package`` is imported, except those whose name starts with an underscore, which are helpers. An
-    installed distribution adds members by entry points in the group ``package`` that name its modules. Looking up an
-    unknown name raises an :class:`~meshwave.engine.errors.InputError` that suggests a similar one.
+    Every module of ``package`` is imported, except helper modules, whose names start with an underscore. An installed
+    distribution adds members by entry points in the group ``package``, which name its modules. Looking up an unknown
+    name raises an :class:`~meshwave.engine.errors.InputError` that suggests a similar name.
     """
 
     def __init__(self, kind: str, package: str) -> None:
@@ -27,10 +27,10 @@ class Registry(Mapping[str, Member]):
         self._package = package
         self._members: dict[str, Member] = {}
         self._loaded = False
-        self._loading: set[int] = set()  # threads that import the members now
+        self._loading: set[int] = set()  # threads that are importing the members
 
     def register(self, name: str) -> Callable[[Member], Member]:
-        """Decorate a member: ``@schedules.register("1f1b")``."""
+        """Return a decorator that registers a member: ``@schedules.register("1f1b")``."""
 
         def add(member: Member) -> Member:
             if self._members.get(name, member) is not member:
@@ -42,12 +42,12 @@ class Registry(Mapping[str, Member]):
 
     def _load(self) -> dict[str, Member]:
         thread = get_ident()
-        if not self._loaded and thread not in self._loading:  # a member may look up others while it is imported
+        if not self._loaded and thread not in self._loading:  # a member may look up other members while it is imported
             self._loading.add(thread)
             try:
                 self._import_members()
                 self._loaded = (
-                    True  # set last: a module that fails is reported again, and other threads wait for all members
+                    True  # set last: a failed import is reported again, and other threads wait for all members
                 )
             finally:
                 self._loading.discard(thread)
@@ -79,10 +79,10 @@ class Registry(Mapping[str, Member]):
 
 
 def _load_installed(kind: str, entry: EntryPoint) -> None:
-    """Import a module of another distribution.
+    """Import the module of a member in another distribution.
 
     Raises:
-        InputError: it cannot be imported.
+        InputError: the module cannot be imported.
     """
     try:
         entry.load()

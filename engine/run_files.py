@@ -1,6 +1,6 @@
-"""The files of a run folder: written whole or by appending, and validated when they are read.
+"""Files of a run folder: written atomically or appended to, and validated when they are read.
 
-The processes of a run write them, and they may have been changed or damaged since. Each reader returns validated
+The processes of a run write these files, which may have been changed or damaged since. Each reader returns validated
 values or raises :class:`RunFolderError`.
 """
 
@@ -22,15 +22,15 @@ from meshwave.engine.files import replace_file, write_all
 from meshwave.engine.findings import RunRefusal
 
 LARGEST_DOCUMENT_BYTES = 256_000_000
-"""The largest document that is read; a program of 128 meshes and 1024 microbatches has 20 MB."""
+"""Maximum size, in bytes, of a document that is read; a program of 128 meshes and 1024 microbatches has 20 MB."""
 CHUNK_BYTES = 1_000_000
-"""The most that a follower reads at once: about 30 ms of work."""
+"""Maximum number of bytes that a follower reads at once, which takes about 30 ms."""
 RESERVED_BYTES = 16_384
-"""The size of the room that :func:`reserve_space` sets aside."""
+"""Size, in bytes, of the space that :func:`reserve_space` reserves."""
 UNREPORTED_STATUS = 74
-"""The exit status of a process that failed and could not write its error: EX_IOERR of sysexits.h."""
+"""Exit status of a process that failed and could not write its error (EX_IOERR of sysexits.h)."""
 MOST_NS = 10**18
-"""The largest valid clock time (31 years), so that differences of two times fit into 64 bits."""
+"""Largest valid clock time in nanoseconds (31 years), so that differences of two times fit into 64 bits."""
 
 Nanoseconds = Annotated[int, Field(ge=-MOST_NS, le=MOST_NS)]
 Count = Annotated[int, Field(ge=0, lt=2**31)]
@@ -40,11 +40,11 @@ M = TypeVar("M", bound=BaseModel)
 
 
 class RunFolderError(RunRefusal):
-    """A file of a run folder is missing, damaged or of another version."""
+    """Error for a file of a run folder that is missing, damaged or of another version."""
 
 
 class RunFile(BaseModel):
-    """Base of the schemas of files of a run folder, or of their lines: exact types, finite numbers, other keys ignored."""
+    """Base class of the schemas of run files and their lines: exact types, finite numbers, unknown keys ignored."""
 
     model_config = ConfigDict(frozen=True, strict=True, allow_inf_nan=False)
 
@@ -63,7 +63,7 @@ def write_document(path: Path, document: Any) -> None:
 
 
 def read_document(path: Path, form: type[M]) -> M | None:
-    """Read a document and validate it as ``form``; return None if the file does not exist.
+    """Read a document and validate it against ``form``; return None if the file does not exist.
 
     Raises:
         RunFolderError: the file cannot be read, or is damaged.
@@ -81,10 +81,10 @@ def read_document(path: Path, form: type[M]) -> M | None:
 
 
 def parse_document(path: Path, content: bytes, form: type[M]) -> M:
-    """Parse the JSON text of a file and validate it as ``form``.
+    """Parse the JSON text of a file and validate it against ``form``.
 
     Raises:
-        RunFolderError: the text is not valid JSON, or not valid as ``form``.
+        RunFolderError: the text is not valid JSON, or not valid against ``form``.
     """
     try:
         return form.model_validate_json(content)
@@ -102,13 +102,13 @@ def first_problem(error: ValidationError) -> str:
 
 
 def files_by_process(folder: Path, prefix: str, suffix: str) -> dict[int, Path]:
-    """Return the files of one kind, such as ``rank-3.log``, by their process number in ascending order."""
+    """Return the files of one kind, such as ``rank-3.log``, by process number in ascending order."""
     name = re.compile(rf"{prefix}-(\d{{1,6}}){re.escape(suffix)}")
     found = ((name.fullmatch(path.name), path) for path in folder.glob(f"{prefix}-*{suffix}"))
     return dict(sorted((int(match[1]), path) for match, path in found if match))
 
 
-# ---- a document that can be written on a full disk ----
+# ---- documents that can be written on a full disk ----
 
 
 def reserve_space(path: Path) -> None:
@@ -121,7 +121,7 @@ def reserve_space(path: Path) -> None:
 
 
 def is_reserved(path: Path) -> bool:
-    """Return True if space is reserved for a document that is not yet written."""
+    """Return True if space is reserved for a document that is not written yet."""
     return _reserved_path(path).exists()
 
 
@@ -129,7 +129,7 @@ def write_reserved(path: Path, document: Mapping[str, Any]) -> None:
     """Write a document atomically and durably into its reserved space, once per reservation.
 
     Raises:
-        OSError: no space was reserved, or it does not suffice.
+        OSError: no space was reserved, or the reserved space does not suffice.
     """
     content = json.dumps(document, indent=2).encode() + b"\n"
     reserved = _reserved_path(path)
@@ -144,13 +144,13 @@ def _reserved_path(path: Path) -> Path:
     return path.with_name(f".{path.name}.reserved")
 
 
-# ---- records: a JSON header line, followed by arrays ----
+# ---- record files: a JSON header line, followed by arrays ----
 
 
 class Records:
-    """Writes a file of records: a JSON header line, then the bytes of the records, a step in one write.
+    """Writer of a record file: a JSON header line, then the bytes of the records, with one write per step.
 
-    A file that is cut short is readable up to its last complete record.
+    A truncated file can be read up to its last complete record.
     """
 
     def __init__(self, path: Path, header: Mapping[str, Any]) -> None:
@@ -158,7 +158,7 @@ class Records:
         write_all(self._file.fileno(), json.dumps(header).encode() + b"\n")
 
     def append(self, records: NDArray[np.void]) -> None:
-        """Append records."""
+        """Append records with one write."""
         write_all(self._file.fileno(), records.tobytes())
 
     def close(self) -> None:
@@ -167,7 +167,7 @@ class Records:
 
 
 def read_records(path: Path, header: type[M]) -> tuple[M, bytes] | None:
-    """Return the header of a file of records and the bytes after it; None if the header is incomplete.
+    """Return the header of a record file, and the bytes after it; None if the header is incomplete.
 
     Raises:
         RunFolderError: the file is missing, of another version, or damaged.
@@ -180,7 +180,7 @@ def read_records(path: Path, header: type[M]) -> tuple[M, bytes] | None:
 
 
 def are_clock_times(*columns: NDArray[np.int64]) -> bool:
-    """Return True if all values are valid clock times, so that no difference of two overflows."""
+    """Return True if all values are valid clock times, so that differences do not overflow."""
     return all(bool(((column >= -MOST_NS) & (column <= MOST_NS)).all()) for column in columns)
 
 
@@ -188,23 +188,26 @@ def are_clock_times(*columns: NDArray[np.int64]) -> bool:
 
 
 def valid_rows(lines: Iterable[bytes | str], form: type[BaseModel]) -> Iterator[Json]:
-    """Parse JSON lines as ``form``; invalid lines, such as one that a crash cut short, are skipped."""
+    """Parse JSON lines as ``form``; invalid lines, such as a truncated last line, are skipped."""
     for line in lines:
         with suppress(ValidationError):
             yield form.model_validate_json(line).model_dump(exclude_unset=True)
 
 
 class Follower:
-    """Reader of a growing JSON-lines file: each line once, and at most :data:`CHUNK_BYTES` at a time."""
+    """Reader of a growing JSON-lines file.
+
+    It returns each line once, and reads at most :data:`CHUNK_BYTES` at a time.
+    """
 
     def __init__(self, path: Path, form: type[BaseModel]) -> None:
         self._path, self._form = path, form
         self._offset = 0
-        self._is_within_line = False  # a line that is longer than a chunk
-        self.is_at_end = False  # when it was last read
+        self._is_within_line = False  # part of a line that is longer than a chunk
+        self.is_at_end = False  # time of the last read
 
     def new_rows(self) -> list[Json]:
-        """Return the rows that were written since the last call; invalid lines are skipped."""
+        """Return the rows written since the last call; invalid lines are skipped."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._offset)

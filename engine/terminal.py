@@ -1,4 +1,4 @@
-"""Output streams that escape control characters, since names in documents may hold any text."""
+"""Output streams that escape control characters, because names in documents may contain any text."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from meshwave.engine.errors import CONTROLS, DIRECTIONS, escape_unprintable
 
 
 class EscapedStream:
-    """A stream whose text has control characters and changes of direction as escapes; bytes pass through its buffer."""
+    """Stream that escapes control characters and changes of text direction in texts, but not in bytes."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write a text; tabs and newlines stay."""
+        """Write a text; tabs and newlines are not escaped."""
         return self._stream.write(escape_unprintable(text, CONTROLS + DIRECTIONS))
 
     def __getattr__(self, name: str) -> Any:
@@ -26,7 +26,7 @@ class EscapedStream:
 
 @contextmanager
 def escaped_output() -> Iterator[None]:
-    """Escape control characters of all that is printed within the context."""
+    """Escape control characters of all output within the context."""
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = EscapedStream(sys.stdout), EscapedStream(sys.stderr)
     try:

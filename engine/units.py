@@ -1,4 +1,4 @@
-"""Amounts with units, formatted as text such as 3.2 ms, 41.5 GB or 120 k tokens/s."""
+"""Formatting of amounts with units, such as 3.2 ms, 41.5 GB or 120 k tokens/s."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ _SMALL = ((1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
 
 
 def quantity(value: float, unit: str, digits: int = 3) -> str:
-    """Format an amount: ``quantity(0.00321, "s")`` is ``3.21 ms``. Prefixes below 1 are used for times only."""
+    """Format an amount: ``quantity(0.00321, "s")`` is ``3.21 ms``.
+
+    Prefixes below 1 are used for times only.
+    """
     steps = _SMALL if unit == "s" else (*_LARGE, (1.0, ""))
     size = abs(value)
     scale, prefix = next(((s, p) for s, p in steps if size >= s * 0.9995), steps[-1] if size else (1.0, ""))
@@ -26,36 +29,36 @@ def format_count(number: int, singular: str, plural: str | None = None) -> str:
 
 
 def speed(cost: float, unit: str, free: str = "free") -> str:
-    """Format the reciprocal of a cost, such as seconds per byte; ``free`` if the cost is almost 0."""
+    """Format the reciprocal of a cost, such as seconds per byte; return ``free`` if the cost is almost 0."""
     return quantity(1 / cost, unit) if cost > 1e-300 else free
 
 
 def number(value: float, digits: int = 3) -> str:
-    """Format a number without a unit: ``13.3``, ``83,500``, ``0.02``."""
+    """Format a number without a unit, such as ``13.3``, ``83,500`` or ``0.02``."""
     text = f"{value:.{digits}g}"
     return f"{float(text):,.0f}" if abs(float(text)) >= 10**digits else text
 
 
 def energy(joules: float) -> str:
-    """Format an energy: in joules below 1 kWh, else ``3.2 kWh`` or ``41.5 MWh``."""
+    """Format an energy: in joules below 1 kWh, otherwise as ``3.2 kWh`` or ``41.5 MWh``."""
     return quantity(joules, "J") if joules < 3.6e6 else quantity(joules / 3600, "Wh")
 
 
 def units(value: float) -> str:
-    """Format a time in units: ``1 unit``, ``7.333 units``, ``27,010 units``, never with an exponent."""
+    """Format a time in units, such as ``1 unit``, ``7.333 units`` or ``27,010 units``, never with an exponent."""
     text = f"{value:.4g}" if abs(value) < 9999.5 else f"{value:,.0f}"
     return f"{text} unit{'' if value == 1 else 's'}"
 
 
 def duration(value: float, unit: str) -> str:
-    """Format a time in seconds, or in the units of unit costs."""
+    """Format a time in seconds, or in units of unit costs."""
     return quantity(value, unit) if unit == "s" else units(value)
 
 
 def percent(part: float) -> str:
-    """Format a share as a percentage: ``3.2%``, ``249%``; a small positive one is ``under 0.1%``.
+    """Format a share as a percentage, such as ``3.2%`` or ``249%``; a small positive share is ``under 0.1%``.
 
-    ``static/kit/numbers.js`` has the same rule for the page.
+    ``static/kit/numbers.js`` implements the same rule for the page.
     """
     if 0 < part < 0.0005:
         return "under 0.1%"
@@ -65,12 +68,12 @@ def percent(part: float) -> str:
 
 
 def percent_change(part: float) -> str:
-    """Format a relative change: ``+3.2%``, ``−12.0%``, ``0.0%``."""
+    """Format a relative change, such as ``+3.2%``, ``−12.0%`` or ``0.0%``."""
     return f"{'+' if part > 0 else '−'}{percent(abs(part))}" if abs(part) >= 0.0005 else "0.0%"
 
 
 def format_time(seconds: float, *, exact: bool = False) -> str:
-    """Format a time in Unix seconds: 14:05 today, else 12 Mar 14:05; ``exact`` adds the seconds."""
+    """Format a time in Unix seconds: 14:05 today, otherwise 12 Mar 14:05; ``exact`` adds the seconds."""
     then, now = datetime.fromtimestamp(seconds), datetime.now()
     time = f"{then:%H:%M:%S}" if exact else f"{then:%H:%M}"
     return time if then.date() == now.date() else f"{then:%d %b} {time}"

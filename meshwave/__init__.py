@@ -1,6 +1,6 @@
 """Meshwave: design, predict and run distributed training.
 
-The names below are the public Python API; ``meshwave.engine`` and ``meshwave.designer`` are its halves.
+The names in ``__all__`` are the public Python API; the code is in ``meshwave.engine`` and ``meshwave.designer``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 _HERE = Path(__file__).absolute().parent
-if not (_HERE / "engine").is_dir():  # a checkout keeps engine/ and designer/ beside this folder, a wheel inside it
+if not (_HERE / "engine").is_dir():  # engine/ and designer/ are beside this folder in a checkout, inside it in a wheel
     __path__.append(str(_HERE.parent))
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import the API when one of its names is first used: the command line starts without it."""
+    """Import the API when one of its names is first used, because the command line does not need it."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name == "designer":

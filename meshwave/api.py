@@ -39,26 +39,26 @@ __all__ = ["Design", "Picture", "Prediction", "Run", "compare", "example", "load
 
 
 def load(source: str | os.PathLike[str] | dict[str, Any]) -> Design:
-    """Return the design of a file, or of a document given as a dictionary.
+    """Return the design in a file, or in a document given as a dictionary.
 
     Raises:
         InputError: the file cannot be read.
-        DesignError: the document is not a valid design; ``problems`` holds what is wrong, and where.
+        DesignError: the document is not a valid design; ``problems`` lists all its problems with their locations.
     """
     return parse_design(source) if isinstance(source, dict) else load_design(find_design(os.fspath(source)))
 
 
 def example(name: str) -> Design:
-    """Return one of the designs that ``meshwave examples`` lists.
+    """Return an example design by name; ``meshwave examples`` lists the names.
 
     Raises:
-        InputError: there is no example of that name.
+        InputError: the example does not exist.
     """
     return load_design(example_file(name))
 
 
 class Picture(str):
-    """An SVG document that notebooks show as a picture."""
+    """SVG document that notebooks show as a picture."""
 
     def _repr_svg_(self) -> str:
         return str(self)
@@ -70,18 +70,18 @@ class Picture(str):
 
 @dataclass(frozen=True, eq=False)
 class Prediction(predictions.Prediction):
-    """The program, timeline, memory and numbers that follow from a design."""
+    """Program, timeline, memory and metrics predicted for a design."""
 
     @property
     def problems(self) -> list[Problem]:
-        """Warnings: what is unwise, although it can be simulated."""
+        """Warnings about the design, which do not prevent its simulation."""
         return self.warnings
 
     def plot(self, window: tuple[float, float] | None = None, **options: Any) -> Picture:
         """Return the timeline as a picture.
 
         Args:
-            window: the seconds to draw from and to; None for the whole step.
+            window: start and end of the drawn period in seconds; None for the whole step.
             options: ``width`` in pixels and ``theme``, "light" or "dark".
         """
         title, unit = self.design.name, self.costs.unit
@@ -102,11 +102,11 @@ def predict(design: Design) -> Prediction:
 
 
 def sweep(designs: Iterable[Design], *, processes: int | None = None) -> Iterator[dict[str, Any]]:
-    """Predict many designs on all cores and yield the numbers of each, in their order.
+    """Predict several designs on all cores, and yield the metrics of each in order.
 
     Args:
-        designs: what to predict.
-        processes: how many to predict at a time; all cores if None.
+        designs: the designs to predict.
+        processes: number of designs to predict at a time; None for all cores.
 
     Raises:
         InputError: a design cannot be predicted.
@@ -120,7 +120,7 @@ def _numbers(document: str) -> dict[str, Any]:
 
 
 class Run:
-    """A run that was launched; leaving its ``with`` block ends it if it is still under way."""
+    """Launched run; leaving its ``with`` block cancels the run if it is still active."""
 
     def __init__(self, launched: LaunchedRun) -> None:
         self._launched = launched
@@ -137,41 +137,41 @@ class Run:
 
     @property
     def id(self) -> str:
-        """The name that ``meshwave runs`` knows the run by."""
+        """ID of the run, as shown by ``meshwave runs``."""
         return self._launched.id
 
     @property
     def folder(self) -> Path:
-        """The folder with the recordings, metrics and logs of the run."""
+        """Folder with the recordings, metrics and logs of the run."""
         return self._launched.folder
 
     @property
     def state(self) -> State:
-        """The state of the run now."""
+        """Current state of the run."""
         return self._launched.state
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
-        """One row for each step so far: ``step``, ``loss``, ``grad_norm``, ``seconds``, ``tokens_per_s``."""
+        """One row for each completed step: ``step``, ``loss``, ``grad_norm``, ``seconds``, ``tokens_per_s``."""
         return self._launched.metrics()
 
     def wait(self, timeout_s: float | None = None) -> State:
-        """Return the state at the end of the run, or after ``timeout_s`` seconds."""
+        """Wait until the run ends or ``timeout_s`` seconds have passed, and return its state."""
         return self._launched.wait(timeout_s=timeout_s)
 
     def cancel(self) -> None:
-        """Ask the launcher to end the run."""
+        """Cancel the run."""
         self._launched.cancel()
 
     def compare(self, prediction: Prediction | None = None) -> Comparison:
-        """Return measured beside predicted.
+        """Return a comparison of measured and predicted times and memory.
 
         Args:
-            prediction: the prediction of the same program; the one of the launched design if None.
+            prediction: a prediction of the same program; None for that of the launched design.
 
         Raises:
-            InputError: ``prediction`` is of another program.
-            RunError: the run has not measured a step.
+            InputError: ``prediction`` is for another program.
+            RunError: no step of the run was measured.
         """
         bundle = read_executed_bundle(self.folder)
         if prediction is not None and prediction.program.digest != bundle.program.digest:
@@ -185,18 +185,18 @@ class Run:
 def run(
     design: Design, target: str = "local", *, steps: int | None = None, dry_run: bool = False, hosts: int | None = None
 ) -> Run:
-    """Launch a design as real training and return at once.
+    """Launch a design as training, and return at once.
 
     Args:
-        design: what to run.
-        target: the launch target by name.
-        steps: training steps; those of the design if None.
-        dry_run: wait for the modelled time in place of computing.
-        hosts: emulated hosts to spread the processes over; None for none.
+        design: the design to run.
+        target: the name of a launch target.
+        steps: number of training steps; None for that of the design.
+        dry_run: True to wait for the modelled time instead of computing.
+        hosts: number of emulated hosts to distribute the processes over; None for none.
 
     Raises:
-        InputError: there is no such target, or the hosts cannot be emulated.
-        DesignError: the design cannot be run there.
+        InputError: the target does not exist, or the hosts cannot be emulated.
+        DesignError: the target cannot run the design.
         RunError: the target cannot run it now.
     """
     if steps is not None:
@@ -209,5 +209,5 @@ def run(
 
 
 def compare(designs: Sequence[Design]) -> list[dict[str, Any]]:
-    """Return the numbers of several designs, in their order; the best has the largest ``samples_per_s``."""
+    """Return the metrics of several designs in order; the best has the largest ``samples_per_s``."""
     return [predictions.predict(design).numbers for design in designs]

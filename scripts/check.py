@@ -1,6 +1,6 @@
-"""Check the form of the code: rules and layout (ruff), types (mypy), imports (import-linter).
+"""Check the code: style (ruff), types (mypy), imports (import-linter).
 
-``make check`` runs all of them; an argument names one. The exit status is 1 if any of them has findings.
+``make check`` runs all checks; an argument selects one. The exit status is 1 if any check has findings.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ def main(names: list[str]) -> int:
 
 
 def run_check(name: str) -> int:
-    """Run one check, with its findings on standard output, and return 1 if it has any."""
+    """Run one check, print its findings to standard output, and return 1 if it has any."""
     program, *arguments = CHECKS[name]
-    folder = LINKS if name == "imports" else ROOT  # import-linter looks for packages in its folder first
+    folder = LINKS if name == "imports" else ROOT  # import-linter looks for packages in its own folder first
     done = subprocess.run([Path(sys.executable).with_name(program), *arguments], cwd=folder, check=False)
     print(f"{name}: {'clean' if done.returncode == 0 else 'findings above'}", flush=True)
     return min(abs(done.returncode), 1)
 
 
 def link_packages() -> None:
-    """Lay out ``meshwave`` as it is once installed: checkers do not run the code that finds its halves in a checkout."""
+    """Link the packages into ``meshwave`` as in an installation, because checkers do not execute its import hook."""
     package = LINKS / "meshwave"
     shutil.rmtree(package, ignore_errors=True)
     package.mkdir(parents=True)

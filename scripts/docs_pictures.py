@@ -1,6 +1,7 @@
-"""Take the pictures of the documentation from the real page: ``python scripts/docs_pictures.py [NAME ...]``.
+"""Take the pictures of the documentation from the page: ``python scripts/docs_pictures.py [NAME ...]``.
 
-Each function below is a picture of its name. It needs a Chromium and takes a minute; the pictures lie in ``docs/images``.
+Each function below takes the picture of the same name. The script needs Chromium and takes a minute; the pictures are
+stored in ``docs/images``.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from meshwave.engine.resharding import orderings, strategies  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
 VIEWPORT = {"width": 1440, "height": 900}
-COLOURS = 256  # of a picture: enough for lines, text and fills
+COLOURS = 256  # number of colours of a picture: enough for lines, text and fills
 RUN_MS = 120_000
 SETTLED_MS = 2000
 
@@ -33,7 +34,7 @@ PICTURES: dict[str, tuple[str, Picture]] = {}
 
 
 def picture(design: str, name: str = "") -> Callable[[Picture], Picture]:
-    """Register a function that brings a page with ``design`` into a state and returns what to take."""
+    """Register a function that brings a page with ``design`` into a state, and returns what to capture."""
 
     def add(function: Picture) -> Picture:
         PICTURES[name or function.__name__.replace("_", "-")] = (design, function)
@@ -44,25 +45,25 @@ def picture(design: str, name: str = "") -> Callable[[Picture], Picture]:
 
 @picture("01-first-wave")
 def first_page(page: Page) -> Page:
-    """The page with a first design."""
+    """Return the page with a first design."""
     return page
 
 
 @picture("01-first-wave")
 def cluster(page: Page) -> Locator:
-    """The cluster canvas."""
+    """Return the cluster canvas."""
     return page.locator(".mw-cluster").first
 
 
 @picture("02-two-waves")
 def wave(page: Page) -> Locator:
-    """The wave canvas."""
+    """Return the wave canvas."""
     return page.locator(".mw-wave").first
 
 
 @picture("02-two-waves", "page")
 def dry_run(page: Page) -> Page:
-    """The page after a dry run."""
+    """Return the page after a dry run."""
     launch(page, number=1)
     page.mouse.move(0, 0)
     return page
@@ -70,7 +71,7 @@ def dry_run(page: Page) -> Page:
 
 @picture("03-gpt-on-two-cores")
 def measured_run(page: Page) -> Page:
-    """The page after a training run."""
+    """Return the page after a training run."""
     launch(page, number=0)
     page.mouse.move(0, 0)
     return page
@@ -78,7 +79,7 @@ def measured_run(page: Page) -> Page:
 
 @picture("17-experts-on-two-cores")
 def experts(page: Page) -> Locator:
-    """The expert canvas."""
+    """Return the expert canvas."""
     page.keyboard.press("x")
     board = page.locator(".mw-experts").first
     board.wait_for()
@@ -87,7 +88,7 @@ def experts(page: Page) -> Locator:
 
 @picture("16-gpt2-moe")
 def gallery(page: Page) -> Locator:
-    """The gallery of schedules."""
+    """Return the gallery of schedules."""
     page.keyboard.press("g")
     page.mouse.move(0, 0)
     wait_until(page, lambda: "…" not in (page.locator(".mw-gallery-state").text_content() or "…"))
@@ -96,28 +97,28 @@ def gallery(page: Page) -> Locator:
 
 @picture("20-unequal-meshes")
 def transfer_lab(page: Page) -> Page:
-    """The transfer lab with all plans."""
+    """Return the transfer lab with all plans."""
     page.goto(page.url.partition("?")[0] + "transfer")
     wait_until(page, lambda: page.locator(".mw-tr-plans td button").count() >= len(strategies) * len(orderings))
     return page
 
 
 def launch(page: Page, number: int) -> None:
-    """Press a button of the launch bar and wait for the end of its run."""
+    """Press a button of the launch bar, and wait for the end of the run."""
     page.locator(".mw-launchbar button").nth(number).click()
     page.locator(".mw-run .mw-state[data-state=SUCCEEDED]").wait_for(timeout=RUN_MS)
     page.wait_for_timeout(SETTLED_MS)  # the overlay is drawn
 
 
 def wait_until(page: Page, is_done: Callable[[], bool]) -> None:
-    """Wait until the page shows what it computes."""
+    """Wait until the page shows its computed results."""
     while not is_done():
         page.wait_for_timeout(SETTLED_MS)
     page.wait_for_timeout(SETTLED_MS)
 
 
 def main(names: list[str]) -> None:
-    """Take the named pictures, by default all."""
+    """Take the named pictures; by default all of them."""
     IMAGES.mkdir(exist_ok=True)
     chromium = find_chromium()
     if chromium is None:
@@ -139,7 +140,7 @@ def main(names: list[str]) -> None:
 
 
 def save(content: bytes, path: Path) -> int:
-    """Write a picture with few colours and return its size in bytes."""
+    """Write a picture with a reduced number of colours, and return its size in bytes."""
     reduced = Image.open(BytesIO(content)).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
     reduced.save(path, optimize=True)
     return path.stat().st_size

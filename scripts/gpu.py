@@ -1,11 +1,11 @@
 """Check and measure everything that needs a GPU: ``python3 scripts/gpu.py FOLDER``.
 
-``FOLDER/gpu.json`` is rewritten after each part, so that an interruption keeps the results so far. A part that fails or
-takes too long is recorded with its output, and the other parts go on. ``FOLDER/gpu.log`` has the output of all parts.
-Everything takes less than ten minutes; ``--only`` selects parts by words of their names, ``--cpu`` runs small versions of
-all parts on a machine without a GPU, to show that they can run.
+``FOLDER/gpu.json`` is rewritten after each part, so an interruption keeps the results so far. A part that fails or
+exceeds its time limit is recorded with its output, and the other parts continue. ``FOLDER/gpu.log`` contains the output
+of all parts. All parts take less than ten minutes; ``--only`` selects parts by words of their names, ``--cpu`` runs
+small versions of all parts on a machine without a GPU, to test that they can run.
 
-It runs from a checkout. In addition to torch it needs numpy and pydantic, and for the tests pytest and hypothesis.
+It runs from a checkout. In addition to torch it needs numpy and pydantic, and pytest and hypothesis for the tests.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from typing import Any, NamedTuple, TextIO
 
 ROOT = Path(__file__).resolve().parent.parent
 WHOLE_S = 560.0
-"""Default time limit of all parts together."""
+"""Default time limit of all parts together, in seconds."""
 LEAST_S = 5.0
-"""The least remaining time at which a part is started."""
+"""Minimum remaining time, in seconds, for which a part is started."""
 OUTPUT_CHARACTERS = 6000
-"""Characters at the end of the output of a part that are recorded."""
+"""Maximum number of characters at the end of the output of a part that are recorded."""
 NEEDS = ("torch", "numpy", "pydantic", "pytest", "hypothesis")
 PACKAGES = (*NEEDS, "pydantic_core", "triton", "nvidia-nccl-cu13", "nvidia-nccl-cu12")
 """Packages whose versions are recorded."""
@@ -45,7 +45,7 @@ SHARED = ("the device shared by 2 processes", "the device shared by 8 processes"
 
 
 class Part(NamedTuple):
-    """A command, and the longest that it may take."""
+    """Command with its time limit."""
 
     name: str
     command: Sequence[str]
@@ -54,7 +54,7 @@ class Part(NamedTuple):
 
 
 class Checks:
-    """The results so far, and the time that is left."""
+    """Results so far, and the remaining time."""
 
     def __init__(self, folder: Path, log: TextIO, home: str, whole_s: float) -> None:
         """Prepare the checks; ``home`` is a temporary folder for designs, profiles and runs."""
@@ -64,7 +64,7 @@ class Checks:
         self.results: dict[str, Any] = {"machine": describe_machine(), "parts": {}}
 
     def run_part(self, part: Part) -> Any:
-        """Run a part and record its result; return its figures, None if it failed."""
+        """Run a part and record its result; return its figures, or None if it failed."""
         left = self._end - time.monotonic()
         began = time.monotonic()
         if left < LEAST_S:
@@ -117,7 +117,7 @@ class Checks:
         except subprocess.TimeoutExpired:
             return None
         finally:
-            with suppress(ProcessLookupError):  # it leads a group of its own
+            with suppress(ProcessLookupError):  # the command leads its own process group
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
@@ -166,7 +166,10 @@ def _json(text: str) -> Any:
 
 
 def run_all(checks: Checks, cpu: bool, only: Sequence[str], folder: Path) -> None:
-    """Run all parts, those that describe the machine first; ``folder`` is for the designs of the benchmark."""
+    """Run all parts, starting with those that describe the machine.
+
+    ``folder`` is for the designs of the benchmark.
+    """
 
     def run(part: Part) -> Any:
         is_selected = not only or any(word in part.name for word in only)
@@ -196,17 +199,17 @@ def run_all(checks: Checks, cpu: bool, only: Sequence[str], folder: Path) -> Non
 
 
 def machine_parts(cpu: bool) -> Iterator[Part]:
-    """Return the parts that describe the machine."""
+    """Yield the parts that describe the machine."""
     if not cpu:
         columns = "name,memory.total,driver_version,clocks.max.sm,clocks.sm,temperature.gpu,power.limit"
         yield Part("driver", ["nvidia-smi", f"--query-gpu={columns}", "--format=csv"], 30)
     yield Part(
         "doctor", _engine("meshwave.engine.cli.main", "doctor", "--json"), 90, done=(0, 1)
-    )  # 1: something is missing
+    )  # 1: a requirement is missing
 
 
 def engine_parts(cpu: bool) -> Iterator[Part]:
-    """Return the tests, some runs, and a profile of the device."""
+    """Yield the tests, some runs, and a profile of the device."""
     folder = ROOT / "tests" / "engine" / "runtime"
     tests = [str(folder / name) for name in TESTS]
     yield Part(
@@ -240,7 +243,7 @@ def _engine(module: str, *arguments: str) -> list[str]:
 
 
 def summarize(found: Mapping[str, Any], parts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the throughput of each training, and the errors of its predicted time and memory."""
+    """Return the throughput of each training, and the errors of its predicted step time and memory."""
     try:
         from meshwave.engine.runtime.benchmarks.gpu import utilisation
     except ImportError:

@@ -1,9 +1,9 @@
-"""Run what takes longer than a change should wait: many more examples, more sizes, other Pythons, newest releases.
+"""Run long checks: many more examples, more sizes, other Python versions, newest releases of dependencies.
 
-Parts, of which an argument names some: ``explore`` plays every property with new seeds and 25 times as many examples;
-``full`` runs the tests that are marked nightly; ``fuzz`` damages inputs for ten minutes; ``pythons`` runs the tests on
-each Python from 3.11 to 3.14 that is found here, with the newest releases of all dependencies. What failed is listed
-at the end with the command that reproduces it. The exit status is 1 if anything failed.
+An argument selects parts: ``explore`` runs every property test with new seeds and 25 times as many examples; ``full``
+runs the tests that are marked nightly; ``fuzz`` damages inputs for ten minutes; ``pythons`` runs the tests on each
+installed Python from 3.11 to 3.14, with the newest releases of all dependencies. Failed commands are listed at the end,
+with the command that reproduces the failure. The exit status is 1 if any command failed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PARALLEL = ["-n", "2", "--dist", "loadfile"]
 
 
 class Job(NamedTuple):
-    """One command of the night."""
+    """Command of the nightly checks."""
 
     name: str
     command: list[str]
@@ -44,7 +44,7 @@ class Job(NamedTuple):
 
 
 def main() -> int:
-    """Run the parts that were asked for and list what failed."""
+    """Run the selected parts and list failed commands."""
     parser = argparse.ArgumentParser(description="Run the tests of the night.")
     parser.add_argument("--only", default=",".join(PARTS), help="parts, separated by commas: %(default)s")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32), help="seed to explore from")
@@ -74,7 +74,7 @@ def jobs(part: str, seed: int) -> Iterator[Job]:
 
 
 def newest_releases(name: str) -> Iterator[Job]:
-    """Yield the commands that install the newest releases for a Python, without the pins, and run the tests there."""
+    """Yield the commands that install the newest releases for a Python, without pins, and run the tests there."""
     found = shutil.which(name)
     if found is None or subprocess.run([found, "--version"], capture_output=True, check=False).returncode:
         print(f"nightly: {name} is not installed here; left out", flush=True)

@@ -1,4 +1,4 @@
-"""Write the computed section of ``docs/papers.md`` anew: ``python scripts/papers_page.py``."""
+"""Rewrite the computed section of ``docs/papers.md``: ``python scripts/papers_page.py``."""
 
 from __future__ import annotations
 

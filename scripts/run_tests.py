@@ -1,8 +1,7 @@
-"""Run the tests; run those that failed once more, alone, and name as flaky what passes then.
+"""Run the tests, repeat failed ones alone, and report those that then pass as flaky.
 
-A test that fails by a race should not hold up a change that has nothing to do with it, and should not be forgotten
-either: it is printed at the end. Arguments are those of pytest. The exit status is that of the second run, if there
-was one.
+A failure caused by a race should neither block an unrelated change nor be forgotten, so it is printed at the end.
+Arguments are those of pytest. The exit status is that of the second run, if there was one.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORD = ROOT / ".pytest_cache/v/cache/lastfailed"
-FAILED = 1  # pytest's status where tests ran and some failed
+FAILED = 1  # exit status of pytest if tests failed
 MANY = 20
-"""From this number of failures on, tests are not run again, since they are no race."""
+"""Number of failures from which on tests are not repeated, because a race does not cause so many."""
 
 
 def main(arguments: list[str]) -> int:
-    """Run the tests, and once more those that failed; return the exit status."""
-    RECORD.unlink(missing_ok=True)  # of earlier runs
+    """Run the tests, repeat those that failed, and return the exit status."""
+    RECORD.unlink(missing_ok=True)  # results of earlier runs
     status = run_pytest(arguments)
     failed = last_failed() if status == FAILED else []
     if not failed or len(failed) > MANY:
@@ -41,7 +40,7 @@ def run_pytest(arguments: list[str]) -> int:
 
 
 def last_failed() -> list[str]:
-    """Return the names of the tests that failed when they ran last."""
+    """Return the names of the tests that failed in the last run."""
     try:
         return sorted(json.loads(RECORD.read_bytes()))
     except (OSError, ValueError):

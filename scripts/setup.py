@@ -1,7 +1,8 @@
-"""Prepare ``.venv`` for ``make run``, ``make docs`` or ``make test``; returns at once if it is up to date.
+"""Prepare ``.venv`` for ``make run``, ``make docs`` or ``make test``; return at once if it is up to date.
 
-Needs only Python. An installed torch is kept and visible in ``.venv``. Otherwise a machine with an NVIDIA GPU gets the
-ordinary build and any other machine the CPU build, both in the version of ``constraints.txt``.
+The script needs only Python. An installed torch is used as it is and made visible in ``.venv``. Otherwise a machine
+with an NVIDIA GPU gets the default build, and any other machine the CPU build, both in the version of
+``constraints.txt``.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 OLDEST_PYTHON = (3, 11)
 OLDEST_TORCH = (2, 9)
 CPU_TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
-# Pinned for the torch of constraints.txt only: an installed torch may need other versions.
+# pinned for the torch of constraints.txt only: an installed torch may need other versions
 TORCH_BRINGS = {"torch", "filelock", "fsspec", "mpmath", "networkx", "setuptools", "sympy"}
 
 EXTRAS = {"run": "", "docs": "[docs]", "test": "[docs,test]", "nightly": "[docs,test,nightly]"}
-"""The optional dependencies of each goal; a goal includes those before it."""
+"""Optional dependencies of each goal; a goal includes those of the previous goals."""
 
-# Run by an interpreter: reports whether it can make a venv, and its torch.
+# executed by another interpreter: reports whether it can create a venv, and its torch
 ABOUT = """
 import importlib.util, json, sys, sysconfig
 from importlib import metadata
@@ -44,7 +45,7 @@ print(json.dumps({
 
 
 def main(goal: str) -> None:
-    """Install what ``goal``, a key of ``EXTRAS``, needs."""
+    """Install the requirements of ``goal``, which is a key of ``EXTRAS``."""
     if not is_done(goal):
         base, about = find_python()
         make_venv(base, about)
@@ -65,18 +66,18 @@ def is_done(goal: str) -> bool:
 
 
 def stamp(goal: str) -> Path:
-    """Return the file that records what was installed for ``goal``."""
+    """Return the path of the file that records the installed requirements of ``goal``."""
     return VENV / f".ready-to-{goal}"
 
 
 def state_of_the_sources() -> str:
-    """Return a hash of the requirements and of the folder, whose path is in the scripts of ``.venv``."""
+    """Return a hash of the requirements, and of the folder, since scripts in ``.venv`` contain its path."""
     inputs = [ROOT / "pyproject.toml", ROOT / "constraints.txt", Path(__file__)]
     return hashlib.sha256(b"\0".join([str(ROOT).encode(), *(path.read_bytes() for path in inputs)])).hexdigest()
 
 
 def find_python() -> tuple[str, dict]:
-    """Return this interpreter if it is new enough, else the oldest on the path that is, since it has most wheels."""
+    """Return this interpreter if it is new enough, else the oldest suitable one on the PATH, which has most wheels."""
     newer = [shutil.which(f"python3.{minor}") for minor in range(OLDEST_PYTHON[1], 20)]
     for path in filter(None, [sys.executable, *newer]):
         about = ask(path)
@@ -88,7 +89,7 @@ def find_python() -> tuple[str, dict]:
 
 
 def ask(python: str | Path) -> dict | None:
-    """Return the output of ``ABOUT`` in an interpreter; None if it does not start."""
+    """Return the output of ``ABOUT`` in an interpreter; None if the interpreter does not start."""
     try:
         done = subprocess.run([str(python), "-c", ABOUT], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
         return json.loads(done.stdout)
@@ -97,7 +98,7 @@ def ask(python: str | Path) -> dict | None:
 
 
 def make_venv(base: str, about: dict) -> None:
-    """Make ``.venv`` with ``base`` unless one works already; keep the torch of ``base`` visible."""
+    """Create ``.venv`` with ``base`` unless a working one exists; keep the torch of ``base`` visible."""
     there = ask(PYTHON)
     if there and tuple(there["version"]) >= OLDEST_PYTHON:
         return
@@ -112,19 +113,19 @@ def make_venv(base: str, about: dict) -> None:
         )
     see_through = ["--system-site-packages"] if keeps_torch and not about["inside_venv"] else []
     run([base, "-m", "venv", "--clear", *see_through, VENV])
-    if keeps_torch and about["inside_venv"]:  # a venv of a venv does not see its packages: name their folder
+    if keeps_torch and about["inside_venv"]:  # a venv of a venv does not see its packages, so add their folder
         packages = Path(about["torch_folder"]).parent
         site = command_output([PYTHON, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"])
         (Path(site) / "kept_torch.pth").write_text(f"{packages}\n", encoding="utf-8")
 
 
 def new_enough(torch: str | None) -> bool:
-    """Return True if Meshwave supports a version of torch such as ``2.13.0+cu130``."""
+    """Return True if Meshwave supports a torch version such as ``2.13.0+cu130``."""
     return torch is not None and tuple(int(part) for part in torch.split(".")[:2]) >= OLDEST_TORCH
 
 
 def install_torch() -> None:
-    """Install the pinned torch unless ``.venv`` has one."""
+    """Install the pinned torch, unless ``.venv`` already has torch."""
     if new_enough((ask(PYTHON) or {}).get("torch")):
         return
     pinned = next(line for line in constraints() if line.startswith("torch=="))
@@ -159,20 +160,20 @@ def install_meshwave(goal: str) -> None:
 
 
 def constraints() -> list[str]:
-    """Return the pins, such as ``name==version``."""
+    """Return the pinned requirements, such as ``name==version``."""
     lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
     return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
 
 
 def find_chromium() -> str:
-    """Return the path of the browser of the tests; empty if there is none."""
+    """Return the path of a browser for the tests; empty if there is none."""
     return command_output(
         [PYTHON, "-c", "from meshwave.engine.cli.doctor import find_chromium; print(find_chromium() or '')"]
     )
 
 
 def install_chromium() -> None:
-    """Install Chromium in the usual ways of this system; if all fail, print what to do."""
+    """Install Chromium by the methods available on this system; if all fail, print instructions."""
     for commands in ways_to_chromium():
         say("installing a Chromium for the browser tests: " + " && ".join(" ".join(map(str, c)) for c in commands))
         for command in commands:
@@ -186,7 +187,7 @@ def install_chromium() -> None:
 
 
 def sudo() -> list[str] | None:
-    """Return the prefix of commands that need root: empty for root, None if there is no way to become root."""
+    """Return the command prefix for root rights: empty for root, None if they are not available."""
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         return []
     may = shutil.which("sudo") and subprocess.run(["sudo", "-n", "true"], check=False).returncode == 0
@@ -202,7 +203,7 @@ def apt_get() -> list[str]:
 
 
 def ways_to_chromium() -> list[list[list]]:
-    """Return commands to try in turn: the packages of the system, then the download of Playwright."""
+    """Return the commands to try in order: the packages of the system, then the download of Playwright."""
     before, apt, ways = sudo(), apt_get(), []
     if apt:
         packages = ["chromium", "fonts-liberation"]
@@ -224,17 +225,17 @@ CLUSTER_PROGRAMS = {
     "rsync": "rsync",
     "nginx": "nginx-light",
 }
-"""Programs with which tests start a small cluster and a reverse proxy, and their packages on Debian and Ubuntu."""
+"""Programs with which tests start a small cluster and a reverse proxy, with their Debian and Ubuntu packages."""
 
 
 def missing_cluster_programs() -> list[str]:
-    """Return the programs of ``CLUSTER_PROGRAMS`` that are not installed."""
+    """Return the programs in ``CLUSTER_PROGRAMS`` that are not installed."""
     path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
     return [name for name in CLUSTER_PROGRAMS if shutil.which(name, path=path) is None]
 
 
 def install_cluster_programs() -> None:
-    """Install Slurm and an OpenSSH server with apt; elsewhere, say which tests are skipped without them."""
+    """Install Slurm and an OpenSSH server with apt; on other systems, print which tests are skipped without them."""
     apt = apt_get()
     if apt:
         packages = [CLUSTER_PROGRAMS[name] for name in missing_cluster_programs()]
@@ -246,12 +247,12 @@ def install_cluster_programs() -> None:
 
 
 def pip(*arguments: object, check: bool = True) -> int:
-    """Run the pip of ``.venv``."""
+    """Run pip in ``.venv``."""
     return run([PYTHON, "-m", "pip", "--disable-pip-version-check", *arguments], check=check)
 
 
 def run(command: list, check: bool = True) -> int:
-    """Run a command and return its status; exit if it fails, unless ``check`` is False."""
+    """Run a command and return its exit status; exit on failure, unless ``check`` is False."""
     status = subprocess.run(list(map(str, command)), cwd=ROOT, check=False).returncode
     if status and check:
         sys.exit(f"set-up stopped: this failed with status {status}: {' '.join(map(str, command))}")

@@ -40,7 +40,7 @@ from meshwave.engine.units import format_count, percent_change, quantity, speed
 
 
 def to_text(profile: Profile) -> str:
-    """Return the costs of each kind of block, optimizer, link and collective, with the quality of their fits."""
+    """Format the costs of each kind of block, optimizer, link and collective, with the quality of their fits."""
     machine = profile.machine
     lines = [", ".join(filter(None, (machine.device, machine.network, machine.software)))]
     if profile.machine.run:
@@ -127,7 +127,7 @@ def _contention_lines(profile: Profile) -> list[str]:
 
 
 def cluster_to_measure(ranks: int, ranks_per_node: int | None, shaped: str | None) -> ProcessCluster:
-    """Return the cluster that the options ask for.
+    """Return the cluster of processes that the options request.
 
     Raises:
         Refusal: the ranks cannot be divided into nodes, or the rates cannot be read.
@@ -148,10 +148,10 @@ def _rates(text: str) -> tuple[float, float]:
 
 
 def _integers(text: str, option: str) -> list[int]:
-    """Return the numbers of an option such as ``--mp 2,4``.
+    """Return the integers of an option such as ``--mp 2,4``.
 
     Raises:
-        Refusal: they are not whole numbers above 0.
+        Refusal: a value is not an integer above 0.
     """
     try:
         found = [int(word) for word in text.split(",")]
@@ -166,13 +166,13 @@ def calibrate(options: Any) -> int:
     """Measure this machine, save the profile and print it; return the exit status.
 
     Raises:
-        InputError: the options ask for what cannot be measured on this machine, or the profile cannot be written.
+        InputError: this machine cannot measure what the options request, or the profile cannot be written.
         RunError: a process failed.
     """
     profile = load_profile(options.profile) if options.profile else _measure(options)
     try:
         print(_save(profile, options), end="", file=sys.stderr)
-    except InputError as error:  # the disk filled up meanwhile: keep measurements that took minutes
+    except InputError as error:  # the disk became full: keep the measurements, which took minutes
         spare = write_spare_profile(profile)
         place = f"saved to {spare}" if spare else "printed"
         print(render("profile_not_written", {"reason": str(error), "place": place}), file=sys.stderr)
@@ -199,10 +199,10 @@ def _measure(options: Any) -> Profile:
 
 
 def _measure_target(options: Any) -> Profile:
-    """Measure a launch target, whose nodes decide on the number of processes themselves.
+    """Measure a launch target; its nodes determine the number of processes.
 
     Raises:
-        Refusal: an option is for this machine only.
+        Refusal: an option applies to this machine only.
     """
     for name in ("shaped", "mp", "esp", "sizes", "ranks_per_node"):
         if getattr(options, name):
@@ -224,10 +224,10 @@ def _profile_name(options: Any) -> str:
 
 
 def _save(profile: Profile, options: Any) -> str:
-    """Save a profile, and return a line that says where.
+    """Save a profile, and return a line with its location.
 
     Raises:
-        InputError: it cannot be written.
+        InputError: the profile cannot be written.
     """
     if options.out:
         save_profile(profile, options.out)
@@ -239,7 +239,7 @@ def _save(profile: Profile, options: Any) -> str:
 
 
 class _PrintedProgress:
-    """Prints the progress of a calibration, each stage once."""
+    """Progress output of a calibration, which prints each stage once."""
 
     _stage = ""
 
@@ -250,7 +250,7 @@ class _PrintedProgress:
 
 
 def wanted_measurements(options: Any) -> CalibrationOptions:
-    """Return the measurements that the options ask for.
+    """Return the measurements that the options request.
 
     Raises:
         Refusal: an option is out of range or unknown.
@@ -263,7 +263,7 @@ def wanted_measurements(options: Any) -> CalibrationOptions:
         raise Refusal("too_few_rounds", {"rounds": options.rounds}, "--rounds")
     if options.seconds <= 0:
         raise Refusal("too_few_seconds", {"seconds": options.seconds}, "--seconds")
-    profile_file_name(_profile_name(options))  # refused before anything is measured
+    profile_file_name(_profile_name(options))  # check before measuring
     is_given = bool(options.mp or options.esp or options.sizes)
     return CalibrationOptions(
         cluster,
@@ -280,7 +280,7 @@ def wanted_measurements(options: Any) -> CalibrationOptions:
 
 
 def _words(text: str | None, option: str, known: Sequence[str]) -> list[str] | None:
-    """Return the words of an option such as ``--parts blocks,links``; None if it is not given."""
+    """Return the words of an option such as ``--parts blocks,links``; None if the option is not given."""
     if text is None:
         return None
     found = text.split(",")
@@ -291,7 +291,7 @@ def _words(text: str | None, option: str, known: Sequence[str]) -> list[str] | N
 
 
 def _layouts(options: Any, ranks_per_node: int) -> list[tuple[int, int]]:
-    """Return every ``mp`` with every ``esp`` of the options; by default both are the size of a node."""
+    """Return all combinations of ``mp`` and ``esp`` in the options; by default both are the size of a node."""
     given = {"mp": options.mp, "esp": options.esp}
     mps, esps = (_integers(text, name) if text else [ranks_per_node] for name, text in given.items())
     return [(mp, esp) for mp in mps for esp in esps]

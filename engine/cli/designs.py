@@ -1,4 +1,4 @@
-"""Commands about designs: ``check``, ``program``, ``simulate``, ``compare``, ``import``, ``export``, ``schema``, ``examples``."""
+"""Commands for designs: ``check``, ``program``, ``simulate``, ``compare``, ``import``, ``export`` and others."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def load(name: str, *, draft: bool = False) -> Any:
-    """Return the design of a file or an example."""
+    """Load the design of a file or an example."""
     from meshwave.engine.document import load_design
     from meshwave.engine.files import find_design
 
@@ -49,17 +49,17 @@ def _lines(problem: Problem) -> list[str]:
 
 
 def _problems(name: str, options: argparse.Namespace) -> list[Problem]:
-    """Return all problems of a design, warnings too."""
+    """Return all problems of a design, including warnings."""
     from meshwave.engine.predict.prediction import check_design
 
     try:
         try:
             return check_design(load(name, draft=True))
-        except DesignError:  # sections are invalid: report those problems with the ones of the other sections
+        except DesignError:  # invalid sections: report their problems with those of the other sections
             return check_design(load(name))
     except DesignError as error:
         return list(error.problems)
-    except InputError as error:  # there is no such file
+    except InputError as error:  # the file does not exist
         if not options.json and len(options.designs) == 1:
             raise
         return [Problem("", "file", {"reason": str(error)})]
@@ -97,7 +97,7 @@ def program(options: argparse.Namespace) -> int:
 
 @with_progress
 def simulate(options: argparse.Namespace) -> int:
-    """Print the numbers of the prediction of a design."""
+    """Print the metrics of a design's prediction."""
     from meshwave.engine.exports import exports
     from meshwave.engine.predict.prediction import predict
 
@@ -115,7 +115,7 @@ def simulate(options: argparse.Namespace) -> int:
 
 
 def _slowdown(options: argparse.Namespace) -> Slowdown | None:
-    """Return the slowdown that the options ask for, None if they ask for none.
+    """Return the slowdown given on the command line; None if none is given.
 
     Raises:
         Refusal: an option cannot be read.
@@ -142,7 +142,7 @@ def _slowdown(options: argparse.Namespace) -> Slowdown | None:
 
 
 def _numbers(prediction: Prediction) -> dict[str, Any]:
-    """Return the numbers with all warnings, those of the document too."""
+    """Return the metrics with all warnings, including those of the document."""
     from meshwave.engine.document.problems import problems
 
     warnings = [*problems(prediction.design), *prediction.warnings]
@@ -204,14 +204,14 @@ def _to_lines(numbers: Mapping[str, Any]) -> list[str]:
 
 
 def _comparable_numbers(prediction: Prediction) -> dict[str, Any]:
-    """Return the numbers of a design; without rates per second if its costs are in units."""
+    """Return the metrics of a design; if its costs are in units, without rates per second."""
     numbers = _numbers(prediction)
     return numbers if numbers["unit"] == "s" else {**numbers, "samples_per_s": None, "tokens_per_s": None}
 
 
 @with_progress
 def compare(options: argparse.Namespace) -> int:
-    """Print designs side by side."""
+    """Print the metrics of designs side by side."""
     from meshwave.engine.document.differences import differences
     from meshwave.engine.predict.prediction import predict
     from meshwave.engine.units import percent, percent_change, quantity
@@ -220,7 +220,7 @@ def compare(options: argparse.Namespace) -> int:
     for name in options.designs:
         try:
             predictions.append(predict(load(name)))
-        except DesignError as error:  # name the design
+        except DesignError as error:  # name the design in the error
             raise DesignError(
                 each.replace(where=f"{name}: {each.where}".rstrip(": ")) for each in error.problems
             ) from None
@@ -248,7 +248,7 @@ def compare(options: argparse.Namespace) -> int:
 
 @with_progress
 def import_file(options: argparse.Namespace) -> int:
-    """Write the design of a file of another tool."""
+    """Convert a file of another tool to a design, and write the design."""
     from meshwave.engine.imports import load_import, load_trace, traces
 
     into, form = load(options.into) if options.into else None, getattr(options, "from") or ""
@@ -265,7 +265,7 @@ def import_file(options: argparse.Namespace) -> int:
 
 
 def _enter_trace(design: Design | None, trace: Trace) -> int:
-    """Enter a trace as a run of a design, and print the comparison with the prediction."""
+    """Enter a trace as a run of a design, and print the comparison with its prediction."""
     from meshwave.engine.cli.launch import compare_if_possible, run_lines
     from meshwave.engine.runs import Record, Run
     from meshwave.engine.runs.imported_trace import enter_trace
@@ -303,7 +303,7 @@ def schema(options: argparse.Namespace) -> int:
 
 
 def examples(options: argparse.Namespace) -> int:
-    """List the examples, print one, or copy all into a folder."""
+    """List the examples, print one of them, or copy all of them into a folder."""
     from meshwave.engine import files
     from meshwave.engine.document import load_design
 

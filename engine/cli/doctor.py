@@ -1,7 +1,7 @@
-"""``meshwave doctor``: check the requirements on this machine, and how to get missing ones.
+"""``meshwave doctor``: check the requirements on this machine, and print how to install missing ones.
 
-A check that fails is a finding too, so nothing here raises. Slow checks (torch, the GPU driver, the browser) run in
-other processes, in parallel and with a time limit: the whole takes as long as an import of torch.
+Failed checks are findings too, so nothing here raises. Slow checks (torch, the GPU driver, the browser) run in other
+processes, in parallel and with a time limit; all checks together take as long as an import of torch.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ State = Literal["ok", "limited", "missing"]
 
 OLDEST_PYTHON = (3, 11)
 CHECK_TIMEOUT_S = 60.0
-"""Time limit of a check: with a cold disk and busy cores importing torch takes half a minute."""
+"""Time limit of a check in seconds; importing torch takes half a minute with a cold disk and busy cores."""
 
 TORCH_REPORT = ("-m", "meshwave.engine.runtime.device.report")
-"""Arguments of a Python that reports on torch: only ``engine/runtime`` imports it."""
+"""Arguments for a Python process that reports on torch, which only ``engine/runtime`` imports."""
 
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "microsoft-edge")
 CHROMIUM_PLACES = (
@@ -50,7 +50,7 @@ ENOUGH_DISK_BYTES = 1e9
 
 
 class Finding(NamedTuple):
-    """The result of a check: the code of a message, its parameters, and the code of a remedy if there is one."""
+    """Result of a check: message code, message parameters, and the code of a remedy if there is one."""
 
     name: str
     state: State
@@ -60,12 +60,12 @@ class Finding(NamedTuple):
 
     @property
     def description(self) -> str:
-        """The finding as text."""
+        """Text of the finding."""
         return render(self.code, self.params)
 
     @property
     def remedy(self) -> str:
-        """The remedy as text; empty if nothing is to be done."""
+        """Text of the remedy; empty if there is nothing to do."""
         return render(self.remedy_code, self.params) if self.remedy_code else ""
 
     def __str__(self) -> str:
@@ -73,7 +73,7 @@ class Finding(NamedTuple):
         return f"{self.state:8}{self.name:14}{self.description}{remedy}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return the finding for ``--json``."""
+        """Return the finding as a JSON object for ``--json``."""
         return {
             "name": self.name,
             "state": self.state,
@@ -85,7 +85,10 @@ class Finding(NamedTuple):
 
 
 def examine_machine(folder: Path | None = None) -> list[Finding]:
-    """Run all checks; ``folder`` is where runs are written, by default the user's. Never raises."""
+    """Run all checks; never raises.
+
+    ``folder`` is the folder of runs, by default the user's.
+    """
     checks: dict[str, Callable[[], Iterable[Finding]]] = {
         "python": _check_python,
         "libraries": _check_libraries,
@@ -104,12 +107,12 @@ def examine_machine(folder: Path | None = None) -> list[Finding]:
 
 
 def to_text(findings: Iterable[Finding]) -> str:
-    """Return a line for each finding, with its remedy below."""
+    """Format findings as lines of text, with the remedies below."""
     return "\n".join(map(str, findings))
 
 
 def to_json(findings: Iterable[Finding]) -> dict[str, Any]:
-    """Return the findings for ``--json``; the machine is ``healthy`` if nothing is missing."""
+    """Return the findings as a JSON object for ``--json``; ``healthy`` is True if no requirement is missing."""
     rows = [finding.to_json() for finding in findings]
     return {"healthy": all(row["state"] != "missing" for row in rows), "findings": rows}
 
@@ -117,7 +120,7 @@ def to_json(findings: Iterable[Finding]) -> dict[str, Any]:
 def _run_check(name: str, check: Callable[[], Iterable[Finding]]) -> list[Finding]:
     try:
         return list(check())
-    except Exception as error:  # a report of what is wrong must not stop at what is wrong
+    except Exception as error:  # a failed check must not stop the report
         return [Finding(name, "limited", "check_failed", {"error": repr(error)})]
 
 
@@ -186,7 +189,7 @@ def _backend_findings(report: dict[str, Any]) -> Iterator[Finding]:
 
 
 def _check_driver() -> Iterator[Finding]:
-    """List the GPUs of the driver, which shows a CPU build of torch on a machine with GPUs."""
+    """Yield the GPUs that the driver reports; they reveal a CPU build of torch on a machine with GPUs."""
     if shutil.which("nvidia-smi") is None:
         return
     query = "--query-gpu=name,memory.total,driver_version"
@@ -206,13 +209,13 @@ def _check_cores() -> Iterator[Finding]:
 
 def _check_memory() -> Iterator[Finding]:
     sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    with suppress(OSError, ValueError):  # a container's limit; "max" means none
+    with suppress(OSError, ValueError):  # limit of a container; "max" means no limit
         sizes.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
     yield Finding("memory", "ok", "memory_size", {"bytes": min(sizes)})
 
 
 def _check_processes() -> Iterator[Finding]:
-    """Check how processes start (a warm one forks them) and how they end with their launcher."""
+    """Yield the start method of processes (forked from a warm process or not), and how they end with their launcher."""
     if hasattr(os, "fork") and sys.platform != "darwin":
         yield Finding("fork", "ok", "fork_available")
     else:
@@ -242,7 +245,7 @@ def _check_loopback() -> Iterator[Finding]:
 
 
 def _check_links() -> Iterator[Finding]:
-    """Emulate a small cluster with slow links, and remove it at once."""
+    """Yield the result of emulating a small cluster with slow links, which is removed at once."""
     if reason := missing_requirement():
         yield Finding("links", "limited", "links_not_emulated", {"reason": reason}, "links_remedy")
     else:
@@ -250,7 +253,7 @@ def _check_links() -> Iterator[Finding]:
 
 
 def _check_run_folder(folder: Path) -> Iterator[Finding]:
-    """Write to the folder, or to its nearest parent where it does not exist yet."""
+    """Yield the result of writing to the folder, or to its nearest existing parent."""
     folder = folder.expanduser().absolute()
     existing = next(place for place in (folder, *folder.parents) if place.exists())
     try:
@@ -276,7 +279,7 @@ def _check_chromium() -> Iterator[Finding]:
 
 
 def find_chromium() -> str | None:
-    """Return the path of a Chromium or Chrome that starts: CHROME_BIN, PATH, then the folders of installers."""
+    """Return the path of a working Chromium or Chrome: from CHROME_BIN, PATH, or the folders of installers."""
     return next((path for path in _chromium_candidates() if _chromium_version(path)), None)
 
 
@@ -290,7 +293,7 @@ def _chromium_candidates() -> Iterator[str]:
 
 
 def _chromium_version(path: str) -> str:
-    """Return the version of a browser; empty for a stub that only asks to be installed."""
+    """Return the version of a browser; empty for a stub that only prints how to install it."""
     try:
         return _output_of(path, "--version").strip()
     except (OSError, subprocess.SubprocessError):
@@ -298,7 +301,7 @@ def _chromium_version(path: str) -> str:
 
 
 def _output_of(*command: str) -> str:
-    """Return the standard output of a command that may fail, hang or not exist."""
+    """Return the standard output of a command; empty if it fails, hangs or does not exist."""
     return subprocess.run(
         command,
         env={**os.environ, "PYTHONPATH": import_path()},
@@ -311,6 +314,6 @@ def _output_of(*command: str) -> str:
 
 
 def _last_line(error: Exception) -> str:
-    """Return the last line that a failed command wrote, or the error if it wrote none."""
+    """Return the last output line of a failed command, or the error if it printed nothing."""
     written = str(getattr(error, "stderr", None) or "").strip().splitlines()
     return written[-1] if written else str(error)

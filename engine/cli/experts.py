@@ -1,4 +1,4 @@
-"""``meshwave moe``: the schedules of an expert layer side by side."""
+"""``meshwave moe``: comparison of the schedules of an expert layer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from meshwave.engine.units import percent, quantity
 
 
 def compare_expert_schedules(options: argparse.Namespace) -> int:
-    """Print the schedules of an expert layer, given as a design or as an expert-layer document."""
+    """Print a comparison of the schedules of an expert layer, given as a design or as an expert-layer document."""
     from meshwave.engine.document import parse_design
     from meshwave.engine.document.expert_layer_document import parse_expert_layer
     from meshwave.engine.predict.expert_comparison import design_expert_answer, expert_layer_answer, find_expert_mesh
@@ -33,7 +33,7 @@ def compare_expert_schedules(options: argparse.Namespace) -> int:
 
 
 def to_text(found: Mapping[str, Any]) -> list[str]:
-    """Return the lines of :func:`meshwave.engine.predict.expert_comparison.expert_layer_answer`."""
+    """Format the result of :func:`meshwave.engine.predict.expert_comparison.expert_layer_answer` as lines of text."""
     has_design = "layer" in found
     lines = [_design_line(found)] if has_design else []
     lines += [
@@ -79,7 +79,7 @@ def _whole_time(each: Mapping[str, Any]) -> str:
 
 
 def _dropped_line(parts: Mapping[str, float]) -> Iterator[str]:
-    """Return the dropped share of most schedules, and of those whose gates see more or fewer tokens."""
+    """Yield a line on the dropped share: of most schedules, and of those whose gates process more or fewer tokens."""
     shares = {name: percent(part) for name, part in parts.items()}
     usual, _ = Counter(shares.values()).most_common(1)[0]
     others = "".join(f"; {part} under {name}" for name, part in shares.items() if part != usual)

@@ -39,13 +39,13 @@ from meshwave.engine.runs.targets import open_target
 from meshwave.engine.runs.training_texts import training_text
 
 STRAGGLERS_INTERVAL_S = 5.0
-"""Interval of searches for stragglers while a run is followed."""
+"""Interval, in seconds, between two searches for stragglers while a run is followed."""
 CANCEL_TIMEOUT_S = 5.0
-"""Time to wait for the result of a cancelled run; its processes end in a tenth of a second."""
+"""Maximum time, in seconds, to wait for the result of a cancelled run; processes usually end within 0.1 s."""
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM, which service managers and batch systems send to end a process."""
+    """Exception for SIGTERM, which service managers and batch systems send to end a process."""
 
 
 def run(design: Design, options: argparse.Namespace) -> int:
@@ -87,10 +87,10 @@ def _run(design: Design, options: argparse.Namespace) -> int:
 
 
 def with_steps(design: Design, steps: int | None) -> Design:
-    """Return a design with another number of steps, if one is given.
+    """Return the design with another number of steps, if one is given.
 
     Raises:
-        Refusal: there are no steps.
+        Refusal: the number of steps is not positive.
     """
     if steps is None:
         return design
@@ -106,12 +106,12 @@ def launch_and_follow(
     """Launch a design, follow the run and print the comparison with its prediction; return the exit status.
 
     Args:
-        record: the runs of the user.
-        design: what to run.
+        record: the run database.
+        design: the design to run.
         how: options of the run.
-        target: the name of a launch target; None: the usual one.
-        data: the text to train on, where it is not the one that comes with Meshwave.
-        as_json: print one JSON object.
+        target: the name of a launch target; None for the default.
+        data: the training text; None for the text that comes with Meshwave.
+        as_json: True to print one JSON object.
     """
     prediction = predict(design)
     _warn_about_profile(design, how)
@@ -142,7 +142,7 @@ def print_outcome(run: Run, state: State, *, as_json: bool) -> int:
 
 
 def sweep(options: argparse.Namespace) -> int:
-    """Launch several designs and wait for all of them; the status is 1 if one does not succeed."""
+    """Launch several designs and wait for all of them; return 1 if any does not succeed."""
     designs = [with_steps(load_design(find_design(name)), options.steps) for name in options.designs]
     with closing(Record()) as record, closing(open_target(record, options.launcher or "local")) as launcher:
         runs = launcher.submit_all([specify_run(predict(design)) for design in designs])
@@ -176,7 +176,7 @@ TIME_UNITS_S = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 
 def checkpoint_options(options: argparse.Namespace) -> Checkpoints | None:
-    """Return the checkpoint interval that the command line asks for; None without one.
+    """Return the checkpoint options given on the command line; None if there are none.
 
     Raises:
         Refusal: an option needs another one, or cannot be read.
@@ -198,16 +198,16 @@ def checkpoint_options(options: argparse.Namespace) -> Checkpoints | None:
 
 
 def _number_and_unit(text: str) -> tuple[float, str | None]:
-    """Return the number of a text such as ``50`` or ``10min`` and its unit of time; 0 if it is neither."""
+    """Return the number and unit of time of a text such as ``50`` or ``10min``; the number is 0 if it is invalid."""
     found = re.fullmatch(rf"(\d+(?:\.\d+)?)\s*({'|'.join(TIME_UNITS_S)})?", text)
     return (float(found[1]), found[2]) if found else (0.0, None)
 
 
 def _hang_timeout_s(text: str | None) -> float:
-    """Return the seconds of a text such as ``30`` or ``10min``, the default without a text.
+    """Return the seconds of a text such as ``30`` or ``10min``; the default if there is no text.
 
     Raises:
-        Refusal: it is no time.
+        Refusal: the text is not a duration.
     """
     if text is None:
         return HANG_TIMEOUT_S
@@ -218,7 +218,7 @@ def _hang_timeout_s(text: str | None) -> float:
 
 
 def run_options(design: Design, options: argparse.Namespace) -> Options:
-    """Return the options of the run that the command line asks for.
+    """Return the run options given on the command line.
 
     Raises:
         Refusal: an option needs another one, or a number is out of range.
@@ -246,7 +246,7 @@ def run_options(design: Design, options: argparse.Namespace) -> Options:
 
 
 class Progress:
-    """Prints each step once, and processes that are stopped."""
+    """Progress output of a run: prints each step once, and stopped processes."""
 
     def __init__(self) -> None:
         self._printed = 0
@@ -275,7 +275,10 @@ class Progress:
         )
 
     def _print_stragglers(self, run: Run) -> None:
-        """Print each straggler once; searched for now and then, since that reads the recordings."""
+        """Print each straggler once.
+
+        Stragglers are searched at intervals, because the search reads the recordings.
+        """
         if time.monotonic() - self._searched_s < STRAGGLERS_INTERVAL_S:
             return
         with suppress(MeshwaveError):  # the recordings are damaged, or of another version
@@ -287,11 +290,11 @@ class Progress:
 
 
 def compare_if_possible(run: Run) -> Comparison | None:
-    """Compare a run with its prediction; without a prediction, print why and return None."""
+    """Compare a run with its prediction; if that is not possible, print the reason and return None."""
     try:
         bundle = read_executed_bundle(run.folder)
         _ = bundle.prediction
-    except MeshwaveError as error:  # its profile or folder does not exist any more, or is of another version
+    except MeshwaveError as error:  # the profile or folder no longer exists, or is of another version
         print(render("not_predictable", {"reason": str(error)}), file=sys.stderr)
         return None
     return compare_run(run, bundle)
@@ -316,7 +319,7 @@ def run_lines(run: Run, found: Comparison | None) -> list[str]:
     """Return the lines that ``meshwave run`` prints."""
     entry, metrics = run.entry, run.metrics()
     lines = [f"{str(entry.state).lower()}: {entry.reason}" if entry.reason else str(entry.state).lower()]
-    if metrics and "loss" in metrics[0]:  # a dry run has none
+    if metrics and "loss" in metrics[0]:  # dry runs have no loss
         first, last = (loss_text(metrics[row].get("loss")) for row in (0, -1))
         lines.append(f"loss      {first} at the first step, {last} at the last of {len(metrics)}")
     lines += comparison_lines(found) if found else []

@@ -1,4 +1,4 @@
-"""The command ``lessons``: list the lessons, or check them."""
+"""Command ``lessons``: list the lessons, or check them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from meshwave.engine.lessons.walk import walk
 
 @with_progress
 def lessons(options: argparse.Namespace) -> int:
-    """List the lessons; with ``--check`` walk through them, and return 2 if any has a problem."""
+    """List the lessons; with ``--check``, walk through them and return 2 if any has a problem."""
     if options.check is None:
         return print_result(options, {"lessons": [_entry(name) for name in lesson_folders()]}, _to_lines)
     names = [options.check] if options.check else list(lesson_folders())

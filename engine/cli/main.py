@@ -1,4 +1,4 @@
-"""The command ``meshwave``: its parser, and the exit status of each command."""
+"""Command ``meshwave``: its parser, and the exit status of each command."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def main(
     serve: Command = _refuse_to_serve,
     serve_workshop: Command = _refuse_to_serve,
 ) -> int:
-    """Run one command; return its exit status: 0 done, 1 the run failed, 2 the input is wrong.
+    """Run one command and return its exit status: 0 for success, 1 if the run failed, 2 for wrong input.
 
     ``serve`` and ``serve_workshop`` open the designer, which the engine does not import.
     """
@@ -49,7 +49,7 @@ def _status(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         return 128 + signal.SIGINT
-    except BrokenPipeError:  # the reader of the output has ended, such as head; the rest is discarded
+    except BrokenPipeError:  # the reader of the output has ended (for example head); discard the rest
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
@@ -58,10 +58,10 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def parser(serve: Command = _refuse_to_serve, serve_workshop: Command = _refuse_to_serve) -> argparse.ArgumentParser:
-    """Return the parser of all commands; each sets ``command`` to its function."""
+    """Return the parser of all commands; each command sets ``command`` to its function."""
     top = argparse.ArgumentParser(
         prog="meshwave",
-        description="Design, predict and run distributed training schedules. Without a command, the designer opens.",
+        description="Design, predict and run distributed training schedules. Without a command, open the designer.",
     )
     top.add_argument("--version", action="version", version=f"meshwave {__version__}")
     commands = top.add_subparsers(metavar="COMMAND", required=True)
@@ -76,15 +76,15 @@ def parser(serve: Command = _refuse_to_serve, serve_workshop: Command = _refuse_
     return top
 
 
-URL_HELP = "the address under which a reverse proxy on this machine serves the page, such as https://host/proxy/5006/"
+URL_HELP = "address at which a reverse proxy on this machine serves the page, such as https://host/proxy/5006/"
 
 
 def _add_serve(commands: Any, serve: Command) -> None:
     designer = _command(commands, "serve", "open the designer in a browser", serve)
-    designer.add_argument("design", nargs="?", help="a design's file, or the name of an example")
-    designer.add_argument("--port", type=int, help="default: 5006, or the next free one")
+    designer.add_argument("design", nargs="?", help="file of a design, or name of an example")
+    designer.add_argument("--port", type=int, help="default: 5006, or the next free port")
     designer.add_argument(
-        "--home", help="the folder of designs and runs; default: $MESHWAVE_HOME or the user's data folder"
+        "--home", help="folder of designs and runs; default: $MESHWAVE_HOME or the user's data folder"
     )
     designer.add_argument("--url", metavar="URL", help=URL_HELP)
     designer.add_argument("--no-browser", action="store_true", help="only print the link")
@@ -93,45 +93,55 @@ def _add_serve(commands: Any, serve: Command) -> None:
 def _add_workshop(commands: Any, serve: Command) -> None:
     parser = _command(commands, "workshop", "serve a course to a class", _workshop)
     parser.set_defaults(serve=serve)
-    parser.add_argument("plan", metavar="COURSE.toml", type=Path, help="the plan of the workshop")
-    parser.add_argument("--port", type=int, help="default: 5006, or the next free one")
-    parser.add_argument("--address", default="127.0.0.1", help="the address of this machine that learners open")
+    parser.add_argument("plan", metavar="COURSE.toml", type=Path, help="plan of the workshop")
+    parser.add_argument("--port", type=int, help="default: 5006, or the next free port")
+    parser.add_argument("--address", default="127.0.0.1", help="address of this machine that learners open")
     parser.add_argument(
-        "--certificate", type=Path, metavar="FILE", help="TLS certificate, for other addresses than loopback"
+        "--certificate", type=Path, metavar="FILE", help="TLS certificate, required for addresses other than loopback"
     )
-    parser.add_argument("--key", type=Path, metavar="FILE", help="the key of the certificate")
+    parser.add_argument("--key", type=Path, metavar="FILE", help="key of the TLS certificate")
     parser.add_argument("--url", metavar="URL", help=URL_HELP)
-    parser.add_argument(
-        "--home", help="the folder of designs and runs; default: $MESHWAVE_HOME or the user's data folder"
-    )
+    parser.add_argument("--home", help="folder of designs and runs; default: $MESHWAVE_HOME or the user's data folder")
     parser.add_argument("--no-browser", action="store_true", help="only print the links")
     parser.add_argument("--results", action="store_true", help="print the results instead of serving")
     _add_json(parser)
-    parser.add_argument("--reset", action="store_true", help="delete everything that learners made, and exit")
+    parser.add_argument("--reset", action="store_true", help="delete all data of the learners, and exit")
 
 
 def _add_design_commands(commands: Any) -> None:
     check = _command(commands, "check", "list the problems of designs, one per line", designs.check)
-    check.add_argument("designs", nargs="+", metavar="DESIGN", help="a design's file, or the name of an example")
+    check.add_argument("designs", nargs="+", metavar="DESIGN", help="file of a design, or name of an example")
     _add_json(check)
 
     program = _command(commands, "program", "print the ordered actions of every rank", designs.program)
     _add_design(program)
     program.add_argument("--format", choices=("text", "json", "torch-csv", "torch-csv-comms"), default="text")
-    program.add_argument("--rank", type=int, help="only this rank")
+    program.add_argument("--rank", type=int, help="print only this rank")
 
     simulate = _command(commands, "simulate", "predict step time, bubble and memory of a design", designs.simulate)
     _add_design(simulate)
     _add_json(simulate)
     simulate.add_argument("--trace", metavar="FILE", help="also write a trace that opens in Perfetto")
     simulate.add_argument(
-        "--slow-device", action="append", default=[], metavar="DEVICE=X", help="what if a device takes X times as long"
+        "--slow-device",
+        action="append",
+        default=[],
+        metavar="DEVICE=X",
+        help="simulate a device that takes X times as long",
     )
     simulate.add_argument(
-        "--slow-link", action="append", default=[], metavar="A:B=X", help="what if messages between two meshes do"
+        "--slow-link",
+        action="append",
+        default=[],
+        metavar="A:B=X",
+        help="simulate messages between two meshes that take X times as long",
     )
     simulate.add_argument(
-        "--jitter", type=float, default=0.0, metavar="CV", help="what if computations vary by this share of their mean"
+        "--jitter",
+        type=float,
+        default=0.0,
+        metavar="CV",
+        help="simulate computations that vary by this fraction of their mean",
     )
 
     compare = _command(commands, "compare", "compare the predictions of designs", designs.compare)
@@ -152,7 +162,7 @@ def _add_run_commands(commands: Any) -> None:
         metavar="TARGET",
         help=f"a launch target (meshwave targets), or {launchers}; default: local",
     )
-    run.add_argument("--data", metavar="FILE", help="a text to train on")
+    run.add_argument("--data", metavar="FILE", help="text file to train on")
     run.add_argument(
         "--rehearse",
         action="store_true",
@@ -169,35 +179,43 @@ def _add_run_commands(commands: Any) -> None:
         metavar="N|TIME",
         help="write a checkpoint every N steps, or every so often, such as 10min",
     )
-    run.add_argument("--keep-checkpoints", type=int, metavar="K", help="the newest checkpoints to keep; default: 2")
     run.add_argument(
-        "--resume", metavar="RUN", help="start from the newest checkpoint of a run, also of another design"
+        "--keep-checkpoints", type=int, metavar="K", help="number of newest checkpoints to keep; default: 2"
+    )
+    run.add_argument(
+        "--resume", metavar="RUN", help="start from the newest checkpoint of a run, which may be of another design"
     )
     run.add_argument(
         "--restarts",
         type=int,
         default=0,
         metavar="N",
-        help="start a run that fails again, up to N times, from its newest checkpoint; default: 0",
+        help="restart a failed run up to N times from its newest checkpoint; default: 0",
     )
     run.add_argument(
         "--hang-timeout",
         metavar="TIME",
-        help="end the run and name the cause if no process ends an action for so long; default: 5min",
+        help="end the run and report the cause if no process completes an action for this time; default: 5min",
     )
-    run.add_argument("--hosts", type=int, metavar="N", help="spread the processes over N emulated hosts")
+    run.add_argument("--hosts", type=int, metavar="N", help="distribute the processes over N emulated hosts")
     run.add_argument(
-        "--inter-bandwidth", type=float, metavar="B", help="bytes/s between the hosts; default: the design's"
+        "--inter-bandwidth",
+        type=float,
+        metavar="B",
+        help="bandwidth between the hosts in bytes/s; default: the design's",
     )
     run.add_argument(
-        "--intra-bandwidth", type=float, metavar="B", help="bytes/s of each process's link; default: the design's"
+        "--intra-bandwidth",
+        type=float,
+        metavar="B",
+        help="bandwidth of each process's link in bytes/s; default: the design's",
     )
     _add_json(run)
 
-    sweep = _command(commands, "sweep", "run several designs, on Slurm as one job array", _sweep)
+    sweep = _command(commands, "sweep", "run several designs; on Slurm, as one job array", _sweep)
     sweep.add_argument("designs", nargs="+", metavar="DESIGN")
     sweep.add_argument("--steps", type=int, help="optimizer steps; default: those of each design")
-    sweep.add_argument("--on", dest="launcher", metavar="TARGET", help="a launch target; default: local")
+    sweep.add_argument("--on", dest="launcher", metavar="TARGET", help="launch target; default: local")
     _add_json(sweep)
 
     runs = _command(commands, "runs", "list, show, follow, resume, export or delete runs", _runs)
@@ -207,22 +225,22 @@ def _add_run_commands(commands: Any) -> None:
         action = actions.add_parser(name, help=help, description=_sentence(help))
         _add_json(action, default=argparse.SUPPRESS)  # --json may also precede the action
         if name == "import":
-            action.add_argument("file", metavar="FILE", help="a file that runs export has written")
+            action.add_argument("file", metavar="FILE", help="file that runs export has written")
         elif name not in ("list", "rebuild"):
             nargs = None if name == "delete" else "?"
             default = "" if name == "delete" else "; default: the newest"
-            action.add_argument("run", nargs=nargs, help=f"the run's id, or the start of it{default}")
+            action.add_argument("run", nargs=nargs, help=f"id of the run, or the start of the id{default}")
         if name == "export":
             action.add_argument(
                 "--to",
                 choices=("archive", "perfetto"),
                 default="archive",
-                help="the whole run, or a Chrome trace of its typical step; default: archive",
+                help="the whole run, or a Chrome trace of its median step; default: archive",
             )
-            action.add_argument("--out", "-o", metavar="FILE", help="default: the run's id in the current folder")
+            action.add_argument("--out", "-o", metavar="FILE", help="default: the id of the run, in the current folder")
         if name == "resume":
-            action.add_argument("--steps", type=int, help="optimizer steps in all; default: those of the run")
-            action.add_argument("--on", dest="launcher", metavar="TARGET", help="a launch target; default: local")
+            action.add_argument("--steps", type=int, help="total number of optimizer steps; default: that of the run")
+            action.add_argument("--on", dest="launcher", metavar="TARGET", help="launch target; default: local")
     runs.set_defaults(action="list")
 
 
@@ -234,22 +252,31 @@ def _add_target_commands(commands: Any) -> None:
         action = actions.add_parser(name, help=help, description=_sentence(help))
         _add_json(action, default=argparse.SUPPRESS)
         if name != "list":
-            action.add_argument("target", help="the name of a launch target")
-            action.add_argument("--nodes", type=int, metavar="N", help="nodes to check; default: 2, or those it has")
-            action.add_argument("--devices", type=int, metavar="D", help="devices per node; default: the target's")
-            action.add_argument("--design", metavar="DESIGN", help="compare links with those of a design")
+            action.add_argument("target", help="name of a launch target")
+            action.add_argument(
+                "--nodes",
+                type=int,
+                metavar="N",
+                help="number of nodes to check; default: 2, or 1 if the target has only one",
+            )
+            action.add_argument(
+                "--devices", type=int, metavar="D", help="devices per node; default: those of the target"
+            )
+            action.add_argument("--design", metavar="DESIGN", help="compare the links with those of a design")
     targets.set_defaults(action="list")
 
 
 def _add_file_commands(commands: Any) -> None:
     design = _command(
-        commands, "import", "read a design or a schedule from the file of another tool", designs.import_file
+        commands, "import", "read a design or a schedule from a file of another tool", designs.import_file
     )
     design.formatter_class = _MemberNamesFormatter
-    design.add_argument("file", metavar="FILE", nargs="+", help="a file of one of the formats, or the files of a trace")
+    design.add_argument("file", metavar="FILE", nargs="+", help="file in one of the formats, or the files of a trace")
     formats = _MemberNamesFormatter.IMPORTS
-    design.add_argument("--from", metavar="FORMAT", help=f"{formats}; default: by its name and content")
-    design.add_argument("--into", metavar="DESIGN", help="the design that lends cluster, model and the rest")
+    design.add_argument("--from", metavar="FORMAT", help=f"{formats}; default: detected from name and content")
+    design.add_argument(
+        "--into", metavar="DESIGN", help="design from which cluster, model and other sections are taken"
+    )
     design.add_argument("--out", "-o", metavar="FILE", help="default: standard output")
 
     export = _command(commands, "export", "write a design in another format", designs.export)
@@ -259,12 +286,14 @@ def _add_file_commands(commands: Any) -> None:
     export.add_argument("--out", "-o", metavar="FILE", help="default: standard output")
 
     _command(commands, "schema", "print the JSON Schema of a design", designs.schema)
-    examples = _command(commands, "examples", "list the designs that come with Meshwave", designs.examples)
-    examples.add_argument("name", nargs="?", help="print this one")
-    examples.add_argument("--to", metavar="FOLDER", help="copy them all into a folder")
+    examples = _command(commands, "examples", "list the example designs", designs.examples)
+    examples.add_argument("name", nargs="?", help="print this example")
+    examples.add_argument("--to", metavar="FOLDER", help="copy all examples into a folder")
     _add_json(examples)
 
-    hardware = _command(commands, "hardware", "list known devices and clusters with their sources", _hardware)
+    hardware = _command(
+        commands, "hardware", "list known devices and clusters with the sources of their numbers", _hardware
+    )
     hardware.add_argument("name", nargs="?", help="print the cluster section of this cluster")
     _add_json(hardware)
 
@@ -274,7 +303,7 @@ def _add_file_commands(commands: Any) -> None:
         nargs="?",
         const="",
         metavar="NAME",
-        help="walk through this lesson, or all: right answers pass, wrong ones fail",
+        help="check this lesson, or all: right answers must pass, wrong ones must fail",
     )
     _add_json(lessons)
 
@@ -286,10 +315,10 @@ def _add_stand_alone_commands(commands: Any) -> None:
     reshard.add_argument(
         "transfer",
         metavar="SPEC.json|DESIGN",
-        help="a document of format meshwave-transfer/1, or a design with --boundary",
+        help="document of format meshwave-transfer/1, or a design with --boundary",
     )
     reshard.add_argument(
-        "--boundary", metavar="A:B", help="of a design: the transfer from mesh A to mesh B, by name or number"
+        "--boundary", metavar="A:B", help="for a design: the transfer from mesh A to mesh B, by name or number"
     )
     _add_json(reshard)
 
@@ -297,51 +326,66 @@ def _add_stand_alone_commands(commands: Any) -> None:
     moe.add_argument(
         "layer",
         metavar="SPEC.json|DESIGN",
-        help="a document of format meshwave-expert-layer/1, or a design with experts",
+        help="document of format meshwave-expert-layer/1, or a design with experts",
     )
-    moe.add_argument("--mesh", metavar="MESH", help="of a design, by name or number; default: the first with experts")
+    moe.add_argument(
+        "--mesh", metavar="MESH", help="for a design: mesh by name or number; default: the first with experts"
+    )
     _add_json(moe)
 
 
 def _add_machine_commands(commands: Any) -> None:
-    _add_json(_command(commands, "doctor", "check what this machine has and what it lacks", _doctor))
+    _add_json(_command(commands, "doctor", "check the requirements of Meshwave on this machine", _doctor))
 
     calibrate = _command(commands, "calibrate", "measure the costs of this machine for calibrated designs", _calibrate)
     calibrate.add_argument(
-        "--parts", metavar="PART,...", help="of blocks, links, collectives, contention; default: all"
+        "--parts", metavar="PART,...", help="parts to measure: blocks, links, collectives, contention; default: all"
     )
     calibrate.add_argument("--on", metavar="TARGET", help="measure a node of a launch target, and its links to another")
-    calibrate.add_argument(
-        "--name", help="name of the profile in designs; default: that of the target, or this-machine"
-    )
+    calibrate.add_argument("--name", help="name of the profile; default: the name of the target, or this-machine")
     calibrate.add_argument("--out", "-o", metavar="PROFILE", help="write the profile to this file instead")
-    calibrate.add_argument("--precision", metavar="P,...", help="of blocks; default: fp32, on GPUs also bf16")
+    calibrate.add_argument(
+        "--precision", metavar="P,...", help="precisions of blocks; default: fp32, on GPUs also bf16"
+    )
     calibrate.add_argument("--experts", action="store_true", help="also measure layers with experts")
-    calibrate.add_argument("--seconds", type=float, default=90, help="time for the blocks; default: 90")
-    calibrate.add_argument("--ranks", type=int, default=8, help="processes; default: 8")
+    calibrate.add_argument("--seconds", type=float, default=90, help="seconds to measure blocks; default: 90")
+    calibrate.add_argument("--ranks", type=int, default=8, help="number of processes; default: 8")
     calibrate.add_argument(
-        "--ranks-per-node", type=int, metavar="G", help="default: all; half of them with emulated nodes"
+        "--ranks-per-node",
+        type=int,
+        metavar="G",
+        help="processes per node; default: all, or half of them with emulated nodes",
     )
-    calibrate.add_argument("--mp", metavar="N,...", help="sizes of the tensor-parallel groups; default: a node")
-    calibrate.add_argument("--esp", metavar="N,...", help="sizes of the groups that share an expert; default: a node")
-    calibrate.add_argument("--sizes", metavar="BYTES,...", help="sizes of whole buffers; default: 4 KiB to 4 MiB")
-    calibrate.add_argument("--rounds", type=int, default=7, help="repetitions, whose median is used; default: 7")
     calibrate.add_argument(
-        "--shaped", metavar="INTRA,INTER", help="emulate nodes: bytes/s of a process's link and of a node's uplink"
+        "--mp", metavar="N,...", help="sizes of the tensor-parallel groups; default: the size of a node"
     )
-    calibrate.add_argument("--profile", metavar="PROFILE", help="measure nothing; read an existing profile")
-    calibrate.add_argument("--fit", action="store_true", help="print the fit of meshwave moe for the first mp and esp")
+    calibrate.add_argument(
+        "--esp", metavar="N,...", help="sizes of the groups that share an expert; default: the size of a node"
+    )
+    calibrate.add_argument("--sizes", metavar="BYTES,...", help="buffer sizes in bytes; default: 4 KiB to 4 MiB")
+    calibrate.add_argument(
+        "--rounds", type=int, default=7, help="number of repetitions, whose median is used; default: 7"
+    )
+    calibrate.add_argument(
+        "--shaped",
+        metavar="INTRA,INTER",
+        help="emulate nodes: bandwidth of a process's link and of a node's uplink, in bytes/s",
+    )
+    calibrate.add_argument("--profile", metavar="PROFILE", help="read an existing profile instead of measuring")
+    calibrate.add_argument(
+        "--fit", action="store_true", help="print the fit section for meshwave moe, for the first mp and esp"
+    )
     _add_json(calibrate)
 
     bench = _command(commands, "bench", "measure the speed of Meshwave on this machine", _bench)
     bench.add_argument(
         "parts",
         nargs="*",
-        help="only these parts, or published: predictions against published training runs; default: all but accuracy, "
-        "rehearsal and soak",
+        help="benchmarks to run, or published: predictions against published training runs; default: all except "
+        "accuracy, rehearsal and soak",
     )
     bench.add_argument(
-        "--only", metavar="WORD,...", help="accuracy and rehearsal: designs whose name has a word; or: missing"
+        "--only", metavar="WORD,...", help="accuracy and rehearsal: designs whose name contains a word; or: missing"
     )
     bench.add_argument(
         "--out",
@@ -350,11 +394,13 @@ def _add_machine_commands(commands: Any) -> None:
         help="accuracy, rehearsal and published: write results to FILE, with a report and a figure next to it",
     )
     bench.add_argument(
-        "--runs", metavar="FILE", help="published: rows of training runs as JSON; default: those that Meshwave ships"
+        "--runs",
+        metavar="FILE",
+        help="published: JSON file of training runs; default: the runs that come with Meshwave",
     )
-    bench.add_argument("--on", metavar="TARGET", help="launch: measure a launch target; default: local")
+    bench.add_argument("--on", metavar="TARGET", help="launch: launch target to measure; default: local")
     bench.add_argument("--kills", type=int, metavar="N", help="launch: kill a process of N runs at random moments")
-    bench.add_argument("--minutes", type=float, metavar="M", help="soak: duration; default: 5")
+    bench.add_argument("--minutes", type=float, metavar="M", help="soak: duration in minutes; default: 5")
     _add_json(bench)
 
 
@@ -369,7 +415,7 @@ def _sentence(help: str) -> str:
 
 
 def _add_design(command: argparse.ArgumentParser) -> None:
-    command.add_argument("design", metavar="DESIGN", help="a design's file, or the name of an example")
+    command.add_argument("design", metavar="DESIGN", help="file of a design, or name of an example")
 
 
 def _add_json(command: argparse.ArgumentParser, default: Any = False) -> None:
@@ -377,16 +423,16 @@ def _add_json(command: argparse.ArgumentParser, default: Any = False) -> None:
 
 
 RUN_ACTIONS = {
-    "list": "list all runs, newest first",
+    "list": "list all runs, latest first",
     "show": "show the result of a run and the error of its prediction",
     "logs": "print the logs of the processes of a run",
-    "follow": "print each step of a run until it ends",
+    "follow": "print each step of a run until the run ends",
     "cancel": "cancel a run",
-    "resume": "go on from the newest checkpoint of a run",
+    "resume": "continue from the newest checkpoint of a run",
     "export": "write a run as one file",
-    "import": "enter a run that was exported elsewhere",
+    "import": "import a run that was exported elsewhere",
     "delete": "delete a run and its folder",
-    "rebuild": "enter the runs of all folders that the index lacks",
+    "rebuild": "enter all run folders that the run database lacks",
     "profile": "save the measurements of a run as a calibration profile",
 }
 
@@ -399,7 +445,7 @@ TARGET_ACTIONS = {
 
 
 class _MemberNamesFormatter(argparse.HelpFormatter):
-    """Lists the members of a registry, which is imported only when help is printed."""
+    """Help formatter that lists the members of a registry, which is imported only when help is printed."""
 
     EXPORTS = "one of the exports"
     IMPORTS = "one of the imports"
@@ -418,10 +464,10 @@ class _MemberNamesFormatter(argparse.HelpFormatter):
         return action.help
 
     def _split_lines(self, text: str, width: int) -> list[str]:
-        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)  # keep names in one piece
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)  # do not split names
 
 
-# ---- commands that import torch or much else: only when they run ----
+# ---- commands with slow imports, such as torch, which are imported only when they run ----
 
 
 def _doctor(options: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""Input and output that the commands share: documents, JSON, progress and errors."""
+"""Input and output of the commands: documents, JSON, progress and errors."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any
 from meshwave.engine.errors import MeshwaveError
 
 Command = Callable[[argparse.Namespace], int]
-"""A command: it returns the exit status."""
+"""Function that executes a command and returns the exit status."""
 
 PROGRESS_INTERVAL_S = 2.0
 
 
 def with_progress(command: Command) -> Command:
-    """Return the command with its progress on standard error while it takes long."""
+    """Return the command with progress on standard error if it takes long."""
 
     @wraps(command)
     def run(options: argparse.Namespace) -> int:
@@ -45,7 +45,7 @@ def print_json(value: Mapping[str, Any] | Sequence[Any]) -> None:
 
 
 def print_result(options: argparse.Namespace, result: Any, to_lines: Callable[[Any], Iterable[str]]) -> int:
-    """Print a result as JSON if ``--json`` asks for it, else as lines of text; return status 0."""
+    """Print a result as JSON if ``--json`` is given, otherwise as lines of text; return status 0."""
     if options.json:
         print_json(result)
     else:
@@ -54,7 +54,7 @@ def print_result(options: argparse.Namespace, result: Any, to_lines: Callable[[A
 
 
 def print_error(error: MeshwaveError, *, as_json: bool) -> None:
-    """Print an error on standard error; with ``as_json`` also its problems as JSON on standard output."""
+    """Print an error to standard error; if ``as_json`` is True, also print its problems as JSON to standard output."""
     from meshwave.engine.findings import problems_of
 
     print(error, file=sys.stderr)
@@ -63,7 +63,7 @@ def print_error(error: MeshwaveError, *, as_json: bool) -> None:
 
 
 def write_output(name: str | None, content: bytes) -> None:
-    """Write to a file, or to standard output without a name or with ``-``."""
+    """Write to a file, or to standard output if no name or ``-`` is given."""
     if name is None or name == "-":
         sys.stdout.buffer.write(content)
         sys.stdout.buffer.flush()
@@ -74,9 +74,9 @@ def write_output(name: str | None, content: bytes) -> None:
 
 
 def read_input(name: str) -> tuple[bytes, bool]:
-    """Return the content of a document or example, and whether it is a design.
+    """Return the content of a document or example, and True if it is a design.
 
-    The file is read once, since it may be a pipe.
+    The file is read only once, since it may be a pipe.
     """
     from meshwave.engine.document.loading import LARGEST_FILE_BYTES
     from meshwave.engine.document.reading import read_json

@@ -1,4 +1,4 @@
-"""``meshwave runs list | show | follow | resume | ...``: runs that were launched."""
+"""``meshwave runs list | show | follow | resume | ...``: manage runs."""
 
 from __future__ import annotations
 
@@ -108,14 +108,14 @@ def _title(entry: Entry) -> str:
 
 
 def _outcome(record: Record, entry: Entry) -> dict[str, Any]:
-    """Return the errors of the prediction of a run, None where it was not compared."""
+    """Return the prediction errors of a run; None if it was not compared."""
     found = read_outcome(entry, record.folder(entry.id))
     return {key: getattr(found, key, None) for key in ("predicted_s", "measured_s", "error", "memory_error")}
 
 
 def _print_run(record: Record, entry: Entry, options: argparse.Namespace) -> int:
     run = Run(record, entry.id)
-    found = compare_if_possible(run)  # first: it stores the outcome that the history shows
+    found = compare_if_possible(run)  # first, because it stores the outcome that the history shows
     if options.json:
         summary = run_summary(run, found)
         print_json({**_entry_json(entry), **summary, "history": outcomes_json(design_history(record, entry))})
@@ -126,13 +126,13 @@ def _print_run(record: Record, entry: Entry, options: argparse.Namespace) -> int
 
 
 def _follow(record: Record, entry: Entry, options: argparse.Namespace) -> int:
-    """Print each step of a run until it ends; an interrupt leaves the run as it is."""
+    """Print each step of a run until it ends; an interrupt does not affect the run."""
     run = open_run(record, entry.id)
     return print_outcome(run, run.wait(Progress()), as_json=options.json)
 
 
 def _resume(record: Record, entry: Entry, options: argparse.Namespace) -> int:
-    """Launch the design of a run again, from the newest checkpoint of the run."""
+    """Launch the design of a run again from the newest checkpoint of the run."""
     design, how, text = resumed_launch(record.folder(entry.id))
     design = with_steps(design, options.steps)
     return launch_and_follow(record, design, how, options.launcher, text, as_json=options.json)
@@ -155,7 +155,7 @@ def _import(record: Record, options: argparse.Namespace) -> int:
 
 
 def _rebuild(record: Record, options: argparse.Namespace) -> int:
-    """Enter the runs of all folders that the index lacks."""
+    """Enter all run folders that the run database lacks."""
     found = enter_folders(record)
     _print({"entered": found}, f"entered {len(found)} {'run' if len(found) == 1 else 'runs'}", options)
     return 0

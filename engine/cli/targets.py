@@ -51,7 +51,7 @@ def _target_json(target: Target, record: Record) -> dict[str, Any]:
 
 
 def _check(options: argparse.Namespace) -> int:
-    """Print the hardware, software and problems of a target; the status is 1 if it cannot be used."""
+    """Print the hardware, software and problems of a target; return 1 if it cannot be used."""
     drawn = designs.load(options.design).cluster if options.design else None
     report, clocks = _measure(options)
     problems = [*report.problems(package_versions())]

@@ -1,4 +1,4 @@
-"""``meshwave reshard``: the plans of a transfer between two meshes."""
+"""``meshwave reshard``: comparison of plans for a transfer between two meshes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from meshwave.engine.messages import fill
 from meshwave.engine.units import quantity
 
 MOST_TASKS = 12
-"""Unit tasks or tensors that are listed."""
+"""Maximum number of unit tasks or tensors that are listed."""
 
 
 @with_progress
 def compare_transfer_plans(options: argparse.Namespace) -> int:
-    """Print the plans of a transfer, given as a design or as a transfer document."""
+    """Print a comparison of transfer plans, for a design or a transfer document."""
     from meshwave.engine.document import parse_design
     from meshwave.engine.document.transfer_document import parse_transfers
     from meshwave.engine.predict.transfer_comparison import boundary_answer, transfer_answer
@@ -33,7 +33,7 @@ def compare_transfer_plans(options: argparse.Namespace) -> int:
 
 
 def to_text(found: dict[str, Any]) -> list[str]:
-    """Return the lines of a comparison of plans."""
+    """Format a comparison of plans as lines of text."""
     plans = found["plans"]
     lines = [_boundary_line(found)] if "boundary" in found else []
     lines += _tensor_lines(found) if "tensors" in found else _task_lines(found)
@@ -95,7 +95,7 @@ def _plan(plan: Mapping[str, Any]) -> str:
 
 
 def _route(task: Mapping[str, Any]) -> str:
-    """Return the senders and receivers of a unit task, and the ranks that keep their slice."""
+    """Return a text on the senders and receivers of a unit task, and the ranks that keep its slice."""
     kept = task.get("keepers", [])
     source = f"from {_rank_list(task['senders'])}"
     if "addends" in task:

@@ -1,4 +1,4 @@
-"""The command ``workshop``: serve a course to a class, print its results, or reset it."""
+"""Command ``workshop``: serve a course to a class, print its results, or reset it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from meshwave.engine.lessons.workshop import read_workshop
 
 
 def workshop(options: argparse.Namespace) -> int:
-    """Serve the workshop; with ``--results`` or ``--reset`` do that instead."""
+    """Serve the workshop; with ``--results`` or ``--reset``, print or delete its results instead."""
     if options.home:
         os.environ["MESHWAVE_HOME"] = str(Path(options.home).expanduser().absolute())
     if not (options.results or options.reset):

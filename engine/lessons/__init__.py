@@ -1,6 +1,6 @@
 """Lessons: folders of text, designs and checks that teach with the simulator.
 
-A lesson is data: Markdown with blocks of TOML, designs in JSON and pictures. Its numbers, also those of its answers,
+A lesson is data: Markdown with blocks of TOML, designs in JSON, and pictures. Its numbers, including those of answers,
 are computed from its designs.
 """
 

@@ -1,4 +1,4 @@
-"""Checks of a lesson: the right answers, and verdicts on answers, designs and runs."""
+"""Checks of lessons: right answers, and verdicts on answers, designs and runs."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _COMPARE: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
 }  # fmt: skip
 _WORDS = {"<": "under", "<=": "at most", "==": "=", "!=": "≠", ">=": "at least", ">": "over"}
 EQUAL_WITHIN = 1e-3
-"""Share by which numbers of designs may differ and still count as equal; rounding in the text hides more."""
+"""Relative difference up to which numbers of designs count as equal; it is smaller than the rounding in texts."""
 
 
 @dataclass(frozen=True)
 class ConditionResult:
-    """A condition of a task, and how the open design meets it."""
+    """Condition of a task, and the value that the open design has for it."""
 
     text: str
     value: str
@@ -32,7 +32,7 @@ class ConditionResult:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Result of a check: whether it is passed, an explanation, and the conditions of a task."""
+    """Verdict on a check: True if it is passed, an explanation, and the conditions of a task."""
 
     passed: bool
     reply: str
@@ -43,7 +43,7 @@ def solve(lesson: Lesson, check: NumberQuestion | Choice) -> float | int:
     """Return the right answer: a number in the unit of the question, or the index of an option.
 
     Raises:
-        Refusal: the simulator cannot decide.
+        Refusal: the simulator cannot determine the answer.
     """
     if isinstance(check, NumberQuestion):
         return number_of(lesson, check.design, check.number, check.over) / SCALES[check.unit]
@@ -67,7 +67,7 @@ def solve(lesson: Lesson, check: NumberQuestion | Choice) -> float | int:
 
 
 def judge_number(lesson: Lesson, check: NumberQuestion, given: float) -> Verdict:
-    """Judge an answer in the unit of the question."""
+    """Return the verdict on an answer in the unit of the question."""
     right = solve(lesson, check)
     passed = abs(given - right) <= check.tolerance * abs(right) + 1e-9
     exact = format_value(right * SCALES[check.unit], check.unit)
@@ -80,13 +80,13 @@ def _direction(given: float, right: float) -> str:
 
 
 def judge_choice(lesson: Lesson, check: Choice, given: int) -> Verdict:
-    """Judge the option with index ``given``."""
+    """Return the verdict on the option with index ``given``."""
     passed = given == solve(lesson, check)
     return Verdict(passed, check.options[given].why or ("That is right." if passed else "That is not right."))
 
 
 def judge_task(lesson: Lesson, check: Task, prediction: Prediction) -> Verdict:
-    """Judge the open design."""
+    """Return the verdict on the open design."""
     results = judge_conditions(lesson, check.conditions, prediction)
     passed = all(result.is_met for result in results)
     return Verdict(passed, "The design meets every condition." if passed else "", results)
@@ -95,7 +95,10 @@ def judge_task(lesson: Lesson, check: Task, prediction: Prediction) -> Verdict:
 def judge_conditions(
     lesson: Lesson | None, conditions: Sequence[Condition], prediction: Prediction
 ) -> list[ConditionResult]:
-    """Return how a design meets each condition; a ``lesson`` is needed for those that name one of its designs."""
+    """Return the result of each condition for a design.
+
+    ``lesson`` is required for conditions that name one of its designs.
+    """
     return [_judge_condition(lesson, condition, prediction) for condition in conditions]
 
 
@@ -110,13 +113,13 @@ def _judge_condition(lesson: Lesson | None, condition: Condition, prediction: Pr
 
 
 def type_fits(value: Any, wanted: Any) -> bool:
-    """Return whether two values can be compared: both are numbers, or of one type."""
+    """Return True if two values can be compared: both are numbers, or both have the same type."""
     are_numbers = all(isinstance(each, int | float) for each in (value, wanted))
     return are_numbers or type(value) is type(wanted)
 
 
 def judge_measurement(check: Measurement, predicted_s: float, measured_s: float) -> Verdict:
-    """Judge the median step time of a run."""
+    """Return the verdict on the median step time of a run."""
     share = measured_s / predicted_s - 1
     passed = abs(share) <= check.tolerance
     return Verdict(

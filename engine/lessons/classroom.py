@@ -1,6 +1,6 @@
-"""The state of a workshop that is under way: people, their steps and scores, and what the teacher announces.
+"""State of an active workshop: people, their steps and scores, and the teacher's announcement.
 
-It is kept in a database, so that a restart of the server continues the workshop.
+It is stored in a database, so that a restart of the server continues the workshop.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from meshwave.engine.lessons.workshop import Score, Workshop
 
 LONGEST_NAME = 40
 CODE_LETTERS = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"
-"""Letters and digits that are not mistaken for each other."""
+"""Letters and digits that are not easily confused."""
 CODE_LENGTH = 6
 _TABLES = """
 CREATE TABLE IF NOT EXISTS people (
@@ -46,12 +46,12 @@ CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 
 
 def workshop_folder(name: str) -> Path:
-    """Return the folder with the people, the designs and the results of a workshop."""
+    """Return the folder with the people, designs and results of a workshop."""
     return home() / "workshops" / name
 
 
 class Person(NamedTuple):
-    """A learner, the step that is open, and since when."""
+    """Learner, the open step, and the time since when it is open."""
 
     id: str
     name: str
@@ -66,19 +66,19 @@ class Announcement(Part):
     """Message, step and pause that the teacher shows to all learners."""
 
     message: str = ""
-    """Message above every learner's page; empty for none."""
+    """Message above every learner's page; empty if there is none."""
     lesson: str = ""
-    """Lesson of the class's step; empty for none."""
+    """Lesson of the step that the teacher chose; empty if none is chosen."""
     step: int = 0
-    """Step of that lesson, counted from 0."""
+    """Index of the step in that lesson."""
     is_paused: bool = False
     """True while learners' pages are covered."""
 
 
 class Classroom:
-    """The people of one workshop; used from one thread.
+    """People of one workshop, to be used from one thread.
 
-    ``changes`` counts the changes, so that a page can tell cheaply whether it is up to date.
+    ``changes`` counts the changes, so that a page can check cheaply whether it is up to date.
     """
 
     def __init__(self, folder: Path, workshop: Workshop, clock: Callable[[], float] = time.time) -> None:
@@ -116,7 +116,7 @@ class Classroom:
     # ---- people ----
 
     def join(self, code: str, name: str) -> str:
-        """Admit a person and return the key of the browser, which only the browser keeps.
+        """Admit a person, and return the key that only the person's browser stores.
 
         Raises:
             Refusal: the code is wrong, the name is empty or taken, or the workshop is full.
@@ -139,15 +139,15 @@ class Classroom:
         return key
 
     def people(self) -> list[Person]:
-        """Return everybody who has joined, in the order of joining."""
+        """Return all people who have joined, in the order of joining."""
         columns = ", ".join(Person._fields)
         return [Person(*row) for row in self._db.execute(f"SELECT {columns} FROM people ORDER BY joined_s, id")]
 
     def person(self, id: str) -> Person:
-        """Return a person.
+        """Return the person with an ID.
 
         Raises:
-            Refusal: there is none, for example because the teacher has removed the name.
+            Refusal: there is no such person, for example because the teacher has removed the name.
         """
         found = next((each for each in self.people() if each.id == id), None)
         if found is None:
@@ -155,12 +155,12 @@ class Classroom:
         return found
 
     def find_by_key(self, key: str) -> str | None:
-        """Return the ID of the person whose browser has this key."""
+        """Return the ID of the person whose browser has this key; None if there is none."""
         row = self._db.execute("SELECT id FROM people WHERE key = ?", (_hash(key),)).fetchone()
         return str(row[0]) if row else None
 
     def remove(self, id: str) -> None:
-        """Remove a person, whose name is free again; the designs stay in the folder."""
+        """Remove a person, whose name can be used again; the designs stay in the folder."""
         self._write("DELETE FROM people WHERE id = ?", id)
         self._write("DELETE FROM scores WHERE person = ?", id)
         self._write("DELETE FROM dry_runs WHERE person = ?", id)
@@ -170,7 +170,7 @@ class Classroom:
         return self.folder / "people" / id
 
     def place(self, id: str, lesson: str, step: int, draft: str) -> None:
-        """Note the step and the design that a person has open; the time starts when the step changes."""
+        """Record the step and the design that a person has open; the time restarts when the step changes."""
         known = next((each for each in self.people() if each.id == id), None)
         if known is None or (known.lesson, known.step, known.draft) == (lesson, step, draft):
             return
@@ -185,20 +185,20 @@ class Classroom:
 
     @property
     def announcement(self) -> Announcement:
-        """The current announcement of the teacher."""
+        """Current announcement of the teacher."""
         with suppress(ValidationError):
             return Announcement.model_validate_json(self._fact("announcement") or "{}")
         return Announcement()
 
     def announce(self, **changes: object) -> None:
-        """Change the announcement."""
+        """Change fields of the announcement."""
         changed = Announcement.model_validate({**self.announcement.model_dump(), **changes})
         self._write("INSERT OR REPLACE INTO facts VALUES ('announcement', ?)", changed.model_dump_json())
 
     # ---- challenges ----
 
     def submit(self, id: str, challenge: str, score: Score, design: Design) -> bool:
-        """Enter a score, and return whether it is the person's best so far; a worse one is not kept."""
+        """Enter a score, and return True if it is the person's best so far; a lower score is not stored."""
         sign = 1 if self.workshop.challenge(challenge).best == "smallest" else -1
         row = self._db.execute(
             "SELECT value FROM scores WHERE person = ? AND challenge = ?", (id, challenge)
@@ -213,20 +213,23 @@ class Classroom:
         return True
 
     def add_dry_run(self, id: str, challenge: str, run: str) -> None:
-        """Note the dry run that is to confirm a person's best score in a challenge."""
+        """Record the dry run that is to confirm a person's best score in a challenge."""
         self._write("INSERT OR REPLACE INTO dry_runs VALUES (?, ?, ?, '')", id, challenge, run)
 
     def enter_results(self, result_of: Callable[[str], str]) -> None:
-        """Enter the results of dry runs that have ended; ``result_of`` returns the one of a run, empty before its end."""
+        """Enter the results of finished dry runs.
+
+        ``result_of`` returns the result of a run, or an empty text if the run has not ended.
+        """
         for (run,) in self._db.execute("SELECT run FROM dry_runs WHERE result = ''").fetchall():
             if result := result_of(run):
                 self._write("UPDATE dry_runs SET result = ? WHERE run = ?", result, run)
 
     def leaderboard(self, challenge: str) -> list[dict[str, Any]]:
-        """Return the scores of a challenge, the best first; ties are ordered by time.
+        """Return the scores of a challenge, best first; ties are ordered by time.
 
-        Each has ``rank``, ``person``, ``name``, ``value``, ``text``, and ``run`` and ``result`` of a dry run of the design,
-        empty without one or before its end.
+        Each entry has ``rank``, ``person``, ``name``, ``value``, ``text``, and the ``run`` and ``result`` of a dry run
+        of the design. These are empty if there is no dry run or it has not ended.
         """
         order = "ASC" if self.workshop.challenge(challenge).best == "smallest" else "DESC"
         rows = self._db.execute(
@@ -242,7 +245,7 @@ class Classroom:
         """Return a person's best design in a challenge.
 
         Raises:
-            Refusal: the person has none.
+            Refusal: the person has no score in this challenge.
         """
         row = self._db.execute(
             "SELECT design FROM scores WHERE person = ? AND challenge = ?", (id, challenge)
@@ -254,7 +257,7 @@ class Classroom:
     # ---- results ----
 
     def results(self) -> dict[str, Any]:
-        """Return the results of the workshop as JSON: people with the steps they passed, and the leaderboards."""
+        """Return the results of the workshop as JSON data: people with their passed steps, and the leaderboards."""
         people = []
         for each in self.people():
             lessons = load_progress(self.person_folder(each.id)).lessons

@@ -1,4 +1,4 @@
-"""The glossary of the documentation, whose terms lessons explain."""
+"""Glossary of the documentation, to whose terms lessons link."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def glossary() -> dict[str, str]:
 
 
 def linked_terms(text: str) -> Iterator[str]:
-    """Yield the terms that a text links: of ``[[microbatches|microbatch]]``, the second part."""
+    """Yield the terms to which a text links: for ``[[microbatches|microbatch]]``, the second part."""
     return (term or shown for shown, term in _LINK.findall(text))
 
 
 def replace_terms(text: str, write: Callable[[str, str], str]) -> str:
-    """Replace each linked term by the result of ``write``, called with the shown words and the term."""
+    """Replace each linked term by the result of ``write``, which is called with the displayed words and the term."""
     return _LINK.sub(lambda found: write(found[1], found[2] or found[1]), text)

@@ -23,20 +23,20 @@ class LaunchLimits(Part):
     """Limits on the launches of each learner of a workshop; the teacher has none."""
 
     processes: Annotated[int, Field(ge=1, le=64)] = 8
-    """Largest number of processes of a run."""
+    """Maximum number of processes of a run."""
     runs: Annotated[int, Field(ge=1, le=100)] = 2
-    """Largest number of a learner's runs that are queued or active at the same time."""
+    """Maximum number of queued or active runs of a learner at the same time."""
     minutes: Annotated[float, Field(gt=0, le=1440)] = 10.0
-    """Time after its start at which a run is cancelled."""
+    """Minutes after its start at which a run is cancelled."""
     megabytes: Annotated[float, Field(ge=0, le=1e6)] = 500.0
-    """Disk space of the runs of a learner, above which no other one is launched; 1 MB is 10^6 bytes."""
+    """Disk space in MB (10^6 bytes) of the runs of a learner, above which no further run is launched."""
 
 
 def check_launch(limits: LaunchLimits, record: Record, person: str, processes: int) -> None:
-    """Refuse a launch of a learner that exceeds the limits.
+    """Check a launch of a learner against the limits.
 
     Raises:
-        Refusal: the run has too many processes, or the learner has too many runs or too large ones.
+        Refusal: the run has too many processes, or the learner's runs are too many or too large.
     """
     own = record.person_entries(person)
     unfinished = sum(not entry.state.is_over for entry in own)
@@ -50,17 +50,17 @@ def check_launch(limits: LaunchLimits, record: Record, person: str, processes: i
 
 
 def overdue_runs(limits: LaunchLimits, record: Record, now_s: float) -> Iterator[Entry]:
-    """Yield the active runs of learners that have taken longer than they may; ``now_s`` is in Unix seconds."""
+    """Yield the active runs of learners that have exceeded the time limit; ``now_s`` is in Unix seconds."""
     for entry in record.active():
         if entry.person and entry.started_s is not None and now_s - entry.started_s > limits.minutes * 60:
             yield entry
 
 
 def dry_run_result(record: Record, run: str) -> str:
-    """Return the result of a dry run, such as ``12.3 ms measured (+1%)``; empty before its end."""
+    """Return the result of a dry run as text, such as ``12.3 ms measured (+1%)``; empty if it has not ended."""
     try:
         entry = record.get(run)
-    except MeshwaveError:  # it was deleted
+    except MeshwaveError:  # the run was deleted
         return "the dry run was deleted"
     if not entry.state.is_over:
         return ""

@@ -1,4 +1,4 @@
-"""Parts of a lesson: its front matter, its designs, and steps with checks."""
+"""Parts of a lesson: front matter, designs, and steps with checks."""
 
 from __future__ import annotations
 
@@ -18,97 +18,97 @@ from meshwave.engine.predict.prediction import Prediction, predict
 MOST_STEPS = 40
 MOST_HINTS = 3
 LONGEST_TEXT = 2_000
-"""Characters of a title, question, option or hint."""
+"""Maximum number of characters of a title, question, option or hint."""
 
 Text = Annotated[str, Field(min_length=1, max_length=LONGEST_TEXT)]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=60)]
 """Name of a design within a lesson."""
 Unit = Literal["", "%", "s", "ms", "us", "GB", "MB", "TFLOP/s"]
-"""Unit in which a number is asked and shown."""
+"""Unit in which a number is asked for and shown."""
 
 
 class DesignSource(Part):
-    """Source of a design of a lesson: a file of its folder, an example, or another design of the lesson."""
+    """Source of a design of a lesson: a file in its folder, an example, or another design of the lesson."""
 
     file: FileName | None = None
-    """A JSON file in the folder of the lesson."""
+    """Name of a JSON file in the folder of the lesson."""
     example: Text | None = None
-    """The name of an example of Meshwave."""
+    """Name of an example of Meshwave."""
     base: Name | None = None
-    """Another design of the lesson."""
+    """Name of another design of the lesson."""
     set: Mapping[str, Any] = {}
-    """Keys of the document that change, such as ``"pipeline.microbatches"``, with their values."""
+    """Changed keys of the document, such as ``"pipeline.microbatches"``, with their new values."""
 
     @property
     def origins(self) -> list[str]:
-        """The origins that are given; exactly one is right."""
+        """Sources that are given; exactly one is valid."""
         return [each for each in (self.file, self.example, self.base) if each is not None]
 
 
 class About(Part):
-    """The front matter of a lesson."""
+    """Front matter of a lesson."""
 
     title: Text
     """Title of the lesson."""
     summary: Text
-    """Skill that a learner has afterwards, in a sentence."""
+    """Sentence on the skill that a learner acquires."""
     minutes: Annotated[int, Field(ge=1, le=240)]
     """Duration in minutes."""
     level: Literal["beginner", "intermediate", "advanced"]
-    """Knowledge that it expects."""
+    """Expected knowledge of the learner."""
     sources: Annotated[tuple[Text, ...], Field(min_length=1, max_length=20)]
-    """Papers and programs that it draws on, with their identifiers."""
+    """Papers and programs on which the lesson is based, with their identifiers."""
     designs: Annotated[Mapping[Name, DesignSource], Field(max_length=60)] = {}
     """Designs by the names that steps use."""
 
 
 class NumberQuestion(Part):
-    """A question whose answer is a number of a prediction."""
+    """Question whose answer is a number of a prediction."""
 
     kind: Literal["number"]
     ask: Text
-    """The question."""
+    """Text of the question."""
     design: Name
-    """The design whose prediction has the answer."""
+    """Name of the design whose prediction has the answer."""
     number: Text
-    """A number of ``simulate --json``, such as ``bubble_ratio``; of a list, the largest, or one such as ``busy_s[0]``."""
+    """Number of ``simulate --json``, such as ``bubble_ratio``; of a list, the largest, or one such as ``busy_s[0]``."""
     over: Name | None = None
-    """A design whose number divides the first one; the answer is then a ratio."""
+    """Name of the design whose number divides the first one; the answer is then a ratio."""
     unit: Unit = ""
-    """The unit of the answer."""
+    """Unit of the answer."""
     tolerance: Annotated[float, Field(ge=0, le=1)] = 0.05
-    """Accepted difference, as a share of the right answer."""
+    """Accepted difference, as a fraction of the right answer."""
     wrong: float
-    """An answer that is refused; ``meshwave lessons --check`` tries it."""
+    """Wrong answer, which ``meshwave lessons --check`` tries."""
 
 
 class Option(Part):
-    """One option of a choice."""
+    """Option of a choice."""
 
     text: Text
     """Text of the option."""
     design: Name | None = None
-    """The design that stands for it where the simulator decides."""
+    """Name of the design that represents the option, if the simulator determines the answer."""
     same: bool = False
-    """True for the option that is right if the designs of all others are equal, such as "no difference"."""
+    """True for the option that is right if the designs of all other options are equal, such as "no difference"."""
     why: str = ""
-    """Explanation that is shown once the option is chosen."""
+    """Explanation that is shown when the option is chosen."""
 
 
 class Choice(Part):
-    """A question with options; the simulator or the author determines the right one."""
+    """Question with options; the simulator or the author determines the right one."""
 
     kind: Literal["choice"]
     ask: Text
-    """The question."""
+    """Text of the question."""
     options: Annotated[tuple[Option, ...], Field(min_length=2, max_length=6)]
-    """The answers to choose from."""
+    """Options to choose from."""
     number: Text | None = None
-    """The number of the designs that decides."""
+    """Number of the designs that determines the right option."""
     best: Literal["smallest", "largest"] | None = None
-    """Choice of the right option: the design with the smallest or the largest number."""
+    """Selection of the right option: the design with the smallest or the largest number."""
     right: Annotated[int, Field(ge=1)] | None = None
-    """The right option, counted from 1, where no number can decide."""
+    """Right option, counted from 1, if no number determines it."""
 
     @model_validator(mode="after")
     def _check_answer(self) -> Self:
@@ -121,18 +121,18 @@ class Choice(Part):
 
 
 class Condition(Part):
-    """A comparison of a number of a prediction, or of a key of its design, with a value."""
+    """Comparison of a number of a prediction, or of a key of its design, with a value."""
 
     number: Text
-    """A number of ``simulate --json``, a key such as ``pipeline.schedule``, ``devices``, ``stages`` or ``sequences``."""
+    """Number of ``simulate --json``, a key such as ``pipeline.schedule``, ``devices``, ``stages`` or ``sequences``."""
     op: Literal["<", "<=", "==", "!=", ">=", ">"]
-    """Comparison that must hold between the number and the value."""
+    """Comparison between the number and the value."""
     value: bool | int | float | str | None = None
-    """Value to compare the number with."""
+    """Value with which the number is compared."""
     of: Name | None = None
-    """A design whose number stands for the value."""
+    """Name of a design whose number is used as the value."""
     times: float = 1.0
-    """A factor of that number."""
+    """Factor of that number."""
 
     @model_validator(mode="after")
     def _check_value(self) -> Self:
@@ -142,7 +142,7 @@ class Condition(Part):
 
 
 class Task(Part):
-    """A task for the open design, which is done once the design meets all conditions."""
+    """Task for the open design, which is done when the design meets all conditions."""
 
     kind: Literal["task"]
     ask: Text
@@ -150,35 +150,35 @@ class Task(Part):
     conditions: Annotated[tuple[Condition, ...], Field(min_length=1, max_length=10)]
     """Conditions that the open design must meet."""
     solution: Name
-    """A design that meets them."""
+    """Name of a design that meets the conditions."""
 
 
 class Measurement(Part):
-    """A run to launch, which is done once its median step time is close to the prediction."""
+    """Run to launch, which is done when its median step time is close to the prediction."""
 
     kind: Literal["measurement"]
     ask: Text
     """Description of the run."""
     tolerance: Annotated[float, Field(gt=0, le=1)] = 0.05
-    """Accepted difference, as a share of the prediction."""
+    """Accepted difference, as a fraction of the prediction."""
     dry_run: bool = True
-    """True if a dry run counts as well as a real run."""
+    """True if a dry run counts, as well as a training run."""
 
 
 Check = Annotated[NumberQuestion | Choice | Task | Measurement, Field(discriminator="kind")]
 
 
 class StepData(Part):
-    """The TOML block of a step."""
+    """Content of the TOML block of a step."""
 
     design: Name | None = None
-    """The design that opens with the step; the open one stays where there is none."""
+    """Name of the design that opens with the step; without it, the open design stays."""
     reveal: Name | None = None
-    """The design that opens with the explanation."""
+    """Name of the design that opens with the explanation."""
     highlight: Text | None = None
-    """The control to point at: a key of the document such as ``pipeline.waves``, or the label of a button."""
+    """Control to highlight: a key of the document such as ``pipeline.waves``, or the label of a button."""
     hints: tuple[Text, ...] = ()
-    """Up to three, each with more help than the one before."""
+    """Up to three hints, each with more help than the previous one."""
     check: Check | None = None
     """Question or task of the step."""
 
@@ -191,7 +191,7 @@ class StepData(Part):
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a lesson: an idea, a question or task about it, and the explanation that follows the answer."""
+    """Step of a lesson: an idea, a question or task about it, and the explanation that follows the answer."""
 
     title: str
     text: str
@@ -210,7 +210,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Lesson:
-    """A lesson with its designs."""
+    """Lesson with its designs."""
 
     name: str
     folder: Path
@@ -220,14 +220,14 @@ class Lesson:
     _predictions: dict[str, Prediction] = field(default_factory=dict, compare=False)
 
     def prediction(self, design: str) -> Prediction:
-        """Return the prediction of one of the designs, computed once."""
+        """Return the prediction of one of the designs; it is computed only once."""
         if design not in self._predictions:
             self._predictions[design] = predict(self.designs[design])
         return self._predictions[design]
 
 
 def unknown_name(noun: str, name: str, known: Iterable[str]) -> Refusal:
-    """Return the refusal of a name that is not among the ``known`` ones."""
+    """Return the refusal of a name that is not among the ``known`` names."""
     names = sorted(known)
     params = {"noun": noun, "name": name, "known": names, "suggestion": closest_word(name, names)}
     return Refusal("lesson_unknown_name", params)

@@ -1,4 +1,4 @@
-"""Pictures of a lesson: files of its folder."""
+"""Pictures of a lesson, which are files in its folder."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def read_picture(folder: Path, name: str) -> str:
     """Return a picture of a lesson as a data URL.
 
     Raises:
-        Refusal: the lesson has no picture of that name.
-        InputError: it cannot be read, or is too large.
+        Refusal: the lesson has no picture with this name.
+        InputError: the picture cannot be read, or is too large.
     """
     known = sorted(path.name for path in folder.iterdir() if path.suffix in TYPES and not path.is_symlink())
     if name not in known:

@@ -1,4 +1,4 @@
-"""Progress of a user through the lessons, kept in a file."""
+"""Progress of a user through the lessons, stored in a file."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ LARGEST_BYTES = 1_000_000
 
 
 class LessonProgress(Part):
-    """Progress through one lesson; steps are counted from 0."""
+    """Progress through one lesson; steps are numbered from 0."""
 
     step: Annotated[int, Field(ge=0)] = 0
-    """The step that is open."""
+    """Number of the open step."""
     done: tuple[int, ...] = ()
     """Steps whose check was passed."""
     shown: tuple[int, ...] = ()
-    """Steps whose answer was shown before it was given."""
+    """Steps whose answer was shown before the learner gave it."""
 
     def with_step(self, number: int) -> LessonProgress:
         """Return the progress with another open step."""
@@ -44,16 +44,16 @@ class Progress(Part):
 
 
 class Course(NamedTuple):
-    """The lessons that a learner is offered, and where the progress is kept."""
+    """Lessons that are offered to a learner, and the folder of the progress."""
 
     lessons: Sequence[str] = ()
-    """Names of the lessons in their order; all of them where the list is empty."""
+    """Names of the lessons in order; all lessons if empty."""
     folder: Path | None = None
-    """Folder of the progress; None for the user's own."""
+    """Folder of the progress; None for the user's own folder."""
 
 
 def load_progress(folder: Path | None = None) -> Progress:
-    """Read the progress from a folder, by default the user's own; a file that cannot be read counts as none."""
+    """Read the progress from a folder, by default the user's own; if the file cannot be read, the progress is empty."""
     try:
         path = (folder or home()) / "progress.json"
         text = path.read_text("utf-8") if path.stat().st_size <= LARGEST_BYTES else "{}"
@@ -63,10 +63,10 @@ def load_progress(folder: Path | None = None) -> Progress:
 
 
 def save_progress(name: str, progress: LessonProgress, folder: Path | None = None) -> None:
-    """Keep the progress through one lesson in a folder, by default the user's own.
+    """Store the progress through one lesson in a folder, by default the user's own.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the progress cannot be written.
     """
     folder = folder or home()
     known = load_progress(folder)

@@ -1,4 +1,4 @@
-"""Numbers of a lesson: looked up in predictions, compared, formatted, and filled into its text."""
+"""Numbers in lessons: looked up in predictions, compared, formatted, and inserted into texts."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from meshwave.engine.units import percent, quantity, units
 SCALES: dict[str, float] = {
     "": 1.0, "%": 0.01, "s": 1.0, "ms": 1e-3, "us": 1e-6, "GB": 1e9, "MB": 1e6, "TFLOP/s": 1e12,
 }  # fmt: skip
-"""Value of one of each unit."""
+"""Value of one unit in SI units."""
 OTHERS: dict[str, Callable[[Prediction], float]] = {
     "devices": lambda prediction: sum(len(mesh.devices) for mesh in prediction.design.meshes),
     "stages": lambda prediction: prediction.design.stages,
     "sequences": lambda prediction: prediction.costs.samples,
     "mean_busy_s": lambda prediction: float(prediction.timeline.busy.mean()),
 }
-"""Numbers beside those of a prediction: devices in use, stages, sequences per step, and compute time of a mesh."""
+"""Additional numbers of a prediction: used devices, stages, sequences per step, and computing time of a mesh."""
 _PLACEHOLDER = re.compile(r"\{\{(.*?)\}\}")
 _CONTENT = re.compile(r"\s*([\w-]+)(?:\s*/\s*([\w-]+))?\s*:\s*([\w.\[\]-]+)(?:\s+(\S+))?\s*")
 
 
 def look_up(prediction: Prediction, name: str) -> Any:
-    """Return a number of a prediction, or the value of a key of its design; of a list of numbers, the largest.
+    """Return a number of a prediction (of a list, the largest), or the value of a key of its design.
 
     Raises:
-        Refusal: there is no such number.
+        Refusal: the number does not exist.
     """
     first, *rest = parse_path(name) or [name]
     if name in OTHERS:
@@ -50,7 +50,7 @@ def look_up(prediction: Prediction, name: str) -> Any:
 
 
 def document_value(design: Design, key: str) -> Any:
-    """Return the value of a key of a design's document, such as ``pipeline.microbatches``.
+    """Return the value of a key in a design's document, such as ``pipeline.microbatches``.
 
     Raises:
         Refusal: the document has no such key.
@@ -65,18 +65,18 @@ def _value_at(value: Any, steps: Sequence[str | int]) -> Any:
     """Return the value at a path of keys and indices.
 
     Raises:
-        LookupError: there is none.
+        LookupError: the path does not exist.
     """
     for step in steps:
         try:
             value = value[step]
-        except TypeError as error:  # neither a section nor a list, or the other of the two
+        except TypeError as error:  # the value is not a section or list, or the step does not fit it
             raise LookupError(step) from error
     return value
 
 
 def number_of(lesson: Lesson, design: str, name: str, over: str | None = None) -> float:
-    """Return a number of a design of the lesson, divided by that of the design ``over`` where one is given.
+    """Return a number of a design of the lesson, divided by that of the design ``over`` if one is given.
 
     Raises:
         Refusal: the prediction has no such number.
@@ -88,13 +88,13 @@ def number_of(lesson: Lesson, design: str, name: str, over: str | None = None) -
 
 
 def format_value(value: float, unit: str) -> str:
-    """Format a value in a unit: ``33.3%``, ``41.5 GB``."""
+    """Format a value with its unit, such as ``33.3%`` or ``41.5 GB``."""
     text = format_number(value / SCALES[unit], 3 if unit else 4)
     return text + ("%" if unit == "%" else f" {unit}" if unit else "")
 
 
 def fill_numbers(lesson: Lesson, text: str) -> str:
-    """Replace the placeholders of a text, such as ``{{start: bubble_ratio %}}``, by numbers of the lesson's designs.
+    """Replace the placeholders in a text, such as ``{{start: bubble_ratio %}}``, by numbers of the lesson's designs.
 
     ``{{one / other: makespan_s}}`` is the ratio of two designs.
 
@@ -116,7 +116,7 @@ def _fill_placeholder(lesson: Lesson, text: str, content: str) -> str:
 
 
 def format_quantity(prediction: Prediction, name: str, value: Any) -> str:
-    """Format a number of a prediction for people, with its unit."""
+    """Format a number of a prediction with its unit."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if not isinstance(value, int | float):
@@ -133,6 +133,6 @@ def format_quantity(prediction: Prediction, name: str, value: Any) -> str:
 
 
 def title(name: str) -> str:
-    """Return the title of a number: "Peak memory" for ``peak_memory_bytes``."""
+    """Return the title of a number, such as "Peak memory" for ``peak_memory_bytes``."""
     words = re.sub(r"_(s|bytes)(?=\[|$)", "", name).replace("_", " ").replace(".", " ")
     return "Step time" if name == "makespan_s" else words[:1].upper() + words[1:]

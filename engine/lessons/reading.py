@@ -1,4 +1,4 @@
-"""Find lessons and read their folders."""
+"""Finding lessons, and reading their folders."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FILE = "lesson.md"
 LARGEST_TEXT_BYTES = 200_000
 LARGEST_DESIGN_BYTES = 1_000_000
 MOST_COMPUTATIONS = 20_000
-"""Computations of a design of a lesson; the page computes such a step in under a tenth of a second."""
+"""Maximum number of computations of a design of a lesson, which the page simulates in less than 0.1 s."""
 _ENTRY_POINTS = "meshwave.engine.lessons"
 _FRONT_MATTER = re.compile(r"\A\+\+\+\n(.*?)\n\+\+\+\n", re.DOTALL)
 _HEADING = re.compile(r"^## +(.+?)\s*$", re.MULTILINE)
@@ -48,7 +48,7 @@ _BLOCK = re.compile(r"^```toml\n(.*?)^```[ ]*$", re.DOTALL | re.MULTILINE)
 P = TypeVar("P", bound=Part)
 
 
-# ---- find ----
+# ---- finding lessons ----
 
 
 def lesson_folders() -> dict[str, Path]:
@@ -61,7 +61,7 @@ def lesson_folders() -> dict[str, Path]:
 
 
 def user_folder() -> Path:
-    """Return the folder whose folders are the user's own lessons."""
+    """Return the folder that contains the folders of the user's own lessons."""
     return home() / "lessons"
 
 
@@ -73,11 +73,11 @@ def _installed_roots() -> Iterator[Path]:
 
 
 def find_lesson(name: str) -> Lesson:
-    """Read the lesson called ``name``.
+    """Read the lesson with a name.
 
     Raises:
-        Refusal: there is none.
-        DesignError: it has problems.
+        Refusal: no lesson has this name.
+        DesignError: the lesson has problems.
     """
     folders = lesson_folders()
     if name not in folders:
@@ -85,14 +85,14 @@ def find_lesson(name: str) -> Lesson:
     return read_lesson(folders[name])
 
 
-# ---- read ----
+# ---- reading lessons ----
 
 
 def read_lesson(folder: Path) -> Lesson:
-    """Read a lesson.
+    """Read the lesson in a folder.
 
     Raises:
-        DesignError: with the problems that were found; each names the file, the step and the field.
+        DesignError: the lesson has problems; each names the file, the step and the field.
     """
     file = f"{folder.name}/{FILE}"
     text = _read_text(folder / FILE, file)
@@ -127,10 +127,10 @@ def _name_place(problem: Problem, place: str) -> Problem:
 
 
 def parse_toml(toml: str, root: type[P], place: str) -> P:
-    """Parse TOML as a part; the paths of its problems start with ``place``.
+    """Parse TOML as a document part; the paths of its problems start with ``place``.
 
     Raises:
-        DesignError: with the problems that were found.
+        DesignError: the text is invalid.
     """
     try:
         values = tomllib.loads(toml)
@@ -143,7 +143,7 @@ def parse_toml(toml: str, root: type[P], place: str) -> P:
 
 
 def _read_steps(text: str, file: str) -> tuple[Step, ...]:
-    """Return the steps of the Markdown below the front matter."""
+    """Return the steps in the Markdown below the front matter."""
     _, *parts = _HEADING.split(text)
     found = list(zip(parts[::2], parts[1::2], strict=True))
     if not found:
@@ -173,7 +173,7 @@ class DesignSources(Protocol):
 
     @property
     def title(self) -> str:
-        """Title, which the names of the designs start with."""
+        """Title with which the names of the designs begin."""
 
     @property
     def designs(self) -> Mapping[str, DesignSource]:
@@ -201,7 +201,7 @@ def read_designs(folder: Path, about: DesignSources, file: str) -> dict[str, Des
 def _document(
     folder: Path, about: DesignSources, name: str, known: dict[str, Mapping[str, Any]], above: tuple[str, ...]
 ) -> Mapping[str, Any]:
-    """Return the document of a design; ``above`` are the designs that are built on it."""
+    """Return the document of a design; ``above`` are the designs that are based on it."""
     if name in above:
         raise Refusal("lesson_design_cycle", {"name": name})
     if name not in known:
@@ -232,11 +232,11 @@ def _check_size(design: Design) -> None:
         raise Refusal("lesson_design_size", {"computations": computations, "limit": MOST_COMPUTATIONS})
 
 
-# ---- names that steps use ----
+# ---- names in steps ----
 
 
 def _link_problems(lesson: Lesson) -> Iterator[tuple[int, Problem]]:
-    """Yield the names in steps that lead nowhere, with the number of the step."""
+    """Yield problems of names in steps that do not exist, with the number of the step."""
     for number, step in enumerate(lesson.steps):
         for field, name in _design_names(step):
             if name not in lesson.designs:
@@ -255,7 +255,7 @@ def _link_problems(lesson: Lesson) -> Iterator[tuple[int, Problem]]:
 
 
 def _design_names(step: Step) -> Iterator[tuple[str, str]]:
-    """Yield the designs that a step names, with the fields that name them."""
+    """Yield the designs that a step names, and the fields that name them."""
     data, check = step.data, step.data.check
     named: dict[str, str | None] = {"design": data.design, "reveal": data.reveal}
     if check is not None:

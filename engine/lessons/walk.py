@@ -1,4 +1,4 @@
-"""Walk through a lesson without a page: right answers pass, wrong ones fail, every text can be shown."""
+"""Walk through a lesson without a page: checks that right answers pass, wrong ones fail, and all texts can be shown."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from meshwave.engine.lessons.quantities import fill_numbers
 
 
 def walk(lesson: Lesson) -> Iterator[tuple[Step, list[Problem]]]:
-    """Yield each step with its problems."""
+    """Yield each step of a lesson with its problems."""
     for number, step in enumerate(lesson.steps):
         place = f"{lesson.name}/lesson.md, step {number + 1}"
         yield step, [problem.replace(where=place) for problem in _step_problems(lesson, step)]

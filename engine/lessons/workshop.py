@@ -1,4 +1,4 @@
-"""The plan of a workshop: a TOML file with the lessons, the challenges and the limits of a class."""
+"""Plan of a workshop: a TOML file with the lessons, challenges and limits of a class."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LARGEST_BYTES = 200_000
 
 
 class Challenge(Part):
-    """A task for the whole class: the best design by one number leads, among those that meet the conditions."""
+    """Task for the whole class: among the designs that meet the conditions, the one with the best score leads."""
 
     name: Name
     """Name of the challenge in results."""
@@ -33,11 +33,11 @@ class Challenge(Part):
     text: Text
     """Description of the task."""
     design: Name
-    """The design to start from."""
+    """Name of the start design."""
     number: Text
-    """The number of ``simulate --json`` that is the score, such as ``samples_per_s``."""
+    """Number of ``simulate --json`` that is the score, such as ``samples_per_s``."""
     best: Literal["smallest", "largest"]
-    """End of the scores that leads."""
+    """Score that leads: the smallest or the largest."""
     fixed: Annotated[tuple[Text, ...], Field(max_length=20)] = ("cluster", "cost", "model")
     """Keys of the document that must stay as in the start design, so that nobody wins with faster devices."""
     conditions: Annotated[tuple[Condition, ...], Field(max_length=10)] = ()
@@ -51,24 +51,24 @@ class Challenge(Part):
 
 
 class WorkshopPlan(Part):
-    """The TOML file of a workshop."""
+    """Content of the TOML file of a workshop."""
 
     title: Text
     """Title of the workshop."""
     people: Annotated[int, Field(ge=1, le=200)] = 40
-    """Largest number of learners."""
+    """Maximum number of learners."""
     lessons: Annotated[tuple[Text, ...], Field(max_length=60)] = ()
-    """Names of the lessons in their order; all lessons where the list is empty."""
+    """Names of the lessons in order; all lessons if the list is empty."""
     limits: LaunchLimits = LaunchLimits()
     """Limits on the runs that each learner launches."""
     challenges: Annotated[tuple[Challenge, ...], Field(max_length=20)] = ()
     """Challenges with a leaderboard."""
     designs: Annotated[Mapping[Name, DesignSource], Field(max_length=20)] = {}
-    """Designs that challenges start from, as in a lesson."""
+    """Start designs of challenges, defined as in a lesson."""
 
 
 class Score(NamedTuple):
-    """The score of a design in a challenge."""
+    """Score of a design in a challenge."""
 
     value: float
     text: str
@@ -76,7 +76,7 @@ class Score(NamedTuple):
 
 @dataclass(frozen=True)
 class Workshop:
-    """A workshop with its designs."""
+    """Plan of a workshop with its designs."""
 
     name: str
     plan: WorkshopPlan
@@ -84,11 +84,11 @@ class Workshop:
 
     @property
     def lessons(self) -> list[str]:
-        """Names of its lessons in their order."""
+        """Names of the lessons in order."""
         return list(self.plan.lessons) or list(lesson_folders())
 
     def challenge(self, name: str) -> Challenge:
-        """Return the challenge called ``name``.
+        """Return the challenge with a name.
 
         Raises:
             Refusal: no challenge has this name.
@@ -100,10 +100,10 @@ class Workshop:
 
 
 def score_design(challenge: Challenge, start: Design, prediction: Prediction) -> Score:
-    """Return the score of a design in a challenge that starts from the design ``start``.
+    """Return the score of a design in a challenge whose start design is ``start``.
 
     Raises:
-        Refusal: a fixed key differs from that of ``start``, a condition is not met, or the design has no such number.
+        Refusal: a fixed key differs from that of ``start``, a condition is not met, or the score is not available.
     """
     design = prediction.design
     changed = [key for key in challenge.fixed if document_value(design, key) != document_value(start, key)]
@@ -119,11 +119,11 @@ def score_design(challenge: Challenge, start: Design, prediction: Prediction) ->
 
 
 def read_workshop(path: Path) -> Workshop:
-    """Read the plan of a workshop.
+    """Read the plan and the designs of a workshop.
 
     Raises:
         Refusal: the file cannot be read.
-        DesignError: it has problems.
+        DesignError: the plan or a design has problems.
     """
     plan = parse_toml(read_whole(path, "workshop", LARGEST_BYTES).decode("utf-8", "replace"), WorkshopPlan, path.name)
     problems = [

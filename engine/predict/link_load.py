@@ -97,8 +97,10 @@ def port_order(port: Port) -> tuple[int, int, int]:
 
 
 def _load_per_port(program: Program, seconds: Floats, network: Network) -> Floats:
-    """Return the load of each port in a step, ``[ports]``, in bytes; in seconds if a port carries one transfer at a
-    time."""
+    """Return the load of each port in a step, ``[ports]``: bytes, or seconds if a port is serial.
+
+    A serial port carries one transfer at a time.
+    """
     sizes = flow_bytes(program, seconds, network)
     rows = np.flatnonzero(network.row_kind >= 0)
     of_kind = np.bincount(network.row_kind[rows], sizes[rows], minlength=len(network.rate))

@@ -27,7 +27,7 @@ CHANGES_TRIED = 8
 
 @dataclass(frozen=True)
 class Change:
-    """Group of actions that could be faster: of a stage or mesh (by number), or all transfers, reductions or updates."""
+    """Group of actions that could be faster: of a stage or mesh (number), or all transfers, reductions or updates."""
 
     what: Changed
     number: int = -1

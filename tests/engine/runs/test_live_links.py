@@ -210,8 +210,8 @@ def test_a_flow_waits_for_all_who_take_part() -> None:
     links.start(start)
 
     links.announce(0, 0, start)
-    alone = links._end(0)
+    alone = links._flow_end_ns(0)
     links.announce(0, 1, start + GRACE_NS)
 
     assert alone is None
-    assert links._end(0) == start + GRACE_NS + 30 * MS
+    assert links._flow_end_ns(0) == start + GRACE_NS + 30 * MS
