@@ -140,7 +140,7 @@ def _drawing_refusal(design: Design) -> Problem | None:
     return None
 
 
-messages.add(
+messages.add_messages(
     no_order_to_draw="A custom schedule starts from the current order, and this design has no valid order; fix its problems first",
     large_order_to_draw=(
         "A custom schedule would start from {actions:,} actions, and at most {maximum:,} can be drawn; use fewer microbatches"

@@ -94,7 +94,7 @@ def _describe_fastest(
     return text
 
 
-messages.add(
+messages.add_messages(
     fastest_expert_schedule=_describe_fastest,
     other_expert_placement=(
         "it keeps whole experts on the {mp} {mp:plural|device|devices} of a tensor-parallel group, but this design "

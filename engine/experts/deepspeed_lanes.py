@@ -19,7 +19,7 @@ from meshwave.engine.experts._layer import Layer
 from meshwave.engine.experts._steps import Step, StepOp
 from meshwave.engine.findings import Problem, set_value
 
-messages.add(
+messages.add_messages(
     unequal_lanes=(
         "one exchange per shard requires that the devices that share an expert (esp={esp}) are those that hold the same "
         "tokens (mp={mp}); "

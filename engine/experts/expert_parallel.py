@@ -19,7 +19,7 @@ from meshwave.engine.experts._layer import Layer
 from meshwave.engine.experts._steps import Step, StepOp
 from meshwave.engine.findings import Problem, set_value
 
-messages.add(sharded_experts="{title} keeps each expert whole on one device, but esp={esp}; set esp to 1")
+messages.add_messages(sharded_experts="{title} keeps each expert whole on one device, but esp={esp}; set esp to 1")
 
 
 @expert_schedules.register("expert-parallel")

@@ -75,7 +75,7 @@ def _describe_faster(
     )
 
 
-messages.add(
+messages.add_messages(
     parm_s2_only=_describe_s2_only,
     parm_schedules_equal="S1: no two devices hold the same tokens, so both schedules are the same",
     parm_schedule_faster=_describe_faster,

@@ -19,7 +19,7 @@ from meshwave.engine.experts._layer import Layer
 from meshwave.engine.experts._steps import Step, StepOp
 from meshwave.engine.findings import Problem, set_value
 
-messages.add(indivisible_tokens="{mp} devices cannot share {tokens} tokens evenly; use a multiple of {mp}")
+messages.add_messages(indivisible_tokens="{mp} devices cannot share {tokens} tokens evenly; use a multiple of {mp}")
 
 
 @expert_schedules.register("parm-s1")

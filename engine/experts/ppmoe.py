@@ -18,7 +18,7 @@ from meshwave.engine.experts._layer import Layer
 from meshwave.engine.experts._steps import Step, StepOp
 from meshwave.engine.findings import Problem, nearest_divisors, set_value
 
-messages.add(
+messages.add_messages(
     indivisible_experts_of_group=(
         "{title} cannot distribute {experts} experts evenly over {mp} tensor-parallel devices; use tp={supported:or}"
     )

@@ -104,7 +104,7 @@ class Transformer(Architecture, NextToken):
         return self
 
 
-messages.add(
+messages.add_messages(
     expert_groups="{experts} experts cannot be divided into {groups} groups, {top} of which a token visits; set groups and top_groups to 1",
     indivisible_kv_heads="{kv_heads} key-value heads do not divide {heads} heads; use a divisor, or null for {heads}",
 )

@@ -189,7 +189,7 @@ class UNet(BlockModel):
         return self
 
 
-messages.add(
+messages.add_messages(
     indivisible_channels=(
         "{heads} heads do not divide the {channels} channels of a block with attention; use {near} heads"
     ),

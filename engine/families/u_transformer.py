@@ -43,4 +43,4 @@ class UTransformer(MaskedModel):
         return self
 
 
-messages.add(unsupported_experts="a u-transformer does not support experts; set moe to null, or kind to bert")
+messages.add_messages(unsupported_experts="a u-transformer does not support experts; set moe to null, or kind to bert")

@@ -277,7 +277,7 @@ def _replace_model(design: Design, model: Mapping[str, Any]) -> Json:
     return {**document, "model": dict(model), "pipeline": {**document["pipeline"], "stages": None}}
 
 
-messages.add(
+messages.add_messages(
     hf_no_model_type=(
         "the file has no key model_type and is not a Hugging Face configuration; supported types: {known:list}"
     ),

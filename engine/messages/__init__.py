@@ -1,8 +1,8 @@
-"""The catalogue of messages: the text of every finding, by its code.
+"""Message catalogue: the text of every finding, by its code.
 
 A finding is data (:mod:`meshwave.engine.findings`): a code, a location and parameters. Its text is rendered here, for
-the command line, the page and JSON alike. Each module of this package holds the messages of one subject in a
-dictionary ``MESSAGES``; a member of a seam adds its own with :func:`add`.
+the command line, the page and JSON. Each module of this package contains the messages of one subject in a dictionary
+``MESSAGES``; a member of a registry adds its own messages with :func:`add_messages`.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ Message = str | Callable[..., str]
 """A template in the syntax of :func:`str.format`, or a function of the parameters that returns the text."""
 
 LONGEST_LIST = 6
-"""Items of a list that a message shows."""
+"""Maximum number of items of a list that a message shows."""
 LONGEST_QUOTE = 40
-"""Characters of a typed text that a message shows."""
+"""Maximum number of characters of a typed text that a message shows."""
 
 _added: dict[str, Message] = {}
 
 
-def add(**messages: Message) -> None:
-    """Add the messages of a member of a seam, such as a schedule, under their codes.
+def add_messages(**messages: Message) -> None:
+    """Add the messages of a member of a registry, such as a schedule, under their codes.
 
     Raises:
-        ValueError: the code has another message.
+        ValueError: a code already has another message.
     """
     for code, message in messages.items():
         if _added.setdefault(code, message) != message or code in _catalogue():
-            raise ValueError(f"the message {code!r} exists already")
+            raise ValueError(f"message code {code!r} is already registered")
 
 
 def render(code: str, params: Mapping[str, Any]) -> str:
     """Return the text of a finding; a message that is a function calls :func:`fill` for its parts.
 
     Raises:
-        KeyError: the catalogue has no such code, or the parameters lack one that the message names.
+        KeyError: the catalogue lacks the code, or the parameters lack one that the message names.
     """
     message = _added[code] if code in _added else _catalogue()[code]
     text = message(**params) if callable(message) else fill(message, **params)
@@ -52,17 +52,17 @@ def render(code: str, params: Mapping[str, Any]) -> str:
 def fill(template: str, **params: Any) -> str:
     """Return a template with its parameters filled in.
 
-    Beside the format specifications of Python a template can use, after the colon: ``list`` and ``or`` ("0, 1 and 3",
-    "4 or 8"), ``plural|mesh|meshes`` (the noun for a number), ``quantity|B`` (a number with its unit), ``typed`` (a
-    text in quotes, shortened), ``rank`` ("rank 2", "ranks 0 and 2") and ``action`` ("2F0"). Where the parameters hold the names of ``meshes``, a rank is
-    shown as its mesh. Where they hold the ``cells`` of a table by action, an action is shown with its cell and a rank
-    as its row.
+    In addition to the format specifications of Python, a template can use, after the colon: ``list`` and ``or`` ("0, 1
+    and 3", "4 or 8"), ``plural|mesh|meshes`` (the noun for a number), ``quantity|B`` (a number with its unit),
+    ``typed`` (a text in quotes, shortened), ``rank`` ("rank 2", "ranks 0 and 2") and ``action`` ("2F0"). If the
+    parameters contain the names of ``meshes``, a rank is shown as its mesh. If they contain the ``cells`` of a table by
+    action, an action is shown with its cell, and a rank as its row.
     """
     return _MessageFormatter(params.get("meshes", ()), params.get("cells")).vformat(template, (), params)
 
 
 def catalogue() -> dict[str, Message]:
-    """Return all messages by their codes: those of the catalogue, and those that imported members added."""
+    """Return all messages by code: those of the catalogue, and those that imported members added."""
     return {**_catalogue(), **_added}
 
 
@@ -78,13 +78,13 @@ def _catalogue() -> dict[str, Message]:
 
 
 class _MessageFormatter(Formatter):
-    """The format specifications of :func:`fill`."""
+    """Formatter with the format specifications of :func:`fill`."""
 
     def __init__(self, meshes: Sequence[str], cells: Mapping[str, str] | None) -> None:
         self._meshes, self._cells = meshes, cells
 
     def format_field(self, value: Any, format_spec: str) -> str:
-        """Return a value as its specification asks for."""
+        """Return a value formatted by its specification."""
         kind, _, rest = format_spec.partition("|")
         match kind:
             case "list":
@@ -105,7 +105,10 @@ class _MessageFormatter(Formatter):
         return str(super().format_field(value, format_spec))
 
     def _place(self, rank: int | Sequence[int]) -> str:
-        """Return "rank 2" or "ranks 0 and 2"; "mesh C" with names of meshes, "row 3" in a table."""
+        """Return ranks as text, such as "rank 2" or "ranks 0 and 2".
+
+        With names of meshes the text is "mesh C", and in a table "row 3".
+        """
         ranks = [rank] if isinstance(rank, int) else list(rank)
         nouns = (
             ("row", "rows") if self._cells is not None else ("mesh", "meshes") if self._meshes else ("rank", "ranks")
@@ -128,7 +131,7 @@ def _count(value: Any) -> int:
 
 
 def join_list(items: Sequence[Any], conjunction: str, longest: int = LONGEST_LIST) -> str:
-    """Return "0, 1 and 3"; of a list of more than ``longest`` items the first ones, then "..."."""
+    """Return a list as text, such as "0, 1 and 3"; after ``longest`` items, the rest is shown as "..."."""
     words = [str(item) for item in items]
     if len(words) > longest:
         return f"{', '.join(words[:longest])}, ..."

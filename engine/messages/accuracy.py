@@ -1,4 +1,4 @@
-"""Messages about the error of a prediction: its cause."""
+"""Messages about the main cause of a prediction error."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from meshwave.engine.messages import Message, join_list
 from meshwave.engine.units import duration, number, percent
 
 MANY_TIMES = 2.0
-"""The least ratio that is shown as a factor."""
+"""Smallest ratio that is shown as a factor."""
 COMPENSATED = 1.05
-"""The least share of the error that other parts partly compensate."""
+"""Smallest share of the error at which other parts are reported to compensate for it."""
 
 
 def part_name(

@@ -61,7 +61,7 @@ def _mesh_axes(axes: Mapping[str, Mapping[str, int]]) -> str:
 
 def _different_tp(schedule: str, axes: Mapping[str, Mapping[str, int]]) -> str:
     return (
-        f"{schedule} keeps copies of a stage on several meshes, which must have the same tp ({_mesh_axes(axes)}); "
+        f"{schedule} places replicas of a stage on several meshes, which must have the same tp ({_mesh_axes(axes)}); "
         "use one tp on all meshes"
     )
 
@@ -118,8 +118,7 @@ _VALUES: dict[str, Message] = {
 
 _PARTS: dict[str, Message] = {
     "cluster_size": (
-        "{nodes} x {devices_per_node} are {devices} devices, and a cluster has at most {maximum}; "
-        "use {fewer} nodes or fewer"
+        "{nodes} x {devices_per_node} = {devices} devices exceed the maximum of {maximum}; use {fewer} nodes or fewer"
     ),
     "mesh_size": _wrong_mesh_size,
     "indivisible_width": _indivisible_width,
@@ -168,20 +167,20 @@ _DESIGN: dict[str, Message] = {
 }
 
 _ORDERS: dict[str, Message] = {
-    "action_beyond_microbatches": ("{action} is of microbatch {microbatch}, but there are {microbatches}"),
+    "action_beyond_microbatches": "{action} belongs to microbatch {microbatch}, but there are only {microbatches} microbatches, numbered from 0",
     "order_table_size": (
-        "{stages} stages x {microbatches} microbatches are too large: a step can have {maximum:,} of both; use fewer"
+        "{stages} stages x {microbatches} microbatches are too many (at most {maximum:,} in all); use fewer of either"
     ),
     "damaged_program": "the program is damaged: {reason}; launch the design again",
     "program_digest": "the checksum of the program is {digest}, but its header states {stated}; launch the design again",
     "another_program": (
-        "the run was of another program ({measured}) than the open design ({predicted}); open the run's own design to "
+        "the program of the run ({measured}) differs from that of the open design ({predicted}); open the run's own design to "
         "compare them"
     ),
     "no_stages": "there are no stages to hold the layers; give every mesh a computation",
     "missing_orders": "a custom schedule needs its actions: a list for each mesh, such as 0F0 0B0",
     "unused_orders": "actions apply only to the custom schedule, not to {schedule}; remove them or change the schedule",
-    "unused_placement": "the orders of a custom schedule define the placement; remove this one",
+    "unused_placement": "the orders of a custom schedule define the placement; remove pipeline.placement",
     "order_count": (
         "there {given:plural|is|are} {given} {given:plural|list|lists} of actions for {expected} "
         "{expected:plural|mesh|meshes}; give one per mesh"
@@ -192,7 +191,7 @@ _ORDERS: dict[str, Message] = {
 
 _RUNS: dict[str, Message] = {
     "indivisible_micro_batch": (
-        "a microbatch has {sequences} sequences (micro_batch_size x dp of mesh {first}), which the dp={dp} copies of "
+        "a microbatch has {sequences} sequences (micro_batch_size x dp of mesh {first}), which the dp={dp} replicas of "
         "mesh {mesh} cannot share evenly; set training.micro_batch_size to a multiple of {multiple}, or change dp"
     ),
     "unequal_replicas": _different_tp,
@@ -214,14 +213,14 @@ _RUNS: dict[str, Message] = {
     "sequence_parallel_dry_run": "dry runs do not support sequence parallelism yet",
     "tied_sharding": "runs do not support sharding {value} yet for models with tied embeddings",
     "unequal_tied_meshes": (
-        "runs of models whose head is tied to the embedding need the same tp on all meshes, and not {sizes:list}"
+        "runs of models whose head is tied to the embedding need the same tp on all meshes, but tp is {sizes:list}"
     ),
     "unsupported_training": "runs do not support training.{key} = {value} yet; the prediction includes it",
     "unsupported_context_parallelism": "runs do not support context parallelism yet; the prediction of mesh {mesh} includes it",
     "indivisible_context": "cp = {cp} does not divide the sequence of {sequence} tokens of mesh {mesh}",
     "unsupported_recompute": ("runs recompute whole stages only, not parts of a layer yet; the prediction includes it"),
     "unsupported_architecture": (
-        "runs do not build these parts of the model yet: {parts:list}; the prediction includes them"
+        "runs do not support these parts of the model yet: {parts:list}; the prediction includes them"
     ),
 }
 

@@ -12,7 +12,7 @@ _PLACE = "{devices:plural|device|devices} {devices:list} {devices:plural|%s}"
 
 def _invalid_mesh_axes(mesh: str, devices: int, dp: int, tp: int, factors: Sequence[tuple[int, int]]) -> str:
     ways = ", ".join(f"{first} x {second}" for first, second in factors)
-    return f"dp {dp} x tp {tp} does not use the {devices} devices of mesh {mesh}; use {ways}"
+    return f"dp {dp} x tp {tp} = {dp * tp}, but mesh {mesh} has {devices} devices; use {ways}"
 
 
 def _device_in_use(mesh: str, node: int, column: int | None = None) -> str:
@@ -23,13 +23,13 @@ def _device_in_use(mesh: str, node: int, column: int | None = None) -> str:
 
 _MESHES: dict[str, Message] = {
     "moved_mesh_size": (
-        "mesh {mesh} has {devices} {devices:plural|device|devices} and cannot move to {given}; resize it instead"
+        "mesh {mesh} has {devices} {devices:plural|device|devices} and cannot be moved to {given} {given:plural|device|devices}; resize it instead"
     ),
     "only_mesh": "{mesh} is the only mesh and a pipeline needs one; draw another first",
     "invalid_mesh_axes": _invalid_mesh_axes,
     "unknown_cluster_device": "there is no device {device}; the cluster has devices 0 to {last}",
     "mesh_without_devices": "a mesh needs at least one device",
-    "repeated_mesh_device": "a mesh cannot hold a device twice",
+    "repeated_mesh_device": "a mesh cannot contain a device twice",
     "incomplete_rectangle": "a mesh is a rectangle of nodes x devices; device {device} is missing from this one",
     "taken_device": "device {device} belongs to mesh {mesh}; a device can be in one mesh only",
     "device_in_use": _device_in_use,
@@ -104,13 +104,13 @@ _FIELDS: dict[str, Message] = {
     "too_many_ranks": "a mesh has at most {maximum} ranks",
     "empty_host": "a host must have at least one rank",
     "rate_too_low": "{text:typed} is too low: use at least 1 B/s, or 'free' for no cost",
-    "unknown_transfer_axis": "there is no such axis",
-    "unknown_transfer_dim": "there is no such dim",
+    "unknown_transfer_axis": "this mesh axis does not exist; use an axis of the mesh",
+    "unknown_transfer_dim": "this tensor dim does not exist; use a dim of the tensor",
     "too_many_tasks_to_draw": (
         "the transfer has {tasks:,} unit tasks, and at most {maximum:,} can be drawn; shard the tensor into fewer pieces, "
         "or use `meshwave reshard`"
     ),
-    "no_transfer_in_link": "the link has no transfer: expected #spec= with its JSON in base64",
+    "no_transfer_in_link": "the link has no transfer: expected #spec= followed by JSON in base64",
 }
 
 MESSAGES = {**_MESHES, **_STAGES, **_EXPERTS, **_FIELDS}

@@ -58,7 +58,7 @@ _GROUPS: dict[str, Message] = {
     "unused_expert_setting": (
         "{key} has no effect: the model has no experts; add experts with model.moe, or remove {key}"
     ),
-    "expert_devices": "ep={ep} x esp={esp} needs {given} devices, and all meshes have {devices}; use smaller groups",
+    "expert_devices": "ep={ep} x esp={esp} needs {given} devices, but all meshes together have {devices}; use smaller groups",
     "unused_group_size": (
         "{title} distributes whole experts over the devices of each tensor-parallel group and ignores {key}={value}; "
         "set it to 1"
@@ -70,8 +70,8 @@ _GROUPS: dict[str, Message] = {
     ),
     "split_tensor_parallel_groups": _split_tensor_parallel_groups,
     "unequal_token_groups": (
-        "the auxiliary loss is averaged over the copies of each mesh, and their dp differ ({sizes:list}): experts are "
-        "balanced over token groups of different size; set aux_loss to 0 to compare such designs, or use one dp on "
+        "the auxiliary loss is averaged over the replicas of each mesh, and the meshes differ in dp ({sizes:list}): experts "
+        "are balanced over token groups of different size; set aux_loss to 0 to compare such designs, or use the same dp on "
         "all meshes"
     ),
     "gathered_copies": (
@@ -83,7 +83,7 @@ _GROUPS: dict[str, Message] = {
 _LOAD: dict[str, Message] = {
     "load_size": "the load has {given} {given:plural|share|shares} for {experts} experts; give one per expert",
     "zero_load": 'all expert loads are zero; give at least one expert a positive share, or use "uniform"',
-    "missing_experts": "this model has no experts; add some first",
+    "missing_experts": "this model has no experts; add experts first",
     "mismatched_placement": "the expert placement does not match the experts and devices; place them in equal blocks",
     "placement_devices": (
         "the placement has {given} entries, and the cluster has {devices} devices; give one entry per device, or null"
@@ -99,7 +99,7 @@ _LOAD: dict[str, Message] = {
 
 _SPEC: dict[str, Message] = {
     "design_without_experts": (
-        "the model of {design!r} has no experts; the examples 15-bert-base-moe and 16-gpt2-moe do"
+        "the model of {design!r} has no experts; open an example with experts, such as 15-bert-base-moe or 16-gpt2-moe"
     ),
     "no_expert_block": "no block has experts: model.moe.every is {every}, but the model has only {layers} layers",
     "mesh_without_experts": "no stage on mesh {mesh} has experts; the stages on {others} do",

@@ -8,23 +8,23 @@ MESSAGES: dict[str, Message] = {
     "empty_timeline": "there is nothing to draw: the timeline has no spans",
     "empty_window": "the window {start:g} to {end:g} is empty; its end must be greater than its start",
     "too_many_blocks_for_svg": (
-        "{blocks:,} blocks are more than an SVG viewer can show; draw a part of at most {maximum:,}, or a PNG"
+        "{blocks:,} blocks are too many for an SVG picture (at most {maximum:,}); draw a shorter window, or a PNG"
     ),
     "torchtitan_model": (
-        "torchtitan has models of equal transformer layers without skip connections alone; set the model's kind to gpt or "
-        "bert to export it"
+        "torchtitan supports only models of equal transformer layers without skip connections; set the model's kind to "
+        "gpt or bert to export it"
     ),
     "torchtitan_experts": (
-        "the settings for torchtitan have no place for experts, and this model has {experts} in every {every}block; set "
-        "model.moe to null to export it, or export script: it trains them wherever Meshwave is installed"
+        "torchtitan export does not support experts, and this model has {experts} in every {every}block; set model.moe to "
+        "null, or export script instead"
     ),
     "torchtitan_single_mesh": "torchtitan export needs a pipeline of at least two meshes; add a mesh",
     "torchtitan_placement": (
-        "torchtitan places stages by the name of a schedule, and no name places them as here (stage by stage on mesh "
-        "{places}): it knows a loop over the meshes (1f1b, interleaved-1f1b) and a single V (hanayo with one wave, zb-v, "
-        "dualpipe-v). Use one of these, or export torch-csv: torch's own runtime reads the placement off the file"
+        "torchtitan derives the stage placement from the schedule name, and no schedule has this placement ({places}); it "
+        "supports looped placement (1f1b, interleaved-1f1b) and a single V (hanayo with one wave, zb-v, dualpipe-v). Use "
+        "one of these, or export torch-csv, which contains the placement"
     ),
-    "unequal_meshes_for_torch": "{tool} needs equal meshes, but {meshes} differ; give all the same dp and tp",
+    "unequal_meshes_for_torch": "{tool} needs equal meshes, but {meshes} differ; use the same dp and tp on all meshes",
     "replicas_for_torch": (
         "torch's schedule CSV supports one rank per stage, and this design has {replicas} replicas of every stage; choose "
         "a schedule without replicas (one wave of hanayo instead of Chimera, or dualpipe-v instead of dualpipe) to export it"

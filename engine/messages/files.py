@@ -15,8 +15,8 @@ def _unknown_member(kind: str, name: str, known: Sequence[str], suggestion: str 
 MESSAGES: dict[str, Message] = {
     "unreadable_file": "cannot read {path}: {reason}",
     "unwritable_file": "cannot write {path}: {reason}",
-    "file_too_large": "{path} is larger than a {kind} can be ({most_mb} MB)",
-    "unknown_design": "cannot read {name}: there is no such file, and no such example. {hint}",
+    "file_too_large": "{path} is too large for a {kind} (at most {most_mb} MB); check that this is the right file",
+    "unknown_design": "cannot read {name}: no file and no example has this name. {hint}",
     "unknown_member": _unknown_member,
     "member_not_imported": (
         "the {kind} {name!r} of the package {package} cannot be imported: {error}; update or uninstall it"

@@ -8,9 +8,9 @@ from meshwave.engine.messages import Message, fill
 from meshwave.engine.units import duration, percent, quantity
 
 EQUAL_MEMORY_WITHIN = 0.005
-"""Relative difference of memory that is reported as equal."""
+"""Relative difference of memory up to which it is reported as equal."""
 TWICE = 2.0
-"""The least ratio of memory that is reported as a factor."""
+"""Smallest ratio of memory that is reported as a factor."""
 
 
 def _relative_memory(ratio: float) -> str:

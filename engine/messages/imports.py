@@ -13,12 +13,12 @@ MESSAGES: dict[str, Message] = {
     ),
     "damaged_trace": "the file is not a Chrome trace: {reason}",
     "trace_without_design": "a trace must be imported into a design; name the design with --into",
-    "trace_of_more_processes": "the trace is of process {process}, and the design has {processes} processes",
+    "trace_of_more_processes": "the trace contains process {process}, but the design has only {processes} processes",
     "trace_without_stages": (
         "the ranges of the trace name no stage, and mesh {mesh} has {stages} stages; record a schedule whose ranges name "
         "stages"
     ),
-    "trace_of_other_actions": "process {process} computed {action}, which the schedule of the design does not have",
+    "trace_of_other_actions": "process {process} computed {action}, which the schedule of the design does not contain",
     "incomplete_trace": "the trace lacks {count} computations of the design, such as {actions:list}",
     "unreadable_stage_times": (
         "line {line} is invalid: the stage must be a whole number, and the other columns seconds from 0 to 1,000,000"

@@ -8,7 +8,7 @@ from typing import Any
 from meshwave.engine.messages import Message, fill
 
 MOST_NAMED = 4
-"""Actions that a sentence names."""
+"""Maximum number of actions that a sentence names."""
 
 
 def _changes(moved: Sequence[str], split: Sequence[str], verbs: tuple[str, str]) -> str:
@@ -76,12 +76,12 @@ MESSAGES: dict[str, Message] = {
     # edits that are refused
     "action_not_in_order": "{action} is not in this order; choose a block that is",
     "blocks_of_several_meshes": "these blocks belong to several meshes; move those of one mesh at a time",
-    "block_to_another_mesh": "a block stays on the mesh that holds its stage; move the stage to move it elsewhere",
+    "block_to_another_mesh": "a block must be on the mesh that holds its stage; move the stage to another mesh instead",
     "unknown_stage_or_mesh": "choose a stage from 0 to {last_stage} and a mesh from 0 to {last_mesh}",
     "only_stage_of_mesh": "stage {stage} is the only one of {rank:rank}; a mesh needs a stage to compute",
     "no_whole_backward": "none of these blocks is a whole backward (B); choose one to split it into I and W",
     "no_half_backward": "none of these blocks is half a backward (I or W); choose one to join it with its other half",
-    "slot_shared_already": "{action} shares a slot already; split that slot first",
+    "slot_shared_already": "{action} already shares a slot; split that slot first",
     "uneven_slot": "a slot holds one forward and one backward (B or I); choose the same number of each on a mesh",
     "no_shared_slot": "none of these blocks shares a slot; choose two that overlap to split their slot",
     "no_steady_state": _no_steady_state,

@@ -26,8 +26,8 @@ def _memory(
     mesh: str, needed_bytes: float, capacity_bytes: float, category: str, category_bytes: float, remedies: Sequence[str]
 ) -> str:
     text = fill(
-        "a device of mesh {mesh} would hold {needed:quantity|B} of its {capacity:quantity|B}, most of it {category} "
-        "({part:quantity|B})",
+        "a device of mesh {mesh} needs {needed:quantity|B} of memory but has {capacity:quantity|B}; the largest part is "
+        "{category} ({part:quantity|B})",
         mesh=mesh,
         needed=needed_bytes,
         capacity=capacity_bytes,

@@ -15,7 +15,7 @@ def _missing_profile(name: str, known: Sequence[str], suggestion: str | None) ->
 
 MESSAGES: dict[str, Message] = {
     "unwritable_profiles": "cannot store profiles in {folder}: {reason}",
-    "unmeasured_layout": "the profile has nothing for mp={mp} and esp={esp}; it has {measured}",
+    "unmeasured_layout": "the profile has no measurements for mp={mp} and esp={esp}; it has {measured}",
     "indivisible_groups": "groups of {name}={size} do not divide {ranks} ranks; use a divisor",
     "missing_profile": _missing_profile,
     "invalid_profile_name": "{name!r} is not a valid profile name; use a file name such as laptop.json",

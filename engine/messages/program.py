@@ -43,7 +43,7 @@ def _deadlock(cycle: Sequence[dict[str, Any]], **names: Any) -> str:
 
 
 def _more_problems(count: int | None = None) -> str:
-    return "more problems of this kind are not listed" if count is None else f"{count:,} more like this"
+    return "more problems of this kind are not listed" if count is None else f"{count:,} more problems of this kind"
 
 
 MESSAGES: dict[str, Message] = {
@@ -100,7 +100,7 @@ MESSAGES: dict[str, Message] = {
         "{rank:rank} runs {action:action} before {computation:action}, which produces its tensor; move it after that"
     ),
     "late_receive": (
-        "{rank:rank} runs {computation:action} before {action:action}, which brings its input; "
+        "{rank:rank} runs {computation:action} before {action:action}, which receives its input; "
         "move the receive before it"
     ),
     "receive_order": (

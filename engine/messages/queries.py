@@ -22,6 +22,6 @@ MESSAGES: dict[str, Message] = {
     "unknown_search_term": _unknown_search_term,
     "unknown_mesh_in_query": _unknown_mesh,
     "query_out_of_range": "there is no {kind} {number}; numbers range from 0 to {last}",
-    "query_without_number": 'which {kind}? Write its number, as in "{kind} 2"',
+    "query_without_number": 'the number of the {kind} is missing; write it as in "{kind} 2"',
     "repeated_condition": "a search can name only one {kind}",
 }

@@ -120,7 +120,7 @@ MESSAGES: dict[str, Message] = {
         "folder"
     ),
     "run_record_unwritable": (
-        "cannot keep runs in {place}: {reason}; set MESHWAVE_HOME to a folder that you can write to"
+        "cannot store runs in {place}: {reason}; set MESHWAVE_HOME to a folder that you can write to"
     ),
     "damaged_run_index": (
         "the run database {path} is damaged: {reason}; move {name}* to another folder, and the database is rebuilt "
@@ -200,10 +200,10 @@ MESSAGES: dict[str, Message] = {
         "model.{key} of the design differs from the checkpoint of run {run}; resume a design with the same model"
     ),
     "checkpoint_of_another_optimizer": "the checkpoint of run {run} holds the state of optimizer {optimizer}; use {optimizer}",
-    "checkpoint_is_later": "run {run} has trained {done} steps already; set training.steps above {done}",
+    "checkpoint_is_later": "run {run} has already trained {done} steps; set training.steps above {done}",
     # archives of runs
-    "run_is_active": "run {run} is not over; wait for it, or cancel it: meshwave runs cancel {run}",
-    "run_exists": "run {run} exists here already; delete it first: meshwave runs delete {run}",
+    "run_is_active": "run {run} has not ended; wait for it, or cancel it: meshwave runs cancel {run}",
+    "run_exists": "run {run} already exists here; delete it first: meshwave runs delete {run}",
     "run_not_deleted": "run {run} cannot be deleted: {error}",
     "run_not_annotated": "tags and note of run {run} cannot be saved: {error}",
     "run_too_large_to_download": "run {run} has {size} and the page downloads at most {limit}; "
@@ -216,13 +216,13 @@ MESSAGES: dict[str, Message] = {
     "runs_without_torch": "runs need torch, which is not installed: pip install torch (see meshwave doctor)",
     "too_many_processes": _too_many_processes,
     "machine_memory": (
-        "the {processes} processes would hold {needed_bytes:quantity|B} together, and this machine has "
+        "the {processes} processes need {needed_bytes:quantity|B} of memory together, and this machine has "
         "{available_bytes:quantity|B} and no GPU; train a smaller model or micro_batch_size here, or launch on a "
         "machine with more memory"
     ),
     "crowded_cores": (
-        "{processes} processes would share {cores} {cores:plural|core|cores}: the run is slow, and its times are those of waiting "
-        "for a core"
+        "{processes} processes would share {cores} {cores:plural|core|cores}: the run is slow, and its times are dominated "
+        "by waiting for a core"
     ),
     "rehearsal_only": "the launcher 'threads' supports dry runs only; add --rehearse, or use the launcher 'local'",
     "no_network": "the launcher 'threads' sends no messages over links; emulated hosts need processes",
@@ -243,5 +243,5 @@ MESSAGES: dict[str, Message] = {
     # texts
     "text_missing": _text_missing,
     "text_not_found": "the file {file} does not exist; give the path of a text file",
-    "text_not_a_file": "{file} is not a file; training needs a text",
+    "text_not_a_file": "{file} is not a file; give the path of a text file",
 }

@@ -27,7 +27,7 @@ def _wrong_shard(who: str, tensor: str, shape: Shape, dtype: str, given_shape: S
 
 
 def _unsummable_dtype(tensor: str, dtype: str) -> str:
-    return f"addends{f' of {tensor}' if tensor else ''} of {dtype} cannot be summed; convert the tensor first"
+    return f"partial sums{f' of {tensor}' if tensor else ''} of dtype {dtype} cannot be added; convert the tensor first"
 
 
 def _tensor_placement(end: str, placement: str, axis: int, is_partial: bool) -> str:

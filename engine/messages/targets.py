@@ -11,7 +11,7 @@ _SLURM_STATES = {
     "DEADLINE": "its deadline was reached; launch again with a later one",
     "OUT_OF_MEMORY": "a node ran out of memory; request more by a directive such as --mem=0, or use a smaller model",
     "PREEMPTED": "a job of higher priority took its nodes; launch again, or use another partition",
-    "CANCELLED": "somebody cancelled the job in Slurm, or an administrator ended it",
+    "CANCELLED": "a user or an administrator cancelled the job in Slurm",
 }
 
 
@@ -58,7 +58,8 @@ MESSAGES: dict[str, Message] = {
         "with meshwave runs resume"
     ),
     "unequal_array": (
-        "designs of {nodes:list} nodes cannot be one job array on {target}; sweep those of the same number of nodes together"
+        "designs with different numbers of nodes ({nodes:list}) cannot share a job array on {target}; sweep designs with the "
+        "same number of nodes together"
     ),
     "no_job_status": "kubectl printed no status of {name}: {reason}",
     "unequal_pods": (

@@ -6,7 +6,7 @@ from meshwave.engine.messages import Message
 
 MESSAGES: dict[str, Message] = {
     "csv_malformed": "the file is not a CSV: {reason}",
-    "csv_size": "the file has about {cells:,} cells, and up to {most:,} are read; use fewer microbatches",
+    "csv_size": "the file has about {cells:,} cells, but at most {most:,} can be read; use fewer microbatches",
     "csv_empty": "the file is empty; give every rank a row such as 0F0,0B0",
     "csv_gap": (
         "{cell} names {part} {number}, but no cell names {part} {missing}; number every {part} from 0 without gaps"

@@ -13,7 +13,7 @@ def _mesh_rank_count(shape: Sequence[int], needed: int, given: int, key: str) ->
 
 def _transfer_size(tensors: int, source: int, destination: int, maximum: int) -> str:
     size = f"{f'{tensors} tensors on ' if tensors > 1 else ''}{source} x {destination} ranks"
-    return f"{size} are too large to plan: the product may be at most {maximum:,}; use fewer ranks"
+    return f"the transfer is too large to plan: {size} (product at most {maximum:,}); use fewer ranks"
 
 
 MESSAGES: dict[str, Message] = {
@@ -35,8 +35,8 @@ MESSAGES: dict[str, Message] = {
     ),
     "invalid_sharding": "{entry!r} is not a sharding; use R, or S with mesh axes such as S0 or S01",
     "unknown_axis": "{entry} names axis {axis}, and the mesh has axes 0 to {last}",
-    "repeated_axis": "axis {axis} shards dim {second} twice; an axis shards one dim once",
-    "reused_axis": "axis {axis} shards dims {first} and {second}; an axis shards one dim once",
+    "repeated_axis": "axis {axis} shards dim {second} twice; list it once",
+    "reused_axis": "axis {axis} shards both dim {first} and dim {second}; an axis can shard only one dim",
     "repeated_partial_axis": "axis {axis} is listed twice; list each partial axis once",
     "sharded_partial_axis": "axis {axis} shards dim {first}; a tensor is partial over axes that shard no dim",
     "several_tensors": "this command takes a transfer of one tensor, under 'tensor'; plan several with meshwave reshard",

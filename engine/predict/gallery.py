@@ -253,7 +253,7 @@ def _refusal(design: Design, name: str, options: Mapping[str, Any]) -> Problem |
     return schedule_refusal(design, made)
 
 
-messages.add(
+messages.add_messages(
     unknown_schedule_options="{title} does not support these options; choose other options",
     large_variant=(
         "{computations:,} computations exceed the limit of the gallery ({maximum:,}); select the variant to see its timeline"

@@ -152,7 +152,7 @@ def odd_mesh_count(title: str, pipe: Pipe) -> Problem | None:
     return Problem("schedule", "odd_mesh_count", {"title": title, "ranks": pipe.ranks, "mesh_counts": counts})
 
 
-messages.add(
+messages.add_messages(
     too_few_microbatches=(
         "{title} needs at least {needed} microbatches for {ranks} {ranks:plural|mesh|meshes}, not {microbatches}; "
         "use {needed}"

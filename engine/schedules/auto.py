@@ -54,7 +54,7 @@ MAX_LISTED = 5  # number of named schedules in the findings, best first
 IMPROVED_ORDERS = 2
 """Number of best orders that are improved."""
 
-messages.add(
+messages.add_messages(
     mesh_without_stage="mesh {mesh} has no stage; place one on it, or remove the mesh",
     odd_chunk_count="a path down and back up needs an even number of chunks, not {chunks}; use {needed}",
 )

@@ -19,7 +19,7 @@ from meshwave.engine.schedules._base import (
     schedules,
 )
 
-messages.add(
+messages.add_messages(
     indivisible_replicas=(
         "Chimera needs an even number of replicas that divides the {ranks} meshes, not {replicas}; use {supported:or}"
     )

@@ -16,7 +16,7 @@ from meshwave.engine.schedules._base import (
 )
 from meshwave.engine.schedules.dualpipe_v import ChunkQueue, bidirectional_order
 
-messages.add(odd_microbatches="{title} needs an even number of microbatches, not {microbatches}; use {needed}")
+messages.add_messages(odd_microbatches="{title} needs an even number of microbatches, not {microbatches}; use {needed}")
 
 
 @schedules.register("dualpipe")

@@ -9,7 +9,7 @@ from meshwave.engine.frozen import nullable
 from meshwave.engine.program.action import Action, backward, forward
 from meshwave.engine.schedules._base import Count, Pipe, Schedule, indivisible_microbatches, schedules
 
-messages.add(
+messages.add_messages(
     small_microbatch_group="a group of {group} microbatches cannot fill {ranks} meshes; use a group of {ranks} or more"
 )
 

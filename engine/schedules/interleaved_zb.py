@@ -9,7 +9,9 @@ from meshwave.engine.findings import Problem
 from meshwave.engine.program.action import Action, forward, input_gradient, weight_gradient
 from meshwave.engine.schedules._base import Count, Pipe, Schedule, schedules, use_microbatches
 
-messages.add(unequal_rounds="{title} needs a multiple of {rounds} microbatches, not {microbatches}; use {supported:or}")
+messages.add_messages(
+    unequal_rounds="{title} needs a multiple of {rounds} microbatches, not {microbatches}; use {supported:or}"
+)
 
 
 @schedules.register("interleaved-zb")

@@ -117,7 +117,7 @@ def test_invalid_axes_are_refused_with_the_valid_ones() -> None:
     assert mesh_edits.set_axes((A,), 0, 1, 2)[0]["axes"] == {"dp": 1, "tp": 2}
     problem = refusal(lambda: mesh_edits.set_axes((A,), 0, 2, 2))
     assert (problem.code, problem.params["factors"]) == ("invalid_mesh_axes", [(2, 1), (1, 2)])
-    assert problem.message == "dp 2 x tp 2 does not use the 2 devices of mesh A; use 2 x 1, 1 x 2"
+    assert problem.message == "dp 2 x tp 2 = 4, but mesh A has 2 devices; use 2 x 1, 1 x 2"
 
 
 @given(nodes=sizes, per_node=sizes, pp=sizes, dp=st.integers(1, 4), tp=st.integers(1, 4))

@@ -44,7 +44,7 @@ def test_a_name_that_is_neither_is_answered_with_the_nearest(
     with pytest.raises(InputError) as refused:
         find_design(name)
 
-    assert str(refused.value) == f"cannot read {name}: there is no such file, and no such example. {hint}"
+    assert str(refused.value) == f"cannot read {name}: no file and no example has this name. {hint}"
 
 
 @pytest.mark.parametrize("name", ["x" * 5000, "a\0b"])

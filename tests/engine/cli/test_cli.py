@@ -117,7 +117,7 @@ def test_check_takes_many_designs(meshwave: Command, write: Callable[..., Path],
     assert (status, err) == (2, "")
     assert lines[0] == "01-first-wave: no problems"
     assert lines[1].startswith(f"{wrong}: model.heads: 7 heads do not divide")
-    assert lines[-1].startswith("02-two-wave: cannot read 02-two-wave: there is no such file, and no such example.")
+    assert lines[-1].startswith("02-two-wave: cannot read 02-two-wave: no file and no example has this name.")
     assert lines[-1].endswith("Did you mean 02-two-waves?")
 
     problems = json.loads(meshwave("check", "01-first-wave", wrong, "--json")[1])["problems"]
@@ -392,7 +392,7 @@ def test_export_for_torchtitan_of_two_waves_is_refused(meshwave: Command, tmp_pa
     status, out, err = meshwave("export", "02-two-waves", "--to", "torchtitan", "-o", tmp_path / "x.zip")
 
     assert (status, out) == (2, "")
-    assert "no name places them as here" in err
+    assert "no schedule has this placement" in err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -561,7 +561,7 @@ def test_a_file_that_is_no_design_is_told_with_status_2(
         (
             "nothing.json",
             "unknown_design",
-            "cannot read {}: there is no such file, and no such example. The examples are listed by: meshwave examples",
+            "cannot read {}: no file and no example has this name. The examples are listed by: meshwave examples",
         ),
         ("", "unreadable_file", "cannot read {}: Is a directory"),
     ],

@@ -150,7 +150,7 @@ def test_groups_of_one_rank_have_no_line() -> None:
 
 
 def test_a_layout_that_was_not_measured_is_refused() -> None:
-    with pytest.raises(InputError, match="nothing for mp=2 and esp=2; it has ep of 2"):
+    with pytest.raises(InputError, match="no measurements for mp=2 and esp=2; it has ep of 2"):
         profile({"group": "ep", "size": 2}).fit(2, 2)
 
 

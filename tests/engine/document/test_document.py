@@ -255,7 +255,7 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path: Path, name: str, told: str
 def test_a_file_without_an_end_is_not_read_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading, "LARGEST_FILE_BYTES", 1000)
 
-    with pytest.raises(InputError, match="/dev/zero is larger than a design can be"):
+    with pytest.raises(InputError, match="/dev/zero is too large for a design"):
         load_design("/dev/zero")
 
 

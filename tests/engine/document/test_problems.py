@@ -879,10 +879,10 @@ def test_a_cell_far_out_of_bounds_costs_nothing(document: dict[str, Any], cell: 
     draft = parse_design(document, draft=True)
     tracemalloc.start()
 
-    with pytest.raises(InputError, match="there are 4"):
+    with pytest.raises(InputError, match="there are only 4"):
         print(draft.stages)
     assert [problem.code for problem in problems(draft) if problem.severity == "error"] == ["unknown_microbatch"]
-    with pytest.raises(InputError, match="there are 4"):
+    with pytest.raises(InputError, match="there are only 4"):
         draft.pipeline.program(draft.pipe)
 
     assert tracemalloc.get_traced_memory()[1] < 5_000_000

@@ -200,10 +200,9 @@ def test_two_waves_are_refused_in_words() -> None:
         unpacked(Drawn({"schedule": "hanayo", "microbatches": 4, "waves": 2}, 2))
 
     assert str(refused.value) == (
-        "torchtitan places stages by the name of a schedule, and no name places them as here (stage by stage on mesh "
-        "0, 1, 1, 0, 0, 1, 1, 0): it knows a loop over the meshes (1f1b, interleaved-1f1b) and a single V (hanayo with "
-        "one wave, zb-v, dualpipe-v). Use one of these, or export torch-csv: torch's own runtime reads the placement off "
-        "the file"
+        "torchtitan derives the stage placement from the schedule name, and no schedule has this placement (0, 1, 1, 0, 0, "
+        "1, 1, 0); it supports looped placement (1f1b, interleaved-1f1b) and a single V (hanayo with one wave, zb-v, "
+        "dualpipe-v). Use one of these, or export torch-csv, which contains the placement"
     )
 
 
@@ -215,7 +214,10 @@ def test_two_waves_are_refused_in_words() -> None:
             "torchtitan export needs a pipeline of at least two meshes",
         ),
         (Drawn({"schedule": "chimera", "microbatches": 4}, 2), "has 2 replicas of every stage"),
-        (Drawn({"schedule": "1f1b", "microbatches": 4, "placement": [1, 0]}, 2), "stage by stage on mesh 1, 0"),
+        (
+            Drawn({"schedule": "1f1b", "microbatches": 4, "placement": [1, 0]}, 2),
+            r"no schedule has this placement \(1, 0\)",
+        ),
     ],
 )
 def test_what_torchtitan_cannot_say_is_refused(drawn: Drawn, words: str) -> None:
@@ -228,8 +230,8 @@ def test_experts_are_refused() -> None:
         exports["torchtitan"].to_bytes(predict(load_design(example("16-gpt2-moe"))))
 
     assert str(refused.value) == (
-        "the settings for torchtitan have no place for experts, and this model has 16 in every 2nd block; set model.moe "
-        "to null to export it, or export script: it trains them wherever Meshwave is installed"
+        "torchtitan export does not support experts, and this model has 16 in every 2nd block; set model.moe to null, or "
+        "export script instead"
     )
 
 
@@ -256,7 +258,9 @@ def test_meshes_of_different_shapes_are_refused() -> None:
     turned = design.meshes[1].model_copy(update={"axes": {"dp": 1, "tp": 2}})
     design = design.model_copy(update={"meshes": (design.meshes[0], turned)})
 
-    with pytest.raises(InputError, match=r"m0 dp=2 x tp=1 and m1 dp=1 x tp=2 differ; give all the same dp and tp"):
+    with pytest.raises(
+        InputError, match=r"m0 dp=2 x tp=1 and m1 dp=1 x tp=2 differ; use the same dp and tp on all meshes"
+    ):
         files(design, lower(design), (6, 6))
 
 

@@ -213,7 +213,7 @@ def test_the_first_few_are_told_and_the_rest_is_counted() -> None:
     told = faults(",".join(["0X0"] * (MOST_LISTED + 3)))
 
     assert len(told) == MOST_LISTED + 1
-    assert told[-1] == "3 more like this"
+    assert told[-1] == "3 more problems of this kind"
 
 
 def test_of_a_cell_that_stands_everywhere_and_of_an_endless_one_a_few_words_are_told() -> None:
@@ -292,7 +292,7 @@ def test_a_long_row_is_shown_around_its_cell() -> None:
         ),
         (
             "0F0,0SEND_F0,0RECV_B0,0B0\n1F0,1RECV_F0,1B0,1SEND_B0",
-            "row 2, column 2 (B2): row 2 runs 1F0 (A2) before 1RECV_F0 (B2), which brings its input; move the receive "
+            "row 2, column 2 (B2): row 2 runs 1F0 (A2) before 1RECV_F0 (B2), which receives its input; move the receive "
             "before it",
         ),
     ],
@@ -348,7 +348,9 @@ def test_a_file_of_too_many_cells_is_told_before_they_are_read(monkeypatch: pyte
     monkeypatch.setattr("meshwave.engine.imports.csv_sheet.MOST_CELLS", 3)
     monkeypatch.setattr("meshwave.engine.imports.csv_sheet._split", lambda text: pytest.fail("they were read"))
 
-    with pytest.raises(DesignError, match="the file has about 5 cells, and up to 3 are read; use fewer microbatches"):
+    with pytest.raises(
+        DesignError, match="the file has about 5 cells, but at most 3 can be read; use fewer microbatches"
+    ):
         read_schedule("0F0,0F1,0B0,0B1,\n")
 
 

@@ -151,7 +151,7 @@ def test_a_task_tells_each_condition_with_its_number(tmp_path: Path) -> None:
         (FRONT.replace('example = "08-gpipe-against-1f1b"', 'base = "more"') + QUESTION, "bad/lesson.md, designs.start: the design 'start' is its own base"),
         (FRONT.replace("= 16", "= 100000") + QUESTION, "bad/lesson.md, designs.more"),
         (FRONT + QUESTION.replace("wrong = 1", "wrong = ["), "bad/lesson.md, step 1: the TOML is invalid"),
-        ("+" * (LARGEST_TEXT_BYTES + 1), "bad/lesson.md: 200,001 bytes are too many; the limit is 200,000"),
+        ("+" * (LARGEST_TEXT_BYTES + 1), "bad/lesson.md: 200,001 bytes exceed the limit of 200,000 bytes"),
     ],
 )  # fmt: skip
 def test_a_problem_names_file_step_and_field(tmp_path: Path, text: str, found: str) -> None:

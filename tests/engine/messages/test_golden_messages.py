@@ -43,7 +43,7 @@ DOCUMENT = [
     (
         "indivisible_micro_batch",
         {"sequences": 3, "first": "A", "dp": 2, "mesh": "B", "multiple": 2},
-        "a microbatch has 3 sequences (micro_batch_size x dp of mesh A), which the dp=2 copies of mesh B cannot share "
+        "a microbatch has 3 sequences (micro_batch_size x dp of mesh A), which the dp=2 replicas of mesh B cannot share "
         "evenly; set training.micro_batch_size to a multiple of 2, or change dp",
     ),
 ]  # fmt: skip
@@ -81,7 +81,11 @@ TRANSFERS = [
         {"shape": [2, 2], "needed": 4, "given": 1, "key": "hosts"},
         "a mesh of 2 x 2 has 4 ranks, and 1 hosts are given; give 4",
     ),
-    ("reused_axis", {"axis": 0, "first": 0, "second": 1}, "axis 0 shards dims 0 and 1; an axis shards one dim once"),
+    (
+        "reused_axis",
+        {"axis": 0, "first": 0, "second": 1},
+        "axis 0 shards both dim 0 and dim 1; an axis can shard only one dim",
+    ),
 ]
 
 PROFILES = [

@@ -149,8 +149,8 @@ def test_a_model_that_does_not_fit_is_told_with_the_largest_part_and_a_way_out()
     assert len(told) == 2
     for rank, warning in enumerate(told):
         assert re.fullmatch(
-            rf"warning: meshes\[{rank}\]: a device of mesh m{rank} would hold [\d.]+ GB of its 1 GB, "
-            r"most of it optimizer \([\d.]+ GB\); use more meshes, a larger tp or sgd",
+            rf"warning: meshes\[{rank}\]: a device of mesh m{rank} needs [\d.]+ GB of memory but has 1 GB; "
+            r"the largest part is optimizer \([\d.]+ GB\); use more meshes, a larger tp or sgd",
             warning,
         )
 
@@ -193,7 +193,7 @@ def test_copies_that_cannot_share_a_microbatch_evenly_are_predicted_with_a_warni
     assert set(told) == {"unused_devices", "indivisible_micro_batch"}
     assert told["indivisible_micro_batch"].where == "meshes[1].axes.dp"
     assert told["indivisible_micro_batch"].message == (
-        "a microbatch has 3 sequences (micro_batch_size x dp of mesh m0), which the dp=2 copies of mesh m1 cannot share "
+        "a microbatch has 3 sequences (micro_batch_size x dp of mesh m0), which the dp=2 replicas of mesh m1 cannot share "
         "evenly; set training.micro_batch_size to a multiple of 2, or change dp"
     )
 
@@ -224,8 +224,8 @@ def test_the_way_out_of_too_many_activations_is_one_that_this_design_does_not_go
         str(each) for each in check_design(parse_design(laid_over(base, {**changes, "cluster": small, "model": long})))
     ]
 
-    assert "most of it activations" in told[0]
-    assert "would hold" in told[0] and "of its 1 MB" in told[0]
+    assert "the largest part is activations" in told[0]
+    assert "of memory but has 1 MB" in told[0]
     assert told[0].endswith(way_out)
 
 

@@ -248,5 +248,5 @@ def test_refuses_a_run_of_another_program() -> None:
         overlay(predicted, measured(predicted, digest="e"))
 
     assert str(refused.value) == (
-        "the run was of another program (e) than the open design (d); open the run's own design to compare them"
+        "the program of the run (e) differs from that of the open design (d); open the run's own design to compare them"
     )

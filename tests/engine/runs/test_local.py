@@ -409,7 +409,7 @@ def test_what_this_version_cannot_run_is_refused_at_its_place(launcher: LocalLau
 
     chimera = {"schedule": "chimera", "microbatches": 2}
     assert refused(meshes=cut, pipeline=chimera).startswith(
-        "meshes: chimera keeps copies of a stage on several meshes, which must have the same tp (tp=2 on A, tp=1 on B)"
+        "meshes: chimera places replicas of a stage on several meshes, which must have the same tp (tp=2 on A, tp=1 on B)"
     )
     assert refused(meshes=torn, training={"micro_batch_size": 1}).startswith(
         "meshes[1].axes.dp: a microbatch has 1 sequences"
@@ -494,7 +494,9 @@ def test_a_run_that_this_machine_cannot_hold_is_refused(
     monkeypatch.setattr("meshwave.engine.runs.launchers.local.has_gpu", lambda: False)
     monkeypatch.setattr("meshwave.engine.runs.launchers.local.memory_bytes", lambda: needed - 1)
 
-    with pytest.raises(DesignError, match="the 4 processes would hold .* together, and this machine has .* and no GPU"):
+    with pytest.raises(
+        DesignError, match="the 4 processes need .* of memory together, and this machine has .* and no GPU"
+    ):
         submit(launcher, design)
 
     assert launcher.record.entries() == []

@@ -64,7 +64,7 @@ def test_a_run_that_cannot_be_resumed_is_refused(
     told = capsys.readouterr().err
     assert "model.hidden: " in told
     assert "training.optimizer: " in told
-    assert f"run {first.id} has trained 4 steps already; set training.steps above 4" in told
+    assert f"run {first.id} has already trained 4 steps; set training.steps above 4" in told
 
 
 @pytest.mark.parametrize(

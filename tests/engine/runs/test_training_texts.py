@@ -55,7 +55,7 @@ def test_a_text_that_is_nowhere_is_a_problem_that_says_where_it_was_looked_for(h
     assert "--data FILE" in problem.message
     with pytest.raises(DesignError, match="does not exist"):
         training_text(draw(), home / "mine.txt")
-    with pytest.raises(DesignError, match="is not a file; training needs a text"):
+    with pytest.raises(DesignError, match="is not a file; give the path of a text file"):
         training_text(draw(), home)
 
 

@@ -16,9 +16,9 @@ from meshwave.engine.experts import (
     whole_experts_step,
 )
 from meshwave.engine.findings import Problem
-from meshwave.engine.messages import add
+from meshwave.engine.messages import add_messages
 
-add(
+add_messages(
     split_tokens_esp="split-tokens keeps each expert whole on one device; set esp to 1",
     split_tokens_mp="{tokens} tokens cannot be shared by {mp} devices; use a multiple of {mp}",
 )
