@@ -7,6 +7,7 @@ export { render as "lessons/board.js" } from "./lessons/board.js";
 export { render as "lessons/class_bar.js" } from "./lessons/class_bar.js";
 export { render as "lessons/lessons.js" } from "./lessons/lessons.js";
 export { render as "panels/breakdown.js" } from "./panels/breakdown.js";
+export { render as "panels/comments.js" } from "./panels/comments.js";
 export { render as "panels/comparison.js" } from "./panels/comparison.js";
 export { render as "panels/form.js" } from "./panels/form.js";
 export { render as "panels/gallery.js" } from "./panels/gallery.js";

@@ -23,6 +23,7 @@ from meshwave.designer.lessons import LessonPane
 from meshwave.designer.lessons.tutor import OpenLesson
 from meshwave.designer.pages.timeline_layers import pinned_prediction, run_layers, timeline_layers
 from meshwave.designer.pages.transfer_page import BoundaryTransfers
+from meshwave.designer.state.comments import Target
 from meshwave.designer.state.design_session import Session, progress_text
 from meshwave.designer.state.edit_log import EditLog
 from meshwave.designer.state.jobs import page_callback_scheduler
@@ -43,7 +44,7 @@ from meshwave.designer.views.profiles import Profiles
 from meshwave.designer.views.runs import REFRESH_INTERVAL_S, RunsPanel
 from meshwave.designer.views.tabs import TabbedPages
 from meshwave.designer.views.timeline import Layer, Pin, TimelineChart
-from meshwave.designer.views.together import SharedTab, Together
+from meshwave.designer.views.together import Together
 from meshwave.designer.views.topbar import TopBar
 from meshwave.engine.document import Design, load_design
 from meshwave.engine.errors import InputError, MeshwaveError
@@ -173,14 +174,15 @@ class Widgets:
         on_show_run: Callable[[str], Any] = lambda run: None,
         on_show_lesson: Callable[[OpenLesson | None], Any] = lambda lesson: None,
         edit_log: Callable[[], EditLog] | None = None,
-        tab: SharedTab | None = None,
+        tab: Draft | None = None,
     ) -> None:
-        self.session, self.studio = session, studio
+        self.session, self.studio, self.tab = session, studio, tab
         self.first_run, self.on_show_run = first_run, on_show_run
         self._views: dict[str, View] = {}
         # Watchers run in the order of registration, so an edit updates the timeline and the numbers first.
         self.timeline = TimelineChart(can_edit=True, on_open=self._open_block, on_pin=self._select_block, **FILL)
         self._block: Pin | None = None  # whose inside is shown
+        self._selected_block: Block | None = None
         self._run_timeline: RunTimeline | None = None  # shown instead of that of the open design
         self._layer_sources: tuple[Any, ...] = ()  # from which the current layers of the timeline were made
         self.order_editor = OrderEditor(session, self.timeline.send)
@@ -208,7 +210,7 @@ class Widgets:
         )
         session.param.watch(lambda *_: self._show_design(), ["design", "prediction", "problems"])
         self.cluster.param.watch(lambda *_: self._select_mesh(), ["selected", "meshes"])
-        session.param.watch(lambda *_: self._show_flags(), ["people", "design"])
+        session.param.watch(lambda *_: self._show_flags(), ["people", "design", "comments"])
         self.gallery = Gallery(session)
         self.comparison = Comparison(session)
         self.expert_schedules = ExpertSchedules(session)
@@ -244,6 +246,7 @@ class Widgets:
         self._show_progress()
         self._show_design()
         self._show_timeline()
+        self._show_flags()
 
     def end(self) -> None:
         """Stop everything that runs for a closed tab."""
@@ -301,14 +304,28 @@ class Widgets:
 
     def _select_block(self, pin: Pin | None) -> None:
         """Show the others which block is selected here."""
+        self._selected_block = Block(pin.rank, pin.action) if pin is not None else None
         if self.session.member is not None:
-            self.session.member.select_block(Block(pin.rank, pin.action) if pin is not None else None)
+            self.session.member.select_block(self._selected_block)
 
     def _show_flags(self) -> None:
-        """Mark the meshes and blocks that others have selected."""
+        """Mark the meshes and blocks that others have selected, and those with comments."""
         people = self.session.people
-        self.cluster.flags = mesh_flags(people, self.session.design)
-        self.timeline.flags = block_flags(people)
+        comments = self.tab.comments.read() if self.tab is not None else []
+        self.cluster.flags = mesh_flags(people, comments, self.session.design)
+        self.timeline.flags = block_flags(people, comments)
+
+    def comment_targets(self) -> list[Target]:
+        """Return what a comment can be about now: the design, the selected mesh and block, and the shown run."""
+        meshes, rank = self.session.design.meshes, self.cluster.selected
+        found = [Target()]
+        if 0 <= rank < len(meshes):
+            found.append(Target(kind="mesh", name=meshes[rank].name))
+        if self._selected_block is not None:
+            found.append(Target(kind="block", name=str(self._selected_block.action), rank=self._selected_block.rank))
+        if self.runs.followed.shown is not None:
+            found.append(Target(kind="run", name=self.runs.followed.shown.run.id))
+        return found
 
     def _show_opened(self) -> None:
         """Reset the state that belongs to the document that was open before."""

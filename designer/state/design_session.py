@@ -78,6 +78,7 @@ class Session(param.Parameterized):
         default=[], item_type=Person, doc="Everybody who has the design open together; empty for one alone."
     )
     replaced = param.List(default=[], item_type=Replaced, doc="Own values that others have changed.")
+    comments = param.Integer(default=0, doc="Changes with the comments on the design.")
     revision = param.Integer(default=0, doc="Revision of a design that is open together, which the page confirms.")
 
     def __init__(
@@ -242,6 +243,7 @@ class Session(param.Parameterized):
             notice=shared.notice,
             people=shared.people(member),
             replaced=member.replaced,
+            comments=shared.comments,
         )
         self.revision = shared.revision  # last, so that a page that confirms it has drawn the rest
 

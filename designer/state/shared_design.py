@@ -193,6 +193,8 @@ class SharedDesign:
         """
         self.library, self.name, self.revision, self.notice = library, name, 0, ""
         self.design = library.read(name)
+        self.comments = 0
+        """Number of changes of the comments, so that pages know when to read them."""
         self.members: dict[str, Member] = {}
         self._owners: dict[Path, Member] = {}  # who set a value last
         self._moved: dict[Member, int] = {}  # the revision in which a person last changed what positions mean

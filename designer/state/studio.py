@@ -11,6 +11,7 @@ from pathlib import Path
 from weakref import WeakSet
 
 from meshwave.designer.state.background_calibration import BackgroundCalibration
+from meshwave.designer.state.comments import Comments
 from meshwave.designer.state.design_card import design_card
 from meshwave.designer.state.design_session import LONGEST_HISTORY, Session, Step
 from meshwave.designer.state.edit_log import EditLog, LoggedStep
@@ -290,6 +291,33 @@ class Draft:
     def person(self) -> str:
         """Name of the user; empty if it is chosen on the page."""
         return self._studio.person
+
+    @property
+    def comments(self) -> Comments:
+        """The comments on the design."""
+        return Comments(self.library.path(self.name, "comments.json"))
+
+    @property
+    def author(self) -> str:
+        """Name of the user as the author of comments."""
+        member = self.session.member
+        return member.name if member is not None else self.person or "Owner"
+
+    def change_comments(self, change: Callable[[Comments], None]) -> None:
+        """Change the comments on the design, on the pages of all people.
+
+        Raises:
+            Refusal: the page is read-only, or ``change`` is refused.
+        """
+        self.session.check_editable()
+        self.edit_log()  # saves the design
+        change(self.comments)
+        member = self.session.member
+        if member is None:
+            self.session.comments += 1
+        else:
+            member.shared.comments += 1
+            member.shared.notify_all()
 
     @property
     def is_own(self) -> bool:

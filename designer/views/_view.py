@@ -8,8 +8,9 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from panel.viewable import Viewable
 
+from meshwave.designer.state.comments import Target
 from meshwave.designer.state.design_session import Session
-from meshwave.designer.state.studio import Studio
+from meshwave.designer.state.studio import Draft, Studio
 from meshwave.engine.registry import Registry
 
 Place = Literal["side", "bottom"]
@@ -22,6 +23,11 @@ class Page(Protocol):
     studio: Studio
     first_run: str
     on_show_run: Callable[[str], Any]
+    tab: Draft | None
+    """The design in the library; None if it is in none."""
+
+    def comment_targets(self) -> list[Target]:
+        """Return what a comment can be about now."""
 
     def view(self, name: str) -> View:
         """Return another view of the page."""

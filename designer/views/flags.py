@@ -1,30 +1,54 @@
-"""Marks on the canvases: what the others have selected, in their colours."""
+"""Marks on the canvases: what the others have selected, in their colours, and what has comments."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from meshwave.designer.state.shared_design import Person
+from meshwave.designer.state.comments import Comment, Target
+from meshwave.designer.state.shared_design import Block, Person
 from meshwave.engine.document import Design
+from meshwave.engine.errors import InputError
+from meshwave.engine.program.action import parse_action
+from meshwave.engine.units import format_count
+
+COMMENT_COLOUR = "#f0e442"
+"""Yellow of Okabe and Ito's set, which no person has."""
 
 
-def mesh_flags(people: Sequence[Person], design: Design) -> list[dict[str, Any]]:
+def mesh_flags(people: Sequence[Person], comments: Iterable[Comment], design: Design) -> list[dict[str, Any]]:
     """Return the marks of meshes: rank, colour, text, and whether somebody has selected the mesh."""
     ranks = {mesh.name: rank for rank, mesh in enumerate(design.meshes)}
-    return [
+    selected = [
         {"rank": ranks[each.mesh], "colour": each.colour, "text": each.name, "selects": True}
         for each in people
         if not each.is_self and each.mesh in ranks
     ]
+    return selected + [
+        {"rank": ranks[target.name], "colour": COMMENT_COLOUR, "text": text, "selects": False}
+        for target, text in _open_comments(comments, "mesh")
+        if target.name in ranks
+    ]
 
 
-def block_flags(people: Sequence[Person]) -> list[dict[str, Any]]:
+def block_flags(people: Sequence[Person], comments: Iterable[Comment]) -> list[dict[str, Any]]:
     """Return the marks of blocks: rank, op, stage, microbatch, colour and text."""
-    found = []
-    for each in people:
-        if not each.is_self and each.block is not None:
-            rank, action = each.block
-            place = {"rank": rank, "op": int(action.op), "stage": action.stage, "mb": action.microbatch}
-            found.append({**place, "colour": each.colour, "text": each.name})
-    return found
+    blocks = []
+    for target, text in _open_comments(comments, "block"):
+        try:
+            blocks.append((Block(target.rank, parse_action(target.name)), COMMENT_COLOUR, text))
+        except InputError:  # a file that was changed by hand
+            continue
+    blocks += [(each.block, each.colour, each.name) for each in people if not each.is_self and each.block is not None]
+    return [
+        {"rank": rank, "op": int(op), "stage": stage, "mb": microbatch, "colour": colour, "text": text}
+        for (rank, (op, stage, microbatch, *_)), colour, text in blocks
+    ]
+
+
+def _open_comments(comments: Iterable[Comment], kind: str) -> Iterator[tuple[Target, str]]:
+    """Yield what has comments that are not resolved, and their number as text."""
+    counts = Counter(each.target for each in comments if each.target.kind == kind and not each.is_resolved)
+    for target, number in counts.items():
+        yield target, format_count(number, "comment")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -26,7 +27,7 @@ from meshwave.engine.runs.archives import SUFFIX, delete_run, export_run
 from meshwave.engine.runs.checkpoints import complete_checkpoints
 from meshwave.engine.runs.recording import read_recording
 from meshwave.engine.runs.run_comparison import Outcome, read_outcome, short_error
-from meshwave.engine.units import duration, format_time, quantity
+from meshwave.engine.units import duration, format_count, format_time, quantity
 
 LISTED_RUNS = 500
 LARGEST_DOWNLOAD_BYTES = 200_000_000
@@ -65,24 +66,41 @@ class RunTable(Canvas):
         launches: Launches,
         resume: Callable[[str], None],
         show_timeline: Callable[[], None] = lambda: None,
+        count_comments: Callable[[], Mapping[str, int]] = dict,
         **params: Any,
     ) -> None:
-        """Create the table; ``resume`` launches a run again, from its newest checkpoint."""
+        """Create the table.
+
+        Args:
+            followed: the runs.
+            launches: the launchers, which know the names of people.
+            resume: launches a run again, from its newest checkpoint.
+            show_timeline: shows the timeline.
+            count_comments: returns the numbers of comments on runs, by the ID of the run.
+            **params: parameters of the widget.
+        """
         super().__init__(**params)
-        self._show_timeline = show_timeline
+        self._show_timeline, self._count_comments = show_timeline, count_comments
         self._launches = launches
         self._followed, self._record, self._resume = followed, followed.record, resume
         self._read: dict[str, tuple[int, ReadRun]] = {}  # runs that are over, with the time of their folder
         mirror(followed, self, "compared")
         followed.param.watch(lambda *_: self._draw(), ["entries", "run", "comparison", "outcomes"])
+        followed.session.param.watch(lambda *_: self._draw(), "comments")
         self._draw()
 
     def _draw(self) -> None:
         shown, names = self._followed.shown, self._launches.names()
-        rows = PlainData([self._row(entry, names.get(entry.person)) for entry in self._record.entries(LISTED_RUNS)])
+        comments = self._count_comments()
+        rows = PlainData(
+            [
+                self._row(entry, names.get(entry.person), comments.get(entry.id, 0))
+                for entry in self._record.entries(LISTED_RUNS)
+            ]
+        )
         self.param.update(rows=rows, shown=shown.run.id if shown else "")
 
-    def _row(self, entry: Entry, person: str | None) -> dict[str, Any]:
+    def _row(self, entry: Entry, person: str | None, comments: int) -> dict[str, Any]:
         """Return the cells of a run by column, and what the page can do with it; ``person`` of a workshop launched it."""
         read = self._files(entry)
         last, outcome, known = read.last, read.outcome, read.annotations
@@ -92,6 +110,8 @@ class RunTable(Canvas):
         unit = outcome.unit if outcome else last.get("unit", "s") if last else "s"
         error = outcome.error if outcome else None
         name = f"{person}: {entry.name}" if person else entry.name
+        if comments:
+            name = f"{name} ({format_count(comments, 'comment')})"
         cells = {
             "name": Cell(name, name.casefold()),
             "state": Cell(entry.state, entry.state),
@@ -193,4 +213,9 @@ class RunsView(View):
         """Build the table."""
         panel: RunsPanel = runs_panel(self.page)
         timeline = partial(self.page.show_view, "timeline")
-        return RunTable(panel.followed, panel.launches, panel.resume, timeline, **FILL)
+        return RunTable(panel.followed, panel.launches, panel.resume, timeline, self._count_comments, **FILL)
+
+    def _count_comments(self) -> Mapping[str, int]:
+        """Return the numbers of comments on runs that are not resolved."""
+        comments = self.page.tab.comments.read() if self.page.tab is not None else []
+        return Counter(each.target.name for each in comments if each.target.kind == "run" and not each.is_resolved)

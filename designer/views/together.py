@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import param
 
@@ -12,36 +12,11 @@ from meshwave.designer.kit.canvas import Canvas, plain_text, read_value
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.library import is_id
 from meshwave.designer.state.shared_design import LONGEST_NAME, Replaced
-from meshwave.designer.state.sharing import Link
+from meshwave.designer.state.studio import Draft
 from meshwave.engine.document.differences import value_text
 from meshwave.engine.findings import REMOVED, Refusal
 
 LONGEST_VALUE = 80
-
-
-class SharedTab(Protocol):
-    """The tab of a design that can be shared."""
-
-    @property
-    def link(self) -> Link | None:
-        """The link that opens the design together; None if it is not shared."""
-
-    @property
-    def is_own(self) -> bool:
-        """True if the design is in the user's own library."""
-
-    @property
-    def person(self) -> str:
-        """Name of the user; empty if it is chosen on the page."""
-
-    def share(self) -> None:
-        """Let others open the design together."""
-
-    def end_sharing(self) -> None:
-        """Make the links of the design lead to nothing."""
-
-    def join(self, id: str, name: str) -> None:
-        """Take the place of the person of this ID among those who are there."""
 
 
 class Together(Canvas):
@@ -61,7 +36,7 @@ class Together(Canvas):
     _stylesheets: ClassVar = style_sheets("kit/shell.css", "panels/topbar.css", "panels/together.css")
     _gestures = ("enter", "drawn", "share", "end_sharing", "rename", "restore", "dismiss")
 
-    def __init__(self, session: Session, tab: SharedTab | None = None, **params: Any) -> None:
+    def __init__(self, session: Session, tab: Draft | None = None, **params: Any) -> None:
         """Create the widget; without a ``tab`` the design cannot be shared."""
         super().__init__(**params)
         self._session, self._tab = session, tab
@@ -109,7 +84,7 @@ class Together(Canvas):
         self._own_tab().end_sharing()
         self.refresh()
 
-    def _own_tab(self) -> SharedTab:
+    def _own_tab(self) -> Draft:
         self._session.check_editable()
         if self._tab is None or not self._tab.is_own:
             raise Refusal("design_of_somebody_else")

@@ -16,6 +16,24 @@ export interface Change {
   spoken: string;
 }
 
+// ── comments ──
+
+export interface CommentEntry {
+  id: string;
+  about: string;
+  text: string;
+  author: string;
+  when: string;
+  resolved: boolean;
+  can_delete: boolean;
+}
+
+export interface CommentsModel extends Model {
+  targets: { kind: string; name: string; rank: number; title: string }[];
+  can_write: boolean;
+  longest: number;
+}
+
 // ── comparison ──
 
 export interface Cell {

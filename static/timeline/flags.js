@@ -14,12 +14,15 @@ export class Flags {
   /** @param {Chart} chart */
   constructor(chart) {
     this.chart = chart;
+    /** Right end of the last text above a span. @type {Map<number, number>} */
+    this.ends = new Map();
   }
 
   /** @param {CanvasRenderingContext2D} context */
   paint(context) {
     const { openLayer: layer, model } = this.chart;
     if (!layer) return;
+    this.ends.clear();
     for (const flag of model.flags) {
       const span = flag.rank < layer.ranks ? layer.find(flag.op, flag.stage, flag.mb, flag.rank) : -1;
       if (span >= 0 && !layer.isTransfer(span)) this.paintFlag(context, layer, span, flag);
@@ -36,7 +39,8 @@ export class Flags {
     const font = `600 11px ${colours.font}`;
     context.font = font;
     const width = context.measureText(text).width + 8;
-    const left = Math.max(frame.left, Math.min(box.x, frame.right - width));
+    const left = Math.max(frame.left, Math.min(this.ends.get(span) ?? box.x, frame.right - width));
+    this.ends.set(span, left + width + 1);
     const top = Math.max(frame.top, box.y - HEIGHT + 2);
     const fill = rgb(colour);
     context.fillStyle = css(fill);

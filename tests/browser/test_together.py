@@ -84,6 +84,20 @@ def test_two_people_edit_one_design_and_a_third_one_follows(link: str, visit: Ca
     rename(ben, "by Ben")
     expect(ada.get_by_label("Design name")).to_have_value("by Ben")
 
+    # A comment is text, and is marked on its mesh.
+    text = "<img src=x onerror=document.title='hacked'>"
+    ben.get_by_role("tab", name="Comments").click()
+    ben.get_by_label("Comment on", exact=True).select_option("Mesh B")
+    ben.get_by_label("Comment", exact=True).fill(text)
+    ben.get_by_role("button", name="Add comment").click()
+    expect(ada.locator(".mw-flag").filter(has_text="1 comment")).to_be_visible()
+    ada.get_by_role("tab", name="Comments").click()
+    expect(ada.get_by_text(text)).to_be_visible()
+    ada.get_by_role("button", name="Resolve the comment of <b>Ben</b> on Mesh B").click()
+    expect(ada.locator(".mw-flag").filter(has_text="1 comment")).to_be_hidden()
+    ben.get_by_role("button", name="Delete the comment of <b>Ben</b> on Mesh B").click()
+    expect(ada.get_by_text("No comments yet.")).to_be_visible()
+
     # A value that somebody else changes is offered back.
     rename(ada, "by Ada")
     expect(ben.get_by_text("Ada changed name from by Ben to by Ada")).to_be_visible()

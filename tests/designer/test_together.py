@@ -203,8 +203,8 @@ def test_selections_of_others_are_marked(ada: Tab, ben: Tab) -> None:
     action = Action(Op.F, 1, 0)
     ben.session.member.select_block(Block(1, action))
     colour = ben.widget.people[1]["colour"]
-    assert mesh_flags(ada.session.people, FIRST) == [{"rank": 1, "colour": colour, "text": "Ben", "selects": True}]
-    assert block_flags(ada.session.people) == [
+    assert mesh_flags(ada.session.people, [], FIRST) == [{"rank": 1, "colour": colour, "text": "Ben", "selects": True}]
+    assert block_flags(ada.session.people, []) == [
         {"rank": 1, "op": int(Op.F), "stage": 1, "mb": 0, "colour": colour, "text": "Ben"}
     ]
-    assert mesh_flags(ben.session.people, FIRST) == []
+    assert mesh_flags(ben.session.people, [], FIRST) == []

@@ -1,0 +1,118 @@
+"""Comments on a design, its meshes, blocks and runs, kept beside the document in the library."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from meshwave.designer.state.library import new_id
+from meshwave.engine.errors import escape_unprintable
+from meshwave.engine.files import read_whole, write_private
+from meshwave.engine.findings import Refusal
+from meshwave.engine.frozen import Part
+
+LONGEST_COMMENT = 2000
+"""Characters of a comment."""
+MOST_COMMENTS = 200
+"""Comments on a design."""
+LARGEST_FILE_BYTES = 8_000_000
+
+
+class Target(Part):
+    """What a comment is about; the design as a whole by default."""
+
+    kind: Literal["design", "mesh", "block", "run"] = "design"
+    name: Annotated[str, Field(max_length=100)] = ""
+    """Name of the mesh, action of the block, or ID of the run."""
+    rank: int = -1
+    """Rank of the block."""
+
+
+class Comment(Part):
+    """A comment of a person."""
+
+    id: str
+    target: Target
+    text: Annotated[str, Field(max_length=10 * LONGEST_COMMENT)]
+    author: Annotated[str, Field(max_length=400)]
+    written_s: float
+    is_resolved: bool = False
+
+
+_COMMENTS = TypeAdapter(list[Comment])
+
+
+class Comments:
+    """The comments on one design, in a file of its folder in the library."""
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
+        self._path, self._clock = path, clock
+
+    def read(self) -> list[Comment]:
+        """Return the comments, the oldest first; none if the file is damaged."""
+        if not self._path.exists():
+            return []
+        try:
+            return _COMMENTS.validate_json(read_whole(self._path, "comments", LARGEST_FILE_BYTES))
+        except (Refusal, ValidationError):
+            return []
+
+    def add(self, target: Target, text: str, author: str) -> None:
+        """Add a comment.
+
+        Raises:
+            Refusal: it is empty or too long, there are too many, or the file cannot be written.
+        """
+        lines = [escape_unprintable(line.expandtabs(4)) for line in text.strip().splitlines()]
+        known = self.read()
+        if not lines:
+            raise Refusal("empty_comment")
+        if len(text) > LONGEST_COMMENT:
+            raise Refusal("long_comment", {"length": len(text), "limit": LONGEST_COMMENT})
+        if len(known) >= MOST_COMMENTS:
+            raise Refusal("too_many_comments", {"limit": MOST_COMMENTS})
+        made = Comment(id=new_id(), target=target, text="\n".join(lines), author=author, written_s=self._clock())
+        self._write([*known, made])
+
+    def resolve(self, id: str, is_resolved: bool) -> None:
+        """Mark a comment as resolved, or as open again.
+
+        Raises:
+            Refusal: there is no such comment, or the file cannot be written.
+        """
+        self.find(id)
+        changed = [
+            each.model_copy(update={"is_resolved": is_resolved}) if each.id == id else each for each in self.read()
+        ]
+        self._write(changed)
+
+    def delete(self, id: str) -> None:
+        """Delete a comment.
+
+        Raises:
+            Refusal: there is no such comment, or the file cannot be written.
+        """
+        self.find(id)
+        self._write([each for each in self.read() if each.id != id])
+
+    def find(self, id: str) -> Comment:
+        """Return a comment.
+
+        Raises:
+            Refusal: there is none, because somebody has deleted it.
+        """
+        found = next((each for each in self.read() if each.id == id), None)
+        if found is None:
+            raise Refusal("unknown_comment")
+        return found
+
+    def _write(self, comments: list[Comment]) -> None:
+        try:
+            write_private(self._path, json.dumps([each.model_dump(mode="json") for each in comments]))
+        except OSError as error:
+            raise Refusal("unwritable_comments", {"reason": error.strerror}) from None

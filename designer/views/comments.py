@@ -1,0 +1,129 @@
+"""The Comments tab: what people say about the design, its meshes, blocks and runs; see ``static/panels/comments.js``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import param
+from pydantic import ValidationError
+
+from meshwave.designer.kit.assets import module, style_sheets
+from meshwave.designer.kit.canvas import Canvas, PlainData, plain_text, read_value
+from meshwave.designer.state.comments import LONGEST_COMMENT, Comment, Target
+from meshwave.designer.state.design_session import Session
+from meshwave.designer.state.studio import Draft
+from meshwave.designer.views._view import FILL, View, views
+from meshwave.engine.document import Design
+from meshwave.engine.findings import Refusal
+from meshwave.engine.units import format_time
+
+
+class CommentList(Canvas):
+    """The comments on the open design, and a form for a new one."""
+
+    comments = param.String(default=PlainData([]), doc="See comment_entry(), those that are not resolved first.")
+    targets = param.List(default=[], doc="What a new comment can be about: its data and its title.")
+    can_write = param.Boolean(default=False, doc="True if comments can be added and changed here.")
+    longest = param.Integer(default=LONGEST_COMMENT, constant=True, doc="Largest number of characters of a comment.")
+
+    _esm = module("panels/comments.js")
+    _stylesheets: ClassVar = style_sheets("kit/shell.css", "panels/comments.css")
+    _gestures = ("add", "resolve", "delete", "refresh")
+
+    def __init__(
+        self,
+        session: Session,
+        tab: Draft | None,
+        list_targets: Callable[[], list[Target]],
+        **params: Any,
+    ) -> None:
+        """Create the list; ``list_targets`` returns what a comment can be about now."""
+        super().__init__(**params)
+        self._session, self._tab, self._list_targets = session, tab, list_targets
+        session.param.watch(lambda *_: self.refresh(), ["comments", "design", "document", "read_only", "people"])
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Show the comments, and what can be commented on."""
+        design, tab = self._session.design, self._tab
+        found = tab.comments.read() if tab is not None else []
+        found.sort(key=lambda comment: comment.is_resolved)
+        self.param.update(
+            comments=PlainData([comment_entry(each, design, can_delete=self._may_delete(each)) for each in found]),
+            targets=[{**each.model_dump(), "title": target_title(each, design)} for each in self._list_targets()],
+            can_write=tab is not None and not self._session.read_only,
+        )
+
+    def _may_delete(self, comment: Comment) -> bool:
+        return self._tab is not None and (self._tab.is_own or comment.author == self._tab.author)
+
+    # ---- gestures ----
+
+    def _on_refresh(self, gesture: Mapping[str, Any]) -> None:
+        """Show what is selected now, since somebody is about to write."""
+        self.refresh()
+
+    def _on_add(self, gesture: Mapping[str, Any]) -> None:
+        tab, text = self._writable_tab(), read_value(gesture, "text", plain_text)
+        target = read_value(gesture, "target", _read_target)
+        tab.change_comments(lambda comments: comments.add(target, text, tab.author))
+
+    def _on_resolve(self, gesture: Mapping[str, Any]) -> None:
+        id, is_resolved = read_value(gesture, "comment", plain_text), bool(gesture.get("on"))
+        self._writable_tab().change_comments(lambda comments: comments.resolve(id, is_resolved))
+
+    def _on_delete(self, gesture: Mapping[str, Any]) -> None:
+        tab = self._writable_tab()
+        comment = tab.comments.find(read_value(gesture, "comment", plain_text))
+        if not self._may_delete(comment):
+            raise Refusal("foreign_comment", {"author": comment.author})
+        tab.change_comments(lambda comments: comments.delete(comment.id))
+
+    def _writable_tab(self) -> Draft:
+        self._session.check_editable()
+        if self._tab is None:
+            raise Refusal("no_versions_on_page")
+        return self._tab
+
+
+def comment_entry(comment: Comment, design: Design, *, can_delete: bool) -> dict[str, Any]:
+    """Return a comment as plain data."""
+    return {
+        "id": comment.id,
+        "about": target_title(comment.target, design),
+        "text": comment.text,
+        "author": comment.author,
+        "when": format_time(comment.written_s),
+        "resolved": comment.is_resolved,
+        "can_delete": can_delete,
+    }
+
+
+def target_title(target: Target, design: Design) -> str:
+    """Return a title such as ``Block 2F0 on mesh B``; a mesh that the design no longer has is named as such."""
+    names = [mesh.name for mesh in design.meshes]
+    if target.kind == "mesh":
+        return f"Mesh {target.name}" + ("" if target.name in names else " (removed)")
+    if target.kind == "block":
+        return f"Block {target.name}" + (f" on mesh {names[target.rank]}" if 0 <= target.rank < len(names) else "")
+    return f"Run {target.name}" if target.kind == "run" else "Design"
+
+
+def _read_target(value: Any) -> Target:
+    try:
+        return Target.model_validate({key: value[key] for key in ("kind", "name", "rank")})
+    except ValidationError:
+        raise ValueError from None
+
+
+@views.register("comments")
+class CommentsView(View):
+    """Comments on the design, its meshes, blocks and runs."""
+
+    title: ClassVar = "Comments"
+    order: ClassVar = 4
+
+    def make_pane(self) -> CommentList:
+        """Build the list of comments."""
+        return CommentList(self.page.session, self.page.tab, self.page.comment_targets, **FILL)

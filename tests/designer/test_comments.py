@@ -1,0 +1,149 @@
+"""Comments: what is kept, who may change them, and where they are marked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshwave.designer.state.comments import LONGEST_COMMENT, MOST_COMMENTS, Comments, Target
+from meshwave.designer.state.studio import Draft, Studio
+from meshwave.designer.views.comments import CommentList, target_title
+from meshwave.designer.views.flags import COMMENT_COLOUR, block_flags, mesh_flags
+from meshwave.engine.document import load_design
+from meshwave.engine.files import example
+from meshwave.engine.findings import Refusal
+from meshwave.engine.runs.launchers import launchers
+
+FIRST = load_design(example("02-two-waves"))
+MESH = Target(kind="mesh", name="B")
+BLOCK = Target(kind="block", name="5F0", rank=2)
+
+
+@pytest.fixture
+def comments(tmp_path: Path) -> Comments:
+    return Comments(tmp_path / "comments.json", clock=lambda: 1e9)
+
+
+@pytest.fixture
+def studio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Studio]:
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
+    monkeypatch.setattr(launchers["local"], "warm", lambda launcher: None)  # nothing is launched here
+    studio = Studio(FIRST)
+    yield studio
+    studio.close()
+
+
+class Panel:
+    """A tab with its list of comments."""
+
+    def __init__(self, studio: Studio, key: str = "") -> None:
+        self.draft = Draft(studio, "", lambda: True, key=key)
+        self.draft.claim()
+        self.list = CommentList(self.draft.session, self.draft, lambda: [Target(), MESH])
+        self.refused: str | None = None
+        self.list._send_msg = self._hear  # type: ignore[method-assign]
+
+    def _hear(self, message: dict[str, Any]) -> None:
+        self.refused = message["refused"]
+
+    def send(self, kind: str, **gesture: Any) -> None:
+        self.list._handle_msg({"type": kind, **gesture})
+
+    def write(self, text: str, target: Target = MESH) -> None:
+        self.send("add", text=text, target=target.model_dump())
+
+    @property
+    def shown(self) -> list[dict[str, Any]]:
+        shown: list[dict[str, Any]] = self.list.comments.data
+        return shown
+
+
+def test_a_comment_is_kept_resolved_and_deleted(comments: Comments) -> None:
+    comments.add(MESH, " too small\nfor this \x1b ", "Ada")
+    comments.add(Target(), "fine", "Ben")
+    first, second = comments.read()
+    assert (first.text, first.author, first.target, first.written_s) == (
+        "too small\nfor this \\u001b",
+        "Ada",
+        MESH,
+        1e9,
+    )
+    comments.resolve(first.id, True)
+    assert [each.is_resolved for each in comments.read()] == [True, False]
+    comments.delete(second.id)
+    assert [each.id for each in comments.read()] == [first.id]
+    with pytest.raises(Refusal, match="somebody has deleted this comment"):
+        comments.resolve(second.id, True)
+
+
+def test_comments_have_limits(comments: Comments, tmp_path: Path) -> None:
+    for text, reason in (("  ", "type a comment"), ("x" * (LONGEST_COMMENT + 1), "the limit is 2,000")):
+        with pytest.raises(Refusal, match=reason):
+            comments.add(MESH, text, "Ada")
+    for _ in range(MOST_COMMENTS):
+        comments.add(MESH, "x", "Ada")
+    with pytest.raises(Refusal, match="at most 200 comments"):
+        comments.add(MESH, "x", "Ada")
+    (tmp_path / "comments.json").write_text("[{")
+    assert comments.read() == []
+
+
+def test_comments_are_beside_the_document_and_appear_on_all_pages(studio: Studio) -> None:
+    ada = Panel(studio)
+    ada.write("too small")
+    assert [(each["about"], each["text"], each["author"]) for each in ada.shown] == [("Mesh B", "too small", "Owner")]
+    assert ada.draft.session.history == ("", "")
+    assert studio.library.read(ada.draft.name) == FIRST
+    ada.draft.share()
+    link = ada.draft.link
+    assert link is not None
+    ben = Panel(studio, link.edit_key)
+    assert ben.shown[0]["text"] == "too small"
+    assert not ben.shown[0]["can_delete"]
+    ben.write("<b>why?</b>", BLOCK)
+    assert [each["about"] for each in ada.shown] == ["Mesh B", "Block 5F0 on mesh C"]
+    ben.send("delete", comment=ada.shown[0]["id"])
+    assert ben.refused == "Owner wrote this comment; only Owner and the owner of the design delete it"
+    ben.send("resolve", comment=ada.shown[0]["id"], on=True)
+    assert [each["resolved"] for each in ada.shown] == [False, True]
+    ada.send("delete", comment=ada.shown[0]["id"])
+    assert [each["text"] for each in ben.shown] == ["too small"]
+
+
+def test_a_read_only_page_shows_comments_and_adds_none(studio: Studio) -> None:
+    ada = Panel(studio)
+    ada.write("too small")
+    ada.draft.share()
+    link = ada.draft.link
+    assert link is not None
+    viewer = Panel(studio, link.view_key)
+    assert (len(viewer.shown), viewer.list.can_write) == (1, False)
+    for kind, gesture in (("add", {"text": "x", "target": MESH.model_dump()}), ("delete", {"comment": "x"})):
+        viewer.send(kind, **gesture)
+        assert str(viewer.refused).startswith("this page is read-only")
+    assert len(ada.shown) == 1
+
+
+@pytest.mark.parametrize("target", [None, "mesh", {}, {"kind": "file", "name": "/etc/passwd", "rank": 0}])
+def test_a_damaged_target_is_refused(studio: Studio, target: object) -> None:
+    panel = Panel(studio)
+    panel.send("add", text="x", target=target)
+    assert str(panel.refused).startswith("the page sent an invalid value of 'target'")
+
+
+def test_open_comments_are_marked_where_they_belong(comments: Comments) -> None:
+    for target in (MESH, MESH, BLOCK, Target(kind="mesh", name="gone"), Target(kind="block", name="damaged", rank=0)):
+        comments.add(target, "x", "Ada")
+    found = comments.read()
+    (mesh,) = mesh_flags([], found, FIRST)
+    assert (mesh["rank"], mesh["text"], mesh["colour"]) == (1, "2 comments", COMMENT_COLOUR)
+    (block,) = block_flags([], found)
+    assert (block["rank"], block["stage"], block["mb"], block["text"]) == (2, 5, 0, "1 comment")
+    for each in found:
+        comments.resolve(each.id, True)
+    assert mesh_flags([], comments.read(), FIRST) == block_flags([], comments.read()) == []
+    assert target_title(Target(kind="mesh", name="gone"), FIRST) == "Mesh gone (removed)"
+    assert target_title(Target(kind="run", name="r1"), FIRST) == "Run r1"
