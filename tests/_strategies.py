@@ -252,6 +252,8 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
             st.fixed_dictionaries({}, optional={"ffn": st.none() | st.integers(1, 999), "moe": st.none() | experts})
         ),
     }
+    columns = st.lists(positive.map(lambda cost: min(cost, 1e9)), min_size=stages, max_size=stages)
+    costs = st.none() | st.fixed_dictionaries({"forward": columns, "input": columns, "weight": columns})
     moe: Any = model.get("moe")
     layered = {}
     if moe and any(axis.get("tp") == 2 for axis in axes):  # groups of experts take its devices whole
@@ -280,7 +282,7 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
                     "name": st.text(written, max_size=40),
                     "training": training,
                     "transfer": transfer,
-                    "cost": unit_cost | roofline,
+                    "cost": st.builds(lambda cost, given: {**cost, "stage_costs": given}, unit_cost | roofline, costs),
                 },
             )
         ),

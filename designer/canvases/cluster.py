@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -24,7 +25,8 @@ class ClusterCanvas(Canvas):
 
     nodes = param.Integer(default=1, bounds=(1, None))
     devices_per_node = param.Integer(default=1, bounds=(1, None))
-    meshes = param.List(default=[], doc="Name, devices, dp, tp and possible axes of each mesh, in pipeline order.")
+    meshes = param.List(default=[], doc="Name, devices, axes and possible axes of each mesh, in pipeline order.")
+    places = param.List(default=[], doc="DevicePlace of each device of the mesh whose groups are shown.")
     links = param.Dict(default={}, doc="Labels of the links: intra and inter.")
     limits = param.Dict(
         default={"nodes": NODES, "devices_per_node": DEVICES_PER_NODE, "name": NAME_LENGTH},
@@ -36,7 +38,7 @@ class ClusterCanvas(Canvas):
     _esm = module("cluster/cluster.js")
     _stylesheets: ClassVar = style_sheets("cluster/cluster.css")
     _gestures = (
-        "draw", "move", "resize", "delete", "rename", "axes", "reorder",
+        "draw", "move", "resize", "delete", "rename", "axes", "preview_axes", "devices", "reorder",
         "tile", "try_tile", "nodes", "devices_per_node", "pane",
     )  # fmt: skip
 
@@ -48,6 +50,7 @@ class ClusterCanvas(Canvas):
         self._on_pane_chosen = on_pane
         self._cluster: Mapping[str, Any] = {"nodes": 1, "devices_per_node": 1}
         self._meshes: mesh_edits.Meshes = ()
+        self.param.watch(lambda _: self._show_places(), "selected")
 
     def show(self, document: Mapping[str, Any]) -> None:  # type: ignore[override]  # Panel's own serves a page
         """Draw the cluster and the meshes of a document (a Design dumped as JSON)."""
@@ -60,6 +63,12 @@ class ClusterCanvas(Canvas):
             links=link_labels(self._cluster),
             selected=min(self.selected, len(self._meshes) - 1),
         )
+        self._show_places()
+
+    def _show_places(self) -> None:
+        """Show the places of the devices of the selected mesh."""
+        is_mesh = 0 <= self.selected < len(self._meshes)
+        self.places = mesh_edits.device_places(self._meshes, self.selected) if is_mesh else []
 
     # ---- gestures ----
 
@@ -97,9 +106,24 @@ class ClusterCanvas(Canvas):
         self._edit_meshes(meshes, f"rename mesh {self._meshes[rank]['name']} to {meshes[rank]['name']}")
 
     def _on_axes(self, gesture: Mapping[str, Any]) -> None:
-        rank, dp, tp = (read_value(gesture, key, int) for key in ("mesh", "dp", "tp"))
-        meshes = mesh_edits.set_axes(self._meshes, rank, dp, tp)
-        self._edit_meshes(meshes, f"mesh {meshes[rank]['name']}: dp {dp} x tp {tp}")
+        rank, axes = read_value(gesture, "mesh", int), read_value(gesture, "axes", _read_axes)
+        meshes = mesh_edits.set_axes(self._meshes, rank, axes)
+        words = " x ".join(f"{axis} {size}" for axis, size in axes.items())
+        self._edit_meshes(meshes, f"mesh {meshes[rank]['name']}: {words}")
+
+    def _on_preview_axes(self, gesture: Mapping[str, Any]) -> None:
+        """Show the places that the devices of a mesh would have; without axes, those of the selected mesh again."""
+        rank, axes = read_value(gesture, "mesh", int), read_value(gesture, "axes", _read_axes)
+        if axes:
+            self.places = mesh_edits.device_places(self._meshes, rank, axes)
+        else:
+            self._show_places()
+
+    def _on_devices(self, gesture: Mapping[str, Any]) -> None:
+        rank, text = read_value(gesture, "mesh", int), read_value(gesture, "text", plain_text)
+        devices = read_value({"text": re.split(r"[\s,;]+", text.strip())}, "text", whole_numbers)
+        meshes = mesh_edits.move_mesh(self._meshes, self._cluster, rank, devices)
+        self._edit_meshes(meshes, f"order of the devices of mesh {meshes[rank]['name']}")
 
     def _on_reorder(self, gesture: Mapping[str, Any]) -> None:
         mesh, rank = read_value(gesture, "mesh", int), read_value(gesture, "rank", int)
@@ -159,9 +183,18 @@ def format_rate(bandwidth: float) -> str:
 
 
 def _mesh_data(mesh: Mapping[str, Any]) -> dict[str, Any]:
-    devices = list(mesh["devices"])
-    axes = {axis: mesh["axes"].get(axis, 1) for axis in ("dp", "tp")}
-    return {"name": mesh["name"], "devices": devices, **axes, "ways": mesh_edits.axis_factors(len(devices))}
+    axes, choices = mesh_edits.full_axes(mesh["axes"]), mesh_edits.axes_choices(mesh)
+    return {
+        "name": mesh["name"],
+        "devices": list(mesh["devices"]),
+        "axes": [*axes.items()],
+        "choices": [[*each.items()] for each in choices],
+    }
+
+
+def _read_axes(pairs: Any) -> dict[str, int]:
+    """Convert pairs of axis and size, outermost first, for :func:`read_value`."""
+    return {str(axis): int(size) for axis, size in pairs}
 
 
 def _to_documents(meshes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

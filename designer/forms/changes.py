@@ -70,6 +70,8 @@ def _describe_value(field: Field, value: Any) -> str:
         return "on" if value else "off"
     if value is None:
         return "auto"
+    if field["kind"] == "costs":
+        return f"of {len(value['forward'])} stages"
     text = describe_quantity(value, field["unit"]) or input_text(field["kind"], value).replace("\n", " / ")
     return text if len(text) <= 24 else f"{text[:23]}…"
 
@@ -114,10 +116,12 @@ def _schedule(design: Design, path: str, value: Any, label: str) -> Edit:
 
 
 def _cost_kind(design: Design, path: str, value: Any, label: str) -> Edit:
-    """Change the cost model; keys that both models have keep their values."""
+    """Change the cost model; keys that both models have keep their values, but for costs in another unit."""
     node = schema.design_schema()["properties"]["cost"]
     known = schema.chosen_member(node, {"kind": value})["properties"]
     kept = {key: each for key, each in design.cost.model_dump(mode="json").items() if key in known}
+    if cost_models[value].unit != design.cost.unit:
+        kept["stage_costs"] = None
     first = cost_models[value].initial_values()
     return "cost", {**first, **kept, "kind": value}, f"{value} costs"
 

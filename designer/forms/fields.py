@@ -26,6 +26,7 @@ INDEPENDENT_SECTIONS = ("model", "training", "transfer", "cluster")
 LONGEST_LIST = 2_000  # entries; a longer list is not shown in the form
 EXPERTS_SWITCH = "model.moe"
 DEVICE = "cluster.device"
+STAGE_COSTS = "cost.stage_costs"
 FREE_KEYS = ("nodes", "price_per_device_hour", "watts_per_device")
 """Keys of the cluster that a preset does not determine."""
 
@@ -86,6 +87,7 @@ _LABELS: Mapping[str, str] = {
     "cluster.price_per_device_hour": "Price per device-hour",
     "cost.fused": "Fused slot",
     "cost.kind": "Cost model",
+    STAGE_COSTS: "Costs per stage",
     "cost.overlap": "Overlapped fraction",
     "cost.weight": "Weight gradient",
     "model.hidden": "Hidden size",
@@ -165,10 +167,10 @@ def _expert_fields(design: Design, document: Json) -> Iterator[Field]:
 def _field(name: str, node: Json, value: Any, path: str, group: str) -> Iterator[Field]:
     """Yield the inputs of a key: usually one, none if there is nothing to choose, several for a section."""
     node, optional = schema.unwrap_optional(schema.resolve(node))
-    if "properties" in node:
+    if "properties" in node and path != STAGE_COSTS:
         yield from _nested_fields(name, node, value, path, optional)
         return
-    kind = schema.input_kind(node)
+    kind: Kind | None = "costs" if path == STAGE_COSTS else schema.input_kind(node)
     if kind is None or "const" in node or _is_too_long(kind, value):
         return
     label, unit = label_and_unit(name)
@@ -182,7 +184,7 @@ def _field(name: str, node: Json, value: Any, path: str, group: str) -> Iterator
         value=value,
         text=input_text(kind, value, unit),
         optional=optional,
-        placeholder="auto" if optional else "",
+        placeholder=_PLACEHOLDERS.get(path, "auto" if optional else ""),
         hint=default if value is None else "",
         help=f"{help} Empty: {default}." if optional and default else help,
         group=group,
@@ -198,6 +200,9 @@ def _field(name: str, node: Json, value: Any, path: str, group: str) -> Iterator
         field["wide"], field["hint"] = True, ""
         field["help"] = next((option["help"] for option in field["options"] if option["value"] == value), help)
     yield field
+
+
+_PLACEHOLDERS: Mapping[str, str] = {STAGE_COSTS: "Type or paste a table:\nforward, input, weight\n1, 1, 1"}
 
 
 def _is_advanced(path: str) -> bool:
@@ -217,7 +222,8 @@ _ADVANCED = (
 def _is_too_long(kind: Kind, value: Any) -> bool:
     if value is None or kind not in LISTS:
         return False
-    return (sum(map(len, value)) if kind in ("lines", "rows") else len(value)) > LONGEST_LIST
+    parts = value.values() if kind == "costs" else value if kind in ("lines", "rows") else [value]
+    return sum(map(len, parts)) > LONGEST_LIST
 
 
 _EXAMPLES: Mapping[str, str] = {"list": "numbers such as 0, 3", "numbers": "shares such as 2, 1, 1, 1"}

@@ -9,8 +9,8 @@ from typing import Any, Literal
 from meshwave.engine.document import Design
 from meshwave.engine.frozen import NULL_KEY
 
-Kind = Literal["integer", "number", "text", "choice", "switch", "list", "numbers", "lines", "rows"]
-LISTS: tuple[Kind, ...] = ("list", "numbers", "lines", "rows")
+Kind = Literal["integer", "number", "text", "choice", "switch", "list", "numbers", "lines", "rows", "costs"]
+LISTS: tuple[Kind, ...] = ("list", "numbers", "lines", "rows", "costs")
 Json = Mapping[str, Any]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from meshwave.designer.forms.schema import Kind
 from meshwave.engine.amounts import parse_amount
 from meshwave.engine.findings import Refusal
+from meshwave.engine.imports.stage_times import read_stage_costs
 from meshwave.engine.units import quantity
 
 NONE = "-"  # an empty line of a field of rows
@@ -70,6 +71,10 @@ def input_text(kind: Kind, value: Any, unit: str = "") -> str:
         return value if isinstance(value, str) else ", ".join(map(format_number, value))
     if kind in ("lines", "rows"):
         return "\n".join(" ".join(map(str, line)) or NONE for line in value)
+    if kind == "costs":
+        rows = zip(*value.values(), strict=True)
+        lines = [("stage", *value), *((stage, *map(format_number, row)) for stage, row in enumerate(rows))]
+        return "\n".join("\t".join(map(str, line)) for line in lines)
     return str(value)
 
 
@@ -135,5 +140,5 @@ def _parse_lines(text: str) -> list[list[str]]:
 
 PARSERS: Mapping[str, Callable[[str], Any]] = {
     "integer": _parse_integer, "number": _parse_number, "text": str, "list": _parse_list, "numbers": _parse_numbers,
-    "lines": _parse_lines, "rows": _parse_rows,
+    "lines": _parse_lines, "rows": _parse_rows, "costs": read_stage_costs,
 }  # fmt: skip

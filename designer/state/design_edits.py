@@ -97,16 +97,20 @@ def fix_edit(design: Design, problem: Problem | None, label: str) -> tuple[str, 
 
 
 def reset_stage_settings(design: Design) -> Design:
-    """Reset settings per stage or per expert where an edit changed the number of stages or experts."""
+    """Adapt settings per stage or per expert where an edit changed the number of stages or experts.
+
+    Layers and placement become automatic; costs per stage are spread over the new stages.
+    """
     design = expert_edits.drop_misfit_placement(design)
     try:
         count = design.stages
     except InputError:
         return design
     pipeline = design.pipeline
-    given = {key: getattr(pipeline, key) for key in ("stages", "placement")}
+    given = {key: getattr(pipeline, key) for key in STAGE_SETTINGS}
     gone = {key: None for key, value in given.items() if value is not None and len(value) != count}
-    return design.model_copy(update={"pipeline": pipeline.model_copy(update=gone)}) if gone else design
+    kept = {"cost": design.cost.spread_over(count), "pipeline": pipeline.model_copy(update=gone)}
+    return design.model_copy(update=kept)
 
 
 def choice_refusal(design: Design, name: str) -> Problem | None:

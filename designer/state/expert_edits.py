@@ -252,7 +252,7 @@ def restore_implicit_placement(design: Design, layer: Layer) -> Layer:
 
 def find_block(design: Design, rank: int, layer: Layer) -> tuple[tuple[int, ...], int]:
     """Return the devices that ``layer`` represents, and the number of equal blocks in the mesh."""
-    devices = design.meshes[rank].devices
+    devices = design.meshes[rank].ordered_devices
     found = [devices[first : first + layer.devices] for first in range(0, len(devices), layer.devices)]
     nodes = [tuple(map(design.cluster.node_of, block)) for block in found]
     return found[nodes.index(layer.nodes or nodes[0])], len(found)

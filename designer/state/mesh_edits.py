@@ -8,18 +8,24 @@ raises a :class:`~meshwave.engine.findings.Refusal`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import islice, permutations
 from math import gcd
 from string import ascii_uppercase
-from typing import Any
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
 
 from meshwave.designer.state.field_limits import NAME_LENGTH, read_name
+from meshwave.engine import document
+from meshwave.engine.document.meshes import AXES
 from meshwave.engine.findings import Problem, Refusal
 from meshwave.engine.units import format_count
 
 Mesh = Mapping[str, Any]
 Meshes = tuple[Mesh, ...]
 Cluster = Mapping[str, Any]
+Axes = Mapping[str, int]
+"""Sizes of the axes of a mesh, outermost first."""
 
 # ---- meshes ----
 
@@ -44,12 +50,18 @@ def move_mesh(meshes: Sequence[Mesh], cluster: Cluster, mesh: int, devices: Iter
 
 
 def resize_mesh(meshes: Sequence[Mesh], cluster: Cluster, mesh: int, devices: Iterable[int]) -> Meshes:
-    """Resize a mesh to another rectangle; its tp becomes the greatest common divisor with the new size."""
+    """Resize a mesh to another rectangle.
+
+    Its tp, and then its cp, become the greatest common divisors with the new size. The axes keep their order.
+    """
     devices = _rectangle(cluster, devices)
     old = _get_mesh(meshes, mesh)
     _refuse_taken(meshes, devices, but=mesh)
-    tp = gcd(old["axes"].get("tp", 1), len(devices))
-    return _replace(meshes, mesh, devices=devices, axes={"dp": len(devices) // tp, "tp": tp})
+    before = full_axes(old["axes"])
+    tp = gcd(before["tp"], len(devices))
+    cp = gcd(before.get("cp", 1), len(devices) // tp)
+    sizes = {"dp": len(devices) // tp // cp, "cp": cp, "tp": tp}
+    return _replace(meshes, mesh, devices=devices, axes={axis: sizes[axis] for axis in before})
 
 
 def delete_mesh(meshes: Sequence[Mesh], mesh: int) -> Meshes:
@@ -66,14 +78,11 @@ def rename_mesh(meshes: Sequence[Mesh], mesh: int, name: str) -> Meshes:
     return _replace(meshes, mesh, name=_free_name(meshes, name, but=mesh))
 
 
-def set_axes(meshes: Sequence[Mesh], mesh: int, dp: int, tp: int) -> Meshes:
-    """Set the axes of a mesh to ``dp`` x ``tp``, which has to be its number of devices."""
+def set_axes(meshes: Sequence[Mesh], mesh: int, axes: Axes) -> Meshes:
+    """Set the axes of a mesh, outermost first; the product of their sizes has to be its number of devices."""
     old = _get_mesh(meshes, mesh)
-    if dp < 1 or tp < 1 or dp * tp != len(old["devices"]):
-        devices = len(old["devices"])
-        params = {"mesh": old["name"], "devices": devices, "dp": dp, "tp": tp, "factors": axis_factors(devices)}
-        raise Refusal("invalid_mesh_axes", params)
-    return _replace(meshes, mesh, axes={"dp": dp, "tp": tp})
+    _make_mesh(old, axes)
+    return _replace(meshes, mesh, axes=dict(axes))
 
 
 def reorder_meshes(meshes: Sequence[Mesh], mesh: int, rank: int) -> Meshes:
@@ -125,9 +134,66 @@ def next_name(meshes: Sequence[Mesh]) -> str:
     return next(name for name in _all_names() if name not in taken)
 
 
-def axis_factors(size: int) -> list[tuple[int, int]]:
-    """Return every (dp, tp) with dp * tp = ``size``, largest dp first."""
-    return [(size // tp, tp) for tp in range(1, size + 1) if size % tp == 0]
+def full_axes(axes: Axes) -> dict[str, int]:
+    """Return axes with dp and tp, in the equivalent order whose axes of size 1 are in their usual place."""
+    sizes = {"dp": axes.get("dp", 1), **({"cp": axes["cp"]} if axes.get("cp", 1) > 1 else {}), "tp": axes.get("tp", 1)}
+    return _order_axes(sizes, [axis for axis in axes if axes[axis] > 1])
+
+
+def axes_choices(mesh: Mesh) -> list[dict[str, int]]:
+    """Return every way to use the devices of a mesh as axes, largest dp first; its cp stays."""
+    cp, found = mesh["axes"].get("cp", 1), []
+    rest = len(mesh["devices"]) // cp
+    for tp in (size for size in range(1, rest + 1) if rest % size == 0):
+        sizes = full_axes({"dp": rest // tp, "cp": cp, "tp": tp})
+        found += [_order_axes(sizes, order) for order in permutations(axis for axis in sizes if sizes[axis] > 1)]
+    return found
+
+
+def _order_axes(sizes: Axes, order: Iterable[str]) -> dict[str, int]:
+    """Return axes with those that are larger than 1 in another order, and the others where they are."""
+    larger = iter(order)
+    return {name: sizes[name] for name in (axis if sizes[axis] == 1 else next(larger) for axis in sizes)}
+
+
+class DevicePlace(NamedTuple):
+    """The place of a device in its mesh."""
+
+    device: int
+    group: int  # tensor-parallel group; data-parallel group of a mesh without tensor parallelism
+    indices: str  # along the axes, such as "dp0 tp1"
+
+
+def device_places(meshes: Sequence[Mesh], mesh: int, axes: Axes | None = None) -> list[DevicePlace]:
+    """Return the place of each device of a mesh, or the one that it would have with other ``axes``."""
+    drawn = _get_mesh(meshes, mesh)
+    axes = axes or drawn["axes"]
+    made = _make_mesh(drawn, axes)
+    indices: dict[int, list[str]] = {device: [] for device in made.devices}
+    for axis in (axis for axis in AXES if axes.get(axis, 1) > 1):
+        for group in made.groups(axis):
+            for index, device in enumerate(group):
+                indices[device].append(f"{axis}{index}")
+    groups = made.groups("tp" if made.tp > 1 else "dp")
+    return [DevicePlace(device, n, " ".join(indices[device])) for n, group in enumerate(groups) for device in group]
+
+
+def _make_mesh(mesh: Mesh, axes: Axes) -> document.Mesh:
+    """Return the mesh of the document with other axes.
+
+    Raises:
+        Refusal: its devices do not fill these axes.
+    """
+    try:
+        return document.Mesh.model_validate({**mesh, "devices": tuple(mesh["devices"]), "axes": dict(axes)})
+    except ValidationError:
+        params = {
+            "mesh": mesh["name"],
+            "devices": len(mesh["devices"]),
+            "axes": dict(axes),
+            "choices": axes_choices(mesh),
+        }
+        raise Refusal("invalid_mesh_axes", params) from None
 
 
 # ---- the cluster ----

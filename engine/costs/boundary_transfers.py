@@ -74,7 +74,9 @@ def boundary_seconds(design: Design, source: int, destination: int, tensors: int
     ends = design.meshes[source], design.meshes[destination]
     if is_direct(design, source, destination):
         share = boundary_bytes(design, source, destination, tensors)
-        messages = (Message(*pair, share) for pair in zip(ends[0].devices, ends[1].devices, strict=True))
+        messages = (
+            Message(*pair, share) for pair in zip(ends[0].ordered_devices, ends[1].ordered_devices, strict=True)
+        )
         return transfer_seconds(design.cluster, messages)
     return _numbered_transfer(design, source, destination, tensors).played_s
 
@@ -120,7 +122,11 @@ def _numbered_transfer(design: Design, source: int, destination: int, tensors: i
     nodes = sorted({design.cluster.node_of(device) for device in devices})
     host = {device: nodes.index(design.cluster.node_of(device)) for device in devices}
     grids = [
-        Grid((mesh.dp, mesh.tp), tuple(place[d] for d in mesh.devices), tuple(host[d] for d in mesh.devices))
+        Grid(
+            (mesh.dp, mesh.tp),
+            tuple(place[d] for d in mesh.ordered_devices),
+            tuple(host[d] for d in mesh.ordered_devices),
+        )
         for mesh in (design.meshes[source], design.meshes[destination])
     ]
     specs = boundary_specs(design)

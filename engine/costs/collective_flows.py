@@ -138,12 +138,15 @@ def exchange_usages(fabric: Fabric, design: Design, mesh: Mesh, stage: StageBloc
     They come from tensor-parallel reductions and from expert exchanges.
     """
     block = expert_block(design, mesh, workload(design, mesh))
-    groups = [mesh.devices[first : first + mesh.tp] for first in range(0, len(mesh.devices), mesh.tp)]
     found = []
     for size, sent in zip(reduced_bytes(design, mesh, stage), ("forward_sent", "backward_sent"), strict=True):
-        usage = [fabric.usage(message for group in groups for message in ring_messages(fabric.cluster, group, size))]
+        usage = [
+            fabric.usage(
+                message for group in mesh.groups("tp") for message in ring_messages(fabric.cluster, group, size)
+            )
+        ]
         if block and stage.experts:
-            of_layer = exchange_usage(fabric, mesh.devices, getattr(block, sent))
+            of_layer = exchange_usage(fabric, mesh.ordered_devices, getattr(block, sent))
             usage.append({port: stage.experts * part for port, part in of_layer.items()})
         found.append({port: part for port, part in sum_usages(usage).items() if part > 0})
     return found[0], found[1]

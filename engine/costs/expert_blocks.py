@@ -108,7 +108,9 @@ def expert_sharing(design: Design, meshes: Sequence[Mesh]) -> tuple[list[Sharing
     schedule = expert_schedules[name]()
     most, shards = max_experts_per_device(schedule, layer), layer.esp if schedule.shards_experts else 1
     blocks = [
-        mesh.devices[at : at + layer.devices] for mesh in meshes for at in range(0, len(mesh.devices), layer.devices)
+        mesh.ordered_devices[at : at + layer.devices]
+        for mesh in meshes
+        for at in range(0, len(mesh.devices), layer.devices)
     ]
     together = Counter(layer.holders(layer.size(schedule.places)))
     parts = [

@@ -150,7 +150,7 @@ def transfer_messages(design: Design, source: int, destination: int, tensors: in
     if not is_direct(design, source, destination):
         return boundary_messages(design, source, destination, tensors)
     share = boundary_bytes(design, source, destination, tensors)
-    return [Message(*pair, share) for pair in zip(ends[0].devices, ends[1].devices, strict=True)]
+    return [Message(*pair, share) for pair in zip(ends[0].ordered_devices, ends[1].ordered_devices, strict=True)]
 
 
 # ---- the network of a program ----

@@ -88,7 +88,7 @@ def _uncovered_actions(design: Design, profile: Profile) -> Iterator[Place]:
 
 def _uncovered_links(design: Design, profile: Profile) -> Iterator[Place]:
     known = {line.pair for line in profile.links}
-    nodes = {design.cluster.node_of(device) for mesh in design.meshes for device in mesh.devices}
+    nodes = {design.cluster.node_of(device) for device in design.process_devices}
     if len(nodes) > 1 and "across_nodes" not in known:
         yield "cluster.inter_node", "unmeasured_inter_node_link", {}
     if sum(len(mesh.devices) for mesh in design.meshes) > len(nodes) and "same_node" not in known:

@@ -87,5 +87,5 @@ def norm_seconds(design: Design) -> float:
     """Return the seconds to all-reduce the gradient norm, one number, over all devices; 0 without clipping."""
     if design.training.clip_norm is None:
         return 0.0
-    everyone = [device for mesh in design.meshes for device in mesh.devices]
+    everyone = design.process_devices
     return small_all_reduce_seconds(design.cluster, everyone, 4.0)

@@ -86,7 +86,7 @@ class MeshPrices:
     ) -> None:
         self._cluster, self._load, self._block, self._all_reduce = cluster, load, block, all_reduce
         self._state = state
-        self._groups = [mesh.devices[first : first + mesh.tp] for first in range(0, len(mesh.devices), mesh.tp)]
+        self._groups = mesh.groups("tp")
 
     @cached_property
     def layer(self) -> Seconds:

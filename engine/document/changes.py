@@ -99,12 +99,10 @@ def _by_name(document: Document) -> dict[str, Any]:
 
 
 def _differences(path: Path, before: Any, after: Any) -> Iterator[Change]:
-    if before == after:
-        return
     if isinstance(before, Mapping) and isinstance(after, Mapping) and path[-1:] != _AXES:
         for key in {**before, **after}:
             yield from _differences((*path, key), before.get(key, REMOVED), after.get(key, REMOVED))
-    else:
+    elif before != after or (isinstance(before, Mapping) and [*before] != [*after]):  # the order of axes matters
         yield Change(path, before, after)
 
 

@@ -3,15 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
 
 from meshwave.engine.document.members import Member, MemberOf
+from meshwave.engine.frozen import Part, nullable, validation_error
 from meshwave.engine.registry import Registry
 
 if TYPE_CHECKING:
     from meshwave.engine.program.simulation import TransferModel
 
 Unit = Literal["s", "units"]
+Positive = Annotated[float, Field(ge=1e-9, le=1e9)]
+NonNegative = Annotated[float, Field(ge=0, le=1e9)]
+
+
+class StageCosts(Part):
+    """Time of one microbatch on each stage, in the unit of the cost model; every list has one entry per stage."""
+
+    forward: Annotated[tuple[Positive, ...], Field(min_length=1)]
+    """Forward. A stage that recomputes runs it again before its backward."""
+    input: Annotated[tuple[Positive, ...], Field(min_length=1)]
+    """Gradient of the input."""
+    weight: Annotated[tuple[NonNegative, ...], Field(min_length=1)]
+    """Gradient of the weights. A full backward takes input + weight."""
+
+    @model_validator(mode="after")
+    def _check_lengths(self) -> Self:
+        lengths = {name: len(column) for name, column in self}
+        if len(set(lengths.values())) > 1:
+            raise validation_error("", "stage_cost_columns", lengths)
+        return self
+
+    @property
+    def stages(self) -> int:
+        """Number of stages."""
+        return len(self.forward)
+
+    def spread(self, stages: int) -> StageCosts:
+        """Return the costs of another number of equal stages of the same model; the cost of the whole model stays."""
+        return self.model_copy(update={name: _spread(column, stages) for name, column in self})
+
+
+def _spread(costs: Sequence[float], stages: int) -> tuple[float, ...]:
+    """Divide the model, whose present stages are equally long and cost ``costs``, into ``stages`` equal parts."""
+    before = len(costs)  # a present stage is `stages` units long, and a new one `before` units
+
+    def cost(start: int, end: int) -> float:
+        parts = range(start // stages, -(-end // stages))
+        shares = ((min(end, (part + 1) * stages) - max(start, part * stages)) / stages for part in parts)
+        return sum(costs[part] * share for part, share in zip(parts, shares, strict=True))
+
+    return tuple(cost(stage * before, (stage + 1) * before) for stage in range(stages))
 
 
 class CostSection(Member):
@@ -19,8 +63,12 @@ class CostSection(Member):
 
     unit: ClassVar[Unit] = "s"  # unit of the predicted times; "units" for unit costs
 
-    if TYPE_CHECKING:  # fields of every member; each declares them where its document has them
-        kind: str
+    kind: str
+    """Name of the cost model, which each member declares as a constant."""
+    stage_costs: StageCosts | None = nullable("computed by the cost model")
+    """Given costs of each stage, in seconds, or in units of unit costs. They replace those of the cost model."""
+
+    if TYPE_CHECKING:  # a field of every member; each declares it where its document has it
         transfer_model: TransferModel
 
     @property
@@ -41,6 +89,13 @@ class CostSection(Member):
     def use_drawn_links(self) -> CostSection:
         """Return the same cost model with messages priced by the links of the cluster."""
         return self
+
+    def spread_over(self, stages: int) -> Self:
+        """Return the same model with its given costs, if any, spread over a number of stages."""
+        given = self.stage_costs
+        if given is None or given.stages == stages:
+            return self
+        return self.model_copy(update={"stage_costs": given.spread(stages)})
 
     def portable_model(self) -> CostSection:
         """Return a cost model that does not need files of this machine."""

@@ -56,6 +56,11 @@ class Design(Part, defer_build=True):
         return self.pipeline.stage_count(self.ranks)
 
     @property
+    def process_devices(self) -> tuple[int, ...]:
+        """Device of each process of a run, mesh by mesh."""
+        return tuple(device for mesh in self.meshes for device in mesh.ordered_devices)
+
+    @property
     def sequences_per_step(self) -> int:
         """Number of sequences of one training step, over all data-parallel replicas of the first mesh."""
         first = self.meshes[0]

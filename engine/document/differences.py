@@ -23,12 +23,12 @@ def differences(first: Design, other: Design) -> list[str]:
 
 def _section_lines(one: Mapping[str, Any], two: Mapping[str, Any]) -> Iterator[str]:
     for section in one:
-        if one[section] == two[section]:
-            continue
-        if section == "pipeline":
-            yield from _pipeline_lines(one[section], two[section])
-        elif section == "meshes":
+        if section == "meshes":
             yield from _mesh_lines(one[section], two[section])
+        elif one[section] == two[section]:
+            continue
+        elif section == "pipeline":
+            yield from _pipeline_lines(one[section], two[section])
         else:
             yield from _part_lines(section, one[section], two[section])
 
@@ -59,13 +59,15 @@ def _mesh_lines(one: Sequence[Mapping[str, Any]], two: Sequence[Mapping[str, Any
         yield f"meshes: {len(one)} -> {len(two)}"
         return
     for rank, (mine, theirs) in enumerate(zip(one, two, strict=True)):
-        if mine["devices"] != theirs["devices"] or mine["axes"] != theirs["axes"]:
+        if mine["devices"] != theirs["devices"] or [*mine["axes"].items()] != [*theirs["axes"].items()]:
             yield f"mesh {mine['name'] or rank}: {_mesh(mine)} -> {_mesh(theirs)}"
 
 
 def _mesh(mesh: Mapping[str, Any]) -> str:
     axes = " x ".join(f"{axis} {size}" for axis, size in mesh["axes"].items())
     devices = mesh["devices"]
+    if devices != sorted(devices):
+        return f"devices {value_text(devices)} ({axes})"
     return (
         f"device {devices[0]} ({axes})" if len(devices) == 1 else f"{len(devices)} devices from {devices[0]} ({axes})"
     )

@@ -71,7 +71,7 @@ def expert_layer(design: Design, mesh: Mesh, *, degree: int | None = None) -> La
     assert moe is not None, "a model with experts"
     ep, esp = expert_group_sizes(design, mesh)
     size = ep * esp
-    blocks = [mesh.devices[first : first + size] for first in range(0, len(mesh.devices), size)]
+    blocks = [mesh.ordered_devices[first : first + size] for first in range(0, len(mesh.devices), size)]
     widest = max(blocks, key=lambda block: len({design.cluster.node_of(device) for device in block}))
     first = design.meshes[0]
     samples = design.training.micro_batch_size * first.dp / first.cp / mesh.dp  # per replica

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from math import gcd, prod
 from typing import Annotated, Literal, Self
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, PositiveInt, model_validator
 
 from meshwave.engine.document.cluster import MAX_DEVICES
@@ -16,6 +19,10 @@ DeviceNumber = Annotated[int, Field(ge=0, le=1_000_000_000)]
 """Device number; the checks of a whole design compare it with the devices of the cluster."""
 
 
+Axis = Literal["dp", "cp", "tp"]
+AXES: tuple[Axis, ...] = ("dp", "cp", "tp")
+
+
 class Mesh(Part):
     """Rectangle of devices that holds one pipeline rank."""
 
@@ -23,8 +30,13 @@ class Mesh(Part):
     """Displayed name."""
     devices: Annotated[tuple[DeviceNumber, ...], Field(min_length=1, max_length=MAX_DEVICES)]
     """Devices, row-major over the axes."""
-    axes: Mapping[Literal["dp", "cp", "tp"], PositiveInt] = Field(default_factory=dict, validate_default=True)
-    """Data-parallel, context-parallel and tensor-parallel sizes, outermost first; an omitted axis is 1."""
+    axes: Mapping[Axis, PositiveInt] = Field(default_factory=dict, validate_default=True)
+    """Data-parallel, context-parallel and tensor-parallel sizes, outermost first; an omitted axis is 1. Devices along the last
+    axis are neighbours in the list of devices. The place of an axis of size 1 has no effect."""
+
+    def __eq__(self, other: object) -> bool:
+        """Compare all values, and the order of the axes."""
+        return isinstance(other, Mesh) and super().__eq__(other) and [*self.axes] == [*other.axes]
 
     @property
     def dp(self) -> int:
@@ -40,6 +52,31 @@ class Mesh(Part):
     def tp(self) -> int:
         """Tensor-parallel size."""
         return self.axes.get("tp", 1)
+
+    def _grid(self) -> NDArray[np.int64]:
+        """Return ``[dp, cp, tp]`` devices."""
+        sizes = {**dict.fromkeys(AXES, 1), **self.axes}
+        outermost_first = [*self.axes, *(axis for axis in AXES if axis not in self.axes)]
+        grid = np.reshape(self.devices, [sizes[axis] for axis in outermost_first])
+        return grid.transpose([outermost_first.index(axis) for axis in AXES])
+
+    @cached_property
+    def ordered_devices(self) -> tuple[int, ...]:
+        """Devices by their index along dp, then cp, then tp, whatever the order of the axes.
+
+        Consecutive devices are a tensor-parallel group. The processes of a run are numbered in this order.
+        """
+        return tuple(self._grid().ravel().tolist())
+
+    def groups(self, axis: Axis) -> list[tuple[int, ...]]:
+        """Return the devices of each group along an axis: those that differ in their index along that axis only."""
+        along = np.moveaxis(self._grid(), AXES.index(axis), -1)
+        return [tuple(group) for group in along.reshape(-1, along.shape[-1]).tolist()]
+
+    def place_on(self, devices: Sequence[int]) -> Mesh:
+        """Return the mesh on other devices, given in the order of :attr:`ordered_devices`."""
+        axes = {axis: self.axes[axis] for axis in AXES if axis in self.axes}
+        return self.model_copy(update={"devices": tuple(devices), "axes": axes})
 
     @model_validator(mode="after")
     def _check_axes(self) -> Self:

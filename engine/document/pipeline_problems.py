@@ -116,6 +116,8 @@ def stage_problems(design: Design, valid: frozenset[str], found: Sequence[Proble
         return
     if "model" in valid:
         yield from _layer_problems(design)
+    if "cost" in valid:
+        yield from _stage_cost_problems(design)
     too_large = list(_size_problems(design))
     yield from too_large
     if not too_large and design.pipeline.refusal(design.pipe) is None:
@@ -134,6 +136,18 @@ def _layer_problems(design: Design) -> Iterator[Problem]:
         yield Problem(where, "stage_layers", {"given": sum(given), "layers": layers}, fixes=fixes)
     elif count > layers:
         yield _too_few_layers(design, count)
+
+
+def _stage_cost_problems(design: Design) -> Iterator[Problem]:
+    given, where = design.cost.stage_costs, "cost.stage_costs"
+    if given is not None and given.stages != design.stages:
+        params = {"given": given.stages, "stages": design.stages}
+        spread = given.spread(design.stages).model_dump(mode="json")
+        fixes = [
+            Fix("spread_stage_costs", {"stages": design.stages}, ((where, spread),)),
+            Fix("remove_stage_costs", {}, ((where, None),)),
+        ]
+        yield Problem(where, "stage_cost_count", params, fixes=fixes)
 
 
 def _too_few_layers(design: Design, stages: int) -> Problem:

@@ -77,7 +77,7 @@ def _groups(design: Design) -> list[_Group]:
         order = {node: number for number, node in enumerate(dict.fromkeys(nodes))}
         alike = priced.name, replace(priced.layer, nodes=tuple(order[node] for node in nodes))
         before = found.get(alike)
-        devices = tuple(mesh.devices[place] for place in block_places(design, rank))
+        devices = tuple(mesh.ordered_devices[place] for place in block_places(design, rank))
         found[alike] = (
             before._replace(meshes=(*before.meshes, mesh.name)) if before else _Group((mesh.name,), devices, priced)
         )

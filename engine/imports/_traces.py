@@ -13,6 +13,8 @@ from meshwave.engine.program.action import Op
 from meshwave.engine.registry import Registry
 
 LARGEST_TRACE_BYTES = 2_000_000_000
+StageSeconds = Mapping[tuple[Op, int], float]
+"""Time of one microbatch of each computation of each stage."""
 
 
 class TracedAction(NamedTuple):
@@ -36,7 +38,7 @@ class Trace(NamedTuple):
     """Run of another tool: measured computations, or the seconds of each computation of a stage."""
 
     processes: tuple[TracedProcess, ...] = ()
-    stage_seconds: Mapping[tuple[Op, int], float] = {}
+    stage_seconds: StageSeconds = {}
 
 
 class TraceFormat(ABC):

@@ -122,6 +122,9 @@ _PARTS: dict[str, Message] = {
     ),
     "mesh_size": _wrong_mesh_size,
     "indivisible_width": _indivisible_width,
+    "stage_cost_columns": (
+        "there are {forward} forwards, {input} input gradients and {weight} weight gradients; give one of each per stage"
+    ),
     "top_k": "top_k = {top_k} exceeds the {experts} experts of the model; use {experts} or less",
 }
 
@@ -152,6 +155,10 @@ _DESIGN: dict[str, Message] = {
     "unused_data": "a {model} generates its data from the seed and reads no text; set training.data to null",
     "stage_count": "{schedule} needs {stages} stages, but pipeline.stages has {given} entries; give {stages}, or null",
     "stage_layers": "the stages have {given} layers, but the model has {layers}; change a stage or the model",
+    "stage_cost_count": (
+        "costs are given for {given} {given:plural|stage|stages}, but the design has {stages}; give one row per stage, "
+        "or spread the costs"
+    ),
     "too_few_layers": (
         "{stages} stages need at least {stages} layers, and the model has {layers}; use fewer stages or more layers"
     ),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from math import prod
 
 from meshwave.engine.messages import Message, fill
 
@@ -10,9 +11,13 @@ _PLACE = "{devices:plural|device|devices} {devices:list} {devices:plural|%s}"
 """A place of experts, and a verb for one and for several devices."""
 
 
-def _invalid_mesh_axes(mesh: str, devices: int, dp: int, tp: int, factors: Sequence[tuple[int, int]]) -> str:
-    ways = ", ".join(f"{first} x {second}" for first, second in factors)
-    return f"dp {dp} x tp {tp} = {dp * tp}, but mesh {mesh} has {devices} devices; use {ways}"
+def _axes_text(axes: Mapping[str, int]) -> str:
+    return " x ".join(f"{axis} {size}" for axis, size in axes.items())
+
+
+def _invalid_mesh_axes(mesh: str, devices: int, axes: Mapping[str, int], choices: Sequence[Mapping[str, int]]) -> str:
+    possible = ", ".join(map(_axes_text, choices))
+    return f"{_axes_text(axes)} = {prod(axes.values())}, but mesh {mesh} has {devices} devices; use {possible}"
 
 
 def _device_in_use(mesh: str, node: int, column: int | None = None) -> str:

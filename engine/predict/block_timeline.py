@@ -12,6 +12,7 @@ from meshwave.engine.costs.cost_model import layers_per_stage
 from meshwave.engine.costs.device_sizes import workload
 from meshwave.engine.costs.expert_blocks import expert_block, split_backward
 from meshwave.engine.costs.models.roofline import mesh_prices
+from meshwave.engine.costs.stage_costs import given_seconds
 from meshwave.engine.costs.stage_parts import StagePart, stage_parts
 from meshwave.engine.document import Design
 from meshwave.engine.document.expert_layers import expert_layer, price_expert_layer
@@ -62,7 +63,7 @@ def predict_block(design: Design, rank: int, stage: int, op: Op) -> BlockTimelin
 
     Each dense part (attention, feed-forward) is one span that includes its reductions; an expert layer is simulated
     (:func:`meshwave.engine.experts.play`). Devices with identical work are represented by one device. The last span
-    ends at the end of the pipeline block.
+    ends at the end of the pipeline block. If the design gives the costs of the stage, all spans are scaled to them.
 
     Raises:
         InputError: the design has unit costs, which do not describe the inside of a block.
@@ -83,7 +84,9 @@ def block_places(design: Design, rank: int) -> range:
         return range(mesh.tp)
     layer = expert_layer(design, mesh)
     firsts = range(0, len(mesh.devices), layer.devices)
-    nodes = [tuple(map(design.cluster.node_of, mesh.devices[first : first + layer.devices])) for first in firsts]
+    nodes = [
+        tuple(map(design.cluster.node_of, mesh.ordered_devices[first : first + layer.devices])) for first in firsts
+    ]
     first = firsts[nodes.index(layer.nodes or nodes[0])]
     return range(first, first + layer.devices)
 
@@ -106,7 +109,7 @@ class BlockTimelineBuilder:
 
     def __init__(self, design: Design, rank: int, op: Op) -> None:
         mesh = design.meshes[rank]
-        self.block = tuple(mesh.devices[place] for place in block_places(design, rank))
+        self.block = tuple(mesh.ordered_devices[place] for place in block_places(design, rank))
         self._op = op
         self._rows: list[BlockSpan] = []
         self._last = [-1] * len(self.block)
@@ -123,8 +126,8 @@ class BlockTimelineBuilder:
         self._last[span.device] = len(self._rows)
         self._rows.append(span)
 
-    def build(self, source: Source) -> BlockTimeline:
-        """Return the timeline of all spans, sorted by lane and start."""
+    def build(self, source: Source, scale: float = 1.0) -> BlockTimeline:
+        """Return the timeline of all spans, sorted by lane and start, with times multiplied by ``scale``."""
         lanes = tuple(sorted({(row.device, row.lane) for row in self._rows}))
         number = {lane: place for place, lane in enumerate(lanes)}
         order = sorted(range(len(self)), key=lambda n: (number[self._rows[n][:2]], self._rows[n].start))
@@ -141,8 +144,8 @@ class BlockTimelineBuilder:
             stage=np.zeros(n, np.int32),
             microbatch=np.full(n, -1, np.int32),
             fused=np.zeros(n, np.bool_),
-            start=np.array([row.start for row in rows]),
-            end=np.array([row.end for row in rows]),
+            start=scale * np.array([row.start for row in rows]),
+            end=scale * np.array([row.end for row in rows]),
             cause=np.array([place[row.cause] if row.cause >= 0 else -1 for row in rows], np.int64),
         )
         labels, steps, sent = ([getattr(row, column) for row in rows] for column in ("label", "step", "sent"))
@@ -176,7 +179,9 @@ class _BlockPrediction:
         for direction in [Op.F, self._op] if recomputes else [self._op]:
             for part in parts if direction == Op.F else reversed(parts):
                 self._add_part(part, direction)
-        return self._spans.build("predicted")
+        given = given_seconds(self._design)
+        scale = 1.0 if given is None or not self._now else float(given[self._op, stage]) / self._now
+        return self._spans.build("predicted", scale)
 
     def _add_part(self, part: StagePart, direction: Op) -> None:
         if part.layer < 0:

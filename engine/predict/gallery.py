@@ -316,12 +316,13 @@ def judge_variant(design: Design, variant: Variant) -> Entry | RefusedVariant:
 
 
 def apply_variant(design: Design, variant: Variant) -> Design:
-    """Return the design with the variant's pipeline.
+    """Return the design with the variant's pipeline; costs per stage are spread over its stages.
 
     Raises:
         DesignError: the pipeline does not fit the design.
     """
-    return parse_design({**design.model_dump(mode="json"), "pipeline": dict(variant.pipeline)})
+    cost = design.cost.spread_over(variant.stages).model_dump(mode="json")
+    return parse_design({**design.model_dump(mode="json"), "pipeline": dict(variant.pipeline), "cost": cost})
 
 
 def _entry(variant: Variant, prediction: Prediction) -> Entry:

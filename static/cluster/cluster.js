@@ -2,7 +2,7 @@
 // ghost of a gesture in progress is computed here.
 
 /** @import { Message } from "../kit/types" */
-/** @import { ClusterModel, Ghost, Layout } from "./types" */
+/** @import { ClusterModel, DevicePlace, Ghost, Layout } from "./types" */
 
 import { Canvas, Notice, meshColour } from "../kit/canvas.js";
 import { stepper } from "../kit/controls.js";
@@ -75,6 +75,7 @@ export class Cluster extends Canvas {
     this.keyboard = new Keyboard(this);
     model.on(["nodes", "devices_per_node", "meshes", "links", "palette", "selected", "limits"], () => this.onchange());
     model.on("flags", () => this.redraw());
+    model.on("places", () => this.layout && this.drawTiles());
     this.tiler.update();
     this.tiler.try();
   }
@@ -103,7 +104,7 @@ export class Cluster extends Canvas {
       this.tiler.onTried(message);
     } else if (type === "focus") {
       requestAnimationFrame(() => this.tiles[this.focus]?.focus({ preventScroll: true }));
-    } else if (type === "answered" && gesture !== "try_tile") {
+    } else if (type === "answered" && gesture !== "try_tile" && gesture !== "preview_axes") {
       this.steppers[/** @type {"nodes" | "devices_per_node"} */ (gesture)]?.acknowledge();
       if (!this.gestures.gesture) this.ghost = null; // else it belongs to the next gesture
       if (refused) this.announce(refused);
@@ -126,12 +127,19 @@ export class Cluster extends Canvas {
     return this.owners.get(device) ?? -1;
   }
 
+  /** The places of the devices of the mesh whose groups are shown, by device. */
+  get places() {
+    return new Map(this.model.places.map((place) => [place[0], place]));
+  }
+
   /** @param {number} device */
   describe(device) {
     const [node] = this.grid.at(device);
     const rank = this.owner(device);
     const mesh = this.model.meshes[rank];
-    return `Device ${device}, node ${node}, ${mesh ? `mesh ${mesh.name}, rank ${rank}` : "unused"}`;
+    const indices = this.places.get(device)?.[2];
+    const use = mesh ? [`mesh ${mesh.name}, rank ${rank}`, ...(indices ? [indices] : [])].join(", ") : "unused";
+    return `Device ${device}, node ${node}, ${use}`;
   }
 
   // ── drawing ──
@@ -155,11 +163,12 @@ export class Cluster extends Canvas {
 
   drawTiles() {
     const { tiles } = this.layout;
+    const { places } = this;
     while (this.tiles.length > tiles.length) this.tiles.pop()?.remove();
     while (this.tiles.length < tiles.length) this.addTile(this.tiles.length);
     tiles.forEach((box, device) => {
       setStyle(this.tiles[device], px(box));
-      this.drawTile(this.tiles[device], device);
+      this.drawTile(this.tiles[device], device, places.get(device));
     });
   }
 
@@ -170,13 +179,14 @@ export class Cluster extends Canvas {
       { role: "option", "data-device": device, onfocus: () => this.setFocus(device) },
       h("span.mw-number-of", {}, String(device)),
       h("span.mw-letter"),
+      h("span.mw-indices"),
     );
     this.tiles.push(tile);
     this.tileLayer.append(tile);
   }
 
-  /** @param {HTMLElement} tile @param {number} device */
-  drawTile(tile, device) {
+  /** @param {HTMLElement} tile @param {number} device @param {DevicePlace} [place] */
+  drawTile(tile, device, place) {
     const rank = this.owner(device);
     const mesh = this.model.meshes[rank];
     const isSelected = this.anchor !== null && Boolean(this.ghost?.devices.includes(device));
@@ -185,9 +195,20 @@ export class Cluster extends Canvas {
     tile.classList.toggle("mw-used", Boolean(mesh));
     tile.classList.toggle("mw-first", Boolean(mesh) && device === Math.min(...mesh.devices));
     tile.tabIndex = device === this.focus ? 0 : -1;
-    tile.children[1].textContent = hasName ? mesh.name : "";
+    tile.children[1].textContent = hasName && !place ? mesh.name : "";
+    this.drawPlace(tile, place);
     tile.setAttribute("aria-label", this.describe(device));
     tile.setAttribute("aria-selected", String(isSelected));
+  }
+
+  /**
+   * The indices of a device along the axes of its mesh, with a frame in the colour of its group.
+   * @param {HTMLElement} tile @param {DevicePlace} [place]
+   */
+  drawPlace(tile, [, group, indices] = [-1, 0, ""]) {
+    tile.children[2].textContent = indices;
+    tile.toggleAttribute("data-group", Boolean(indices));
+    tile.style.setProperty("--group", meshColour(this.model.palette, group));
   }
 
   // ── gestures of the pointer and the keyboard ──
@@ -244,29 +265,46 @@ export class Cluster extends Canvas {
     this.pointAt(this.tiles[this.focus]);
   }
 
-  /** Put a text field in place of the name of a mesh. Enter commits, Escape cancels. @param {number} rank */
+  /** Put a text field in place of the name of a mesh. @param {number} rank */
   rename(rank) {
     const mesh = this.model.meshes[rank];
-    const label = find(this.meshes.layer, `.mw-mesh-label[data-mesh="${rank}"]`);
-    if (!mesh || !label || this.nameField) return;
-    const box = label.getBoundingClientRect();
+    const send = (/** @type {string} */ name) => this.send("rename", { mesh: rank, name });
+    if (mesh) this.edit(rank, `Name of mesh ${mesh.name}`, mesh.name, { maxlength: this.model.limits.name }, send);
+  }
+
+  /** Put a text field with the devices of a mesh in the order of its axes in place of its name. @param {number} rank */
+  orderDevices(rank) {
+    const { name, devices } = this.model.meshes[rank];
+    const send = (/** @type {string} */ text) => this.send("devices", { mesh: rank, text });
+    this.edit(rank, `Devices of mesh ${name}, row by row of its axes`, devices.join(" "), { "data-wide": true }, send);
+  }
+
+  /**
+   * Put a text field over the name of a mesh. Enter commits, Escape cancels.
+   * @param {number} rank @param {string} label @param {string} value @param {Record<string, unknown>} attributes
+   * @param {(text: string) => void} commit
+   */
+  edit(rank, label, value, attributes, commit) {
+    const mesh = this.model.meshes[rank];
+    const place = find(this.meshes.layer, `.mw-mesh-label[data-mesh="${rank}"]`);
+    if (!place || this.nameField) return;
+    const box = place.getBoundingClientRect();
     const board = this.board.getBoundingClientRect();
-    const left = clamp(box.left - board.left, 0, Math.max(0, board.width - 96));
     const finish = (/** @type {boolean} */ commits) => {
       if (this.nameField !== field) return;
       this.nameField = null;
-      const name = field.value;
+      const text = field.value;
       field.remove();
-      if (commits && name !== mesh.name) this.send("rename", { mesh: rank, name });
+      if (commits && text !== value) commit(text);
       this.tiles[mesh.devices[0]]?.focus({ preventScroll: true });
       this.redraw();
     };
     const field = h("input.mw-rename", {
-      "aria-label": `Name of mesh ${mesh.name}`,
-      value: mesh.name,
-      maxlength: this.model.limits.name,
+      "aria-label": label,
+      title: label,
+      value,
+      ...attributes,
       spellcheck: "false",
-      style: { left: `${left}px`, top: `${box.top - board.top - 1}px` },
       onkeydown: (event) => {
         event.stopPropagation();
         if (event.key === "Enter" || event.key === "Escape") finish(event.key === "Enter");
@@ -275,6 +313,8 @@ export class Cluster extends Canvas {
     });
     this.nameField = field;
     this.board.append(field);
+    const left = clamp(box.left - board.left, 0, Math.max(0, board.width - field.offsetWidth));
+    setStyle(field, { left: `${left}px`, top: `${box.top - board.top - 1}px` });
     field.focus();
     field.select();
   }

@@ -1,7 +1,7 @@
 // The meshes over their devices, with names and handles, and the ghost of a gesture.
 
 /** @import { Box } from "../kit/types" */
-/** @import { Mesh } from "./types" */
+/** @import { Axes, Mesh } from "./types" */
 
 import { meshColour } from "../kit/canvas.js";
 import { openMenu } from "../kit/controls.js";
@@ -113,7 +113,7 @@ export class Meshes {
       h("b.mw-rank", {}, String(rank)),
       h("span.mw-name", {}, mesh.name),
     );
-    const needed = 120 + nameWidth + (rank === model.selected ? 22 : 0);
+    const needed = 70 + 26 * mesh.axes.length + nameWidth + (rank === model.selected ? 22 : 0);
     if (mesh.devices.length > 1 && box.width > needed && root.dataset.density === "full")
       label.append(axesChip(this.cluster, mesh, rank));
     return label;
@@ -155,17 +155,21 @@ export class Meshes {
  * @param {import("./cluster.js").Cluster} cluster @param {Mesh} mesh @param {number} rank
  */
 export function axesChip(cluster, mesh, rank) {
-  const axesText = (/** @type {number} */ dp, /** @type {number} */ tp) => `dp ${dp} × tp ${tp}`;
-  const text = axesText(mesh.dp, mesh.tp);
+  const axesText = (/** @type {Axes} */ axes) => axes.map(([axis, size]) => `${axis} ${size}`).join(" × ");
+  const text = axesText(mesh.axes);
   const onclick = () => {
-    const entries = mesh.ways.map(([dp, tp]) => ({
-      text: axesText(dp, tp),
-      checked: dp === mesh.dp && tp === mesh.tp,
-      choose: () => cluster.send("axes", { mesh: rank, dp, tp }),
+    const preview = (/** @type {Axes} */ axes) => cluster.send("preview_axes", { mesh: rank, axes });
+    const choices = mesh.choices.map((axes) => ({
+      text: axesText(axes),
+      checked: axesText(axes) === text,
+      preview: () => preview(axes),
+      choose: () => cluster.send("axes", { mesh: rank, axes }),
     }));
-    openMenu(cluster.root, chip, `Axes of mesh ${mesh.name}`, entries);
+    const order = { text: "Order of devices…", checked: false, choose: () => cluster.orderDevices(rank) };
+    openMenu(cluster.root, chip, `Axes of mesh ${mesh.name}, outermost first`, [...choices, order], () => preview([]));
   };
   const label = `Axes of mesh ${mesh.name}: ${text}`;
-  const chip = h("button.mw-chip", { type: "button", "aria-label": label, title: "Change the axes", onclick }, text);
+  const title = "Change the axes (outermost first) or the order of the devices";
+  const chip = h("button.mw-chip", { type: "button", "aria-label": label, title, onclick }, text);
   return chip;
 }

@@ -53,7 +53,8 @@ export class Tiler {
     const focused = focusedElement(root);
     if (this.isTyped && this.fields.some((field) => field === focused)) return;
     const { meshes } = model;
-    const sizes = [Math.max(1, meshes.length), meshes[0]?.dp ?? 1, meshes[0]?.tp ?? 1];
+    const { dp = 1, tp = 1 } = Object.fromEntries(meshes[0]?.axes ?? []);
+    const sizes = [Math.max(1, meshes.length), dp, tp];
     this.fields.forEach((field, i) => (field.value = String(sizes[i])));
     this.isTyped = false;
   }

@@ -5,10 +5,15 @@ import type { Box, Model } from "../kit/types";
 export interface Mesh {
   name: string;
   devices: number[];
-  dp: number;
-  tp: number;
-  ways: [number, number][]; // the dp and tp that its devices can be used as
+  axes: Axes;
+  choices: Axes[]; // the axes that its devices can be used as
 }
+
+/** Sizes of the axes, outermost first. */
+export type Axes = [string, number][];
+
+/** A device, the number of its group in its mesh, and its indices along the axes. */
+export type DevicePlace = [number, number, string];
 
 export interface ClusterModel extends Model {
   flags: { rank: number; colour: string; text: string; selects: boolean }[];
@@ -16,6 +21,7 @@ export interface ClusterModel extends Model {
   nodes: number;
   devices_per_node: number;
   meshes: Mesh[];
+  places: DevicePlace[]; // in the mesh whose groups are shown
   links: { intra?: string; inter?: string };
   limits: { nodes: number; devices_per_node: number; name: number };
   selected: number;

@@ -99,10 +99,11 @@ export function stepper({ label, text = label, min = 1, onchange, onblocked }) {
 }
 
 /**
- * Open a menu at `anchor`. It closes on a choice, Escape or a press elsewhere.
+ * Open a menu at `anchor`. It closes on a choice, Escape or a press elsewhere. `onclose` ends the preview of an entry.
  * @param {HTMLElement} root @param {HTMLElement} anchor @param {string} label @param {MenuEntry[]} entries
+ * @param {() => void} [onclose]
  */
-export function openMenu(root, anchor, label, entries) {
+export function openMenu(root, anchor, label, entries, onclose) {
   const menu = h("div.mw-menu", { role: "menu", "aria-label": label });
   const focused = focusedElement(root);
   const end = new AbortController();
@@ -110,14 +111,18 @@ export function openMenu(root, anchor, label, entries) {
     end.abort();
     menu.remove();
     focused?.focus();
+    onclose?.();
   };
   const isInside = (/** @type {EventTarget | null} */ target) => menu.contains(/** @type {Node | null} */ (target));
-  for (const { text, checked, choose } of entries) {
+  for (const { text, checked, choose, preview } of entries) {
     const onclick = () => {
       close();
       choose();
     };
-    menu.append(h("button.mw-menu-item", { role: "menuitemradio", "aria-checked": String(checked), onclick }, text));
+    const listeners = { onclick, onfocus: preview, onpointerenter: preview };
+    menu.append(
+      h("button.mw-menu-item", { role: "menuitemradio", "aria-checked": String(checked), ...listeners }, text),
+    );
   }
   const items = /** @type {HTMLElement[]} */ ([...menu.children]);
   menu.addEventListener("keydown", (event) => {

@@ -54,6 +54,20 @@ export interface MenuEntry {
   note?: string;
   checked?: boolean;
   choose: () => void;
+  preview?: () => void; // while the pointer or the focus is on it
+}
+
+/** A table of traffic (designer/kit/traffic.py). */
+export interface TrafficData {
+  title: string;
+  about: string;
+  word: string; // the noun for a row
+  numbers: number[];
+  nodes: number[];
+  texts: string[][];
+  shares: number[][]; // of the largest cell
+  sends: string[];
+  receives: string[];
 }
 
 /** A pipeline timeline in few columns, by action: what a small picture shows. */

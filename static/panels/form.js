@@ -12,7 +12,7 @@ import { Tips } from "../kit/shell.js";
 import { Widget, plainData } from "../kit/widget.js";
 
 const FOLDED_KEY = "meshwave.form.folded"; // sections that were folded in this browser
-const MULTILINE = ["lines", "rows"]; // kinds of fields
+const MULTILINE = ["lines", "rows", "costs"]; // kinds of fields
 const FOLDED_AT_FIRST = ["cluster"];
 
 /** @param {{model: FormModel}} args */

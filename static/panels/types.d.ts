@@ -68,7 +68,7 @@ export interface FieldData {
   path: string;
   label: string;
   unit: string;
-  kind: "integer" | "number" | "text" | "choice" | "switch" | "list" | "numbers" | "lines" | "rows";
+  kind: "integer" | "number" | "text" | "choice" | "switch" | "list" | "numbers" | "lines" | "rows" | "costs";
   value: FieldValue;
   text: string;
   optional: boolean;

@@ -225,11 +225,30 @@ def test_axes_are_chosen_from_what_the_devices_allow(page: Page, draw: Callable[
     session = draw(document(meshes=[[0, 1, 2, 3], [4, 5, 6, 7]]))
 
     page.locator('.mw-mesh-label[data-mesh="1"] .mw-chip').click()
-    expect(page.get_by_role("menuitemradio")).to_have_text(["dp 4 × tp 1", "dp 2 × tp 2", "dp 1 × tp 4"])
+    expect(page.get_by_role("menuitemradio")).to_have_text(
+        ["dp 4 × tp 1", "dp 2 × tp 2", "tp 2 × dp 2", "dp 1 × tp 4", "Order of devices…"]
+    )
     page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    indices = page.locator(".mw-indices")
+    expect(indices).to_have_text([""] * 4 + ["dp0 tp0", "dp1 tp0", "dp0 tp1", "dp1 tp1"])  # before it is chosen
     page.keyboard.press("Enter")
 
-    eventually(page, lambda: dict(session.design.meshes[1].axes) == {"dp": 2, "tp": 2})
+    eventually(page, lambda: [*session.design.meshes[1].axes.items()] == [("tp", 2), ("dp", 2)])
+    expect(page.locator('.mw-mesh-label[data-mesh="1"] .mw-chip')).to_have_text("tp 2 × dp 2")
+
+
+def test_the_devices_of_a_mesh_are_put_into_another_order(page: Page, draw: Callable[..., Session]) -> None:
+    session = draw(document(meshes=[[0, 1, 2, 3], [4, 5, 6, 7]]))
+
+    page.locator('.mw-mesh-label[data-mesh="1"] .mw-chip').click()
+    page.get_by_role("menuitemradio", name="Order of devices…").click()
+    field = page.get_by_label("Devices of mesh B")
+    expect(field).to_have_value("4 5 6 7")
+    field.fill("4 6 5 7")
+    field.press("Enter")
+
+    eventually(page, lambda: session.design.meshes[1].devices == (4, 6, 5, 7))
 
 
 def test_the_cluster_is_tiled_or_gives_the_reason_why_not(page: Page, draw: Callable[..., Session]) -> None:

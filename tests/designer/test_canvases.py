@@ -114,10 +114,43 @@ def test_meshes_are_renamed_reordered_and_deleted() -> None:
 
 
 def test_invalid_axes_are_refused_with_the_valid_ones() -> None:
-    assert mesh_edits.set_axes((A,), 0, 1, 2)[0]["axes"] == {"dp": 1, "tp": 2}
-    problem = refusal(lambda: mesh_edits.set_axes((A,), 0, 2, 2))
-    assert (problem.code, problem.params["factors"]) == ("invalid_mesh_axes", [(2, 1), (1, 2)])
-    assert problem.message == "dp 2 x tp 2 = 4, but mesh A has 2 devices; use 2 x 1, 1 x 2"
+    assert mesh_edits.set_axes((A,), 0, {"dp": 1, "tp": 2})[0]["axes"] == {"dp": 1, "tp": 2}
+    problem = refusal(lambda: mesh_edits.set_axes((A,), 0, {"dp": 2, "tp": 2}))
+    assert problem.code == "invalid_mesh_axes"
+    assert problem.message == "dp 2 x tp 2 = 4, but mesh A has 2 devices; use dp 2 x tp 1, dp 1 x tp 2"
+
+
+def test_the_choices_of_axes_have_every_order_that_makes_a_difference() -> None:
+    four = mesh("A", 0, 1, 2, 3)
+    assert [[*each.items()] for each in mesh_edits.axes_choices(four)] == [
+        [("dp", 4), ("tp", 1)],
+        [("dp", 2), ("tp", 2)],
+        [("tp", 2), ("dp", 2)],
+        [("dp", 1), ("tp", 4)],
+    ]
+    with_context = {**mesh("A", *range(8)), "axes": {"cp": 2, "dp": 4}}
+    assert [*mesh_edits.full_axes(with_context["axes"]).items()] == [("cp", 2), ("dp", 4), ("tp", 1)]
+    assert all(each["cp"] == 2 for each in mesh_edits.axes_choices(with_context))
+    assert len(mesh_edits.axes_choices(with_context)) == 2 + 6 + 2, "dp 4, dp 2 x tp 2, tp 4; each with cp"
+
+
+def test_a_resized_mesh_keeps_the_order_of_its_axes() -> None:
+    drawn = {"name": "A", "devices": [0, 1, 2, 3], "axes": {"tp": 2, "dp": 2}}
+
+    (resized,) = mesh_edits.resize_mesh((drawn,), CLUSTER, 0, range(8))
+
+    assert [*resized["axes"].items()] == [("tp", 2), ("dp", 4)]
+
+
+def test_places_show_the_groups_of_other_axes() -> None:
+    meshes = (mesh("A", 0, 1, 2, 3, tp=2),)
+
+    def places(axes: dict[str, int]) -> list[tuple[int, int, str]]:
+        return sorted(map(tuple, mesh_edits.device_places(meshes, 0, axes)))
+
+    assert places({"dp": 2, "tp": 2}) == [(0, 0, "dp0 tp0"), (1, 0, "dp0 tp1"), (2, 1, "dp1 tp0"), (3, 1, "dp1 tp1")]
+    assert places({"tp": 2, "dp": 2}) == [(0, 0, "dp0 tp0"), (1, 1, "dp1 tp0"), (2, 0, "dp0 tp1"), (3, 1, "dp1 tp1")]
+    assert places({"dp": 4, "tp": 1})[1] == (1, 0, "dp1")
 
 
 @given(nodes=sizes, per_node=sizes, pp=sizes, dp=st.integers(1, 4), tp=st.integers(1, 4))
@@ -315,6 +348,9 @@ def test_every_gesture_on_the_cluster_is_one_undo_step(
         ({"type": "draw", "devices": [2, 3]}, "draw mesh E"),
         ({"type": "move", "mesh": 4, "devices": [6, 7]}, "move mesh E"),
         ({"type": "resize", "mesh": 4, "devices": [2, 3, 6, 7]}, "resize mesh E"),
+        ({"type": "axes", "mesh": 4, "axes": [["dp", 2], ["tp", 2]]}, "mesh E: dp 2 x tp 2"),
+        ({"type": "axes", "mesh": 4, "axes": [["tp", 2], ["dp", 2]]}, "mesh E: tp 2 x dp 2"),
+        ({"type": "devices", "mesh": 4, "text": "2, 6 3;7"}, "order of the devices of mesh E"),
         ({"type": "rename", "mesh": 4, "name": "tail"}, "rename mesh E to tail"),
         ({"type": "reorder", "mesh": 4, "rank": 0}, "move mesh tail to rank 0"),
         ({"type": "delete", "mesh": 0}, "delete mesh tail"),
@@ -356,10 +392,29 @@ def test_a_new_mesh_is_selected(session: Session, cluster: ClusterCanvas, said: 
     assert cluster.meshes[4] == {
         "name": "E",
         "devices": [2, 3, 6, 7],
-        "dp": 4,
-        "tp": 1,
-        "ways": [(4, 1), (2, 2), (1, 4)],
+        "axes": [("dp", 4), ("tp", 1)],
+        "choices": [
+            [("dp", 4), ("tp", 1)],
+            [("dp", 2), ("tp", 2)],
+            [("tp", 2), ("dp", 2)],
+            [("dp", 1), ("tp", 4)],
+        ],
     }
+    assert [place.indices for place in cluster.places] == ["dp0", "dp1", "dp2", "dp3"]
+
+
+def test_axes_are_previewed_without_an_edit(
+    session: Session, cluster: ClusterCanvas, said: list[dict[str, Any]]
+) -> None:
+    send(cluster, said, type="draw", devices=[2, 3, 6, 7])
+    before = session.design
+
+    assert send(cluster, said, type="preview_axes", mesh=4, axes=[["tp", 2], ["dp", 2]]) is None
+
+    assert [(place.device, place.group) for place in cluster.places] == [(2, 0), (6, 0), (3, 1), (7, 1)]
+    assert session.design is before
+    assert send(cluster, said, type="preview_axes", mesh=4, axes=[]) is None
+    assert {place.group for place in cluster.places} == {0}
 
 
 def test_links_are_labelled_with_their_rate_and_class() -> None:

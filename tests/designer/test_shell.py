@@ -203,6 +203,36 @@ def test_another_cost_model_keeps_the_shared_keys(design: Design) -> None:
     assert not session.errors
 
 
+def test_a_pasted_table_of_costs_per_stage_is_priced_and_shown_again(seconds: Design) -> None:
+    session = Session(seconds)
+    rows = [f"{stage}\t{0.01 * (1 + stage)}\t0.02\t0.01" for stage in range(seconds.stages)]
+
+    session.edit(*make_edit(seconds, by_path(seconds)["cost.stage_costs"], "\n".join(rows)))
+
+    field, priced = by_path(session.design)["cost.stage_costs"], session.prediction
+    assert not session.errors
+    assert priced is not None
+    first = priced.program.tables.forward[:, 0]
+    assert priced.costs.seconds[first] == pytest.approx([0.01 * (1 + stage) for stage in range(seconds.stages)])
+    assert field["text"].splitlines()[:2] == ["stage\tforward\tinput\tweight", "0\t0.01\t0.02\t0.01"]
+    assert read_input(field, field["text"]) == field["value"]
+    assert session.history[0] == f"costs per stage of {seconds.stages} stages"
+
+
+def test_costs_per_stage_follow_a_change_of_the_stages(session: Session) -> None:
+    given = {name: [1.0] * session.design.stages for name in ("forward", "input", "weight")}
+    session.edit("cost.stage_costs", given, "costs per stage")
+
+    session.edit("pipeline.waves", 1, "waves 1")
+
+    costs = session.design.cost.stage_costs
+    assert costs is not None
+    assert (costs.stages, sum(costs.forward)) == (session.design.stages, sum(given["forward"]))
+    assert not session.errors
+    session.edit(*make_edit(session.design, by_path(session.design)["cost.kind"], "roofline"))
+    assert session.design.cost.stage_costs is None, "units are not seconds"
+
+
 def test_cost_models_that_need_more_input_are_not_offered(design: Design) -> None:
     assert [option["value"] for option in by_path(design)["cost.kind"]["options"]] == ["roofline", "unit"]
 

@@ -78,7 +78,7 @@ class CalibratedCost(OperatorCost):
 
     def portable_model(self) -> RooflineCost:
         """Return roofline costs, because a profile is valid only on its machine."""
-        return RooflineCost()
+        return RooflineCost(stage_costs=self.stage_costs)
 
     def external_data(self) -> str:
         return self.load().model_dump_json()

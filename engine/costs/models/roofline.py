@@ -38,6 +38,7 @@ from meshwave.engine.costs.reductions import norm_seconds, reduce_seconds, updat
 from meshwave.engine.costs.sharding import block_collectives
 from meshwave.engine.costs.slot_pieces import SlotPieces
 from meshwave.engine.costs.stage_balance import balanced_split, block_split, unequal_split
+from meshwave.engine.costs.stage_costs import given_seconds
 from meshwave.engine.costs.stage_prices import MeshPrices, Seconds
 from meshwave.engine.document import Cluster, Design, Mesh
 from meshwave.engine.document.cost import cost_models
@@ -206,7 +207,7 @@ def mesh_prices(design: Design) -> list[MeshPrices]:
 def _node_numbers(cluster: Cluster, mesh: Mesh) -> tuple[int, ...]:
     """Return canonical node numbers of the devices, equal for meshes with the same layout on nodes, ``[devices]``."""
     seen: dict[int, int] = {}
-    return tuple(seen.setdefault(cluster.node_of(device), len(seen)) for device in mesh.devices)
+    return tuple(seen.setdefault(cluster.node_of(device), len(seen)) for device in mesh.ordered_devices)
 
 
 def _stage_holders(design: Design) -> list[list[int]]:
@@ -220,7 +221,15 @@ def _stage_holders(design: Design) -> list[list[int]]:
 
 
 def _compute_seconds(design: Design, program: Program, layers: Sequence[int], prices: Sequence[MeshPrices]) -> Floats:
-    """Return the seconds of F, B, I and W, ``[op, ranks, stages]``.
+    """Return the seconds of F, B, I and W, ``[op, ranks, stages]``: those that the design gives, else of the operators."""
+    given = given_seconds(design)
+    if given is None:
+        return _operator_seconds(design, program, layers, prices)
+    return np.repeat(given[:, None], program.ranks, axis=1)
+
+
+def _operator_seconds(design: Design, program: Program, layers: Sequence[int], prices: Sequence[MeshPrices]) -> Floats:
+    """Return the seconds of F, B, I and W by their operators, ``[op, ranks, stages]``.
 
     A recomputed stage runs its forward again before its backward, including its collectives and the loss (Chen et al.,
     arXiv:1604.06174).
@@ -236,13 +245,20 @@ def _compute_seconds(design: Design, program: Program, layers: Sequence[int], pr
 
 
 def _compute_waits(design: Design, program: Program, layers: Sequence[int], prices: Sequence[MeshPrices]) -> Floats:
-    """Return the seconds for which F, B and I wait for collectives inside them, ``[op, ranks, stages]``."""
+    """Return the seconds for which F, B and I wait for collectives inside them, ``[op, ranks, stages]``.
+
+    They are the same share of given costs as of the costs of the operators.
+    """
     table = np.zeros((Op.W + 1, program.ranks, program.stages))
     for rank, stage, price in _stage_prices(design, program, layers, prices):
         again = price.forward_waits if design.pipeline.recomputes(stage) else 0.0
         table[Op.F, rank, stage] = price.forward_waits
         table[Op.B, rank, stage] = again + price.backward_waits
         table[Op.I, rank, stage] = again + price.input_waits
+    if design.cost.stage_costs is not None:
+        own = _operator_seconds(design, program, layers, prices)
+        given = _compute_seconds(design, program, layers, prices)
+        table *= np.divide(given, own, out=np.zeros_like(own), where=own > 0)
     return table
 
 

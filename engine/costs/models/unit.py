@@ -3,9 +3,10 @@
 ``forward`` and ``backward`` are the times of one microbatch through the whole model divided by the number of meshes,
 the ``T_F`` and ``T_B`` of the Hanayo paper (arXiv:2308.15762). A stage that has ``1/k`` of that share costs ``1/k``. If
 the design sets the layers of each stage, stages cost in proportion to their layers. Otherwise all stages cost the same,
-as in papers, even if the layers cannot be divided equally; the prediction then has a warning. A recomputed stage runs
-its forward again before its backward. A message takes ``transfer`` for each of its tensors; if tensors differ in size,
-for the largest tensor that a stage passes to the next. Reductions and optimizer steps are free.
+as in papers, even if the layers cannot be divided equally; the prediction then has a warning. ``stage_costs`` replaces
+these costs by given ones. A recomputed stage runs its forward again before its backward. A message takes ``transfer``
+for each of its tensors; if tensors differ in size, for the largest tensor that a stage passes to the next. Reductions
+and optimizer steps are free.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from meshwave.engine.costs.device_sizes import Sizes
 from meshwave.engine.costs.distinct_actions import Kinds
 from meshwave.engine.costs.network import serial_network
 from meshwave.engine.costs.stage_balance import equal_split
+from meshwave.engine.costs.stage_costs import given_seconds, recompute_forward
 from meshwave.engine.document import Design
 from meshwave.engine.document.cost import Unit, cost_models
 from meshwave.engine.findings import Fix, Problem, set_value
@@ -72,16 +74,20 @@ class UnitCost(CostModel):
         return equal_split(design.model.layers, design.stages)
 
     def seconds(self, design: Design, program: Program, kinds: Kinds, layers: tuple[int, ...], held: Sizes) -> Floats:
-        share = _mesh_shares(design, layers)
-        weight = self.backward / 2 if self.weight is None else self.weight
-        whole = np.zeros(len(Op))
-        whole[[Op.F, Op.B, Op.I, Op.W]] = self.forward, self.backward, self.backward - weight, weight
-        seconds = whole[kinds.op] * share[kinds.stage]
-        again = np.array([design.pipeline.recomputes(stage) for stage in range(program.stages)])
-        backward = kinds.indices_of(Op.B, Op.I)
-        seconds[backward] += (again * share)[kinds.stage[backward]] * self.forward
+        given = given_seconds(design)
+        table = self._shares(design, layers) if given is None else given
+        compute = kinds.indices_of(Op.F, Op.B, Op.I, Op.W)
+        seconds = np.zeros(len(kinds))
+        seconds[compute] = table[kinds.op[compute], kinds.stage[compute]]
         seconds[kinds.sends] = self.transfer * kinds.tensors[kinds.sends] / program.onward.max(initial=1)
         return seconds
+
+    def _shares(self, design: Design, layers: tuple[int, ...]) -> Floats:
+        """Return ``[op, stages]`` the time of F, B, I and W of each stage: its share of the model."""
+        weight = self.backward / 2 if self.weight is None else self.weight
+        whole = np.zeros(Op.W + 1)
+        whole[[Op.F, Op.B, Op.I, Op.W]] = self.forward, self.backward, self.backward - weight, weight
+        return recompute_forward(design, np.outer(whole, _mesh_shares(design, layers)))
 
     def network(
         self, design: Design, program: Program, kinds: Kinds, layers: tuple[int, ...], held: Sizes, seconds: Floats
@@ -104,7 +110,7 @@ class UnitCost(CostModel):
     def warnings(self, design: Design) -> Iterator[Problem]:
         """Warn if stages without given layers are priced equally although the layers cannot be divided equally."""
         layers, stages = design.model.layers, design.stages
-        if design.pipeline.stages is None and layers % stages:
+        if design.pipeline.stages is None and self.stage_costs is None and layers % stages:
             least, larger = divmod(layers, stages)
             params = {"stages": stages, "layers": layers, "least": least, "most": least + 1}
             split = [least + (stage < larger) for stage in range(stages)]

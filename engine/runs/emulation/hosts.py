@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -75,9 +76,7 @@ def _divide_processes(design: Design, hosts: int, links: dict[str, Any]) -> dict
     host = [process * hosts // processes for process in range(processes)]
     each = max(Counter(host).values())
     devices = (each * host[process] + process - host.index(host[process]) for process in range(processes))
-    meshes = tuple(
-        mesh.model_copy(update={"devices": tuple(next(devices) for _ in mesh.devices)}) for mesh in design.meshes
-    )
+    meshes = tuple(mesh.place_on([*islice(devices, len(mesh.devices))]) for mesh in design.meshes)
     size = {"nodes": hosts, "devices_per_node": each}
     return {"cluster": design.cluster.model_copy(update={**size, **links}), "meshes": meshes}
 
@@ -183,7 +182,7 @@ def check_emulation() -> None:
 
 def _process_nodes(design: Design) -> tuple[int, ...]:
     """Return the host index of each process, ``[processes]``; hosts without processes are skipped."""
-    nodes = [design.cluster.node_of(device) for mesh in design.meshes for device in mesh.devices]
+    nodes = [design.cluster.node_of(device) for device in design.process_devices]
     place = {node: host for host, node in enumerate(sorted(set(nodes)))}
     return tuple(place[node] for node in nodes)
 

@@ -30,7 +30,7 @@ class NodeLayout:
     @classmethod
     def from_design(cls, design: Design) -> NodeLayout:
         """Return the layout of the devices that a design uses."""
-        devices = [device for mesh in design.meshes for device in mesh.devices]
+        devices = design.process_devices
         counts = Counter(design.cluster.node_of(device) for device in devices)
         order = sorted(range(len(devices)), key=devices.__getitem__)
         return cls(tuple(counts[node] for node in sorted(counts)), tuple(order))

@@ -233,9 +233,7 @@ ReductionGroups = Mapping[int, Sequence[tuple[tuple[int, ...], float]]]
 
 def reduction_groups(design: Design, layout: ProcessLayout, layers: tuple[int, ...]) -> ReductionGroups:
     """Return the groups of processes that reduce each stage, in the same order on all processes."""
-    process = dict(
-        zip((device for mesh in design.meshes for device in mesh.devices), range(layout.processes), strict=True)
-    )
+    process = dict(zip(design.process_devices, range(layout.processes), strict=True))
     rings = reduction_rings(design, layout.program, device_sizes(design, layout.program, layers))
     return {
         stage: [

@@ -212,7 +212,7 @@ def plan_boundary_transfers(design: Design, layout: ProcessLayout) -> BoundaryTr
     process = {
         device: layout.process(rank, lane)
         for rank, mesh in enumerate(design.meshes)
-        for lane, device in enumerate(mesh.devices)
+        for lane, device in enumerate(mesh.ordered_devices)
     }
     return {
         (source, target, tensors): renumber_ranks(boundary_transfer(design, source, target, tensors), process)

@@ -51,7 +51,7 @@ def _process_number(design: Design, rank: int) -> int:
 
     torchrun numbers processes node by node, like devices; a run numbers them mesh by mesh.
     """
-    devices = [device for mesh in design.meshes for device in mesh.devices]
+    devices = design.process_devices
     return devices.index(sorted(devices)[rank])
 
 

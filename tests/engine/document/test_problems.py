@@ -363,6 +363,18 @@ VALUES = [
         "weight_gradient",
         {"weight": 3.0, "backward": 2.0},
     ),
+    (
+        put("cost", {"kind": "unit", "stage_costs": {"forward": [1, 1], "input": [1, 1], "weight": [1]}}),
+        "cost.stage_costs",
+        "stage_cost_columns",
+        {"forward": 2, "input": 2, "weight": 1},
+    ),
+    (
+        put("cost", {"kind": "unit", "stage_costs": {"forward": [1.0], "input": [1.0], "weight": [1.0]}}),
+        "cost.stage_costs",
+        "stage_cost_count",
+        {"given": 1},
+    ),
     (put("meshes[0]", 5), "meshes[0]", "wrong_type", {"value": "5", "expected": ["an object with keys"]}),
     (put("meshes[2].devices", []), "meshes[2].devices", "empty_list", {}),
     (put("meshes[2].devices", [-1]), "meshes[2].devices[0]", "out_of_range", {"value": "-1", "minimum": 0}),

@@ -17,12 +17,14 @@ from meshwave.engine.exports import exports
 from meshwave.engine.files import example
 from meshwave.engine.findings import Refusal
 from meshwave.engine.imports import Trace, load_trace, traces
+from meshwave.engine.imports.stage_times import read_stage_costs
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.program.action import Op
 from meshwave.engine.runs import Record, Run, State
 from meshwave.engine.runs.imported_trace import enter_trace
 from meshwave.engine.runs.recording import read_recording
 from meshwave.engine.runs.run_comparison import save_run_profile
+from tests._findings import refusal as refused
 from tests.engine.runs.play import draw
 
 
@@ -131,6 +133,47 @@ def test_times_of_stages_are_played_in_the_order_of_the_schedule(record: Record,
     measured = read_recording(run.folder).timeline(0)
     assert measured.busy == pytest.approx([4 * 0.03, 4 * 0.09])
     assert measured.makespan >= 0.01 + 4 * 0.09 + 0.02
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1, 2, 3\n4, 5, 6\n",
+        "1 2 3\n\n4 5 6",
+        "0\t1\t2\t3\n1\t4\t5\t6",
+        "stage;forward;input;weight\n1;4,0;5,0;6,0\n0;1,0;2,0;3,0",
+        "Forward (ms)\tInput gradient (ms)\tWeight gradient (ms)\n1000\t2000\t3000\n4000\t5000\t6000",
+        "stage\tlayers\tforward\tinput\tweight\n0\t2 layers\t1\t2\t3\n1, 1, 4, 5, 6",
+    ],
+    ids=["commas", "spaces", "numbered", "decimal commas", "milliseconds", "another column"],
+)
+def test_costs_per_stage_are_read_from_what_a_spreadsheet_copies(text: str) -> None:
+    assert read_stage_costs(text) == {"forward": [1, 4], "input": [2, 5], "weight": [3, 6]}
+
+
+def test_a_backward_without_its_gradients_is_divided_in_halves() -> None:
+    assert read_stage_costs("forward_s,backward_s\n1,3\n2,4\n") == {
+        "forward": [1, 2],
+        "input": [1.5, 2],
+        "weight": [1.5, 2],
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "params"),
+    [
+        ("1, 1, 1\n1, one, 1", "unreadable_stage_times", {"line": 2}),
+        ("1, 1, 1\n1, 1", "unreadable_stage_times", {"line": 2}),
+        ("1, -1, 1", "unreadable_stage_times", {"line": 1}),
+        ("time\n1", "unreadable_stage_times", {"line": 1}),
+        ("stage,forward\n0,1", "incomplete_stage_costs", {"stage": 0, "column": "input gradient"}),
+        ("0 1 1 1\n2 1 1 1", "incomplete_stage_costs", {"stage": 1, "column": "forward"}),
+    ],
+)
+def test_a_table_that_lacks_a_cost_is_refused(text: str, code: str, params: dict[str, Any]) -> None:
+    problem = refused(lambda: read_stage_costs(text))
+
+    assert (problem.code, problem.params) == (code, params)
 
 
 def test_a_gpu_range_counts_rather_than_that_of_its_host(tmp_path: Path) -> None:
