@@ -64,12 +64,12 @@ def experts_section(prediction: Prediction) -> Iterator[str]:
     if not design.model.expert_blocks:
         return
     yield '<section id="experts"><h2>Experts</h2>'
-    for group in _groups(design):
+    for group in _equal_layers(design):
         yield from _group_lines(design, group)
     yield "</section>"
 
 
-def _groups(design: Design) -> list[_Group]:
+def _equal_layers(design: Design) -> list[_Group]:
     found: dict[tuple[str, Layer], _Group] = {}
     for rank, mesh in enumerate(design.meshes):
         priced = price_expert_layer(design, mesh)
@@ -103,8 +103,8 @@ def _group_lines(design: Design, group: _Group) -> Iterator[str]:
         told.append(("expected dropped token assignments", percent(dropped_shares(price.name, layer))))
     yield "<dl>" + "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in told) + "</dl>"
     if len(forward.start):
-        yield f'<div class="layer">{_lanes(group, forward, backward)}</div>'
-    yield from _places(layer, group.devices, load[:: layer.esp].tolist())
+        yield f'<div class="layer">{_layer_drawing(group, forward, backward)}</div>'
+    yield from _placement_table(layer, group.devices, load[:: layer.esp].tolist())
 
 
 def _group_title(group: _Group) -> str:
@@ -129,7 +129,7 @@ def _describe_choice(design: Design, price: Price) -> str:
 # ---- placement ----
 
 
-def _places(layer: Layer, devices: Sequence[int], load: Sequence[float]) -> Iterator[str]:
+def _placement_table(layer: Layer, devices: Sequence[int], load: Sequence[float]) -> Iterator[str]:
     homes = layer.expert_homes(layer.ep)
     copies = sum(map(len, homes)) - layer.experts
     words = f"Placement: {len(homes)} places" + (f", {copies} replica{'s' * (copies != 1)}" if copies else "")
@@ -158,13 +158,13 @@ def _ranges(numbers: Sequence[int]) -> str:
 # ---- timeline of a layer ----
 
 
-def _lanes(group: _Group, forward: LayerTimeline, backward: LayerTimeline) -> str:
+def _layer_drawing(group: _Group, forward: LayerTimeline, backward: LayerTimeline) -> str:
     """Return a drawing of the forward followed by the backward, on all devices or on the one that finishes last."""
-    light, dark = (_picture(group, forward, backward, theme) for theme in ("light", "dark"))
+    light, dark = (_layer_picture(group, forward, backward, theme) for theme in ("light", "dark"))
     return theme_aware_svg(light, dark, "One expert layer")
 
 
-def _picture(group: _Group, forward: LayerTimeline, backward: LayerTimeline, theme: Theme) -> Picture:
+def _layer_picture(group: _Group, forward: LayerTimeline, backward: LayerTimeline, theme: Theme) -> Picture:
     used = {(device, lane) for way in (forward, backward) for device, lane in zip(way.device, way.lane, strict=True)}
     lanes = sorted((int(device), int(lane)) for device, lane in used)
     last = int(forward.device[np.argmax(forward.end)])
@@ -205,7 +205,7 @@ class LayerSheet(Sheet):
                     rows.append((lanes.index(at), int(_palette_op(op)), *times, max(chunk, 0)))
                     words.append(op.value + (f", chunk {chunk}" if chunk >= 0 else ""))
         names = tuple(f"{devices[device]} {LANES[lane]}" for device, lane in lanes)
-        timeline = _timeline(names, rows)
+        timeline = _spans_as_timeline(names, rows)
         sheet = cls(timeline, "s", 0.0, float(timeline.end.max()), 1440, theme)
         places = list(dict.fromkeys(device for device, _ in lanes))
         sheet.turn, sheet._words, sheet._hues = forward.makespan, words, [places.index(device) for device, _ in lanes]
@@ -223,7 +223,7 @@ class LayerSheet(Sheet):
     def legend_text(self, op: Op) -> str:
         return KINDS[op]
 
-    def hue(self, rank: int) -> int:
+    def colour_index(self, rank: int) -> int:
         return self._hues[rank]
 
     def tooltip(self, span: int) -> str:
@@ -236,7 +236,7 @@ class LayerSheet(Sheet):
         return words if label_width(words) <= room else ""
 
 
-def _timeline(names: tuple[str, ...], rows: Sequence[tuple[int, int, float, float, int]]) -> Timeline:
+def _spans_as_timeline(names: tuple[str, ...], rows: Sequence[tuple[int, int, float, float, int]]) -> Timeline:
     n = len(rows)
     rank, op, start, end, chunk = (np.array([row[column] for row in rows]) for column in range(5))
     return Timeline(

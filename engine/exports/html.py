@@ -52,11 +52,11 @@ def _page(prediction: Prediction) -> Iterator[str]:
     yield f'<html lang="en"><head><meta charset="utf-8"><title>{name}</title>'
     yield f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
     yield '<meta name="viewport" content="width=device-width">'
-    yield f"<style>{_style()}</style></head><body><main>"
+    yield f"<style>{_style_sheet()}</style></head><body><main>"
     yield f"<h1>{name}</h1>"
     yield '<p class="keys">Zoom with the wheel, + and −; pan by dragging or with the arrow keys; press 0 to show all. Hover over a block for details.</p>'
-    yield f'<div id="timeline" tabindex="0" role="group" aria-label="Predicted timeline">{_timeline(prediction)}</div>'
-    yield from _numbers(prediction)
+    yield f'<div id="timeline" tabindex="0" role="group" aria-label="Predicted timeline">{_timeline_element(prediction)}</div>'
+    yield from _figures_section(prediction)
     yield from experts_section(prediction)
     yield (
         f'<details><summary>Design document</summary><p><a download="design.json" '
@@ -66,23 +66,23 @@ def _page(prediction: Prediction) -> Iterator[str]:
     yield f"</main><script>{SCRIPT}</script></body></html>"
 
 
-def _timeline(prediction: Prediction) -> str:
+def _timeline_element(prediction: Prediction) -> str:
     """Return a drawing for both themes, or a bitmap if there are too many blocks for a drawing."""
     timeline, unit = prediction.timeline, prediction.costs.unit
     if 2 * int(timeline.is_work.sum()) > MAX_BLOCKS:  # drawn in both themes
         picture = base64.b64encode(draw_png(timeline, title="Predicted timeline", unit=unit, width=2880)).decode()
         return f'<img alt="Predicted timeline" draggable="false" src="data:image/png;base64,{picture}">'
-    light, dark = _drawing(prediction, "light"), _drawing(prediction, "dark")
+    light, dark = _timeline_drawing(prediction, "light"), _timeline_drawing(prediction, "dark")
     return theme_aware_svg(light, dark, prediction.design.name or "Timeline")
 
 
-def _drawing(prediction: Prediction, theme: Theme) -> Picture:
+def _timeline_drawing(prediction: Prediction, theme: Theme) -> Picture:
     return lay_out_timeline(
         prediction.timeline, title="Predicted timeline", unit=prediction.costs.unit, theme=theme, dense=False
     )
 
 
-def _numbers(prediction: Prediction) -> Iterator[str]:
+def _figures_section(prediction: Prediction) -> Iterator[str]:
     numbers, in_seconds = prediction.numbers, prediction.costs.unit == "s"
 
     def time(value: float) -> str:
@@ -118,8 +118,8 @@ def _numbers(prediction: Prediction) -> Iterator[str]:
         yield "<ul>" + "".join(f"<li>{escape(note)}</li>" for note in notes) + "</ul>"
 
 
-def _style() -> str:
-    light, dark = (_colours(theme) for theme in ("light", "dark"))
+def _style_sheet() -> str:
+    light, dark = (_colour_variables(theme) for theme in ("light", "dark"))
     return (
         f":root{{color-scheme:light dark;{light}}}@media(prefers-color-scheme:dark){{:root{{{dark}}}}}"
         "body{margin:0;background:var(--background);color:var(--text);font:14px/1.5 system-ui,sans-serif}"
@@ -137,7 +137,7 @@ def _style() -> str:
     )
 
 
-def _colours(theme: Theme) -> str:
+def _colour_variables(theme: Theme) -> str:
     return "".join(f"--{name}:{SURFACES[theme][name]};" for name in ("background", "text", "muted", "line"))
 
 

@@ -39,7 +39,7 @@ def trace(timeline: Timeline, *, bytes_of: Floats | None = None) -> dict[str, An
         timeline: the timeline.
         bytes_of: ``[spans]`` bytes of each transfer or reduction; None if unknown.
     """
-    events = [*_names(timeline), *_slices(timeline, bytes_of), *_arrows(timeline)]
+    events = [*_name_events(timeline), *_slice_events(timeline, bytes_of), *_arrow_events(timeline)]
     return {
         "traceEvents": events,
         "displayTimeUnit": "ms",
@@ -47,23 +47,23 @@ def trace(timeline: Timeline, *, bytes_of: Floats | None = None) -> dict[str, An
     }
 
 
-def _names(timeline: Timeline) -> Iterator[dict[str, Any]]:
+def _name_events(timeline: Timeline) -> Iterator[dict[str, Any]]:
     for rank, mesh in enumerate(timeline.meshes):
-        yield _meta("process_name", rank, 0, name=f"mesh {mesh}")
-        yield _meta("process_sort_index", rank, 0, sort_index=rank)
-        yield _meta("thread_name", rank, COMPUTE, name="compute")
+        yield _metadata_event("process_name", rank, 0, name=f"mesh {mesh}")
+        yield _metadata_event("process_sort_index", rank, 0, sort_index=rank)
+        yield _metadata_event("thread_name", rank, COMPUTE, name="compute")
     for rank in sorted(set(timeline.rank[timeline.op == Op.REDUCE_GRAD].tolist())):
-        yield _meta("thread_name", rank, REDUCTIONS, name="gradient reductions")
+        yield _metadata_event("thread_name", rank, REDUCTIONS, name="gradient reductions")
     moves = timeline.is_transfer
     for rank, peer in sorted(set(zip(timeline.rank[moves].tolist(), timeline.peer[moves].tolist(), strict=True))):
-        yield _meta("thread_name", rank, FIRST_LINK + peer, name=f"to mesh {timeline.meshes[peer]}")
+        yield _metadata_event("thread_name", rank, FIRST_LINK + peer, name=f"to mesh {timeline.meshes[peer]}")
 
 
-def _meta(event: str, rank: int, thread: int, **args: Any) -> dict[str, Any]:
+def _metadata_event(event: str, rank: int, thread: int, **args: Any) -> dict[str, Any]:
     return {"ph": "M", "name": event, "pid": rank, "tid": thread, "args": args}
 
 
-def _slices(timeline: Timeline, bytes_of: Floats | None) -> Iterator[dict[str, Any]]:
+def _slice_events(timeline: Timeline, bytes_of: Floats | None) -> Iterator[dict[str, Any]]:
     columns = (timeline.rank, timeline.peer, timeline.op, timeline.stage, timeline.microbatch)
     times = (timeline.start * 1e6, (timeline.end - timeline.start) * 1e6)
     rows = zip(*(column.tolist() for column in (*columns, *times)), strict=True)
@@ -82,22 +82,22 @@ def _slices(timeline: Timeline, bytes_of: Floats | None) -> Iterator[dict[str, A
             "name": str(timeline.action(span)),
             "cat": WORDS[Op(op).name],
             "pid": rank,
-            "tid": _thread(op, peer),
+            "tid": _thread_number(op, peer),
             "ts": start,
             "dur": duration,
             "args": args,
         }
 
 
-def _thread(op: int, peer: int) -> int:
+def _thread_number(op: int, peer: int) -> int:
     if peer >= 0:
         return FIRST_LINK + peer
     return REDUCTIONS if op == Op.REDUCE_GRAD else COMPUTE
 
 
-def _arrows(timeline: Timeline) -> Iterator[dict[str, Any]]:
+def _arrow_events(timeline: Timeline) -> Iterator[dict[str, Any]]:
     """Yield the arrow (flow events) of each transfer, from the computation that produces the tensor to its consumer."""
-    places = _computations(timeline)
+    places = _tensor_producers(timeline)
     for span in timeline.is_transfer.nonzero()[0].tolist():
         forward = bool(timeline.op[span] == Op.SEND_F)
         stage, microbatch = int(timeline.stage[span]), int(timeline.microbatch[span])
@@ -117,7 +117,7 @@ def _arrows(timeline: Timeline) -> Iterator[dict[str, Any]]:
             }
 
 
-def _computations(timeline: Timeline) -> dict[tuple[bool, int, int], int]:
+def _tensor_producers(timeline: Timeline) -> dict[tuple[bool, int, int], int]:
     """Return the span of each forward and of each backward that produces an input gradient.
 
     Keys are (True for a forward, stage, microbatch).

@@ -88,21 +88,21 @@ class _Painter:
         self.picture, self.image, self.ratio = picture, image, ratio
         self.pen: Draws.ImageDraw = ImageDraw.Draw(image)
         self.fonts: dict[tuple[float, bool], Any] = {}
-        self.hatch = self._hatch()
+        self.hatch = self._hatch_image()
 
     def paint(self) -> None:
         for shape in self.picture.shapes:
             match shape:
                 case Box():
-                    self._box(shape)
+                    self._paint_box(shape)
                 case Hatch():
-                    self._idle(shape)
+                    self._paint_idle(shape)
                 case Line():
-                    self._line(shape)
+                    self._paint_line(shape)
                 case Text():
-                    self._text(shape)
+                    self._paint_text(shape)
                 case Shares():
-                    self._shares(shape)
+                    self._paint_shares(shape)
 
     def _corners(self, shape: Box | Hatch | Shares) -> tuple[int, int, int, int]:
         """Return left, top, right and bottom; right and bottom are exclusive."""
@@ -111,14 +111,14 @@ class _Painter:
         left, top, right, bottom = (round(edge * self.ratio) for edge in edges)
         return left, top, max(right, left + 1), max(bottom, top + 1)
 
-    def _box(self, box: Box) -> None:
+    def _paint_box(self, box: Box) -> None:
         left, top, right, bottom = self._corners(box)
         if box.radius:
             self.pen.rounded_rectangle((left, top, right - 1, bottom - 1), box.radius * self.ratio, box.colour)
         else:
             self.pen.rectangle((left, top, right - 1, bottom - 1), box.colour)
 
-    def _hatch(self) -> Images.Image:
+    def _hatch_image(self) -> Images.Image:
         """Return a hatch of the size of the whole picture, so that its lines continue from lane to lane."""
         from PIL import Image
 
@@ -127,17 +127,17 @@ class _Painter:
         colours = np.array([rgb(self.picture.surface[name]) for name in ("hatch", "idle")], np.uint8)
         return Image.fromarray(colours[(phase >= self.ratio).astype(np.intp)])
 
-    def _idle(self, hatch: Hatch) -> None:
+    def _paint_idle(self, hatch: Hatch) -> None:
         corners = self._corners(hatch)
         self.image.paste(self.hatch.crop(corners), corners[:2])
 
-    def _line(self, line: Line) -> None:
+    def _paint_line(self, line: Line) -> None:
         points = [value * self.ratio for value in line[:4]]
         self.pen.line(points, line.colour, max(1, round(line.width * self.ratio)))
         if line.arrow:
             self.pen.polygon([(x * self.ratio, y * self.ratio) for x, y in arrow_head(line)], line.colour)
 
-    def _text(self, text: Text) -> None:
+    def _paint_text(self, text: Text) -> None:
         anchor = {"start": "lm", "middle": "mm", "end": "rm"}[text.anchor]
         font = self._font(text.size)
         bold = self.ratio * 0.35 if text.bold else 0
@@ -152,7 +152,7 @@ class _Painter:
             self.fonts[key] = ImageFont.load_default(size * self.ratio)
         return self.fonts[key]
 
-    def _shares(self, shares: Shares) -> None:
+    def _paint_shares(self, shares: Shares) -> None:
         """Paint stacked columns: each pixel has the colour of the part of the stack that contains it."""
         from PIL import Image
 

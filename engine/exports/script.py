@@ -49,7 +49,7 @@ class Script(Export):
             "",
             "from meshwave.engine.runtime.processes.script import main",
             "",
-            "DESIGN = " + _literal(design.to_json()),
+            "DESIGN = " + _raw_string_literal(design.to_json()),
             "",
             f"# The ordered actions of every rank, packed; digest {program.digest}.",
             "PROGRAM = (",
@@ -106,6 +106,6 @@ def _strip_quotes(name: str) -> str:
     return "".join(each for each in name if each.isprintable() and each not in "\"'\\")
 
 
-def _literal(document: str) -> str:
+def _raw_string_literal(document: str) -> str:
     """Return a document as a readable raw string; JSON contains three apostrophes only inside names."""
     return "r'''\n" + document.rstrip("\n").replace("'''", "''\\u0027") + "\n'''"

@@ -59,15 +59,15 @@ def draw_svg(
 def theme_aware_svg(light: Picture, dark: Picture, title: str) -> str:
     """Return one drawing that follows the colour scheme preferred by its viewer."""
     style = ".dark{display:none}@media(prefers-color-scheme:dark){.light{display:none}.dark{display:inline}}"
-    lines = [*_opening(light, title), f"<style>{style}</style>"]
+    lines = [*_opening_tags(light, title), f"<style>{style}</style>"]
     for name, picture in (("light", light), ("dark", dark)):
         ground = f'<rect width="{picture.width}" height="{picture.height}" fill="{picture.surface["background"]}"/>'
         idle = f"idle-{name}"
-        lines += [_pattern(picture, idle), f'<g class="{name}">', ground, *_elements(picture, idle), "</g>"]
+        lines += [_hatch_pattern(picture, idle), f'<g class="{name}">', ground, *_elements(picture, idle), "</g>"]
     return "\n".join([*lines, "</svg>"])
 
 
-def _opening(picture: Picture, title: str) -> Iterator[str]:
+def _opening_tags(picture: Picture, title: str) -> Iterator[str]:
     width, height = picture.width, picture.height
     yield (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
@@ -78,14 +78,14 @@ def _opening(picture: Picture, title: str) -> Iterator[str]:
 
 def _document(picture: Picture, title: str) -> Iterator[str]:
     width, height, surface = picture.width, picture.height, picture.surface
-    yield from _opening(picture, title)
-    yield _pattern(picture, "idle")
+    yield from _opening_tags(picture, title)
+    yield _hatch_pattern(picture, "idle")
     yield f'<rect width="{width}" height="{height}" fill="{surface["background"]}"/>'
     yield from _elements(picture, "idle")
     yield "</svg>"
 
 
-def _pattern(picture: Picture, name: str) -> str:
+def _hatch_pattern(picture: Picture, name: str) -> str:
     """Return the hatch pattern of idle time, under the name by which shapes refer to it."""
     surface = picture.surface
     return (

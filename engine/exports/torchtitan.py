@@ -67,8 +67,8 @@ def files(design: Design, program: Program, layers: Sequence[int]) -> dict[str, 
     dp, tp = torch_csv.common_mesh_shape(design, "torchtitan")
     return {
         "schedule.csv": "\n".join(lines) + "\n",
-        "recipe.py": "\n".join(_recipe(design, name, layers, dp, tp)) + "\n",
-        "torchtitan-0.2.toml": "\n".join(_toml(design, name, layers, dp, tp)) + "\n",
+        "recipe.py": "\n".join(_recipe_lines(design, name, layers, dp, tp)) + "\n",
+        "torchtitan-0.2.toml": "\n".join(_toml_lines(design, name, layers, dp, tp)) + "\n",
     }
 
 
@@ -101,7 +101,7 @@ def module_names(layers: Sequence[int], head: str) -> list[list[str]]:
     return parts
 
 
-def _recipe(design: Design, name: str, layers: Sequence[int], dp: int, tp: int) -> Iterator[str]:
+def _recipe_lines(design: Design, name: str, layers: Sequence[int], dp: int, tp: int) -> Iterator[str]:
     """Yield the lines of a configuration function, the form of settings since torchtitan 0.3.0.
 
     0.3.0 counts sequences, later versions tokens under other names. Setting a field that a version does not have is an
@@ -143,7 +143,7 @@ def _recipe(design: Design, name: str, layers: Sequence[int], dp: int, tp: int) 
     yield '    parallelism.pipeline_parallel_schedule_csv = str(Path(__file__).with_name("schedule.csv"))'
     yield f'    parallelism.pipeline_parallel_schedule = "{name}"  # determines only the mesh of each stage'
     yield "    parallelism.module_fqns_per_model_part = MODULES"
-    yield from (f"    parallelism.{name} = {json.dumps(value)}" for name, value in _data_parallelism(design, dp))
+    yield from (f"    parallelism.{name} = {json.dumps(value)}" for name, value in _data_parallel_settings(design, dp))
     yield f"    parallelism.tensor_parallel_degree = {tp}"
     yield '    if hasattr(parallelism, "num_pp_microbatches"):  # later than 0.3.0'
     yield f"        parallelism.num_pp_microbatches = {design.pipe.microbatches}"
@@ -162,7 +162,7 @@ def _recipe(design: Design, name: str, layers: Sequence[int], dp: int, tp: int) 
     yield "    return config"
 
 
-def _toml(design: Design, name: str, layers: Sequence[int], dp: int, tp: int) -> Iterator[str]:
+def _toml_lines(design: Design, name: str, layers: Sequence[int], dp: int, tp: int) -> Iterator[str]:
     """Yield the sections of a job file that depend on the schedule, for torchtitan up to 0.2.2."""
     training, recomputes = design.training, _recompute_comment(design, len(layers))
     yield f"# Settings for torchtitan up to 0.2.2 of the design {_escape_comment(design.name)}, written by Meshwave."
@@ -183,7 +183,7 @@ def _toml(design: Design, name: str, layers: Sequence[int], dp: int, tp: int) ->
     yield f"pipeline_parallel_microbatch_size = {training.micro_batch_size}"
     yield 'pipeline_parallel_schedule_csv = "meshwave/schedule.csv"'
     yield f'pipeline_parallel_schedule = "{name}"  # determines only the mesh of each stage'
-    yield from (f"{name} = {json.dumps(value)}" for name, value in _data_parallelism(design, dp))
+    yield from (f"{name} = {json.dumps(value)}" for name, value in _data_parallel_settings(design, dp))
     yield f"tensor_parallel_degree = {tp}"
     yield "module_fqns_per_model_part = ["
     yield from (f"    {json.dumps(part)}," for part in module_names(layers, "output"))
@@ -193,7 +193,7 @@ def _toml(design: Design, name: str, layers: Sequence[int], dp: int, tp: int) ->
     yield f'mode = "{"full" if recomputes else "none"}"{recomputes}'
 
 
-def _data_parallelism(design: Design, dp: int) -> Iterator[tuple[str, int | str]]:
+def _data_parallel_settings(design: Design, dp: int) -> Iterator[tuple[str, int | str]]:
     """Yield the settings of data parallelism; FSDP shards gradients, and parameters if it frees them."""
     sharding = design.training.sharding
     yield "data_parallel_replicate_degree", 1 if design.training.shards_gradients else dp

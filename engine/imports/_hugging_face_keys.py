@@ -22,37 +22,37 @@ class ModelType(NamedTuple):
     """Keys with the values that can be represented; the first value is the default."""
 
 
-def _key(*names: str, default: Any = None) -> Key:
+def _make_key(*names: str, default: Any = None) -> Key:
     return Key(names, default)
 
 
 SIZES = {
-    "layers": _key("num_hidden_layers", "n_layer"),
-    "hidden": _key("hidden_size", "n_embd"),
-    "heads": _key("num_attention_heads", "n_head"),
-    "vocab": _key("vocab_size"),
+    "layers": _make_key("num_hidden_layers", "n_layer"),
+    "hidden": _make_key("hidden_size", "n_embd"),
+    "heads": _make_key("num_attention_heads", "n_head"),
+    "vocab": _make_key("vocab_size"),
 }
 """Keys of the sizes that every configuration contains."""
 _BIAS = {
-    "attention.qkv_bias": _key("attention_bias", default=False),
-    "attention.out_bias": _key("attention_bias", default=False),
+    "attention.qkv_bias": _make_key("attention_bias", default=False),
+    "attention.out_bias": _make_key("attention_bias", default=False),
 }
 _ROPE = {
-    "positions.theta": _key("rope_theta", "rotary_emb_base", default=10_000.0),
-    "positions.fraction": _key("partial_rotary_factor", "rotary_pct", default=1.0),
+    "positions.theta": _make_key("rope_theta", "rotary_emb_base", default=10_000.0),
+    "positions.fraction": _make_key("partial_rotary_factor", "rotary_pct", default=1.0),
 }
-_GQA = {"attention.kv_heads": _key("num_key_value_heads"), "attention.head_dim": _key("head_dim")}
+_GQA = {"attention.kv_heads": _make_key("num_key_value_heads"), "attention.head_dim": _make_key("head_dim")}
 _GATED = {"mlp.gated": True, "mlp.bias": False}
-_FFN = {"ffn": _key("intermediate_size")}
-_ACTIVATION = {"mlp.activation": _key("hidden_act", "activation_function", "hidden_activation", default="silu")}
+_FFN = {"ffn": _make_key("intermediate_size")}
+_ACTIVATION = {"mlp.activation": _make_key("hidden_act", "activation_function", "hidden_activation", default="silu")}
 _RMS = {"norm.kind": "rmsnorm"}
-_RMS_KEYS = {"norm.eps": _key("rms_norm_eps", default=1e-6)}
-_LAYER_NORM_KEYS = {"norm.eps": _key("layer_norm_eps", "layer_norm_epsilon", default=1e-5)}
+_RMS_KEYS = {"norm.eps": _make_key("rms_norm_eps", default=1e-6)}
+_LAYER_NORM_KEYS = {"norm.eps": _make_key("layer_norm_eps", "layer_norm_epsilon", default=1e-5)}
 _NO_BIAS = {"attention.qkv_bias": False, "attention.out_bias": False}
 
 
-def _tied_embeddings(default: bool) -> dict[str, Key]:
-    return {"tied_embeddings": _key("tie_word_embeddings", default=default)}
+def _tied_embedding_keys(default: bool) -> dict[str, Key]:
+    return {"tied_embeddings": _make_key("tie_word_embeddings", default=default)}
 
 
 _LLAMA = ModelType(
@@ -64,15 +64,15 @@ _LLAMA = ModelType(
         **_FFN,
         **_ACTIVATION,
         **_RMS_KEYS,
-        **_tied_embeddings(False),
-        "mlp.bias": _key("mlp_bias", default=False),
+        **_tied_embedding_keys(False),
+        "mlp.bias": _make_key("mlp_bias", default=False),
     },
 )
 _MISTRAL = ModelType(
     {**_RMS, **_GATED, **_NO_BIAS, "positions.kind": "rope"},
     {
-        **_ROPE, **_GQA, **_FFN, **_ACTIVATION, **_RMS_KEYS, **_tied_embeddings(False),
-        "attention.window": _key("sliding_window"),
+        **_ROPE, **_GQA, **_FFN, **_ACTIVATION, **_RMS_KEYS, **_tied_embedding_keys(False),
+        "attention.window": _make_key("sliding_window"),
     },
 )  # fmt: skip
 _QWEN2 = ModelType(
@@ -83,45 +83,49 @@ _QWEN2 = ModelType(
         **_FFN,
         **_ACTIVATION,
         **_RMS_KEYS,
-        **_tied_embeddings(False),
-        "attention.qkv_bias": _key("qkv_bias", default=True),
+        **_tied_embedding_keys(False),
+        "attention.qkv_bias": _make_key("qkv_bias", default=True),
     },
     {"use_sliding_window": (False,)},
 )
 _QWEN3 = ModelType(
     {**_LLAMA.constants, "attention.qk_norm": "head", "mlp.bias": False}, _LLAMA.keys, {"use_sliding_window": (False,)}
 )
-_GEMMA_KEYS = {**_BIAS, **_ROPE, **_GQA, **_FFN, **_RMS_KEYS, **_tied_embeddings(True)}
-_GEMMA_KEYS["mlp.activation"] = _key("hidden_activation", "hidden_act", default="gelu_pytorch_tanh")
+_GEMMA_KEYS = {**_BIAS, **_ROPE, **_GQA, **_FFN, **_RMS_KEYS, **_tied_embedding_keys(True)}
+_GEMMA_KEYS["mlp.activation"] = _make_key("hidden_activation", "hidden_act", default="gelu_pytorch_tanh")
 _GEMMA = ModelType({**_RMS, **_GATED, "positions.kind": "rope"}, _GEMMA_KEYS)
 _GEMMA2 = ModelType(
     {**_GEMMA.constants, "norm.placement": "both", "attention.full_every": 2},
     {
         **_GEMMA_KEYS,
-        "attention.window": _key("sliding_window", default=4096),
-        "attention.soft_cap": _key("attn_logit_softcapping", default=50.0),
-        "logit_soft_cap": _key("final_logit_softcapping", default=30.0),
+        "attention.window": _make_key("sliding_window", default=4096),
+        "attention.soft_cap": _make_key("attn_logit_softcapping", default=50.0),
+        "logit_soft_cap": _make_key("final_logit_softcapping", default=30.0),
     },
 )
 _ROUTED = {
-    "moe.top_k": _key("num_experts_per_tok"),
-    "moe.aux_loss": _key("router_aux_loss_coef", "aux_loss_alpha", default=0.0),
+    "moe.top_k": _make_key("num_experts_per_tok"),
+    "moe.aux_loss": _make_key("router_aux_loss_coef", "aux_loss_alpha", default=0.0),
 }
-_FINE = {**_ROUTED, "moe.experts": _key("num_experts", "num_local_experts"), "moe.ffn": _key("moe_intermediate_size")}
+_FINE = {
+    **_ROUTED,
+    "moe.experts": _make_key("num_experts", "num_local_experts"),
+    "moe.ffn": _make_key("moe_intermediate_size"),
+}
 _DEEPSEEK = {
-    **_BIAS, **_FFN, **_ACTIVATION, **_RMS_KEYS, **_tied_embeddings(False), **_ROUTED,
-    "positions.theta": _key("rope_theta", default=10_000.0),
-    "attention.latent.q_rank": _key("q_lora_rank"),
-    "attention.latent.kv_rank": _key("kv_lora_rank"),
-    "attention.latent.nope_dim": _key("qk_nope_head_dim"),
-    "attention.latent.rope_dim": _key("qk_rope_head_dim"),
-    "attention.latent.value_dim": _key("v_head_dim"),
-    "moe.experts": _key("n_routed_experts"),
-    "moe.ffn": _key("moe_intermediate_size"),
-    "moe.first_dense": _key("first_k_dense_replace", default=0),
-    "moe.groups": _key("n_group", default=1),
-    "moe.top_groups": _key("topk_group", default=1),
-    "moe.scale": _key("routed_scaling_factor", default=1.0),
+    **_BIAS, **_FFN, **_ACTIVATION, **_RMS_KEYS, **_tied_embedding_keys(False), **_ROUTED,
+    "positions.theta": _make_key("rope_theta", default=10_000.0),
+    "attention.latent.q_rank": _make_key("q_lora_rank"),
+    "attention.latent.kv_rank": _make_key("kv_lora_rank"),
+    "attention.latent.nope_dim": _make_key("qk_nope_head_dim"),
+    "attention.latent.rope_dim": _make_key("qk_rope_head_dim"),
+    "attention.latent.value_dim": _make_key("v_head_dim"),
+    "moe.experts": _make_key("n_routed_experts"),
+    "moe.ffn": _make_key("moe_intermediate_size"),
+    "moe.first_dense": _make_key("first_k_dense_replace", default=0),
+    "moe.groups": _make_key("n_group", default=1),
+    "moe.top_groups": _make_key("topk_group", default=1),
+    "moe.scale": _make_key("routed_scaling_factor", default=1.0),
 }  # fmt: skip
 
 MODEL_TYPES: Mapping[str, ModelType] = {
@@ -129,16 +133,16 @@ MODEL_TYPES: Mapping[str, ModelType] = {
     "mistral": _MISTRAL,
     "mixtral": ModelType(
         {**_MISTRAL.constants, "moe.every": 1, "moe.normalize": True},
-        {**_MISTRAL.keys, **_ROUTED, "moe.experts": _key("num_local_experts")},
+        {**_MISTRAL.keys, **_ROUTED, "moe.experts": _make_key("num_local_experts")},
     ),
     "qwen2": _QWEN2,
     "qwen2_moe": ModelType(
         {**_QWEN2.constants, "moe.shared_gate": True},
         {
             **_QWEN2.keys, **_FINE,
-            "moe.shared_ffn": _key("shared_expert_intermediate_size"),
-            "moe.every": _key("decoder_sparse_step", default=1),
-            "moe.normalize": _key("norm_topk_prob", default=False),
+            "moe.shared_ffn": _make_key("shared_expert_intermediate_size"),
+            "moe.every": _make_key("decoder_sparse_step", default=1),
+            "moe.normalize": _make_key("norm_topk_prob", default=False),
         },
         {"mlp_only_layers": ([], None), **_QWEN2.required},
     ),
@@ -147,36 +151,36 @@ MODEL_TYPES: Mapping[str, ModelType] = {
         _QWEN3.constants,
         {
             **_QWEN3.keys, **_FINE,
-            "moe.every": _key("decoder_sparse_step", default=1),
-            "moe.normalize": _key("norm_topk_prob", default=False),
+            "moe.every": _make_key("decoder_sparse_step", default=1),
+            "moe.normalize": _make_key("norm_topk_prob", default=False),
         },
         {"mlp_only_layers": ([], None), **_QWEN3.required},
     ),
     "deepseek_v2": ModelType(
         {**_RMS, **_GATED, "positions.kind": "rope"},
-        {**_DEEPSEEK, "moe.every": _key("moe_layer_freq", default=1), "moe.normalize": _key("norm_topk_prob", default=False)},
+        {**_DEEPSEEK, "moe.every": _make_key("moe_layer_freq", default=1), "moe.normalize": _make_key("norm_topk_prob", default=False)},
         {"scoring_func": ("softmax",), "topk_method": ("group_limited_greedy", "greedy")},
     ),
     "deepseek_v3": ModelType(
         {**_RMS, **_GATED, "positions.kind": "rope", "moe.score": "sigmoid", "moe.bias_correction": True},
-        {**_DEEPSEEK, "moe.every": _key("moe_layer_freq", default=1), "moe.normalize": _key("norm_topk_prob", default=True)},
+        {**_DEEPSEEK, "moe.every": _make_key("moe_layer_freq", default=1), "moe.normalize": _make_key("norm_topk_prob", default=True)},
         {"scoring_func": ("sigmoid",), "topk_method": ("noaux_tc",)},
     ),
     "olmo": ModelType(
         {**_GATED, "positions.kind": "rope", "norm.weight": False, "norm.bias": False},
-        {**_BIAS, **_ROPE, **_GQA, **_FFN, **_ACTIVATION, **_tied_embeddings(False)},
+        {**_BIAS, **_ROPE, **_GQA, **_FFN, **_ACTIVATION, **_tied_embedding_keys(False)},
         {"clip_qkv": (None,)},
     ),
     "olmo2": ModelType(
         {**_RMS, **_GATED, "positions.kind": "rope", "norm.placement": "after", "attention.qk_norm": "full"},
-        {**_BIAS, **_ROPE, **_GQA, **_FFN, **_ACTIVATION, **_RMS_KEYS, **_tied_embeddings(False)},
+        {**_BIAS, **_ROPE, **_GQA, **_FFN, **_ACTIVATION, **_RMS_KEYS, **_tied_embedding_keys(False)},
     ),
     "olmoe": ModelType(
         {**_RMS, **_GATED, "positions.kind": "rope", "attention.qk_norm": "full", "moe.every": 1},
         {
-            **_BIAS, **_ROPE, **_GQA, **_FFN, **_ACTIVATION, **_RMS_KEYS, **_tied_embeddings(False), **_ROUTED,
-            "moe.experts": _key("num_experts"),
-            "moe.normalize": _key("norm_topk_prob", default=False),
+            **_BIAS, **_ROPE, **_GQA, **_FFN, **_ACTIVATION, **_RMS_KEYS, **_tied_embedding_keys(False), **_ROUTED,
+            "moe.experts": _make_key("num_experts"),
+            "moe.normalize": _make_key("norm_topk_prob", default=False),
         },
         {"clip_qkv": (None,)},
     ),
@@ -186,11 +190,11 @@ MODEL_TYPES: Mapping[str, ModelType] = {
         {**_GEMMA2.constants, "attention.qk_norm": "head"},
         {
             **_GEMMA2.keys,
-            "attention.full_every": _key("sliding_window_pattern", default=6),
-            "attention.soft_cap": _key("attn_logit_softcapping"),
-            "logit_soft_cap": _key("final_logit_softcapping"),
-            "positions.theta": _key("rope_theta", default=1_000_000.0),
-            "positions.window_theta": _key("rope_local_base_freq", default=10_000.0),
+            "attention.full_every": _make_key("sliding_window_pattern", default=6),
+            "attention.soft_cap": _make_key("attn_logit_softcapping"),
+            "logit_soft_cap": _make_key("final_logit_softcapping"),
+            "positions.theta": _make_key("rope_theta", default=1_000_000.0),
+            "positions.window_theta": _make_key("rope_local_base_freq", default=10_000.0),
         },
     ),
     "gpt_oss": ModelType(
@@ -199,19 +203,19 @@ MODEL_TYPES: Mapping[str, ModelType] = {
             "attention.sinks": True, "attention.full_every": 2, "moe.every": 1, "moe.router_bias": True,
         },
         {
-            **_ROPE, **_GQA, **_FFN, **_RMS_KEYS, **_tied_embeddings(False), **_ROUTED,
-            "attention.qkv_bias": _key("attention_bias", default=True),
-            "attention.out_bias": _key("attention_bias", default=True),
-            "attention.window": _key("sliding_window", default=128),
-            "moe.experts": _key("num_local_experts"),
+            **_ROPE, **_GQA, **_FFN, **_RMS_KEYS, **_tied_embedding_keys(False), **_ROUTED,
+            "attention.qkv_bias": _make_key("attention_bias", default=True),
+            "attention.out_bias": _make_key("attention_bias", default=True),
+            "attention.window": _make_key("sliding_window", default=128),
+            "moe.experts": _make_key("num_local_experts"),
         },
     ),
     "phi": ModelType(
         {"positions.kind": "rope", "residual": "parallel-one-norm", "head_bias": True},
         {
-            **_ROPE, **_GQA, **_FFN, **_LAYER_NORM_KEYS, **_tied_embeddings(False),
-            "positions.fraction": _key("partial_rotary_factor", default=0.5),
-            "mlp.activation": _key("hidden_act", default="gelu_new"),
+            **_ROPE, **_GQA, **_FFN, **_LAYER_NORM_KEYS, **_tied_embedding_keys(False),
+            "positions.fraction": _make_key("partial_rotary_factor", default=0.5),
+            "mlp.activation": _make_key("hidden_act", default="gelu_new"),
         },
         {"qk_layernorm": (False,)},
     ),
@@ -219,30 +223,30 @@ MODEL_TYPES: Mapping[str, ModelType] = {
     "falcon": ModelType(
         {},
         {
-            **_LAYER_NORM_KEYS, **_tied_embeddings(True), "ffn": _key("ffn_hidden_size"),
-            "positions.theta": _key("rope_theta", default=10_000.0),
-            "attention.qkv_bias": _key("bias", default=False),
-            "attention.out_bias": _key("bias", default=False),
-            "mlp.bias": _key("bias", default=False),
-            "mlp.activation": _key("activation", default="gelu"),
+            **_LAYER_NORM_KEYS, **_tied_embedding_keys(True), "ffn": _make_key("ffn_hidden_size"),
+            "positions.theta": _make_key("rope_theta", default=10_000.0),
+            "attention.qkv_bias": _make_key("bias", default=False),
+            "attention.out_bias": _make_key("bias", default=False),
+            "mlp.bias": _make_key("bias", default=False),
+            "mlp.activation": _make_key("activation", default="gelu"),
         },
     ),
     "gpt_neox": ModelType(
         {"positions.kind": "rope"},
         {
-            **_ROPE, **_FFN, **_LAYER_NORM_KEYS, **_tied_embeddings(False),
-            "positions.fraction": _key("rotary_pct", "partial_rotary_factor", default=0.25),
-            "attention.qkv_bias": _key("attention_bias", default=True),
-            "attention.out_bias": _key("attention_bias", default=True),
-            "mlp.activation": _key("hidden_act", default="gelu"),
+            **_ROPE, **_FFN, **_LAYER_NORM_KEYS, **_tied_embedding_keys(False),
+            "positions.fraction": _make_key("rotary_pct", "partial_rotary_factor", default=0.25),
+            "attention.qkv_bias": _make_key("attention_bias", default=True),
+            "attention.out_bias": _make_key("attention_bias", default=True),
+            "mlp.activation": _make_key("hidden_act", default="gelu"),
         },
     ),
     "gpt2": ModelType(
         {"positions.kind": "learned"},
         {
-            **_LAYER_NORM_KEYS, **_tied_embeddings(True), "ffn": _key("n_inner"),
-            "mlp.activation": _key("activation_function", default="gelu_new"),
-            "positions.table": _key("n_positions", "max_position_embeddings", default=1024),
+            **_LAYER_NORM_KEYS, **_tied_embedding_keys(True), "ffn": _make_key("n_inner"),
+            "mlp.activation": _make_key("activation_function", default="gelu_new"),
+            "positions.table": _make_key("n_positions", "max_position_embeddings", default=1024),
         },
         {"scale_attn_by_inverse_layer_idx": (False,), "add_cross_attention": (False,)},
     ),

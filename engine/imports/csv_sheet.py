@@ -48,7 +48,7 @@ class Sheet:
         count = sum(map(text.count, ",\t;\n"))
         if count > MOST_CELLS:
             raise DesignError([Problem("", "csv_size", {"cells": count, "most": MOST_CELLS})])
-        self.rows = _split(text.removeprefix("\ufeff"))
+        self.rows = _split_cells(text.removeprefix("\ufeff"))
         self.orders: list[list[Action]] = [[] for _ in self.rows]
         self.places: dict[Action, list[Place]] = defaultdict(list)  # cells of each action, without its slot
         self.problems: list[CellProblem] = []
@@ -56,11 +56,11 @@ class Sheet:
         for row, cells in enumerate(self.rows):
             report_progress(READ_SHARE * row / len(self.rows), "reading cells")
             for column, cell in enumerate(cells):
-                self._read(row, column, cell)
+                self._read_cell(row, column, cell)
         if not self.rows:
             self.problems.append(CellProblem(None, Problem("", "csv_empty", {})))
 
-    def _read(self, row: int, column: int, cell: str) -> None:
+    def _read_cell(self, row: int, column: int, cell: str) -> None:
         if not cell:
             self.empty.append((row, column))
             return
@@ -98,12 +98,12 @@ class Sheet:
         found = list(found)
         if not found:
             return
-        problems = [self._at_cell(*each) for each in found[:MOST_LISTED]]
+        problems = [self._locate_at_cell(*each) for each in found[:MOST_LISTED]]
         if len(found) > MOST_LISTED:
             problems.append(Problem("", "unlisted_problems", {"count": len(found) - MOST_LISTED}))
         raise DesignError(problems)
 
-    def _at_cell(self, place: Place | None, problem: Problem) -> Problem:
+    def _locate_at_cell(self, place: Place | None, problem: Problem) -> Problem:
         if place is None:
             return problem
         row, column = place
@@ -143,21 +143,21 @@ class Sheet:
         The cell is that of the first named action that is in the file, or else of another action of the same stage and
         microbatch.
         """
-        actions = [action for text in _texts(problem.params) for action in _actions_of(text)]
+        actions = [action for text in _nested_strings(problem.params) for action in _actions_of(text)]
         kin = [Action(op, action.stage, action.microbatch) for action in actions for op in COMPUTATIONS]
         place = next((self.places[action][-1] for action in (*actions, *kin) if action in self.places), None)
         cells = {str(action): _cell_names(self.places[action]) for action in actions if action in self.places}
         return CellProblem(place, problem.replace(params={**problem.params, "cells": cells}))
 
 
-def _texts(value: Any) -> Iterator[str]:
+def _nested_strings(value: Any) -> Iterator[str]:
     """Yield the strings among the parameters of a problem."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
-        yield from (text for each in value.values() for text in _texts(each))
+        yield from (text for each in value.values() for text in _nested_strings(each))
     elif isinstance(value, list):
-        yield from (text for each in value for text in _texts(each))
+        yield from (text for each in value for text in _nested_strings(each))
 
 
 def _actions_of(cell: str) -> tuple[Action, ...]:
@@ -167,7 +167,7 @@ def _actions_of(cell: str) -> tuple[Action, ...]:
         return ()
 
 
-def _split(text: str) -> list[list[str]]:
+def _split_cells(text: str) -> list[list[str]]:
     """Return the cells of each row, without empty rows at the end."""
     try:
         rows = [[cell.strip() for cell in row] for row in csv.reader(text.splitlines(), delimiter=_delimiter(text))]

@@ -49,14 +49,14 @@ class Kineto(TraceFormat):
 
     @staticmethod
     def read(texts: Sequence[str]) -> Trace:
-        found = [process for number, text in enumerate(texts) for process in _processes(text, number)]
+        found = [process for number, text in enumerate(texts) for process in _read_processes(text, number)]
         if not any(process.actions for process in found):
             raise Refusal("trace_without_actions")
         first = min(action.start_ns for process in found for action in process.actions)
         return Trace(tuple(_shift_times(process, first) for process in sorted(found)))
 
 
-def _processes(text: str, number: int) -> Iterator[TracedProcess]:
+def _read_processes(text: str, number: int) -> Iterator[TracedProcess]:
     """Yield the processes in a file; a file that states no process is that of process ``number``."""
     try:
         document: Any = json.loads(text)
@@ -68,23 +68,23 @@ def _processes(text: str, number: int) -> Iterator[TracedProcess]:
         by_pid: dict[Any, list[TracedAction]] = defaultdict(list)
         for event in ranges:
             if not on_gpu or event.get("cat") == GPU_RANGES:
-                by_pid[event["pid"]] += _actions(event, base_ns)
+                by_pid[event["pid"]] += _computations_of_event(event, base_ns)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Refusal("damaged_trace", {"reason": repr(error)}) from None
-    named = {pid: tuple(sorted(each, key=_start)) for pid, each in by_pid.items() if each}
+    named = {pid: tuple(sorted(each, key=_start_time_ns)) for pid, each in by_pid.items() if each}
     if rank is not None or len(named) == 1:
-        together = sorted((action for each in named.values() for action in each), key=_start)
+        together = sorted((action for each in named.values() for action in each), key=_start_time_ns)
         yield TracedProcess(number if rank is None else int(rank), tuple(together))
         return
     for process, pid in enumerate(sorted(named, key=lambda pid: (str(type(pid)), pid))):
         yield TracedProcess(process, named[pid])
 
 
-def _start(action: TracedAction) -> int:
+def _start_time_ns(action: TracedAction) -> int:
     return action.start_ns
 
 
-def _actions(event: Any, base_ns: int) -> Iterator[TracedAction]:
+def _computations_of_event(event: Any, base_ns: int) -> Iterator[TracedAction]:
     """Yield the computations that the name of a range denotes."""
     name, start_ns = str(event["name"]), base_ns + round(float(event["ts"]) * 1000)
     times = start_ns, start_ns + round(float(event["dur"]) * 1000)

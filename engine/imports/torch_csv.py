@@ -69,7 +69,7 @@ def import_schedule(text: str, name: str, into: Design | None = None, *, draft: 
     if into is not None:
         notes += _fit_document(document, len(orders), stages)
     document["pipeline"] = {
-        **_kept_keys(document["pipeline"], stages),
+        **_reusable_keys(document["pipeline"], stages),
         "schedule": "custom",
         "microbatches": microbatches,
         "placement": None,
@@ -86,16 +86,16 @@ def read_schedule(text: str) -> tuple[list[list[Action]], list[Problem]]:
     """
     sheet = Sheet(text)
     report_progress(READ_SHARE, "checking the orders")
-    for problems in (sheet.problems, _gaps(sheet), _program_problems(sheet)):
+    for problems in (sheet.problems, _cells_after_gap(sheet), _program_problems(sheet)):
         sheet.raise_problems(problems)
     report_progress(CHECKED_SHARE, "making the design")
-    return [[a for a in order if a.op <= Op.W] for order in sheet.orders], list(_notes(sheet))
+    return [[a for a in order if a.op <= Op.W] for order in sheet.orders], list(_remarks(sheet))
 
 
 # ---- problems ----
 
 
-def _gaps(sheet: Sheet) -> Iterator[CellProblem]:
+def _cells_after_gap(sheet: Sheet) -> Iterator[CellProblem]:
     """Yield cells beyond a gap in the numbers of stages or microbatches, which are probably typing errors."""
     for part in ("stage", "microbatch"):
         first = sheet.first_cells(part)
@@ -149,31 +149,31 @@ def _misplaced_cells(sheet: Sheet) -> Iterator[CellProblem]:
             yield CellProblem(place, Problem("", "csv_stray", params))
 
 
-def _notes(sheet: Sheet) -> Iterator[Problem]:
+def _remarks(sheet: Sheet) -> Iterator[Problem]:
     """Yield remarks about parts of a valid file that torch would reject or compute differently."""
     reduced = {action.stage for action in sheet.places if action.op == Op.REDUCE_GRAD}
     unreduced = sorted(set(sheet.first_cells("stage")) - reduced)
     if sheet.has_messages and unreduced:
-        yield _note("csv_without_reduction", stages=unreduced)
+        yield _make_remark("csv_without_reduction", stages=unreduced)
     if sheet.has_messages and sheet.empty:
-        yield _note("csv_empty_cells", cell=cell_name(sheet.empty[0]))
+        yield _make_remark("csv_empty_cells", cell=cell_name(sheet.empty[0]))
     rows_of: dict[int, set[int]] = defaultdict(set)
     for action, places in sheet.places.items():
         if action.op <= Op.W:
             rows_of[action.stage] |= {row + 1 for row, _ in places}
     copied = sorted(stage for stage, rows in rows_of.items() if len(rows) > 1)
     if copied:
-        yield _note("csv_replicas", stage=copied[0], rows=sorted(rows_of[copied[0]]))
+        yield _make_remark("csv_replicas", stage=copied[0], rows=sorted(rows_of[copied[0]]))
 
 
-def _note(code: str, **params: Any) -> Problem:
+def _make_remark(code: str, **params: Any) -> Problem:
     return Problem("", code, params, "warning")
 
 
 # ---- the design ----
 
 
-def _kept_keys(pipeline: Mapping[str, Any], stages: int) -> dict[str, Any]:
+def _reusable_keys(pipeline: Mapping[str, Any], stages: int) -> dict[str, Any]:
     """Return the keys common to all pipelines whose values fit ``stages`` stages."""
     kept = {key: value for key, value in pipeline.items() if key in Section.model_fields}
     if len(kept.get("stages") or ()) != stages:
@@ -191,10 +191,10 @@ def _fit_document(document: dict[str, Any], ranks: int, stages: int) -> list[Pro
         if devices < ranks:
             params = {"rows": ranks, "name": document["name"], "devices": devices}
             raise DesignError([Problem("", TOO_FEW_DEVICES, params)])
-        notes.append(_note("csv_meshes_replaced", meshes=ranks, before=len(document["meshes"])))
-        document["meshes"] = _meshes(ranks)
+        notes.append(_make_remark("csv_meshes_replaced", meshes=ranks, before=len(document["meshes"])))
+        document["meshes"] = _single_device_meshes(ranks)
     if document["model"].get("layers", stages) < stages:  # the shape of a U-Net determines its number of layers
-        notes.append(_note("csv_layers_added", layers=stages, before=document["model"]["layers"]))
+        notes.append(_make_remark("csv_layers_added", layers=stages, before=document["model"]["layers"]))
         document["model"]["layers"] = stages
     return notes
 
@@ -215,12 +215,12 @@ def _new_document(name: str, ranks: int, stages: int) -> dict[str, Any]:
         "name": name,
         "cluster": {**cluster, "nodes": nodes, **({"devices_per_node": ranks} if small else {})},
         "model": {**model, **shape},
-        "meshes": _meshes(ranks),
+        "meshes": _single_device_meshes(ranks),
         "pipeline": {},
     }
 
 
-def _meshes(ranks: int) -> list[dict[str, Any]]:
+def _single_device_meshes(ranks: int) -> list[dict[str, Any]]:
     """Return meshes of one device each, in row order."""
     names = (letter + (str(turn) if turn else "") for turn in count() for letter in ascii_uppercase)
     return [

@@ -27,11 +27,11 @@ def locate_problems(design: Design, problems: Sequence[Problem], order: Program)
     ``order`` is the design's order of computations.
     """
     orders: Orders = design.pipeline.actions or ()
-    cells = _cells_of(orders, {each for problem in problems for each in _subject_and_kin(problem)})
+    cells = _cells_of(orders, {each for problem in problems for each in _related_computations(problem)})
     names = [mesh.name for mesh in design.meshes]
     return [
         with_mesh_names(problem, names).replace(
-            where=_locate(cells, problem, len(orders)), fixes=_fixes(design, orders, cells, problem, order)
+            where=_problem_path(cells, problem, len(orders)), fixes=_fixes(design, orders, cells, problem, order)
         )
         for problem in problems
     ]
@@ -51,7 +51,7 @@ _RANKS = {"rank", "ranks", "cycle"}
 # ---- places ----
 
 
-def _subject_and_kin(problem: Problem) -> list[Action]:
+def _related_computations(problem: Problem) -> list[Action]:
     """Return the action that a problem concerns, and the computations of the same stage and microbatch."""
     if "action" not in problem.params:
         return []
@@ -73,11 +73,11 @@ def _cells_of(orders: Orders, actions: set[Action]) -> dict[Action, list[Cell]]:
     return cells
 
 
-def _locate(cells: dict[Action, list[Cell]], problem: Problem, orders: int) -> str:
+def _problem_path(cells: dict[Action, list[Cell]], problem: Problem, orders: int) -> str:
     """Return the path of the last cell of the action that a problem concerns, or of its order if the cell is missing."""
     if problem.code == "idle_rank" and problem.params["rank"] < orders:
         return f"pipeline.actions[{problem.params['rank']}]"
-    actions = _subject_and_kin(problem)
+    actions = _related_computations(problem)
     if not actions:
         return "pipeline.actions"
     subject, *kin = actions
@@ -96,14 +96,14 @@ def _fixes(
 ) -> Iterable[Fix]:
     """Return the edits of the orders that resolve a problem."""
     if problem.code == "deadlock":
-        return [*_repair(design, orders, order)]
+        return [*_repair_fix(design, orders, order)]
     edit = _EDITS.get(problem.code)
     if edit is None or not orders:
         return []
     return [edit(orders, cells, problem.params)]
 
 
-def _repair(design: Design, orders: Orders, order: Program) -> Iterator[Fix]:
+def _repair_fix(design: Design, orders: Orders, order: Program) -> Iterator[Fix]:
     if not orders or design.pipeline.placement is not None or len(order) > MAX_REPAIRED_COMPUTATIONS:
         return
     found = repair(order)
@@ -117,16 +117,16 @@ def _repair(design: Design, orders: Orders, order: Program) -> Iterator[Fix]:
 
 def _remove_repetitions(orders: Orders, cells: dict[Action, list[Cell]], params: Mapping[str, Any]) -> Fix:
     action = parse_action(params["action"])
-    return _removal(orders, [(place, action) for place in cells[action][1:]])
+    return _removal_fix(orders, [(place, action) for place in cells[action][1:]])
 
 
 def _remove_halves(orders: Orders, cells: dict[Action, list[Cell]], params: Mapping[str, Any]) -> Fix:
     backward = parse_action(params["action"])
     halves = [backward._replace(op=op) for op in (Op.I, Op.W)]
-    return _removal(orders, [(place, half) for half in halves for place in cells[half]])
+    return _removal_fix(orders, [(place, half) for half in halves for place in cells[half]])
 
 
-def _removal(orders: Orders, removed: Sequence[tuple[Cell, Action]]) -> Fix:
+def _removal_fix(orders: Orders, removed: Sequence[tuple[Cell, Action]]) -> Fix:
     """Return the fix that removes actions from their cells; in a slot of two, the other action stays."""
 
     def remove(action: Action, cell: str) -> list[str]:

@@ -42,7 +42,7 @@ def _prices(design: Design) -> Prices:
     copies, clips = weight_sharers(design), design.training.clip_norm is not None
     handed, batched = (stage_skips(design), onward_units(design)), design.transfer.batched
 
-    def judge(compute: Program) -> float:
+    def simulated_step_seconds(compute: Program) -> float:
         program = add_updates(add_transfers(compute, *handed, batched=batched), copies, clips=clips)
         costs = estimate(design, program)
         return costs.play(program).makespan
@@ -57,7 +57,7 @@ def _prices(design: Design) -> Prices:
         room=tuple(np.maximum(costs.capacity_bytes - always, 0.0).tolist()),
         unit=costs.unit,
         design=design.model_copy(update={"name": ""}).to_json(),
-        judge=judge,
+        judge=simulated_step_seconds,
     )
 
 

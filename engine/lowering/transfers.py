@@ -53,7 +53,7 @@ def add_transfers(program: Program, skips: Skips = (), onward: Sequence[int] = (
     in_batch = np.zeros(len(producer), np.bool_)
     if batched:
         in_batch = batch_messages(program, producer, consumer) >= 0
-    slot = _slots(program, producer, consumer, in_batch)
+    slot = _receive_rows(program, producer, consumer, in_batch)
     n = len(program)
     in_gap = np.bincount(slot, minlength=n)  # receives posted before each row
     after_recvs = np.cumsum(in_gap)
@@ -133,7 +133,7 @@ def _messages(program: Program) -> tuple[Rows, Rows, NDArray[np.bool_]]:
     return producer[order], consumer[order], skipping[order]
 
 
-def _slots(program: Program, producer: Rows, consumer: Rows, in_batch: NDArray[np.bool_]) -> Rows:
+def _receive_rows(program: Program, producer: Rows, consumer: Rows, in_batch: NDArray[np.bool_]) -> Rows:
     """Return the row before which each receive is posted.
 
     No receive is posted later than receives of later messages from the same sender. Then all receives are moved ahead

@@ -76,7 +76,7 @@ class LinkFlows:
 
     def flow_class(self, flow: int) -> int:
         """Return the simulated class of a flow; flows of one class have the same rate."""
-        return int(self.network.coupling.classes[0][self.kind[flow]])
+        return int(self.network.coupled_network.classes[0][self.kind[flow]])
 
     def find_limit(self, span: int, start_s: float, end_s: float) -> Limit | None:
         """Return the port that delayed a message or collective most between ``start_s`` and ``end_s``.
@@ -126,7 +126,7 @@ class LinkFlows:
         flows, weights = self.port_flows[port]
         inside = (self.start_s[flows] < end_s) & (self.end_s[flows] > start_s)
         flows, weights = flows[inside], weights[inside]
-        steps = {of: self.rates[of] for of in set(self.network.coupling.classes[0][self.kind[flows]].tolist())}
+        steps = {of: self.rates[of] for of in set(self.network.coupled_network.classes[0][self.kind[flows]].tolist())}
         times = np.concatenate((self.start_s[flows], self.end_s[flows], *(each.times for each in steps.values())))
         moments = np.unique(np.clip(np.append(times, (start_s, end_s)), start_s, end_s))
         middle, length = (moments[1:] + moments[:-1]) / 2, np.diff(moments)
@@ -229,7 +229,7 @@ def _exchanges(
         kind = network.row_kind[rows[here]]
         begin = at[here] + each[here] + network.latency_s[kind]
         end = np.empty(len(here))
-        of_class = network.coupling.classes[0][kind]
+        of_class = network.coupled_network.classes[0][kind]
         for of in np.unique(of_class).tolist():
             alike = of_class == of
             end[alike] = _flow_ends(rates[of], begin[alike], size[here[alike]])
@@ -251,7 +251,7 @@ def _flow_ends(rates: Steps, begin: Floats, size: Floats) -> Floats:
 
 def _class_rates(program: Program, seconds: Floats, network: Network) -> Mapping[int, Steps]:
     """Return the rate of each flow class over time; the rate without contention if no ports are shared."""
-    of_kind, first = network.coupling.classes
+    of_kind, first = network.coupled_network.classes
     if (network.units >= 0).any() or not is_shared(program, seconds, network):
         return {of: Steps((0.0,), (float(network.rate[kind]),)) for of, kind in enumerate(first.tolist())}
     log = _whole_log(program, seconds, network)

@@ -78,7 +78,7 @@ def _port_flows(flows: LinkFlows, port: int) -> list[Passing]:
         return []
     here, weights = flows.port_flows[port]
     weights = weights / flows.capacity_rates[port]
-    classes = flows.network.coupling.classes[0][flows.kind[here]]
+    classes = flows.network.coupled_network.classes[0][flows.kind[here]]
     parts: dict[tuple[int, float], Steps] = {}
     took = flows.end_s[here] - flows.start_s[here]
     mean = np.minimum(1.0, flows.bytes[here] * weights / np.where(took > 0, took, np.inf))

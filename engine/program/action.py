@@ -55,10 +55,10 @@ class Action(NamedTuple):
     other: int = -1
 
     def __str__(self) -> str:
-        return _cell(self.op, self.stage, self.microbatch, self.other)
+        return _cell_text(self.op, self.stage, self.microbatch, self.other)
 
 
-def _cell(op: int, stage: int, microbatch: int, other: int) -> str:
+def _cell_text(op: int, stage: int, microbatch: int, other: int) -> str:
     end = f"{_WORD[Op(op)]}{other}" if other >= 0 else ""
     return f"{stage if stage >= 0 else ''}{NAMES[op]}{microbatch if microbatch >= 0 else ''}{end}"
 
@@ -68,7 +68,7 @@ _WORD = {Op.SEND_F: "TO", Op.SEND_B: "TO", Op.RECV_F: "FROM", Op.RECV_B: "FROM"}
 """Word before the stage at the other end of a message."""
 
 
-def _constructor(op: Op) -> Callable[[int, int], Action]:
+def _action_constructor(op: Op) -> Callable[[int, int], Action]:
     number, make = (
         int(op),
         tuple.__new__,
@@ -80,10 +80,10 @@ def _constructor(op: Op) -> Callable[[int, int], Action]:
     return action
 
 
-forward = _constructor(Op.F)
-backward = _constructor(Op.B)
-input_gradient = _constructor(Op.I)
-weight_gradient = _constructor(Op.W)
+forward = _action_constructor(Op.F)
+backward = _action_constructor(Op.B)
+input_gradient = _action_constructor(Op.I)
+weight_gradient = _action_constructor(Op.W)
 
 
 def overlap(first: Action, second: Action) -> tuple[Action, Action]:
@@ -173,7 +173,7 @@ def format_cells(actions: Iterable[tuple[int, int, int, int, int]]) -> list[str]
         if fused:
             cells[-1] = f"({cells[-1]};{cell})OVERLAP_F_B"
         else:
-            cells.append(cell if other < 0 else _cell(op, stage, microbatch, other))
+            cells.append(cell if other < 0 else _cell_text(op, stage, microbatch, other))
     return cells
 
 

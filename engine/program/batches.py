@@ -30,16 +30,16 @@ def batch_messages(program: Columns, maker: Rows, taker: Rows) -> Rows:
         maker: ``[messages]`` row of the computation that produces each message, in the send order of a rank.
         taker: ``[messages]`` row of the computation that consumes each message.
     """
-    sent, received = _gaps(program, maker, taker)
+    sent, received = _send_and_receive_slots(program, maker, taker)
     low, high = np.minimum(sent, received), np.maximum(sent, received)
     gaps, number = np.unique(low * (len(program) + 1) + high, return_inverse=True)
     number = number.reshape(-1)
 
-    def groups_with(chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    def is_in_group_with(chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
         return np.bincount(number[chosen], minlength=len(gaps)) > 0
 
-    whole = groups_with(sent < received) & groups_with(sent > received)
-    whole &= ~groups_with((received < 0) | _is_overtaken(program, maker, taker))
+    whole = is_in_group_with(sent < received) & is_in_group_with(sent > received)
+    whole &= ~is_in_group_with((received < 0) | _is_overtaken(program, maker, taker))
     return np.where(whole, np.cumsum(whole) - 1, -1)[number] if len(maker) else number
 
 
@@ -52,7 +52,7 @@ def find_batches(program: Columns) -> Rows:
     return batch
 
 
-def _gaps(program: Columns, maker: Rows, taker: Rows) -> tuple[Rows, Rows]:
+def _send_and_receive_slots(program: Columns, maker: Rows, taker: Rows) -> tuple[Rows, Rows]:
     """Return the slots after which each message is sent and would be received, each ``[messages]``; -1 for none."""
     number = np.cumsum(program.is_compute & ~program.fused) - 1  # slot of each computation
     rank_of_slot = program.rank[program.is_compute & ~program.fused]

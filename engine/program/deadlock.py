@@ -39,10 +39,10 @@ def deadlock_cycle(program: Program) -> list[Wait]:
 def deadlock_problems(program: Program) -> list[Problem]:
     """Return the shortest cycle as a problem, with a change that breaks it; empty without a deadlock."""
     cycle = _shortest_cycle(program)
-    return [Problem("", "deadlock", _params(program, cycle))] if cycle else []
+    return [Problem("", "deadlock", _problem_params(program, cycle))] if cycle else []
 
 
-def _params(program: Program, cycle: list[_RowWait]) -> dict[str, Any]:
+def _problem_params(program: Program, cycle: list[_RowWait]) -> dict[str, Any]:
     def cell(row: int) -> str:
         actions = [program.row(each) for each in range(row, row + 1 + program.next_is_fused[row])]
         return format_cells([actions[0]._replace(fused=0), *actions[1:]])[0]
@@ -61,7 +61,7 @@ def _params(program: Program, cycle: list[_RowWait]) -> dict[str, Any]:
 def _shortest_cycle(program: Program) -> list[_RowWait]:
     waits = _waits(program)
     cycles = [cycle for rank in waits if (cycle := _shortest_cycle_from(program, waits, rank))]
-    return _start_at_change(program, min(cycles, key=len)) if cycles else []
+    return _rotate_to_change(program, min(cycles, key=len)) if cycles else []
 
 
 def _waits(program: Program) -> dict[int, list[_RowWait]]:
@@ -97,7 +97,7 @@ def _shortest_cycle_from(program: Program, waits: dict[int, list[_RowWait]], sta
     return []
 
 
-def _start_at_change(program: Program, cycle: list[_RowWait]) -> list[_RowWait]:
+def _rotate_to_change(program: Program, cycle: list[_RowWait]) -> list[_RowWait]:
     """Return the cycle, rotated to start at the rank whose change breaks it.
 
     This is a rank with a slot of two, which is to be split. Otherwise it is a rank that can run the action needed by
@@ -109,12 +109,12 @@ def _start_at_change(program: Program, cycle: list[_RowWait]) -> list[_RowWait]:
         if program.next_is_fused[wait.at] or program.next_is_fused[cycle[first - 1].needs]:
             return cycle[first:] + cycle[:first]
     for first, wait in enumerate(cycle):
-        if _depth(program, cycle[first - 1].needs) < _depth(program, wait.at):
+        if _depth_in_step(program, cycle[first - 1].needs) < _depth_in_step(program, wait.at):
             return cycle[first:] + cycle[:first]
     raise AssertionError("what a computation needs comes before it")
 
 
-def _depth(program: Program, row: int) -> tuple[int, int]:
+def _depth_in_step(program: Program, row: int) -> tuple[int, int]:
     """Return the position of an action in a step, as a sort key: stages up, stages down, then microbatches."""
     op, stage, mb, *_ = program.row(row)
     last = 2 * program.stages

@@ -53,10 +53,10 @@ def repair(order: Program) -> Repair:
     can run, and ``is_smallest`` is False.
     """
     search = _Search(order)
-    _, waiting = search.walk(_Changes(frozenset(), frozenset()))
+    _, waiting = search.run_slots(_Changes(frozenset(), frozenset()))
     if not len(waiting):
         return Repair(order, (), (), is_smallest=True)
-    rough = search.run_out_of_turn()
+    rough = search.repair_greedily()
     found, is_smallest = search.find_fewest(rough.changes.size)
     best = min([search.place_moved(changes) for changes in found] or [rough], key=lambda way: way.distance)
     changes = best.changes
@@ -90,23 +90,23 @@ class _Search:
 
     def __init__(self, order: Program) -> None:
         self._order = order
-        self._needs = _needs(order)
-        self._needed_by = _needed_by(order)
+        self._needs = _dependencies(order)
+        self._needed_by = _dependents(order)
         self._left = max(20, min(MAX_WALKS, SEARCH_LIMIT // max(1, len(order))))  # remaining walks
 
     # ---- walking ----
 
-    def walk(self, changes: _Changes) -> tuple[_Run, Rows]:
+    def run_slots(self, changes: _Changes) -> tuple[_Run, Rows]:
         """Run all slots that can run: kept slots in the order of their rank, moved slots as soon as possible.
 
         Returns the run and the indices of the blocked lines: ranks, then moved slots.
         """
         self._left -= 1
-        lines = [*self._chains(changes), *(np.array([row]) for row in sorted(changes.moved))]
+        lines = [*self._kept_slots(changes), *(np.array([row]) for row in sorted(changes.moved))]
         run = _Run(lines, self._slot_needs(self._needs, changes), len(self._order))
         return run, run.run_all()
 
-    def _chains(self, changes: _Changes) -> list[Rows]:
+    def _kept_slots(self, changes: _Changes) -> list[Rows]:
         """Return the kept slots of each rank, by their first rows."""
         heads = ~self._order.fused
         heads[[row + 1 for row in changes.split]] = True
@@ -144,7 +144,7 @@ class _Search:
         if changes in tried or self._left <= 0:
             return
         tried.add(changes)
-        run, waiting = self.walk(changes)
+        run, waiting = self.run_slots(changes)
         if not len(waiting):
             yield changes
         elif more:
@@ -169,13 +169,13 @@ class _Search:
 
     # ---- some changes ----
 
-    def run_out_of_turn(self, split: frozenset[int] = frozenset()) -> _PlacedChanges:
+    def repair_greedily(self, split: frozenset[int] = frozenset()) -> _PlacedChanges:
         """Return a repair that is found by running, whenever all ranks are blocked, the nearest slot that can run.
 
         The resulting order has no deadlock, but is not always the smallest repair.
         """
         changes = _Changes(frozenset(), split)
-        chains, needs = self._chains(changes), self._slot_needs(self._needs, changes)
+        chains, needs = self._kept_slots(changes), self._slot_needs(self._needs, changes)
         run = _Run(chains, needs, len(self._order))
         pulled: list[tuple[int, int]] = []  # slot, and the place among all chains of the slot before which it runs
         distance = 0
@@ -183,10 +183,10 @@ class _Search:
             found = [self._first_runnable(run, needed) for needed in self._needs_in_cycle(run, waiting)]
             runnable = [row for row, can in found if can]
             if not runnable:  # slots of two block each other
-                return self.run_out_of_turn(split | {next(row for row, _ in found)})
+                return self.repair_greedily(split | {next(row for row, _ in found)})
             row = min(runnable, key=run.places_ahead)
             distance += run.places_ahead(row)
-            pulled.append((row, run.pull(row)))
+            pulled.append((row, run.run_out_of_order(row)))
         rows = np.concatenate(chains)
         out, at = np.array(pulled, np.int64).reshape(-1, 2).T
         stays = ~np.isin(rows, out)
@@ -201,7 +201,7 @@ class _Search:
         """Return the slots that blocked slots of one cycle need from each other."""
         line, cycle = int(waiting[0]), {}
         while line not in cycle:
-            cycle[line] = run.first_need(run.head(line))
+            cycle[line] = run.first_need(run.next_slot(line))
             line = run.line_of(cycle[line])
         needed = list(cycle.values())
         return needed[list(cycle).index(line) :]
@@ -225,7 +225,7 @@ class _Search:
 
     def place_moved(self, changes: _Changes) -> _PlacedChanges:
         """Return the order with each moved slot, one after the other, at its nearest legal place among the kept slots."""
-        chains, distance = self._chains(changes), 0
+        chains, distance = self._kept_slots(changes), 0
         loose = sorted(changes.moved)
         needs, needed_by = (self._slot_needs(each, changes) for each in (self._needs, self._needed_by))
         rank_of = self._order.rank
@@ -288,7 +288,7 @@ class _Run:
         """Number of slots of each line that have run in order, ``[lines]``."""
         return np.asarray(self._at - self._first)
 
-    def head(self, line: int) -> int:
+    def next_slot(self, line: int) -> int:
         """Return the next slot of a line."""
         return int(self._rows[self._at[line]])
 
@@ -308,13 +308,13 @@ class _Run:
         """Return the number of places between the next slot of a line and a later slot."""
         return int(self._place[row] - self._at[self.line_of(row)])
 
-    def pull(self, row: int) -> int:
+    def run_out_of_order(self, row: int) -> int:
         """Run a slot out of order, and return the place, among all lines, of the slot before which it runs."""
         self.done[row] = True
         return int(self._at[self.line_of(row)])
 
 
-def _needs(order: Program) -> list[Rows]:
+def _dependencies(order: Program) -> list[Rows]:
     """Return the rows on which each computation depends, as two lists ``[rows]``; -1 for none."""
     table, nothing = order.tables, np.full(len(order), -1, np.int64)
     input_, other = nothing, nothing.copy()
@@ -326,7 +326,7 @@ def _needs(order: Program) -> list[Rows]:
     return [input_, other]
 
 
-def _needed_by(order: Program) -> list[Rows]:
+def _dependents(order: Program) -> list[Rows]:
     """Return the rows that depend on each computation, as two lists ``[rows]``; -1 for none."""
     table, nothing = order.tables, np.full(len(order), -1, np.int64)
     output, other = nothing, nothing.copy()
@@ -345,7 +345,10 @@ def _set_columns(column: Rows, rows: Rows, values: Rows) -> None:
 
 def _shortest_cycle(run: _Run, waiting: Rows) -> list[tuple[int, int]]:
     """Return a shortest cycle of lines: the next slot of each line, and the slot of the next line that it needs."""
-    waits = {line: [(run.head(line), need) for need in run.unmet_needs(run.head(line))] for line in waiting.tolist()}
+    waits = {
+        line: [(run.next_slot(line), need) for need in run.unmet_needs(run.next_slot(line))]
+        for line in waiting.tolist()
+    }
     best: list[tuple[int, int]] = []
     for start in waits:
         paths = deque([[wait] for wait in waits[start]])

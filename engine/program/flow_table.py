@@ -56,7 +56,7 @@ class FlowTable:
         after, reduced = np.full(len(row), -1, np.int64), np.flatnonzero(program.op[row] == Op.REDUCE_GRAD)
         same = np.flatnonzero(program.rank[row[reduced[1:]]] == program.rank[row[reduced[:-1]]])
         after[reduced[same + 1]] = reduced[same]
-        group, members = _groups(program, row, lanes)
+        group, members = _participant_groups(program, row, lanes)
         return cls(
             network=network,
             kind=network.row_kind[row],
@@ -89,7 +89,7 @@ def _produced_flows(program: Program, first: Int64s) -> dict[int, tuple[int, ...
     return dict(found)
 
 
-def _groups(program: Program, row: Int64s, lanes: Sequence[int]) -> tuple[Int64s, list[int]]:
+def _participant_groups(program: Program, row: Int64s, lanes: Sequence[int]) -> tuple[Int64s, list[int]]:
     """Return the group of each flow, ``[flows]``, and the number of participants of each group, ``[groups]``.
 
     All copies of a stage announce their reductions together.

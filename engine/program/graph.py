@@ -40,22 +40,24 @@ class Graph:
 
 def build_graph(program: Columns) -> Graph:
     """Return the dependency graph of a program. A transfer is a delay on an edge."""
-    all_sends = _sends(program)
-    lines = _lines(program)
-    previous = _previous(program, lines)
-    needs, messages = _needs(program, all_sends[0])
-    levels = _walk(program, lines, needs)
+    all_sends = _sends_of_computations(program)
+    lines = _slots_by_rank(program)
+    previous = _previous_rows(program, lines)
+    needs, messages = _dependencies(program, all_sends[0])
+    levels = _find_levels(program, lines, needs)
     played = np.concatenate([*levels, np.empty(0, np.int64)])
     edges = list(_order_edges(program, played, previous, all_sends))
     edges += [_Edges.from_columns(played, need, message=message) for need, message in zip(needs, messages, strict=True)]
     if len(played) == sum(map(len, lines)):
-        return _graph(program, levels, edges, _updates(program, all_sends))
+        return _assemble_graph(program, levels, edges, _update_levels(program, all_sends))
     waits = np.zeros(len(program), np.bool_)
     waits[np.concatenate(lines)] = True
     waits[played] = False
     stuck = np.flatnonzero(waits)
     none = _Edges.join([(NO_ROWS, NO_ROWS, None)])
-    return replace(_graph(program, levels, edges, ([], none)), stuck=stuck, waits=_waits(program, previous, needs))
+    return replace(
+        _assemble_graph(program, levels, edges, ([], none)), stuck=stuck, waits=_waiting_pairs(program, previous, needs)
+    )
 
 
 def _order_edges(program: Columns, played: Rows, previous: Rows, sends: list[Rows]) -> Iterator[_Edges]:
@@ -64,7 +66,7 @@ def _order_edges(program: Columns, played: Rows, previous: Rows, sends: list[Row
     With blocking senders, a slot ends after all its sends: there is one edge per send, and an edge without a message
     only if the slot sends nothing.
     """
-    source = _slot(program, previous)
+    source = _slots_of_rows(program, previous)
     columns = [column[previous] for column in sends]
     if program.fused.any():  # both computations of a slot send at the same time
         before = np.where((previous >= 0) & program.fused[previous], previous - 1, -1)
@@ -83,7 +85,7 @@ def _compact_columns(columns: list[Rows]) -> list[Rows]:
     return list(np.take_along_axis(table, order, axis=0))
 
 
-def _sends(program: Columns) -> list[Rows]:
+def _sends_of_computations(program: Columns) -> list[Rows]:
     """Return the SEND of each computation, ``[rows + 1]``, -1 for none; the last entry is -1, for row -1.
 
     More columns follow if a computation has messages that skip stages.
@@ -93,17 +95,17 @@ def _sends(program: Columns) -> list[Rows]:
         made = (computed >= 0) & (sent >= 0)
         sends[computed[made]] = sent[made]
     skipping = program.skip_messages
-    return [sends, *_spread(len(program) + 1, skipping.maker, skipping.send)]
+    return [sends, *_spread_columns(len(program) + 1, skipping.maker, skipping.send)]
 
 
-def _spread(length: int, at: Rows, *values: Rows) -> list[Rows]:
+def _spread_columns(length: int, at: Rows, *values: Rows) -> list[Rows]:
     """Return columns of ``length`` entries with ``values`` at the rows ``at``, and -1 elsewhere.
 
     If a row has several values, there is one column for each: column ``n`` of each of ``values``, then column ``n +
     1``.
     """
     order = np.argsort(at, kind="stable")
-    number = _number_within(at[order])
+    number = _index_within_key(at[order])
     columns = []
     for n in range(int(number.max(initial=-1)) + 1):
         rows = order[number == n]
@@ -114,14 +116,14 @@ def _spread(length: int, at: Rows, *values: Rows) -> list[Rows]:
     return columns
 
 
-def _lines(program: Columns) -> list[Rows]:
+def _slots_by_rank(program: Columns) -> list[Rows]:
     """Return the slots of each rank in order, by their first rows."""
     slots = np.flatnonzero(program.is_compute & ~program.fused)
     lines = np.split(slots, np.searchsorted(slots, program.offsets[1:-1]))
     return [line for line in lines if line.size]
 
 
-def _previous(program: Columns, lines: list[Rows]) -> Rows:
+def _previous_rows(program: Columns, lines: list[Rows]) -> Rows:
     """Return the preceding row of each row in its line, ``[rows]``, -1 for none; for a slot of two, its second row."""
     previous = np.full(len(program), -1, np.int64)
     for line in lines:
@@ -129,12 +131,12 @@ def _previous(program: Columns, lines: list[Rows]) -> Rows:
     return previous + (program.next_is_fused[previous] & (previous >= 0))
 
 
-def _slot(program: Columns, rows: Rows) -> Rows:
+def _slots_of_rows(program: Columns, rows: Rows) -> Rows:
     """Return the slot of each row; -1 for row -1."""
     return np.where(rows >= 0, program.slot[rows], -1) if program.fused.any() else rows
 
 
-def _needs(program: Columns, sends: Rows) -> tuple[list[Rows], list[Rows]]:
+def _dependencies(program: Columns, sends: Rows) -> tuple[list[Rows], list[Rows]]:
     """Return the rows on which computations depend beyond their line, and the SENDs between, each ``[rows]``.
 
     Entries are -1 for none. There is one list for computations, another for the second computation of a slot, and one
@@ -155,16 +157,16 @@ def _needs(program: Columns, sends: Rows) -> tuple[list[Rows], list[Rows]]:
         message[target] = np.where(across, sends[source], -1)
     send, maker, taker = program.skip_messages
     needs, messages = [need], [message[:-1]]
-    skips = _spread(len(program), taker, maker, send)
+    skips = _spread_columns(len(program), taker, maker, send)
     needs, messages = needs + skips[::2], messages + skips[1::2]
-    needs = [_slot(program, each) for each in needs]
+    needs = [_slots_of_rows(program, each) for each in needs]
     if program.fused.any():
         needs += [np.where(program.next_is_fused, np.append(each[1:], -1), -1) for each in needs]
         messages += [np.where(program.next_is_fused, np.append(each[1:], -1), -1) for each in messages]
     return needs, messages
 
 
-def _walk(program: Columns, lines: list[Rows], needs: list[Rows]) -> list[Rows]:
+def _find_levels(program: Columns, lines: list[Rows], needs: list[Rows]) -> list[Rows]:
     """Return the levels of the graph: in each round, the first row of every line whose dependencies have run."""
     if not lines:
         return []
@@ -187,7 +189,7 @@ def _walk(program: Columns, lines: list[Rows], needs: list[Rows]) -> list[Rows]:
         levels.append(level)
 
 
-def _updates(program: Columns, sends: list[Rows]) -> tuple[list[Rows], _Edges]:
+def _update_levels(program: Columns, sends: list[Rows]) -> tuple[list[Rows], _Edges]:
     """Return the levels of reductions and steps, and all edges into them.
 
     Gradients of a stage are reduced when all its copies are complete, one stage of a rank after the other; a rank runs
@@ -275,7 +277,9 @@ class _Edges(NamedTuple):
         return cls(source[order], target[order], np.full(len(order), -1), blocked[order])
 
 
-def _graph(program: Columns, levels: list[Rows], edges: list[_Edges], updates: tuple[list[Rows], _Edges]) -> Graph:
+def _assemble_graph(
+    program: Columns, levels: list[Rows], edges: list[_Edges], updates: tuple[list[Rows], _Edges]
+) -> Graph:
     """Return the graph with nodes numbered by level and edges sorted by target.
 
     Within each of ``edges``, no two edges have the same target; the edges into the updates are sorted by target.
@@ -298,7 +302,7 @@ def _graph(program: Columns, levels: list[Rows], edges: list[_Edges], updates: t
     for nodes in into[:-1]:
         places.append(free[nodes])
         free[nodes] += 1
-    places.append(free[into[-1]] + _number_within(into_updates.target))
+    places.append(free[into[-1]] + _index_within_key(into_updates.target))
     for place, part in zip(places, (*edges, into_updates), strict=True):
         source[place], message[place], blocked[place] = position[part.source], part.message, part.blocked
     return Graph(
@@ -313,15 +317,15 @@ def _graph(program: Columns, levels: list[Rows], edges: list[_Edges], updates: t
     )
 
 
-def _number_within(sorted_keys: Rows) -> Rows:
+def _index_within_key(sorted_keys: Rows) -> Rows:
     """Return the index of each entry among the entries with the same key."""
     return np.arange(len(sorted_keys)) - np.searchsorted(sorted_keys, sorted_keys)
 
 
-def _waits(program: Columns, previous: Rows, needs: list[Rows]) -> tuple[Rows, Rows]:
+def _waiting_pairs(program: Columns, previous: Rows, needs: list[Rows]) -> tuple[Rows, Rows]:
     """Return every edge between slots as (row, row that waits for it)."""
     parts = []
-    for source in (_slot(program, previous), *needs):
+    for source in (_slots_of_rows(program, previous), *needs):
         target = np.flatnonzero(source >= 0)
         parts.append((source[target], target))
     source, target = (np.concatenate(column) for column in zip(*parts, strict=True))

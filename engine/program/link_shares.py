@@ -80,7 +80,7 @@ class _Sweep:
 
     def __init__(self, passing: Sequence[Passing]) -> None:
         self._coming = sorted(passing, key=lambda each: each.start_s)
-        self._lines = _lines(self._coming)
+        self._lines = _lowest_free_lines(self._coming)
         self._on: list[tuple[int, int]] = []  # (line, index in `_coming`) of current messages, lowest line first
         self._open: dict[
             int, tuple[float, float, float]
@@ -98,7 +98,7 @@ class _Sweep:
                 else:
                     insort(self._on, (self._lines[place], place))
                 place += 1
-            yield from self._stack(now)
+            yield from self._stack_messages(now)
 
     def _moments(self, most: int) -> list[float]:
         """Return the moments of change: all of them, or if there are too many, a subset that includes the last one."""
@@ -116,7 +116,7 @@ class _Sweep:
             start, low, high = self._open.pop(entry[1])
             yield Share(each.message, start, each.end_s, low, high)
 
-    def _stack(self, now: float) -> Iterator[Share]:
+    def _stack_messages(self, now: float) -> Iterator[Share]:
         level = 0.0
         for _, place in self._on:
             each = self._coming[place]
@@ -130,7 +130,7 @@ class _Sweep:
             self._open[place] = (now if before else start, *part)
 
 
-def _lines(coming: Sequence[Passing]) -> list[int]:
+def _lowest_free_lines(coming: Sequence[Passing]) -> list[int]:
     """Return the lowest line for each message that no concurrent message on the port uses."""
     found: list[int] = []
     taken: list[tuple[float, int]] = []  # heap of (end of use, line)

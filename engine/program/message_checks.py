@@ -20,7 +20,7 @@ Mask = NDArray[np.bool_]
 Rows = NDArray[np.int64]
 
 
-def true_places(mask: Mask) -> Iterator[tuple[int, int]]:
+def true_entries(mask: Mask) -> Iterator[tuple[int, int]]:
     """Yield the row and column of every True entry."""
     places = np.unravel_index(np.flatnonzero(mask), mask.shape)  # much faster than np.nonzero of a table
     yield from zip(*(each.tolist() for each in places), strict=True)
@@ -106,7 +106,7 @@ def _skip_hops(program: Program) -> list[_Hops]:
 def _unmatched_messages(program: Program, hops: _Hops) -> Iterator[Problem]:
     across = program.rank[hops.producer] != program.rank[hops.consumer]
     sent, received = (_count_hops(program, hops, op) for op in (hops.send_op, hops.recv_op))
-    for hop, mb in true_places((sent != across) | (received != across)):
+    for hop, mb in true_entries((sent != across) | (received != across)):
         send, recv = hops.ends(hop, mb)
         match bool(across[hop, mb]), int(sent[hop, mb]), int(received[hop, mb]):
             case False, sends, _:
@@ -150,16 +150,16 @@ def _misplaced_messages(program: Program, hops: _Hops) -> Iterator[Problem]:
 
     A SEND must follow the computation that produces its tensor, and a RECV must precede the one that consumes it.
     """
-    send, recv = (_rows(program, hops, op) for op in (hops.send_op, hops.recv_op))
+    send, recv = (_message_rows(program, hops, op) for op in (hops.send_op, hops.recv_op))
     rank, peer = program.rank, program.peer
     sender, receiver = rank[hops.producer], rank[hops.consumer]
     across = sender != receiver
     for end, computed, other in ((send, hops.producer, receiver), (recv, hops.consumer, sender)):
-        for at in true_places(across & (rank[end] != rank[computed])):
+        for at in true_entries(across & (rank[end] != rank[computed])):
             action, computation = program.row(end[at]), program.row(computed[at])
             ranks = {"rank": int(rank[end[at]]), "home": int(rank[computed[at]])}
             yield problem("message_on_wrong_rank", action=action, computation=computation, **ranks)
-        for at in true_places(across & (rank[end] == rank[computed]) & (peer[end] != other)):
+        for at in true_entries(across & (rank[end] == rank[computed]) & (peer[end] != other)):
             row = end[at]
             ranks = {"rank": int(rank[row]), "peer": int(peer[row]), "expected": int(other[at])}
             yield problem("wrong_peer", action=program.row(row), **ranks)
@@ -167,12 +167,12 @@ def _misplaced_messages(program: Program, hops: _Hops) -> Iterator[Problem]:
         ("early_send", send, hops.producer, across & (sender == rank[send]) & (send < hops.producer)),
         ("late_receive", recv, hops.consumer, across & (receiver == rank[recv]) & (recv > hops.consumer)),
     ):
-        for at in true_places(wrong):
+        for at in true_entries(wrong):
             action, computation = program.row(end[at]), program.row(computed[at])
             yield problem(code, rank=int(rank[computed[at]]), action=action, computation=computation)
 
 
-def _rows(program: Program, hops: _Hops, op: Op) -> Rows:
+def _message_rows(program: Program, hops: _Hops, op: Op) -> Rows:
     """Return the row of the SEND or RECV of each message, ``[hops, microbatches]``; -1 if it is missing."""
     table = np.full(hops.producer.shape, -1, np.int64)
     rows, hop = hops.rows(program, op)

@@ -145,7 +145,7 @@ def move_stage(order: Program, timeline: Timeline, stage: int, rank: int, replic
     new_rank = np.where(moved, rank, order.rank)
     is_split = order.fused & (moved != moved[order.slot])
     rows = np.lexsort((np.arange(len(order)), level, start, new_rank))
-    columns = _columns(order)
+    columns = _program_columns(order)
     columns[is_split, 3] = 0
     placement = order.placement.copy()
     placement[replica, stage] = rank
@@ -153,7 +153,7 @@ def move_stage(order: Program, timeline: Timeline, stage: int, rank: int, replic
     return from_columns(np.split(columns[rows], ends), placement, order.replica)
 
 
-def _columns(order: Program) -> Columns:
+def _program_columns(order: Program) -> Columns:
     return np.stack([order.op, order.stage, order.microbatch, order.fused], axis=1).astype(np.int32)
 
 
@@ -177,7 +177,7 @@ def split_backwards(order: Program, rows: Rows) -> Program:
     whole = rows[order.op[rows] == Op.B]
     if not len(whole):
         raise Refusal("no_whole_backward")
-    columns = _columns(order)
+    columns = _program_columns(order)
     columns[whole, 0] = Op.I
     weights = columns[whole]
     weights[:, 0], weights[:, 3] = Op.W, 0
@@ -195,7 +195,7 @@ def join_backwards(order: Program, rows: Rows) -> Program:
     halves = rows[np.isin(order.op[rows], (Op.I, Op.W))]
     if not len(halves):
         raise Refusal("no_half_backward")
-    places, columns = computation_rows(order), _columns(order)
+    places, columns = computation_rows(order), _program_columns(order)
     inputs, weights = (np.unique(places[op, order.stage[halves], order.microbatch[halves]]) for op in (Op.I, Op.W))
     columns[inputs, 0] = Op.B
     kept = np.ones(len(order), np.bool_)
@@ -212,7 +212,7 @@ def join_slots(order: Program, rows: Rows) -> Program:
         Refusal: a rank has unequal numbers of forwards and backwards in ``rows``, a forward and its own backward would
             share a slot, or a block shares a slot already.
     """
-    columns, at = _columns(order), np.arange(len(order), dtype=np.float64)
+    columns, at = _program_columns(order), np.arange(len(order), dtype=np.float64)
     double = order.fused | order.next_is_fused
     if double[rows].any():
         raise Refusal("slot_shared_already", {"action": str(order.row(int(rows[double[rows]][0])))})

@@ -47,7 +47,7 @@ def find_steady_state(order: Program, rank: int) -> SteadyState | None:
         if not (gap > 0).any():
             continue
         period = int(np.bincount(gap[gap > 0]).argmax())
-        score, first, last = _best_stretch(gap == period)
+        score, first, last = _best_section(gap == period)
         if score >= period and (best is None or score > best[0]):
             best = (
                 score,
@@ -56,7 +56,7 @@ def find_steady_state(order: Program, rank: int) -> SteadyState | None:
     return best[1] if best else None
 
 
-def _best_stretch(agrees: NDArray[np.bool_]) -> tuple[int, int, int]:
+def _best_section(agrees: NDArray[np.bool_]) -> tuple[int, int, int]:
     """Return the score of the best section, and its first and last slot."""
     total = np.concatenate(([0], np.cumsum(np.where(agrees, 1, -1))))
     lowest = np.minimum.accumulate(total)
@@ -103,14 +103,14 @@ def repeat_blocks(order: Program, rows: Rows, shifts: Iterable[int] | None = Non
     for rank in np.unique(order.rank[rows]).tolist():
         own = order.rows(rank)
         chain = _Chain(order, own)
-        for group in _groups(order, rows[order.rank[rows] == rank]):
+        for group in _adjacent_groups(order, rows[order.rank[rows] == rank]):
             for by in shifts:
                 chain.repeat(group, by)
         order = replace_rank_order(order, own, chain.rows())
     return order
 
 
-def _groups(order: Program, rows: Rows) -> list[list[int]]:
+def _adjacent_groups(order: Program, rows: Rows) -> list[list[int]]:
     """Return groups of adjacent slots, by their first rows."""
     cuts = np.flatnonzero(np.diff(rows) > 1) + 1
     return [[row for row in part.tolist() if not order.fused[row]] for part in np.split(rows, cuts)]

@@ -95,11 +95,13 @@ class Network:
     def replace_exchanges(self, exchange_s: Floats) -> Network:
         """Return the network with other ``exchange_s``; cached results about its ports are kept."""
         found = replace(self, exchange_s=exchange_s)
-        found.__dict__.update({name: self.__dict__[name] for name in ("classes", "coupling") if name in self.__dict__})
+        found.__dict__.update(
+            {name: self.__dict__[name] for name in ("classes", "coupled_network") if name in self.__dict__}
+        )
         return found
 
     @cached_property
-    def coupling(self) -> Network:
+    def coupled_network(self) -> Network:
         """Network with only those ports that can make flows wait for each other, without duplicates.
 
         A port that all connections together cannot fill is omitted. Ports that are used by the same flows with the same
@@ -159,7 +161,7 @@ def is_contended(network: Network, alone: Alone) -> bool:
 
     Otherwise the uncontended timeline is exact.
     """
-    network = network.coupling
+    network = network.coupled_network
     return _has_queue(network, alone) or any(peak > FULL for peak in _peak_utilisation(network, alone))
 
 

@@ -72,7 +72,7 @@ def play_shared(
         log_entries: maximum number of rate changes to log.
         must_compile: run the compiled loop if numba is available, however few events there are.
     """
-    network = network.coupling
+    network = network.coupled_network
     graph, tables = program.graph, _Tables.from_program(program)
     messages = tables.messages
     node_rows = np.concatenate(([0], graph.nodes))
@@ -83,7 +83,7 @@ def play_shared(
     compute = np.concatenate(([0.0], durations[graph.nodes])) / parts
     node_size = np.where(has_exchange, sizes[node_rows] / parts, 0.0)
     of_kind, first_of_class = network.classes
-    class_ptr, class_port, class_weight = _uses_of(network, first_of_class)
+    class_ptr, class_port, class_weight = _port_uses(network, first_of_class)
     counts = np.bincount(class_port, minlength=len(network.ports))
     port_ptr = np.concatenate(([0], np.cumsum(counts)))
     port_class = np.repeat(np.arange(len(first_of_class)), np.diff(class_ptr))[np.argsort(class_port, kind="stable")]
@@ -170,7 +170,7 @@ def compile_in_background(then: Callable[[], None] = lambda: None) -> threading.
     Compiling can block the interpreter for ten seconds. Until it is loaded, Python runs the loop.
     """
 
-    def prepare() -> None:
+    def compile_and_load() -> None:
         environment = {**os.environ, "PYTHONPATH": import_path()}
         call = [sys.executable, "-m", __name__]
         with suppress(OSError, subprocess.SubprocessError):
@@ -180,7 +180,7 @@ def compile_in_background(then: Callable[[], None] = lambda: None) -> threading.
         then()
 
     _compiling.set()
-    thread = threading.Thread(target=prepare, daemon=True, name="compile-shared-links")
+    thread = threading.Thread(target=compile_and_load, daemon=True, name="compile-shared-links")
     thread.start()
     return thread
 
@@ -208,7 +208,7 @@ def _run(nodes: Nodes, flows: Flows, result: Result, room: Room, *, must_compile
     return logged
 
 
-def _uses_of(network: Network, kinds: Ints) -> tuple[Ints, Ints, Floats]:
+def _port_uses(network: Network, kinds: Ints) -> tuple[Ints, Ints, Floats]:
     """Return the ports and weights of some kinds of flows as (offsets, ports, weights)."""
     counts = np.diff(network.use_ptr)[kinds]
     ptr = np.concatenate(([0], np.cumsum(counts)))

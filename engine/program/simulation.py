@@ -54,7 +54,7 @@ def simulate(
         return _play_alone(program, seconds, meshes, transfer_model)
     alone = alone or _play_alone(program, seconds, meshes)
     sizes = flow_bytes(program, seconds, network)
-    if not is_contended(network, _flows_of(program, network, sizes, alone)):
+    if not is_contended(network, _uncontended_flows(program, network, sizes, alone)):
         return replace(alone, meshes=meshes or alone.meshes)
     play = play_shared(program, computing_seconds(program, seconds, network), sizes, network)
     start, end, cause = _span_times(program, play)
@@ -64,14 +64,14 @@ def simulate(
 def is_shared(program: Program, seconds: Floats, network: Network) -> bool:
     """Return True if any flow of a program waits for another flow, or shares a full port with it."""
     alone = _play_alone(program, seconds, None)
-    return is_contended(network, _flows_of(program, network, flow_bytes(program, seconds, network), alone))
+    return is_contended(network, _uncontended_flows(program, network, flow_bytes(program, seconds, network), alone))
 
 
 def link_rates(program: Program, seconds: Floats, network: Network, entries: int) -> tuple[Timeline, RateLog]:
     """Simulate on shared links, and log up to ``entries`` rate changes of flows."""
     sizes = flow_bytes(program, seconds, network)
     play = play_shared(program, computing_seconds(program, seconds, network), sizes, network, log_entries=entries)
-    return _timeline(program, play, None), play.log
+    return _make_timeline(program, play, None), play.log
 
 
 # ---- without sharing ----
@@ -92,17 +92,17 @@ def _play_alone(
     lag = np.zeros(len(transfer))
     lag[transfer >= 0] = seconds[transfer[transfer >= 0]]
     start, end = _play_levels(graph, slot_sums(program, seconds)[graph.nodes], lag)
-    by_edge = _causes(graph, start, end, lag)
+    by_edge = _last_inputs(graph, start, end, lag)
     by_row = np.concatenate(([-1], graph.nodes))[graph.edge_source[by_edge]]
     cause = np.concatenate(([-1], np.where(transfer[by_edge] >= 0, transfer[by_edge], by_row)))
     ended = np.zeros(len(program))
     ended[graph.nodes] = end[1:]
-    sends, sent, sent_cause = _departures(program, ended, batched=transfer_model == "batched")
+    sends, sent, sent_cause = _send_starts(program, ended, batched=transfer_model == "batched")
     play = Play(start, end, cause, sends, sent, sent + seconds[sends], sent_cause, NO_RATES)
-    return _timeline(program, play, meshes)
+    return _make_timeline(program, play, meshes)
 
 
-def _departures(program: Program, ended: Floats, *, batched: bool) -> tuple[Ints, Floats, Ints]:
+def _send_starts(program: Program, ended: Floats, *, batched: bool) -> tuple[Ints, Floats, Ints]:
     """Return for each SEND its row, its start, and the computation for which it waited, the last one of a batch."""
     sends, makers = program.send_rows
     sent, cause = ended[program.slot[makers]], makers.copy()
@@ -157,7 +157,7 @@ def _play_levels(graph: Graph, duration: Floats, lag: Floats) -> tuple[Floats, F
     return start, end
 
 
-def _causes(graph: Graph, start: Floats, end: Floats, lag: Floats) -> NDArray[np.int64]:
+def _last_inputs(graph: Graph, start: Floats, end: Floats, lag: Floats) -> NDArray[np.int64]:
     """Return the edge over which the last input of each node arrived, ``[nodes]``."""
     into = np.repeat(np.arange(len(start)), np.diff(graph.edge_ptr))
     on_time = np.flatnonzero(end[graph.edge_source] + lag == start[into])
@@ -182,7 +182,7 @@ def computing_seconds(program: Program, seconds: Floats, network: Network) -> Fl
     return np.maximum(0.0, slot_sums(program, computing))
 
 
-def _flows_of(program: Program, network: Network, sizes: Floats, alone: Timeline) -> Alone:
+def _uncontended_flows(program: Program, network: Network, sizes: Floats, alone: Timeline) -> Alone:
     """Return the times at which the bytes of every flow are transferred if no flow delays another."""
     rows = np.flatnonzero(network.row_kind >= 0)
     span = program.span_of_row[rows]
@@ -203,7 +203,7 @@ def _flows_of(program: Program, network: Network, sizes: Floats, alone: Timeline
 # ---- the timeline ----
 
 
-def _timeline(program: Program, play: Play, meshes: tuple[str, ...] | None) -> Timeline:
+def _make_timeline(program: Program, play: Play, meshes: tuple[str, ...] | None) -> Timeline:
     rows = program.spans
     start, end, cause = _span_times(program, play)
     return Timeline(

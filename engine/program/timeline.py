@@ -208,7 +208,7 @@ def overlay(predicted: Timeline, measured: Timeline) -> Overlay:
         InputError: the timelines belong to different programs.
     """
     check_same_program(predicted.digest, measured.digest)
-    _, mine, theirs = np.intersect1d(_keys(predicted), _keys(measured), return_indices=True)
+    _, mine, theirs = np.intersect1d(_span_keys(predicted), _span_keys(measured), return_indices=True)
     by_kind = {}
     for op in np.unique(predicted.op[mine]):
         of_kind = predicted.op[mine] == op
@@ -236,7 +236,7 @@ def check_same_program(predicted: str, measured: str) -> None:
         raise Refusal("another_program", {"measured": measured, "predicted": predicted})
 
 
-def _keys(timeline: Timeline) -> NDArray[np.int64]:
+def _span_keys(timeline: Timeline) -> NDArray[np.int64]:
     """Return a key for the action and rank of each span, ``[spans]``."""
     key = timeline.rank.astype(np.int64)
     width = int(timeline.stage.max(initial=0)) + 2

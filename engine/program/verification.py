@@ -19,7 +19,7 @@ from meshwave.engine.program.message_checks import (
     first_problems,
     message_problems,
     problem,
-    true_places,
+    true_entries,
 )
 from meshwave.engine.program.program import Program
 
@@ -49,7 +49,9 @@ def computation_problems(program: Program, microbatches: int) -> list[Problem]:
         return [problem("no_computations")]
     if found := list(first_problems(_range_problems(program, microbatches))):
         return found
-    forward, backward, inputs, weights = counts = [_count(program, op, microbatches) for op in (Op.F, Op.B, Op.I, Op.W)]
+    forward, backward, inputs, weights = counts = [
+        _count_actions(program, op, microbatches) for op in (Op.F, Op.B, Op.I, Op.W)
+    ]
     kinds = [
         _slot_problems(program),
         _missing_actions(Op.F, forward == 0),
@@ -82,7 +84,7 @@ def _slot_problems(program: Program) -> Iterator[Problem]:
             yield problem("slot_of_one_microbatch", action=program.row(row - 1), backward=second)
 
 
-def _count(program: Program, op: Op, microbatches: int) -> Rows:
+def _count_actions(program: Program, op: Op, microbatches: int) -> Rows:
     """Return the number of occurrences of each action ``op``, ``[stages, microbatches]``."""
     shape, rows = (program.stages, microbatches), program.op == op
     place = program.stage[rows].astype(np.int64) * microbatches + program.microbatch[rows]
@@ -90,22 +92,22 @@ def _count(program: Program, op: Op, microbatches: int) -> Rows:
 
 
 def _missing_actions(op: Op, absent: Mask) -> Iterator[Problem]:
-    for stage, mb in true_places(absent):
+    for stage, mb in true_entries(absent):
         yield problem("missing_action", action=Action(op, stage, mb))
 
 
 def _repeated_actions(program: Program, op: Op, count: Rows) -> Iterator[Problem]:
-    for stage, mb in true_places(count > 1):
+    for stage, mb in true_entries(count > 1):
         rows = np.flatnonzero((program.op == op) & (program.stage == stage) & (program.microbatch == mb))
         ranks = np.unique(program.rank[rows]).tolist()
         yield problem("repeated_action", action=Action(op, stage, mb), count=len(rows), ranks=ranks)
 
 
 def _half_problems(backward: Rows, inputs: Rows, weights: Rows) -> Iterator[Problem]:
-    for stage, mb in true_places((backward > 0) & (inputs + weights > 0)):
+    for stage, mb in true_entries((backward > 0) & (inputs + weights > 0)):
         half = Action(Op.I if inputs[stage, mb] else Op.W, stage, mb)
         yield problem("backward_and_half", action=Action(Op.B, stage, mb), half=half, stage=stage)
-    for stage, mb in true_places((backward == 0) & (inputs != weights) & (inputs * weights == 0)):
+    for stage, mb in true_entries((backward == 0) & (inputs != weights) & (inputs * weights == 0)):
         present, missing = (Op.I, Op.W) if inputs[stage, mb] else (Op.W, Op.I)
         yield problem("missing_half", action=Action(missing, stage, mb), half=Action(present, stage, mb))
 

@@ -113,7 +113,7 @@ def rank_boxes(mesh: Mesh, spec: Sequence[str], shape: Sequence[int]) -> list[Bo
     owned = []
     for place in range(len(mesh.ranks)):
         at = coordinates(place, mesh.shape)
-        owned.append(tuple(_piece(size, axes, at, mesh.shape) for size, axes in zip(shape, cuts, strict=True)))
+        owned.append(tuple(_piece_range(size, axes, at, mesh.shape) for size, axes in zip(shape, cuts, strict=True)))
     return owned
 
 
@@ -126,14 +126,14 @@ def coordinates(place: int, shape: Sequence[int]) -> list[int]:
     return found
 
 
-def _piece(size: int, axes: Sequence[int], at: Sequence[int], shape: Sequence[int]) -> tuple[int, int]:
+def _piece_range(size: int, axes: Sequence[int], at: Sequence[int], shape: Sequence[int]) -> tuple[int, int]:
     start, stop = 0, size
     for axis in axes:
-        start, stop = _nth_part(start, stop, shape[axis], at[axis])
+        start, stop = _part_range(start, stop, shape[axis], at[axis])
     return start, stop
 
 
-def _nth_part(start: int, stop: int, parts: int, number: int) -> tuple[int, int]:
+def _part_range(start: int, stop: int, parts: int, number: int) -> tuple[int, int]:
     """Return start and stop of one of the pieces of ``ceil(n / parts)``; the last pieces are shorter or empty."""
     each = -(-(stop - start) // parts)
     first = min(start + number * each, stop)
@@ -163,7 +163,7 @@ def nth_piece(box: Box, parts: int, number: int) -> Box | None:
     lengths = [stop - start for start, stop in box]
     dim = next((dim for dim, length in enumerate(lengths) if length % parts == 0), lengths.index(max(lengths)))
     start, stop = box[dim]
-    first, last = _nth_part(start, stop, parts, number)
+    first, last = _part_range(start, stop, parts, number)
     piece = (*box[:dim], (first, last), *box[dim + 1 :])
     return None if is_empty(piece) else piece
 

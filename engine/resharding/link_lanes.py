@@ -145,7 +145,7 @@ def task_hops(strategy: str, task: UnitTask, sender: int, links: Links, chunks: 
         end = begin + links.link_between(source, target).seconds(size)
         free[out] = free[into] = arrived.setdefault(target, {})[start, stop] = end
         found.append((source, target, number[start], size, begin, end))
-    return _columns(found)
+    return _hop_columns(found)
 
 
 def _arrival_s(arrived: Mapping[tuple[int, int], float], start: int, stop: int) -> float:
@@ -155,7 +155,7 @@ def _arrival_s(arrived: Mapping[tuple[int, int], float], start: int, stop: int) 
     return max(end for (first, last), end in arrived.items() if first < stop and start < last)
 
 
-def _columns(found: Sequence[Message]) -> Hops:
+def _hop_columns(found: Sequence[Message]) -> Hops:
     rows = np.array(found, np.float64).reshape(-1, 6)
     source, target, chunk = rows[:, :3].astype(np.int64).T
     size, start, end = rows[:, 3:].T

@@ -150,23 +150,23 @@ class _Play:
     def run(self) -> float:
         """Simulate all messages, and return the seconds until the last one has arrived."""
         for lane in self._queues:
-            self._send(lane)
+            self._start_next_message(lane)
         while self._starting or self._ways:
-            self._step()
+            self._advance_to_next_event()
         return self._now
 
     def record(self) -> Playback:
         """Simulate all messages, and return them with their rates."""
         seconds = self.run()
-        sent = tuple(map(self._played_message, range(len(self._moves)), _chunks(self._moves)))
+        sent = tuple(map(self._played_message, range(len(self._moves)), _chunk_indices(self._moves)))
         return Playback(seconds, sent, {ports: tuple(rates) for ports, rates in self._rates.items()})
 
     def _played_message(self, message: int, chunk: int) -> PlayedMessage:
         moments = self._set_out[message], self._first[message], self._last[message]
         move = self._moves[message]
-        return PlayedMessage(move, chunk, self._size(move), self._ports(move), *moments)
+        return PlayedMessage(move, chunk, self._message_bytes(move), self._port_pair(move), *moments)
 
-    def _step(self) -> None:
+    def _advance_to_next_event(self) -> None:
         """Advance to the next event."""
         wait = min((way.next_s for way in self._ways.values()), default=float("inf"))
         if self._starting:
@@ -175,11 +175,11 @@ class _Play:
         passed = [mark for way in self._ways.values() for mark in way.advance(wait)]
         while self._starting and self._starting[0][0] <= self._now * (1 + RATE_TOLERANCE):
             message = heappop(self._starting)[1]
-            if not self._join(message):
+            if not self._start_transfer(message):
                 passed += [(message, False), (message, True)]
         for message, is_end in passed:
             if is_end:
-                self._end(message)
+                self._end_message(message)
             else:
                 self._release_lane(message)
         self._ways = {ports: way for ports, way in self._ways.items() if way.messages}
@@ -187,7 +187,7 @@ class _Play:
         for way in self._ways.values():
             way.note_rate(self._now)
 
-    def _send(self, lane: Lane) -> None:
+    def _start_next_message(self, lane: Lane) -> None:
         """Start the next message of a lane if the lane is free and the range to be sent has arrived."""
         queue = self._queues[lane]
         if queue and not self._is_busy[lane] and not self._missing[queue[0]]:
@@ -199,18 +199,18 @@ class _Play:
                 self._starting, (self._now + self._links.link_between(move.source, move.target).latency_s, message)
             )
 
-    def _join(self, message: int) -> bool:
+    def _start_transfer(self, message: int) -> bool:
         """Start the transfer of a message; return False if the link is infinitely fast, so that it arrives at once."""
         self._first[message] = self._now
         move = self._moves[message]
         link = self._links.link_between(move.source, move.target)
         if not link.bandwidth:
             return False
-        ports = self._ports(move)
+        ports = self._port_pair(move)
         if ports not in self._ways:
             self._ways[ports] = _PortPair(ports, link.bandwidth)
             self._ways[ports].rates = self._rates.setdefault(ports, [])
-        self._ways[ports].join(message, self._size(move), self._buffered_bytes(message))
+        self._ways[ports].join(message, self._message_bytes(move), self._buffered_bytes(message))
         return True
 
     def _buffered_bytes(self, message: int) -> float:
@@ -225,15 +225,15 @@ class _Play:
 
     def _release_lane(self, message: int) -> None:
         self._is_busy[self._lane[message]] = False
-        self._send(self._lane[message])
+        self._start_next_message(self._lane[message])
 
-    def _end(self, message: int) -> None:
+    def _end_message(self, message: int) -> None:
         self._last[message] = self._now
         for other in self._wanted_by[message]:
             self._missing[other] -= 1
-            self._send(self._lane[other])
+            self._start_next_message(self._lane[other])
 
-    def _size(self, move: Move) -> float:
+    def _message_bytes(self, move: Move) -> float:
         task = self._tasks[move.task]
         return move.elements * (task.bytes / task.elements)
 
@@ -241,7 +241,7 @@ class _Play:
         near, task = self._links.host[move.source] == self._links.host[move.target], self._tasks[move.task]
         return move.source, near, _lane_number(move, task)
 
-    def _ports(self, move: Move) -> Ports:
+    def _port_pair(self, move: Move) -> Ports:
         out, to = self._links.host[move.source], self._links.host[move.target]
         return (("out", move.source), ("into", move.target)) if out == to else (("tx", out), ("rx", to))
 
@@ -255,7 +255,7 @@ def _lane_number(move: Move, task: UnitTask) -> int:
     return -2 if task.addends else -1
 
 
-def _chunks(moves: Sequence[Move]) -> list[int]:
+def _chunk_indices(moves: Sequence[Move]) -> list[int]:
     """Return the index of each message's range within its task."""
     starts: defaultdict[int, set[int]] = defaultdict(set)
     for move in moves:

@@ -33,18 +33,20 @@ def _port_passings(
     played: Playback, sent: Sequence[PlayedMessage], numbers: Sequence[int], most: float
 ) -> list[Passing]:
     """Return the messages on a port with a capacity of ``most`` bytes/s, with their shares."""
-    parts = {ports: _steps(played, ports, most) for ports in {sent[number].ports for number in numbers}}
+    parts = {ports: _share_steps(played, ports, most) for ports in {sent[number].ports for number in numbers}}
     return [
-        Passing(number, sent[number].start_s, sent[number].end_s, _mean(sent[number], most), parts[sent[number].ports])
+        Passing(
+            number, sent[number].start_s, sent[number].end_s, _mean_share(sent[number], most), parts[sent[number].ports]
+        )
         for number in numbers
     ]
 
 
-def _steps(played: Playback, ports: Ports, most: float) -> Steps:
+def _share_steps(played: Playback, ports: Ports, most: float) -> Steps:
     rates = played.rates.get(ports, ())
     return Steps([moment for moment, _ in rates], [rate / most for _, rate in rates]) if rates else NO_STEPS
 
 
-def _mean(each: PlayedMessage, most: float) -> float:
+def _mean_share(each: PlayedMessage, most: float) -> float:
     took = each.end_s - each.start_s
     return min(1.0, each.bytes / took / most) if took and most else 1.0

@@ -55,14 +55,14 @@ class FreeTimes:
 
     def earliest_start(self, host: int, receivers: Sequence[int]) -> float:
         """Return the earliest start of a job from ``host`` to ``receivers``, in seconds."""
-        return max([self._times("tx", host)[0], *(self._times("rx", receiver)[0] for receiver in receivers)])
+        return max([self._free_times("tx", host)[0], *(self._free_times("rx", receiver)[0] for receiver in receivers)])
 
     def occupy(self, host: int, receivers: Sequence[int], end: float) -> None:
         """Occupy a NIC of the sender's host and of each receiver's host until ``end``."""
-        for lane in (self._times("tx", host), *(self._times("rx", receiver) for receiver in receivers)):
+        for lane in (self._free_times("tx", host), *(self._free_times("rx", receiver) for receiver in receivers)):
             heapq.heapreplace(lane, end)
 
-    def _times(self, side: str, host: int) -> list[float]:
+    def _free_times(self, side: str, host: int) -> list[float]:
         return self._free.setdefault((side, host), [0.0] * self._nics)
 
 

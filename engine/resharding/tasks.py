@@ -54,12 +54,12 @@ class Load:
     @cached_property
     def source_boxes(self) -> dict[int, Box]:
         """Box of the tensor on each rank of the source."""
-        return _boxes(self.source, self.tensor)
+        return _boxes_by_rank(self.source, self.tensor)
 
     @cached_property
     def destination_boxes(self) -> dict[int, Box]:
         """Box of the tensor on each rank of the destination."""
-        return _boxes(self.destination, self.tensor)
+        return _boxes_by_rank(self.destination, self.tensor)
 
 
 @dataclass(frozen=True)
@@ -195,6 +195,6 @@ def _make_task(
     )
 
 
-def _boxes(side: Side, tensor: Tensor) -> dict[int, Box]:
+def _boxes_by_rank(side: Side, tensor: Tensor) -> dict[int, Box]:
     mesh, spec = side
     return dict(zip(mesh.ranks, rank_boxes(mesh, spec, tensor.shape), strict=True))

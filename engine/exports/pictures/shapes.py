@@ -182,17 +182,17 @@ class Sheet:
 
     def shapes(self, title: str, dense: bool) -> Iterator[Shape]:
         """Yield all shapes."""
-        yield from self._heading(title)
-        yield from self._legend()
-        yield from self._axis()
-        yield from self._lanes()
+        yield from self._heading_shapes(title)
+        yield from self._legend_shapes()
+        yield from self._axis_shapes()
+        yield from self._lane_shapes()
         seen = (self.timeline.end > self.start) & (self.timeline.start < self.end)
         if dense and self._mean_width(seen) < THIN:
-            yield from self._shares(seen)
+            yield from self._share_shapes(seen)
         else:
-            yield from self._blocks(seen)
-            yield from self._transfers(seen)
-        yield from self._reductions(seen)
+            yield from self._block_shapes(seen)
+            yield from self._transfer_shapes(seen)
+        yield from self._reduction_shapes(seen)
 
     def _mean_width(self, seen: NDArray[np.bool_]) -> float:
         work = seen & self.timeline.is_compute
@@ -200,7 +200,7 @@ class Sheet:
             return THIN
         return float((self.timeline.end[work] - self.timeline.start[work]).mean() * self.scale)
 
-    def _heading(self, title: str) -> Iterator[Shape]:
+    def _heading_shapes(self, title: str) -> Iterator[Shape]:
         y = MARGIN + TITLE / 2 - 3
         yield Text(MARGIN, y, title or "Timeline", self.colours["text"], 15, bold=True)
         yield Text(self.right, y, self.facts(), self.colours["muted"], 12, "end")
@@ -214,7 +214,7 @@ class Sheet:
         """Return the meaning of an op's colour in the legend."""
         return f"{op.name} {WORDS[op.name]}" if op <= Op.W else WORDS[op.name]
 
-    def _legend(self) -> Iterator[Shape]:
+    def _legend_shapes(self) -> Iterator[Shape]:
         x, y = float(MARGIN), MARGIN + TITLE + LEGEND / 2 - 5
         takes_time = self.timeline.end > self.timeline.start
         shown = set(self.timeline.op[takes_time & ~self.timeline.is_transfer].tolist())
@@ -228,7 +228,7 @@ class Sheet:
         yield Hatch(x, y - 5, 11, 11)
         yield Text(x + 16, y, "idle", self.colours["muted"])
 
-    def _axis(self) -> Iterator[Shape]:
+    def _axis_shapes(self) -> Iterator[Shape]:
         y = self.top - 6
         step = _round_up((self.end - self.start) / 12)
         for number in range(ceil(self.start / step - 1e-9), floor(self.end / step + 1e-9) + 1):
@@ -236,22 +236,22 @@ class Sheet:
             yield Line(x, y, x, self.bottom, self.colours["line"])
             yield Text(x, y - 8, self.time(number * step) if number else "0", self.colours["muted"], 10.5, "middle")
 
-    def _lanes(self) -> Iterator[Shape]:
+    def _lane_shapes(self) -> Iterator[Shape]:
         first, last = float(self.x(0.0)), float(self.x(float(self.timeline.end.max())))
         free = -np.inf
         for rank, name in enumerate(self.timeline.meshes):
             y, middle = self.y(rank), self.y(rank) + self.lane / 2
             yield Hatch(first, y, last - first, self.lane)
-            yield Box(self.left - 8, y, 3, self.lane, MESHES[self.hue(rank) % len(MESHES)])
+            yield Box(self.left - 8, y, 3, self.lane, MESHES[self.colour_index(rank) % len(MESHES)])
             if middle >= free:
                 free = middle + 12
                 yield Text(MARGIN, middle, _shorten(name, self.gutter - 14), self.colours["text"], 11, bold=True)
 
-    def hue(self, rank: int) -> int:
+    def colour_index(self, rank: int) -> int:
         """Return the index of the mesh colour of a lane."""
         return rank
 
-    def _blocks(self, seen: NDArray[np.bool_]) -> Iterator[Shape]:
+    def _block_shapes(self, seen: NDArray[np.bool_]) -> Iterator[Shape]:
         timeline = self.timeline
         spans = np.flatnonzero(seen & timeline.is_work)
         left, right = self.x(timeline.start[spans]), self.x(timeline.end[spans])
@@ -290,7 +290,7 @@ class Sheet:
         whole, number = str(action), str(action.microbatch)
         return whole if label_width(whole) <= min(room, shortest) else number if label_width(number) <= room else ""
 
-    def _transfers(self, seen: NDArray[np.bool_]) -> Iterator[Shape]:
+    def _transfer_shapes(self, seen: NDArray[np.bool_]) -> Iterator[Shape]:
         timeline = self.timeline
         spans = np.flatnonzero(seen & timeline.is_transfer)
         if self.lane < TALL_ENOUGH or len(spans) > MAX_TRANSFERS:
@@ -304,7 +304,7 @@ class Sheet:
             x1, x2 = float(self.x(timeline.start[span])), float(self.x(timeline.end[span]))
             yield Line(x1, y1, x2, y2, colour, 1.1, arrow=True)
 
-    def _shares(self, seen: NDArray[np.bool_]) -> Iterator[Shape]:
+    def _share_shapes(self, seen: NDArray[np.bool_]) -> Iterator[Shape]:
         timeline, columns = self.timeline, round(self.right - self.left)
         edges = np.linspace(self.start, self.end, columns + 1)
         ops = [Op.F, Op.B, Op.I, Op.W, Op.STEP]
@@ -319,7 +319,7 @@ class Sheet:
                 parts[place] = _column_shares(timeline, order[first:last], edges)
             yield Shares(self.left, self.y(rank), self.right - self.left, self.lane, colours, parts)
 
-    def _reductions(self, seen: NDArray[np.bool_]) -> Iterator[Shape]:
+    def _reduction_shapes(self, seen: NDArray[np.bool_]) -> Iterator[Shape]:
         timeline = self.timeline
         height = min(5.0, self.lane * 0.24)
         colour = block_colour(Op.REDUCE_GRAD, theme=self.theme)

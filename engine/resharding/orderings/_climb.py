@@ -19,12 +19,12 @@ def improve_transfer_order(jobs: Sequence[Job], order: Order, nics: int, bound: 
     if len(places) < 2:
         return list(order)
     chance = np.random.default_rng(1)
-    here, least = list(order), _ends(jobs, order, nics)
+    here, least = list(order), _makespan_and_spread(jobs, order, nics)
     for _ in range(WORK_LIMIT // len(order)):
         if least[0] <= bound * (1 + TOLERANCE):
             break
         there = _move_job(jobs, here, places, chance)
-        ends = _ends(jobs, there, nics)
+        ends = _makespan_and_spread(jobs, there, nics)
         if ends <= least:
             here, least = there, ends
     return here
@@ -42,7 +42,7 @@ def _move_job(jobs: Sequence[Job], order: Order, places: Sequence[int], chance: 
     return moved
 
 
-def _ends(jobs: Sequence[Job], order: Order, nics: int) -> tuple[float, float]:
+def _makespan_and_spread(jobs: Sequence[Job], order: Order, nics: int) -> tuple[float, float]:
     """Return the end of the last job and the sum of squares of all ends.
 
     The sum breaks ties: earlier ends leave more room for improvement.

@@ -40,7 +40,7 @@ class DepthFirst(Ordering):
         hosts = relieve_busiest(jobs, balance_senders(jobs, lambda job, host: job.options[host], longest_first=True))
         search = _Search(jobs, nics, bound)
         for order in (dispatch_order(jobs, hosts, nics), [(n, next(iter(job.options))) for n, job in enumerate(jobs)]):
-            search.offer(order, makespan(run_in_order(jobs, order, nics)))
+            search.keep_if_better(order, makespan(run_in_order(jobs, order, nics)))
         complete = search.run()
         return Answer(search.best, complete or search.length <= bound * (1 + TOLERANCE))
 
@@ -65,7 +65,7 @@ class _Search:
         self._nodes, self._most = 0, MAX_WORK // max(1, len(self._kinds))
         self._seen: dict[object, float] = {}
 
-    def offer(self, order: Order, length: float) -> None:
+    def keep_if_better(self, order: Order, length: float) -> None:
         if length < self.length * (1 - TOLERANCE):
             self.best, self.length = order, length
 
@@ -99,7 +99,7 @@ class _Search:
             return
         self._nodes += 1
         if not any(counts):
-            self.offer(self._number_jobs(prefix), end)
+            self.keep_if_better(self._order_of_prefix(prefix), end)
             return
         least = max(end, self._remaining_bound(counts, tx, rx, last[0]))
         if least >= self.length * (1 - TOLERANCE) or not self._is_new((counts, last), tx, rx, end):
@@ -169,7 +169,7 @@ class _Search:
         self._seen[key] = end
         return True
 
-    def _number_jobs(self, prefix: Sequence[tuple[int, int]]) -> Order:
+    def _order_of_prefix(self, prefix: Sequence[tuple[int, int]]) -> Order:
         used: Counter[int] = Counter()
         order = list(self._local)
         for kind, host in prefix:

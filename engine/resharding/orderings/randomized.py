@@ -39,7 +39,7 @@ class Randomized(Ordering):
     def solve(self, jobs: Sequence[Job], nics: int = 1) -> Answer:
         bound = lower_bound(jobs, nics)
         best, shortest = Answer([]), np.inf
-        for order in _orders(jobs, nics):
+        for order in _candidate_orders(jobs, nics):
             length = makespan(run_in_order(jobs, order, nics))
             if length < shortest:
                 best, shortest = Answer(order, length <= bound * (1 + TOLERANCE)), length
@@ -50,7 +50,7 @@ class Randomized(Ordering):
         return Answer(order, length <= bound * (1 + TOLERANCE)) if length < shortest else best
 
 
-def _orders(jobs: Sequence[Job], nics: int) -> Iterator[Order]:
+def _candidate_orders(jobs: Sequence[Job], nics: int) -> Iterator[Order]:
     """Yield the greedy order, the order of an edge colouring, then randomized orders."""
     hosts = relieve_busiest(jobs, balance_senders(jobs, lambda job, host: job.options[host], longest_first=True))
     yield dispatch_order(jobs, hosts, nics)

@@ -357,7 +357,7 @@ def test_ports_that_couple_alike_are_played_as_one(name: str) -> None:
 
     whole = replace(network)
     whole.__dict__["coupling"] = whole  # nothing is left out
-    assert len(network.coupling.ports) <= len(network.ports)
+    assert len(network.coupled_network.ports) <= len(network.ports)
     played, every = (simulate(program, seconds, "shared-links", network=each) for each in (network, whole))
 
     assert played.end == pytest.approx(every.end, rel=1e-9)

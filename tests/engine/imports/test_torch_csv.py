@@ -346,7 +346,7 @@ def test_binary_and_missing_files_are_told(tmp_path: Path) -> None:
 
 def test_a_file_of_too_many_cells_is_told_before_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("meshwave.engine.imports.csv_sheet.MOST_CELLS", 3)
-    monkeypatch.setattr("meshwave.engine.imports.csv_sheet._split", lambda text: pytest.fail("they were read"))
+    monkeypatch.setattr("meshwave.engine.imports.csv_sheet._split_cells", lambda text: pytest.fail("they were read"))
 
     with pytest.raises(
         DesignError, match="the file has about 5 cells, but at most 3 can be read; use fewer microbatches"

@@ -57,7 +57,7 @@ def test_a_repaired_order_can_run_and_differs_by_what_it_says(order: Program) ->
 
 @given(order=scrambled())
 def test_without_the_search_it_can_run_too(order: Program) -> None:
-    assert runs(module._Search(order).run_out_of_turn().order)
+    assert runs(module._Search(order).repair_greedily().order)
 
 
 @settings(max_examples=60)
@@ -86,7 +86,7 @@ def can_run(order: Program, moved: set[int], split: set[int]) -> bool:
     """Whether the rest, in its order, asks for nothing that contradicts what computations need of each other."""
     slot = {row: row - bool(order.fused[row] and row - 1 not in split) for row in range(len(order))}
     after: dict[int, set[int]] = {head: set() for head in slot.values()}
-    for needs in module._needs(order):
+    for needs in module._dependencies(order):
         for row, need in enumerate(needs.tolist()):
             if need >= 0:
                 after[slot[row]].add(slot[need])
