@@ -18,9 +18,11 @@ from meshwave.designer.canvases.expert_figures import (
     load_level,
     place_devices,
     place_name,
+    price_layer,
 )
 from meshwave.designer.kit.assets import module, style_sheets
 from meshwave.designer.kit.canvas import Canvas, Edit, plain_text, read_value, short_message
+from meshwave.designer.kit.traffic import traffic_data
 from meshwave.designer.state import expert_edits as edits
 from meshwave.designer.state.design_edits import fix_edit
 from meshwave.designer.state.measured_load import MeasuredLoad
@@ -30,6 +32,7 @@ from meshwave.engine.errors import InputError
 from meshwave.engine.experts import Homes, Layer, balance_experts, copy_load, device_load, expert_schedules
 from meshwave.engine.exports.pictures.palette import LOADS, text_colour
 from meshwave.engine.findings import DesignError, Refusal
+from meshwave.engine.predict.expert_comparison import exchange_traffic
 from meshwave.engine.units import format_count, percent, quantity
 
 MOST_DRAWN = 20_000
@@ -59,9 +62,9 @@ class ExpertsCanvas(Canvas):
     picture = param.Dict(default={"state": "none"}, doc="Data that is drawn; see picture_of().")
 
     _esm = module("experts/experts.js")
-    _stylesheets: ClassVar = [*style_sheets("kit/shell.css", "experts/experts.css"), _load_colours()]
+    _stylesheets: ClassVar = [*style_sheets("kit/shell.css", "kit/traffic.css", "experts/experts.css"), _load_colours()]
     _gestures = (
-        "add", "mesh", "setting", "move", "replicate", "remove", "balance", "blocks", "heat", "try", "compare", "pane", "fix",
+        "add", "mesh", "setting", "move", "replicate", "remove", "balance", "blocks", "heat", "try", "traffic", "compare", "pane", "fix",
     )  # fmt: skip
 
     def __init__(
@@ -103,6 +106,15 @@ class ExpertsCanvas(Canvas):
     def _on_compare(self, gesture: Mapping[str, Any]) -> None:
         if self._on_comparison is not None:
             self._on_comparison()
+
+    def _on_traffic(self, gesture: Mapping[str, Any]) -> None:
+        """Send the bytes that devices exchange in the forward of the layer."""
+        design, layer = self._open_design, self._layer
+        priced = price_layer(design, self.rank, layer)
+        devices, _ = edits.find_block(design, self.rank, layer)
+        found = exchange_traffic(priced, priced.forward, devices)
+        title = f"All-to-all traffic of {expert_schedules[priced.name].title}, forward of a layer"
+        self.send({"type": "traffic", **traffic_data(found, title, "device")})
 
     def _on_add(self, gesture: Mapping[str, Any]) -> None:
         self._edit("", edits.add_experts(self._open_design), "add experts to the model")

@@ -13,6 +13,7 @@ import param
 
 from meshwave.designer.kit.assets import module, style_sheets
 from meshwave.designer.kit.canvas import Overlay, plain_text, read_value
+from meshwave.designer.kit.traffic import traffic_data
 from meshwave.designer.state import transfer_edits as edits
 from meshwave.designer.state import transfer_fields, transfer_links
 from meshwave.designer.state.jobs import Done, Failed, Job, Listener, News, PartialResult, page_callback_scheduler
@@ -20,7 +21,7 @@ from meshwave.designer.state.transfer_plans import compare_rows
 from meshwave.designer.state.transfer_session import TransferSession
 from meshwave.engine.document.transfer_document import TransferSpec
 from meshwave.engine.findings import DesignError, Problem, Refusal, unknown_name
-from meshwave.engine.resharding import MAX_PLAYED_MESSAGES, orderings, strategies
+from meshwave.engine.resharding import MAX_PLAYED_MESSAGES, orderings, plan_traffic, strategies
 from meshwave.engine.units import quantity
 
 LARGEST_FILE_BYTES = 1_000_000  # read in 0.2 s; meshes of 4,096 devices take a tenth of it
@@ -62,7 +63,7 @@ class TransferView(Overlay):
     largest = param.Integer(default=LARGEST_FILE_BYTES, constant=True, doc="Largest size of a file in bytes.")
 
     _esm = module("transfer/transfer.js")
-    _stylesheets: ClassVar = style_sheets("kit/shell.css", "transfer/transfer.css")
+    _stylesheets: ClassVar = style_sheets("kit/shell.css", "kit/traffic.css", "transfer/transfer.css")
     _gestures = (
         "place",
         "set",
@@ -75,6 +76,7 @@ class TransferView(Overlay):
         "case",
         "link",
         "hops",
+        "traffic",
         "close",
         "take",
     )
@@ -265,6 +267,13 @@ class TransferView(Overlay):
         if gesture.get("number") == self._number and 0 <= task < len(drawing.tasks):
             hops = json.dumps(drawing.hops(task), separators=(",", ":"))
             self.send({"type": "hops", "number": self._number, "task": task, "hops": hops})
+
+    def _on_traffic(self, gesture: Mapping[str, Any]) -> None:
+        """Send the bytes that each rank sends to each in the plan that is drawn."""
+        drawing = self.session.drawing
+        if drawing is not None:
+            found = plan_traffic(drawing.plan, drawing.tasks, drawing.spec.lines)
+            self.send({"type": "traffic", **traffic_data(found, "Traffic of the plan", "rank")})
 
     def _on_take(self, gesture: Mapping[str, Any]) -> None:
         if self._taken is not None:

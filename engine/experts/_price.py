@@ -103,6 +103,11 @@ class Price:
         steps = (costed.step for costed in direction)
         return [at for at, step in enumerate(steps) if step.collective and self.layer.size(step.group) > 1]
 
+    def exchanged_bytes(self, direction: Sequence[CostedStep]) -> Floats:
+        """Return ``[devices, devices]`` the bytes of all all-to-alls from each device to each, itself included."""
+        exchanges = (costed.step for costed in direction if costed.step.collective == "all_to_all")
+        return sum((traffic(self.layer, step) for step in exchanges), np.zeros((self.layer.devices,) * 2))
+
     def sent_bytes(self, direction: Sequence[CostedStep]) -> tuple[float, float]:
         """Return the maximum bytes that a device sends within its node, and to other nodes."""
         inside, outside = np.sum([costed.sent for costed in direction], axis=0)

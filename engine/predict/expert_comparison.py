@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from meshwave.engine.document.expert_problems import gate_parts, rounded_capacit
 from meshwave.engine.document.meshes import find_mesh
 from meshwave.engine.experts import (
     Collective,
+    CostedStep,
     Layer,
     Links,
     Price,
@@ -28,6 +29,8 @@ from meshwave.engine.experts.auto import exclusions
 from meshwave.engine.findings import Refusal
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.messages import render
+from meshwave.engine.predict.block_timeline import block_places
+from meshwave.engine.traffic import Traffic
 
 WHOLE_EXPERTS_CODE = "sharded_experts"
 """Problem code of plain expert parallelism for a layout with expert shards (``esp`` above 1).
@@ -63,7 +66,10 @@ def expert_layer_answer(spec: ExpertLayerSpec) -> dict[str, Any]:
     """
     layer, links = spec.layer, spec.lines
     found = compare_schedules(layer, lambda name: price(name, layer, links), WHOLE_EXPERTS_CODE)
-    return _comparison_data(layer, found, [*_common_notes(layer, links), *_layer_notes(layer, links)])
+    answer = _comparison_data(layer, found, [*_common_notes(layer, links), *_layer_notes(layer, links)])
+    for name, each in answer["schedules"].items():
+        each["all_to_all"] = _all_to_all_data(found.prices[name], range(layer.devices))
+    return answer
 
 
 def design_expert_answer(design: Design, rank: int) -> dict[str, Any]:
@@ -87,6 +93,8 @@ def design_expert_answer(design: Design, rank: int) -> dict[str, Any]:
     for name, each in answer["schedules"].items():
         ways = {"forward": prices[name].forward, "backward": prices[name].backward}
         each["seconds"] = {way: play_layer(prices[name], steps).makespan for way, steps in ways.items()}
+        devices = [mesh.ordered_devices[place] for place in block_places(_replace_schedule(design, name), rank)]
+        each["all_to_all"] = _all_to_all_data(prices[name], devices)
     return {
         **answer,
         "design": design.name,
@@ -94,6 +102,17 @@ def design_expert_answer(design: Design, rank: int) -> dict[str, Any]:
         "layer": _layer_data(layer),
         "schedule": design.experts.member,
     }
+
+
+def exchange_traffic(priced: Price, direction: Sequence[CostedStep], devices: Sequence[int]) -> Traffic:
+    """Return the traffic of the all-to-alls of a direction of a layer on ``devices``."""
+    nodes = priced.layer.node_of.tolist()
+    return Traffic.between_devices(devices, nodes, priced.exchanged_bytes(direction)).limit_rows()
+
+
+def _all_to_all_data(priced: Price, devices: Sequence[int]) -> dict[str, Any]:
+    ways = {"forward": priced.forward, "backward": priced.backward}
+    return {way: exchange_traffic(priced, steps, devices).to_json() for way, steps in ways.items()}
 
 
 def _replace_schedule(design: Design, name: str) -> Design:

@@ -12,7 +12,7 @@ from meshwave.engine.document import Design
 from meshwave.engine.document.transfer_document import TransferListSpec, TransferSpec
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.predict.boundaries import boundary_transfer_spec, find_boundary
-from meshwave.engine.resharding import Load, Transfer, UnitTask, candidate_transfers, unit_tasks
+from meshwave.engine.resharding import Load, Transfer, UnitTask, candidate_transfers, plan_traffic, unit_tasks
 
 
 def transfer_answer(spec: TransferSpec | TransferListSpec) -> dict[str, Any]:
@@ -24,7 +24,9 @@ def transfer_answer(spec: TransferSpec | TransferListSpec) -> dict[str, Any]:
     plans = []
     for made in candidate_transfers(spec.loads, spec.lines, spec.chunks):
         own = _tasks_data(spec, made.tasks)
-        plans.append({**_plan_data(made, spec), **(own if own != slices else {}), "played_s": made.played_s})
+        traffic = plan_traffic(made.plan, made.tasks, made.links).to_json()
+        changed = own if own != slices else {}
+        plans.append({**_plan_data(made, spec), **changed, "played_s": made.played_s, "traffic": traffic})
     return {"format": spec.format, "bytes": sum(load.tensor.bytes for load in spec.loads), **slices, "plans": plans}
 
 

@@ -12,7 +12,7 @@ from meshwave.engine.program.link_shares import Share, max_concurrent_messages
 from meshwave.engine.resharding.boxes import Box, Mesh, SpecError, is_empty, rank_boxes, split_spec, volume
 from meshwave.engine.resharding.link_lanes import Hops, Lane, LaneUse, nic_sides, plan_lanes, task_hops
 from meshwave.engine.resharding.links import Link, Links
-from meshwave.engine.resharding.moves import plan_moves
+from meshwave.engine.resharding.moves import plan_moves, plan_traffic
 from meshwave.engine.resharding.orderings import orderings
 from meshwave.engine.resharding.plan import Plan, PlannedTask, plan
 from meshwave.engine.resharding.playback import (
@@ -66,6 +66,7 @@ __all__ = [
     "plan_joint_transfer",
     "plan_lanes",
     "plan_moves",
+    "plan_traffic",
     "plan_transfer",
     "play_plan",
     "played_seconds",

@@ -14,6 +14,7 @@ from meshwave.engine.resharding.links import Links
 from meshwave.engine.resharding.plan import Plan
 from meshwave.engine.resharding.strategies import strategies
 from meshwave.engine.resharding.tasks import Move, UnitTask
+from meshwave.engine.traffic import Traffic
 
 
 def plan_moves(plan: Plan, tasks: Sequence[UnitTask], links: Links) -> Iterator[Move]:
@@ -29,3 +30,13 @@ def plan_moves(plan: Plan, tasks: Sequence[UnitTask], links: Links) -> Iterator[
         if task.receivers and task.elements:
             for leg in strategy.legs(task, each.sender, links, each.chunks):
                 yield Move(each.task, *leg)
+
+
+def plan_traffic(plan: Plan, tasks: Sequence[UnitTask], links: Links) -> Traffic:
+    """Return the traffic of a plan between the ranks of ``links``, whose nodes are their hosts."""
+    ranks = sorted(links.host)
+    messages = (
+        (move.source, move.target, move.elements * tasks[move.task].bytes / tasks[move.task].elements)
+        for move in plan_moves(plan, tasks, links)
+    )
+    return Traffic.of_messages(ranks, [links.host[rank] for rank in ranks], messages).limit_rows()

@@ -9,6 +9,7 @@ import { button } from "../kit/controls.js";
 import { find, findAll, focusedElement, h } from "../kit/dom.js";
 import { paneSwitch } from "../kit/panes.js";
 import { Tips, tipped } from "../kit/shell.js";
+import { TrafficDialog } from "../kit/traffic.js";
 import { Gestures, keyOf, parseKey } from "./gestures.js";
 import { Keyboard } from "./keyboard.js";
 import { Places } from "./places.js";
@@ -40,6 +41,7 @@ export class Experts extends Canvas {
     this.places = new Places(this);
     this.settings = new Settings(this);
     this.side = new Side(this);
+    this.traffic = new TrafficDialog();
     const panes = paneSwitch("experts", (pane) => this.send("pane", { pane }));
     const { controls, tools } = this.settings;
     this.head = h("div.mw-bar.mw-head", {}, panes, controls, h("span.mw-grow"), tools);
@@ -52,7 +54,14 @@ export class Experts extends Canvas {
     this.message = h("span.mw-quiet.mw-grow", { role: "status" });
     const foot = h("div.mw-bar.mw-xfoot", {}, this.message, legend());
     const body = h("div.mw-xbody", {}, this.board, this.side.element);
-    this.root = h("section.mw-canvas.mw-experts", { "aria-label": "Experts on devices" }, this.head, body, foot);
+    this.root = h(
+      "section.mw-canvas.mw-experts",
+      { "aria-label": "Experts on devices" },
+      this.head,
+      body,
+      foot,
+      this.traffic.element,
+    );
     this.start();
     this.tips = new Tips(this.root);
     this.gestures = new Gestures(this);
@@ -74,9 +83,17 @@ export class Experts extends Canvas {
 
   /** @param {Message} message */
   receive(message) {
-    if (message.type === "tried") return this.onTried(message);
-    if (message.type === "focus") return this.takeFocus();
-    if (message.type !== "answered" || message.gesture === "try") return;
+    const read = {
+      tried: () => this.onTried(message),
+      focus: () => this.takeFocus(),
+      traffic: () => this.traffic.open(/** @type {any} */ (message)),
+      answered: () => ["try", "traffic"].includes(message.gesture) || this.onAnswered(message),
+    }[message.type];
+    read?.();
+  }
+
+  /** @param {Message} message */
+  onAnswered(message) {
     const { dropped } = this;
     this.dropped = null;
     if (message.refused) this.announceAt(this.places.placeElement(dropped?.to ?? null) ?? null, message.refused);

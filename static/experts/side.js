@@ -16,7 +16,11 @@ export class Side {
       title: "Compare all expert schedules for this layer",
       onclick: () => experts.send("compare"),
     });
-    const heading = h("div.mw-bar", {}, h("h3", {}, "Layer, forward"), h("span.mw-grow"), compare);
+    const traffic = button("Traffic", {
+      title: "Show the bytes that each device sends to each in all-to-alls",
+      onclick: () => experts.send("traffic"),
+    });
+    const heading = h("div.mw-bar", {}, h("h3", {}, "Layer, forward"), h("span.mw-grow"), traffic, compare);
     this.element = h("aside.mw-xside", { "aria-label": "Layer figures" }, heading, this.figures);
   }
 

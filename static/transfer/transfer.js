@@ -6,7 +6,8 @@
 
 import { commandOf, download } from "../kit/bars.js";
 import { consume, h } from "../kit/dom.js";
-import { Overlay, Tips } from "../kit/shell.js";
+import { Overlay, Tips, tool } from "../kit/shell.js";
+import { TrafficDialog } from "../kit/traffic.js";
 import { Widget, oncePerFrame, send } from "../kit/widget.js";
 import { Form } from "./form.js";
 import { Lanes } from "./lanes.js";
@@ -54,6 +55,12 @@ export class Transfer extends Widget {
     this.live = h("div.mw-sr", { role: "status", "aria-live": "polite" });
     this.problem = h("div.mw-tr-trouble.mw-tr-general", { role: "alert", hidden: true });
     const { note, element: lanes, choice, summary, help } = this.lanes;
+    this.traffic = new TrafficDialog();
+    const traffic = tool("Traffic", {
+      text: "Traffic",
+      tip: "Show the bytes that each rank sends to each",
+      onclick: () => this.request("traffic"),
+    });
     const form = { "data-card": "form", "aria-label": "Meshes, tensor and links" };
     const body = h(
       "div.mw-tr-body",
@@ -62,10 +69,10 @@ export class Transfer extends Widget {
       card("tasks", "Unit tasks", [tasks.element], tasks.about),
       card("destination", "Destination", [this.specs[1].element, destination.element], specHelp(this, "destination")),
       h("section.mw-tr-card", form, this.form.element),
-      card("lanes", "Links", [note, lanes], choice, summary, help),
+      card("lanes", "Links", [note, lanes], choice, summary, traffic, help),
       card("plans", "Plans", [this.table.element], this.table.about),
     );
-    const parts = [this.toolbar.element, this.problem, body, this.live];
+    const parts = [this.toolbar.element, this.problem, body, this.live, this.traffic.element];
     this.root = h("div.mw-canvas.mw-shell.mw-transfer", { "data-mode": model.mode });
     this.root.mw = this; // for tests
     if (this.isPage) {
@@ -125,6 +132,7 @@ export class Transfer extends Widget {
 
   /** @param {Message} message */
   receive(message) {
+    if (message.type === "traffic") return this.traffic.open(/** @type {any} */ (message));
     if (message.type === "hops") {
       this.lanes.planned.receiveHops({ number: message.number, task: message.task, hops: JSON.parse(message.hops) });
       this.lanes.repaint();

@@ -326,6 +326,24 @@ def test_hovering_shows_the_groups_of_a_device(shown: Callable[..., Shown]) -> N
     eventually(page.page, lambda: inside("mp") == [2, 3])
 
 
+def test_the_traffic_of_the_layer_is_a_table_that_keys_walk(shown: Callable[..., Shown]) -> None:
+    pane = shown(experts_document())
+    page = pane.page
+
+    page.get_by_role("button", name="Traffic").click()
+    cells = page.locator(".mw-traffic-cell")
+    expect(cells).to_have_count(16)
+    expect(cells.first).to_be_focused()
+    expect(cells.first).to_have_text("–")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    expect(cells.nth(9)).to_be_focused()
+    expect(cells.nth(9)).to_have_attribute("aria-label", re.compile(r"^device 2 to device 1: [\d.]+ k?B, "))
+    page.keyboard.press("Escape")
+    expect(page.locator("dialog.mw-traffic")).not_to_be_visible()
+
+
 def test_without_experts_one_click_adds_some(shown: Callable[..., Shown]) -> None:
     design = experts_document()
     del design["model"]["moe"], design["experts"]

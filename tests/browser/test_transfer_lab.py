@@ -222,6 +222,21 @@ def test_plans_are_compared_and_the_chunks_of_a_task_shown(shown: Callable[..., 
     expect(page.locator('[data-card="lanes"] header')).to_contain_text("send-recv, ensemble: 131 ms")
 
 
+def test_the_traffic_of_a_plan_marks_what_goes_between_hosts(shown: Callable[..., Shown]) -> None:
+    lab = shown()
+    page, side = lab.page, lab.view.picture
+    ranks = {*side["source"]["ranks"], *side["destination"]["ranks"]}
+
+    page.locator('[data-card="lanes"]').get_by_role("button", name="Traffic").click()
+
+    cells = page.locator(".mw-traffic-cell")
+    expect(cells).to_have_count(len(ranks) ** 2)
+    between = page.locator('.mw-traffic-cell[data-reach="between"]').filter(has_text="B")
+    assert between.count() > 0
+    page.keyboard.press("Escape")
+    expect(page.locator("dialog.mw-traffic")).not_to_be_visible()
+
+
 def test_an_invalid_link_gives_a_message_and_changes_nothing(shown: Callable[..., Shown]) -> None:
     from meshwave.designer.state import transfer_links as edits
 

@@ -585,3 +585,25 @@ def test_a_gather_that_goes_between_nodes_itself_hides_behind_nothing() -> None:
     part = of.slots_bytes / 4
     assert gather.time_s == pytest.approx(8 * 3 * (3e-5 + part / 8 * 8e-10))
     assert gather.inter_bytes == pytest.approx(3 * part)
+
+
+@pytest.mark.parametrize("name", STEPPED)
+@given(layout=layouts, load=st.sampled_from([None, "hot"]))
+@settings(max_examples=10)
+def test_the_traffic_of_all_to_alls_adds_up_to_the_bytes_that_devices_send(
+    name: str, layout: tuple[int, int, int, int], load: str | None
+) -> None:
+    mp, esp, ep, per_node = layout
+    shares = None if load is None else tuple(np.r_[3.0, np.ones(2 * ep - 1)] / (2 * ep + 2))
+    made = layer(mp, esp, ep, per_node, load=shares)
+    assume(next(expert_schedules[name]().problems(made), None) is None)
+    priced = price(name, made, LINKS)
+
+    for direction in (priced.forward, priced.backward):
+        pairs = priced.exchanged_bytes(direction)
+        np.fill_diagonal(pairs, 0)
+        near = made.node_of[:, None] == made.node_of[None, :]
+        exchanges = [costed.sent for costed in direction if costed.step.collective == "all_to_all"]
+        inside, between = sum(exchanges) if exchanges else np.zeros((2, made.devices))
+        assert np.allclose((pairs * near).sum(axis=1), inside)
+        assert np.allclose((pairs * ~near).sum(axis=1), between)

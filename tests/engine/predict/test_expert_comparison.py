@@ -122,6 +122,13 @@ def test_the_command_takes_a_design_by_its_name(tmp_path: Path, capsys: pytest.C
     assert main(["moe", "16-gpt2-moe", "--mesh", "B", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["mesh"], found["layer"]["ep"], found["schedule"]) == ("B", 4, "ppmoe")
+    exchanged = found["schedules"]["parm-s1"]["all_to_all"]["forward"]
+    assert exchanged["unit"] == "device"
+    assert set(exchanged["numbers"]) <= set(load_design(example("16-gpt2-moe")).meshes[1].devices)
+    sent = found["schedules"]["parm-s1"]["forward"]
+    assert max(map(sum, exchanged["bytes"])) == pytest.approx(
+        sum(each["sent_bytes"] for each in sent if each["name"] == "all_to_all")
+    )
     for line, said in (
         (["01-first-wave"], "the model of 'One wave on four meshes' has no experts"),
         (["16-gpt2"], "Did you mean 16-gpt2-moe?"),

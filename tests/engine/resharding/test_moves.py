@@ -19,6 +19,7 @@ from meshwave.engine.resharding import (
     Transfer,
     UnitTask,
     orderings,
+    plan_traffic,
     plan_transfer,
     strategies,
 )
@@ -190,3 +191,15 @@ def test_a_strategy_that_is_not_there_is_told() -> None:
     mesh = Mesh((1,), (0,), (0,))
     with pytest.raises(InputError, match="send-recv"):
         plan_transfer(Tensor((1,), 4), (mesh, ("R",)), (mesh, ("R",)), Links(INTRA, INTER, {0: 0}), strategy="send")
+
+
+@given(planned=transfers())
+def test_the_traffic_of_a_plan_has_the_bytes_of_its_messages(planned: Transfer) -> None:
+    found = plan_traffic(planned.plan, planned.tasks, planned.links)
+
+    assert found.numbers == tuple(range(16))
+    assert found.bytes.sum() == 2 * sum(move.elements for move in planned.moves)
+    for move in planned.moves:
+        assert found.bytes[move.source, move.target] >= 2 * move.elements
+    crossing = [move for move in planned.moves if planned.links.host[move.source] != planned.links.host[move.target]]
+    assert found.between_bytes == 2 * sum(move.elements for move in crossing)

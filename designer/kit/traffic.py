@@ -1,0 +1,29 @@
+"""Traffic between devices as plain data for ``static/kit/traffic.js``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshwave.engine.traffic import Traffic
+from meshwave.engine.units import quantity
+
+
+def traffic_data(traffic: Traffic, title: str, row_word: str) -> dict[str, Any]:
+    """Return a table of traffic; ``row_word`` is the noun for a device, such as ``rank``."""
+    largest = float(traffic.bytes.max(initial=0.0)) or 1.0
+    inside, between = (quantity(size, "B") for size in (traffic.inside_bytes, traffic.between_bytes))
+    return {
+        "title": title,
+        "about": f"{inside} inside nodes, {between} between nodes" if traffic.bytes.any() else "Nothing is sent",
+        "word": row_word if traffic.unit == "device" else traffic.unit,
+        "numbers": list(traffic.numbers),
+        "nodes": list(traffic.nodes),
+        "texts": [[_bytes_text(size) for size in row] for row in traffic.bytes.tolist()],
+        "shares": (traffic.bytes / largest).round(3).tolist(),
+        "sends": [_bytes_text(size) for size in traffic.bytes.sum(axis=1).tolist()],
+        "receives": [_bytes_text(size) for size in traffic.bytes.sum(axis=0).tolist()],
+    }
+
+
+def _bytes_text(size: float) -> str:
+    return quantity(size, "B") if size else "–"
