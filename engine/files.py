@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import shutil
 import stat
 import sys
 from collections.abc import Iterator, Mapping
@@ -168,6 +169,14 @@ def replace_file(path: Path, content: bytes, mode: int | None = None) -> None:
         if mode is not None:
             temporary.chmod(mode)
         temporary.replace(path)
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Make a hard link to a file; copy the file if it is on another disk, or the file system has no hard links."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
 
 
 def write_all(descriptor: int, content: bytes) -> None:

@@ -48,10 +48,18 @@ class CurvePlot:
         self._lines: GlyphRenderer[Any] = self.figure.multi_line(
             "x", "y", color="colour", line_width=2, source=self.source
         )
+        self.points = ColumnDataSource({"x": [], "y": [], "name": [], "colour": []})
+        self._evaluations: GlyphRenderer[Any] = self.figure.scatter(
+            "x", "y", color="colour", marker="diamond", size=9, source=self.points
+        )
         self._legend = Legend(items=[], location="top_right", label_text_font_size="12px")
         self.figure.add_layout(self._legend)
         self.figure.add_tools(
-            HoverTool(renderers=[self._lines], tooltips=[("run", "@name"), ("step", "$x{0}"), (label, "$y{0.000}")])
+            HoverTool(renderers=[self._lines], tooltips=[("run", "@name"), ("step", "$x{0}"), (label, "$y{0.000}")]),
+            HoverTool(
+                renderers=[self._evaluations],
+                tooltips=[("run", "@name"), ("step", "@x"), ("held-out loss", "@y{0.000}")],
+            ),
         )
 
     def draw(self, curves: list[RunCurves], theme: str) -> None:
@@ -63,6 +71,7 @@ class CurvePlot:
             "name": [each.name for each in drawn],
             "colour": [COLOURS[theme][curves.index(each)] for each in drawn],
         }
+        self._draw_evaluations([(each, COLOURS[theme][curves.index(each)]) for each in drawn])
         names = [each.name for each in drawn]
         if names != self._names:
             self._names = names
@@ -70,6 +79,15 @@ class CurvePlot:
                 LegendItem(label=name, renderers=[self._lines], index=place) for place, name in enumerate(names)
             ]
         self._legend.visible = len(drawn) > 1 and self._has_legend
+
+    def _draw_evaluations(self, curves: list[tuple[RunCurves, str]]) -> None:
+        """Draw a point for each evaluation of the runs, in their colours, if this is the plot of losses."""
+        shown = curves if self._value == "losses" else []
+        points = [(*point, each.name, colour) for each, colour in shown for point in each.evaluations]
+        columns = zip(*points, strict=True) if points else ((), (), (), ())
+        self.points.data = {
+            key: list(column) for key, column in zip(("x", "y", "name", "colour"), columns, strict=True)
+        }
 
     def paint(self, theme: str) -> None:
         """Use the colours of a theme."""
@@ -85,7 +103,10 @@ class CurvePlot:
 
 @views.register("loss")
 class LossView(View):
-    """Loss and step time over the steps of the shown run, and of the runs that are compared with it."""
+    """Loss and step time over the steps of the shown run, and of the runs that are compared with it.
+
+    Diamonds are losses on held-out data.
+    """
 
     title: ClassVar = "Loss"
     place: ClassVar = "bottom"

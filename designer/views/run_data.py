@@ -11,7 +11,7 @@ import numpy as np
 
 from meshwave.designer.views.run_comparison import comparison_data
 from meshwave.designer.views.run_text import describe_status, run_figures, step_document
-from meshwave.designer.views.step_curve import StepCurve
+from meshwave.designer.views.step_curve import SHOWN_VALUES, StepCurve
 from meshwave.engine.document import Design
 from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.predict.prediction import Prediction
@@ -42,6 +42,8 @@ class RunCurves(NamedTuple):
     losses: list[float | None]  # empty for a dry run
     seconds: list[float | None]
     unit: str  # of the step times
+    evaluations: list[tuple[int, float]] = []
+    """Steps, counted from 1, with the loss on held-out data after them."""
 
 
 class FollowedRun:
@@ -58,6 +60,7 @@ class FollowedRun:
         self.log_bytes = 0  # of all processes
         self._metrics = run.follow_metrics()
         self._loss_curve, self._time_curve = StepCurve(), StepCurve()
+        self._evaluations: list[tuple[int, float]] = []
         self._last: dict[str, Any] | None = None
         self.is_over = False
         self._spans = RecordedSpans(run)
@@ -76,6 +79,7 @@ class FollowedRun:
         for row in fresh:
             self._loss_curve.add(row.get("loss"))
             self._time_curve.add(row["seconds"])
+            self._add_evaluation(row)
         if fresh:
             self._last = fresh[-1]
         if fresh or not self.curves.name:
@@ -90,13 +94,18 @@ class FollowedRun:
         }
         self.is_over = entry.state.is_over and self._metrics.is_at_end
 
+    def _add_evaluation(self, row: dict[str, Any]) -> None:
+        if (loss := row.get("eval_loss")) is not None:
+            self._evaluations = [*self._evaluations, (row["step"] + 1, loss)]
+            if len(self._evaluations) > SHOWN_VALUES:
+                self._evaluations = self._evaluations[1::2]
+
     def _curves(self, entry: Entry) -> RunCurves:
         last = self._last or {}
         losses = self._loss_curve.values() if "loss" in last else []
         name = f"{entry.name}, {format_time(entry.created_s, exact=True)}"
-        return RunCurves(
-            entry.id, name, self._loss_curve.steps, losses, self._time_curve.values(), last.get("unit", "s")
-        )
+        seconds, unit = self._time_curve.values(), last.get("unit", "s")
+        return RunCurves(entry.id, name, self._loss_curve.steps, losses, seconds, unit, self._evaluations)
 
     def _summary(self, entry: Entry) -> dict[str, Any]:
         done = self._loss_curve.steps

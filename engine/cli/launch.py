@@ -229,12 +229,15 @@ def run_options(design: Design, options: argparse.Namespace) -> Options:
         raise Refusal("bandwidth_without_hosts")
     if options.rehearse and (options.checkpoint_every is not None or options.resume is not None):
         raise Refusal("checkpoints_of_dry_run")
+    if options.init is not None and (options.rehearse or options.resume is not None):
+        raise Refusal("unused_initial_weights")
     links = options.intra_bandwidth, options.inter_bandwidth
     try:
         return Options(
             rehearse=Rehearsal(scale=options.scale) if options.rehearse else None,
             hosts=None if options.hosts is None else default_hosts(design, options.hosts, *links),
             checkpoints=checkpoint_options(options),
+            initial_weights=None if options.init is None else str(Path(options.init).expanduser().absolute()),
             restarts=options.restarts,
             hang_timeout_s=_hang_timeout_s(options.hang_timeout),
         )

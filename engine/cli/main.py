@@ -186,6 +186,11 @@ def _add_run_commands(commands: Any) -> None:
         "--resume", metavar="RUN", help="start from the newest checkpoint of a run, which may be of another design"
     )
     run.add_argument(
+        "--init",
+        metavar="PATH",
+        help="start from the weights of a Hugging Face checkpoint: a folder, a safetensors file or its index",
+    )
+    run.add_argument(
         "--restarts",
         type=int,
         default=0,
@@ -233,11 +238,23 @@ def _add_run_commands(commands: Any) -> None:
         if name == "export":
             action.add_argument(
                 "--to",
-                choices=("archive", "perfetto"),
+                choices=("archive", "perfetto", "tensorboard"),
                 default="archive",
-                help="the whole run, or a Chrome trace of its median step; default: archive",
+                help="the whole run, a Chrome trace of its median step, or its curves for TensorBoard; default: archive",
             )
-            action.add_argument("--out", "-o", metavar="FILE", help="default: the id of the run, in the current folder")
+            action.add_argument(
+                "--out",
+                "-o",
+                metavar="FILE",
+                help="a folder for tensorboard; default: the id of the run, in the current folder",
+            )
+        if name == "weights":
+            action.add_argument(
+                "--hugging-face",
+                metavar="FOLDER",
+                required=True,
+                help="write config.json and safetensors that transformers loads",
+            )
         if name == "resume":
             action.add_argument("--steps", type=int, help="total number of optimizer steps; default: that of the run")
             action.add_argument("--on", dest="launcher", metavar="TARGET", help="launch target; default: local")
@@ -430,6 +447,7 @@ RUN_ACTIONS = {
     "cancel": "cancel a run",
     "resume": "continue from the newest checkpoint of a run",
     "export": "write a run as one file",
+    "weights": "write the weights that a run ended with for other programs",
     "import": "import a run that was exported elsewhere",
     "delete": "delete a run and its folder",
     "rebuild": "enter all run folders that the run database lacks",

@@ -22,11 +22,14 @@ from meshwave.engine.cli.launch import (
 )
 from meshwave.engine.cli.output import print_json, write_output
 from meshwave.engine.costs.profile_store import check_can_store
+from meshwave.engine.document.model import LanguageModel
 from meshwave.engine.exports.perfetto import trace
 from meshwave.engine.findings import Refusal
+from meshwave.engine.hugging_face.saving import save_checkpoint
 from meshwave.engine.messages import render
 from meshwave.engine.runs import Entry, Record, Run, reconcile
 from meshwave.engine.runs.archives import delete_run, export_run, import_run
+from meshwave.engine.runs.checkpoints import WEIGHTS_FILE
 from meshwave.engine.runs.launchers import enter_folders, open_run, resumed_launch
 from meshwave.engine.runs.process_identity import stopped_process_lines
 from meshwave.engine.runs.recording import read_recording
@@ -38,6 +41,8 @@ from meshwave.engine.runs.run_comparison import (
     save_run_profile,
     short_error,
 )
+from meshwave.engine.runs.run_folder import read_launched_design
+from meshwave.engine.runs.tensorboard import write_events
 
 
 def runs(options: argparse.Namespace) -> int:
@@ -142,9 +147,24 @@ def _export(record: Record, entry: Entry, options: argparse.Namespace) -> int:
     if options.to == "perfetto":
         file = Path(options.out or f"{entry.id}.trace.json")
         write_output(str(file), json.dumps(trace(read_recording(record.folder(entry.id)).timeline())).encode())
+    elif options.to == "tensorboard":
+        file = write_events(Run(record, entry.id), Path(options.out or entry.id))
     else:
         file = export_run(record, entry, Path(options.out) if options.out else None)
     _print({"run": entry.id, "file": str(file)}, str(file), options)
+    return 0
+
+
+def _weights(record: Record, entry: Entry, options: argparse.Namespace) -> int:
+    """Write the weights that a run ended with as a checkpoint of Hugging Face."""
+    folder = record.folder(entry.id)
+    model, weights = read_launched_design(folder).model, folder / WEIGHTS_FILE
+    if not weights.exists():
+        raise Refusal("run_without_weights", {"run": entry.id})
+    if not isinstance(model, LanguageModel):
+        raise Refusal("weights_of_kind", {"kind": model.kind})
+    files = save_checkpoint(model, weights, Path(options.hugging_face))
+    _print({"run": entry.id, "files": [*map(str, files)]}, "\n".join(map(str, files)), options)
     return 0
 
 
@@ -213,6 +233,7 @@ _ACTIONS: dict[str, Callable[[Record, Entry, argparse.Namespace], int]] = {
     "cancel": _cancel,
     "resume": _resume,
     "export": _export,
+    "weights": _weights,
     "delete": _delete,
     "profile": _profile,
 }

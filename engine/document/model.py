@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.random import Generator
@@ -27,6 +27,30 @@ MAX_EXPERTS = 65_536
 """Maximum number of experts of a layer that can be placed and priced interactively."""
 CapacityFactor = Annotated[float, Field(gt=0, le=MAX_EXPERTS)]
 """Slots of an expert relative to an even share; a factor equal to the number of experts drops no token."""
+
+
+class Router(NamedTuple):
+    """The rule by which tokens choose their experts, and the weights of those."""
+
+    score: Literal["softmax", "sigmoid"] = "softmax"
+    normalize: bool = True
+    """Divide the weights of a token by their sum if it visits several experts."""
+    scale: float = 1.0
+    has_bias: bool = False
+    """True if the scores have a learned bias."""
+    balance_rate: float | None = None
+    """Change of the balancing bias of an expert in one step; None if the router has no such bias."""
+    groups: int = 1
+    top_groups: int = 1
+
+    @property
+    def has_balance(self) -> bool:
+        """True if a bias per expert, which is not a gradient's, balances the load."""
+        return self.balance_rate is not None
+
+
+PLAIN_ROUTER = Router()
+"""Softmax over all experts, and the weights of a token divided by their sum."""
 
 
 class MoE(Part):
@@ -54,9 +78,14 @@ class MoE(Part):
         return ffn_hidden
 
     @property
+    def router(self) -> Router:
+        """The rule by which tokens choose their experts."""
+        return PLAIN_ROUTER
+
+    @property
     def router_vector_count(self) -> int:
-        """Number of learned values per expert in the router, besides its matrix."""
-        return 0
+        """Number of values per expert in the router, besides its matrix."""
+        return int(self.router.has_bias) + int(self.router.has_balance)
 
     @property
     def shared_width(self) -> int:

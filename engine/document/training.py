@@ -62,6 +62,12 @@ class Training(Part):
     """Seed of the initial weights and of the order of the data."""
     data: FileName | None = nullable("the built-in sample text")
     """File name of a text to train on."""
+    eval_every: Annotated[int, Field(ge=1, le=10_000_000)] | None = nullable("no evaluation")
+    """Steps from one evaluation of the loss on held-out data to the next; the last step is followed by one too."""
+    eval_batches: Annotated[int, Field(ge=1, le=1_000_000)] = 1
+    """Batches of an evaluation, each as large as that of a step; they are the same in every evaluation."""
+    eval_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    """Share of the text, at its end, that is held out if there are evaluations."""
 
     def learning_rate(self, step: int) -> float:
         """Return the learning rate of a step; steps are counted from 0."""
@@ -72,6 +78,10 @@ class Training(Part):
         progress = min((step - self.warmup_steps) / max(self.steps - self.warmup_steps, 1), 1.0)
         share = 1 - progress if self.lr_schedule == "linear" else (1 + math.cos(math.pi * progress)) / 2
         return self.lr * (self.min_lr_factor + (1 - self.min_lr_factor) * share)
+
+    def is_evaluated_after(self, step: int) -> bool:
+        """Return whether an evaluation follows a step, counted from 0."""
+        return self.eval_every is not None and ((step + 1) % self.eval_every == 0 or step + 1 == self.steps)
 
     @property
     def overlaps_slots(self) -> bool:

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from math import gcd
 from typing import Any
 
-from meshwave.engine.document.architecture import PLAIN
+from meshwave.engine.document.architecture import PLAIN, Architecture
 from meshwave.engine.document.design import Design
 from meshwave.engine.document.expert_layers import expert_group_sizes, uses_tensor_parallel_groups
 from meshwave.engine.document.expert_problems import split_expert_groups
-from meshwave.engine.document.model import LanguageModel, MoE
+from meshwave.engine.document.model import LanguageModel
 from meshwave.engine.document.training import Training
 from meshwave.engine.findings import Fix, Problem, set_value
 from meshwave.engine.frozen import Part
@@ -28,6 +28,7 @@ def run_problems(design: Design) -> list[Problem]:
         *_architecture_problems(design),
         *_training_problems(design),
         *_predicted_only_problems(design),
+        *_evaluation_problems(design),
     ]
 
 
@@ -102,22 +103,30 @@ def _architecture_problems(design: Design) -> Iterator[Problem]:
     """Yield problems of parts of a transformer that the runtime does not support."""
     model = design.model
     parts = [path for path, value in _changed_keys(model.architecture, PLAIN) if not _is_trainable(path, value)]
-    if model.architecture.attention.qk_norm == "head" and model.architecture.norm.kind != "rmsnorm":
-        parts.append("attention.qk_norm")
-    if isinstance(model.moe, MoE):
-        usual = type(model.moe)(experts=model.moe.experts, top_k=model.moe.top_k)
-        changed = [path for path, _ in _changed_keys(model.moe, usual)]
-        parts += [f"moe.{path}" for path in changed if path not in TRAINABLE_EXPERTS]
-        parts += [f"mlp.{path}" for path, _ in _changed_keys(model.architecture.mlp, PLAIN.mlp)]
+    parts += _unusual_parts(model.architecture)
     if parts:
         yield Problem("model", "unsupported_architecture", {"parts": sorted(parts)})
+
+
+def _unusual_parts(architecture: Architecture) -> Iterator[str]:
+    """Yield the paths of keys whose value the runtime builds beside other values of other keys only."""
+    attention, norm, scaling = architecture.attention, architecture.norm, architecture.positions.scaling
+    if attention.qk_norm != "none" and norm.kind != "rmsnorm":
+        yield "attention.qk_norm"
+    if not norm.weight and (norm.kind != "layernorm" or norm.bias):
+        yield "norm.weight"
+    if scaling is not None and scaling.kind == "llama3" and scaling.original_context is None:
+        yield "positions.scaling.original_context"
+    if attention.latent is not None and (attention.window or attention.soft_cap or attention.sinks):
+        yield "attention.latent"
 
 
 def _training_problems(design: Design) -> Iterator[Problem]:
     """Yield problems of training settings that the runtime does not support."""
     training = design.training
     model = design.model
-    divides_tokens = isinstance(model, LanguageModel) and model.moe is None and not model.skips
+    is_latent = model.architecture.attention.latent is not None
+    divides_tokens = isinstance(model, LanguageModel) and model.moe is None and not model.skips and not is_latent
     keys = [] if divides_tokens else ["sequence_parallel"]
     keys += ["bf16_gradients"] if training.sharding == "none" else []
     keys += ["sharding"] if model.moe is not None else []
@@ -147,6 +156,13 @@ def _predicted_only_problems(design: Design) -> Iterator[Problem]:
         yield Problem(where, "unsupported_recompute", fixes=[set_value(where, "full"), set_value(where, "none")])
 
 
+def _evaluation_problems(design: Design) -> Iterator[Problem]:
+    """An evaluation sends forwards only, which would leave batches of messages in both directions incomplete."""
+    if design.transfer.batched and design.training.eval_every is not None:
+        fixes = [set_value("transfer.batched", False), set_value("training.eval_every", None)]
+        yield Problem("training.eval_every", "batched_evaluation", fixes=fixes)
+
+
 def _token_problems(design: Design) -> Iterator[Problem]:
     """Yield a problem if tensor-parallel devices get unequal numbers of tokens."""
     for number, mesh in enumerate(design.meshes):
@@ -165,21 +181,35 @@ TRAINABLE: Mapping[str, tuple[Any, ...]] = {
     "attention.head_dim": (),
     "attention.qkv_bias": (),
     "attention.out_bias": (),
-    "attention.qk_norm": ("head",),
+    "attention.qk_norm": (),
     "attention.window": (),
     "attention.full_every": (),
+    "attention.sinks": (),
     "attention.scale": (),
+    "attention.soft_cap": (),
+    "attention.latent.q_rank": (),
+    "attention.latent.kv_rank": (),
+    "attention.latent.nope_dim": (),
+    "attention.latent.rope_dim": (),
+    "attention.latent.value_dim": (),
     "mlp.gated": (),
     "mlp.bias": (),
-    "mlp.activation": ("gelu_tanh", "silu", "relu", "relu2"),
+    "mlp.activation": (),
     "norm.kind": ("rmsnorm",),
     "norm.placement": (),
+    "norm.weight": (),
+    "norm.bias": (),
     "norm.eps": (),
     "positions.kind": ("rope", "none"),
     "positions.table": (),
     "positions.theta": (),
     "positions.window_theta": (),
     "positions.fraction": (),
+    "positions.scaling.kind": ("linear", "llama3"),
+    "positions.scaling.factor": (),
+    "positions.scaling.original_context": (),
+    "positions.scaling.low_frequency_factor": (),
+    "positions.scaling.high_frequency_factor": (),
     "residual": (),
     "tied_embeddings": (),
     "head_bias": (),
@@ -187,8 +217,6 @@ TRAINABLE: Mapping[str, tuple[Any, ...]] = {
     "logit_soft_cap": (),
 }
 """Architecture keys that the runtime supports, with the supported values besides the default; empty for any value."""
-TRAINABLE_EXPERTS = frozenset(MoE.model_fields) | {"ffn", "first_dense"}
-"""Expert keys that the runtime supports."""
 
 
 def _changed_keys(part: Part, usual: Part | None) -> Iterator[tuple[str, Any]]:

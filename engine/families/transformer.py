@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from meshwave.engine import messages
 from meshwave.engine.document.architecture import Architecture, Size
-from meshwave.engine.document.model import MoE, model_families
+from meshwave.engine.document.model import MoE, Router, model_families
 from meshwave.engine.families.gpt import NextToken
 from meshwave.engine.findings import set_value
 from meshwave.engine.frozen import nullable, validation_error
@@ -30,7 +30,7 @@ class RoutedExperts(MoE):
     score: Literal["softmax", "sigmoid"] = "softmax"
     """Function that turns the router's logits into scores."""
     normalize: bool = True
-    """Divide the weights of a token's experts by their sum."""
+    """Divide the weights of a token's experts by their sum, if it visits several."""
     scale: Annotated[float, Field(gt=0, le=1e6)] = 1.0
     """Factor by which the weights of a token's experts are multiplied."""
     router_bias: bool = False
@@ -38,8 +38,11 @@ class RoutedExperts(MoE):
     bias_correction: bool = False
     """Balance the load by a number per expert that changes the choice of experts but not their weights
     (arXiv:2408.15664)."""
+    bias_update_rate: Annotated[float, Field(ge=0, le=1)] = 1e-3
+    """Change of that number in a step: up for an expert with less than the mean load, down for one with more."""
     groups: Size = 1
-    """Number of groups of experts; a token visits experts of some groups only."""
+    """Groups of experts, of which a token visits some only: those with its best expert, or with bias_correction those
+    with its two best experts."""
     top_groups: Size = 1
     """Number of groups of experts that a token visits."""
 
@@ -50,9 +53,11 @@ class RoutedExperts(MoE):
         return self.ffn or ffn_hidden
 
     @property
-    def router_vector_count(self) -> int:
-        """Number of learned values per expert in the router in addition to its matrix."""
-        return int(self.router_bias) + int(self.bias_correction)
+    def router(self) -> Router:
+        """The rule by which tokens choose their experts."""
+        rate = self.bias_update_rate if self.bias_correction else None
+        rule = self.score, self.normalize, self.scale, self.router_bias, rate, self.groups, self.top_groups
+        return Router(*rule)
 
     @property
     def shared_width(self) -> int:
@@ -71,6 +76,9 @@ class RoutedExperts(MoE):
             raise validation_error(
                 "groups", "expert_groups", params, set_value("groups", 1), set_value("top_groups", 1)
             )
+        if self.top_k > (reachable := self.experts // self.groups * self.top_groups):
+            params = {"top_k": self.top_k, "reachable": reachable}
+            raise validation_error("top_groups", "top_k_of_groups", params, set_value("top_groups", self.groups))
         return self
 
 
@@ -106,5 +114,6 @@ class Transformer(Architecture, NextToken):
 
 messages.add_messages(
     expert_groups="{experts} experts cannot be divided into {groups} groups, {top} of which a token visits; set groups and top_groups to 1",
+    top_k_of_groups="a token visits {top_k} experts, but its groups have {reachable}; increase top_groups",
     indivisible_kv_heads="{kv_heads} key-value heads do not divide {heads} heads; use a divisor, or null for {heads}",
 )

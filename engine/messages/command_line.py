@@ -24,6 +24,13 @@ MESSAGES: dict[str, Message] = {
     "checkpoints_of_dry_run": (
         "a dry run has no training state to checkpoint; remove --checkpoint-every and --resume, or remove --rehearse"
     ),
+    "unused_initial_weights": (
+        "--init gives the weights of the first step; a dry run has none, and a resumed run has its own: remove --init, "
+        "or the other option"
+    ),
+    "no_metrics": "run {run} has no metrics yet; wait for its first step",
+    "run_without_weights": "run {run} has no weights.safetensors; only a run with --checkpoint-every that succeeds has it",
+    "weights_of_kind": "a model of kind {kind} has no names for its weights in checkpoints of Hugging Face",
     "keep_without_checkpoints": "--keep-checkpoints applies to runs that write checkpoints; add --checkpoint-every",
     "unknown_interval": "{value!r} is not an interval; use a number of steps, such as 50, or a time, such as 10min",
     "unknown_time": "{value!r} is not a time; use seconds, such as 90, or a number with s, min or h, such as 10min",

@@ -226,6 +226,7 @@ _RUNS: dict[str, Message] = {
     "unsupported_context_parallelism": "runs do not support context parallelism yet; the prediction of mesh {mesh} includes it",
     "indivisible_context": "cp = {cp} does not divide the sequence of {sequence} tokens of mesh {mesh}",
     "unsupported_recompute": ("runs recompute whole stages only, not parts of a layer yet; the prediction includes it"),
+    "batched_evaluation": "an evaluation cannot batch its messages; set transfer.batched to false or remove eval_every",
     "unsupported_architecture": (
         "runs do not support these parts of the model yet: {parts:list}; the prediction includes them"
     ),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from meshwave.engine.document import Design
+from meshwave.engine.files import link_or_copy
 from meshwave.engine.findings import Problem, Refusal, RunRefusal
 from meshwave.engine.frozen import Part
 from meshwave.engine.run_files import RunFile, read_document
@@ -119,13 +118,6 @@ def link_checkpoint(source_run: Path, target_run: Path) -> Checkpoint:
     unfinished = target.with_suffix(".tmp")
     unfinished.mkdir(mode=0o700, parents=True)
     for path in found[-1].iterdir():
-        _link(path, unfinished / path.name)
+        link_or_copy(path, unfinished / path.name)
     unfinished.rename(target)
     return read_checkpoint(target)
-
-
-def _link(source: Path, target: Path) -> None:
-    try:
-        os.link(source, target)
-    except OSError:  # another disk, or a file system without hard links
-        shutil.copyfile(source, target)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import Annotated
 
 from pydantic import Field, NonNegativeInt, PositiveInt
@@ -49,6 +50,8 @@ class Options(Part):
     """Options of checkpoints; null for a run without checkpoints."""
     resume: str | None = None
     """ID of the run whose newest checkpoint this run starts from."""
+    initial_weights: str | None = None
+    """Path of the safetensors file or folder whose weights training starts from; null for randomly drawn weights."""
     restarts: NonNegativeInt = 0
     """Maximum number of restarts of a failed run, from its newest checkpoint or, without one, from its first step."""
     hang_timeout_s: Annotated[float, Field(ge=1, le=1e9)] = HANG_TIMEOUT_S
@@ -62,8 +65,10 @@ class Options(Part):
     @property
     def words(self) -> str:
         """Text such as ``rehearsal, time x 40; on 2 emulated hosts``; empty for plain training."""
-        parts = [part.words for part in (self.rehearse, self.hosts) if part is not None]
-        return "; ".join([*parts, *([f"resumes run {self.resume}"] if self.resume else [])])
+        parts: list[str] = [part.words for part in (self.rehearse, self.hosts) if part is not None]
+        parts += [f"resumes run {self.resume}"] if self.resume else []
+        parts += [f"starts from {PurePath(self.initial_weights).name}"] if self.initial_weights else []
+        return "; ".join(parts)
 
 
 PLAIN = Options()

@@ -74,6 +74,7 @@ class MetricsRow(RunFile):
     tokens_per_s: NotNegative
     loss: float | None = None
     grad_norm: float | None = None
+    eval_loss: float | None = None
     unit: str = "s"
 
 
@@ -183,8 +184,9 @@ class Run:
     def metrics(self, since: int = 0) -> list[dict[str, Any]]:
         """Return one row per step: ``step``, ``loss``, ``grad_norm``, ``seconds``, ``tokens_per_s``.
 
-        A loss or norm that is not a number, because training diverged, is None. A dry run has neither; its ``seconds``
-        are modelled, in seconds or in the ``unit`` of the row. The first ``since`` rows are left out.
+        The row of a step that an evaluation follows also has ``eval_loss``. A loss or norm that is not a number, because
+        training diverged, is None. A dry run has neither; its ``seconds`` are modelled, in seconds or in the ``unit`` of
+        the row. The first ``since`` rows are left out.
         """
         return self.follow_metrics().remaining_rows()[max(0, since) :]
 

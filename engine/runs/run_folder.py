@@ -19,6 +19,7 @@ from meshwave.engine.predict.prediction import Prediction, predict
 from meshwave.engine.program.program import Program, ProgramFile, to_json
 from meshwave.engine.run_files import RunFolderError, damaged_file, read_document
 from meshwave.engine.runs.checkpoints import link_checkpoint
+from meshwave.engine.runs.initial_weights import link_initial_weights
 from meshwave.engine.runs.options import PLAIN, Options
 
 LARGEST_COPY_BYTES = 64_000_000
@@ -125,6 +126,8 @@ def write_bundle(spec: RunSpec, folder: Path, data: Path | None = None) -> Bundl
         write_private(folder / "options.json", options.model_dump_json(indent=2) + "\n")
     if options.resume is not None:
         link_checkpoint(folder.with_name(options.resume), folder)
+    if options.initial_weights is not None:
+        link_initial_weights(Path(options.initial_weights), folder)
     if data is not None:
         _copy_text(data, folder / "data.txt")
     elif design.training.data is not None and options.rehearse is None:

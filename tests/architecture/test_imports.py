@@ -15,9 +15,10 @@ PLANNING_NEEDS = {"numpy", "pydantic", "pydantic_core", "meshwave", *sys.stdlib_
 EXCEPTIONS = {
     ("engine/compiled.py", "numba"),
     ("engine/exports/png.py", "PIL"),
+    ("engine/hugging_face/saving.py", "safetensors"),
     ("engine/program/timeline.py", "pandas"),
 }
-"""Imports inside functions: numba compiles where it is installed, Pillow writes PNG, pandas has a timeline as a table."""
+"""Imports inside functions: numba compiles where it is installed, Pillow writes PNG, safetensors weights, pandas has a timeline as a table."""
 
 
 def imported_packages(file: Path) -> Iterator[str]:

@@ -24,6 +24,7 @@ from meshwave.engine.run_files import is_reserved, reserve_space, write_reserved
 from meshwave.engine.runs.attempts import append_attempt, read_attempts, remove_attempt_files
 from meshwave.engine.runs.checkpoints import resume_problems
 from meshwave.engine.runs.dry_run import BLOCKS_MESSAGES
+from meshwave.engine.runs.initial_weights import check_initial_weights
 from meshwave.engine.runs.launchers._folders import enter_folders
 from meshwave.engine.runs.launchers._queue import QueueThread
 from meshwave.engine.runs.launchers._specification import describe_manner
@@ -180,6 +181,8 @@ class Launcher(ABC):
         resumed = resume_problems(design, self.record.folder(options.resume)) if options.resume else []
         if found := resumed + self.refusals(design, options, spec.prediction.memory, data):
             raise DesignError(found)
+        if options.initial_weights is not None:
+            check_initial_weights(design, Path(options.initial_weights))
         self.check_requirements(spec.design, design, options)
         data = None if options.rehearse else training_text(design, data)
         reconcile(self.record)

@@ -20,7 +20,7 @@ SSH_FAILED = 255
 """Exit status of ssh if the connection fails."""
 CLIENT_VARIABLES = frozenset({"SLURM_CONF", "KUBECONFIG", "SSH_AUTH_SOCK"})
 """Environment variables by which the clients of schedulers find their cluster."""
-LARGE = ("checkpoints", "weights.safetensors", "*.tmp")
+LARGE = ("checkpoints", "initial-weights", "weights.safetensors", "*.tmp")
 """Patterns of files that are not copied during a run, because they are large or incomplete."""
 
 

@@ -46,7 +46,7 @@ def resumed_launch(folder: Path) -> ResumedLaunch:
         RunFolderError: the design or the options of the run are missing or damaged.
     """
     text = folder / "data.txt"
-    options = read_options(folder).model_copy(update={"resume": folder.name})
+    options = read_options(folder).model_copy(update={"resume": folder.name, "initial_weights": None})
     return ResumedLaunch(read_launched_design(folder), options, text if text.exists() else None)
 
 

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from meshwave.engine.document.architecture import PLAIN
 from meshwave.engine.experts import Layer, StepOp, backward_steps
 from meshwave.engine.findings import RunRefusal
 from meshwave.engine.machine import usable_cores
@@ -31,6 +32,7 @@ from meshwave.engine.runtime.device.memory import keep_freed_memory
 from meshwave.engine.runtime.experts import ExpertLayer
 from meshwave.engine.runtime.experts.feed_forward import Expert, FeedForward
 from meshwave.engine.runtime.experts.layer import GROUP_KINDS
+from meshwave.engine.runtime.modules.activations import make_activation
 
 MOVES = (StepOp.ORDER, StepOp.RESTORE)
 SEED = 0
@@ -97,7 +99,7 @@ class ComputeSpeed:
         self._processes_per_core = 1.0 if cluster.uses_gpus else max(1.0, cluster.ranks / usable_cores())
         expert = Expert(HIDDEN, WIDTH, device=device)
         expert.draw_weights(torch.Generator().manual_seed(SEED), 0.02, 0.02)
-        self._experts = FeedForward([expert])
+        self._experts = FeedForward([expert], make_activation(PLAIN.mlp))
         self._rows = torch.randn(TOKENS, HIDDEN, device=device)
         self.flops = 4.0 * TOKENS * HIDDEN * WIDTH
         layer = Layer(mp=1, ep=1, esp=1, experts=EXPERTS, tokens=TOKENS, hidden=HIDDEN, ffn_hidden=1)

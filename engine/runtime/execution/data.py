@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,22 +17,38 @@ from meshwave.engine.findings import Refusal
 DEFAULT_TEXT = Path(__file__).parent / "texts" / "default.txt"
 
 
+class DataPart(NamedTuple):
+    """The data to train on, or those that are held out at the end."""
+
+    held_share: float = 0.0
+    is_held_out: bool = False
+
+    def select(self, whole: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Return this part of the whole data."""
+        border = len(whole) - round(self.held_share * len(whole))
+        return whole[border:] if self.is_held_out else whole[:border]
+
+
+WHOLE = DataPart()
+"""All data."""
+
+
 class Text:
     """Memory-mapped bytes of a text file, so that the processes of a machine share its pages."""
 
-    def __init__(self, path: Path, window: int) -> None:
-        """Open ``path`` for random windows of ``window`` bytes.
+    def __init__(self, path: Path, window: int, part: DataPart = WHOLE) -> None:
+        """Open a part of ``path`` for random windows of ``window`` bytes.
 
         Raises:
-            InputError: the file is missing or shorter than one window.
+            InputError: the file is missing, or the part shorter than one window.
         """
-        size = path.stat().st_size if path.is_file() else None
-        if size is None:
+        if not path.is_file():
             raise Refusal("copied_text_missing", {"path": str(path)})
-        if size < window:
-            raise Refusal("text_too_short", {"name": path.name, "size": size, "window": window})
+        whole: NDArray[np.uint8] = np.memmap(path, np.uint8, "r") if path.stat().st_size else np.empty(0, np.uint8)
+        self._bytes = part.select(whole)
+        if len(self._bytes) < window:
+            raise Refusal("text_too_short", {"name": path.name, "size": len(self._bytes), "window": window})
         self._window = window
-        self._bytes: NDArray[np.uint8] = np.memmap(path, np.uint8, "r")
 
     def draw_window(self, rng: Generator) -> NDArray[np.uint8]:
         """Return a random window of bytes."""
@@ -57,6 +73,7 @@ class TrainingBatches:
         microbatches: int,
         micro_batch_size: int,
         share: range | None = None,
+        part: DataPart = WHOLE,
         device: torch.device | str = "cpu",
     ) -> None:
         """Open the training text if the model needs one.
@@ -68,12 +85,14 @@ class TrainingBatches:
             microbatches: number of microbatches per replica and step.
             micro_batch_size: number of sequences per microbatch of a replica.
             share: indices of this replica's sequences among those of all replicas; None for the first replica.
+            part: part of the data that windows are taken from; held-out data have random numbers of their own.
             device: device of the returned tensors.
 
         Raises:
             InputError: the text is missing or too short.
         """
-        self._text = Text(text, model.window) if model.window else None
+        self._text = Text(text, model.window, part) if model.window else None
+        self._stream = int(part.is_held_out)
         self._model = model
         self._seed = seed
         self._micro_batch_size = micro_batch_size
@@ -101,6 +120,6 @@ class TrainingBatches:
         return (replica * self._microbatches + mb) * self._micro_batch_size + place
 
     def _draw_example(self, step: int, sequence: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        rng = Generator(Philox(key=self._seed, counter=[0, 0, step, sequence]))
+        rng = Generator(Philox(key=self._seed, counter=[0, self._stream, step, sequence]))
         window = np.empty(0, np.uint8) if self._text is None else self._text.draw_window(rng)
         return self._model.example(window, rng)

@@ -23,6 +23,9 @@ from meshwave.engine.runtime.modules.deferred_gradients import DeferredGradient
 Batch = Mapping[int, tuple[Tensor, Tensor]]
 """Inputs and targets by microbatch, for microbatches whose first or last stage is on this rank."""
 
+FORWARD_OPS = (Op.F, Op.SEND_F, Op.RECV_F)
+"""Actions of an evaluation. They keep their order, so that they cannot deadlock if the program cannot."""
+
 RunAction = Callable[[], None]
 
 Inputs = tuple[Any, tuple[Tensor, ...]]
@@ -145,10 +148,15 @@ class Executor:
         update: WeightUpdate,
         clock: Clock,
         streams: Streams,
+        *,
+        forwards_only: bool = False,
     ) -> None:
+        """Bind the actions of the rank of ``process``; with ``forwards_only``, its forwards and their messages alone."""
         self._layout = layout
         self._rank = layout.rank(process)
         self._actions = layout.program.actions(self._rank)
+        if forwards_only:
+            self._actions = [action for action in self._actions if action.op in FORWARD_OPS]
         self._row_of = {action._replace(fused=0): row for row, action in enumerate(self._actions)}
         receives = (row for row, action in enumerate(self._actions) if action.op in RECEIVES)
         self._receive_row_of = {message_producer(self._actions[row])[0]: row for row in receives}

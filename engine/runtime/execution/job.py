@@ -13,6 +13,7 @@ from meshwave.engine.program.program import Program, ProgramFile
 from meshwave.engine.run_files import read_document
 from meshwave.engine.runs.checkpoints import Checkpoints
 from meshwave.engine.runs.dry_run import BLOCKS_MESSAGES, Rehearsal
+from meshwave.engine.runs.initial_weights import initial_weights
 from meshwave.engine.runs.options import HANG_TIMEOUT_S, PLAIN, Options
 from meshwave.engine.runtime.communication.process_layout import MeshShape, ProcessLayout
 from meshwave.engine.runtime.execution.data import DEFAULT_TEXT
@@ -38,6 +39,8 @@ class Job:
     emulates_links: bool = False
     checkpoints: Checkpoints | None = None
     hang_timeout_s: float = HANG_TIMEOUT_S
+    initial_weights: tuple[Path, ...] = ()
+    """Files of the checkpoint that training starts from; empty: weights are drawn."""
 
     def __post_init__(self) -> None:
         _check_supported(self.design, self.program, BLOCKS_MESSAGES if self.rehearsal else None)
@@ -77,6 +80,7 @@ def read_job(folder: Path) -> Job:
         options.hosts is not None,
         options.checkpoints,
         options.hang_timeout_s,
+        initial_weights(folder),
     )
 
 

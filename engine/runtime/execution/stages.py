@@ -73,7 +73,7 @@ class LocalStage:
             sharded: shards the state of the blocks among processes; None if the state is not sharded.
         """
         self._sharded = sharded
-        self.recomputes = recomputes
+        self.recomputes, self.evaluates = recomputes, False
         self._module = module
         self._loss_scale = loss_scale
         self._is_mixed = precision == "bf16"
@@ -94,12 +94,14 @@ class LocalStage:
         """Return the output without its graph (for the last stage the loss), and the tensors for the backward.
 
         The stage keeps ``x`` and ``skips``, the tensors from its ``skip_sources``. The tensors for its ``skip_targets``
-        are part of the saved tensors.
+        are part of the saved tensors. While ``evaluates`` is True, no other tensors are saved.
         """
-        if self.recomputes:
+        if self.evaluates or self.recomputes:
             with torch.no_grad():
                 y, *skip_outputs = self._run(x, targets, skips)
-                return y, Saved(x, targets, None, skips, tuple(skip_outputs))
+            if self.evaluates:
+                return y, Saved(x.new_empty(0), None, None, (), tuple(skip_outputs))
+            return y, Saved(x, targets, None, skips, tuple(skip_outputs))
         y, *skip_outputs = self._run_with_graph(x, targets, skips)
         return y.detach(), Saved(x, None, y, skips, tuple(skip_outputs))
 

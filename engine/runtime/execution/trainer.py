@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
+import torch
 from torch import Tensor, nn
 
 from meshwave.engine.costs.boundary_transfers import boundary_tensor, boundary_transfer, is_direct, renumber_ranks
 from meshwave.engine.document import Design
+from meshwave.engine.document.model import LanguageModel
 from meshwave.engine.findings import Refusal
 from meshwave.engine.runtime.communication.communicator import BoundaryTransfers, MessageFormat
 from meshwave.engine.runtime.communication.process_layout import ProcessLayout
@@ -18,8 +21,9 @@ from meshwave.engine.runtime.communication.world import World
 from meshwave.engine.runtime.device.clock import make_clock
 from meshwave.engine.runtime.device.streams import make_streams
 from meshwave.engine.runtime.execution.checkpoint import Part, load_checkpoint
-from meshwave.engine.runtime.execution.data import TrainingBatches
+from meshwave.engine.runtime.execution.data import DataPart, TrainingBatches
 from meshwave.engine.runtime.execution.executor import Executor, Progress, StepTimes
+from meshwave.engine.runtime.execution.initial_weights import load_initial_weights
 from meshwave.engine.runtime.execution.job import Job, RunNote
 from meshwave.engine.runtime.execution.sharded_update import ShardedUpdate
 from meshwave.engine.runtime.execution.stages import DTYPES, MESSAGE_DTYPES, LocalStage
@@ -63,9 +67,11 @@ class Trainer:
             raise Refusal("sharded_slots")
         self._learning_rate = design.training.learning_rate
         training, model, rank = design.training, design.model, layout.rank(process)
+        self._model = model
         dp, dp_index = layout.mesh_shape(process).dp, layout.dp_index(process)
         rows = boundary_tensor(design).shape[0] // dp  # sequences per microbatch in this process
-        self._batches = TrainingBatches(
+        make_batches = partial(
+            TrainingBatches,
             job.text,
             model,
             seed=training.seed,
@@ -74,6 +80,8 @@ class Trainer:
             share=range(dp_index * rows, (dp_index + 1) * rows),
             device=world.device,
         )
+        held_share = 0.0 if training.eval_every is None else training.eval_share
+        self._batches = make_batches(part=DataPart(held_share))
         dtype = DTYPES[training.precision]
         self._scale = 1 / (dp * program.microbatches)
         self._tp_index = layout.tp_index(process)
@@ -123,7 +131,13 @@ class Trainer:
         self.trace = StepTrace(clock)
         for number, layer in self._expert_layers().items():
             layer.record_steps(self.trace.recorder(number))
-        self._executor = Executor(layout, process, stages, self._communicator, self._update, clock, streams)
+        parts = layout, process, stages, self._communicator, self._update, clock, streams
+        self._executor = Executor(*parts)
+        self._stages = stages
+        if training.eval_every is not None:
+            self._evaluator = Executor(*parts, forwards_only=True)
+            self._held_out = make_batches(part=DataPart(held_share, is_held_out=True))
+        self._eval_batches = training.eval_batches
         self._own_microbatches = layout.microbatches(rank)
         self.notes = self._compilation_notes(stages.values()) if training.compile else []
         """Notes for the user about how the run trains."""
@@ -154,6 +168,21 @@ class Trainer:
         loss, squared_norm = self._communicator.sum_over_processes([own, self._update.squared_norm]).tolist()
         return TrainingStep(loss, squared_norm**0.5, time.perf_counter() - began, times)
 
+    def evaluate(self) -> float:
+        """Return the mean loss of the batches of an evaluation; all processes call it between the same steps."""
+        own = torch.zeros((), dtype=torch.float64)
+        for stage in self._stages.values():
+            stage.evaluates = True
+        try:
+            for batch in range(self._eval_batches):
+                inputs = {mb: self._held_out.microbatch(batch, mb) for mb in self._own_microbatches}
+                losses = self._evaluator.run(inputs).losses
+                own += sum(float(loss) * self._scale for loss in losses if not self._tp_index)
+        finally:
+            for stage in self._stages.values():
+                stage.evaluates = False
+        return float(self._communicator.sum_over_processes([own])[0]) / self._eval_batches
+
     def resident_tensors(self) -> dict[str, list[Tensor]]:
         """Return the tensors that stay allocated between steps, by category."""
         return {"weights": self._update.resident_weights, "optimizer": self._update.state}
@@ -171,6 +200,16 @@ class Trainer:
         steps = load_checkpoint(folder, self.state())
         self._update.resume(steps)
         return steps
+
+    def start_from(self, files: Sequence[Path]) -> None:
+        """Set the weights to those of a checkpoint of safetensors files.
+
+        Raises:
+            InputError: a tensor is missing or has another shape, or a file is damaged.
+        """
+        assert isinstance(self._model, LanguageModel), "checked at the launch"
+        load_initial_weights(files, self._model, self.state())
+        self._update.resume(0)
 
     def is_true_on_any(self, flag: bool) -> bool:
         """Return True on all processes if at least one of them passes True."""

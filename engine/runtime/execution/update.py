@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from meshwave.engine.runtime.communication.communicator import Communicator, PendingTensor
 from meshwave.engine.runtime.execution.checkpoint import WEIGHTS, Part
 from meshwave.engine.runtime.execution.optimizers import OPTIMIZERS
+from meshwave.engine.runtime.modules.load_balance import is_balance, update_balance
 from meshwave.engine.runtime.modules.tensor_parallel import weight_shard
 
 BUCKET_ELEMENTS = 2**23
@@ -79,13 +80,15 @@ class OptimizerUpdate:
             for groups in self._groups.values()
             for weights in groups.values()
             for parameter, counting_process in weights
-            if counting_process == process
+            if counting_process == process and not is_balance(parameter)
         ]
         self._counted += self._tied if tied and tied[0] == process else []
         self._communicator = communicator
         self._clip_norm = training.clip_norm
         self._observer = observer
-        self._parameters = [parameter for _, parameter in self._named]
+        self._balances = [parameter for _, parameter in self._named if is_balance(parameter)]
+        self._trained = [pair for pair in self._named if not is_balance(pair[1])]
+        self._parameters = [parameter for _, parameter in self._trained]
         self.optimizer = OPTIMIZERS[training.optimizer](self._parameters, training.lr, training.weight_decay)
         self._reducing: list[tuple[int, list[nn.Parameter], PendingTensor]] = []
         self.squared_norm = torch.zeros(
@@ -109,12 +112,11 @@ class OptimizerUpdate:
 
     def parts(self) -> dict[str, Part]:
         """Return the parts of the training state that this process holds: weights, and the optimizer's moments."""
-        groups: dict[str, Sequence[Tensor]] = {WEIGHTS: self._parameters}
-        groups |= {f"{moment}/": tensors for moment, tensors in self.optimizer.moments.items()}
-        return {
-            f"{group}{name}": Part(tensor.detach(), weight_shard(parameter))
-            for group, tensors in groups.items()
-            for (name, parameter), tensor in zip(self._named, tensors, strict=True)
+        weights = {f"{WEIGHTS}{name}": Part(weight.detach(), weight_shard(weight)) for name, weight in self._named}
+        return weights | {
+            f"{moment}/{name}": Part(tensor.detach(), weight_shard(parameter))
+            for moment, tensors in self.optimizer.moments.items()
+            for (name, parameter), tensor in zip(self._trained, tensors, strict=True)
         }
 
     def whole_weights(self) -> dict[str, Tensor]:
@@ -163,7 +165,9 @@ class OptimizerUpdate:
             scale = (self._clip_norm / (self._norm + 1e-6)).clamp(max=1.0)  # like torch.nn.utils.clip_grad_norm_
             torch._foreach_mul_(gradients, scale.to(gradients[0]))
         self.optimizer.step(gradients)
-        for parameter in self._parameters:
+        for balance in self._balances:
+            update_balance(balance, _gradient_or_zeros(balance))
+        for _, parameter in self._named:
             parameter.grad = None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -67,7 +68,7 @@ class ExpertLayers:
 
         None for the weight of a replicated gate, whose gradient is summed like that of any replicated weight.
         """
-        if parameter is module.gate.weight:
+        if any(parameter is weight for weight in module.gate.parameters()):
             return self._layout.processes_of_stage(stage) if module.gate_is_partial else None
         expert = next(
             number
@@ -110,6 +111,8 @@ class ExpertLayerFactory:
             self._layer,
             self._schedule,
             self._groups,
+            mlp=model.architecture.mlp,
+            router=moe.router,
             aux_loss=moe.aux_loss,
             z_loss=moe.z_loss,
             dtype=self._dtype,
@@ -126,19 +129,7 @@ def single_process_factory(design: Design, loss_scale: float, dtype: torch.dtype
     these are chunks of the single process.
     """
     layer = resolve_expert_layer(design, design.meshes[0]).layer
-    whole = Layer(
-        mp=1,
-        ep=1,
-        esp=1,
-        experts=layer.experts,
-        tokens=layer.tokens,
-        hidden=layer.hidden,
-        ffn_hidden=layer.ffn_hidden,
-        top_k=layer.top_k,
-        capacity_factor=layer.capacity_factor,
-        item_bytes=layer.item_bytes,
-        degree=layer.mp * layer.degree,
-    )
+    whole = replace(layer, mp=1, ep=1, esp=1, nodes=None, homes=None, load=None, degree=layer.mp * layer.degree)
     return ExpertLayerFactory(design, "expert-parallel", whole, dict.fromkeys(GROUP_KINDS, ALONE), loss_scale, dtype)
 
 

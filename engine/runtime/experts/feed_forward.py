@@ -1,8 +1,8 @@
 """Experts of one process: feed-forward blocks, each of which computes its own rows.
 
 An expert that is sharded over ``esp`` devices is column-parallel, then row-parallel, as in Megatron: a shard has
-columns of the first matrix and the matching rows of the second matrix, and its result is a partial sum. Only the first
-shard has the second bias, so that it is added once.
+columns of the first matrix (of both halves if the expert is gated) and the matching rows of the second matrix, and its
+result is a partial sum. Only the first shard has the second bias, so that it is added once.
 
 With a capacity, rows are padded to the slots of an expert. The gradient of an empty slot is zero, so it does not
 contribute to the gradient of a bias.
@@ -17,9 +17,9 @@ from itertools import accumulate, groupby
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from meshwave.engine.runtime.modules.activations import Activation
 from meshwave.engine.runtime.modules.deferred_gradients import (
     DeferrableModule,
     DeferredGradient,
@@ -34,8 +34,8 @@ WEIGHTS = ("w_in", "b_in", "w_out", "b_out")
 class Expert(DeferrableModule):
     """Weights of one expert, or of one shard of it, uninitialised.
 
-    ``w_in [hidden, width]``, ``b_in [width]``, ``w_out [width, hidden]``, and on the first shard ``b_out [hidden]``;
-    ``width`` is the width of the shard.
+    ``w_in [hidden, inner]``, ``b_in [inner]``, ``w_out [width, hidden]``, and on the first shard ``b_out [hidden]``;
+    ``width`` is the width of the shard, and ``inner`` is ``width``, or twice that if the expert is gated.
     """
 
     def __init__(
@@ -43,6 +43,8 @@ class Expert(DeferrableModule):
         hidden: int,
         ffn_hidden: int,
         *,
+        is_gated: bool = False,
+        has_biases: bool = True,
         shard: int = 0,
         shards: int = 1,
         dtype: torch.dtype = torch.float32,
@@ -51,16 +53,22 @@ class Expert(DeferrableModule):
         super().__init__()
         width = ffn_hidden // shards
         own = range(shard * width, (shard + 1) * width)
+        halves = 2 if is_gated else 1
 
         def empty(*shape: int) -> nn.Parameter:
             return nn.Parameter(torch.empty(shape, dtype=dtype, device=device))
 
-        self.w_in, self.b_in = empty(hidden, width), empty(width)
+        self.w_in, self.b_in = empty(hidden, halves * width), empty(halves * width) if has_biases else None
         self.w_out = empty(width, hidden)
-        self.b_out = empty(hidden) if shard == 0 else None
+        self.b_out = empty(hidden) if has_biases and shard == 0 else None
         if shards > 1:
-            for weight, dim in ((self.w_in, 1), (self.b_in, 0), (self.w_out, 0)):
-                weight.shard = WeightShard(dim, (own,), ffn_hidden)  # type: ignore[attr-defined]
+            inner = tuple(
+                range(own.start + half, own.stop + half) for half in range(0, halves * ffn_hidden, ffn_hidden)
+            )
+            self.w_in.shard = WeightShard(1, inner, halves * ffn_hidden)  # type: ignore[attr-defined]
+            self.w_out.shard = WeightShard(0, (own,), ffn_hidden)  # type: ignore[attr-defined]
+            if self.b_in is not None:
+                self.b_in.shard = WeightShard(0, inner, halves * ffn_hidden)  # type: ignore[attr-defined]
 
     @torch.no_grad()
     def draw_weights(self, generator: torch.Generator, std_in: float, std_out: float) -> None:
@@ -92,16 +100,16 @@ class SavedRun(NamedTuple):
 
     run: ExpertRun
     x: Tensor  # [experts, rows_each, hidden]
-    before_gelu: Tensor  # [experts, rows_each, width]
-    after_gelu: Tensor
+    inner: Tensor  # [experts, rows_each, inner columns], before the activation
+    activated: Tensor  # [experts, rows_each, width]
 
 
 class FeedForward:
     """All experts of a process, computed together; the weights of each expert are views of stacked weights."""
 
-    def __init__(self, experts: Sequence[Expert], visits: int = 1) -> None:
+    def __init__(self, experts: Sequence[Expert], activation: Activation, visits: int = 1) -> None:
         """Stack the experts. ``visits`` is the number of times each token is computed; it divides the weight gradients."""
-        self._experts = experts
+        self._experts, self._activation = experts, activation
         self._scale = 1 / visits
         self.stack_weights()
 
@@ -143,15 +151,18 @@ class FeedForward:
         w_in, b_in, w_out, b_out = (self._stacked_weights(name, x.dtype) for name in WEIGHTS)
         results, saved = [x[:0]], []
         for run in _equal_runs(counts):
-            assert w_in is not None and b_in is not None and w_out is not None
+            assert w_in is not None and w_out is not None
             experts, rows = run.experts, run.batched_rows(x)
-            before_gelu = torch.baddbmm(b_in[experts].unsqueeze(1), rows, w_in[experts])
-            after_gelu = F.gelu(before_gelu)
-            result = after_gelu.bmm(w_out[experts])
+            if b_in is None:
+                inner = rows.bmm(w_in[experts])
+            else:
+                inner = torch.baddbmm(b_in[experts].unsqueeze(1), rows, w_in[experts])
+            activated = self._activation.apply(inner)
+            result = activated.bmm(w_out[experts])
             if b_out is not None:
                 result += b_out[experts].unsqueeze(1)
             results.append(result.flatten(0, 1))
-            saved.append(SavedRun(run, rows, before_gelu, after_gelu))
+            saved.append(SavedRun(run, rows, inner, activated))
         return results[1] if len(saved) == 1 else torch.cat(results), saved
 
     def backward(self, gradient: Tensor, saved: Sequence[SavedRun], queue: GradientQueue | None) -> Tensor:
@@ -161,8 +172,8 @@ class FeedForward:
         for each in saved:
             assert w_in is not None and w_out is not None
             result_gradient = each.run.batched_rows(gradient)
-            inner_gradient: Tensor = torch.ops.aten.gelu_backward.default(  # whose first argument is freed at once
-                result_gradient.bmm(w_out[each.run.experts].mT), each.before_gelu
+            inner_gradient = self._activation.gradient(  # whose first argument is freed at once
+                result_gradient.bmm(w_out[each.run.experts].mT), each.inner
             )
             results.append(inner_gradient.bmm(w_in[each.run.experts].mT).flatten(0, 1))
             deferred: DeferredGradient = partial(
@@ -175,16 +186,17 @@ class FeedForward:
     def _accumulate_weight_gradients(self, saved: SavedRun, inner_gradient: Tensor, result_gradient: Tensor) -> None:
         gradients_by_name = {
             "w_in": saved.x.mT.bmm(inner_gradient),
-            "b_in": inner_gradient.sum(1),
-            "w_out": saved.after_gelu.mT.bmm(result_gradient),
-            "b_out": result_gradient.sum(1),
+            "w_out": saved.activated.mT.bmm(result_gradient),
+            **{
+                name: gradient.sum(1)
+                for name, gradient in (("b_in", inner_gradient), ("b_out", result_gradient))
+                if self._stacked[name] is not None
+            },
         }
         for name, gradients in gradients_by_name.items():
             gradients = gradients if self._scale == 1 else gradients * self._scale
             for expert, gradient in zip(self._experts[saved.run.experts], gradients, strict=True):
-                weight = getattr(expert, name)
-                if weight is not None:
-                    add_gradient(weight, gradient)
+                add_gradient(getattr(expert, name), gradient)
 
     def _stacked_weights(self, name: str, dtype: torch.dtype) -> Tensor | None:
         """Return the stacked weights ``name`` in ``dtype``; None if the experts have no such weight."""

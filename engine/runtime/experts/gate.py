@@ -1,9 +1,12 @@
 """Gate of an expert layer: chooses the experts, slots and weights of each token.
 
-Scores, softmax and choice are in float32 or higher precision, whatever the precision of the layer. Of equal
-probabilities the lower expert number wins, so that all processes with the same tokens choose the same experts. The
-``k`` weights of a token are normalised *before* tokens are dropped, as in Tutel and Megatron: a dropped choice leaves
-the other weights unchanged. With ``k = 1`` the weight is the probability itself.
+Scores, their softmax or sigmoid, and the choice are in float32 or higher precision, whatever the precision of the
+layer. Of equal probabilities the lower expert number wins, so that all processes with the same tokens choose the same
+experts. The ``k`` weights of a token are normalised *before* tokens are dropped, as in Tutel and Megatron: a dropped
+choice leaves the other weights unchanged. With ``k = 1`` the weight is the probability itself.
+
+A bias per expert can balance the load without a loss (Wang et al., arXiv:2408.15664): it is added to the probabilities
+for the choice only. Its gradient is the load of the step, from which the update computes its change.
 
 Slots are filled choice by choice, in token order within a choice (GShard, arXiv:2006.16668): all first choices precede
 all second choices. A route that finds no slot is dropped. The same input is always routed identically, also when a
@@ -20,7 +23,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 
+from meshwave.engine.document.model import PLAIN_ROUTER, Router
 from meshwave.engine.runtime.modules.deferred_gradients import DeferrableModule, add_gradient
+from meshwave.engine.runtime.modules.load_balance import mark_balance
 
 CapacityRule = Callable[[Tensor], int]
 """Function that returns the number of slots of an expert, given the number of routes to each expert, ``[experts]``."""
@@ -58,7 +63,8 @@ class Gate(DeferrableModule):
     The load-balancing loss is ``E * sum(me * ce)``, where ``me`` is the mean probability of each expert and ``ce`` its
     fraction of all routes, including routes that are dropped later. It is 1 for equally loaded experts (GShard,
     arXiv:2006.16668). The z-loss is the mean square of ``logsumexp`` (ST-MoE, arXiv:2202.08906). Both are means over
-    the gate's tokens. They do not change the output; their gradients are added in its backward.
+    the gate's tokens. They do not change the output; their gradients are added in its backward. In the load-balancing
+    loss, sigmoid scores are divided by their sum over all experts (DeepSeek-V3, arXiv:2412.19437, eq. 19).
     """
 
     loss_scale: float = 1.0  # factor of the losses of this step, set before the backward
@@ -69,16 +75,28 @@ class Gate(DeferrableModule):
         experts: int,
         top_k: int,
         *,
+        router: Router = PLAIN_ROUTER,
         aux_loss: float = 0.0,
         z_loss: float = 0.0,
         loss_share: float = 1.0,
+        load_share: float = 1.0,
         dtype: torch.dtype = torch.float32,
         device: Any = "cpu",
     ) -> None:
-        """Create a gate. ``loss_share`` is its share of the two losses if the gradients of several gates are summed."""
+        """Create a gate.
+
+        ``loss_share`` is its share of the two losses if the gradients of several gates are summed, and ``load_share``
+        its share of each route in the load of the step if several gates see the same tokens.
+        """
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(experts, hidden, dtype=dtype, device=device))
-        self.top_k, self.loss_share = top_k, loss_share
+
+        def empty(*shape: int) -> nn.Parameter:
+            return nn.Parameter(torch.empty(shape, dtype=dtype, device=device))
+
+        self.weight = empty(experts, hidden)
+        self.bias = empty(experts) if router.has_bias else None
+        self.balance = mark_balance(empty(experts), router.balance_rate) if router.balance_rate is not None else None
+        self.router, self.top_k, self.loss_share, self.load_share = router, top_k, loss_share, load_share
         self.aux_loss, self.z_loss = aux_loss, z_loss
         self.extra_loss = torch.zeros(())  # this gate's share of the weighted sum of both losses of the last input
 
@@ -88,21 +106,52 @@ class Gate(DeferrableModule):
         ``sum_load`` sums a load over the gates that route other parts of the same tokens.
         """
         with torch.autocast(x.device.type, enabled=False):
-            scores: Tensor = _Scores.apply(x, self.weight, self)  # type: ignore[no-untyped-call]
-            probabilities = scores.softmax(-1)
-            choice = torch.sort(probabilities.detach(), dim=-1, descending=True, stable=True).indices[:, : self.top_k]
-            weights = probabilities.gather(-1, choice)
-            if self.top_k > 1:
-                weights = weights / weights.sum(-1, keepdim=True)
+            scores: Tensor = _Scores.apply(x, self.weight, self.bias, self)  # type: ignore[no-untyped-call]
+            probabilities = scores.softmax(-1) if self.router.score == "softmax" else scores.sigmoid()
+            choice = self._choose(probabilities.detach())
+            weights = self._weigh(probabilities.gather(-1, choice))
             load = choice.new_zeros(len(self.weight))  # bincount would make an accelerator wait for the host
             load = load.scatter_add(0, choice.flatten(), torch.ones_like(choice.flatten()))
             if self.aux_loss or self.z_loss:
                 extra = self._gate_loss(scores, probabilities, sum_load(load))
                 weights = _AttachLoss.apply(weights, extra, self.loss_scale)  # type: ignore[no-untyped-call]
+        if self.balance is not None and torch.is_grad_enabled():  # a recomputed layer counts once
+            add_gradient(self.balance, load.to(self.balance.dtype) * self.load_share)
         capacity = capacity_rule(load)
         return Routing(weights, *_assign_slots(choice, load, capacity), load, capacity)
 
+    def draw_weights(self, generator: torch.Generator) -> None:
+        """Draw the matrix as GPT-2 does, and set the biases to 0."""
+        with torch.no_grad():
+            self.weight.copy_(torch.empty(self.weight.shape).normal_(0.0, 0.02, generator=generator))
+            for bias in (self.bias, self.balance):
+                if bias is not None:
+                    bias.zero_()
+
+    def _choose(self, probabilities: Tensor) -> Tensor:
+        """Return the experts ``[S, k]`` of each token, the best first."""
+        ranked = probabilities if self.balance is None else probabilities + self.balance.detach()
+        if self.router.top_groups < self.router.groups:
+            ranked = self._keep_best_groups(ranked.view(len(ranked), self.router.groups, -1))
+        return torch.sort(ranked, dim=-1, descending=True, stable=True).indices[:, : self.top_k]
+
+    def _keep_best_groups(self, ranked: Tensor) -> Tensor:
+        """Return ``ranked [S, groups, experts of a group]`` as ``[S, experts]``, with -inf outside the best groups."""
+        counted = 1 if self.balance is None else min(2, ranked.shape[-1])
+        best = ranked.topk(counted, -1).values.sum(-1)
+        kept = torch.sort(best, dim=-1, descending=True, stable=True).indices[:, : self.router.top_groups]
+        is_kept = torch.zeros_like(best, dtype=torch.bool).scatter(-1, kept, True)
+        return ranked.masked_fill(~is_kept.unsqueeze(-1), -torch.inf).flatten(-2)
+
+    def _weigh(self, weights: Tensor) -> Tensor:
+        """Return the weights of the chosen experts, given their probabilities ``[S, k]``."""
+        if self.router.normalize and self.top_k > 1:
+            weights = weights / weights.sum(-1, keepdim=True)
+        return weights if self.router.scale == 1 else weights * self.router.scale
+
     def _gate_loss(self, scores: Tensor, probabilities: Tensor, load: Tensor) -> Tensor:
+        if self.router.score == "sigmoid":
+            probabilities = probabilities / probabilities.sum(-1, keepdim=True)
         fraction = load.to(scores.dtype) / load.sum()
         balance = len(load) * (probabilities.mean(0) * fraction).sum() * self.loss_share
         squared = scores.logsumexp(-1).square().mean() * self.loss_share
@@ -127,30 +176,33 @@ def _assign_slots(choice: Tensor, load: Tensor, capacity: int) -> tuple[Tensor, 
 
 
 class _Scores(Function):
-    """``x @ weight.T`` in float32 or higher precision, with a weight gradient that can be deferred.
+    """``x @ weight.T`` plus a bias, in float32 or higher precision, with weight gradients that can be deferred.
 
     In 16 bits, two scores whose relative difference is below 1/256 would be equal, and a token could be sent to an
     expert other than the most probable one.
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, gate: Gate) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, gate: Gate) -> Tensor:
         ctx.save_for_backward(x)
         ctx.gate = gate
-        return _at_least_float32(x) @ _at_least_float32(weight).t()
+        scores = _at_least_float32(x) @ _at_least_float32(weight).t()
+        return scores if bias is None else scores + bias
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         (x,) = ctx.saved_tensors
         gate: Gate = ctx.gate
-        deferred = partial(_add_score_gradient, gate.weight, x, gradient)
+        deferred = partial(_add_score_gradient, gate, x, gradient)
         deferred() if gate.gradient_queue is None else gate.gradient_queue.add(deferred)
-        return (gradient @ _at_least_float32(gate.weight)).to(x.dtype), None, None
+        return (gradient @ _at_least_float32(gate.weight)).to(x.dtype), None, None, None
 
 
 @torch.no_grad()
-def _add_score_gradient(weight: nn.Parameter, x: Tensor, gradient: Tensor) -> None:
-    add_gradient(weight, gradient.t() @ _at_least_float32(x))
+def _add_score_gradient(gate: Gate, x: Tensor, gradient: Tensor) -> None:
+    add_gradient(gate.weight, gradient.t() @ _at_least_float32(x))
+    if gate.bias is not None:
+        add_gradient(gate.bias, gradient.sum(0))
 
 
 def _at_least_float32(x: Tensor) -> Tensor:

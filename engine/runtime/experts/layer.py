@@ -19,6 +19,8 @@ from numpy.random import SeedSequence
 from torch import Tensor
 from torch.autograd import Function
 
+from meshwave.engine.document.architecture import PLAIN, Mlp
+from meshwave.engine.document.model import PLAIN_ROUTER, Router
 from meshwave.engine.experts import ExpertSchedule, Layer, Step, StepOp, expert_schedules
 from meshwave.engine.runs.recording import Way
 from meshwave.engine.runtime.communication.groups import Group
@@ -33,6 +35,7 @@ from meshwave.engine.runtime.experts.steps import (
     all_gather,
     to_group_memory,
 )
+from meshwave.engine.runtime.modules.activations import make_activation
 from meshwave.engine.runtime.modules.deferred_gradients import DeferrableModule
 
 GROUP_KINDS = ("mp", "esp", "ep", "ep_esp")
@@ -99,6 +102,8 @@ class ExpertLayer(DeferrableModule):
         schedule: str | ExpertSchedule,
         groups: Mapping[str, Group],
         *,
+        mlp: Mlp = PLAIN.mlp,
+        router: Router = PLAIN_ROUTER,
         aux_loss: float = 0.0,
         z_loss: float = 0.0,
         dtype: torch.dtype = torch.float32,
@@ -111,6 +116,8 @@ class ExpertLayer(DeferrableModule):
             layer: sizes and placement.
             schedule: a schedule that has steps; automatic schedules must be resolved before.
             groups: this process's group of each kind: mp, esp, ep and ep_esp.
+            mlp: the feed-forward block of an expert.
+            router: the rule by which tokens choose experts.
             aux_loss: weight of the load-balancing loss.
             z_loss: weight of the z-loss.
             dtype: dtype of the weights.
@@ -129,25 +136,27 @@ class ExpertLayer(DeferrableModule):
         self._groups = groups
         self.place, self.shard, shards = expert_place(self.schedule, layer, self._runner.index)
         self.expert_numbers = sorted(set(layer.expert_homes(layer.size(self.schedule.places))[self.place]))
+        self._domain = _gate_token_share(layer, self._before)
         self.gate = Gate(
             layer.hidden,
             layer.experts,
             layer.top_k,
+            router=router,
             aux_loss=aux_loss,
             z_loss=z_loss,
             loss_share=1 / layer.mp if self.gate_is_partial else 1.0,
+            load_share=float(1 / (self._domain * (layer.mp if self.gate_is_partial else 1))),
             dtype=dtype,
             device=device,
         )
+        form: dict[str, Any] = {"is_gated": mlp.gated, "has_biases": mlp.bias, "shard": self.shard, "shards": shards}
         experts = [
-            Expert(layer.hidden, layer.ffn_hidden, shard=self.shard, shards=shards, dtype=dtype, device=device)
-            for _ in self.expert_numbers
+            Expert(layer.hidden, layer.ffn_hidden, **form, dtype=dtype, device=device) for _ in self.expert_numbers
         ]
         for number, expert in zip(self.expert_numbers, experts, strict=True):
             self.add_module(str(number), expert)
-        self._experts = FeedForward(experts, self.schedule.token_copies(layer))
+        self._experts = FeedForward(experts, make_activation(mlp), self.schedule.token_copies(layer))
         self._path = ExpertPath(self._inside, self._runner, self._experts, self.expert_numbers, self)
-        self._domain = _gate_token_share(layer, self._before)
         self._route_counts = torch.zeros(layer.experts, dtype=torch.float64, device=device)
         self._gate_share = float(
             1 / (layer.mp * self._domain)
@@ -174,9 +183,7 @@ class ExpertLayer(DeferrableModule):
         The gate and every expert have their own generator: an expert starts with the same weights wherever it is
         placed, whole or in shards.
         """
-        gate = torch.empty(self.gate.weight.shape).normal_(0.0, 0.02, generator=_seeded_generator((*key, 0)))
-        with torch.no_grad():
-            self.gate.weight.copy_(gate)
+        self.gate.draw_weights(_seeded_generator((*key, 0)))
         for number, expert in self.experts.items():
             expert.draw_weights(_seeded_generator((*key, 1 + number)), 0.02, 0.02 / (2 * layers) ** 0.5)
         return self

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from meshwave.engine.document.model import IGNORED, LanguageModel
 from meshwave.engine.runtime.communication.groups import ALONE, Group
+from meshwave.engine.runtime.models.latent_attention import LatentAttention
 from meshwave.engine.runtime.models.stages import EMBEDDING, FIRST_LAYER, Stage, StageBuilder, initialise_weights
-from meshwave.engine.runtime.modules.deferred_gradients import EmbeddingTable, Norm
-from meshwave.engine.runtime.modules.rms_norm import RmsNorm
+from meshwave.engine.runtime.modules.activations import make_activation
+from meshwave.engine.runtime.modules.attention_product import AttentionRule, attend
+from meshwave.engine.runtime.modules.deferred_gradients import EmbeddingTable, Linear, Norm
+from meshwave.engine.runtime.modules.rms_norm import RmsNorm, ShardedRmsNorm
+from meshwave.engine.runtime.modules.rotary import apply_rotary_embedding
 from meshwave.engine.runtime.modules.tensor_parallel import (
     ColumnLinear,
     RowLinear,
+    ShardedVector,
     VocabularyTable,
     mark_partial,
     parallel_cross_entropy,
@@ -58,32 +61,14 @@ class Embedding(nn.Module):
 def make_norm(shape: LanguageModel, group: Group = ALONE) -> nn.Module:
     """Build a norm layer of the residual stream."""
     kind = shape.architecture.norm
-    norm = RmsNorm(shape.hidden, kind.eps) if kind.kind == "rmsnorm" else Norm(shape.hidden, eps=kind.eps)
+    if kind.kind == "rmsnorm":
+        norm: nn.Module = RmsNorm(shape.hidden, kind.eps)
+    elif kind.weight:
+        norm = Norm(shape.hidden, eps=kind.eps, bias=kind.bias)
+    else:
+        norm = nn.LayerNorm(shape.hidden, kind.eps, elementwise_affine=False)
     mark_partial(norm, group)
     return norm
-
-
-@lru_cache(maxsize=16)
-def rotary_cosines_and_sines(
-    length: int, dims: int, theta: float, dtype: torch.dtype, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """Return the cosines and sines ``[length, dims]`` of rotary position embeddings (Su et al., arXiv:2104.09864).
-
-    Dimension ``i`` is rotated with dimension ``i + dims / 2``, as in GPT-NeoX and Llama.
-    """
-    frequencies = theta ** (-torch.arange(0, dims, 2, dtype=torch.float64) / dims)
-    angles = torch.arange(length, dtype=torch.float64)[:, None] * frequencies
-    angles = torch.cat((angles, angles), -1)
-    return angles.cos().to(device, dtype), angles.sin().to(device, dtype)
-
-
-def apply_rotary_embedding(x: Tensor, dims: int, theta: float) -> Tensor:
-    """Rotate the first ``dims`` dimensions of ``x [batch, heads, sequence, head_dim]`` by position."""
-    cosines, sines = rotary_cosines_and_sines(x.shape[2], dims, theta, x.dtype, x.device)
-    turned, rest = x[..., :dims], x[..., dims:]
-    first, second = turned.chunk(2, -1)
-    turned = turned * cosines + torch.cat((-second, first), -1) * sines
-    return torch.cat((turned, rest), -1) if rest.shape[-1] else turned
 
 
 class Attention(nn.Module):
@@ -91,47 +76,50 @@ class Attention(nn.Module):
 
     def __init__(self, shape: LanguageModel, *, causal: bool, group: Group = ALONE, number: int = 0) -> None:
         super().__init__()
-        self.part, self.positions, self.causal = shape.architecture.attention, shape.architecture.positions, causal
+        self.part, self.positions = shape.architecture.attention, shape.architecture.positions
         self.head_dim = self.part.head_dim or shape.hidden // shape.heads
         queries, keys = shape.heads * self.head_dim, (self.part.kv_heads or shape.heads) * self.head_dim
         self.rotated = int(self.positions.fraction * self.head_dim) // 2 * 2 if self.positions.kind == "rope" else 0
         ignores_window = self.part.full_every and (number + 1) % self.part.full_every == 0
-        self.window = None if ignores_window else self.part.window
-        window_theta = self.positions.window_theta if self.window else None
+        window = None if ignores_window else self.part.window
+        self.rule = AttentionRule(causal, window, self.part.scale, self.part.soft_cap)
+        window_theta = self.positions.window_theta if window else None
         self.theta = window_theta or self.positions.theta
+        self.scaling = None if window_theta else self.positions.scaling
         self.qkv = ColumnLinear(shape.hidden, queries, keys, keys, group=group, bias=self.part.qkv_bias)
         eps = shape.architecture.norm.eps
-        has_norms = self.part.qk_norm == "head"
-        self.query_norm = RmsNorm(self.head_dim, eps, group) if has_norms else None
-        self.key_norm = RmsNorm(self.head_dim, eps, group) if has_norms else None
+        self.query_norm = self.key_norm = None
+        if self.part.qk_norm == "head":
+            self.query_norm, self.key_norm = (RmsNorm(self.head_dim, eps, group) for _ in range(2))
+        elif self.part.qk_norm == "full":
+            self.query_norm, self.key_norm = (ShardedRmsNorm(width, eps, group) for width in (queries, keys))
+        self.sinks = ShardedVector(shape.heads, group) if self.part.sinks else None
         self.out = RowLinear(queries, shape.hidden, group, bias=self.part.out_bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply attention to ``x [batch, sequence, hidden]``; the output has the same shape."""
         projected = self.qkv(x)
         batch, sequence, _ = projected.shape
-        parts = projected.split(self.qkv.widths, -1)
-        q, k, v = (part.view(batch, sequence, -1, self.head_dim).transpose(1, 2) for part in parts)
-        q, k = _apply_norm(self.query_norm, q), _apply_norm(self.key_norm, k)
+        q, k, v = projected.split(self.qkv.widths, -1)
+        if self.part.qk_norm == "full":
+            q, k = _apply_norm(self.query_norm, q), _apply_norm(self.key_norm, k)
+        q, k, v = (part.view(batch, sequence, -1, self.head_dim).transpose(1, 2) for part in (q, k, v))
+        if self.part.qk_norm == "head":
+            q, k = _apply_norm(self.query_norm, q), _apply_norm(self.key_norm, k)
         if self.rotated:
-            q, k = (
-                apply_rotary_embedding(q, self.rotated, self.theta),
-                apply_rotary_embedding(k, self.rotated, self.theta),
-            )
+            q, k = (apply_rotary_embedding(x, self.rotated, self.theta, self.scaling) for x in (q, k))
             v = v.clone()  # a view would keep the projection of all three
-        values = self._attend(q, k, v)
+        values = attend(q, k, v, self.rule, None if self.sinks is None else self.sinks())
         out: Tensor = self.out(values.transpose(1, 2).reshape(batch, sequence, -1))
         return out
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        length, shares = q.shape[2], q.shape[1] != k.shape[1]
-        scale = self.part.scale
-        if self.window is None or self.window >= length:
-            return F.scaled_dot_product_attention(q, k, v, is_causal=self.causal, scale=scale, enable_gqa=shares)
-        place = torch.arange(length, device=q.device)
-        distance = place[:, None] - place
-        seen = (distance < self.window) & (distance >= 0 if self.causal else distance > -self.window)
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=scale, enable_gqa=shares)
+
+def make_attention(shape: LanguageModel, *, causal: bool, group: Group, number: int) -> nn.Module:
+    """Make the attention of layer ``number``."""
+    latent = shape.architecture.attention.latent
+    if latent is not None:
+        return LatentAttention(shape, latent, causal=causal, group=group)
+    return Attention(shape, causal=causal, group=group, number=number)
 
 
 class Layer(nn.Module):
@@ -153,15 +141,17 @@ class Layer(nn.Module):
         before, after = (architecture.norm.placement in (place, "both") for place in ("before", "after"))
         has_own_norm = architecture.residual != "parallel-one-norm"
         self.attention_norm = make_norm(shape, group) if before else None
-        self.attention = Attention(shape, causal=causal, group=group, number=number)
+        self.attention = make_attention(shape, causal=causal, group=group, number=number)
         self.attention_out_norm = make_norm(shape, group) if after else None
         self.ffn_norm = make_norm(shape, group) if before and has_own_norm else None
         self.ffn_out_norm = make_norm(shape, group) if after else None
-        self.experts, self.mlp = experts, architecture.mlp
+        self.experts, self.activation = experts, make_activation(architecture.mlp)
+        self.shared_in = self.shared_out = self.shared_gate = None
         if experts is None:
-            blocks = [shape.ffn_hidden] * (2 if self.mlp.gated else 1)
-            self.ffn_in = ColumnLinear(shape.hidden, *blocks, group=group, bias=self.mlp.bias)
-            self.ffn_out = RowLinear(shape.ffn_hidden, shape.hidden, group, bias=self.mlp.bias)
+            self.ffn_in, self.ffn_out = _make_mlp(shape, shape.ffn_hidden, group)
+        elif shape.moe is not None and shape.moe.shared_width:
+            self.shared_in, self.shared_out = _make_mlp(shape, shape.moe.shared_width, group)
+            self.shared_gate = Linear(shape.hidden, 1, bias=False) if shape.moe.has_shared_gate else None
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the layer to ``x [batch, sequence, hidden]``; the output has the same shape."""
@@ -174,30 +164,30 @@ class Layer(nn.Module):
         return x + _apply_norm(self.ffn_out_norm, self._feed_forward(_apply_norm(self.ffn_norm, x)))
 
     def _feed_forward(self, x: Tensor) -> Tensor:
-        if self.experts is not None:
-            return self.experts(x)  # type: ignore[no-any-return]
-        inner, activation = self.ffn_in(x), ACTIVATIONS[self.mlp.activation]
-        if self.mlp.gated:
-            gate, linear = inner.split(self.ffn_in.widths, -1)
-            inner = activation(gate) * linear
-        else:
-            inner = activation(inner)
-        out: Tensor = self.ffn_out(inner)
+        if self.experts is None:
+            return self._mlp(x, self.ffn_in, self.ffn_out)
+        routed: Tensor = self.experts(x)
+        if self.shared_in is None or self.shared_out is None:
+            return routed
+        shared = self._mlp(x, self.shared_in, self.shared_out)
+        if self.shared_gate is not None:
+            shared = torch.sigmoid(self.shared_gate(x)) * shared
+        return routed + shared
+
+    def _mlp(self, x: Tensor, first: ColumnLinear, second: RowLinear) -> Tensor:
+        out: Tensor = second(self.activation.apply(first(x)))
         return out
+
+
+def _make_mlp(shape: LanguageModel, width: int, group: Group) -> tuple[ColumnLinear, RowLinear]:
+    """Make the matrices of a feed-forward block; the first one has two blocks of columns if it is gated."""
+    mlp = shape.architecture.mlp
+    first = ColumnLinear(shape.hidden, *[width] * (2 if mlp.gated else 1), group=group, bias=mlp.bias)
+    return first, RowLinear(width, shape.hidden, group, bias=mlp.bias)
 
 
 def _apply_norm(norm: nn.Module | None, x: Tensor) -> Tensor:
     return x if norm is None else norm(x)
-
-
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu": F.gelu,
-    "gelu_tanh": partial(F.gelu, approximate="tanh"),
-    "silu": F.silu,
-    "relu": F.relu,
-    "relu2": lambda x: F.relu(x).square(),
-}
-"""Activation functions by their names in the document."""
 
 
 class Head(nn.Module):

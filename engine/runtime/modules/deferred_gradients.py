@@ -182,6 +182,21 @@ class EmbeddingTable(DeferrableModule, nn.Embedding):
         return rows
 
 
+class Vector(DeferrableModule):
+    """Learned vector with uninitialised values, like :class:`Linear`, whose gradient can be deferred."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(size))
+
+    def forward(self) -> Tensor:
+        """Return the vector."""
+        if self.gradient_queue is None:
+            return self.weight
+        weight: Tensor = _DeferringVector.apply(self.weight, self, self.gradient_queue)  # type: ignore[no-untyped-call]
+        return weight
+
+
 # ---- input gradients, with deferred weight gradients ----
 
 
@@ -292,6 +307,18 @@ class _DeferringFirstRows(Function):
         return None, None, None, None
 
 
+class _DeferringVector(Function):
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, vector: Vector, queue: GradientQueue) -> Tensor:
+        ctx.vector, ctx.queue = vector, queue
+        return weight.view_as(weight)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None]:
+        ctx.queue.add(partial(add_gradient, ctx.vector.weight, gradient))
+        return None, None, None
+
+
 # ---- weight gradients ----
 
 
@@ -303,9 +330,11 @@ def add_linear_gradients(linear: Linear, x: Tensor, gradient: Tensor) -> None:
 
 
 def _add_norm_gradients(norm: Norm, x: Tensor, mean: Tensor, deviation: Tensor, gradient: Tensor) -> None:
-    _, weight, bias = _norm_backward(norm, x, mean, deviation, gradient, wanted=[False, True, True])
+    has_bias = norm.bias is not None
+    _, weight, bias = _norm_backward(norm, x, mean, deviation, gradient, wanted=[False, True, has_bias])
     add_gradient(norm.weight, weight)
-    add_gradient(norm.bias, bias)
+    if has_bias:
+        add_gradient(norm.bias, bias)
 
 
 def _norm_backward(

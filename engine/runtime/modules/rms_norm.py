@@ -12,6 +12,7 @@ from torch.autograd import Function
 
 from meshwave.engine.runtime.communication.groups import ALONE, Group
 from meshwave.engine.runtime.modules.deferred_gradients import DeferrableModule, add_gradient
+from meshwave.engine.runtime.modules.tensor_parallel import WeightShard
 
 
 class RmsNorm(DeferrableModule):
@@ -28,42 +29,64 @@ class RmsNorm(DeferrableModule):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise ``x [..., features]``."""
-        deferring = None if self.gradient_queue is None else self
-        normed: Tensor = _RmsNorm.apply(x, self.weight, self.eps, self.group, deferring)  # type: ignore[no-untyped-call]
+        normed: Tensor = _RmsNorm.apply(x, self.weight, self)  # type: ignore[no-untyped-call]
         return normed
+
+    def mean(self, x: Tensor) -> Tensor:
+        """Return the mean of each row ``[..., 1]``."""
+        return x.mean(-1, keepdim=True)
+
+    def weight_gradient(self, x: Tensor, scale: Tensor, gradient: Tensor) -> Tensor:
+        """Return the gradient of the weight, given the input, the factor of each row and the gradient of the output."""
+        found = (_at_least_float32(gradient) * (_at_least_float32(x) * scale)).flatten(0, -2).sum(0)
+        if self.group.size > 1:
+            dist.all_reduce(found, group=self.group.handle)
+        return found
+
+
+class ShardedRmsNorm(RmsNorm):
+    """RMS norm over features of which each process of a group has a shard."""
+
+    def __init__(self, features: int, eps: float, group: Group = ALONE) -> None:
+        own = group.own_range(features)
+        super().__init__(len(own), eps)
+        self.features, self.shards = features, group
+        if group.size > 1:
+            self.weight.shard = WeightShard(0, (own,), features)  # type: ignore[attr-defined]
+
+    def mean(self, x: Tensor) -> Tensor:
+        """Return the mean of each row ``[..., 1]`` over the shards."""
+        total = x.sum(-1, keepdim=True)
+        if self.shards.size > 1:
+            dist.all_reduce(total, group=self.shards.handle)
+        return total / self.features
 
 
 class _RmsNorm(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float, group: Group, deferring: RmsNorm | None) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, norm: RmsNorm) -> Tensor:
         wide = _at_least_float32(x)
-        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+        scale = torch.rsqrt(norm.mean(wide.square()) + norm.eps)
         ctx.save_for_backward(x, weight, scale)
-        ctx.group, ctx.deferring = group, deferring
+        ctx.norm, ctx.queue = norm, norm.gradient_queue
         return (wide * scale).mul_(weight).to(x.dtype)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None]:
         x, weight, scale = ctx.saved_tensors
+        norm: RmsNorm = ctx.norm
         weight_gradient = None
-        if ctx.deferring is None:
-            weight_gradient = _weight_gradient(x, scale, gradient, ctx.group).to(weight.dtype)
+        if ctx.queue is None:
+            weight_gradient = norm.weight_gradient(x, scale, gradient).to(weight.dtype)
         else:
-            ctx.deferring.gradient_queue.add(partial(_add_weight_gradient, ctx.deferring, x, scale, gradient))
+            ctx.queue.add(partial(_add_weight_gradient, norm, x, scale, gradient))
         normed, inner = _at_least_float32(x) * scale, _at_least_float32(gradient) * weight
-        input_gradient = scale * (inner - normed * (inner * normed).mean(-1, keepdim=True))
-        return input_gradient.to(x.dtype), weight_gradient, None, None, None
+        input_gradient = scale * (inner - normed * norm.mean(inner * normed))
+        return input_gradient.to(x.dtype), weight_gradient, None
 
 
 def _add_weight_gradient(norm: RmsNorm, x: Tensor, scale: Tensor, gradient: Tensor) -> None:
-    add_gradient(norm.weight, _weight_gradient(x, scale, gradient, norm.group))
-
-
-def _weight_gradient(x: Tensor, scale: Tensor, gradient: Tensor, group: Group) -> Tensor:
-    found = (_at_least_float32(gradient) * (_at_least_float32(x) * scale)).flatten(0, -2).sum(0)
-    if group.size > 1:
-        dist.all_reduce(found, group=group.handle)
-    return found
+    add_gradient(norm.weight, norm.weight_gradient(x, scale, gradient))
 
 
 def _at_least_float32(x: Tensor) -> Tensor:

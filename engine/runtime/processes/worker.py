@@ -126,6 +126,10 @@ def _train(folder: Path, job: Job, world: World, events: JsonLines) -> None:
     trainer = Trainer(job, world)
     _write_notes(events, trainer.notes)
     first = _load_checkpoint(folder, trainer, events)
+    if first == 0 and job.initial_weights:
+        trainer.start_from(job.initial_weights)
+        files = ", ".join(path.name for path in job.initial_weights)
+        _write_notes(events, [RunNote(f"the weights start from {files}")])
     checkpoints = Checkpointing(folder, job, trainer, world.process, events.write_event)
     memory = MemoryCount(world.device, trainer.resident_tensors())
     counted = counted_step(job.design.training.steps)
@@ -150,7 +154,13 @@ def _train(folder: Path, job: Job, world: World, events: JsonLines) -> None:
         checkpoints.after_step(number + 1)
         trainer.progress.activity = None
         text = f"loss {step.loss:.4f} in {step.seconds:.3f} s"
-        return StepReport(step.seconds, step.times, text, {"loss": step.loss, "grad_norm": step.grad_norm})
+        metrics = {"loss": step.loss, "grad_norm": step.grad_norm}
+        if job.design.training.is_evaluated_after(number):
+            trainer.progress.activity = "evaluation"
+            metrics["eval_loss"] = trainer.evaluate()
+            trainer.progress.activity = None
+            text = f"{text}, loss {metrics['eval_loss']:.4f} on held-out data"
+        return StepReport(step.seconds, step.times, text, metrics)
 
     _run_steps(folder, job, world, events, recorder, run_step, trainer.progress, first)
     inside.close()

@@ -11,9 +11,9 @@ import pytest
 from meshwave.engine.costs.model_flops import parameter_counts
 from meshwave.engine.document.model import model_families
 from meshwave.engine.findings import DesignError
+from meshwave.engine.hugging_face.config import read_model
+from meshwave.engine.hugging_face.keys import MODEL_TYPES
 from meshwave.engine.imports import find_format, is_import, load_import
-from meshwave.engine.imports._hugging_face_keys import MODEL_TYPES
-from meshwave.engine.imports.hugging_face import read_model
 from meshwave.engine.predict.prediction import predict
 
 CONFIGURATIONS = {row["name"]: row for row in json.loads(Path(__file__).with_name("model_configs.json").read_text())}

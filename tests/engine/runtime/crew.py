@@ -48,9 +48,14 @@ def _train(job: Job, folder: Path) -> dict[str, Any]:
     world = join_run(folder)
     seen: dict[str, Any] = {}
     trainer = Trainer(job, world, observer=lambda named: seen.update({n: g.clone().numpy() for n, g in named.items()}))
-    steps = [trainer.step(number) for number in range(job.design.training.steps)]
+    steps, evaluations = [], []
+    for number in range(job.design.training.steps):
+        steps.append(trainer.step(number))
+        if job.design.training.is_evaluated_after(number):
+            evaluations.append(trainer.evaluate())
     outcome = {
         "losses": [step.loss for step in steps],
+        "evaluations": evaluations,
         "grad_norms": [step.grad_norm for step in steps],
         "gradients": seen,
         "cuts": trainer.weight_shards(),

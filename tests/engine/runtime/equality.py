@@ -47,6 +47,7 @@ def assert_equal(
     for outcome in outcomes:
         np.testing.assert_allclose(outcome["losses"], expected.losses, **near)
         np.testing.assert_allclose(outcome["grad_norms"], expected.grad_norms, **near)
+        np.testing.assert_allclose(outcome["evaluations"], expected.evaluations, **near)
         for name, gradient in outcome["gradients"].items():
             np.testing.assert_allclose(gradient, part(outcome, name, expected.gradients), err_msg=name, **near)
         for name, weight in outcome["parameters"].items():

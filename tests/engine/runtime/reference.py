@@ -7,11 +7,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from meshwave.engine.runtime.execution.data import TrainingBatches
+from meshwave.engine.document.model import MoE
+from meshwave.engine.families.transformer import RoutedExperts
+from meshwave.engine.runtime.execution.data import DataPart, TrainingBatches
 from meshwave.engine.runtime.execution.job import Job
 from meshwave.engine.runtime.execution.stages import DTYPES
 from meshwave.engine.runtime.experts.build import single_process_factory
 from meshwave.engine.runtime.models import build_stage
+
+BALANCE = "gate.balance"
+"""End of the names of biases that balance the load of experts, whose gradients are loads."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +27,7 @@ class Reference:
     grad_norms: tuple[float, ...]
     gradients: dict[str, Tensor]
     parameters: dict[str, Tensor]
+    evaluations: tuple[float, ...]
 
 
 def train(job: Job, steps: int | None = None) -> Reference:
@@ -34,28 +40,52 @@ def train(job: Job, steps: int | None = None) -> Reference:
     dtype, microbatches = DTYPES[training.precision], design.meshes[0].dp * job.program.microbatches
     experts = single_process_factory(design, 1 / microbatches, dtype) if design.model.moe else None
     model = build_stage(design.model, [sum(job.layers)], 0, training.seed, dtype, experts=experts)
-    batches = TrainingBatches(
-        job.text,
-        design.model,
-        seed=training.seed,
-        microbatches=microbatches,  # the global batch, as that of one replica
-        micro_batch_size=training.micro_batch_size,
-    )
+    held_share = 0.0 if training.eval_every is None else training.eval_share
+    batches = _batches(job, microbatches, DataPart(held_share))
     kind = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[training.optimizer]
-    optimizer = kind(model.parameters(), lr=training.lr, weight_decay=training.weight_decay)
-    losses, norms = [], []
+    trained = [weight for name, weight in model.named_parameters() if not name.endswith(BALANCE)]
+    optimizer = kind(trained, lr=training.lr, weight_decay=training.weight_decay)
+    losses, norms, evaluations = [], [], []
     gradients: dict[str, Tensor] = {}
     for step in range(training.steps if steps is None else steps):
-        optimizer.zero_grad()
+        model.zero_grad()
         for group in optimizer.param_groups:
             group["lr"] = training.learning_rate(step)
         losses.append(_accumulate(model, batches.step(step), bf16=training.precision == "bf16"))
         gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
         most = float("inf") if training.clip_norm is None else training.clip_norm
-        norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), most)))
+        norms.append(float(torch.nn.utils.clip_grad_norm_(trained, most)))
         optimizer.step()
+        _balance_load(model, design.model.moe)
+        if training.is_evaluated_after(step):
+            held_out = _batches(job, microbatches, DataPart(held_share, is_held_out=True))
+            with torch.no_grad():
+                found = [model(*pair) for batch in range(training.eval_batches) for pair in held_out.step(batch)]
+            evaluations.append(float(torch.stack(found).mean()))
     parameters = {name: p.detach() for name, p in model.named_parameters()}
-    return Reference(tuple(losses), tuple(norms), gradients, parameters)
+    return Reference(tuple(losses), tuple(norms), gradients, parameters, tuple(evaluations))
+
+
+def _batches(job: Job, microbatches: int, part: DataPart) -> TrainingBatches:
+    """Return the global batches, each as that of one replica."""
+    training = job.design.training
+    return TrainingBatches(
+        job.text,
+        job.design.model,
+        seed=training.seed,
+        microbatches=microbatches,
+        micro_batch_size=training.micro_batch_size,
+        part=part,
+    )
+
+
+@torch.no_grad()
+def _balance_load(model: torch.nn.Module, moe: MoE | None) -> None:
+    """Change the biases of routers by a fixed amount, towards the mean load."""
+    for name, bias in model.named_parameters():
+        if name.endswith(BALANCE):
+            assert isinstance(moe, RoutedExperts) and bias.grad is not None
+            bias += moe.bias_update_rate * torch.sign(bias.grad.mean() - bias.grad)
 
 
 def _accumulate(model: torch.nn.Module, batch: list[tuple[Tensor, Tensor]], *, bf16: bool) -> float:

@@ -130,6 +130,68 @@ def test_a_model_with_experts_trains_like_one_process(
     assert_equal(crew.train(document), reference(document))
 
 
+GATED = {"gated": True, "activation": "silu", "bias": False}
+MIXTRAL = {"mlp": GATED, "moe": {**MOE, "every": 1, "ffn": 24}}
+DEEPSEEK = {
+    "mlp": GATED,
+    "norm": {"kind": "rmsnorm"},
+    "positions": {"kind": "rope"},
+    "attention": {
+        "latent": {"q_rank": 12, "kv_rank": 10, "nope_dim": 6, "rope_dim": 4, "value_dim": 8},
+        "qkv_bias": False,
+    },
+    "moe": {
+        **MOE, "experts": 8, "every": 1, "first_dense": 1, "ffn": 8, "shared_ffn": 16, "score": "sigmoid", "scale": 2.5,
+        "bias_correction": True, "bias_update_rate": 0.003, "groups": 4, "top_groups": 2,
+    },
+}  # fmt: skip
+QWEN = {
+    "mlp": GATED,
+    "attention": {"qk_norm": "full", "soft_cap": 5.0},
+    "norm": {"kind": "rmsnorm"},
+    "moe": {**MOE, "shared_ffn": 24, "shared_gate": True, "normalize": False},
+}
+GPT_OSS = {
+    "mlp": {"gated": True, "activation": "clamped_swish"},
+    "norm": {"weight": False, "bias": False},
+    "attention": {"sinks": True, "window": 5, "full_every": 2},
+    "moe": {**MOE, "router_bias": True},
+}
+ARCHITECTURES = [
+    (MIXTRAL, "1f1b", 1, 2, 2, {"schedule": "parm-s1", "ep": 2, "esp": 2}),
+    (MIXTRAL, "hanayo", 2, 2, 1, {"schedule": "expert-parallel", "ep": 2}),
+    (DEEPSEEK, "zb-h1", 2, 1, 2, {"schedule": "parm-s1", "ep": 2}),
+    (DEEPSEEK, "1f1b", 2, 2, 2, {"schedule": "parm-s2", "ep": 2, "esp": 2, "degree": 2}),
+    (DEEPSEEK, "1f1b", 2, 2, 2, {"schedule": "ppmoe"}),
+    (DEEPSEEK, "chimera", 2, 2, 1, {"schedule": "a2a-allgather", "ep": 2}),
+    (QWEN, "zb-h1", 2, 2, 2, {"schedule": "deepspeed", "ep": 2, "esp": 2}),
+    (GPT_OSS, "zb-h1", 2, 2, 2, {"schedule": "ppmoe"}),
+    (GPT_OSS, "1f1b", 1, 2, 2, {"schedule": "parm-s2", "ep": 2, "esp": 2}),
+]
+"""Architectures with experts, a pipeline schedule, meshes, copies, cuts, and where the experts lie."""
+
+
+@pytest.mark.parametrize(("architecture", "schedule", "pp", "dp", "tp", "experts"), ARCHITECTURES)
+def test_an_architecture_with_experts_trains_like_one_process(
+    architecture: Document,
+    schedule: str,
+    pp: int,
+    dp: int,
+    tp: int,
+    experts: Document,
+    crew: Any,
+    draw: Callable[..., Document],
+) -> None:
+    document = draw({"schedule": schedule, "microbatches": 4}, pp=pp, dp=dp, tp=tp, layers=4, clip_norm=0.5, steps=3)
+    document["model"] |= {"kind": "transformer", **architecture}
+    document["experts"] = experts
+    expected = reference(document)
+    assert_equal(crew.train(document), expected)
+    balances = [weight for name, weight in expected.parameters.items() if name.endswith("gate.balance")]
+    assert all(weight.unique().numel() > 1 for weight in balances)
+    assert len(balances) == (3 if architecture is DEEPSEEK else 0)
+
+
 OVERLAPPED = [
     ({"schedule": "dualpipe", "microbatches": 8}, 2, 1, {"schedule": "expert-parallel", "ep": 2, "esp": 1}),
     ({"schedule": "dualpipe-v", "microbatches": 6}, 2, 2, {"schedule": "parm-s1", "ep": 2, "esp": 1}),

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from meshwave.engine.document.architecture import PLAIN, Mlp
+from meshwave.engine.document.model import PLAIN_ROUTER, Router
 from meshwave.engine.experts import Layer, expert_schedules
-
-WEIGHTS = ("w_in", "b_in", "w_out", "b_out")
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,8 @@ class Case:
     broken_rule: str = ""
     preferred: tuple[int, ...] | None = None  # the expert that all tokens prefer, then the next ones
     microbatches: int = 1
+    mlp: Mlp = PLAIN.mlp
+    router: Router = PLAIN_ROUTER
 
     @property
     def inputs(self) -> int:
@@ -64,12 +66,10 @@ def draw_weights(case: Case) -> dict[str, Tensor]:
     """Return all weights and biases by their names in the whole model."""
     layer = case.layer
     generator = torch.Generator().manual_seed(case.seed)
-    shapes = {
-        "w_in": (layer.hidden, layer.ffn_hidden),
-        "b_in": (layer.ffn_hidden,),
-        "w_out": (layer.ffn_hidden, layer.hidden),
-        "b_out": (layer.hidden,),
-    }
+    inner = layer.ffn_hidden * (2 if case.mlp.gated else 1)
+    shapes: dict[str, tuple[int, ...]] = {"w_in": (layer.hidden, inner), "w_out": (layer.ffn_hidden, layer.hidden)}
+    if case.mlp.bias:
+        shapes |= {"b_in": (inner,), "b_out": (layer.hidden,)}
     weights = {}
     for number in range(case.depth):
         gate = torch.randn(layer.experts, layer.hidden, generator=generator, dtype=torch.float64)
@@ -78,6 +78,9 @@ def draw_weights(case: Case) -> dict[str, Tensor]:
             for rank, expert in enumerate(case.preferred):
                 gate[expert, 0] = 4.0 - rank
         weights[f"{number}.gate.weight"] = gate
+        for name, is_there in (("bias", case.router.has_bias), ("balance", case.router.has_balance)):
+            if is_there:
+                weights[f"{number}.gate.{name}"] = 0.3 * torch.randn(layer.experts, generator=generator).double()
         for expert in range(layer.experts):
             for name, shape in shapes.items():
                 drawn = torch.randn(shape, generator=generator, dtype=torch.float64)
@@ -114,6 +117,9 @@ def run_reference(case: Case) -> Outcome:
                 assert x.grad is not None
                 outcome.dx.append(x.grad)
                 outcome.load.append(load)
+                if case.router.has_balance:  # its gradient is the load, of the last layer here
+                    balance = weights[f"{case.depth - 1}.gate.balance"]
+                    balance.grad = load.detach().to(balance) + (0 if balance.grad is None else balance.grad)
         outcome.losses.append(total)
         outcome.gradients = {
             name: weight.grad.clone() if weight.grad is not None else torch.zeros_like(weight)
@@ -140,20 +146,47 @@ def _stack(case: Case, weights: dict[str, Tensor], x: Tensor) -> tuple[Tensor, T
 def _layer(case: Case, weights: dict[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     layer = case.layer
     wide = torch.promote_types(x.dtype, torch.float32)
-    scores = x.to(wide) @ weights["gate.weight"].to(wide).t()
-    probabilities = scores.softmax(-1)
-    chosen, kept = _choices(case, probabilities)
-    norm = (probabilities * chosen).sum(-1, keepdim=True) if layer.top_k > 1 else 1.0
-    shares = probabilities / norm * kept
-    results = []
-    for expert in range(layer.experts):
-        w_in, b_in, w_out, b_out = (weights[f"{expert}.{name}"] for name in WEIGHTS)
-        results.append(F.gelu(x @ w_in + b_in) @ w_out + b_out)
+    scores = x.to(wide) @ weights["gate.weight"].to(wide).t() + weights.get("gate.bias", 0.0)
+    probabilities = scores.sigmoid() if case.router.score == "sigmoid" else scores.softmax(-1)
+    chosen, kept = _choices(
+        case, _ranked(case, probabilities.detach() + weights.get("gate.balance", x.new_zeros(())).detach())
+    )
+    is_divided = layer.top_k > 1 and case.router.normalize
+    norm = (probabilities * chosen).sum(-1, keepdim=True) if is_divided else 1.0
+    shares = probabilities / norm * kept * case.router.scale
+    if case.router.score == "sigmoid":
+        probabilities = probabilities / probabilities.sum(-1, keepdim=True)
+    results = [_expert(case, weights, str(expert), x) for expert in range(layer.experts)]
     y = torch.einsum("se,esm->sm", shares, torch.stack(results).to(wide)).to(x.dtype)
     fraction = chosen.sum(0) / chosen.sum()
     balance = layer.experts * (probabilities.mean(0) * fraction).sum()
     extra = case.aux_loss * balance + case.z_loss * scores.logsumexp(-1).square().mean()
     return y, extra, chosen.sum(0)
+
+
+def _expert(case: Case, weights: dict[str, Tensor], number: str, x: Tensor) -> Tensor:
+    inner = x @ weights[f"{number}.w_in"] + weights.get(f"{number}.b_in", 0.0)
+    if case.mlp.activation == "clamped_swish":
+        gate, linear = inner[:, : case.layer.ffn_hidden], inner[:, case.layer.ffn_hidden :]
+        gate = gate.clamp(max=7)
+        inner = gate / (1 + torch.exp(-1.702 * gate)) * (linear.clamp(-7, 7) + 1)
+    else:
+        activate = {"gelu": F.gelu, "silu": F.silu, "relu": F.relu}[case.mlp.activation]
+        gate, linear = (inner.chunk(2, -1)) if case.mlp.gated else (inner, 1.0)
+        inner = activate(gate) * linear
+    return inner @ weights[f"{number}.w_out"] + weights.get(f"{number}.b_out", 0.0)
+
+
+def _ranked(case: Case, probabilities: Tensor) -> Tensor:
+    """Return the numbers that a token's experts are chosen by: minus infinity outside its groups."""
+    size = case.layer.experts // case.router.groups
+    ranked = probabilities.clone()
+    for row in ranked:
+        groups = [sorted(row[first : first + size].tolist())[::-1] for first in range(0, len(row), size)]
+        best = [sum(group[: 2 if case.router.has_balance else 1]) for group in groups]
+        for number in sorted(range(len(best)), key=best.__getitem__)[: case.router.groups - case.router.top_groups]:
+            row[number * size : (number + 1) * size] = -torch.inf
+    return ranked
 
 
 def _choices(case: Case, probabilities: Tensor) -> tuple[Tensor, Tensor]:

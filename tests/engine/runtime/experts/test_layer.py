@@ -35,6 +35,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from meshwave.engine.document.architecture import Mlp
+from meshwave.engine.document.model import Router
 from meshwave.engine.experts import Layer, Line, Links, StepOp, expert_schedules, price
 from meshwave.engine.experts._price import share_of_rows
 from tests.engine.runtime.experts.reference_layer import Case, Outcome, run_reference
@@ -118,6 +120,35 @@ def grid() -> Iterator[Case]:
         for number, (each, k, f) in enumerate(COMBINATIONS):
             if (number + pair + turn) % 12 == 0:
                 yield Case(schedule, make_layer(schedule, mp, esp, each=each, top_k=k, capacity_factor=f))
+
+
+GATED, SWISH = Mlp(gated=True, activation="silu", bias=False), Mlp(gated=True, activation="clamped_swish")
+DEEPSEEK = Router("sigmoid", scale=2.5, balance_rate=0.001, groups=4, top_groups=2)
+GPT_OSS = Router(has_bias=True)
+QWEN = Router(normalize=False, groups=2, top_groups=1)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_gated_experts_and_other_routers_match_one_process(schedule: str, crew: Any) -> None:
+    cases = [
+        Case(
+            schedule, make_layer(schedule, mp, esp, each=each, capacity_factor=f, degree=degree), mlp=mlp, router=router
+        )
+        for mp, esp, each, f, degree, mlp, router in (
+            (2, 2, 4, None, 2, GATED, DEEPSEEK),
+            (4, 2, 4, 1.2, 1, SWISH, GPT_OSS),
+            (2, 1, 2, None, 1, Mlp(activation="relu", bias=False), QWEN),
+        )
+    ]
+    cases.append(cases[0].with_changes(splits_backward=True, aux_loss=0.1))
+    cases = [case.with_changes(layer=with_matrices(case)) for case in cases]
+    cases = [case for case in cases if is_comparable(case)]
+    assert cases
+    check(crew, cases)
+
+
+def with_matrices(case: Case) -> Layer:
+    return replace(case.layer, matrices=3 if case.mlp.gated else 2, has_biases=case.mlp.bias)
 
 
 Outcomes = list[tuple[Case, list[Any]]]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from meshwave.engine.document.architecture import Architecture
 from meshwave.engine.document.model import LanguageModel, model_families
-from meshwave.engine.imports.hugging_face import read_model
+from meshwave.engine.hugging_face.config import read_model
 from meshwave.engine.runtime.models import build_stage
 
 SIZES = {

@@ -1,173 +1,175 @@
-"""Logits and gradients equal those of Hugging Face ``transformers``, with the same random weights."""
+"""Models of Hugging Face ``transformers`` and their designs: the same logits, gradients and numbers of parameters."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers
+from safetensors.torch import save_file
 from torch import Tensor
 
 from meshwave.engine.costs.model_flops import parameter_counts
+from meshwave.engine.document import parse_design
 from meshwave.engine.document.model import LanguageModel, model_families
-from meshwave.engine.imports.hugging_face import read_model
-from meshwave.engine.runtime.models import build_stage
+from meshwave.engine.hugging_face.config import read_model
+from meshwave.engine.hugging_face.saving import save_checkpoint
+from meshwave.engine.hugging_face.tensor_files import checkpoint_files, find_weights
+from meshwave.engine.hugging_face.weights import own_weights
+from meshwave.engine.runtime.execution.checkpoint import WEIGHTS, Part
+from meshwave.engine.runtime.execution.initial_weights import WeightReader, load_initial_weights
+from meshwave.engine.runtime.experts.build import single_process_factory
+from meshwave.engine.runtime.models import Stage, build_stage
 from tests.engine.runtime.models.test_architectures import CONFIGURATIONS, GROUPED, SIZES
 
 pytestmark = pytest.mark.torch
 
-Weights = Mapping[str, Tensor]
-
-
-def llama_layer(weights: Weights, source: str) -> dict[str, list[Tensor]]:
-    """Separate matrices of queries, keys and values, and of both halves of the gated MLP."""
-
-    def parts(*names: str, kind: str = "weight") -> list[Tensor]:
-        return [weights[key] for name in names if (key := f"{source}.{name}.{kind}") in weights]
-
-    attention = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
-    return {
-        "attention_norm.weight": parts("input_layernorm"),
-        "attention.qkv.weight": parts(*attention, "self_attn.qkv_proj"),
-        "attention.qkv.bias": parts(*attention, kind="bias"),
-        "attention.query_norm.weight": parts("self_attn.q_norm"),
-        "attention.key_norm.weight": parts("self_attn.k_norm"),
-        "attention.out.weight": parts("self_attn.o_proj"),
-        "ffn_norm.weight": parts("post_attention_layernorm"),
-        "ffn_in.weight": parts("mlp.gate_proj", "mlp.up_proj", "mlp.gate_up_proj"),
-        "ffn_out.weight": parts("mlp.down_proj"),
-    }
-
-
-def phi_layer(weights: Weights, source: str) -> dict[str, list[Tensor]]:
-    names = {
-        "attention_norm": ["input_layernorm"],
-        "attention.qkv": ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
-        "attention.out": ["self_attn.dense"],
-        "ffn_in": ["mlp.fc1"],
-        "ffn_out": ["mlp.fc2"],
-    }
-    return _weights_by_name(weights, source, names)
-
-
-def neox_layer(weights: Weights, source: str) -> dict[str, list[Tensor]]:
-    """Queries, keys and values of a head lie side by side."""
-    names = {
-        "attention_norm": ["input_layernorm"],
-        "attention.out": ["attention.dense"],
-        "ffn_norm": ["post_attention_layernorm"],
-        "ffn_in": ["mlp.dense_h_to_4h"],
-        "ffn_out": ["mlp.dense_4h_to_h"],
-    }
-    heads = CONFIGURATIONS["gpt_neox"]["num_attention_heads"]
-    found = _weights_by_name(weights, source, names)
-    for kind in ("weight", "bias"):
-        fused = weights[f"{source}.attention.query_key_value.{kind}"]
-        found[f"attention.qkv.{kind}"] = [part.flatten(0, 1) for part in fused.unflatten(0, (heads, 3, -1)).unbind(1)]
-    return found
-
-
-def falcon_layer(weights: Weights, source: str) -> dict[str, list[Tensor]]:
-    names = {
-        "attention_norm": ["input_layernorm"],
-        "attention.qkv": ["self_attention.query_key_value"],
-        "attention.out": ["self_attention.dense"],
-        "ffn_in": ["mlp.dense_h_to_4h"],
-        "ffn_out": ["mlp.dense_4h_to_h"],
-    }
-    return _weights_by_name(weights, source, names)
-
-
-def _weights_by_name(weights: Weights, source: str, names: Mapping[str, list[str]]) -> dict[str, list[Tensor]]:
-    return {
-        f"{ours}.{kind}": [weights[key] for name in theirs if (key := f"{source}.{name}.{kind}") in weights]
-        for ours, theirs in names.items()
-        for kind in ("weight", "bias")
-    }
-
-
-LAYERS: dict[str, tuple[str, Callable[[Weights, str], dict[str, list[Tensor]]]]] = {
-    "phi": ("model.layers", phi_layer),
-    "gpt_neox": ("gpt_neox.layers", neox_layer),
-    "falcon": ("transformer.h", falcon_layer),
-}
-ENDS = {
-    "embedding.token": ("model.embed_tokens", "gpt_neox.embed_in", "transformer.word_embeddings"),
-    "head.norm": ("model.norm", "model.final_layernorm", "gpt_neox.final_layer_norm", "transformer.ln_f"),
-    "head.project": ("lm_head", "embed_out"),
-}
-
-
-def convert(name: str, weights: Weights, layers: int) -> dict[str, Tensor]:
-    """Return the weights of a whole model under the names that its stages have."""
-    prefix, of_layer = LAYERS.get(name, ("model.layers", llama_layer))
-    found = {
-        f"layers.{number}.{key}": torch.cat(parts)
-        for number in range(layers)
-        for key, parts in of_layer(weights, f"{prefix}.{number}").items()
-        if parts
-    }
-    for ours, theirs in ENDS.items():
-        for kind in ("weight", "bias"):
-            found.update({f"{ours}.{kind}": weights[key] for each in theirs if (key := f"{each}.{kind}") in weights})
-    return found
-
-
-def make_models(name: str) -> tuple[Any, LanguageModel]:
-    """A small model of ``transformers`` with random weights, and the model that its own configuration is read as."""
-    settings = {key: value for key, value in CONFIGURATIONS[name].items() if key != "model_type"}
-    config = transformers.AutoConfig.for_model(name, **settings, pad_token_id=0)
-    config.hidden_dropout = config.attention_dropout = config.embd_pdrop = config.resid_pdrop = 0.0
-    theirs = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").double().eval()
-    chance = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for weight in theirs.parameters():
-            weight.add_(0.1 * torch.randn(weight.shape, generator=chance, dtype=weight.dtype))
-    model, _ = read_model(json.loads(config.to_json_string(use_diff=False)))
-    found = model_families["transformer"].model_validate(model)
-    assert isinstance(found, LanguageModel)
-    return theirs, found
-
-
-@pytest.mark.parametrize("name", CONFIGURATIONS)
-def test_logits_and_gradients_equal_those_of_transformers(name: str) -> None:
-    theirs, model = make_models(name)
-    stage = build_stage(model, [model.layers], 0, 1, torch.float64)
-    stage.load_state_dict(convert(name, theirs.state_dict(), model.layers))
-    tokens = torch.randint(0, 256, (2, 12), generator=torch.Generator().manual_seed(1))
-
-    found, expected = stage.head.logits(stage.forward_body(tokens)), theirs(tokens).logits
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
-
-    found.square().mean().backward()
-    expected.square().mean().backward()
-    gradients = {key: weight.grad for key, weight in theirs.named_parameters()}
-    for key, gradient in convert(name, gradients, model.layers).items():
-        torch.testing.assert_close(stage.get_parameter(key).grad, gradient, rtol=1e-4, atol=1e-6)
-
-
 ROUTED = {"num_experts_per_tok": 2, "moe_intermediate_size": 16}
 LATENT = {"q_lora_rank": 12, "kv_lora_rank": 10, "qk_nope_head_dim": 6, "qk_rope_head_dim": 4, "v_head_dim": 8}
-DEEPSEEK = {**SIZES, **ROUTED, **LATENT, "n_routed_experts": 4, "n_shared_experts": 2, "first_k_dense_replace": 1}
+DEEPSEEK = {**SIZES, **ROUTED, **LATENT, "n_routed_experts": 8, "n_shared_experts": 2, "first_k_dense_replace": 1}
+DEEPSEEK |= {"num_key_value_heads": 6, "max_position_embeddings": 16}
+WINDOW = {**GROUPED, "head_dim": 8, "sliding_window": 5}
+DEFAULT_ROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}
 COUNTED: dict[str, dict[str, Any]] = {
     **CONFIGURATIONS,
     "mixtral": {**GROUPED, "num_local_experts": 4, "num_experts_per_tok": 2},
     "qwen2_moe": {**GROUPED, **ROUTED, "num_experts": 4, "shared_expert_intermediate_size": 24},
     "qwen3_moe": {**GROUPED, **ROUTED, "head_dim": 8, "num_experts": 4},
-    "deepseek_v2": {**DEEPSEEK, "n_group": 1, "topk_group": 1, "topk_method": "greedy"},
-    "deepseek_v3": {**DEEPSEEK, "n_group": 1, "topk_group": 1},
+    "deepseek_v2": {**DEEPSEEK, "n_group": 4, "topk_group": 2, "topk_method": "group_limited_greedy"},
+    "deepseek_v3": {**DEEPSEEK, "n_group": 4, "topk_group": 2},
     "olmo": GROUPED,
     "olmo2": GROUPED,
     "olmoe": {**GROUPED, "num_experts": 4, "num_experts_per_tok": 2},
     "gemma": {**GROUPED, "head_dim": 8},
-    "gemma2": {**GROUPED, "head_dim": 8},
-    "gemma3_text": {**GROUPED, "head_dim": 8},
-    "gpt_oss": {**GROUPED, "head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2},
+    "gemma2": {**WINDOW, "query_pre_attn_scalar": 12},
+    "gemma3_text": {**WINDOW, "query_pre_attn_scalar": 12},
+    "gpt_oss": {**WINDOW, **DEFAULT_ROPE, "num_local_experts": 4, "num_experts_per_tok": 2},
     "gpt2": {"n_embd": 24, "n_layer": 3, "n_head": 6, "vocab_size": 260, "n_positions": 16, "n_inner": 40},
 }
+
+
+EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
+TOKENS = torch.randint(0, 256, (2, 12), generator=torch.Generator().manual_seed(1))
+
+
+@dataclass
+class Pair:
+    """A small model of transformers with random weights, saved to a folder, and the same model here."""
+
+    theirs: Any
+    model: LanguageModel
+    stage: Stage
+    folder: Path
+
+    def logits(self) -> Tensor:
+        """Return the logits of the model here."""
+        return self.stage.head.logits(self.stage.forward_body(TOKENS))  # type: ignore[union-attr, operator, no-any-return]
+
+
+@pytest.fixture(scope="module", params=COUNTED)
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    """Each model with weights that transformers saved and a run would start from."""
+    theirs, model = make_models(request.param)
+    folder = tmp_path_factory.mktemp(request.param)
+    theirs.save_pretrained(folder)
+    stage = build_whole(model)
+    state = {f"{WEIGHTS}{name}": Part(weight.detach()) for name, weight in stage.named_parameters()}
+    load_initial_weights(checkpoint_files(folder), model, state)
+    return Pair(theirs, model, stage, folder)
+
+
+def make_models(name: str) -> tuple[Any, LanguageModel]:
+    """A small model of ``transformers`` with random weights, and the model that its own configuration is read as."""
+    settings = {key: value for key, value in COUNTED[name].items() if key != "model_type"}
+    config = transformers.AutoConfig.for_model(name, **settings, pad_token_id=0)
+    config.hidden_dropout = config.attention_dropout = config.embd_pdrop = config.resid_pdrop = config.attn_pdrop = 0.0
+    theirs = transformers.AutoModelForCausalLM.from_config(config, **EAGER).double().eval()
+    chance = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for weight in [*theirs.parameters(), *corrections(theirs)]:
+            weight.add_(0.1 * torch.randn(weight.shape, generator=chance, dtype=weight.dtype))
+    model, _ = read_model(json.loads(config.to_json_string(use_diff=False)))
+    if model.get("moe"):
+        model["moe"]["aux_loss"] = 0.0
+    found = model_families["transformer"].model_validate(model)
+    assert isinstance(found, LanguageModel)
+    return theirs, found
+
+
+def corrections(theirs: Any) -> list[Tensor]:
+    return [buffer for key, buffer in theirs.named_buffers() if key.endswith("e_score_correction_bias")]
+
+
+def build_whole(model: LanguageModel) -> Stage:
+    """Return all layers in one stage."""
+    link = {"latency_s": 1e-5, "bandwidth": 1e9}
+    device = {"peak_flops": 1e10, "memory_bytes": 4e9, "memory_bandwidth": 1e10}
+    design = parse_design(
+        {
+            "format": "meshwave/1",
+            "cluster": {"nodes": 1, "devices_per_node": 1, "device": device, "intra_node": link, "inter_node": link},
+            "model": {**model.model_dump(mode="json"), "sequence": TOKENS.shape[1]},
+            "meshes": [{"name": "A", "devices": [0], "axes": {"dp": 1, "tp": 1}}],
+            "pipeline": {"schedule": "gpipe", "microbatches": 1},
+            "training": {"micro_batch_size": len(TOKENS), "precision": "fp64"},
+        }
+    )
+    experts = single_process_factory(design, 1.0, torch.float64) if model.moe else None
+    return build_stage(model, [model.layers], 0, 1, torch.float64, experts=experts)
+
+
+def test_logits_and_gradients_equal_those_of_transformers(pair: Pair, tmp_path: Path) -> None:
+    found, expected = pair.logits(), pair.theirs(TOKENS).logits
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+    found.square().mean().backward()
+    expected.square().mean().backward()
+    gradients = their_gradients(pair, tmp_path)
+    assert gradients
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(pair.stage.get_parameter(name).grad, gradient, rtol=1e-4, atol=1e-6, msg=name)
+    pair.stage.zero_grad()
+    pair.theirs.zero_grad()
+
+
+def their_gradients(pair: Pair, folder: Path) -> dict[str, Tensor]:
+    """Return the gradients of transformers, which it saves as if they were weights, by the names here."""
+    kept = {name: weight.data for name, weight in pair.theirs.named_parameters()}
+    for weight in pair.theirs.parameters():
+        weight.data = torch.zeros_like(weight) if weight.grad is None else weight.grad
+    pair.theirs.save_pretrained(folder)
+    for name, weight in pair.theirs.named_parameters():
+        weight.data = kept[name]
+    weights, stored = find_weights(pair.model, checkpoint_files(folder))
+    reader = WeightReader(stored.files)
+    return {
+        weight.name: reader.read(
+            weight._replace(sources=tuple(source._replace(offset=0.0) for source in weight.sources))
+        )
+        for weight in weights
+        if not weight.name.endswith("gate.balance")
+    }
+
+
+def test_the_weights_of_a_stage_are_those_that_are_named(pair: Pair) -> None:
+    found = {name: tuple(weight.shape) for name, weight in pair.stage.named_parameters()}
+
+    assert found == own_weights(pair.model)
+
+
+def test_transformers_loads_saved_weights(pair: Pair, tmp_path: Path) -> None:
+    save_file({name: weight.detach() for name, weight in pair.stage.named_parameters()}, tmp_path / "own.safetensors")
+    save_checkpoint(pair.model, tmp_path / "own.safetensors", tmp_path / "saved")
+
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "saved", **EAGER, dtype=torch.float64).eval()
+
+    torch.testing.assert_close(loaded(TOKENS).logits, pair.logits(), rtol=1e-5, atol=1e-6)
+    model, _ = read_model(json.loads((tmp_path / "saved" / "config.json").read_text()))
+    assert own_weights(model_families["transformer"].model_validate(model)) == own_weights(pair.model)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", COUNTED)
@@ -178,6 +180,5 @@ def test_a_model_of_transformers_has_as_many_parameters_as_its_design(name: str)
     model, _ = read_model(json.loads(config.to_json_string(use_diff=False)))
     found = model_families["transformer"].model_validate(model)
 
-    corrections = [buffer for key, buffer in theirs.named_buffers() if key.endswith("e_score_correction_bias")]
-    weights = [*theirs.parameters(), *corrections]
+    weights = [*theirs.parameters(), *corrections(theirs)]
     assert parameter_counts(found)[0] == sum(weight.numel() for weight in weights)

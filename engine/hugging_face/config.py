@@ -1,0 +1,240 @@
+"""Configurations of Hugging Face ``transformers``, read as the model section of a design."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from meshwave.engine import messages
+from meshwave.engine.findings import DesignError, Problem
+from meshwave.engine.hugging_face.keys import ACTIVATIONS, MODEL_TYPES, NO_EFFECT, SIZES, Key
+
+TYPES: Mapping[str, type | tuple[type, ...]] = {
+    **dict.fromkeys((name for key in SIZES.values() for name in key.names), int),
+    **dict.fromkeys(("n_shared_experts", "moe_intermediate_size", "n_positions", "max_position_embeddings"), int),
+    **dict.fromkeys(("rope_scaling", "rope_parameters"), dict),
+    "query_pre_attn_scalar": (int, float),
+    "layer_types": list,
+    **dict.fromkeys(("hidden_act", "hidden_activation", "activation_function", "activation"), str),
+}
+"""Types of the values that are calculated with; the document checks all others."""
+LONGEST_SEQUENCE = 4096
+"""Tokens of a sequence of the design, where the model allows more."""
+ATTENTION_TYPES = ("full_attention", "sliding_attention")
+
+Json = dict[str, Any]
+
+
+def read_model(config: Any) -> tuple[Json, list[Problem]]:
+    """Return the model section of a design for a configuration, and remarks.
+
+    Raises:
+        DesignError: settings cannot be represented; contains all of them by key.
+    """
+    if not isinstance(config, dict) or "model_type" not in config:
+        raise DesignError([Problem("model_type", "hf_no_model_type", {"known": list(MODEL_TYPES)})])
+    if isinstance(text := config.get("text_config"), dict):
+        config = {**text, "model_type": text.get("model_type", f"{config['model_type']}_text")}
+    if not isinstance(config["model_type"], str) or config["model_type"] not in MODEL_TYPES:
+        params = {"model_type": str(config["model_type"]), "known": list(MODEL_TYPES)}
+        raise DesignError([Problem("model_type", "hf_model_type", params)])
+    reader = _Reader(config)
+    model = reader.read()
+    if reader.problems:
+        raise DesignError(reader.problems)
+    return model, list(reader.notes())
+
+
+class _Reader:
+    """Reader of one configuration; collects the problems, and the keys that were used."""
+
+    def __init__(self, config: Json) -> None:
+        self._config, self._type = config, MODEL_TYPES[config["model_type"]]
+        self._used: set[str] = set()
+        self._model: Json = {"kind": "transformer"}
+        self.problems: list[Problem] = []
+
+    def read(self) -> Json:
+        for path, value in self._type.constants.items():
+            self._set(path, value)
+        for path, key in {**SIZES, **self._type.keys}.items():
+            self._set(path, self._value(key))
+        for name, values in self._type.required.items():
+            if self._get(name, values[0]) not in values:
+                self._add_problem(name)
+        self._check_sizes()
+        if not self.problems:
+            _SPECIAL.get(self._config["model_type"], _read_no_more_settings)(self, self._model)
+            self._read_activation()
+            self._read_rope()
+            self._read_layer_types()
+            self._read_experts()
+            self._read_sequence()
+        return self._model
+
+    def notes(self) -> Iterator[Problem]:
+        """Yield remarks on settings that are ignored because they affect neither the trained model nor its cost."""
+        rest = [name for name, value in self._config.items() if name not in self._used | NO_EFFECT and value]
+        if rest:
+            yield Problem("", "hf_unused_keys", {"keys": sorted(rest)}, "warning")
+        if self._model["sequence"] < self.longest:
+            params = {"sequence": self._model["sequence"], "longest": self.longest}
+            yield Problem("model.sequence", "hf_sequence", params, "warning")
+
+    # ---- keys ----
+
+    def _get(self, name: str, default: Any = None) -> Any:
+        self._used.add(name)
+        return self._config.get(name, default)
+
+    def _value(self, key: Key) -> Any:
+        found = [value for name in key.names if (value := self._get(name)) is not None]
+        absent = not any(name in self._config for name in key.names)
+        return found[0] if found else key.default if absent else None
+
+    def _set(self, path: str, value: Any) -> None:
+        *parts, name = path.split(".")
+        part = self._model
+        for each in parts:
+            part = part.setdefault(each, {})
+        part[name] = value
+
+    def _add_problem(self, name: str) -> None:
+        value = self._config.get(name)
+        params = {"key": name, "value": str(value)[:80], "model_type": self._config["model_type"]}
+        self.problems.append(Problem(name, "hf_unsupported", params))
+
+    def _check_sizes(self) -> None:
+        missing = [key.names[0] for path, key in SIZES.items() if self._model[path] is None]
+        self.problems += [Problem(name, "hf_missing_key", {"key": name}) for name in missing]
+        for name, value in self._config.items():
+            kind = TYPES.get(name)
+            if kind is not None and value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
+                self._add_problem(name)
+
+    # ---- settings that need more than one key ----
+
+    def _read_activation(self) -> None:
+        mlp = self._model.setdefault("mlp", {})
+        name = mlp.get("activation", "gelu")
+        if name in ACTIVATIONS:
+            mlp["activation"] = ACTIVATIONS[name]
+        elif name != "clamped_swish":
+            self._add_problem(next(key for key in self._type.keys["mlp.activation"].names if key in self._config))
+
+    def _read_rope(self) -> None:
+        parameters = self._get("rope_parameters") or {}
+        local = parameters.get("sliding_attention", {})
+        parameters = parameters.get("full_attention", parameters)
+        if not isinstance(local, dict) or not isinstance(parameters, dict):
+            self._add_problem("rope_parameters")
+            return
+        scaling = self._get("rope_scaling") or parameters
+        for path, value in (
+            ("positions.theta", parameters.get("rope_theta")),
+            ("positions.fraction", parameters.get("partial_rotary_factor")),
+            ("positions.window_theta", local.get("rope_theta")),
+        ):
+            if value is not None:
+                self._set(path, value)
+        kind = scaling.get("rope_type", scaling.get("type", "default"))
+        if kind == "default":
+            return
+        if kind not in ("linear", "llama3", "yarn"):
+            self._add_problem("rope_scaling" if "rope_scaling" in self._config else "rope_parameters")
+            return
+        found = {
+            "kind": kind,
+            "factor": scaling.get("factor"),
+            "original_context": scaling.get("original_max_position_embeddings"),
+            "low_frequency_factor": scaling.get("low_freq_factor", 1.0),
+            "high_frequency_factor": scaling.get("high_freq_factor", 4.0),
+        }
+        self._set("positions.scaling", found)
+
+    def _read_layer_types(self) -> None:
+        """Read the interval of the layers without a sliding window."""
+        types = self._get("layer_types")
+        if not types or all(kind == "full_attention" for kind in types):
+            if types and self._model.get("attention", {}).get("window"):
+                self._set("attention.window", None)
+            return
+        full = [number for number, kind in enumerate(types) if kind == "full_attention"]
+        every = full[0] + 1 if full else 0
+        expected = list(range(every - 1, len(types), every)) if every else []
+        if full != expected or any(kind not in ATTENTION_TYPES for kind in types):
+            self._add_problem("layer_types")
+        self._set("attention.full_every", every)
+
+    def _read_experts(self) -> None:
+        moe = self._model.get("moe")
+        if moe is None:
+            return
+        if moe["experts"] is None:  # a configuration of the same type without experts
+            self._model["moe"] = None
+            return
+        moe["capacity_factor"] = None
+        if "ffn" in moe and (shared := self._get("n_shared_experts")):
+            moe["shared_ffn"] = shared * moe["ffn"]
+
+    def _read_sequence(self) -> None:
+        positions = self._model.get("positions", {})
+        longest = positions.get("table") or self._get("max_position_embeddings") or LONGEST_SEQUENCE
+        self.longest = longest
+        self._model["sequence"] = min(longest, LONGEST_SEQUENCE)
+
+
+def _read_no_more_settings(reader: _Reader, model: Json) -> None:
+    """Do nothing: most model types have no settings beyond the listed keys."""
+
+
+def _read_gemma(reader: _Reader, model: Json) -> None:
+    """Read the settings of Gemma, which scales embeddings by the root of the width and has its own width for scores."""
+    model["embedding_scale"] = model["hidden"] ** 0.5
+    if scalar := reader._get("query_pre_attn_scalar"):
+        reader._set("attention.scale", scalar**-0.5)
+
+
+def _read_falcon(reader: _Reader, model: Json) -> None:
+    """Read the settings of Falcon, whose newer decoder has groups of key-value heads and two norms."""
+    is_new = reader._get("new_decoder_architecture", False)
+    kv_heads = reader._get("num_kv_heads", reader._get("num_key_value_heads")) if is_new else None
+    if not is_new and reader._get("multi_query", True):
+        kv_heads = 1
+    reader._set("attention.kv_heads", kv_heads)
+    two_norms = is_new and reader._get("num_ln_in_parallel_attn") != 1
+    parallel = "parallel" if two_norms else "parallel-one-norm"
+    model["residual"] = parallel if is_new or reader._get("parallel_attn", True) else "sequential"
+    reader._set("positions.kind", "alibi" if reader._get("alibi", False) else "rope")
+
+
+def _read_gpt_neox(reader: _Reader, model: Json) -> None:
+    model["residual"] = "parallel" if reader._get("use_parallel_residual", True) else "sequential"
+
+
+def _read_deepseek_v2(reader: _Reader, model: Json) -> None:
+    """Read the settings of DeepSeek-V2, whose smaller models choose among all experts, whatever their groups."""
+    if reader._get("topk_method") == "greedy" and model.get("moe"):
+        model["moe"] |= {"groups": 1, "top_groups": 1}
+
+
+_SPECIAL = {
+    "deepseek_v2": _read_deepseek_v2,
+    "falcon": _read_falcon,
+    "gemma": _read_gemma,
+    "gemma2": _read_gemma,
+    "gemma3_text": _read_gemma,
+    "gpt_neox": _read_gpt_neox,
+}
+
+
+messages.add_messages(
+    hf_no_model_type=(
+        "the file has no key model_type and is not a Hugging Face configuration; supported types: {known:list}"
+    ),
+    hf_model_type="unsupported model type {model_type} (supported: {known:list})",
+    hf_missing_key="the configuration lacks {key}",
+    hf_unsupported="unsupported {key} = {value} for model type {model_type}",
+    hf_unused_keys="ignored settings: {keys:list}",
+    hf_sequence="the sequence length in the design is {sequence} tokens; the model supports up to {longest}",
+)

@@ -1,0 +1,143 @@
+"""Names of the tensors in Hugging Face checkpoints by model type, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class ExpertNames(NamedTuple):
+    """Names of the tensors of a layer's experts."""
+
+    router: str = "mlp.gate"
+    balance: str = "mlp.gate.e_score_correction_bias"
+    each: str = "mlp.experts.{}"
+    """Prefix of an expert, by its number."""
+    first: tuple[str, ...] = ("gate_proj", "up_proj")
+    second: tuple[str, ...] = ("down_proj",)
+    stacked: Mapping[str, str] = {}
+    """Tensors of all experts together, by the name that the weight of one has here."""
+
+
+class TensorNames(NamedTuple):
+    """Names of the tensors in the checkpoints of a model type."""
+
+    layers: str = "model.layers"
+    embedding_token: str = "model.embed_tokens"
+    embedding_position: str = ""
+    head_norm: str = "model.norm"
+    head_project: str = "lm_head"
+    parts: Mapping[str, tuple[str, ...]] = {}
+    """Tensors of a layer that differ from :data:`LAYER_PARTS`."""
+    parallel_parts: Mapping[str, tuple[str, ...]] = {}
+    """Tensors of a layer whose attention and MLP have a norm each and take the same input."""
+    experts: ExpertNames = ExpertNames()
+    transposes: bool = False
+    """True if matrices of layers are stored as [inputs, outputs]."""
+    groups_heads: bool = False
+    """True if queries, keys and values are stored together, group by group of heads."""
+    norm_offset: float = 0.0
+    """Number that the model adds to the stored scales of norms."""
+
+
+LAYER_PARTS: Mapping[str, tuple[str, ...]] = {
+    "attention_norm": ("input_layernorm",),
+    "attention.qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "attention.query_norm": ("self_attn.q_norm",),
+    "attention.key_norm": ("self_attn.k_norm",),
+    "attention.sinks": ("self_attn.sinks!",),
+    "attention.out": ("self_attn.o_proj",),
+    "ffn_norm": ("post_attention_layernorm",),
+    "ffn_in": ("mlp.gate_proj", "mlp.up_proj"),
+    "ffn_out": ("mlp.down_proj",),
+    "shared_in": ("mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj"),
+    "shared_out": ("mlp.shared_expert.down_proj",),
+    "shared_gate": ("mlp.shared_expert_gate",),
+}
+"""Tensors of a layer of Llama and models like it, by the name of the part here; ``!`` ends a whole name."""
+_AFTER = {
+    "attention_out_norm": ("post_attention_layernorm",),
+    "ffn_out_norm": ("post_feedforward_layernorm",),
+}
+_GEMMA_NAMES = TensorNames(norm_offset=1.0)
+_GEMMA2_NAMES = TensorNames(norm_offset=1.0, parts={**_AFTER, "ffn_norm": ("pre_feedforward_layernorm",)})
+_LATENT = {
+    "attention.query_down": ("self_attn.q_a_proj",),
+    "attention.query_norm": ("self_attn.q_a_layernorm",),
+    "attention.query": ("self_attn.q_b_proj",),
+    "attention.key_value_down": ("self_attn.kv_a_proj_with_mqa",),
+    "attention.key_value_norm": ("self_attn.kv_a_layernorm",),
+    "attention.key_value": ("self_attn.kv_b_proj",),
+    "shared_in": ("mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj"),
+    "shared_out": ("mlp.shared_experts.down_proj",),
+}
+_MIXTRAL_EXPERTS = ExpertNames(
+    "block_sparse_moe.gate", each="block_sparse_moe.experts.{}", first=("w1", "w3"), second=("w2",)
+)
+_GPT_OSS_EXPERTS = ExpertNames(
+    "mlp.router",
+    stacked={
+        "w_in": "mlp.experts.gate_up_proj",
+        "b_in": "mlp.experts.gate_up_proj_bias",
+        "w_out": "mlp.experts.down_proj",
+        "b_out": "mlp.experts.down_proj_bias",
+    },
+)
+
+TENSOR_NAMES: Mapping[str, TensorNames] = {
+    "mixtral": TensorNames(experts=_MIXTRAL_EXPERTS),
+    "deepseek_v2": TensorNames(parts=_LATENT),
+    "deepseek_v3": TensorNames(parts=_LATENT),
+    "olmo2": TensorNames(parts=_AFTER),
+    "gemma": _GEMMA_NAMES,
+    "gemma2": _GEMMA2_NAMES,
+    "gemma3_text": _GEMMA2_NAMES,
+    "gpt_oss": TensorNames(experts=_GPT_OSS_EXPERTS),
+    "phi3": TensorNames(parts={"attention.qkv": ("self_attn.qkv_proj",), "ffn_in": ("mlp.gate_up_proj",)}),
+    "phi": TensorNames(
+        head_norm="model.final_layernorm",
+        parts={"attention.out": ("self_attn.dense",), "ffn_in": ("mlp.fc1",), "ffn_out": ("mlp.fc2",)},
+    ),
+    "gpt_neox": TensorNames(
+        "gpt_neox.layers",
+        "gpt_neox.embed_in",
+        head_norm="gpt_neox.final_layer_norm",
+        head_project="embed_out",
+        parts={
+            "attention.qkv": ("attention.query_key_value",),
+            "attention.out": ("attention.dense",),
+            "ffn_in": ("mlp.dense_h_to_4h",),
+            "ffn_out": ("mlp.dense_4h_to_h",),
+        },
+        groups_heads=True,
+    ),
+    "falcon": TensorNames(
+        "transformer.h",
+        "transformer.word_embeddings",
+        head_norm="transformer.ln_f",
+        parts={
+            "attention.qkv": ("self_attention.query_key_value",),
+            "attention.out": ("self_attention.dense",),
+            "ffn_in": ("mlp.dense_h_to_4h",),
+            "ffn_out": ("mlp.dense_4h_to_h",),
+        },
+        parallel_parts={"attention_norm": ("ln_attn",), "ffn_norm": ("ln_mlp",)},
+        groups_heads=True,
+    ),
+    "gpt2": TensorNames(
+        "transformer.h",
+        "transformer.wte",
+        "transformer.wpe",
+        "transformer.ln_f",
+        parts={
+            "attention_norm": ("ln_1",),
+            "attention.qkv": ("attn.c_attn",),
+            "attention.out": ("attn.c_proj",),
+            "ffn_norm": ("ln_2",),
+            "ffn_in": ("mlp.c_fc",),
+            "ffn_out": ("mlp.c_proj",),
+        },
+        transposes=True,
+    ),
+}
+"""Names of tensors by model type, where they differ from those of Llama."""

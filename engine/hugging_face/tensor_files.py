@@ -1,0 +1,179 @@
+"""Safetensors files with the weights of a model: which tensors they have, and whether these fit a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from json import JSONDecodeError, loads
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from meshwave.engine import messages
+from meshwave.engine.document.model import LanguageModel
+from meshwave.engine.findings import DesignError, Problem, Refusal
+from meshwave.engine.hugging_face.keys import MODEL_TYPES
+from meshwave.engine.hugging_face.weights import Shape, Weight, identical_weights, map_weights
+from meshwave.engine.hugging_face.writing import model_differences, representing_configs, write_config
+
+CONFIG, SUFFIX, INDEX_SUFFIX = "config.json", ".safetensors", ".safetensors.index.json"
+LARGEST_HEADER_BYTES = 100_000_000
+MOST_PROBLEMS = 20
+"""Problems that are shown of a checkpoint; one of another model has thousands."""
+
+
+class StoredTensors(NamedTuple):
+    """The tensors of a checkpoint."""
+
+    shapes: Mapping[str, Shape]
+    files: Mapping[str, Path]
+    """The file of each tensor."""
+
+
+def checkpoint_files(path: Path) -> list[Path]:
+    """Return the files of a checkpoint, given a folder, one file or an index of several; the configuration is the last.
+
+    Raises:
+        Refusal: there are none, or the index names a file that does not exist.
+    """
+    folder = path if path.is_dir() else path.parent
+    if path.is_file() and not path.name.endswith((SUFFIX, INDEX_SUFFIX)):
+        raise Refusal("not_safetensors", {"file": str(path)})
+    found = [path] if path.name.endswith(SUFFIX) and path.is_file() else []
+    if not found:
+        indices = [path] if path.is_file() else sorted(folder.glob(f"*{INDEX_SUFFIX}"))
+        found = _indexed_files(indices[0]) if indices else sorted(folder.glob(f"*{SUFFIX}"))
+    missing = [file for file in found if not file.is_file()]
+    if missing or not found:
+        raise Refusal("no_safetensors", {"path": str(missing[0] if missing else path)})
+    return [*found, *(file for file in [folder / CONFIG] if file.is_file())]
+
+
+def _indexed_files(index: Path) -> list[Path]:
+    try:
+        names = set(loads(index.read_text())["weight_map"].values())
+        return [index.parent / Path(name).name for name in sorted(names)]
+    except (OSError, JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError):
+        raise Refusal("damaged_index", {"file": str(index)}) from None
+
+
+def read_tensors(files: Sequence[Path]) -> StoredTensors:
+    """Return the tensors of the safetensors files among ``files``.
+
+    Raises:
+        Refusal: a file is damaged.
+    """
+    shapes: dict[str, Shape] = {}
+    places: dict[str, Path] = {}
+    for path in files:
+        if path.name.endswith(SUFFIX):
+            own = _read_header(path)
+            shapes |= own
+            places |= dict.fromkeys(own, path)
+    return StoredTensors(shapes, places)
+
+
+def _read_header(path: Path) -> dict[str, Shape]:
+    """Return the shapes of the tensors of a safetensors file.
+
+    It begins with the length of its header in 8 bytes. The header is JSON: for each tensor its type, shape and place.
+    """
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if length > LARGEST_HEADER_BYTES:
+                raise ValueError(f"its header has {length} bytes")
+            header = loads(file.read(length))
+            found = {name: tuple(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
+            last = max((entry["data_offsets"][1] for name, entry in header.items() if name in found), default=0)
+            if path.stat().st_size != 8 + length + last:
+                raise ValueError("it is cut short")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Refusal("damaged_safetensors", {"file": str(path), "reason": str(error)}) from None
+    return found
+
+
+def find_weights(model: LanguageModel, files: Sequence[Path]) -> tuple[list[Weight], StoredTensors]:
+    """Return the weights of a model with their sources in a checkpoint.
+
+    Raises:
+        DesignError: the checkpoint is of another model, or tensors are missing or have other shapes.
+        Refusal: a file is damaged, or the model has no names for its tensors there.
+    """
+    stored = read_tensors(files)
+    named = [_as_stored(weights, stored) for weights in _namings(model, files)]
+    best = min(named, key=lambda weights: len(_missing(weights, stored)))
+    if problems := list(_problems(best, stored)):
+        if len(named) == 1:
+            write_config(model)  # says why the tensors have no other names
+        left = len(problems) - MOST_PROBLEMS
+        more = [Problem("", "more_tensors", {"count": left})] if left > 0 else []
+        raise DesignError(problems[:MOST_PROBLEMS] + more)
+    return best, stored
+
+
+def _namings(model: LanguageModel, files: Sequence[Path]) -> Iterator[list[Weight]]:
+    """Yield the weights with their sources by each naming that the checkpoint may have."""
+    yield identical_weights(model)
+    configs = [path for path in files if path.name == CONFIG]
+    config = _read_config(configs[0]) if configs else None
+    if config is None:
+        yield from (map_weights(model, each["model_type"]) for each in representing_configs(model))
+        return
+    differing = model_differences(model, config)
+    if differing:
+        raise DesignError(
+            [
+                Problem(f"model.{key}", "weights_of_another_model", {"own": str(own), "stored": str(other)})
+                for key, (own, other) in differing.items()
+            ]
+        )
+    yield map_weights(model, config["model_type"])
+
+
+def _read_config(path: Path) -> dict[str, Any] | None:
+    """Return a configuration; None if it is of a type that is not known, so that only the tensors decide."""
+    try:
+        config = loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    text = config.get("text_config") if isinstance(config, dict) else None
+    found = text if isinstance(text, dict) else config
+    is_known = isinstance(found, dict) and found.get("model_type") in MODEL_TYPES
+    return found if is_known else None
+
+
+def _as_stored(weights: list[Weight], stored: StoredTensors) -> list[Weight]:
+    """Return the weights with the names of a checkpoint of the model without its head, which lack a prefix."""
+
+    def rename(name: str) -> str:
+        short = name.partition(".")[2]
+        return short if name not in stored.shapes and short in stored.shapes else name
+
+    return [
+        weight._replace(sources=tuple(source._replace(name=rename(source.name)) for source in weight.sources))
+        for weight in weights
+    ]
+
+
+def _missing(weights: list[Weight], stored: StoredTensors) -> list[str]:
+    return [source.name for weight in weights for source in weight.sources if source.name not in stored.shapes]
+
+
+def _problems(weights: list[Weight], stored: StoredTensors) -> Iterator[Problem]:
+    for name, shape in {source.name: source.shape for weight in weights for source in weight.sources}.items():
+        if name not in stored.shapes:
+            yield Problem("", "missing_tensor", {"tensor": name, "shape": list(shape)})
+        elif stored.shapes[name] != shape:
+            params = {"tensor": name, "shape": list(stored.shapes[name]), "expected": list(shape)}
+            yield Problem("", "misshapen_tensor", params)
+
+
+messages.add_messages(
+    not_safetensors="{file} is neither a safetensors file nor an index of such files; pass one of these or their folder",
+    no_safetensors="{path} does not exist or has no safetensors file; pass the folder of a checkpoint",
+    damaged_index="{file} is damaged: it has no weight_map; download it again",
+    damaged_safetensors="{file} is damaged: {reason}",
+    weights_of_another_model="the weights are of a model with {stored} instead of {own}; import the config.json of the checkpoint",
+    missing_tensor="tensor {tensor} is missing; its shape should be {shape}",
+    misshapen_tensor="tensor {tensor} has shape {shape} instead of {expected}",
+    more_tensors="{count} more tensors are missing or have other shapes",
+)

@@ -1,0 +1,297 @@
+"""Weights of a model here, and the tensors of a Hugging Face checkpoint that they are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwave.engine.document.architecture import Latent
+from meshwave.engine.document.model import LanguageModel, MoE
+from meshwave.engine.hugging_face.names import LAYER_PARTS, TENSOR_NAMES, TensorNames
+
+Shape = tuple[int, ...]
+Order = NDArray[np.int64]
+
+
+class Source(NamedTuple):
+    """A tensor of a checkpoint, or one expert's part of it, and how it becomes a part of a weight here."""
+
+    name: str
+    shape: Shape  # of the tensor in the checkpoint
+    expert: int | None = None  # the first index, if the tensor has the weights of all experts
+    is_transposed: bool = False
+    order: Order | None = None  # of the elements along the dim in which sources are joined, after a transposition
+    offset: float = 0.0  # added to the tensor
+
+    @property
+    def own_shape(self) -> Shape:
+        """Shape of the part here."""
+        shape = self.shape if self.expert is None else self.shape[1:]
+        return shape[::-1] if self.is_transposed else shape
+
+
+class Weight(NamedTuple):
+    """A weight here, and its sources, which are joined along a dim."""
+
+    name: str
+    sources: tuple[Source, ...]
+    dim: int = 0
+
+    @property
+    def shape(self) -> Shape:
+        """Shape of the weight."""
+        first = self.sources[0].own_shape
+        joined = sum(source.own_shape[self.dim] for source in self.sources)
+        return tuple(joined if dim == self.dim else size for dim, size in enumerate(first))
+
+    @property
+    def spans(self) -> list[range]:
+        """The indices of each source along the dim."""
+        ends = list(accumulate((source.own_shape[self.dim] for source in self.sources), initial=0))
+        return [range(first, last) for first, last in zip(ends, ends[1:], strict=False)]
+
+
+def own_weights(model: LanguageModel) -> dict[str, Shape]:
+    """Return the names and shapes of all weights of a model here; a tied head is not among them."""
+    return dict(_own_weights(model))
+
+
+def map_weights(model: LanguageModel, model_type: str) -> list[Weight]:
+    """Return the weights of a model, and their sources in checkpoints of a type of models that represents it."""
+    names = TENSOR_NAMES.get(model_type, TensorNames())
+    mapper = _Mapper(model, names)
+    return [mapper.map(name, shape) for name, shape in own_weights(model).items()]
+
+
+def identical_weights(model: LanguageModel) -> list[Weight]:
+    """Return the weights of a model with sources of the same names, as a run writes them."""
+    return [Weight(name, (Source(name, shape),)) for name, shape in own_weights(model).items()]
+
+
+# ---- the weights here ----
+
+Named = Iterator[tuple[str, Shape]]
+
+
+def _own_weights(model: LanguageModel) -> Named:
+    architecture = model.architecture
+    yield "embedding.token.weight", (model.vocab, model.hidden)
+    if architecture.positions.kind == "learned":
+        yield "embedding.position.weight", (architecture.positions.table or model.sequence, model.hidden)
+    for number in range(model.layers):
+        yield from ((f"layers.{number}.{name}", shape) for name, shape in _layer(model, number in model.expert_blocks))
+    yield from _norm("head.norm", model)
+    head = _linear("head.project", model.vocab, model.hidden, bias=architecture.head_bias)
+    yield from ((name, shape) for name, shape in head if not architecture.tied_embeddings or name.endswith("bias"))
+
+
+def _layer(model: LanguageModel, has_experts: bool) -> Named:
+    architecture = model.architecture
+    placement, residual = architecture.norm.placement, architecture.residual
+    if placement in ("before", "both"):
+        yield from _norm("attention_norm", model)
+    latent = architecture.attention.latent
+    yield from _attention(model) if latent is None else _latent_attention(model, latent)
+    if placement in ("after", "both"):
+        yield from _norm("attention_out_norm", model)
+    if placement in ("before", "both") and residual != "parallel-one-norm":
+        yield from _norm("ffn_norm", model)
+    if placement in ("after", "both"):
+        yield from _norm("ffn_out_norm", model)
+    if has_experts and model.moe is not None:
+        yield from _experts(model, model.moe)
+    else:
+        yield from _mlp("ffn", model, model.ffn_hidden)
+
+
+def _attention(model: LanguageModel) -> Named:
+    part, (queries, keys) = model.architecture.attention, attention_widths(model)
+    yield from _linear("attention.qkv", queries + 2 * keys, model.hidden, bias=part.qkv_bias)
+    if part.qk_norm != "none":
+        is_full, dims = part.qk_norm == "full", part.head_dim or model.hidden // model.heads
+        yield "attention.query_norm.weight", (queries if is_full else dims,)
+        yield "attention.key_norm.weight", (keys if is_full else dims,)
+    if part.sinks:
+        yield "attention.sinks.weight", (model.heads,)
+    yield from _linear("attention.out", model.hidden, queries, bias=part.out_bias)
+
+
+def attention_widths(model: LanguageModel) -> tuple[int, int]:
+    """Return the widths of all queries, and of all keys."""
+    part = model.architecture.attention
+    dims = part.head_dim or model.hidden // model.heads
+    return model.heads * dims, (part.kv_heads or model.heads) * dims
+
+
+def _latent_attention(model: LanguageModel, latent: Latent) -> Named:
+    part, heads = model.architecture.attention, model.heads
+    queries = heads * (latent.nope_dim + latent.rope_dim)
+    if latent.q_rank is not None:
+        yield from _linear("attention.query_down", latent.q_rank, model.hidden, bias=part.qkv_bias)
+        yield "attention.query_norm.weight", (latent.q_rank,)
+    yield from _linear("attention.query", queries, latent.q_rank or model.hidden, bias=False)
+    narrow = latent.kv_rank + latent.rope_dim
+    yield from _linear("attention.key_value_down", narrow, model.hidden, bias=part.qkv_bias)
+    yield "attention.key_value_norm.weight", (latent.kv_rank,)
+    made = heads * (latent.nope_dim + latent.value_dim)
+    yield from _linear("attention.key_value", made, latent.kv_rank, bias=False)
+    yield from _linear("attention.out", model.hidden, heads * latent.value_dim, bias=part.out_bias)
+
+
+def _experts(model: LanguageModel, moe: MoE) -> Named:
+    mlp, width = model.architecture.mlp, moe.expert_width(model.ffn_hidden)
+    yield "experts.gate.weight", (moe.experts, model.hidden)
+    if moe.router.has_bias:
+        yield "experts.gate.bias", (moe.experts,)
+    if moe.router.has_balance:
+        yield "experts.gate.balance", (moe.experts,)
+    inner = 2 * width if mlp.gated else width
+    for expert in range(moe.experts):
+        yield f"experts.{expert}.w_in", (model.hidden, inner)
+        yield f"experts.{expert}.w_out", (width, model.hidden)
+        if mlp.bias:
+            yield f"experts.{expert}.b_in", (inner,)
+            yield f"experts.{expert}.b_out", (model.hidden,)
+    if moe.shared_width:
+        yield from _mlp("shared", model, moe.shared_width)
+        if moe.has_shared_gate:
+            yield "shared_gate.weight", (1, model.hidden)
+
+
+def _mlp(name: str, model: LanguageModel, width: int) -> Named:
+    mlp = model.architecture.mlp
+    yield from _linear(f"{name}_in", 2 * width if mlp.gated else width, model.hidden, bias=mlp.bias)
+    yield from _linear(f"{name}_out", model.hidden, width, bias=mlp.bias)
+
+
+def _linear(name: str, outputs: int, inputs: int, *, bias: bool) -> Named:
+    yield f"{name}.weight", (outputs, inputs)
+    if bias:
+        yield f"{name}.bias", (outputs,)
+
+
+def _norm(name: str, model: LanguageModel) -> Named:
+    norm = model.architecture.norm
+    if norm.weight:
+        yield f"{name}.weight", (model.hidden,)
+    if norm.bias and norm.kind == "layernorm":
+        yield f"{name}.bias", (model.hidden,)
+
+
+# ---- the tensors of a checkpoint ----
+
+
+class _Mapper:
+    """Finds the sources of weights in the checkpoints of one type of models."""
+
+    def __init__(self, model: LanguageModel, names: TensorNames) -> None:
+        self._model, self._names = model, names
+        self._parts = {**LAYER_PARTS, **names.parts}
+        if model.architecture.residual == "parallel":
+            self._parts |= names.parallel_parts
+        latent = model.architecture.attention.latent
+        if latent is not None and latent.q_rank is None:
+            self._parts["attention.query"] = ("self_attn.q_proj",)
+
+    def map(self, name: str, shape: Shape) -> Weight:
+        """Return a weight with its sources."""
+        if not name.startswith("layers."):
+            part, _, kind = name.rpartition(".")
+            theirs = getattr(self._names, part.replace(".", "_"))
+            return Weight(name, (self._source(f"{theirs}.{kind}", shape, part),))
+        _, number, part = name.split(".", 2)
+        prefix = f"{self._names.layers}.{number}"
+        if part.startswith("experts."):
+            return self._map_expert(name, prefix, part.removeprefix("experts."), shape)
+        part, _, kind = part.rpartition(".")
+        theirs = self._parts[part]
+        rows = self._rows(part, shape[0], len(theirs))
+        sources = (
+            self._source(_full_name(f"{prefix}.{each}", kind), (count, *shape[1:]), part)
+            for each, count in zip(theirs, rows, strict=True)
+        )
+        return Weight(name, tuple(sources))
+
+    def _rows(self, part: str, rows: int, sources: int) -> Sequence[int]:
+        """Return the rows of each source."""
+        if part == "attention.qkv" and sources == 3:
+            queries, keys = attention_widths(self._model)
+            return queries, keys, keys
+        return (rows // sources,) * sources
+
+    def _source(self, name: str, shape: Shape, part: str) -> Source:
+        is_transposed = self._names.transposes and part.startswith(("attention.", "ffn_")) and len(shape) == 2
+        return Source(
+            name,
+            shape[::-1] if is_transposed else shape,
+            is_transposed=is_transposed,
+            order=self._order(part),
+            offset=self._names.norm_offset if "norm" in part else 0.0,
+        )
+
+    def _order(self, part: str) -> Order | None:
+        """Return the order of the rows of a tensor here, by their indices in the checkpoint."""
+        latent = self._model.architecture.attention.latent
+        if part == "attention.qkv" and self._names.groups_heads:
+            attention = self._model.architecture.attention
+            dims = attention.head_dim or self._model.hidden // self._model.heads
+            return grouped_heads(self._model.heads, attention.kv_heads or self._model.heads, dims)
+        if latent is None:
+            return None
+        if part == "attention.query":
+            return rope_first(self._model.heads, latent.nope_dim, latent.rope_dim)
+        if part == "attention.key_value_down":
+            rope = latent.kv_rank + halves(latent.rope_dim)
+            return np.concatenate([np.arange(latent.kv_rank), rope])
+        return None
+
+    def _map_expert(self, name: str, prefix: str, part: str, shape: Shape) -> Weight:
+        experts = self._names.experts
+        if part.startswith("gate."):
+            router = experts.balance if part == "gate.balance" else f"{experts.router}.{part.removeprefix('gate.')}"
+            return Weight(name, (Source(f"{prefix}.{router}", shape),))
+        number, kind = part.split(".")
+        if experts.stacked:
+            count = self._model.moe.experts if self._model.moe is not None else 0
+            source = Source(f"{prefix}.{experts.stacked[kind]}", (count, *shape), int(number))
+            inner = halves(shape[-1]) if kind in ("w_in", "b_in") else None
+            return Weight(name, (source._replace(order=inner),), len(shape) - 1)
+        theirs = experts.first if kind == "w_in" else experts.second
+        width = shape[1] // len(theirs)
+        sources = (
+            Source(f"{prefix}.{experts.each.format(number)}.{each}.weight", (width, shape[0]), is_transposed=True)
+            for each in theirs
+        )
+        return Weight(name, tuple(sources), 1)
+
+
+def _full_name(name: str, kind: str) -> str:
+    return name.removesuffix("!") if name.endswith("!") else f"{name}.{kind}"
+
+
+def halves(count: int) -> Order:
+    """Return the order of elements that are stored in pairs: the first ones of all pairs, then the second ones."""
+    order: Order = np.arange(count).reshape(-1, 2).T.ravel()
+    return order
+
+
+def rope_first(heads: int, nope: int, rope: int) -> Order:
+    """Return the order of query rows: in each head the rotated ones come first, and their pairs as two halves."""
+    head = np.concatenate([nope + halves(rope), np.arange(nope)])
+    order: Order = (np.arange(heads)[:, None] * (nope + rope) + head).ravel()
+    return order
+
+
+def grouped_heads(heads: int, kv_heads: int, dims: int) -> Order:
+    """Return the order of rows that are stored group by group: some query heads, their key head, their value head."""
+    rows = np.arange((heads + 2 * kv_heads) * dims).reshape(kv_heads, heads // kv_heads + 2, dims)
+    return np.concatenate([rows[:, :-2].ravel(), rows[:, -2].ravel(), rows[:, -1].ravel()])
+
+
+def sources_by_name(weights: Sequence[Weight]) -> Mapping[str, Shape]:
+    """Return the shapes of the tensors of a checkpoint, by name."""
+    return {source.name: source.shape for weight in weights for source in weight.sources}

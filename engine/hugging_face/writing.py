@@ -1,0 +1,301 @@
+"""Configurations of Hugging Face ``transformers``, written for the model section of a design.
+
+A configuration is written for the first model type that represents the model exactly: reading it back gives a model
+that computes the same function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from math import isclose
+from typing import Any
+
+from meshwave.engine import messages
+from meshwave.engine.document.model import LanguageModel, MoE, model_families
+from meshwave.engine.findings import DesignError, Refusal
+from meshwave.engine.hugging_face.config import Json, read_model
+from meshwave.engine.hugging_face.keys import ACTIVATIONS, MODEL_TYPES, SIZES
+
+LEARNED = ("moe.capacity_factor", "moe.aux_loss", "moe.z_loss", "moe.bias_update_rate")
+"""Keys that change the training of a model, and not the model."""
+
+PARTLY_ROTARY = ("phi", "phi3", "gpt_neox")
+"""Model types whose heads may be rotated in part; others ignore the setting."""
+
+CLASSES = {
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "mixtral": "MixtralForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen2_moe": "Qwen2MoeForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
+    "deepseek_v2": "DeepseekV2ForCausalLM",
+    "deepseek_v3": "DeepseekV3ForCausalLM",
+    "olmo": "OlmoForCausalLM",
+    "olmo2": "Olmo2ForCausalLM",
+    "olmoe": "OlmoeForCausalLM",
+    "gemma": "GemmaForCausalLM",
+    "gemma2": "Gemma2ForCausalLM",
+    "gemma3_text": "Gemma3ForCausalLM",
+    "gpt_oss": "GptOssForCausalLM",
+    "phi": "PhiForCausalLM",
+    "phi3": "Phi3ForCausalLM",
+    "falcon": "FalconForCausalLM",
+    "gpt_neox": "GPTNeoXForCausalLM",
+    "gpt2": "GPT2LMHeadModel",
+}
+"""Classes of transformers by model type, which other programs choose a model by."""
+
+
+def write_config(model: LanguageModel) -> Json:
+    """Return the configuration of a model.
+
+    Raises:
+        Refusal: no model type represents the model.
+    """
+    found = next(iter(representing_configs(model)), None)
+    if found is None:
+        raise Refusal("hf_no_type", {"nearest": _nearest_type(model), "keys": _nearest_differences(model)})
+    return found
+
+
+def representing_configs(model: LanguageModel) -> Iterator[Json]:
+    """Yield a configuration of each model type that represents the model exactly."""
+    return (config for config in _candidates(model) if not model_differences(model, config))
+
+
+def model_differences(model: LanguageModel, config: Json) -> dict[str, tuple[Any, Any]]:
+    """Return the keys in which a configuration describes another model, with the model's value and the other one.
+
+    Raises:
+        DesignError: the configuration cannot be represented.
+    """
+    section, _ = read_model(config)
+    other = model_families["transformer"].model_validate(section)
+    assert isinstance(other, LanguageModel)
+    mine, theirs = _meaning(model), _meaning(other)
+    found = {key: (mine.get(key), theirs.get(key)) for key in mine.keys() | theirs.keys()}
+    return {key: pair for key, pair in sorted(found.items()) if not _is_same(*pair)}
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    if isinstance(one, float) and isinstance(other, float):
+        return isclose(one, other, rel_tol=1e-9)
+    return bool(one == other)
+
+
+# ---- what a model computes ----
+
+
+def _meaning(model: LanguageModel) -> dict[str, Any]:
+    """Return the values by path of everything that changes the function of a model, with defaults filled in."""
+    section = _section(model)
+    attention, positions, norm = section["attention"], section["positions"], section["norm"]
+    if attention["latent"] is not None:
+        attention["kv_heads"] = attention["head_dim"] = None
+    if attention["window"] is None:
+        attention["full_every"] = 0
+    if attention["window"] is None or positions["window_theta"] == positions["theta"]:
+        positions["window_theta"] = None
+    if positions["kind"] != "rope":
+        positions |= {"theta": None, "fraction": None, "window_theta": None, "scaling": None}
+    if norm["kind"] == "rmsnorm":
+        norm["bias"] = False
+    found = dict(_flatten(section))
+    return {path: value for path, value in found.items() if path not in (*LEARNED, "sequence")}
+
+
+def _section(model: LanguageModel) -> Json:
+    """Return the model section with defaults filled in that depend on other keys."""
+    part, positions = model.architecture.attention, model.architecture.positions
+    section: Json = model.architecture.model_dump(mode="python")
+    section |= {path: getattr(model, path) for path in SIZES} | {"ffn": model.ffn_hidden, "sequence": model.sequence}
+    head_dim = part.head_dim or model.hidden // model.heads
+    rows = positions.table or model.sequence if positions.kind == "learned" else None
+    section["attention"] |= {"kv_heads": part.kv_heads or model.heads, "head_dim": head_dim}
+    section["positions"]["table"] = rows
+    if part.scale is not None and isclose(part.scale, head_dim**-0.5, rel_tol=1e-9):
+        section["attention"]["scale"] = None
+    if model.moe is not None:
+        section["moe"] = _moe_section(model, model.moe)
+        if len(model.expert_blocks) == model.layers:
+            section["ffn"] = None
+    return section
+
+
+def _moe_section(model: LanguageModel, moe: MoE) -> Json:
+    rule = moe.router
+    return {
+        **moe.model_dump(mode="python"),
+        "ffn": moe.expert_width(model.ffn_hidden),
+        "every": moe.every,
+        "first_dense": getattr(moe, "first_dense", 0),
+        "shared_ffn": moe.shared_width,
+        "shared_gate": moe.has_shared_gate and moe.shared_width > 0,
+        "score": rule.score,
+        "normalize": rule.normalize,
+        "scale": rule.scale,
+        "router_bias": rule.has_bias,
+        "bias_correction": rule.has_balance,
+        "groups": rule.groups if rule.groups > rule.top_groups else 1,
+        "top_groups": rule.top_groups if rule.groups > rule.top_groups else 1,
+    }
+
+
+def _flatten(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in section.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+# ---- candidates ----
+
+
+def _candidates(model: LanguageModel) -> Iterator[Json]:
+    """Yield a configuration of each model type that has experts if the model has, as near to the model as it can be."""
+    for model_type in MODEL_TYPES:
+        has_experts = "moe.experts" in MODEL_TYPES[model_type].keys
+        rotates = model.architecture.positions.kind == "rope" and model.architecture.positions.fraction != 1
+        if has_experts == (model.moe is not None) and (not rotates or model_type in PARTLY_ROTARY):
+            config = _candidate(model, model_type)
+            if _is_readable(config):
+                yield config
+
+
+def _is_readable(config: Json) -> bool:
+    try:
+        model_families["transformer"].model_validate(read_model(config)[0])
+    except (DesignError, ValueError):
+        return False
+    return True
+
+
+def _candidate(model: LanguageModel, model_type: str) -> Json:
+    kind, section = MODEL_TYPES[model_type], _section(model)
+    if section["ffn"] is None:
+        section["ffn"] = model.ffn_hidden
+    section["mlp"]["activation"] = _NAMES_OF_ACTIVATIONS.get(model.architecture.mlp.activation)
+    values = dict(_flatten(section))
+    config: Json = {"architectures": [CLASSES[model_type]], "model_type": model_type}
+    for path, key in {**SIZES, **kind.keys}.items():
+        config[key.names[0]] = values.get(path)
+    config |= {name: allowed[0] for name, allowed in kind.required.items() if allowed[0] is not None}
+    config |= _positions(model)
+    config |= _layer_types(model)
+    config |= _SPECIAL.get(model_type, _no_more_settings)(model)
+    return {**{name: value for name, value in config.items() if value is not None}, "pad_token_id": None}
+
+
+_NAMES_OF_ACTIVATIONS = {
+    ours: theirs for theirs, ours in ACTIVATIONS.items() if theirs not in ("swish", "gelu_new", "gelu_fast")
+}
+
+
+def _positions(model: LanguageModel) -> Json:
+    """Return the longest sequence, and the settings of rotary positions, as older and newer versions read them."""
+    positions = model.architecture.positions
+    longest = positions.table or model.sequence
+    if positions.kind != "rope":
+        return {"max_position_embeddings": longest}
+    rope: Json = {"rope_type": "default", "rope_theta": positions.theta}
+    if positions.fraction != 1:
+        rope["partial_rotary_factor"] = positions.fraction
+    found: Json = {"rope_theta": positions.theta}
+    if (scaling := positions.scaling) is not None:
+        longest = max(longest, round((scaling.original_context or 0) * scaling.factor))
+        own = {
+            "rope_type": scaling.kind,
+            "factor": scaling.factor,
+            "original_max_position_embeddings": scaling.original_context,
+        }
+        if scaling.kind == "llama3":
+            own |= {"low_freq_factor": scaling.low_frequency_factor, "high_freq_factor": scaling.high_frequency_factor}
+        found["rope_scaling"] = {name: value for name, value in own.items() if value is not None}
+        rope |= found["rope_scaling"]
+    if positions.window_theta is not None:
+        local = {"rope_type": "default", "rope_theta": positions.window_theta}
+        rope = {"full_attention": rope, "sliding_attention": local}
+    return {**found, "rope_parameters": rope, "max_position_embeddings": longest}
+
+
+def _layer_types(model: LanguageModel) -> Json:
+    part = model.architecture.attention
+    if part.window is None:
+        return {}
+    every = part.full_every or model.layers + 1
+    kinds = ("sliding_attention", "full_attention")
+    types = [kinds[(number + 1) % every == 0] for number in range(model.layers)]
+    return {"layer_types": types, "sliding_window_pattern": part.full_every or None}
+
+
+def _no_more_settings(model: LanguageModel) -> Json:
+    return {}
+
+
+def _gemma(model: LanguageModel) -> Json:
+    part = model.architecture.attention
+    head_dim = part.head_dim or model.hidden // model.heads
+    scalar = head_dim if part.scale is None else round(part.scale**-2, 9)
+    return {"query_pre_attn_scalar": int(scalar) if scalar == int(scalar) else scalar}
+
+
+def _falcon(model: LanguageModel) -> Json:
+    architecture, kv_heads = model.architecture, model.architecture.attention.kv_heads or model.heads
+    is_new = kv_heads not in (1, model.heads) or architecture.residual == "parallel"
+    return {
+        "new_decoder_architecture": is_new,
+        "num_kv_heads": kv_heads,
+        "multi_query": kv_heads == 1,
+        "parallel_attn": architecture.residual != "sequential",
+        "num_ln_in_parallel_attn": 2 if architecture.residual == "parallel" else 1,
+        "alibi": architecture.positions.kind == "alibi",
+    }
+
+
+def _gpt_neox(model: LanguageModel) -> Json:
+    return {"use_parallel_residual": model.architecture.residual == "parallel"}
+
+
+def _deepseek_v2(model: LanguageModel) -> Json:
+    is_greedy = model.moe is None or model.moe.router.groups == model.moe.router.top_groups
+    return {**_deepseek_v3(model), "topk_method": "greedy" if is_greedy else "group_limited_greedy"}
+
+
+def _deepseek_v3(model: LanguageModel) -> Json:
+    moe = model.moe
+    shared = 0 if moe is None else moe.shared_width // moe.expert_width(model.ffn_hidden)
+    return {"num_key_value_heads": model.heads, "n_shared_experts": shared}
+
+
+_SPECIAL: Mapping[str, Callable[[LanguageModel], Json]] = {
+    "deepseek_v2": _deepseek_v2,
+    "deepseek_v3": _deepseek_v3,
+    "falcon": _falcon,
+    "gemma2": _gemma,
+    "gemma3_text": _gemma,
+    "gpt_neox": _gpt_neox,
+}
+
+
+# ---- refusals ----
+
+
+def _differences_by_type(model: LanguageModel) -> dict[str, list[str]]:
+    return {config["model_type"]: list(model_differences(model, config)) for config in _candidates(model)}
+
+
+def _nearest_type(model: LanguageModel) -> str:
+    found = _differences_by_type(model)
+    return min(found, key=lambda name: len(found[name]), default="")
+
+
+def _nearest_differences(model: LanguageModel) -> list[str]:
+    return _differences_by_type(model).get(_nearest_type(model), [])
+
+
+messages.add_messages(
+    hf_no_type=("no model type of Hugging Face represents the model; the nearest, {nearest}, differs in {keys:list}"),
+)

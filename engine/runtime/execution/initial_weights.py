@@ -1,0 +1,58 @@
+"""Weights that training starts from: those of a checkpoint of safetensors files, whatever the layout of the processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from meshwave.engine.document.model import LanguageModel
+from meshwave.engine.hugging_face.tensor_files import find_weights
+from meshwave.engine.hugging_face.weights import Source, Weight
+from meshwave.engine.runtime.execution.checkpoint import WEIGHTS, State
+
+
+def load_initial_weights(files: Sequence[Path], model: LanguageModel, state: State) -> None:
+    """Set the weights among the parts of this process; the other parts keep their values.
+
+    A process reads only the tensors that it has a part of, one weight after the other.
+
+    Raises:
+        InputError: a tensor is missing or has another shape, or a file is damaged.
+    """
+    weights, stored = find_weights(model, files)
+    by_name = {weight.name: weight for weight in weights}
+    reader = WeightReader(stored.files)
+    for name, part in state.items():
+        if name.startswith(WEIGHTS):
+            whole = reader.read(by_name[name.removeprefix(WEIGHTS)])
+            for offsets, piece in part.pieces():
+                piece.copy_(whole[tuple(slice(at, at + size) for at, size in zip(offsets, piece.shape, strict=True))])
+
+
+class WeightReader:
+    """Reads whole weights from the files of a checkpoint."""
+
+    def __init__(self, files: Mapping[str, Path]) -> None:
+        """``files`` are the files of the tensors, by the names of these."""
+        self._files = files
+        self._open: dict[Path, Any] = {}
+
+    def read(self, weight: Weight) -> Tensor:
+        """Return a weight."""
+        return torch.cat([self._read_source(source, weight.dim) for source in weight.sources], weight.dim)
+
+    def _read_source(self, source: Source, dim: int) -> Tensor:
+        path = self._files[source.name]
+        if path not in self._open:
+            self._open[path] = safe_open(path, framework="pt")
+        stored = self._open[path].get_slice(source.name)
+        tensor: Tensor = stored[:] if source.expert is None else stored[source.expert]
+        tensor = tensor.t() if source.is_transposed else tensor
+        if source.order is not None:
+            tensor = tensor.index_select(dim, torch.from_numpy(source.order))
+        return tensor if source.offset == 0 else tensor.to(torch.float64) + source.offset

@@ -1,0 +1,74 @@
+"""Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, section 2.1)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from meshwave.engine.document.architecture import Latent
+from meshwave.engine.document.model import LanguageModel
+from meshwave.engine.runtime.communication.groups import ALONE, Group
+from meshwave.engine.runtime.modules.attention_product import AttentionRule, attend
+from meshwave.engine.runtime.modules.deferred_gradients import Linear
+from meshwave.engine.runtime.modules.rms_norm import RmsNorm
+from meshwave.engine.runtime.modules.rotary import apply_rotary_embedding
+from meshwave.engine.runtime.modules.tensor_parallel import ColumnLinear, RowLinear, copy_to_group
+
+NORM_EPS = 1e-6
+"""Added to the variance by the norms of the narrow vectors, whatever that of the other norms."""
+
+
+class LatentAttention(nn.Module):
+    """Attention whose keys and values are made from a narrow vector, and its queries from one or from the input.
+
+    The narrow vectors are the same on all processes of the group, each of which has its own heads. The dimensions with
+    rotary positions are the first ones of a head here; all heads share those of the key.
+    """
+
+    def __init__(self, shape: LanguageModel, latent: Latent, *, causal: bool, group: Group = ALONE) -> None:
+        super().__init__()
+        part, hidden, heads = shape.architecture.attention, shape.hidden, shape.heads
+        self.latent, self.positions, self.group = latent, shape.architecture.positions, group
+        self.rule = AttentionRule(causal, scale=part.scale)
+        queries = heads * (latent.rope_dim + latent.nope_dim)
+        if latent.q_rank is None:
+            self.query = ColumnLinear(hidden, queries, group=group, bias=False)
+            self.query_down = self.query_norm = None
+        else:
+            self.query_down = Linear(hidden, latent.q_rank, bias=part.qkv_bias)
+            self.query_norm = RmsNorm(latent.q_rank, NORM_EPS)
+            self.query = ColumnLinear(latent.q_rank, queries, group=group, bias=False)
+        self.key_value_down = Linear(hidden, latent.kv_rank + latent.rope_dim, bias=part.qkv_bias)
+        self.key_value_norm = RmsNorm(latent.kv_rank, NORM_EPS)
+        made = heads * (latent.nope_dim + latent.value_dim)
+        self.key_value = ColumnLinear(latent.kv_rank, made, group=group, bias=False)
+        self.out = RowLinear(heads * latent.value_dim, hidden, group, bias=part.out_bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return ``[batch, sequence, hidden]`` of ``x``, which has the same shape."""
+        latent, (batch, sequence, _) = self.latent, x.shape
+        if self.query_down is None or self.query_norm is None:
+            queries = self.query(x)
+        else:
+            queries = self.query(self.query_norm(self.query_down(x)))
+        compressed, key_rope = self.key_value_down(x).split((latent.kv_rank, latent.rope_dim), -1)
+        key_value = self.key_value(self.key_value_norm(compressed))
+        q, key_value = (
+            each.view(batch, sequence, -1, width).transpose(1, 2)
+            for each, width in (
+                (queries, latent.rope_dim + latent.nope_dim),
+                (key_value, latent.nope_dim + latent.value_dim),
+            )
+        )
+        key_nope, v = key_value.split((latent.nope_dim, latent.value_dim), -1)
+        key_rope = copy_to_group(key_rope, self.group).unsqueeze(1)
+        q, key_rope = self._rotate(q), self._rotate(key_rope)
+        k = torch.cat((key_rope.expand(-1, q.shape[1], -1, -1), key_nope), -1)
+        values = attend(q, k, v, self.rule)
+        out: Tensor = self.out(values.transpose(1, 2).reshape(batch, sequence, -1))
+        return out
+
+    def _rotate(self, x: Tensor) -> Tensor:
+        if self.positions.kind != "rope":
+            return x
+        return apply_rotary_embedding(x, self.latent.rope_dim, self.positions.theta, self.positions.scaling)
