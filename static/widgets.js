@@ -1,4 +1,4 @@
-// Every widget by the path of its module: what a page loads, in one file where this has been bundled.
+// All widgets by the path of their module. Pages load this module, or the bundle of it if there is one.
 
 export { render as "cluster/cluster.js" } from "./cluster/cluster.js";
 export { render as "experts/experts.js" } from "./experts/experts.js";

@@ -19,7 +19,7 @@ from meshwave.engine.findings import Refusal
 FLAGS = "--no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-component-update --disable-sync"
 EDITS, FEW_EDITS, ZOOM_STEPS, SETTLE_MS = 15, 3, 12, 700
 SHARED_BANDWIDTH = 2e9
-"""Bandwidth in bytes/s at which transfers take longer than compute, so that NICs are saturated."""
+"""Bandwidth in bytes/s of links between nodes that are the bottleneck of the step."""
 
 # Time from a click on the microbatch stepper to the frame that shows the result.
 EDIT = """async () => {
@@ -93,14 +93,14 @@ def _time_opening(tab: Any, link: str) -> float:
 
 
 def _time_edit(tab: Any) -> float:
-    """Return the seconds of one edit, after which the rest of the page can settle."""
+    """Return the duration of one edit in seconds, then wait until the page has finished drawing."""
     taken: float = tab.evaluate(EDIT) / 1e3
     tab.wait_for_timeout(SETTLE_MS)
     return taken
 
 
 def _time_zoom(tab: Any) -> Figures:
-    """Zoom in and out with the wheel at one place, then repaint the whole timeline; return the times."""
+    """Zoom in and out with the wheel at one place, then repaint the whole timeline; return the times in seconds."""
     x, y = 600, 560
     deltas = [-120] * ZOOM_STEPS + [120] * ZOOM_STEPS
     frames, paints = zip(*(tab.evaluate(WHEEL, [x, y, delta]) for delta in deltas), strict=True)
@@ -108,8 +108,8 @@ def _time_zoom(tab: Any) -> Figures:
     return {
         "zoom step to frame, median_s": statistics.median(frames) / 1e3,
         "zoom step to frame, slowest_s": max(frames) / 1e3,
-        "zoom step, drawing alone, median_s": statistics.median(paints) / 1e3,
-        "drawing the whole_s": whole / 1e3,
+        "zoom step, drawing only, median_s": statistics.median(paints) / 1e3,
+        "drawing the whole timeline_s": whole / 1e3,
     }
 
 

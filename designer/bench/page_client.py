@@ -1,4 +1,4 @@
-"""A client of the page without a browser, for benchmarks and tests: it opens, edits and leaves over a websocket."""
+"""A client of the page without a browser, for benchmarks and tests. It opens, edits and leaves over a websocket."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SESSION = re.compile(r'"token":"([^"]+)"')  # the token in the HTML of a page t
 
 
 class PageClient:
-    """An open page that draws nothing; the server does the same work as for a browser."""
+    """An open page without a browser, for which the server does the same work as for a browser."""
 
     def __init__(self, socket: WebSocketClientConnection) -> None:
         self._socket = socket
@@ -54,7 +54,7 @@ class PageClient:
         return page
 
     async def gesture(self, widget: str, gesture: Mapping[str, Any]) -> None:
-        """Send a gesture to the widget of a class, such as ``TopBar``."""
+        """Send a gesture to the widget of a given class, such as ``TopBar``."""
         model = {"id": self._widgets[widget]}
         await self._event("data_event", [["model", model], ["data", Serializer().encode(dict(gesture))]])
 
@@ -79,7 +79,7 @@ class PageClient:
             await self._socket.write_message(fragment)
 
     async def _receive(self, is_wanted: Callable[[Message[Any]], bool]) -> Message[Any]:
-        """Return the first message that is wanted."""
+        """Return the first message for which ``is_wanted`` returns True."""
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 fragment = await self._socket.read_message()

@@ -27,9 +27,9 @@ T = TypeVar("T")
 TOKEN = "bench"
 SESSIONS = (1, 40, 100)
 LIFETIME_S = 3.0
-"""Time after which the session of a closed page ends; the designer itself waits for minutes."""
+"""Time after which the session of a closed page ends in the benchmark; the designer itself waits for minutes."""
 EDIT_INTERVAL_S, ROUNDS, LEAST_EDITS = 10.0, 3, 20
-"""Interval of the edits of each page; a single page edits every second."""
+"""Interval between edits of each page; a single page edits every second."""
 IDLE_S = 5.0
 MOST_SAMPLES, SAMPLE_S, TOGETHER = 10, 20.0, 5
 MICROBATCHES = range(8, 24)
@@ -55,7 +55,7 @@ def bench_soak(minutes: float, say: Say) -> Figures:
 
 
 async def _measure(link: str, count: int) -> Figures:
-    await _visit(link)  # loads what stays in memory
+    await _visit(link)  # loads modules and caches that stay in memory
     before = await _server_load(link)
     opened = [await _await_timed(PageClient.open(link)) for _ in range(count)]
     pages = [page for page, _ in opened]
@@ -73,7 +73,7 @@ async def _measure(link: str, count: int) -> Figures:
         **_quantiles("edit", [seconds for each in edits for seconds in each]),
         "memory of a session_bytes": (there["memory_bytes"] - before["memory_bytes"]) / count,
         **there,
-        **{f"after they left: {name}": value for name, value in after.items()},
+        **{f"after the pages closed: {name}": value for name, value in after.items()},
     }
 
 

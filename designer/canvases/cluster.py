@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import param
 
-from meshwave.designer.kit.assets import module, style_sheets
+from meshwave.designer.kit.assets import module_code, style_sheets
 from meshwave.designer.kit.canvas import Canvas, Edit, plain_text, read_value, whole_numbers
 from meshwave.designer.state import mesh_edits
 from meshwave.designer.state.field_limits import NAME_LENGTH
@@ -17,7 +17,7 @@ NODES, DEVICES_PER_NODE = 128, 16  # limits of the steppers; a document may have
 
 
 class ClusterCanvas(Canvas):
-    """Nodes and devices as tiles, with the meshes that are drawn, moved and resized on them.
+    """Widget that shows nodes and devices as tiles, on which meshes are drawn, moved and resized.
 
     :meth:`show` draws a document. ``on_edit`` is called with the path ``meshes`` or ``cluster.nodes``, or with the
     empty path and all top-level keys that change together.
@@ -35,7 +35,7 @@ class ClusterCanvas(Canvas):
     flags = param.List(default=[], doc="Ranks of marked meshes, with a colour and a text.")
     selected = param.Integer(default=-1, doc="Rank of the selected mesh, -1 for none.")
 
-    _esm = module("cluster/cluster.js")
+    _esm = module_code("cluster/cluster.js")
     _stylesheets: ClassVar = style_sheets("cluster/cluster.css")
     _gestures = (
         "draw", "move", "resize", "delete", "rename", "axes", "preview_axes", "devices", "reorder",
@@ -167,7 +167,7 @@ def link_labels(cluster: Mapping[str, Any]) -> dict[str, str]:
     return labels
 
 
-# Bandwidths of one direction, in bytes/s, from which a link is likely to be of a kind.
+# Smallest bandwidth of one direction, in bytes/s, at which a link gets each name.
 _KINDS = {
     "intra": ((150e9, "NVLink-class"), (8e9, "PCIe-class"), (0, "shared memory")),
     "inter": ((10e9, "InfiniBand-class"), (0, "Ethernet-class")),

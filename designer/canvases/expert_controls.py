@@ -13,7 +13,7 @@ from meshwave.engine.document.expert_layers import DEGREES
 from meshwave.engine.experts import expert_schedule_names, expert_schedules
 
 
-def controls(design: Design, routed: Sequence[MeasuredLoad] = ()) -> list[dict[str, Any]]:
+def expert_settings(design: Design, routed: Sequence[MeasuredLoad] = ()) -> list[dict[str, Any]]:
     """Return the settings of the experts, each with its value, text and options."""
     experts = design.experts
     unused = edits.unused_groups_problem(design)
@@ -68,12 +68,12 @@ def _option(value: Any, text: str) -> dict[str, Any]:
 
 
 def _schedules() -> list[dict[str, Any]]:
-    """Return all schedules; one that cannot run the layer can be chosen, and then shows the reason."""
+    """Return an option per expert schedule; one that cannot run the layer can be selected, and then shows the reason."""
     return [_option(name, expert_schedules[name].title) for name in expert_schedule_names()]
 
 
 def _sizes(design: Design, key: str) -> list[dict[str, Any]]:
-    """Return the sizes whose groups divide every mesh, with the resulting other size."""
+    """Return an option per group size that divides every mesh, with the size to which the other group is adjusted."""
     other = "esp" if key == "ep" else "ep"
     options = []
     for size in edits.divisors(gcd(*edits.mesh_sizes(design))):

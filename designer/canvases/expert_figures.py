@@ -1,4 +1,4 @@
-"""Costs of an expert layer as figures of the expert canvas: load, bytes, memory and time."""
+"""Figures that the expert canvas shows for a layer: load, bytes sent, memory and time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def device_groups(layer: Layer, devices: Sequence[int]) -> dict[str, list[list[i
     return {kind: [[int(devices[member]) for member in group] for group in layer.groups(kind)] for kind in kinds}
 
 
-def figures(design: Design, rank: int, layer: Layer | None) -> dict[str, Any]:
+def layer_figures(design: Design, rank: int, layer: Layer | None) -> dict[str, Any]:
     """Return the costs of the layer as texts; empty if its schedule cannot run it."""
     if layer is None:
         return {"figures": [], "reason": ""}
@@ -87,7 +87,7 @@ def explain_terms(design: Design, layer: Layer) -> dict[str, str]:
         "slots": f"Slot: capacity for one token at one expert; an expert has {layer.capacity:,} slots. {capacity}",
         "S1": "S1: tensor-parallel devices split the tokens before the gate, and gather them at the end",
         "S2": "S2: tensor-parallel devices split the slots after the gate, and gather them when they return",
-        "gather": "Gather: all-gather of the shards of the tensor-parallel devices, inside their node",
+        "gather": "Gather: all-gather of the shards of the tensor-parallel devices, within their node",
         "exchange": "Exchange: each device sends tokens to the devices that hold their experts, and receives the results",
         "gate": "Gate: the network that chooses the experts of each token",
         **{key: f"{key}: {HELP[key]}" for key in ("ep", "esp")},
@@ -96,7 +96,7 @@ def explain_terms(design: Design, layer: Layer) -> dict[str, str]:
 
 
 def describe_change(design: Design, rank: int, before: Layer, after: Layer) -> str:
-    """Describe how a change of placement changes the figures; only those that change."""
+    """Describe the figures that a change of placement changes."""
     old, new = LayerCosts.compute(design, rank, before), LayerCosts.compute(design, rank, after)
     pairs = [
         ("load", *(f"{known.imbalance[0] / known.imbalance[1]:.3g}×" for known in (old, new))),
@@ -109,7 +109,7 @@ def describe_change(design: Design, rank: int, before: Layer, after: Layer) -> s
 
 
 class LayerCosts:
-    """Costs of a layer: bytes of a forward, times of both directions, memory and load."""
+    """Costs of an expert layer: bytes sent in the forward, times of forward and backward, memory and load."""
 
     def __init__(self, design: Design, layer: Layer, price: Price) -> None:
         self.price = price
@@ -129,7 +129,7 @@ class LayerCosts:
 
 
 def price_layer(design: Design, rank: int, layer: Layer) -> Price:
-    """Return the prices of the layer on a mesh, with the number of chunks that the cost model chooses if it is open."""
+    """Return the price of a layer on a mesh; if the number of chunks is automatic, the cost model chooses it."""
     mesh = design.meshes[rank]
     layer = replace(layer, degree=resolve_expert_layer(design, mesh).layer.degree)
     return price(design.experts.member, layer, mesh_links(design, mesh), device_rates(design))
@@ -144,7 +144,7 @@ def expert_bytes(design: Design, layer: Layer) -> float:
 
 
 def load_level(shares: float) -> int:
-    """Return the index of the colour for a load in even shares; 3 is balanced."""
+    """Return the colour index of a load, given relative to an even load; 3 is balanced."""
     return int(np.searchsorted(LOAD_BOUNDS, shares, side="right"))
 
 

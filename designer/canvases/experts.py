@@ -7,20 +7,20 @@ from typing import Any, ClassVar
 
 import param
 
-from meshwave.designer.canvases.expert_controls import LOADS_BY_NAME, NOT_MEASURED, controls
+from meshwave.designer.canvases.expert_controls import LOADS_BY_NAME, NOT_MEASURED, expert_settings
 from meshwave.designer.canvases.expert_figures import (
     describe_change,
     device_groups,
     expert_bytes,
     explain_terms,
     explicit_homes,
-    figures,
+    layer_figures,
     load_level,
     place_devices,
     place_name,
     price_layer,
 )
-from meshwave.designer.kit.assets import module, style_sheets
+from meshwave.designer.kit.assets import module_code, style_sheets
 from meshwave.designer.kit.canvas import Canvas, Edit, plain_text, read_value, short_message
 from meshwave.designer.kit.traffic import traffic_data
 from meshwave.designer.state import expert_edits as edits
@@ -39,11 +39,11 @@ MOST_DRAWN = 20_000
 """Largest number of chips; more cannot be distinguished."""
 MOST_EXTRA = 4
 LEAST_SCALE = 2.0
-"""Smallest range of the load bars, in even shares: a balanced device fills half of its bar."""
+"""Smallest range of the load bars, relative to an even load: a balanced device fills half of its bar."""
 
 
 def _load_colours() -> str:
-    """Return the style rule that defines the colours of loads, --load-0 ..., and of text on them, --on-load-0 ..."""
+    """Return the CSS rule with the colours of loads, ``--load-0`` ..., and of text on them, ``--on-load-0`` ..."""
     colours = [
         f"--load-{level}: light-dark({light}, {dark}); --on-load-{level}: light-dark({text_colour(light)}, {text_colour(dark)});"
         for level, (light, dark) in enumerate(zip(LOADS["light"], LOADS["dark"], strict=True))
@@ -52,16 +52,16 @@ def _load_colours() -> str:
 
 
 class ExpertsCanvas(Canvas):
-    """The experts of a layer as chips on the devices that hold them, to be moved, replicated and balanced.
+    """Widget that shows the experts of a layer as chips on their devices, to be moved, replicated and balanced.
 
     :meth:`show` draws a design. ``on_edit`` is called with ``experts``, one of its keys, or the empty path when the
     model gets experts; ``on_pane`` with the name of the pane to show instead; ``on_compare`` to compare the schedules.
     ``find_loads`` returns the loads that runs of a design measured.
     """
 
-    picture = param.Dict(default={"state": "none"}, doc="Data that is drawn; see picture_of().")
+    picture = param.Dict(default={"state": "none"}, doc="Data that is drawn, as experts_picture() returns it.")
 
-    _esm = module("experts/experts.js")
+    _esm = module_code("experts/experts.js")
     _stylesheets: ClassVar = [*style_sheets("kit/shell.css", "kit/traffic.css", "experts/experts.css"), _load_colours()]
     _gestures = (
         "add", "mesh", "setting", "move", "replicate", "remove", "balance", "blocks", "heat", "try", "traffic", "compare", "pane", "fix",
@@ -86,10 +86,10 @@ class ExpertsCanvas(Canvas):
         self._shown_design = design
         self.rank = min(self.rank, design.ranks - 1)
         self._measured_loads = self._find_loads(design)
-        self.picture = picture_of(design, self.rank, self._measured_loads)
+        self.picture = experts_picture(design, self.rank, self._measured_loads)
 
     def refresh_loads(self) -> None:
-        """Offer the load of a run that has just ended."""
+        """Update the list of measured loads after a run has ended."""
         if (
             self.visible
             and self._shown_design is not None
@@ -142,7 +142,7 @@ class ExpertsCanvas(Canvas):
             raise Refusal("load_not_measured")
 
     def _on_move(self, gesture: Mapping[str, Any]) -> None:
-        chips, to = _chips(gesture), read_value(gesture, "to", int)
+        chips, to = _read_chips(gesture), read_value(gesture, "to", int)
         layer, places = self._layer, self._places
         homes = edits.move_experts(explicit_homes(layer), chips, to, places)
         self._apply_placement(
@@ -150,8 +150,8 @@ class ExpertsCanvas(Canvas):
         )
 
     def _on_replicate(self, gesture: Mapping[str, Any]) -> None:
-        """Add replicas on the given place, or on the best place for each expert."""
-        experts = [expert for expert, _ in _chips(gesture)]
+        """Add a replica of each expert on the given place, or on the best place for the expert."""
+        experts = [expert for expert, _ in _read_chips(gesture)]
         to = None if gesture.get("to") is None else read_value(gesture, "to", int)
         homes = self._replicate(experts, to)
         where = "" if to is None else f" on {place_name(self._places[to])}"
@@ -169,7 +169,7 @@ class ExpertsCanvas(Canvas):
         return edits.place_replicas(explicit_homes(layer), experts, [float(load[device]) for device in firsts], nodes)
 
     def _on_remove(self, gesture: Mapping[str, Any]) -> None:
-        chips = _chips(gesture)
+        chips = _read_chips(gesture)
         homes = edits.remove_replicas(explicit_homes(self._layer), chips, self._places)
         self._apply_placement(homes, f"remove a replica of {_name_experts([expert for expert, _ in chips])}")
 
@@ -185,7 +185,7 @@ class ExpertsCanvas(Canvas):
         self._apply_placement(homes, f"balance experts{replicas}")
 
     def _on_blocks(self, gesture: Mapping[str, Any]) -> None:
-        self._edit("experts.placement", None, "experts in equal blocks")
+        self._edit("experts.placement", None, "place the experts in equal blocks")
 
     def _on_fix(self, gesture: Mapping[str, Any]) -> None:
         """Apply a fix of the problem that prevents drawing the layer."""
@@ -194,7 +194,7 @@ class ExpertsCanvas(Canvas):
 
     def _on_heat(self, gesture: Mapping[str, Any]) -> None:
         """Scale the load of experts."""
-        experts, factor = [expert for expert, _ in _chips(gesture)], read_value(gesture, "factor", float)
+        experts, factor = [expert for expert, _ in _read_chips(gesture)], read_value(gesture, "factor", float)
         loads = edits.scale_loads(self._layer.shares, experts, factor)
         self._edit(
             "experts.load", loads, f"{'increase' if factor > 1 else 'decrease'} the load of {_name_experts(experts)}"
@@ -204,7 +204,7 @@ class ExpertsCanvas(Canvas):
         """Describe the effect of a drop while chips are dragged over a place; nothing is edited."""
         answer: dict[str, Any] = {"type": "tried", "number": gesture.get("number"), "refused": None, "words": ""}
         try:
-            layer, chips, to = self._layer, _chips(gesture), read_value(gesture, "to", int)
+            layer, chips, to = self._layer, _read_chips(gesture), read_value(gesture, "to", int)
             if gesture.get("copy"):
                 homes = self._replicate([expert for expert, _ in chips], to)
             else:
@@ -240,15 +240,19 @@ class ExpertsCanvas(Canvas):
 # ---- data of the widget ----
 
 
-def picture_of(design: Design, rank: int, measured: Sequence[MeasuredLoad] = ()) -> dict[str, Any]:
-    """Return all data that is drawn.
+def experts_picture(design: Design, rank: int, measured: Sequence[MeasuredLoad] = ()) -> dict[str, Any]:
+    """Return the data that the canvas draws for the layer on a mesh.
 
     ``state`` is ``none`` without experts, ``unfit`` with a reason if the layer cannot be drawn, else ``ready``.
     ``measured`` are the loads that runs of the design measured.
     """
     if design.model.moe is None:
         return {"state": "none", "offer": added_experts_text(design)}
-    common = {"meshes": [mesh.name for mesh in design.meshes], "mesh": rank, "controls": controls(design, measured)}
+    common = {
+        "meshes": [mesh.name for mesh in design.meshes],
+        "mesh": rank,
+        "controls": expert_settings(design, measured),
+    }
     try:
         layer = edits.drawn_layer(design, rank)
     except DesignError as error:
@@ -267,7 +271,7 @@ def picture_of(design: Design, rank: int, measured: Sequence[MeasuredLoad] = ())
         "problem": found.message if found else "",
         "equal": design.experts.placement is None and not found,
         "most_extra": min(MOST_EXTRA, layer.experts),
-        **figures(design, rank, layer if found is None else None),
+        **layer_figures(design, rank, layer if found is None else None),
     }
 
 
@@ -287,7 +291,7 @@ def load_notes(design: Design, layer: Layer) -> list[str]:
 
 
 def added_experts_text(design: Design) -> str:
-    """Return a description of the experts that the button of the empty state adds."""
+    """Describe the experts that a click adds to a model without experts."""
     section = edits.add_experts(design)
     moe, ep = section["model"]["moe"], section["experts"]["ep"]
     where = f"distributed over {ep} devices of each mesh" if ep > 1 else "every device holds all of them"
@@ -295,7 +299,7 @@ def added_experts_text(design: Design) -> str:
 
 
 def _placement_data(design: Design, layer: Layer, devices: Sequence[int]) -> dict[str, Any]:
-    """Return the places with their load and chips."""
+    """Return the load and the chips of each place; a place is a device or a group of devices that share experts."""
     served = copy_load(layer, expert_schedule(design).places)  # [places, experts] shares of all token assignments
     load = len(served) * served.sum(axis=1)  # [places] in even shares
     homes, copies, hottest = explicit_homes(layer), layer.holders(layer.ep), float(served.max(initial=0.0))
@@ -345,12 +349,12 @@ def _chip(layer: Layer, expert: int, served: float, hottest: float, copies: int)
     }
 
 
-def _chips(gesture: Mapping[str, Any]) -> list[edits.Chip]:
+def _read_chips(gesture: Mapping[str, Any]) -> list[edits.Chip]:
     return read_value(gesture, "chips", lambda chips: [(int(expert), int(place)) for expert, place in chips])
 
 
 def _name_experts(experts: Sequence[int]) -> str:
-    """Name up to four experts by number; of more, return how many."""
+    """Name up to four experts by number; for more, return their count."""
     numbers = list(dict.fromkeys(experts))
     if len(numbers) == 1:
         return f"expert {numbers[0]}"

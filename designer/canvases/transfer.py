@@ -1,4 +1,4 @@
-"""The transfer lab: both shardings of a tensor, its unit tasks and the timeline of the links, edited on the page."""
+"""The widget of the transfer lab: both shardings of a tensor, its unit tasks and the timeline of the links."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import panel as pn
 import param
 
-from meshwave.designer.kit.assets import module, style_sheets
+from meshwave.designer.kit.assets import module_code, style_sheets
 from meshwave.designer.kit.canvas import Overlay, plain_text, read_value
 from meshwave.designer.kit.traffic import traffic_data
 from meshwave.designer.state import transfer_edits as edits
@@ -34,7 +34,7 @@ NOT_SIMULATED = (
 
 
 class TransferView(Overlay):
-    """A transfer being edited, as a page of its own or as an overlay of the designer's page.
+    """Widget that edits a transfer, as a page of its own or as an overlay of the designer's page.
 
     ``host_word`` is the noun for the owner of a lane: a host, or a device with its own port.
     """
@@ -43,26 +43,33 @@ class TransferView(Overlay):
     shown = param.Boolean(default=True, doc="True while it is open, as an overlay of another page.")
     title = param.String(default="Transfer lab")
     host_word = param.String(default="host")
-    names = param.Dict(default={}, doc="Names of the axes and dims, for the tensor of a boundary.")
-    packed = param.String(default="", doc="The picture as JSON, which is much faster to send than its parts.")
-    shows: Any = param.Selector(
-        default="planned", objects=list(transfer_fields.SHOWN), doc="Timeline of the links that is drawn."
+    names = param.Dict(
+        default={}, doc="Names of the mesh axes and tensor dims at a stage boundary; empty for other transfers."
     )
-    play = param.String(default="", doc="The simulated messages and the picture's number as JSON, if they are shown.")
+    packed = param.String(default="", doc="JSON of the drawing, which is much faster to send than its parts.")
+    shows: Any = param.Selector(
+        default="planned",
+        objects=list(transfer_fields.SHOWN),
+        doc="Timeline of the links that is drawn: planned or simulated.",
+    )
+    play = param.String(
+        default="",
+        doc="JSON of the simulated messages and of the number of their drawing; empty if they are not shown.",
+    )
     stale = param.Boolean(default=False, doc="True if the drawing is outdated: it shows an earlier document.")
     fields = param.Dict(default={}, doc="Text of each field of the form.")
-    troubles = param.Dict(default={}, doc="Problems by field or spec; all others under ''.")
-    table = param.Dict(default={"rows": [], "done": False}, doc="Plans of all strategies and orderings so far.")
+    troubles = param.Dict(default={}, doc="Problems by field or sharding spec; other problems under the empty key.")
+    table = param.Dict(default={"rows": [], "done": False}, doc="Computed plans of all strategies and orderings.")
     history = param.List(default=["", ""], doc="Labels of the edits that undo and redo apply to; empty for none.")
     fragment = param.String(default="", doc="Fragment of a link to this transfer; empty if it would be too long.")
     design_has = param.List(default=[], doc="Strategy and ordering of the open design, if there is one.")
     form = param.List(default=[], doc="Path, label and help of each field.")
     strategies = param.List(default=[], doc="Name, title and help.")
     orderings = param.List(default=[], doc="Name, title and help.")
-    cases = param.List(default=[], doc="Name and title of transfers to start from.")
+    cases = param.List(default=[], doc="Name and title of the predefined transfers.")
     largest = param.Integer(default=LARGEST_FILE_BYTES, constant=True, doc="Largest size of a file in bytes.")
 
-    _esm = module("transfer/transfer.js")
+    _esm = module_code("transfer/transfer.js")
     _stylesheets: ClassVar = style_sheets("kit/shell.css", "kit/traffic.css", "transfer/transfer.css")
     _gestures = (
         "place",
@@ -90,8 +97,8 @@ class TransferView(Overlay):
                 {"path": field.path, "label": field.label, "help": field.help}
                 for field in transfer_fields.FIELDS.values()
             ],
-            strategies=_members(strategies),
-            orderings=_members(orderings),
+            strategies=_member_entries(strategies),
+            orderings=_member_entries(orderings),
             cases=[{"name": name, "title": title} for name, (title, _) in transfer_links.starting_transfers().items()],
             **params,
         )
@@ -109,7 +116,7 @@ class TransferView(Overlay):
         self._draw_if_shown()
         if document is not None:
             pn.state.onload(self._begin)
-            pn.state.on_session_destroyed(lambda context: self.end())
+            pn.state.on_session_destroyed(lambda context: self.stop_jobs())
 
     def _begin(self) -> None:
         """Start jobs once the page is loaded; their results can reach it only then."""
@@ -117,9 +124,9 @@ class TransferView(Overlay):
         if self.shown:
             self._update_table()
 
-    def end(self) -> None:
+    def stop_jobs(self) -> None:
         """Stop all jobs of a closed page."""
-        self.session.end()
+        self.session.stop_jobs()
         self._end_plans()
 
     def _end_plans(self) -> None:
@@ -127,7 +134,7 @@ class TransferView(Overlay):
             self._job.stop()
 
     def open(self, title: str, host_word: str, names: Mapping[str, list[str]]) -> None:
-        """Show the session's transfer under another title."""
+        """Open the overlay with the session's transfer under a title."""
         self.param.update(title=title, host_word=host_word, names=dict(names))
         self._draw()  # before opening, so that the previous transfer is never visible
         self._open()
@@ -146,16 +153,16 @@ class TransferView(Overlay):
         }
         if session.drawing is not None and not session.is_stale:
             self._number += 1
-            self.picture = self._picture()
+            self.picture = self._drawing_data()
             changes["packed"] = json.dumps(self.picture, separators=(",", ":"))
             changes |= {
-                "play": self._play(),
+                "play": self._simulated_messages(),
                 "fragment": transfer_links.link_fragment(*session.state, shows=self.shows),
             }
         self.param.update(**changes)
         self._update_table()
 
-    def _picture(self) -> dict[str, Any]:
+    def _drawing_data(self) -> dict[str, Any]:
         data = self.session.drawing.to_data()
         for each in data["tasks"]:
             each["size"] = quantity(each["bytes"], "B")
@@ -167,7 +174,7 @@ class TransferView(Overlay):
         unplayed = NOT_SIMULATED if self.session.drawing.simulation.messages is None else ""
         return {**data, **times, "size": quantity(data["bytes"], "B"), "number": self._number, "unplayed": unplayed}
 
-    def _play(self) -> str:
+    def _simulated_messages(self) -> str:
         if self.shows != "played" or not self.picture or self.picture["unplayed"]:
             return ""
         return json.dumps({**self.session.drawing.simulation_data(), "number": self._number}, separators=(",", ":"))
@@ -177,9 +184,9 @@ class TransferView(Overlay):
     def _update_table(self) -> None:
         drawing = self.session.drawing
         if self._is_live and drawing is not None and drawing.spec != self._asked:
-            self._compare(drawing.spec)
+            self._start_comparison(drawing.spec)
 
-    def _compare(self, spec: TransferSpec) -> None:
+    def _start_comparison(self, spec: TransferSpec) -> None:
         self._asked = spec
         if spec in self._tables:
             self.table = {"rows": self._tables[spec], "done": True}
@@ -223,7 +230,7 @@ class TransferView(Overlay):
     def _show_timeline(self, shows: str) -> None:
         """Show the planned or the simulated timeline of the links."""
         self.shows = shows
-        self.play = self._play()
+        self.play = self._simulated_messages()
         if not self.stale:
             self.fragment = transfer_links.link_fragment(*self.session.state, shows=self.shows)
 
@@ -262,7 +269,7 @@ class TransferView(Overlay):
         self._show_timeline(found.shows)
 
     def _on_hops(self, gesture: Mapping[str, Any]) -> None:
-        """Send the messages of a unit task, if the page still shows the same picture."""
+        """Send the messages of a unit task to the page, if it still shows the same drawing."""
         drawing, task = self.session.drawing, read_value(gesture, "task", int)
         if gesture.get("number") == self._number and 0 <= task < len(drawing.tasks):
             hops = json.dumps(drawing.hops(task), separators=(",", ":"))
@@ -285,7 +292,7 @@ class TransferView(Overlay):
 
 @contextmanager
 def _name_source(what: str) -> Iterator[None]:
-    """Name the source of a document in the error about its problems.
+    """Name the source of a document, such as "the file", in the error about its problems.
 
     Raises:
         InputError: the document is invalid; the message has its first problem.
@@ -298,7 +305,7 @@ def _name_source(what: str) -> Iterator[None]:
 
 
 def problems_by_field(problems: Iterable[Problem]) -> dict[str, str]:
-    """Return the first problem of each field and spec; those without a field under ''."""
+    """Return the first problem of each field and sharding spec; problems without a field have an empty key."""
     found: dict[str, str] = {}
     for problem in problems:
         where = problem.where.partition("[")[0]
@@ -307,7 +314,7 @@ def problems_by_field(problems: Iterable[Problem]) -> dict[str, str]:
     return found
 
 
-def _members(registry: Mapping[str, Any]) -> list[dict[str, str]]:
+def _member_entries(registry: Mapping[str, Any]) -> list[dict[str, str]]:
     return [
         {
             "name": name,

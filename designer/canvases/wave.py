@@ -1,4 +1,4 @@
-"""The wave of stages over the meshes; the Python side of ``static/wave/wave.js``."""
+"""The wave canvas: the stages on the meshes; the Python side of ``static/wave/wave.js``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import param
 from pydantic import ValidationError
 
 from meshwave.designer.canvases.wave_skips import skip_arcs
-from meshwave.designer.kit.assets import colour_rule, module, style_sheets
+from meshwave.designer.kit.assets import colour_rule, module_code, style_sheets
 from meshwave.designer.kit.canvas import Canvas, Edit, PlainData, plain_text, read_value
 from meshwave.designer.state import design_edits as edits
 from meshwave.designer.state.field_limits import field_limit
@@ -31,19 +31,23 @@ THUMBNAIL = Pipe(ranks=4, microbatches=8)
 
 
 class WaveCanvas(Canvas):
-    """The path of stages over the meshes, on which layers are moved between stages and a schedule is chosen.
+    """Widget that shows the path of the stages over the meshes, moves layers and stages, and selects the schedule.
 
     :meth:`show` draws a design and its program. ``on_edit`` is called with the path ``pipeline``, or with one of its
     keys if nothing else changes.
     """
 
-    picture: Any = param.String(default=PlainData({}), doc="The path and its controls; see stages() and controls().")
-    choices = param.String(default=PlainData([]), doc="Schedules to choose from; see choices().")
+    picture: Any = param.String(
+        default=PlainData({}), doc="Stages, their routes over the meshes, and the values of the controls."
+    )
+    choices = param.String(default=PlainData([]), doc="Schedules for selection, as schedule_choices() returns them.")
     pictures = param.String(default=PlainData({}), doc="Thumbnails of the schedules by name; set once.")
 
-    progress = param.Dict(default={}, doc="Progress of a computation, with a sentence; empty for none.")
+    progress = param.Dict(
+        default={}, doc="Progress of a computation and a sentence about it; empty if nothing is being computed."
+    )
 
-    _esm = module("wave/wave.js")
+    _esm = module_code("wave/wave.js")
     _stylesheets: ClassVar = [
         *style_sheets("wave/wave.css"),
         colour_rule(".mw-wave", {f"op-{op.name.lower()}": op.name for op in Op if op.is_compute}),
@@ -71,7 +75,9 @@ class WaveCanvas(Canvas):
             on_compute: functions that ``stop`` a computation and compute ``again``.
             **params: parameters of the widget.
         """
-        super().__init__(on_edit, **{"pictures": PlainData({name: thumbnail(name) for name in schedules}), **params})
+        super().__init__(
+            on_edit, **{"pictures": PlainData({name: schedule_thumbnail(name) for name in schedules}), **params}
+        )
         self._on_stage_moved, self._on_layers_tried, self._on_stage_tried = on_move_stage, on_try_layers, on_try_stage
         self._computation_actions = on_compute or {}
         self._shown_design: Design | None = None
@@ -87,11 +93,11 @@ class WaveCanvas(Canvas):
         """
         self._shown_design = design
         before = NO_STAGES if is_new else self.picture.data
-        picture = {**before, **controls(design), "stale": True}
+        picture = {**before, **pipeline_controls(design), "stale": True}
         if program is not None and costs is not None:
             self._layers = costs.layers
-            picture.update(stages(design, program, costs), stale=False)
-        self.param.update(picture=PlainData(picture), choices=PlainData(choices(design)))
+            picture.update(stage_routes(design, program, costs), stale=False)
+        self.param.update(picture=PlainData(picture), choices=PlainData(schedule_choices(design)))
 
     # ---- gestures ----
 
@@ -180,15 +186,15 @@ class WaveCanvas(Canvas):
 
 
 def _read_stage_move(gesture: Mapping[str, Any]) -> tuple[int, int, int]:
-    """Return the stage, the mesh to which it is dragged, and the replica of the model."""
+    """Return the numbers of a dragged stage, the mesh under it, and the replica of the model."""
     return read_value(gesture, "stage", int), read_value(gesture, "mesh", int), read_value(gesture, "replica", int)
 
 
 # ---- data of the widget ----
 
 
-def controls(design: Design) -> dict[str, Any]:
-    """Return the settings of the pipeline and their ranges, of drafts too."""
+def pipeline_controls(design: Design) -> dict[str, Any]:
+    """Return the settings of the pipeline and their ranges; the design may be an invalid draft."""
     name = design.pipeline.schedule
     return {
         "schedule": name,
@@ -197,12 +203,12 @@ def controls(design: Design) -> dict[str, Any]:
         "most_microbatches": field_limit(type(design.pipeline), "microbatches"),
         "balanced": design.pipeline.stages is None,
         "dial": stage_dial(design),
-        "toggles": _toggles(design),
+        "toggles": _toggle_options(design),
     }
 
 
-def stages(design: Design, program: Program, costs: Costs) -> dict[str, Any]:
-    """Return the path of the stages.
+def stage_routes(design: Design, program: Program, costs: Costs) -> dict[str, Any]:
+    """Return the routes of the stages over the meshes.
 
     ``routes[replica][stage]`` are meshes, ``shares[stage]`` are shares of the compute time of a step, and ``skips``
     are arcs of skip connections.
@@ -214,7 +220,7 @@ def stages(design: Design, program: Program, costs: Costs) -> dict[str, Any]:
         "layers": list(costs.layers),
         "shares": stage_shares(program, costs),
         "equal": _is_priced_equal(design, costs),
-        "groups": _groups(stage_dial(design), program.stages),
+        "groups": _stage_groups(stage_dial(design), program.stages),
         "skips": skip_arcs(design, program, costs),
     }
 
@@ -225,12 +231,12 @@ NO_STAGES: Mapping[str, Any] = {
 
 
 def _is_priced_equal(design: Design, costs: Costs) -> bool:
-    """Return whether stages cost the same although their layers differ, because of unit costs."""
+    """Return whether stages with different layers cost the same, because the costs are in units."""
     return costs.unit != "s" and design.pipeline.stages is None and len(set(costs.layers)) > 1
 
 
 def stage_shares(program: Program, costs: Costs) -> list[float]:
-    """Return the share of each stage in the compute time of a step."""
+    """Return the share of each stage in the compute time of a step; the shares add up to 1."""
     computed = program.is_compute
     seconds = np.bincount(program.stage[computed], costs.seconds[computed], minlength=program.stages)
     shares: list[float] = (seconds / max(seconds.sum(), np.finfo(float).tiny)).tolist()
@@ -238,12 +244,12 @@ def stage_shares(program: Program, costs: Costs) -> list[float]:
 
 
 def stage_dial(design: Design) -> dict[str, Any] | None:
-    """Return the option that sets the number of stages of the schedule (waves, chunks); None without one."""
+    """Return the option of the schedule that sets the number of stages (waves, chunks), if it has one."""
     name, pipeline = design.pipeline.schedule, design.pipeline.model_dump(mode="json")
     for key, now in edits.schedule_options(name, pipeline).items():
         if not isinstance(now, int) or isinstance(now, bool):
             continue
-        stages_now, more = (_stages_with(name, pipeline, {key: number}, design.ranks) for number in (now, now + 1))
+        stages_now, more = (_stage_count(name, pipeline, {key: number}, design.ranks) for number in (now, now + 1))
         if more is None or more == stages_now:
             continue
         layers = design.model.layers
@@ -253,8 +259,8 @@ def stage_dial(design: Design) -> dict[str, Any] | None:
     return None
 
 
-def choices(design: Design) -> list[dict[str, Any]]:
-    """Return all schedules with the reason why one cannot be chosen; custom comes last."""
+def schedule_choices(design: Design) -> list[dict[str, Any]]:
+    """Return an entry per schedule, with the reason if it cannot be selected; ``custom`` is the last one."""
     found = [
         {
             "name": name,
@@ -264,11 +270,11 @@ def choices(design: Design) -> list[dict[str, Any]]:
         }
         for name in schedule_names()
     ]
-    return sorted(found, key=lambda choice: thumbnail(choice["name"]) is None)
+    return sorted(found, key=lambda choice: schedule_thumbnail(choice["name"]) is None)
 
 
 @lru_cache(maxsize=64)
-def thumbnail(name: str) -> dict[str, Any] | None:
+def schedule_thumbnail(name: str) -> dict[str, Any] | None:
     """Return the computations of a schedule with default options on four meshes, as columns.
 
     Returns None for a schedule without an order of its own.
@@ -289,15 +295,15 @@ def thumbnail(name: str) -> dict[str, Any] | None:
 # ---- schedules and their options ----
 
 
-def _stages_with(name: str, pipeline: Mapping[str, Any], changes: Mapping[str, Any], ranks: int) -> int | None:
+def _stage_count(name: str, pipeline: Mapping[str, Any], changes: Mapping[str, Any], ranks: int) -> int | None:
     try:
         return edits.schedule_with(name, pipeline, **changes).stage_count(ranks)
     except (ValidationError, InputError):
         return None
 
 
-def _groups(found: Mapping[str, Any] | None, stages: int) -> list[dict[str, Any]]:
-    """Return runs of stages with a label: ``wave 1``, ``wave 2``."""
+def _stage_groups(found: Mapping[str, Any] | None, stages: int) -> list[dict[str, Any]]:
+    """Return groups of consecutive stages with their labels: ``wave 1``, ``wave 2``."""
     if found is None or found["value"] < 2:
         return []
     size = stages // found["value"]
@@ -308,8 +314,8 @@ def _groups(found: Mapping[str, Any] | None, stages: int) -> list[dict[str, Any]
     ]
 
 
-def _toggles(design: Design) -> list[dict[str, Any]]:
-    """Return the options of the schedule whose value is one of several words."""
+def _toggle_options(design: Design) -> list[dict[str, Any]]:
+    """Return the options of the schedule that select one of several named values."""
     name, pipeline = design.pipeline.schedule, design.pipeline.model_dump(mode="json")
     toggles = []
     for key, field in schedules[name].model_fields.items():

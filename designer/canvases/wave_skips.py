@@ -19,9 +19,9 @@ def skip_arcs(design: Design, program: Program, costs: Costs) -> list[dict[str, 
     """Return an arc per replica and pair of stages between which tensors skip stages.
 
     ``way`` is ``sent`` for a direct message, ``beside`` for tensors that travel with the input of the next stage, or
-    ``kept`` if one mesh holds both stages. ``words`` describe the tensors.
+    ``kept`` if one mesh holds both stages. ``words`` is a sentence about the tensors.
     """
-    sends = _sends(program) if len(program.skips) else {}
+    sends = _first_messages(program) if len(program.skips) else {}
     arcs, blocks = [], skips_by_stages(design.model.skips, costs.layers)
     for source, target, units in program.skips.tolist():
         tensors = len(blocks.get((source, target), ()))
@@ -33,17 +33,19 @@ def skip_arcs(design: Design, program: Program, costs: Costs) -> list[dict[str, 
                     {
                         **ends,
                         "way": "kept",
-                        "words": _describe_kept(design, route[source], (source, target), tensors, units),
+                        "words": _describe_local(design, route[source], (source, target), tensors, units),
                     }
                 )
             elif row is not None:  # a replica may have no microbatch
                 way = "sent" if program.other[row] >= 0 else "beside"
-                arcs.append({**ends, "way": way, "words": _describe_sent(design, program, costs, row, target, tensors)})
+                arcs.append(
+                    {**ends, "way": way, "words": _describe_message(design, program, costs, row, target, tensors)}
+                )
     return arcs
 
 
-def _sends(program: Program) -> dict[tuple[int, int, int], int]:
-    """Return the row of the first message between two stages in each replica."""
+def _first_messages(program: Program) -> dict[tuple[int, int, int], int]:
+    """Return the program row of the first message of each replica between two stages."""
     _, first = np.unique(program.replica, return_index=True)
     rows = np.flatnonzero((program.op == Op.SEND_F) & np.isin(program.microbatch, first))
     stage, other = program.stage[rows], program.other[rows]
@@ -51,13 +53,13 @@ def _sends(program: Program) -> dict[tuple[int, int, int], int]:
     return dict(zip(zip(*(end.tolist() for end in ends), strict=True), rows.tolist(), strict=True))
 
 
-def _describe_sent(design: Design, program: Program, costs: Costs, row: int, target: int, tensors: int) -> str:
-    """Describe tensors that move to another mesh, by the message that carries them."""
+def _describe_message(design: Design, program: Program, costs: Costs, row: int, target: int, tensors: int) -> str:
+    """Describe the skip tensors of a message to another mesh."""
     meshes = [design.meshes[int(rank)] for rank in (program.rank[row], program.peer[row])]
     size = f"{quantity(float(costs.bytes[row]), 'B')} {_per_device(len(meshes[0].devices))}"
     took = duration(float(costs.seconds[row]), costs.unit)
     from_to = f"from mesh {meshes[0].name} to mesh {meshes[1].name}, {took} on the link"
-    subject = f"{_tensors(tensors)} from stage {int(program.stage[row])} to stage {target}"
+    subject = f"{_count_tensors(tensors)} from stage {int(program.stage[row])} to stage {target}"
     if program.other[row] >= 0:
         way = f"{size}, in one direct message {from_to}"
     else:
@@ -65,17 +67,17 @@ def _describe_sent(design: Design, program: Program, costs: Costs, row: int, tar
     return f"{subject}: {way}; the gradients return the same way"
 
 
-def _describe_kept(design: Design, rank: int, ends: tuple[int, int], tensors: int, units: int) -> str:
-    """Describe tensors whose source and target stage are on one mesh."""
+def _describe_local(design: Design, rank: int, ends: tuple[int, int], tensors: int, units: int) -> str:
+    """Describe the skip tensors between two stages of one mesh."""
     mesh, (source, target) = design.meshes[rank], ends
     size = f"{quantity(units * workload(design, mesh).hidden_bytes, 'B')} {_per_device(len(mesh.devices))}"
     return (
-        f"{_tensors(tensors)} from stage {source} to stage {target}: both stages are on mesh {mesh.name}, which stores "
+        f"{_count_tensors(tensors)} from stage {source} to stage {target}: both stages are on mesh {mesh.name}, which stores "
         f"{size}; nothing is sent"
     )
 
 
-def _tensors(number: int) -> str:
+def _count_tensors(number: int) -> str:
     return "1 skip tensor" if number == 1 else f"{number} skip tensors"
 
 

@@ -1,6 +1,6 @@
 """The form of a design, generated from the JSON Schema of the document.
 
-:func:`form_sections` returns the data of the page, :func:`make_edit` the edit that an input requests. Only the order
+:func:`form_sections` returns the form as plain data, :func:`make_edit` the edit of the document for an input. Only the order
 of the sections, the units and a few labels are defined here.
 """
 

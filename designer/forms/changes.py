@@ -1,4 +1,4 @@
-"""Edits that inputs of the form request."""
+"""Edits of the document for inputs of the form."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ Edit = tuple[str, Any, str]
 
 
 def make_edit(design: Design, field: Field, given: Any) -> Edit:
-    """Return the edit that an input requests.
+    """Return the edit of the document for the input ``given`` in a field.
 
     Raises:
-        InputError: the text is not a value of this field; the message has an example.
+        InputError: the input is not a valid value of the field; the message contains an example.
     """
     path, value = field["path"], read_input(field, given)
     section = f"{field['group']} " if field["kind"] != "switch" else ""  # such as "device" in "device memory"
@@ -40,10 +40,10 @@ def make_edit(design: Design, field: Field, given: Any) -> Edit:
 
 
 def read_input(field: Field, given: Any) -> Any:
-    """Return the value of an input as the document has it.
+    """Return an input as the value that is stored in the document.
 
     Raises:
-        InputError: the text is not a value of this field.
+        InputError: the input is not a valid value of the field.
     """
     kind = field["kind"]
     if kind == "choice":
@@ -63,7 +63,7 @@ def read_input(field: Field, given: Any) -> Any:
 
 
 def _describe_value(field: Field, value: Any) -> str:
-    """Return the new value for the label of an undo step."""
+    """Return the new value as text for the label of an undo step."""
     if field["kind"] == "choice":
         return next(option["title"] for option in field["options"] if option["value"] == value)
     if field["kind"] == "switch":
@@ -76,8 +76,8 @@ def _describe_value(field: Field, value: Any) -> str:
     return text if len(text) <= 24 else f"{text[:23]}…"
 
 
-def _preset(design: Design, path: str, value: Any, label: str) -> Edit:
-    """Set the cluster, with as many nodes as the meshes need."""
+def _preset_edit(design: Design, path: str, value: Any, label: str) -> Edit:
+    """Return the edit that sets a cluster preset, with as many nodes as the meshes need."""
     chosen = cluster_presets()[value]
     cluster = chosen["value"]
     last = max(device for mesh in design.meshes for device in mesh.devices)
@@ -86,21 +86,21 @@ def _preset(design: Design, path: str, value: Any, label: str) -> Edit:
     return path, {**cluster, **kept, "nodes": nodes}, f"{path} preset {chosen['title']}"
 
 
-def _device(design: Design, path: str, value: Any, label: str) -> Edit:
-    """Set the data sheet of the device, and the bandwidth of its link inside the node."""
+def _device_edit(design: Design, path: str, value: Any, label: str) -> Edit:
+    """Return the edit that sets the data sheet of a device and the bandwidth of its link inside the node."""
     sheet, cluster = data_sheets()[value], design.cluster.model_dump(mode="json")
     intra_node = {**cluster["intra_node"], "bandwidth": sheet.link_bandwidth}
     device = sheet.device.model_dump(mode="json")
     return "cluster", {**cluster, "device": device, "intra_node": intra_node}, f"device {value}"
 
 
-def _nodes(design: Design, path: str, value: Any, label: str) -> Edit:
+def _nodes_edit(design: Design, path: str, value: Any, label: str) -> Edit:
     cluster, _ = mesh_edits.set_nodes(*_mesh_sections(design), value)
     return path, cluster["nodes"], label
 
 
-def _devices_per_node(design: Design, path: str, value: Any, label: str) -> Edit:
-    """Change the cluster and the meshes, because devices are numbered over all nodes."""
+def _devices_per_node_edit(design: Design, path: str, value: Any, label: str) -> Edit:
+    """Return the edit of the cluster and the meshes; the devices of meshes are numbered over all nodes."""
     cluster, meshes = mesh_edits.set_devices_per_node(*_mesh_sections(design), value)
     return "", {"cluster": cluster, "meshes": [dict(mesh) for mesh in meshes]}, label
 
@@ -110,13 +110,13 @@ def _mesh_sections(design: Design) -> tuple[list[dict[str, Any]], dict[str, Any]
     return document["meshes"], document["cluster"]
 
 
-def _schedule(design: Design, path: str, value: Any, label: str) -> Edit:
-    """Change the schedule together with its options."""
+def _schedule_edit(design: Design, path: str, value: Any, label: str) -> Edit:
+    """Return the edit that changes the schedule together with its options."""
     return "pipeline", edits.choose_schedule(design, value), f"schedule {schedules[value].title}"
 
 
-def _cost_kind(design: Design, path: str, value: Any, label: str) -> Edit:
-    """Change the cost model; keys that both models have keep their values, but for costs in another unit."""
+def _cost_kind_edit(design: Design, path: str, value: Any, label: str) -> Edit:
+    """Return the edit that changes the cost model; common keys keep their values, except for costs in another unit."""
     node = schema.design_schema()["properties"]["cost"]
     known = schema.chosen_member(node, {"kind": value})["properties"]
     kept = {key: each for key, each in design.cost.model_dump(mode="json").items() if key in known}
@@ -126,10 +126,11 @@ def _cost_kind(design: Design, path: str, value: Any, label: str) -> Edit:
     return "cost", {**first, **kept, "kind": value}, f"{value} costs"
 
 
-def _model_kind(design: Design, path: str, value: Any, label: str) -> Edit:
-    """Change the model family; keys that both families have keep their values, others get initial values.
+def _model_kind_edit(design: Design, path: str, value: Any, label: str) -> Edit:
+    """Return the edit that changes the model family.
 
-    Stages are reset to automatic if the families have different keys.
+    Keys that both families have keep their values, others get initial values. Keys that both families have keep their
+    values, others get initial values. Stages are reset to automatic if the families have different keys.
     """
     node = schema.design_schema()["properties"]["model"]
     known = schema.chosen_member(node, {"kind": value})["properties"]
@@ -143,43 +144,43 @@ def _model_kind(design: Design, path: str, value: Any, label: str) -> Edit:
     return "", {"model": changed, "pipeline": pipeline, "training": training}, label
 
 
-def _experts_in_the_model(design: Design, path: str, value: Any, label: str) -> Edit:
-    """Add or remove the experts of the model with all settings that depend on them."""
+def _experts_switch_edit(design: Design, path: str, value: Any, label: str) -> Edit:
+    """Return the edit that adds or removes the experts of the model with all settings that depend on them."""
     if value:
         return "", expert_edits.add_experts(design), "add experts to the model"
     return "", expert_edits.remove_experts(design), "remove the experts from the model"
 
 
-def _expert_setting(design: Design, path: str, value: Any, label: str) -> Edit:
-    """Change the size of an expert group or the schedule, with the settings that depend on it."""
+def _expert_setting_edit(design: Design, path: str, value: Any, label: str) -> Edit:
+    """Return the edit of an expert group size or the expert schedule, with the settings that depend on it."""
     key = path.rpartition(".")[2]
     if key in expert_edits.GROUPS and value != 1 and (unused := expert_edits.unused_groups_problem(design)):
         raise Refusal(unused.code, unused.params)
     return "experts", expert_edits.change_setting(design, key, value), label
 
 
-def _expert_homes(design: Design, path: str, value: Any, label: str) -> Edit:
-    """Change the placement of the experts; refuse one that does not fit, since the session would reset it."""
+def _expert_placement_edit(design: Design, path: str, value: Any, label: str) -> Edit:
+    """Return the edit of the expert placement; one that does not fit is refused, since the session would reset it."""
     homes = None if value is None else tuple(map(tuple, value))
     changed = design.model_copy(update={"experts": design.experts.model_copy(update={"placement": homes})})
     wrong = [problem for problem in expert_problems(changed) if problem.where.startswith(path)]
     if any(problem.severity == "error" for problem in wrong):
         raise Refusal(wrong[0].code, wrong[0].params)
-    return path, value, "expert placement" if homes else "experts in equal blocks"
+    return path, value, "expert placement" if homes else "place the experts in equal blocks"
 
 
 _JOINT_EDITS: Mapping[str, Callable[[Design, str, Any, str], Edit]] = {
-    "cluster": _preset,
-    DEVICE: _device,
-    "cluster.nodes": _nodes,
-    "cluster.devices_per_node": _devices_per_node,
-    "pipeline.schedule": _schedule,
-    "cost.kind": _cost_kind,
-    "model.kind": _model_kind,
-    EXPERTS_SWITCH: _experts_in_the_model,
-    "experts.ep": _expert_setting,
-    "experts.esp": _expert_setting,
-    "experts.schedule": _expert_setting,
-    "experts.placement": _expert_homes,
+    "cluster": _preset_edit,
+    DEVICE: _device_edit,
+    "cluster.nodes": _nodes_edit,
+    "cluster.devices_per_node": _devices_per_node_edit,
+    "pipeline.schedule": _schedule_edit,
+    "cost.kind": _cost_kind_edit,
+    "model.kind": _model_kind_edit,
+    EXPERTS_SWITCH: _experts_switch_edit,
+    "experts.ep": _expert_setting_edit,
+    "experts.esp": _expert_setting_edit,
+    "experts.schedule": _expert_setting_edit,
+    "experts.placement": _expert_placement_edit,
 }
-"""Fields that change more than their own key."""
+"""Functions that return the edits of the fields that change several keys, by path of the field."""

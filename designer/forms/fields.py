@@ -32,7 +32,7 @@ FREE_KEYS = ("nodes", "price_per_device_hour", "watts_per_device")
 
 
 class Option(TypedDict):
-    """An entry of a choice."""
+    """One option of a field with a list of options."""
 
     value: Any
     title: str
@@ -57,12 +57,12 @@ class Field(TypedDict):
     group: str
     wide: bool
     is_advanced: bool
-    """True if the field is folded with the others that few designs change."""
+    """True for a rarely changed field, which is shown under Advanced."""
     options: NotRequired[list[Option]]
 
 
 class Section(TypedDict):
-    """A section of the document."""
+    """A section of the form, with its fields."""
 
     key: str
     title: str
@@ -103,7 +103,7 @@ _LABELS: Mapping[str, str] = {
     "transfer.batched": "Batched send/recv",
     "transfer.boundary": "Split over tp devices",
 }
-"""Labels of the keys whose names alone are too short to be understood."""
+"""Labels of keys whose names would be unclear as labels."""
 
 
 def form_sections(design: Design) -> list[Section]:
@@ -130,7 +130,7 @@ def _section(key: str, document: Json, design: Design | None = None) -> Section:
     found += (
         _expert_fields(design, document)
         if design and key == "experts"
-        else _fields(part, values, key, "", schema.union_tag(node))
+        else _section_fields(part, values, key, "", schema.union_tag(node))
     )
     if design and key == "cost":
         found = [_add_choices(field, design.cost) for field in found]
@@ -139,10 +139,10 @@ def _section(key: str, document: Json, design: Design | None = None) -> Section:
     return {**section, "action": CALIBRATE} if key == "cost" else section
 
 
-def _fields(part: Json, values: Json, path: str, group: str, skip: str = "") -> Iterator[Field]:
+def _section_fields(part: Json, values: Json, path: str, group: str, skip: str = "") -> Iterator[Field]:
     for name, node in part["properties"].items():
         if name != skip and not _is_hidden(f"{path}.{name}", values):
-            yield from _field(name, node, values.get(name), f"{path}.{name}", group)
+            yield from _key_fields(name, node, values.get(name), f"{path}.{name}", group)
 
 
 def _expert_fields(design: Design, document: Json) -> Iterator[Field]:
@@ -155,17 +155,17 @@ def _expert_fields(design: Design, document: Json) -> Iterator[Field]:
     has_experts = design.model.moe is not None
     if "moe" in document["model"]:  # a family that can have experts
         sizes = schema.chosen_member(schema.design_schema()["properties"]["model"], document["model"])["properties"]
-        yield from _field("moe", sizes["moe"], document["model"]["moe"], EXPERTS_SWITCH, "")
+        yield from _key_fields("moe", sizes["moe"], document["model"]["moe"], EXPERTS_SWITCH, "")
     for name, node in parts["Experts"]["properties"].items():
         if (has_experts or experts[name] != node["default"]) and not _is_hidden(f"experts.{name}", experts):
-            for field in _field(name, node, experts[name], f"experts.{name}", "Layer"):
+            for field in _key_fields(name, node, experts[name], f"experts.{name}", "Layer"):
                 if unused and name in expert_edits.GROUPS:
                     field = {**field, "hint": "not used by this schedule", "help": f"{field['help']} {unused.message}."}
                 yield field
 
 
-def _field(name: str, node: Json, value: Any, path: str, group: str) -> Iterator[Field]:
-    """Yield the inputs of a key: usually one, none if there is nothing to choose, several for a section."""
+def _key_fields(name: str, node: Json, value: Any, path: str, group: str) -> Iterator[Field]:
+    """Yield the fields of a key: usually one, none if only one value is possible, several for a nested section."""
     node, optional = schema.unwrap_optional(schema.resolve(node))
     if "properties" in node and path != STAGE_COSTS:
         yield from _nested_fields(name, node, value, path, optional)
@@ -216,7 +216,7 @@ _ADVANCED = (
     "training.fused_attention", "training.linear_precision", "training.seed", "training.tensor_parallel_overlap",
     "training.weight_decay", "transfer.batched", "transfer.boundary",
 )  # fmt: skip
-"""Paths of the fields that few designs change."""
+"""Paths of the rarely changed fields, which are shown under Advanced."""
 
 
 def _is_too_long(kind: Kind, value: Any) -> bool:
@@ -230,7 +230,7 @@ _EXAMPLES: Mapping[str, str] = {"list": "numbers such as 0, 3", "numbers": "shar
 
 
 def _option(path: str, value: Any) -> Option:
-    """Return the option for a value; the name of a registered member has its title and help."""
+    """Return the option for a value; the name of a member of a registry gets the member's title and help."""
     if path not in _MEMBERS:
         return Option(value=value, title=capitalize_word(str(value)), help="")
     member = _MEMBERS[path][value]
@@ -242,11 +242,11 @@ _MEMBERS: Mapping[str, Mapping[str, Any]] = {
     "transfer.strategy": strategies,
     "transfer.ordering": orderings,
 }
-"""Registries of the fields that choose a member."""
+"""Registries by path of the field that selects one of their members."""
 
 
 def _add_choices(field: Field, cost: CostSection) -> Field:
-    """Return a field of the cost model, as a choice if this machine has a list of possible values."""
+    """Return a field of the cost model, with options if the possible values are files of this machine."""
     options = [
         Option(value=name, title=name.removesuffix(".json"), help="")
         for name in cost.choices(field["path"].removeprefix("cost."))
@@ -264,22 +264,22 @@ def _nested_fields(name: str, node: Json, value: Any, path: str, optional: bool)
             is_advanced=_is_advanced(path),
         )  # fmt: skip
     if value is not None:
-        yield from _fields(node, value, path, label)
+        yield from _section_fields(node, value, path, label)
 
 
 def _tag_fields(key: str, node: Json, values: Json) -> Iterator[Field]:
-    """Yield the choice between the members of a union, such as the schedules."""
+    """Yield the field that selects a member of a union, such as the schedule."""
     tag, members = schema.union_tag(node), schema.union_members(node)
     if not tag:
         return
     chosen = values[tag]
     options = [
-        Option(value=name, title=_title(key, name), help=one_line(member.get("description", "")))
+        Option(value=name, title=_member_title(key, name), help=one_line(member.get("description", "")))
         for name, member in members.items()
         if name == chosen or set(member.get("required", ())) <= {tag, *values, *_initial_values(key, name)}
     ]
     label = _LABELS.get(f"{key}.{tag}", key_label(tag))
-    yield _choice(f"{key}.{tag}", label, chosen, options, one_line(members[chosen].get("description", "")))
+    yield _choice_field(f"{key}.{tag}", label, chosen, options, one_line(members[chosen].get("description", "")))
 
 
 def _initial_values(key: str, name: str) -> Json:
@@ -287,7 +287,7 @@ def _initial_values(key: str, name: str) -> Json:
     return {} if key == "pipeline" else _UNIONS[key][name].initial_values()
 
 
-def _title(key: str, name: str) -> str:
+def _member_title(key: str, name: str) -> str:
     """Return the title of a member of a union."""
     return str(_UNIONS[key][name].title)
 
@@ -296,24 +296,24 @@ _UNIONS: Mapping[str, Mapping[str, Any]] = {"pipeline": schedules, "model": mode
 
 
 def _preset_field(cluster: Json) -> Field:
-    """Return the choice of a preset, which sets all values of the cluster but those of ``FREE_KEYS``."""
+    """Return the field that selects a preset, which sets all keys of the cluster except ``FREE_KEYS``."""
     known, free = cluster_presets(), {key: cluster[key] for key in FREE_KEYS}
     chosen = next((name for name, preset in known.items() if {**preset["value"], **free} == cluster), None)
     options = [Option(value=name, title=preset["title"], help=preset["help"]) for name, preset in known.items()]
     help = known[chosen]["help"] if chosen else "Set all cluster fields to those of a known cluster."
-    return {**_choice("cluster", "Preset", chosen, options, help), "optional": True, "placeholder": "custom"}
+    return {**_choice_field("cluster", "Preset", chosen, options, help), "optional": True, "placeholder": "custom"}
 
 
 def _device_field(cluster: Json) -> Field:
-    """Return the choice of a device, which sets its data sheet and its link inside the node."""
+    """Return the field that selects a device model, which sets the data sheet and the link inside the node."""
     known, name = data_sheets(), cluster["device"]["name"]
     options = [Option(value=each.name, title=each.name, help=each.source) for each in known.values()]
     chosen = name if name in known else None
-    help = known[chosen].source if chosen else "Set the data sheet of a device, and its link inside the node."
-    return {**_choice(DEVICE, "Device", chosen, options, help), "optional": True, "placeholder": "custom"}
+    help = known[chosen].source if chosen else "Set the data sheet of a device and its link inside the node."
+    return {**_choice_field(DEVICE, "Device", chosen, options, help), "optional": True, "placeholder": "custom"}
 
 
-def _choice(path: str, label: str, value: Any, options: list[Option], help: str) -> Field:
+def _choice_field(path: str, label: str, value: Any, options: list[Option], help: str) -> Field:
     return Field(
         path=path, label=label, unit="", kind="choice", value=value, text="", optional=False, placeholder="",
         hint="", help=help, group="", wide=True, is_advanced=False, options=options,
@@ -322,7 +322,7 @@ def _choice(path: str, label: str, value: Any, options: list[Option], help: str)
 
 @cache
 def cluster_presets() -> Mapping[str, Json]:
-    """Return title, help and value of each preset by name."""
+    """Return the title, help and value of each cluster preset by name."""
     return {
         name: {"title": preset.title, "help": preset.source, "value": preset.cluster.model_dump(mode="json")}
         for name, preset in presets().items()
@@ -332,8 +332,8 @@ def cluster_presets() -> Mapping[str, Json]:
 def _is_hidden(path: str, values: Json) -> bool:
     """Return whether a field is hidden because it has no effect with the current values.
 
-    Examples are a custom order of another schedule, or a variant of another expert schedule. The experts of the model
-    have a section of their own.
+    For example, a custom order has no effect with another schedule. The experts of the model have a section of their
+    own.
     """
     if path == "pipeline.actions":
         return values["actions"] is None and values["schedule"] != "custom"

@@ -9,7 +9,7 @@ import param
 
 from meshwave.designer.forms.changes import make_edit
 from meshwave.designer.forms.fields import Field, form_sections
-from meshwave.designer.kit.assets import module, style_sheets
+from meshwave.designer.kit.assets import module_code, style_sheets
 from meshwave.designer.kit.canvas import Canvas, PlainData, plain_text, read_value
 from meshwave.designer.state.design_edits import fix_edit
 from meshwave.designer.state.design_session import Session
@@ -18,7 +18,7 @@ from meshwave.engine.findings import DesignError, Problem, Refusal
 
 
 def find_field(where: str, paths: Collection[str]) -> str | None:
-    """Return the path of the field for a problem's location: the same path, or the nearest one that contains it."""
+    """Return the path of the field for a problem's location: the same or the nearest enclosing path, if there is one."""
     holding = [path for path in paths if where == path or where.startswith((f"{path}.", f"{path}["))]
     return max(holding, key=len, default=None)
 
@@ -36,15 +36,17 @@ def problems_by_path(problems: Sequence[Problem], paths: Collection[str]) -> dic
 
 
 class Form(Canvas):
-    """All settings of the open design by section; each change is one edit."""
+    """Form with all settings of the open design by section; each change is one edit."""
 
-    sections = param.String(default=PlainData([]), doc="See form_sections().")
+    sections = param.String(
+        default=PlainData([]), doc="Sections of the form with their fields, as form_sections() returns them."
+    )
     problems = param.Dict(default={}, doc="Problems by path of the field that shows them.")
     turned = param.Integer(
         default=0, doc="Counter of documents that were opened; refused inputs are cleared when it changes."
     )
 
-    _esm = module("panels/form.js")
+    _esm = module_code("panels/form.js")
     _stylesheets: ClassVar = style_sheets("kit/shell.css", "panels/form.css")
     _gestures = ("change", "act", "fix")
 

@@ -54,7 +54,7 @@ def unwrap_optional(node: Json) -> tuple[Json, bool]:
 
 
 def choice_words(node: Json) -> list[Any]:
-    """Return the words that are valid values, also of a key that can be a list instead."""
+    """Return the words that are valid values of a key, including a key that also accepts a list."""
     return [word for member in (node, *node.get("anyOf", ())) for word in member.get("enum", ())]
 
 

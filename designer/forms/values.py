@@ -37,13 +37,13 @@ def key_label(name: str) -> str:
 
 
 def capitalize_word(text: str) -> str:
-    """Return a word as a label, with its usual spelling."""
+    """Return a text with a capital first letter, and abbreviations such as ``moe`` in their usual spelling."""
     text = _SPELLINGS.get(text, text)
     return text if any(letter.isdigit() for letter in text) else text[:1].upper() + text[1:]
 
 
 def lower_label(label: str) -> str:
-    """Return a label for use inside a sentence."""
+    """Return a label in lower case, except for abbreviations and names."""
     words = label.split()
     return " ".join(word if word in _SPELLINGS.values() or word.isupper() else word.lower() for word in words)
 
@@ -79,7 +79,7 @@ def input_text(kind: Kind, value: Any, unit: str = "") -> str:
 
 
 def _exact_amount(value: float, unit: str) -> str:
-    """Return an amount with its unit: with a prefix if it is the same amount when it is read again."""
+    """Return an amount with its unit, and with an SI prefix if the prefix loses no precision."""
     text = quantity(value, unit, digits=12)
     return text if parse_amount(text, unit) == value else f"{format_number(value)} {unit}"
 

@@ -1,4 +1,4 @@
-"""Files of ``static/`` as the browser needs them: style sheets as text, modules as URLs."""
+"""Files of ``static/`` for the browser: style sheets as text, modules as URLs."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from tornado.web import HTTPError, RequestHandler
 from meshwave.engine.exports.pictures.palette import OPS
 
 YEAR_S = 365 * 24 * 3600
-_THEME, _NATIVE_IMPORT = "kit/theme.js", "kit/native_import.js"  # scripts of the head, not modules
+_THEME, _NATIVE_IMPORT = "kit/theme.js", "kit/native_import.js"  # scripts in the HTML head, which are not modules
 _WIDGETS = "widgets.js"  # the module that a page imports
 
 
-def _folder() -> Path:
-    """Return the folder ``static/``: inside ``meshwave`` if installed, next to it in a checkout."""
+def _static_folder() -> Path:
+    """Return the path of ``static/``, which is inside ``meshwave`` if installed and next to it in a checkout."""
     return Path(__file__).parents[2] / "static"
 
 
 def read_static(name: str) -> str:
     """Return the text of a file of ``static/``."""
-    return (_folder() / name).read_text(encoding="utf-8")
+    return (_static_folder() / name).read_text(encoding="utf-8")
 
 
 def style_sheets(*names: str) -> list[str]:
-    """Return the style sheets of a widget: the one of all widgets, and files of ``static/``."""
+    """Return the style sheets of a widget: the one that all widgets share, then the given files of ``static/``."""
     return [read_static(name) for name in ("kit/canvas.css", *names)]
 
 
 def colour_rule(selector: str, ops: Mapping[str, str]) -> str:
-    """Return a style rule that defines custom properties, each with the palette's colours of an operation."""
+    """Return a CSS rule that sets each custom property to the light and dark colours of an operation."""
     colours = (f"--{name}: light-dark({OPS['light'][op]}, {OPS['dark'][op]});" for name, op in ops.items())
     return f"{selector} {{ {' '.join(colours)} }}"
 
 
-def digest(modules: Mapping[str, bytes]) -> str:
-    """Return a hash of the contents of all modules; ``scripts/bundle.js`` computes the same one."""
+def modules_digest(modules: Mapping[str, bytes]) -> str:
+    """Return the hash of the contents of all modules, computed as in ``scripts/bundle.js``."""
     return hashlib.sha256(b"".join(modules[name] for name in sorted(modules))).hexdigest()[:16]
 
 
@@ -52,36 +52,38 @@ def served_modules(folder: Path) -> dict[str, bytes]:
     """
     modules = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.js")}
     bundle = modules.pop("bundle.js", b"")
-    if bundle.startswith(f"// {digest(modules)}\n".encode()):
+    if bundle.startswith(f"// {modules_digest(modules)}\n".encode()):
         return {_WIDGETS: bundle, _NATIVE_IMPORT: modules[_NATIVE_IMPORT]}
     return modules
 
 
-_MODULES: Final = served_modules(_folder())
-_VERSION: Final = digest(_MODULES)
+_MODULES: Final = served_modules(_static_folder())
+_VERSION: Final = modules_digest(_MODULES)
 
 
-def _url(name: str) -> str:
-    """Return a URL that changes with the contents of the modules, so that a browser may cache it permanently."""
+def _module_url(name: str) -> str:
+    """Return the URL of a module; it changes with the contents of the modules, so browsers can cache it permanently."""
     return f"assets/{_VERSION}/{name}"
 
 
-def module(name: str) -> str:
-    """Return the ``_esm`` of a widget: code that imports the module ``static/NAME`` by its URL.
+def module_code(name: str) -> str:
+    """Return the ``_esm`` code of a widget, which imports the module ``static/NAME`` by its URL.
 
-    Panel embeds a module that is given as text in every page and compiles it there each time. A browser caches a
-    module that has a URL, and its compiled code.
+    Panel embeds a module that is given as text in every page, where it is compiled again. A module that has a URL is
+    cached by the browser, together with its compiled code.
 
     Raises:
         FileNotFoundError: ``static/widgets.js`` does not export the module.
     """
     if f'"{name}"' not in read_static(_WIDGETS):
         raise FileNotFoundError(f"static/{_WIDGETS} does not export static/{name}")
-    return f'export const render = (await import(new URL("{_url(_WIDGETS)}", document.baseURI)))["{name}"];'
+    return f'export const render = (await import(new URL("{_module_url(_WIDGETS)}", document.baseURI)))["{name}"];'
 
 
 _PRELOADED = "".join(
-    f'<link rel="modulepreload" href="{_url(name)}">' for name in _MODULES if name not in (_THEME, _NATIVE_IMPORT)
+    f'<link rel="modulepreload" href="{_module_url(name)}">'
+    for name in _MODULES
+    if name not in (_THEME, _NATIVE_IMPORT)
 )
 HEAD: Final = (
     f'{{% block preamble %}}<link rel="icon" href="favicon.ico">{_PRELOADED}{{% endblock %}}'
@@ -91,7 +93,7 @@ HEAD: Final = (
 
 
 class Assets(RequestHandler):
-    """Serves the modules without authentication, as Panel serves its own: they are public and hold no user data."""
+    """Request handler for the modules. They need no authentication, like Panel's own: they contain no user data."""
 
     def get(self, version: str, name: str) -> None:
         """Send a module, or respond 404 if the version or the name is unknown."""
@@ -104,4 +106,4 @@ class Assets(RequestHandler):
 
 # Added to all servers of this process, like Panel's own routes, so that widgets also work outside the designer.
 toplevel_patterns.insert(0, (r"/assets/(\w+)/([\w/]+\.js)", Assets))
-ReactiveESM.__javascript_raw__ = [_url(_NATIVE_IMPORT)]
+ReactiveESM.__javascript_raw__ = [_module_url(_NATIVE_IMPORT)]

@@ -1,4 +1,4 @@
-"""Base classes of the widgets: they draw plain data, receive gestures, and answer with edits or refusals."""
+"""Base classes of the widgets, which draw plain data and turn gestures of the user into edits."""
 
 from __future__ import annotations
 
@@ -24,10 +24,12 @@ warnings.filterwarnings("ignore", "reference already known", BokehUserWarning)
 """A browser sends a copy of each model that was added after the page was loaded, with its first message."""
 
 settings.perform_error_diagnostics = False
-"""Off: Panel looks up missing attributes, for which Bokeh would search similar names in a sixth of an edit's time."""
+"""Disabled, because Panel looks up missing attributes often: the search for similar names takes 1/6 of an edit's
+time.
+"""
 
 Edit = Callable[[str, Any, str], None]
-"""``on_edit(path, value, label)``: each gesture is one edit and one undo step."""
+"""Callback ``on_edit(path, value, label)``; each gesture calls it once and is one undo step."""
 
 
 class PlainData(str):
@@ -46,11 +48,11 @@ class PlainData(str):
 
 
 class Canvas(JSComponent):
-    """A widget that draws plain data and reports gestures; Python decides what they mean.
+    """Base class of the widgets that draw plain data and report gestures.
 
     A gesture is a message ``{"type": NAME, ...}``. It is handled by the method ``_on_NAME`` if ``NAME`` is listed in
-    ``_gestures``. The widget then receives new data as parameters and always the message ``{"type": "answered",
-    "refused": text or None}``.
+    ``_gestures``. The widget receives changed data as parameters, and the message ``{"type": "answered", "refused":
+    text or None}`` in any case.
     """
 
     palette = param.List(default=list(MESHES), item_type=str, doc="Colours of meshes, used cyclically.")
@@ -64,7 +66,7 @@ class Canvas(JSComponent):
         self._on_edit = on_edit
 
     def _edit(self, path: str, value: Any, label: str) -> None:
-        """Pass an edit to the session, which raises InputError to refuse it."""
+        """Apply an edit to the open document; raises InputError if it is refused."""
         if self._on_edit is not None:
             self._on_edit(path, value, label)
 
@@ -91,7 +93,7 @@ def read_value(gesture: Mapping[str, Any], key: str, read: Callable[[Any], T]) -
     """Return a value of a gesture, converted by ``read``.
 
     Raises:
-        InputError: the value is missing or invalid, because the page is of another version or not ours.
+        InputError: the value is missing or invalid, for example because the page is of another version.
     """
     try:
         return read(gesture[key])
@@ -122,10 +124,10 @@ def short_message(error: MeshwaveError) -> str:
 
 
 class Overlay(Canvas):
-    """A widget that covers the page while it is open.
+    """Base class of the widgets that cover the page while they are open.
 
-    ``opening`` counts the openings, and the page names the one that it closed. An overlay that is closed and opened
-    again at once therefore stays open, whichever message arrives first.
+    ``opening`` counts how often the overlay was opened. A message that closes the overlay contains this count, so
+    that a late message does not close an overlay that was opened again.
     """
 
     shown = param.Boolean(default=False, doc="True while the overlay is open.")
@@ -136,8 +138,8 @@ class Overlay(Canvas):
     def _open(self) -> None:
         self.param.update(shown=True, opening=self.opening + 1)
 
-    def end(self) -> None:
-        """Stop everything that runs for a closed tab."""
+    def stop_jobs(self) -> None:
+        """Stop all background work of the overlay after the tab is closed."""
 
     def _on_close(self, gesture: Mapping[str, Any]) -> None:
         if gesture.get("opening", self.opening) == self.opening:

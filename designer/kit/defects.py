@@ -1,8 +1,8 @@
-"""The message about an internal error, which is the same wherever it is caught."""
+"""Message to the user about an internal error."""
 
 from __future__ import annotations
 
 
 def defect_text(error: BaseException) -> str:
-    """Return the message to show for an exception that no code expects; its traceback is printed elsewhere."""
+    """Return the message to show for an unexpected exception; the caller prints its traceback."""
     return f"internal error in Meshwave: {error!r}; the terminal shows the traceback"

@@ -1,4 +1,4 @@
-"""Set-up that every page of the designer shares."""
+"""Set-up shared by all pages of the designer."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ def prepare_page() -> Document:
     """Set the style sheet and the template of the page that is being built, and return its document."""
     pn.config.raw_css = [read_static("kit/page.css")]
     document = pn.state.curdoc
-    assert document is not None, "a page is made for a session"
+    assert document is not None, "a page can be created only inside a Panel session"
     document.template = HEAD  # type: ignore[assignment]  # Bokeh takes the text of a template too
     return document
 
 
 def page_argument(name: str) -> str:
-    """Return an argument of the page's link; empty for none."""
+    """Return an argument of the page's URL; empty if the URL lacks it."""
     return str(pn.state.session_args.get(name, [b""])[0].decode("ascii", "ignore"))

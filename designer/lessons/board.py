@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 import param
 import segno
 
-from meshwave.designer.kit.assets import module, style_sheets
+from meshwave.designer.kit.assets import module_code, style_sheets
 from meshwave.designer.kit.canvas import Canvas, PlainData, plain_text, read_value
-from meshwave.designer.lessons.classroom_view import lesson_outline, shown_challenge, step_title
+from meshwave.designer.lessons.classroom_view import challenge_data, lesson_outline, step_title
 from meshwave.designer.state.sharing import Link
 from meshwave.engine.lessons.classroom import Classroom, Person
 from meshwave.engine.lessons.progress import load_progress
@@ -21,15 +21,15 @@ LONGEST_MESSAGE = 300
 
 
 class Board(Canvas):
-    """People, steps and scores of a workshop, and what the teacher announces.
+    """Widget with the people, steps and scores of a workshop, and the teacher's announcement.
 
     ``copy_design(person, challenge)`` copies the design that a person submitted to a challenge into the teacher's
-    library and returns its ID. ``share_design(person)`` returns the link that opens the person's open design together.
+    library and returns its ID. ``share_design(person)`` shares the person's open design and returns its link.
     """
 
-    state = param.String(default=PlainData({}), doc="See Board.refresh().")
+    state = param.String(default=PlainData({}), doc="State of the workshop as JSON.")
 
-    _esm = module("lessons/board.js")
+    _esm = module_code("lessons/board.js")
     _stylesheets: ClassVar = style_sheets("kit/shell.css", "lessons/board.css")
     _gestures = ("announce", "pause", "point", "remove", "open", "join", "watch")
 
@@ -53,22 +53,22 @@ class Board(Canvas):
         self.refresh()
 
     def refresh(self) -> None:
-        """Show the state of the workshop."""
+        """Update the board with the current state of the workshop."""
         classroom = self._classroom
         announcement = classroom.announcement
         self.state = PlainData(
             {
                 **self._fixed,
                 "now_s": time.time(),
-                "people": [self._shown_person(each) for each in classroom.people()],
+                "people": [self._person_data(each) for each in classroom.people()],
                 "most": classroom.workshop.plan.people,
-                "challenges": [shown_challenge(classroom, each) for each in classroom.workshop.plan.challenges],
+                "challenges": [challenge_data(classroom, each) for each in classroom.workshop.plan.challenges],
                 "announcement": announcement.model_dump(),
                 "class_step": step_title(announcement.lesson, announcement.step),
             }
         )
 
-    def _shown_person(self, person: Person) -> dict[str, Any]:
+    def _person_data(self, person: Person) -> dict[str, Any]:
         lessons = load_progress(self._classroom.person_folder(person.id)).lessons
         return {
             "id": person.id,
@@ -102,12 +102,12 @@ class Board(Canvas):
         self._send_msg({"type": "open", "query": f"draft={self._copy_design(person, challenge)}"})
 
     def _on_join(self, gesture: Mapping[str, Any]) -> None:
-        """Edit the open design of a person together."""
+        """Open the design of a person for editing it together."""
         link = self._share_design(read_value(gesture, "person", plain_text))
         self._send_msg({"type": "open", "query": f"shared={link.edit_key}"})
 
     def _on_watch(self, gesture: Mapping[str, Any]) -> None:
-        """Follow the open design of a person without editing it."""
+        """Open the design of a person read-only."""
         link = self._share_design(read_value(gesture, "person", plain_text))
         self._send_msg({"type": "open", "query": f"shared={link.view_key}"})
 

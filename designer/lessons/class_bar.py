@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 import param
 
-from meshwave.designer.kit.assets import module, style_sheets
+from meshwave.designer.kit.assets import module_code, style_sheets
 from meshwave.designer.kit.canvas import Canvas, plain_text, read_value
-from meshwave.designer.lessons.classroom_view import shown_challenge, step_title
+from meshwave.designer.lessons.classroom_view import challenge_data, step_title
 from meshwave.designer.lessons.pane import LessonPane
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.launches import Launches
@@ -19,18 +19,18 @@ from meshwave.engine.lessons.workshop import Challenge, score_design
 
 
 class ClassBar(Canvas):
-    """A strip at the bottom of the page, and a cover while the workshop is paused."""
+    """A strip at the bottom of a learner's page, which covers the page while the workshop is paused."""
 
     name_shown = param.String(default="", doc="The learner's name; empty after the teacher removed it.")
-    message = param.String(default="", doc="The teacher's message; empty for none.")
+    message = param.String(default="", doc="The teacher's message; empty if there is none.")
     class_step = param.String(
         default="",
-        doc="Title of the step that the teacher chose; empty if none is chosen, or if the learner has it open.",
+        doc="Title of the step that the teacher chose; empty if none is chosen, or if the learner has already opened it.",
     )
     paused = param.Boolean(default=False, doc="True while the page is covered.")
-    challenges = param.List(default=[], doc="See shown_challenge().")
+    challenges = param.List(default=[], doc="Challenges with their leaderboards, as challenge_data() returns them.")
 
-    _esm = module("lessons/class_bar.js")
+    _esm = module_code("lessons/class_bar.js")
     _stylesheets: ClassVar = style_sheets("kit/shell.css", "lessons/class_bar.css")
     _gestures = ("go", "start", "submit", "confirm")
 
@@ -49,7 +49,7 @@ class ClassBar(Canvas):
         self.refresh()
 
     def refresh(self) -> None:
-        """Show the state of the workshop."""
+        """Update the bar with the current state of the workshop."""
         classroom = self._classroom
         told = classroom.announcement
         learner = next((each for each in classroom.people() if each.id == self._person), None)
@@ -59,22 +59,22 @@ class ClassBar(Canvas):
             message=told.message,
             class_step="" if is_there else step_title(told.lesson, told.step),
             paused=told.is_paused,
-            challenges=[shown_challenge(classroom, each, self._person) for each in classroom.workshop.plan.challenges],
+            challenges=[challenge_data(classroom, each, self._person) for each in classroom.workshop.plan.challenges],
         )
 
-    def note_place(self, draft: str) -> None:
-        """Tell the teacher's board the open step and design."""
+    def report_position(self, draft: str) -> None:
+        """Report the learner's open step and design to the teacher's board."""
         tutor = self._lessons.tutor
         lesson = tutor.lesson.name if tutor.lesson is not None else ""
         self._classroom.place(self._person, lesson, tutor.progress.step if lesson else 0, draft)
 
     def _on_go(self, gesture: Mapping[str, Any]) -> None:
-        """Open the step of the class."""
+        """Open the step that the teacher chose."""
         told = self._classroom.announcement
         if not told.lesson:
             raise Refusal("no_class_step")
         self._lessons.open(told.lesson)
-        self._lessons.tutor.go(told.step)
+        self._lessons.tutor.open_step(told.step)
 
     def _on_start(self, gesture: Mapping[str, Any]) -> None:
         """Open the design that a challenge starts from."""
@@ -82,7 +82,7 @@ class ClassBar(Canvas):
         self._session.replace(self._classroom.workshop.designs[challenge.design], f"start {challenge.title}")
 
     def _on_submit(self, gesture: Mapping[str, Any]) -> None:
-        """Enter the open design in a challenge."""
+        """Submit the open design to a challenge."""
         challenge, session = self._challenge(gesture), self._session
         if session.is_stale or session.prediction is None:
             raise Refusal("entry_with_problems")

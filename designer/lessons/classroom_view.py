@@ -1,4 +1,4 @@
-"""Data of a workshop that the pages of learners and the board of the teacher show."""
+"""Data of a workshop for the pages of learners and the board of the teacher."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from meshwave.engine.lessons.reading import FILE, find_lesson, lesson_folders
 from meshwave.engine.lessons.workshop import Challenge
 
 LEADERS = 10
-"""Places of a leaderboard that are shown."""
+"""Largest number of leaderboard places that are shown."""
 
 
 class Outline(NamedTuple):
@@ -23,7 +23,7 @@ class Outline(NamedTuple):
 
 
 def lesson_outline(name: str) -> Outline:
-    """Return the titles of a lesson; for one that cannot be read, its name and no steps."""
+    """Return the titles of a lesson; if the lesson cannot be read, its name and no steps."""
     folder = lesson_folders().get(name)
     try:
         return _read_outline(name, (folder / FILE).stat().st_mtime_ns) if folder else Outline(name, ())
@@ -33,19 +33,19 @@ def lesson_outline(name: str) -> Outline:
 
 @cache
 def _read_outline(name: str, changed_ns: int) -> Outline:
-    """Read the titles, once for each version of the file, since the pages of a whole class show them."""
+    """Read the titles once for each version of the file, since the pages of a whole class show them."""
     lesson = find_lesson(name)
     return Outline(lesson.about.title, [step.title for step in lesson.steps])
 
 
 def step_title(lesson: str, step: int) -> str:
-    """Return the title of a step with that of its lesson; empty if there is none."""
+    """Return the titles of a lesson and one of its steps as one text; empty if the step does not exist."""
     outline = lesson_outline(lesson)
     return f"{outline.title}: {outline.steps[step]}" if step < len(outline.steps) else ""
 
 
-def shown_challenge(classroom: Classroom, challenge: Challenge, person: str = "") -> dict[str, Any]:
-    """Return a challenge with its leaders and a person's own place, as plain data."""
+def challenge_data(classroom: Classroom, challenge: Challenge, person: str = "") -> dict[str, Any]:
+    """Return a challenge with its leaders and the place of a person, as plain data."""
     board = classroom.leaderboard(challenge.name)
     own = next((each for each in board if each["person"] == person), None)
     return {

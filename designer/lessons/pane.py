@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import param
 
-from meshwave.designer.kit.assets import module, style_sheets
+from meshwave.designer.kit.assets import module_code, style_sheets
 from meshwave.designer.kit.canvas import Canvas, plain_text, read_value
 from meshwave.designer.lessons.text import strip_marks, to_html
 from meshwave.designer.lessons.tutor import OpenLesson, Tutor
@@ -23,18 +23,20 @@ LEVELS = {"beginner": "Beginner", "intermediate": "Intermediate", "advanced": "A
 
 
 class LessonPane(Canvas):
-    """A pane beside the canvases with the lessons of a course and their steps.
+    """Widget beside the canvases with the lessons of a course and their steps.
 
-    ``on_open`` is called with the lesson that the tab shows, None for none; ``on_highlight`` shows the view with a
+    ``on_open`` is called with the lesson that the tab shows, or None. ``on_highlight`` shows the view that contains a
     control.
     """
 
-    lessons = param.List(default=[], doc="Entries of the list of lessons; see entry().")
+    lessons = param.List(default=[], doc="Entries of the list of lessons.")
     step: Any = param.Dict(default=None, doc="The open step of a lesson; None while the list is shown.")
-    highlight = param.String(default="", doc="Control to highlight: a path of the document or a label.")
+    highlight = param.String(
+        default="", doc="Control to highlight: a path of the document or a label; empty if there is none."
+    )
     refusal = param.String(default="", doc="Reason why the lesson cannot be opened; empty if it can.")
 
-    _esm = module("lessons/lessons.js")
+    _esm = module_code("lessons/lessons.js")
     _stylesheets: ClassVar = style_sheets("kit/shell.css", "lessons/lessons.css")
     _gestures = ("start", "list", "leave", "keep", "finish", "go", "answer", "hint", "show_answer")
 
@@ -49,7 +51,7 @@ class LessonPane(Canvas):
         super().__init__(visible=False, **params)
         self._on_highlight, self._course = on_highlight, course or Course()
         self.tutor = Tutor(session, self._update_pane, on_open, self._course.folder)
-        session.param.watch(lambda *_: self.tutor.follow(), ["prediction", "problems", "measured"])
+        session.param.watch(lambda *_: self.tutor.update_verdict(), ["prediction", "problems", "measured"])
 
     def open(self, lesson: str = "") -> None:
         """Show the pane with a lesson, or with the list of lessons."""
@@ -85,7 +87,7 @@ class LessonPane(Canvas):
 
     @property
     def hides_numbers(self) -> bool:
-        """True while a question is open whose answer the numbers of the page would show."""
+        """True while an open question asks for a number that the page shows."""
         if not self.visible or self.step is None or self.step["is_done"]:
             return False
         return self.step["check"]["kind"] in ASKING
@@ -112,13 +114,13 @@ class LessonPane(Canvas):
         self._show_list()
 
     def _on_go(self, gesture: Mapping[str, Any]) -> None:
-        self.tutor.go(read_value(gesture, "step", int))
+        self.tutor.open_step(read_value(gesture, "step", int))
 
     def _on_answer(self, gesture: Mapping[str, Any]) -> None:
         self.tutor.answer(read_value(gesture, "given", plain_text))
 
     def _on_hint(self, gesture: Mapping[str, Any]) -> None:
-        self.tutor.hint()
+        self.tutor.show_hint()
 
     def _on_show_answer(self, gesture: Mapping[str, Any]) -> None:
         self.tutor.show_answer()
@@ -128,14 +130,14 @@ class LessonPane(Canvas):
 
 
 def lesson_entries(course: Course) -> Iterator[dict[str, Any]]:
-    """Yield the lines of the list of lessons, with the learner's progress."""
+    """Yield the entries of the list of lessons, with the learner's progress."""
     progress, folders = load_progress(course.folder).lessons, lesson_folders()
     for name in course.lessons or folders:
-        yield entry(name, folders[name], progress.get(name))
+        yield lesson_entry(name, folders[name], progress.get(name))
 
 
-def entry(name: str, folder: Path, progress: LessonProgress | None) -> dict[str, Any]:
-    """Return a line of the list of lessons; for a lesson that cannot be read, with the reason."""
+def lesson_entry(name: str, folder: Path, progress: LessonProgress | None) -> dict[str, Any]:
+    """Return an entry of the list of lessons; if the lesson cannot be read, with the reason."""
     try:
         about = dict(_lesson_summary(name, folder, (folder / "lesson.md").stat().st_mtime_ns))
     except (MeshwaveError, OSError) as error:
@@ -149,7 +151,7 @@ def entry(name: str, folder: Path, progress: LessonProgress | None) -> dict[str,
 
 @cache
 def _lesson_summary(name: str, folder: Path, changed_ns: int) -> Mapping[str, Any]:
-    """Return the list entry of a lesson; it is cached until the file of the lesson changes."""
+    """Return the list entry of a lesson without the learner's progress, cached until the lesson's file changes."""
     lesson = find_lesson(name)
     note = f"{lesson.about.minutes} min · {LEVELS[lesson.about.level]}"
     checks = sum(step.data.check is not None for step in lesson.steps)
@@ -178,7 +180,7 @@ def step_data(tutor: Tutor) -> dict[str, Any]:
 
 
 def check_data(tutor: Tutor, lesson: Lesson) -> dict[str, Any]:
-    """Return a question for the page, without its right answer."""
+    """Return a question as plain data for the page, without its answer."""
     check = tutor.step.data.check
     assert check is not None
     return {
@@ -193,6 +195,6 @@ def check_data(tutor: Tutor, lesson: Lesson) -> dict[str, Any]:
 
 
 def verdict_data(verdict: Verdict) -> dict[str, Any]:
-    """Return the verdict on an answer or on the open design, for the page."""
+    """Return the verdict on an answer or on the open design as plain data for the page."""
     conditions = [{"text": each.text, "value": each.value, "is_met": each.is_met} for each in verdict.conditions]
     return {"passed": verdict.passed, "reply": verdict.reply, "conditions": conditions}

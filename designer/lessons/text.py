@@ -1,4 +1,4 @@
-"""Text of lessons as HTML: Markdown without raw HTML, numbers filled in, terms of the glossary and pictures."""
+"""Conversion of lesson text from Markdown to HTML, with computed numbers, glossary terms and pictures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TERM = "term:"
 
 
 def to_html(lesson: Lesson, text: str, *, inline: bool = False) -> str:
-    """Return a text of a lesson as HTML that runs nothing and loads nothing; ``inline`` makes no paragraphs."""
+    """Convert a text of a lesson to HTML without scripts and external resources; with ``inline``, without paragraphs."""
     linked = replace_terms(fill_numbers(lesson, text), lambda shown, term: f"[{shown}]({_TERM}{quote(term)})")
     parse = _MARKDOWN.parseInline if inline else _MARKDOWN.parse
     tokens = parse(linked)
@@ -46,7 +46,7 @@ def _make_safe(lesson: Lesson, token: Token) -> None:
 def _picture(lesson: Lesson, name: str) -> str:
     try:
         return read_picture(lesson.folder, unquote(name))
-    except MeshwaveError:  # it was there when the lesson was read
+    except MeshwaveError:  # the picture existed when the lesson was read
         return ""
 
 
@@ -65,5 +65,5 @@ def _explain_terms(tokens: Sequence[Token]) -> None:
 
 
 def strip_marks(text: str) -> str:
-    """Return a text without the markup of terms and code."""
+    """Return a lesson text without the markup of terms and code."""
     return re.sub(r"[`*]", "", replace_terms(text, lambda shown, term: shown))

@@ -1,4 +1,4 @@
-"""Leads a learner through lessons beside the open design: steps, answers, hints and progress."""
+"""The lesson of a tab: steps, answers, hints and the learner's progress."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class OpenLesson(NamedTuple):
 class Tutor:
     """The lesson of a tab, and the learner's position in it.
 
-    ``on_change`` is called after every change, ``on_open`` with the lesson that was opened, None for none.
+    ``on_change`` is called after every change, ``on_open`` with the opened lesson, or with None when a lesson ends.
     """
 
     session: Session
@@ -65,7 +65,7 @@ class Tutor:
         before = self._before or self.session.design
         self._enter(lesson, before)
         self._open(self._design_at(self.progress.step))
-        self.follow()
+        self.update_verdict()
 
     def resume(self, opened: OpenLesson) -> None:
         """Continue a lesson after the page was reloaded, with the learner's design.
@@ -74,17 +74,17 @@ class Tutor:
             MeshwaveError: there is no such lesson, or it has problems.
         """
         self._enter(find_lesson(opened.name), opened.before)
-        self.follow()
+        self.update_verdict()
 
     def _enter(self, lesson: Lesson, before: Design) -> None:
         kept = load_progress(self.folder).lessons.get(lesson.name, LessonProgress())
         self.lesson, self._before = lesson, before
         self.progress = kept if kept.step < len(lesson.steps) else kept.with_step(0)
-        self._forget_answer()
+        self._clear_answer()
         self.on_open(OpenLesson(lesson.name, before))
 
     def leave(self, *, restore: bool = True) -> None:
-        """End the lesson and restore the design that was open before, unless the learner keeps the present one."""
+        """End the lesson and, with ``restore``, open the design that was open before it."""
         if restore and self._before is not None and self._before is not self.session.design:
             self.session.replace(self._before, "leave the lesson")
         self.lesson = self._before = None
@@ -93,7 +93,7 @@ class Tutor:
 
     def finish(self) -> None:
         """End the lesson at its last step; it starts from the first one next time."""
-        self._keep(self.progress.with_step(0))
+        self._save_progress(self.progress.with_step(0))
         self.leave()
 
     # ---- steps ----
@@ -103,7 +103,7 @@ class Tutor:
         """The open lesson.
 
         Raises:
-            InputError: none is open, since it was left a moment before.
+            InputError: no lesson is open, for example because the learner has just left it.
         """
         if self.lesson is None:
             raise Refusal("no_open_lesson")
@@ -120,17 +120,17 @@ class Tutor:
         is_asked = self.step.data.check is not None
         return not is_asked or self.progress.step in (*self.progress.done, *self.progress.shown)
 
-    def go(self, number: int) -> None:
+    def open_step(self, number: int) -> None:
         """Open a step, with the design that it starts from."""
         number = min(max(number, 0), len(self.current_lesson.steps) - 1)
         is_next = number == self.progress.step + 1
-        self._keep(self.progress.with_step(number))
-        self._forget_answer()
+        self._save_progress(self.progress.with_step(number))
+        self._clear_answer()
         self._open(self.step.data.design if is_next else self._design_at(number))
-        self.follow()
+        self.update_verdict()
 
     def _design_at(self, number: int) -> str | None:
-        """Return the name of the design that is open at the beginning of a step."""
+        """Return the name of the design that is open at the beginning of a step; None if the step has none."""
         designs = [self.current_lesson.steps[number].data.design]
         for step in reversed(self.current_lesson.steps[:number]):
             designs += [step.data.reveal, step.data.design]
@@ -140,55 +140,55 @@ class Tutor:
         if name is not None and self.current_lesson.designs[name] != self.session.design:
             self.session.replace(self.current_lesson.designs[name], f"lesson: {self.step.title}")
 
-    def _forget_answer(self) -> None:
+    def _clear_answer(self) -> None:
         self.hints, self.verdict = 0, None
 
-    def _keep(self, progress: LessonProgress) -> None:
+    def _save_progress(self, progress: LessonProgress) -> None:
         self.progress = progress
-        with suppress(OSError):  # then the learner starts over after a reload
+        with suppress(OSError):  # then the lesson starts from its first step after a reload
             save_progress(self.current_lesson.name, progress, self.folder)
 
     # ---- answers ----
 
-    def hint(self) -> None:
+    def show_hint(self) -> None:
         """Show one more hint."""
         self.hints = min(self.hints + 1, len(self.step.data.hints))
         self.on_change()
 
     def answer(self, given: str) -> None:
-        """Judge the answer to a question: a number as text, or the index of an option.
+        """Check the answer to a question: a number as text, or the index of an option.
 
         Raises:
-            InputError: it is no answer.
+            InputError: the text is not a number, or the option does not exist.
         """
         check = self.step.data.check
         if isinstance(check, NumberQuestion):
-            self._settle(judge_number(self.current_lesson, check, read_number(given, check.unit)))
+            self._set_verdict(judge_number(self.current_lesson, check, read_number(given, check.unit)))
         elif isinstance(check, Choice):
             if not given.isdecimal() or int(given) >= len(check.options):
                 raise Refusal("no_option_chosen")
-            self._settle(judge_choice(self.current_lesson, check, int(given)))
+            self._set_verdict(judge_choice(self.current_lesson, check, int(given)))
         self.on_change()
 
     def show_answer(self) -> None:
-        """Show the right answer: of a question in words, of a task its solution as the open design."""
+        """Show the answer of a question, or open the solution of a task as the design."""
         check = self.step.data.check
-        self._keep(self.progress.with_passed(self.progress.step, shown=True))
+        self._save_progress(self.progress.with_passed(self.progress.step, shown=True))
         if isinstance(check, NumberQuestion):
             self.verdict = judge_number(self.current_lesson, check, solve(self.current_lesson, check))
         elif isinstance(check, Choice):
             self.verdict = judge_choice(self.current_lesson, check, int(solve(self.current_lesson, check)))
         self._open(check.solution if isinstance(check, Task) else self.step.data.reveal)
-        self.follow()
+        self.update_verdict()
 
-    def _settle(self, verdict: Verdict) -> None:
+    def _set_verdict(self, verdict: Verdict) -> None:
         self.verdict = verdict
         if verdict.passed and not self.is_done:
-            self._keep(self.progress.with_passed(self.progress.step))
+            self._save_progress(self.progress.with_passed(self.progress.step))
             self._open(self.step.data.reveal)
 
-    def follow(self) -> None:
-        """Judge a task by the open design, and a measurement by the run that is overlaid on it."""
+    def update_verdict(self) -> None:
+        """Check a task against the open design, or a measurement against the overlaid run."""
         if self.lesson is None:
             return
         check = self.step.data.check
@@ -200,23 +200,23 @@ class Tutor:
 
     def _follow_design(self, lesson: Lesson, check: Task) -> None:
         if self.session.is_stale or self.session.prediction is None:
-            self.verdict = Verdict(False, "The open design has a problem; see the tab Problems.")
+            self.verdict = Verdict(False, "The open design has a problem; see the Problems tab.")
         else:
-            self._settle(judge_task(lesson, check, self.session.prediction))
+            self._set_verdict(judge_task(lesson, check, self.session.prediction))
 
     def _follow_run(self, check: Measurement) -> None:
         measured = self.session.measured
         if measured is None or self.session.is_stale:
             return
         if measured.source == "measured" or check.dry_run:
-            self._settle(judge_measurement(check, self.session.prediction.timeline.makespan, measured.makespan))
+            self._set_verdict(judge_measurement(check, self.session.prediction.timeline.makespan, measured.makespan))
 
 
 def read_number(text: str, unit: str) -> float:
     """Read a number that a learner typed, with or without its unit.
 
     Raises:
-        InputError: it is none.
+        InputError: the text is not a number.
     """
     try:
         return float(text.strip().removesuffix(unit).strip().replace(",", "."))

@@ -60,7 +60,7 @@ STARTS = ("example", "run", "new")
 NEW_DESIGNS = {"pipeline": "03-gpt-on-two-cores", "experts": "16-gpt2-moe"}
 """Examples that new designs start from; their times are in seconds."""
 PEOPLE_INTERVAL_MS = 1000
-"""Interval of checks who has the design open together."""
+"""Interval of the checks for people who have left a shared design."""
 LARGEST_TRIED = 50_000  # spans of the largest step that is simulated during a gesture
 
 
@@ -77,14 +77,14 @@ def page(studio: Studio, attend: Attend | None = None) -> pn.viewable.Viewable:
         draft.claim()
         _set_link(draft.query, keeps_start=True)
 
-    pn.state.onload(claim)  # not before the page is loaded
+    pn.state.onload(claim)  # not before the page is loaded, which makes the tab visible, which makes the tab visible
     pn.state.on_session_destroyed(lambda context: draft.release())
     widgets = Widgets(
         draft.session,
         studio,
         first_run=draft.run,
-        on_show_run=draft.show_run,
-        on_show_lesson=draft.show_lesson,
+        on_show_run=draft.save_shown_run,
+        on_show_lesson=draft.save_shown_lesson,
         edit_log=draft.edit_log,
         tab=draft,
     )
@@ -94,15 +94,15 @@ def page(studio: Studio, attend: Attend | None = None) -> pn.viewable.Viewable:
         widgets.show_experts()
     if lesson := page_argument("lesson"):
         widgets.lessons.open(lesson)
-    pn.state.on_session_destroyed(lambda context: widgets.end())
+    pn.state.on_session_destroyed(lambda context: widgets.stop_jobs())
     # Bokeh's callback, since Panel's own takes five times as long as the refresh.
     document.add_periodic_callback(widgets.runs.refresh, int(REFRESH_INTERVAL_S * 1000))
-    document.add_periodic_callback(draft.session.follow, PEOPLE_INTERVAL_MS)  # somebody may have closed a tab
+    document.add_periodic_callback(draft.session.follow, PEOPLE_INTERVAL_MS)  # to notice closed tabs of other people
     return widgets.layout(attend(widgets, draft) if attend else None)
 
 
 def _open_draft(studio: Studio, document: Document) -> Draft:
-    """Open the design that the page's link names; a link to a design that is no longer shared opens a new one."""
+    """Open the design that the page's link names; the link of a design that is no longer shared opens a new design."""
 
     def make(key: str) -> Draft:
         return Draft(
@@ -140,11 +140,11 @@ def warm_up(studio: Studio, design: Design) -> None:
     """Build a page that is not shown: the first page of a process takes a third of a second longer than the next."""
     widgets = Widgets(Session(design), studio)
     widgets.layout().get_root()
-    widgets.end()
+    widgets.stop_jobs()
 
 
 def _is_shown(document: Document) -> IsShown:
-    """Return a function that tells whether a browser is connected to the page."""
+    """Return a function that returns True while a browser is connected to the page."""
 
     def is_shown() -> bool:
         session = getattr(document.session_context, "session", None)
@@ -154,7 +154,7 @@ def _is_shown(document: Document) -> IsShown:
 
 
 def _set_link(query: str, *, keeps_start: bool = False) -> None:
-    """Let the tab's link open the design again, and remove the token from it.
+    """Set the tab's link to one that opens the design again, without the token.
 
     The link keeps the example or run that the design starts from, since it is saved with its first edit only.
     """
@@ -181,10 +181,10 @@ class Widgets:
         self._views: dict[str, View] = {}
         # Watchers run in the order of registration, so an edit updates the timeline and the numbers first.
         self.timeline = TimelineChart(can_edit=True, on_open=self._open_block, on_pin=self._select_block, **FILL)
-        self._block: Pin | None = None  # whose inside is shown
+        self._block: Pin | None = None  # the block whose inside is shown
         self._selected_block: Block | None = None
-        self._run_timeline: RunTimeline | None = None  # shown instead of that of the open design
-        self._layer_sources: tuple[Any, ...] = ()  # from which the current layers of the timeline were made
+        self._run_timeline: RunTimeline | None = None  # timeline of a run that is shown instead of the open design
+        self._layer_sources: tuple[Any, ...] = ()  # the values from which the current layers of the timeline were made
         self.order_editor = OrderEditor(session, self.timeline.send)
         self.timeline.on_order = self.order_editor.handle
         session.param.watch(lambda *_: self._show_timeline(), ["prediction", "problems", "pinned", "measured"])
@@ -248,11 +248,11 @@ class Widgets:
         self._show_timeline()
         self._show_flags()
 
-    def end(self) -> None:
-        """Stop everything that runs for a closed tab."""
-        ends = [each.end for each in self._overlays] + [each.end for each in self._views.values()]
-        for end in (*ends, self.session.end):
-            end()
+    def stop_jobs(self) -> None:
+        """Stop all background work of the page after the tab is closed."""
+        stops = [each.stop_jobs for each in self._overlays] + [each.stop_jobs for each in self._views.values()]
+        for stop in (*stops, self.session.close):
+            stop()
 
     # ---- views ----
 
@@ -263,7 +263,7 @@ class Widgets:
         return self._views[name]
 
     def _views_at(self, place: Place) -> dict[str, tuple[str, Callable[[], Viewable]]]:
-        """Return the titles of the views at a place and the functions that make their panes, by name and in their order."""
+        """Return the title and the pane constructor of each view at a place, by name and in the order of the tabs."""
         found = sorted((each.order, each.title, name) for name, each in views.items() if each.place == place)
         return {name: (title, partial(self._pane, name)) for _, title, name in found}
 
@@ -297,26 +297,26 @@ class Widgets:
             self.experts.show(session.design)
 
     def _select_mesh(self) -> None:
-        """Show the others which mesh is selected here."""
+        """Show the selected mesh to the other people in the design."""
         if self.session.member is not None:
             rank, meshes = self.cluster.selected, self.session.design.meshes
             self.session.member.select_mesh(meshes[rank].name if 0 <= rank < len(meshes) else "")
 
     def _select_block(self, pin: Pin | None) -> None:
-        """Show the others which block is selected here."""
+        """Show the selected block to the other people in the design."""
         self._selected_block = Block(pin.rank, pin.action) if pin is not None else None
         if self.session.member is not None:
             self.session.member.select_block(self._selected_block)
 
     def _show_flags(self) -> None:
-        """Mark the meshes and blocks that others have selected, and those with comments."""
+        """Mark the meshes and blocks that other people have selected or that have comments."""
         people = self.session.people
         comments = self.tab.comments.read() if self.tab is not None else []
         self.cluster.flags = mesh_flags(people, comments, self.session.design)
         self.timeline.flags = block_flags(people, comments)
 
     def comment_targets(self) -> list[Target]:
-        """Return what a comment can be about now: the design, the selected mesh and block, and the shown run."""
+        """Return the possible targets of a comment: the design, the selected mesh and block, and the shown run."""
         meshes, rank = self.session.design.meshes, self.cluster.selected
         found = [Target()]
         if 0 <= rank < len(meshes):
@@ -363,7 +363,7 @@ class Widgets:
 
     @property
     def _stale_reason(self) -> str:
-        """Reason why the timeline shows an earlier design; empty if it shows the current one."""
+        """Return the reason why the timeline shows an earlier design; empty if it shows the current one."""
         session = self.session
         if session.is_computing and not session.progress:
             return "Computing" if session.prediction is None else ""
@@ -411,12 +411,12 @@ class Widgets:
         return timeline_layers(self.session, tried, links=chart.show_links, devices=chart.show_device_links)
 
     def _open_block(self, block: Pin | None) -> None:
-        """Show the inside of a block, the transfer behind an arrow, or the iteration again."""
+        """Show the inside of a block, the transfer behind an arrow or, for None, the whole step."""
         if block is not None and block.action.op in SENDS:
             self.boundary_transfers.open(pinned_prediction(self.session, block), block.rank, block.action)
             return
         if block is None:
-            self.runs.followed.leave_own_timeline()
+            self.runs.followed.show_open_design()
         else:
             block_layers(
                 pinned_prediction(self.session, block), block.rank, block.action
@@ -425,7 +425,7 @@ class Widgets:
         self._show_timeline()
 
     def _block_layers(self) -> tuple[list[Layer], list[str]] | None:
-        """Return the layers inside the open block, as long as the design has it."""
+        """Return the layers inside the open block; None if no block is open or the design no longer has it."""
         if self._block is None:
             return None
         rank, action = self._block.rank, self._block.action

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import panel as pn
 import param
 
-from meshwave.designer.kit.assets import colour_rule, module, style_sheets
+from meshwave.designer.kit.assets import colour_rule, module_code, style_sheets
 from meshwave.designer.kit.canvas import Canvas, PlainData, plain_text, read_value
 from meshwave.designer.kit.page_setup import prepare_page
 from meshwave.designer.lessons.pane import lesson_entries
@@ -33,11 +33,11 @@ DESIGN_ARGUMENTS = ("draft", "shared", "example", "run", "new", "lesson")
 """Arguments of a link that opens a design."""
 
 _example_cards: dict[str, dict[str, Any]] = {}
-"""Cards of examples with their pictures, which are the same for all pages of the process."""
+"""Cards of the predicted examples by name, shared by all pages of the process."""
 
 
 def front_page(studio: Studio) -> pn.viewable.Viewable:
-    """Build the page of the bare link: the start page, unless the server or the link names a design."""
+    """Build the page at the path ``/``: the start page, unless the server or the link names a design."""
     names_design = any(name in pn.state.session_args for name in DESIGN_ARGUMENTS)
     return start_page(studio) if studio.starts_with_library and not names_design else page(studio)
 
@@ -47,7 +47,7 @@ def start_page(studio: Studio) -> pn.viewable.Viewable:
     later = page_callback_scheduler(prepare_page())
     shown = StartPage(studio, later, sizing_mode="stretch_both", margin=0)
     pn.state.onload(_hide_token)
-    pn.state.on_session_destroyed(lambda context: shown.end())
+    pn.state.on_session_destroyed(lambda context: shown.stop_jobs())
     return pn.Column(shown, sizing_mode="stretch_both", margin=0, styles={"height": "100vh", "width": "100vw"})
 
 
@@ -58,22 +58,24 @@ def _hide_token() -> None:
 
 
 class StartPage(Canvas):
-    """New designs, the designs of the library, the latest runs, examples and lessons.
+    """Widget with new designs, the designs of the library, the latest runs, examples and lessons.
 
     Files are read by the browser. A design that is added to the library is opened by its link.
     """
 
     designs = param.String(default=PlainData([]), doc="Cards of the library, the latest edit first.")
     runs = param.String(default=PlainData([]), doc="The latest runs.")
-    examples = param.String(default=PlainData([]), doc="Cards of the examples, with pictures as they are predicted.")
-    lessons = param.String(default=PlainData([]), doc="See lesson_entries().")
+    examples = param.String(
+        default=PlainData([]), doc="Cards of the examples; a card gets its picture when its prediction is done."
+    )
+    lessons = param.String(default=PlainData([]), doc="Entries of the list of lessons.")
     suffixes = param.List(default=[], item_type=str, doc="Suffixes of the files of other tools that can be opened.")
     largest = param.Integer(default=files.LARGEST_FILE_BYTES, constant=True, doc="Largest size of a file in bytes.")
     longest_name = param.Integer(
         default=files.LONGEST_NAME, constant=True, doc="Largest number of characters of a name."
     )
 
-    _esm = module("start/start.js")
+    _esm = module_code("start/start.js")
     _stylesheets: ClassVar = [
         *style_sheets("kit/shell.css", "start/start.css"),
         colour_rule(".mw-start", {f"op-{op.lower()}": op for op in KINDS}),
@@ -92,12 +94,12 @@ class StartPage(Canvas):
         if missing:
             self._job = Job(partial(make_example_cards, missing)).add_listener(later, self._receive_news)
 
-    def end(self) -> None:
+    def stop_jobs(self) -> None:
         """Stop the job of a closed page."""
         if self._job is not None:
             self._job.stop()
 
-    # ---- what is shown ----
+    # ---- lists ----
 
     def _update_lists(self) -> None:
         self._studio.save_cards()
@@ -153,10 +155,10 @@ class StartPage(Canvas):
         self._update_lists()
 
     def _closed_design(self, gesture: Mapping[str, Any]) -> str:
-        """Return the ID of a design that no other tab shows, since that tab would save it again.
+        """Return the ID of the design that a gesture names, after checking that no tab shows the design.
 
         Raises:
-            InputError: a tab shows it.
+            InputError: a tab shows the design.
         """
         design = read_value(gesture, "design", plain_text)
         if self._studio.is_open(design):
@@ -191,6 +193,6 @@ class StartPage(Canvas):
 
 
 def make_example_cards(names: list[str]) -> Iterator[dict[str, dict[str, Any]]]:
-    """Predict examples one after another, and yield their cards."""
+    """Predict the examples one after another and yield the card of each."""
     for name in names:
         yield {name: predicted_card(load_design(examples()[name]))}

@@ -22,8 +22,8 @@ def timeline_layers(
 ) -> list[Layer]:
     """Return the layers of the timeline: pinned designs, the open design, and the overlaid run.
 
-    ``tried`` replaces the open design and the run during a gesture. ``links`` adds lanes of the links to the open
-    design, ``devices`` also those of each device.
+    ``tried`` is shown instead of the open design and the run during a gesture. ``links`` adds lanes of the links to
+    the open design, ``devices`` adds lanes of the links of each device.
     """
     prediction = tried or session.prediction
     shown = []
@@ -39,7 +39,7 @@ def timeline_layers(
 
 
 def run_layers(run: RunTimeline) -> tuple[list[Layer], list[str]]:
-    """Return the layers of a run of another design, measured over predicted, and their path from the open design."""
+    """Return the layers of a run of another design, measured over predicted, and the navigation path to them."""
     path = ["Open design", run.name]
     if run.prediction is None:
         return [Layer(run.measured, "Measured")], path
@@ -56,7 +56,7 @@ def pinned_prediction(session: Session, block: Pin) -> Prediction:
     shown = [pinned for pinned in session.pinned if _same_axis(pinned, session.prediction)]
     predictions: list[Prediction | None] = [*shown, session.prediction]
     if session.measured is not None:
-        predictions.append(session.prediction)  # the layer of the run that is overlaid on it
+        predictions.append(session.prediction)  # the layer of the overlaid run
     found = predictions[block.layer] if block.layer < len(predictions) else None
     if found is None:
         raise Refusal("outdated_timeline")
@@ -68,12 +68,12 @@ def pinned_prediction(session: Session, block: Pin) -> Prediction:
 
 
 def _same_axis(pinned: Prediction, prediction: Prediction | None) -> bool:
-    """Return whether two predictions share a time axis, which seconds and units do not."""
+    """Return whether two predictions have the same unit of time, seconds or cost units."""
     return prediction is None or pinned.costs.unit == prediction.costs.unit
 
 
 def _measured_layer(timeline: Timeline, prediction: Prediction) -> Layer:
-    """Return the layer of a run over its prediction.
+    """Return the layer of a run, to be drawn over its prediction.
 
     With unit costs a measured timeline is scaled to the length of the prediction. A dry run has the unit of the
     prediction, and no details of its blocks.

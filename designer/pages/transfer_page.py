@@ -25,7 +25,7 @@ NAMES = {"axes": ["dp", "tp"], "dims": ["seq", "tokens", "hidden"]}
 
 
 class BoundaryTransfers:
-    """Opens the transfer behind an arrow of the timeline.
+    """The overlay that shows the transfer behind an arrow of the timeline.
 
     Changes in the overlay do not affect the design, until the user applies the strategy and ordering to it.
     """
@@ -38,7 +38,7 @@ class BoundaryTransfers:
             on_take=self._use_plan,
             mode="over",
             shown=False,
-            shows="played",  # like the arrow of the timeline, which is simulated
+            shows="played",  # the arrow of the timeline is simulated, too
         )
         session.param.watch(lambda *_: self._update_design(), "design")
         self._update_design()
@@ -67,7 +67,7 @@ class BoundaryTransfers:
 
 
 def find_receiver(prediction: Prediction, rank: int, action: Action) -> tuple[int, int]:
-    """Return the mesh that receives the message of an action, and the number of its tensors.
+    """Return the mesh that receives the message of an action, and the number of tensors in the message.
 
     Raises:
         InputError: the mesh has no such action.
@@ -98,7 +98,7 @@ FIRST_CASE = "rows"
 
 
 def lab_page() -> pn.viewable.Viewable:
-    """Return the lab as a page; its link holds the transfer, so that it can be reloaded and shared."""
+    """Return the transfer lab as a page; its link contains the transfer, so that it can be reloaded and shared."""
     return pn.Column(
         make_lab(page_callback_scheduler(prepare_page())),
         sizing_mode="stretch_both",
@@ -108,7 +108,7 @@ def lab_page() -> pn.viewable.Viewable:
 
 
 def make_lab(later: Later | None = None) -> TransferView:
-    """Return the lab with its first transfer."""
+    """Return the transfer lab with the transfer that it shows first."""
     _, first = transfer_links.starting_transfers()[FIRST_CASE]
     return TransferView(
         TransferSession(parse_transfer(json.dumps(first)), later=later), sizing_mode="stretch_both", margin=0

@@ -1,4 +1,4 @@
-"""Access control of the designer: only browsers that opened the link with the token, on this machine alone.
+"""Access control of the designer: only browsers of this machine that opened the link with the token are admitted.
 
 The page can start processes, so pages of other sites must not reach it through the browser. The Host of every request
 for a page and the Origin of every websocket are checked, no other site can frame the page, and the browser that opened
@@ -47,7 +47,7 @@ def new_token() -> str:
 
 
 class TokenAccess(AuthProvider):
-    """Admits requests with the token of the link, or with the cookie that a browser received for it."""
+    """Authentication by the token of the link, or by the cookie that a browser received for the token."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class TokenAccess(AuthProvider):
 
     @property
     def get_user(self) -> Callable[[Any], str | None]:  # type: ignore[override]  # Bokeh takes a name as well
-        """Function that returns the user of a request, None if it is not admitted."""
+        """Function that returns the user of a request, or None if the request is not admitted."""
         return self._user
 
     def _user(self, handler: Any) -> str | None:
@@ -77,14 +77,14 @@ class TokenAccess(AuthProvider):
         if self._sign_ins.get(handler.get_cookie(self._cookie, ""), 0.0) > self._clock():
             return OWNER
         if self._is_token(handler.get_argument("token", "")):
-            self._keep(handler, self._cookie, self._sign_in(), "Strict")
+            self._set_cookie(handler, self._cookie, self._new_cookie_value(), "Strict")
             del handler.request.arguments["token"]  # Bokeh writes the arguments into the page
             self.link_followed.set()
             return OWNER
         return None
 
-    def _keep(self, handler: Any, cookie: str, value: str, same_site: str) -> None:
-        """Set a cookie that scripts cannot read; with TLS it is never sent without."""
+    def _set_cookie(self, handler: Any, cookie: str, value: str, same_site: str) -> None:
+        """Set a cookie that scripts cannot read; if the page uses TLS, the cookie is sent over TLS only."""
         handler.set_cookie(
             cookie,
             value,
@@ -95,8 +95,8 @@ class TokenAccess(AuthProvider):
             secure=self.site.is_encrypted,
         )
 
-    def _sign_in(self) -> str:
-        """Return the value of a new cookie; the oldest one expires if there are too many."""
+    def _new_cookie_value(self) -> str:
+        """Return the value of a new cookie; the oldest cookie expires if there are too many."""
         self._sign_ins = dict(list(self._sign_ins.items())[1 - MOST_SIGN_INS :])
         value = new_token()
         self._sign_ins[value] = self._clock() + SIGN_IN_DAYS * 24 * 3600
@@ -134,7 +134,7 @@ class TokenAccess(AuthProvider):
     @property
     def endpoints(self) -> list[tuple[str, type[RequestHandler]]]:
         """Routes of the pages about refused requests."""
-        return [("/refused", Refused)]
+        return [("/refused", RefusedPage)]
 
     @property
     def logout_url(self) -> None:
@@ -147,7 +147,7 @@ class TokenAccess(AuthProvider):
         return None
 
 
-class Refused(RequestHandler):
+class RefusedPage(RequestHandler):
     """The page for a request without the token."""
 
     def get(self) -> None:
@@ -162,7 +162,7 @@ class Refused(RequestHandler):
 
 
 class SecurityHeaders(OutputTransform):
-    """Adds headers to every response: other sites can neither frame nor load a page, nor learn its link."""
+    """Headers of every response, by which other sites can neither frame nor load a page, nor learn its link."""
 
     def transform_first_chunk(
         self, status_code: int, headers: HTTPHeaders, chunk: bytes, finishing: bool
@@ -177,7 +177,7 @@ class SecurityHeaders(OutputTransform):
 
 
 class NotebookHeaders(SecurityHeaders):
-    """The same headers, except that a notebook served from this machine may frame the page."""
+    """Security headers that additionally allow notebooks served from this machine to frame the page."""
 
     def transform_first_chunk(
         self, status_code: int, headers: HTTPHeaders, chunk: bytes, finishing: bool

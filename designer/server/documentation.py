@@ -14,7 +14,7 @@ NOT_BUILT = "The documentation of this checkout has not been built. Run <code>ma
 
 
 class Documentation(StaticFileHandler):
-    """Serves the site that ``make docs`` built, or a note on how to build it."""
+    """Request handler of the site that ``make docs`` built; if it is missing, explains how to build it."""
 
     def prepare(self) -> None:
         """Redirect a request that is not authenticated."""

@@ -9,19 +9,19 @@ from bokeh.util import logconfig
 from panel.io.logging import panel_log_handler
 
 LONGEST_LINE = 2_000
-"""Largest number of characters: Bokeh logs unreadable messages in full, and one may have 20 MB."""
+"""Largest number of characters of a log line; Bokeh logs unreadable messages of up to 20 MB in full."""
 _TOO_LONG = re.compile(rf"^(.{{{LONGEST_LINE}}})(.+)$", re.MULTILINE)
 
 
 class LogFormatter(logging.Formatter):
-    """Removes the token, which is part of links, and truncates long lines."""
+    """Log formatter that removes the access token, which is part of links, and truncates long lines."""
 
     def __init__(self, token: str) -> None:
         super().__init__("%(levelname)s %(name)s: %(message)s")
         self._token = token
 
     def format(self, record: logging.LogRecord) -> str:
-        """Format a record."""
+        """Return a record as text without the token."""
         text = super().format(record).replace(self._token, "[token]")
         return _TOO_LONG.sub(lambda line: f"{line[1]}... ({len(line[0]):,} characters)", text)
 

@@ -17,7 +17,7 @@ TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Metric(NamedTuple):
-    """A family of samples in Prometheus' text format."""
+    """A metric with its samples, written in Prometheus' text format."""
 
     name: str
     kind: str  # gauge or counter
@@ -30,19 +30,19 @@ class Metric(NamedTuple):
 
 
 class Health(RequestHandler):
-    """Responds that the server is up, without authentication."""
+    """Request handler for health checks, which need no authentication."""
 
     def get(self) -> None:
-        """Send the response."""
+        """Respond that the server is up."""
         self.set_header("Content-Type", "text/plain; charset=utf-8")
         self.finish("ok\n")
 
 
 class Metrics(RequestHandler):
-    """Metrics of the server and its process, for holders of a token."""
+    """Request handler for the metrics of the server and its process, which require a token."""
 
     def initialize(self, studio: Studio) -> None:
-        """Set the studio whose metrics are reported."""
+        """Set the studio for which metrics are reported."""
         self._studio = studio
 
     def get(self) -> None:

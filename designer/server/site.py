@@ -10,7 +10,7 @@ from meshwave.engine.findings import Refusal
 
 
 class Site(NamedTuple):
-    """An address such as ``hub.example.org/proxy/5006``, from which the proxy removes the path."""
+    """Public address such as ``hub.example.org/proxy/5006``; a proxy removes the path from the requests."""
 
     origin: str
     """Scheme, host and port."""
@@ -32,7 +32,7 @@ def parse_site(url: str) -> Site:
     """Return the site of a URL.
 
     Raises:
-        Refusal: it is no URL of a site, or other machines would use it without TLS.
+        Refusal: the URL is invalid, or other machines would use it without TLS.
     """
     try:
         parts = urlsplit(url)

@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 REFRESH_INTERVAL_MS = 1000
 FOLLOW_INTERVAL_MS = 2000
-"""Interval of checks whether runs of learners take too long, and whether dry runs of challenges have ended."""
+"""Interval of the checks for learners' runs that take too long and for finished dry runs of challenges."""
 
 
 def serve_workshop(
@@ -55,7 +55,7 @@ def serve_workshop(
         plan: the TOML file of the workshop.
         port: the port; by default the first free one from 5006 on.
         address: the address of this machine that learners open.
-        certificate: the TLS certificate, which other addresses than the loopback need.
+        certificate: the TLS certificate, which is required for addresses other than the loopback.
         key: the key of the certificate.
         url: the address under which a reverse proxy serves the workshop.
         show: whether to open the board in the browser.
@@ -94,7 +94,7 @@ def serve_workshop(
 
 
 def follow_runs(classroom: Classroom, studio: Studio) -> None:
-    """Cancel runs of learners that take too long, and enter the results of dry runs of challenges."""
+    """Cancel learners' runs that take too long, and store the results of finished dry runs of challenges."""
     try:
         studio.launches.cancel_overdue(classroom.workshop.plan.limits)
         classroom.enter_results(partial(dry_run_result, studio.record))
@@ -103,7 +103,7 @@ def follow_runs(classroom: Classroom, studio: Studio) -> None:
 
 
 def check_encryption(address: str, certificate: Path | None, key: Path | None) -> None:
-    """Refuse to serve other machines without TLS, which would show the keys of all people on the network.
+    """Check that a workshop for other machines uses TLS, without which learners' keys could be read on the network.
 
     Raises:
         InputError: TLS is missing, or the files of the certificate cannot be read.
@@ -118,7 +118,7 @@ def check_encryption(address: str, certificate: Path | None, key: Path | None) -
 
 
 class WorkshopPages:
-    """The pages of a workshop, which depend on who opens them."""
+    """The pages of a workshop, which differ between the teacher and each learner."""
 
     def __init__(self, classroom: Classroom, studio: Studio, origin: str) -> None:
         self._classroom, self._studio, self._origin = classroom, studio, origin
@@ -126,7 +126,7 @@ class WorkshopPages:
         self._studios: dict[str, Studio] = {}  # by person
 
     def routes(self) -> Mapping[str, Callable[[], Viewable]]:
-        """Return the pages by their paths; Panel accepts plain functions only."""
+        """Return the functions that build the pages, by path of the page; Panel accepts plain functions only."""
         return {
             "/": lambda: self._design_page(),
             "/start": lambda: start_page(self._own_studio(request_user(pn.state.curdoc))),
@@ -156,7 +156,7 @@ class WorkshopPages:
         bar = ClassBar(self._classroom, person, widgets.session, widgets.lessons, widgets.studio.launches)
 
         def note() -> None:
-            bar.note_place(draft.name)
+            bar.report_position(draft.name)
 
         widgets.lessons.param.watch(lambda *_: note(), "step")
         widgets.session.param.watch(lambda *_: note(), "design")
@@ -166,7 +166,7 @@ class WorkshopPages:
     def _board_page(self) -> Viewable:
         document = prepare_page()
         if request_user(document) != OWNER:
-            return pn.pane.Str("Only the teacher opens the board.", margin=40)  # type: ignore[no-untyped-call]
+            return pn.pane.Str("Only the teacher can open the board.", margin=40)  # type: ignore[no-untyped-call]
         opening = (self._copy_design, self._share_design)
         board = Board(self._classroom, self._origin, *opening, sizing_mode="stretch_both", margin=0)
         pn.state.onload(_hide_token)
@@ -174,7 +174,7 @@ class WorkshopPages:
         return pn.Column(board, sizing_mode="stretch_both", margin=0, styles={"height": "100vh", "width": "100vw"})
 
     def _share_design(self, person: str) -> Link:
-        """Return the link that opens the design that a learner has open, also one of another learner's."""
+        """Share the design that a learner has open, which may belong to another learner, and return its link."""
         design, library = self._classroom.person(person).draft, self._own_studio(person).library
         libraries = (draft.library for draft in self._studio.drafts if draft.name == design)
         return self._studio.share(next(libraries, library), design)

@@ -1,4 +1,4 @@
-"""Access control of a workshop: the teacher by the token of the link, learners by the code and a name."""
+"""Access control of a workshop: the teacher needs the token of the link, learners the code and a name."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from meshwave.engine.findings import Refusal
 from meshwave.engine.lessons.classroom import LONGEST_NAME, Classroom
 
 TRIES_PER_MINUTE = 60
-"""Wrong codes from one address, which a whole class may share; a code is one of 10^9."""
+"""Largest number of wrong codes per minute from one address, which a whole class may share; there are 10^9 codes."""
 MOST_FAILURES = 1000
-"""Wrong codes that are remembered."""
+"""Largest number of wrong codes that the server remembers."""
 FORM = """<!doctype html><html lang="en"><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1"><title>Join: {title}</title>
 <style>
@@ -37,7 +37,7 @@ FORM = """<!doctype html><html lang="en"><meta charset="utf-8">
 
 
 class WorkshopAccess(TokenAccess):
-    """Admits the teacher with the token of the link, and learners with the key that joining left in the browser."""
+    """Authentication of the teacher by the token of the link, and of learners by the cookie set when they joined."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class WorkshopAccess(TokenAccess):
         return user
 
     def join(self, handler: RequestHandler, code: str, name: str) -> None:
-        """Admit a learner and leave the key in the browser.
+        """Admit a learner and store the learner's key in a cookie of the browser.
 
         Raises:
             Refusal: the code is wrong, the name is taken, or there were too many attempts.
@@ -75,7 +75,7 @@ class WorkshopAccess(TokenAccess):
             if refusal.problem.code == "workshop_wrong_code":
                 self._failures.append((address, now))
             raise
-        self._keep(handler, self._learner_cookie, key, "Lax")
+        self._set_cookie(handler, self._learner_cookie, key, "Lax")
 
     @property
     def get_login_url(self) -> Callable[[Any], str]:
@@ -84,12 +84,12 @@ class WorkshopAccess(TokenAccess):
 
     @property
     def endpoints(self) -> list[tuple[str, type[RequestHandler]]]:
-        """Routes of the pages for those who are not admitted."""
+        """Routes of the pages for browsers that are not admitted."""
         return [("/join", Join)]
 
 
 class Join(RequestHandler):
-    """The page where a learner types the code and a name."""
+    """Request handler of the page where a learner enters the code and a name."""
 
     @property
     def _access(self) -> WorkshopAccess:
@@ -120,7 +120,7 @@ class Join(RequestHandler):
 
     @property
     def _is_own_form(self) -> bool:
-        """True if no page of another site sent the form; older browsers do not name the sender."""
+        """True unless a page of another site sent the form; older browsers do not name the sender."""
         return self.request.headers.get("Sec-Fetch-Site", "same-origin") == "same-origin"
 
     def _send_form(self, refusal: str, code: str, name: str = "") -> None:
@@ -132,5 +132,5 @@ class Join(RequestHandler):
 def request_user(document: Any) -> str:
     """Return the user of a page: ``OWNER``, or the ID of a learner."""
     user = document.session_context.request.user
-    assert user, "a request without a user has no page"
+    assert user, "cannot serve a page: the request has no user"
     return str(user)

@@ -1,1 +1,1 @@
-"""State of the pages without drawing: sessions, edits, undo, predictions and jobs."""
+"""State of the pages, without any drawing: sessions, edits, undo, predictions and jobs."""

@@ -30,7 +30,7 @@ class CalibrationStatus:
 
     state: Literal["idle", "runs", "done", "failed", "stopped"] = "idle"
     name: str = ""
-    """Name of the profile that is measured."""
+    """Name of the profile that is being measured."""
     share: float = 0.0
     words: str = ""
 
@@ -41,7 +41,7 @@ class CalibrationStatus:
 
 
 class BackgroundCalibration:
-    """The calibration of this machine, shared by all tabs."""
+    """The calibration of this machine in a thread; all tabs share it."""
 
     def __init__(self, measure: Measure = calibrate_machine) -> None:
         self._measure = measure
@@ -88,7 +88,7 @@ class BackgroundCalibration:
         self._notify()
 
     def close(self, patience_s: float = 5.0) -> None:
-        """Cancel the calibration and wait until its processes have ended."""
+        """Cancel the calibration and wait at most ``patience_s`` seconds until its processes have ended."""
         self.stop()
         if self._thread is not None:
             self._thread.join(patience_s)

@@ -12,7 +12,7 @@ from meshwave.engine.schedules import schedules
 from meshwave.engine.units import duration, format_count
 
 LARGEST_EXACT_CARD = 400
-"""Most computations of a timeline whose picture is drawn block by block."""
+"""Largest number of computations of a timeline whose picture is drawn block by block."""
 
 
 def design_card(design: Design, prediction: Prediction | None) -> dict[str, Any]:

@@ -18,9 +18,9 @@ from meshwave.engine.program.program import Program, format_program
 from meshwave.engine.schedules import Schedule, schedules
 
 STAGE_SETTINGS = ("stages", "placement")
-"""Keys of the pipeline with a value per stage, or null for the schedule's own."""
+"""Keys of the pipeline section with a value per stage; null means that Meshwave or the schedule chooses the values."""
 LARGEST_BY_HAND = 200_000
-"""Actions of the longest order that is edited by hand; an edit of it takes 0.5 s."""
+"""Largest number of actions of an order that can be edited by hand; an edit of such an order takes 0.5 s."""
 
 
 def move_layers(layers: Sequence[int], boundary: int, count: int, least: int = 1) -> tuple[int, ...]:
@@ -46,7 +46,7 @@ def choose_schedule(design: Design, name: str) -> dict[str, Any]:
     """Return the pipeline section with another schedule; options that both schedules have keep their values.
 
     Layers per stage and placement are kept where the routes of the stages stay the same, else they are reset to
-    automatic. Custom starts from the present order.
+    automatic. The schedule ``custom`` starts from the current order.
 
     Raises:
         DesignError: the schedule cannot order this pipeline.
@@ -59,7 +59,7 @@ def choose_schedule(design: Design, name: str) -> dict[str, Any]:
     chosen = {**schedule_options(name, pipeline), "schedule": name, "microbatches": pipeline["microbatches"]}
     if name == "custom":
         kept = {key: pipeline[key] for key in ("stages", "recompute")}
-        return {**chosen, **kept, "actions": pipeline["actions"] or _order(design)}
+        return {**chosen, **kept, "actions": pipeline["actions"] or _current_order(design)}
     old: Any = design.pipeline
     same_path = _stage_routes(schedule_with(name, pipeline), design) == _stage_routes(old, design)
     kept = {key: pipeline[key] if same_path else None for key in STAGE_SETTINGS}
@@ -114,7 +114,7 @@ def reset_stage_settings(design: Design) -> Design:
 
 
 def choice_refusal(design: Design, name: str) -> Problem | None:
-    """Return why a schedule cannot be chosen for these meshes, microbatches and layers; None if it can."""
+    """Return the reason why a schedule cannot be selected for the meshes, microbatches and layers; None if it can."""
     pipeline = design.pipeline.model_dump(mode="json")
     if name == pipeline["schedule"]:
         return None
@@ -134,7 +134,7 @@ def schedule_with(name: str, pipeline: Mapping[str, Any], **changes: Any) -> Sch
 
 
 def _drawing_refusal(design: Design) -> Problem | None:
-    """Return why a drawn order has no order to start from."""
+    """Return the reason why a custom order cannot start from the current order; None if it can."""
     if any(problem.severity == "error" for problem in problems(design)):
         return Problem("pipeline.schedule", "no_order_to_draw")
     actions = 2 * design.stages * design.pipe.microbatches
@@ -152,8 +152,8 @@ messages.add_messages(
 )
 
 
-def _order(design: Design) -> list[list[str]]:
-    """Return the present order of computations of each mesh, with the placement of the document."""
+def _current_order(design: Design) -> list[list[str]]:
+    """Return the current order of computations of each mesh, with the placement of the document."""
     return format_program(lower(design), compute_only=True)
 
 

@@ -27,7 +27,7 @@ PIN_LIMIT = 3  # besides the open design: four timelines on one axis
 COMPUTING_PROBLEM = Problem("", "computing")
 STOPPED_PROBLEM = Problem("", "stopped")
 PROGRESS_STATES = {COMPUTING_PROBLEM.code: "runs", STOPPED_PROBLEM.code: "stopped", "computation_failed": "stopped"}
-"""State in ``Session.progress`` for the codes of problems that stand for a computation."""
+"""State in ``Session.progress`` by the code of the problem that reports an unfinished computation."""
 
 
 T = TypeVar("T")
@@ -36,14 +36,14 @@ T = TypeVar("T")
 class Step(NamedTuple):
     """An entry of the undo history."""
 
-    read: Callable[[], Design]  # returns the design to which the step leads
-    label: str  # of the edit between
+    read: Callable[[], Design]  # returns the design that the step restores
+    label: str  # label of the edit that the step undoes or redoes
     opens: bool  # True if that edit replaced the design
-    document: str  # of the design to which the step leads
+    document: str  # ID of the restored document
 
 
 Steps = list[Step]
-"""Entries of the history, the next one to apply last."""
+"""Entries of the undo or redo history; the last one is applied next."""
 
 
 class Session(param.Parameterized):
@@ -69,17 +69,17 @@ class Session(param.Parameterized):
     turned = param.Integer(default=0, doc="Number of undo and redo steps.")
     progress = param.Dict(
         default={},
-        doc="Progress of the prediction: its state (runs, stopped), the share that is done and the current activity; "
+        doc="Progress of the prediction: its state (runs, stopped), the completed fraction and the current activity; "
         "empty when it is done, and while it takes no noticeable time.",
     )
-    notice = param.String(default="", doc="Notice to the user that belongs to no edit; empty for none.")
+    notice = param.String(default="", doc="Notice to the user that is not about an edit; empty if there is none.")
     read_only = param.Boolean(default=False, doc="True if edits and launches are refused.")
     people = param.List(
-        default=[], item_type=Person, doc="Everybody who has the design open together; empty for one alone."
+        default=[], item_type=Person, doc="People who have the shared design open; empty if the design is not shared."
     )
-    replaced = param.List(default=[], item_type=Replaced, doc="Own values that others have changed.")
-    comments = param.Integer(default=0, doc="Changes with the comments on the design.")
-    revision = param.Integer(default=0, doc="Revision of a design that is open together, which the page confirms.")
+    replaced = param.List(default=[], item_type=Replaced, doc="Values of the user that others have changed.")
+    comments = param.Integer(default=0, doc="Counter of changes of the comments on the design.")
+    revision = param.Integer(default=0, doc="Revision of a shared design, which the page confirms.")
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Session(param.Parameterized):
 
         Args:
             design: the design.
-            later: schedules a callback in the page's event loop; with it, large predictions are computed by jobs.
+            later: schedules a callback in the page's event loop; if given, large predictions are computed by jobs.
             predictions: cache shared with other sessions.
             document: ID of the document.
             past: steps that can be undone, the latest last.
@@ -109,7 +109,7 @@ class Session(param.Parameterized):
         self.move = "edit"
         """Kind of the latest change of the design: ``edit``, ``undo``, ``redo``, or ``follow`` if made by others."""
         self.member: Member | None = None
-        """This person among those who have the design open together; None for one person alone."""
+        """The user as a person in the shared design; None if the design is not shared."""
         self._later = later
         self.predictions = predictions or Predictions()
         self._job: Listener | None = None
@@ -138,7 +138,7 @@ class Session(param.Parameterized):
         return [problem for problem in self.problems if problem.severity == "error"]
 
     def check_editable(self) -> None:
-        """Check that the design may be edited and launched here.
+        """Check that the design may be edited and launched on this page.
 
         Raises:
             Refusal: it is read-only.
@@ -156,7 +156,7 @@ class Session(param.Parameterized):
         self._push_step(self._apply_edit(path, value), label)
 
     def predict_edit(self, path: str, value: Any) -> Prediction | None:
-        """Predict the design after an edit without applying it; None where the edit would leave errors."""
+        """Return the prediction of the design after an edit without applying it; None if that design has errors."""
         design = self._apply_edit(path, value)
         return (
             self._predict_in_same_order(design)
@@ -165,7 +165,7 @@ class Session(param.Parameterized):
         )
 
     def _predict_in_same_order(self, design: Design) -> Prediction | None:
-        """Predict a design with a searching schedule in the order of the open design; None if that is impossible."""
+        """Predict a design in the order of the open design, without a search; None if the order does not fit."""
         if (
             self.is_stale
             or design.stages != self.design.stages
@@ -187,23 +187,23 @@ class Session(param.Parameterized):
         return self._past[-1] if self._past else None
 
     def open(self, design: Design, label: str) -> None:
-        """Open another document, as one step of undo."""
+        """Open another document, as one undo step."""
         self._push_step(design, label, opens=True, document=new_id())
         self.opened += 1
 
     def replace(self, design: Design, label: str) -> None:
-        """Replace the design of the open document, as one step of undo."""
+        """Replace the design of the open document, as one undo step."""
         self._push_step(design, label, opens=True)
         self.opened += 1
 
     def undo(self) -> None:
-        """Revert the last edit; of a design that is open together, the last one of this person."""
+        """Revert the last edit; in a shared design, the user's last edit."""
         self.check_editable()
         if self.member is not None:
             self._turn(self.member.undo)
         elif self._past:
             *past, step = self._past
-            self._apply_step(step, past, [*self._future, self._step(step.label, step.opens)], "undo")
+            self._apply_step(step, past, [*self._future, self._history_entry(step.label, step.opens)], "undo")
             self.turned += 1
 
     def redo(self) -> None:
@@ -213,7 +213,7 @@ class Session(param.Parameterized):
             self._turn(self.member.redo)
         elif self._future:
             *future, step = self._future
-            self._apply_step(step, [*self._past, self._step(step.label, step.opens)], future, "redo")
+            self._apply_step(step, [*self._past, self._history_entry(step.label, step.opens)], future, "redo")
             self.turned += 1
 
     def _turn(self, turn: Callable[[], None]) -> None:
@@ -221,16 +221,16 @@ class Session(param.Parameterized):
         self.follow("edit")
         self.turned += 1
 
-    # ---- together with others ----
+    # ---- shared designs ----
 
     def join(self, member: Member) -> None:
-        """Follow a design that is open together, and edit it as this member."""
+        """Follow a shared design, and edit it as ``member``."""
         self._past, self._future, self.member = [], [], member
         self.read_only = member.read_only
         self.follow()
 
     def follow(self, move: str = "follow") -> None:
-        """Show the present state of the design that is open together, and its people."""
+        """Show the current state of the shared design and its people."""
         member = self.member
         if member is None:
             return
@@ -248,17 +248,17 @@ class Session(param.Parameterized):
         self.revision = shared.revision  # last, so that a page that confirms it has drawn the rest
 
     def end_following(self) -> None:
-        """Only show the design from now on, since it is no longer shared."""
+        """Make the session read-only, since the design is no longer shared."""
         self.leave()
         self.param.update(read_only=True, notice="This design is no longer shared. The page shows its last state.")
 
     def set_history(self, past: Steps, future: Steps) -> None:
-        """Replace what undo and redo lead to."""
+        """Replace the undo and the redo history."""
         self._past, self._future = past, future
         self.history = self._own_history
 
     def restore(self, number: int) -> None:
-        """Set an own value again that somebody else has changed.
+        """Set a value of the user again that somebody else has changed.
 
         Raises:
             Refusal: the value is no longer offered, or does not fit the design.
@@ -269,18 +269,18 @@ class Session(param.Parameterized):
             self.follow("edit")
 
     def leave(self) -> None:
-        """End following; the design stays as it is."""
+        """Stop following the shared design; the page keeps its current state."""
         if self.member is not None:
             self.member.leave()
             self.member = None
             self.param.update(people=[], replaced=[], revision=0, history=self._own_history)
 
-    def _step(self, label: str, opens: bool) -> Step:
-        """Return the entry of the history that leads to the present design."""
+    def _history_entry(self, label: str, opens: bool) -> Step:
+        """Return the history entry that restores the current design."""
         design = self.design
         return Step(lambda: design, label, opens, self.document)
 
-    def renew(self) -> None:
+    def predict_again(self) -> None:
         """Predict the design again after its external data, such as its profile, has changed."""
         self._show_outcome(self.design, *self._outcome(self.design))
 
@@ -341,7 +341,7 @@ class Session(param.Parameterized):
     # ---- files ----
 
     def process_file(self, words: str, work: Callable[[], T], then: Callable[[T], None], *, at_once: bool) -> None:
-        """Run ``work`` on a file now, or by a job while the page shows ``words``; then call ``then`` with the result."""
+        """Process a file and call ``then`` with the result: ``at_once``, or by a job while the page shows ``words``."""
         self._end_file()
         if at_once or self._later is None:
             then(work())
@@ -394,7 +394,9 @@ class Session(param.Parameterized):
             self.member.submit(self.design, design, label)
             self.follow("edit")
         elif design != self.design or document != self.document:
-            back = [self._step(label, opens)] if self.member is None else []  # others may have edited it then
+            back = (
+                [self._history_entry(label, opens)] if self.member is None else []
+            )  # in a shared design, each person has an own history
             past = [*self._past, *back][-LONGEST_HISTORY:]
             self._apply_step(Step(lambda: design, label, opens, document), past, [], "edit")
 
@@ -461,8 +463,8 @@ class Session(param.Parameterized):
         elif isinstance(news, Failed):
             self._show_stopped(Problem("", "computation_failed", {"reason": news.words}))
 
-    def end(self) -> None:
-        """Leave the people who have the design open together, and stop all jobs of the session."""
+    def close(self) -> None:
+        """Leave the shared design, if the session has joined one, and stop all jobs of the session."""
         self.leave()
         self._end_pinning()
         self._end_file()

@@ -13,7 +13,7 @@ from meshwave.engine.document import Design, parse_design
 from meshwave.engine.findings import Refusal
 
 LARGEST_LOG_BYTES = 8_000_000
-"""Size at which the undo history on disk starts again; named versions are kept."""
+"""Size in bytes at which the undo history on disk is cleared; named versions are kept."""
 
 Document = dict[str, Any]
 
@@ -40,7 +40,7 @@ class LoggedStep(NamedTuple):
 
     @property
     def design(self) -> Design:
-        """The document as a design, which is parsed when an undo or redo needs it."""
+        """The document as a design. It is parsed only when an undo or redo needs it."""
         return parse_design(self.document, draft=True)
 
 
@@ -54,7 +54,7 @@ class Version(NamedTuple):
 
 @dataclass
 class Replayed:
-    """The state that a log leads to."""
+    """State of a design's history after the lines of a log."""
 
     present: Document | None = None
     past: list[LoggedStep] = field(default_factory=list)
@@ -96,7 +96,7 @@ class EditLog:
         self._path = path
 
     def replay(self) -> Replayed:
-        """Return the state that the log leads to; a damaged log ends before its first damaged line."""
+        """Return the state after all lines of the log; a damaged log ends before its first damaged line."""
         state = Replayed()
         try:
             lines = self._path.read_bytes().splitlines()
@@ -132,7 +132,7 @@ class EditLog:
         self._append({"edit": label, "opens": opens, "changes": changes, **by})
 
     def add_move(self, move: str) -> None:
-        """Append an ``undo`` or a ``redo``.
+        """Append the ``move``, which is ``undo`` or ``redo``.
 
         Raises:
             Refusal: the file cannot be written.
@@ -164,7 +164,7 @@ class EditLog:
         self._append({"forget": name})
 
     def _restart(self, present: Design) -> None:
-        """Begin the log again with a document and the named versions."""
+        """Rewrite the log with a document and the named versions only."""
         versions = self.replay().versions.values()
         self._path.unlink(missing_ok=True)
         for line in (*versions, {"design": present.model_dump(mode="json")}):

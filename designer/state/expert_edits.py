@@ -23,11 +23,11 @@ Places = Sequence[Sequence[int]]
 Chip = tuple[int, int]
 """An expert, and the place of one of its replicas."""
 FIRST_EXPERTS = 8
-"""Number of experts that one click adds to a model."""
+"""Number of experts that the button for a model without experts adds."""
 GROUPS = ("ep", "esp")
 """Settings that are sizes of expert groups."""
 LARGEST_LOAD = 1e6
-"""Largest load of one expert, in even shares."""
+"""Largest load of one expert, relative to an even load."""
 
 
 # ---- placement ----
@@ -42,12 +42,12 @@ def move_experts(homes: Homes, chips: Iterable[Chip], to: int, places: Places) -
     chips = [chip for chip in chips if chip[1] != to]
     placed = _to_lists(homes)
     for expert, place in chips:
-        _check_held(homes, expert, place, places)
+        _check_has_expert(homes, expert, place, places)
         if expert in placed[to]:
             raise Refusal("expert_held_already", {"devices": places[to], "expert": expert})
         placed[place].remove(expert)
         placed[to].append(expert)
-    return _homes(placed)
+    return _sorted_homes(placed)
 
 
 def replicate_experts(homes: Homes, experts: Iterable[int], to: int, places: Places) -> Homes:
@@ -61,7 +61,7 @@ def replicate_experts(homes: Homes, experts: Iterable[int], to: int, places: Pla
         if expert in placed[to]:
             raise Refusal("replica_without_effect", {"devices": places[to], "expert": expert})
         placed[to].append(expert)
-    return _homes(placed)
+    return _sorted_homes(placed)
 
 
 def place_replicas(homes: Homes, experts: Iterable[int], load: Sequence[float], nodes: Sequence[int]) -> Homes:
@@ -82,7 +82,7 @@ def place_replicas(homes: Homes, experts: Iterable[int], load: Sequence[float], 
         to = min(free, key=lambda place: (nodes[place] in seen, filled[place], place))
         placed[to].append(expert)
         filled[to] += 1 / len(placed)  # so that the next expert is placed elsewhere
-    return _homes(placed)
+    return _sorted_homes(placed)
 
 
 def remove_replicas(homes: Homes, chips: Iterable[Chip], places: Places) -> Homes:
@@ -93,15 +93,15 @@ def remove_replicas(homes: Homes, chips: Iterable[Chip], places: Places) -> Home
     """
     placed = _to_lists(homes)
     for expert, place in chips:
-        _check_held(homes, expert, place, places)
+        _check_has_expert(homes, expert, place, places)
         if sum(expert in held for held in placed) == 1:
             raise Refusal("last_replica", {"devices": places[place], "expert": expert})
         placed[place].remove(expert)
-    return _homes(placed)
+    return _sorted_homes(placed)
 
 
 def placement_setting(layer: Layer, homes: Homes) -> list[list[int]] | None:
-    """Return a placement as the document has it, per device; None for equal blocks."""
+    """Return a placement as it is stored in the document: the experts of each device, or None for equal blocks."""
     if layer.experts % layer.ep == 0 and homes == equal_blocks(layer.experts, layer.ep):
         return None
     return [list(held) for held in homes for _ in range(layer.esp)]
@@ -111,7 +111,7 @@ def placement_setting(layer: Layer, homes: Homes) -> list[list[int]] | None:
 
 
 def scale_loads(shares: Sequence[float], experts: Iterable[int], factor: float) -> list[float]:
-    """Return the loads, in even shares, with those of some experts multiplied by a factor."""
+    """Return the loads relative to an even load, with the loads of some experts multiplied by a factor."""
     loads = [share * len(shares) for share in shares]
     for expert in dict.fromkeys(experts):
         if not 0 <= expert < len(loads):
@@ -234,7 +234,7 @@ def drawn_layer(design: Design, rank: int) -> Layer:
 
 
 def layer_problem(design: Design, rank: int) -> Problem | None:
-    """Return why the expert layer on a mesh cannot be drawn; None if it can."""
+    """Return the reason why the expert layer on a mesh cannot be drawn; None if it can."""
     mesh, experts = design.meshes[rank], design.experts
     if design.model.moe is None:
         return Problem("model.moe", "missing_experts")
@@ -251,7 +251,7 @@ def restore_implicit_placement(design: Design, layer: Layer) -> Layer:
 
 
 def find_block(design: Design, rank: int, layer: Layer) -> tuple[tuple[int, ...], int]:
-    """Return the devices that ``layer`` represents, and the number of equal blocks in the mesh."""
+    """Return the devices that ``layer`` represents, and the number of identical groups of devices in the mesh."""
     devices = design.meshes[rank].ordered_devices
     found = [devices[first : first + layer.devices] for first in range(0, len(devices), layer.devices)]
     nodes = [tuple(map(design.cluster.node_of, block)) for block in found]
@@ -265,11 +265,11 @@ def _to_lists(homes: Homes) -> list[list[int]]:
     return [list(held) for held in homes]
 
 
-def _homes(placed: Iterable[Iterable[int]]) -> Homes:
+def _sorted_homes(placed: Iterable[Iterable[int]]) -> Homes:
     return tuple(tuple(sorted(held)) for held in placed)
 
 
-def _check_held(homes: Homes, expert: int, place: int, places: Places) -> None:
+def _check_has_expert(homes: Homes, expert: int, place: int, places: Places) -> None:
     if not 0 <= place < len(homes):
         raise Refusal("unknown_expert_place", {"place": place, "last": len(homes) - 1})
     if expert not in homes[place]:

@@ -6,7 +6,7 @@ import re
 from typing import Any, NamedTuple
 
 from meshwave.designer.state.field_limits import field_limit, read_name
-from meshwave.designer.state.predictions import find_page_limits
+from meshwave.designer.state.predictions import page_limit_problems
 from meshwave.engine.document import Design, parse_design
 from meshwave.engine.document.links import embedded_document
 from meshwave.engine.errors import InputError
@@ -16,18 +16,18 @@ from meshwave.engine.imports import TOO_FEW_DEVICES, Imported, find_format, impo
 from meshwave.engine.predict.prediction import Prediction
 
 LARGEST_FILE_BYTES = 6_000_000
-"""Largest file that the page opens; the largest custom order takes half of it."""
+"""Size in bytes of the largest file that the page opens; the largest custom order takes half of it."""
 SMALL_FILE_BYTES = 50_000
-"""Largest file that the server reads itself instead of by a job, in 0.2 s."""
+"""Size in bytes of the largest file that the server reads itself, in 0.2 s, instead of by a job."""
 SMALL_ROWS = 20_000
-"""Rows of the largest program that the server exports itself, in 0.3 s."""
+"""Rows of the largest program that the server exports itself, in 0.3 s, instead of by a job."""
 LONGEST_FILE_NAME = 100
 LONGEST_NAME = field_limit(Design, "name")
 _UNFIT = re.compile(r'[\x00-\x1f\x7f<>:"/\\|?*]+')
 
 
 class OpenedFile(NamedTuple):
-    """The design of a file, or the problems that prevent opening it."""
+    """The design of a file, or the problems that prevent opening the file."""
 
     design: Design | None
     notes: tuple[Problem, ...]
@@ -37,14 +37,14 @@ class OpenedFile(NamedTuple):
 
 
 def open_file(file: str, text: Any, into: Design, longest_name: int) -> OpenedFile:
-    """Read a file of a design, or of a schedule for the design that is open."""
+    """Read a design file, or a schedule file for the design ``into``."""
     try:
         imported = is_import(file, text if isinstance(text, str) else "")
         if imported:
             design, notes = read_import(file, text, file.rpartition(".")[0][:longest_name] or "schedule", into)
         else:
             design, notes = read_upload(text), ()
-        if design.pipeline.actions is not None and (too_large := find_page_limits(design)):
+        if design.pipeline.actions is not None and (too_large := page_limit_problems(design)):
             raise DesignError(too_large)
     except InputError as error:
         return OpenedFile(None, (), tuple(problems_of(error)))
@@ -60,18 +60,18 @@ def read_upload(text: Any) -> Design:
         DesignError: the text is not a design.
         Refusal: the file is too large.
     """
-    text = _upload(text)
+    text = _uploaded_text(text)
     return parse_design(embedded_document(text) or text, draft=True)
 
 
 def read_import(file: str, text: Any, name: str, design: Design) -> Imported:
-    """Import a file of another tool into the open design, or into a new design ``name`` if the cluster is too small.
+    """Import a file of another tool into ``design``, or into a new design ``name`` if the cluster is too small.
 
     Raises:
         DesignError: the file has no valid design.
         Refusal: the file is too large, or its format is unknown.
     """
-    text = _upload(text)
+    text = _uploaded_text(text)
     read = imports[find_format(file, text)].read
     try:
         return read(text, name, design, draft=True)
@@ -83,7 +83,7 @@ def read_import(file: str, text: Any, name: str, design: Design) -> Imported:
         return Imported(made, (opened, *notes))
 
 
-def _upload(text: Any) -> str:
+def _uploaded_text(text: Any) -> str:
     """Return the text of an uploaded file.
 
     Raises:

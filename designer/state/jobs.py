@@ -30,7 +30,7 @@ from meshwave.engine.progress import report_progress_to
 PROCESS_LIMIT = max(4, os.cpu_count() or 1)
 """Number of concurrent processes; further jobs wait."""
 PROGRESS_INTERVAL_S = 0.25
-"""Interval of progress reports; a job that ends sooner reports none."""
+"""Interval of progress reports; a shorter job reports none."""
 _CAN_FORK = "forkserver" in multiprocessing.get_all_start_methods()
 
 _slots = threading.BoundedSemaphore(PROCESS_LIMIT)
@@ -40,7 +40,7 @@ _processes.set_forkserver_preload(["meshwave.designer.pages.warm_up"])
 
 @dataclass(frozen=True)
 class Progress:
-    """Progress of a job: the share that is done, and the current activity."""
+    """Progress of a job: the completed fraction from 0 to 1, and the current activity."""
 
     share: float
     words: str
@@ -48,21 +48,21 @@ class Progress:
 
 @dataclass(frozen=True)
 class PartialResult:
-    """A result of a job whose function is a generator, which yields several."""
+    """One of the results of a job whose function is a generator."""
 
     value: Any
 
 
 @dataclass(frozen=True)
 class Done:
-    """The result of a job; its last news."""
+    """The result of a job, after which the job sends no more news."""
 
     value: Any
 
 
 @dataclass(frozen=True)
 class Failed:
-    """The reason why a job has no result; its last news."""
+    """The reason why a job failed, after which the job sends no more news."""
 
     words: str
 

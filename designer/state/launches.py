@@ -18,11 +18,11 @@ from meshwave.engine.runs.run_folder import RunSpec, process_count
 from meshwave.engine.runs.targets import Target, open_target, training_targets
 
 MACHINE_TARGETS = ("local", "threads")
-"""Targets of this machine: for training and dry runs, and for dry runs of designs with many devices."""
+"""Targets on this machine: one for training and dry runs, one for dry runs of designs with many devices."""
 
 
 class Launches:
-    """The launchers that all tabs share, opened when they are first used."""
+    """The launchers that all tabs share; each is opened when it is first used."""
 
     def __init__(self, record: Record) -> None:
         self.record = record
@@ -58,7 +58,7 @@ class Launches:
         """Cancel a run, also one that another process launched.
 
         Raises:
-            Refusal: the run is not the tab's to cancel.
+            Refusal: the tab is not allowed to cancel the run.
         """
         known = self._launchers.get(entry.launcher)
         (Run(self.record, entry.id, known) if known else open_run(self.record, entry.id)).cancel(why)
@@ -71,7 +71,7 @@ class Launches:
         """
 
     def watch_queues(self) -> None:
-        """Start the queued runs of all targets, each when its turn comes."""
+        """Start the queued runs of all targets in their order, each as soon as it can run."""
         watch_queues(self.record, self.open)
 
     def cancel_overdue(self, limits: LaunchLimits) -> None:
@@ -101,7 +101,7 @@ class LearnerLaunches(Launches):
         """Return the launcher of a target of this machine.
 
         Raises:
-            Refusal: the target is elsewhere.
+            Refusal: the target is not this machine.
         """
         if name not in MACHINE_TARGETS:
             raise Refusal("workshop_target", {"target": name})
@@ -135,5 +135,5 @@ class LearnerLaunches(Launches):
             raise Refusal("workshop_other_run", {})
 
     def watch_queues(self) -> None:
-        """Start the queued runs of all persons."""
+        """Start the queued runs of all learners."""
         self._shared.watch_queues()

@@ -1,4 +1,4 @@
-"""The user's library: every design in a folder of its own, with its history, its card and what its tab shows."""
+"""The user's library: a folder per design with its history, its card, and the run and lesson that its tab shows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from meshwave.engine.files import write_private
 from meshwave.engine.findings import Refusal
 
 DELETED_KEPT_S = 30 * 24 * 3600.0
-"""Time for which a deleted design can be restored."""
+"""Time in seconds for which a deleted design can be restored."""
 LONGEST_TAG, MOST_TAGS = 40, 8
 _ID = re.compile(r"[0-9a-f]{12}")
 _DELETED = ".deleted"
@@ -39,10 +39,10 @@ def is_id(text: str) -> bool:
 
 
 class Library:
-    """A folder with a folder for each design, named by its ID.
+    """The user's designs: a folder that contains a folder for each design, named by its ID.
 
-    The file ``design.json`` is the document. ``card.json`` is what the start page shows of it, ``history.jsonl`` its
-    edits and named versions; ``run`` and ``lesson`` are what its tab shows.
+    ``design.json`` is the document, ``card.json`` the data of the design on the start page, ``history.jsonl`` its
+    edits and named versions. ``run`` and ``lesson`` name the run and the lesson that its tab shows.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -53,10 +53,10 @@ class Library:
         """
         self.folder = folder
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._adopt_drafts(folder.parent / "drafts")
+        self._move_old_drafts(folder.parent / "drafts")
         self._discard_deleted()
 
-    def _adopt_drafts(self, drafts: Path) -> None:
+    def _move_old_drafts(self, drafts: Path) -> None:
         """Move the designs that earlier versions of Meshwave kept as ``drafts/ID.json``."""
         for path in drafts.glob("*.json"):
             if is_id(path.stem):
@@ -99,7 +99,7 @@ class Library:
             InputError: the file cannot be written, for example because the disk is full.
         """
         path = self.path(design, "design.json")
-        with suppress(OSError):  # writing the file reports what is wrong
+        with suppress(OSError):  # writing the file reports the error
             path.parent.mkdir(mode=0o700, exist_ok=True)
         save_design(content, path)
 
@@ -139,7 +139,7 @@ class Library:
         """Restore a deleted design.
 
         Raises:
-            Refusal: it is no longer there.
+            Refusal: the library does not have the deleted design, for example because its time has expired.
         """
         folder = self.path(design, "").resolve()
         try:
@@ -150,7 +150,7 @@ class Library:
     # ---- cards ----
 
     def cards(self) -> list[Card]:
-        """Return the cards of all designs, the latest edit first; those of open lessons are left out."""
+        """Return the cards of all designs, the latest edit first; designs of open lessons are left out."""
         found = []
         for path in self.folder.iterdir():
             with suppress(OSError, MeshwaveError, ValueError):  # a damaged design is not shown
@@ -168,7 +168,7 @@ class Library:
         return card
 
     def read_card(self, design: str) -> Card:
-        """Return the stored card of a design; empty if there is none."""
+        """Return the stored card of a design, or an empty card."""
         try:
             card: Card = json.loads(self.path(design, "card.json").read_bytes())
             return card

@@ -1,4 +1,4 @@
-"""Expert loads that earlier runs of a model have measured, offered on the expert canvas."""
+"""Expert loads measured by earlier runs of a model, for selection on the expert canvas."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class MeasuredLoad(NamedTuple):
     run: str
     when: str
     steps: int
-    load: tuple[float, ...]  # [experts] in even shares, the mean over the model's layers of experts
+    load: tuple[float, ...]  # [experts] relative to an even load, averaged over the expert layers of the model
 
     @property
     def words(self) -> str:

@@ -1,4 +1,4 @@
-"""Edits of meshes and cluster by gestures on the cluster canvas.
+"""Edits of meshes and the cluster by gestures on the cluster canvas.
 
 Functions take and return sections of the document as JSON has them (``{"name", "devices", "axes"}`` for a mesh,
 ``{"nodes", "devices_per_node", ...}`` for the cluster) and never change their arguments. An edit that is not possible
@@ -33,7 +33,7 @@ Axes = Mapping[str, int]
 def draw_mesh(meshes: Sequence[Mesh], cluster: Cluster, devices: Iterable[int], name: str | None = None) -> Meshes:
     """Add a data-parallel mesh over a free rectangle of ``devices`` at the end of the pipeline."""
     devices = _rectangle(cluster, devices)
-    _refuse_taken(meshes, devices)
+    _check_devices_free(meshes, devices)
     name = next_name(meshes) if name is None else _free_name(meshes, name)
     return (*meshes, {"name": name, "devices": devices, "axes": {"dp": len(devices), "tp": 1}})
 
@@ -45,8 +45,8 @@ def move_mesh(meshes: Sequence[Mesh], cluster: Cluster, mesh: int, devices: Iter
     if len(devices) != len(old["devices"]):
         sizes = {"mesh": old["name"], "devices": len(old["devices"]), "given": len(devices)}
         raise Refusal("moved_mesh_size", sizes)
-    _refuse_taken(meshes, devices, but=mesh)
-    return _replace(meshes, mesh, devices=devices)
+    _check_devices_free(meshes, devices, but=mesh)
+    return _replace_mesh(meshes, mesh, devices=devices)
 
 
 def resize_mesh(meshes: Sequence[Mesh], cluster: Cluster, mesh: int, devices: Iterable[int]) -> Meshes:
@@ -56,12 +56,12 @@ def resize_mesh(meshes: Sequence[Mesh], cluster: Cluster, mesh: int, devices: It
     """
     devices = _rectangle(cluster, devices)
     old = _get_mesh(meshes, mesh)
-    _refuse_taken(meshes, devices, but=mesh)
+    _check_devices_free(meshes, devices, but=mesh)
     before = full_axes(old["axes"])
     tp = gcd(before["tp"], len(devices))
     cp = gcd(before.get("cp", 1), len(devices) // tp)
     sizes = {"dp": len(devices) // tp // cp, "cp": cp, "tp": tp}
-    return _replace(meshes, mesh, devices=devices, axes={axis: sizes[axis] for axis in before})
+    return _replace_mesh(meshes, mesh, devices=devices, axes={axis: sizes[axis] for axis in before})
 
 
 def delete_mesh(meshes: Sequence[Mesh], mesh: int) -> Meshes:
@@ -75,14 +75,14 @@ def delete_mesh(meshes: Sequence[Mesh], mesh: int) -> Meshes:
 def rename_mesh(meshes: Sequence[Mesh], mesh: int, name: str) -> Meshes:
     """Give a mesh a name that no other mesh has."""
     _get_mesh(meshes, mesh)
-    return _replace(meshes, mesh, name=_free_name(meshes, name, but=mesh))
+    return _replace_mesh(meshes, mesh, name=_free_name(meshes, name, but=mesh))
 
 
 def set_axes(meshes: Sequence[Mesh], mesh: int, axes: Axes) -> Meshes:
     """Set the axes of a mesh, outermost first; the product of their sizes has to be its number of devices."""
     old = _get_mesh(meshes, mesh)
     _make_mesh(old, axes)
-    return _replace(meshes, mesh, axes=dict(axes))
+    return _replace_mesh(meshes, mesh, axes=dict(axes))
 
 
 def reorder_meshes(meshes: Sequence[Mesh], mesh: int, rank: int) -> Meshes:
@@ -103,7 +103,7 @@ def tile_cluster(cluster: Cluster, pp: int, dp: int, tp: int) -> Meshes:
     problem = _tile_problem(cluster, pp, dp, tp)
     if problem:
         raise Refusal(problem.code, problem.params)
-    nodes, per_node = _size(cluster)
+    nodes, per_node = _cluster_size(cluster)
     height, width = next(_shapes(cluster, pp, dp * tp, tp))
     corners = ((row, column) for row in range(0, nodes, height) for column in range(0, per_node - width + 1, width))
     return tuple(
@@ -129,19 +129,19 @@ def describe_tile(cluster: Cluster, pp: int, dp: int, tp: int) -> tuple[bool, st
 
 
 def next_name(meshes: Sequence[Mesh]) -> str:
-    """Return the first of A, B, ... Z, AA, AB, ... that no mesh has."""
+    """Return the first name of A, B, ... Z, AA, AB, ... that no mesh has."""
     taken = {mesh["name"] for mesh in meshes}
     return next(name for name in _all_names() if name not in taken)
 
 
 def full_axes(axes: Axes) -> dict[str, int]:
-    """Return axes with dp and tp, in the equivalent order whose axes of size 1 are in their usual place."""
+    """Return axes with dp and tp in an equivalent order, in which axes of size 1 are at their default positions."""
     sizes = {"dp": axes.get("dp", 1), **({"cp": axes["cp"]} if axes.get("cp", 1) > 1 else {}), "tp": axes.get("tp", 1)}
     return _order_axes(sizes, [axis for axis in axes if axes[axis] > 1])
 
 
 def axes_choices(mesh: Mesh) -> list[dict[str, int]]:
-    """Return every way to use the devices of a mesh as axes, largest dp first; its cp stays."""
+    """Return all assignments of axes to the devices of a mesh, largest dp first; cp keeps its size."""
     cp, found = mesh["axes"].get("cp", 1), []
     rest = len(mesh["devices"]) // cp
     for tp in (size for size in range(1, rest + 1) if rest % size == 0):
@@ -151,7 +151,7 @@ def axes_choices(mesh: Mesh) -> list[dict[str, int]]:
 
 
 def _order_axes(sizes: Axes, order: Iterable[str]) -> dict[str, int]:
-    """Return axes with those that are larger than 1 in another order, and the others where they are."""
+    """Return axes with the axes larger than 1 in another order; axes of size 1 keep their positions."""
     larger = iter(order)
     return {name: sizes[name] for name in (axis if sizes[axis] == 1 else next(larger) for axis in sizes)}
 
@@ -239,11 +239,11 @@ def device_range(cluster: Cluster, node0: int, column0: int, node1: int, column1
     )
 
 
-def _replace(meshes: Sequence[Mesh], mesh: int, **changes: Any) -> Meshes:
+def _replace_mesh(meshes: Sequence[Mesh], mesh: int, **changes: Any) -> Meshes:
     return tuple({**old, **changes} if place == mesh else old for place, old in enumerate(meshes))
 
 
-def _size(cluster: Cluster) -> tuple[int, int]:
+def _cluster_size(cluster: Cluster) -> tuple[int, int]:
     return cluster["nodes"], cluster["devices_per_node"]
 
 
@@ -267,7 +267,7 @@ def _check_devices(cluster: Cluster, devices: Iterable[int]) -> tuple[int, ...]:
 
 
 def _rectangle(cluster: Cluster, devices: Iterable[int]) -> tuple[int, ...]:
-    """Return the devices row-major; they have to fill a rectangle of nodes x device columns."""
+    """Return the devices in row-major order; they have to fill a rectangle of nodes x device columns."""
     devices = tuple(sorted(_check_devices(cluster, devices)))
     places = [divmod(device, cluster["devices_per_node"]) for device in devices]
     columns = [column for _, column in places]
@@ -278,7 +278,7 @@ def _rectangle(cluster: Cluster, devices: Iterable[int]) -> tuple[int, ...]:
     return devices
 
 
-def _refuse_taken(meshes: Sequence[Mesh], devices: Iterable[int], but: int = -1) -> None:
+def _check_devices_free(meshes: Sequence[Mesh], devices: Iterable[int], but: int = -1) -> None:
     owner = {device: mesh["name"] for rank, mesh in enumerate(meshes) if rank != but for device in mesh["devices"]}
     for device in devices:
         if device in owner:
@@ -322,7 +322,7 @@ def _first_names(count: int) -> list[str]:
 
 def _shapes(cluster: Cluster, pp: int, size: int, tp: int) -> Iterator[tuple[int, int]]:
     """Yield (nodes, columns) of the rectangles of ``size`` devices of which ``pp`` fit, best first."""
-    nodes, per_node = _size(cluster)
+    nodes, per_node = _cluster_size(cluster)
     widths = [width for width in range(1, min(size, per_node) + 1) if size % width == 0]
     for width in sorted(widths, key=lambda width: (width % tp == 0, width), reverse=True):
         height = size // width
@@ -331,7 +331,7 @@ def _shapes(cluster: Cluster, pp: int, size: int, tp: int) -> Iterator[tuple[int
 
 
 def _tile_problem(cluster: Cluster, pp: int, dp: int, tp: int) -> Problem | None:
-    nodes, per_node = _size(cluster)
+    nodes, per_node = _cluster_size(cluster)
     total, needed = nodes * per_node, pp * dp * tp
     if min(pp, dp, tp) < 1:
         return Problem("", "tiling_size")

@@ -1,4 +1,4 @@
-"""The edit mode of the timeline: questions while a block is dragged, and edits of the order."""
+"""The edit mode of the timeline: previews while a block is dragged, and edits of the order."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from meshwave.engine.units import duration, percent_change
 Message = Mapping[str, Any]
 Send = Callable[[dict[str, Any]], None]
 TYPE = "order"  # type of the messages between the page and the editor
-UNCHANGED_WITHIN = 5e-4  # smallest relative change of the iteration that is shown
+UNCHANGED_WITHIN = 5e-4  # smallest relative change of the step time that is shown
 
 
 class OrderEditor:
@@ -54,7 +54,7 @@ class OrderEditor:
         session.param.watch(lambda *_: self._reset(), ["design", "prediction"])
 
     def handle(self, message: Message) -> None:
-        """Run a request of the page; a refusal or an internal error is sent back."""
+        """Handle a request of the page; a refusal or an internal error is sent back."""
         number = message.get("number")
         try:
             read_value(message, "do", self._HANDLERS.__getitem__)(self, message)
@@ -130,7 +130,7 @@ class OrderEditor:
         }
 
     def _edit_refusal(self, now: OrderOutcome) -> str:
-        """Return why the order cannot be edited by hand; empty if it can."""
+        """Return the reason why the order cannot be edited by hand; empty if it can."""
         if now.program is None:
             return render("incomplete_order", {"reason": self._message(now.problems[0])})
         if len(now.order) > edits.LARGEST_BY_HAND:
@@ -224,7 +224,7 @@ class OrderEditor:
         answer = {
             **self._changes(now, then),
             "label": label,
-            "words": _describe_iteration(now.timeline.makespan, then.timeline.makespan, then.costs.unit),
+            "words": _describe_step_time(now.timeline.makespan, then.timeline.makespan, then.costs.unit),
             "digest": then.timeline.digest,
             "stage": stage,
             "mesh": mesh,
@@ -272,23 +272,23 @@ class OrderEditor:
     }
 
 
-def _describe_iteration(was: float, now: float, unit: str) -> str:
-    """Return a change of the iteration time such as ``iteration 12 ms → 13 ms (+8.3%)``."""
+def _describe_step_time(was: float, now: float, unit: str) -> str:
+    """Return a change of the step time such as ``step time 12 ms → 13 ms (+8.3%)``."""
     before, after = (duration(time, unit) for time in (was, now))
     change = now / was - 1 if was else 0.0
     if abs(change) < UNCHANGED_WITHIN:
-        return f"iteration unchanged at {after}"
-    return f"iteration {before} → {after} ({percent_change(change)})"
+        return f"step time unchanged: {after}"
+    return f"step time {before} → {after} ({percent_change(change)})"
 
 
 def _shown_blocks(timeline: Timeline) -> order_edits.Rows:
-    """Return the rows of the blocks in the order in which the page numbers them."""
+    """Return the timeline rows of the blocks, ordered as the page numbers the blocks."""
     blocks = np.flatnonzero((timeline.op != Op.REDUCE_GRAD) & ~timeline.is_transfer)
     return blocks[np.lexsort((timeline.start[blocks], timeline.rank[blocks]))]
 
 
 def starting_design(session: Session) -> Design:
-    """Return the design before its order was edited by hand: the latest with a schedule, else the first one."""
+    """Return the latest design in the undo history whose schedule is not custom, else the oldest design."""
     start: Design = session.design
     for design in (session.design, *session.past_designs):
         start = design
@@ -337,14 +337,14 @@ def _apply_to_repetitions(now: Program, rows: order_edits.Rows, edit: Message) -
 
 
 def _split_or_join_backwards(now: Program, rows: order_edits.Rows, edit: Message) -> tuple[Program, str]:
-    """Split full backwards; if none is selected, join split ones."""
+    """Split the selected full backwards; if there are none, join split backwards."""
     if (now.op[rows] == Op.B).any():
         return order_edits.split_backwards(now, rows), f"split {_name_blocks(now, rows)}"
     return order_edits.join_backwards(now, rows), f"join {_name_blocks(now, rows)}"
 
 
 def _split_or_join_slot(now: Program, rows: order_edits.Rows, edit: Message) -> tuple[Program, str]:
-    """Split shared slots; if none is selected, put the blocks into one."""
+    """Split the selected shared slots; if there are none, put the blocks into one slot."""
     if now.fused[rows].any():
         return order_edits.split_slots(now, rows), f"split the slot of {_name_blocks(now, rows)}"
     return order_edits.join_slots(now, rows), f"put {_name_blocks(now, rows)} into one slot"
@@ -356,7 +356,7 @@ _EDITS: Mapping[str, Callable[[Program, order_edits.Rows, Message], tuple[Progra
 
 
 def _name_blocks(now: Program, rows: order_edits.Rows) -> str:
-    """Name up to three blocks; of more, return the number."""
+    """Name up to three blocks; for more, return their count."""
     names = [str(now.row(int(row))) for row in rows]
     if len(names) > 3:
         return f"{len(names)} blocks"

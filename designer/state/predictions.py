@@ -21,13 +21,13 @@ from meshwave.engine.progress import report_progress
 SMALL_WORK = 70_000
 """Work (:func:`estimate_work`) up to which the server computes a prediction itself; it blocks other tabs for 0.3 s."""
 DEVICE_WORK = 32
-"""Computations of a step that take as long as pricing the links of one device."""
+"""Number of computations of a step that take as long as pricing the links of one device."""
 RANK_STAGES = 6
-"""Pairs of a rank and a stage that take as long as one computation of a step."""
+"""Number of pairs of a rank and a stage that take as long as one computation of a step."""
 LARGEST_STEP = 500_000
-"""Computations of the largest step on the page: 5 s and 600 MB in a job, then 0.3 s to draw."""
+"""Largest number of computations of a step on the page: 5 s and 600 MB in a job, then 0.3 s to draw."""
 KEPT_ROWS_LIMIT = 1_000_000
-"""Rows of all cached programs; a row takes at most 140 bytes."""
+"""Largest number of rows of all cached programs; a row takes at most 140 bytes."""
 
 Outcome = tuple[list[Problem], Prediction | None]
 
@@ -41,7 +41,7 @@ class Predictions:
 
     def predict_now(self, design: Design, *, wait: bool) -> Outcome | None:
         """Return the outcome of a design if it is cached, invalid or small, or with ``wait``; else None."""
-        found = [*find_page_limits(design)] or problems(design)
+        found = [*page_limit_problems(design)] or problems(design)
         if any(problem.severity == "error" for problem in found):
             return found, None
         try:
@@ -66,11 +66,12 @@ class Predictions:
         if job is None or job.is_over:
             job = self._jobs[key] = Job(partial(compute_prediction, design))
         return job.add_listener(
-            later, lambda news: handle(Done(self._take(key, design, news.value)) if isinstance(news, Done) else news)
+            later,
+            lambda news: handle(Done(self._cache_result(key, design, news.value)) if isinstance(news, Done) else news),
         )
 
-    def _take(self, key: bytes, design: Design, result: ComputedPrediction) -> Outcome:
-        """Cache the result of a job and return the outcome of a design with that meaning."""
+    def _cache_result(self, key: bytes, design: Design, result: ComputedPrediction) -> Outcome:
+        """Cache the result of a job and return it as the outcome of ``design``."""
         if result.prediction is None:
             return result.problems, None
         if result.searched is not None:
@@ -98,11 +99,11 @@ def predict_with_problems(design: Design) -> Outcome:
 
 
 class ComputedPrediction(NamedTuple):
-    """The result of a job."""
+    """Result of a job that computes a prediction."""
 
     problems: list[Problem]
     prediction: Prediction | None
-    searched: Any  # result of the search for an order, None without a search
+    searched: Any  # result of the search for an order; None if the schedule needs no search
 
 
 def compute_prediction(design: Design) -> ComputedPrediction:
@@ -127,8 +128,8 @@ def _meaning_digest(design: Design) -> bytes:
     return blake2b(meaning.encode(), digest_size=16).digest()
 
 
-def find_page_limits(design: Design) -> list[Problem]:
-    """Return a problem if the step is too large for the page; cheap for any document."""
+def page_limit_problems(design: Design) -> list[Problem]:
+    """Return a problem if the step is too large for the page. The check is fast for any document."""
     drawn = design.pipeline.actions is not None
     computations, most = count_computations(design), LARGEST_BY_HAND if drawn else LARGEST_STEP
     if computations <= most:
@@ -138,14 +139,14 @@ def find_page_limits(design: Design) -> list[Problem]:
 
 
 def count_computations(design: Design) -> int:
-    """Return the number of computations of a step, each backward counted as a whole; for a custom order its cells."""
+    """Return the number of forwards and backwards of a step; for a custom order, the number of its actions."""
     if design.pipeline.actions is not None:
         return sum(map(len, design.pipeline.actions))
     return 0 if design.pipeline.schedule == "custom" else 2 * design.stages * design.pipeline.microbatches
 
 
 def estimate_work(design: Design) -> int:
-    """Estimate the work of a prediction, in computations of a step."""
+    """Estimate the work of a prediction, in units of one computation of a step."""
     devices = sum(len(mesh.devices) for mesh in design.meshes)
     return count_computations(design) + DEVICE_WORK * devices + design.ranks * design.stages // RANK_STAGES
 

@@ -14,7 +14,7 @@ from meshwave.engine.program.timeline import Timeline
 LARGEST_EXACT_PICTURE = 1_500
 """Computations of the largest picture that is drawn block by block; larger ones are sampled."""
 COLUMNS, LANES = 160, 16
-"""Size of a sampled picture."""
+"""Lanes and columns of a sampled picture."""
 
 
 def schedule_picture(timeline: Timeline, largest: int = LARGEST_EXACT_PICTURE) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A design that several people edit together: its present state, who is there, and everybody's own undo."""
+"""A design that several people edit together: its current state, its people, and the undo history of each person."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#7
 """Colours of people, after Okabe and Ito; a name is written next to each."""
 LONGEST_NAME = 40
 MOST_MEMBERS = 50
-"""People who can be in one design at the same time."""
+"""Largest number of people who have one design open at the same time."""
 LONGEST_HISTORY = 100
-"""Own edits that each person can undo."""
+"""Largest number of edits that each person can undo."""
 MOST_REPLACED = 20
-"""Replaced values that are offered back to a person; the oldest ones are dropped."""
+"""Largest number of replaced values that are offered back to a person; the oldest values are dropped."""
 
 
 class OwnEdit(NamedTuple):
@@ -46,37 +46,37 @@ class OwnEdit(NamedTuple):
 
 
 class Replaced(NamedTuple):
-    """A value that a person set and somebody else has changed since."""
+    """A value that a person set and that somebody else has changed since."""
 
     number: int
     by: str
-    """Name of the person who changed it."""
+    """Name of the person who changed the value."""
     change: Change
 
 
 class Block(NamedTuple):
-    """A block of the timeline."""
+    """A block of the timeline: an action of a rank."""
 
     rank: int
     action: Action
 
 
 class Person(NamedTuple):
-    """What others see of a person who is there."""
+    """A person in a shared design, as others see the person."""
 
     name: str
     colour: str
     read_only: bool
     is_self: bool
     mesh: str
-    """Name of the selected mesh; empty for none."""
+    """Name of the selected mesh; empty if none is selected."""
     block: Block | None
-    """The selected block; None for none."""
+    """The selected block; None if no block is selected."""
 
 
 @dataclass(eq=False)
 class Member:
-    """A person in a design; the edits stay known after the person has left."""
+    """A person in a shared design; the edits of the person are kept after the person has left."""
 
     shared: SharedDesign
     id: str
@@ -86,7 +86,7 @@ class Member:
     notify: Callable[[], Any] | None = None
     """Called after each change of the design or of the people; None once the person has left."""
     is_shown: Callable[[], bool] = lambda: True
-    """Returns whether the person's page is connected."""
+    """Function that returns True while the person's page is connected."""
     shown_revision: int | None = None
     """The latest revision that the person's page has drawn; None if the page does not report it."""
     mesh: str = ""
@@ -102,35 +102,35 @@ class Member:
 
     @property
     def history(self) -> tuple[str, str]:
-        """Labels of the own edits that undo and redo apply to; empty for none."""
+        """Labels of the person's edits that undo and redo apply to; empty if there is none."""
         return (self.past[-1].label if self.past else "", self.future[-1].label if self.future else "")
 
     def submit(self, before: Design, after: Design, label: str) -> None:
-        """Apply an edit, made on the state ``before``, to the present state.
+        """Apply an edit of the state ``before`` to the current state.
 
         Raises:
-            Refusal: it does not fit the edits of others.
+            Refusal: the edit is inconsistent with the edits of others.
         """
         self.shared.submit(self, before, after, label)
 
     def undo(self) -> None:
-        """Revert the last own edit, except where others have changed it since.
+        """Revert the person's last edit, except for values that others have changed since.
 
         Raises:
-            Refusal: that is impossible.
+            Refusal: the edit cannot be reverted.
         """
         self.shared.turn(self, self.past, self.future, "undo")
 
     def redo(self) -> None:
-        """Apply the last reverted edit again, except where others have changed it since.
+        """Apply the last reverted edit again, except for values that others have changed since.
 
         Raises:
-            Refusal: that is impossible.
+            Refusal: the edit cannot be applied.
         """
         self.shared.turn(self, self.future, self.past, "redo")
 
     def restore(self, number: int) -> None:
-        """Set an own value that somebody else has changed, as an edit.
+        """Set a value of the person again that somebody else has changed, as an edit.
 
         Raises:
             Refusal: the value is no longer offered, or does not fit.
@@ -153,19 +153,19 @@ class Member:
         self.shared.notify_all()
 
     def select_mesh(self, mesh: str) -> None:
-        """Note the name of the mesh that the person has selected; empty for none."""
+        """Store the name of the mesh that the person has selected; empty if none is selected."""
         if mesh != self.mesh:
             self.mesh = mesh
             self.shared.notify_all()
 
     def select_block(self, block: Block | None) -> None:
-        """Note the block that the person has selected; None for none."""
+        """Store the block that the person has selected; None if no block is selected."""
         if block != self.block:
             self.block = block
             self.shared.notify_all()
 
     def leave(self) -> None:
-        """Note that the person has left; one without edits is forgotten."""
+        """Remove the person from those present; a person without edits is not kept."""
         self.notify, self.shown_revision, self.mesh, self.block = None, None, "", None
         if not (self.past or self.future or self.replaced):
             self.shared.members.pop(self.id, None)
@@ -173,11 +173,11 @@ class Member:
 
 
 class SharedDesign:
-    """The present state of a design and its people; used from one thread.
+    """The current state of a shared design and its people; used from one thread.
 
-    The server puts the edits of all people into one order. An edit is the set of values that it changed against the
-    state that its author saw, so that edits of different values all stay. Where two people change the same value, the
-    later edit counts, and the author of the earlier one is offered the own value back.
+    The server puts the edits of all people into one order. An edit consists of the values that differ from the state
+    that its author saw, so that edits of different values are all kept. If two people change the same value, the
+    later edit counts, and the author of the earlier edit can restore it.
     """
 
     def __init__(self, library: Library, name: str, first: str = "") -> None:
@@ -196,8 +196,8 @@ class SharedDesign:
         self.comments = 0
         """Number of changes of the comments, so that pages know when to read them."""
         self.members: dict[str, Member] = {}
-        self._owners: dict[Path, Member] = {}  # who set a value last
-        self._moved: dict[Member, int] = {}  # the revision in which a person last changed what positions mean
+        self._owners: dict[Path, Member] = {}  # the person who set a value last
+        self._moved: dict[Member, int] = {}  # the revision in which a person last changed the meaning of positions
         self._numbers = count()
         self._replay(first)
 
@@ -205,11 +205,11 @@ class SharedDesign:
 
     @property
     def present(self) -> list[Member]:
-        """The people who are there."""
+        """The people who have the design open."""
         return [member for member in self.members.values() if member.is_present]
 
     def people(self, member: Member) -> list[Person]:
-        """Return everybody who is there, as a member sees them."""
+        """Return the people who have the design open, as a member sees them."""
         return [
             Person(each.name, each.colour, each.read_only, each is member, each.mesh, each.block)
             for each in self.present
@@ -224,10 +224,10 @@ class SharedDesign:
         is_shown: Callable[[], bool] = lambda: True,
         read_only: bool = False,
     ) -> Member:
-        """Add a person, or return the one who had this ID before, unless that one is there now.
+        """Add a person, or return the person with this ID who has left before.
 
         Raises:
-            Refusal: too many people are there.
+            Refusal: too many people have the design open.
         """
         if len(self.present) >= MOST_MEMBERS:
             raise Refusal("too_many_members", {"count": MOST_MEMBERS})
@@ -246,14 +246,14 @@ class SharedDesign:
         return self.members.setdefault(id, Member(self, id))
 
     def free_name(self, wanted: str, member: Member) -> str:
-        """Return a name that nobody else who is there has; ``Guest`` without a name."""
+        """Return a name that no other person present has, based on ``wanted``, or on ``Guest`` if that is empty."""
         name = escape_unprintable(" ".join(wanted.split()))[:LONGEST_NAME] or "Guest"
         taken = {each.name for each in self.present if each is not member}
         numbered = (f"{name} {number}" for number in count(2))
         return next(each for each in chain([name], numbered) if each not in taken)
 
     def notify_all(self) -> None:
-        """Tell everybody who is there of a change."""
+        """Notify all people present of a change."""
         for member in self.present:
             assert member.notify is not None
             member.notify()
@@ -292,7 +292,7 @@ class SharedDesign:
         self.notify_all()
 
     def restore(self, member: Member, found: Replaced) -> None:
-        """Set a value again that somebody else has changed."""
+        """Set a value of a member again that somebody else has changed."""
         design = self._merge([found.change.inverse])
         self.submit(member, self.design, design, f"restore {found.change.where}")
 
@@ -300,7 +300,7 @@ class SharedDesign:
         return tuple(find_changes(_dump(self.design), _dump(design)))
 
     def _merge(self, changes: Iterable[Change], after: Design | None = None) -> Design:
-        """Return the present design with changes; ``after`` is the design that their author saw with them.
+        """Return the current design with changes; ``after`` is the design that the author of the changes saw.
 
         Raises:
             Refusal: the result would be invalid.
@@ -316,7 +316,7 @@ class SharedDesign:
         return design
 
     def _check_positions(self, member: Member, made: Sequence[Change]) -> None:
-        """Check that a gesture did not mean a mesh, stage or expert by a number that has another meaning now.
+        """Check that the numbers of meshes, stages and experts in a gesture still have the same meaning.
 
         Raises:
             Refusal: others changed the meshes, the stages or the experts before the member's page showed it.
@@ -345,7 +345,7 @@ class SharedDesign:
             self.notice = f"The latest edits are not saved; a restart of the server would discard them: {error}"
 
     def _claim(self, member: Member, made: Iterable[Change]) -> None:
-        """Note that a member set values, and offer the others theirs back."""
+        """Record the values that a member set, and offer replaced values back to other members."""
         for change in made:
             if change.path == MESH_ORDER and not moves_meshes(change):
                 continue
@@ -360,7 +360,7 @@ class SharedDesign:
             self._owners[change.path] = member
 
     def _replay(self, first: str) -> None:
-        """Read everybody's own edits from the log, if it leads to the present design."""
+        """Read the edits of each person from the log, if the log leads to the current design."""
         log = self.library.log(self.name).replay()
         if log.present != _dump(self.design):
             return
@@ -385,11 +385,11 @@ class SharedDesign:
 
 
 POSITIONAL = ("meshes", "pipeline", "experts", MESH_ORDER[0])
-"""Sections whose edits name meshes, stages and experts by their numbers."""
+"""Sections whose edits identify meshes, stages and experts by their numbers."""
 
 
 def _positions(design: Design) -> Any:
-    """Return what the numbers in gestures mean: the meshes, the stages and their places, and the experts."""
+    """Return the objects that numbers in gestures identify: meshes, stages with their placement, and experts."""
     stages = None
     with suppress(InputError):
         stages = design.stages

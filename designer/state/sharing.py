@@ -1,4 +1,4 @@
-"""The designs that people open together, and the keys of their links."""
+"""Shared designs, which several people edit together, and the keys of their links."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ from meshwave.engine.findings import Refusal
 
 
 class Link(NamedTuple):
-    """A design that is shared, and the keys that open it."""
+    """A shared design, and the keys that open it for editing and for reading."""
 
     folder: str
-    """Folder of its library, relative to that of all designs and runs."""
+    """Folder of the design's library, relative to the folder of all designs and runs."""
     design: str
     edit_key: str
     view_key: str
     first: str
-    """ID of the person who edited it before it was shared; empty for none."""
+    """ID of the person who edited the design before it was shared; empty if unknown."""
 
 
 class SharedDesigns:
-    """The shared designs of a server, in a file that only the user reads."""
+    """The shared designs of a server, stored in a file that only the user can read."""
 
     def __init__(self, folder: Path) -> None:
-        """Read which designs of the libraries in a folder are shared; a damaged file shares none."""
+        """Read the list of shared designs from a folder; a damaged list counts as empty."""
         self._folder, self._path = folder, folder / "shared.json"
-        self._open: dict[str, SharedDesign] = {}  # by key for editing
+        self._open: dict[str, SharedDesign] = {}  # links by key for editing
         try:
             self._links = [Link(*map(str, each)) for each in json.loads(self._path.read_bytes())]
         except (OSError, ValueError, TypeError):
             self._links = []
 
     def link(self, library: Library, design: str) -> Link | None:
-        """Return the link of a design; None if it is not shared."""
+        """Return the link of a design; None if the design is not shared."""
         folder = self._relative(library)
         return next((each for each in self._links if (each.folder, each.design) == (folder, design)), None)
 
     def share(self, library: Library, design: str, first: str = "") -> Link:
-        """Return the link of a design, which is shared from now on.
+        """Share a design and return its link.
 
         Raises:
-            OSError: that cannot be saved.
+            OSError: the list of shared designs cannot be saved.
         """
         known = self.link(library, design)
         if known is not None:
@@ -56,7 +56,7 @@ class SharedDesigns:
         return link
 
     def end(self, link: Link) -> None:
-        """Make a link lead to nothing."""
+        """Stop sharing a design: its link becomes invalid."""
         self._write([each for each in self._links if each != link])
         self._open.pop(link.edit_key, None)
 
@@ -64,7 +64,7 @@ class SharedDesigns:
         """Return the shared design of a link.
 
         Raises:
-            InputError: it was deleted, or cannot be read.
+            InputError: the design was deleted, or cannot be read.
         """
         library = Library(self._folder / link.folder)
         known = self._open.get(link.edit_key)
@@ -73,10 +73,10 @@ class SharedDesigns:
         return known
 
     def find(self, key: str) -> tuple[Link, bool]:
-        """Return the link with a key, and whether the key is for reading only.
+        """Return the link with a key, and True if the key is for reading only.
 
         Raises:
-            Refusal: there is none.
+            Refusal: no link has the key.
         """
         for link in self._links:
             if _is_key(key, link.edit_key):
@@ -86,7 +86,7 @@ class SharedDesigns:
         raise Refusal("unknown_shared_design")
 
     def is_open(self, library: Library, design: str) -> bool:
-        """Return whether somebody has a shared design open."""
+        """Return whether anybody has a shared design open."""
         link = self.link(library, design)
         return link is not None and link.edit_key in self._open and bool(self._open[link.edit_key].present)
 

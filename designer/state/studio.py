@@ -1,4 +1,4 @@
-"""State shared by all tabs of one designer, and the drafts: the designs of the library that tabs edit."""
+"""State shared by all tabs of one designer, and the designs of the library that the tabs edit."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Studio:
         self._open: dict[str, IsShown] = {}
         self.drafts: WeakSet[Draft] = WeakSet()
         self.counts: Counter[str] = Counter()
-        """The number of ``edits`` in all tabs."""
+        """Number of ``edits`` in all tabs since the start."""
         designs = (folder or home()) / "designs"
         try:
             self.library = Library(designs)
@@ -58,7 +58,7 @@ class Studio:
             raise RunRefusal("unwritable_library", {"folder": str(designs), "reason": error.strerror}) from None
         self.shared = SharedDesigns(designs.parent)
         self.person = ""
-        """Name of the user among those who have a design open together; empty if it is chosen on the page."""
+        """Name of the user in shared designs; empty if users choose their names on the page."""
         self.record = Record(folder)
         reconcile(self.record)
         self.launches = Launches(self.record)
@@ -68,7 +68,7 @@ class Studio:
         self.predictions = Predictions()
 
     def learner_studio(self, course: Course, person: str, name: str, limits: LaunchLimits) -> Studio:
-        """Return the studio of a learner: with a library and a course of one's own, and with the same runs.
+        """Return the studio of a learner, which has its own library and course and shares the runs.
 
         Raises:
             OSError: the learner's folder cannot be used.
@@ -82,7 +82,7 @@ class Studio:
         return studio
 
     def read_draft(self, draft: str) -> Design:
-        """Return a design of the library, or the first one if it is not there."""
+        """Return a design of the library, or the first design of new tabs if the library does not have it."""
         try:
             return self.library.read(draft) if self.library.has(draft) else self._first
         except MeshwaveError:
@@ -115,10 +115,10 @@ class Studio:
             draft.save_card()
 
     def share(self, library: Library, design: str) -> Link:
-        """Return the link that opens a design together, and let the tab that has it open follow it.
+        """Share a design, let the tab that has it open follow it, and return its link.
 
         Raises:
-            Refusal: that cannot be saved.
+            Refusal: the link cannot be saved.
         """
         drafts = [each for each in self.drafts if each.library.folder == library.folder and each.name == design]
         for draft in drafts:
@@ -140,25 +140,25 @@ class Studio:
         except (OSError, UnicodeDecodeError):
             return ""
 
-    def show_run(self, draft: str, run: str) -> None:
-        """Save which run a tab shows."""
+    def save_shown_run(self, draft: str, run: str) -> None:
+        """Save the ID of the run that a tab shows."""
         path = self.library.path(draft, "run")
-        with suppress(OSError):  # without the file a reload shows no run, and the list still has it
+        with suppress(OSError):  # without the file, a reloaded tab shows no run; the list of runs still contains it
             path.parent.mkdir(mode=0o700, exist_ok=True)
             write_private(path, run)
 
     def read_shown_lesson(self, draft: str) -> tuple[str, Design] | None:
-        """Return the lesson that a tab shows, and the design that was open before it; None for none."""
+        """Return the lesson that a tab shows, if any, and the design that was open before the lesson."""
         try:
             lesson, before = self.library.path(draft, "lesson").read_text("utf-8").split()
         except (OSError, ValueError):
             return None
         return (lesson, self.read_draft(before)) if is_id(before) else None
 
-    def show_lesson(self, draft: str, lesson: str, before: Design) -> None:
-        """Save which lesson a tab shows, and the design that was open before it."""
+    def save_shown_lesson(self, draft: str, lesson: str, before: Design) -> None:
+        """Save the name of the lesson that a tab shows, and the design that was open before it."""
         path = self.library.path(draft, "lesson")
-        with suppress(OSError, InputError):  # without the file a reload shows no lesson
+        with suppress(OSError, InputError):  # without the file, a reloaded tab shows no lesson
             copy = new_id() if before == self._first else self.library.add(before)
             path.parent.mkdir(mode=0o700, exist_ok=True)
             write_private(path, f"{lesson} {copy}")
@@ -185,7 +185,7 @@ class Studio:
 class Draft:
     """The design of the library that one tab edits; the tab's link names it.
 
-    Every edit is saved. A design that is shared is followed and edited together with others.
+    Every edit is saved. A shared design is followed and edited together with others.
     """
 
     def __init__(
@@ -239,11 +239,11 @@ class Draft:
 
     @property
     def link(self) -> Link | None:
-        """The link that opens the design together; None if it is not shared."""
+        """The link of the shared design; None if the design is not shared."""
         return self._studio.shared.link(self.library, self.name)
 
     def join(self, id: str = "", name: str = "") -> None:
-        """Follow the design if it is shared, as the person of this ID or as the present one."""
+        """Follow the design if it is shared, as the person with an ID or as the current person."""
         link, session = self.link, self.session
         if link is None:
             return
@@ -282,14 +282,14 @@ class Draft:
         self.session.document = self.name
         if self._requested and self.name != self._requested:
             self.save()  # a duplicate tab starts with the design of the original
-            self.show_run(self.run)
+            self.save_shown_run(self.run)
             if self.lesson is not None:
-                self.show_lesson(self.lesson)
+                self.save_shown_lesson(self.lesson)
         return self.name
 
     @property
     def person(self) -> str:
-        """Name of the user; empty if it is chosen on the page."""
+        """Name of the user; empty if users choose their names on the page."""
         return self._studio.person
 
     @property
@@ -326,19 +326,19 @@ class Draft:
 
     @property
     def query(self) -> str:
-        """The part of the tab's link that opens the design again."""
+        """Query of the tab's link that opens the design again."""
         return f"shared={self.key}" if self.key else f"draft={self.name}"
 
     def share(self) -> None:
-        """Let others open the design together.
+        """Share the design, so that others can open it.
 
         Raises:
-            Refusal: that cannot be saved.
+            Refusal: the link cannot be saved.
         """
         self._studio.share(self.library, self.name)
 
     def end_sharing(self) -> None:
-        """Make the links of the design lead to nothing; this tab keeps the design, all others only show it."""
+        """Stop sharing the design: its links become invalid, and all other tabs show it read-only."""
         link, member = self.link, self.session.member
         if link is None or member is None:
             return
@@ -351,18 +351,18 @@ class Draft:
             if draft is not self:
                 draft.later(draft.session.end_following)
 
-    def show_run(self, run: str) -> None:
-        """Save which run the tab shows."""
+    def save_shown_run(self, run: str) -> None:
+        """Save the ID of the run that the tab shows."""
         self.run = run
-        self._studio.show_run(self.name, run)
+        self._studio.save_shown_run(self.name, run)
 
-    def show_lesson(self, lesson: tuple[str, Design] | None) -> None:
-        """Save the lesson that the tab shows and the design from before it; None for none."""
+    def save_shown_lesson(self, lesson: tuple[str, Design] | None) -> None:
+        """Save the lesson that the tab shows and the design that was open before it; None if the tab shows no lesson."""
         self.lesson = lesson
         if lesson is None:
             self._studio.end_lesson(self.name, self.session.design)
         else:
-            self._studio.show_lesson(self.name, *lesson)
+            self._studio.save_shown_lesson(self.name, *lesson)
 
     def release(self) -> None:
         """Cancel the reservation of the design."""
@@ -384,7 +384,7 @@ class Draft:
         self._saved = session.design
 
     def _move_to(self, document: str) -> None:
-        """Edit another document; the present one stays in the library."""
+        """Edit another document; the current one stays in the library."""
         session = self.session
         self.save_card()
         session.leave()

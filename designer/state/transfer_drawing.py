@@ -39,9 +39,9 @@ from meshwave.engine.resharding import (
 
 MOST_DRAWN_TASKS = 5_000
 MOST_DRAWN_HOPS = 6_000
-"""Messages of one task that are drawn; of more, consecutive chunks are merged."""
+"""Largest number of messages of a unit task that are drawn; for more, consecutive chunks are merged."""
 LEAST_SHARE = 0.35
-"""Smallest width of a piece as a share of equal widths, so that a short last shard remains visible."""
+"""Smallest width of a piece relative to equal widths, so that a short last shard remains visible."""
 
 Rect = tuple[float, float, float, float]
 """Left, top, right and bottom as shares of the picture."""
@@ -56,12 +56,12 @@ class TensorLayout:
 
     rows: tuple[int, ...]
     columns: tuple[int, ...]
-    cuts: Mapping[int, Sequence[int]]  # per dim that is shown, all bounds of boxes, ascending
-    at: Mapping[int, Sequence[float]]  # positions of the cuts, from 0 to 1
+    cuts: Mapping[int, Sequence[int]]  # bounds of all boxes by tensor dim, ascending
+    at: Mapping[int, Sequence[float]]  # positions of the cuts by tensor dim, from 0 to 1
 
     @classmethod
     def arrange(cls, shape: Sequence[int], found: Iterable[Box]) -> Self:
-        """Return the layout that shows the bounds of all boxes of a tensor."""
+        """Return the layout of a tensor that shows the bounds of all given boxes."""
         ends: list[set[int]] = [{0, size} for size in shape]
         for box in found:
             for dim, (start, stop) in enumerate(box):
@@ -95,7 +95,7 @@ class TensorLayout:
 
 
 def _cut_positions(cuts: Sequence[int]) -> list[float]:
-    """Return the positions of cuts: to scale, except that no piece is too narrow to see."""
+    """Return the positions of cuts from 0 to 1. They are to scale, except that narrow pieces are widened."""
     least = LEAST_SHARE / (len(cuts) - 1)
     widths = [max((stop - start) / cuts[-1], least) for start, stop in pairwise(cuts)]
     return [0.0, *(width / sum(widths) for width in accumulate(widths))]
@@ -103,7 +103,7 @@ def _cut_positions(cuts: Sequence[int]) -> list[float]:
 
 @dataclass(frozen=True)
 class TransferDrawing:
-    """A plan of a transfer with the data that is drawn."""
+    """A plan of a transfer and the data for drawing it."""
 
     spec: TransferSpec
     tasks: Sequence[UnitTask]
@@ -130,7 +130,7 @@ class TransferDrawing:
         return play_plan(self.plan, self.tasks, self.spec.lines)
 
     def to_data(self) -> dict[str, Any]:
-        """Return all data that the page draws except chunks; positions and sizes are shares of the picture."""
+        """Return the data of the drawing without the chunks; positions and sizes are shares of the picture."""
         spec, plan = self.spec, self.plan
         sides = {"source": spec.source, "destination": spec.destination}
         owned = {name: rank_boxes(side.mesh, side.entries, spec.tensor.shape) for name, side in sides.items()}
@@ -142,7 +142,7 @@ class TransferDrawing:
             "rows": [_dim_data(layout, dim) for dim in layout.rows],
             "columns": [_dim_data(layout, dim) for dim in layout.columns],
             **{name: _side_data(side, owned[name], layout) for name, side in sides.items()},
-            "tasks": self._tasks(layout),
+            "tasks": self._task_data(layout),
             "hosts": sorted(set(spec.lines.host.values())),
             "lanes": [lane._asdict() for lane in self.lanes],
             "held": {name: [getattr(each, name) for each in self.held] for name in LaneUse._fields},
@@ -176,17 +176,17 @@ class TransferDrawing:
                 "source": [each.move.source for each in sent],
                 "target": [each.move.target for each in sent],
                 **{name: [getattr(each, name) for each in sent] for name in ("bytes", "set_out_s", "start_s", "end_s")},
-                "share": [self._share(each) for each in sent],
+                "share": [self._link_share(each) for each in sent],
             },
             "bars": {name: [bar[place] for bar in bars] for place, name in enumerate(BAR_COLUMNS)},
         }
 
-    def _share(self, sent: PlayedMessage) -> float | None:
+    def _link_share(self, sent: PlayedMessage) -> float | None:
         rate = self.spec.lines.link_between(sent.move.source, sent.move.target).bandwidth
         took = sent.end_s - sent.start_s
         return round(sent.bytes / took / rate, 4) if rate and took else None
 
-    def _tasks(self, layout: TensorLayout) -> list[dict[str, Any]]:
+    def _task_data(self, layout: TensorLayout) -> list[dict[str, Any]]:
         planned = {each.task: (place, each) for place, each in enumerate(self.plan.tasks)}
         host = self.spec.lines.host
         found = []

@@ -76,7 +76,7 @@ def set_mesh_shape(document: Document, side: str, shape: list[int]) -> Document:
 
 
 def assign_axis(document: Document, side: str, axis: int, dim: int | None, at: int) -> Document:
-    """Return the document with a mesh axis as the ``at``-th one that shards ``dim``; without a dim it replicates.
+    """Return the document with a mesh axis as the ``at``-th axis that shards ``dim``; None replicates the tensor.
 
     Raises:
         Refusal: the axis or dim does not exist.

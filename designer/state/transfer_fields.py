@@ -19,7 +19,7 @@ Shows = Literal["planned", "played"]
 SHOWN: tuple[Shows, ...] = get_args(Shows)
 
 SIDES = ("source", "destination")
-_EVEN = re.compile(r"(\d+)\s*(?:a|per)\s*host(?:,?\s*from\s*(\d+))?")
+_EVEN = re.compile(r"(\d+)\s*(?:a|per)\s*host(?:,?\s*from\s*(?:host\s*)?(\d+))?")
 
 
 class Field(NamedTuple):
@@ -78,7 +78,7 @@ def parse_axes(text: str, _: Document) -> list[int]:
 
 def _hosts_parser(side: str) -> Callable[[str, Document], list[int]]:
     def parse(text: str, document: Document) -> list[int]:
-        """Parse ``4 per host, from 2``, or hosts with their numbers of ranks: ``0*4 1*2``."""
+        """Parse ``4 per host, from host 2``, or hosts with their numbers of ranks: ``0*4 1*2``."""
         own = document[side]
         if even := _EVEN.fullmatch(text.strip()):
             each, first = int(even[1]), int(even[2]) if even[2] else min(own["hosts"], default=0)
@@ -148,11 +148,11 @@ def _format_axes(axes: Any, _: Document) -> str:
 
 def _hosts_formatter(side: str) -> Callable[[Sequence[int], Document], str]:
     def format(hosts: Sequence[int], document: Document) -> str:
-        """Format hosts as ``4 per host, from 2`` if possible, else as ``0*4, 1*2``."""
+        """Format hosts as ``4 per host, from host 2`` if possible, else as ``0*4, 1*2``."""
         runs = [(host, len(list(run))) for host, run in groupby(hosts)]
         each, first = (runs[0][1], runs[0][0]) if runs else (1, 0)
         if hosts and list(hosts) == [first + place // each for place in range(len(document[side]["ranks"]))]:
-            return f"{each} per host, from {first}"
+            return f"{each} per host, from host {first}"
         return ", ".join(f"{host}*{length}" if length > 1 else str(host) for host, length in runs)
 
     return format
@@ -179,8 +179,8 @@ def _fields() -> tuple[Field, ...]:
         field
         for side in SIDES
         for field in (
-            Field(f"{side}.shape", "Mesh", "Sizes of the mesh axes, outermost first", parse_sizes, _format_sizes),
-            Field(f"{side}.hosts", "Hosts", "'4 per host', or a list of host*ranks: 0*4 1*4", _hosts_parser(side), _hosts_formatter(side)),
+            Field(f"{side}.shape", "Mesh", "Sizes of the mesh axes, outermost first: 2 x 4: 2 x 4", parse_sizes, _format_sizes),
+            Field(f"{side}.hosts", "Hosts", "'4 per host' for 4 ranks on each host, or a list of host*ranks: 0*4 1*4", _hosts_parser(side), _hosts_formatter(side)),
             Field(f"{side}.ranks", "Ranks", "Ranks of the mesh, row by row: 0-7", parse_ranks, _format_ranks),
         )
     ]  # fmt: skip

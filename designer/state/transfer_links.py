@@ -1,4 +1,4 @@
-"""Links and files that hold a transfer document, and the transfers to start from."""
+"""Links and files that contain a transfer document, and the predefined transfers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def transfer_file(document: Document) -> bytes:
 
 
 def link_fragment(document: Document, strategy: str, ordering: str, *, shows: Shows = "planned") -> str:
-    """Return the fragment of a link (the part behind ``#``); empty where it would be too long."""
+    """Return the fragment of a link (the part behind ``#``); empty if it would be too long."""
     text = urlsafe_b64encode(json.dumps(document, separators=(",", ":")).encode()).decode().rstrip("=")
     link = f"spec={text}&strategy={strategy}&ordering={ordering}{'' if shows == 'planned' else f'&shows={shows}'}"
     return link if len(link) <= LONGEST_LINK else ""
@@ -47,7 +47,7 @@ class LinkParts(NamedTuple):
 
 
 def read_link(fragment: str) -> LinkParts:
-    """Parse the fragment of a link, whose spec is JSON or base64 of it.
+    """Parse the fragment of a link, which contains the transfer document as JSON or as base64 of JSON.
 
     Raises:
         Refusal: the link is too long or has no spec.
@@ -68,7 +68,7 @@ def _decode(text: str) -> bytes:
     return b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
 
 
-# ---- transfers to start from ----
+# ---- predefined transfers ----
 
 
 def make_transfer(
@@ -112,7 +112,7 @@ CUBE_SHAPE = [1024, 1024, 512]
 
 
 def starting_transfers() -> dict[str, tuple[str, Document]]:
-    """Return titles and documents of the transfers to start from, by key.
+    """Return titles and documents of the predefined transfers, by key.
 
     The keys of the numbered ones are their numbers in the artifact of arXiv:2211.05322, section 5.
     """

@@ -16,7 +16,7 @@ from meshwave.engine.units import quantity
 
 BATCH_INTERVAL_S = 0.15
 SMALL_TRANSFER_PAIRS = 1_500
-"""Pairs of source and destination pieces up to which a transfer is planned in the server, in 0.15 s."""
+"""Number of pairs of source and destination pieces up to which the server plans a transfer itself, in 0.15 s."""
 
 
 def is_small_transfer(spec: TransferSpec) -> bool:

@@ -29,7 +29,7 @@ class State(NamedTuple):
 
 
 class Step(NamedTuple):
-    """An entry of the undo history: a state and the label of the edit between."""
+    """An entry of the undo history: the state to restore and the label of the undone edit."""
 
     state: State
     label: str
@@ -58,7 +58,7 @@ class TransferSession(param.Parameterized):
             spec: the transfer.
             strategy: name of the strategy.
             ordering: name of the ordering.
-            later: runs a callback in the event loop of the page; with it, large transfers are planned by jobs.
+            later: schedules a callback in the page's event loop; if given, large transfers are planned by jobs.
         """
         super().__init__()  # type: ignore[no-untyped-call]
         self._later = later
@@ -81,7 +81,7 @@ class TransferSession(param.Parameterized):
         """True while a job plans the document."""
         return self._job is not None
 
-    def end(self) -> None:
+    def stop_jobs(self) -> None:
         """Stop the job that plans the document, if there is one."""
         if self._job is not None:
             self._job.stop()
@@ -101,7 +101,7 @@ class TransferSession(param.Parameterized):
         self._push_step(self.state._replace(strategy=strategy, ordering=ordering), title)
 
     def load(self, text: str | bytes, label: str, strategy: str | None = None, ordering: str | None = None) -> None:
-        """Open the text of a file or of a link, as one step of undo.
+        """Open the text of a file or of a link, as one undo step.
 
         Raises:
             DesignError: the transfer is invalid; nothing is changed.
@@ -137,7 +137,7 @@ class TransferSession(param.Parameterized):
         self._plan_and_show(state)
 
     def _plan_and_show(self, state: State) -> None:
-        self.end()
+        self.stop_jobs()
         self._update(state, *self._plan(state))
 
     def _update(self, state: State, problems: list[Problem], drawing: TransferDrawing | None) -> None:

@@ -1,4 +1,4 @@
-"""Views of the page: its tabs, one file each, and the other widgets around the canvases."""
+"""Views of the page: one file per tab, and the other widgets around the canvases."""
 
 from meshwave.designer.views._view import FILL, Page, Place, View, views
 

@@ -53,7 +53,7 @@ class View(ABC):
     """
 
     title: ClassVar[str]
-    place: ClassVar[Place] = "side"  # in the side panel, or at the bottom in tabs with the timeline
+    place: ClassVar[Place] = "side"  # "side" for the side panel, "bottom" for the tabs with the timeline
     key: ClassVar[str] = ""  # a letter that shows the view; empty for none
     order: ClassVar[int] = 100  # position among the tabs of its place
 
@@ -65,11 +65,11 @@ class View(ABC):
     def make_pane(self) -> Viewable:
         """Build the pane; called once per tab of the browser."""
 
-    def end(self) -> None:  # noqa: B027  most views have nothing to stop
-        """Stop everything that runs for a closed tab."""
+    def stop_jobs(self) -> None:  # noqa: B027  most views have nothing to stop
+        """Stop all background work of the view after the tab is closed."""
 
 
 views: Registry[type[View]] = Registry("view", "meshwave.designer.views")
 
 FILL: dict[str, Any] = {"sizing_mode": "stretch_both"}
-"""Options of a widget that fills its place."""
+"""Panel options of a widget that fills its place."""

@@ -37,13 +37,13 @@ class MeasuredBlock(NamedTuple):
     """Layers of a block with their measured times."""
 
     found: BlockTimeline
-    label: str  # the run and its step
+    label: str  # names the run and its step
 
 
 def block_layers(
     prediction: Prediction, rank: int, action: Action, measured: MeasuredBlock | None = None
 ) -> tuple[list[Layer], list[str]]:
-    """Return the layers of a block for the chart, the measured one over the predicted one, and their path.
+    """Return the layers of a block for the chart, measured over predicted, and the navigation path to the block.
 
     Raises:
         InputError: the costs of the design are in units.
@@ -52,14 +52,14 @@ def block_layers(
     words = f"{action} on mesh {prediction.design.meshes[rank].name}"
     numbers = _SpanNumbers()
     if measured is None:
-        return [make_layer(found, words, numbers)], ["iteration", words]
+        return [block_layer(found, words, numbers)], ["iteration", words]
     below, above = align_lanes(found, measured.found)
-    under = make_layer(below, words, numbers)
-    return [under, replace(make_layer(above, measured.label, numbers), over=True)], ["iteration", words]
+    under = block_layer(below, words, numbers)
+    return [under, replace(block_layer(above, measured.label, numbers), over=True)], ["iteration", words]
 
 
 def measured_block(run: Run, prediction: Prediction, rank: int, action: Action) -> MeasuredBlock | None:
-    """Return the inside of a block as a run of this design measured it; None if the run did not record it."""
+    """Return the layers of a block as a run of the design measured them; None if the run did not record them."""
     design = prediction.design
     first = sum(len(mesh.devices) for mesh in design.meshes[:rank])  # processes are numbered mesh by mesh
     try:
@@ -70,7 +70,7 @@ def measured_block(run: Run, prediction: Prediction, rank: int, action: Action) 
     return MeasuredBlock(measured, f"Run of {format_time(run.created_s)}, step {found.step + 1}")
 
 
-def make_layer(found: BlockTimeline, label: str, numbers: _SpanNumbers) -> Layer:
+def block_layer(found: BlockTimeline, label: str, numbers: _SpanNumbers) -> Layer:
     """Return a layer with lanes as ranks and kinds of steps as ops.
 
     Layers with the same ``numbers`` use the same identifiers for the same steps.
@@ -107,7 +107,7 @@ def _palette_op(word: str, step: StepOp | None) -> Op:
 
 
 class _SpanNumbers:
-    """Assigns a number to each span of a kind on a lane, so that kind, lane and number identify it.
+    """Numbers of the spans of each kind on each lane; kind, lane and number together identify a span.
 
     The same step, such as the second "dispatch 3", gets the same number in every layer.
     """

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import param
 from pydantic import ValidationError
 
-from meshwave.designer.kit.assets import module, style_sheets
+from meshwave.designer.kit.assets import module_code, style_sheets
 from meshwave.designer.kit.canvas import Canvas, PlainData, plain_text, read_value
 from meshwave.designer.state.comments import LONGEST_COMMENT, Comment, Target
 from meshwave.designer.state.design_session import Session
@@ -27,7 +27,7 @@ class CommentList(Canvas):
     can_write = param.Boolean(default=False, doc="True if comments can be added and changed here.")
     longest = param.Integer(default=LONGEST_COMMENT, constant=True, doc="Largest number of characters of a comment.")
 
-    _esm = module("panels/comments.js")
+    _esm = module_code("panels/comments.js")
     _stylesheets: ClassVar = style_sheets("kit/shell.css", "panels/comments.css")
     _gestures = ("add", "resolve", "delete", "refresh")
 

@@ -1,4 +1,4 @@
-"""Up to four designs side by side: their numbers and differences."""
+"""Comparison of up to four designs side by side: their numbers and differences."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 
 import param
 
-from meshwave.designer.kit.assets import module, style_sheets
+from meshwave.designer.kit.assets import module_code, style_sheets
 from meshwave.designer.kit.canvas import Overlay, plain_text, read_value
 from meshwave.designer.state.design_session import PIN_LIMIT, Session
 from meshwave.designer.state.file_jobs import SMALL_FILE_BYTES, read_upload
-from meshwave.designer.views.numbers import FIGURES, tiles
+from meshwave.designer.views.numbers import FIGURES, figure_tiles
 from meshwave.designer.views.topbar import example_entries
 from meshwave.engine.document import Design, load_design
 from meshwave.engine.document.differences import differences
@@ -22,15 +22,15 @@ from meshwave.engine.units import quantity
 
 
 class Comparison(Overlay):
-    """An overlay with a column per design: the pinned ones, and the open one last."""
+    """An overlay with a column per design: the pinned designs first, the open design last."""
 
-    columns = param.List(default=[], doc="See comparison_columns().")
+    columns = param.List(default=[], doc="A column per design, as comparison_columns() returns them.")
     figures = param.List(default=[], doc="Key, label and help of each row.")
     room = param.Integer(default=PIN_LIMIT, doc="Number of designs that can still be pinned.")
     examples = param.List(default=[], doc="Examples that can be pinned without opening them.")
     stale = param.Boolean(default=False, doc="True if the open design's column is of an earlier design.")
 
-    _esm = module("panels/comparison.js")
+    _esm = module_code("panels/comparison.js")
     _stylesheets: ClassVar = style_sheets("kit/shell.css", "panels/comparison.css")
     _gestures = ("close", "unpin", "pin", "end", "example", "file")
 
@@ -68,16 +68,16 @@ class Comparison(Overlay):
         self._close()
 
     def _on_example(self, gesture: Mapping[str, Any]) -> None:
-        self._add(load_design(example(read_value(gesture, "name", plain_text))))
+        self._pin_design(load_design(example(read_value(gesture, "name", plain_text))))
 
     def _on_file(self, gesture: Mapping[str, Any]) -> None:
         text = gesture.get("text")
         is_small = isinstance(text, str) and len(text) <= SMALL_FILE_BYTES
         self._session.process_file(
-            "Reading the file to compare …", partial(read_upload, text), self._add, at_once=is_small
+            "Reading the file to compare …", partial(read_upload, text), self._pin_design, at_once=is_small
         )
 
-    def _add(self, design: Design) -> None:
+    def _pin_design(self, design: Design) -> None:
         self._session.pin_design(design)
 
 
@@ -94,21 +94,21 @@ MORE = (
         "of the model.",
     },
 )
-"""Rows in addition to those of the strip of numbers."""
+"""Figures that the comparison shows in addition to those of the strip of numbers."""
 
 
 # ---- functions ----
 
 
 def comparison_columns(pinned: list[Prediction], prediction: Prediction | None) -> list[dict[str, Any]]:
-    """Return a column per design: its name, its figures with their change against the first, and its differences."""
+    """Return a column per design: its name, its figures with their change from the first design, and its differences."""
     shown = [*pinned, *([] if prediction is None else [prediction])]
     return [comparison_column(each, shown[0], place, is_open=place == len(pinned)) for place, each in enumerate(shown)]
 
 
 def comparison_column(prediction: Prediction, first: Prediction, place: int, is_open: bool) -> dict[str, Any]:
     """Return the column of one design."""
-    figures = {tile["key"]: tile for tile in tiles(prediction, None if place == 0 else first)}
+    figures = {tile["key"]: tile for tile in figure_tiles(prediction, None if place == 0 else first)}
     numbers = prediction.numbers
     copies, inflight = max(numbers["weight_copies"]), max(numbers["peak_inflight"])
     more = {"weights": (f"{copies:g} ×", "copies"), "inflight": (f"{inflight:.3g}", "shares of the model")}

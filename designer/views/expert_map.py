@@ -22,7 +22,7 @@ from meshwave.engine.predict.expert_map import (
 from meshwave.engine.units import percent
 
 DOWN = ("mp", "esp", "top_k", "capacity_factor")
-"""Axes of the rows; the others are those of the columns."""
+"""Axes whose values are the rows of the map; the values of the other axes are its columns."""
 WORDS = {
     "mp": "mp",
     "esp": "esp",
@@ -57,7 +57,7 @@ LINKS = [
 
 
 def make_expert_map(cluster: GridCluster = CLUSTERS["pcie"]) -> dict[str, Any]:
-    """Return columns with one entry per layer, and the texts of axes, measures and notes."""
+    """Return the data of the map: columns with one entry per layer, and the texts of axes, measures and notes."""
     found = price_grid(cluster)
     across = [name for name in GRID if name not in DOWN]
     order = np.lexsort([found.axes[name] for name in reversed([*DOWN, *across])])

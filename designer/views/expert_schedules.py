@@ -11,7 +11,7 @@ import panel as pn
 import param
 
 from meshwave.designer.canvases.expert_figures import FIGURE_HELP, LayerCosts, explain_terms
-from meshwave.designer.kit.assets import colour_rule, module, style_sheets
+from meshwave.designer.kit.assets import colour_rule, module_code, style_sheets
 from meshwave.designer.kit.canvas import Overlay, plain_text, read_value, short_message
 from meshwave.designer.state import expert_edits as edits
 from meshwave.designer.state.design_session import Session
@@ -52,15 +52,15 @@ COLOURS = {
     "schedule-deepspeed": "STEP", "schedule-a2a-allgather": "B", "schedule-parm-s1": "F", "schedule-parm-s2": "W",
     "schedule-ppmoe": "I", "schedule-expert-parallel": "REDUCE_GRAD",
 }  # fmt: skip
-"""Operations of the palette whose colours steps and schedules have."""
+"""Operations of the palette whose colours are used for steps and schedules."""
 LANES = ("compute", "inside the node", "between nodes")
 HELP = {
     "experts": "Feed-forward networks of the experts on the device",
     "dispatch": "Sending tokens to the devices that hold their experts",
-    "combine": "Returning the results to the tokens' devices",
+    "combine": "Returning the results to the devices of the tokens",
     "gather": "Collectives of devices that share tokens or an expert: all-gather, reduce-scatter, all-reduce",
     "other": "Choosing experts in the gate, and sorting tokens by expert",
-    "lanes": "The slowest device: its compute lane, and its links inside the node and between nodes. The dotted line "
+    "lanes": "Timeline of the slowest device: its compute lane, and its links inside the node and between nodes. The dotted line "
     "separates forward and backward. All cards have the same time scale.",
     "time": "Time of a forward and a backward of the layer on the slowest device",
     "inter": "Maximum bytes that one device sends to other nodes in the forward of one layer",
@@ -70,20 +70,22 @@ HELP = {
 
 
 class ExpertSchedules(Overlay):
-    """An overlay with a card per schedule: its timeline on the slowest device, time, bytes and memory.
+    """An overlay with a card per expert schedule: its timeline on the slowest device, time, bytes sent and memory.
 
     Clicking a card selects the schedule, as one edit.
     """
 
     about = param.String(default="", doc="Description of the layer.")
-    cards = param.List(default=[], doc="See cards().")
+    cards = param.List(default=[], doc="A card per schedule, as schedule_cards() returns them.")
     words = param.Dict(default=WORDS, constant=True, doc="Title of each kind of step.")
     help = param.Dict(default=HELP, constant=True, doc="Help text of each kind of step, lane and figure.")
     lanes = param.List(default=list(LANES), constant=True)
-    map = param.Dict(default={}, doc="See make_expert_map(); empty until it is computed, or the problem.")
+    map = param.Dict(
+        default={}, doc="Data of the expert map; empty until it is computed. If it cannot be computed, the problem."
+    )
     links = param.List(default=LINKS, constant=True, doc="Clusters whose links the map can use.")
 
-    _esm = module("experts/schedules.js")
+    _esm = module_code("experts/schedules.js")
     _stylesheets: ClassVar = [
         *style_sheets("kit/shell.css", "experts/schedules.css"),
         colour_rule(".mw-expert-schedules", COLOURS),
@@ -100,9 +102,9 @@ class ExpertSchedules(Overlay):
         self._mapped: GridCluster | None = None  # cluster of the map that is shown or being computed
         session.param.watch(lambda *_: self._draw_if_shown(), "design")
         if document is not None:
-            pn.state.on_session_destroyed(lambda context: self.end())
+            pn.state.on_session_destroyed(lambda context: self.stop_jobs())
 
-    def end(self) -> None:
+    def stop_jobs(self) -> None:
         """Stop the background job that computes the map."""
         if self._job is not None:
             self._job.stop()
@@ -135,7 +137,7 @@ class ExpertSchedules(Overlay):
         cluster = find_cluster(read_value(gesture, "links", plain_text), self._session.design)
         if cluster == self._mapped:
             return
-        self.end()
+        self.stop_jobs()
         self._mapped, self.map = cluster, _maps.get(cluster, {})
         if not self.map:
             self._job = Job(partial(make_expert_map, cluster)).add_listener(
@@ -153,7 +155,7 @@ class ExpertSchedules(Overlay):
 
 MOST_MAPS = 8
 _maps: dict[GridCluster, dict[str, Any]] = {}
-"""Maps that were computed, shared by all tabs."""
+"""Computed maps by cluster, shared by all tabs."""
 
 
 # ---- functions ----
@@ -171,7 +173,7 @@ def describe_layer(design: Design, rank: int) -> str:
 
 
 def schedule_cards(design: Design, rank: int) -> list[dict[str, Any]]:
-    """Return a card per schedule, the fastest first and those that cannot run last."""
+    """Return a card per schedule, the fastest first; schedules that cannot run come last."""
     if design.model.moe is None:
         return []
     found = [schedule_card(design, rank, name) for name in expert_schedule_names()]
@@ -217,7 +219,7 @@ def schedule_card(design: Design, rank: int, name: str) -> dict[str, Any]:
         "buffers": quantity(_buffer_bytes(price), "B"),
         "choice": price.choice.titled_reason if price.choice else "",
         "terms": explain_terms(changed, layer),
-        "layout": _layout(design, changed, layer),
+        "layout": _changed_layout_text(design, changed, layer),
         "picture": slowest_device_picture(price),
     }
 
@@ -246,11 +248,11 @@ def _palette_kind(played: LayerTimeline, span: int) -> str:
 
 
 def _buffer_bytes(price: Price) -> float:
-    """Return the bytes of the largest exchange of a device, sent and received."""
+    """Return the sum of sent and received bytes in the largest exchange of a device."""
     return 2 * max((each.buffer_bytes for each in price.collectives(price.forward)), default=0.0)
 
 
-def _layout(design: Design, changed: Design, layer: Layer) -> str:
+def _changed_layout_text(design: Design, changed: Design, layer: Layer) -> str:
     """Return the devices over which the schedule distributes the experts, if they differ from the current ones."""
     now, then = design.experts, changed.experts
     if expert_schedules[then.member].places == "mp":

@@ -1,4 +1,4 @@
-"""Marks on the canvases: what the others have selected, in their colours, and what has comments."""
+"""Marks on the canvases for meshes and blocks that other people have selected or that have comments."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COMMENT_COLOUR = "#f0e442"
 
 
 def mesh_flags(people: Sequence[Person], comments: Iterable[Comment], design: Design) -> list[dict[str, Any]]:
-    """Return the marks of meshes: rank, colour, text, and whether somebody has selected the mesh."""
+    """Return the marks of meshes: rank, colour, text, and True if somebody has selected the mesh."""
     ranks = {mesh.name: rank for rank, mesh in enumerate(design.meshes)}
     selected = [
         {"rank": ranks[each.mesh], "colour": each.colour, "text": each.name, "selects": True}

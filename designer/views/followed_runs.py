@@ -32,16 +32,17 @@ class RunTimeline(NamedTuple):
 
 
 class FollowedRuns(param.Parameterized):
-    """The shown run and others; polled, because any process may have started them."""
+    """The runs that a page follows. They are polled, because other processes can start runs, too."""
 
     run = param.Dict(default={}, doc="Summary of the shown run; empty for none.")
     curves = param.List(default=[], item_type=RunCurves, doc="Curves of the shown run and of those compared with it.")
     comparison = param.Dict(
-        default={}, doc="Comparison with the prediction, see comparison_data(), and the design of the prediction."
+        default={},
+        doc="Comparison with the prediction as comparison_data() returns it, and the design of the prediction.",
     )
     measured = param.Dict(
         default={},
-        doc="Of a run with a measured timeline: whether it is of the open design and overlaid, and can calibrate it.",
+        doc="For a run with a measured timeline: whether it is of the open design, is overlaid, and can calibrate the design.",
     )
     memory = param.List(
         default=[], item_type=MeshMemory, doc="Peak memory of the shown run, if its meshes are those of the design."
@@ -49,10 +50,12 @@ class FollowedRuns(param.Parameterized):
     own = param.Parameter(
         default=None, doc="RunTimeline of the shown run while the timeline shows it instead of the open design."
     )
-    outcomes = param.List(default=[], doc="Prediction errors of the runs of the same design; see error_history().")
-    log_bytes = param.Integer(default=0, doc="Size of the logs of the shown run; changes with their contents.")
+    outcomes = param.List(default=[], doc="Prediction errors of the runs of the same design.")
+    log_bytes = param.Integer(
+        default=0, doc="Size of the logs of the shown run in bytes, by which new lines are noticed."
+    )
     entries = param.List(default=[], item_type=Entry, doc="Entries of the latest runs.")
-    status = param.Dict(default={}, doc="Status of the run in progress, or else of the shown one, for the launch bar.")
+    status = param.Dict(default={}, doc="Status of the run in progress, or else of the shown run, for the launch bar.")
     compared = param.List(default=[], item_type=str, doc="IDs of the runs that are compared with the shown one.")
 
     def __init__(self, session: Session, record: Record, on_show: Callable[[str], Any], first: str) -> None:
@@ -63,7 +66,7 @@ class FollowedRuns(param.Parameterized):
         self._is_overlaid = True
         self._shows_own = False  # True if the timeline of a run of another design replaces that of the open design
         self.shown: FollowedRun | None = None
-        self.live: FollowedRun | None = None  # the run in progress, from any launcher
+        self.live: FollowedRun | None = None  # the run in progress on this machine, whichever process started it
         self._others: list[FollowedRun] = []  # compared with the shown one
         session.param.watch(lambda *_: self._remove_overlay(), "opened")
         session.param.watch(self._follow_design, ["design", "problems"])
@@ -72,11 +75,11 @@ class FollowedRuns(param.Parameterized):
 
     @property
     def active(self) -> FollowedRun | None:
-        """The run that *Cancel* ends: the shown one if it is active or queued, else the one in progress."""
+        """The run that *Cancel* ends: the shown run if it is active or queued, else the run in progress."""
         return self.shown if self.shown is not None and self.shown.status.get("running") else self.live
 
     def find_measured(self, prediction: Prediction) -> Run | None:
-        """Return the run that measured the predicted step: the shown one, else the latest that is over.
+        """Return the run that measured the predicted step: the shown run, else the latest finished run.
 
         None if the shown run matches but is not overlaid.
         """
@@ -93,7 +96,7 @@ class FollowedRuns(param.Parameterized):
     # ---- what is shown ----
 
     def open(self, run: str) -> None:
-        """Show a run of the record; if it is of another design, with its own timeline."""
+        """Show a run of the record; the timeline of a run of another design replaces that of the open design."""
         self.show(self._follow_entry(self.record.get(run)))
         self._shows_own = True
         self.refresh()
@@ -109,7 +112,7 @@ class FollowedRuns(param.Parameterized):
         self._on_shown(shown.run.id if shown else "")
 
     def compare(self, run: str, *, on: bool) -> None:
-        """Add a run to those whose curves are compared with the shown one, or remove it."""
+        """Add a run to the runs whose curves are compared with the shown run, or remove it."""
         others = [each for each in self._others if each.run.id != run]
         if on:
             if len(others) >= MOST_COMPARED:
@@ -128,19 +131,19 @@ class FollowedRuns(param.Parameterized):
         self._shows_own &= all(change.name != "design" for change in changes)
         self.update_overlay()
 
-    def leave_own_timeline(self) -> None:
+    def show_open_design(self) -> None:
         """Show the timeline of the open design again."""
         self._shows_own = False
         self.update_overlay()
 
-    def forget(self, run: str) -> None:
+    def stop_following(self, run: str) -> None:
         """Stop following a run that was deleted."""
         self.compare(run, on=False)
         if self.shown is not None and self.shown.run.id == run:
             self.show(None)
 
     def _remove_overlay(self) -> None:
-        """Remove the overlay when the document is replaced, and a run of the previous document if it is over."""
+        """Remove the overlay after the document was replaced; a finished run of the old document is hidden."""
         self._is_overlaid = False
         shown = self.shown
         if shown is not None and shown.is_over and not shown.computes_step_of(self.session.design):
@@ -151,7 +154,7 @@ class FollowedRuns(param.Parameterized):
 
     def refresh(self) -> None:
         """Read new data of the runs; called several times per second."""
-        self._choose_live(self.record.active())
+        self._follow_active(self.record.active())
         for follower in dict.fromkeys((self.live, self.shown, *self._others)):
             if follower is not None:
                 follower.read_new()
@@ -160,24 +163,24 @@ class FollowedRuns(param.Parameterized):
         drawn = [self.shown, *self._others] if self.shown is not None else self._others
         self.curves = [each.curves for each in drawn]
         entries = self.record.entries(SHOWN_RUNS)
-        if entries != self.entries:  # param takes equal entries for changed ones
+        if entries != self.entries:  # param would report equal entries as changed
             self.entries = entries
         self.status = self._status()
 
     def _status(self) -> dict[str, Any]:
-        """Return the status of the run in progress, with its name if another one is shown."""
+        """Return the status of the run in progress, with its name if another run is shown."""
         active, shown = self.active, self.shown
         if active is None or active is shown or not active.status["running"]:
             return shown.status if shown is not None else {}
         return {**active.status, "words": f"{active.summary['name']}: {active.status['words']}"}
 
-    def _choose_live(self, active: Sequence[Entry]) -> None:
+    def _follow_active(self, active: Sequence[Entry]) -> None:
         """Follow the run in progress on this machine, of which there is at most one."""
         if self.live is None or self.live.run.id not in {entry.id for entry in active}:
             self.live = self._follow_entry(active[-1]) if active else None
 
     def _follow_entry(self, entry: Entry) -> FollowedRun:
-        """Return the followed run of an entry; one that is followed already is not read again."""
+        """Return the followed run of an entry; if it is followed already, its files are not read again."""
         known = (each for each in (self.live, self.shown, *self._others) if each and each.run.id == entry.id)
         return next(known, None) or FollowedRun(Run(self.record, entry.id))
 

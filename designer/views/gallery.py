@@ -1,6 +1,7 @@
 """The gallery: all schedules for the open design side by side.
 
-Predicting them takes up to many seconds, so a job does it and the page shows each result as it arrives.
+Predicting the schedules takes many seconds for large designs, so a job predicts them and the page shows each result
+as it arrives.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, ClassVar
 import panel as pn
 import param
 
-from meshwave.designer.kit.assets import colour_rule, module, style_sheets
+from meshwave.designer.kit.assets import colour_rule, module_code, style_sheets
 from meshwave.designer.kit.canvas import Overlay, plain_text, read_value
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.jobs import Done, Failed, Job, Listener, News, PartialResult, page_callback_scheduler
@@ -37,7 +38,7 @@ class Gallery(Overlay):
     pinned = param.List(default=[], item_type=str, doc="Keys of the pinned cards.")
     words = param.Dict(default=KINDS, constant=True, doc="Name of each kind of computation.")
 
-    _esm = module("panels/gallery.js")
+    _esm = module_code("panels/gallery.js")
     _stylesheets: ClassVar = [
         *style_sheets("kit/shell.css", "panels/gallery.css"),
         colour_rule(".mw-gallery", {f"op-{op.lower()}": op for op in KINDS}),
@@ -53,26 +54,26 @@ class Gallery(Overlay):
         self._pins: dict[str, Design] = {}  # by the key of the card
         document = pn.state.curdoc
         self._later = page_callback_scheduler(document)
-        session.param.watch(lambda *_: self._follow(), "design")
+        session.param.watch(lambda *_: self._predict_variants(), "design")
         session.param.watch(lambda *_: self._mark_pins(), "pinned")
 
     def open(self) -> None:
         """Show the gallery of the current design."""
         self._open()
-        self._follow()
+        self._predict_variants()
 
-    def end(self) -> None:
+    def stop_jobs(self) -> None:
         """Stop the job of the gallery."""
         if self._job is not None:
             self._job.stop()
             self._job = self._predicted = None
 
-    def _follow(self) -> None:
+    def _predict_variants(self) -> None:
         """Predict the variants again if the design has changed."""
         design = self._session.design
         if not self.shown or self._predicted is design:
             return
-        self.end()
+        self.stop_jobs()
         self._pins, self._variants = {}, {}
         self._mark_pins()
         self._send_msg({"type": "reset", "about": gallery_cards.describe_gallery(design)})
@@ -98,7 +99,7 @@ class Gallery(Overlay):
     def _close(self) -> None:
         """Close the gallery and stop its job, whose processor time edits need."""
         super()._close()
-        self.end()
+        self.stop_jobs()
 
     def _on_choose(self, gesture: Mapping[str, Any]) -> None:
         variant = self._variant(gesture)

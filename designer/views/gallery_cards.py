@@ -81,7 +81,7 @@ def refused_card(refused: RefusedVariant) -> dict[str, Any]:
 
 
 def variant_card(entry: Entry, present: Entry | None) -> dict[str, Any]:
-    """Return the card of a variant: texts, numbers to sort by, and its picture."""
+    """Return the card of a variant: texts, sort keys and a picture."""
     variant = entry.variant
     return {
         "key": variant.key,
@@ -114,7 +114,7 @@ def variant_card(entry: Entry, present: Entry | None) -> dict[str, Any]:
 
 
 def _describe_change(entry: Entry, present: Entry | None) -> str:
-    """Return the change against the present variant, with a minus sign instead of a hyphen."""
+    """Return the change of the step time from the current variant as text."""
     if present is None or entry is present or not present.makespan_s:
         return ""
     change = entry.makespan_s / present.makespan_s - 1

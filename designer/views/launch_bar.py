@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import param
 
-from meshwave.designer.kit.assets import module, style_sheets
+from meshwave.designer.kit.assets import module_code, style_sheets
 from meshwave.designer.kit.canvas import Canvas, plain_text, read_value
 from meshwave.designer.kit.defects import defect_text
 from meshwave.engine.errors import MeshwaveError
@@ -19,12 +19,16 @@ class LaunchBar(Canvas):
     launchable = param.Dict(default={"allowed": False, "label": "Launch", "reason": ""})
     rehearsable = param.Dict(default={"allowed": False, "reason": ""})
     notice = param.String(default="", doc="Reason why the last launch or dry run failed.")
-    places = param.List(default=[], doc="Name and title of each target, and whether its cluster can be drawn.")
+    places = param.List(
+        default=[], doc="Name and title of each target, and True if its cluster can be used in the design."
+    )
     place = param.String(default="", doc="Name of the selected target.")
-    drawing = param.String(default="", doc="Name of the target whose cluster is being measured, to draw it.")
-    status = param.Dict(default={}, doc="Status of the run: running, share of the steps that are done, and a sentence.")
+    drawing = param.String(default="", doc="Name of the target whose cluster is being measured for the design.")
+    status = param.Dict(
+        default={}, doc="Status of the run: True if it is running, the completed fraction of the steps, and a sentence."
+    )
 
-    _esm = module("panels/launch.js")
+    _esm = module_code("panels/launch.js")
     _stylesheets: ClassVar = style_sheets("panels/launch.css")
     _gestures = ("launch", "rehearse", "cancel", "choose", "draw")
 

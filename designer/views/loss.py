@@ -21,12 +21,12 @@ COLOURS: Final = {
     "light": ("#3d4fc4", "#b8232f", "#1a7f4b", "#8f5b00", "#7b3fb0", "#0f7389", "#a3316f", "#5d6470"),
     "dark": ("#93a0ff", "#ff8087", "#5fd39a", "#f0b45a", "#cf9bff", "#62d0e6", "#ff8fc4", "#aeb5c2"),
 }
-"""Colours of the runs, each with a contrast of at least 4.5 to the page; the shown run has the first one."""
+"""Colours of the runs, each with a contrast of at least 4.5 to the page; the shown run has the first colour."""
 INK: Final = {
     "light": ("#1b1d22", "#616773", "#e2e5ea", "#ffffff"),
     "dark": ("#e9eaed", "#9aa0ac", "#2b2e35", "#16171b"),
 }
-"""Colours of the text, of the axes, of the grid and of the background."""
+"""Colours of text, axes, grid and background by theme."""
 
 EMPTY: Final = "<p>No run is shown. Launch the design, or choose a run in the Runs tab.</p>"
 

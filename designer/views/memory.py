@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import param
 
-from meshwave.designer.kit.assets import module, style_sheets
+from meshwave.designer.kit.assets import module_code, style_sheets
 from meshwave.designer.kit.canvas import Canvas, PlainData
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.views._view import FILL, View, views
@@ -23,10 +23,12 @@ MOST_MESHES = 64
 class MemoryBars(Canvas):
     """Peak memory per device as bars of its categories; the Python side of ``static/panels/memory.js``."""
 
-    bars = param.String(default=PlainData([]), doc="See _bar().")
+    bars = param.String(
+        default=PlainData([]), doc="A predicted bar per mesh, each followed by the measured bar if there is one."
+    )
     capacity = param.Dict(default={}, doc="Memory of a device, in bytes and as text; empty without a prediction.")
 
-    _esm = module("panels/memory.js")
+    _esm = module_code("panels/memory.js")
     _stylesheets: ClassVar = style_sheets("panels/dock.css", "panels/memory.css")
 
     def __init__(self, session: Session, followed: FollowedRuns, **params: Any) -> None:
@@ -51,7 +53,7 @@ class MemoryBars(Canvas):
 
 
 def _bars(memory: PeakMemory, rank: int, mesh: str, measured: MeshMemory | None) -> Iterator[dict[str, Any]]:
-    """Yield the bar of the predicted memory of a mesh, and that of the measured one if it is known."""
+    """Yield the bar of the predicted memory of a mesh, and the bar of its measured memory if it is known."""
     predicted = {kind: float(sizes[rank]) for kind, sizes in memory.by_category.items()}
     yield _bar(mesh, "predicted", predicted, sum(predicted.values()), memory.capacity_bytes)
     if measured is not None:
@@ -59,8 +61,8 @@ def _bars(memory: PeakMemory, rank: int, mesh: str, measured: MeshMemory | None)
 
 
 def _bar(mesh: str, kind: str, by_category: Mapping[str, float], total: float, capacity: float) -> dict[str, Any]:
-    """Return a bar: its mesh, its kind, its total, whether that is over the capacity, and its parts with their texts."""
-    rest = total - sum(by_category.values())  # of what was measured, not all has a category
+    """Return a bar: its mesh, kind and total, True if it exceeds the capacity, and its parts with their texts."""
+    rest = total - sum(by_category.values())  # some of the measured memory has no category
     sizes = {**by_category, **({"other": rest} if rest > 0.005 * total else {})}
     parts = {name: [size, quantity(size, "B")] for name, size in sizes.items() if size > 0}
     text = quantity(total, "B")

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import param
 
-from meshwave.designer.kit.assets import module, style_sheets
+from meshwave.designer.kit.assets import module_code, style_sheets
 from meshwave.designer.kit.canvas import Canvas, PlainData
 from meshwave.designer.state.design_session import COMPUTING_PROBLEM, STOPPED_PROBLEM, Session
 from meshwave.engine.predict.prediction import Prediction
@@ -20,11 +20,11 @@ NOTHING = "–"
 NO_SECONDS = ("needs costs in seconds", "Not available with unit costs; select roofline costs.")
 NOT_GIVEN = (
     "not in the design",
-    "The cluster section of this design has no rate for it, or its costs are not in seconds.",
+    "Not available: the Cluster section of the form lacks the rate, or the costs of the design are not in seconds.",
 )
-UNPREDICTED = ("not simulated yet", "The design cannot be simulated yet; see its problems.")
+UNPREDICTED = ("not simulated yet", "The design cannot be simulated yet; see the Problems tab.")
 UNCHANGED_WITHIN = 5e-4  # a smaller change would be shown as 0.0%
-NEUTRAL_WITHIN = 0.01  # a smaller change is neither better nor worse: models are less accurate than that
+NEUTRAL_WITHIN = 0.01  # a smaller change is neither better nor worse: it is below the accuracy of the cost models
 
 
 class Figure(NamedTuple):
@@ -39,21 +39,23 @@ class Figure(NamedTuple):
     small: Callable[[Values, float], str]
     better: Literal["less", "more"]
     share: bool = False
-    """A share: its change is shown in percentage points, since a percentage of a percentage misleads."""
+    """True for a share, whose change is shown in percentage points instead of percent."""
     is_optional: bool = False
-    """True if the strip shows the figure only where the design has it."""
+    """True if the strip omits the figure for designs without a value of it."""
     detail: Callable[[Values, float], str] = lambda numbers, value: ""
     """A sentence about the value, shown after the help."""
 
 
-def strip(prediction: Prediction | None, pinned: Prediction | None = None) -> list[dict[str, Any]]:
-    """Return the tiles of the strip: those of :func:`tiles` without optional figures that the design lacks."""
+def strip_tiles(prediction: Prediction | None, pinned: Prediction | None = None) -> list[dict[str, Any]]:
+    """Return the tiles of the strip, without the optional figures for which the design has no value."""
     optional = {figure.key for figure in FIGURES if figure.is_optional}
-    return [tile for tile in tiles(prediction, pinned) if tile["key"] not in optional or tile["value"] != NOTHING]
+    return [
+        tile for tile in figure_tiles(prediction, pinned) if tile["key"] not in optional or tile["value"] != NOTHING
+    ]
 
 
-def tiles(prediction: Prediction | None, pinned: Prediction | None = None) -> list[dict[str, Any]]:
-    """Return the strip as plain data: one tile per figure, with its change against a pinned prediction."""
+def figure_tiles(prediction: Prediction | None, pinned: Prediction | None = None) -> list[dict[str, Any]]:
+    """Return a tile per figure as plain data, with the change from a pinned prediction."""
     now = None if prediction is None else prediction.numbers
     before = None if pinned is None or pinned is prediction else pinned.numbers
     return [_tile(figure, now, before) for figure in FIGURES]
@@ -79,7 +81,7 @@ def _tile(figure: Figure, now: Values | None, before: Values | None) -> dict[str
 
 
 def _memory_bar(numbers: Values) -> dict[str, Any]:
-    """Return how full the fullest device is, from 0 to 1, and a warning if it is too full."""
+    """Return the memory use of the fullest device as a fraction of its capacity, and a warning if it does not fit."""
     used = max(numbers["peak_memory_bytes"]) / numbers["capacity_bytes"]
     return {"bar": min(used, 1.0), "wrong": "" if numbers["fits"] else "does not fit"}
 
@@ -88,7 +90,7 @@ def _memory_bar(numbers: Values) -> dict[str, Any]:
 
 
 def figure_change(figure: Figure, now: Values, before: Values) -> dict[str, str] | None:
-    """Return the difference of a figure to the pinned design's; None if they cannot be compared."""
+    """Return the change of a figure from the pinned design; None if the values cannot be compared."""
     value, old = figure.value(now), figure.value(before)
     if value is None or old is None or (_is_time(figure) and now["unit"] != before["unit"]):
         return None
@@ -110,7 +112,7 @@ def _is_time(figure: Figure) -> bool:
 
 
 def _describe_difference(figure: Figure, value: float, old: float) -> tuple[str, float]:
-    """Return the text of a difference without its sign, and its size as a share."""
+    """Return the text of a difference without its sign, and the difference as a fraction of the old value."""
     if figure.share:
         size = abs(value - old)
         return f"{100 * size:.1f} pts", size
@@ -125,7 +127,7 @@ def _describe_difference(figure: Figure, value: float, old: float) -> tuple[str,
 # ---- the figures ----
 
 
-def _time(numbers: Values, value: float) -> str:
+def _format_time(numbers: Values, value: float) -> str:
     return duration(value, numbers["unit"])
 
 
@@ -133,38 +135,38 @@ def _number_in_seconds(key: str) -> Callable[[Values], float | None]:
     return lambda numbers: numbers[key] if numbers["unit"] == "s" else None
 
 
-def _percent(numbers: Values, value: float) -> str:
+def _format_percent(numbers: Values, value: float) -> str:
     return percent(value)
 
 
-def _rate(value: float, unit: str) -> str:
+def _format_rate(value: float, unit: str) -> str:
     """Format a rate such as ``1.2 k tokens/s``, with the prefix next to the number."""
     return " ".join(quantity(value, f" {unit}").split())
 
 
-def _memory_capacity(numbers: Values, value: float) -> str:
+def _capacity_text(numbers: Values, value: float) -> str:
     held = numbers["peak_memory_bytes"]
     return f"of {quantity(numbers['capacity_bytes'], 'B')}, mesh {numbers['meshes'][held.index(max(held))]}"
 
 
 def _describe_exposed(numbers: Values, value: float) -> str:
-    """Return the communication inside blocks, which is not part of the exposed time, or the share of the iteration."""
+    """Return the communication time inside blocks; if it is zero, the share of the exposed time in the iteration."""
     makespan, inside = numbers["makespan_s"], numbers["mean_inside_communication_s"]
     if inside:
-        return f"+ {_time(numbers, inside)} inside blocks"
-    return f"{_percent(numbers, value / makespan)} of the iteration" if makespan else ""
+        return f"+ {_format_time(numbers, inside)} inside blocks"
+    return f"{_format_percent(numbers, value / makespan)} of the iteration" if makespan else ""
 
 
 def _shares_of_waiting(numbers: Values, value: float) -> str:
     makespan, inside = numbers["makespan_s"], numbers["mean_inside_communication_s"]
     if not inside:
         return ""
-    exposed, within = (_percent(numbers, each / makespan) for each in (value, inside))
+    exposed, within = (_format_percent(numbers, each / makespan) for each in (value, inside))
     return f"Exposed communication is {exposed} of this iteration; communication inside blocks is {within}."
 
 
-def _limit(numbers: Values, value: float) -> str:
-    """Return the bottleneck of the step and the evidence for the prediction; empty if the costs do not define them."""
+def _bottleneck_text(numbers: Values, value: float) -> str:
+    """Return the bottleneck of the step and the evidence for the prediction; empty if neither is known."""
     words = numbers["bounds"]["words"] if numbers["bounds"] else ""
     limit = [f"{words[0].upper()}{words[1:]}."] if words else []
     return "\n".join([*limit, *_describe_evidence(numbers)])
@@ -178,29 +180,29 @@ def _likely_interval(numbers: Values) -> str:
 
 
 def _describe_evidence(numbers: Values) -> Iterator[str]:
-    """Yield the interval of the step time, the published runs like the design, and the constants of the device."""
+    """Yield sentences about the interval of the step time, similar published runs, and the constants of the device."""
     evidence = numbers["evidence"]
     if evidence is None:
         return
     if evidence["interval_s"]:
         low, high = (duration(end, "s") for end in evidence["interval_s"])
-        yield f"Expected range {low} to {high}: 80% of predictions of similar published runs had such an error."
+        yield f"Expected range {low} to {high}: 80% of the predictions of similar published runs had errors within this range."
     yield from (f"Similar published run: {run['words']}." for run in evidence["like_runs"])
     constants = ", ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in evidence["constants"].items())
     yield f"Efficiency constants used for {evidence['device']}: {constants}."
 
 
-def _expense(key: str, label: str, rate: str, write: Callable[[float], str]) -> Figure:
-    """Return the figure of an expense, per million tokens; ``rate`` is that of the cluster from which it is computed."""
+def _expense_figure(key: str, label: str, rate: str, write: Callable[[float], str]) -> Figure:
+    """Return the figure of the price or the energy per million tokens; ``rate`` names the rate of the cluster."""
 
     def describe_others(numbers: Values, value: float) -> str:
         expense = numbers[key]
-        return f"One step: {write(expense['step'])}. Whole training: {write(expense['training'])}."
+        return f"Per step: {write(expense['step'])}. Whole training: {write(expense['training'])}."
 
     return Figure(
         key.partition("_")[0],
         label,
-        f"{label} of a million tokens: devices of the meshes × step time × {rate} (Cluster, Advanced).",
+        f"{label} per million tokens: number of devices × step time × {rate} (Cluster, Advanced).",
         lambda numbers: numbers[key]["million_tokens"] if numbers[key] else None,
         lambda numbers, value: write(value),
         lambda numbers, value: "per million tokens",
@@ -216,13 +218,13 @@ FIGURES = (
         "Iteration",
         "Time of one training step (makespan), from the first start to the last end on any mesh.",
         lambda numbers: numbers["makespan_s"],
-        _time,
+        _format_time,
         lambda numbers, value: (
             _likely_interval(numbers)
             or f"{format_count(len(numbers['meshes']), 'mesh', 'meshes')}, {format_count(len(numbers['layers_per_stage']), 'stage')}"
         ),
         better="less",
-        detail=_limit,
+        detail=_bottleneck_text,
     ),
     Figure(
         "throughput",
@@ -230,8 +232,8 @@ FIGURES = (
         "Sequences per second: dp × microbatches × microbatch size ÷ iteration time. "
         "Tokens per second: sequences per second × sequence length.",
         _number_in_seconds("samples_per_s"),
-        lambda numbers, value: _rate(value, "seq/s"),
-        lambda numbers, value: _rate(numbers["tokens_per_s"], "tokens/s"),
+        lambda numbers, value: _format_rate(value, "seq/s"),
+        lambda numbers, value: _format_rate(numbers["tokens_per_s"], "tokens/s"),
         better="more",
     ),
     Figure(
@@ -240,8 +242,8 @@ FIGURES = (
         "Share of time in which meshes do not compute: 1 − busy time ÷ (meshes × iteration time). "
         "The span bubble counts each mesh only from its own first start to its own last end.",
         lambda numbers: numbers["bubble_ratio"],
-        _percent,
-        lambda numbers, value: f"span {_percent(numbers, numbers['span_bubble_ratio'])}",
+        _format_percent,
+        lambda numbers, value: f"span {_format_percent(numbers, numbers['span_bubble_ratio'])}",
         better="less",
         share=True,
     ),
@@ -252,7 +254,7 @@ FIGURES = (
         "Recomputation is not counted. With calibrated costs, the peak is the rate measured for large matrix products, "
         "if the profile has it.",
         lambda numbers: numbers["mfu"],
-        _percent,
+        _format_percent,
         lambda numbers, value: "of the peak FLOP/s",
         better="more",
         share=True,
@@ -264,7 +266,7 @@ FIGURES = (
         "and workspace.",
         lambda numbers: max(numbers["peak_memory_bytes"]),
         lambda numbers, value: quantity(value, "B"),
-        _memory_capacity,
+        _capacity_text,
         better="less",
     ),
     Figure(
@@ -275,13 +277,13 @@ FIGURES = (
         "Inside blocks: time in which a forward or backward waits for expert exchanges or tensor-parallel reductions, "
         "averaged over the meshes. The bubble counts it as compute time.",
         lambda numbers: numbers["mean_exposed_communication_s"],
-        _time,
+        _format_time,
         _describe_exposed,
         better="less",
         detail=_shares_of_waiting,
     ),
-    _expense("price", "Price", "price per device-hour", number),
-    _expense("energy_j", "Energy", "watts per device", energy),
+    _expense_figure("price", "Price", "price per device-hour", number),
+    _expense_figure("energy_j", "Energy", "watts per device", energy),
 )
 
 
@@ -291,7 +293,7 @@ FIGURES = (
 class Numbers(Canvas):
     """The strip of numbers, and the button that pins the design."""
 
-    tiles = param.String(default=PlainData([]), doc="See tiles().")
+    tiles = param.String(default=PlainData([]), doc="A tile per figure, as figure_tiles() returns them.")
     stale = param.Dict(default={}, doc="Title and detail if the numbers are of an earlier design; else empty.")
     pinned = param.List(
         default=[], item_type=str, doc="Names of the pinned designs; changes are relative to the first one."
@@ -299,7 +301,7 @@ class Numbers(Canvas):
     is_pinned = param.Boolean(default=False, doc="True if the current design is pinned.")
     can_pin = param.Boolean(default=False, doc="True if the numbers are of the current design.")
 
-    _esm = module("panels/numbers.js")
+    _esm = module_code("panels/numbers.js")
     _stylesheets: ClassVar = style_sheets("kit/shell.css", "panels/numbers.css")
     _gestures = ("pin", "compare", "end")
 
@@ -314,7 +316,7 @@ class Numbers(Canvas):
         session = self._session
         prediction, pinned = session.prediction, session.pinned
         self.param.update(
-            tiles=PlainData(strip(prediction, pinned[0] if pinned else None)),
+            tiles=PlainData(strip_tiles(prediction, pinned[0] if pinned else None)),
             stale=describe_staleness(session),
             is_pinned=any(each.design == session.design for each in pinned),
             pinned=[each.design.name for each in pinned],
@@ -327,7 +329,7 @@ class Numbers(Canvas):
             self._update_tiles()
         else:
             pinned = self._session.pinned
-            self.tiles = PlainData(strip(tried, pinned[0] if pinned else None))
+            self.tiles = PlainData(strip_tiles(tried, pinned[0] if pinned else None))
 
     def _on_pin(self, gesture: Mapping[str, Any]) -> None:
         self._session.pin()

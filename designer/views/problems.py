@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import param
 
-from meshwave.designer.kit.assets import module, style_sheets
+from meshwave.designer.kit.assets import module_code, style_sheets
 from meshwave.designer.kit.canvas import Canvas, plain_text, read_value
 from meshwave.designer.state.design_edits import fix_edit
 from meshwave.designer.state.design_session import PROGRESS_STATES, Session
@@ -21,7 +21,7 @@ from meshwave.engine.predict.gallery_notes import summarize_search
 
 
 def problem_entries(problems: Sequence[Problem], blocking: Sequence[Problem] = ()) -> list[dict[str, Any]]:
-    """Return the problems as plain data: errors first, then those that block a launch, then the rest."""
+    """Return the problems as plain data: errors first, then problems that block a launch, then the others."""
     stops = {(each.where, each.code) for each in blocking}
     known = {(each.where, each.code) for each in problems}
     every = [*problems, *(each for each in blocking if (each.where, each.code) not in known)]
@@ -49,19 +49,21 @@ SEVERITIES = ("error", "launch", "warning", "computing")
 
 
 class Problems(Canvas):
-    """Problems of the session, and those that block a launch; clicking one passes its path to ``on_focus``."""
+    """List of the design's problems and of problems that block its launch; a click passes the path to ``on_focus``."""
 
-    problems = param.List(default=[], doc="See problem_entries().")
-    badge = param.String(default="", doc="Number of problems, for the tab; empty for none.")
-    severity: Any = param.Selector(default="", objects=["", "warning", "launch", "error"], doc="Highest severity.")
-    findings = param.List(default=[], doc="Sentences about the orders that the schedule's search has tried.")
+    problems = param.List(default=[], doc="Problems as plain data, as problem_entries() returns them.")
+    badge = param.String(default="", doc="Number of problems for the badge of the tab; empty if there is none.")
+    severity: Any = param.Selector(
+        default="", objects=["", "warning", "launch", "error"], doc="Highest severity of the problems."
+    )
+    findings = param.List(default=[], doc="Sentences about the result of the schedule's search for an order.")
     better = param.Dict(
         default={},
-        doc="Search for a better order of the same stages: its state (open, runs, found), a sentence, the share that is "
-        "done, and whether the result can be applied; empty if the schedule has no such search.",
+        doc="Search for a better order of the same stages: its state (open, runs, found), a sentence, the completed fraction, "
+        "and whether the result can be applied; empty if the schedule has no such search.",
     )
 
-    _esm = module("panels/problems.js")
+    _esm = module_code("panels/problems.js")
     _stylesheets: ClassVar = style_sheets("kit/shell.css", "panels/problems.css")
     _gestures = ("focus", "fix", "search", "stop", "use")
 
@@ -70,7 +72,7 @@ class Problems(Canvas):
         self._session, self._on_path = session, on_focus
         self._blocking: Sequence[Problem] = ()
         self._search: Listener | None = None
-        self._found: Mapping[str, Any] | None = None  # a pipeline to use
+        self._found: Mapping[str, Any] | None = None  # the pipeline section with the found order
         session.param.watch(lambda *_: self._update_list(), "problems")
         session.param.watch(lambda *_: self._show_findings(), "prediction")
         session.param.watch(lambda *_: self._reset_search(), ["design", "prediction"])
@@ -78,7 +80,7 @@ class Problems(Canvas):
         self._show_findings()
         self._reset_search()
 
-    def block(self, blocking: Sequence[Problem]) -> None:
+    def show_blockers(self, blocking: Sequence[Problem]) -> None:
         """Show problems that block the launch of a valid design."""
         if list(blocking) != list(self._blocking):
             self._blocking = blocking
@@ -100,13 +102,13 @@ class Problems(Canvas):
     # ---- search for a better order ----
 
     def _reset_search(self) -> None:
-        """Discard the result of the search, which was for an earlier design."""
-        self.end()
+        """Discard the result of the search, which is for an earlier design."""
+        self.stop_jobs()
         self._found = None
         asks = not self._session.is_stale and searched_pipeline(self._session.design) is not None
         self.better = {"state": "open", "words": "", "share": 0.0, "use": False} if asks else {}
 
-    def end(self) -> None:
+    def stop_jobs(self) -> None:
         """Stop the search."""
         if self._search is not None:
             self._search.stop()
@@ -117,7 +119,7 @@ class Problems(Canvas):
         pipeline = None if session.is_stale else searched_pipeline(session.design)
         if pipeline is None:
             raise Refusal("search_of_invalid_design")
-        self.end()
+        self.stop_jobs()
         design = parse_design({**session.design.model_dump(mode="json"), "pipeline": dict(pipeline)})
         outcome = session.predictions.predict_now(design, wait=session.later is None)
         if outcome is not None:
@@ -168,7 +170,7 @@ class Problems(Canvas):
 
 @views.register("problems")
 class ProblemsView(View):
-    """Problems of the open design, and those that block its launch."""
+    """Problems of the open design, and problems that block its launch."""
 
     title: ClassVar = "Problems"
     order: ClassVar = 3
@@ -177,7 +179,7 @@ class ProblemsView(View):
         """Build the list of problems."""
         return Problems(self.page.session, on_focus=self.page.focus, **FILL)
 
-    def end(self) -> None:
+    def stop_jobs(self) -> None:
         """Stop the search for a better order."""
         assert isinstance(self.pane, Problems)
-        self.pane.end()
+        self.pane.stop_jobs()

@@ -1,4 +1,4 @@
-"""Calibration profiles: the stored ones, their measurements with fitted lines, and the calibration of this machine."""
+"""Calibration profiles: stored profiles, their measurements with fitted lines, and the calibration of this machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, ClassVar, get_args
 import numpy as np
 import param
 
-from meshwave.designer.kit.assets import colour_rule, module, style_sheets
+from meshwave.designer.kit.assets import colour_rule, module_code, style_sheets
 from meshwave.designer.kit.canvas import Overlay, plain_text, read_value
 from meshwave.designer.state.background_calibration import BackgroundCalibration
 from meshwave.designer.state.design_session import Session
@@ -36,7 +36,7 @@ COLOURS: Mapping[str, str] = {
     "backward": "B",
     "recomputed": "STEP",
 }
-"""Colours of the phases, the same as of the actions in the timeline."""
+"""Colours of the phases, which are those of the actions in the timeline."""
 LINE_COLOURS = ("F", "W", "B", "I", "REDUCE_GRAD", "STEP")
 """Colours of other lines, used cyclically."""
 KINDS = {
@@ -56,16 +56,16 @@ PAIRS: Mapping[Pair, str] = {
 class Profiles(Overlay):
     """An overlay with the list of profiles, and charts and tables of one of them."""
 
-    kept = param.List(default=[], doc="See profile_entries().")
+    kept = param.List(default=[], doc="An entry per stored profile, as profile_entries() returns them.")
     chosen = param.String(default="", doc="The selected profile.")
     machine = param.List(default=[], item_type=str, doc="Description of the machine that was measured.")
-    charts = param.List(default=[], doc="See profile_charts().")
+    charts = param.List(default=[], doc="Charts of the selected profile, as profile_charts() returns them.")
     warnings = param.List(default=[], item_type=str, doc="Parts of the open design that the profile does not cover.")
     used = param.Boolean(default=False, doc="True if the open design uses the profile.")
     standing = param.Dict(default={}, doc="Status of a calibration: state, profile name, completed fraction, message.")
     usual = param.String(default=DEFAULT_PROFILE.removesuffix(".json"), constant=True, doc="Default name of a profile.")
 
-    _esm = module("panels/profile.js")
+    _esm = module_code("panels/profile.js")
     _stylesheets: ClassVar = [
         *style_sheets("kit/shell.css", "panels/profile.css"),
         colour_rule(".mw-profile", {f"op-{op}": op for op in LINE_COLOURS}),
@@ -96,7 +96,7 @@ class Profiles(Overlay):
         session.param.watch(lambda *_: self._update_panel(), "design")
         self.standing = asdict(calibration.status)
 
-    def end(self) -> None:
+    def stop_jobs(self) -> None:
         """Stop following the calibration."""
         self._unsubscribe()
 
@@ -115,7 +115,7 @@ class Profiles(Overlay):
             self.chosen = standing.name
             self._on_stored()
             if self._session.design.cost.profile_name == standing.name:
-                self._session.renew()
+                self._session.predict_again()
             self._update_panel()
 
     def _update_panel(self) -> None:
@@ -141,7 +141,7 @@ class Profiles(Overlay):
         cost = self._session.design.cost
         kept = {"transfer_model": cost.transfer_model}
         self._session.edit(
-            "cost", {"kind": "calibrated", "profile": self.chosen, **kept}, f"use profile {_title(self.chosen)}"
+            "cost", {"kind": "calibrated", "profile": self.chosen, **kept}, f"use profile {_profile_title(self.chosen)}"
         )
 
     def _on_measure(self, gesture: Mapping[str, Any]) -> None:
@@ -172,14 +172,17 @@ def _read_profile(name: str) -> tuple[Profile | None, str]:
 
 def profile_entries(names: Iterable[str], used: str) -> list[dict[str, Any]]:
     """Return an entry per profile: its name, a note on its machine, and whether the open design uses it."""
-    return [{"name": name, "title": _title(name), "note": _note(name), "used": name == used} for name in names]
+    return [
+        {"name": name, "title": _profile_title(name), "note": _profile_note(name), "used": name == used}
+        for name in names
+    ]
 
 
-def _title(name: str) -> str:
+def _profile_title(name: str) -> str:
     return name.removesuffix(".json")
 
 
-def _note(name: str) -> str:
+def _profile_note(name: str) -> str:
     found, _ = _read_profile(name)
     if found is None:
         return "cannot be read"
@@ -272,12 +275,12 @@ def _fit_cells(block: Block, phase: Phase) -> Iterator[str]:
 
 
 def _quality_cells(is_exact: bool, r2: float, residuals: Iterable[float]) -> tuple[str, str]:
-    """Return r² and the largest error of a fit; dashes if it is exact by construction."""
+    """Return r² and the largest error of a fit as text; dashes if the fit is exact by construction."""
     return ("–", "–") if is_exact else (f"{r2:.3f}", percent_change(max(residuals, key=abs)))
 
 
 LINE_POINTS = 32
-"""Points of a fitted line, which is curved on logarithmic axes."""
+"""Number of points of a fitted line, which is curved on logarithmic axes."""
 Lines = Sequence[tuple[str, Sequence[tuple[float, float]], Callable[[float], float], float, float, float]]
 """Name, samples, fitted seconds, alpha, beta and r2 of each line."""
 

@@ -13,12 +13,12 @@ from meshwave.engine.runs.run_comparison import Outcome, step_time_text
 from meshwave.engine.units import duration, format_time, percent, percent_change, quantity
 
 MANY_TIMES = 10
-"""Ratio from which an error is shown as a factor, which is clearer than +900%."""
+"""Ratio from which an error is shown as a factor such as × 10, which is clearer than +900%."""
 SHOWN_OUTCOMES = 12
 MOST_MEMORY_DETAILS = 8
 """Largest number of meshes whose memory is shown by category."""
 MOST_ROWS = 24
-"""Largest number of rows of one kind; those with the largest errors are shown."""
+"""Largest number of rows of one kind; the rows with the largest errors are shown."""
 
 Row = list[str]
 """Name, predicted value, measured value, error."""
@@ -29,7 +29,7 @@ def comparison_data(found: Comparison, contention: Contention | None = None) -> 
 
     It has rows for the iteration and the kinds of actions; further tables of meshes, links, layers and memory; bars
     from the predicted to the measured step; and sentences about the spread, the cause of the error, the kind of run
-    and its clocks. ``contention`` is that of the run.
+    and its clocks. ``contention`` is the contention for cores during the run.
     """
     error_parts = found.error_parts(contention)
     iteration = found.iteration
@@ -51,22 +51,22 @@ def comparison_data(found: Comparison, contention: Contention | None = None) -> 
         },
         "Expert layers": {f"{each.action} on {each.mesh}: {each.name}": each.compared for each in found.by_layer},
     }
-    shown = [{"title": title, "rows": _rows(found, each)} for title, each in parts.items() if each]
+    shown = [{"title": title, "rows": _compared_rows(found, each)} for title, each in parts.items() if each]
     memory = [row for each in found.memory for row in _memory_rows(each, whole=len(found.memory) > MOST_MEMORY_DETAILS)]
     bubbles = [percent(each.bubble_ratio) for each in (found.prediction.timeline, found.timeline)]
     return {
-        "rows": [*_rows(found, {"iteration": step}), *_rows(found, kinds), ["bubble", *bubbles, ""]],
+        "rows": [*_compared_rows(found, {"iteration": step}), *_compared_rows(found, kinds), ["bubble", *bubbles, ""]],
         "parts": [*shown, *([{"title": "Peak memory per device", "rows": memory}] if memory else [])],
         "spread": f"Step time: {step_time_text(found)}",
         "waterfall": _waterfall(found, error_parts),
-        "cause": _sentence(_cause(found, error_parts)),
+        "cause": _sentence(_main_cause(found, error_parts)),
         "label": _sentence(found.label),
         "clocks": _sentence(found.clock_note),
     }
 
 
-def _cause(found: Comparison, parts: Sequence[ErrorPart]) -> str:
-    """Return the main cause of the error: contention for cores if it is the largest part, else the one found by simulation."""
+def _main_cause(found: Comparison, parts: Sequence[ErrorPart]) -> str:
+    """Return the main cause of the error: contention for cores if it is the largest part, else the simulated cause."""
     if parts and parts[0].code == "error_of_contention":
         share = parts[0].effect_s / (found.iteration.measured_s - found.iteration.predicted_s)
         return render("contention_of_error", {**parts[0].params, "share": share})
@@ -99,14 +99,14 @@ def _waterfall(found: Comparison, parts: Sequence[ErrorPart]) -> list[dict[str, 
     ]
 
 
-def _rows(found: Comparison, named: dict[str, Compared]) -> list[Row]:
+def _compared_rows(found: Comparison, named: dict[str, Compared]) -> list[Row]:
     worst = sorted(named, key=lambda name: -abs(named[name].measured_s - named[name].predicted_s))[:MOST_ROWS]
     return [[name, *_value_cells(found, each)] for name, each in named.items() if name in worst]
 
 
 def _value_cells(found: Comparison, each: Compared) -> Row:
     expected, took = duration(each.predicted_s, found.prediction.costs.unit), duration(each.measured_s, found.unit)
-    off = _error(each.predicted_s, each.measured_s) if found.comparable and each.error is not None else "-"
+    off = _format_error(each.predicted_s, each.measured_s) if found.comparable and each.error is not None else "-"
     return [expected, f"{'≤ ' if each.at_most else ''}{took}", off]
 
 
@@ -115,10 +115,10 @@ def _memory_rows(found: MeshMemory, *, whole: bool) -> Iterable[Row]:
     named = {f"mesh {found.mesh}": (found.predicted_bytes, found.measured_bytes)}
     named |= {} if whole else {f"· {kind}": sizes for kind, sizes in found.by_category.items()}
     for name, (predicted, measured) in named.items():
-        yield [name, quantity(predicted, "B"), quantity(measured, "B"), _error(predicted, measured)]
+        yield [name, quantity(predicted, "B"), quantity(measured, "B"), _format_error(predicted, measured)]
 
 
-def _error(expected: float, took: float) -> str:
+def _format_error(expected: float, took: float) -> str:
     if took <= 1e-7 or expected <= 1e-12:
         return "-"
     times = took / expected
@@ -136,16 +136,16 @@ def error_history(outcomes: Sequence[Outcome], shown: str) -> list[dict[str, Any
     """
     known = [each for each in outcomes if each.error is not None][:SHOWN_OUTCOMES][::-1]
     most = max((abs(each.error or 0.0) for each in known), default=0.0)
-    return [_outcome(each, most, each.run == shown) for each in known] if len(known) > 1 else []
+    return [_outcome_data(each, most, each.run == shown) for each in known] if len(known) > 1 else []
 
 
-def _outcome(each: Outcome, most: float, shown: bool) -> dict[str, Any]:
+def _outcome_data(each: Outcome, most: float, shown: bool) -> dict[str, Any]:
     error = each.error or 0.0
     return {
         "run": each.run,
         "shown": shown,
         "share": error / most if most else 0.0,
-        "error": _error(1.0, 1.0 + error),
+        "error": _format_error(1.0, 1.0 + error),
         "words": ", ".join(_outcome_words(each)),
     }
 

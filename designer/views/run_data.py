@@ -27,14 +27,13 @@ from meshwave.engine.units import format_time
 
 SHOWN_RUNS = 30
 READ_SPANS_INTERVAL_S, SPANS_TIME_SHARE = 0.5, 0.05
-"""Shortest interval between reads of a live timeline, and largest share of the time that reading may take.
-
-Each read takes all spans so far.
+"""Shortest interval between reads of a live timeline in seconds, and largest fraction of the time for reading. Each
+read processes all spans so far.
 """
 
 
 class RunCurves(NamedTuple):
-    """The curves of a run: values at equal distances over its steps, None where they are not numbers."""
+    """The curves of a run: values at equal distances over its steps; None if a value is not a number."""
 
     run: str
     name: str
@@ -52,8 +51,8 @@ class FollowedRun:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.recording: Recording | None = None
-        self.measured: Timeline | None = None  # the typical step so far
-        self.memory: list[MeshMemory] = []  # as last compared
+        self.measured: Timeline | None = None  # the timeline of the typical step so far
+        self.memory: list[MeshMemory] = []  # the result of the last comparison
         self.summary: dict[str, Any] = {}
         self.status: dict[str, Any] = {}
         self.curves = RunCurves(run.id, "", 0, [], [], "s")
@@ -71,10 +70,10 @@ class FollowedRun:
         self._comparison: dict[str, Any] = {}
 
     def read_new(self) -> None:
-        """Read new data; a run that is over is read to its end once."""
+        """Read new data of the run; a finished run is read only once."""
         if self.is_over:
             return
-        entry = self.run.entry  # before the files: if it is over, they are complete
+        entry = self.run.entry  # read before the files, which are complete if the run is over
         fresh = self._metrics.new_rows()
         for row in fresh:
             self._loss_curve.add(row.get("loss"))
@@ -154,7 +153,7 @@ class FollowedRun:
         return self._comparison
 
     def _compare(self, expected: Prediction) -> dict[str, Any]:
-        """Compare with a prediction; for a run that is over, also store the error of its own prediction."""
+        """Compare the run with a prediction; for a finished run, also store the error of its own prediction."""
         assert self.recording is not None, "the spans of the run must be read before they are compared"
         own, bundle = self.prediction, self.bundle
         try:
@@ -165,7 +164,7 @@ class FollowedRun:
             self.memory = found.memory
             return comparison_data(found, self.run.contention)
         except MeshwaveError:
-            return {"rows": []}  # the version that launched the run lowered the design to another program
+            return {"rows": []}  # the version of Meshwave that launched the run lowered the design to another program
 
     def matches(self, prediction: Prediction) -> bool:
         """Return whether the run measured the predicted step: the same program, work and links."""
@@ -178,7 +177,7 @@ class FollowedRun:
         return self.computes_step_of(prediction.design)
 
     def has_same_links(self, design: Design) -> bool:
-        """Return whether emulated links of the run were those for which the design is predicted."""
+        """Return whether the emulated links of the run are the links for which the design is predicted."""
         return self.bundle is None or matches_links(self.bundle, design)
 
     def computes_step_of(self, design: Design) -> bool:
@@ -226,7 +225,7 @@ class FollowedRun:
 
 
 class RecordedSpans:
-    """The recorded spans of a run, read when they have grown and when it has ended, and less often the longer it takes."""
+    """The recorded spans of a run, read when the file has grown or the run has ended; slow reads are less frequent."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -240,7 +239,10 @@ class RecordedSpans:
     def read_new(self, is_over: bool) -> Recording | None:
         """Return the recording so far; None if it has no complete step."""
         with self.throttle():
-            self._read = self._bytes(), is_over  # before reading, so that spans written meanwhile are read next time
+            self._read = (
+                self._bytes(),
+                is_over,
+            )  # before reading, so that spans written during the read are read next time
             try:
                 found = read_recording(self._run.folder)
             except MeshwaveError:
@@ -249,7 +251,7 @@ class RecordedSpans:
 
     @contextmanager
     def throttle(self) -> Iterator[None]:
-        """Delay the next read in proportion to the duration of the context."""
+        """Delay the next read in proportion to the duration of the block."""
         began = time.monotonic()
         yield
         took = time.monotonic() - began

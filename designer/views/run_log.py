@@ -7,27 +7,29 @@ from typing import Any, ClassVar
 
 import param
 
-from meshwave.designer.kit.assets import module, style_sheets
+from meshwave.designer.kit.assets import module_code, style_sheets
 from meshwave.designer.kit.canvas import Canvas, PlainData, plain_text, read_value
 from meshwave.designer.views._view import FILL, View, views
 from meshwave.designer.views.followed_runs import FollowedRuns
 from meshwave.designer.views.runs import followed_runs
 
 SHOWN_LINES = 60
-"""Lines of each process while all processes are shown."""
+"""Largest number of lines of each process while all processes are shown."""
 MOST_LINES = 1000
-"""Lines of a process, or of a search."""
+"""Largest number of lines of one process, or of a search."""
 
 
 class RunLog(Canvas):
-    """The last log lines of one process or of all, or those that contain a text."""
+    """Widget with the last log lines of one process or of all processes, or with the lines that contain a text."""
 
     run = param.String(default="", doc="ID of the shown run; empty for none.")
     processes = param.Integer(default=0, doc="Number of processes of the run.")
-    process: Any = param.Integer(default=None, allow_None=True, doc="The process that is shown; None for all.")
+    process: Any = param.Integer(
+        default=None, allow_None=True, doc="Number of the process that is shown; None for all."
+    )
     lines = param.String(default=PlainData([]), doc="Process and text of each line.")
 
-    _esm = module("panels/run_log.js")
+    _esm = module_code("panels/run_log.js")
     _stylesheets: ClassVar = style_sheets("panels/dock.css", "panels/run_log.css")
     _gestures = ("choose", "search")
 

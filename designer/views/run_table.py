@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import param
 
-from meshwave.designer.kit.assets import module, style_sheets
+from meshwave.designer.kit.assets import module_code, style_sheets
 from meshwave.designer.kit.canvas import Canvas, PlainData, plain_text, read_value
 from meshwave.designer.state.file_jobs import file_name
 from meshwave.designer.state.launches import Launches
@@ -34,14 +34,14 @@ LARGEST_DOWNLOAD_BYTES = 200_000_000
 
 
 class Cell(NamedTuple):
-    """A cell of the table: its text, and a value that sorts it; None comes last."""
+    """A cell of the table: its text and its sort key; rows whose key is None come last."""
 
     text: str
     value: float | str | None
 
 
 class ReadRun(NamedTuple):
-    """Content of the files of a run that its row shows."""
+    """The contents of a run's files that its row shows."""
 
     last: Mapping[str, Any] | None  # row of the metrics
     outcome: Outcome | None
@@ -50,13 +50,13 @@ class ReadRun(NamedTuple):
 
 
 class RunTable(Canvas):
-    """All runs of the record with their results, tags and notes, and what can be done with each."""
+    """Table of all runs with their results, tags and notes, and the possible actions on each run."""
 
-    rows = param.String(default=PlainData([]), doc="See _row().")
+    rows = param.String(default=PlainData([]), doc="Cells and possible actions of each run.")
     compared = param.List(default=[], item_type=str, doc="IDs of the runs that are compared with the shown one.")
     shown = param.String(default="", doc="ID of the shown run.")
 
-    _esm = module("panels/run_table.js")
+    _esm = module_code("panels/run_table.js")
     _stylesheets: ClassVar = style_sheets("kit/shell.css", "panels/dock.css", "panels/run_table.css")
     _gestures = ("show", "compare", "annotate", "resume", "export", "delete")
 
@@ -83,7 +83,9 @@ class RunTable(Canvas):
         self._show_timeline, self._count_comments = show_timeline, count_comments
         self._launches = launches
         self._followed, self._record, self._resume = followed, followed.record, resume
-        self._read: dict[str, tuple[int, ReadRun]] = {}  # runs that are over, with the time of their folder
+        self._read: dict[
+            str, tuple[int, ReadRun]
+        ] = {}  # files of finished runs, with the modification time of the run folder
         mirror(followed, self, "compared")
         followed.param.watch(lambda *_: self._draw(), ["entries", "run", "comparison", "outcomes"])
         followed.session.param.watch(lambda *_: self._draw(), "comments")
@@ -94,15 +96,15 @@ class RunTable(Canvas):
         comments = self._count_comments()
         rows = PlainData(
             [
-                self._row(entry, names.get(entry.person), comments.get(entry.id, 0))
+                self._row_data(entry, names.get(entry.person), comments.get(entry.id, 0))
                 for entry in self._record.entries(LISTED_RUNS)
             ]
         )
         self.param.update(rows=rows, shown=shown.run.id if shown else "")
 
-    def _row(self, entry: Entry, person: str | None, comments: int) -> dict[str, Any]:
-        """Return the cells of a run by column, and what the page can do with it; ``person`` of a workshop launched it."""
-        read = self._files(entry)
+    def _row_data(self, entry: Entry, person: str | None, comments: int) -> dict[str, Any]:
+        """Return the cells of a run by column, and its possible actions; ``person`` is the learner who launched it."""
+        read = self._read_files(entry)
         last, outcome, known = read.last, read.outcome, read.annotations
         done = int(last["step"]) + 1 if last else 0
         loss = last.get("loss") if last else None
@@ -125,8 +127,8 @@ class RunTable(Canvas):
         kept = {"tags": list(known.tags), "note": known.note, "over": entry.state.is_over}
         return {"id": entry.id, "cells": cells, **kept, "resumable": read.is_resumable}
 
-    def _files(self, entry: Entry) -> ReadRun:
-        """Read the files of a run, which are read again when one is added or replaced after the run is over."""
+    def _read_files(self, entry: Entry) -> ReadRun:
+        """Read the files of a run; the files of a finished run are read again only after one was added or replaced."""
         folder = self._record.folder(entry.id)
         changed_ns = folder.stat().st_mtime_ns if folder.exists() else 0
         known_ns, known = self._read.get(entry.id, (None, None))
@@ -179,7 +181,7 @@ class RunTable(Canvas):
     def _on_delete(self, gesture: Mapping[str, Any]) -> None:
         entry = self._own_entry(gesture)
         delete_run(self._record, entry)
-        self._followed.forget(entry.id)
+        self._followed.stop_following(entry.id)
 
     def _on_export(self, gesture: Mapping[str, Any]) -> None:
         entry = self._entry(gesture)

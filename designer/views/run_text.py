@@ -24,7 +24,7 @@ def step_document(design: Design) -> dict[str, Any]:
 
 
 def fixed_stages(design: Design, ran: Prediction) -> list[int] | None:
-    """Return the ``stages`` value that keeps the layers per stage of a run: None if balancing gives the same."""
+    """Return the ``stages`` value that keeps the layers per stage of a run; None if balancing gives the same layers."""
     given = design.pipeline.stages
     if given:
         return list(given)
@@ -32,7 +32,7 @@ def fixed_stages(design: Design, ran: Prediction) -> list[int] | None:
 
 
 def run_figures(last: Mapping[str, Any] | None, done: int, total: int, typical_s: float | None) -> list[list[str]]:
-    """Return values and names; the step time is that of the last step until a typical one is known."""
+    """Return pairs of value and name. The step time is that of the last step until the median is known."""
     if last is None:
         return [["-", "loss"], ["-", "steps"], ["-", "last step"], ["-", "tokens/s"]]
     step = last
@@ -47,7 +47,7 @@ def run_figures(last: Mapping[str, Any] | None, done: int, total: int, typical_s
 
 
 def describe_status(entry: Entry, done: int, last: Mapping[str, Any] | None, waiting: str = "") -> str:
-    """Return the line next to the launch button; ``waiting`` is the reason why the run is in a queue."""
+    """Return the status text next to the launch button; ``waiting`` is the reason why the run is in a queue."""
     state = entry.state
     if waiting:
         return f"queued: {waiting}"

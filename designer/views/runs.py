@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import param
 
-from meshwave.designer.kit.assets import module, style_sheets
+from meshwave.designer.kit.assets import module_code, style_sheets
 from meshwave.designer.kit.canvas import Canvas
 from meshwave.designer.state.design_session import COMPUTING_PROBLEM, Session
 from meshwave.designer.state.launches import Launches
@@ -39,22 +39,27 @@ from meshwave.engine.units import format_count, quantity
 DEFAULT_TARGET = "local"
 REFRESH_INTERVAL_S = 0.15
 CHECK_INTERVAL_S = 2.0
-"""Interval of checks whether launchers still run, and what this machine can run."""
+"""Interval of the checks for launchers that have ended and for changes of the machine."""
 RECONCILE_WAIT_S = 0.1
-"""Time to wait for such a check, which is enough for runs of this machine."""
+"""Longest wait for such a check; checks of runs on this machine are faster."""
 
 
 class RunsPanel(Canvas):
-    """The shown run, and what the next launch uses: its training text and emulated network."""
+    """Widget with the shown run, and with the training text and the emulated network of the next launch."""
 
     run = param.Dict(default={}, doc="Summary of the shown run.")
-    measured = param.Dict(default={}, doc="See FollowedRuns.measured.")
+    measured = param.Dict(
+        default={},
+        doc="For a run with a measured timeline: whether it is of the open design, is overlaid, and can calibrate the design.",
+    )
     hosts = param.Dict(
         default={}, doc="For a design with several nodes: whether their network is emulated, and its description."
     )
-    text = param.Dict(default={}, doc="Name of the uploaded dataset, or None, and the largest size of one.")
+    text = param.Dict(
+        default={}, doc="Name of the uploaded dataset or None, and the largest size of a dataset in bytes."
+    )
 
-    _esm = module("panels/runs.js")
+    _esm = module_code("panels/runs.js")
     _stylesheets: ClassVar = style_sheets("panels/dock.css", "panels/runs.css")
     _gestures = ("overlay", "use_measured", "bring_text", "default_text", "hosts")
 
@@ -72,8 +77,8 @@ class RunsPanel(Canvas):
 
         Args:
             session: the open design.
-            launches: the launch targets, of which ``local`` is used until another one is selected.
-            on_launch: called when a run was started here.
+            launches: the launch targets; ``local`` is selected at first.
+            on_launch: called when a run was started from this page.
             on_blocked: called with the problems that block the launch of a valid design.
             on_show: called with the ID of the run that is shown, empty for none.
             first: ID of the first run to show.
@@ -110,13 +115,13 @@ class RunsPanel(Canvas):
     # ---- gestures ----
 
     def _launch(self, key: str | None) -> None:
-        self._start(self._launcher, key, self._add_hosts(PLAIN))
+        self._start(self._launcher, key, self._with_emulated_hosts(PLAIN))
 
     def _launch_dry_run(self, key: str | None) -> None:
-        options = self._add_hosts(REHEARSAL)
+        options = self._with_emulated_hosts(REHEARSAL)
         self._start(self._dry_run_launcher(options), key, options)
 
-    def _add_hosts(self, options: Options) -> Options:
+    def _with_emulated_hosts(self, options: Options) -> Options:
         """Add emulated hosts if the user selected them and the design has several nodes."""
         design = self._session.design
         there = self._emulates_hosts and design.cluster.nodes > 1
@@ -127,7 +132,7 @@ class RunsPanel(Canvas):
         return self.launches.open(self._chosen)
 
     def _dry_run_launcher(self, options: Options = REHEARSAL) -> Launcher:
-        """Return the launcher for a dry run: the selected one, unless the usual one cannot run it."""
+        """Return the launcher for a dry run: the selected one, or the one for designs with many devices."""
         usual = default_launcher(self._session.design, options)
         return self._launcher if usual == DEFAULT_TARGET else self.launches.open(usual)
 
@@ -170,7 +175,7 @@ class RunsPanel(Canvas):
         self.followed.set_overlay(bool(gesture.get("on")))
 
     def _on_use_measured(self, gesture: Mapping[str, Any]) -> None:
-        """Set the costs of the open design to those measured by the run, as one undo step."""
+        """Set the costs of the open design to the costs that the run measured, as one undo step."""
         self._session.check_editable()
         shown = self.followed.shown
         if shown is None:
@@ -188,7 +193,7 @@ class RunsPanel(Canvas):
         self._session.check_editable()
         name = keep_text(str(gesture.get("name", "")), str(gesture.get("text", "")))
         self._session.edit("training.data", name, f"train on {name}")
-        self._follow_design()  # since only the contents of the text may have changed
+        self._follow_design()  # the path may be unchanged although the contents of the text changed
 
     def _on_default_text(self, gesture: Mapping[str, Any]) -> None:
         self._session.edit("training.data", None, "train on the built-in sample text")
@@ -216,7 +221,7 @@ class RunsPanel(Canvas):
         self.bar.rehearsable = {"allowed": not refused, "reason": refused}
 
     def _dry_run_refusal(self) -> str:
-        """Return why a dry run is not possible; a model that is too large to train here is no reason."""
+        """Return the reason why a dry run is not possible; empty if it is possible."""
         if self._session.errors:
             return f"Dry run not possible: {self._session.errors[0]}"
         return "; ".join(map(str, self._dry_run_launcher().refusals(self._session.design, REHEARSAL)))
@@ -238,14 +243,14 @@ class RunsPanel(Canvas):
 
     def refresh(self) -> None:
         """Update the panel; called several times per second."""
-        self._check_surroundings()
+        self._check_environment()
         self.followed.refresh()
 
-    def _check_surroundings(self) -> None:
-        """Check for changes that nothing reports, such as a launcher that was killed or a new dataset."""
+    def _check_environment(self) -> None:
+        """Check for changes outside the page, such as a launcher that was killed or a new dataset."""
         if time.monotonic() - self._checked_s > CHECK_INTERVAL_S:
             self._checked_s = time.monotonic()
-            if self._reconciling is None or not self._reconciling.is_alive():  # a cluster may take seconds to answer
+            if self._reconciling is None or not self._reconciling.is_alive():  # a cluster may take seconds to respond
                 self._reconciling = threading.Thread(target=_reconcile, args=(self._record,), daemon=True)
                 self._reconciling.start()
                 self._reconciling.join(RECONCILE_WAIT_S)
@@ -260,7 +265,7 @@ def _reconcile(record: Record) -> None:
 
 @views.register("run")
 class RunView(View):
-    """The shown run and its progress, and the data and the network of the next launch."""
+    """The shown run and its progress, and the training text and emulated network of the next launch."""
 
     title: ClassVar = "Run"
     order: ClassVar = 2
@@ -281,7 +286,7 @@ class RunView(View):
     def _block(self, found: Sequence[Problem]) -> None:
         problems = self.page.view("problems").pane
         assert isinstance(problems, Problems)
-        problems.block(found)
+        problems.show_blockers(found)
 
 
 def runs_panel(page: Page) -> RunsPanel:

@@ -6,9 +6,10 @@ SHOWN_VALUES = 600
 
 
 class StepCurve:
-    """The values of all steps, reduced to at most ``most`` values that draw the same line.
+    """The values of all steps, reduced to at most ``most`` values that give the same picture.
 
-    Steps are divided into equal intervals, and the lowest and the highest value of each are kept in order. The first
+    Steps are divided into equal intervals; of each interval, the lowest and the highest value are kept in their
+    order. The first
     and the last value are always kept.
     """
 
@@ -41,7 +42,7 @@ class StepCurve:
 
     @property
     def diverged_after(self) -> int | None:
-        """The step with the last number, counted from 1, if later steps have none; else None."""
+        """The last step with a number, counted from 1; None if no step after it lacks a number."""
         return self._diverged_after if self.steps and self._last is None else None
 
 

@@ -1,4 +1,4 @@
-"""Panes under a row of tabs, of which one is shown."""
+"""Panes under a row of tabs; one pane is shown at a time."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import panel as pn
 import param
 from panel.viewable import Viewable
 
-from meshwave.designer.kit.assets import module, style_sheets
+from meshwave.designer.kit.assets import module_code, style_sheets
 from meshwave.designer.kit.canvas import Canvas, read_value
 
 
 class Tabs(Canvas):
-    """A row of titles, one of which is selected with the pointer or the arrow keys."""
+    """A row of tab titles; a title is selected with the pointer or the arrow keys."""
 
     label = param.String(default="", doc="Name of the row for screen readers.")
     titles = param.List(default=[], item_type=str)
     badges = param.Dict(default={}, doc="Text and severity of the badge of each title, by index.")
     active = param.Integer(default=0, doc="Index of the selected title.")
 
-    _esm = module("panels/side.js")
+    _esm = module_code("panels/side.js")
     _stylesheets: ClassVar = style_sheets("panels/side.css")
     _gestures = ("turn",)
 
@@ -30,14 +30,14 @@ class Tabs(Canvas):
 
 
 class TabbedPages(pn.Column):
-    """Panes under a row of tabs, of which one is shown; the others keep their state."""
+    """Panes under a row of tabs; one pane is shown, and hidden panes keep their state."""
 
     def __init__(self, label: str, pages: Mapping[str, tuple[str, Callable[[], Viewable]]]) -> None:
         """Create the tabs.
 
         Args:
             label: the name of the row for screen readers.
-            pages: by name, the title and a function that makes the pane when it is first shown.
+            pages: by name, the title of a pane and the function that makes the pane when it is first shown.
         """
         self._names = list(pages)
         self._makers = [make for _, make in pages.values()]
@@ -56,7 +56,7 @@ class TabbedPages(pn.Column):
         self.tabs.active = self._names.index(name)
 
     def set_badge(self, name: str, badge: str, severity: str) -> None:
-        """Show ``badge`` next to a title; an empty one removes it."""
+        """Show ``badge`` next to a title; an empty text removes the badge."""
         place = str(self._names.index(name))
         others = {key: value for key, value in self.tabs.badges.items() if key != place}
         self.tabs.badges = {**others, place: [badge, severity]} if badge else others
@@ -66,7 +66,7 @@ class TabbedPages(pn.Column):
         is_new = active not in self._panes
         if is_new:
             pane = self._makers[active]()
-            self._panes[active] = pane if isinstance(pane, Canvas) else _frame(pane)
+            self._panes[active] = pane if isinstance(pane, Canvas) else _frame_pane(pane)
         for place, pane in self._panes.items():
             # Hidden panes keep their size and scroll position; the shown one is hidden with its area in small windows.
             shown, inner = ("inherit", "visible") if place == active else ("hidden", "hidden")
@@ -77,7 +77,7 @@ class TabbedPages(pn.Column):
             self.append(self._panes[active])
 
 
-def _frame(pane: Viewable) -> Viewable:
+def _frame_pane(pane: Viewable) -> Viewable:
     """Put a pane of Panel into a box with the colours of the page."""
     return pn.Column(pane, sizing_mode="stretch_both", styles=FRAME)
 

@@ -1,4 +1,4 @@
-"""*Use this cluster*: a job measures the cluster of a launch target, which then replaces that of the open design."""
+"""The button *Use this cluster*: a job measures the cluster of a launch target for the open design."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from meshwave.engine.runs.target_check import target_cluster
 
 
 def draw_target(session: Session, bar: LaunchBar, target: str) -> None:
-    """Draw a launch target, as one edit, once its job has ended; ``bar`` shows that it is under way."""
+    """Measure the cluster of a launch target by a job, then set it as the cluster of the design in one edit."""
     session.check_editable()
     if not bar.drawing:
         bar.drawing = target

@@ -13,7 +13,7 @@ import param
 from numpy.typing import NDArray
 from panel.custom import JSComponent
 
-from meshwave.designer.kit.assets import module, style_sheets
+from meshwave.designer.kit.assets import module_code, style_sheets
 from meshwave.designer.kit.canvas import plain_text, read_value, whole_numbers
 from meshwave.designer.kit.defects import defect_text
 from meshwave.designer.views.timeline_links import pack_links
@@ -39,34 +39,34 @@ Curve = tuple[Floats, Floats]
 
 @dataclass(frozen=True, eq=False)
 class BlockSteps:
-    """Labels, kinds and bytes of the spans inside a block, which are steps of layers rather than actions.
+    """Labels, kinds and bytes of the spans inside a block, each of which is a step of a layer instead of an action.
 
-    The ops of their timeline are colours, a lane is a rank, and (op, lane, microbatch) identifies a span.
+    The ops of the timeline are colours, a lane is a rank, and (op, lane, microbatch) identifies a span.
     """
 
     kinds: Mapping[Op, str]  # name of the kind of step for each colour
     labels: Sequence[str]
     label: NDArray[np.int32]  # [spans] index into the labels
-    bytes: Floats  # [spans] sent by the step
+    bytes: Floats  # [spans] bytes that the step sends
     tones: Sequence[int]  # [lanes] index of the colour of the lane's device
 
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """One timeline of the chart with the data that is shown with it."""
+    """One timeline of the chart and its additional data."""
 
     timeline: Timeline
     label: str  # such as "Open design", "Pinned: 1F1B" or "Run 12"
-    memory: Sequence[Curve] | None = None  # per rank, times of changes and bytes from then on
-    capacity: float | None = None  # bytes of one device
+    memory: Sequence[Curve] | None = None  # by rank: the times of changes, and the bytes in use after each change
+    capacity: float | None = None  # memory of one device in bytes
     critical: NDArray[np.bool_] | None = None  # [spans] True on the critical path
     stages_layers: Sequence[int] | None = None  # number of layers of each stage
     unit: Literal["s", "units"] = "s"
-    bytes: Floats | None = None  # [spans] size of a transfer
+    bytes: Floats | None = None  # [spans] bytes of a transfer
     work: Work | None = None  # FLOPs of the computations
-    over: bool = False  # drawn in the lower half of the lanes of the layer before
-    played: tuple[Program, Costs] | None = None  # of a prediction, to simulate it again with changes
-    steps: BlockSteps | None = None  # of the inside of a block
+    over: bool = False  # True if drawn in the lower half of the lanes of the previous layer
+    played: tuple[Program, Costs] | None = None  # inputs of a prediction, to simulate it with changes
+    steps: BlockSteps | None = None  # given if the layer is the inside of a block
     opens: bool = False  # True if the inside of its computations can be shown
     crosses: bool = False  # True if the transfers behind its arrows can be shown
     links: LinkLanes | str | None = None  # lanes of the links, or the reason why there are none; None if not requested
@@ -82,12 +82,11 @@ class Pin:
     action: Action
 
 
-def pack(layers: Sequence[Layer], crumbs: Sequence[str] = ()) -> bytes:
+def pack_layers(layers: Sequence[Layer], crumbs: Sequence[str] = ()) -> bytes:
     """Return the layers as bytes: the length of a JSON header, the header, and columns.
 
-    A span takes 15 to 21 bytes. A tick is 1/4,294,967,295 of the longest timeline, so the width of a block that takes
-    a millionth of the step is exact to a thousandth. An overlaid layer of another program gets its own lanes.
-    ``crumbs`` are the texts of the navigation path.
+    A span takes 15 to 21 bytes. Times are in ticks; a tick is 1/4,294,967,295 of the longest timeline. An overlaid
+    layer of another program gets its own lanes. ``crumbs`` are the texts of the navigation path.
     """
     if not layers:
         return b""
@@ -116,7 +115,7 @@ class _Columns:
         self.parts: list[bytes] = []
         self._size = 0
 
-    def add(self, values: NDArray[Any], dtype: str) -> list[Any]:
+    def append(self, values: NDArray[Any], dtype: str) -> list[Any]:
         """Append a column; return its entry in the header: type, offset, length."""
         data = np.ascontiguousarray(values, np.dtype(dtype).newbyteorder("<")).tobytes()
         place = [dtype, self._size, len(values)]
@@ -128,7 +127,7 @@ class _Columns:
 
 def _pack_layer(layer: Layer, columns: _Columns, ticks: float) -> dict[str, Any]:
     timeline = layer.timeline
-    order, bounds = _order(timeline)
+    order, bounds = _span_order(timeline)
     place = np.empty(len(order) + 1, np.int32)
     place[order], place[-1] = np.arange(len(order), dtype=np.int32), -1
     op = timeline.op.astype(np.uint8)
@@ -136,37 +135,37 @@ def _pack_layer(layer: Layer, columns: _Columns, ticks: float) -> dict[str, Any]
         op = op | np.where(layer.critical, CRITICAL, 0).astype(np.uint8)
     shade = shades(timeline) if layer.steps is None else np.zeros((timeline.ranks, timeline.ranks), np.uint8)
     moves = order[bounds[2 * timeline.ranks] :]
-    halves = _halves(timeline.fused[order])
+    halves = _lane_halves(timeline.fused[order])
     stored = {
-        "bounds": columns.add(bounds, "int32"),
-        "start": columns.add(_to_ticks(timeline.start[order], ticks), "uint32"),
-        "end": columns.add(_to_ticks(timeline.end[order], ticks), "uint32"),
-        "cause": columns.add(place[timeline.cause[order]], "int32"),
-        "op": columns.add(op[order], "uint8"),
-        "stage": columns.add(timeline.stage[order], _integers(timeline.stage)),
-        "microbatch": columns.add(timeline.microbatch[order], _integers(timeline.microbatch)),
-        "peer": columns.add(timeline.peer[moves], _integers(timeline.peer)),
-        "shade": columns.add(shade.ravel(), "uint8"),
+        "bounds": columns.append(bounds, "int32"),
+        "start": columns.append(_to_ticks(timeline.start[order], ticks), "uint32"),
+        "end": columns.append(_to_ticks(timeline.end[order], ticks), "uint32"),
+        "cause": columns.append(place[timeline.cause[order]], "int32"),
+        "op": columns.append(op[order], "uint8"),
+        "stage": columns.append(timeline.stage[order], _integer_dtype(timeline.stage)),
+        "microbatch": columns.append(timeline.microbatch[order], _integer_dtype(timeline.microbatch)),
+        "peer": columns.append(timeline.peer[moves], _integer_dtype(timeline.peer)),
+        "shade": columns.append(shade.ravel(), "uint8"),
     }
     if (timeline.other[moves] >= 0).any():
-        stored["other"] = columns.add(timeline.other[moves], _integers(timeline.other))
+        stored["other"] = columns.append(timeline.other[moves], _integer_dtype(timeline.other))
     if halves.any():
-        stored["half"] = columns.add(halves, "uint8")
+        stored["half"] = columns.append(halves, "uint8")
     if layer.bytes is not None:
-        stored["bytes"] = columns.add(layer.bytes[moves], "float32")
+        stored["bytes"] = columns.append(layer.bytes[moves], "float32")
     if layer.work is not None:
-        stored["placement"] = columns.add(layer.work.placement.ravel(), _integers(layer.work.placement))
-        stored["flops"] = columns.add(layer.work.flops.ravel(), "float32")
+        stored["placement"] = columns.append(layer.work.placement.ravel(), _integer_dtype(layer.work.placement))
+        stored["flops"] = columns.append(layer.work.flops.ravel(), "float32")
     if layer.memory is not None:
         stored |= _pack_memory(layer.memory, columns, ticks)
     links = None
     if layer.links is not None:
-        links, of_links = pack_links(layer.links, place, ticks, columns.add)
+        links, of_links = pack_links(layer.links, place, ticks, columns.append)
         stored |= of_links
     steps: dict[str, Any] = {}
     if layer.steps is not None:
-        stored["text"] = columns.add(layer.steps.label[order], "int32")
-        stored["carried"] = columns.add(layer.steps.bytes[order], "float32")
+        stored["text"] = columns.append(layer.steps.label[order], "int32")
+        stored["carried"] = columns.append(layer.steps.bytes[order], "float32")
         kinds = {op.name: words for op, words in layer.steps.kinds.items()}
         steps = {"labels": list(layer.steps.labels), "kinds": kinds, "tones": list(layer.steps.tones)}
     return {
@@ -190,7 +189,7 @@ def _pack_layer(layer: Layer, columns: _Columns, ticks: float) -> dict[str, Any]
     }
 
 
-def _order(timeline: Timeline) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _span_order(timeline: Timeline) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the order of the spans by kind (blocks, reductions, transfers), rank and start, and offsets of the ranks.
 
     Blocks of a rank do not overlap, so the page can search them; reductions and transfers overlap blocks.
@@ -201,7 +200,7 @@ def _order(timeline: Timeline) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return order, np.searchsorted(lane[order], np.arange(3 * timeline.ranks + 1))
 
 
-def _halves(fused: NDArray[np.bool_]) -> NDArray[np.uint8]:
+def _lane_halves(fused: NDArray[np.bool_]) -> NDArray[np.uint8]:
     """Return the half of the lane that each span occupies: 1 upper, 2 lower, 0 the whole lane."""
     halves = np.where(fused, 2, 0).astype(np.uint8)
     halves[np.flatnonzero(fused) - 1] = 1
@@ -212,27 +211,27 @@ def _to_ticks(seconds: Floats, ticks: float) -> NDArray[np.uint32]:
     return np.clip(seconds * ticks, 0, TICKS).astype(np.uint32)
 
 
-def _integers(values: NDArray[Any]) -> str:
-    """Return the narrowest type that holds values from -1 on."""
+def _integer_dtype(values: NDArray[Any]) -> str:
+    """Return the narrowest integer type for values of at least -1."""
     return str(np.min_scalar_type(-1 - int(values.max(initial=0))))
 
 
 def _pack_memory(memory: Sequence[Curve], columns: _Columns, ticks: float) -> dict[str, Any]:
     times, held = (np.concatenate([np.asarray(curve[part], float) for curve in memory]) for part in (0, 1))
     return {
-        "memory_bounds": columns.add(np.cumsum([0, *(len(times) for times, _ in memory)]), "int32"),
-        "memory_time": columns.add(_to_ticks(times, ticks), "uint32"),
-        "memory_bytes": columns.add(held, "float32"),
+        "memory_bounds": columns.append(np.cumsum([0, *(len(times) for times, _ in memory)]), "int32"),
+        "memory_time": columns.append(_to_ticks(times, ticks), "uint32"),
+        "memory_bytes": columns.append(held, "float32"),
     }
 
 
 class TimelineChart(JSComponent):
-    """Timelines on a common axis, with a lane per mesh and the memory below.
+    """Widget with timelines on a common axis, a lane per mesh, and the memory below.
 
     Columns are sent as bytes in one parameter; pins are received as messages.
     """
 
-    packed = param.Bytes(default=b"", doc="Columns of the timeline, see pack(); empty to show the placeholder text.")
+    packed = param.Bytes(default=b"", doc="Packed columns of the timeline; if empty, the placeholder text is shown.")
     stale = param.String(default="", doc="Reason why the timeline is not of the current design; empty if it is.")
     empty = param.String(default="Draw a mesh to see its timeline")
     show_memory = param.Boolean(default=True)
@@ -241,11 +240,11 @@ class TimelineChart(JSComponent):
     show_links = param.Boolean(default=False, doc="Show lanes of NICs and links with the share of each message.")
     show_device_links = param.Boolean(default=False, doc="Show the lanes of each device in addition to those of nodes.")
     flags = param.List(default=[], doc="Rank, op, stage and microbatch of marked blocks, with a colour and a text.")
-    opened = param.Integer(default=0, doc="Changes when another document is opened, which unpins the lanes on top.")
+    opened = param.Integer(default=0, doc="Counter of opened documents; when it changes, pinned lanes are unpinned.")
     can_edit = param.Boolean(default=False, doc="True if the order of the open design can be edited by hand.")
     palette = param.Dict(default=as_data(), constant=True)
 
-    _esm = module("timeline/timeline.js")
+    _esm = module_code("timeline/timeline.js")
     _stylesheets: ClassVar = style_sheets(
         "kit/shell.css", "timeline/timeline.css", "timeline/edit.css", "timeline/depth.css"
     )
@@ -271,13 +270,13 @@ class TimelineChart(JSComponent):
     def show(self, layers: Sequence[Layer], stale: str = "", crumbs: Sequence[str] = ()) -> None:  # type: ignore[override]
         """Draw layers; the visible range stays the same if possible.
 
-        ``stale`` is the reason why they are not of the current design, ``crumbs`` is the path from the iteration to
-        the inside of a block.
+        ``stale`` is the reason why the layers are not of the current design, ``crumbs`` is the navigation path from
+        the iteration to the inside of a block.
         """
         self._inspectors = [
             (layer, Inspector(layer.timeline, layer.bytes, layer.unit, layer.find_flows)) for layer in layers
         ]
-        self.param.update(packed=pack(layers, crumbs), stale=stale)
+        self.param.update(packed=pack_layers(layers, crumbs), stale=stale)
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Send a message to the page."""
@@ -297,7 +296,7 @@ class TimelineChart(JSComponent):
             self._open_block(message)
 
     def _open_block(self, message: Mapping[str, Any]) -> None:
-        """Show the inside of a block, or go back; a refusal is sent to the page."""
+        """Show the inside of a block, or the step again; a refusal is sent to the page."""
         assert self._on_open is not None
         try:
             self._on_open(_read_pin(message) if message["type"] == "open" else None)
@@ -318,24 +317,24 @@ class TimelineChart(JSComponent):
             return {"refused": defect_text(error)}
 
 
-def _area(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> dict[str, Any]:
+def _selection_answer(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> dict[str, Any]:
     ranks = read_value(question, "ranks", whole_numbers)
     return ask.measure_area(read_value(question, "start", float), read_value(question, "end", float), ranks).as_data()
 
 
-def _idle(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> dict[str, Any] | None:
+def _idle_answer(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> dict[str, Any] | None:
     rank = read_value(question, "rank", int)
     found = ask.explain_idle(rank, read_value(question, "at", float)) if 0 <= rank < layer.timeline.ranks else None
     return found.as_data() if found else None
 
 
-def _path(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> dict[str, Any]:
+def _path_answer(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> dict[str, Any]:
     timeline = layer.timeline
     bubbles = {"bubble_ratio": timeline.bubble_ratio, "span_bubble_ratio": timeline.span_bubble_ratio}
     return {**ask.path.as_data(), **bubbles, "by_port_s": ask.seconds_by_port(), "can_change": layer.played is not None}
 
 
-def _what_if(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _what_if_answer(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> list[dict[str, Any]]:
     if layer.played is None:
         raise Refusal("measured_what_if")
     program, costs = layer.played
@@ -346,11 +345,11 @@ def _what_if(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> list[
     return [answer.as_data() for answer in rank_changes(program, costs, ask.path, faster, most)]
 
 
-def _find(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> dict[str, Any]:
+def _search_answer(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> dict[str, Any]:
     return ask.parse_query(read_value(question, "text", plain_text)).as_data()
 
 
-def _limit(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> str:
+def _limit_answer(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> str:
     """Return a description of the port that limits a message or an exchange; empty if unknown."""
     timeline = layer.timeline
     names = ("rank", "op", "stage", "microbatch", "other")
@@ -373,12 +372,12 @@ def _limit(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> str:
 Question = Callable[[Layer, Inspector, Mapping[str, Any]], Any]
 
 QUESTIONS: Mapping[str, Question] = {
-    "area": _area, "idle": _idle, "path": _path, "what_if": _what_if, "find": _find, "limit": _limit,
+    "area": _selection_answer, "idle": _idle_answer, "path": _path_answer, "what_if": _what_if_answer, "find": _search_answer, "limit": _limit_answer,
 }  # fmt: skip
 """Questions that the page can ask about a layer; the answers are plain data, computed in Python."""
 
 
 def _read_pin(message: Mapping[str, Any]) -> Pin:
     stage, microbatch, layer, rank = (read_value(message, key, int) for key in ("stage", "microbatch", "layer", "rank"))
-    other = read_value({"other": -1, **message}, "other", int)  # the far stage of a message that skips stages
+    other = read_value({"other": -1, **message}, "other", int)  # the target stage of a message that skips stages
     return Pin(layer, rank, Action(read_value(message, "op", Op.__getitem__), stage, microbatch, other=other))

@@ -1,4 +1,4 @@
-"""Lanes of the links in the timeline, as columns: the ports of nodes and devices with stacked shares of messages."""
+"""Lanes of the links in the timeline, as columns: ports of nodes and devices with stacked shares of messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from meshwave.engine.predict.link_load import port_label, port_name
 from meshwave.engine.predict.prediction import Prediction
 
 Add = Callable[[NDArray[Any], str], list[Any]]
-"""Appends a column and returns its entry in the header."""
+"""Function that appends a column and returns the column's entry in the header."""
 
 
 def find_link_lanes(prediction: Prediction, *, devices: bool) -> LinkLanes | str:
@@ -38,7 +38,7 @@ def pack_links(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the header and the columns of the links.
 
-    ``place`` is the new row of each span, ``ticks`` is the number of ticks per second.
+    ``place`` is the packed row of each span, ``ticks`` the number of ticks per second.
     """
     if isinstance(found, str):
         return {"lanes": [], "words": found}, {}
@@ -87,7 +87,7 @@ def _lanes_note(found: LinkLanes) -> str:
 
 
 def _rates_and_bytes(found: LinkLanes, table: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return, per share, bytes/s on the port and the bytes of the flow; 0 if one transfer uses the port at a time."""
+    """Return the bytes/s on the port and the bytes of the flow of each share; 0 if transfers use the port in turn."""
     rates, sizes = np.zeros(len(table)), np.zeros(len(table))
     flows, at = found.flows, 0
     if flows.is_serial:

@@ -1,4 +1,4 @@
-"""The people who have the design open together; the Python side of ``static/panels/together.js``."""
+"""The widget for shared designs; the Python side of ``static/panels/together.js``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import param
 
-from meshwave.designer.kit.assets import module, style_sheets
+from meshwave.designer.kit.assets import module_code, style_sheets
 from meshwave.designer.kit.canvas import Canvas, plain_text, read_value
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.library import is_id
@@ -20,19 +20,21 @@ LONGEST_VALUE = 80
 
 
 class Together(Canvas):
-    """Who is there, links to the design, and values that others have changed."""
+    """Widget with the people in a shared design, its links, and the user's values that others have changed."""
 
-    people = param.List(default=[], doc="Name, colour and rights of everybody who is there.")
-    replaced = param.List(default=[], doc="Number and text of each own value that somebody else has changed.")
+    people = param.List(default=[], doc="Name, colour and rights of each person who has the design open.")
+    replaced = param.List(
+        default=[], doc="Number and description of each value of the user that somebody else has changed."
+    )
     links = param.Dict(default={}, doc="Keys of the links: edit and view; empty if the design is not shared.")
-    member = param.String(default="", doc="ID under which this tab returns after a reload.")
-    revision = param.Integer(default=0, doc="Revision of the design, which the page confirms when it is drawn.")
-    read_only = param.Boolean(default=False, doc="True if the page only shows the design.")
-    can_share = param.Boolean(default=False, doc="True if the design can be shared from here, and its links ended.")
-    can_rename = param.Boolean(default=False, doc="True if people choose their names themselves.")
+    member = param.String(default="", doc="ID of the person, by which a reloaded tab joins again.")
+    revision = param.Integer(default=0, doc="Revision of the design, which the page confirms after drawing it.")
+    read_only = param.Boolean(default=False, doc="True if the design cannot be edited on this page.")
+    can_share = param.Boolean(default=False, doc="True if this page can share the design and stop sharing it.")
+    can_rename = param.Boolean(default=False, doc="True if users choose their names themselves.")
     longest_name = param.Integer(default=LONGEST_NAME, constant=True, doc="Largest number of characters of a name.")
 
-    _esm = module("panels/together.js")
+    _esm = module_code("panels/together.js")
     _stylesheets: ClassVar = style_sheets("kit/shell.css", "panels/topbar.css", "panels/together.css")
     _gestures = ("enter", "drawn", "share", "end_sharing", "rename", "restore", "dismiss")
 
@@ -45,7 +47,7 @@ class Together(Canvas):
         self.refresh()
 
     def refresh(self) -> None:
-        """Show the people and the links."""
+        """Update the people and the links."""
         session, link = self._session, self._tab.link if self._tab else None
         self.param.update(
             people=[
@@ -59,12 +61,12 @@ class Together(Canvas):
             can_share=self._tab is not None and self._tab.is_own and not session.read_only,
             can_rename=self._tab is not None and not self._tab.person,
         )
-        self.revision = session.revision  # last: the page confirms it when the other widgets are drawn
+        self.revision = session.revision  # set last, so that the page confirms it after the other widgets are drawn
 
     # ---- gestures ----
 
     def _on_enter(self, gesture: Mapping[str, Any]) -> None:
-        """Return as the person that this tab was before it was reloaded."""
+        """Join as the person of this tab before it was reloaded."""
         id, name = (read_value(gesture, key, plain_text) for key in ("member", "name"))
         if self._tab is not None and self._session.member is not None:
             if is_id(id):

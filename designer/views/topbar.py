@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import param
 
-from meshwave.designer.kit.assets import module, style_sheets
+from meshwave.designer.kit.assets import module_code, style_sheets
 from meshwave.designer.kit.canvas import Canvas, plain_text, read_value
 from meshwave.designer.state import file_jobs as files
 from meshwave.designer.state.design_session import Session
@@ -26,7 +26,7 @@ from meshwave.engine.imports import imports
 from meshwave.engine.schedules import schedules
 from meshwave.engine.units import format_count, format_time
 
-SHOWN_PROBLEMS = 9  # an import reports at most eight, and the number of others
+SHOWN_PROBLEMS = 9  # an import shows at most eight notes, and the number of the others
 
 
 class Shortcut(NamedTuple):
@@ -83,7 +83,7 @@ SHORTCUTS = (
 
 
 class TopBar(Canvas):
-    """Name, files, undo and redo, theme and keyboard help of a tab.
+    """Widget with the design's name, the file menu, undo and redo, the theme and the keyboard help.
 
     Files are read and written by the browser; the server opens no path that a page names. ``on_launch`` focuses the
     launch button, ``on_gallery`` and ``on_compare`` open overlays, ``on_experts`` toggles the experts, ``on_view``
@@ -92,19 +92,17 @@ class TopBar(Canvas):
 
     name_of_design = param.String(default="")
     history = param.List(default=["", ""], doc="Labels of the edits that undo and redo apply to; empty for none.")
-    unsaved = param.Boolean(
-        default=False, doc="True if the design differs from the file that was opened or saved last."
-    )
-    examples = param.List(default=[], doc="See example_entries().")
+    unsaved = param.Boolean(default=False, doc="True if the design has changed since a file was last opened or saved.")
+    examples = param.List(default=[], doc="Name, title and note of each example.")
     exports = param.List(default=[], doc="Name, title and note of each entry of the export menu.")
     suffixes = param.List(default=[], item_type=str, doc="Suffixes of the files of other tools that can be opened.")
     shortcuts = param.List(default=[], doc="Group, keys and effect of each shortcut.")
     views = param.List(default=[], doc="Name, title and key of each view; the key may be empty.")
-    notice = param.String(default="", doc="Notice to the user that belongs to no edit; empty for none.")
+    notice = param.String(default="", doc="Notice to the user that is not about an edit; empty if there is none.")
     versions: Any = param.List(
         default=None,
         allow_None=True,
-        doc="Named versions of the design: name, time, and what differs. None without a library.",
+        doc="Named versions of the design: name, time, and differences; None if the page has no library.",
     )
     longest_name = param.Integer(
         default=files.LONGEST_NAME, constant=True, doc="Largest number of characters of a name."
@@ -112,7 +110,7 @@ class TopBar(Canvas):
     largest = param.Integer(default=files.LARGEST_FILE_BYTES, constant=True, doc="Largest size of a file in bytes.")
     theme: Any = param.Selector(default="light", objects=["light", "dark"], doc="Theme that the browser shows.")
 
-    _esm = module("panels/topbar.js")
+    _esm = module_code("panels/topbar.js")
     _stylesheets: ClassVar = style_sheets("kit/shell.css", "panels/topbar.css")
     _gestures = (
         "rename", "open", "example", "link", "save", "save_as", "export", "undo", "redo", "pin", "launch", "gallery", "compare", "experts",
@@ -180,13 +178,13 @@ class TopBar(Canvas):
         if found.design is None:
             self._refuse_file(file, found.problems)
         elif found.is_import:
-            self._import(file, found.design, found.notes)
+            self._import_design(file, found.design, found.notes)
         else:
-            self._open(found.design, f"open {file}")
+            self._open_design(found.design, f"open {file}")
 
     def _on_example(self, gesture: Mapping[str, Any]) -> None:
         design = load_design(example(read_value(gesture, "name", plain_text)))
-        self._open(design, f"open the example {design.name}")
+        self._open_design(design, f"open the example {design.name}")
 
     def _on_save(self, gesture: Mapping[str, Any]) -> None:
         design = self._session.design
@@ -283,12 +281,12 @@ class TopBar(Canvas):
 
     # ---- helpers of the gestures ----
 
-    def _open(self, design: Design, label: str) -> None:
+    def _open_design(self, design: Design, label: str) -> None:
         self._saved = design
         self._session.open(design, label)
         self._update_bar()
 
-    def _import(self, file: str, design: Design, notes: Sequence[Problem]) -> None:
+    def _import_design(self, file: str, design: Design, notes: Sequence[Problem]) -> None:
         """Replace the open design by an import; unlike opening a file, this counts as an unsaved edit."""
         self._session.replace(design, f"import {file}")
         if notes:
@@ -335,10 +333,10 @@ def _view_shortcuts() -> Iterator[Shortcut]:
 
 @cache
 def example_entries() -> tuple[Mapping[str, str], ...]:
-    """Return the examples for a menu: name, title and a short note."""
-    return tuple(_entry(name, json.loads(path.read_bytes())) for name, path in examples().items())
+    """Return the name, the title and a short note of each example for the menu."""
+    return tuple(_example_entry(name, json.loads(path.read_bytes())) for name, path in examples().items())
 
 
-def _entry(name: str, document: Mapping[str, Any]) -> Mapping[str, str]:
+def _example_entry(name: str, document: Mapping[str, Any]) -> Mapping[str, str]:
     schedule, meshes = schedules[document["pipeline"]["schedule"]].title, len(document["meshes"])
     return {"name": name, "title": document["name"], "note": f"{schedule}, {format_count(meshes, 'mesh', 'meshes')}"}

@@ -1,5 +1,5 @@
-// The cluster: devices as tiles, and meshes that a person draws on them. Gestures are sent to Python as intentions; the
-// ghost of a gesture in progress is computed here.
+// The cluster canvas: devices as tiles, and the meshes that the user draws on them. Gestures are sent to Python,
+// which edits the design; only the preview ("ghost") of a gesture in progress is computed here.
 
 /** @import { Message } from "../kit/types" */
 /** @import { ClusterModel, DevicePlace, Ghost, Layout } from "./types" */
@@ -23,8 +23,8 @@ export const render = ({ model }) => new Cluster(model).root;
 
 /** @extends {Canvas<ClusterModel>} */
 export class Cluster extends Canvas {
-  focus = 0; // the device that Tab reaches
-  /** The first device of a selection by keys. @type {number | null} */ anchor = null;
+  focus = 0; // the device with the tab stop
+  /** First device of a selection with the keyboard. @type {number | null} */ anchor = null;
   /** @type {Ghost | null} */ ghost = null;
   /** The input for the new name of a mesh. @type {HTMLInputElement | null} */ nameField = null;
   /** @type {HTMLElement[]} */ tiles = [];
@@ -106,7 +106,7 @@ export class Cluster extends Canvas {
       requestAnimationFrame(() => this.tiles[this.focus]?.focus({ preventScroll: true }));
     } else if (type === "answered" && gesture !== "try_tile" && gesture !== "preview_axes") {
       this.steppers[/** @type {"nodes" | "devices_per_node"} */ (gesture)]?.acknowledge();
-      if (!this.gestures.gesture) this.ghost = null; // else it belongs to the next gesture
+      if (!this.gestures.gesture) this.ghost = null; // otherwise the message belongs to the next gesture
       if (refused) this.announce(refused);
       this.redraw();
     }
@@ -214,7 +214,7 @@ export class Cluster extends Canvas {
   // ── gestures of the pointer and the keyboard ──
 
   /**
-   * The ghost of a mesh, as far as can be judged here; Python decides.
+   * The preview of a mesh. Only overlaps with other meshes are checked here; Python checks the rest.
    * @param {number[]} devices @param {number} rank
    */
   makeGhost(devices, rank) {
@@ -265,14 +265,14 @@ export class Cluster extends Canvas {
     this.pointAt(this.tiles[this.focus]);
   }
 
-  /** Put a text field in place of the name of a mesh. @param {number} rank */
+  /** Replace the name of a mesh by a text field. @param {number} rank */
   rename(rank) {
     const mesh = this.model.meshes[rank];
     const send = (/** @type {string} */ name) => this.send("rename", { mesh: rank, name });
     if (mesh) this.edit(rank, `Name of mesh ${mesh.name}`, mesh.name, { maxlength: this.model.limits.name }, send);
   }
 
-  /** Put a text field with the devices of a mesh in the order of its axes in place of its name. @param {number} rank */
+  /** Replace the name of a mesh by a text field with its devices in the order of its axes. @param {number} rank */
   orderDevices(rank) {
     const { name, devices } = this.model.meshes[rank];
     const send = (/** @type {string} */ text) => this.send("devices", { mesh: rank, text });
@@ -280,7 +280,7 @@ export class Cluster extends Canvas {
   }
 
   /**
-   * Put a text field over the name of a mesh. Enter commits, Escape cancels.
+   * Show a text field over the name of a mesh. Enter commits its text, Escape cancels.
    * @param {number} rank @param {string} label @param {string} value @param {Record<string, unknown>} attributes
    * @param {(text: string) => void} commit
    */

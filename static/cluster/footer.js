@@ -1,4 +1,4 @@
-// Below the cluster: unused devices and link rates, and the selected mesh or a hint.
+// The footer of the cluster: unused devices and link rates, and the selected mesh or a hint.
 
 /** @import { Mesh } from "./types" */
 
@@ -26,7 +26,7 @@ export class Footer {
     const mesh = model.meshes[model.selected];
     const unused = count - owners.size;
     const rates = this.rates();
-    const usage = `unused ${unused} of ${count}`;
+    const usage = `${unused} of ${count} devices unused`;
     const full = rates.map(([where, rate]) => ` · ${where} ${rate}`).join("");
     const isWide = (usage.length + full.length) * LETTER_PX + 30 < layout.width;
     const shown = mesh ? [] : rates.map(([where, rate]) => `${where} ${isWide ? rate : shortRate(rate)}`);
@@ -36,14 +36,14 @@ export class Footer {
       ...shown.flatMap((words) => [h("span", { "aria-hidden": "true" }, "·"), h("span.mw-rate", {}, words)]),
     );
     this.legend.title = usage + full;
-    if (this.mesh === mesh && mesh) return; // unchanged, so that the inspector keeps the focus
+    if (this.mesh === mesh && mesh) return; // nothing has changed, so the inspector keeps the focus
     this.mesh = mesh;
     const room = layout.width - 40 - LETTER_PX * [usage, ...shown].join(" · ").length;
     const parts = mesh ? this.inspect(mesh, model.selected) : this.hint(unused, room);
     keepFocus(this.inspector, () => this.inspector.replaceChildren(...parts), tiles[focus]);
   }
 
-  /** The rates of the links that are not written at the nodes. */
+  /** The link rates for which the drawing of the nodes has no room. */
   rates() {
     const { model, nodes } = this.cluster;
     const { intra, inter } = model.links;
@@ -54,7 +54,7 @@ export class Footer {
   }
 
   /**
-   * The gestures that are possible, as far as they fit; while devices are unused, how to draw a mesh at least.
+   * The possible gestures, shortened to fit; while devices are unused, at least how to draw a mesh.
    * @param {number} unused @param {number} room
    */
   hint(unused, room) {
@@ -94,7 +94,7 @@ export class Footer {
   }
 
   /**
-   * A button that moves a mesh by one rank, or is disabled for a reason.
+   * A button that moves a mesh by one rank; it is disabled if there is a reason.
    * @param {Mesh} mesh @param {number} rank @param {number} by @param {string} reason
    */
   mover(mesh, rank, by, reason) {

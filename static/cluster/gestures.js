@@ -1,11 +1,11 @@
-// The pointer on the cluster: it draws, moves and resizes meshes, and renames one on a double click.
+// Pointer gestures on the cluster: drawing, moving and resizing meshes, and renaming a mesh by a double click.
 
 import { pointIn, trackPointer } from "../kit/canvas.js";
 import { closest } from "../kit/dom.js";
 import { nearestTile } from "./layout.js";
 
-const DRAG_PX = 4; // a press that moves less is a click
-const DOUBLE_MS = 500; // between the presses of a double click
+const DRAG_PX = 4; // a press that moves by fewer CSS pixels is a click
+const DOUBLE_MS = 500; // longest time between the presses of a double click
 
 /**
  * @typedef {{kind: string, rank: number, from: number, handle: string, started: boolean, at: [number, number]}} Gesture
@@ -13,8 +13,8 @@ const DOUBLE_MS = 500; // between the presses of a double click
 
 export class Gestures {
   /** A press in progress. @type {Gesture | null} */ gesture = null;
-  /** The press before, which the next one may complete to a double click. @type {PointerEvent | null} */ lastPress =
-    null;
+  /** The previous press, which the next press may complete to a double click. @type {PointerEvent | null} */
+  lastPress = null;
   /** @type {(() => void) | undefined} */ untrack;
 
   /** @param {import("./cluster.js").Cluster} cluster */
@@ -86,11 +86,11 @@ export class Gestures {
     const [x, y] = gesture.at;
     if (!gesture.started && Math.hypot(event.clientX - x, event.clientY - y) < DRAG_PX) return;
     gesture.started = true;
-    this.lastPress = null; // it is not a click
+    this.lastPress = null; // the press is a drag, not a click
     cluster.showGhost(this.target(gesture, this.nearest(event).device));
   }
 
-  /** The result of a gesture if it ended at a device. @param {Gesture} gesture @param {number} to */
+  /** The devices of the mesh if a gesture ended at a device. @param {Gesture} gesture @param {number} to */
   target({ kind, rank, from, handle }, to) {
     const { cluster } = this;
     const { grid, model } = cluster;
@@ -112,7 +112,7 @@ export class Gestures {
     cluster.notice.hide();
     const { kind, rank } = gesture;
     const isSame = rank >= 0 && ghost.devices.join() === cluster.model.meshes[rank].devices.join();
-    // the ghost stays until Python answers
+    // the preview stays until Python responds
     if (ghost.ok && !isSame) return cluster.send(kind, { mesh: rank, devices: ghost.devices });
     cluster.ghost = null;
     if (!ghost.ok) cluster.announceTaken(ghost);
@@ -137,7 +137,8 @@ export class Gestures {
   }
 
   /**
-   * True if a press completes a double click. The browser reports none: the element is redrawn between the presses.
+   * True if a press completes a double click. The browser does not report double clicks, because the element is
+   * redrawn between the presses.
    * @param {PointerEvent} event
    */
   isDoubleClick(event) {

@@ -1,4 +1,4 @@
-// The devices of a cluster as a grid with one row per node, and rectangles of devices.
+// The devices of a cluster as a grid with one row per node, and operations on rectangles of devices.
 
 /** @import { Rectangle } from "./types" */
 
@@ -22,7 +22,7 @@ export class Grid {
   }
 
   /**
-   * The device some nodes and columns away, or at the edge.
+   * The device that is a number of nodes and columns away from a device, limited to the cluster.
    * @param {number} device @param {number} nodes @param {number} columns
    */
   step(device, nodes, columns) {
@@ -36,7 +36,7 @@ export class Grid {
     return { n0: Math.min(...nodes), n1: Math.max(...nodes), c0: Math.min(...columns), c1: Math.max(...columns) };
   }
 
-  /** The rectangle that devices form, or null if they form none. @param {number[]} devices */
+  /** The rectangle that devices form, or null if they do not form a rectangle. @param {number[]} devices */
   rectangle(devices) {
     const box = this.bounds(devices);
     return (box.n1 - box.n0 + 1) * (box.c1 - box.c0 + 1) === devices.length ? box : null;
@@ -57,7 +57,7 @@ export class Grid {
   }
 
   /**
-   * Devices moved by nodes and columns, but never out of the cluster.
+   * Devices moved by nodes and columns, limited to the cluster.
    * @param {number[]} devices @param {number} nodes @param {number} columns
    */
   shift(devices, nodes, columns) {

@@ -1,5 +1,5 @@
-// The keyboard on the cluster: arrow keys move the focus between devices, with Shift they select, with Alt they move a
-// mesh.
+// Keyboard control of the cluster: arrow keys move the focus between devices, Shift+arrow keys select devices,
+// Alt+arrow keys move a mesh.
 
 import { ARROW_MOVES, closest, consume } from "../kit/dom.js";
 
@@ -28,7 +28,7 @@ export class Keyboard {
     consume(event);
   }
 
-  /** The mesh that a key acts on: the one under the focus, else the selected one. */
+  /** Rank of the mesh that a key acts on: the mesh under the focus, else the selected mesh. */
   get mesh() {
     const { cluster } = this;
     const under = cluster.owner(cluster.focus);
@@ -65,7 +65,7 @@ export class Keyboard {
     const { devices } = cluster.model.meshes[rank];
     if (!this.sendMove("move", rank, cluster.grid.shift(devices, nodes, columns), "This is the edge of the cluster"))
       return;
-    if (cluster.owner(cluster.focus) >= 0) this.moveFocus(nodes, columns); // with the mesh
+    if (cluster.owner(cluster.focus) >= 0) this.moveFocus(nodes, columns); // the focus moves with the mesh
   }
 
   /** @param {number} nodes @param {number} columns */
@@ -73,8 +73,13 @@ export class Keyboard {
     const { cluster, mesh: rank } = this;
     if (rank < 0) return cluster.announce("There is no mesh here to resize; use the arrow keys to go to a mesh");
     const box = cluster.grid.rectangle(cluster.model.meshes[rank].devices);
-    if (!box) return cluster.announce("The devices of this mesh form no rectangle, so it cannot be resized");
-    this.sendMove("resize", rank, cluster.grid.grow(box, nodes, columns), "The mesh cannot be resized further here");
+    if (!box) return cluster.announce("The devices of this mesh do not form a rectangle, so it cannot be resized");
+    this.sendMove(
+      "resize",
+      rank,
+      cluster.grid.grow(box, nodes, columns),
+      "The mesh cannot be resized further in this direction",
+    );
   }
 
   /**

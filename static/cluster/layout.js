@@ -1,4 +1,4 @@
-// Where nodes and devices of the cluster are drawn, in px.
+// Positions of the nodes and devices of the cluster, in CSS pixels.
 
 /** @import { Box, Point } from "../kit/types" */
 /** @import { Layout, Measures } from "./types" */
@@ -26,7 +26,7 @@ export function layOut(width, height, nodes, perNode) {
 function measure(width, height, nodes, perNode, columns, headed) {
   const rows = Math.ceil(nodes / columns);
   const columnGap = 12;
-  if (columns > 1) height -= 6; // for the line that joins the columns
+  if (columns > 1) height -= 6; // room for the line that joins the columns
   const columnWidth = (width - (columns - 1) * columnGap) / columns;
   const gutter = nodes > 1 ? 24 : headed ? 0 : 14;
   const rowGap = clamp(height / rows / 8, 2, 12);
@@ -40,7 +40,7 @@ function measure(width, height, nodes, perNode, columns, headed) {
     height: Math.min(TILE.height, (height - (rows - 1) * rowGap) / rows - head - foot - 2 * pad),
   };
   const cramped = headed && (tile.height < 24 || tile.width * perNode < 110);
-  // a larger tile in one dimension only is of no use
+  // tiles stay nearly square
   const [wide, high] = [Math.min(tile.width, 2.2 * tile.height), Math.min(tile.height, 1.4 * tile.width)];
   const worth = Math.max(0, wide) * Math.max(0, high) * Math.min(1, wide / 8, high / 8);
   const score = worth * (headed ? 1.5 : 1) * (cramped ? 0 : 1) * 0.9 ** columns;
@@ -124,7 +124,7 @@ export const grow = ({ x, y, width, height }, by) => ({
   height: height + 2 * by,
 });
 
-/** The smallest box around others. @param {Box[]} boxes */
+/** The smallest box around a list of boxes. @param {Box[]} boxes */
 export function around(boxes) {
   const x = Math.min(...boxes.map((box) => box.x));
   const y = Math.min(...boxes.map((box) => box.y));

@@ -1,4 +1,4 @@
-// The meshes over their devices, with names and handles, and the ghost of a gesture.
+// The meshes drawn over their devices, with names and handles, and the preview of a gesture.
 
 /** @import { Box } from "../kit/types" */
 /** @import { Axes, Mesh } from "./types" */
@@ -77,7 +77,8 @@ export class Meshes {
   }
 
   /**
-   * Boxes that cover devices: one for a rectangle, one more for each wrap; else one for each run.
+   * Boxes that cover the devices of a mesh: one for a rectangle and one more for each wrap of the nodes; otherwise
+   * one for each run of devices.
    * @param {number[]} devices
    */
   fragments(devices) {
@@ -120,7 +121,7 @@ export class Meshes {
   }
 
   /**
-   * True if the rank is wider than the tile and is not one of the few that are shown.
+   * True if the label of the rank is hidden: if labels do not fit their tiles, only every fourth column shows them.
    * @param {Mesh} mesh @param {Box} box
    */
   isCrowded({ devices }, box) {
@@ -130,7 +131,7 @@ export class Meshes {
   }
 
   /**
-   * Add eight handles if there is room, else the corners; a wrapped mesh has them at its ends.
+   * Add eight handles if there is room, else handles at the corners; a wrapped mesh has handles at its ends only.
    * @param {HTMLElement[]} pieces @param {Mesh} mesh @param {number} rank @param {Box[]} fragments
    */
   addHandles(pieces, mesh, rank, fragments) {
@@ -151,7 +152,7 @@ export class Meshes {
 }
 
 /**
- * A button with the axes of a mesh, and a menu to change them.
+ * A button that shows the axes of a mesh and opens a menu to change the axes.
  * @param {import("./cluster.js").Cluster} cluster @param {Mesh} mesh @param {number} rank
  */
 export function axesChip(cluster, mesh, rank) {

@@ -64,7 +64,7 @@ export class Nodes {
   }
 
   /**
-   * The lines from a node to the next one of its column, and from the first of a column to that of the one before.
+   * The lines from a node to the next node of its column, and between the first nodes of adjacent columns.
    * @param {Box} panel @param {number} node
    */
   joints(panel, node) {
@@ -81,7 +81,7 @@ export class Nodes {
     ];
   }
 
-  /** The bandwidth between nodes, written along their line. @param {string} text */
+  /** The bandwidth between nodes, written along the line that joins the nodes. @param {string} text */
   interRate(text) {
     const { panels, rows } = this.cluster.layout;
     const [top, bottom] = [panels[0], panels[Math.min(rows, panels.length) - 1]];

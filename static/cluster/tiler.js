@@ -1,4 +1,4 @@
-// Tiling of the cluster: three numbers, and their effect in words that Python finds.
+// Tiling of the cluster: three numbers, and a description of their effect that Python computes.
 
 /** @import { Message } from "../kit/types" */
 
@@ -8,7 +8,7 @@ import { focusedElement, h } from "../kit/dom.js";
 const AXES = { pp: "meshes in the pipeline", dp: "data parallelism per mesh", tp: "tensor parallelism per mesh" };
 
 export class Tiler {
-  isTyped = false; // the numbers are not those of the design
+  isTyped = false; // true if the numbers differ from those of the design
   timer = 0;
 
   /** @param {import("./cluster.js").Cluster} cluster */
@@ -47,7 +47,7 @@ export class Tiler {
     return { pp, dp, tp };
   }
 
-  /** Show the sizes of the design, those of its first mesh if they differ, unless others are being typed. */
+  /** Show the sizes of the design (of its first mesh if meshes differ), unless the user is typing. */
   update() {
     const { root, model } = this.cluster;
     const focused = focusedElement(root);
@@ -69,7 +69,7 @@ export class Tiler {
   }
 
   tile() {
-    this.isTyped = false; // they become those of the design
+    this.isTyped = false; // the typed sizes become the sizes of the design
     this.cluster.send("tile", this.sizes);
   }
 
@@ -79,7 +79,7 @@ export class Tiler {
     this.try();
   }
 
-  /** Show what the sizes would do. @param {Message} message */
+  /** Show the effect of the sizes. @param {Message} message */
   onTried({ possible, words }) {
     this.button.enable(possible, words);
     this.message.textContent = this.message.title = words;

@@ -1,5 +1,5 @@
-// Experts as chips on the devices that hold them. Python decides what is drawn and what a gesture means; gestures.js
-// and keyboard.js pick chips up and put them down.
+// Experts as chips on the devices that hold them. Python computes what is drawn and turns gestures into edits;
+// gestures.js and keyboard.js move the chips.
 
 /** @import { Message } from "../kit/types" */
 /** @import { Carried, ExpertsModel, Replica } from "./types" */
@@ -27,12 +27,12 @@ export const render = ({ model }) => new Experts(model).root;
 export class Experts extends Canvas {
   /** @type {Set<string>} */ selected = new Set(); // keys of chips
   /** @type {Carried | null} */ carried = null;
-  /** The chips of a drop that Python has not answered yet. @type {Carried | null} */ dropped = null;
-  /** The key of the chip that Tab reaches, or -1 - number of an empty place. @type {string | number | null} */ at =
+  /** The dropped chips until Python responds. @type {Carried | null} */ dropped = null;
+  /** The key of the chip with the tab stop, or -1 - number of an empty place. @type {string | number | null} */ at =
     null;
   tries = 0;
   hovered = ""; // description of the element under the pointer
-  takesFocus = false; // after the next redraw
+  takesFocus = false; // true to take the focus after the next redraw
 
   /** @param {ExpertsModel} model */
   constructor(model) {
@@ -112,7 +112,10 @@ export class Experts extends Canvas {
 
   // ── moving chips, by the pointer or by keys ──
 
-  /** The chips that a gesture on a chip affects: the selection if it is part of it, else itself. @param {string} key */
+  /**
+   * The chips that a gesture on a chip affects: the selection if it contains the chip, else the chip alone.
+   * @param {string} key
+   */
   selectionAt(key) {
     return [...(this.selected.has(key) ? this.selected : [key])].map(parseKey);
   }
@@ -130,7 +133,7 @@ export class Experts extends Canvas {
   }
 
   /**
-   * Hold the carried chips over a place, or over none. Python answers what a drop would do.
+   * Move the carried chips over a place, or over none. Python responds with the effect of a drop.
    * @param {number | null} to @param {boolean} [copy]
    */
   holdOver(to, copy = this.carried?.copy) {
@@ -163,7 +166,7 @@ export class Experts extends Canvas {
     if (to !== null) this.places.placeElement(to).dataset.target = refused ? "no" : "yes";
   }
 
-  /** Put down what is carried; a refusal is shown at the place. */
+  /** Drop the carried chips; a refusal is shown at the place. */
   putDown() {
     const { carried } = this;
     this.cancelDrag();
@@ -258,9 +261,9 @@ export class Experts extends Canvas {
     this.settings.controls.replaceChildren();
     const add = button("Add experts", { kind: "mw-primary", onclick: () => this.send("add") });
     const about =
-      "In a mixture of experts, every second feed-forward block is replaced by several experts. " +
-      "Each token is routed to a few of them. Experts are placed on devices, and tokens are sent to them. " +
-      "This view shows and edits the placement.";
+      "In a mixture-of-experts model, some feed-forward blocks are replaced by several experts, and a gate routes " +
+      "each token to a few of them. Experts are placed on devices, and each token is sent to the devices of its " +
+      "experts. This view shows and edits the placement.";
     this.drawEmpty(
       h("h3", {}, "This model has no experts"),
       h("p", {}, about),
@@ -291,18 +294,18 @@ export class Experts extends Canvas {
 
   // ── messages and the focus ──
 
-  /** Describe in the foot what is hovered, selected or focused. */
+  /** Describe the hovered, selected or focused element in the footer. */
   drawMessage() {
     const { size } = this.selected;
     const chip = this.places.chips.get(this.at);
     const selection = `${size} experts selected; drag to move, Ctrl+drag to replicate, Delete to remove replicas`;
     const one = chip && `${chip.ariaLabel}; ${this.groupsOf(parseKey(String(this.at))[1])}`;
-    const hint = "Drag an expert to another device; Ctrl+drag replicates it. Drag over several to select them.";
+    const hint = "Drag an expert to another device; Ctrl+drag replicates it. Drag over several experts to select them.";
     this.message.textContent = this.hovered || (size > 1 ? selection : size && one) || hint;
-    this.message.title = this.message.textContent; // it may be cut in a narrow window
+    this.message.title = this.message.textContent; // the text may be truncated in a narrow window
   }
 
-  /** The groups of the first device of a place, in words. @param {number} place */
+  /** A description of the groups of the first device of a place. @param {number} place */
   groupsOf(place) {
     const device = this.picture.places[place]?.devices[0];
     /** @type {Map<string, string[]>} */
@@ -314,13 +317,13 @@ export class Experts extends Canvas {
     return [...kinds].map(([devices, names]) => `${names.join(" and ")} ${devices}`).join(", ");
   }
 
-  /** Take the keyboard focus once this is shown. */
+  /** Take the keyboard focus once the canvas is visible. */
   takeFocus() {
     this.takesFocus = true;
     this.redraw();
   }
 
-  /** Focus the chip; without chips, the button on the board or the switch to the other pane. */
+  /** Focus the chip with the tab stop; without chips, the button on the board or the switch to the other pane. */
   focusBoard() {
     const element = this.places.element(this.at) ?? find(this.board, "button");
     (element ?? find(this.head, '[aria-pressed="true"]'))?.focus();

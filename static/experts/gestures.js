@@ -1,4 +1,5 @@
-// The pointer on the experts: chips are dragged to another device, a rectangle selects several, hovering describes.
+// Pointer gestures on the experts: dragging chips to another device, selecting chips with a rectangle, and describing
+// the hovered element.
 
 /** @import { Point } from "../kit/types" */
 /** @import { Replica } from "./types" */
@@ -6,7 +7,7 @@
 import { pointIn, trackPointer } from "../kit/canvas.js";
 import { closest, h, setStyle } from "../kit/dom.js";
 
-const DRAG_PX = 4; // a press that moves less is a click
+const DRAG_PX = 4; // a press that moves by fewer CSS pixels is a click
 
 /** The key of a chip. @param {number} expert @param {number} place */
 export const keyOf = (expert, place) => `${expert}@${place}`;
@@ -15,8 +16,8 @@ export const keyOf = (expert, place) => `${expert}@${place}`;
 export const parseKey = (key) => /** @type {Replica} */ (key.split("@").map(Number));
 
 /**
- * A press in progress: the key of the chip under it, whether it adds to the selection, where it began, and what was
- * selected before.
+ * A press in progress: the key of the chip under it, whether it adds to the selection, its start, and the previous
+ * selection.
  * @typedef {{key?: string, adds: boolean, at: Point, from: Point, before: string[], isDrag: boolean}} Press
  */
 
@@ -132,7 +133,7 @@ export class Gestures {
     this.showEffect();
   }
 
-  /** Show beside the pointer what a drop would do. */
+  /** Show the effect of a drop beside the pointer. */
   showEffect() {
     const { experts, press } = this;
     if (!press?.isDrag || !experts.carried) return;
@@ -143,7 +144,10 @@ export class Gestures {
     this.ghost.dataset.copy = String(copy);
   }
 
-  /** Select the chips that the rectangle touches, and those selected before if the press adds. @param {Press} press */
+  /**
+   * Select the chips that the rectangle touches, in addition to the previous selection if the press adds to it.
+   * @param {Press} press
+   */
   selectRectangle(press) {
     const { experts } = this;
     const [a, b] = [press.from, experts.pointer];
@@ -169,7 +173,7 @@ export class Gestures {
     experts.keyboard.focus(press.key);
   }
 
-  /** Cancel what is being dragged. */
+  /** Cancel the drag. */
   stop() {
     const { press } = this;
     this.end();

@@ -1,4 +1,5 @@
-// The keyboard on the experts: arrow keys go from chip to chip, Space picks up, arrow keys move it, Enter puts down.
+// Keyboard control of the experts: arrow keys move the focus, Space picks a chip up, arrow keys move the chip, Enter
+// drops it.
 
 import { ARROW_MOVES, closest, consume, findAll, setTabStop } from "../kit/dom.js";
 import { parseKey } from "./gestures.js";
@@ -87,7 +88,7 @@ export class Keyboard {
   }
 
   /**
-   * Move the focus to the next chip or empty place; with Shift, select it too.
+   * Move the focus to the next chip or empty place; with Shift, also select the chip.
    * @param {number} right @param {number} down @param {boolean} selects
    */
   moveFocus(right, down, selects) {
@@ -134,7 +135,7 @@ export class Keyboard {
     this.showEffect();
   }
 
-  /** Show beside the place what Enter would do. */
+  /** Show the effect of Enter beside the place. */
   showEffect() {
     const { experts } = this;
     const { carried } = experts;
@@ -142,7 +143,7 @@ export class Keyboard {
     const { name } = experts.picture.places[carried.to];
     const action = `${carried.copy ? "replicate on" : "move to"} ${name}${carried.words ? `: ${carried.words}` : ""}`;
     const text = experts.isUnmoved(carried)
-      ? "Arrow keys move it, Enter puts it down, R replicates it"
+      ? "Arrow keys move the expert, Enter drops it, R replicates it"
       : (carried.refused ?? action);
     experts.pointAt(experts.places.placeElement(carried.to));
     experts.notice.show(text, experts.pointer, carried.refused ? "error" : "info");
@@ -156,7 +157,7 @@ function atOf({ dataset }) {
 }
 
 /**
- * The nearest of `others` in a direction; those straight ahead come before those aside.
+ * The nearest of `others` in a direction; elements straight ahead are preferred to elements aside.
  * @param {HTMLElement} here @param {HTMLElement[]} others @param {number} right @param {number} down
  */
 function nearest(here, others, right, down) {

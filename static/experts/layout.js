@@ -1,14 +1,14 @@
-// Geometry of the experts: how nodes, places and chips share the board.
+// Geometry of the experts: the sizes of nodes, places and chips on the board.
 
 /** @import { BoardLayout, Frame, PlaceLayout } from "./types" */
 
-// px; sizes from which a chip shows its number, a large number, its share
+// CSS pixels: smallest sizes of chips that show a number, a large number, and a share
 export const CHIP = { most: 64, least: 6, numbered: 14, digit: 6, large: 30, shared: 44 };
 export const PLACE = { width: 172, least: [34, 24], gap: 4 };
 
 /** @type {Frame[]} */
 const FRAMES = [
-  // the most first; each requires a size of chips and a width of the place
+  // the most detailed frame first; each requires a size of chips and a width of the place
   { headed: true, barred: true, footed: true, least: 26, wide: 112, edge: 6, high: 41, gap: 4 },
   { headed: true, barred: true, footed: false, least: 20, wide: 72, edge: 6, high: 26, gap: 4 },
   { headed: true, barred: false, footed: false, least: 16, wide: 48, edge: 4, high: 17, gap: 3 },
@@ -20,8 +20,9 @@ const NODE = { pad: 6, head: 15, gap: 8 };
 
 /**
  * Arrange nodes and the places in them in rows, so that chips are as large as possible.
- * @param {number} width @param {number} height @param {number} nodes @param {number} places the most of a node
- * @param {number} fullest the most experts of a place @returns {BoardLayout}
+ * @param {number} width @param {number} height @param {number} nodes @param {number} places the largest number of
+ * places of a node
+ * @param {number} fullest the largest number of experts of a place @returns {BoardLayout}
  */
 export function arrange(width, height, nodes, places, fullest) {
   let [best, bestScore] = [/** @type {BoardLayout | null} */ (null), -Infinity];
@@ -43,11 +44,11 @@ export function arrange(width, height, nodes, places, fullest) {
   return /** @type {BoardLayout} */ (best);
 }
 
-const HEAD = { letter: 6.8, tag: 4, gap: 4, between: 6 }; // px of a wide font at its size
+const HEAD = { letter: 6.8, tag: 4, gap: 4, between: 6 }; // CSS pixels per letter of a wide font
 
 /**
- * The most that fits the heads of all places: the names of devices and the load, their numbers and the load, the load
- * alone, or nothing.
+ * The longest form of heading that fits all places: the names of devices and the load, the numbers of devices and the
+ * load, the load alone, or nothing.
  * @param {BoardLayout} layout @param {{devices: number[], load: string}[]} places
  * @returns {"names" | "numbers" | "load" | "none"}
  */
@@ -64,7 +65,7 @@ export function headForm({ headed, width, edge }, places) {
 }
 
 /**
- * The frame and the chips of a place of at most this size, and the size that it needs.
+ * The frame and the chips of a place of at most this size, and the size that the place needs.
  * @param {number} wide @param {number} high @param {number} fullest @returns {PlaceLayout}
  */
 function arrangePlace(wide, high, fullest) {

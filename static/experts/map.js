@@ -5,11 +5,11 @@
 import { ARROW_MOVES, closest, consume, find, focusedElement, h, setTabStop } from "../kit/dom.js";
 import { percent } from "../kit/numbers.js";
 
-const LEADS = [1.02, 1.1, 1.3]; // leads of the fastest schedule from which the colour is stronger
+const LEADS = [1.02, 1.1, 1.3]; // leads of the fastest schedule at which the colour becomes stronger
 const STRENGTHS = [38, 58, 79, 100];
 
 export class ExpertMap {
-  measure = "alike"; // a ranking or a speedup
+  measure = "alike"; // name of a ranking or a speedup
   at = 0;
   columns = 1;
   /** @type {HTMLElement[]} */ cells = [];
@@ -30,9 +30,9 @@ export class ExpertMap {
     this.price(this.links.value);
   }
 
-  /** Draw the map, or that it is being computed. @param {ExpertSchedulesModel["map"]} data */
+  /** Draw the map, or a message while the map is being computed. @param {ExpertSchedulesModel["map"]} data */
   draw(data) {
-    const wasFocused = focusedElement(this.element) === this.links; // a redraw takes the focus
+    const wasFocused = focusedElement(this.element) === this.links; // a redraw would take the focus away
     const tip = "Links used by the cost model; the fastest schedule depends on them";
     const choice = h("label.mw-em-choice", { "data-tip": tip }, "Links", this.links);
     if (data.rankings) {
@@ -83,7 +83,7 @@ export class ExpertMap {
     find(this.element, '[aria-pressed="true"]')?.focus();
   }
 
-  /** The values of one of the two outer axes of the columns, above their cells. @param {number} depth */
+  /** The values of one of the two outer column axes, above their cells. @param {number} depth */
   columnHeads(depth) {
     const { across, axes } = this.data;
     const outer = size(this.data, across.slice(0, depth));
@@ -132,7 +132,7 @@ export class ExpertMap {
     return this.data[/** @type {"deepspeed" | "a2a-allgather"} */ (this.measure)];
   }
 
-  /** Blue if faster, orange if slower. @param {number} speedup */
+  /** The colour of a speedup: blue if faster, orange if slower. @param {number} speedup */
   speedupColour(speedup) {
     const most = this.measure === "deepspeed" ? this.data.printed[1] : 1.5;
     const isFaster = speedup >= 1;
@@ -192,10 +192,10 @@ export class ExpertMap {
   textOf(cell) {
     const { rankings, down, across, deepspeed, "a2a-allgather": allToAll } = this.data;
     const winner = (/** @type {Ranking} */ { best, lead, schedules }) => {
-      return `${schedules[best[cell]].title} is fastest, by ${percent(lead[cell] - 1)}`;
+      return `${schedules[best[cell]].title} is the fastest, by ${percent(lead[cell] - 1)}`;
     };
     const [alike, fitting] = [winner(rankings.alike), winner(rankings.fitting)];
-    const fastest = `with the same memory: ${alike}; among those that fit: ${fitting}`;
+    const fastest = `at equal memory, ${alike}; among all schedules that fit, ${fitting}`;
     const speedups =
       `Parm's choice is ${deepspeed[cell].toFixed(2)}× as fast as the DeepSpeed-MoE schedule and ` +
       `${allToAll[cell].toFixed(2)}× as fast as all-to-all + all-gather`;
@@ -224,7 +224,7 @@ export class ExpertMap {
 }
 
 /**
- * The colour of the fastest schedule, the stronger the larger its lead.
+ * The colour of the fastest schedule, which is stronger for a larger lead.
  * @param {Ranking} ranking @param {number} cell
  */
 function rankColour({ best, lead, schedules }, cell) {

@@ -1,4 +1,4 @@
-// Places on the board: the devices of a node, with a chip for each expert that they hold.
+// Places on the board: the devices of a node, with a chip for each of their experts.
 
 /** @import { BoardLayout, ChipData, Place } from "./types" */
 
@@ -7,7 +7,10 @@ import { count } from "../kit/numbers.js";
 import { keyOf, parseKey } from "./gestures.js";
 import { CHIP, PLACE, arrange, headForm } from "./layout.js";
 
-/** A load as a part of the longest bar, with a tick at an even share. @param {number} part @param {number} even */
+/**
+ * A bar for a load, given as a part of the longest bar, with a tick at an even share.
+ * @param {number} part @param {number} even
+ */
 function loadBar(part, even) {
   const percent = (/** @type {number} */ share) => `${(100 * share).toFixed(2)}%`;
   const bar = [h("i", { style: { width: percent(part) } }), h("b", { style: { left: percent(even) } })];
@@ -59,7 +62,7 @@ export class Places {
     this.restore();
   }
 
-  /** Select and focus what was selected and focused before a redraw, as far as it is still there. */
+  /** Restore the selection and the focus after a redraw, as far as the chips still exist. */
   restore() {
     const { experts } = this;
     experts.selected = new Set([...experts.selected].filter((key) => this.chips.has(key)));
@@ -69,7 +72,7 @@ export class Places {
   }
 
   /**
-   * The chip to focus if a chip is gone: another replica of the expert, else the first chip.
+   * The chip to focus if a chip no longer exists: another replica of the expert, else the first chip.
    * @param {string | number | null} at
    */
   substitute(at) {

@@ -1,4 +1,4 @@
-// The schedules of the expert layer side by side: one card each, with the timeline of its slowest device.
+// The schedules of the expert layer side by side: a card per schedule with the timeline of the slowest device.
 
 /** @import { CardData, ExpertSchedulesModel } from "./types" */
 
@@ -68,7 +68,7 @@ class ExpertSchedules extends DialogWidget {
     this.map.element.hidden = !isMap;
     if (isMap) this.map.draw(this.model.map);
     this.about.textContent = isMap
-      ? "Fastest schedule for each layer configuration of a grid, and its margin"
+      ? "Fastest schedule for each layer of a grid of 1,296 configurations, and its lead"
       : this.model.about;
     this.drawCards();
   }
@@ -88,7 +88,7 @@ class ExpertSchedules extends DialogWidget {
     if (focusedCard && current) (tipsOf(cardOf(current))[tip] ?? current).focus();
   }
 
-  /** Make Tab reach one card, and the first of its tooltips. @param {HTMLElement} [current] */
+  /** Make one card the tab stop, and the first of its tooltips the next one. @param {HTMLElement} [current] */
   setCardStop(current) {
     setTabStop(this.picks(), current);
     for (const pick of this.picks())
@@ -159,7 +159,8 @@ function cardLabel({ title, present, best, reason, change, time, inter, intra, m
 const explanation = ({ choice, help, terms }) => h("p.mw-es-help", {}, ...withDefinitions(choice || help, terms));
 
 /**
- * Three lanes of one device: compute, links inside its node, links to others; the forward, then the backward.
+ * Three lanes of one device: compute, links inside its node, links to other nodes; first the forward, then the
+ * backward.
  * @param {CardData} card @param {ExpertSchedulesModel} model
  */
 function drawLayer({ picture, axis }, { lanes, help }) {

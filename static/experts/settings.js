@@ -10,7 +10,7 @@ const EQUAL_BLOCKS = "Place experts in order, the same number on each device (Sh
 export class Settings {
   extra = 1;
   controls = h("div.mw-bar.mw-xcontrols");
-  /** @type {WeakMap<Element, string>} */ drawn = new WeakMap(); // the data that each control was made of
+  /** @type {WeakMap<Element, string>} */ drawn = new WeakMap(); // the data from which each control was made
 
   /** @param {import("./experts.js").Experts} experts */
   constructor(experts) {
@@ -22,12 +22,12 @@ export class Settings {
       onchange: (value) => this.setRoom(value),
       onblocked: this.onblocked,
     });
-    this.room.title = "Replicas per device that balancing may add";
+    this.room.title = "Number of replicas per device that balancing may add";
     this.blocks = button("Equal blocks", { title: EQUAL_BLOCKS, onclick: () => experts.send("blocks") });
     this.blocks.onblocked = this.onblocked;
     const balance = button("Balance", {
       kind: "mw-primary",
-      title: "Place experts by load, with replicas of the most loaded ones (B)",
+      title: "Place experts by load, and replicate the most loaded experts (B)",
       onclick: () => this.balance(),
     });
     this.tools = h("div.mw-bar.mw-xtools", {}, this.blocks, this.room, balance);
@@ -58,7 +58,7 @@ export class Settings {
     const shown = [...this.controls.children];
     const elements = [...(meshes.length > 1 ? [meshControl] : []), ...controls].map((control, i) => {
       const data = JSON.stringify(control);
-      if (this.drawn.get(shown[i]) === data) return shown[i]; // a press may have begun on it
+      if (this.drawn.get(shown[i]) === data) return shown[i]; // a press on the control may be in progress
       const element = this.control(control);
       this.drawn.set(element, data);
       return element;

@@ -1,4 +1,4 @@
-// Figures of the expert layer, beside the board.
+// Figures of the expert layer beside the board.
 
 import { button } from "../kit/controls.js";
 import { findAll, focusedElement, h } from "../kit/dom.js";

@@ -1,4 +1,4 @@
-// What the bars of the designer and of the transfer lab share: brand, theme, undo, files.
+// Parts shared by the top bars of the designer and of the transfer lab: brand, theme, undo, files.
 
 /** @import { Button } from "./types" */
 
@@ -6,7 +6,7 @@ import { h, s } from "./dom.js";
 import { icon } from "./icons.js";
 import { menu, tool } from "./shell.js";
 
-const THEME_KEY = "meshwave.theme"; // light, dark or system, kept in this browser
+const THEME_KEY = "meshwave.theme"; // key of the theme in the browser's storage: light, dark or system
 const THEMES = ["light", "dark", "system"];
 
 /** The logo, a wave over four devices, and the name. */
@@ -23,8 +23,8 @@ export function brand() {
 }
 
 /**
- * The theme of the page: `data-theme` and `color-scheme` of its root, which all colours depend on. It follows the
- * system and other tabs until `signal`; `onchange` receives the theme that is shown.
+ * The theme of the page: `data-theme` and `color-scheme` of its root, on which all colours depend. It follows the
+ * system and other tabs until `signal` is aborted; `onchange` receives the theme that is shown.
  */
 export class Theme {
   /** @param {AbortSignal} signal @param {(theme: string) => void} [onchange] */
@@ -51,7 +51,7 @@ export class Theme {
     try {
       localStorage.setItem(THEME_KEY, theme);
     } catch {
-      // without storage the theme lasts until the page is left
+      // without storage, the theme is lost when the page is left
     }
     this.apply();
   }
@@ -83,7 +83,7 @@ export function themePicker(theme) {
 }
 
 /**
- * Label a button "Undo" or "Redo" with the edit that it acts on.
+ * Label the button "Undo" or "Redo" with the edit that it undoes or redoes.
  * @param {Button} button @param {string} verb @param {string} edit @param {string} [keys]
  */
 export function labelUndo(button, verb, edit, keys = "") {
@@ -112,17 +112,17 @@ export function filePicker(label, accept, onchoose) {
   const input = h("input", { type: "file", accept, hidden: true, tabindex: -1, "aria-label": label });
   input.addEventListener("change", () => {
     const [file] = input.files ?? [];
-    input.value = ""; // so that the same file can be chosen again
+    input.value = ""; // allows choosing the same file again
     if (file) onchoose(file);
   });
   return input;
 }
 
-/** Message if a file is too large to open, else "". @param {File} file @param {number} limit in bytes */
+/** The message for a file that is too large to open, else "". @param {File} file @param {number} limit in bytes */
 export const sizeProblem = (file, limit) =>
   file.size > limit ? `${file.name} is ${(file.size / 1e6).toFixed(1)} MB; the limit is ${limit / 1e6} MB.` : "";
 
-/** Save a file on the person's machine. @param {string} name @param {Blob} content */
+/** Save a file on the user's machine. @param {string} name @param {Blob} content */
 export function download(name, content) {
   const url = URL.createObjectURL(content);
   h("a", { href: url, download: name }).click();

@@ -1,4 +1,4 @@
-// What the drawing canvases share: the pointer on them, notices beside it, colours of meshes.
+// Parts shared by the drawing canvases: the pointer, notices beside the pointer, and colours of meshes.
 
 /** @import { Model, Point } from "./types" */
 
@@ -16,8 +16,8 @@ export function meshColour(palette, rank) {
 }
 
 /**
- * Follow a pressed pointer wherever it goes. Escape, or losing the pointer, cancels; `onkey` receives other keys as
- * they go down and up. Return a function that ends this, which may be called repeatedly.
+ * Track a pressed pointer until it is released. Escape or losing the pointer cancels; `onkey` receives the events of
+ * other keys. Return a function that stops the tracking and may be called repeatedly.
  * @param {object} listeners @param {(event: PointerEvent) => void} listeners.onmove
  * @param {(event: PointerEvent) => void} listeners.onrelease @param {() => void} listeners.oncancel
  * @param {(event: KeyboardEvent) => void} [listeners.onkey]
@@ -60,7 +60,8 @@ export function beside({ x, y }, box, element) {
   return { left, top: isBelow ? y + 18 : Math.max(6, y - box.offsetHeight - 10) };
 }
 
-/** Text beside the pointer. `announce` also reads it aloud and fades; `show` stays until `hide`. */
+/** Text beside the pointer. A text of `show` stays until `hide`; a text of `announce` is also read by screen readers
+ * and fades. */
 export class Notice {
   /** @param {HTMLElement} root */
   constructor(root) {
@@ -99,7 +100,7 @@ export class Notice {
 
 /**
  * A widget that draws on a `board` inside its `root`, at most once per frame, with notices beside the pointer. A
- * subclass builds both elements, then calls `start`.
+ * subclass creates both elements, then calls `start`.
  * @template {Model} M
  * @extends {Widget<M>}
  */
@@ -111,7 +112,7 @@ export class Canvas extends Widget {
   /** @param {M} model */
   constructor(model) {
     super(model);
-    this.pointer = { x: 40, y: 40 }; // its last position, or one that stands for it
+    this.pointer = { x: 40, y: 40 }; // the last position of the pointer, or the position set by `pointAt`
     this.redraw = oncePerFrame(() => this.draw());
   }
 
@@ -142,7 +143,7 @@ export class Canvas extends Widget {
     this.notice.announce(text, { x: left - box.left - 14, y: bottom - box.top - 12 });
   }
 
-  /** Move the pointer that notices stand beside to an element. @param {Element} element */
+  /** Show the next notices beside an element. @param {Element} element */
   pointAt(element) {
     const { left, bottom } = element.getBoundingClientRect();
     const box = this.root.getBoundingClientRect();

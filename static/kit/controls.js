@@ -1,4 +1,4 @@
-// Controls that the canvases share: buttons, steppers, menus.
+// Controls shared by the canvases: buttons, steppers, menus.
 
 /** @import { Button, MenuEntry } from "./types" */
 
@@ -6,7 +6,7 @@ import { consume, find, focusedElement, h } from "./dom.js";
 import { clamp } from "./numbers.js";
 
 /**
- * A button that stays focusable while it is disabled, so that the reason can be read.
+ * A button that can be focused while it is disabled, so that the reason can be read.
  * @param {string} label
  * @param {{onclick?: (event: MouseEvent) => void, title?: string, kind?: string, content?: Node | string}} options
  * @returns {Button}
@@ -30,17 +30,17 @@ export function button(label, { onclick, title, kind = "", content } = {}) {
 }
 
 /**
- * − number +, with a field that takes digits, Enter and arrow keys. Each press counts from the value that the presses
- * before it requested, even while Python has not answered them: n presses are n steps. `set` shows the value that
- * Python holds, unless answers are outstanding; `acknowledge` counts one answer.
+ * A number field between − and + buttons, which also takes digits, Enter and arrow keys. Each press changes the value
+ * that was requested last, even before Python has responded: n presses are n steps. `set` shows the current value of
+ * the design, unless responses are outstanding; `acknowledge` counts a response.
  * @param {object} options @param {string} options.label @param {string} [options.text] the label on screen
  * @param {number} [options.min] @param {(value: number) => void} options.onchange
  * @param {(reason: string, stepper: HTMLElement) => void} options.onblocked
  */
 export function stepper({ label, text = label, min = 1, onchange, onblocked }) {
   let max = Infinity;
-  let value = min; // the one shown
-  let outstanding = 0; // answers
+  let value = min; // the value that is shown
+  let outstanding = 0; // outstanding responses
   let isTyping = false;
   /** @type {{less?: string, more?: string}} */
   let reasons = {};
@@ -99,7 +99,8 @@ export function stepper({ label, text = label, min = 1, onchange, onblocked }) {
 }
 
 /**
- * Open a menu at `anchor`. It closes on a choice, Escape or a press elsewhere. `onclose` ends the preview of an entry.
+ * Open a menu at `anchor`. The menu closes on a choice, Escape or a press elsewhere; `onclose` then ends the preview
+ * of an entry.
  * @param {HTMLElement} root @param {HTMLElement} anchor @param {string} label @param {MenuEntry[]} entries
  * @param {() => void} [onclose]
  */

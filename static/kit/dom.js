@@ -1,4 +1,4 @@
-// Elements of the page, and the keyboard focus among them.
+// Functions for elements of the page and the keyboard focus.
 
 /** @import { Attributes, Child, HtmlOf, SvgOf } from "./types" */
 
@@ -6,11 +6,11 @@ const SVG = "http://www.w3.org/2000/svg";
 
 /** @type {Record<string, number | undefined>} */
 export const ARROW_STEPS = { ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1 };
-/** Columns and rows that an arrow key moves by. @type {Record<string, [number, number]>} */
+/** Columns and rows by which an arrow key moves. @type {Record<string, [number, number]>} */
 export const ARROW_MOVES = { ArrowUp: [0, -1], ArrowDown: [0, 1], ArrowLeft: [-1, 0], ArrowRight: [1, 0] };
 
 /**
- * Create an HTML element. The tag may carry classes ("div.mw-bar"). Attributes that begin with `on` are listeners.
+ * Create an HTML element. The tag may include classes ("div.mw-bar"). Attributes that begin with `on` are listeners.
  * Attributes and children that are null, undefined or false are left out.
  * @template {string} T
  * @param {T} tag
@@ -64,7 +64,10 @@ export const findAll = (root, selector) => [
 /** @param {Event} event @param {string} selector @returns {HTMLElement | null} */
 export const closest = (event, selector) => /** @type {Element} */ (event.target).closest(selector);
 
-/** The element with the keyboard focus, also inside a shadow root. @param {Node} node @returns {HTMLElement | null} */
+/**
+ * The element with the keyboard focus, which may be inside a shadow root.
+ * @param {Node} node @returns {HTMLElement | null}
+ */
 export const focusedElement = (node) => /** @type {any} */ (node.getRootNode()).activeElement;
 
 /**
@@ -80,14 +83,14 @@ export function listenWhile(element, isActive, listeners, options) {
   }
 }
 
-/** Handle an event here: neither the browser nor another part of the page acts on it. @param {Event} event */
+/** Stop an event: neither the browser nor another part of the page handles it. @param {Event} event */
 export function consume(event) {
   event.preventDefault();
   event.stopPropagation();
 }
 
 /**
- * The index that an arrow key, Home or End leads to in a grid of `count` elements, or undefined for any other key.
+ * The index to which an arrow key, Home or End moves in a grid of `count` elements; undefined for other keys.
  * @param {string} key @param {number} at @param {number} count @param {number} [columns]
  */
 export function indexByKey(key, at, count, columns = 1) {
@@ -111,7 +114,7 @@ export function countPerRow(elements) {
 }
 
 /**
- * Make `current` the one element of a group that Tab reaches.
+ * Make `current` the only tab stop of a group of elements.
  * @param {HTMLElement[]} group @param {HTMLElement} [current]
  */
 export function setTabStop(group, current) {
@@ -120,11 +123,11 @@ export function setTabStop(group, current) {
 
 const FOCUSABLE = "button, input, select, textarea, summary, a[href], [tabindex]";
 
-const IGNORE_KEYS_MS = 800; // a second press within this time is meant for the control that was there before
+const IGNORE_KEYS_MS = 800; // ms; a second press within this time is meant for the previous control at this position
 
 /**
- * Run `change`, which may redraw or hide the focused element of `root`. If it does, focus the element in its place, or
- * `fallback` if none is left.
+ * Run `change`, which may redraw or hide the focused element of `root`. In this case, focus the element at its
+ * position, or `fallback` if there is none.
  * @param {HTMLElement} root @param {() => void} change @param {HTMLElement | null} [fallback]
  */
 export function keepFocus(root, change, fallback = null) {
@@ -146,7 +149,7 @@ function ignoreKeysBriefly(element) {
   const ignore = (/** @type {Event} */ event) => {
     const isPress =
       event instanceof KeyboardEvent ? ["Enter", " "].includes(event.key) : !(/** @type {UIEvent} */ (event).detail);
-    if (!isPress) return; // a pointer may press
+    if (!isPress) return; // presses of the pointer are not ignored
     event.preventDefault();
     event.stopImmediatePropagation();
   };

@@ -1,10 +1,10 @@
-// Terms of a sentence, each with its definition as a tooltip.
+// Definitions of terms in a sentence, as tooltips.
 
 import { h } from "./dom.js";
 import { tipped } from "./shell.js";
 
 /**
- * `text` as nodes: the first occurrence of each of `terms` carries its definition.
+ * Return `text` as nodes; the first occurrence of each of `terms` has its definition as a tooltip.
  * @param {string} text @param {Record<string, string>} [terms]
  */
 export function withDefinitions(text, terms = {}) {

@@ -1,8 +1,9 @@
-// Help on the page: pages of the documentation site, which its server has at docs/, and the entry that explains a term.
+// Help for the page: links to the documentation site, which the server provides at docs/, and to entries of its
+// glossary.
 
-const LONGEST_LABEL = 60; // characters; longer text is a sentence, in which several terms occur
+const LONGEST_LABEL = 60; // characters; longer text is a sentence, which may contain several terms
 
-/** Pages that the help menu names. */
+/** Pages in the help menu. */
 export const PAGES = {
   "First tutorial": "tutorial.html",
   "User guide": "guide/index.html",
@@ -10,7 +11,7 @@ export const PAGES = {
   "Design document": "reference/document.html",
 };
 
-/** Terms of the page and the entry of the glossary that explains each. @type {Record<string, string>} */
+/** The glossary entry for each term of the page. @type {Record<string, string>} */
 export const TERMS = {
   activation: "activations-in-flight",
   alpha: "alpha",
@@ -111,7 +112,7 @@ const WORDS = new RegExp(
   "i",
 );
 
-/** The entry of the first term in a label, or undefined. @param {string} label */
+/** The glossary entry of the first term in a label, or undefined. @param {string} label */
 export function entryOf(label) {
   const found = label.length <= LONGEST_LABEL ? WORDS.exec(label) : null;
   return found ? `glossary.html#term-${TERMS[found[1].toLowerCase()]}` : undefined;
@@ -121,7 +122,8 @@ export function entryOf(label) {
 export const referenceOf = (path) => `reference/document.html#confval-${path}`;
 
 /**
- * The page that explains an element: the key of a field, the term in its label or in one around it, or its section.
+ * The documentation page for an element: the entry of the field's key, of the term in its label or in an enclosing
+ * label, or of its section.
  * @param {Element} element
  */
 export function helpOn(element) {
@@ -136,12 +138,15 @@ export function helpOn(element) {
   return labels.map(entryOf).find(Boolean) ?? (section?.dataset.section && referenceOf(section.dataset.section));
 }
 
-/** Open a page of the site in a tab of its own. @param {string} page */
+/** Open a page of the documentation site in a new tab. @param {string} page */
 export function openPage(page) {
   window.open(`docs/${page}`, "_blank", "noopener");
 }
 
-/** On F1, open the page that explains the element under the pointer, or with the focus. @param {AbortSignal} signal */
+/**
+ * On F1, open the documentation page for the element under the pointer or with the focus.
+ * @param {AbortSignal} signal
+ */
 export function openHelpOnF1(signal) {
   let isPointing = false;
   window.addEventListener("pointermove", () => (isPointing = true), { signal });
@@ -159,7 +164,7 @@ export function openHelpOnF1(signal) {
   );
 }
 
-/** The innermost element that matches, inside shadow roots too. @param {string} selector */
+/** The innermost element that matches a selector, including elements inside shadow roots. @param {string} selector */
 function innermost(selector) {
   let found = document.documentElement;
   for (let root = /** @type {ParentNode | null} */ (document); root; root = found.shadowRoot) {

@@ -1,3 +1,3 @@
-// Panel imports modules by `importShim`, for which it loads a polyfill that reads each of them and writes it anew. What
-// this page needs every browser does itself.
+// Panel imports modules by `importShim`, for which it loads a polyfill that rewrites each module. The browser's own
+// import suffices for this page.
 window.importShim = Object.assign((/** @type {string} */ url) => import(url), { addImportMap() {} });

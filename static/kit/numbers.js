@@ -1,4 +1,4 @@
-// Numbers within bounds, and with the word that they count.
+// Rounding, limiting and formatting of numbers.
 
 /** @param {number} value @param {number} low @param {number} high */
 export const clamp = (value, low, high) => Math.max(low, Math.min(high, value));

@@ -1,4 +1,4 @@
-// Colours as numbers: what a canvas needs beside the palette, which Python sends (exports/pictures/palette.py).
+// Colours as numbers. The palette itself is sent by Python (exports/pictures/palette.py).
 
 /** @typedef {number[]} Colour red, green and blue from 0 to 255 */
 
@@ -17,7 +17,7 @@ export const css = ([r, g, b], alpha = 1) => `rgb(${Math.round(r)} ${Math.round(
  */
 export const mix = (colour, other, part) => colour.map((value, channel) => value + (other[channel] - value) * part);
 
-/** A pixel of an ImageData seen as 32-bit numbers. @param {Colour} colour */
+/** A colour as a pixel of an ImageData with 32-bit elements. @param {Colour} colour */
 export const pixel = ([r, g, b]) => (0xff000000 | (Math.round(b) << 16) | (Math.round(g) << 8) | Math.round(r)) >>> 0;
 
 /** Relative luminance of WCAG 2. @param {Colour} colour */
@@ -29,7 +29,7 @@ export function luminance(colour) {
   return 0.2126 * r + 0.7152 * g + 0.0722 * b;
 }
 
-/** Black or white, whichever reads better on a fill: never under 4.5:1. @param {Colour} fill */
+/** Black or white, whichever has the higher contrast on a fill, which is at least 4.5:1. @param {Colour} fill */
 export const ink = (fill) => (luminance(fill) > 0.179 ? "#000000" : "#ffffff");
 
 export const WHITE = [255, 255, 255];

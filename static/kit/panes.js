@@ -1,4 +1,4 @@
-// The switch between the two canvases that share one place of the page: the cluster and its experts.
+// The switch between two canvases in the same area of the page: the cluster and the experts.
 
 import { h } from "./dom.js";
 

@@ -1,4 +1,4 @@
-// Schedules to choose from by small pictures, which are real timelines of four meshes.
+// Selection of a schedule by thumbnails, which are simulated timelines of four meshes.
 
 /** @import { ScheduleChoice, SchedulePicture } from "./types" */
 
@@ -8,8 +8,8 @@ const SIZE = { width: 84, height: 38 };
 const OPS = ["f", "b", "i", "w"];
 
 /**
- * A timeline as a small picture, or a pencil if there is none. `half` of an action that shares its slot with another
- * says which half of the lane it takes: 1 is the upper, 2 the lower.
+ * A timeline as a small picture, or a pencil if there is none. `half` is the half of the lane for an action that
+ * shares its slot with another action: 1 is the upper, 2 the lower half.
  * @param {SchedulePicture | undefined} spans
  */
 export function drawSchedule(spans) {
@@ -39,7 +39,8 @@ export function drawSchedule(spans) {
   return picture;
 }
 
-/** A row of schedules, one of them chosen. A press on one that is not supported calls `onblocked` with the reason. */
+/** A row of schedules, of which one is selected. A press on an unsupported schedule calls `onblocked` with the
+ * reason. */
 export class ScheduleRow {
   /** @type {HTMLButtonElement[]} */ cards = [];
   /** @type {ScheduleChoice[]} */ schedules = [];
@@ -74,11 +75,11 @@ export class ScheduleRow {
     setTabStop(this.cards, chosen ?? this.cards[0]);
     if (this.current === current) return;
     this.current = current;
-    const isPressed = this.element.matches(":active"); // a press ends on the card where it began
+    const isPressed = this.element.matches(":active"); // a press ends on the card on which it began
     if (chosen && !isPressed) this.reveal(chosen);
   }
 
-  /** The card that Tab reaches. */
+  /** The card with the tab stop. */
   get tabStop() {
     return this.cards.find((card) => card.tabIndex === 0) ?? null;
   }
@@ -97,7 +98,7 @@ export class ScheduleRow {
     card.addEventListener("click", () => {
       const { reason } = this.schedules[index];
       if (reason) this.onblocked(reason, card);
-      else this.onchoose(name); // the current one too: an earlier choice may not be answered yet
+      else this.onchoose(name); // also for the current schedule: Python may not have responded to an earlier choice yet
     });
     return card;
   }

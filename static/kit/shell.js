@@ -1,4 +1,4 @@
-// What the widgets around the canvases share: tooltips, dialogs, and panels and menus in the top layer.
+// Parts shared by the widgets around the canvases: tooltips, dialogs, and panels and menus in the top layer.
 
 /** @import { Answer, Child, MenuEntry, Message, OverlayModel, Point } from "./types" */
 
@@ -24,7 +24,8 @@ export function tool(label, { glyph, text, tip = label, kind = "", onclick } = {
 
 const TIP_DELAY_MS = 350;
 
-/** Tooltips: the `data-tip` of the element under the pointer or with the keyboard focus, above everything else. */
+/** Shows the `data-tip` of the element under the pointer or with the keyboard focus as a tooltip above everything
+ * else. */
 export class Tips {
   /** @type {HTMLElement | null} */ target = null;
   timer = 0;
@@ -51,7 +52,7 @@ export class Tips {
   /** @param {HTMLElement} target */
   show(target) {
     if (!target.isConnected || !this.box.isConnected) return;
-    const hint = helpOn(target) ? h("div.mw-quiet", {}, "F1: help on this") : "";
+    const hint = helpOn(target) ? h("div.mw-quiet", {}, "F1: help on this element") : "";
     this.box.replaceChildren(target.dataset.tip ?? "", hint);
     this.box.showPopover();
     const [at, box] = [target.getBoundingClientRect(), this.box.getBoundingClientRect()];
@@ -68,12 +69,12 @@ export class Tips {
   }
 }
 
-/** Attributes of an element with a tooltip, which screen readers read too. @param {string} text */
+/** Attributes of an element with a tooltip, which screen readers also read. @param {string} text */
 export const tipped = (text) => ({ "data-tip": text, "aria-description": text });
 
 /**
- * Make all elements with tooltips in `box` one tab stop, with arrow keys between them. Return a function to call after
- * `box` is redrawn.
+ * Make all elements with tooltips in `box` one tab stop, and move between the elements with arrow keys. Return a
+ * function to call after `box` is redrawn.
  * @param {HTMLElement} box
  */
 export function walkTips(box) {
@@ -92,7 +93,7 @@ export function walkTips(box) {
 }
 
 /**
- * Let arrow keys, Home and End choose among the tabs of a list, as the ARIA tabs pattern describes.
+ * Select the tabs of a list with arrow keys, Home and End, as the ARIA tabs pattern describes.
  * @param {HTMLElement} list
  */
 export function walkTabs(list) {
@@ -111,8 +112,9 @@ export function walkTabs(list) {
 // ── dialogs ─────────────────────────────────────────────────────────────────────────────────
 
 /**
- * A modal dialog. Escape, a press beside it and `close` end it and call `onend` at once: the dialog's own `close` event
- * is a later task, which the next key would overtake. That event is still handled, for other ways to close a dialog.
+ * A modal dialog. Escape, a press outside the dialog and `close` close it and call `onend` at once, because the
+ * `close` event of the dialog arrives later than the next key. The event is also handled, for other ways to close the
+ * dialog.
  */
 export class Modal {
   isOpen = false;
@@ -123,8 +125,8 @@ export class Modal {
     this.onend = onend;
     dialog.addEventListener("keydown", (event) => this.key(event));
     dialog.addEventListener("click", (event) => event.target === dialog && this.close());
-    dialog.addEventListener("cancel", (event) => event.target === dialog && this.end()); // Escape from elsewhere
-    dialog.addEventListener("close", () => dialog.open || this.end()); // it may be open again
+    dialog.addEventListener("cancel", (event) => event.target === dialog && this.end()); // Escape outside the dialog
+    dialog.addEventListener("close", () => dialog.open || this.end()); // the dialog may be open again
   }
 
   open() {
@@ -156,8 +158,8 @@ export class Modal {
 }
 
 /**
- * A modal dialog that Python opens (Overlay in designer/kit/canvas.py). A message that it was closed carries the number
- * of the opening, so that a later opening stays.
+ * A modal dialog that Python opens (Overlay in designer/kit/canvas.py). A message about closing it contains the
+ * number of the opening, so that a later opening stays open.
  */
 export class Overlay extends Modal {
   /**
@@ -171,22 +173,22 @@ export class Overlay extends Modal {
     model.on(["shown", "opening"], () => this.follow());
   }
 
-  /** Open or close as the model says. */
+  /** Open or close the dialog as the model requests. */
   follow() {
     if (this.model.shown === this.dialog.open) return;
     if (this.model.shown) {
       this.open();
       this.onopen();
     } else {
-      this.isOpen = false; // Python knows
+      this.isOpen = false; // Python closed the dialog itself
       this.dialog.close();
     }
   }
 }
 
 /**
- * A widget in a modal dialog: its header with a title, a place for refusals, tooltips. A subclass calls `build` with
- * the parts of its dialog at the end of its constructor.
+ * A widget in a modal dialog: a header with a title, an element for refusals, and tooltips. The constructor of a
+ * subclass calls `build` with the parts of the dialog.
  * @template {OverlayModel} M
  * @extends {Widget<M>}
  */
@@ -231,8 +233,8 @@ export class DialogWidget extends Widget {
 // ── panels ──────────────────────────────────────────────────────────────────────────────────
 
 /**
- * A panel under `anchor`. A click on the anchor opens it; a press elsewhere, Escape or a choice closes it. `make`
- * returns its content each time it opens.
+ * A panel under `anchor`. A click on the anchor opens the panel; a press elsewhere, Escape or a choice closes it.
+ * `make` returns the content each time the panel opens.
  * @param {HTMLButtonElement} anchor @param {string} label @param {(panel: HTMLElement) => (Node | string)[]} make
  * @param {string | null} [role]
  */
@@ -244,7 +246,7 @@ export function dropdown(anchor, label, make, role = null) {
   panel.addEventListener("beforetoggle", (event) => {
     const opens = event.newState === "open";
     anchor.setAttribute("aria-expanded", String(opens));
-    if (!opens) return panel.matches(":focus-within") && anchor.focus(); // behind a shadow root the browser loses it
+    if (!opens) return panel.matches(":focus-within") && anchor.focus(); // inside a shadow root, the browser loses it
     panel.replaceChildren(...make(panel));
     placeBelow(panel, anchor);
   });
@@ -276,7 +278,7 @@ export function menu(anchor, label, entries) {
   return panel;
 }
 
-/** Let arrow keys and first letters choose among the items of a menu. @param {HTMLElement} panel */
+/** Move between the items of a menu with arrow keys and first letters. @param {HTMLElement} panel */
 function walkMenu(panel) {
   panel.addEventListener("keydown", (event) => {
     if (event.key === "Tab") return panel.hidePopover();
@@ -289,7 +291,7 @@ function walkMenu(panel) {
 }
 
 const LONG_PRESS_MS = 550;
-const LONG_PRESS_PX = 8; // a finger that moves further does not press
+const LONG_PRESS_PX = 8; // CSS pixels; a finger that moves further does not press
 
 /** A menu at a point of the window. The widget adds `element` to its root. @param {string} label */
 export function pointMenu(label) {
@@ -345,7 +347,7 @@ export function openOnContext(area, show) {
 }
 
 /**
- * The item that a key leads to, null if none begins with its letter, undefined if the key is not for the menu.
+ * The item to which a key moves, null if no item begins with the letter, undefined if the key is not for the menu.
  * @param {KeyboardEvent} event @param {HTMLElement[]} items @param {number} at
  */
 function menuTarget({ key, ctrlKey, metaKey }, items, at) {

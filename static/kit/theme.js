@@ -1,7 +1,7 @@
-// Run in the head, before anything is painted: a dark page never flashes light. The top bar keeps the choice.
+// Runs in the head before the first paint, so that a dark page does not flash light. The top bar stores the choice.
 try {
   const kept = localStorage.getItem("meshwave.theme");
   if (kept === "light" || kept === "dark") document.documentElement.dataset.theme = kept;
 } catch {
-  // a browser that keeps nothing shows the system's theme
+  // without storage, the page has the theme of the system
 }

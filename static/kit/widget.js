@@ -1,8 +1,8 @@
-// What every widget shares: its model, messages to Python, the theme, drawing once per frame.
+// Parts shared by all widgets: the model, messages to Python, the theme, and drawing once per frame.
 
 /** @import { Message, Model } from "./types" */
 
-let isLeaving = false; // the page is being left: its socket closes a moment before its timers end
+let isLeaving = false; // true while the page is being left: its socket closes before its timers end
 
 let isDisconnected = false;
 
@@ -39,7 +39,7 @@ export function send(model, message) {
 const parsed = new WeakMap();
 
 /**
- * The data of a parameter that travels as JSON text (PlainData of designer/kit/canvas.py). Each text is parsed once.
+ * The data of a parameter that is sent as JSON text (PlainData of designer/kit/canvas.py). Each text is parsed once.
  * @param {Model} model @param {string} name
  */
 export function plainData(model, name) {
@@ -63,7 +63,7 @@ export function oncePerFrame(draw) {
 }
 
 /**
- * Copy `data-theme` of the nearest ancestor that has one. Return a function that stops this.
+ * Keep `data-theme` equal to that of the nearest ancestor with a theme. Return a function that stops this.
  * @param {HTMLElement} root
  */
 export function followTheme(root) {
@@ -79,7 +79,7 @@ export function followTheme(root) {
   return () => observer.disconnect();
 }
 
-/** The elements around an element, those outside its shadow root included. @param {HTMLElement} element */
+/** The ancestors of an element, including those outside its shadow root. @param {HTMLElement} element */
 function ancestors(element) {
   const found = [];
   for (let node = /** @type {any} */ (element); node; node = node.parentNode ?? node.host)
@@ -88,7 +88,7 @@ function ancestors(element) {
 }
 
 /**
- * Call back when a window moves to a screen of another pixel ratio. Return a function that stops this.
+ * Call `onchange` when the window moves to a screen with another pixel ratio. Return a function that stops this.
  * @param {() => void} onchange
  */
 export function watchPixelRatio(onchange) {
@@ -107,7 +107,7 @@ export function watchPixelRatio(onchange) {
 }
 
 /**
- * A widget of the page. `root` is set by the constructor of each widget.
+ * Base class of the widgets. The constructor of each subclass sets `root`.
  * @template {Model} M
  */
 export class Widget {
@@ -129,6 +129,6 @@ export class Widget {
   /** Handle a message from Python. @param {Message} _message */
   receive(_message) {}
 
-  /** End what outlives the element. */
+  /** Stop listeners and timers that would outlive the element. */
   remove() {}
 }

@@ -1,4 +1,4 @@
-// The teacher's board: how to join, who is where and for how long, leaderboards, and what everybody is told.
+// The teacher's board: how to join, the current step of each learner, leaderboards, and announcements.
 
 /** @import { Message } from "../kit/types" */
 /** @import { BoardModel, BoardState, ShownPerson } from "./types" */
@@ -9,7 +9,7 @@ import { Widget, plainData } from "../kit/widget.js";
 import { leaderboard } from "./leaderboard.js";
 
 const CLOCK_MS = 5000;
-const LONG_S = 600; // at one step: the learner may need help
+const LONG_S = 600; // time at one step after which a learner may need help
 
 /** @param {{model: BoardModel}} args */
 export const render = ({ model }) => new Board(model).root;
@@ -25,7 +25,7 @@ class Board extends Widget {
   );
   steps = /** @type {HTMLSelectElement} */ (h("select.mw-input", { "aria-label": "Class step" }));
   pause = button("", { onclick: () => this.send("pause", { paused: !this.state.announcement.is_paused }) });
-  behindS = 0; // how far the clock of this browser is behind the server's
+  behindS = 0; // seconds by which the clock of this browser is behind the server's
 
   /** @param {BoardModel} model */
   constructor(model) {
@@ -128,7 +128,7 @@ class Board extends Widget {
     };
     const watch = {
       onclick: () => this.send("watch", { person: id }),
-      title: `Follow the open design of ${name} without editing it`,
+      title: `Watch the open design of ${name} without editing it`,
     };
     return h(
       "tr",

@@ -1,4 +1,4 @@
-// The bar of a workshop: the teacher's message, the step of the class, challenges, and a cover while it is paused.
+// The bar of a workshop: the teacher's message, the step of the class, challenges, and a cover during a pause.
 
 /** @import { Message } from "../kit/types" */
 /** @import { Challenge, ClassBarModel } from "./types" */
@@ -79,7 +79,7 @@ class ClassBar extends Widget {
       own && h("p", {}, own),
       canConfirm &&
         button("Confirm by a dry run", {
-          title: "Run the schedule of your best design without computing, and measure its step time",
+          title: "Run the schedule of your best design with waiting instead of computing, and measure the step time",
           onclick: () => this.send("confirm", { challenge: name }),
         }),
       leaderboard(leaders),

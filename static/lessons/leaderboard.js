@@ -1,4 +1,4 @@
-// The leaderboard of a challenge, for learners and for the teacher.
+// The leaderboard of a challenge, for learners and the teacher.
 
 /** @import { Leader } from "./types" */
 

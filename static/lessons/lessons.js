@@ -1,5 +1,5 @@
-// The lesson pane: a list of lessons, or the open step of one. Python decides what is right and what is shown; the
-// HTML of texts comes from Markdown without raw HTML.
+// The lesson pane: the list of lessons, or the open step of a lesson. Python checks the answers; it converts texts to
+// HTML from Markdown without raw HTML.
 
 /** @import { Message } from "../kit/types" */
 /** @import { Check, LessonEntry, LessonsModel, StepData, Verdict } from "./types" */
@@ -11,7 +11,7 @@ import { Widget } from "../kit/widget.js";
 
 const RING_INTERVAL_MS = 250;
 const RING_MARGIN = 4;
-const SIZE = "meshwave-lesson-size"; // in the browser's store: "large" for a projector
+const SIZE = "meshwave-lesson-size"; // key in the browser's storage: "large" for a projector
 
 /** @param {{model: LessonsModel}} args */
 export const render = ({ model }) => new Lessons(model).root;
@@ -23,7 +23,7 @@ class Lessons extends Widget {
   refusal = h("p.mw-lesson-refused", { role: "alert" });
   live = h("div.mw-sr", { role: "status", "aria-live": "polite" });
   ring = h("div.mw-lesson-ring", { popover: "manual", "aria-hidden": "true" });
-  place = ""; // of the step that is shown
+  place = ""; // key of the step that is shown
   wasShown = false;
   /** @type {{name: string, element: Element} | null} */ highlighted = null;
 
@@ -82,7 +82,7 @@ class Lessons extends Widget {
 
   // ── drawing ──
 
-  /** Draw the list or the step. A new picture of the same step keeps what is typed and what has the focus. */
+  /** Draw the list or the step. Redrawing the same step keeps the typed answer and the focus. */
   draw() {
     const { step, refusal } = this.model;
     const place = step ? `${step.lesson}/${step.number}` : "";
@@ -111,7 +111,7 @@ class Lessons extends Widget {
     if (focused) find(this.body, `[data-stop="${focused}"]`)?.focus();
   }
 
-  /** The number that is typed, or the option that is chosen. */
+  /** The typed number or the selected option. */
   get answer() {
     const field = /** @type {HTMLInputElement | null} */ (find(this.body, "input:is(:checked, .mw-lesson-number)"));
     return field?.value ?? "";
@@ -205,7 +205,7 @@ class Lessons extends Widget {
     );
   }
 
-  // ── the control that a step is about ──
+  // ── the highlighted control ──
 
   drawRing() {
     const { highlight } = this.model;
@@ -222,7 +222,7 @@ class Lessons extends Widget {
     });
   }
 
-  /** The control of a path or label, searched again only once it is gone. @param {string} name */
+  /** The control with a path or label; the result is cached until the control is removed. @param {string} name */
   control(name) {
     if (this.highlighted?.name === name && this.highlighted.element.isConnected) return this.highlighted.element;
     const text = CSS.escape(name);
@@ -233,7 +233,10 @@ class Lessons extends Widget {
   }
 }
 
-/** The first element that matches, inside shadow roots too. @param {ParentNode} root @param {string} selector */
+/**
+ * The first element that matches a selector, including elements inside shadow roots.
+ * @param {ParentNode} root @param {string} selector
+ */
 function findInside(root, selector) {
   /** @type {Element | null} */ let found = root.querySelector(selector);
   for (const { shadowRoot } of root.querySelectorAll("*")) {
@@ -243,7 +246,7 @@ function findInside(root, selector) {
   return found;
 }
 
-/** Text that Python made from Markdown. @param {string} text */
+/** HTML that Python converted from Markdown. @param {string} text */
 function html(text, kind = "") {
   const box = h("div", { class: `mw-lesson-text ${kind}` });
   box.innerHTML = text;

@@ -87,7 +87,7 @@ function waterfallTable(bars) {
       h("td", {}, text),
     );
   });
-  const caption = h("caption", {}, "Step time from predicted to measured");
+  const caption = h("caption", {}, "Step time: predicted vs. measured");
   return h("table.mw-waterfall", {}, caption, h("tbody", {}, ...rows));
 }
 

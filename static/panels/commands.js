@@ -1,4 +1,4 @@
-// The command palette: every command of the page with its keys, found by its words.
+// The command palette: a search in all commands of the page, shown with their keys.
 
 /** @import { Command } from "./types" */
 
@@ -9,7 +9,7 @@ export class CommandPalette {
   /** @type {Command[]} */ found = [];
   active = 0;
 
-  /** @param {() => Command[]} list @param {(keys: string) => string} keyNames as the system writes them */
+  /** @param {() => Command[]} list @param {(keys: string) => string} keyNames formats keys as the system writes them */
   constructor(list, keyNames) {
     this.list = list;
     this.keyNames = keyNames;

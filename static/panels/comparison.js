@@ -8,7 +8,7 @@ import { h, keepFocus } from "../kit/dom.js";
 import { icon } from "../kit/icons.js";
 import { DialogWidget, menu, tipped, tool, walkTips } from "../kit/shell.js";
 
-const NONE = "–"; // what Python writes if there is no such number
+const NONE = "–"; // the text for a missing number
 
 /** @param {{model: ComparisonModel}} args */
 export const render = ({ model }) => new Comparison(model).root;
@@ -118,7 +118,7 @@ function drawCell({ value, small, change, wrong }) {
   );
 }
 
-/** "key: old -> new" with an arrow sign. @param {string} line */
+/** Replace "->" in "key: old -> new" by an arrow sign. @param {string} line */
 function withArrow(line) {
   const at = line.indexOf(": ");
   if (at < 0) return [line];

@@ -1,5 +1,5 @@
-// The form: one input per field, as Python lists them. What is typed is sent unchanged. A value that is refused stays
-// in its input, with the reason beside it, until it is changed or reverted.
+// The form: an input per field of the list that Python sends. Inputs are sent as typed. A refused input stays in the
+// field, with the reason below it, until it is changed or reverted.
 
 /** @import { Message } from "../kit/types" */
 /** @import { FieldData, FieldProblem, FieldValue, FormModel, SectionData } from "./types" */
@@ -11,7 +11,7 @@ import { count } from "../kit/numbers.js";
 import { Tips } from "../kit/shell.js";
 import { Widget, plainData } from "../kit/widget.js";
 
-const FOLDED_KEY = "meshwave.form.folded"; // sections that were folded in this browser
+const FOLDED_KEY = "meshwave.form.folded"; // key of the folded sections in the browser's storage
 const MULTILINE = ["lines", "rows", "costs"]; // kinds of fields
 const FOLDED_AT_FIRST = ["cluster"];
 
@@ -23,7 +23,7 @@ class Form extends Widget {
   /** @type {Map<string, ReturnType<typeof makeSection>>} */ sections = new Map();
   /** @type {Map<string, Field>} */ fields = new Map();
   /** @type {Map<string, HTMLElement>} */ others = new Map(); // headings, buttons and folds
-  /** @type {string[]} */ words = []; // of the search
+  /** @type {string[]} */ words = []; // words of the search
 
   /** @param {FormModel} model */
   constructor(model) {
@@ -123,7 +123,7 @@ class Form extends Widget {
   }
 
   /**
-   * The fold of the fields that few designs change; it opens for an error.
+   * The folded group of rarely changed fields; it opens if one of them has an error.
    * @param {string} key @param {FieldData[]} fields
    */
   advanced(key, fields) {
@@ -144,7 +144,10 @@ class Form extends Widget {
     return section;
   }
 
-  /** Count the problems of a section, which may be folded. @param {HTMLElement} summary @param {FieldData[]} fields */
+  /**
+   * Show the number of problems in the heading of a section, which may be folded.
+   * @param {HTMLElement} summary @param {FieldData[]} fields
+   */
   drawSummary(summary, fields) {
     const problems = fields.flatMap((field) => this.model.problems[field.path] ?? []);
     const errors = problems.filter((problem) => problem.severity === "error").length;
@@ -153,7 +156,7 @@ class Form extends Widget {
     summary.replaceChildren(...(problems.length ? [icon(severity), count(errors || problems.length, severity)] : []));
   }
 
-  /** An element that is made once. @param {string} key @param {() => HTMLElement} make */
+  /** An element that is made at the first call and then reused. @param {string} key @param {() => HTMLElement} make */
   once(key, make) {
     const element = this.others.get(key) ?? make();
     this.others.set(key, element);
@@ -185,7 +188,7 @@ function makeSection({ key, title, help }, isSearching) {
 }
 
 /**
- * Set the children of an element without moving those in place: a move loses the focus.
+ * Set the children of an element without moving children that are in place, since a move loses the focus.
  * @param {HTMLElement} parent @param {HTMLElement[]} children
  */
 function replaceChildren(parent, children) {
@@ -199,10 +202,10 @@ function replaceChildren(parent, children) {
 // ── one field ───────────────────────────────────────────────────────────────────────────────
 
 class Field {
-  /** @type {string | null} */ known = null; // text that Python last sent
-  /** @type {FieldValue} */ requested = null; // what was typed and is not answered yet
+  /** @type {string | null} */ known = null; // the text that Python sent last
+  /** @type {FieldValue} */ requested = null; // the input to which Python has not responded yet
   outstanding = 0; // answers
-  refusal = ""; // why the input is not accepted
+  refusal = ""; // reason for which the input is refused
   /** @type {FieldProblem[]} */ problems = [];
 
   /** @param {Form} form @param {FieldData} data @param {string} shape */
@@ -260,7 +263,7 @@ class Field {
   }
 
   /**
-   * Show what Python sends, but never over what is being typed or is not answered.
+   * Show the value that Python sends, unless the user is typing or a response is outstanding.
    * @param {FieldData} data @param {FieldProblem[]} problems
    */
   set(data, problems) {
@@ -290,7 +293,7 @@ class Field {
     this.element.classList.add("mw-found");
     setTimeout(() => this.element.classList.remove("mw-found"), 900);
     requestAnimationFrame(() => {
-      this.element.scrollIntoView({ block: "center" }); // once the form is in front
+      this.element.scrollIntoView({ block: "center" }); // after the form is shown
       this.input.focus({ preventScroll: true });
     });
   }
@@ -321,7 +324,7 @@ class Field {
   commit() {
     const typed = this.input.value;
     const last = this.refusal && typed === this.requested ? typed : this.outstanding ? this.requested : this.known;
-    if (typed === last && this.refusal) return; // it was refused already
+    if (typed === last && this.refusal) return; // the input was refused already
     if (this.input.validity?.badInput) this.refuse("Enter a number");
     else if (typed !== last) this.request(typed);
     else if (!this.outstanding) this.revert();
@@ -337,7 +340,7 @@ class Field {
   /** @param {string | null} refusal */
   acknowledge(refusal) {
     this.outstanding -= 1;
-    if (this.outstanding) return; // a later answer decides
+    if (this.outstanding) return; // a later response decides
     if (isChoice(this.data) || (!refusal && this.input.value === this.requested)) this.restore();
     this.refuse(refusal ?? "");
   }
@@ -390,6 +393,6 @@ function writeFolded(key, isFolded) {
   try {
     localStorage.setItem(FOLDED_KEY, JSON.stringify(isFolded ? [...others, key] : others));
   } catch {
-    // without storage the sections are folded anew on each visit
+    // without storage, the folded sections are lost when the page is left
   }
 }

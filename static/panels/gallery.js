@@ -1,4 +1,5 @@
-// The schedule gallery: every schedule for the open design as a card. Python simulates, this sorts and filters.
+// The schedule gallery: a card per schedule for the open design. Python simulates the schedules; the cards are sorted
+// and filtered here.
 
 /** @import { Message } from "../kit/types" */
 /** @import { Card, GalleryModel, Note, SimulatedCard } from "./types" */
@@ -92,7 +93,7 @@ class Gallery extends DialogWidget {
       for (const card of message.cards) this.cards.set(card.key, card);
       this.axis = message.axis;
       this.notes = message.notes;
-      this.elements.clear(); // the axis may be another
+      this.elements.clear(); // the common axis may have changed
     } else if (message.type === "done") {
       this.isDone = true;
     }
@@ -117,7 +118,7 @@ class Gallery extends DialogWidget {
     this.draw();
   }
 
-  /** The cards to show, in order: those without figures last. */
+  /** The cards to show in their order; cards without figures come last. */
   sorted() {
     const value = (/** @type {Card | SimulatedCard} */ card, order = this.order) =>
       "by" in card ? card.by[order] : Infinity;
@@ -271,7 +272,7 @@ const compare = (a, b) => (a === b ? 0 : a < b ? -1 : 1);
 /** @param {HTMLElement} pick */
 const cardOf = (pick) => /** @type {HTMLElement} */ (pick.parentElement);
 
-/** Tab reaches one card, and its pin. @param {HTMLElement[]} picks @param {HTMLElement | undefined} current */
+/** Make one card and its pin the tab stops. @param {HTMLElement[]} picks @param {HTMLElement | undefined} current */
 function setCardStop(picks, current) {
   const parts = picks.flatMap((pick) => findAll(cardOf(pick), ":scope > *"));
   setTabStop(parts);

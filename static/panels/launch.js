@@ -1,4 +1,4 @@
-// The buttons that launch the open design or run it dry, and the progress of the run.
+// The buttons that launch the open design or start a dry run, and the progress of the run.
 
 /** @import { Message } from "../kit/types" */
 /** @import { LaunchModel } from "./types" */
@@ -7,7 +7,7 @@ import { button } from "../kit/controls.js";
 import { h, keepFocus } from "../kit/dom.js";
 import { Widget } from "../kit/widget.js";
 
-const DOUBLE_CLICK_MS = 800; // a second press within this time repeats the first
+const DOUBLE_CLICK_MS = 800; // ms; a second press within this time is taken for a repetition of the first
 
 /** @param {{model: LaunchModel}} args */
 export const render = ({ model }) => new LaunchBar(model).root;
@@ -15,7 +15,7 @@ export const render = ({ model }) => new LaunchBar(model).root;
 /** @extends {Widget<LaunchModel>} */
 class LaunchBar extends Widget {
   requested = -Infinity;
-  isAsking = false; // for a second press, which launches despite the warnings
+  isAsking = false; // true while the button asks for a second press, which launches despite the warnings
 
   /** @param {LaunchModel} model */
   constructor(model) {
@@ -63,7 +63,7 @@ class LaunchBar extends Widget {
     this.send(type, { key: `${Date.now()}-${Math.random()}` });
   }
 
-  /** Ask before the launch, or stop asking. @param {boolean} isAsking */
+  /** Ask for a confirmation of the launch, or withdraw the question. @param {boolean} isAsking */
   ask(isAsking) {
     this.isAsking = isAsking;
     this.draw();

@@ -1,12 +1,12 @@
 // The layout of the page: splitters between its areas, the drawer of narrow windows, and the panes of small ones.
-// page_layout.css arranges the areas; what is set here are custom properties of the root, which all widgets inherit.
+// page_layout.css arranges the areas by custom properties of the root element, which are set here.
 
 import { consume, h } from "../kit/dom.js";
 import { icon } from "../kit/icons.js";
 import { clamp } from "../kit/numbers.js";
 
-const SIZES_KEY = "meshwave.layout"; // kept in this browser
-const STEP_PX = 16; // of an arrow key
+const SIZES_KEY = "meshwave.layout"; // key of the sizes in the browser's storage
+const STEP_PX = 16; // CSS pixels per press of an arrow key
 const PANES = { cluster: "Cluster", wave: "Pipeline", timeline: "Timeline" };
 
 /**
@@ -33,7 +33,8 @@ const EDGES = [
   },
 ];
 
-/** The splitters, to drag or to move with arrow keys; a double click restores the usual size, or maximises. */
+/** The splitters between the areas. They are dragged or moved with arrow keys; a double click restores the default
+ * size, or maximises the area. */
 export const splitters = () => EDGES.map(splitter);
 
 /** @param {Edge} edge */
@@ -79,7 +80,7 @@ function splitter(edge) {
   return element;
 }
 
-/** The button of the drawer with the side panel, in narrow windows. */
+/** The button that opens the side panel as a drawer in narrow windows. */
 export function drawerButton() {
   const element = h("button.mw-button.mw-tool.mw-drawer-button", {
     type: "button",
@@ -98,7 +99,7 @@ function showDrawer(isShown, button) {
   button.setAttribute("aria-expanded", String(isShown));
 }
 
-/** The choice of the pane that a small window shows. */
+/** The buttons that select the pane that a small window shows. */
 export function paneButtons() {
   const buttons = Object.entries(PANES).map(([name, title]) =>
     h("button.mw-segment", { type: "button", "aria-pressed": String(name === "timeline"), "data-pane": name }, title),
@@ -130,6 +131,6 @@ function writeSize(property, size) {
   try {
     localStorage.setItem(SIZES_KEY, JSON.stringify({ ...readSizes(), [property]: size }));
   } catch {
-    // without storage the sizes last until the page is left
+    // without storage, the sizes are lost when the page is left
   }
 }

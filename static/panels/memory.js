@@ -1,4 +1,4 @@
-// Peak memory per device: a bar of categories for each mesh, predicted, and measured under it.
+// Peak memory per device: for each mesh, a predicted bar by category and the measured bar below it.
 
 /** @import { MemoryBar, MemoryModel } from "./types" */
 

@@ -1,4 +1,4 @@
-// The figures of the predicted step, with their changes, and the pin.
+// The figures of the predicted step with their changes, and the pin button.
 
 /** @import { NumbersModel, Tile } from "./types" */
 

@@ -1,5 +1,5 @@
-// The list of problems, errors first. A press on a problem leads to its field, and its fixes are buttons below it.
-// Then the results of a search for a better order.
+// The list of problems, errors first, and the results of a search for a better order. A press on a problem focuses
+// its field; the buttons below a problem apply its fixes.
 
 /** @import { ProblemLine, ProblemsModel } from "./types" */
 
@@ -71,7 +71,7 @@ class Problems extends Widget {
       button(label, { kind, onclick: () => this.send(type) });
     const parts = {
       open: [
-        h("p", {}, "Search for an order of these stages with Auto, using the costs and memory of this design."),
+        h("p", {}, "Search for a better order of these stages with Auto, using the costs and memory of this design."),
         act("Search", "search"),
       ],
       runs: [

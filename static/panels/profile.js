@@ -1,4 +1,4 @@
-// Calibration profiles: a list, charts of measurements and fitted lines of one, and the calibration of this machine.
+// Calibration profiles: the list of profiles, charts of the selected profile, and the calibration of this machine.
 
 /** @import { Axis, Chart, ProfileEntry, ProfilesModel } from "./types" */
 
@@ -26,7 +26,7 @@ export const render = ({ model }) => new Profiles(model).root;
 
 /** @extends {DialogWidget<ProfilesModel>} */
 class Profiles extends DialogWidget {
-  key = ""; // of the chart in front
+  key = ""; // key of the chart that is shown
 
   /** @param {ProfilesModel} model */
   constructor(model) {
@@ -140,7 +140,7 @@ class Profiles extends DialogWidget {
 
 // ── a chart with logarithmic axes ───────────────────────────────────────────────────────────
 
-/** A chart with its legend, or the note of a tab that only has a table. @param {Chart} chart */
+/** A chart with its legend, or the note of a tab that has only a table. @param {Chart} chart */
 const drawChart = (chart) =>
   chart.series.length ? [picture(chart), legend(chart)] : [h("p.mw-pf-note", {}, chart.note)];
 

@@ -1,4 +1,4 @@
-// The log of a run: one process or all, the end in view as it grows, and a search.
+// The log of a run: the lines of one process or of all processes, which scroll as the log grows, and a search.
 
 /** @import { RunLogModel } from "./types" */
 
@@ -7,7 +7,7 @@ import { count } from "../kit/numbers.js";
 import { Widget, plainData } from "../kit/widget.js";
 
 const SEARCH_DELAY_MS = 200;
-const MOST_CHOICES = 256; // processes that are listed
+const MOST_CHOICES = 256; // largest number of processes in the list
 
 /** @param {{model: RunLogModel}} args */
 export const render = ({ model }) => new RunLog(model).root;
@@ -47,7 +47,7 @@ class RunLog extends Widget {
       this.followsEnd = this.log.scrollTop + this.log.clientHeight >= this.log.scrollHeight - 4;
       this.toEnd.hidden = this.followsEnd;
     });
-    this.sizes = new ResizeObserver(() => this.followsEnd && this.scrollToEnd()); // also when it is attached
+    this.sizes = new ResizeObserver(() => this.followsEnd && this.scrollToEnd()); // also when the element is attached
     this.sizes.observe(this.log);
     const grow = h("span.mw-grow");
     this.bar = h("div.mw-dock-bar", {}, this.process, this.search, this.found, grow, this.toEnd);

@@ -1,4 +1,4 @@
-// All runs in a table, to sort and to search, with tags and notes, and with a menu of actions for each run.
+// The sortable and searchable table of all runs, with tags, notes and a menu of actions for each run.
 
 /** @import { MenuEntry, Message } from "../kit/types" */
 /** @import { RunRow, RunTableModel } from "./types" */
@@ -167,7 +167,7 @@ class RunTable extends Widget {
   }
 }
 
-/** A row of the table, which is drawn again in place so that the focus stays. */
+/** A row of the table. It is updated in place, so that the focus stays. */
 class Row {
   /** @param {RunRow} data @param {RunTable} table */
   constructor(data, table) {
@@ -235,11 +235,14 @@ class Row {
   }
 }
 
-/** The text in which the search looks. @param {RunRow} row */
+/** The text of a row that is searched. @param {RunRow} row */
 const textOf = ({ id, cells, tags, note }) =>
   [id, ...Object.values(cells).map(([text]) => text), ...tags, note].join(" ").toLowerCase();
 
-/** The order of the rows; those without a value come last. @param {{key: string, isDescending: boolean}} sorted */
+/**
+ * The comparison function of the rows; rows without a value come last.
+ * @param {{key: string, isDescending: boolean}} sorted
+ */
 const order =
   ({ key, isDescending }) =>
   (/** @type {RunRow} */ a, /** @type {RunRow} */ b) => {

@@ -1,4 +1,4 @@
-// The shown run and its progress, and what the next launch uses: its training text and its network.
+// The shown run and its progress, and the training text and the emulated network of the next launch.
 
 /** @import { Message } from "../kit/types" */
 /** @import { RunsModel } from "./types" */

@@ -19,16 +19,16 @@ export function shortcutOf(event, shortcuts) {
 const opensPalette = ({ key, ctrlKey, metaKey, altKey, shiftKey }) =>
   key.toLowerCase() === "k" && (ctrlKey || metaKey) && !altKey && !shiftKey;
 
-const CLICKED = ["checkbox", "radio", "range", "button", "file"]; // types of inputs that take no text
+const CLICKED = ["checkbox", "radio", "range", "button", "file"]; // types of inputs without text
 
 /**
- * True if the focused element handles a press itself: text input, a select, an open menu.
+ * True if the focused element handles a key press itself: a text input, a select, an open menu.
  * @param {HTMLElement} target @param {string} name
  */
 export function isForTarget(target, name) {
   if (["save", "open", "commands"].includes(name)) return false;
   const isUndo = name === "undo" || name === "redo";
-  if (isUndo && target.isUnedited?.()) return false; // the input has no change of its own to undo
+  if (isUndo && target.isUnedited?.()) return false; // the input has no edit to undo
   if (target.closest?.('[role="menu"]')) return true;
   return target instanceof HTMLSelectElement ? !isUndo : isTextInput(target);
 }
@@ -39,7 +39,7 @@ function isTextInput(target) {
   return target instanceof HTMLTextAreaElement || target.isContentEditable;
 }
 
-/** A combination of keys as this system writes it. @param {string} combination */
+/** A combination of keys as the operating system writes it. @param {string} combination */
 export const keyNames = (combination) =>
   IS_APPLE ? combination.replaceAll("Ctrl+", "⌘").replaceAll("Shift+", "⇧") : combination;
 

@@ -1,4 +1,4 @@
-// The people who have the design open together: who is there, links to the design, and values that others have changed.
+// Shared designs: the people who have the design open, its links, and the user's values that others have changed.
 
 /** @import { Message } from "../kit/types" */
 /** @import { ReplacedValue, SharedPerson, TogetherModel } from "./types" */
@@ -10,9 +10,9 @@ import { css, ink, rgb } from "../kit/palette.js";
 import { Tips, dropdown, tool } from "../kit/shell.js";
 import { Widget } from "../kit/widget.js";
 
-const MEMBER_KEY = "meshwave.member"; // of this tab, so that a reload returns as the same person
-const NAME_KEY = "meshwave.name"; // of this browser
-const MOST_SHOWN = 4; // initials in the bar
+const MEMBER_KEY = "meshwave.member"; // of the tab: a reloaded tab joins as the same person
+const NAME_KEY = "meshwave.name"; // of the browser: name of the user
+const MOST_SHOWN = 4; // largest number of people in the bar
 
 /** @param {{model: TogetherModel}} args */
 export const render = ({ model }) => new Together(model).root;
@@ -24,14 +24,19 @@ class Together extends Widget {
   notices = h("div.mw-replaced", { role: "status" });
   live = h("div.mw-sr", { role: "status", "aria-live": "polite" });
   refusal = h("p.mw-share-refused", { role: "alert" });
-  /** Names that were there before. @type {string[] | null} */ names = null;
+  /** Names of the people before the last change. @type {string[] | null} */ names = null;
 
   /** @param {TogetherModel} model */
   constructor(model) {
     super(model);
     this.panel = dropdown(this.opener, "Share", () => this.content());
     this.panel.classList.add("mw-share");
-    this.bar = h("div.mw-people", { role: "group", "aria-label": "People in this design" }, this.initials, this.opener);
+    this.bar = h(
+      "div.mw-people",
+      { role: "group", "aria-label": "People who have this design open" },
+      this.initials,
+      this.opener,
+    );
     this.root = h("div.mw-canvas.mw-shell.mw-together", {}, this.bar, this.panel, this.notices, this.live);
     this.tips = new Tips(this.root);
     this.watch = new ResizeObserver(() => this.reserve());
@@ -74,7 +79,7 @@ class Together extends Widget {
     requestAnimationFrame(() => this.send("drawn", { revision }));
   }
 
-  /** Keep the top bar from lying under this one. */
+  /** Reserve room for this bar in the top bar. */
   reserve() {
     document.documentElement.style.setProperty("--mw-people-width", `${Math.ceil(this.bar.offsetWidth)}px`);
   }
@@ -120,7 +125,7 @@ class Together extends Widget {
     );
   }
 
-  /** Tell screen readers who joined or left. */
+  /** Announce to screen readers who joined or left. */
   announce() {
     const before = this.names;
     this.names = this.model.people.filter((person) => !person.self).map(({ name }) => name);
@@ -140,7 +145,7 @@ class Together extends Widget {
 
   offer() {
     const about =
-      "People with the link edit this design with you, at the same time. With the read-only link they follow it.";
+      "People with the link can edit this design together with you. People with the read-only link can only watch.";
     return [h("p", {}, about), button("Share", { kind: "mw-primary", onclick: () => this.send("share") })];
   }
 
@@ -169,7 +174,7 @@ class Together extends Widget {
           this.live.textContent = "Link copied.";
           copy.textContent = "Copied";
         } catch {
-          field.focus(); // the link is selected, to be copied by keys
+          field.focus(); // select the link, so that it can be copied with the keyboard
         }
       },
     });
@@ -213,8 +218,8 @@ class Together extends Widget {
       {},
       icon("warning"),
       h("span", {}, text),
-      button("Restore mine", { onclick: () => this.send("restore", { number }) }),
-      button("Keep theirs", { onclick: () => this.send("dismiss", { number }) }),
+      button("Restore my value", { onclick: () => this.send("restore", { number }) }),
+      button("Accept the change", { onclick: () => this.send("dismiss", { number }) }),
     );
   }
 }

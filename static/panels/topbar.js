@@ -1,4 +1,5 @@
-// The top bar: the name of the design, files on the person's machine, undo, theme, and the keys of the whole page.
+// The top bar: the name of the design, files on the user's machine, undo, theme, and the keyboard shortcuts of the
+// page.
 
 /** @import { Message } from "../kit/types" */
 /** @import { Command, FileMessage, NamedEntry, Shortcut, TopBarModel } from "./types" */
@@ -20,7 +21,7 @@ export const render = ({ model }) => new TopBar(model).root;
 
 /** @extends {Widget<TopBarModel>} */
 class TopBar extends Widget {
-  leaving = new AbortController(); // ends the listeners outside the bar
+  leaving = new AbortController(); // removes the listeners outside the bar
   shownName = "";
 
   /** @param {TopBarModel} model */
@@ -118,7 +119,7 @@ class TopBar extends Widget {
         {
           href: "transfer",
           target: "_blank",
-          "aria-label": "Transfers: transfer lab",
+          "aria-label": "Transfers: open the transfer lab",
           "data-tip":
             "Plan the transfer of a tensor between two meshes. " +
             "To open a transfer of this design, click its arrow in the timeline.",
@@ -240,8 +241,8 @@ class TopBar extends Widget {
   }
 
   /**
-   * Show what is wrong with a file, or, as a "warning", what else to know about it. A line may have an excerpt of the
-   * file and the fixes of a problem.
+   * Show the problems of a file, or notes on the file as a "warning". A line may contain an excerpt of the file and
+   * the fixes of a problem.
    * @param {string} title @param {FileMessage[]} lines @param {string} [glyph]
    */
   showMessage(title, lines, glyph = "error") {
@@ -300,7 +301,7 @@ class TopBar extends Widget {
   key(event) {
     if (event.defaultPrevented || event.isComposing || this.help.isOpen) return;
     if (event.key === "Escape") return this.hideMessage();
-    const target = /** @type {HTMLElement} */ (event.composedPath()[0]); // the element behind the shadow roots
+    const target = /** @type {HTMLElement} */ (event.composedPath()[0]); // the target inside the shadow roots
     const view = this.viewOf(event);
     const name = view ? "view" : shortcutOf(event, this.model.shortcuts);
     if (!name || isForTarget(target, name)) return;
@@ -320,11 +321,11 @@ class TopBar extends Widget {
     if (name === "help") return this.showHelp();
     if (name === "commands") return this.commands.open();
     if (name !== "save" && name !== "open") return this.send(name);
-    target.blur?.(); // commit what is being typed
+    target.blur?.(); // commit the input that is being typed
     this.tools[name].click();
   }
 
-  /** Every command of the page: those of the keyboard help, the views, exports and lessons. @returns {Command[]} */
+  /** All commands of the page: those of the keyboard help, the views, exports and lessons. @returns {Command[]} */
   listCommands() {
     const { shortcuts, views, exports } = this.model;
     const named = shortcuts.filter(({ command }) => command && command !== "commands");
@@ -353,7 +354,7 @@ class TopBar extends Widget {
 
   /** @param {string} group @param {string} keys */
   pressKey(group, keys) {
-    this.send("view", { name: group.toLowerCase() }); // it may be behind another tab
+    this.send("view", { name: group.toLowerCase() }); // the canvas may be behind another tab
     pressKey(group, keys);
   }
 
@@ -375,7 +376,10 @@ class TopBar extends Widget {
   }
 }
 
-/** Copy a link that contains the design, and say so. @param {string} fragment @param {(words: string) => void} say */
+/**
+ * Copy a link that contains the design, and confirm it by a message.
+ * @param {string} fragment @param {(words: string) => void} say
+ */
 async function copyLink(fragment, say) {
   const link = new URL("start", document.baseURI);
   link.hash = fragment;

@@ -28,9 +28,9 @@ export const render = ({ model }) => new Start(model).root;
 
 /** @extends {Widget<StartModel>} */
 class Start extends Widget {
-  leaving = new AbortController(); // ends the listeners outside the page
-  tag = ""; // the designs with it are shown; "" shows all
-  /** @type {DesignCard | null} */ compared = null; // a design to choose another one for
+  leaving = new AbortController(); // removes the listeners outside the page
+  tag = ""; // the tag by which designs are filtered; "" shows all designs
+  /** @type {DesignCard | null} */ compared = null; // the design with which another design is to be compared
   designs = h("div.mw-start-grid");
   tags = h("div.mw-start-tags", { role: "group", "aria-label": "Tags" });
   runs = h("ul.mw-start-list");
@@ -99,7 +99,7 @@ class Start extends Widget {
     window.addEventListener("drop", (event) => this.drop(event), { signal });
     window.addEventListener("keydown", (event) => event.key === "Escape" && this.compare(null), { signal });
     document.addEventListener("visibilitychange", () => document.hidden || this.send("refresh"), { signal });
-    requestAnimationFrame(() => this.openLink(location.hash)); // once messages can be sent
+    requestAnimationFrame(() => this.openLink(location.hash)); // after the connection is ready
   }
 
   // ── messages from Python ──
@@ -112,7 +112,7 @@ class Start extends Widget {
     else if (message.type === "answered") this.say(/** @type {Answer} */ (message).refused);
   }
 
-  /** Show words at the bottom, with a button that reverts what they say. @param {string | null} words */
+  /** Show a message at the bottom, with a button that reverts the reported action. @param {string | null} words */
   say(words, /** @type {(() => void) | null} */ revert = null) {
     if (!words) return;
     const close = () => this.toast.hidePopover();
@@ -225,7 +225,7 @@ class Start extends Widget {
   }
 
   /**
-   * Let the person type on a card; Enter commits.
+   * Show a text field on a card; Enter commits.
    * @param {HTMLElement} element @param {string} label @param {string | undefined} value
    * @param {(value: string) => void} commit
    */
@@ -244,7 +244,7 @@ class Start extends Widget {
     field.focus();
   }
 
-  /** Ask for a design to compare another one with; null ends that. @param {DesignCard | null} card */
+  /** Ask for the second design of a comparison; null cancels the comparison. @param {DesignCard | null} card */
   compare(card) {
     this.compared = card;
     this.root.classList.toggle("mw-start-compares", Boolean(card));

@@ -7,9 +7,9 @@ import { send } from "../kit/widget.js";
 
 /** @typedef {(found: any, refused: string) => void} AnswerListener */
 
-/** Asks Python; of several questions of one kind only the latest is answered. */
+/** Sends questions to Python and passes the answers on. Only the latest question of each kind is answered. */
 export class Asker {
-  number = 0; // of the last question
+  number = 0; // number of the last question
   /** @type {Map<string, {ask: number, onanswer: AnswerListener}>} */ open = new Map(); // by kind of question
 
   /** @param {TimelineModel} model */
@@ -21,7 +21,7 @@ export class Asker {
   }
 
   /**
-   * Ask about a layer. The listener receives what was found, or null and the reason.
+   * Ask about a layer. The listener receives the answer, or null and the reason for a refusal.
    * @param {string} what @param {Layer} layer @param {object} question @param {AnswerListener} onanswer
    */
   ask(what, layer, question, onanswer) {
@@ -30,7 +30,7 @@ export class Asker {
     send(this.model, { type: "ask", ask, what, layer: layer.number, ...question });
   }
 
-  /** Ignore the answer to a question of a kind. @param {string} what */
+  /** Discard the answer to the last question of a kind. @param {string} what */
   forget(what) {
     this.open.delete(what);
   }

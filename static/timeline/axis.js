@@ -1,4 +1,4 @@
-// The time axis, its grid through the lanes, and bars that show which part is in view.
+// The time axis, its grid lines through the lanes, and the bars that show the visible part of the step.
 
 /** @import { Chart } from "./timeline.js" */
 
@@ -43,7 +43,7 @@ export function paintAxis(context, chart) {
 }
 
 /**
- * Show which part of the step is in view, at the top of the axis.
+ * Show the visible part of the step as a bar at the top of the axis.
  * @param {CanvasRenderingContext2D} context @param {Chart} chart
  */
 function paintWindow(context, { frame, colours }) {

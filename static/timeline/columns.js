@@ -2,7 +2,7 @@
 
 /** @import { Links } from "./types" */
 
-export const TICKS = 2 ** 32 - 1; // the whole axis: starts and ends are unsigned parts of it
+export const TICKS = 2 ** 32 - 1; // ticks of the whole axis, of which starts and ends are unsigned integer parts
 /**
  * @type {Record<"F" | "B" | "I" | "W" | "SEND_F" | "RECV_F" | "SEND_B" | "RECV_B" | "REDUCE_GRAD" | "STEP", number>}
  */
@@ -10,7 +10,7 @@ export const OP = { F: 0, B: 1, I: 2, W: 3, SEND_F: 4, RECV_F: 5, SEND_B: 6, REC
 const CRITICAL = 0x80;
 
 /**
- * The first index in `from..to` whose value is not below `value`; the values ascend.
+ * The first index in `from..to` with a value of at least `value`; the values ascend.
  * @param {ArrayLike<number>} values @param {number} value @param {number} from @param {number} to
  */
 export function lowerBound(values, value, from, to) {
@@ -24,7 +24,7 @@ export function lowerBound(values, value, from, to) {
 
 /** @typedef {Int8Array | Int16Array | Int32Array} Integers */
 
-/** Spans as columns, each by its number. */
+/** The spans of a timeline as columns, indexed by the number of the span. */
 export class Columns {
   // the header
   /** @type {string} */ label;
@@ -43,7 +43,7 @@ export class Columns {
   /** @type {boolean | undefined} */ critical;
   /** @type {Links | null} */ links;
   /** @type {number[] | undefined} */ stages_layers;
-  // of the steps inside a block: their names, what each colour means, the colour of each lane
+  // for the inside of a block: names of the steps, meanings of the colours, colours of the lanes
   /** @type {string[] | undefined} */ labels;
   /** @type {Record<string, string> | undefined} */ kinds;
   /** @type {number[] | undefined} */ tones;
@@ -72,12 +72,12 @@ export class Columns {
   /** @type {Integers | undefined} */ other;
   /** @type {Float32Array | undefined} */ bytes;
 
-  // columns by change of the memory of a mesh; only if `hasMemory`
+  // columns indexed by change of a mesh's memory; only if `hasMemory`
   /** @type {Int32Array} */ memory_bounds;
   /** @type {Uint32Array} */ memory_time;
   /** @type {Float32Array} */ memory_bytes;
 
-  // columns by share of a port, and by flow; only if there are `links`
+  // columns indexed by share of a port, and by flow; only if there are `links`
   /** @type {Int32Array} */ link_bounds;
   /** @type {Int32Array} */ link_flow;
   /** @type {Uint32Array} */ link_start;
@@ -152,7 +152,7 @@ export class Columns {
     return this.peer[transfer - this.sides];
   }
 
-  /** The stage at the other end of a message that skips stages, else -1. @param {number} span */
+  /** The stage at the other end of a message that skips stages; -1 for other spans. @param {number} span */
   otherOf(span) {
     return this.other && this.isTransfer(span) ? this.other[span - this.sides] : -1;
   }
@@ -178,7 +178,7 @@ export class Columns {
     return (this.end[span] - this.start[span]) * this.scale;
   }
 
-  /** The number of the colour of a lane: lanes of one device have one colour. @param {number} rank */
+  /** The index of the colour of a lane; lanes of one device have the same colour. @param {number} rank */
   toneOf(rank) {
     return this.tones?.[rank] ?? rank;
   }

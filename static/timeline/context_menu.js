@@ -1,4 +1,4 @@
-// The menu of a place in the timeline: actions on the block, the lane and the time there.
+// The context menu of a place in the timeline: actions on the block, the lane and the time at the place.
 
 /** @import { MenuEntry, Point } from "../kit/types" */
 /** @import { Chart } from "./timeline.js" */
@@ -8,7 +8,7 @@ import { pointIn } from "../kit/canvas.js";
 import { openOnContext, pointMenu } from "../kit/shell.js";
 import { laneAt, placeAt } from "./place.js";
 
-/** Open the menu on the stage of a chart, and return its element. @param {Chart} chart */
+/** Create the context menu of a chart and return its element. @param {Chart} chart */
 export function contextMenu(chart) {
   const menu = pointMenu("Timeline");
   openOnContext(chart.stage, (at, _, isByKey) => {

@@ -5,7 +5,7 @@
 const HEAD = ["mesh", "action", "kind", "stage", "microbatch", "to", "start", "end", "duration"];
 
 /**
- * A line for each span in the area, with times in seconds or units.
+ * CSV text with a line for each span in the area, with times in seconds or cost units.
  * @param {Area} area @param {Palette} palette
  */
 export function areaCsv({ layer, from, to, ranks }, { names, words }) {

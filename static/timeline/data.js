@@ -1,4 +1,4 @@
-// Timelines as columns, and the questions that a view asks of them.
+// Timelines as columns, with queries for the chart.
 
 /** @import { Data } from "./types" */
 
@@ -16,7 +16,7 @@ const ARRAYS = {
 
 const MICROBATCH_OPS = new Set([OP.F, OP.B, OP.I, OP.W, OP.SEND_F, OP.SEND_B]);
 
-/** Decode the layers of a message; an empty message has none. @param {ArrayBuffer} [buffer] @returns {Data} */
+/** Decode the layers of a message; an empty message has no layers. @param {ArrayBuffer} [buffer] @returns {Data} */
 export function decode(buffer) {
   if (!buffer?.byteLength) return { horizon: 1, layers: [], crumbs: [] };
   const length = new DataView(buffer).getUint32(0, true);
@@ -30,14 +30,14 @@ export function decode(buffer) {
 }
 
 /**
- * Key of a message that skips stages, in an index.
+ * Key of a message that skips stages, for an index.
  * @param {number} op @param {number} stage @param {number} microbatch
  */
 const skipKey = (op, stage, microbatch) => `${op} ${stage} ${microbatch}`;
 
 /**
  * One timeline. Its spans are numbered: first the blocks (computations and optimizer steps) of rank 0, 1, ... in order,
- * then the gradient reductions, then the transfers, by their sender. The steps inside a block are a timeline too.
+ * then the gradient reductions, then the transfers, by their sender. The inside of a block is a timeline, too.
  */
 export class Layer extends Columns {
   /** @type {Map<string, any>} */ cache = new Map();
@@ -53,7 +53,7 @@ export class Layer extends Columns {
     const [op, stage] = [this.op[span], this.stage[span]];
     if (!this.flops || op > OP.W) return null;
     const rank = this.rankOf(span);
-    const copies = this.placement.length; // of all stages in all replicas
+    const copies = this.placement.length; // FLOPs of all stages in all replicas
     for (let copy = stage; copy < copies; copy += this.stages) {
       if (this.placement[copy] === rank) return this.flops[op * copies + copy];
     }
@@ -67,7 +67,8 @@ export class Layer extends Columns {
   }
 
   /**
-   * The class of each block in dense pictures: F, B, I and W, each down and up (0 to 7), and the optimizer step (8).
+   * The class of each block in dense pictures: F, B, I and W, each for the way down and for the return (0 to 7), and
+   * the optimizer step (8).
    */
   get group() {
     return this.once("group", () => {
@@ -84,7 +85,7 @@ export class Layer extends Columns {
   // ── actions ──
 
   /**
-   * The span of an action, or -1; `other` is the far stage of a message that skips stages.
+   * The span of an action, or -1; `other` is the stage at the other end of a message that skips stages.
    * @param {number} op @param {number} stage @param {number} microbatch @param {number} [rank] @param {number} [other]
    */
   find(op, stage, microbatch, rank = -1, other = -1) {
@@ -181,7 +182,7 @@ export class Layer extends Columns {
     return full >= 0 ? full : this.find(OP.I, stage, microbatch);
   }
 
-  /** The spans that a span takes its input from, and the transfers that carry it. @param {number} span */
+  /** The spans that provide the inputs of a span, and the transfers of these inputs. @param {number} span */
   inputs(span) {
     if (this.labels) return this.cause[span] < 0 ? [] : [this.cause[span]];
     const [op, stage, mb] = [this.op[span], this.stage[span], this.microbatch[span]];
@@ -220,14 +221,14 @@ export class Layer extends Columns {
     return [...backward, this.find(OP.W, stage, mb)];
   }
 
-  /** The spans that need a span, or that waited for it. @param {number} span */
+  /** The spans that need the result of a span or waited for the span. @param {number} span */
   effects(span) {
     const waiting = [];
     for (let at = this.cause.indexOf(span); at >= 0; at = this.cause.indexOf(span, at + 1)) waiting.push(at);
     return [...new Set([...this.consumers(span).filter((each) => each >= 0), ...waiting])];
   }
 
-  /** The idle ticks of the rank before a block, and the span that it waited for, or -1. @param {number} span */
+  /** The idle ticks of the rank before a block, and the span for which it waited, or -1. @param {number} span */
   waited(span) {
     const [first] = this.range(0, this.rankOf(span));
     const slot = this.halfOf(span) === 2 ? span - 1 : span;
@@ -239,7 +240,8 @@ export class Layer extends Columns {
   // ── times ──
 
   /**
-   * The block of a rank at a tick, or the nearest within `tolerance`, or -1; of a shared slot, its first block.
+   * The block of a rank at a tick, or the nearest block within `tolerance`, or -1. For a shared slot, its first
+   * block.
    * @param {number} rank @param {number} tick @param {number} [tolerance]
    */
   at(rank, tick, tolerance = 0) {
@@ -275,7 +277,7 @@ export class Layer extends Columns {
     return this.op.some((other, span) => other === op && this.end[span] > this.start[span]);
   }
 
-  /** The share of the step in which each rank computes. */
+  /** The fraction of the step in which each rank computes. */
   get busy() {
     return this.once("busy", () =>
       this.meshes.map((_, rank) => {
@@ -317,7 +319,7 @@ export class Layer extends Columns {
     });
   }
 
-  /** The transfers under way at a tick. @param {number} tick */
+  /** The transfers in progress at a tick. @param {number} tick */
   transfersAt(tick) {
     const found = [];
     for (let rank = 0; rank < this.ranks; rank++) {
@@ -365,7 +367,7 @@ export class Layer extends Columns {
     return `${stage >= 0 ? stage : ""}${names[this.op[span]]}${mb >= 0 ? mb : ""}${other >= 0 ? `TO${other}` : ""}`;
   }
 
-  /** The layers of a stage in words, or null. @param {number} stage */
+  /** A description of the layers of a stage, or null. @param {number} stage */
   layersOf(stage) {
     if (!this.stages_layers || stage < 0) return null;
     const first = this.stages_layers.slice(0, stage).reduce((sum, layers) => sum + layers, 0);

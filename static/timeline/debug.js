@@ -1,4 +1,4 @@
-// What tests and measurements ask of a chart, so that they need not read pixels.
+// The state of a chart for tests and benchmarks, which need not read pixels.
 
 /** @import { Edit } from "./edit.js" */
 /** @import { Chart } from "./timeline.js" */

@@ -1,5 +1,5 @@
-// The depth of the timeline: the iteration, inside a block its layers, behind an arrow its transfer. The iteration
-// keeps its view while a block is open; a transfer is shown in a dialog.
+// The level of detail of the timeline: the whole iteration, the layers inside a block, or the transfer behind an
+// arrow. The view of the iteration is restored when a block is closed; a transfer is shown in a dialog.
 
 /** @import { Chart } from "./timeline.js" */
 /** @import { ActionName, Data, Place, ViewWindow } from "./types" */
@@ -15,7 +15,7 @@ import { actionName, placeOf } from "./place.js";
 
 export class Depth {
   /** @type {SavedView | null} */ saved = null;
-  element = h("nav.mw-timeline-crumbs", { "aria-label": "Depth", hidden: true });
+  element = h("nav.mw-timeline-crumbs", { "aria-label": "Navigation path", hidden: true });
 
   /** @param {Chart} chart */
   constructor(chart) {
@@ -50,8 +50,8 @@ export class Depth {
   }
 
   /**
-   * Follow a change of depth: show all of the inside of a block, or the iteration as it was. Return whether the depth
-   * changed.
+   * Follow a change of the level: show the whole inside of a block, or the previous view of the iteration. Return
+   * true if the level changed.
    * @param {Data} before @param {(ActionName | null)[]} actions that were pinned and focused
    */
   onData(before, actions) {
@@ -105,7 +105,7 @@ export class Depth {
     [chart.pinned, chart.focus] = saved.actions.map((action) => placeOf(chart.data, action));
   }
 
-  /** Draw the path from the iteration to what is shown. */
+  /** Draw the navigation path from the iteration to the open block. */
   draw() {
     const { crumbs } = this.chart.data;
     const current = crumbs.at(-1);
@@ -115,7 +115,7 @@ export class Depth {
       ...crumbs.slice(0, -1).map((words) => h("button.mw-timeline-crumb", attributes, words)),
       ...(current ? [h("b", { "aria-current": "location" }, current)] : []),
     ];
-    if (this.element.matches(":focus-within")) this.chart.stage.focus(); // the focused part is replaced
+    if (this.element.matches(":focus-within")) this.chart.stage.focus(); // the focused element is replaced
     const separated = parts.flatMap((part, i) => (i ? [h("span", { "aria-hidden": "true" }, "›"), part] : [part]));
     this.element.replaceChildren(...separated);
     if (current) this.chart.live.textContent = `Showing ${current}. Press Backspace to go back.`;

@@ -1,5 +1,5 @@
 // Edit mode: blocks of the open design are moved by pointer or keys within the order of their mesh. Python
-// (designer/state/order_edits.py) previews each move and turns a drop into an edit. A block is named by
+// (designer/state/order_edits.py) previews each move and turns a drop into an edit. Blocks are identified by
 // `[op, stage, microbatch]`, which stays the same when the timeline changes.
 
 /** @import { Message, Point } from "../kit/types" */
@@ -18,12 +18,12 @@ import { EditPainter } from "./edit_paint.js";
 import { effectLine, stateLine } from "./edit_text.js";
 import { placeAt } from "./place.js";
 
-/** The move that is being made; without an edit it changes nothing. */
+/** The move in progress; without an edit it changes nothing. */
 /** @typedef {{edit: OrderEdit | null, mark: InsertionMark, dx?: number}} Moving */
 /** A press on a block, or with Shift the start of a rectangle. */
 /** @typedef {{isRectangle: boolean, from: Point, to: Point, span: number, moved: boolean}} Drag */
 
-const DRAG_PX = 4; // a press that moves less is a click
+const DRAG_PX = 4; // a press that moves by fewer CSS pixels is a click
 
 export class Edit {
   isOn = false;
@@ -32,14 +32,14 @@ export class Edit {
   /** @type {Moving | null} */ moving = null;
   /** The effect of the move. @type {Preview | null} */ preview = null;
   /**
-   * The effect of a stage that is dragged to another mesh; the timeline shows that step already.
+   * The effect of dragging a stage to another mesh; the timeline shows the resulting step already.
    * @type {Trial | null}
    */
   trial = null;
   /** The result of the last edit. @type {{words: string, isError: boolean} | null} */ result = null;
   /** @type {Drag | null} */ drag = null;
-  number = 0; // of the last message
-  /** The question that is not answered yet. @type {{edit: OrderEdit, number: number} | null} */ open = null;
+  number = 0; // number of the last message
+  /** The preview request in flight. @type {{edit: OrderEdit, number: number} | null} */ open = null;
 
   /** @param {Chart} chart */
   constructor(chart) {
@@ -125,7 +125,7 @@ export class Edit {
     return this.chart.data.layers.findLast((layer) => layer.source === "predicted" && !layer.over);
   }
 
-  /** The timeline of the open design, which is there while edit mode can be used. */
+  /** The timeline of the open design, which exists while edit mode can be used. */
   get layer() {
     return /** @type {Layer} */ (this.predicted);
   }
@@ -205,7 +205,7 @@ export class Edit {
     return this.number;
   }
 
-  /** Ask for the effect of the move: one question at a time, the latest last. */
+  /** Request the effect of the move. Only one request is outstanding at a time; the latest is sent last. */
   ask() {
     const edit = this.moving?.edit;
     if (edit && !this.open) this.open = { edit, number: this.send("preview", { edit }) };
@@ -223,13 +223,13 @@ export class Edit {
     if (this.result) this.chart.live.textContent = this.result.words;
   }
 
-  /** Hold a new state; the result of the last edit is outdated after an undo. @param {OrderState} state */
+  /** Set a new state; the result of the last edit is outdated after an undo. @param {OrderState} state */
   setState(state) {
     this.state = state;
     if (!this.result?.isError) this.result = null;
   }
 
-  /** Show the effect of a stage that is dragged, or, without a label, end that. @param {Message} message */
+  /** Show the effect of a dragged stage; without a label, remove it. @param {Message} message */
   setTrial(message) {
     this.trial = message.label ? /** @type {any} */ ({ ...message, delays: new Float32Array(message.delay) }) : null;
     if (this.trial) this.readAloud(this.trial);
@@ -269,7 +269,7 @@ export class Edit {
 
   // ── moving ──
 
-  /** Make the move that is shown. */
+  /** Commit the move that is shown. */
   drop() {
     const edit = this.moving?.edit;
     this.moving = this.preview = this.drag = null;
@@ -368,7 +368,7 @@ export class Edit {
     buttons.repair.hidden = !state?.fault || isBlocked;
   }
 
-  /** Name the two buttons by what they would do to the selected blocks, or hide them. */
+  /** Label the two slot buttons with their effect on the selected blocks, or hide them. */
   offerSlots() {
     const { halves, slot } = this.buttons;
     const ops = new Set(this.selected.map(([op]) => op));

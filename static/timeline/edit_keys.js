@@ -1,10 +1,10 @@
-// The keyboard of edit mode.
+// Keyboard control of edit mode.
 
 /** @import { Edit } from "./edit.js" */
 
 import { ARROW_STEPS, consume } from "../kit/dom.js";
 
-/** Moves and selects blocks by keys. */
+/** Moves and selects blocks with keys. */
 export class EditKeys {
   /** @param {Edit} edit */
   constructor(edit) {

@@ -1,4 +1,5 @@
-// Moves of blocks within the order of their mesh: which edit a drag or a key press makes, and where the blocks land.
+// Moves of blocks within the order of their mesh: the edit of a drag or a key press, and the new position of the
+// blocks.
 
 /** @import { Drag, Edit } from "./edit.js" */
 /** @import { InsertionMark, OrderEdit } from "./types" */
@@ -31,7 +32,7 @@ export class Moves {
     return found;
   }
 
-  /** Move to the pointer. @param {Drag} drag */
+  /** Move the selected blocks to the pointer. @param {Drag} drag */
   dragTo({ from, to, span }) {
     const { edit } = this;
     const { layer, selected } = edit;
@@ -50,7 +51,7 @@ export class Moves {
   }
 
   /**
-   * Position that a move to a tick leads to: before the next block that stays and whose middle is after the tick.
+   * Position after a move to a tick: before the first unmoved block whose middle is after the tick.
    * @param {number} tick @param {number} rank @param {Set<number>} moved @returns {InsertionMark}
    */
   markAt(tick, rank, moved) {
@@ -76,27 +77,27 @@ export class Moves {
   }
 
   /**
-   * Show a move, and ask for its effect.
+   * Show a move and request its effect.
    * @param {OrderEdit | null} orderEdit @param {InsertionMark} mark @param {number} [dx]
    */
   show(orderEdit, mark, dx) {
     const { edit } = this;
     const current = edit.moving?.edit;
     const isSame = JSON.stringify(orderEdit) === JSON.stringify(current);
-    edit.moving = { edit: isSame && current ? current : orderEdit, mark, dx }; // an edit is asked about once
+    edit.moving = { edit: isSame && current ? current : orderEdit, mark, dx }; // request an effect once
     if (!orderEdit) edit.preview = null;
     edit.ask();
     edit.refresh();
   }
 
-  /** True if a span is the first block of a slot that stays. @param {number} span @param {Set<number>} moved */
+  /** True if a span is the first block of a slot that is not moved. @param {number} span @param {Set<number>} moved */
   isSlot(span, moved) {
     const { layer } = this.edit;
     return !moved.has(span) && layer.halfOf(span) < 2 && layer.op[span] <= OP.W;
   }
 
   /**
-   * The slots that stay between a block and a place; negative if the place is before it.
+   * Number of unmoved slots between a block and a place; negative if the place is before the block.
    * @param {number} span @param {number} place @param {Set<number>} moved
    */
   countSlots(span, place, moved) {
@@ -113,7 +114,7 @@ export class Moves {
   }
 
   /**
-   * Position of the first selected block if it moves by some places.
+   * Position of the first selected block after a move by a number of places.
    * @param {number} places @returns {InsertionMark}
    */
   markAfter(places) {

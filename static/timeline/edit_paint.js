@@ -1,5 +1,5 @@
-// What edit mode paints over the picture: selected blocks, where they would land, which blocks would start later or
-// earlier, the cycle of a deadlock, blocks that were moved.
+// The markings of edit mode over the picture: selected blocks, their new position, blocks that would start later or
+// earlier, the cycle of a deadlock, and moved blocks.
 
 /** @import { Box, Point } from "../kit/types" */
 /** @import { Edit, Moving } from "./edit.js" */
@@ -11,7 +11,7 @@ import { OP, lowerBound } from "./columns.js";
 import { boxOf } from "./frame.js";
 import { line, outline } from "./shapes.js";
 
-const SAME = 1e-6; // parts of the step: a smaller change of a start is none
+const SAME = 1e-6; // part of the step; smaller changes of a start are not marked
 const TINT = 0.3; // opacity that keeps labels legible
 
 /** @typedef {{colour: string, width: number, fill?: number, dash?: number[]}} Style */
@@ -41,7 +41,7 @@ export class EditPainter {
     this.paintGesture();
   }
 
-  /** Paint the move that is being made, or the rectangle that is being drawn. */
+  /** Paint the move or the selection rectangle in progress. */
   paintGesture() {
     const { moving, drag } = this.edit;
     if (moving?.edit) this.paintMove(moving);
@@ -111,7 +111,10 @@ export class EditPainter {
 
   // ── changed starts ──
 
-  /** Tint blocks that would start later or earlier, thin ones once per pixel. @param {Float32Array} delays */
+  /**
+   * Tint blocks that would start later or earlier; thin blocks are tinted once per pixel.
+   * @param {Float32Array} delays
+   */
   paintDelays(delays) {
     const { layer } = this.edit;
     const { frame, plan } = this.chart;
@@ -146,7 +149,7 @@ export class EditPainter {
   // ── differences ──
 
   /**
-   * Frame moved blocks, each with an arrow to where it went.
+   * Frame moved blocks, each with an arrow to its new position.
    * @param {NonNullable<OrderState["difference"]>} difference
    */
   paintDifferences({ blocks, changed }) {
@@ -174,7 +177,7 @@ export class EditPainter {
 
   // ── a move ──
 
-  /** Mark where the selected blocks would land, and draw them at the pointer. @param {Moving} moving */
+  /** Mark the new position of the selected blocks, and draw the blocks at the pointer. @param {Moving} moving */
   paintMove({ mark, dx }) {
     const { context, edit, chart } = this;
     const { y, height } = chart.plan.laneOf(edit.layer, mark.rank);
@@ -212,7 +215,7 @@ export class EditPainter {
     context.strokeRect(x + dx, y + 2, width - 1, height - 4);
   }
 
-  /** The x between the blocks that will be before and after the moved ones. @param {InsertionMark} mark */
+  /** The x between the blocks before and after the new position of the moved blocks. @param {InsertionMark} mark */
   markX({ rank, before, end }) {
     const { layer, selectedSpans } = this.edit;
     const { frame } = this.chart;
@@ -254,7 +257,8 @@ export class EditPainter {
   }
 
   /**
-   * Draw an arrow from a block to one that has to come after it; bent, so that two opposite arrows differ.
+   * Draw an arrow from a block to a block that has to come after it. The arrow is bent, so that two opposite arrows
+   * differ.
    * @param {number} from @param {number} to @param {number[]} [dash]
    */
   paintArrow(from, to, dash = []) {

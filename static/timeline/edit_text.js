@@ -10,7 +10,7 @@ import { amount, bytes } from "./units.js";
 
 const MOST_BLOCKS = 6;
 const MOST_MESHES = 3;
-const SAME = 5e-5; // parts of the step
+const SAME = 5e-5; // part of the step; smaller changes are shown as unchanged
 
 /** @param {string} text @param {string} [kind] */
 const part = (text, kind = "") => h("span", { "data-kind": kind }, text);
@@ -39,7 +39,11 @@ function subject({ result, selected, chart }, state) {
   if (result) return [part(result.words, result.isError ? "worse" : "")];
   if (selected.length) {
     const blocks = part(selectedText(selected, chart.model.palette.names));
-    return [blocks, !fault && hint("Drag or press Alt with an arrow key to move; Shift adds blocks")];
+    return [
+      blocks,
+      !fault &&
+        hint("Drag the selected blocks, or press Alt with an arrow key to move them; Shift selects more blocks"),
+    ];
   }
   if (fault) return [];
   const first = `The first move turns ${state.schedule} into a custom order.`;

@@ -1,4 +1,4 @@
-// Blocks that somebody else has selected, or that have comments: outlined in a colour, with a text above.
+// Marks of blocks that other people have selected or commented: a coloured outline with a text above.
 
 /** @import { Layer } from "./data.js" */
 /** @import { Chart } from "./timeline.js" */

@@ -8,7 +8,7 @@ import { relatives } from "./place.js";
 export const FLOWS = ["neighbours", "microbatch", "all causes"];
 
 /**
- * The spans of a flow, and the pairs of blocks that it joins. `causes` and `effects` are those of the pinned block.
+ * The spans of a flow, the pairs of blocks that it joins, and the `causes` and `effects` of the pinned block.
  * @param {Place} place @param {number} flow @returns {Flow}
  */
 export function flowOf(place, flow) {
@@ -38,7 +38,7 @@ function microbatchPath({ layer, span }) {
 }
 
 /**
- * The chain of spans that a block waited for, back to the start of the step.
+ * The chain of spans for which a block waited, back to the start of the step.
  * @param {Place} place @returns {Pick<Flow, "spans" | "joins">}
  */
 function causeChain({ layer, span }) {
@@ -48,10 +48,13 @@ function causeChain({ layer, span }) {
   return { spans: spans.reverse(), joins: blocks.slice(1).map((each, i) => [blocks[i], each]) };
 }
 
-/** The span that a span waited for last, or -1. @param {Place} place */
+/** The span for which a span waited last, or -1. @param {Place} place */
 export const causeOf = ({ layer, span }) => layer.cause[layer.halfOf(span) === 2 ? span - 1 : span];
 
-/** The spans that waited for a span, then the others that need it, by their start. @param {Place} place */
+/**
+ * The spans that waited for a span, then other spans that need its result, each ordered by start.
+ * @param {Place} place
+ */
 export function effectsOf({ layer, span }) {
   const effects = layer.effects(span).sort((a, b) => layer.start[a] - layer.start[b]);
   const isWaiting = (/** @type {number} */ other) => layer.cause[other] === span;

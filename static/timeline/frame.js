@@ -1,4 +1,4 @@
-// What is needed to paint a view: its colours, and the positions of ticks and blocks.
+// The colours of a view, and the positions of its ticks and blocks.
 
 /** @import { Box } from "../kit/types" */
 /** @import { Layer } from "./data.js" */
@@ -7,7 +7,7 @@
 import { BLACK, WHITE, css, ink, luminance, mix, pixel, rgb } from "../kit/palette.js";
 import { OP } from "./columns.js";
 
-// CSS pixels from which on a lane shows blocks as shapes; lower lanes are painted in bands while they are dense
+// least height in CSS pixels of a lane with blocks as shapes; lower dense lanes are painted in bands
 export const TALL = 9;
 
 /** All colours of a picture, read from the page. */
@@ -69,7 +69,7 @@ export class Colours {
   }
 }
 
-/** The view while its lanes are painted: ticks as CSS pixels, and what is in view. */
+/** The geometry of a view while its lanes are painted: ticks as CSS pixels, and the visible part. */
 export class Frame {
   /** @param {{from: number, to: number}} view @param {Edges} edges @param {number} ratio @param {Colours} colours */
   constructor(view, { left, top, split, right, bottom }, ratio, colours) {
@@ -100,7 +100,7 @@ export class Frame {
     return layer.end[span] >= this.from && layer.start[span] <= this.to;
   }
 
-  /** True if part of a lane is in view; a lane that scrolls goes below those kept on top. @param {Lane} lane */
+  /** True if part of a lane is in view; scrolling lanes are hidden behind pinned lanes. @param {Lane} lane */
   isLaneVisible({ y, height, kept }) {
     return y + height > (kept ? this.top : this.split) && y < (kept ? this.split : this.bottom);
   }
@@ -110,7 +110,7 @@ export class Frame {
     return kept || (y + height / 2 >= this.split && y + height / 2 <= this.bottom);
   }
 
-  /** The part with the lanes that are kept on top, and the part that scrolls. */
+  /** The part with the pinned lanes, and the part with the scrolling lanes. */
   get parts() {
     const { left, right, top, split, bottom } = this;
     return [

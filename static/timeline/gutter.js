@@ -1,4 +1,4 @@
-// Texts left of the lanes and above their rows: names of meshes, their utilization, and which timeline a row shows.
+// Texts left of the lanes and above their rows: names of meshes, their utilization, and the timeline of each row.
 
 /** @import { Frame } from "./frame.js" */
 /** @import { Layer } from "./data.js" */
@@ -11,13 +11,13 @@ import { TITLE } from "./paint.js";
 import { clipped, line, write } from "./shapes.js";
 import { title } from "./text.js";
 
-const LINE = 12; // CSS pixels of a name
-const HALVES = [0.27, 0.76]; // middles of the halves of a lane that two timelines share
+const LINE = 12; // height of a name in CSS pixels
+const HALVES = [0.27, 0.76]; // middles of the two halves of a shared lane
 /** @type {Record<string, string>} */
 const SOURCES = { predicted: "predicted", measured: "measured", rehearsed: "dry run" };
 
 /**
- * Write the names of the lanes kept on top, and of those that scroll below them.
+ * Write the names of the pinned lanes and of the lanes that scroll below them.
  * @param {CanvasRenderingContext2D} context @param {Chart} chart @param {Lane[]} kept @param {Lane[]} scrolled
  */
 export function paintNames(context, chart, kept, scrolled) {
@@ -47,8 +47,8 @@ function writeNames(context, chart, lanes) {
 }
 
 /**
- * The names written left of some lanes, and where. Lanes inside a block that are too low for their names have one name
- * per device.
+ * The names left of lanes, with their positions. Lanes inside a block that are too low for names have one name per
+ * device.
  * @param {Lane[]} lanes @param {{bottom: number}} frame
  */
 export function laneNames(lanes, { bottom }) {
@@ -67,13 +67,13 @@ export function laneNames(lanes, { bottom }) {
   return found;
 }
 
-/** True if a lane is not the second of two that share one. @param {Lane} lane */
+/** True unless a lane is the second of two timelines that share a lane. @param {Lane} lane */
 const isFirst = ({ over, group }) => !(over && group === 1);
 
 /** @param {Lane} lane */
 const isGrouped = ({ group = 1 }) => group > 1;
 
-/** The name of a lane or of a group of lanes; null for the others of a group. @param {Lane} lane */
+/** The name of a lane, or of a group for its first lane; null for the other lanes of a group. @param {Lane} lane */
 function laneEntry(lane) {
   const [y, height] = lane.whole;
   if (!isGrouped(lane)) return { name: nameOf(lane), height, middle: y + Math.max(height, LINE) / 2 };
@@ -131,8 +131,8 @@ function writeName(context, chart, { lane, name, middle }) {
 }
 
 /**
- * Write beside the name of a lane which timeline each of its halves shows, or else its utilization. Return the pixels
- * that this takes.
+ * Write the timelines of the halves of a lane, or else its utilization, beside its name. Return the width of the text
+ * in CSS pixels.
  * @param {CanvasRenderingContext2D} context @param {Chart} chart @param {Lane} lane @param {number} y
  */
 function writeSide(context, { plan, colours, rows }, { layer, rank, whole: [top, height] }, y) {

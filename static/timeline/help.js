@@ -20,7 +20,7 @@ const SHORTCUTS = [
     ["J, K", "next, previous block of the lane"],
     ["Shift+Arrows", "move between blocks and lanes"],
     ["Enter", "pin the block; also a click"],
-    ["Enter again", "open its layers, if it has any; Backspace goes back"],
+    ["Enter again", "open the layers of the pinned block; Backspace goes back"],
     ["Click", "on an arrow: open its transfer"],
     ["←, →", "from the pinned block to its cause, its effect"],
     ["↑, ↓", "other causes or effects"],
@@ -28,7 +28,7 @@ const SHORTCUTS = [
   ]],
   ["Measure", [
     ["R", "start an area selection at this block; move to extend it"],
-    ["Shift+drag", "select an area; on the axis, on all lanes"],
+    ["Shift+drag", "select an area; along the axis, on all lanes"],
     ["X", "set a mark at the pointer or block; or click the axis"],
     ["Shift+X", "remove all marks"],
   ]],
@@ -43,7 +43,7 @@ const SHORTCUTS = [
   ["Show", [
     ["/", "find blocks; Enter and Shift+Enter step through them"],
     ["N, Shift+N", "next, previous match"],
-    ["U", "pin the lane to the top, as a click on its name does"],
+    ["U", "pin the lane to the top (or click its name)"],
     ["C", "critical path, and what-if analysis"],
     ["T, M", "transfers, memory"],
     ["L, Shift+L", "links of nodes, of devices"],

@@ -1,4 +1,4 @@
-// Wheel, pointer and keys, each turned into one call of the chart or its view.
+// Events of wheel, pointer and keys; each calls one method of the chart or its view.
 
 /** @import { Point } from "../kit/types" */
 /** @import { Chart } from "./timeline.js" */
@@ -12,13 +12,13 @@ import { contextMenu } from "./context_menu.js";
 import { AXIS } from "./layout.js";
 import { laneAt, placeAt } from "./place.js";
 
-const DRAG_PX = 4; // a press that moves less is a click
-const DOUBLE_MS = 500; // between the presses of a double click
-const DELTA_PX = [1, 16, 400]; // by delta mode of a wheel: pixels, lines, pages
+const DRAG_PX = 4; // a press that moves by fewer CSS pixels is a click
+const DOUBLE_MS = 500; // longest time between the presses of a double click
+const DELTA_PX = [1, 16, 400]; // CSS pixels by delta mode of the wheel: pixels, lines, pages
 
 export class Input {
   /** @type {(Point & {moved: boolean, selects: boolean}) | null} */ drag = null;
-  openedAt = -Infinity; // when an arrow was pressed last
+  openedAt = -Infinity; // time of the last press on an arrow
 
   /** @param {Chart} chart */
   constructor(chart) {
@@ -105,7 +105,7 @@ export class Input {
   }
 
   /**
-   * Handle a click: on the axis a mark, on the name of a lane keeping it on top, else a pin.
+   * Handle a click: set a mark on the axis, pin a lane on its name, else pin the block.
    * @param {Point} at @param {number} time
    */
   click(at, time) {
@@ -118,7 +118,7 @@ export class Input {
   }
 
   /**
-   * Pin a place; an arrow opens its transfer too, on the first press of a double click.
+   * Pin a place. An arrow also opens its transfer, at the first press of a double click.
    * @param {Place | null} place @param {number} time
    */
   pin(place, time) {
@@ -136,7 +136,7 @@ export class Input {
   doubleClick(event) {
     const { chart } = this;
     const place = placeAt(chart, this.at(event));
-    if (isTransfer(place)) return; // its first click opened it
+    if (isTransfer(place)) return; // the first click opened the transfer
     if (place && chart.depth.canOpen(place)) chart.depth.open(place);
     else if (place && place.span >= 0) chart.view.show(place);
     else chart.view.fit();

@@ -9,22 +9,22 @@ import { TALL } from "./frame.js";
 import { TITLE } from "./paint.js";
 
 // CSS pixels
-const STEP_NAMES = 150; // of the names of lanes inside a block
+const STEP_NAMES = 150; // width of the names of lanes inside a block
 export const AXIS = 22;
-const LOWEST = 1.5; // a lane is never lower; the lanes scroll instead
-const BAND = 12; // lanes too low for their blocks are painted together in bands of at least this height
+const LOWEST = 1.5; // least height of a lane; if there is too little room, the lanes scroll
+const BAND = 12; // least height of a band, in which low lanes are painted together
 const HIGHEST = 48;
-const ROOMY = 26; // the height to which lanes grow on zooming in, and of those kept on top
-const LINK = 24; // of a link lane
-const BELOW_KEPT = 5; // between the lanes kept on top and those that scroll
+const ROOMY = 26; // height to which lanes grow on zooming in, and height of pinned lanes
+const LINK = 24; // height of a link lane
+const BELOW_KEPT = 5; // gap between the pinned lanes and the scrolling lanes
 const BOTTOM = 4;
-// parts of the height
-const MOST_KEPT = 0.45; // for the lanes kept on top
+// largest parts of the height
+const MOST_KEPT = 0.45; // for the pinned lanes
 const LEAST_LINKS = 0.3; // for link lanes if there are many
 
-const FEW = 10; // meshes whose memory is drawn as curves
+const FEW = 10; // largest number of meshes whose memory is drawn as curves
 
-/** The key of a lane that is kept on top. @param {Layer} layer @param {number} rank */
+/** The key of a pinned lane. @param {Layer} layer @param {number} rank */
 export const laneKey = (layer, rank) => `${layer.number}:${rank}`;
 
 /**
@@ -34,7 +34,7 @@ export const laneKey = (layer, rank) => `${layer.number}:${rank}`;
  *   height: number}} Arrangement
  */
 
-/** A row with its ranks that are kept on top, and those that scroll. */
+/** A row with the ranks of its pinned lanes and the ranks of its scrolling lanes. */
 /** @typedef {{row: Layer[], top: number[], ranks: number[]}} Part */
 
 /** Arrange all parts of the chart in CSS pixels. @param {Arrangement} arrangement @returns {Plan} */
@@ -84,7 +84,7 @@ function partOf(row, kept) {
   return { row, top: ranks.filter(isKept), ranks: ranks.filter((rank) => !isKept(rank)) };
 }
 
-/** A lane that two timelines share is higher. @param {Layer[]} row */
+/** The relative height of lanes; a lane that two timelines share is higher. @param {Layer[]} row */
 const unitsPerLane = (row) => (row.length === 2 ? 1.8 : 1);
 
 // ── lanes ──
@@ -133,8 +133,8 @@ function singleLanes(layer, ranks, top, pitch) {
 }
 
 /**
- * The lanes of a row with two timelines: each lane in halves, or, if that is too low, some lanes of one above those of
- * the other.
+ * The lanes of a row with two timelines: lanes in two halves, or, if the halves are too low, groups of lanes of one
+ * timeline above those of the other.
  * @param {Layer[]} row @param {number[]} ranks @param {number} top @param {number} pitch @returns {Lane[]}
  */
 function sharedLanes(row, ranks, top, pitch) {
@@ -215,8 +215,8 @@ function memoryNeeds(held, whole, hasLinks) {
 }
 
 /**
- * The layers whose memory shares strips, the open design first: with few meshes all layers that have as many, so that
- * strips stay high enough to read; else each layer has its own.
+ * The layers whose memory shares strips, the open design first. With few meshes, all layers with the same number of
+ * meshes share strips, so that strips stay legible; otherwise each layer has its own strips.
  * @param {Layer[]} held
  */
 function shareStrips(held) {
@@ -241,7 +241,7 @@ function placeMemory(shared, top, height) {
 }
 
 /**
- * The layers of each row: a measured timeline shares the lanes of the one before, unless that `isAlone`.
+ * The layers of each row: a measured timeline shares the lanes of the previous timeline, unless that one `isAlone`.
  * @param {Data} data @param {boolean} isAlone
  */
 export function rowsOf(data, isAlone) {

@@ -1,5 +1,5 @@
-// Lanes of ports below the timeline, on its axis: the height of a lane is the capacity of its port, and each message
-// that passes it is as high as its share. Python computes the shares (designer/views/timeline_links.py).
+// Lanes of ports below the timeline, on the same axis. The height of a lane is the capacity of the port; the height
+// of a message is its share of the capacity. Python computes the shares (designer/views/timeline_links.py).
 
 /** @import { Point } from "../kit/types" */
 /** @import { Layer } from "./data.js" */
@@ -12,9 +12,9 @@ import { clipped } from "./shapes.js";
 import { Strips } from "./strips.js";
 import { amount, bytes } from "./units.js";
 
-const ALTERNATE = 0.32; // part of the background in every second message, which keeps short ones apart
-const NEAR = 3; // CSS pixels within which the pointer is on a short message
-const MANY = 4; // shares per pixel column from which on columns show the mean of each kind of message
+const ALTERNATE = 0.32; // part of the background in every second message, which separates short messages
+const NEAR = 3; // CSS pixels within which the pointer hits a short message
+const MANY = 4; // shares per pixel column from which columns show the mean of each kind of message
 
 export class LinkLanes extends Strips {
   /** @type {Map<string, string>} */ shades = new Map();
@@ -55,7 +55,7 @@ export class LinkLanes extends Strips {
   }
 
   /**
-   * Paint a share in whole pixels, which are filled many times faster than parts of them.
+   * Paint a share in whole pixels, which are filled many times faster than fractional pixels.
    * @param {Layer} layer @param {number} share @param {number} top @param {number} height
    */
   paintShare(layer, share, top, height) {
@@ -100,7 +100,7 @@ export class LinkLanes extends Strips {
   shade(layer, flow) {
     const { colours, shades } = this;
     const span = layer.flow_span[flow];
-    const microbatch = Math.max(0, layer.microbatch[span]); // a reduction has none
+    const microbatch = Math.max(0, layer.microbatch[span]); // a reduction has no microbatch
     const isLighter = (microbatch + layer.flow_part[flow]) & 1;
     const key = `${layer.op[span]} ${isLighter}`;
     const shade = shades.get(key) ?? css(mix(colours.ops[layer.op[span]], colours.background, ALTERNATE * isLighter));
@@ -122,7 +122,7 @@ const sharesInView = (layer, port, frame) =>
   filterShares(layer, port, (share) => layer.link_end[share] >= frame.from && layer.link_start[share] <= frame.to);
 
 /**
- * Add a value that lasts from `left` to `right` to the means of columns.
+ * Add a value between `left` and `right` to the means of the columns.
  * @param {Float32Array} means @param {number} left @param {number} right @param {number} value
  */
 function addMean(means, left, right, value) {
@@ -131,10 +131,10 @@ function addMean(means, left, right, value) {
   for (let x = first; x <= last; x++) means[x] += value * Math.max(0, Math.min(right, x + 1) - Math.max(left, x));
 }
 
-// ── what is at a point ──
+// ── the place at a point ──
 
 /**
- * The place in the link lanes at a point, with the span whose bytes pass there or -1; null outside of them.
+ * The place in the link lanes at a point, with the span whose bytes are sent there or -1; null outside of the lanes.
  * @param {{frame: Frame, plan: Plan}} chart @param {Point} point @returns {Place | null}
  */
 export function linkAt({ frame, plan }, { x, y }) {
@@ -148,7 +148,7 @@ export function linkAt({ frame, plan }, { x, y }) {
 }
 
 /**
- * The share of a port nearest to a tick and a part of its height, or -1 if none is near.
+ * The share of a port nearest to a tick and a part of the lane's height, or -1 if no share is near.
  * @param {Layer} layer @param {Port} port @param {number} tick @param {number} part @param {Frame} frame
  */
 function shareAt(layer, port, tick, part, frame) {

@@ -9,8 +9,8 @@ import { laneAt } from "./place.js";
 import { line, write } from "./shapes.js";
 import { amount } from "./units.js";
 
-const NEAR = 7; // CSS pixels within which a press is on a mark
-const SNAP = 6; // CSS pixels from the edge of a block
+const NEAR = 7; // CSS pixels within which a press hits a mark
+const SNAP = 6; // CSS pixels within which a mark snaps to the edge of a block
 
 export class Marks {
   /** Seconds, ascending. @type {number[]} */ times = [];
@@ -20,7 +20,7 @@ export class Marks {
     this.chart = chart;
   }
 
-  /** Add a mark at a tick, or remove the one that is there. @param {number} tick */
+  /** Add a mark at a tick, or remove the existing mark. @param {number} tick */
   toggle(tick) {
     const { frame, data, live } = this.chart;
     const { scale, unit } = data.layers[0];
@@ -38,7 +38,7 @@ export class Marks {
     this.chart.overpaint();
   }
 
-  /** Toggle a mark at the pointer, else at the start of the focused block, else in the middle. */
+  /** Toggle a mark at the pointer, else at the start of the focused block, else in the middle of the view. */
   toggleHere() {
     const { frame, pointer, pinned, focus, view } = this.chart;
     const place = pinned ?? focus;
@@ -53,7 +53,7 @@ export class Marks {
     this.chart.overpaint();
   }
 
-  /** The tick at a point, or the edge of a block near it. @param {Point} point */
+  /** The tick at a point, or the tick of a block's edge near the point. @param {Point} point */
   snap(point) {
     const { frame } = this.chart;
     const tick = frame.tick(point.x);
@@ -98,7 +98,7 @@ export class Marks {
   }
 
   /**
-   * Paint a line from mark to mark, as far as it is in view, with its length.
+   * Paint the visible part of a line between two marks, with the distance.
    * @param {CanvasRenderingContext2D} context @param {number} from @param {number} to @param {string} words
    */
   paintDistance(context, from, to, words) {

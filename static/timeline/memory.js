@@ -12,11 +12,11 @@ import { clipped, line, write } from "./shapes.js";
 import { Strips } from "./strips.js";
 import { bytes } from "./units.js";
 
-const NEAR = 0.7; // part of the capacity; if the peak is below, the strips are scaled to the peak
-const DASHES = [[], [5, 3], [1.5, 2]]; // of the lines of other designs
-const LINE = 12; // CSS pixels of a name
+const NEAR = 0.7; // part of the capacity; the strips are scaled to a peak below it
+const DASHES = [[], [5, 3], [1.5, 2]]; // dashes of the lines of other designs
+const LINE = 12; // height of a name in CSS pixels
 
-/** Paints memory strips: step curves, or, if they are too low for that, rows of pixels. */
+/** Paints memory strips as step curves, or as rows of pixels if the strips are too low. */
 export class MemoryStrips extends Strips {
   free = -Infinity; // the y from which on the next name does not overlap the one above
 
@@ -55,7 +55,7 @@ export class MemoryStrips extends Strips {
     });
   }
 
-  /** Draw with the pen of one of the other designs. @param {number} design @param {() => void} draw */
+  /** Draw with the line style of another design. @param {number} design @param {() => void} draw */
   withPen(design, draw) {
     const { context, colours } = this;
     context.strokeStyle = css(colours.text, 0.85);
@@ -123,7 +123,7 @@ export class MemoryStrips extends Strips {
   }
 
   /**
-   * Paint many meshes: a row of pixels each, the darker the fuller, in the warning colour above the capacity.
+   * Paint many meshes, each as a row of pixels: darker for more memory, in the warning colour above the capacity.
    * @param {Layer} layer @param {Strip[]} strips
    */
   paintHeat(layer, strips) {
@@ -166,7 +166,7 @@ export class MemoryStrips extends Strips {
 }
 
 /**
- * The top of the strips in bytes, and the capacity if the peak is near it.
+ * The upper limit of the strips in bytes, and the capacity if the peak is near it.
  * @param {Layer[]} layers the first is the open design
  */
 function scaleOf(...layers) {
@@ -177,7 +177,7 @@ function scaleOf(...layers) {
 }
 
 /**
- * The outline of columns of values as steps.
+ * The outline of columns of values as a step curve.
  * @param {Float32Array} columns @param {number} left @param {number} bottom @param {(value: number) => number} y
  */
 function stepPath(columns, left, bottom, y) {

@@ -1,5 +1,5 @@
-// What is painted above the picture: the pinned block with its flow, the critical path, search hits, the selected area,
-// marks, the focus, the pointer.
+// The overlay of the picture: the pinned block with its flow, the critical path, search hits, the selected area,
+// marks, the focus and the pointer.
 
 /** @import { Layer } from "./data.js" */
 /** @import { Shapes } from "./shapes.js" */
@@ -81,7 +81,7 @@ export class Overlay {
       if (bottom > top) this.context.fillRect(frame.left, top, frame.right - frame.left, bottom - top);
     };
     fill(frame.top, frame.split - 3);
-    if (frame.split > frame.top) return fill(frame.split, frame.bottom); // arrows to lanes on top cross the titles
+    if (frame.split > frame.top) return fill(frame.split, frame.bottom); // arrows to pinned lanes cross the titles
     for (const { y, height } of plan.titles) fill(Math.max(y + TITLE, frame.split), y + height);
   }
 
@@ -128,7 +128,7 @@ export class Overlay {
     for (const other of effects) this.outline({ layer, span: other }, css(colours.muted), 1.2, [3, 2]);
   }
 
-  /** Draw a line between the ends of an action, predicted and measured. @param {Place} place @param {Place} twin */
+  /** Draw a line between the predicted and the measured end of an action. @param {Place} place @param {Place} twin */
   drawShift(place, twin) {
     const { frame, plan, colours } = this.chart;
     const [above, below] = [place, twin]
@@ -198,7 +198,7 @@ export class Overlay {
   }
 
   /**
-   * Draw curves from the end of one block to the start of another, for pairs of them.
+   * Draw a curve from the end of the first block to the start of the second block of each pair.
    * @param {Layer} layer @param {[number, number][]} pairs @param {boolean} isStrong
    */
   drawJoins(layer, pairs, isStrong) {
@@ -230,7 +230,7 @@ export class Overlay {
 
   // ── the cursor ──
 
-  /** Paint the line of the cursor, with its time on the axis. */
+  /** Paint the cursor line, with its time on the axis. */
   paintCursor() {
     const { context } = this;
     const { frame, plan, colours, data } = this.chart;
@@ -253,7 +253,7 @@ export class Overlay {
     shapes.write(context, text, left + width / 2, AXIS / 2 + 0.5, style);
   }
 
-  /** The x of the cursor: the playhead, the pointer, or after keys the start of the focused block; or null. */
+  /** The x of the cursor: the playhead, the pointer or, after key presses, the start of the focused block; or null. */
   get cursor() {
     const { frame, pointer, focus, isByKey, toolbar } = this.chart;
     if (toolbar.play.tick !== null) return frame.x(toolbar.play.tick);

@@ -8,9 +8,9 @@ import { pixel } from "../kit/palette.js";
 import { OP, TICKS, lowerBound } from "./columns.js";
 import { TALL } from "./frame.js";
 
-const THIN = 3; // device pixels below which a block is counted as a share of its pixel columns
+const THIN = 3; // width in device pixels below which a block is counted as a share of its pixel columns
 
-const WIDE = 9; // CSS pixels from which on a block has its own shape and, if there is room, a label
+const WIDE = 9; // width in CSS pixels from which a block is a shape and, if there is room, has a label
 
 export const TITLE = 19; // CSS pixels of the title above the lanes of a row
 
@@ -21,10 +21,10 @@ const CLASSES = 9; // F, B, I and W, each down and up, and STEP
 /** Device pixels of a lane in the buffer: its top and bottom, and the rows that are inside the buffer. */
 /** @typedef {{top: number, bottom: number, first: number, last: number}} Rows */
 
-/** The columns that have shares, and a bit for each class that is among them. */
+/** The range of columns with shares, and a bit for each class of block in the range. */
 /** @typedef {{low: number, high: number, present: number}} Extent */
 
-/** Paints lanes into an ImageData that covers them, and collects the blocks that are drawn as shapes. */
+/** Paints lanes into an ImageData, and collects the blocks that are drawn as shapes. */
 export class Pixels {
   /** @param {Frame} frame */
   constructor(frame) {
@@ -61,7 +61,7 @@ export class Pixels {
     this.counts = { dense: 0, solid: 0, shapes: 0, labels: 0, transfers: 0 };
   }
 
-  /** Erase what is above a y in CSS pixels, and return the shapes collected so far. @param {number} y */
+  /** Erase the pixels above a y in CSS pixels, and return the shapes that were collected so far. @param {number} y */
   cutAbove(y) {
     const rows = Math.max(0, Math.round((y - this.frame.top) * this.frame.ratio));
     this.pixels.fill(pixel(this.frame.colours.background), 0, rows * this.width);
@@ -70,7 +70,7 @@ export class Pixels {
     return shapes;
   }
 
-  /** A row of the hatch for each of its phases, so that idle time is copied and not drawn. */
+  /** A row of the hatch for each of its phases, so that idle time is copied instead of drawn. */
   makeHatches() {
     const { ratio, colours } = this.frame;
     const period = Math.round(PERIOD * ratio);
@@ -95,8 +95,8 @@ export class Pixels {
   }
 
   /**
-   * Paint low lanes together: each column of pixels shows the shares of forward, backward and so on over all of them.
-   * One stack per lane would be stripes of a pixel or two, which look grey.
+   * Paint low lanes together: each column of pixels shows the shares of forward, backward and so on over all lanes. A
+   * stack per lane would have stripes of one or two pixels, which look grey.
    * @param {Band} band
    */
   band(band) {
@@ -227,7 +227,7 @@ export class Pixels {
   }
 
   /**
-   * Paint columns as stacks of the shares of each class; the rest stays idle.
+   * Paint columns as stacks of the shares of each class above the idle part.
    * @param {Rows} rows @param {Extent} extent @param {Fill[][]} fills
    */
   paintStacks(rows, { low, high, present }, fills) {
@@ -243,7 +243,7 @@ export class Pixels {
     const { shares, width } = this;
     const height = rows.bottom - rows.top;
     let y = rows.bottom - 1;
-    let room = 1; // of the row that is being filled
+    let room = 1; // index of the row that is being filled
     let [r, g, b] = [0, 0, 0];
     for (let i = 0; i < classes.length; i++) {
       const at = classes[i] * width + x;

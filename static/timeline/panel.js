@@ -1,4 +1,4 @@
-// The panel beside the lanes: figures of the selected area, or the critical path and what would shorten it.
+// The panel beside the lanes: figures of the selected area, or the critical path and its what-if analysis.
 
 /** @import { Child } from "../kit/types" */
 /** @import { Chart } from "./timeline.js" */
@@ -15,7 +15,7 @@ import { amount, bytes } from "./units.js";
 
 const FASTER = [0.05, 0.1, 0.2, 0.5];
 const MOST_ROWS = 8;
-const PATH_DELAY_MS = 250; // while a design changes, its critical path is asked for once
+const PATH_DELAY_MS = 250; // ms; while a design changes, its critical path is requested once
 const NO_GAIN = 5e-5; // parts of the step
 const SMALL_GAIN = 5e-4;
 
@@ -25,7 +25,7 @@ const BUBBLES =
   "schedules.";
 
 export class Panel {
-  isClosed = false; // by hand, until something is asked for
+  isClosed = false; // true after the user closed the panel, until the user opens it again
   /** @type {"area" | "path" | null} */ shown = null;
   faster = 0.1;
   timer = 0;
@@ -70,7 +70,7 @@ export class Panel {
     clearTimeout(this.timer);
   }
 
-  /** Ask for the critical path if it is shown, unless an area is selected. */
+  /** Request the critical path if it is shown, unless an area is selected. */
   fill() {
     const { selection, asker, model, openLayer } = this.chart;
     this.stop();
@@ -145,7 +145,7 @@ export class Panel {
   }
 
   /**
-   * The busy time of each mesh; if there are many, of the least busy.
+   * The busy time of each mesh; if there are many meshes, of the least busy ones.
    * @param {AreaAnswer} answer @param {Write} write
    */
   meshes({ by_mesh: meshes, seconds }, write) {
@@ -206,12 +206,12 @@ export class Panel {
     if (found.can_change) this.askWhatIf();
   }
 
-  /** The choice of how much less time a part takes. */
+  /** The choice of the reduction for the what-if analysis. */
   choice() {
     const options = FASTER.map((part) =>
       h("option", { value: part, selected: part === this.faster }, percent(part).replace(".0", "")),
     );
-    const choice = h("select", { "aria-label": "Time saved by the part" }, ...options);
+    const choice = h("select", { "aria-label": "Reduction of the time of one component" }, ...options);
     choice.addEventListener("change", () => {
       this.faster = Number(choice.value);
       this.askWhatIf();
@@ -289,7 +289,7 @@ function table(rows, total, write, search = () => {}) {
   return h("table", {}, h("tbody", {}, ...lines));
 }
 
-/** One bar in parts, and their names. @param {PathAnswer} answer */
+/** A bar of parts with their names. @param {PathAnswer} answer */
 function stack({ by_category_s: categories, makespan_s: total }) {
   const parts = Object.entries(categories).filter(([, value]) => value > 0);
   const pieces = parts.map(([name, value]) =>

@@ -1,5 +1,5 @@
-// A link to exactly this view, in the fragment of the address: window, pin, search, marks, kept lanes, switches. The
-// design is named by the rest of the address. The access token is left out, so that a link can be shared.
+// A link to the current view. The fragment of the URL contains the window, pin, search, marks, pinned lanes and
+// switches; the rest of the URL names the design. The access token is left out, so that the link can be shared.
 
 /** @import { Chart } from "./timeline.js" */
 /** @import { ActionName, LinkedView } from "./types" */
@@ -8,10 +8,10 @@ import { OP } from "./columns.js";
 import { laneKey } from "./layout.js";
 import { actionName } from "./place.js";
 
-const NAME = "timeline"; // with which the fragment begins
+const NAME = "timeline"; // start of the fragment
 const MOST_MARKS = 50;
 
-/** The switches by their names in a link. @type {Record<string, import("./toolbar.js").Switch>} */
+/** The switches by their name in a link. @type {Record<string, import("./toolbar.js").Switch>} */
 const SWITCHES = {
   critical: "show_critical",
   transfers: "show_transfers",
@@ -82,7 +82,7 @@ const round = (seconds) => Number(seconds.toPrecision(7));
 // ── following a link ──
 
 /**
- * The view that a fragment asks for, or null; values that are invalid are left out.
+ * The view of a fragment, or null; invalid values are left out.
  * @param {string} hash @returns {LinkedView | null}
  */
 export function readLink(hash) {
@@ -114,7 +114,10 @@ function readPin([layer, rank, name, stage, mb]) {
   return { layer: Number(layer), rank: Number(rank), op, stage: Number(stage), mb: Number(mb) };
 }
 
-/** Show the view of a link, once there is something to show. @param {Chart} chart @param {LinkedView | null} link */
+/**
+ * Show the view of a link after the first timeline has arrived.
+ * @param {Chart} chart @param {LinkedView | null} link
+ */
 export function followLink(chart, link) {
   if (!link || !chart.hasData || !chart.stage.clientWidth) return;
   chart.link = null;

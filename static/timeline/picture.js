@@ -1,4 +1,5 @@
-// The picture: lanes as pixels and shapes, differences between two timelines, their ends, links, memory, the axis.
+// The picture below the overlay: lanes as pixels and shapes, differences between two timelines, their ends, links,
+// memory and the axis.
 
 /** @import { Layer } from "./data.js" */
 /** @import { Chart } from "./timeline.js" */
@@ -14,7 +15,7 @@ import { Pixels, TITLE } from "./paint.js";
 import { Shapes, clipped, line } from "./shapes.js";
 import { paintTransfers } from "./transfers.js";
 
-const MARKED_ERROR = 0.05; // a block with a larger error of the prediction is marked
+const MARKED_ERROR = 0.05; // blocks with a larger prediction error are marked
 
 export class Picture {
   /** @type {Pixels | null} */ pixels = null;
@@ -25,7 +26,7 @@ export class Picture {
   }
 
   /**
-   * Paint everything that does not follow the pointer. Return counts, and the arrows.
+   * Paint everything that does not depend on the pointer. Return counts and the arrows.
    * @param {CanvasRenderingContext2D} context
    */
   paint(context) {
@@ -63,7 +64,7 @@ export class Picture {
   }
 
   /**
-   * Fill the pixels; return the shapes that are left to draw, of the lanes on top and of the others.
+   * Fill the pixels; return the shapes that remain to be drawn, of pinned lanes and of other lanes.
    * @param {Pixels} pixels @param {Lane[]} kept @param {Lane[]} scrolled
    */
   fill(pixels, kept, scrolled) {

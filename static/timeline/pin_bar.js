@@ -12,8 +12,8 @@ import { actionName, placeOf, twinOf } from "./place.js";
 import { announcement } from "./text.js";
 
 export class PinBar {
-  /** The causes or effects that the last step chose from. @type {{found: number[], at: number} | null} */ choices =
-    null;
+  /** The causes or effects among which the last step selected one. @type {{found: number[], at: number} | null} */
+  choices = null;
   name = h("span.mw-timeline-pinned");
 
   /** @param {Chart} chart */
@@ -26,12 +26,12 @@ export class PinBar {
     this.opener = button("Open", { onclick: () => chart.pinned && chart.depth.open(chart.pinned) });
     const cause = button("Go to cause", {
       content: "← cause",
-      title: "Pin the action that the pinned one waited for (←)",
+      title: "Pin the cause: the action that the pinned action waited for (←)",
       onclick: () => this.stepToCause(),
     });
     const effect = button("Go to effect", {
       content: "effect →",
-      title: "Pin the action that waited for it or needs it (→)",
+      title: "Pin the effect: an action that waited for the pinned action or needs its result (→)",
       onclick: () => this.stepToEffect(),
     });
     const unpin = button("Unpin", {
@@ -64,8 +64,8 @@ export class PinBar {
     this.opener.textContent = isTransfer ? "transfer ↵" : "layers ↵";
     this.opener.setAttribute("aria-label", isTransfer ? "Open transfer" : "Open layers");
     this.opener.title = isTransfer
-      ? "Show its unit tasks on the links (Enter, or click the arrow)"
-      : "Show its layers (Enter, or double-click)";
+      ? "Show the unit tasks of the transfer on the links (Enter, or click the arrow)"
+      : "Show the layers of the block (Enter, or double-click)";
     this.flow.textContent = `Flow: ${FLOWS[chart.flow]}`;
   }
 
@@ -77,7 +77,7 @@ export class PinBar {
     else this.pin({ layer: place.layer, span: place.span });
   }
 
-  /** Pin the action of a link, if it is there. @param {ActionName | null} action @param {number} flow */
+  /** Pin the action of a link, if the timeline has it. @param {ActionName | null} action @param {number} flow */
   pinAction(action, flow) {
     this.pin(placeOf(this.chart.data, action));
     this.chart.flow = this.chart.pinned ? flow % FLOWS.length : 0;
@@ -110,12 +110,17 @@ export class PinBar {
 
   stepToCause() {
     const { pinned } = this.chart;
-    if (pinned) this.step(pinned, [causeOf(pinned), ...flowOf(pinned, 0).causes], "It waited for nothing");
+    if (pinned)
+      this.step(
+        pinned,
+        [causeOf(pinned), ...flowOf(pinned, 0).causes],
+        "The pinned action did not wait for another action",
+      );
   }
 
   stepToEffect() {
     const { pinned } = this.chart;
-    if (pinned) this.step(pinned, effectsOf(pinned), "Nothing waited for it");
+    if (pinned) this.step(pinned, effectsOf(pinned), "No action waited for the pinned action");
   }
 
   /** @param {Place} pinned @param {number[]} others @param {string} none */
@@ -125,7 +130,7 @@ export class PinBar {
     else this.chart.announce(none);
   }
 
-  /** Go to another of the causes or effects that the last step chose from. @param {number} by */
+  /** Go to another of the causes or effects of the last step. @param {number} by */
   stepBeside(by) {
     const { found, at } = this.choices ?? { found: [], at: 0 };
     const { pinned } = this.chart;

@@ -1,4 +1,4 @@
-// Places of the chart: what is at a point, what is beside it, and the name by which a place is found again.
+// Places of the chart: the place at a point, its neighbours, and the name by which a place is found again.
 
 /** @import { Point } from "../kit/types" */
 /** @import { Frame } from "./frame.js" */
@@ -9,8 +9,8 @@ import { TICKS } from "./columns.js";
 import { linkAt } from "./link_lanes.js";
 import { arrowAt } from "./transfers.js";
 
-const REDUCTIONS = 0.74; // part of a lane from its top from which on the pointer is on reductions
-const NEAR = 1.5; // CSS pixels from a block
+const REDUCTIONS = 0.74; // part of a lane, from its top, below which the pointer hits reductions
+const NEAR = 1.5; // CSS pixels within which the pointer hits a block
 
 /**
  * The place at a point of the canvas: a span, idle time, memory or a link; or null.
@@ -46,7 +46,7 @@ function placeInLane(frame, lane, tick, y, arrow) {
 }
 
 /**
- * The block of a lane at a point; of a shared slot, the one in this half.
+ * The block of a lane at a point; for a shared slot, the block in the half at the point.
  * @param {Frame} frame @param {Lane} lane @param {number} tick @param {number} y
  */
 function blockAt(frame, { layer, rank, y: top, height }, tick, y) {
@@ -55,7 +55,7 @@ function blockAt(frame, { layer, rank, y: top, height }, tick, y) {
   return isLower ? block + 1 : block;
 }
 
-/** The lane at a point, its name included, or null. @param {Chart} chart @param {{y: number}} point */
+/** The lane whose blocks or name are at a point, or null. @param {Chart} chart @param {{y: number}} point */
 export function laneAt({ frame, plan }, { y }) {
   return plan.lanes.find((lane) => frame.isLaneVisible(lane) && y >= lane.y && y < lane.y + lane.height) ?? null;
 }
@@ -68,7 +68,8 @@ export function firstPlace({ frame, plan, view }) {
 }
 
 /**
- * The block some places along the lane, or in a lane some places across at the same time; or null.
+ * The block that is a number of places along the lane, or at the same time in a lane that is a number of places
+ * across; or null.
  * @param {Chart} chart @param {Place} place @param {number} along @param {number} across
  */
 export function placeBeside({ plan }, { layer, span }, along, across) {
@@ -92,7 +93,7 @@ export function twinOf({ rows }, { layer, span }) {
   return twin >= 0 ? { layer: other, span: twin } : null;
 }
 
-/** Causes and inputs of a span, and the spans that wait for it or need it. @param {Place} place */
+/** Causes and inputs of a span, and the spans that wait for the span or need its result. @param {Place} place */
 export function relatives({ layer, span }) {
   const cause = layer.cause[span];
   const behind = cause >= 0 && layer.isTransfer(cause) ? [cause, layer.cause[cause]] : [cause];

@@ -1,4 +1,4 @@
-// Playing the step: a playhead moves through time, what is later is covered, and messages move between the lanes.
+// Playback of the step: a playhead moves through time, later spans are covered, and messages move between the lanes.
 
 /** @import { Layer } from "./data.js" */
 /** @import { Chart } from "./timeline.js" */
@@ -11,17 +11,17 @@ import { OP, lowerBound } from "./columns.js";
 import { AXIS } from "./layout.js";
 import { amount } from "./units.js";
 
-const VIEW_MS = 10_000; // to play what is in view
-const EVENT_MS = 700; // from event to event where the person prefers reduced motion
+const VIEW_MS = 10_000; // duration of playing the visible part
+const EVENT_MS = 700; // interval of events if the user prefers reduced motion
 const SPEEDS = [0.25, 0.5, 1, 2, 4];
-const MESSAGE_PX = 5; // radius of a message
+const MESSAGE_PX = 5; // radius of a message in CSS pixels
 
 export class Play {
   /** The time of the playhead; null while nothing is played. @type {number | null} */ tick = null;
   isMoving = false;
   speed = 1;
   frame = 0;
-  before = 0; // time of the frame before, or of the last event with reduced motion
+  before = 0; // time of the previous frame, or of the last event with reduced motion
 
   /** @param {Chart} chart */
   constructor(chart) {
@@ -49,7 +49,7 @@ export class Play {
     return this.tick !== null;
   }
 
-  /** Play from the playhead on, or pause. */
+  /** Play from the playhead, or pause. */
   toggle() {
     if (!this.chart.isDrawn) return;
     this.isMoving = !this.isMoving;
@@ -116,7 +116,7 @@ export class Play {
     chart.overpaint();
   }
 
-  /** The nearest start or end of a block after a tick, or before it. @param {number} tick @param {number} direction */
+  /** The nearest start or end of a block after or before a tick. @param {number} tick @param {number} direction */
   event(tick, direction) {
     const times = this.chart.rows.flat().flatMap((layer) =>
       layer.meshes.flatMap((_, rank) => {
@@ -130,7 +130,7 @@ export class Play {
     return direction > 0 ? Math.min(...times) : Math.max(...times);
   }
 
-  /** Cover what is later, and draw the messages under way. @param {CanvasRenderingContext2D} context */
+  /** Cover later spans, and draw the messages in progress. @param {CanvasRenderingContext2D} context */
   paint(context) {
     const { chart, tick } = this;
     if (tick === null) return;

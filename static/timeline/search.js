@@ -1,4 +1,4 @@
-// Search: Python reads what a person types; its hits are found, shown and stepped through here.
+// Search for blocks. Python parses the query; the hits are found and shown here.
 
 /** @import { Layer } from "./data.js" */
 /** @import { Chart } from "./timeline.js" */
@@ -12,9 +12,9 @@ import { AXIS } from "./layout.js";
 import { matchingSpans } from "./query.js";
 import { announcement } from "./text.js";
 
-const ASK_DELAY_MS = 90; // after the last letter
+const ASK_DELAY_MS = 90; // delay of the search after the last typed letter
 
-const MOST_SHOWN = 6000; // more hits in view are only marked on the axis
+const MOST_SHOWN = 6000; // largest number of visible hits that are highlighted; others are marked on the axis only
 
 export class Search {
   /** @type {Query | null} */ query = null;
@@ -68,7 +68,7 @@ export class Search {
     this.chart.stage.focus();
   }
 
-  /** Search for a text as if it was typed. @param {string} text */
+  /** Search for a text as if it were typed. @param {string} text */
   run(text) {
     this.element.hidden = false;
     this.field.value = text;
@@ -118,7 +118,7 @@ export class Search {
     this.count.title = refused;
   }
 
-  /** Go to the next hit or to the one before; the first step goes to the next one in view. @param {number} by */
+  /** Go to the next or the previous hit; the first step goes to the first hit in view. @param {number} by */
   step(by) {
     const { hits, layer, chart } = this;
     if (!hits.length) return;
@@ -149,7 +149,7 @@ export class Search {
   }
 
   /**
-   * Mark hits on the axis, and thin ones in their lanes.
+   * Mark hits on the axis, and thin hits in their lanes.
    * @param {CanvasRenderingContext2D} context @param {number[] | null} shown
    */
   paint(context, shown) {

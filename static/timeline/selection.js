@@ -1,4 +1,4 @@
-// The selected area: a stretch of time on some lanes, chosen by dragging or by going from block to block.
+// The selected area: an interval of time on some lanes, selected by dragging or by moving the focus.
 
 /** @import { Point } from "../kit/types" */
 /** @import { Chart } from "./timeline.js" */
@@ -15,7 +15,7 @@ export class Selection {
   /** @type {Area | null} */ area = null;
   /** The block where a selection by keys began. @type {Place | null} */ anchor = null;
   /** Python's answer about the area. @type {object | null} */ found = null;
-  isMode = false; // dragging selects, without a modifier key
+  isMode = false; // true if dragging without a modifier key selects
   timer = 0;
 
   /** @param {Chart} chart */
@@ -30,8 +30,9 @@ export class Selection {
     this.timer = 0;
   }
 
-  /** Begin an area at the focused block, which moving the focus extends; without one, of what is in view. */
-  /** If an area was begun this way, end it, so that the focus moves alone. */
+  /** Begin an area at the focused block, which is extended by moving the focus; without a focused block, select the
+   * visible part. */
+  /** If an area was begun in this way, end it, so that the focus moves alone. */
   start() {
     const { chart } = this;
     const place = chart.focus ?? chart.pinned;
@@ -84,7 +85,7 @@ export class Selection {
     this.select({ layer, from, to, ranks: ranks.sort((a, b) => a - b) });
   }
 
-  /** Select what is in view, on all lanes of the open design. */
+  /** Select the visible part of the step on all lanes of the open design. */
   selectView() {
     const { view, openLayer: layer } = this.chart;
     if (!layer) return;
@@ -131,7 +132,7 @@ export class Selection {
   }
 
   /**
-   * Keep the area after the design changed, if it still makes sense.
+   * Keep the area after a change of the design, if its lanes still exist.
    * @param {Data} data @param {number} ratio of the axes
    */
   keep(data, ratio) {

@@ -10,12 +10,12 @@ import { OP } from "./columns.js";
 import { TALL, boxOf } from "./frame.js";
 
 const MOST_LABELS = 3500;
-const HATCHED = 14; // CSS pixels from which on a block is hatched
+const HATCHED = 14; // width in CSS pixels from which a block is hatched
 const HATCH = 6; // CSS pixels between the lines
 
 /** Draws blocks as shapes, with labels if there is room. */
 export class Shapes {
-  /** @type {Map<string, number>} */ widths = new Map(); // of texts, by length and size
+  /** @type {Map<string, number>} */ widths = new Map(); // widths of texts, by length and size
 
   /** @param {CanvasRenderingContext2D} context @param {Colours} colours @param {string[]} names */
   constructor(context, colours, names) {
@@ -69,7 +69,7 @@ export class Shapes {
   }
 
   /**
-   * Hatch a weight gradient, and draw a line along the top of a block whose stage belongs to a returning pass.
+   * Hatch a weight gradient, and draw a line along the top of a block in the return of a wave.
    * @param {Box} box @param {number} op @param {number} shade @param {string} colour
    */
   decorate({ x, y, width, height }, op, shade, colour) {
@@ -80,7 +80,7 @@ export class Shapes {
   }
 
   /**
-   * Hatch a block: a weight gradient is told from an input gradient without its colour.
+   * Hatch a block, which distinguishes weight gradients from input gradients without colour.
    * @param {number} x @param {number} y @param {number} width @param {number} height @param {string} colour
    */
   hatch(x, y, width, height, colour) {
@@ -102,7 +102,8 @@ export class Shapes {
 
   /**
    * The label of a block: the whole action if the shortest block has room for it, else the microbatch, so that all
-   * blocks of a picture have the same kind of label. A step inside a block has its name, or the first word of it.
+   * blocks of a picture have the same kind of label. The label of a step inside a block is its name, or the first
+   * word of the name.
    * @param {Layer} layer @param {number} span @param {number} room @param {number} size @param {number} shortest
    */
   labelOf(layer, span, room, size, shortest) {
@@ -150,7 +151,7 @@ export class Shapes {
   }
 
   /**
-   * Draw a transfer, from the lane of the sender at its start to that of the receiver at its end.
+   * Draw a transfer as an arrow from the sender's lane at its start to the receiver's lane at its end.
    * @param {Frame} frame @param {Layer} layer @param {number} span @param {Lane} from @param {Lane} to
    * @param {{alpha: number, width: number, head?: boolean}} style
    */
@@ -172,7 +173,7 @@ export class Shapes {
 }
 
 /**
- * The line of a transfer. It begins and ends inside the lanes, so that it is seen if they touch.
+ * The line of a transfer. It begins and ends inside the lanes, so that it is visible between adjacent lanes.
  * @param {Frame} frame @param {Layer} layer @param {number} span @param {Lane} from @param {Lane} to @returns {Segment}
  */
 function transferPath(frame, layer, span, from, to) {
@@ -257,7 +258,10 @@ export function write(context, text, x, y, { font, colour, align = "left", room 
   context.fillText(room < Infinity ? shorten(context, text, room) : text, x, y);
 }
 
-/** A text that is cut to fit. @param {CanvasRenderingContext2D} context @param {string} text @param {number} room */
+/**
+ * A text that is truncated to fit.
+ * @param {CanvasRenderingContext2D} context @param {string} text @param {number} room
+ */
 function shorten(context, text, room) {
   if (context.measureText(text).width <= room) return text;
   let kept = text;

@@ -1,4 +1,4 @@
-// Titles and names of the strips below the lanes: links and memory.
+// Titles and names of the strips below the lanes, for links and memory.
 
 /** @import { Frame } from "./frame.js" */
 /** @import { Plan } from "./types" */
@@ -20,7 +20,7 @@ export class Strips {
   }
 
   /**
-   * Write a title with a line above it, and return where its words end.
+   * Write a title with a line above it, and return the x at which its text ends.
    * @param {number} y @param {string} title @param {string} words @param {boolean} [isWarning]
    */
   writeHeading(y, title, words, isWarning = false) {
@@ -36,7 +36,8 @@ export class Strips {
   }
 
   /**
-   * Write the name of a strip and a number right of it, unless it overlaps the name above. Return where the name ends.
+   * Write the name of a strip and a number right of it, unless it overlaps the name above. Return the y at which the
+   * name ends.
    * @param {number} middle
    * @param {{name: string, number: string, free: number, isWarning?: boolean}} strip `free`: where the name above ends
    */

@@ -1,4 +1,4 @@
-// What is known about a place of the chart, in words.
+// Texts about a place of the chart.
 
 /** @import { Layer } from "./data.js" */
 /** @import { Palette, Place } from "./types" */

@@ -3,7 +3,7 @@
 import { clamp, roundUp } from "../kit/numbers.js";
 import { numberFormat } from "./units.js";
 
-const LEAST_DISTANCE = 86; // CSS pixels between two numbers
+const LEAST_DISTANCE = 86; // least distance of two numbers in CSS pixels
 
 /**
  * @typedef {{from: number, scale: number, right: number, x: (tick: number) => number,

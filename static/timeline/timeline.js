@@ -1,5 +1,5 @@
-// Timelines over one another on one axis. Python decides (designer/views/timeline.py), this file draws: columns arrive
-// in `packed`, pins and questions leave as messages. This is the state that the parts of the chart share.
+// The chart of timelines on a common axis, with the state that its parts share. Python (designer/views/timeline.py)
+// sends columns in `packed`; pins and questions are sent to Python as messages.
 
 /** @import { Point } from "../kit/types" */
 /** @import { Layer } from "./data.js" */
@@ -49,22 +49,22 @@ export class Chart {
   /** @type {Data} */ data = decode();
   /** Timelines that share their lanes. @type {Layer[][]} */ rows = [];
   /** @type {Plan} */ plan;
-  /** Not there before the first painting. @type {Frame} */ frame;
+  /** Undefined before the first painting. @type {Frame} */ frame;
   /** @type {Colours} */ colours;
   coloursKey = "";
   /** @type {Arrow[]} */ arrows = [];
   stats = { paints: 0, paintMs: 0, decodeMs: 0 };
 
-  /** Under the pointer. @type {Place | null} */ hover = null;
+  /** The place under the pointer. @type {Place | null} */ hover = null;
   /** @type {Place | null} */ pinned = null;
   /** Place of the keyboard focus. @type {Place | null} */ focus = null;
   /** The focus when the block was pinned. @type {Place | null} */ pinnedFocus = null;
   /** @type {Point | null} */ pointer = null;
-  isFocused = false; // the canvas, by keys
-  isByKey = false; // the cursor is at the focus instead of at the pointer
-  flow = 0; // which of FLOWS the pinned block shows
-  /** The flow of the pinned block, found when it is painted. @type {Flow | null} */ related = null;
-  /** Keys of the lanes that are kept on top. @type {Set<string>} */ kept = new Set();
+  isFocused = false; // true if the canvas has the keyboard focus
+  isByKey = false; // true if the cursor is at the focused block instead of at the pointer
+  flow = 0; // index of the flow in FLOWS that is shown
+  /** The flow of the pinned block, computed when it is painted. @type {Flow | null} */ related = null;
+  /** Keys of the pinned lanes. @type {Set<string>} */ kept = new Set();
   noticeTimer = 0;
 
   base = h("canvas.mw-timeline-base", { "aria-hidden": "true" });
@@ -99,7 +99,7 @@ export class Chart {
     this.stage = h("div.mw-timeline-stage", attributes, ...parts);
     this.root = this.build();
     this.input = new Input(this);
-    /** Followed once there is something to show. @type {LinkedView | null} */
+    /** The view of the page's link, shown after the first timeline has arrived. @type {LinkedView | null} */
     this.link = readLink(location.hash);
     this.read();
   }
@@ -115,7 +115,7 @@ export class Chart {
     return h("div.mw-canvas.mw-timeline", {}, bar, edit.element, body, this.live, this.probe);
   }
 
-  /** Follow what is around the chart. Return a function that ends this. */
+  /** Observe the surroundings of the chart: size, theme and link. Return a function that stops this. */
   connect() {
     const end = new AbortController();
     const { signal } = end;
@@ -176,7 +176,7 @@ export class Chart {
     if (this.link && this.hasData) requestAnimationFrame(() => followLink(this, this.link));
   }
 
-  /** Choose which timelines share lanes: in edit mode nothing lies over the order that is edited. */
+  /** Choose the timelines that share lanes; in edit mode, no timeline is drawn over the edited order. */
   arrangeRows() {
     this.rows = rowsOf(this.data, this.edit.isOn);
     for (const name of /** @type {const} */ (["pinned", "focus", "hover"]))
@@ -190,7 +190,7 @@ export class Chart {
     return place !== null && this.rows.flat().includes(place.layer);
   }
 
-  /** The timeline of the open design: the last that is not drawn over another. */
+  /** The timeline of the open design: the last layer that is not drawn over another layer. */
   get openLayer() {
     return this.data.layers.findLast((layer) => !layer.over);
   }
@@ -272,7 +272,7 @@ export class Chart {
 
   // ── pointer, focus and pin ──
 
-  /** Follow the pointer to a point of the canvas, or away from it. @param {Point | null} at */
+  /** Handle the pointer at a point of the canvas; null if it left the canvas. @param {Point | null} at */
   point(at) {
     const { stage } = this;
     this.pointer = at;
@@ -346,9 +346,9 @@ export class Chart {
     else if (place) this.view.show(place);
   }
 
-  // ── lanes on top ──
+  // ── pinned lanes ──
 
-  /** Keep a lane on top, or put it back. @param {{layer: Layer, rank: number}} lane */
+  /** Pin a lane to the top, or unpin it. @param {{layer: Layer, rank: number}} lane */
   keepLane({ layer, rank }) {
     const row = this.rows.find((row) => row.includes(layer)) ?? [layer];
     const key = laneKey(row[0], rank);
@@ -363,7 +363,7 @@ export class Chart {
     this.repaint();
   }
 
-  /** Keep the lane under the pointer on top, or else that of the focused block. */
+  /** Pin the lane under the pointer, or else the lane of the focused block. */
   keepLaneHere() {
     const lane = this.pointer && laneAt(this, this.pointer);
     const place = this.focus ?? this.pinned;
@@ -371,7 +371,7 @@ export class Chart {
     else if (place) this.keepLane({ layer: place.layer, rank: place.layer.rankOf(place.span) });
   }
 
-  /** Close or undo one thing, the latest first. */
+  /** Close the topmost panel or clear the latest selection. */
   escape() {
     const { help, selection, search, panel, depth, toolbar } = this;
     if (help.isOpen) help.toggle(false);

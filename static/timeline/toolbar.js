@@ -87,7 +87,7 @@ export class Toolbar {
       ...[...ops, ...sends].flatMap((op) => this.opEntry(op)),
       ...(layers.length ? [entry("idle", "idle")] : []),
       ...(hasReturn ? [entry("rising", "return")] : []),
-      ...(isCompared ? [entry("slower", "5% longer"), entry("quicker", "5% shorter")] : []),
+      ...(isCompared ? [entry("slower", "over 5% longer"), entry("quicker", "over 5% shorter")] : []),
     );
   }
 

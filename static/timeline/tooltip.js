@@ -1,4 +1,4 @@
-// The tooltip of a place: everything that is known about it.
+// The tooltip with all facts about a place.
 
 /** @import { Point } from "../kit/types" */
 /** @import { Layer } from "./data.js" */
@@ -10,9 +10,9 @@ import { clamp } from "../kit/numbers.js";
 import { twinOf } from "./place.js";
 import { facts } from "./text.js";
 
-const DISTANCE = 14; // CSS pixels from the place
-const SHORT = 18; // letters of a value that shares its row
-const MARGIN = 4; // CSS pixels from the edge of the canvas
+const DISTANCE = 14; // distance from the place in CSS pixels
+const SHORT = 18; // largest number of letters of a value that shares its row
+const MARGIN = 4; // least distance from the edge of the canvas in CSS pixels
 
 export class Tooltip {
   element = h("div.mw-timeline-tip", { "aria-hidden": "true", hidden: true });
@@ -83,7 +83,7 @@ export class Tooltip {
   }
 
   /**
-   * Ask Python for an explanation and show it, unless it is the last answer.
+   * Request an explanation from Python and show it, unless it is the last answer.
    * @param {string} what @param {Layer} layer @param {string} key @param {object} question
    */
   explain(what, layer, key, question) {

@@ -1,4 +1,4 @@
-// Transfers as arrows between the lanes: which have room, and which one is under the pointer.
+// Transfers as arrows between the lanes: the arrows that have room, and the arrow under the pointer.
 
 /** @import { Point } from "../kit/types" */
 /** @import { Frame } from "./frame.js" */
@@ -8,7 +8,7 @@
 
 import { clamp } from "../kit/numbers.js";
 
-const LEAST_HEIGHT = 12; // CSS pixels of a lane from which on it shows transfers
+const LEAST_HEIGHT = 12; // least height in CSS pixels of a lane with transfers
 const MOST_ARROWS = 1600;
 const FEW = 400;
 const NEAR = 4; // CSS pixels
@@ -18,7 +18,7 @@ const NEAR = 4; // CSS pixels
  * @param {Shapes} pen @param {Chart} chart @param {Lane[]} visible @returns {Arrow[]}
  */
 export function paintTransfers(pen, { frame, plan }, visible) {
-  // lanes that two timelines share have no room
+  // lanes that two timelines share have no room for arrows
   const lanes = visible.filter((lane) => lane.whole[1] === lane.height && lane.height >= LEAST_HEIGHT);
   if (!lanes.length) return [];
   const found = transfersInView(plan, frame, lanes);
@@ -29,7 +29,7 @@ export function paintTransfers(pen, { frame, plan }, visible) {
 }
 
 /**
- * The transfers in view with the lanes of their senders and receivers, a few too many at most.
+ * The transfers in view with the lanes of their senders and receivers; a few may be outside the view.
  * @param {Plan} plan @param {Frame} frame @param {Lane[]} lanes
  */
 function transfersInView(plan, frame, lanes) {
@@ -50,7 +50,7 @@ function transfersInView(plan, frame, lanes) {
 }
 
 /**
- * True if an arrow between two lanes is in view; with lanes kept on top, both its ends have to be.
+ * True if an arrow between two lanes is in view; if there are pinned lanes, both ends have to be in view.
  * @param {Frame} frame @param {Lane} from @param {Lane} to
  */
 function isArrowVisible(frame, from, to) {
@@ -59,7 +59,7 @@ function isArrowVisible(frame, from, to) {
 }
 
 /**
- * The transfer whose arrow is nearest to a point, or null if none is near.
+ * The transfer whose arrow is nearest to a point, or null if no arrow is near.
  * @param {Arrow[]} arrows @param {Point} point @returns {Place | null}
  */
 export function arrowAt(arrows, point) {

@@ -1,6 +1,6 @@
 // Numbers of a timeline with their units.
 
-const THIN_SPACE = "\u2009"; // between a number and its unit
+const THIN_SPACE = "\u2009"; // thin space between a number and its unit
 
 /** 0.00123 as "1.23 ms"; unit costs are plain numbers. @param {number} value @param {string} unit */
 export function amount(value, unit) {

@@ -1,4 +1,4 @@
-// The part of the step that is in view, and how it moves: zoom, pan, fit, gliding.
+// The visible part of the step, and its movements: zoom, pan, fit, animation.
 
 /** @import { Chart } from "./timeline.js" */
 /** @import { Place, ViewWindow } from "./types" */
@@ -6,19 +6,19 @@
 import { clamp } from "../kit/numbers.js";
 import { TICKS } from "./columns.js";
 
-const MARGIN = 0.012; // part of the step, left and right of it
+const MARGIN = 0.012; // margin left and right of the step, as a part of the step
 const WHOLE = { from: -MARGIN * TICKS, to: (1 + MARGIN) * TICKS, scroll: 0 };
 const WIDEST = WHOLE.to - WHOLE.from;
 const LEAST_TICKS = 400;
 const GLIDE_MS = 130;
-const THIN = 4; // CSS pixels: a search hit is shown at least this wide
+const THIN = 4; // least width of a search hit in CSS pixels
 
-/** A window on the time axis in ticks, and the CSS pixels that the lanes are scrolled by. */
+/** A window on the time axis in ticks, and the scroll position of the lanes in CSS pixels. */
 export class View {
   from = WHOLE.from;
   to = WHOLE.to;
   scroll = 0;
-  frame = 0; // of a glide
+  frame = 0; // handle of the animation
   /** The window at the end of an animation. @type {ViewWindow | null} */ target = null;
 
   /** @param {Chart} chart */
@@ -42,12 +42,15 @@ export class View {
     this.place = WHOLE;
   }
 
-  /** Stay at the same seconds on an axis that is longer by a factor. @param {number} ratio */
+  /** Keep the same interval in seconds on an axis that is longer by a factor. @param {number} ratio */
   rescale(ratio) {
     if (!this.isWhole) this.look(this.from * ratio, this.to * ratio);
   }
 
-  /** Look at a window, no smaller than a block and no wider than the step. @param {number} from @param {number} to */
+  /**
+   * Show a window that is at least as wide as a block and at most as wide as the step.
+   * @param {number} from @param {number} to
+   */
   look(from, to) {
     const shortest = Math.min(...this.chart.data.layers.map((layer) => layer.shortest));
     const span = clamp(to - from, Math.min(Math.max(LEAST_TICKS, shortest * 1.4), WIDEST), WIDEST);
@@ -57,7 +60,7 @@ export class View {
   }
 
   /**
-   * Zoom and keep what is at a point in place: its time, and its lane while lanes grow.
+   * Zoom and keep the time and the lane at a point in place.
    * @param {number} factor @param {number} x @param {number} y
    */
   zoom(factor, x, y) {
@@ -71,7 +74,10 @@ export class View {
     this.chart.repaint();
   }
 
-  /** Remember the lane at a y; return a function for the scroll position that puts it there again. @param {number} y */
+  /**
+   * Return a function that computes the scroll position at which the lane that is now at a y is there again.
+   * @param {number} y
+   */
   holdLane(y) {
     const { plan } = this.chart;
     const scrolled = plan.lanes.filter((lane) => !lane.kept);
@@ -96,7 +102,7 @@ export class View {
     this.glide(WHOLE);
   }
 
-  /** Glide to a window. @param {{from: number, to: number, scroll?: number}} window */
+  /** Move to a window with an animation. @param {{from: number, to: number, scroll?: number}} window */
   glide({ from, to, scroll = this.scroll }) {
     this.stop();
     const start = this.place;
@@ -116,13 +122,13 @@ export class View {
     this.frame = requestAnimationFrame(step);
   }
 
-  /** Stop a glide. */
+  /** Stop the animation. */
   stop() {
     cancelAnimationFrame(this.frame);
     this.target = null;
   }
 
-  // ── steps of keys: from where a glide is heading, so that they add up ──
+  // ── steps of keys, which start at the target of an animation in progress, so that steps add up ──
 
   /** @param {{from: number, to: number, scroll?: number}} window */
   stepTo({ from, to, scroll = (this.target ?? this).scroll }) {
@@ -131,13 +137,13 @@ export class View {
     this.glide({ from: start, to: start + span, scroll });
   }
 
-  /** Move along the axis by a part of what is in view. @param {number} part */
+  /** Move along the axis by a part of the visible interval. @param {number} part */
   stepAlong(part) {
     const { from, to } = this.target ?? this;
     this.stepTo({ from: from + part * (to - from), to: to + part * (to - from) });
   }
 
-  /** Move across the lanes by a part of what is in view. @param {number} part */
+  /** Move across the lanes by a part of the visible height. @param {number} part */
   stepAcross(part) {
     const { frame, plan } = this.chart;
     const { from, to, scroll } = this.target ?? this;
@@ -164,7 +170,7 @@ export class View {
 
   // ── to a place ──
 
-  /** Bring a span into view by panning, or, if it is too thin to see, by zooming. @param {Place} place */
+  /** Bring a span into view by panning or, if it is too thin to be seen, by zooming. @param {Place} place */
   reveal(place) {
     const { layer, span } = place;
     const { frame } = this.chart;
@@ -173,7 +179,7 @@ export class View {
     else this.panTo(place);
   }
 
-  /** Pan just enough to have a span in view. @param {Place} place */
+  /** Pan by the smallest amount that brings a span into view. @param {Place} place */
   panTo({ layer, span }) {
     const { frame, plan } = this.chart;
     const [x, right] = [frame.x(layer.start[span]), frame.x(layer.end[span])];
@@ -187,7 +193,10 @@ export class View {
     if (dx || above || below) this.pan(dx, dy);
   }
 
-  /** Glide to a span, so that it and what is around it fill the view. @param {Place} place @param {number} [spans] */
+  /**
+   * Move to a span with an animation, so that the span and its neighbours fill the view.
+   * @param {Place} place @param {number} [spans]
+   */
   show({ layer, span }, spans = 5) {
     const [start, end] = [layer.start[span], layer.end[span]];
     const half = (Math.max(end - start, 1) * spans) / 2;

@@ -17,7 +17,7 @@ const GROUPS = [
 /** @implements {Sender} */
 class Field {
   shown = "";
-  outstanding = 0; // answers
+  outstanding = 0; // outstanding responses
   /** @type {string | null} */ refused = null;
 
   /** @param {import("./transfer.js").Transfer} view @param {{path: string, label: string, help: string}} data */
@@ -90,7 +90,7 @@ export class Form {
     this.element = h("div.mw-tr-form", {}, ...groups);
   }
 
-  /** Forget refusals, when another document is opened. */
+  /** Clear refusals after another document was opened. */
   forgetRefusals() {
     for (const field of this.fields) field.refused = null;
     this.update();

@@ -1,6 +1,6 @@
-// The tensor as a grid, cut as its source, its destination or its unit tasks cut it: to scale, as far as no piece
-// becomes too narrow to see. A colour is a host, of a unit task the host that sends it. What is not highlighted is
-// paler.
+// The tensor as a grid, cut by its source sharding, its destination sharding or its unit tasks. The grid is to scale,
+// except that narrow pieces are widened. The colour of a piece is the host that holds it or sends it. Pieces that are
+// not highlighted are paler.
 
 /** @import { Attributes, Box } from "../kit/types" */
 /** @import { Dim, Piece, Picture, Place, Rect } from "./types" */
@@ -10,19 +10,19 @@ import { oncePerFrame } from "../kit/widget.js";
 import { Raster } from "./raster.js";
 
 const MARGIN = { left: 36, top: 18, right: 2, bottom: 2 };
-const LABEL_DISTANCE = { across: 32, down: 18 }; // CSS pixels between the numbers of cuts
-const NAME_SIZE = { across: 56, down: 34 }; // CSS pixels that the name of a ruler takes
-const MANY = 600; // pieces from which on they are painted as one picture
-export const OPACITY = { tint: 0.24, strong: 0.5, faint: 0.08, pale: 0.28 }; // of colours, as in the style sheet
+const LABEL_DISTANCE = { across: 32, down: 18 }; // least distance of the numbers of cuts in CSS pixels
+const NAME_SIZE = { across: 56, down: 34 }; // width of the name of a ruler in CSS pixels
+const MANY = 600; // number of pieces from which the pieces are painted as one image
+export const OPACITY = { tint: 0.24, strong: 0.5, faint: 0.08, pale: 0.28 }; // number of colours in the style sheet
 
 /**
- * A grid of pieces with rulers. A subclass has the pieces of its picture, and their elements.
+ * A grid of pieces with rulers. A subclass provides the pieces of the picture and their elements.
  * @template {Piece} P
  */
 export class Grid {
   /** @type {Picture} */ picture;
   /** @type {SVGElement[]} */ groups = [];
-  /** The only element of very many pieces: the one under the pointer. @type {SVGElement | null} */ outlined = null;
+  /** The element of the hovered piece, if the pieces are one image. @type {SVGElement | null} */ outlined = null;
   area = { x: 0, y: 0, width: 0, height: 0 };
 
   /**
@@ -43,7 +43,7 @@ export class Grid {
     this.sizes = new ResizeObserver(() => this.redraw());
     this.sizes.observe(this.box);
     this.svg.addEventListener("pointermove", (event) => this.outlinePiece(event));
-    this.svg.addEventListener("pointerdown", (event) => this.outlinePiece(event)); // a touch has no move before it
+    this.svg.addEventListener("pointerdown", (event) => this.outlinePiece(event)); // a touch is not preceded by a move
     this.svg.addEventListener("pointerover", (event) => this.hover(closest(event, "[data-piece]")));
     this.svg.addEventListener("pointerleave", () => this.leave());
     this.svg.addEventListener("click", (event) => this.click(event));
@@ -129,7 +129,10 @@ export class Grid {
     if (piece !== undefined) this.view.pin(this.placeOf(Number(piece)));
   }
 
-  /** If there are very many pieces, make an element of the one under the pointer. @param {PointerEvent} event */
+  /**
+   * If the pieces are painted as one image, make an element for the piece under the pointer.
+   * @param {PointerEvent} event
+   */
   outlinePiece(event) {
     if (!this.picture || !this.isRaster || closest(event, "[data-piece]")) return;
     this.outlined?.remove();
@@ -159,7 +162,7 @@ export class Grid {
     return { x: x + left * width, y: y + top * height, width: (right - left) * width, height: (bottom - top) * height };
   }
 
-  /** The outermost dim along each side, and where it is cut; a mesh shows its own cuts only. */
+  /** The names and cuts of the outermost dim along each side; a mesh shows only its own cuts. */
   rulers() {
     const { area, picture } = this;
     const [column] = picture.columns;
@@ -182,7 +185,7 @@ export class Grid {
   }
 
   /**
-   * The numbers of cuts that there is room for.
+   * The numbers of the cuts for which there is room.
    * @param {Dim} dim @param {number} size @param {"across" | "down"} way
    */
   cuts({ dim, cuts, at }, size, way) {

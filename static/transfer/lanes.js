@@ -1,5 +1,5 @@
-// The timeline of the links: a lane for each host and direction. A person chooses between the plan (planned_lanes.js)
-// and the simulated messages (simulated_lanes.js). Both have one axis. Python computes all times.
+// The timeline of the links: a lane for each host and direction. It shows the plan (planned_lanes.js) or the
+// simulated messages (simulated_lanes.js) on the same axis. Python computes all times.
 
 /** @import { LinkTimeline, Picture, Place, Simulation } from "./types" */
 
@@ -13,7 +13,7 @@ import { LanesInput } from "./lanes_input.js";
 import { PlannedLanes } from "./planned_lanes.js";
 import { SimulatedLanes } from "./simulated_lanes.js";
 
-export const NAMES = 116; // CSS pixels of the names of lanes
+export const NAMES = 116; // width of the names of lanes in CSS pixels
 export const AXIS = 20;
 const MOST_ZOOM = 1e6;
 /** @type {Record<string, [string, string]>} */
@@ -21,15 +21,15 @@ const CHOICES = {
   planned: [
     "Planned",
     "Planner's estimate: each unit task occupies the NICs of its sender and its receivers until it is done. " +
-      "The plans show this time too (P switches)",
+      "The table of plans shows it too (P switches)",
   ],
   played: [
     "Simulated",
-    "Simulated message by message on shared links: the cost of the transfer. The plans show this time too (P switches)",
+    "Transfer time, simulated message by message on shared links. The table of plans shows it too (P switches)",
   ],
 };
 
-const HELP = `The solid line marks the end, the dashed line the end of the other timeline.
+const HELP = `The solid line marks the end of this timeline, the dashed line the end of the other one.
 Wheel: zoom. Drag: pan. Double-click: show all. Alt+wheel: scroll the lanes.
 Keys: P switches between planned and simulated, J and K go to the next and previous task, F fits it, Escape clears the \
 selection, W and S zoom, A and D pan, arrow keys scroll, 0 shows all.`;
@@ -44,10 +44,10 @@ export class Lanes {
   /** @type {Map<string, {fill: string, ink: string}>} */ shades = new Map();
   /** Upper edges of the lanes, and the lower edge of the last one, in CSS pixels. @type {number[]} */ tops = [0];
   /** @type {ReturnType<Lanes["readColours"]>} */ colours;
-  from = 0; // parts of the whole in view
+  from = 0; // visible part of the axis
   to = 1;
   scroll = 0;
-  width = 0; // CSS pixels of the lanes
+  width = 0; // size of the lanes in CSS pixels
   room = 0;
 
   /** @param {import("./transfer.js").Transfer} view */
@@ -103,14 +103,14 @@ export class Lanes {
     this.update();
   }
 
-  /** The simulated messages, and the number of the picture that they belong to. */
+  /** The simulated messages, and the number of the picture to which they belong. */
   get simulation() {
     const { play } = this.view.model;
     if (play !== this.parsed?.from) this.parsed = { from: play, simulation: play ? JSON.parse(play) : null };
     return this.parsed?.simulation ?? null;
   }
 
-  /** Show the chosen timeline; the simulated one once its messages arrived. */
+  /** Show the selected timeline; the simulated timeline is shown after its messages have arrived. */
   update() {
     const { picture, simulation } = this;
     const { shows } = this.view.model;
@@ -131,7 +131,7 @@ export class Lanes {
     const time = isSimulated ? `${played} simulated` : `${makespan} planned`;
     const limit = isSimulated || optimal ? "" : `, lower bound ${bound}`;
     this.summary.textContent = `${strategy}, ${ordering}: ${time}${limit}`;
-    this.summary.dataset.tip = this.summary.textContent; // the card may be too narrow for it
+    this.summary.dataset.tip = this.summary.textContent; // the card may be too narrow for the text
     this.help.dataset.tip = `${this.front.about}\n${HELP}`;
     this.help.setAttribute("aria-description", this.help.dataset.tip);
     const size = `${count(tasks.length, "unit task")} on ${count(this.front.lanes.length, "lane")}`;
@@ -171,12 +171,12 @@ export class Lanes {
 
   // ── geometry ──
 
-  /** Seconds of the whole axis: the longer of the planned and the simulated time, so that both can be compared. */
+  /** Length of the axis in seconds: the longer of the planned and the simulated time, so that both can be compared. */
   get horizon() {
     return Math.max(this.picture.makespan_s, this.picture.played_s) || 1;
   }
 
-  /** The seconds in view: the first and the last. */
+  /** The first and the last second in view. */
   get window() {
     return [this.from * this.horizon, this.to * this.horizon];
   }
@@ -212,7 +212,7 @@ export class Lanes {
     return top + this.laneHeight(lane) > AXIS && top < AXIS + this.room;
   }
 
-  /** The part in view of what is between two x. @param {number} left @param {number} right */
+  /** The visible part of an interval of x. @param {number} left @param {number} right */
   clip(left, right) {
     return [Math.max(left, NAMES), Math.min(right, NAMES + this.width)];
   }
@@ -260,7 +260,8 @@ export class Lanes {
     this.paintAxis(context, clientWidth);
   }
 
-  /** Compute where each lane begins: a lane of several rows is higher, and all grow with the room. */
+  /** Compute the upper edge of each lane. Lanes with several rows are higher, and all lanes grow with the available
+   * height. */
   placeLanes() {
     const { lanes, height } = this.front;
     const heights = (/** @type {"least" | "most"} */ end) =>
@@ -277,7 +278,7 @@ export class Lanes {
     context.fillStyle = css(this.colours.muted);
     context.font = "12px system-ui, sans-serif";
     context.textAlign = "center";
-    context.fillText("Nothing crosses a link: every rank already holds what it needs.", width / 2, height / 2);
+    context.fillText("No message is sent: every rank already holds its part of the tensor.", width / 2, height / 2);
   }
 
   readColours() {
@@ -295,7 +296,7 @@ export class Lanes {
   }
 
   /**
-   * The colour of a host with a part of the background, and the ink on it; computed once a paint.
+   * The colour of a host mixed with a part of the background, and the ink on it; computed once per paint.
    * @param {number} host @param {number} part
    */
   shade(host, part) {
@@ -332,7 +333,10 @@ export class Lanes {
     context.textAlign = "left";
   }
 
-  /** Mark where this timeline ends, and dashed where the other one does. @param {CanvasRenderingContext2D} context */
+  /**
+   * Mark the end of this timeline with a solid line, and the end of the other timeline with a dashed line.
+   * @param {CanvasRenderingContext2D} context
+   */
   paintEnds(context) {
     const { makespan_s: planned, played_s: simulated } = this.picture;
     const isSimulated = this.front === this.simulated;

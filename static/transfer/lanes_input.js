@@ -1,4 +1,4 @@
-// The pointer and the keyboard on the timeline of the links.
+// Pointer and keyboard control of the timeline of the links.
 
 /** @import { Point } from "../kit/types" */
 
@@ -8,7 +8,7 @@ import { clamp } from "../kit/numbers.js";
 import { AXIS, NAMES } from "./lanes.js";
 
 const DRAG_PX = 4;
-const SCROLL_PX = 24; // of an arrow key
+const SCROLL_PX = 24; // CSS pixels per press of an arrow key
 
 export class LanesInput {
   /** @type {(Point & {moved: boolean}) | null} */ drag = null;
@@ -148,7 +148,7 @@ export class LanesInput {
     this.lanes.repaint();
   }
 
-  /** Go to the next task in the order of the plan, or to the one before. @param {number} by */
+  /** Go to the next or the previous task in the order of the plan. @param {number} by */
   step(by) {
     const { lanes } = this;
     const { order, from, to, horizon, tip, view } = lanes;

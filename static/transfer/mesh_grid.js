@@ -1,4 +1,4 @@
-// A tensor as a mesh holds it: which ranks hold which part, and the mesh itself.
+// The sharding of a tensor over a mesh: the parts of the tensor with their ranks, and the mesh itself.
 
 /** @import { Box } from "../kit/types" */
 /** @import { MeshPiece, MeshSide, Picture, Place, Side } from "./types" */
@@ -9,16 +9,16 @@ import { listRanks } from "./format.js";
 import { Grid, OPACITY, text } from "./grid.js";
 import { gapOf } from "./raster.js";
 
-const MANY_RANKS = 96; // ranks of a mesh from which on they have no numbers
+const MANY_RANKS = 96; // number of ranks of a mesh from which the ranks have no numbers
 const CHIP = { width: 22, height: 15, gap: 3 };
-const FEW_CHIPS = 64; // if a box in several pieces has no more, each piece shows them
+const FEW_CHIPS = 64; // largest number of chips of a box that are repeated in each of its pieces
 
 /**
  * The sharding of a tensor over a mesh: a box for each distinct piece, with a chip for each rank that holds it.
  * @extends {Grid<MeshPiece>}
  */
 export class MeshGrid extends Grid {
-  at = 0; // the place of the rank that Tab reaches
+  at = 0; // the place of the rank with the tab stop
   /** @type {HTMLElement[]} */ ranks = [];
   /** @type {Map<number, MeshPiece>} */ boxOfPlace = new Map();
 
@@ -87,7 +87,7 @@ export class MeshGrid extends Grid {
 
   // ── the mesh ──
 
-  /** Draw the ranks in rows of the last axis. A rank that holds nothing of the tensor is hollow. */
+  /** Draw the ranks in rows of the last axis. A rank without a part of the tensor is hollow. */
   drawMesh() {
     const { shape, ranks, hosts } = this.data;
     const columns = shape[shape.length - 1];
@@ -131,7 +131,7 @@ export class MeshGrid extends Grid {
   }
 
   /**
-   * A chip for each rank that holds a piece, as many as there is room for.
+   * A chip for each rank that holds a piece, as far as there is room.
    * @param {Box} box @param {MeshPiece} piece
    */
   chips(box, { places }) {
@@ -157,7 +157,10 @@ export class MeshGrid extends Grid {
     return rest ? [...chips, text(x(end), y(end) + CHIP.height - 4, `+${rest}`, "mw-tr-more")] : chips;
   }
 
-  /** Description of the part of the tensor that ranks hold; all hold the same. @param {number[]} places */
+  /**
+   * Description of the part of the tensor that ranks hold; all given ranks hold the same part.
+   * @param {number[]} places
+   */
   describePlaces(places) {
     const { ranks, hosts } = this.data;
     const box = this.boxOfPlace.get(places[0]);
@@ -219,7 +222,7 @@ export class MeshGrid extends Grid {
   // ── highlighting ──
 
   /**
-   * Highlight the boxes and ranks that `tasks` send or receive, or those of a place of this mesh.
+   * Highlight the boxes and ranks that `tasks` send or receive, or the boxes and ranks of a place of this mesh.
    * @param {Set<number> | null} tasks @param {Place | null} place
    */
   highlight(tasks, place) {
@@ -255,7 +258,7 @@ export class MeshGrid extends Grid {
   }
 
   /**
-   * The ranks of this mesh that tasks involve, and those that send a selected task.
+   * The ranks of this mesh that tasks involve, and the ranks that send a selected task.
    * @param {Set<number> | null} tasks @param {Place | null} place
    */
   ranksOf(tasks, place) {

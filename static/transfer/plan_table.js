@@ -1,4 +1,5 @@
-// Every strategy with every ordering: the time of each plan, and which is proven optimal. A click chooses one.
+// The table of plans: the time of each strategy with each ordering, and a mark if the order is proven optimal. A click
+// selects a plan.
 
 /** @import { Member, PlanRow } from "./types" */
 
@@ -63,7 +64,7 @@ export class PlanTable {
     if (!row) return h("span.mw-tr-wait", {}, "…");
     const { key } = TIMES[model.shows];
     const times = rows.map((row) => row[`${key}_s`]);
-    const shortest = rows[times.indexOf(Math.min(...times))][key]; // compared as displayed
+    const shortest = rows[times.indexOf(Math.min(...times))][key]; // times are compared as displayed
     const isBest = row[key] === shortest;
     const isChosen = picture?.strategy === row.strategy && picture.ordering === row.ordering;
     const label = planLabel(strategy, ordering, row) + (isBest ? "; shortest of all plans" : "");

@@ -1,12 +1,12 @@
-// The plan on the links: a bar for each unit task on a lane, and, where a bar is wide enough or selected, its messages.
+// The plan on the links: a bar for each unit task on a lane, with its messages if the bar is wide enough or selected.
 
 /** @import { Found, Hops, Lane, LinkTimeline, Picture } from "./types" */
 
 import { css } from "../kit/palette.js";
 import { bytes, seconds } from "./format.js";
 
-const STRIP = 11; // CSS pixels of an open bar for its name
-const WIDE = 120; // CSS pixels of a bar from which on it shows its chunks
+const STRIP = 11; // height of the name in an open bar, in CSS pixels
+const WIDE = 120; // width in CSS pixels from which a bar shows its chunks
 const MOST_REQUESTS = 40; // tasks whose chunks are requested at once
 /** @type {Record<string, string>} */
 const DIRECTIONS = { tx: "send", rx: "receive", in: "inside" };
@@ -15,8 +15,8 @@ const DIRECTIONS = { tx: "send", rx: "receive", in: "inside" };
 export class PlannedLanes {
   height = { least: 13, most: 34, row: { least: 0, most: 0 } }; // CSS pixels of a lane
   about =
-    "A bar is a unit task for as long as it occupies the lane, in the colour of the host that sends it. In wide " +
-    "bars, and in the selected one, each message shows the number of its chunk.";
+    "A bar is a unit task: its length is the time for which it occupies the lane, its colour the host that sends it. " +
+    "Wide bars and the selected bar show their messages, each with the number of its chunk.";
   /** @type {Picture} */ picture;
   /** @type {Lane[]} */ lanes = [];
   /** @type {Map<number, Hops>} */ hops = new Map(); // by task
@@ -86,7 +86,7 @@ export class PlannedLanes {
     const { chart } = this;
     const { held, tasks } = this.picture;
     const [lane, task] = [held.lane[bar], held.task[bar]];
-    // whole pixels are filled many times faster
+    // whole pixels are filled many times faster than fractional pixels
     const [left, right] = [Math.round(chart.x(held.start_s[bar])), Math.round(chart.x(held.end_s[bar]))];
     if (!chart.isVisible(lane, left, right)) return;
     if (right - left > WIDE) this.request(task);
@@ -156,7 +156,7 @@ export class PlannedLanes {
     });
   }
 
-  // ── what is at a place ──
+  // ── tasks and messages at a place ──
 
   /** The task on a lane at a time, and its message if messages are drawn. @param {number} lane @param {number} time */
   find(lane, time) {

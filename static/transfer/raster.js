@@ -1,4 +1,4 @@
-// Very many pieces of a tensor as one picture: one element of the page for each would take seconds.
+// Many pieces of a tensor as one image, since an element of the page for each piece would take seconds.
 
 /** @import { RasterPiece } from "./types" */
 
@@ -28,7 +28,7 @@ export class Raster {
     if (!this.pieces.length || !context) return;
     const ratio = window.devicePixelRatio || 1;
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
-    // whole pixels of the screen are filled many times faster than parts of them
+    // whole pixels of the screen are filled many times faster than fractional pixels
     const whole = (/** @type {number} */ length) => Math.round(length * ratio) / ratio;
     context.clearRect(0, 0, this.canvas.width / ratio, this.canvas.height / ratio);
     this.pieces.forEach(({ rects, fills }, number) => {

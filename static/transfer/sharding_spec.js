@@ -1,6 +1,5 @@
-// The sharding spec of a tensor on a mesh: the axes of the mesh as chips on the dims that they shard. A chip is
-// dragged, or moved by arrow keys: left and right to the next dim, up and down in the order of axes, Delete to
-// replicate.
+// The sharding spec of a tensor on a mesh: the mesh axes as chips on the dims that they shard. A chip is dragged, or
+// moved with keys: left and right to the next dim, up and down in the order of axes, Delete to replicate.
 
 /** @import { Picture, Sender, Side } from "./types" */
 
@@ -66,7 +65,7 @@ export class ShardingSpec {
     const axis = this.slots.contains(focused) ? focused?.closest("[data-axis]")?.getAttribute("data-axis") : null;
     const { axes = [], dims = [] } = this.view.model.names;
     Object.assign(this, { partial: new Set(partial), cuts, shape, refused: null });
-    this.axisNames = axes.length === shape.length ? axes : []; // until the mesh is changed
+    this.axisNames = axes.length === shape.length ? axes : []; // true until the mesh changes
     const dimNames = dims.length === cuts.length ? dims : [];
     const sharding = new Set(cuts.flat());
     const replicating = [...shape.keys()].filter((axis) => !sharding.has(axis));
@@ -95,11 +94,11 @@ export class ShardingSpec {
     );
   }
 
-  /** The entry of the spec for a dim in words. @param {number} dim @param {number[]} axes */
+  /** An explanation of the spec entry of a dim. @param {number} dim @param {number[]} axes */
   meaning(dim, axes) {
     if (!axes.length) return `R: no axis shards dim ${dim}; each rank has all of it`;
     const [outer, ...inner] = axes;
-    const then = inner.map((axis) => `, then axis ${axis} each piece into ${this.shape[axis]}`).join("");
+    const then = inner.map((axis) => `, then axis ${axis} splits each piece into ${this.shape[axis]}`).join("");
     const total = axes.reduce((product, axis) => product * this.shape[axis], 1);
     const all = inner.length ? `: ${total} pieces in total` : "";
     return `S${axes.join("")}: axis ${outer} shards dim ${dim} into ${this.shape[outer]}${then}${all}`;
@@ -111,7 +110,7 @@ export class ShardingSpec {
     const name = this.axisNames[axis] ?? "";
     const size = ` ${name ? `${name} ` : ""}× ${this.shape[axis]}`;
     const label = `${this.side} axis ${axis}${size}, ${this.partial.has(axis) ? "partial sums" : role}`;
-    const tip = "Drag it to a dim. Keys: ← → to the next dim, ↑ ↓ in the order of axes, Delete to replicate";
+    const tip = "Drag the axis to a dim. Keys: ← → to the next dim, ↑ ↓ in the order of axes, Delete to replicate";
     return h(
       "button.mw-tr-axis",
       { type: "button", "data-axis": axis, "data-tip": tip, "aria-label": label },
@@ -125,7 +124,7 @@ export class ShardingSpec {
     const cuts = this.cuts.map((axes) => axes.filter((each) => each !== axis));
     if (dim !== null) cuts[dim].splice(at, 0, axis);
     if (JSON.stringify(cuts) === JSON.stringify(this.cuts)) return;
-    this.cuts = cuts; // the next key acts on these, even before Python answers
+    this.cuts = cuts; // the next key acts on these axes, even before Python responds
     this.view.request("place", { side: this.side, axis, dim, at }, this);
   }
 
@@ -135,7 +134,7 @@ export class ShardingSpec {
   press(event) {
     const chip = closest(event, ".mw-tr-axis");
     if (!chip || event.button !== 0) return;
-    this.element.setPointerCapture(event.pointerId); // not the chip, which a redraw may replace
+    this.element.setPointerCapture(event.pointerId); // not on the chip, which a redraw may replace
     const axis = chip.dataset.axis ?? "";
     /** @type {HTMLElement | null} */
     let ghost = null;
@@ -228,7 +227,7 @@ export class ShardingSpec {
   }
 
   /**
-   * Move an axis to the next dim; after the last one comes none.
+   * Move an axis to the next dim; after the last dim, the axis replicates.
    * @param {number} axis @param {number} dim @param {number} step
    */
   moveToNext(axis, dim, step) {

@@ -1,5 +1,5 @@
-// The simulated messages on the links: each on the NICs that it passes, or on the links of both ranks inside a host.
-// The height of a lane is its capacity; messages that share it are stacked, each as high as its share.
+// The simulated messages on the links: each message on the NICs that it uses, or on the links of both ranks inside a
+// host. The height of a lane is its capacity; messages that share a lane are stacked, each as high as its share.
 
 /** @import { Found, Lane, LinkTimeline, Picture, Simulation } from "./types" */
 
@@ -8,12 +8,13 @@ import { bytes, seconds } from "./format.js";
 
 /** @type {Record<string, string>} */
 const DIRECTIONS = { tx: "send", rx: "receive" };
-const LETTERS = 11; // CSS pixels of height that a number needs
-const NEAR = 3; // CSS pixels within which the pointer is on a short message
-const ALTERNATE = 0.3; // part of the background in every second message of a lane, which keeps short ones apart
+const LETTERS = 11; // height of a number in CSS pixels
+const NEAR = 3; // CSS pixels within which the pointer hits a short message
+const ALTERNATE = 0.3; // part of the background in every second message of a lane, which separates short messages
 
 /**
- * A lane with its bars, and of each message its first bar, its largest bar and whether it is painted lighter.
+ * A lane with its bars, and for each message its first bar, its largest bar and true if the message is painted
+ * lighter.
  * @typedef {Lane & {isSender: boolean, bars: number[], first: Map<number, number>, largest: Map<number, number>,
  *   isLighter: Map<number, boolean>}} MessageLane
  */
@@ -72,14 +73,14 @@ export class SimulatedLanes {
       if (first === undefined || starts[bar] < starts[first]) lane.first.set(message, bar);
       if (largest === undefined || area(bar) > area(largest)) lane.largest.set(message, bar);
     }
-    const before = new Map(); // the message before, by height
+    const before = new Map(); // the previous message by height
     for (const [message, bar] of [...lane.first].sort(([, a], [, b]) => starts[a] - starts[b])) {
       lane.isLighter.set(message, before.has(low[bar]) && !lane.isLighter.get(before.get(low[bar])));
       before.set(low[bar], message);
     }
   }
 
-  /** The start of the first message of a task, and the end of the last one. @param {number} task */
+  /** The start of the first message and the end of the last message of a task. @param {number} task */
   span(task) {
     return this.spans.get(task) ?? null;
   }
@@ -102,7 +103,7 @@ export class SimulatedLanes {
   }
 
   /**
-   * A bar in whole pixels, which are filled many times faster than parts of them.
+   * The box of a bar in whole pixels, which are filled many times faster than fractional pixels.
    * @param {number} lane @param {number} bar
    */
   boxOf(lane, bar) {
@@ -167,7 +168,7 @@ export class SimulatedLanes {
     context.fillText(name, (from + to) / 2, top + height / 2 + 0.5);
   }
 
-  // ── what is at a place ──
+  // ── messages at a place ──
 
   /**
    * The message on a lane at a time, nearest to `part` (0 to 1) of the lane from its top.

@@ -9,7 +9,7 @@ import { Grid, OPACITY, text } from "./grid.js";
 import { gapOf } from "./raster.js";
 
 /**
- * The unit tasks: each distinct slice once, in the colour of the host that sends it.
+ * The unit tasks: each distinct slice of the tensor once, in the colour of the host that sends it.
  * @extends {Grid<Task>}
  */
 export class TaskGrid extends Grid {
@@ -27,7 +27,7 @@ export class TaskGrid extends Grid {
     const local = this.isRaster ? "pale: stays in place" : "outlined: stays in place";
     const parts = [`colour: sending ${this.view.model.host_word}`, ...(hasLocal ? [local] : [])];
     this.about.textContent = [...parts, ...nestedDims(picture)].join("; ");
-    this.about.dataset.tip = this.about.textContent; // the card may be too narrow for it
+    this.about.dataset.tip = this.about.textContent; // the card may be too narrow for the text
     super.draw(picture);
   }
 
@@ -90,7 +90,10 @@ export class TaskGrid extends Grid {
   }
 }
 
-/** The dims that are drawn inside others, if more than two are cut. @param {{rows: Dim[], columns: Dim[]}} picture */
+/**
+ * A note on the dims that are drawn nested inside other dims, if more than two dims are cut.
+ * @param {{rows: Dim[], columns: Dim[]}} picture
+ */
 function nestedDims({ rows, columns }) {
   return [rows, columns].flatMap(([outer, ...inner]) => inner.map(({ dim }) => `dim ${dim} inside dim ${outer.dim}`));
 }

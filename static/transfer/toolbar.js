@@ -1,4 +1,4 @@
-// The bar of a transfer: its figures, files and link, undo.
+// The bar of a transfer: its figures, files, link and undo.
 
 /** @import { Button } from "../kit/types" */
 /** @import { Picture } from "./types" */
@@ -12,11 +12,11 @@ import { count } from "../kit/numbers.js";
 import { dropdown, menu, tool } from "../kit/shell.js";
 
 const SIMULATED =
-  "Time from the first byte to the last, with each message simulated on shared links, as the timeline of an " +
-  "iteration counts it";
+  "Transfer time from the first byte sent to the last byte received, simulated on shared links as in the timeline " +
+  "of the step";
 const PLANNED =
-  "Planner's estimate: a unit task occupies the NICs of both its ends until it is done. The senders and the order " +
-  "are chosen by this time";
+  "Planner's estimate: a unit task occupies the NICs of its sender and receivers until it is done. The planner " +
+  "chooses senders and order by this time";
 
 export class Toolbar {
   element = h("div.mw-tr-bar", { role: "banner" });
@@ -111,7 +111,11 @@ export class Toolbar {
     const limit = optimal ? "planned ✓" : `planned, lower bound ${bound}`;
     const proof = optimal ? "This order is optimal" : `No order of the tasks takes less than ${bound}`;
     this.figures.replaceChildren(
-      figure(size, `in ${number}`, `${number}: each sends one slice from its possible senders to its receivers`),
+      figure(
+        size,
+        `in ${number}`,
+        "A unit task sends one slice of the tensor from one of its possible senders to its receivers",
+      ),
       figure(played, "simulated", SIMULATED),
       figure(makespan, this.view.model.stale ? "of the last valid transfer" : limit, `${PLANNED}. ${proof}`),
     );

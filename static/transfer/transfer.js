@@ -1,5 +1,5 @@
-// A transfer: its tensor on both meshes, its unit tasks, the timeline of the links, all plans side by side. Python
-// plans (designer/canvases/transfer.py); this draws the plan and sends gestures.
+// The transfer lab: the tensor on both meshes, the unit tasks, the timeline of the links, and the table of plans.
+// Python (designer/canvases/transfer.py) plans the transfer; the plan is drawn here, and gestures are sent.
 
 /** @import { Message } from "../kit/types" */
 /** @import { Picture, Place, Sender, TransferModel } from "./types" */
@@ -17,7 +17,7 @@ import { ShardingSpec, specHelp } from "./sharding_spec.js";
 import { TaskGrid } from "./task_grid.js";
 import { Toolbar } from "./toolbar.js";
 
-const OPENING = ["case", "open", "link", "undo", "redo"]; // gestures that put another document in place
+const OPENING = ["case", "open", "link", "undo", "redo"]; // gestures that replace the document
 
 /** @param {{model: TransferModel}} args */
 export const render = ({ model }) => new Transfer(model).root;
@@ -30,14 +30,17 @@ export class Transfer extends Widget {
   /** The last valid transfer. @type {Picture | null} */ picture = null;
   /** The place under the pointer. @type {Place | null} */ hovered = null;
   /** The selected place. @type {Place | null} */ pinned = null;
-  /** The place shown, and the tasks that it involves. @type {{tasks: Set<number> | null, place: Place | null}} */
+  /** The highlighted place, and the tasks that it involves. @type {{tasks: Set<number> | null, place: Place | null}} */
   highlighted = { tasks: null, place: null };
-  /** Gestures without an answer yet, in their order, and their senders. @type {{type: string, sender: Sender}[]} */
+  /**
+   * Gestures to which Python has not responded yet, in their order, and their senders.
+   * @type {{type: string, sender: Sender}[]}
+   */
   outstanding = [];
   /** @type {string | null} */ refused = null;
   /** @type {Overlay | undefined} */ overlay;
   leaving = new AbortController();
-  followsLink = false; // the link of the page is not opened yet
+  followsLink = false; // true until the link of the page has been opened
 
   /** @param {TransferModel} model */
   constructor(model) {
@@ -86,7 +89,7 @@ export class Transfer extends Widget {
       this.tips = new Tips(dialog);
       dialog.addEventListener("keydown", (event) => {
         this.key(event);
-        event.stopPropagation(); // keys are not for the page below
+        event.stopPropagation(); // keys are not passed on to the page below
       });
     }
     model.on("packed", () => this.draw());
@@ -167,7 +170,7 @@ export class Transfer extends Widget {
     this.highlight();
   }
 
-  /** Update all but the picture: problems, fields, undo. */
+  /** Update everything except the picture: problems, fields, undo. */
   update() {
     const { model } = this;
     const problem = this.refused || model.troubles[""] || "";
@@ -180,7 +183,7 @@ export class Transfer extends Widget {
     if (this.isPage) this.updateLink();
   }
 
-  /** Keep the shown transfer, but never the token, in the link of the page. */
+  /** Put the shown transfer into the link of the page, without the access token. */
   updateLink() {
     const { fragment } = this.model;
     if (!this.followsLink && this.picture)
@@ -258,7 +261,7 @@ export class Transfer extends Widget {
   }
 
   /**
-   * True if a command is for this view, and not for the input in which it was typed.
+   * True if a command is meant for this view instead of the input in which it was typed.
    * @param {string} name @param {EventTarget} target
    */
   accepts(name, target) {
@@ -268,7 +271,7 @@ export class Transfer extends Widget {
 }
 
 /**
- * The unit tasks of a place: itself, or all that its ranks send or receive.
+ * The unit tasks of a place: the task itself, or all tasks that its ranks send or receive.
  * @param {Picture} picture @param {Place} place
  */
 function tasksOf(picture, place) {
@@ -290,7 +293,7 @@ function card(name, title, children, ...inHeader) {
   return h("section.mw-tr-card", { "data-card": name, "aria-label": title }, header, ...children);
 }
 
-/** Call back once the connection of the page takes messages. @param {() => void} onidle */
+/** Call `onidle` once the connection of the page accepts messages. @param {() => void} onidle */
 function whenIdle(onidle) {
   if (globalThis.Bokeh?.documents[0]?.is_idle) onidle();
   else setTimeout(() => whenIdle(onidle), 30);

@@ -5,11 +5,14 @@
 
 import { clamp } from "../kit/numbers.js";
 
-const MOST_STEP = 6; // px from an arc to the next one above it
-const MARGIN = { least: 9, most: 30 }; // px above the lanes for the arcs
-export const NEAR = 5; // px within which the pointer is on an arc
+const MOST_STEP = 6; // largest distance of an arc from the next arc above it, in CSS pixels
+const MARGIN = { least: 9, most: 30 }; // room for the arcs above the lanes, in CSS pixels
+export const NEAR = 5; // CSS pixels within which the pointer hits an arc
 
-/** The px that arcs need above the lanes, and from one to the next. @param {Skip[]} skips @param {number[][]} routes */
+/**
+ * The height of the arcs above the lanes and the distance of adjacent arcs, in CSS pixels.
+ * @param {Skip[]} skips @param {number[][]} routes
+ */
 export function arcMargin(skips, routes) {
   if (!skips.length) return { margin: 0, step: 0 };
   const most = Math.max(...arcLevels(skips, routes).map(({ lane, number }) => (lane === 0 ? number : 0)));

@@ -1,4 +1,5 @@
-// Controls of the wave: schedule, dial, microbatches, options, and the progress of a computation.
+// Controls of the wave canvas: schedule, number of waves or chunks, microbatches, options, and the progress of a
+// computation.
 
 /** @import { Dial, Toggle } from "./types" */
 
@@ -60,7 +61,7 @@ export class Controls {
     const replicas = picture.routes.length > 1 ? `, ${picture.routes.length} replicas` : "";
     const stages = picture.layers.length;
     this.summary.textContent = stages ? `${count(stages, "stage")}, ${layers}${replicas}` : "";
-    if (this.summary.scrollWidth > this.summary.clientWidth) this.summary.textContent = ""; // it does not fit
+    if (this.summary.scrollWidth > this.summary.clientWidth) this.summary.textContent = ""; // the label does not fit
     this.balance.enable(!picture.balanced, picture.balanced ? "The layers are balanced by cost already" : BALANCE);
   }
 
@@ -103,7 +104,7 @@ export class Controls {
   }
 
   /**
-   * Update the switches of options in place: a press may begin on one before a redraw and end after it.
+   * Update the switches of options in place, since a press may begin before a redraw and end after it.
    * @param {Toggle[]} toggles
    */
   drawToggles(toggles) {

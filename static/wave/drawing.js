@@ -6,7 +6,7 @@ import { clamp, count, percent } from "../kit/numbers.js";
 import { hopPath, place } from "./layout.js";
 
 const STAGES_HELP =
-  "Stages: arrow keys move the focus. Alt+Left and Alt+Right move a layer to the neighbouring stage. Alt+Up and " +
+  "Stages: arrow keys move the focus. Alt+Left and Alt+Right move a layer to the adjacent stage. Alt+Up and " +
   "Alt+Down move the stage to another mesh: Enter drops it there, Escape cancels";
 
 export const EQUAL_SHARES = "unit costs divide the model evenly among the stages, unless their layers are set by hand";
@@ -18,7 +18,7 @@ export class WaveDrawing {
   /** @param {import("./wave.js").Wave} wave */
   constructor(wave) {
     this.wave = wave;
-    this.id = Math.random().toString(36).slice(2, 8); // of its gradients, whose names are global on the page
+    this.id = Math.random().toString(36).slice(2, 8); // prefix of the gradients' IDs, which are global on the page
     this.back = s("g", { "aria-hidden": "true" });
     this.path = s("g", { "aria-hidden": "true" });
     this.stages = s("g", { role: "group", "aria-label": STAGES_HELP });
@@ -39,7 +39,7 @@ export class WaveDrawing {
 
   lanes() {
     const { edge, y, width, lane } = this.wave.layout;
-    const every = Math.ceil(13 / lane); // lanes per name
+    const every = Math.ceil(13 / lane); // number of lanes per name
     const size = clamp(lane * 0.8, 8, 14);
     return this.wave.picture.meshes.flatMap(({ name }, mesh) => {
       const style = { "--c": meshColour(this.wave.model.palette, mesh) };
@@ -73,7 +73,7 @@ export class WaveDrawing {
     });
   }
 
-  /** Numbers of stages, as many as there is room for. */
+  /** Numbers of stages, as far as there is room. */
   axis() {
     const { slots, pitch, height } = this.wave.layout;
     const numberWidth = 9 + 6 * String(slots.length - 1).length;
@@ -101,7 +101,7 @@ export class WaveDrawing {
     this.path.replaceChildren(this.gradients(), ...parts);
   }
 
-  /** The colour of a mesh with a contrast of 3:1 to the page, as a line needs. @param {number} mesh */
+  /** The colour of a mesh for lines, with a contrast of at least 3:1 to the page. @param {number} mesh */
   lineColour(mesh) {
     return `color-mix(in oklab, ${meshColour(this.wave.model.palette, mesh)} 85%, light-dark(#000000, #ffffff))`;
   }
@@ -111,7 +111,7 @@ export class WaveDrawing {
     return `mw-${this.id}-${a}-${b}`;
   }
 
-  /** A gradient from the colour of one mesh to that of the next, for each pair of meshes. */
+  /** A colour gradient for each pair of meshes that the path joins. */
   gradients() {
     /** @type {Map<string, [number, number]>} */
     const pairs = new Map();
@@ -189,7 +189,7 @@ export class WaveDrawing {
     place(share, { x: middle, y: y + 10 });
   }
 
-  /** Handles between stages, if there is room to press them. */
+  /** Handles between stages, if they are large enough to be pressed. */
   drawGrips() {
     const { slots, pitch } = this.wave.layout;
     const { children } = this.grips;

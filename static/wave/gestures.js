@@ -16,24 +16,27 @@ export const STALE = "These are the stages of the last valid design; fix the pro
 const isSame = (a, b) => JSON.stringify(a) === JSON.stringify(b);
 
 export class Gestures {
-  /** Layers being moved across a boundary. @type {{boundary: number, from: number, count: number} | null} */
+  /** Layers that are being moved across a boundary. @type {{boundary: number, from: number, count: number} | null} */
   layerDrag = null;
 
   /**
-   * A stage being moved to another mesh, and where the pointer took it or that keys move it.
+   * A stage that is being moved to another mesh by the pointer or by keys.
    * @type {{stage: number, replica: number, home: number, mesh: number, from: number, byKey?: boolean,
    * words?: string, kind?: string} | null}
    */
   stageDrag = null;
 
-  /** Layers shown until Python answers. @type {number[] | null} */ pending = null;
+  /** Layers per stage that are shown until Python responds. @type {number[] | null} */ pending = null;
 
-  /** A dropped stage, shown until Python answers. @type {{stage: number, replica: number, mesh: number} | null} */
+  /**
+   * A dropped stage that is shown until Python responds.
+   * @type {{stage: number, replica: number, mesh: number} | null}
+   */
   dropped = null;
 
   /**
-   * Questions to Python during a drag: the question without any move, the last one, whether it awaits an answer, and
-   * the answer about layers.
+   * Questions to Python during a drag: the question about the unmoved state, the last question, true if a response to
+   * it is outstanding, and the last response about layers.
    * @type {{rest: Question, asked: Question, awaited: boolean, layers?: number[], shares?: number[]} | null}
    */
   trial = null;
@@ -49,10 +52,10 @@ export class Gestures {
     return Boolean(this.layerDrag ?? this.stageDrag);
   }
 
-  // ── evaluation by Python, which shows it in the timeline ──
+  // ── trials, which Python evaluates and shows in the timeline ──
 
   /**
-   * The question about the drag in progress, and the same with nothing moved.
+   * The question about the drag in progress, and the question about the unmoved state.
    * @returns {{question: Question, rest: Question} | null}
    */
   get questions() {
@@ -67,7 +70,7 @@ export class Gestures {
     return { question, rest: { ...question, mesh: home } };
   }
 
-  /** Ask Python, one question at a time; of the questions in between only the last is asked. */
+  /** Send questions to Python one at a time; of intermediate questions, only the last is sent. */
   ask() {
     if (!this.questions) return;
     const { question, rest } = this.questions;
@@ -80,25 +83,25 @@ export class Gestures {
   /** @param {Answer} answer */
   onAnswer({ gesture, refused }) {
     const { trial, stageDrag } = this;
-    if (!trial || trial.asked.type !== gesture) return; // of an earlier drag
+    if (!trial || trial.asked.type !== gesture) return; // a response to an earlier drag
     trial.awaited = false;
     if (refused && "mesh" in trial.asked && stageDrag?.mesh === trial.asked.mesh) this.showStageDrag(refused, "error");
     this.ask();
   }
 
-  /** @param {Message} tried the layers of every stage and the shares that they would have */
+  /** @param {Message} tried the tried layers of every stage and the resulting shares */
   onLayersTried({ layers, shares }) {
     if (!this.trial) return;
     Object.assign(this.trial, { layers, shares });
     this.wave.redraw();
   }
 
-  /** @param {Message} tried what a stage on a mesh would change */
+  /** @param {Message} tried a description of the change by a stage on a mesh */
   onStageTried({ mesh, words }) {
     if (this.stageDrag?.mesh === mesh && mesh !== this.stageDrag?.home) this.showStageDrag(words);
   }
 
-  /** Show the design itself again, unless the trial becomes an edit. @param {boolean} isEdit */
+  /** Show the open design again, unless the trial becomes an edit. @param {boolean} isEdit */
   endTrial(isEdit) {
     const { trial } = this;
     if (trial && (trial.awaited || !isSame(trial.asked, trial.rest)) && !isEdit)
@@ -158,7 +161,7 @@ export class Gestures {
     this.moveStageTo(clamp(home + lanes, 0, picture.meshes.length - 1));
   }
 
-  /** Hold the stage over a mesh, and show in the timeline what it would change there. @param {number} mesh */
+  /** Move the dragged stage over a mesh, and show the resulting step in the timeline. @param {number} mesh */
   moveStageTo(mesh) {
     const { stageDrag } = this;
     if (!stageDrag) return;
@@ -171,7 +174,7 @@ export class Gestures {
     this.wave.redraw();
   }
 
-  /** Show beside the pointer where the stage is held, and what that would change or why it is refused. */
+  /** Show the mesh under the dragged stage, and the change or the reason for a refusal, beside the pointer. */
   showStageDrag(words = "", kind = "info") {
     const { stageDrag } = this;
     if (!stageDrag) return;

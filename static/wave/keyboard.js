@@ -1,4 +1,4 @@
-// The keyboard on the wave: arrow keys move the focus, with Alt they move layers and stages.
+// Keyboard control of the wave canvas: arrow keys move the focus, Alt+arrow keys move layers and stages.
 
 import { consume } from "../kit/dom.js";
 import { clamp } from "../kit/numbers.js";
@@ -78,7 +78,7 @@ export class Keyboard {
     return true;
   }
 
-  /** Move a layer of the focused stage to its neighbour. @param {number} side */
+  /** Move a layer of the focused stage to an adjacent stage. @param {number} side */
   giveLayer(side) {
     const { wave } = this;
     const { layers } = wave.picture;

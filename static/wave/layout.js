@@ -1,13 +1,13 @@
-// Geometry of the wave: slots, boxes and lanes, and the curves between them.
+// Geometry of the wave canvas: slots, boxes and lanes, and the curves between them.
 
 /** @import { Layout, Picture } from "./types" */
 
 import { clamp } from "../kit/numbers.js";
 import { arcMargin, round } from "./arcs.js";
 
-const EQUAL = 0.4; // part of the width that stages share equally; the rest is in proportion to their layers
-const BOX = { part: 0.62, width: 112, height: 44 }; // part of its slot; px at most
-const TWO_LINES = 27; // px, the least height of a box with its share below its layers
+const EQUAL = 0.4; // part of the width that is divided equally among the stages; the rest is divided by their layers
+const BOX = { part: 0.62, width: 112, height: 44 }; // part of the slot's width; largest size in CSS pixels
+const TWO_LINES = 27; // least height in CSS pixels of a box that shows its share below its layers
 
 /**
  * Arrange slots, boxes and lanes in a box of px.
@@ -46,7 +46,7 @@ export function arrange(picture, layers, width, height) {
 }
 
 /**
- * The longest form of label that fits the boxes of all stages, so that all have the same.
+ * The longest form of label that fits the boxes of all stages, so that all labels have the same form.
  * @param {{width: number, height: number}[]} slots @param {number[]} layers @returns {Layout["label"]}
  */
 function labelForm(slots, layers) {
@@ -59,7 +59,7 @@ function labelForm(slots, layers) {
 }
 
 /**
- * The path from a stage to the next: a curve between lanes, a small crest if the mesh stays the same.
+ * The path from a stage to the next stage: a curve between lanes, or a small arc if both stages are on the same mesh.
  * @param {Layout} layout @param {number[]} route @param {number} stage
  */
 export function hopPath(layout, route, stage) {

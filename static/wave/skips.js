@@ -9,15 +9,15 @@ import { clamp } from "../kit/numbers.js";
 import { NEAR, arcLevels, arcOf, arcPath, distanceTo, round } from "./arcs.js";
 
 const MANY = 12; // more arcs are paler
-const LEAST_DISTANCE = 7; // px between stages whose arcs are shown; of closer ones only some are, the rest on hover
-const HEAD_PITCH = 11; // px between stages from which on an arc has a head
+const LEAST_DISTANCE = 7; // least distance in CSS pixels; of closer arcs, some are shown on hover only
+const HEAD_PITCH = 11; // distance of stages in CSS pixels from which an arc has an arrow head
 
 /** @typedef {{element: SVGGElement, skip: Skip, arc: Arc}} Drawn */
 
 export class Skips {
   /** @type {Drawn[]} */ arcs = [];
   /** @type {Drawn | null | undefined} */ marked = null;
-  at = 0; // the arc that Tab reaches
+  at = 0; // number of the arc with the tab stop
 
   /** @param {import("./wave.js").Wave} wave */
   constructor(wave) {
@@ -49,14 +49,14 @@ export class Skips {
   }
 
   /**
-   * Mark and focus what was marked and focused before a redraw.
+   * Restore the mark and the focus after a redraw.
    * @param {number} focusedAt @param {Drawn | null} marked
    */
   restore(focusedAt, marked) {
-    this.marked = undefined; // so that the ends are marked again
+    this.marked = undefined; // marks the ends again
     this.mark(marked);
     if (focusedAt >= this.arcs.length)
-      (this.arcs[this.at]?.element ?? this.wave.boxes[this.wave.focus])?.focus(); // its arc is gone
+      (this.arcs[this.at]?.element ?? this.wave.boxes[this.wave.focus])?.focus(); // the arc no longer exists
     else if (focusedAt >= 0) this.show(this.arcs[focusedAt]);
   }
 
@@ -82,7 +82,10 @@ export class Skips {
     return drawn;
   }
 
-  /** The stages that a stage sends skip tensors to and receives them from, as words. @param {number} stage */
+  /**
+   * A text about the stages to which a stage sends skip tensors, and from which it receives them.
+   * @param {number} stage
+   */
   describe(stage) {
     const first = this.wave.picture.skips.filter(({ replica }) => replica === 0);
     const to = first.filter(({ from }) => from === stage).map((skip) => skip.to);
@@ -102,7 +105,7 @@ export class Skips {
     return nearest?.drawn ?? null;
   }
 
-  /** Highlight one arc and the stages at its ends, or none. @param {Drawn | null} marked */
+  /** Highlight an arc and the stages at its ends; null removes the highlighting. @param {Drawn | null} marked */
   mark(marked) {
     const { boxes, picture } = this.wave;
     if (this.marked === marked) return;

@@ -1,5 +1,5 @@
-// The wave: stages from left to right in their order, each on the lane of its mesh, joined by the path of a microbatch.
-// Layers move between stages by dragging the handle between them, a stage moves to another mesh by dragging it there.
+// The wave canvas: stages from left to right in their order, each on the lane of its mesh, joined by the path of a
+// microbatch. Dragging the handle between two stages moves layers, dragging a stage moves it to another mesh.
 
 /** @import { Answer, Message } from "../kit/types" */
 /** @import { Layout, Picture, WaveModel } from "./types" */
@@ -20,7 +20,7 @@ export const render = ({ model }) => new Wave(model).root;
 
 /** @extends {Canvas<WaveModel>} */
 export class Wave extends Canvas {
-  focus = 0; // the stage that Tab reaches
+  focus = 0; // number of the stage with the tab stop
   /** @type {SVGGElement[]} */ boxes = [];
   /** @type {Layout} */ layout;
 
@@ -39,7 +39,7 @@ export class Wave extends Canvas {
     this.svg.addEventListener("pointerleave", () => this.gestures.layerDrag || this.skips.show(null));
     this.none = h("div.mw-wave-none.mw-quiet", {}, "No stages: the design has problems");
     this.board = h("div.mw-wave-board", {}, this.svg, this.none, this.controls.computing);
-    // not on the SVG element: Tab would stop at one that listens to these events
+    // not on the SVG element, which would become a tab stop by listening to these events
     this.board.addEventListener("focusin", ({ target }) =>
       this.keyboard.onfocusin(/** @type {HTMLElement} */ (target)),
     );
@@ -91,14 +91,14 @@ export class Wave extends Canvas {
     return plainData(this.model, "picture");
   }
 
-  /** The layers of each stage, the drag in progress included. */
+  /** The layers of each stage, including the drag in progress. */
   get layers() {
     const { layers } = this.picture;
     const { layerDrag, pending } = this.gestures;
     return layerDrag ? moveLayers(layers, layerDrag.boundary, layerDrag.count) : (pending ?? layers);
   }
 
-  /** The mesh of each stage of each replica, the drag in progress included. */
+  /** The mesh of each stage of each replica, including the drag in progress. */
   get routes() {
     const { routes } = this.picture;
     const moved = this.gestures.stageDrag ?? this.gestures.dropped;
@@ -132,8 +132,8 @@ export class Wave extends Canvas {
   }
 
   /**
-   * The share of a stage of the cost. While layers are dragged, the one that Python computed, and until that arrives
-   * one in proportion to the layers.
+   * The share of a stage in the cost. While layers are dragged, it is computed by Python, and estimated from the
+   * number of layers until the response arrives.
    * @param {number} stage
    */
   share(stage) {
@@ -148,7 +148,7 @@ export class Wave extends Canvas {
     const { meshes, routes, equal } = this.picture;
     const names = routes.map((route) => meshes[route[stage]].name);
     const where = `${names.length > 1 ? "meshes" : "mesh"} ${names.join(" and ")}`;
-    const cost = `${count(this.layers[stage], "layer")}, ${percent(this.share(stage))} of the compute`;
+    const cost = `${count(this.layers[stage], "layer")}, ${percent(this.share(stage))} of the compute time`;
     return `Stage ${stage} on ${where}: ${cost}${equal ? `; ${EQUAL_SHARES}` : ""}${this.skips.describe(stage)}`;
   }
 

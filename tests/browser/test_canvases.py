@@ -114,13 +114,13 @@ def seen_layers(page: Page) -> list[int]:
 # the cluster
 
 
-def test_a_mesh_is_drawn_by_dragging_moved_stretched_and_deleted(page: Page, draw: Callable[..., Session]) -> None:
+def test_a_mesh_is_drawn_moved_resized_and_deleted_by_pointer(page: Page, draw: Callable[..., Session]) -> None:
     session = draw(document())
 
     drag(page, centre(device(page, 2)), centre(device(page, 6)))
     eventually(page, lambda: seen(page)[4:] == [[2, 6]])
     assert session.history[0] == "draw mesh E"
-    expect(page.locator(".mw-unused")).to_have_text("unused 2 of 8")
+    expect(page.locator(".mw-unused")).to_have_text("2 of 8 devices unused")
 
     drag(page, centre(device(page, 6)), centre(device(page, 7)))
     eventually(page, lambda: seen(page)[4:] == [[3, 7]])
@@ -251,7 +251,7 @@ def test_the_devices_of_a_mesh_are_put_into_another_order(page: Page, draw: Call
     eventually(page, lambda: session.design.meshes[1].devices == (4, 6, 5, 7))
 
 
-def test_the_cluster_is_tiled_or_gives_the_reason_why_not(page: Page, draw: Callable[..., Session]) -> None:
+def test_the_cluster_is_tiled_or_the_reason_for_a_refusal_is_shown(page: Page, draw: Callable[..., Session]) -> None:
     draw(document())
     pp = page.get_by_label("pp: meshes in the pipeline")
     words = page.locator(".mw-tile-words")
@@ -339,7 +339,7 @@ def test_layers_move_by_keyboard_until_one_is_left(page: Page, draw: Callable[..
     eventually(page, lambda: session.design.pipeline.stages[:2] == (2, 6))
 
 
-def test_skip_connections_are_arcs_that_pointer_and_keyboard_reach(page: Page, draw: Callable[..., Session]) -> None:
+def test_skip_connections_are_arcs_for_pointer_and_keyboard(page: Page, draw: Callable[..., Session]) -> None:
     design = document()
     design["model"] |= {"kind": "u-transformer", "layers": 12}
     design["pipeline"] = {"schedule": "1f1b", "microbatches": 4, "stages": [3] * 4}
@@ -381,7 +381,7 @@ def test_waves_are_added_up_to_the_number_of_layers(page: Page, draw: Callable[.
     eventually(page, lambda: session.design.pipeline.waves == 3)
 
 
-def test_a_schedule_is_chosen_by_its_picture(page: Page, draw: Callable[..., Session]) -> None:
+def test_a_schedule_is_selected_by_its_thumbnail(page: Page, draw: Callable[..., Session]) -> None:
     session = draw(document())
 
     page.locator('.mw-schedule[data-schedule="chimera"]').click()
@@ -419,7 +419,7 @@ def test_a_press_that_begins_before_a_redraw_ends_on_the_same_button(page: Page,
     eventually(page, lambda: session.design.pipeline.schedule == cards.first.get_attribute("data-schedule"))
 
 
-def test_grouping_is_for_more_microbatches_than_meshes(page: Page, draw: Callable[..., Session]) -> None:
+def test_grouping_requires_more_microbatches_than_meshes(page: Page, draw: Callable[..., Session]) -> None:
     session = draw(document())
     ungrouped = page.get_by_role("button", name="ungrouped")
 

@@ -28,7 +28,7 @@ def shown(whole_page: Callable[[Design], Page]) -> Callable[[dict[str, Any], int
     return show
 
 
-def test_a_large_edit_leaves_the_page_alive_and_is_stopped(
+def test_the_page_stays_responsive_during_a_large_edit_that_can_be_stopped(
     shown: Callable[[dict[str, Any], int], Page], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = shown({"schedule": "1f1b", "microbatches": 16}, 4)
@@ -57,7 +57,7 @@ def test_a_large_edit_leaves_the_page_alive_and_is_stopped(
     expect(iteration).to_have_text(before, use_inner_text=True)
 
 
-def test_a_better_order_is_offered_and_used(shown: Callable[[dict[str, Any], int], Page]) -> None:
+def test_a_better_order_is_offered_and_applied(shown: Callable[[dict[str, Any], int], Page]) -> None:
     page = shown({"schedule": "gpipe", "microbatches": 8}, 4)
     page.get_by_role("tab", name="Problems").click()
     better = page.get_by_role("region", name="Order search")

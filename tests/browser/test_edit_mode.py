@@ -139,7 +139,7 @@ def test_edit_mode_is_hidden_until_it_is_switched_on(editor: Editor) -> None:
     assert editor.page.evaluate("window.meshwaveTimeline.pinned") is None
 
 
-def test_a_run_does_not_lie_over_the_order_that_is_edited(editor: Editor) -> None:
+def test_no_run_is_overlaid_on_an_edited_order(editor: Editor) -> None:
     session = editor.session
     session.measured = replace(session.prediction.timeline, source="measured")
     session.param.trigger("prediction")
@@ -202,7 +202,7 @@ def test_a_block_moved_back_changes_nothing(editor: Editor) -> None:
     assert editor.session.history == ("", "")
 
 
-def test_a_move_that_deadlocks_is_shown_dropped_and_repaired(editor: Editor) -> None:
+def test_a_deadlocked_order_is_shown_and_repaired(editor: Editor) -> None:
     editor.drag(editor.block(1, 2, "B"), editor.start(1, 1))
     editor.until(lambda facts: facts["preview"] and facts["preview"]["fault"])
 
@@ -266,7 +266,7 @@ def test_blocks_are_selected_and_moved_by_keys(editor: Editor) -> None:
     assert not editor.facts()["on"]
 
 
-def test_more_blocks_are_added_by_shift_enter(editor: Editor) -> None:
+def test_shift_enter_selects_more_blocks(editor: Editor) -> None:
     editor.press("ArrowRight", "Enter", "ArrowRight", "Shift+Enter")
     assert editor.facts()["selected"] == ["0F0", "0F1"]
     editor.press("Shift+Enter")

@@ -108,7 +108,7 @@ def _canvas(session: Session) -> Any:
     return pn.Column(canvas, margin=0)
 
 
-def test_drag_an_expert_to_another_device_and_undo(shown: Callable[..., Shown]) -> None:
+def test_an_expert_is_dragged_to_another_device_and_the_move_undone(shown: Callable[..., Shown]) -> None:
     page = shown(experts_document())
 
     press_and_drag(page.page, centre(page.chip(0)), centre(page.place(3)))
@@ -125,14 +125,14 @@ def test_drag_an_expert_to_another_device_and_undo(shown: Callable[..., Shown]) 
 
 
 @pytest.mark.parametrize("devices", [4, 8, 16])
-def test_names_of_devices_are_whole_or_absent(shown: Callable[..., Shown], devices: int) -> None:
+def test_device_names_are_never_truncated(shown: Callable[..., Shown], devices: int) -> None:
     page = shown(experts_document(dp=devices, experts=2 * devices, ep=devices)).page
 
     for tags in page.locator(".mw-xtags:visible").all():
         assert tags.evaluate("each => each.scrollWidth <= each.clientWidth"), tags.inner_text()
 
 
-def test_control_makes_a_replica_and_a_second_one_there_is_refused_at_the_device(shown: Callable[..., Shown]) -> None:
+def test_control_drag_replicates_and_a_second_replica_on_a_device_is_refused(shown: Callable[..., Shown]) -> None:
     page = shown(experts_document())
     page.page.keyboard.down("Control")
     drag(page.page, centre(page.chip(0)), centre(page.place(2)))
@@ -150,7 +150,7 @@ def test_control_makes_a_replica_and_a_second_one_there_is_refused_at_the_device
     assert page.last == "replicate expert 0 on device 2"
 
 
-def test_a_band_selects_and_all_that_is_selected_moves_as_one(shown: Callable[..., Shown]) -> None:
+def test_a_rectangle_selects_experts_that_move_together(shown: Callable[..., Shown]) -> None:
     page = shown(experts_document())
     box = page.place(0).bounding_box()
     assert box
@@ -172,7 +172,7 @@ def test_a_band_selects_and_all_that_is_selected_moves_as_one(shown: Callable[..
     assert page.drawn is None
 
 
-def test_escape_gives_a_drag_up(shown: Callable[..., Shown]) -> None:
+def test_escape_cancels_a_drag(shown: Callable[..., Shown]) -> None:
     page = shown(experts_document())
     press_and_drag(page.page, centre(page.chip(0)), centre(page.place(3)))
     page.page.keyboard.press("Escape")
@@ -183,7 +183,7 @@ def test_escape_gives_a_drag_up(shown: Callable[..., Shown]) -> None:
     assert page.session.history[0] == "", "what Escape gave up was no edit"
 
 
-def test_keys_pick_up_carry_put_down_replicate_and_remove(shown: Callable[..., Shown]) -> None:
+def test_keys_move_replicate_and_remove_experts(shown: Callable[..., Shown]) -> None:
     page = shown(experts_document())
     press = page.page.keyboard.press
     page.chip(0).click()
@@ -216,7 +216,7 @@ def test_keys_pick_up_carry_put_down_replicate_and_remove(shown: Callable[..., S
     expect(page.page.locator('.mw-xchip[aria-selected="true"]')).to_have_count(8)
 
 
-def test_balance_and_equal_blocks_in_one_click_each(shown: Callable[..., Shown]) -> None:
+def test_balance_and_equal_blocks_take_one_click_each(shown: Callable[..., Shown]) -> None:
     page = shown(experts_document(load="zipf"))
     imbalance = page.page.locator('[data-figure="load"] b')
     before = float(imbalance.inner_text()[:-1])
@@ -229,7 +229,7 @@ def test_balance_and_equal_blocks_in_one_click_each(shown: Callable[..., Shown])
     page.page.get_by_role("button", name="Balance").click()
     page.says("no better balance was found")
     page.page.get_by_role("button", name="Equal blocks").click()
-    page.does("experts in equal blocks")
+    page.does("place the experts in equal blocks")
     assert page.drawn is None
     page.page.get_by_role("button", name="Decrease replicas").click()
     page.page.get_by_role("button", name="Balance").click()
@@ -237,7 +237,7 @@ def test_balance_and_equal_blocks_in_one_click_each(shown: Callable[..., Shown])
     expect(page.page.locator(".mw-xchip[data-copied]")).to_have_count(0)
 
 
-def test_a_device_says_how_many_experts_it_has_and_what_part_of_the_load(shown: Callable[..., Shown]) -> None:
+def test_a_device_shows_its_number_of_experts_and_its_share_of_the_load(shown: Callable[..., Shown]) -> None:
     page = shown(experts_document(load="zipf"))
     expect(page.place(0).locator(".mw-xplace-foot")).to_contain_text("2 experts · 55.2%")
     expect(page.chip(0)).to_have_text("036.8%")
@@ -251,7 +251,7 @@ def test_a_device_says_how_many_experts_it_has_and_what_part_of_the_load(shown: 
     assert label and chip and chip["y"] - 3 >= label["y"] + label["height"]  # its ring leaves the label alone
 
 
-def test_words_of_the_papers_explain_themselves_by_hover_and_by_keyboard(shown: Callable[..., Shown]) -> None:
+def test_terms_of_the_papers_have_tooltips_for_pointer_and_keyboard(shown: Callable[..., Shown]) -> None:
     page = shown(experts_document(dp=4, tp=2, ep=4, esp=2))
     tip = page.page.locator(".mw-experts .mw-tip")
     page.page.locator(".mw-xreason .mw-term", has_text=re.compile("^D$")).hover()
@@ -268,7 +268,7 @@ def test_words_of_the_papers_explain_themselves_by_hover_and_by_keyboard(shown: 
     tip.filter(has_text="Load of an expert").wait_for()  # one stop for them all, then the colours
 
 
-def test_what_cannot_be_laid_out_says_why_and_what_was_set_stays(shown: Callable[..., Shown]) -> None:
+def test_a_layer_that_cannot_be_drawn_shows_the_reason_and_keeps_the_settings(shown: Callable[..., Shown]) -> None:
     page = shown(experts_document())
     page.page.get_by_role("button", name="Increase replicas").click()
     page.session.edit("experts.ep", 3, "ep 3")
@@ -370,7 +370,7 @@ def whole(whole_page: Callable[..., Page]) -> Whole:
     return lambda document, **how: whole_page(parse_design(document), **how)
 
 
-def test_x_turns_the_pane_to_the_experts_and_back(whole: Whole) -> None:
+def test_the_key_x_switches_between_cluster_and_experts(whole: Whole) -> None:
     page = whole(experts_document())
     page.locator(".mw-cluster").wait_for()
     page.keyboard.press("x")
@@ -420,7 +420,7 @@ def quick_grid(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("quick_grid")
-def test_the_schedules_side_by_side_and_one_of_them_chosen(whole: Whole) -> None:
+def test_expert_schedules_are_compared_and_one_is_selected(whole: Whole) -> None:
     page = whole(experts_document(dp=4, tp=2, ep=4, esp=2))
     page.keyboard.press("x")
     page.get_by_role("button", name="Compare schedules").click()
@@ -472,7 +472,7 @@ def test_the_schedules_side_by_side_and_one_of_them_chosen(whole: Whole) -> None
     page.locator('[data-control="schedule"]', has_text="Parm, automatic").wait_for()
 
 
-def test_the_form_has_the_experts_and_tells_what_is_wrong_at_their_fields(whole: Whole) -> None:
+def test_the_form_has_the_experts_and_shows_problems_at_their_fields(whole: Whole) -> None:
     design = experts_document()
     del design["model"]["moe"], design["experts"]
     page = whole(design)
@@ -526,7 +526,7 @@ def test_the_form_has_the_experts_and_tells_what_is_wrong_at_their_fields(whole:
 # ---- a run ----
 
 
-def test_a_small_run_of_experts_is_launched_and_seen_training(whole: Whole) -> None:
+def test_a_small_run_with_experts_trains(whole: Whole) -> None:
     """Launched by hand: its loss falls, it lies over the prediction, inside its blocks too, and its load is offered."""
     import json
 
@@ -590,7 +590,7 @@ def lanes(page: Page, number: int) -> None:
     page.wait_for_function(f"window.meshwaveTimeline.layers[0]?.ranks === {number}")
 
 
-def test_enter_opens_the_layers_of_the_pinned_block_and_backspace_leads_back_to_the_same_view(opened: Page) -> None:
+def test_enter_opens_the_layers_of_the_pinned_block_and_backspace_restores_the_view(opened: Page) -> None:
     page = opened
     x, y = block(page, 0, 0, 0)
     page.mouse.move(x, y)
@@ -619,7 +619,7 @@ def test_enter_opens_the_layers_of_the_pinned_block_and_backspace_leads_back_to_
     expect(crumbs).to_be_hidden()
 
 
-def test_a_double_click_opens_and_the_crumb_leads_back(opened: Page) -> None:
+def test_a_double_click_opens_the_layers_and_the_navigation_path_leads_back(opened: Page) -> None:
     page = opened
     page.mouse.dblclick(*block(page, 1, 1, 2, "B"))
     lanes(page, 12)
@@ -629,7 +629,7 @@ def test_a_double_click_opens_and_the_crumb_leads_back(opened: Page) -> None:
     lanes(page, 2)
 
 
-def test_the_layers_follow_an_edit_of_their_experts(opened: Page) -> None:
+def test_the_open_layers_are_updated_after_an_edit_of_the_experts(opened: Page) -> None:
     page = opened
     page.mouse.click(*block(page, 0, 0, 0))
     page.get_by_role("button", name="Open layers").click()

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.browser
 SHEET = "document.querySelector('#timeline').firstElementChild.getBoundingClientRect()"
 
 
-def test_an_exported_page_zooms_and_moves(page: Page, complaints: list[str], tmp_path: Path) -> None:
+def test_an_exported_page_zooms_and_pans(page: Page, complaints: list[str], tmp_path: Path) -> None:
     design = Drawn({"schedule": "1f1b", "microbatches": 8}, 4).design()
     (tmp_path / "page.html").write_bytes(exports["html"].to_bytes(predict(design)))
     page.goto((tmp_path / "page.html").as_uri())

@@ -47,7 +47,7 @@ def page(browser: Browser, tmp_path: Path) -> Iterator[Page]:
     assert not complaints, "\n".join(complaints)
 
 
-def test_new_members_are_seen_on_the_page(page: Page) -> None:
+def test_new_members_appear_on_the_page(page: Page) -> None:
     table, schedule = page.get_by_role("columnheader", name="layers"), page.get_by_label("Microbatches", exact=True)
     schedule.wait_for()
     assert not table.is_visible(), "it shows through the tab at the front"

@@ -96,13 +96,13 @@ def shown(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shown]:
     for title in ("mw-gallery-title", "mw-comparison-title"):
         page.wait_for_selector(f"#{title}", state="attached")
     yield Shown(page, session, *overlays)
-    overlays[0].end()
+    overlays[0].stop_jobs()
 
 
 # ---- the gallery ----
 
 
-def test_a_card_is_chosen_by_a_click_and_taken_back_by_undo(shown: Shown) -> None:
+def test_a_click_on_a_card_applies_its_schedule_and_undo_restores_the_previous_one(shown: Shown) -> None:
     shown.page.get_by_role("button", name="Schedule gallery").click()
     expect(shown.card("ZB-V")).to_be_visible()
     expect(shown.card("Hanayo, 2 waves, current")).to_have_attribute("aria-current", "true")
@@ -116,7 +116,7 @@ def test_a_card_is_chosen_by_a_click_and_taken_back_by_undo(shown: Shown) -> Non
     eventually(shown.page, lambda: shown.session.history == ("", "schedule ZB-V"))
 
 
-def test_the_keyboard_walks_over_the_cards_as_they_lie(shown: Shown) -> None:
+def test_arrow_keys_move_between_cards_in_their_visual_order(shown: Shown) -> None:
     shown.open()
     eventually(shown.page, lambda: ", current:" in focused(shown.page, "at.ariaLabel"))
 
@@ -135,7 +135,7 @@ def test_the_keyboard_walks_over_the_cards_as_they_lie(shown: Shown) -> None:
     eventually(shown.page, lambda: shown.session.history[0].startswith("schedule "))
 
 
-def test_escape_closes_and_nothing_was_changed(shown: Shown) -> None:
+def test_escape_closes_the_gallery_without_a_change(shown: Shown) -> None:
     shown.open()
 
     shown.page.keyboard.press("Escape")
@@ -158,7 +158,7 @@ AT_ONCE = """([title, closing, key]) => {
 
 
 @pytest.mark.parametrize("name", ["gallery", "comparison"])
-def test_a_key_that_opens_it_again_is_heard_however_soon_it_follows_what_closed_it(shown: Shown, name: str) -> None:
+def test_a_key_reopens_the_gallery_immediately_after_it_was_closed(shown: Shown, name: str) -> None:
     """Both in one task of the page, before the dialog's own ``close`` event."""
     overlay: Any = getattr(shown, name)
     dialog, key = {"gallery": (shown.dialog, "g"), "comparison": (shown.table, "v")}[name]
@@ -178,7 +178,7 @@ def test_a_key_that_opens_it_again_is_heard_however_soon_it_follows_what_closed_
     eventually(shown.page, lambda: not overlay.shown)
 
 
-def test_sorting_filtering_and_all_variants(shown: Shown) -> None:
+def test_cards_are_sorted_and_filtered_and_all_variants_can_be_shown(shown: Shown) -> None:
     shown.open()
     best = shown.order()
     assert best[0] == "Chimera"
@@ -196,7 +196,7 @@ def test_sorting_filtering_and_all_variants(shown: Shown) -> None:
     expect(shown.card("DualPipe")).to_have_count(0)
 
 
-def test_a_card_that_refuses_says_why_and_cannot_be_chosen(shown: Shown) -> None:
+def test_a_card_of_an_unsupported_schedule_shows_the_reason_and_cannot_be_chosen(shown: Shown) -> None:
     shown.open()
     refused = shown.card("DualPipe")
     expect(refused).to_contain_text("use 8")
@@ -209,7 +209,7 @@ def test_a_card_that_refuses_says_why_and_cannot_be_chosen(shown: Shown) -> None
     assert shown.session.history == ("", "")
 
 
-def test_what_the_numbers_say_is_there_in_words(shown: Shown) -> None:
+def test_findings_of_the_gallery_are_sentences(shown: Shown) -> None:
     shown.open()
 
     words = shown.dialog.get_by_role("complementary", name="Findings")
@@ -220,7 +220,7 @@ def test_what_the_numbers_say_is_there_in_words(shown: Shown) -> None:
 # ---- side by side ----
 
 
-def test_cards_are_pinned_and_laid_side_by_side(shown: Shown) -> None:
+def test_pinned_cards_are_compared_side_by_side(shown: Shown) -> None:
     page, session = shown.page, shown.session
     page.keyboard.press("p")
     eventually(shown.page, lambda: len(session.pinned) == 1)
@@ -256,7 +256,7 @@ def test_cards_are_pinned_and_laid_side_by_side(shown: Shown) -> None:
     assert session.pinned == []
 
 
-def test_the_note_under_the_pin_opens_the_table_and_ends_it(shown: Shown) -> None:
+def test_the_label_beside_the_pin_opens_and_ends_the_comparison(shown: Shown) -> None:
     shown.page.keyboard.press("p")
     note = shown.page.get_by_role("button", name="vs. Two waves")
 

@@ -68,7 +68,7 @@ def hostile() -> Iterator[tuple[str, list[str]]]:
     server.server_close()
 
 
-def test_it_neither_frames_the_designer_nor_learns_the_token_nor_opens_its_websocket(
+def test_another_site_can_neither_frame_the_designer_nor_read_the_token_nor_open_the_websocket(
     designer: str, hostile: tuple[str, list[str]], visit: Callable[[str], Page], complaints: list[str]
 ) -> None:
     address, cookies = hostile

@@ -86,7 +86,7 @@ def test_a_drag_along_the_axis_selects_all_lanes(drawn: Drawn) -> None:
     assert drawn.ask("area")["ranks"] == [0, 1, 2, 3]
 
 
-def test_the_mode_selects_without_a_modifier_and_begins_with_the_view(drawn: Drawn) -> None:
+def test_area_mode_selects_without_a_modifier_key_and_starts_with_the_visible_part(drawn: Drawn) -> None:
     drawn.show(layer(4, 8))
     drawn.page.get_by_role("button", name="Area").click()
     drawn.until("chart.area?.found")
@@ -133,7 +133,7 @@ def test_an_area_stays_at_its_seconds_while_the_design_changes(drawn: Drawn) -> 
 # the critical path and what if
 
 
-def test_the_critical_path_shows_its_parts_and_what_would_shorten_it(drawn: Drawn) -> None:
+def test_the_critical_path_panel_lists_parts_and_what_if_results(drawn: Drawn) -> None:
     shown = predicted()
     drawn.show(shown)
 
@@ -144,7 +144,7 @@ def test_the_critical_path_shows_its_parts_and_what_would_shorten_it(drawn: Draw
     tenth = panel(drawn).locator(".mw-timeline-gains dd").nth(1).inner_text()
     expect(panel(drawn)).to_contain_text("span bubble ratio")
 
-    panel(drawn).get_by_label("Time saved by the part").select_option("0.5")
+    panel(drawn).get_by_label("Reduction of the time of one component").select_option("0.5")
     expect(panel(drawn).locator(".mw-timeline-gains dd").nth(1)).not_to_have_text(tenth)
 
     panel(drawn).get_by_role("button", name="stage 3").click()
@@ -316,7 +316,7 @@ def test_a_notice_says_that_the_first_block_has_no_cause(drawn: Drawn) -> None:
 
     drawn.key("ArrowLeft")
 
-    expect(drawn.page.locator(".mw-timeline-notice")).to_have_text("It waited for nothing")
+    expect(drawn.page.locator(".mw-timeline-notice")).to_have_text("The pinned action did not wait for another action")
 
 
 def test_flows_are_drawn_on_demand(drawn: Drawn) -> None:
@@ -363,7 +363,7 @@ def test_causes_effects_and_flows_include_skip_connections(drawn: Drawn) -> None
 # bubbles
 
 
-def test_a_bubble_is_explained_to_the_keyboard_too(drawn: Drawn) -> None:
+def test_a_bubble_is_also_explained_to_keyboard_users(drawn: Drawn) -> None:
     drawn.show(layer(4, 8))
 
     drawn.page.mouse.move(5, 300)
@@ -406,7 +406,7 @@ def test_marks_measure_the_distance_between_two_points(drawn: Drawn) -> None:
 # lanes on top
 
 
-def test_lanes_are_kept_on_top_while_the_others_scroll(drawn: Drawn) -> None:
+def test_pinned_lanes_stay_on_top_while_other_lanes_scroll(drawn: Drawn) -> None:
     drawn.show(layer(64, 64))
     drawn.key("j")
     drawn.key("Shift+ArrowDown")
@@ -552,7 +552,7 @@ def test_a_link_to_another_state_of_the_design_gives_a_notice_and_invalid_values
     expect(drawn.page.locator(".mw-timeline-hits")).to_contain_text("unknown search term")
 
 
-def test_everything_is_quick_with_a_quarter_of_a_million_blocks(drawn: Drawn) -> None:
+def test_a_timeline_of_a_quarter_of_a_million_blocks_can_be_used(drawn: Drawn) -> None:
     """No limit is set here, which ``meshwave bench`` does: that it comes at all, and is drawn as before."""
     drawn.show(layer(128, 1024))
 

@@ -118,7 +118,7 @@ def test_hints_the_answer_and_the_highlighted_control(page: Page, pane: Locator)
     expect(page.get_by_label("Design name")).to_have_value("Bubbles and microbatches: four")
 
 
-def test_a_term_explains_itself_to_the_keyboard_and_text_grows(page: Page, pane: Locator) -> None:
+def test_terms_have_tooltips_for_the_keyboard_and_text_can_be_enlarged(page: Page, pane: Locator) -> None:
     pane.locator(f'[data-lesson="{SECOND}"]').click()
     term = pane.locator(".mw-term", has_text="bubble").first
     before = term.evaluate("term => getComputedStyle(term).fontSize")
@@ -130,7 +130,7 @@ def test_a_term_explains_itself_to_the_keyboard_and_text_grows(page: Page, pane:
     assert (before, term.evaluate("term => getComputedStyle(term).fontSize")) == ("14px", "21px")
 
 
-def test_a_link_opens_a_lesson_and_a_reload_goes_on_with_it(
+def test_a_link_opens_a_lesson_that_continues_after_a_reload(
     browser: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from meshwave.designer.pages.design_page import page as make_page

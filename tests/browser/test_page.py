@@ -120,7 +120,7 @@ def test_the_timeline_offers_what_applies_to_the_block_under_the_pointer(whole_p
 
 
 @pytest.mark.usefixtures("unlaunched")
-def test_nothing_scrolls_everything_is_on_one_screen_and_a_second_visit_finds_it_too(
+def test_the_page_fits_on_one_screen_on_first_and_later_visits(
     designer: Callable[[str], str], visit: Callable[[str], Page], page: Page
 ) -> None:
     link = designer("01-first-wave")
@@ -145,7 +145,7 @@ def test_nothing_scrolls_everything_is_on_one_screen_and_a_second_visit_finds_it
     assert page.evaluate("window.meshwaveTimeline.layers.length") == 1
 
 
-def test_draw_a_mesh_add_a_wave_and_undo(whole_page: Whole) -> None:
+def test_drawing_a_mesh_and_adding_a_wave_are_undone(whole_page: Whole) -> None:
     page = whole_page(read_design("01-first-wave"))
     page.get_by_role("button", name="Increase devices per node").click()  # an unused device to draw on
     expect(page.locator(".mw-device")).to_have_count(5)
@@ -181,7 +181,7 @@ def test_pinning_shows_both_timelines_and_the_change(whole_page: Whole) -> None:
     expect(page.locator('.mw-tile[data-key="bubble"]')).to_contain_text("better")
 
 
-def test_wrong_input_is_told_at_its_field_and_the_last_good_timeline_stays(whole_page: Whole) -> None:
+def test_invalid_input_is_reported_at_its_field_and_the_last_valid_timeline_stays(whole_page: Whole) -> None:
     page = whole_page(read_design("01-first-wave"))
     field = page.get_by_label("Layers", exact=True)
     field.fill("3")
@@ -194,7 +194,9 @@ def test_wrong_input_is_told_at_its_field_and_the_last_good_timeline_stays(whole
     expect(field).to_have_attribute("aria-invalid", "true")
 
 
-def test_cancel_and_reload(designer: Callable[[str], str], visit: Callable[[str], Page]) -> None:
+def test_a_run_is_cancelled_and_its_state_is_shown_after_a_reload(
+    designer: Callable[[str], str], visit: Callable[[str], Page]
+) -> None:
     page = visit(designer("01-first-wave"))
     alone = read_design("01-first-wave").model_dump(mode="json") | {"name": "alone"}  # leaves the page a core
     open_design(page, alone | {"meshes": alone["meshes"][:1], "pipeline": {"schedule": "1f1b", "microbatches": 4}})
@@ -241,7 +243,7 @@ def two_waves(name: str, **changes: Any) -> dict[str, Any]:
     return {**document, "name": name}
 
 
-def test_launch_follow_and_overlay_and_what_keeps_another_design_from_being_launched_is_said_and_marked(
+def test_a_run_is_launched_followed_and_overlaid_and_blockers_of_another_launch_are_shown(
     whole_page: Whole,
 ) -> None:
     page = whole_page(read_design("05-hanayo-as-chimera"), launches=True)
@@ -280,7 +282,7 @@ def test_launch_follow_and_overlay_and_what_keeps_another_design_from_being_laun
     page.wait_for_function("window.meshwaveTimeline.layers.map(({ source }) => source).join() === 'predicted'")
 
 
-def test_another_design_opens_without_lanes_on_top_and_with_its_cluster(whole_page: Whole) -> None:
+def test_opening_another_design_unpins_lanes_and_shows_its_cluster(whole_page: Whole) -> None:
     page = whole_page(read_design("16-gpt2-moe"))
     for key in "ju":  # the block in focus, and its lane on top
         page.locator(".mw-timeline-stage").press(key)
@@ -319,7 +321,7 @@ def test_many_more_processes_than_cores_are_launched_by_a_second_press(
     eventually(page, lambda: started == ["started"])
 
 
-def test_a_document_with_errors_shows_nothing_of_the_one_before(whole_page: Whole) -> None:
+def test_a_document_with_errors_shows_nothing_of_the_previous_document(whole_page: Whole) -> None:
     page = whole_page(read_design("01-first-wave"))
 
     open_design(page, two_waves("too few layers", model__layers=3))
@@ -333,7 +335,7 @@ def test_a_document_with_errors_shows_nothing_of_the_one_before(whole_page: Whol
     expect(page.locator(".mw-timeline-empty")).to_be_visible()
 
 
-def test_tabs_and_tiling_follow_the_keyboard_and_the_design(whole_page: Whole) -> None:
+def test_tabs_are_selected_by_keyboard_and_the_tiling_follows_the_design(whole_page: Whole) -> None:
     page = whole_page(read_design("01-first-wave"))
     tab = page.get_by_role("tab", name="Design")
     expect(tab).to_have_attribute("aria-selected", "true")
@@ -366,7 +368,7 @@ def test_tabs_and_tiling_follow_the_keyboard_and_the_design(whole_page: Whole) -
     expect(sizes.nth(0)).to_have_value("2")
 
 
-def test_layers_are_priced_while_they_are_dragged_and_one_step_is_undone(whole_page: Whole) -> None:
+def test_dragged_layers_are_predicted_and_undone_as_one_step(whole_page: Whole) -> None:
     page = whole_page(read_design("01-first-wave"))
     expect(page.locator(".mw-equal")).to_have_count(0)
     before = iteration(page)

@@ -14,7 +14,7 @@ from tests.designer.timelines import one_f_one_b
 pytestmark = pytest.mark.browser
 
 
-def test_the_step_is_played_event_by_event_and_smoothly(drawn: Drawn) -> None:
+def test_the_step_is_played_continuously_and_event_by_event(drawn: Drawn) -> None:
     drawn.show(layer(4, 8))
     makespan = drawn.ask("layers[0].makespan")
     drawn.key(".")
@@ -35,7 +35,7 @@ def test_the_step_is_played_event_by_event_and_smoothly(drawn: Drawn) -> None:
     assert drawn.ask("playhead") is None
 
 
-def test_the_gutter_names_what_each_half_of_a_lane_shows(drawn: Drawn) -> None:
+def test_the_timelines_of_both_halves_of_a_lane_are_named(drawn: Drawn) -> None:
     drawn.page.evaluate(
         """() => {
             const { fillText } = CanvasRenderingContext2D.prototype;

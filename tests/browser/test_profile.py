@@ -30,7 +30,7 @@ LINKS = CalibrationOptions(ProcessCluster(1, 2), [(2, 2)], ("links",), rounds=1)
 """What is measured within seconds."""
 
 
-def test_a_machine_is_measured_looked_at_and_used(
+def test_a_calibration_profile_is_measured_shown_and_used(
     stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))

@@ -79,7 +79,7 @@ def bring(page: Page, name: str, content: bytes) -> None:
     )
 
 
-def test_a_text_of_ones_own_becomes_the_training_data(show: Callable[..., Page], session: Session) -> None:
+def test_an_uploaded_text_becomes_the_training_data(show: Callable[..., Page], session: Session) -> None:
     page = show()
 
     bring(page, "sonnets.txt", "Shall I compare thee — to a summer's day?\n".encode() * 200)
@@ -96,7 +96,9 @@ def test_a_text_of_ones_own_becomes_the_training_data(show: Callable[..., Page],
     expect(page.locator(".mw-text-name")).to_have_text("Training text: sonnets.txt")
 
 
-def test_a_file_that_cannot_be_learnt_from_is_refused_in_words(show: Callable[..., Page], session: Session) -> None:
+def test_a_file_that_is_not_a_training_text_is_refused_with_a_reason(
+    show: Callable[..., Page], session: Session
+) -> None:
     page = show()
     trouble = page.locator(".mw-text > .mw-run-reason")
 
@@ -112,7 +114,7 @@ def test_a_file_that_cannot_be_learnt_from_is_refused_in_words(show: Callable[..
 
 
 @pytest.mark.torch
-def test_a_run_trains_on_the_text_that_was_brought(
+def test_a_run_trains_on_the_uploaded_text(
     visit: Callable[[str], Page], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
@@ -132,7 +134,7 @@ def test_a_run_trains_on_the_text_that_was_brought(
     assert json.loads(launched.read_text("utf-8"))["training"]["data"] == "mine.txt"
 
 
-def test_a_design_is_rehearsed_from_the_keyboard_and_its_timeline_laid_over(
+def test_a_dry_run_is_started_by_keyboard_and_its_timeline_is_overlaid(
     visit: Callable[[str], Page], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
@@ -159,7 +161,7 @@ def test_a_design_is_rehearsed_from_the_keyboard_and_its_timeline_laid_over(
         page.goto("about:blank")
 
 
-def test_the_log_follows_its_end_unless_a_person_scrolled_up(
+def test_the_log_follows_its_end_unless_the_user_scrolled_up(
     show: Callable[..., Page], session: Session, record: Record
 ) -> None:
     run = write(record, session, [5.0, 4.0])
@@ -200,7 +202,9 @@ def test_the_log_follows_its_end_unless_a_person_scrolled_up(
     assert told == muted, "a run that a person cancelled is no error"
 
 
-def test_a_run_is_compared_and_prices_the_design(show: Callable[..., Page], session: Session, record: Record) -> None:
+def test_a_run_is_compared_with_its_prediction_and_calibrates_the_design(
+    show: Callable[..., Page], session: Session, record: Record
+) -> None:
     slow = 3 * session.prediction.costs.seconds
     ids = [write(record, session, [5.0, 4.0, 3.0]) for _ in range(2)]
     for run in ids:
@@ -289,7 +293,7 @@ def test_a_run_is_exported_to_perfetto(show: Callable[..., Page], session: Sessi
     assert json.loads(Path(got.value.path()).read_text("utf-8"))["traceEvents"]
 
 
-def test_the_log_of_one_process_is_chosen_and_searched(
+def test_the_log_of_one_process_is_shown_and_searched(
     show: Callable[..., Page], session: Session, record: Record
 ) -> None:
     run = write(record, session, [5.0, 4.0])

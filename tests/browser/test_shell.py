@@ -115,7 +115,7 @@ GRID = {
 }
 
 
-def test_the_mark_is_small_and_in_colour(shell: Shell) -> None:
+def test_the_logo_is_small_and_coloured(shell: Shell) -> None:
     """A missing style sheet would fill the bar with a black square."""
     mark = shell.page.locator(".mw-topbar .mw-brand svg")
 
@@ -139,7 +139,7 @@ def test_a_typed_number_is_one_edit_and_the_numbers_follow(shell: Shell) -> None
     expect(shell.button("Undo: microbatches 8")).to_be_visible()
 
 
-def test_a_refused_value_stays_where_it_was_typed_with_the_words_beside_it(shell: Shell) -> None:
+def test_a_refused_value_stays_in_its_field_with_the_reason(shell: Shell) -> None:
     shell.type("model.heads", "7")
 
     expect(shell.words("model.heads")).to_contain_text("heads do not divide")
@@ -156,7 +156,7 @@ def test_a_refused_value_stays_where_it_was_typed_with_the_words_beside_it(shell
     expect(shell.words("model.heads")).to_have_count(0)
 
 
-def test_control_z_in_a_field_takes_back_the_edit_and_the_field_agrees_with_the_design(shell: Shell) -> None:
+def test_control_z_in_a_field_undoes_the_edit_and_updates_the_field(shell: Shell) -> None:
     entry = shell.field("pipeline.microbatches")
     before = entry.input_value()
     shell.type("pipeline.microbatches", "8")
@@ -174,7 +174,7 @@ def test_control_z_in_a_field_takes_back_the_edit_and_the_field_agrees_with_the_
     eventually(shell.page, lambda: str(shell.session.design.pipeline.microbatches) == entry.input_value())
 
 
-def test_a_refused_value_goes_when_another_design_is_opened(shell: Shell) -> None:
+def test_refused_values_are_cleared_when_another_design_is_opened(shell: Shell) -> None:
     shell.type("model.heads", "7")
     expect(shell.words("model.heads")).to_contain_text("heads do not divide")
 
@@ -184,7 +184,7 @@ def test_a_refused_value_goes_when_another_design_is_opened(shell: Shell) -> Non
     expect(shell.field("model.heads")).to_have_value("4")
 
 
-def test_amounts_are_read_with_their_units_and_written_as_a_person_reads_them(shell: Shell) -> None:
+def test_amounts_are_parsed_and_shown_with_units_and_prefixes(shell: Shell) -> None:
     shell.page.get_by_role("group", name="Cluster").get_by_text("Cluster", exact=True).click()
 
     shell.type("cluster.device.memory_bytes", "80 Gb")
@@ -196,7 +196,7 @@ def test_amounts_are_read_with_their_units_and_written_as_a_person_reads_them(sh
     expect(shell.field("cluster.device.memory_bytes")).to_have_value("80 GB")
 
 
-def test_what_somebody_is_typing_is_not_taken_away_by_another_edit(shell: Shell) -> None:
+def test_typed_text_is_kept_during_another_edit(shell: Shell) -> None:
     shell.field("training.steps").fill("77")
 
     shell.session.edit("pipeline.microbatches", 8, "elsewhere")
@@ -205,7 +205,7 @@ def test_what_somebody_is_typing_is_not_taken_away_by_another_edit(shell: Shell)
     assert shell.field("training.steps").input_value() == "77"
 
 
-def test_a_problem_is_shown_at_its_field_and_the_list_leads_there(shell: Shell) -> None:
+def test_a_problem_is_shown_at_its_field_and_a_click_in_the_list_focuses_the_field(shell: Shell) -> None:
     shell.type("model.layers", "3")
 
     expect(shell.words("model.layers")).to_contain_text("need at least")
@@ -233,7 +233,7 @@ def test_a_fix_in_the_list_of_problems_is_applied_with_the_keyboard(shell: Shell
     eventually(shell.page, lambda: shell.session.design.model.layers > 3)
 
 
-def test_a_problem_in_a_folded_section_is_said_on_it_and_unfolds_it(shell: Shell) -> None:
+def test_a_problem_in_a_folded_section_is_counted_in_the_heading_and_unfolds_the_section(shell: Shell) -> None:
     section = shell.page.locator('[data-section="model"]')
     section.locator("summary").click()
     shell.session.edit("model.layers", 3, "3 layers")
@@ -245,7 +245,7 @@ def test_a_problem_in_a_folded_section_is_said_on_it_and_unfolds_it(shell: Shell
     expect(shell.field("model.layers")).to_be_focused()
 
 
-def test_choosing_another_schedule_brings_its_options(shell: Shell) -> None:
+def test_another_schedule_has_its_own_options(shell: Shell) -> None:
     shell.field("pipeline.schedule").select_option(label="Interleaved 1F1B")
 
     expect(shell.field("pipeline.chunks")).to_be_visible()
@@ -267,7 +267,7 @@ def test_a_schedule_can_be_drawn_by_hand_in_the_form(shell: Shell) -> None:
     expect(orders).to_have_value("\n".join([*lines[:-1], "0F0"]))
 
 
-def test_a_preset_fills_the_cluster(shell: Shell) -> None:
+def test_a_preset_sets_the_cluster(shell: Shell) -> None:
     shell.page.get_by_role("group", name="Cluster").get_by_text("Cluster", exact=True).click()
 
     shell.field("cluster").select_option(label="DGX H100")
@@ -276,7 +276,7 @@ def test_a_preset_fills_the_cluster(shell: Shell) -> None:
     expect(shell.field("cluster.devices_per_node")).to_have_value("8")
 
 
-def test_the_search_leaves_the_fields_with_its_words_and_opens_their_folds(shell: Shell) -> None:
+def test_the_search_shows_matching_fields_and_unfolds_their_groups(shell: Shell) -> None:
     seed, layers = shell.field("training.seed"), shell.field("model.layers")
     expect(seed).to_be_hidden()
     expect(layers).to_be_visible()
@@ -318,7 +318,7 @@ def test_a_device_is_chosen_by_name_and_amounts_are_shown_with_units(shell: Shel
     expect(shell.field("cluster.intra_node.bandwidth")).to_have_value("448 GB/s")
 
 
-def test_arrows_in_a_number_are_edits_that_undo_takes_back_one_by_one(shell: Shell) -> None:
+def test_arrow_keys_in_a_number_field_are_edits_that_are_undone_one_by_one(shell: Shell) -> None:
     entry = shell.field("pipeline.waves")
     entry.focus()
 
@@ -333,7 +333,7 @@ def test_arrows_in_a_number_are_edits_that_undo_takes_back_one_by_one(shell: She
 # ---- the numbers ----
 
 
-def test_the_pin_compares_in_colour_sign_and_word(shell: Shell) -> None:
+def test_changes_from_the_pinned_design_have_a_colour_a_sign_and_a_word(shell: Shell) -> None:
     shell.button("Pin this design").click()
     expect(shell.button("Unpin this design")).to_have_attribute("aria-pressed", "true")
 
@@ -355,7 +355,7 @@ def test_the_pin_compares_in_colour_sign_and_word(shell: Shell) -> None:
     expect(iteration.locator(".mw-verdict")).to_have_text("")
 
 
-def test_a_tile_explains_itself_to_pointer_and_keyboard(shell: Shell) -> None:
+def test_a_tile_has_a_tooltip_for_pointer_and_keyboard(shell: Shell) -> None:
     tip = shell.page.locator(".mw-numbers .mw-tip")
 
     shell.tile("bubble").hover()
@@ -371,7 +371,7 @@ def test_a_tile_explains_itself_to_pointer_and_keyboard(shell: Shell) -> None:
 # ---- the top bar ----
 
 
-def test_the_keys_of_the_page(shell: Shell) -> None:
+def test_keyboard_shortcuts_of_the_page(shell: Shell) -> None:
     page, session = shell.page, shell.session
     session.edit("training.steps", 3, "steps 3")
     expect(shell.field("training.steps")).to_have_value("3")
@@ -416,7 +416,7 @@ def test_the_help_menu_opens_the_documentation_in_a_tab_of_its_own(shell: Shell)
         (".mw-brand", "/docs/index.html"),
     ],
 )
-def test_f1_opens_what_explains_the_part_under_the_pointer(shell: Shell, part: str, page: str) -> None:
+def test_f1_opens_the_documentation_of_the_element_under_the_pointer(shell: Shell, part: str, page: str) -> None:
     shell.page.locator(part).hover()
     with shell.page.expect_popup() as opened:
         shell.page.keyboard.press("F1")
@@ -425,7 +425,7 @@ def test_f1_opens_what_explains_the_part_under_the_pointer(shell: Shell, part: s
     opened.value.close()
 
 
-def test_keys_are_left_to_who_types(shell: Shell) -> None:
+def test_shortcuts_are_ignored_while_the_user_types(shell: Shell) -> None:
     shell.session.edit("training.steps", 3, "steps 3")
     expect(shell.field("training.steps")).to_have_value("3")
     name = shell.page.get_by_label("Design name")
@@ -460,7 +460,7 @@ def test_the_name_is_edited_in_place(shell: Shell) -> None:
     expect(name).to_have_value("Folded twice")
 
 
-def test_save_gives_the_browser_a_file_that_opens_again(shell: Shell, tmp_path: Path) -> None:
+def test_a_saved_file_can_be_opened_again(shell: Shell, tmp_path: Path) -> None:
     page, session = shell.page, shell.session
     shell.field("training.steps").fill("5")  # not yet taken over: Ctrl+S does that too
 
@@ -482,7 +482,7 @@ def test_save_gives_the_browser_a_file_that_opens_again(shell: Shell, tmp_path: 
     expect(page.get_by_label("Unsaved changes")).to_be_hidden()
 
 
-def test_save_as_asks_for_the_name(shell: Shell) -> None:
+def test_save_as_requests_a_name(shell: Shell) -> None:
     shell.button("Save as").click()
     entry = shell.page.get_by_label("File name")
     expect(entry).to_be_focused()
@@ -496,7 +496,7 @@ def test_save_as_asks_for_the_name(shell: Shell) -> None:
     expect(entry).to_be_hidden()
 
 
-def test_an_export_arrives_byte_for_byte(shell: Shell) -> None:
+def test_an_export_is_downloaded_unchanged(shell: Shell) -> None:
     shell.button("Export").click()
 
     with shell.page.expect_download() as awaited:
@@ -506,7 +506,7 @@ def test_an_export_arrives_byte_for_byte(shell: Shell) -> None:
     assert Path(awaited.value.path()).read_bytes() == exports["torch-csv"].to_bytes(shell.session.prediction)
 
 
-def test_the_examples_open_by_keyboard(shell: Shell) -> None:
+def test_examples_are_opened_by_keyboard(shell: Shell) -> None:
     examples = shell.button("Examples")
     examples.focus()
     examples.press("Enter")
@@ -520,7 +520,7 @@ def test_the_examples_open_by_keyboard(shell: Shell) -> None:
     expect(shell.page.get_by_label("Design name")).to_have_value(shell.session.design.name)
 
 
-def test_a_file_that_is_no_design_is_told_about(shell: Shell) -> None:
+def test_a_file_that_is_not_a_design_is_reported(shell: Shell) -> None:
     before = shell.session.design
     picker = shell.page.locator('input[type="file"]')
 
@@ -536,7 +536,7 @@ def test_a_file_that_is_no_design_is_told_about(shell: Shell) -> None:
     assert shell.session.design is before
 
 
-def test_a_schedule_opens_into_the_design_and_undo_takes_it_back(shell: Shell) -> None:
+def test_an_imported_schedule_replaces_the_order_and_can_be_undone(shell: Shell) -> None:
     before = shell.session.design
     content = exports["torch-csv"].to_bytes(shell.session.prediction)
 
@@ -551,7 +551,7 @@ def test_a_schedule_opens_into_the_design_and_undo_takes_it_back(shell: Shell) -
     eventually(shell.page, lambda: shell.session.design is before)
 
 
-def test_a_wrong_schedule_is_shown_with_an_arrow_under_its_cell(shell: Shell) -> None:
+def test_an_invalid_schedule_is_shown_with_an_arrow_under_the_cell(shell: Shell) -> None:
     before, rows = shell.session.design, [f"{rank}F0,{rank}F1,{rank}B0,{rank}B1" for rank in range(4)]
     rows[2] = "2F0,2F1,2B0,2X1"
 
@@ -567,7 +567,7 @@ def test_a_wrong_schedule_is_shown_with_an_arrow_under_its_cell(shell: Shell) ->
     assert shell.session.design is before
 
 
-def test_what_a_schedule_changed_beside_the_order_is_said(shell: Shell) -> None:
+def test_other_changes_by_an_imported_schedule_are_listed(shell: Shell) -> None:
     shell.page.locator('input[type="file"]').set_input_files(
         {"name": "two.csv", "mimeType": "text/csv", "buffer": b"0F0,0B0\n1F0,1B0"}
     )
@@ -578,7 +578,7 @@ def test_what_a_schedule_changed_beside_the_order_is_said(shell: Shell) -> None:
     assert shell.session.design.ranks == 2
 
 
-def test_a_file_dropped_anywhere_opens(shell: Shell) -> None:
+def test_a_file_can_be_dropped_anywhere_on_the_page(shell: Shell) -> None:
     document = shell.session.design.model_dump(mode="json") | {"name": "dropped"}
     transfer = shell.page.evaluate_handle(
         """text => {
@@ -597,7 +597,7 @@ def test_a_file_dropped_anywhere_opens(shell: Shell) -> None:
     expect(shell.page.get_by_text("Drop to open the design or schedule")).to_be_hidden()
 
 
-def test_the_theme_is_chosen_kept_and_followed_by_every_widget(
+def test_the_selected_theme_is_stored_and_applied_to_all_widgets(
     shell: Shell, stage: Stage, app: Callable[[], Viewable]
 ) -> None:
     page = shell.page
@@ -619,7 +619,7 @@ def test_the_theme_is_chosen_kept_and_followed_by_every_widget(
     expect(root).to_have_attribute("data-theme", "dark")
 
 
-def test_the_system_s_theme_is_followed_until_another_is_chosen(shell: Shell) -> None:
+def test_the_theme_of_the_system_is_used_until_another_one_is_selected(shell: Shell) -> None:
     root = shell.page.locator("html")
     expect(root).to_have_attribute("data-theme", "light")
 
@@ -629,7 +629,7 @@ def test_the_system_s_theme_is_followed_until_another_is_chosen(shell: Shell) ->
     shell.page.emulate_media(color_scheme="light")
 
 
-def test_everything_has_a_name_for_who_does_not_see_it(shell: Shell) -> None:
+def test_every_control_has_an_accessible_name(shell: Shell) -> None:
     nameless = shell.page.evaluate(
         """() => {
             const found = [];

@@ -58,7 +58,7 @@ def on_designer(page: Page) -> Iterator[None]:
     page.wait_for_function(f"window.meshwaveTimeline && {IDLE}")
 
 
-def test_a_new_pipeline_is_saved_by_itself_and_listed_with_its_picture(start: Page, link: str) -> None:
+def test_a_new_pipeline_is_saved_automatically_and_listed_with_its_picture(start: Page, link: str) -> None:
     with on_designer(start):
         start.get_by_role("link", name="Pipeline Draw").click()
     start.get_by_role("button", name="Increase microbatches").click()
@@ -75,7 +75,7 @@ def test_a_new_pipeline_is_saved_by_itself_and_listed_with_its_picture(start: Pa
     expect(start.get_by_role("button", name="Redo: ")).to_be_visible()
 
 
-def test_new_experts_show_the_experts_and_a_new_transfer_the_lab(start: Page, link: str) -> None:
+def test_a_new_design_opens_the_experts_or_the_transfer_lab(start: Page, link: str) -> None:
     with on_designer(start):
         start.get_by_role("link", name="Experts Place").click()
     expect(start.locator(".mw-experts").first).to_be_visible()
@@ -84,7 +84,7 @@ def test_new_experts_show_the_experts_and_a_new_transfer_the_lab(start: Page, li
     start.locator(".mw-tr-task").first.wait_for()
 
 
-def test_examples_have_pictures_and_never_replace_what_was_open(start: Page, studio: Studio, link: str) -> None:
+def test_examples_have_pictures_and_open_as_new_designs(start: Page, studio: Studio, link: str) -> None:
     mine = studio.library.add(FIRST.model_copy(update={"name": "mine"}))
     chimera = start.locator('a[href="./?example=04-chimera"]')
     expect(chimera.locator("svg path").first).to_be_attached()
@@ -138,13 +138,13 @@ def test_designs_are_renamed_tagged_searched_compared_deleted_and_restored(start
 
 
 @pytest.mark.parametrize("path", ["", "start"])
-def test_a_link_that_carries_a_design_opens_it(link: str, path: str, page: Page, studio: Studio) -> None:
+def test_a_link_that_contains_a_design_opens_the_design(link: str, path: str, page: Page, studio: Studio) -> None:
     page.goto(f"{link}{path}#{design_link(FIRST.model_copy(update={'name': 'from a link'}))}")
     page.wait_for_url("**/?draft=*")
     expect(page.get_by_label("Design name")).to_have_value("from a link")
 
 
-def test_the_designer_copies_such_a_link(link: str, page: Page) -> None:
+def test_the_designer_copies_a_link_that_contains_the_design(link: str, page: Page) -> None:
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     with on_designer(page):
         page.goto(f"{link}?example=02-two-waves")
@@ -158,7 +158,7 @@ def test_the_designer_copies_such_a_link(link: str, page: Page) -> None:
     expect(page.get_by_label("Design name")).to_have_value("Two waves on four meshes")
 
 
-def test_a_file_is_opened_and_a_broken_one_is_refused(start: Page, tmp_path: Path) -> None:
+def test_a_file_is_opened_and_an_invalid_file_is_refused(start: Page, tmp_path: Path) -> None:
     broken, sound = tmp_path / "broken.json", tmp_path / "sound.json"
     broken.write_text("{")
     sound.write_text(json.dumps(FIRST.model_dump(mode="json") | {"name": "from a file"}))

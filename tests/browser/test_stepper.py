@@ -83,7 +83,7 @@ def shown(page: Page) -> int:
     return int(page.get_by_label("microbatches", exact=True).input_value())
 
 
-def test_fast_clicks_are_as_many_steps(page: Page, slow: Slow) -> None:
+def test_fast_clicks_are_all_counted(page: Page, slow: Slow) -> None:
     more = page.get_by_role("button", name="Increase microbatches")
 
     for _ in range(12):  # answers to the first arrive between the last
@@ -97,7 +97,7 @@ def test_fast_clicks_are_as_many_steps(page: Page, slow: Slow) -> None:
     assert slow.undone() == 12
 
 
-def test_back_and_forth_is_counted_too(page: Page, slow: Slow) -> None:
+def test_fast_clicks_in_both_directions_are_all_counted(page: Page, slow: Slow) -> None:
     signs = [1, 1, -1, 1, -1, -1, 1, 1]
 
     for sign in signs:
@@ -109,7 +109,7 @@ def test_back_and_forth_is_counted_too(page: Page, slow: Slow) -> None:
     assert slow.session.design.pipeline.microbatches == slow.before + sum(signs)
 
 
-def test_fast_keys_are_as_many_steps(page: Page, slow: Slow) -> None:
+def test_fast_key_presses_are_all_counted(page: Page, slow: Slow) -> None:
     page.get_by_role("button", name="Increase microbatches").focus()
     for _ in range(5):
         page.keyboard.press("Enter")
@@ -123,7 +123,7 @@ def test_fast_keys_are_as_many_steps(page: Page, slow: Slow) -> None:
     assert slow.undone() == 10
 
 
-def test_what_is_refused_is_taken_back(page: Page, slow: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_step_is_reverted(page: Page, slow: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
     from meshwave.engine.errors import InputError
 
     def refuse(path: str, value: Any, label: str) -> None:

@@ -86,7 +86,7 @@ def test_a_reloaded_tab_keeps_its_draft_and_a_duplicated_one_gets_its_own(
 
 
 @pytest.mark.parametrize(("kept", "colour"), [("dark", "rgb(14, 15, 18)"), ("light", "rgb(236, 238, 242)")])
-def test_the_kept_theme_is_there_before_anything_is_drawn(
+def test_the_stored_theme_is_set_before_the_first_paint(
     link: str, page: Page, complaints: list[str], kept: str, colour: str
 ) -> None:
     page.route("**/static/**", lambda route: route.abort())  # nothing is drawn for lack of libraries

@@ -17,7 +17,7 @@ from tests.engine.predict.test_link_load import two_nodes
 pytestmark = pytest.mark.browser
 
 
-def test_an_empty_chart_says_what_to_do(drawn: Drawn) -> None:
+def test_an_empty_chart_shows_instructions(drawn: Drawn) -> None:
     words = drawn.page.get_by_text("Draw a mesh to see its timeline")
     expect(words).to_be_visible()
 
@@ -36,7 +36,7 @@ def test_few_blocks_are_shapes_with_labels_and_transfers_are_arrows(drawn: Drawn
 
 
 @pytest.mark.parametrize(("ranks", "microbatches"), [(64, 512), (128, 1024)])
-def test_many_blocks_are_shares_in_which_forward_and_backward_can_be_told_apart(
+def test_many_blocks_are_painted_as_distinguishable_shares_of_forward_and_backward(
     drawn: Drawn, ranks: int, microbatches: int
 ) -> None:
     drawn.show(layer(ranks, microbatches))
@@ -93,7 +93,7 @@ def test_the_wheel_zooms_around_the_pointer_and_dragging_pans(drawn: Drawn) -> N
     assert drawn.ask("pinned") is None  # a drag is no click
 
 
-def test_lanes_grow_as_a_person_zooms_into_many_of_them(drawn: Drawn) -> None:
+def test_lanes_grow_when_the_user_zooms_into_many_lanes(drawn: Drawn) -> None:
     drawn.show(layer(64, 512))
     drawn.page.mouse.move(700, 180)
 
@@ -128,7 +128,7 @@ def test_keys_zoom_pan_and_fit(drawn: Drawn) -> None:
     assert drawn.ask("view")["whole"]
 
 
-def test_hovering_tells_everything_about_a_block(drawn: Drawn) -> None:
+def test_hovering_shows_the_facts_about_a_block(drawn: Drawn) -> None:
     drawn.show(layer(4, 8))
 
     drawn.page.mouse.move(*drawn.block(1, 1, 0, "B"))
@@ -307,7 +307,7 @@ def test_keys_switch_critical_path_memory_transfers_and_links_also_in_python(dra
     drawn.until("chart.stats.counts.transfers > 0")
 
 
-def test_two_designs_lie_one_above_the_other_on_one_axis(drawn: Drawn) -> None:
+def test_two_designs_are_drawn_above_each_other_on_one_axis(drawn: Drawn) -> None:
     drawn.show(layer(4, 8, "Pinned: 1F1B", memory=None), layer(4, 12))
 
     upper, lower = (drawn.ask(f"blockAt(0, 0, 5, 'B', {number})") for number in (0, 1))
@@ -315,7 +315,7 @@ def test_two_designs_lie_one_above_the_other_on_one_axis(drawn: Drawn) -> None:
     assert upper["y"] < lower["y"]
 
 
-def test_measured_lies_below_predicted_in_the_same_lane(drawn: Drawn) -> None:
+def test_measured_blocks_are_below_predicted_blocks_in_the_same_lane(drawn: Drawn) -> None:
     from meshwave.designer.views.timeline import Layer
 
     predicted = layer(4, 8)
@@ -333,7 +333,7 @@ def test_measured_lies_below_predicted_in_the_same_lane(drawn: Drawn) -> None:
     assert "Run 1, measured" in drawn.tip
 
 
-def test_measured_over_unit_costs_is_compared_by_its_order_alone(drawn: Drawn) -> None:
+def test_a_measured_timeline_over_unit_costs_is_compared_by_its_order_only(drawn: Drawn) -> None:
     from meshwave.designer.views.timeline import Layer
 
     measured = Layer(one_f_one_b(4, 8, source="measured", slower=0.1), "Run 1", over=True, unit="units")
@@ -346,7 +346,7 @@ def test_measured_over_unit_costs_is_compared_by_its_order_alone(drawn: Drawn) -
     assert "longer" not in drawn.page.locator(".mw-timeline-legend").inner_text()
 
 
-def test_the_last_valid_timeline_stays_under_the_problem(drawn: Drawn) -> None:
+def test_the_last_valid_timeline_stays_below_the_message_about_a_problem(drawn: Drawn) -> None:
     drawn.show(layer(4, 8))
 
     drawn.chart.stale = "pipeline.waves: 12 stages do not divide over 4 meshes; use 8 or 16"
@@ -358,7 +358,7 @@ def test_the_last_valid_timeline_stays_under_the_problem(drawn: Drawn) -> None:
     words.wait_for(state="hidden")
 
 
-def test_light_and_dark_follow_the_page(drawn: Drawn) -> None:
+def test_the_chart_follows_the_theme_of_the_page(drawn: Drawn) -> None:
     drawn.show(layer(4, 8))
     assert drawn.ask("theme") == "light"
 
@@ -369,7 +369,7 @@ def test_light_and_dark_follow_the_page(drawn: Drawn) -> None:
     drawn.until("chart.theme === 'light'")
 
 
-def test_a_picture_is_a_png_of_what_is_shown(drawn: Drawn) -> None:
+def test_a_saved_picture_is_a_png_of_the_current_view(drawn: Drawn) -> None:
     drawn.show(layer(4, 8))
 
     head = drawn.page.evaluate(
@@ -382,7 +382,7 @@ def test_a_picture_is_a_png_of_what_is_shown(drawn: Drawn) -> None:
     assert download.value.suggested_filename == "Open design.png"
 
 
-def test_a_double_click_goes_to_a_block_and_back(drawn: Drawn) -> None:
+def test_a_double_click_zooms_to_a_block_and_back(drawn: Drawn) -> None:
     drawn.show(layer(8, 32))
     x, y = drawn.block(3, 3, 16)
 

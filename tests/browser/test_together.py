@@ -47,7 +47,7 @@ def visit(browser: Browser, link: str) -> Iterator[Callable[[str], Page]]:
 
 
 def share_panel(page: Page) -> None:
-    page.get_by_role("group", name="People in this design").get_by_role("button", name="Share").click()
+    page.get_by_role("group", name="People who have this design open").get_by_role("button", name="Share").click()
 
 
 def call_oneself(page: Page, name: str) -> None:
@@ -101,10 +101,10 @@ def test_two_people_edit_one_design_and_a_third_one_follows(link: str, visit: Ca
     # A value that somebody else changes is offered back.
     rename(ada, "by Ada")
     expect(ben.get_by_text("Ada changed name from by Ben to by Ada")).to_be_visible()
-    ben.get_by_role("button", name="Restore mine").click()
+    ben.get_by_role("button", name="Restore my value").click()
     expect(ada.get_by_label("Design name")).to_have_value("by Ben")
     expect(ben.get_by_text("Ada changed name")).to_be_hidden()
-    ada.get_by_role("button", name="Keep theirs").click()
+    ada.get_by_role("button", name="Accept the change").click()
 
     # Undo reverts own edits only, also after a reload.
     ada.reload()

@@ -66,7 +66,7 @@ def shown(stage: Stage) -> Callable[[str], Shown]:
     return open_lab
 
 
-def test_a_link_opens_and_a_dragged_axis_plans_again(shown: Callable[..., Shown]) -> None:
+def test_a_link_opens_a_transfer_and_dragging_an_axis_replans_it(shown: Callable[..., Shown]) -> None:
     from meshwave.designer.state import transfer_links as edits
 
     _, document = edits.starting_transfers()["case-5"]
@@ -287,7 +287,9 @@ def test_dimmed_text_is_legible_and_sharding_specs_are_explained(shown: Callable
     lab.chip("source", 1).press("ArrowRight")  # to the first dim, as its inner cut
     eventually(page, lambda: lab.spec[0] == ["S01", "R"])
     lab.slot("source", 0).locator(".mw-tr-slot-words").hover()
-    expect(tip).to_contain_text("S01: axis 0 shards dim 0 into 2, then axis 1 each piece into 2: 4 pieces in total")
+    expect(tip).to_contain_text(
+        "S01: axis 0 shards dim 0 into 2, then axis 1 splits each piece into 2: 4 pieces in total"
+    )
     page.get_by_role("button", name="About the sharding spec of the source").hover()
     expect(tip).to_contain_text("in S10 axis 1 is the outer one")
 
@@ -312,7 +314,7 @@ def test_empty_ranks_and_slices_that_stay_in_place_are_marked(shown: Callable[..
     expect(page.locator(".mw-tr-task[data-on]")).to_have_count(0)
 
 
-def test_many_tasks_are_one_picture_in_which_each_is_found(shown: Callable[..., Shown]) -> None:
+def test_many_tasks_are_drawn_as_one_image_and_can_be_selected(shown: Callable[..., Shown]) -> None:
     from meshwave.designer.state import transfer_links as edits
 
     page = shown().page

@@ -86,7 +86,7 @@ def strip(page: Page) -> Any:
     return page.get_by_role("region", name="Workshop")
 
 
-def test_a_class_from_joining_to_its_results(
+def test_a_workshop_from_joining_to_its_results(
     serve: Callable[[], Server], contexts: Callable[[], BrowserContext], tmp_path: Path
 ) -> None:
     server = serve()
@@ -171,7 +171,7 @@ def test_a_class_from_joining_to_its_results(
     # Learners have neither the board nor the metrics; strangers have nothing.
     refused = ada.new_page()
     refused.goto(f"{server.origin}/board")
-    expect(refused.get_by_text("Only the teacher opens the board.")).to_be_visible()
+    expect(refused.get_by_text("Only the teacher can open the board.")).to_be_visible()
     assert ada.request.get(f"{server.origin}/metrics").status == 403
     assert "/join" in contexts().request.get(f"{server.origin}/").url
 

@@ -1,4 +1,4 @@
-"""What the tests of the page's Python side share."""
+"""Fixtures for the tests of the page's Python side."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ import pytest
 
 @pytest.fixture(autouse=True, scope="session")
 def clean(documents_taken_back: None) -> None:
-    """Nothing of a session is left to the next test."""
+    """Clear the state of sessions after each test."""

@@ -1,4 +1,4 @@
-"""Work for jobs that waits until a test lets it go on, or fails."""
+"""Functions for jobs that fail, or wait until a test releases them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ IN_BROWSER = ("1f1b", "gpipe", "hanayo", "zb-v", "chimera", "dualpipe", "gems")
 
 
 def let_go() -> None:
-    """Let work that is held go on."""
+    """Release waiting jobs."""
     (home() / "go").touch()
 
 
@@ -57,17 +57,17 @@ def endless(*given: object) -> Iterator[list[Any]]:
 
 
 def judge_few(design: Design) -> Iterator[gallery_cards.Cards]:
-    """The gallery without the schedules that search their order."""
+    """Predict the gallery without the schedules that search for an order."""
     return judge(design, FEW)
 
 
 def judge_for_browser(design: Design) -> Iterator[gallery_cards.Cards]:
-    """The gallery of the schedules that the browser tests look at."""
+    """Predict the gallery of the schedules for the browser tests."""
     return judge(design, IN_BROWSER)
 
 
 def judge(design: Design, schedules: Sequence[str]) -> Iterator[gallery_cards.Cards]:
-    """The gallery of some schedules alone; the process ends with it, so that nothing is put back."""
+    """Predict the gallery of some schedules. The process ends afterwards, so that nothing is restored."""
     every = gallery.list_variants
     gallery.list_variants = lambda design: [each for each in every(design) if each.schedule in schedules]
     yield from judged(design)

@@ -1,4 +1,4 @@
-"""Who gets in: the page starts processes, so only the holder of the link, on this machine, under its own name."""
+"""Access control: only holders of the link, on this machine and under its own host name, are admitted."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TOKEN = "a-token-for-tests"
 
 @pytest.fixture(scope="module")
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """A designer that is served as ``meshwave serve`` does; its port."""
+    """Serve a designer as ``meshwave serve`` does and return its port."""
     ports, stops = [], []
     ready = threading.Event()
 
@@ -64,19 +64,19 @@ def status(port: int, path: str, **headers: str) -> int:
 
 
 def answer(port: int, path: str, **headers: str) -> HTTPResponse:
-    """The first answer to a request, be it a redirect or a refusal."""
+    """Return the first response to a request, which may be a redirect or a refusal."""
     connection = HTTPConnection("127.0.0.1", port, timeout=20)
     connection.request("GET", path, headers=headers)
     return connection.getresponse()
 
 
 def sign_in(port: int) -> str:
-    """The cookie that a browser gets for the link."""
+    """Return the cookie that a browser receives for the link."""
     return str(answer(port, f"/?token={TOKEN}").headers["Set-Cookie"].partition(";")[0])
 
 
 def websocket_status(port: int, **headers: str) -> int:
-    """101 where the websocket opens, else the refusal."""
+    """Return the status of a websocket request; 101 if the websocket opens."""
 
     async def knock() -> int:
         request = HTTPRequest(f"ws://127.0.0.1:{port}/ws", headers=headers, request_timeout=20)
@@ -118,7 +118,7 @@ def test_the_cookie_set_by_the_link_grants_access(port: int) -> None:
 
 
 def test_the_cookie_does_not_contain_the_token_and_scripts_cannot_read_it(port: int) -> None:
-    """Browsers send it to every port of this machine."""
+    """Browsers send the cookie to every port of this machine."""
     cookie = answer(port, f"/?token={TOKEN}").headers["Set-Cookie"]
 
     assert TOKEN not in cookie
@@ -129,7 +129,7 @@ def test_the_cookie_does_not_contain_the_token_and_scripts_cannot_read_it(port: 
 
 @pytest.mark.slow
 def test_a_page_contains_neither_the_token_nor_the_cookie(port: int) -> None:
-    """Bokeh writes what it knows of a request into the page, readable by its scripts."""
+    """Bokeh writes headers and cookies of a request into the page, where scripts can read them."""
     cookie = sign_in(port)
     page = answer(port, f"/?token={TOKEN}&draft=0123456789ab", Cookie=f"{cookie}x").read().decode()
     payload = re.search(r'"token":"([^".]+)', page)
@@ -143,7 +143,7 @@ def test_a_page_contains_neither_the_token_nor_the_cookie(port: int) -> None:
 
 
 class FakeHandler:
-    """A request as the access sees it."""
+    """The parts of a request handler that the access control uses."""
 
     def __init__(self, port: int, cookie: str = "", token: str = "") -> None:
         self.request = SimpleNamespace(host=f"127.0.0.1:{port}", arguments={"token": token})
@@ -255,7 +255,9 @@ def test_an_incomplete_token_shows_nothing(port: int, path: str) -> None:
 
 
 def test_a_link_from_another_site_offers_to_open_the_same_page_again(port: int) -> None:
-    """Browsers send our cookie where a link of ours is followed, which the one on the refusal is."""
+    """Browsers send the cookie when a link on the refusal page is followed, because that page belongs to the
+    designer.
+    """
     for path, offered in (("/transfer", True), ("/", True), ("/elsewhere", False)):
         request = Request(f"http://127.0.0.1:{port}{path}", headers={"Sec-Fetch-Site": "cross-site"})
         with pytest.raises(HTTPError) as refused:
@@ -268,7 +270,7 @@ def test_a_link_from_another_site_offers_to_open_the_same_page_again(port: int) 
 
 @pytest.mark.parametrize("host", ["example.org", "127.0.0.1", "127.0.0.1:1", "localhost.example.org"])
 def test_another_host_is_refused(port: int, host: str) -> None:
-    """A name of somebody else's that resolves to this machine is no way in."""
+    """A foreign host name that resolves to this machine gives no access."""
     assert status(port, f"/?token={TOKEN}", Host=host) == 403
 
 

@@ -1,4 +1,4 @@
-"""The designer as a process: its folder, its drafts and their tabs, and how it is started."""
+"""The designer as a process: its folder, the drafts of its tabs, and its start."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_a_full_disk_refuses_no_edit_and_shows_a_notice(studio: Studio, monkeypa
 def test_an_unchanged_timeline_is_not_packed_again(studio: Studio, monkeypatch: pytest.MonkeyPatch) -> None:
     session = Session(load_design(example("02-two-waves")))
     widgets = Widgets(session, studio)
-    monkeypatch.setattr(timeline, "pack", lambda *given: pytest.fail("it is drawn already"))
+    monkeypatch.setattr(timeline, "pack_layers", lambda *given: pytest.fail("it is drawn already"))
 
     session.edit("model.layers", 3, "fewer layers than stages")
 
@@ -128,7 +128,7 @@ def test_an_unchanged_timeline_is_not_packed_again(studio: Studio, monkeypatch: 
     assert "16 stages need at least 16 layers" in widgets.timeline.stale
     session.undo()
     assert widgets.timeline.stale == ""
-    widgets.end()
+    widgets.stop_jobs()
 
 
 # ---- starting it ----

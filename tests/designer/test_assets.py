@@ -1,4 +1,4 @@
-"""Modules of the page have URLs, under which a browser keeps them until their version changes."""
+"""Modules of the page have URLs, under which browsers cache them until their version changes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from meshwave.designer.kit.assets import HEAD, digest, module, served_modules
+from meshwave.designer.kit.assets import HEAD, module_code, modules_digest, served_modules
 from meshwave.designer.views.timeline import TimelineChart
 
 STATIC = Path(__file__).resolve().parents[2] / "static"
@@ -29,7 +29,7 @@ def test_a_widget_imports_the_url_that_the_page_preloads() -> None:
     (url,) = re.findall(r'import\(new URL\("([^"]+)", document\.baseURI\)\)', str(TimelineChart._esm))
     assert url.endswith("/widgets.js") and url in preloaded
     with pytest.raises(FileNotFoundError, match=r"widgets\.js does not export static/nothing\.js"):
-        module("nothing.js")
+        module_code("nothing.js")
 
 
 def test_modules_are_served_separately_without_a_bundle(folder: Path) -> None:
@@ -37,12 +37,12 @@ def test_modules_are_served_separately_without_a_bundle(folder: Path) -> None:
 
 
 def test_a_bundle_replaces_exactly_the_modules_it_was_built_from(folder: Path) -> None:
-    bundle = f"// {digest(MODULES)}\nexport {{}};".encode()
+    bundle = f"// {modules_digest(MODULES)}\nexport {{}};".encode()
     (folder / "bundle.js").write_bytes(bundle)
     served = served_modules(folder)
 
     assert served == {"widgets.js": bundle, "kit/native_import.js": b"1;"}
-    assert digest(served) != digest(MODULES), "a browser would take one for the other"
+    assert modules_digest(served) != modules_digest(MODULES), "a browser would take one for the other"
     (folder / "kit" / "canvas.js").write_bytes(b"3;")
     assert served_modules(folder) == MODULES | {"kit/canvas.js": b"3;"}
 

@@ -1,4 +1,4 @@
-"""What goes on beside a page ends with it."""
+"""Jobs of a page end with the page."""
 
 from __future__ import annotations
 

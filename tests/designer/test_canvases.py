@@ -1,4 +1,4 @@
-"""What gestures on the canvases make of a design; no browser needed."""
+"""Edits of a design by gestures on the canvases, without a browser."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from meshwave.designer.canvases.cluster import ClusterCanvas, format_rate, link_labels
-from meshwave.designer.canvases.wave import WaveCanvas, choices, stages, thumbnail
+from meshwave.designer.canvases.wave import WaveCanvas, schedule_choices, schedule_thumbnail, stage_routes
 from meshwave.designer.state import design_edits as edits
 from meshwave.designer.state import mesh_edits
 from meshwave.designer.state.design_session import Session
@@ -291,7 +291,7 @@ def test_limits_of_the_controls_are_those_of_the_document(part: Any, field: str,
 
 
 def send(canvas: Any, said: list[dict[str, Any]], **gesture: Any) -> str | None:
-    """Send a gesture as the page would; what it is refused with, if it is."""
+    """Send a gesture as the page would; return the reason if it is refused."""
     said.clear()
     canvas._handle_msg(gesture)
     answer = said[-1]
@@ -302,7 +302,7 @@ def send(canvas: Any, said: list[dict[str, Any]], **gesture: Any) -> str | None:
 
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What the canvases tell the page."""
+    """Messages of the canvases to the page."""
     messages: list[dict[str, Any]] = []
     for canvas in (ClusterCanvas, WaveCanvas):
         monkeypatch.setattr(canvas, "_send_msg", lambda _, message: messages.append(message))
@@ -450,7 +450,7 @@ def test_the_wave_reverses_at_its_last_mesh_and_its_shares_add_up(wave: WaveCanv
 
 
 def skipping(schedule: str, *layers: int) -> Design:
-    """Twelve layers, of which the first six skip to the last six; so many a stage."""
+    """Return a model with 12 layers, of which the first six have skip connections to the last six."""
     found = {**document(), "pipeline": {"schedule": schedule, "microbatches": 4, "stages": list(layers)}}
     found["model"] |= {"kind": "u-transformer", "layers": 12}
     return parse_design(found)
@@ -465,7 +465,7 @@ def arcs(design: Design) -> list[tuple[int, int, int, str]]:
 def test_skip_connections_are_arcs_that_name_tensors_and_meshes() -> None:
     design = skipping("1f1b", 3, 3, 3, 3)
     prediction = predict(design)
-    far, near = stages(design, prediction.program, prediction.costs)["skips"]
+    far, near = stage_routes(design, prediction.program, prediction.costs)["skips"]
 
     size = quantity(boundary_bytes(design, 0, 3, 3), "B")
     took = quantity(boundary_seconds(design, 0, 3, 3), "s")
@@ -500,20 +500,20 @@ def test_the_number_of_waves_is_limited_by_the_layers(wave: WaveCanvas, said: li
 
 def test_schedules_have_thumbnails_and_reasons_why_they_cannot_be_chosen() -> None:
     for name in schedules:
-        picture = thumbnail(name)
+        picture = schedule_thumbnail(name)
         assert (picture is None) == (name == "custom")
         if picture:
             assert set(picture["rank"]) == {0, 1, 2, 3}
             assert max(picture["end"]) == picture["makespan"]
     draft = document()
     draft["meshes"].pop()
-    reasons = {choice["name"]: choice["reason"] for choice in choices(parse_design(draft))}
+    reasons = {choice["name"]: choice["reason"] for choice in schedule_choices(parse_design(draft))}
     assert "even number" in reasons["chimera"]
     assert reasons["custom"] is None
     assert reasons["gpipe"] is None
 
 
-def test_custom_is_chosen_by_its_thumbnail_as_in_the_form(
+def test_custom_is_selected_by_its_thumbnail_as_in_the_form(
     session: Session, wave: WaveCanvas, said: list[dict[str, Any]]
 ) -> None:
     before = session.prediction.timeline.makespan

@@ -1,4 +1,4 @@
-"""What is computed beside the page: what is shown meanwhile, how it ends, and what ends it."""
+"""Predictions by jobs: the page while they run, their results, and their cancellation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GONE_ON_S = 60.0
 
 
 class Page:
-    """A session, and the turns of its page that other threads ask for."""
+    """A session, and the callbacks that other threads schedule on its page."""
 
     def __init__(self, design: Design, shared: Predictions | None = None) -> None:
         self._turns: queue.Queue[Callable[[], None]] = queue.Queue()
@@ -45,14 +45,14 @@ class Page:
         return self.session._job.job
 
     def running_job(self) -> tuple[Job, int]:
-        """The job of the session, whose work has begun, and its process."""
+        """Return the running job of the session and its process."""
         self.until(lambda: self.session.progress.get("share") == 0.5)
         assert self.job.pid is not None
         return self.job, self.job.pid
 
 
 def design(schedule: str = "1f1b", seed: int = 0, **pipeline: Any) -> Design:
-    """One that no other test has searched: what was found once is known."""
+    """Return a design for which no other test has searched an order, since results are cached."""
     found = document({"schedule": schedule, "microbatches": 16, **pipeline}, 4, cost={"kind": "roofline"})
     found["model"]["sequence"] = 512 + 8 * seed
     return parse_design(found)
@@ -60,7 +60,7 @@ def design(schedule: str = "1f1b", seed: int = 0, **pipeline: Any) -> Design:
 
 @pytest.fixture
 def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Page:
-    """One on which every edit is large, and is computed only when the test lets it."""
+    """A page on which every edit is large, and is computed only when the test releases it."""
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
     found = Page(design())
     monkeypatch.setattr(predictions, "SMALL_WORK", 0)
@@ -120,7 +120,7 @@ def test_an_edit_in_another_tab_is_handled_while_a_large_edit_is_computed(
 
     assert other.prediction.numbers["name"] == "mine"
     assert page.session.is_computing
-    page.session.end()
+    page.session.close()
 
 
 def test_an_edit_stops_the_process_of_the_previous_one(page: Page) -> None:
@@ -159,7 +159,7 @@ def test_a_closed_tab_leaves_no_process(page: Page) -> None:
     edit(page)
     job, pid = page.running_job()
 
-    page.session.end()
+    page.session.close()
 
     assert job.join(GONE_ON_S)
     assert is_gone(pid)

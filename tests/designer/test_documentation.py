@@ -1,4 +1,4 @@
-"""The documentation site beside the designer: served behind the same access rules, or a word on how to build it."""
+"""The documentation site of the designer: the same access control, and a note if the site has not been built."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def address(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a designer whose site is in ``folder``."""
+    """Return the address of a designer whose documentation site is in ``folder``."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MESHWAVE_HOME", str(tmp_path_factory.mktemp("home")))
         patch.setattr(documentation, "documentation_folder", lambda: folder)

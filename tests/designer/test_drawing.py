@@ -1,4 +1,4 @@
-"""The Python side of edit mode: what the page is told while an order is drawn, and the edits that drops make."""
+"""The Python side of edit mode: messages to the page while blocks are moved, and the resulting edits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ F, B = 0, 1
 
 
 class Page:
-    """What a page would hear and ask."""
+    """The messages that a page sends and receives."""
 
     def __init__(self, schedule: str = "1f1b", ranks: int = 3, microbatches: int = 6, **pipeline: Any) -> None:
         section = {"schedule": schedule, "microbatches": microbatches, **pipeline}
@@ -197,7 +197,7 @@ def test_a_dragged_stage_is_simulated_without_an_edit() -> None:
     assert page.session.design.pipeline.schedule == "interleaved-1f1b"
     assert told["label"] == "move stage 2 to mesh m1"
     assert told["makespan"] == [before.makespan, tried.timeline.makespan]
-    assert told["words"].startswith("iteration ") and "→" in told["words"]
+    assert told["words"].startswith("step time ") and "→" in told["words"]
     delay = np.frombuffer(told["delay"], "<f4")
     assert len(delay) == (~tried.timeline.is_transfer).sum()
     assert (told["later"], told["earlier"]) == ((delay > 1e-6).sum(), (delay < -1e-6).sum())

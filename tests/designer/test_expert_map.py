@@ -1,4 +1,4 @@
-"""The map of many expert layers: a cell a layer, on the links that are chosen."""
+"""The map of expert layers: a cell per layer, for the selected links."""
 
 from __future__ import annotations
 

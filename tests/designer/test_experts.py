@@ -1,4 +1,4 @@
-"""Experts on devices: what gestures make of their homes, what is drawn, what a drop is told to do."""
+"""Experts on devices: edits by gestures, the data that is drawn, and descriptions of drops."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from meshwave.designer.canvases.expert_figures import LayerCosts
-from meshwave.designer.canvases.experts import ExpertsCanvas, picture_of
+from meshwave.designer.canvases.experts import ExpertsCanvas, experts_picture
 from meshwave.designer.forms import form_sections, make_edit
 from meshwave.designer.state import expert_edits as edits
 from meshwave.designer.state.design_session import Session
@@ -36,7 +36,7 @@ def design(dp: int = 4, tp: int = 1, experts: int = 8, **section: Any) -> Design
 
 
 class Opened:
-    """A canvas on a session, gestures by name, and what it answered last."""
+    """A canvas on a session, with gestures by name and the last response."""
 
     def __init__(self, opened: Design) -> None:
         self.session = Session(opened)
@@ -47,7 +47,7 @@ class Opened:
         self.canvas.show(opened)
 
     def do(self, name: str, **gesture: Any) -> str | None:
-        """A gesture; the words with which it was refused."""
+        """Send a gesture; return the reason if it is refused."""
         self.canvas._handle_msg({"type": name, **gesture})
         refused: str | None = self.told[-1]["refused"]
         return refused
@@ -164,7 +164,7 @@ def test_every_gesture_is_one_labelled_undo_step() -> None:
         (("replicate", {"chips": [[0, 3], [1, 0]], "to": 2}), "replicate experts 0, 1 on device 2"),
         (("remove", {"chips": [[0, 2]]}), "remove a replica of expert 0"),
         (("balance", {"extra": 1}), "balance experts, up to 1 replica per device"),
-        (("blocks", {}), "experts in equal blocks"),
+        (("blocks", {}), "place the experts in equal blocks"),
         (("heat", {"chips": [[3, 1]], "factor": 1.5}), "increase the load of expert 3"),
         (("setting", {"key": "schedule", "value": "parm-s2"}), "experts: schedule Parm S2"),
         (("setting", {"key": "degree", "value": None}), "experts: degree automatic"),
@@ -211,7 +211,7 @@ def test_ppmoe_has_places_of_its_own_whose_replicas_share_the_tokens() -> None:
 def test_the_canvas_and_the_form_describe_unused_settings_alike() -> None:
     opened = design(dp=2, tp=4, schedule="ppmoe")
     reason = "PPMoE places whole experts on the 4 devices of a tensor-parallel group and does not use ep and esp"
-    found = {control["key"]: control for control in picture_of(opened, 0)["controls"]}
+    found = {control["key"]: control for control in experts_picture(opened, 0)["controls"]}
     shown = {field["path"]: field for section in form_sections(opened) for field in section["fields"]}
 
     for key in ("ep", "esp"):
@@ -226,26 +226,26 @@ def test_the_canvas_and_the_form_describe_unused_settings_alike() -> None:
 
 
 def test_devices_show_their_share_of_the_load() -> None:
-    picture = picture_of(design(load="zipf"), 0)
+    picture = experts_picture(design(load="zipf"), 0)
     parts = [float(place["share"][:-1]) for place in picture["places"]]
     assert sum(parts) == pytest.approx(100, abs=0.2)
     bars = [place["bar"] for place in picture["places"]]
     assert max(bars) == 1.0  # the fullest has the longest, and an even share its tick
     assert bars[0] / picture["even"] == pytest.approx(parts[0] / 25, rel=0.01)
-    even = picture_of(design(), 0)
+    even = experts_picture(design(), 0)
     assert {place["bar"] for place in even["places"]} == {even["even"]} == {0.5}
 
 
 def test_the_chips_of_a_device_add_up_to_its_load() -> None:
     homes = [[0, 1], [0, 2, 3], [4, 5], [0, 6, 7]]
-    picture = picture_of(design(load="zipf", placement=homes), 0)
+    picture = experts_picture(design(load="zipf", placement=homes), 0)
 
     for place in picture["places"]:
         assert sum(float(chip["share"][:-1]) for chip in place["chips"]) == pytest.approx(
             float(place["share"][:-1]), abs=0.2
         )
     copies = [place["chips"][0] for place in (picture["places"][at] for at in (0, 1, 3))]
-    whole = next(place for place in picture_of(design(load="zipf"), 0)["places"] if 0 in place["held"])["chips"][0]
+    whole = next(place for place in experts_picture(design(load="zipf"), 0)["places"] if 0 in place["held"])["chips"][0]
     assert sorted(float(chip["share"][:-1]) for chip in copies) == [9.2, 9.2, 18.4]  # one of them serves another place
     assert all(chip["level"] < whole["level"] for chip in copies if chip["share"] == "9.2%")
     assert whole["share"] == "36.8%" and whole["size"] == 1.0
@@ -265,14 +265,14 @@ def test_devices_that_share_an_expert_show_it() -> None:
 
 def test_terms_of_the_papers_are_explained_with_the_numbers_of_the_layer() -> None:
     opened = design(dp=4, tp=2, ep=4, esp=2)
-    layer, terms = edits.drawn_layer(opened, 0), picture_of(opened, 0)["terms"]
+    layer, terms = edits.drawn_layer(opened, 0), experts_picture(opened, 0)["terms"]
     assert f"8 experts × {layer.capacity} slots" in terms["D"] and quantity(layer.slots_bytes, "B") in terms["D"]
     assert quantity(layer.input_bytes, "B") in terms["X"]
     assert "capacity factor" in terms["slots"].lower()
 
 
 def test_a_layer_that_cannot_run_shows_the_reason_and_keeps_its_controls() -> None:
-    picture = picture_of(design(dp=8, experts=8, schedule="expert-parallel", ep=4, esp=2), 0)
+    picture = experts_picture(design(dp=8, experts=8, schedule="expert-parallel", ep=4, esp=2), 0)
 
     assert "set esp to 1" in picture["problem"]
     assert picture["figures"] == []
@@ -314,14 +314,14 @@ def test_uneven_numbers_of_experts_per_place_are_placed_by_hand() -> None:
 
 
 def test_groups_are_listed_by_devices_of_the_cluster() -> None:
-    groups = picture_of(design(dp=4, tp=2, ep=4, esp=2), 0)["groups"]
+    groups = experts_picture(design(dp=4, tp=2, ep=4, esp=2), 0)["groups"]
 
     assert groups["mp"] == groups["esp"] == [[0, 1], [2, 3], [4, 5], [6, 7]]
     assert groups["ep"] == [[0, 2, 4, 6], [1, 3, 5, 7]]
 
 
 def test_figures_equal_those_of_the_prices() -> None:
-    figures = {row["key"]: row["value"] for row in picture_of(design(), 0)["figures"]}
+    figures = {row["key"]: row["value"] for row in experts_picture(design(), 0)["figures"]}
 
     # D = E T M b = 8 x ceil(1.25 x 2 x tokens / 8) slots; 3 of 4 devices are others, 2 of them on the other node,
     # and slots go there and back
@@ -335,15 +335,15 @@ def test_figures_equal_those_of_the_prices() -> None:
 def test_the_dropped_share_is_shown_if_there_is_a_capacity() -> None:
     document = design(load="zipf").model_dump(mode="json")
     (numbers,) = predict(parse_design(document, draft=True)).numbers["dropped"]
-    shown = {row["key"]: row["value"] for row in picture_of(design(load="zipf"), 0)["figures"]}
+    shown = {row["key"]: row["value"] for row in experts_picture(design(load="zipf"), 0)["figures"]}
     assert shown["dropped"] == f"{100 * numbers:.1f}%"
     document["model"]["moe"]["capacity_factor"] = None
-    assert "dropped" not in {row["key"] for row in picture_of(parse_design(document, draft=True), 0)["figures"]}
+    assert "dropped" not in {row["key"] for row in experts_picture(parse_design(document, draft=True), 0)["figures"]}
 
 
 def test_without_experts_the_canvas_offers_to_add_some() -> None:
     bare = design().model_copy(update={"model": design().model.model_copy(update={"moe": None})})
-    assert picture_of(bare, 0) == {
+    assert experts_picture(bare, 0) == {
         "state": "none",
         "offer": "8 experts in every second block, distributed over 4 devices of each mesh",
     }
@@ -396,17 +396,17 @@ def test_choosing_a_schedule_is_one_edit() -> None:
 
 
 def test_the_effects_of_an_uneven_load_are_explained() -> None:
-    """With a capacity slots are computed filled or not."""
-    assert picture_of(design(), 0)["about"] == []
-    padded = picture_of(design(load="zipf"), 0)["about"]
+    """With a capacity, empty slots are computed, too."""
+    assert experts_picture(design(), 0)["about"] == []
+    padded = experts_picture(design(load="zipf"), 0)["about"]
     assert padded == [
         "Every expert computes 40 slots, including empty ones: the load changes the dropped tokens, not the time."
     ]
     document = design(load="zipf").model_dump(mode="json")
     document["model"]["moe"]["capacity_factor"] = None
-    (dropless,) = picture_of(parse_design(document, draft=True), 0)["about"]
+    (dropless,) = experts_picture(parse_design(document, draft=True), 0)["about"]
     assert dropless.startswith(
         "Experts compute only the tokens that they receive, so the most loaded device determines the time"
     )
-    grouped = picture_of(design(dp=8, ep=4), 0)["about"]
+    grouped = experts_picture(design(dp=8, ep=4), 0)["about"]
     assert grouped == ["One of 2 identical groups."]

@@ -1,4 +1,4 @@
-"""Files of the browser: what is large is read and made beside the page, and what is too large is a sentence."""
+"""Files of the browser: large files are read and written by jobs, and files that are too large are refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DONE_S = 60.0
 
 
 class Page:
-    """The bar of a tab, the turns of its page, and what it is sent."""
+    """The top bar of a tab, the callbacks that are scheduled on its page, and the messages to the page."""
 
     def __init__(self, design: Design) -> None:
         self._turns: queue.Queue[Callable[[], None]] = queue.Queue()
@@ -44,7 +44,7 @@ class Page:
 
 @pytest.fixture
 def page(monkeypatch: pytest.MonkeyPatch) -> Page:
-    """One to which every file is large."""
+    """A page for which every file is large."""
     monkeypatch.setattr(files, "SMALL_FILE_BYTES", 0)
     monkeypatch.setattr(files, "SMALL_ROWS", 0)
     return Page(load_design(example("02-two-waves")))

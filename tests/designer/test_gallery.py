@@ -1,4 +1,4 @@
-"""The gallery and the comparison without a browser: what the page is sent, and what its gestures do."""
+"""The gallery and the comparison without a browser: messages to the page, and edits by gestures."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SEARCHED_S = 60.0
 
 @pytest.fixture(autouse=True)
 def few_schedules(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that search their order have tests of their own."""
+    """Schedules that search for an order have tests of their own."""
     monkeypatch.setattr(gallery_cards, "make_cards", held.judge_few)
 
 
@@ -42,7 +42,7 @@ def session(design: Design) -> Session:
 
 
 class Heard:
-    """What a widget said to its page."""
+    """The messages of a widget to its page."""
 
     def __init__(self, widget: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         self.messages: list[dict[str, Any]] = []
@@ -289,7 +289,7 @@ def test_a_design_is_pinned_only_once(session: Session) -> None:
     assert session.pinned == []
 
 
-def test_designs_in_units_and_in_seconds_share_no_axis(session: Session) -> None:
+def test_designs_in_units_and_in_seconds_have_separate_axes(session: Session) -> None:
     session.pin(predict(load_design(example("10-bert-on-tacc"))))
 
     assert len(timeline_layers(session)) == 1

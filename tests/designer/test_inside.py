@@ -1,4 +1,4 @@
-"""The inside of a block as the chart is given it: every step has a name, a colour and its words."""
+"""The inside of a block as data of the chart: every step has a name, a colour and a label."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from meshwave.designer.pages.timeline_layers import pinned_prediction
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.views.block_layers import KINDS, MeasuredBlock, block_layers
-from meshwave.designer.views.timeline import Layer, Pin, TimelineChart, pack
+from meshwave.designer.views.timeline import Layer, Pin, TimelineChart, pack_layers
 from meshwave.engine.document import parse_design
 from meshwave.engine.errors import InputError
 from meshwave.engine.experts import LAYER_OPS
@@ -47,7 +47,7 @@ def test_a_step_is_identified_by_kind_lane_and_number() -> None:
 def test_the_packed_block_has_labels_and_a_path() -> None:
     (layer,), crumbs = block_layers(session().prediction, 0, Action(Op.B, 0, 0))
 
-    packed = pack([layer], crumbs)
+    packed = pack_layers([layer], crumbs)
 
     size = int.from_bytes(packed[:4], "little")
     header = json.loads(packed[4 : 4 + size])
@@ -76,7 +76,7 @@ def test_a_slot_of_two_shows_both_actions_with_the_name_of_the_other_one() -> No
 
 
 def as_run(prediction: Prediction, rank: int, op: Op, slower: float) -> MeasuredBlock:
-    """What a run would have written down that did all steps of experts as predicted, but so many times as slow."""
+    """Return the recording of a run whose expert steps took ``factor`` times their predicted time."""
     predicted, rows = predict_block(prediction.design, rank, 0, op), []
     timeline = predicted.timeline
     for device in range(len(predicted.block)):

@@ -1,4 +1,4 @@
-"""The lesson pane without a browser: what a learner does, what is kept, and that a stranger's text runs nothing."""
+"""The lesson pane without a browser: gestures of a learner, saved progress, and safety of lesson text."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_task_follows_the_open_design(pane: LessonPane, session: Session) -> N
     assert not pane.step["verdict"]["passed"] and pane.step["is_done"], "what is done stays done"
 
 
-def test_the_design_that_was_open_comes_back(pane: LessonPane, session: Session) -> None:
+def test_the_design_that_was_open_before_the_lesson_is_restored(pane: LessonPane, session: Session) -> None:
     do(pane, "answer", given="75")
     do(pane, "leave")
 
@@ -103,7 +103,7 @@ def test_a_design_can_be_kept(pane: LessonPane, session: Session) -> None:
     assert session.design.name != "Bubbles and microbatches: sixteen"
 
 
-def test_a_lesson_goes_on_where_it_was_left(pane: LessonPane, session: Session) -> None:
+def test_a_lesson_continues_at_the_last_open_step(pane: LessonPane, session: Session) -> None:
     do(pane, "answer", given="75")
     do(pane, "go", step=2)
     do(pane, "list")
@@ -125,7 +125,7 @@ def test_a_reload_keeps_the_lesson_and_both_designs(monkeypatch: pytest.MonkeyPa
     first = load_design(example("02-two-waves"))
     studio = Studio(first)
     draft = Draft(studio, "", lambda: True)
-    LessonPane(draft.session, on_open=draft.show_lesson).open(LESSON)
+    LessonPane(draft.session, on_open=draft.save_shown_lesson).open(LESSON)
     draft.session.edit("pipeline.microbatches", 3, "mine")
     draft.release()
 
@@ -138,7 +138,9 @@ def test_a_reload_keeps_the_lesson_and_both_designs(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(("longer", "passed"), [(1.02, True), (1.2, False)])
-def test_a_run_over_the_prediction_is_judged(pane: LessonPane, session: Session, longer: float, passed: bool) -> None:
+def test_a_measurement_is_checked_against_the_overlaid_run(
+    pane: LessonPane, session: Session, longer: float, passed: bool
+) -> None:
     pane.open("14-design-challenge")
     do(pane, "go", step=5)
     predicted = session.prediction.timeline
@@ -180,7 +182,7 @@ def test_a_lesson_that_cannot_be_read_is_listed(session: Session, home: Path) ->
         "<http://elsewhere.example/\" onclick=\"alert(1)>",
     ],
 )  # fmt: skip
-def test_text_of_a_stranger_runs_nothing_and_loads_nothing(text: str) -> None:
+def test_lesson_text_runs_no_scripts_and_loads_nothing(text: str) -> None:
     html = to_html(find_lesson(LESSON), text)
 
     assert "<script" not in html and "<img src=x" not in html
@@ -189,7 +191,7 @@ def test_text_of_a_stranger_runs_nothing_and_loads_nothing(text: str) -> None:
     assert 'onclick="' not in html
 
 
-def test_terms_carry_their_meaning() -> None:
+def test_terms_have_their_definition_as_a_tooltip() -> None:
     html = to_html(find_lesson(LESSON), "Many [[bubbles|bubble]].", inline=True)
 
     assert html.startswith('Many <span class="mw-term" tabindex="0" data-tip="Time in which')
@@ -200,7 +202,7 @@ def test_terms_carry_their_meaning() -> None:
     ("type", "gesture"),
     [("answer", {"given": "many"}), ("answer", {}), ("go", {"step": "x"}), ("start", {}), ("go", {"step": 10**9})],
 )
-def test_a_gesture_that_makes_no_sense_changes_nothing(
+def test_an_invalid_gesture_changes_nothing(
     pane: LessonPane, type: str, gesture: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[Mapping[str, Any]] = []

@@ -1,4 +1,6 @@
-"""The library of designs: what is saved of each, its history after a reload, its versions, and links that carry it."""
+"""The library of designs: saved designs, their history after a reload, their versions, and links that contain a
+design.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ def studio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Studio]:
 
 
 def tab(studio: Studio, draft: str = GIVEN) -> Draft:
-    """A tab that was opened and whose earlier page is no longer visible."""
+    """Open a tab whose earlier page is no longer visible."""
     opened = Draft(studio, draft, lambda: False)
     opened.claim()
     return opened
@@ -58,7 +60,7 @@ def tab(studio: Studio, draft: str = GIVEN) -> Draft:
 
 @given(st.lists(st.sampled_from(["waves", "microbatches", "undo", "redo", "reload"]), max_size=14))
 def test_undo_and_redo_survive_a_reload(moves: list[str]) -> None:
-    """A tab that is reloaded at any moment goes on like one that never is."""
+    """A tab that is reloaded at any time behaves like a tab that is never reloaded."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(launchers["local"], "warm", lambda launcher: None)
         studio = Studio(FIRST)
@@ -93,7 +95,7 @@ def test_a_damaged_log_ends_before_its_first_damaged_line(studio: Studio) -> Non
     assert again.session.history == ("rename", "")
 
 
-def test_a_log_that_grew_too_large_begins_again_and_keeps_the_versions(
+def test_a_log_that_is_too_large_is_restarted_and_keeps_the_versions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = EditLog(tmp_path / "log")
@@ -167,7 +169,7 @@ def test_a_deleted_design_can_be_restored_for_thirty_days(tmp_path: Path, librar
     assert refusal(lambda: library.restore(gone)).code == "deleted_for_good"
 
 
-def test_drafts_of_earlier_versions_are_adopted(tmp_path: Path) -> None:
+def test_drafts_of_earlier_versions_are_moved_to_the_library(tmp_path: Path) -> None:
     (tmp_path / "drafts").mkdir()
     (tmp_path / "drafts" / f"{GIVEN}.json").write_text(FIRST.to_json())
 
@@ -200,7 +202,7 @@ def test_a_design_that_another_tab_shows_is_not_deleted(studio: Studio) -> None:
     page._send_msg = sent.append  # type: ignore[method-assign]
 
     page._handle_msg({"type": "delete", "design": GIVEN})
-    page.end()
+    page.stop_jobs()
 
     assert "open in another tab" in sent[-1]["refused"]
     assert studio.library.has(GIVEN)
@@ -210,7 +212,7 @@ def test_a_design_that_another_tab_shows_is_not_deleted(studio: Studio) -> None:
 
 
 @pytest.mark.parametrize("name", examples())
-def test_a_link_carries_a_design(name: str) -> None:
+def test_a_link_contains_a_design(name: str) -> None:
     design = load_design(example(name))
     link = design_link(design)
 
@@ -224,7 +226,7 @@ def test_a_link_without_a_design_is_refused(link: str) -> None:
         read_design_link(link)
 
 
-def test_a_link_cannot_unpack_without_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_unpacked_size_of_a_link_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     huge = Design.model_construct(name="x" * 8_000_000)
     monkeypatch.setattr(Design, "model_dump_json", lambda self: f'{{"name": "{self.name}"}}')
 

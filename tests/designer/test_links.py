@@ -1,4 +1,4 @@
-"""Links in the timeline: what travels to the page, and only where it is asked for."""
+"""Links in the timeline: the data that is sent to the page on request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from meshwave.designer.pages.timeline_layers import timeline_layers
 from meshwave.designer.state.design_session import Session
-from meshwave.designer.views.timeline import TICKS, Layer, TimelineChart, pack
+from meshwave.designer.views.timeline import TICKS, Layer, TimelineChart, pack_layers
 from meshwave.designer.views.timeline_links import find_link_lanes
 from meshwave.engine.document import parse_design
 from meshwave.engine.predict.link_lanes import LinkLanes
@@ -23,7 +23,7 @@ from tests.engine.predict.test_link_load import two_nodes
 
 
 def unpacked(packed: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The header of the only layer, and its columns."""
+    """Return the header of the only layer and its columns."""
     length = int.from_bytes(packed[:4], "little")
     [layer] = json.loads(packed[4 : 4 + length])["layers"]
     columns = {
@@ -34,7 +34,9 @@ def unpacked(packed: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def packed(prediction: Prediction, *, devices: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
-    return unpacked(pack([Layer(prediction.timeline, "open", links=find_link_lanes(prediction, devices=devices))]))
+    return unpacked(
+        pack_layers([Layer(prediction.timeline, "open", links=find_link_lanes(prediction, devices=devices))])
+    )
 
 
 def test_lanes_are_packed_with_their_shares_and_spans() -> None:
@@ -74,7 +76,7 @@ def test_link_lanes_are_not_computed_while_they_are_off() -> None:
     assert off.links is None
     assert session.prediction is not None
     assert "link_flows" not in session.prediction.__dict__
-    assert unpacked(pack([off]))[0]["links"] is None
+    assert unpacked(pack_layers([off]))[0]["links"] is None
 
     [on] = timeline_layers(session, links=True)
     assert isinstance(on.links, LinkLanes)

@@ -1,4 +1,4 @@
-"""What is logged does not give the token away and does not fill the disk."""
+"""The log does not contain the token, and long messages are truncated."""
 
 from __future__ import annotations
 

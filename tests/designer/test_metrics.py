@@ -1,4 +1,4 @@
-"""The figures that those who run a server collect."""
+"""The metrics of the server for operators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lies over the page: closed on the page, opened from Python, in whichever order word of both arrives."""
+"""Overlays, which the page closes and Python opens, whichever message arrives first."""
 
 from __future__ import annotations
 
@@ -55,4 +55,4 @@ def test_a_close_message_of_an_earlier_opening_is_ignored(name: str) -> None:
     overlay._handle_msg({"type": "close", "opening": overlay.opening})
     assert not overlay.shown
     if isinstance(overlay, Gallery):
-        overlay.end()
+        overlay.stop_jobs()

@@ -1,4 +1,4 @@
-"""Profiles on the page: chosen in the form, charted, measured beside the page."""
+"""Calibration profiles on the page: selection in the form, charts, and calibration in the background."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def by_path(design: Design) -> dict[str, Field]:
 
 
 def follow(calibrating: BackgroundCalibration) -> Callable[[str], None]:
-    """Waits until it stands as is asked."""
+    """Return a function that waits for a state of the calibration."""
     changed = threading.Condition()
 
     def hear() -> None:

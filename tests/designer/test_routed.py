@@ -1,4 +1,4 @@
-"""The load of experts as a run measured it, with run folders written by hand."""
+"""Expert loads measured by runs, with run folders written by the test."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Ran = Callable[..., str]
 
 @pytest.fixture
 def ran(record: Record, session: Session) -> Ran:
-    """A run that ended, as its launcher and its two talkative processes would have left it."""
+    """Write a finished run as its launcher and its two logging processes would have."""
 
     def ran(design: Design | None = None, state: State = State.SUCCEEDED, **counts: list[float]) -> str:
         made = predict(design or session.design)

@@ -1,4 +1,4 @@
-"""The run panel and the launch bar against a real record, with run folders written by hand."""
+"""The run panel and the launch bar with a real run database and run folders written by the test."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ Write = Callable[..., str]
 
 @pytest.fixture
 def write(record: Record, session: Session) -> Write:
-    """Write a run as a launcher and its processes would; returns its id."""
+    """Write a run as a launcher and its processes would, and return its ID."""
 
     def write(
         state: State = State.RUNNING,
@@ -109,7 +109,7 @@ def append(folder: Path, losses: list[float | None]) -> None:
 
 
 def record_spans(folder: Path, program: Any, meshes: list[str], rank: int, steps: int) -> None:
-    """Actions of a microsecond each, one after another."""
+    """Write consecutive actions of one microsecond each."""
     recorder = Recorder(folder, program, meshes, rank, rank)
     start = np.arange(len(list(program.actions(rank))), dtype=np.int64) * 1000
     for step in range(steps):
@@ -405,7 +405,7 @@ def test_a_measured_timeline_is_overlaid_on_the_same_design(show: Show, write: W
 def test_a_run_of_another_model_is_compared_with_its_own_design(
     path: str, value: Any, show: Show, write: Write, session: Session
 ) -> None:
-    """Also where the order of actions, and so the program's digest, is the same."""
+    """This holds even if the order of actions, and thus the digest of the program, is the same."""
     panel = show(write(losses=[5.0], spans=3))
     rows = panel.followed.comparison["rows"]
 
@@ -434,7 +434,7 @@ def test_a_run_of_another_design_is_opened_with_its_own_timeline_until_the_desig
     assert (own.prediction.design, own.measured.source) == (other, "measured")
     assert session.measured is None
 
-    panel.followed.leave_own_timeline()
+    panel.followed.show_open_design()
     assert panel.followed.own is None
     panel.followed.open(run)
     session.edit("training.steps", 7, "steps")
@@ -444,7 +444,7 @@ def test_a_run_of_another_design_is_opened_with_its_own_timeline_until_the_desig
 def test_a_run_on_other_links_is_compared_with_a_prediction_for_them(
     show: Show, write: Write, session: Session, record: Record
 ) -> None:
-    """Until they are drawn."""
+    """The comparison uses these links until the design has them."""
     run, prediction = write(State.SUCCEEDED, [5.0], spans=3), session.prediction
     told = Options(hosts=Hosts(nodes=1, intra_bandwidth=1e5, inter_bandwidth=1e6))
     write_bundle(specify_run(prediction, told), record.folder(run))

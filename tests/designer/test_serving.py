@@ -1,4 +1,4 @@
-"""What the tests' own server promises: an exception in a session is not overheard, and nothing of a session stays."""
+"""The server of the tests reports exceptions in sessions and keeps nothing of a session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a tab holds: edits, the way back, drafts, and that what fails leaves nothing behind."""
+"""The session of a tab: edits, undo, drafts, and edits that fail without a change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tab that is left costs the server nothing any more."""
+"""A closed tab leaves nothing on the server."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ EDITED, OTHERS = 4, 4
 
 @pytest.fixture
 def designer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Studio]]:
-    """The link and the studio of a designer that forgets a tab as soon as it is left."""
+    """Return the link and the studio of a designer that discards a session as soon as its tab is closed."""
     studios: list[Studio] = []
 
     def studio(design: Design) -> Studio:
@@ -55,7 +55,7 @@ def run(coroutine: Coroutine[Any, Any, None]) -> None:
 
 
 def kept(studio: Studio) -> dict[str, int]:
-    """How much there is of all that a tab has."""
+    """Count the objects of each kind that a tab has."""
     gc.collect()
     kinds = Counter(map(type, gc.get_objects()))
     return {
@@ -74,7 +74,7 @@ async def edit_and_leave(link: str) -> None:
 
 
 async def search_and_leave(link: str) -> None:
-    """Leave while the gallery is judged and an order is searched."""
+    """Close the tab while the gallery is predicted and an order is searched."""
     page = await PageClient.open(link)
     await page.gesture("TopBar", {"type": "gallery"})
     await page.gesture("WaveCanvas", {"type": "schedule", "name": "auto"})

@@ -1,4 +1,4 @@
-"""The benchmarks of a server with many open pages."""
+"""Benchmarks of a server with many open pages."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def test_the_benchmark_of_sessions_reports_times_and_leaves_no_session(
     assert left == 0
     assert 0 < figures["open, median_s"] <= figures["open, 95th percentile_s"]
     assert 0 < figures["edit, median_s"] <= figures["edit, 95th percentile_s"]
-    assert figures["memory_bytes"] > 20e6 and figures["after they left: memory_bytes"] > 20e6
-    assert figures["after they left: idle processor_share"] >= 0
+    assert figures["memory_bytes"] > 20e6 and figures["after the pages closed: memory_bytes"] > 20e6
+    assert figures["after the pages closed: idle processor_share"] >= 0
 
 
 @pytest.mark.slow

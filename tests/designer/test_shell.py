@@ -21,7 +21,14 @@ from meshwave.designer.forms import (
 from meshwave.designer.forms.values import input_text
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.file_jobs import LARGEST_FILE_BYTES, file_name, read_upload
-from meshwave.designer.views.numbers import FIGURES, Numbers, describe_staleness, figure_change, strip, tiles
+from meshwave.designer.views.numbers import (
+    FIGURES,
+    Numbers,
+    describe_staleness,
+    figure_change,
+    figure_tiles,
+    strip_tiles,
+)
 from meshwave.designer.views.problems import Problems, problem_entries
 from meshwave.designer.views.topbar import SHORTCUTS, TopBar, example_entries
 from meshwave.engine.amounts import parse_amount
@@ -86,7 +93,7 @@ def test_the_form_shows_used_fields_and_hides_others(design: Design) -> None:
 
 
 @pytest.mark.parametrize("name", schedules)
-def test_a_schedule_brings_its_own_options(name: str, design: Design) -> None:
+def test_a_schedule_has_its_own_options(name: str, design: Design) -> None:
     chosen = Session(design)
     chosen.edit("pipeline.microbatches", 8, "as many as the most demanding of them needs")
     chosen.edit(*make_edit(chosen.design, by_path(chosen.design)["pipeline.schedule"], name))
@@ -463,7 +470,7 @@ def test_the_form_follows_the_session(session: Session) -> None:
 
 
 def tile(key: str, *given: Any) -> dict[str, Any]:
-    return next(each for each in tiles(*given) if each["key"] == key)
+    return next(each for each in figure_tiles(*given) if each["key"] == key)
 
 
 def test_unit_costs_are_shown_in_units_without_a_throughput(design: Design) -> None:
@@ -479,7 +486,7 @@ def test_the_tiles_of_a_design_in_seconds(seconds: Design) -> None:
     prediction = predict(seconds)
     numbers = prediction.numbers
 
-    shown = {each["key"]: each for each in strip(prediction)}
+    shown = {each["key"]: each for each in strip_tiles(prediction)}
 
     assert list(shown) == ["iteration", "throughput", "bubble", "mfu", "memory", "exposed"]
     assert shown["iteration"]["value"].endswith("ms")
@@ -520,7 +527,7 @@ def test_a_change_is_better_or_worse_depending_on_the_figure(seconds: Design) ->
     session = Session(seconds)
     session.edit("pipeline.microbatches", 64, "64 microbatches")
 
-    changes = {each["key"]: each["change"] for each in tiles(session.prediction, pinned)}
+    changes = {each["key"]: each["change"] for each in figure_tiles(session.prediction, pinned)}
 
     assert (changes["iteration"]["arrow"], changes["iteration"]["verdict"]) == ("rise", "worse")
     assert (changes["throughput"]["arrow"], changes["throughput"]["verdict"]) == ("rise", "better")
@@ -543,11 +550,11 @@ def test_a_change_under_one_percent_is_neither_better_nor_worse(seconds: Design)
 
 def test_price_and_energy_are_shown_where_the_cluster_has_a_rate(seconds: Design) -> None:
     session = Session(seconds)
-    assert not {"price", "energy"} & {tile["key"] for tile in strip(session.prediction)}
+    assert not {"price", "energy"} & {tile["key"] for tile in strip_tiles(session.prediction)}
 
     session.edit("cluster.price_per_device_hour", 2.5, "a price")
 
-    shown = {tile["key"]: tile for tile in strip(session.prediction)}
+    shown = {tile["key"]: tile for tile in strip_tiles(session.prediction)}
     assert "energy" not in shown
     assert shown["price"]["small"] == "per million tokens"
     assert "Whole training: " in shown["price"]["help"]
@@ -560,7 +567,7 @@ def test_no_change_is_reported_as_such(seconds: Design) -> None:
 
 
 def test_units_are_not_compared_with_seconds(design: Design, seconds: Design) -> None:
-    changes = {each["key"]: each["change"] for each in tiles(predict(seconds), predict(design))}
+    changes = {each["key"]: each["change"] for each in figure_tiles(predict(seconds), predict(design))}
 
     assert changes["iteration"] is None
     assert changes["exposed"] is None
@@ -569,8 +576,8 @@ def test_units_are_not_compared_with_seconds(design: Design, seconds: Design) ->
 
 
 def test_before_the_first_prediction_the_tiles_are_marked() -> None:
-    assert {each["value"] for each in tiles(None)} == {"–"}
-    assert {each["small"] for each in tiles(None)} == {"not simulated yet"}
+    assert {each["value"] for each in figure_tiles(None)} == {"–"}
+    assert {each["small"] for each in figure_tiles(None)} == {"not simulated yet"}
 
 
 def test_numbers_of_an_earlier_design_are_marked(session: Session) -> None:

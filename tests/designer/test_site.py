@@ -1,4 +1,4 @@
-"""Addresses under which a reverse proxy serves the designer."""
+"""Addresses of the designer behind a reverse proxy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``meshwave serve`` as a process: how it opens a browser, and what it logs."""
+"""``meshwave serve`` as a process: opening of a browser, and the log."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Path({record!r}).write_text("\\n".join(sys.argv[1:]))
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[Callable[..., tuple[subprocess.Popen[str], str]]]:
-    """Start the command with an environment; returns the process and its link."""
+    """Start the command with an environment; return the process and its link."""
     processes = []
 
     def start(*arguments: str, **environment: str) -> tuple[subprocess.Popen[str], str]:

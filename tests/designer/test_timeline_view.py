@@ -1,4 +1,4 @@
-"""What travels to the timeline on the page, and what comes back."""
+"""The messages between Python and the timeline on the page."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from meshwave.designer.views.timeline import CRITICAL, TICKS, Layer, Pin, TimelineChart, pack
+from meshwave.designer.views.timeline import CRITICAL, TICKS, Layer, Pin, TimelineChart, pack_layers
 from meshwave.engine.document import load_design
 from meshwave.engine.errors import InputError
 from meshwave.engine.files import example
@@ -23,7 +23,7 @@ from tests.designer.timelines import critical, memory, one_f_one_b
 
 
 def unpack(data: bytes) -> dict[str, Any]:
-    """The header, with the columns of each layer in place of where they lie."""
+    """Return the header, with the columns of each layer instead of their offsets."""
     length = int.from_bytes(data[:4], "little")
     header: dict[str, Any] = json.loads(data[4 : 4 + length])
     for layer in header["layers"]:
@@ -35,13 +35,13 @@ def unpack(data: bytes) -> dict[str, Any]:
 
 
 def test_an_empty_chart_sends_nothing() -> None:
-    assert pack([]) == b""
+    assert pack_layers([]) == b""
 
 
 def test_blocks_of_a_rank_are_contiguous_and_ordered() -> None:
     timeline = one_f_one_b(3, 4)
 
-    [layer] = unpack(pack([Layer(timeline, "Open design")]))["layers"]
+    [layer] = unpack(pack_layers([Layer(timeline, "Open design")]))["layers"]
 
     columns = layer["columns"]
     first, last = columns["bounds"][1:3]
@@ -57,7 +57,7 @@ def test_blocks_of_a_rank_are_contiguous_and_ordered() -> None:
 def test_packed_times_are_exact_to_a_part_in_a_billion() -> None:
     timeline = one_f_one_b(8, 32)
 
-    header = unpack(pack([Layer(timeline, "Open design")]))
+    header = unpack(pack_layers([Layer(timeline, "Open design")]))
 
     [layer] = header["layers"]
     ends = np.sort(layer["columns"]["end"].astype(float)) * header["horizon"] / TICKS
@@ -67,7 +67,7 @@ def test_packed_times_are_exact_to_a_part_in_a_billion() -> None:
 def test_a_cause_refers_to_the_new_row_of_a_span() -> None:
     timeline = one_f_one_b(4, 6)
 
-    columns = unpack(pack([Layer(timeline, "Open design")]))["layers"][0]["columns"]
+    columns = unpack(pack_layers([Layer(timeline, "Open design")]))["layers"][0]["columns"]
 
     caused = columns["cause"] >= 0
     causes = columns["cause"][caused]
@@ -85,7 +85,7 @@ def test_unordered_spans_are_sorted() -> None:
     timeline = one_f_one_b(3, 5)
     shuffled = shuffle(timeline, np.random.default_rng(1).permutation(len(timeline)))
 
-    there, here = (unpack(pack([Layer(t, "x")]))["layers"][0]["columns"] for t in (shuffled, timeline))
+    there, here = (unpack(pack_layers([Layer(t, "x")]))["layers"][0]["columns"] for t in (shuffled, timeline))
 
     for name in ("op", "stage", "microbatch", "start", "end", "cause"):
         np.testing.assert_array_equal(there[name], here[name])
@@ -104,7 +104,7 @@ def test_the_critical_path_is_a_flag_on_the_op() -> None:
     timeline = one_f_one_b(4, 8)
     flags = critical(timeline)
 
-    [layer] = unpack(pack([Layer(timeline, "x", critical=flags)]))["layers"]
+    [layer] = unpack(pack_layers([Layer(timeline, "x", critical=flags)]))["layers"]
 
     assert layer["critical"]
     assert (layer["columns"]["op"] & CRITICAL > 0).sum() == flags.sum()
@@ -116,7 +116,7 @@ def test_memory_and_bytes_are_packed_if_they_are_known() -> None:
     carried = np.where(timeline.is_transfer, 5e6, 0.0)
 
     known, unknown = unpack(
-        pack([Layer(timeline, "x", memory=curves, capacity=80e9, bytes=carried), Layer(timeline, "y")])
+        pack_layers([Layer(timeline, "x", memory=curves, capacity=80e9, bytes=carried), Layer(timeline, "y")])
     )["layers"]
 
     columns = known["columns"]
@@ -132,7 +132,7 @@ def test_a_measured_timeline_shares_the_lanes_of_its_own_prediction_only() -> No
     measured = one_f_one_b(4, 8, source="measured", slower=0.1)
 
     def rows(*layers: Layer) -> list[int]:
-        return [layer["row"] for layer in unpack(pack(layers))["layers"]]
+        return [layer["row"] for layer in unpack(pack_layers(layers))["layers"]]
 
     over = Layer(measured, "Run 1", over=True)
     assert rows(Layer(predicted, "Open design"), over) == [0, 0]
@@ -144,7 +144,7 @@ def test_a_measured_timeline_shares_the_lanes_of_its_own_prediction_only() -> No
 def test_all_layers_share_one_axis() -> None:
     short, long = one_f_one_b(4, 8), one_f_one_b(4, 16)
 
-    header = unpack(pack([Layer(short, "a"), Layer(long, "b")]))
+    header = unpack(pack_layers([Layer(short, "a"), Layer(long, "b")]))
 
     assert header["horizon"] == pytest.approx(long.makespan)
     first, second = (layer["columns"]["end"].max() / TICKS for layer in header["layers"])
@@ -155,13 +155,13 @@ def test_all_layers_share_one_axis() -> None:
 def test_a_span_of_a_large_step_takes_about_twenty_bytes() -> None:
     timeline = one_f_one_b(32, 64)
 
-    assert len(pack([Layer(timeline, "x")])) / len(timeline) < 19
+    assert len(pack_layers([Layer(timeline, "x")])) / len(timeline) < 19
 
 
 def test_a_step_that_takes_no_time_is_packed() -> None:
     nothing = one_f_one_b(2, 2, forward_s=0.0)
 
-    assert unpack(pack([Layer(nothing, "x")]))["layers"][0]["makespan"] == 0
+    assert unpack(pack_layers([Layer(nothing, "x")]))["layers"][0]["makespan"] == 0
 
 
 def test_a_pin_names_its_action() -> None:
@@ -196,7 +196,7 @@ def test_showing_layers_sets_the_packed_data_and_the_reason() -> None:
 
 
 def asked(*layers: Layer) -> tuple[TimelineChart, list[dict[str, Any]]]:
-    """A chart that shows layers, and what it tells the page."""
+    """Return a chart that shows layers, and its messages to the page."""
     chart = TimelineChart()
     chart.show(layers)
     told: list[dict[str, Any]] = []
@@ -289,8 +289,8 @@ def test_two_blocks_in_one_slot_are_marked_as_halves_of_the_lane() -> None:
     )
     timeline = simulate(program, np.ones(len(program)))
 
-    [layer] = unpack(pack([Layer(timeline, "x")]))["layers"]
-    [plain] = unpack(pack([Layer(one_f_one_b(2, 2), "x")]))["layers"]
+    [layer] = unpack(pack_layers([Layer(timeline, "x")]))["layers"]
+    [plain] = unpack(pack_layers([Layer(one_f_one_b(2, 2), "x")]))["layers"]
 
     assert layer["columns"]["half"].tolist() == [0, 0, 1, 2, 0, 0]
     assert "half" not in plain["columns"]

@@ -174,17 +174,17 @@ def test_opening_another_design_leaves_the_others(studio: Studio, ada: Tab, ben:
 
 
 def test_a_design_that_somebody_has_open_is_not_deleted(studio: Studio, ada: Tab, ben: Tab) -> None:
-    ada.session.end()
+    ada.session.close()
     ada.draft.release()
     start = StartPage(studio, run_now)
     refused = []
     start._send_msg = lambda message: refused.append(message["refused"])  # type: ignore[method-assign]
     start._handle_msg({"type": "delete", "design": ada.draft.name})
     assert refused == ["this design is open in another tab; close that tab first"]
-    ben.session.end()
+    ben.session.close()
     start._handle_msg({"type": "delete", "design": ada.draft.name})
     assert refused[1] is None
-    start.end()
+    start.stop_jobs()
     with pytest.raises(Refusal):
         Tab(studio, key=ben.draft.key)
 

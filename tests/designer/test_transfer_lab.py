@@ -1,4 +1,4 @@
-"""The transfer lab's host side: fields as texts, axes on dims, links, undo, what a bad document leaves standing."""
+"""The Python side of the transfer lab: fields as texts, axes on dims, links, undo, and invalid documents."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from meshwave.designer.state import transfer_fields, transfer_links, transfer_se
 from meshwave.designer.state import transfer_plans as plans
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.transfer_session import TransferSession
-from meshwave.designer.views.timeline import Layer, Pin, TimelineChart, pack
+from meshwave.designer.views.timeline import Layer, Pin, TimelineChart, pack_layers
 from meshwave.engine.costs.models.roofline import RooflineCost
 from meshwave.engine.document import load_design, parse_design
 from meshwave.engine.document.transfer_document import parse_transfer
@@ -43,7 +43,7 @@ def rows() -> transfer_fields.Document:
 
 
 class Opened:
-    """A view of a session, gestures by name, and what it answered last."""
+    """A view of a session, with gestures by name and the last response."""
 
     def __init__(self, document: transfer_fields.Document) -> None:
         self.session = TransferSession(parse_transfer(json.dumps(document)))
@@ -52,7 +52,7 @@ class Opened:
         self.view._send_msg = self.told.append  # type: ignore[method-assign, assignment]
 
     def do(self, kind: str, **gesture: Any) -> str | None:
-        """A gesture; the words with which it was refused."""
+        """Send a gesture; return the reason if it is refused."""
         self.view._handle_msg({"type": kind, **gesture})
         refused: str | None = self.told[-1]["refused"]
         return refused
@@ -409,7 +409,7 @@ def test_the_title_of_a_skip_connection_names_both_stages() -> None:
     other = np.full(len(timeline), -1, np.int32)
     other[np.flatnonzero(timeline.is_transfer)[0]] = 5
 
-    packed = pack([Layer(replace(timeline, other=other), "skips", crosses=True)])
+    packed = pack_layers([Layer(replace(timeline, other=other), "skips", crosses=True)])
 
     header = json.loads(packed[4 : 4 + int.from_bytes(packed[:4], "little")])
     assert header["layers"][0]["crosses"] and header["layers"][0]["columns"]["other"][0] == "int8"
@@ -421,7 +421,7 @@ def test_the_title_of_a_skip_connection_names_both_stages() -> None:
 
 @pytest.mark.parametrize("name", ["06-data-parallel", "14-tensor-parallel", "18-u-transformer", "20-unequal-meshes"])
 def test_every_arrow_opens_a_transfer_of_the_drawn_duration(name: str) -> None:
-    """Where messages are alone: what they wait for each other is in the iteration, not in a transfer."""
+    """This holds for single messages: waits of messages for each other belong to the iteration, not to a transfer."""
     design = load_design(example(name))
     apart = design.model_copy(update={"cost": RooflineCost(transfer_model="latency")})
     session = Session(apart)

@@ -1,4 +1,4 @@
-"""The seam of views: each is found by itself, has a tab of its own, and hides when it is not at the front."""
+"""The seam of views: each view is registered by its file, has a tab, and is hidden while another tab is shown."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def widgets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Widgets
     studio = Studio(design)
     widgets = Widgets(Session(design), studio)
     yield widgets
-    widgets.end()
+    widgets.stop_jobs()
     studio.close()
 
 
@@ -52,7 +52,7 @@ def test_the_page_shows_all_views_in_their_order(widgets: Widgets) -> None:
 
 
 @pytest.mark.parametrize("name", views)
-def test_a_view_is_shown_by_its_name(widgets: Widgets, name: str) -> None:
+def test_a_view_is_shown_by_name(widgets: Widgets, name: str) -> None:
     tabs = widgets.side if views[name].place == "side" else widgets.dock
     widgets.show_view(name)
 

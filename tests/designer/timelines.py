@@ -1,4 +1,4 @@
-"""Timelines of 1F1B by its closed form, so that tests of what draws need no simulator."""
+"""Timelines of 1F1B by its closed form, so that tests of the drawing need no simulator."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def one_f_one_b(
     slower: float = 0.0,
     seed: int = 0,
 ) -> Timeline:
-    """A step whose backwards take twice as long as its forwards, and whose transfers take half a forward
-    where there is slack and no time where there is none.
+    """Return a step whose backwards take twice as long as its forwards.
 
-    ``slower`` stretches every block by up to that part, as a measured step would be.
+    Transfers take half a forward if there is slack, else no time. ``slower`` stretches every block by up to that
+    fraction, like a measured step.
     """
     rank, mb = (grid.ravel() for grid in np.meshgrid(np.arange(ranks), np.arange(microbatches), indexing="ij"))
     forward = np.where(mb < ranks - rank, rank + mb, 3 * mb + rank)
@@ -70,7 +70,9 @@ def _name(number: int) -> str:
 
 
 def _causes(joined: dict[str, np.ndarray], blocks: int) -> np.ndarray:
-    """Of a transfer the block that made its tensor; of a block its transfer where it waited, else the block before."""
+    """Return the cause of each span: for a transfer, the block that made its tensor; for a block, its transfer if it
+    waited, else the previous block.
+    """
     rank, op, start, end = (joined[name] for name in ("rank", "op", "start", "end"))
     count = 2 * blocks
     order = np.lexsort((start[:count], rank[:count]))
@@ -90,7 +92,7 @@ def _causes(joined: dict[str, np.ndarray], blocks: int) -> np.ndarray:
 
 
 def memory(timeline: Timeline, weights: float = 20e9, activation: float = 2e9) -> list[tuple[Floats, Floats]]:
-    """Per rank the times and the bytes: weights, and an activation from each forward to its backward."""
+    """Return the times and bytes of each rank: weights, and an activation from each forward to its backward."""
     curves = []
     for rank in range(timeline.ranks):
         on = timeline.rank == rank
@@ -105,7 +107,7 @@ def memory(timeline: Timeline, weights: float = 20e9, activation: float = 2e9) -
 
 
 def critical(timeline: Timeline) -> np.ndarray:
-    """[spans] lies on the critical path."""
+    """Return ``[spans]``, True for spans on the critical path."""
     flags = np.zeros(len(timeline), np.bool_)
     flags[timeline.critical_path] = True
     return flags

@@ -228,8 +228,8 @@ class Tab:
 
     def end(self) -> Iterator[Complaint]:
         """Close the tab."""
-        self._widgets.end()
-        self._lab.end()
+        self._widgets.stop_jobs()
+        self._lab.stop_jobs()
         self._studio.close()
         return iter(())
 

@@ -51,9 +51,9 @@ def _on_the_page() -> Iterator[Complaint]:
         yield from about_text(pane.refusal)
         return
     for number in range(len(pane.tutor.lesson.steps)):
-        pane.tutor.go(number)
+        pane.tutor.open_step(number)
         pane.tutor.show_answer()
-    session.end()
+    session.close()
 
 
 TARGET = Lessons()
