@@ -16,7 +16,7 @@ from meshwave.engine.document import Design
 from meshwave.engine.errors import InputError, MeshwaveError
 from meshwave.engine.findings import DesignError, FindingError, Problem, Refusal
 from meshwave.engine.lowering.lower import order_computations
-from meshwave.engine.lowering.program_problems import with_mesh_names
+from meshwave.engine.lowering.program_problems import replace_ranks_by_meshes
 from meshwave.engine.messages import render
 from meshwave.engine.messages.program import MESSAGES as PROGRAM_MESSAGES
 from meshwave.engine.predict.order_consequences import OrderOutcome, find_consequences, simulate_order
@@ -98,7 +98,7 @@ class OrderEditor:
         return str(error)
 
     def _message(self, problem: Problem) -> str:
-        return with_mesh_names(problem, [mesh.name for mesh in self._session.design.meshes]).message
+        return replace_ranks_by_meshes(problem, [mesh.name for mesh in self._session.design.meshes]).message
 
     def _state(self) -> dict[str, Any]:
         design, now = self._session.design, self._current_outcome()

@@ -164,7 +164,7 @@ class Layer:
     # ---- placement ----
 
     def expert_homes(self, places: int) -> Homes:
-        """Return the experts of each place if the experts are distributed over ``places`` places."""
+        """Return the experts of each place when all experts are distributed over ``places`` places."""
         return self.homes if self.homes is not None else equal_blocks(self.experts, places)
 
     def holders(self, places: int) -> tuple[tuple[int, ...], ...]:

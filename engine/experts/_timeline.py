@@ -45,27 +45,27 @@ class LayerTimeline:
 
 def play_layer(price: Price, direction: Sequence[CostedStep]) -> LayerTimeline:
     """Simulate ``price.forward`` or ``price.backward``; each step starts when all devices of its group are ready."""
-    player = _Player(price.layer)
+    player = _LayerSimulation(price.layer)
     before, inside, after = _split_at_chunks(direction)
     for costed in before:
         player.run(costed, chunk=-1)
     chunks = price.layer.degree if len(inside) > 1 else 1
     numbers = range(chunks) if chunks > 1 else [-1]
     at = next((n for n, costed in enumerate(inside) if costed.step.op == StepOp.EXPERTS), len(inside))
-    begun = player.moment()
+    begun = player.save_state()
     states = []
     for chunk in numbers:  # every device runs all dispatches first, then chunk by chunk
-        player.restore(begun)
+        player.restore_state(begun)
         for number, costed in enumerate(inside[:at]):
             player.run(costed, chunk, inside[:number], chunks)
-        states.append(player.moment())
+        states.append(player.save_state())
     done = []
     for chunk, state in zip(numbers, states, strict=True):
-        player.restore(state)
+        player.restore_state(state)
         for number, costed in enumerate(inside[at:]):
             player.run(costed, chunk, inside[: at + number], chunks)
-        done.append(player.moment())
-    player.join(done)
+        done.append(player.save_state())
+    player.join_states(done)
     for costed in after:
         player.run(costed, chunk=-1)
     return player.timeline()
@@ -82,7 +82,9 @@ def _split_at_chunks(direction: Sequence[CostedStep]) -> tuple[list[CostedStep],
 
 
 @dataclass
-class _Player:
+class _LayerSimulation:
+    """State of the simulation of one expert layer: ready times of devices, free times of lanes, and finished spans."""
+
     layer: Layer
     rows: list[tuple[int, int, int, int, float, float, float, int]] = field(default_factory=list)
 
@@ -97,13 +99,13 @@ class _Player:
             np.full((3, n), -1, np.int64),
         )  # time at which each lane is free, and its last span
 
-    def moment(self) -> tuple[Floats, NDArray[np.int64]]:
+    def save_state(self) -> tuple[Floats, NDArray[np.int64]]:
         return self.ready.copy(), self.by.copy()
 
-    def restore(self, moment: tuple[Floats, NDArray[np.int64]]) -> None:
+    def restore_state(self, moment: tuple[Floats, NDArray[np.int64]]) -> None:
         self.ready, self.by = moment[0].copy(), moment[1].copy()
 
-    def join(self, moments: Sequence[tuple[Floats, NDArray[np.int64]]]) -> None:
+    def join_states(self, moments: Sequence[tuple[Floats, NDArray[np.int64]]]) -> None:
         ready, by = (np.stack(each) for each in zip(*moments, strict=True))  # [moments, devices]
         latest = ready.argmax(axis=0), np.arange(self.layer.devices)
         self.ready, self.by = ready[latest], by[latest]
@@ -111,15 +113,15 @@ class _Player:
     def run(self, costed: CostedStep, chunk: int, before: Sequence[CostedStep] = (), chunks: int = 1) -> None:
         step = costed.step
         if step.collective is None:
-            self._span(costed, COMPUTE, chunk, range(self.layer.devices), costed.compute_s / chunks, chunks)
+            self._add_spans(costed, COMPUTE, chunk, range(self.layer.devices), costed.compute_s / chunks, chunks)
         elif costed.piece_s:
             under = next(c for c in reversed(before) if c.step.collective == "all_to_all")
-            self._gather(costed, under, chunk, chunks)
+            self._add_hidden_gather(costed, under, chunk, chunks)
         elif self.layer.size(step.group) > 1:
             for group in self.layer.groups(step.group):
                 self._synchronize_group(group)
                 for lane, took in zip((INTRA, INTER), costed.links_s, strict=True):
-                    self._span(
+                    self._add_spans(
                         costed, lane, chunk, group, part_seconds(took, chunks, costed.startup[lane - INTRA]), chunks
                     )
                 self._synchronize_group(group)
@@ -130,7 +132,7 @@ class _Player:
         slowest = members[int(np.argmax(self.ready[members]))]
         self.ready[members], self.by[members] = self.ready[slowest], self.by[slowest]
 
-    def _gather(self, costed: CostedStep, under: CostedStep, chunk: int, chunks: int) -> None:
+    def _add_hidden_gather(self, costed: CostedStep, under: CostedStep, chunk: int, chunks: int) -> None:
         """Add a hidden gather, whose pieces use the links within the node during the part between nodes."""
         exposed = max(hidden_gather_seconds(self.layer, costed, under, chunks), 0.0)
         length = max(exposed, self.layer.ep * costed.piece_seconds(chunks))
@@ -140,9 +142,9 @@ class _Player:
             for device in group:
                 end = self.ready[device] + exposed
                 start = min(max(end - length, self.free[lane, device]), end)
-                self._add(costed, lane, chunk, device, start, end, int(self.by[device]), chunks)
+                self._add_span(costed, lane, chunk, device, start, end, int(self.by[device]), chunks)
 
-    def _span(
+    def _add_spans(
         self, costed: CostedStep, lane: int, chunk: int, devices: Sequence[int] | range, took: Floats, chunks: int
     ) -> None:
         for device in devices:
@@ -151,9 +153,9 @@ class _Player:
             waits = self.free[lane, device] > self.ready[device]
             start = max(self.free[lane, device], self.ready[device])
             cause = int(self.last[lane, device] if waits else self.by[device])
-            self._add(costed, lane, chunk, device, start, start + took[device], cause, chunks)
+            self._add_span(costed, lane, chunk, device, start, start + took[device], cause, chunks)
 
-    def _add(
+    def _add_span(
         self, costed: CostedStep, lane: int, chunk: int, device: int, start: float, end: float, cause: int, chunks: int
     ) -> None:
         sent = 0.0 if lane == COMPUTE else float(costed.sent[lane - INTRA, device]) / chunks

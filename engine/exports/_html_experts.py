@@ -217,7 +217,7 @@ class LayerSheet(Sheet):
         yield Line(x, self.top - 6, x, self.bottom, self.colours["text"], 1)
         yield Text(x + 4, self.bottom + 7, "backward", self.colours["muted"], 10.5)
 
-    def facts(self) -> str:
+    def heading_figures(self) -> str:
         return f"predicted, {self.time(self.turn)} + {self.time(self.timeline.makespan - self.turn)}"
 
     def legend_text(self, op: Op) -> str:

@@ -56,11 +56,11 @@ class _Reader:
 
     def read(self) -> Json:
         for path, value in self._type.constants.items():
-            self._set(path, value)
+            self._set_path(path, value)
         for path, key in {**SIZES, **self._type.keys}.items():
-            self._set(path, self._value(key))
+            self._set_path(path, self._value(key))
         for name, values in self._type.required.items():
-            if self._get(name, values[0]) not in values:
+            if self._get_key(name, values[0]) not in values:
                 self._add_problem(name)
         self._check_sizes()
         if not self.problems:
@@ -83,16 +83,16 @@ class _Reader:
 
     # ---- keys ----
 
-    def _get(self, name: str, default: Any = None) -> Any:
+    def _get_key(self, name: str, default: Any = None) -> Any:
         self._used.add(name)
         return self._config.get(name, default)
 
     def _value(self, key: Key) -> Any:
-        found = [value for name in key.names if (value := self._get(name)) is not None]
+        found = [value for name in key.names if (value := self._get_key(name)) is not None]
         absent = not any(name in self._config for name in key.names)
         return found[0] if found else key.default if absent else None
 
-    def _set(self, path: str, value: Any) -> None:
+    def _set_path(self, path: str, value: Any) -> None:
         *parts, name = path.split(".")
         part = self._model
         for each in parts:
@@ -123,20 +123,20 @@ class _Reader:
             self._add_problem(next(key for key in self._type.keys["mlp.activation"].names if key in self._config))
 
     def _read_rope(self) -> None:
-        parameters = self._get("rope_parameters") or {}
+        parameters = self._get_key("rope_parameters") or {}
         local = parameters.get("sliding_attention", {})
         parameters = parameters.get("full_attention", parameters)
         if not isinstance(local, dict) or not isinstance(parameters, dict):
             self._add_problem("rope_parameters")
             return
-        scaling = self._get("rope_scaling") or parameters
+        scaling = self._get_key("rope_scaling") or parameters
         for path, value in (
             ("positions.theta", parameters.get("rope_theta")),
             ("positions.fraction", parameters.get("partial_rotary_factor")),
             ("positions.window_theta", local.get("rope_theta")),
         ):
             if value is not None:
-                self._set(path, value)
+                self._set_path(path, value)
         kind = scaling.get("rope_type", scaling.get("type", "default"))
         if kind == "default":
             return
@@ -150,21 +150,21 @@ class _Reader:
             "low_frequency_factor": scaling.get("low_freq_factor", 1.0),
             "high_frequency_factor": scaling.get("high_freq_factor", 4.0),
         }
-        self._set("positions.scaling", found)
+        self._set_path("positions.scaling", found)
 
     def _read_layer_types(self) -> None:
         """Read the interval of the layers without a sliding window."""
-        types = self._get("layer_types")
+        types = self._get_key("layer_types")
         if not types or all(kind == "full_attention" for kind in types):
             if types and self._model.get("attention", {}).get("window"):
-                self._set("attention.window", None)
+                self._set_path("attention.window", None)
             return
         full = [number for number, kind in enumerate(types) if kind == "full_attention"]
         every = full[0] + 1 if full else 0
         expected = list(range(every - 1, len(types), every)) if every else []
         if full != expected or any(kind not in ATTENTION_TYPES for kind in types):
             self._add_problem("layer_types")
-        self._set("attention.full_every", every)
+        self._set_path("attention.full_every", every)
 
     def _read_experts(self) -> None:
         moe = self._model.get("moe")
@@ -174,12 +174,12 @@ class _Reader:
             self._model["moe"] = None
             return
         moe["capacity_factor"] = None
-        if "ffn" in moe and (shared := self._get("n_shared_experts")):
+        if "ffn" in moe and (shared := self._get_key("n_shared_experts")):
             moe["shared_ffn"] = shared * moe["ffn"]
 
     def _read_sequence(self) -> None:
         positions = self._model.get("positions", {})
-        longest = positions.get("table") or self._get("max_position_embeddings") or LONGEST_SEQUENCE
+        longest = positions.get("table") or self._get_key("max_position_embeddings") or LONGEST_SEQUENCE
         self.longest = longest
         self._model["sequence"] = min(longest, LONGEST_SEQUENCE)
 
@@ -191,30 +191,30 @@ def _read_no_more_settings(reader: _Reader, model: Json) -> None:
 def _read_gemma(reader: _Reader, model: Json) -> None:
     """Read the settings of Gemma, which scales embeddings by the root of the width and has its own width for scores."""
     model["embedding_scale"] = model["hidden"] ** 0.5
-    if scalar := reader._get("query_pre_attn_scalar"):
-        reader._set("attention.scale", scalar**-0.5)
+    if scalar := reader._get_key("query_pre_attn_scalar"):
+        reader._set_path("attention.scale", scalar**-0.5)
 
 
 def _read_falcon(reader: _Reader, model: Json) -> None:
     """Read the settings of Falcon, whose newer decoder has groups of key-value heads and two norms."""
-    is_new = reader._get("new_decoder_architecture", False)
-    kv_heads = reader._get("num_kv_heads", reader._get("num_key_value_heads")) if is_new else None
-    if not is_new and reader._get("multi_query", True):
+    is_new = reader._get_key("new_decoder_architecture", False)
+    kv_heads = reader._get_key("num_kv_heads", reader._get_key("num_key_value_heads")) if is_new else None
+    if not is_new and reader._get_key("multi_query", True):
         kv_heads = 1
-    reader._set("attention.kv_heads", kv_heads)
-    two_norms = is_new and reader._get("num_ln_in_parallel_attn") != 1
+    reader._set_path("attention.kv_heads", kv_heads)
+    two_norms = is_new and reader._get_key("num_ln_in_parallel_attn") != 1
     parallel = "parallel" if two_norms else "parallel-one-norm"
-    model["residual"] = parallel if is_new or reader._get("parallel_attn", True) else "sequential"
-    reader._set("positions.kind", "alibi" if reader._get("alibi", False) else "rope")
+    model["residual"] = parallel if is_new or reader._get_key("parallel_attn", True) else "sequential"
+    reader._set_path("positions.kind", "alibi" if reader._get_key("alibi", False) else "rope")
 
 
 def _read_gpt_neox(reader: _Reader, model: Json) -> None:
-    model["residual"] = "parallel" if reader._get("use_parallel_residual", True) else "sequential"
+    model["residual"] = "parallel" if reader._get_key("use_parallel_residual", True) else "sequential"
 
 
 def _read_deepseek_v2(reader: _Reader, model: Json) -> None:
     """Read the settings of DeepSeek-V2, whose smaller models choose among all experts, whatever their groups."""
-    if reader._get("topk_method") == "greedy" and model.get("moe"):
+    if reader._get_key("topk_method") == "greedy" and model.get("moe"):
         model["moe"] |= {"groups": 1, "top_groups": 1}
 
 

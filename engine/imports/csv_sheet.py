@@ -137,7 +137,7 @@ class Sheet:
         arrow = f"{' ' * (len(before) + start - left)}{'^' * min(size, EXCERPT_WIDTH)}"
         return f"    {before}{line[left : left + EXCERPT_WIDTH]}{after}\n    {arrow}"
 
-    def locate(self, problem: Problem) -> CellProblem:
+    def locate_problem(self, problem: Problem) -> CellProblem:
         """Return a problem of the program at a cell of the file, with the cells of the actions that it names.
 
         The cell is that of the first named action that is in the file, or else of another action of the same stage and

@@ -130,7 +130,7 @@ def _program_problems(sheet: Sheet) -> Iterator[CellProblem]:
         )
     if not found:
         found = verify(add_transfers(program))
-    yield from map(sheet.locate, found)
+    yield from map(sheet.locate_problem, found)
 
 
 def _misplaced_cells(sheet: Sheet) -> Iterator[CellProblem]:

@@ -30,14 +30,14 @@ def locate_problems(design: Design, problems: Sequence[Problem], order: Program)
     cells = _cells_of(orders, {each for problem in problems for each in _related_computations(problem)})
     names = [mesh.name for mesh in design.meshes]
     return [
-        with_mesh_names(problem, names).replace(
+        replace_ranks_by_meshes(problem, names).replace(
             where=_problem_path(cells, problem, len(orders)), fixes=_fixes(design, orders, cells, problem, order)
         )
         for problem in problems
     ]
 
 
-def with_mesh_names(problem: Problem, meshes: Sequence[str]) -> Problem:
+def replace_ranks_by_meshes(problem: Problem, meshes: Sequence[str]) -> Problem:
     """Return the problem with ranks replaced by the names of their meshes."""
     if not problem.params.keys() & _RANKS:
         return problem

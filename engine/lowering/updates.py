@@ -27,11 +27,11 @@ def weight_sharers(design: Design) -> tuple[int, ...]:
         return tuple(mesh.dp for mesh in design.meshes)
     placed = [expert for held in design.experts.placement or () for expert in held]
     replicated = len(placed) > len(set(placed)) * design.experts.esp
-    across = replicated or may_be_partial(design.experts.member)
+    across = replicated or may_have_partial_gate_gradient(design.experts.member)
     return tuple(len(mesh.devices) if across else mesh.dp for mesh in design.meshes)
 
 
-def may_be_partial(name: str) -> bool:
+def may_have_partial_gate_gradient(name: str) -> bool:
     """Return True if a schedule, or one that it may choose, sums the gate's gradient over tensor parallelism."""
     schedule = expert_schedules[name]
     return schedule.gate_is_partial or schedule.chooses

@@ -43,19 +43,19 @@ def deadlock_problems(program: Program) -> list[Problem]:
 
 
 def _problem_params(program: Program, cycle: list[_RowWait]) -> dict[str, Any]:
-    def cell(row: int) -> str:
+    def cell_text(row: int) -> str:
         actions = [program.row(each) for each in range(row, row + 1 + program.next_is_fused[row])]
         return format_cells([actions[0]._replace(fused=0), *actions[1:]])[0]
 
     first, last = cycle[0], cycle[-1]
     params: dict[str, Any] = {
         "action": str(program.row(first.at)),
-        "cycle": [{"rank": wait.rank, "at": cell(wait.at), "needs": cell(wait.needs)} for wait in cycle],
+        "cycle": [{"rank": wait.rank, "at": cell_text(wait.at), "needs": cell_text(wait.needs)} for wait in cycle],
     }
     for row in (first.at, last.needs):
         if program.next_is_fused[row]:
-            return {**params, "split": cell(row)}
-    return {**params, "move": cell(first.at), "after": cell(last.needs)}
+            return {**params, "split": cell_text(row)}
+    return {**params, "move": cell_text(first.at), "after": cell_text(last.needs)}
 
 
 def _shortest_cycle(program: Program) -> list[_RowWait]:

@@ -103,7 +103,7 @@ class _Search:
         """
         self._left -= 1
         lines = [*self._kept_slots(changes), *(np.array([row]) for row in sorted(changes.moved))]
-        run = _Run(lines, self._slot_needs(self._needs, changes), len(self._order))
+        run = _Run(lines, self._slot_dependencies(self._needs, changes), len(self._order))
         return run, run.run_all()
 
     def _kept_slots(self, changes: _Changes) -> list[Rows]:
@@ -114,7 +114,7 @@ class _Search:
         rows = np.flatnonzero(heads)
         return np.split(rows, np.searchsorted(rows, self._order.offsets[1:-1]))
 
-    def _slot_needs(self, needs: list[Rows], changes: _Changes) -> list[Rows]:
+    def _slot_dependencies(self, needs: list[Rows], changes: _Changes) -> list[Rows]:
         """Return the slots on which each slot depends; for a slot of two, those of both computations."""
         order = self._split_order(changes)
         if not order.fused.any():
@@ -175,12 +175,12 @@ class _Search:
         The resulting order has no deadlock, but is not always the smallest repair.
         """
         changes = _Changes(frozenset(), split)
-        chains, needs = self._kept_slots(changes), self._slot_needs(self._needs, changes)
+        chains, needs = self._kept_slots(changes), self._slot_dependencies(self._needs, changes)
         run = _Run(chains, needs, len(self._order))
         pulled: list[tuple[int, int]] = []  # slot, and the place among all chains of the slot before which it runs
         distance = 0
         while len(waiting := run.run_all()):
-            found = [self._first_runnable(run, needed) for needed in self._needs_in_cycle(run, waiting)]
+            found = [self._first_runnable(run, needed) for needed in self._dependencies_in_cycle(run, waiting)]
             runnable = [row for row, can in found if can]
             if not runnable:  # slots of two block each other
                 return self.repair_greedily(split | {next(row for row, _ in found)})
@@ -197,11 +197,11 @@ class _Search:
         moved = changes._replace(moved=frozenset(out.tolist()))
         return _PlacedChanges(moved, self._order_of_slots(joined, changes), distance)
 
-    def _needs_in_cycle(self, run: _Run, waiting: Rows) -> list[int]:
+    def _dependencies_in_cycle(self, run: _Run, waiting: Rows) -> list[int]:
         """Return the slots that blocked slots of one cycle need from each other."""
         line, cycle = int(waiting[0]), {}
         while line not in cycle:
-            cycle[line] = run.first_need(run.next_slot(line))
+            cycle[line] = run.first_unmet_dependency(run.next_slot(line))
             line = run.line_of(cycle[line])
         needed = list(cycle.values())
         return needed[list(cycle).index(line) :]
@@ -211,7 +211,7 @@ class _Search:
         passed = []
         while row not in passed:
             passed.append(row)
-            need = run.first_need(row)
+            need = run.first_unmet_dependency(row)
             if need < 0:
                 return row, True
             row = need
@@ -227,7 +227,7 @@ class _Search:
         """Return the order with each moved slot, one after the other, at its nearest legal place among the kept slots."""
         chains, distance = self._kept_slots(changes), 0
         loose = sorted(changes.moved)
-        needs, needed_by = (self._slot_needs(each, changes) for each in (self._needs, self._needed_by))
+        needs, needed_by = (self._slot_dependencies(each, changes) for each in (self._needs, self._needed_by))
         rank_of = self._order.rank
         while loose:
             row = loose.pop(0)
@@ -296,13 +296,13 @@ class _Run:
         """Return the index of the line that contains a slot."""
         return int(np.searchsorted(self._ends, self._place[row], side="right"))
 
-    def unmet_needs(self, row: int) -> list[int]:
+    def unmet_dependencies(self, row: int) -> list[int]:
         """Return the dependencies of a slot that have not run."""
         return sorted({need for each in self._needs if not self.done[need := int(each[row])]})
 
-    def first_need(self, row: int) -> int:
+    def first_unmet_dependency(self, row: int) -> int:
         """Return the first dependency of a slot that has not run; -1 if there is none."""
-        return next(iter(self.unmet_needs(row)), -1)
+        return next(iter(self.unmet_dependencies(row)), -1)
 
     def places_ahead(self, row: int) -> int:
         """Return the number of places between the next slot of a line and a later slot."""
@@ -346,7 +346,7 @@ def _set_columns(column: Rows, rows: Rows, values: Rows) -> None:
 def _shortest_cycle(run: _Run, waiting: Rows) -> list[tuple[int, int]]:
     """Return a shortest cycle of lines: the next slot of each line, and the slot of the next line that it needs."""
     waits = {
-        line: [(run.next_slot(line), need) for need in run.unmet_needs(run.next_slot(line))]
+        line: [(run.next_slot(line), need) for need in run.unmet_dependencies(run.next_slot(line))]
         for line in waiting.tolist()
     }
     best: list[tuple[int, int]] = []

@@ -99,7 +99,7 @@ def _sends_of_computations(program: Columns) -> list[Rows]:
 
 
 def _spread_columns(length: int, at: Rows, *values: Rows) -> list[Rows]:
-    """Return columns of ``length`` entries with ``values`` at the rows ``at``, and -1 elsewhere.
+    """Return ``values`` as columns ``[length]`` at the rows ``at``, with -1 in all other rows.
 
     If a row has several values, there is one column for each: column ``n`` of each of ``values``, then column ``n +
     1``.

@@ -57,7 +57,7 @@ def computation_problems(program: Program, microbatches: int) -> list[Problem]:
         _missing_actions(Op.F, forward == 0),
         _missing_actions(Op.B, (backward + inputs + weights) == 0),
         *(_repeated_actions(program, op, count) for op, count in zip((Op.F, Op.B, Op.I, Op.W), counts, strict=True)),
-        _half_problems(backward, inputs, weights),
+        _half_backward_problems(backward, inputs, weights),
     ]
     return [each for kind in kinds for each in first_problems(kind)] or list(first_problems(_rank_problems(program)))
 
@@ -103,7 +103,7 @@ def _repeated_actions(program: Program, op: Op, count: Rows) -> Iterator[Problem
         yield problem("repeated_action", action=Action(op, stage, mb), count=len(rows), ranks=ranks)
 
 
-def _half_problems(backward: Rows, inputs: Rows, weights: Rows) -> Iterator[Problem]:
+def _half_backward_problems(backward: Rows, inputs: Rows, weights: Rows) -> Iterator[Problem]:
     for stage, mb in true_entries((backward > 0) & (inputs + weights > 0)):
         half = Action(Op.I if inputs[stage, mb] else Op.W, stage, mb)
         yield problem("backward_and_half", action=Action(Op.B, stage, mb), half=half, stage=stage)

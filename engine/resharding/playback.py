@@ -102,7 +102,7 @@ class _PortPair:
         heappush(self._marks, (self.served + size, message, True))
         heappush(self._marks, (self.served + max(0.0, size - kept), message, False))
 
-    def note_rate(self, now: float) -> None:
+    def record_rate(self, now: float) -> None:
         """Record the current rate if it has changed."""
         if not self.rates or self.rates[-1][1] != self.rate:
             self.rates.append((now, self.rate))
@@ -185,7 +185,7 @@ class _Play:
         self._ways = {ports: way for ports, way in self._ways.items() if way.messages}
         _share_ports(list(self._ways.values()), self._capacity)
         for way in self._ways.values():
-            way.note_rate(self._now)
+            way.record_rate(self._now)
 
     def _start_next_message(self, lane: Lane) -> None:
         """Start the next message of a lane if the lane is free and the range to be sent has arrived."""

@@ -189,7 +189,7 @@ MAX_REMEMBERED = 8
 
 def _search(pipe: Pipe, route: tuple[int, ...], split: bool, limit: float | None) -> Answer:
     """Simulate the named orders of a route, then search for other orders of the step itself, or of a shorter one."""
-    shop = _search_problem(pipe, route, split, limit)
+    shop = _make_shop(pipe, route, split, limit)
     trials = _Trials(shop, pipe)
     named = list(_named_schedules(pipe, route))
     for number, (name, schedule) in enumerate(named):
@@ -266,7 +266,7 @@ def _short_step_microbatches(shop: Shop) -> int:
     return short_step_microbatches(shop.microbatches, shop.ranks, SHORT_STEP_TASKS * shop.microbatches // shop.tasks)
 
 
-def _search_problem(pipe: Pipe, route: tuple[int, ...], split: bool, limit: float | None) -> Shop:
+def _make_shop(pipe: Pipe, route: tuple[int, ...], split: bool, limit: float | None) -> Shop:
     prices = pipe.prices or _uniform_prices(pipe, len(route))
     back, weight = prices.input_gradient, prices.weight_gradient
     whole = tuple(i + w for i, w in zip(back, weight, strict=True))

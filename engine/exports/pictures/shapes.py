@@ -203,9 +203,9 @@ class Sheet:
     def _heading_shapes(self, title: str) -> Iterator[Shape]:
         y = MARGIN + TITLE / 2 - 3
         yield Text(MARGIN, y, title or "Timeline", self.colours["text"], 15, bold=True)
-        yield Text(self.right, y, self.facts(), self.colours["muted"], 12, "end")
+        yield Text(self.right, y, self.heading_figures(), self.colours["muted"], 12, "end")
 
-    def facts(self) -> str:
+    def heading_figures(self) -> str:
         """Return the figures shown in the heading."""
         timeline = self.timeline
         return f"{timeline.source}, {self.time(timeline.makespan)}, {percent(timeline.bubble_ratio)} idle"

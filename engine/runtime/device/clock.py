@@ -91,7 +91,7 @@ class AcceleratorClock(Clock):
         return after - before, (before + after) // 2, event
 
     def stamp(self) -> torch.Event:
-        """Record an event on the current stream."""
+        """Record an event on the current stream and return it."""
         event = self._spare.pop() if self._spare else torch.Event(self._device, enable_timing=True)
         event.record()
         self._used.append(event)

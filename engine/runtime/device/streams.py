@@ -39,11 +39,13 @@ class Streams:
         """Set up the stream. If ``alternates`` is False, the computations of a slot run one after the other."""
         self._turns = Turns() if alternates else None
 
-    def backward(self, forward: Action, compute: Compute) -> None:
+    def run_backward(self, forward: Action, compute: Compute) -> None:
         """Run the backward of the action ``forward`` alone."""
         compute()
 
-    def overlap(self, forward: Action | None, run_forward: Compute, backward_of: Action, run_backward: Compute) -> None:
+    def run_overlapped(
+        self, forward: Action | None, run_forward: Compute, backward_of: Action, run_backward: Compute
+    ) -> None:
         """Run a forward and a backward in one slot.
 
         Args:
@@ -76,7 +78,7 @@ class AcceleratorStreams(Streams):
         self._side = torch.Stream(device)
         self._on_side: set[Action] = set()  # forwards on the side stream whose backward has not run
 
-    def backward(self, forward: Action, compute: Compute) -> None:
+    def run_backward(self, forward: Action, compute: Compute) -> None:
         """Run the backward of the action ``forward`` alone."""
         if forward in self._on_side:
             self._on_side.discard(forward)
@@ -84,8 +86,10 @@ class AcceleratorStreams(Streams):
         else:
             compute()
 
-    def overlap(self, forward: Action | None, run_forward: Compute, backward_of: Action, run_backward: Compute) -> None:
-        """Run a forward and a backward on two streams; see :meth:`Streams.overlap`."""
+    def run_overlapped(
+        self, forward: Action | None, run_forward: Compute, backward_of: Action, run_backward: Compute
+    ) -> None:
+        """Run a forward and a backward on two streams; see :meth:`Streams.run_overlapped`."""
 
         def run_both() -> None:
             if backward_of in self._on_side:

@@ -448,7 +448,7 @@ class WaitingExecutor(Executor):
 
 
 class _Exchange(NamedTuple):
-    """Collectives of a piece that have been started."""
+    """Started collectives of one piece of a computation."""
 
     works: Sequence[Any]
     extend: Callable[[int, int, int], None]

@@ -302,7 +302,7 @@ class Executor:
 
         def run() -> None:
             gradients = take()
-            self._streams.backward(made, lambda: compute(gradients))
+            self._streams.run_backward(made, lambda: compute(gradients))
 
         return run
 
@@ -316,7 +316,7 @@ class Executor:
             requested[row] = ready[row] = ready[row - 1]
             gradients = second.take_inputs()
             start[row - 1] = start[row] = ready[row]
-            self._streams.overlap(
+            self._streams.run_overlapped(
                 made, lambda: first.compute(inputs), second.forward, lambda: second.compute(gradients)
             )
 

@@ -77,7 +77,7 @@ class Expert(DeferrableModule):
             shard = weight_shard(weight)
             shape = shard.whole_shape(weight.shape) if shard else weight.shape
             whole = torch.empty(shape).normal_(0.0, std, generator=generator)
-            weight.copy_(shard.select(whole) if shard else whole)
+            weight.copy_(shard.select_part(whole) if shard else whole)
         for bias in (self.b_in, self.b_out):
             if bias is not None:
                 bias.zero_()

@@ -238,15 +238,15 @@ class ExpertLayer(DeferrableModule):
         """
         begun: list[EndStep] = []
 
-        def begin(gradient: Tensor) -> None:
+        def record_start(gradient: Tensor) -> None:
             begun.append(self._runner.begin_step(StepOp.GATE, BACKWARD))
 
-        def end(gradient: Tensor) -> None:
+        def record_end(gradient: Tensor) -> None:
             while begun:
                 begun.pop()()
 
-        weights.register_hook(begin)  # type: ignore[no-untyped-call]
-        tokens.register_hook(end)  # type: ignore[no-untyped-call]
+        weights.register_hook(record_start)  # type: ignore[no-untyped-call]
+        tokens.register_hook(record_end)  # type: ignore[no-untyped-call]
 
     # ---- from ORDER to RESTORE ----
 

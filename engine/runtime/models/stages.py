@@ -153,5 +153,5 @@ def initialise_weights(part: nn.Module, key: tuple[int, int], builder: StageBuil
             shard = weight_shard(parameter)
             whole = torch.empty(shard.whole_shape(parameter.shape) if shard else parameter.shape)
             whole.normal_(0.0, builder.weight_std(name, whole), generator=generator)
-            parameter.copy_(shard.select(whole) if shard else whole)
+            parameter.copy_(shard.select_part(whole) if shard else whole)
     return part

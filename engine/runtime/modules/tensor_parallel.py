@@ -38,7 +38,7 @@ class WeightShard(NamedTuple):
         """Return the shape of the whole weight, given the shape of the parameter."""
         return [self.whole_size if dim == self.dim else size for dim, size in enumerate(shape)]
 
-    def select(self, whole: Tensor) -> Tensor:
+    def select_part(self, whole: Tensor) -> Tensor:
         """Return the elements of this part from the whole weight."""
         return torch.cat([whole.narrow(self.dim, piece.start, len(piece)) for piece in self.pieces], self.dim)
 

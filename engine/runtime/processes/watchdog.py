@@ -63,14 +63,14 @@ class Watchdog:
         own = _Observed(self._position())
         while not self._is_over.wait(self._interval_s):
             own.update(self._position())
-            position = own.position.model_copy(update={"stuck_s": own.still_s})
+            position = own.position.model_copy(update={"stuck_s": own.unchanged_s})
             with suppress(OSError):  # the disk may be full; this process then counts as silent
                 write_document(_position_file(self._folder, self._process), position.model_dump())
-            if own.still_s < self._limit_s / 2 or position.activity:
+            if own.unchanged_s < self._limit_s / 2 or position.activity:
                 self._others.clear()
                 continue
             self._read_reports()
-            if own.still_s >= self._limit_s and not any(
+            if own.unchanged_s >= self._limit_s and not any(
                 other.is_moving(self._limit_s) for other in self._others.values()
             ):
                 watched = {number: other.to_watched(self._interval_s) for number, other in self._others.items()}
@@ -113,13 +113,13 @@ class _Observed:
         self._moved_s = self._reported_s = time.monotonic()
 
     @property
-    def still_s(self) -> float:
+    def unchanged_s(self) -> float:
         """Time in seconds since its position changed, or since the observation began."""
         return time.monotonic() - self._moved_s
 
     def is_moving(self, limit_s: float) -> bool:
         """Return True if it has ended an action, or reported between two steps, within ``limit_s`` seconds."""
-        return self._has_moved and self.still_s < limit_s
+        return self._has_moved and self.unchanged_s < limit_s
 
     def update(self, position: Position) -> None:
         """Store a report of the process's position."""

@@ -59,7 +59,7 @@ def assert_equal(
 def part(outcome: Any, name: str, whole: dict[str, torch.Tensor]) -> Any:
     """What a process holds of a tensor of the whole model."""
     cut = outcome["cuts"].get(name)
-    return (cut.select(whole[name]) if cut else whole[name]).numpy()
+    return (cut.select_part(whole[name]) if cut else whole[name]).numpy()
 
 
 def layers_for(pipeline: Document, pp: int) -> int:

@@ -97,9 +97,9 @@ def test_a_slot_runs_on_two_streams_and_each_backward_on_the_stream_of_its_forwa
     log, computation = stream_log(simulated)
     first, second, third = (forward(0, mb) for mb in range(3))
 
-    streams.overlap(second, computation("F1"), first, computation("B0"))
-    streams.overlap(third, computation("F2"), second, computation("B1"))
-    streams.backward(third, computation("B2"))
+    streams.run_overlapped(second, computation("F1"), first, computation("B0"))
+    streams.run_overlapped(third, computation("F2"), second, computation("B1"))
+    streams.run_backward(third, computation("B2"))
 
     # The backward of F1 runs on the side stream by autograd, since F1 did; the host issues it on the main stream.
     assert log == {"side": ["F1"], "main": ["B0", "F2", "B1", "B2"]}
@@ -150,7 +150,7 @@ class TestDevice:
         streams, x = make_streams(device), torch.zeros(4, device=device)
         y = torch.zeros(4, device=device)
 
-        streams.overlap(forward(0, 1), lambda: x.add_(1) and None, backward(0, 0), lambda: y.add_(2) and None)
+        streams.run_overlapped(forward(0, 1), lambda: x.add_(1) and None, backward(0, 0), lambda: y.add_(2) and None)
 
         assert (x + y).tolist() == [3.0] * 4
 

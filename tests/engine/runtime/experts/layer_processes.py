@@ -81,7 +81,7 @@ def _run_case(case: Case, known: Groups) -> ProcessOutcome:
         whole = draw_weights(case)
         for name, parameter in stack.named_parameters():
             shard = weight_shard(parameter)
-            parameter.data.copy_(shard.select(whole[name]) if shard else whole[name])
+            parameter.data.copy_(shard.select_part(whole[name]) if shard else whole[name])
             if shard:
                 outcome.shards[name] = shard
         scale = 1 / case.inputs / case.microbatches

@@ -86,7 +86,7 @@ def largest_error(case: Case, outcomes: list[Any]) -> float:
                 assert tensor is not None, f"{name} has no gradient on process {process}"
                 whole = getattr(expected, kind)[name]
                 shard = outcome.shards.get(name)
-                largest = max(largest, distance(tensor, shard.select(whole) if shard else whole))
+                largest = max(largest, distance(tensor, shard.select_part(whole) if shard else whole))
     return largest
 
 

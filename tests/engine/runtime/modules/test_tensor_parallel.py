@@ -38,7 +38,7 @@ def test_the_shards_of_a_model_make_up_the_model(tp: int) -> None:
         module = build_stage(shape, [4], 0, 7, group=Group(tuple(range(tp)), index))
         for name, weight in module.named_parameters():
             shard = weight_shard(weight)
-            assert torch.equal(weight, shard.select(whole[name]) if shard else whole[name]), name
+            assert torch.equal(weight, shard.select_part(whole[name]) if shard else whole[name]), name
             for piece in shard.pieces if shard else ():
                 covered[name].narrow(shard.dim, piece.start, len(piece)).add_(1)
             covered[name] += 0 if shard else 1 / tp
