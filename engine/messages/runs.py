@@ -167,6 +167,14 @@ MESSAGES: dict[str, Message] = {
         "host or the shared folder does not respond"
     ),
     "process_stopped": "mesh {mesh}, process {process} at {action} of step {step} is stopped by a signal (send SIGCONT)",
+    "collective_not_begun": (
+        "the flight recorder shows that mesh {mesh}, process {process} has not begun {operation} number {number} of "
+        "process group {group}, in which {waiting:plural|process|processes} {waiting:list} {waiting:plural|waits|wait}"
+    ),
+    "collective_not_ended": (
+        "the flight recorder shows that {operation} number {number} of process group {group} was begun by all of its "
+        "processes ({waiting:list}) and does not end: a GPU or a link between them does not respond"
+    ),
     "processes_wait_for_each_other": "these processes wait for each other",
     # stragglers
     "slow_process": (

@@ -13,7 +13,7 @@ from meshwave.engine.run_files import Count, NotNegative, RunFile, valid_rows
 from meshwave.engine.runs.checkpoints import INTERRUPTED, complete_checkpoints
 
 FILE = "attempts.jsonl"
-ATTEMPT_FILES = ("store", "error-*.json", "exit-*.json", "position-*.json", "node-*.exit", INTERRUPTED)
+ATTEMPT_FILES = ("store", "error-*.json", "exit-*.json", "position-*.json", "flight-*.json", "node-*.exit", INTERRUPTED)
 """Patterns of files of a failed attempt that are removed before the next attempt starts."""
 
 

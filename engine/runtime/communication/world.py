@@ -24,6 +24,7 @@ from meshwave.engine.runtime.communication.communicator import (
     MessageFormat,
 )
 from meshwave.engine.runtime.communication.device_communicator import DeviceCommunicator
+from meshwave.engine.runtime.communication.flight_recorder import enable_flight_recorder
 from meshwave.engine.runtime.communication.gloo_communicator import GlooCommunicator
 from meshwave.engine.runtime.communication.groups import Group, make_groups
 from meshwave.engine.runtime.communication.process_layout import ProcessLayout
@@ -93,6 +94,8 @@ def join_run(folder: Path, environment: Mapping[str, str] = os.environ, *, compu
     world = World(
         process, size, *choose_device(local_rank, local_size, emulated=topology is not None, computes=computes)
     )
+    if world.backend == "nccl":
+        enable_flight_recorder()
     if is_accelerator(world.device):
         use_expandable_segments()
         select_device(world.device)

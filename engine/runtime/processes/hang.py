@@ -9,6 +9,7 @@ from functools import cached_property
 from meshwave.engine.findings import Problem
 from meshwave.engine.program.action import Action, Op, format_cells, message_key
 from meshwave.engine.run_files import Count, NotNegative, RunFile
+from meshwave.engine.runtime.communication.flight_recorder import StuckCollective
 from meshwave.engine.runtime.communication.process_layout import ProcessLayout
 
 Link = tuple[str, dict[str, object]]
@@ -60,10 +61,13 @@ class HangDiagnosis:
     """Names of the meshes."""
     watched: Mapping[int, Watched]
     """Observed state of every process, by number."""
+    stuck: StuckCollective | None = None
+    """The collective that the flight recorder of NCCL shows as the earliest one that does not end."""
 
     def problem(self, process: int) -> Problem:
         """Return the reason why ``process`` makes no progress; the last link of its chain is the cause."""
-        chain = [{"code": code, "params": params} for code, params in self._waiting_chain(process)]
+        links = [*self._waiting_chain(process), *self._recorded_links()]
+        chain = [{"code": code, "params": params} for code, params in links]
         return Problem("", "hang", {"seconds": self.watched[process].position.stuck_s, "chain": chain})
 
     def _waiting_chain(self, process: int) -> Iterator[Link]:
@@ -87,6 +91,17 @@ class HangDiagnosis:
                 return
             process = behind
         yield self._chain_link("processes_wait_for_each_other", process)
+
+    def _recorded_links(self) -> Iterator[Link]:
+        """Yield what the flight recorder adds to the chain."""
+        if self.stuck is None:
+            return
+        process = next(iter(self.stuck.behind), None)
+        if process is None:
+            yield "collective_not_ended", self.stuck._asdict()
+        else:
+            mesh = self.meshes[self.layout.rank(process)]
+            yield "collective_not_begun", {**self.stuck._asdict(), "process": process, "mesh": mesh}
 
     def _chain_link(self, code: str, process: int, **params: object) -> Link:
         position = self.watched[process].position

@@ -6,13 +6,14 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from meshwave.engine.findings import Problem
 from meshwave.engine.run_files import RunFolderError, read_document, write_document
 from meshwave.engine.runs.process_identity import handle
+from meshwave.engine.runtime.communication.flight_recorder import find_stuck_collective, read_flight_records
 from meshwave.engine.runtime.execution.executor import Progress
 from meshwave.engine.runtime.execution.job import Job
 from meshwave.engine.runtime.processes.hang import HangDiagnosis, Position, Watched
@@ -32,7 +33,15 @@ class Watchdog:
     a checkpoint, does not count as hanging as long as it reports.
     """
 
-    def __init__(self, folder: Path, job: Job, process: int, progress: Progress, on_hang: OnHang) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        job: Job,
+        process: int,
+        progress: Progress,
+        on_hang: OnHang,
+        write_record: Callable[[], None] | None = None,
+    ) -> None:
         """Prepare the thread.
 
         Args:
@@ -41,10 +50,12 @@ class Watchdog:
             process: number of this process.
             progress: position of this process.
             on_hang: called in the thread with the diagnosis.
+            write_record: writes the flight record of this process, once it is stuck; None for a backend without one.
         """
         self._folder, self._job, self._process, self._progress = folder, job, process, progress
         self._limit_s, self._on_hang = job.hang_timeout_s, on_hang
         self._interval_s = min(REPORT_INTERVAL_S, self._limit_s / (4 * SILENCE_REPORTS))
+        self._write_record, self._is_recorded = write_record, False
         self._is_over = threading.Event()
         self._others: dict[int, _Observed] = {}
         self._thread = threading.Thread(target=self._run, daemon=True, name="watchdog")
@@ -68,16 +79,24 @@ class Watchdog:
                 write_document(_position_file(self._folder, self._process), position.model_dump())
             if own.unchanged_s < self._limit_s / 2 or position.activity:
                 self._others.clear()
+                self._is_recorded = False
                 continue
+            if self._write_record is not None and not self._is_recorded:
+                self._write_record()
+                self._is_recorded = True
             self._read_reports()
             if own.unchanged_s >= self._limit_s and not any(
                 other.is_moving(self._limit_s) for other in self._others.values()
             ):
                 watched = {number: other.to_watched(self._interval_s) for number, other in self._others.items()}
                 watched[self._process] = Watched(position)
-                meshes = [mesh.name for mesh in self._job.design.meshes]
-                self._on_hang(HangDiagnosis(self._job.layout, meshes, watched).problem(self._process))
+                self._on_hang(self._diagnosis(watched).problem(self._process))
                 return
+
+    def _diagnosis(self, watched: Mapping[int, Watched]) -> HangDiagnosis:
+        layout, meshes = self._job.layout, [mesh.name for mesh in self._job.design.meshes]
+        records = read_flight_records(self._folder, layout.processes) if self._write_record is not None else {}
+        return HangDiagnosis(layout, meshes, watched, find_stuck_collective(records))
 
     def _position(self) -> Position:
         progress = self._progress

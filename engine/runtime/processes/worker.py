@@ -19,6 +19,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -33,6 +34,7 @@ from meshwave.engine.findings import Problem
 from meshwave.engine.run_files import UNREPORTED_STATUS, write_document
 from meshwave.engine.runs.checkpoints import complete_checkpoints
 from meshwave.engine.runs.recording import Recorder, StepsRecorder, write_clocks, write_routing
+from meshwave.engine.runtime.communication.flight_recorder import write_flight_record
 from meshwave.engine.runtime.communication.world import World, join_run, leave_run
 from meshwave.engine.runtime.device.accelerator import device_name
 from meshwave.engine.runtime.device.clock import ClockComparison
@@ -230,7 +232,9 @@ def _run_steps(
     gc.collect()
     gc.freeze()  # so that collections do not visit the objects that torch has allocated
     events.write_event("ready")
-    with Watchdog(folder, job, world.process, progress, end_hang).watch():
+    has_record = world.backend == "nccl"
+    write_record = partial(write_flight_record, folder, world.process, world.backend) if has_record else None
+    with Watchdog(folder, job, world.process, progress, end_hang, write_record).watch():
         for number in range(first, job.design.training.steps):
             progress.step = number
             step = run_step(number)

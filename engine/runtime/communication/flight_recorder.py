@@ -1,0 +1,124 @@
+"""Flight recorder of torch: the latest collectives that a process has started, read to explain a hang of NCCL.
+
+NCCL runs behind the host, so that a process can stand at a later action of its program than its GPU.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from meshwave.engine.files import write_private
+from meshwave.engine.run_files import Count, RunFile, RunFolderError, read_document
+
+ENTRIES = "500"
+"""Collectives that each process keeps, unless the user sets another number."""
+VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+"""Variables of torch for the number of entries; the second is the older name."""
+
+
+class Entry(RunFile):
+    """A collective that a process was given, as torch records it. Other keys of torch's format are ignored."""
+
+    process_group: list[str]
+    """Name and description of its process group."""
+    collective_seq_id: Count
+    """Number of the collective in its group."""
+    profiling_name: str
+    """Name such as ``nccl:all_reduce``."""
+    is_p2p: bool = False
+    state: str
+    """``scheduled``, ``started`` or ``completed``."""
+    retired: bool = False
+    """True once torch has seen that it is done."""
+    time_created_ns: int
+
+    @property
+    def is_pending(self) -> bool:
+        """True if the collective is not done."""
+        return not self.retired and self.state != "completed"
+
+
+class FlightRecord(RunFile):
+    """The schema of ``flight-<process>.json``: the JSON of torch's flight recorder."""
+
+    entries: list[Entry] = []
+
+
+class StuckCollective(NamedTuple):
+    """The earliest collective that does not end."""
+
+    operation: str
+    number: int
+    group: str
+    waiting: list[int]
+    """Processes that have begun it."""
+    behind: list[int]
+    """Processes of the group that have not begun it."""
+
+
+def enable_flight_recorder() -> None:
+    """Let torch record collectives; must be called before the first process group is created."""
+    if not any(name in os.environ for name in VARIABLES):
+        os.environ[VARIABLES[0]] = ENTRIES
+
+
+def write_flight_record(folder: Path, process: int, backend: str) -> None:
+    """Write the collectives of this process to the run folder; nothing if the disk is full or torch cannot record them."""
+    import torch._C._distributed_c10d as c10d
+
+    name = "_dump_nccl_trace_json" if backend == "nccl" else "_dump_fr_trace_json"
+    dump: Any = getattr(c10d, name, None)  # not in every build of torch
+    if dump is not None:
+        found = dump(True, False)  # collectives, also those that are done
+        with suppress(OSError):
+            write_private(record_file(folder, process), found if isinstance(found, str) else found.decode())
+
+
+def record_file(folder: Path, process: int) -> Path:
+    """Return the file of the flight record of a process."""
+    return folder / f"flight-{process}.json"
+
+
+def read_flight_records(folder: Path, processes: int) -> dict[int, FlightRecord]:
+    """Return the flight records of a run by process; missing and damaged ones are left out."""
+    records = {}
+    for process in range(processes):
+        with suppress(RunFolderError):
+            if (found := read_document(record_file(folder, process), FlightRecord)) is not None:
+                records[process] = found
+    return records
+
+
+def find_stuck_collective(records: Mapping[int, FlightRecord]) -> StuckCollective | None:
+    """Return the earliest collective that some process has begun and that is not done; None if there is none.
+
+    A process belongs to a group if it has recorded a collective of it.
+    """
+    pending = [(entry.time_created_ns, entry) for entry in _collectives(records) if entry.is_pending]
+    if not pending:
+        return None
+    _, first = min(pending, key=lambda each: each[0])
+    name, description = (*first.process_group, "")[:2]
+    latest = {process: _latest_number(record, first.process_group) for process, record in records.items()}
+    number = first.collective_seq_id
+    return StuckCollective(
+        first.profiling_name.rpartition(":")[2],
+        number,
+        description if description and description != "undefined" else name,
+        [process for process, last in latest.items() if last is not None and last >= number],
+        [process for process, last in latest.items() if last is not None and last < number],
+    )
+
+
+def _collectives(records: Mapping[int, FlightRecord]) -> Iterator[Entry]:
+    return (entry for record in records.values() for entry in record.entries if not entry.is_p2p)
+
+
+def _latest_number(record: FlightRecord, group: list[str]) -> int | None:
+    """Return the number of the latest collective of a group; None for a process that has recorded none."""
+    numbers = (each.collective_seq_id for each in record.entries if each.process_group == group and not each.is_p2p)
+    return max(numbers, default=None)
