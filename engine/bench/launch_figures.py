@@ -1,65 +1,41 @@
-"""Measurements of a launch target: first step, cancellation, checkpoints, and recovery from killed processes.
-
-The processes of a run must be visible on the host that launches it (this machine, hosts by ssh, or a cluster on one
-machine). They are found by the run folder on their command lines.
-"""
+"""Measurements of a launch target: first step, cancellation, checkpoints, and recovery from killed processes."""
 
 from __future__ import annotations
 
-import random
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from typing import Any
+from pathlib import Path
 
+from meshwave.engine.bench.kills import kill_figures, read_killed_runs
 from meshwave.engine.bench.measuring import run_to_end
-from meshwave.engine.document import Design, load_design, parse_design
-from meshwave.engine.files import example, write_private
+from meshwave.engine.bench.target_runs import TIMEOUT_S, Say, find_processes, two_nodes, wait_until
+from meshwave.engine.files import write_private
 from meshwave.engine.findings import RunRefusal
 from meshwave.engine.predict.prediction import predict
-from meshwave.engine.runs import Launcher, Options, Record, Run, State
-from meshwave.engine.runs.attempts import read_attempts
+from meshwave.engine.runs import Launcher, Options, Record, Run
 from meshwave.engine.runs.checkpoints import Checkpoints, complete_checkpoints
 from meshwave.engine.runs.launchers import specify_run
-from meshwave.engine.runs.launchers._host import Host, LocalHost
-from meshwave.engine.runs.launchers._jobs import JobLauncher
 from meshwave.engine.runs.launchers._torchrun import NodeLayout
 from meshwave.engine.runs.launchers.slurm import JOB_SCRIPT, SlurmLauncher, job_script
-from meshwave.engine.runs.process_identity import Handle, recorded_processes
 from meshwave.engine.runs.run_folder import write_bundle
 from meshwave.engine.runs.targets import open_target
 
 WORKER = "meshwave.engine.runtime.processes.worker"
-TIMEOUT_S = 180.0
-LOOK_S = 0.02
-ENDLESS, SHORT, KILLED_STEPS = 100_000, 40, 60
-"""Number of steps of runs that are cancelled, of runs that are measured, and of runs whose processes are killed."""
-MOST_RESTARTS = 10
-SCHEDULES: tuple[Mapping[str, Any], ...] = (
-    {"schedule": "gpipe"},
-    {"schedule": "1f1b"},
-    {"schedule": "zb-h1"},
-    {"schedule": "interleaved-1f1b", "chunks": 2},
-)
-"""Schedules of the runs whose processes are killed."""
-Say = Callable[[str], None]
+ENDLESS, SHORT = 100_000, 40
+"""Number of steps of runs that are cancelled, and of runs that are measured."""
 Figures = dict[str, float]
 
 
-def two_nodes(steps: int, pipeline: Mapping[str, Any] | None = None, seed: int = 0) -> Design:
-    """Return a small design of two meshes, each on one device of a different node."""
-    document = load_design(example("03-gpt-on-two-cores")).model_dump(mode="json")
-    document["cluster"] |= {"nodes": 2, "devices_per_node": 1}
-    document["model"] |= {"layers": 4, "hidden": 32, "sequence": 32}
-    document["meshes"] = [{**mesh, "devices": [number]} for number, mesh in enumerate(document["meshes"][:2])]
-    document["pipeline"] = {"microbatches": 4, **(pipeline or {"schedule": "1f1b"})}
-    document["training"] |= {"steps": steps, "seed": seed}
-    return parse_design(document)
-
-
-def measure_target(name: str, kills: int, say: Say, seed: int = 0) -> Figures:
+def measure_target(name: str, kills: int, say: Say, file: Path | None = None) -> Figures:
     """Measure a launch target; also kill a process of each of ``kills`` random runs at a random moment.
+
+    Args:
+        name: the target.
+        kills: number of runs whose processes are killed, those of earlier calls with the same file included.
+        say: prints a line about the progress.
+        file: a line is appended for each killed run. With lines of earlier calls, only the missing runs are made.
 
     Raises:
         RunError: a run without killed processes fails.
@@ -69,13 +45,18 @@ def measure_target(name: str, kills: int, say: Say, seed: int = 0) -> Figures:
         closing(open_target(record, name)) as launcher,
         _cancelled_at_the_end(record, launcher),
     ):
-        say("launches and cancellations")
-        figures = _launch_figures(launcher)
-        if isinstance(launcher, SlurmLauncher):
-            figures["sbatch of torchrun by hand: to the first step_s"] = _first_step_by_hand_s(launcher)
-        say("checkpoints")
-        figures |= _checkpoint_figures(launcher)
-        return figures | _kill_figures(launcher, kills, random.Random(seed), say)
+        earlier = read_killed_runs(file, name)
+        figures = {} if earlier else _undisturbed_figures(launcher, say)
+        return figures | kill_figures(launcher, name, kills, earlier, file, say) if kills else figures
+
+
+def _undisturbed_figures(launcher: Launcher, say: Say) -> Figures:
+    say("launches and cancellations")
+    figures = _launch_figures(launcher)
+    if isinstance(launcher, SlurmLauncher):
+        figures["sbatch of torchrun by hand: to the first step_s"] = _first_step_by_hand_s(launcher)
+    say("checkpoints")
+    return figures | _checkpoint_figures(launcher)
 
 
 @contextmanager
@@ -131,7 +112,7 @@ def _follow_first_steps(run: Run, delays_s: list[float], seconds: float = 4.0) -
 def _cancel(run: Run, launcher: Launcher) -> float:
     called_s = time.perf_counter()
     run.cancel()
-    _wait_until(lambda: not _processes(run, launcher), "end of the processes")
+    wait_until(lambda: not find_processes(run, launcher), "end of the processes")
     taken_s = time.perf_counter() - called_s
     run.wait(timeout_s=TIMEOUT_S)
     return taken_s
@@ -172,64 +153,3 @@ def _checkpoint_figures(launcher: Launcher) -> Figures:
         "checkpoint: bytes": float(size),
         "resume to the first step_s": other.first_step_s - called_s,
     }
-
-
-def _kill_figures(launcher: Launcher, kills: int, chance: random.Random, say: Say) -> Figures:
-    """Kill a process of each random run at a random moment; count lost runs, remaining processes and wrong results."""
-    found = {"runs": 0, "killed processes": 0, "restarts": 0, "lost runs": 0, "left processes": 0, "wrong losses": 0}
-    expected: dict[int, list[float]] = {}
-    for number in range(kills):
-        choice = chance.randrange(len(SCHEDULES))
-        design = two_nodes(KILLED_STEPS, SCHEDULES[choice])
-        if choice not in expected:
-            plain = run_to_end(launcher, specify_run(predict(design)), "undisturbed", TIMEOUT_S)
-            expected[choice] = [row["loss"] for row in plain.metrics()]
-        options = Options(checkpoints=Checkpoints(every_steps=chance.choice((1, 5, 20))), restarts=MOST_RESTARTS)
-        run = launcher.submit(specify_run(predict(design), options))
-        found["runs"] += 1
-        found["killed processes"] += _kill_one(run, launcher, chance)
-        if run.wait(timeout_s=TIMEOUT_S) is not State.SUCCEEDED:
-            found["lost runs"] += 1
-            say(f"run {run.id} was lost: {run.reason}")
-        elif [row["loss"] for row in run.metrics()] != expected[choice]:
-            found["wrong losses"] += 1
-            say(f"run {run.id} has other losses")
-        found["restarts"] += len(read_attempts(run.folder))
-        time.sleep(LOOK_S)
-        found["left processes"] += len(_processes(run, launcher))
-        say(f"run {number + 1} of {kills}: {found['restarts']} restarts, {found['lost runs']} lost")
-    return {f"kills: {name}": float(count) for name, count in found.items()}
-
-
-def _kill_one(run: Run, launcher: Launcher, chance: random.Random) -> int:
-    """Kill a random process of a run after a random number of steps; return the number of killed processes."""
-    after = chance.randrange(KILLED_STEPS)
-    _wait_until(lambda: launcher.poll(run) or run.state.is_over or run.progress.done >= after, "step")
-    found = _processes(run, launcher)
-    if not found:
-        return 0  # the run had already ended
-    host, pid = chance.choice(found)
-    return int(host.attempt(["kill", "-KILL", str(pid)]).status == 0)
-
-
-def _processes(run: Run, launcher: Launcher) -> list[tuple[Host, int]]:
-    """Return the existing processes of a run, with the host of each."""
-    if isinstance(launcher, JobLauncher):
-        return [*_workers(run, launcher)]
-    processes = recorded_processes(run.entry)
-    handles: list[Handle] = processes.processes if processes else []
-    return [(LocalHost(), handle.pid) for handle in handles if handle.is_alive()]
-
-
-def _workers(run: Run, launcher: JobLauncher) -> Iterator[tuple[Host, int]]:
-    pattern = f"[w]orker .*{run.id}"  # a pattern that does not match the search command itself
-    for pid in launcher.host.attempt(["pgrep", "--full", pattern]).output.split():
-        yield launcher.host, int(pid)
-
-
-def _wait_until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not condition():
-        if time.monotonic() > deadline:
-            raise RunRefusal("nothing_in_time", {"what": what, "seconds": TIMEOUT_S})
-        time.sleep(LOOK_S)

@@ -408,7 +408,8 @@ def _add_machine_commands(commands: Any) -> None:
         "--out",
         "-o",
         metavar="FILE",
-        help="accuracy, rehearsal and published: write results to FILE, with a report and a figure next to it",
+        help="accuracy, rehearsal and published: write results to FILE, with a report and a figure next to it; "
+        "launch: append a line for each killed run to FILE, and go on after the lines that it has",
     )
     bench.add_argument(
         "--runs",
@@ -560,8 +561,9 @@ def _bench_target(options: argparse.Namespace) -> int:
     if options.parts != ["launch"]:
         raise Refusal("launch_option", where="--on" if options.on else "--kills")
     name = options.on or "local"
+    file = Path(options.out) if options.out else None
     figures = measure_target(
-        name, options.kills or 0, lambda line: print(f"{name}: {line}", file=sys.stderr, flush=True)
+        name, options.kills or 0, lambda line: print(f"{name}: {line}", file=sys.stderr, flush=True), file
     )
     if options.json:
         print_json({name: figures})

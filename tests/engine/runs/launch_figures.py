@@ -1,4 +1,7 @@
-"""Run ``meshwave bench launch`` on a real Slurm and a real sshd of this machine: KILLS [TARGET ...]."""
+"""Run ``meshwave bench launch`` on a real Slurm and a real sshd of this machine: KILLS FILE [TARGET ...].
+
+Each killed run is a line of FILE; the next call goes on after them.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ ssh_options = ["-F", "{ssh}"]
 """
 
 
-def main(kills: str, *targets: str) -> None:
+def main(kills: str, file: str, *targets: str) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for part in ("slurm", "sshd", "remote"):
@@ -42,7 +45,7 @@ def main(kills: str, *targets: str) -> None:
             os.environ.update(cluster.variables | home)
             for target in targets or ("local", "slurm-pair", "ssh-pair"):
                 print(f"## {target}", flush=True)
-                cli.main(["bench", "launch", "--on", target, "--kills", kills])
+                cli.main(["bench", "launch", "--on", target, "--kills", kills, "--out", file])
                 sys.stdout.flush()
 
 

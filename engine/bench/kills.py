@@ -1,0 +1,164 @@
+"""Recovery from killed processes: random runs of a launch target, a process of each killed at a random moment.
+
+What became of a run is a line of a file, so that many runs can be made in several sittings.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from meshwave.engine.bench.measuring import run_to_end
+from meshwave.engine.bench.target_runs import LOOK_S, TIMEOUT_S, Say, find_processes, two_nodes, wait_until
+from meshwave.engine.document import Design
+from meshwave.engine.files import write_all
+from meshwave.engine.predict.prediction import predict
+from meshwave.engine.run_files import Count, RunFile, valid_rows
+from meshwave.engine.runs import Launcher, Options, Run, State
+from meshwave.engine.runs.attempts import read_attempts
+from meshwave.engine.runs.checkpoints import Checkpoints
+from meshwave.engine.runs.launchers import specify_run
+from meshwave.engine.runs.launchers._host import Host, LocalHost
+from meshwave.engine.runs.process_identity import recorded_processes
+
+STEPS = 60
+MOST_RESTARTS = 10
+LARGEST_DELAY_S = 0.2
+"""Largest time between a step and the kill after it."""
+ENDING_S = 5.0
+"""Longest time after the end of a run until its processes are gone."""
+SCHEDULES: tuple[Mapping[str, Any], ...] = (
+    {"schedule": "gpipe"},
+    {"schedule": "1f1b"},
+    {"schedule": "zb-h1"},
+    {"schedule": "interleaved-1f1b", "chunks": 2},
+)
+
+
+class KilledRun(RunFile):
+    """A run one of whose processes was killed."""
+
+    target: str
+    number: Count
+    schedule: str
+    after_steps: Count
+    """Steps of the run at the kill."""
+    killed: str
+    """Command line of the killed process; empty if the run was over before."""
+    restarts: Count
+    lost: str
+    """Reason for which the run did not succeed; empty if it did."""
+    is_wrong: bool
+    """True if its losses differ from those of an undisturbed run."""
+    left: Count
+    """Processes that outlived the run."""
+
+
+def read_killed_runs(file: Path | None, target: str) -> list[KilledRun]:
+    """Return the runs of a target that a file lists; a line that was cut short is left out."""
+    if file is None:
+        return []
+    with suppress(FileNotFoundError):
+        rows = valid_rows(file.read_text("utf-8").splitlines(), KilledRun)
+        return [found for found in (KilledRun(**row) for row in rows) if found.target == target]
+    return []
+
+
+def kill_figures(
+    launcher: Launcher, target: str, kills: int, earlier: Sequence[KilledRun], file: Path | None, say: Say
+) -> dict[str, float]:
+    """Kill a process of random runs until ``kills`` runs are made, and count what is lost, left and wrong."""
+    found, expected = [*earlier], dict[int, list[float]]()
+    for number in range(len(earlier), kills):
+        chance = random.Random(number)  # the same run, whichever sitting makes it
+        choice = chance.randrange(len(SCHEDULES))
+        if choice not in expected:
+            plain = run_to_end(launcher, specify_run(predict(_design(choice))), "undisturbed", TIMEOUT_S)
+            expected[choice] = _losses(plain)
+        made = _disturbed_run(launcher, target, number, choice, expected[choice], chance)
+        if file is not None:
+            _append(file, made)
+        found.append(made)
+        say(f"run {number + 1} of {kills}: {made.restarts} restarts{f'; lost: {made.lost}' if made.lost else ''}")
+    counts = {
+        "runs": len(found),
+        "killed processes": sum(bool(each.killed) for each in found),
+        "restarts": sum(each.restarts for each in found),
+        "lost runs": sum(bool(each.lost) for each in found),
+        "left processes": sum(each.left for each in found),
+        "wrong losses": sum(each.is_wrong for each in found),
+    }
+    return {f"kills: {name}": float(count) for name, count in counts.items()}
+
+
+def _design(choice: int) -> Design:
+    return two_nodes(STEPS, SCHEDULES[choice])
+
+
+def _losses(run: Run) -> list[float]:
+    return [row["loss"] for row in run.metrics()]
+
+
+def _disturbed_run(
+    launcher: Launcher, target: str, number: int, choice: int, expected: Sequence[float], chance: random.Random
+) -> KilledRun:
+    options = Options(checkpoints=Checkpoints(every_steps=chance.choice((1, 5, 20))), restarts=MOST_RESTARTS)
+    run = launcher.submit(specify_run(predict(_design(choice)), options))
+    killed = _kill_one(run, launcher, chance)
+    state = run.wait(timeout_s=TIMEOUT_S)
+    lost = "" if state is State.SUCCEEDED else run.reason or f"not over after {TIMEOUT_S:.0f} s"
+    if not state.is_over:
+        run.cancel()
+    return KilledRun(
+        target=target,
+        number=number,
+        schedule=str(SCHEDULES[choice]["schedule"]),
+        after_steps=killed[1],
+        killed=killed[0],
+        restarts=len(read_attempts(run.folder)),
+        lost=lost,
+        is_wrong=not lost and _losses(run) != expected,
+        left=_left_processes(run, launcher),
+    )
+
+
+def _kill_one(run: Run, launcher: Launcher, chance: random.Random) -> tuple[str, int]:
+    """Kill a random process of a run after a random number of its steps; return its command line and the steps."""
+    after = chance.randrange(STEPS)
+    wait_until(lambda: launcher.poll(run) or run.state.is_over or run.progress.done >= after, "step")
+    time.sleep(chance.uniform(0, LARGEST_DELAY_S))  # at any moment of a step, of a checkpoint or of the end
+    found = [*find_processes(run, launcher), *_starter(run)]
+    if not found or run.state.is_over:
+        return "", run.progress.done  # it was over already
+    host, pid = chance.choice(found)
+    command = host.attempt(["ps", "-o", "args=", "-p", str(pid)]).output.strip()
+    is_killed = host.attempt(["kill", "-KILL", str(pid)]).status == 0
+    return (command or f"process {pid}") if is_killed else "", run.progress.done
+
+
+def _starter(run: Run) -> Iterator[tuple[Host, int]]:
+    """Yield the warm process of this machine that has started the processes of a run."""
+    processes = recorded_processes(run.entry)
+    if processes is not None and processes.starter is not None and processes.starter.is_alive():
+        yield LocalHost(), processes.starter.pid
+
+
+def _left_processes(run: Run, launcher: Launcher) -> int:
+    """Return the number of processes that are still there some seconds after the end of a run."""
+    deadline = time.monotonic() + ENDING_S
+    while (left := find_processes(run, launcher)) and time.monotonic() < deadline:
+        time.sleep(LOOK_S)
+    return len(left)
+
+
+def _append(file: Path, made: KilledRun) -> None:
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        write_all(descriptor, made.model_dump_json().encode() + b"\n")
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,63 @@
+"""Small runs on a launch target, and their processes.
+
+A run must be visible in the processes of the host that launches it: this machine, hosts by ssh, or a cluster on one
+machine. Its processes are found by the run folder on their command lines.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from meshwave.engine.document import Design, load_design, parse_design
+from meshwave.engine.files import example
+from meshwave.engine.findings import RunRefusal
+from meshwave.engine.runs import Launcher, Run
+from meshwave.engine.runs.launchers._host import Host, LocalHost
+from meshwave.engine.runs.launchers._jobs import JobLauncher
+from meshwave.engine.runs.process_identity import Handle, recorded_processes
+
+TIMEOUT_S = 180.0
+LOOK_S = 0.02
+Say = Callable[[str], None]
+"""Prints a line about the progress."""
+
+
+def two_nodes(steps: int, pipeline: Mapping[str, Any] | None = None, seed: int = 0) -> Design:
+    """Return a small design of two meshes, each of one device of its own node."""
+    document = load_design(example("03-gpt-on-two-cores")).model_dump(mode="json")
+    document["cluster"] |= {"nodes": 2, "devices_per_node": 1}
+    document["model"] |= {"layers": 4, "hidden": 32, "sequence": 32}
+    document["meshes"] = [{**mesh, "devices": [number]} for number, mesh in enumerate(document["meshes"][:2])]
+    document["pipeline"] = {"microbatches": 4, **(pipeline or {"schedule": "1f1b"})}
+    document["training"] |= {"steps": steps, "seed": seed}
+    return parse_design(document)
+
+
+def find_processes(run: Run, launcher: Launcher) -> list[tuple[Host, int]]:
+    """Return the processes of a run that exist, those that start others included, with the host of each."""
+    if isinstance(launcher, JobLauncher):
+        return [*_processes_on_hosts(run, launcher)]
+    processes = recorded_processes(run.entry)
+    handles: list[Handle] = processes.processes if processes else []
+    return [(LocalHost(), handle.pid) for handle in handles if handle.is_alive()]
+
+
+def _processes_on_hosts(run: Run, launcher: JobLauncher) -> Iterator[tuple[Host, int]]:
+    pattern = f"[{run.id[0]}]{run.id[1:]}"  # which does not match the command that searches for it
+    for pid in launcher.host.attempt(["pgrep", "--full", pattern]).output.split():
+        yield launcher.host, int(pid)
+
+
+def wait_until(condition: Callable[[], object], what: str) -> None:
+    """Wait until a condition holds.
+
+    Raises:
+        RunRefusal: it did not hold in time; ``what`` names what was missing.
+    """
+    deadline = time.monotonic() + TIMEOUT_S
+    while not condition():
+        if time.monotonic() > deadline:
+            raise RunRefusal("nothing_in_time", {"what": what, "seconds": TIMEOUT_S})
+        time.sleep(LOOK_S)
