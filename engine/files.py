@@ -118,6 +118,12 @@ def read_whole(path: Path | str, what: str, most: int) -> bytes:
     return content
 
 
+def folder_bytes(folder: Path) -> int:
+    """Return the size of all files in a folder, also of those in its folders."""
+    files = (Path(parent, name) for parent, _, names in os.walk(folder) for name in names)
+    return sum(file.lstat().st_size for file in files if file.exists())
+
+
 def check_writable(name: Path | str) -> None:
     """Check that :func:`write_whole` can write a file, by writing a temporary file next to it.
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
 from meshwave.engine.errors import MeshwaveError
+from meshwave.engine.files import folder_bytes
 from meshwave.engine.findings import Refusal
 from meshwave.engine.frozen import Part
 from meshwave.engine.runs import Entry, Record
@@ -44,7 +43,7 @@ def check_launch(limits: LaunchLimits, record: Record, person: str, processes: i
         raise Refusal("workshop_processes", {"processes": processes, "most": limits.processes})
     if unfinished >= limits.runs:
         raise Refusal("workshop_runs", {"runs": unfinished})
-    used_bytes = sum(_folder_bytes(record.folder(entry.id)) for entry in own)
+    used_bytes = sum(folder_bytes(record.folder(entry.id)) for entry in own)
     if used_bytes > limits.megabytes * MEGABYTE:
         raise Refusal("workshop_disk", {"used_bytes": used_bytes, "most_bytes": limits.megabytes * MEGABYTE})
 
@@ -69,8 +68,3 @@ def dry_run_result(record: Record, run: str) -> str:
         return f"no measurement: {entry.reason or entry.state.lower()}"
     error = f" ({short_error(outcome.error)})" if outcome.error is not None else ""
     return f"{duration(outcome.measured_s, outcome.unit)} measured{error}"
-
-
-def _folder_bytes(folder: Path) -> int:
-    files = (Path(parent, name) for parent, _, names in os.walk(folder) for name in names)
-    return sum(file.lstat().st_size for file in files if file.exists())

@@ -41,6 +41,15 @@ MESSAGES: dict[str, Message] = {
     "copy_failed": "files could not be copied to or from {host} (rsync status {status}): {said}; rsync must be installed on both sides",
     # designs
     "hosts_on_target": "hosts are emulated on this machine only; leave out --hosts, or launch on local instead of {target}",
+    "target_processes": (
+        "the design has {processes} processes, and target {target} allows {most}; use fewer devices, or raise "
+        "`limits.processes` of the target"
+    ),
+    "target_disk": (
+        "the run folders of target {target} have {used_bytes:quantity|B}, and it allows {most_bytes:quantity|B}; delete "
+        "some with meshwave runs delete, or raise `limits.megabytes` of the target"
+    ),
+    "target_minutes": "the limit of target {target} is {minutes:g} min",
     "too_many_nodes": "the design uses {nodes} nodes, and target {target} has {most}; draw fewer nodes, or raise `nodes` of the target",
     "too_many_devices_per_node": (
         "the design uses {devices} devices of a node, and nodes of target {target} have {most}; draw more nodes with fewer "
@@ -52,10 +61,6 @@ MESSAGES: dict[str, Message] = {
     ),
     "unequal_nodes": (
         "all pods of a Kubernetes job are identical; use the same number of devices on every node for target {target}"
-    ),
-    "restarts_on_kubernetes": (
-        "Meshwave does not restart runs on Kubernetes ({target}); set a failure policy in the training runtime of the cluster, or resume the run "
-        "with meshwave runs resume"
     ),
     "unequal_array": (
         "designs with different numbers of nodes ({nodes:list}) cannot share a job array on {target}; sweep designs with the "

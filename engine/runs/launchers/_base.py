@@ -61,7 +61,6 @@ class Launcher(ABC):
     name: ClassVar[str]
     title: ClassVar[str]
     trains: ClassVar[bool] = True  # False for a launcher of dry runs only, which the page does not offer
-    runs_at_once: ClassVar[int] = 1  # runs of one target at a time; others are queued
     runs_survive: ClassVar[bool] = False  # True if its runs continue without the process that launched them
     target_options: ClassVar[type[Part] | None] = None  # options of its launch targets; None if it needs none
 
@@ -123,6 +122,11 @@ class Launcher(ABC):
     def close(self) -> None:
         """End all processes of this launcher, including those of its runs. Queued runs stay queued."""
         self._queue.close()
+
+    @property
+    def runs_at_once(self) -> int:
+        """The most runs of this place that are active at the same time; others are queued."""
+        return 1
 
     def problems(self, design: Design, memory: PeakMemory | None = None, data: Path | None = None) -> list[Problem]:
         """Return the reasons why a valid design cannot be trained here; empty if it can be.

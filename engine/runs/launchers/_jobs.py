@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -16,7 +17,7 @@ from pydantic import Field, PositiveInt, ValidationError, model_validator
 
 from meshwave.engine.document import Design
 from meshwave.engine.errors import RunError
-from meshwave.engine.files import import_folder, write_private
+from meshwave.engine.files import folder_bytes, import_folder, write_private
 from meshwave.engine.findings import Problem, Refusal, RunRefusal
 from meshwave.engine.frozen import Part, nullable, validation_error
 from meshwave.engine.messages import render
@@ -47,6 +48,19 @@ Address = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][\w.@:%+-]*$")]
 Line = Annotated[str, Field(pattern=r"^[^\n\r\x00]*$")]
 
 
+class TargetLimits(Part):
+    """Limits on the runs of a launch target."""
+
+    processes: PositiveInt | None = nullable("no limit")
+    """Largest number of processes of a run; a larger run is refused."""
+    runs: PositiveInt | None = nullable("no limit")
+    """Runs that are active at the same time; others wait in the queue of Meshwave."""
+    minutes: Annotated[float, Field(gt=0)] | None = nullable("no limit")
+    """Time after its start at which a run is cancelled by the Meshwave that follows it."""
+    megabytes: Annotated[float, Field(gt=0)] | None = nullable("no limit")
+    """Disk space of the run folders of the target, as this machine sees them, above which a run is refused; 1 MB is 10^6 bytes."""
+
+
 class JobOptions(Part):
     """Options of every target whose runs are jobs."""
 
@@ -63,6 +77,8 @@ class JobOptions(Part):
     """Lines of bash that each node runs first, such as `module load cuda` or `source venv/bin/activate`."""
     interface: Annotated[str, Field(pattern=r"^[\w.,=^-]+$")] | None = nullable("chosen by gloo and NCCL")
     """Network interface for messages between nodes."""
+    limits: TargetLimits = TargetLimits()
+    """Limits on the runs of the target."""
 
     @model_validator(mode="after")
     def _check_root(self) -> Self:
@@ -88,6 +104,8 @@ class JobStatus:
     """Reason why the job waits."""
     failure: Problem | None = None
     """Reason why the scheduler ended the job."""
+    is_consequence: bool = False
+    """True if the job failed because of a process, whose own report says more."""
 
 
 class _ExitFile(RunFile):
@@ -105,7 +123,8 @@ class JobLauncher(Launcher):
     """Launcher that submits each run as a job. Any process that can open the run database can poll the job."""
 
     target_options: ClassVar[type[JobOptions]] = JobOptions
-    runs_at_once: ClassVar[int] = 1000
+    most_runs: ClassVar[int] = 1000
+    """Runs of a target that can be active at the same time, unless the target allows fewer."""
     runs_survive: ClassVar = True
 
     def __init__(self, record: Record, options: JobOptions | None = None, target: str = "") -> None:
@@ -160,6 +179,10 @@ class JobLauncher(Launcher):
         if not isinstance(self.host, LocalHost):
             self.host.run(["rm", "-rf", "--", self.folder_on_nodes(folder)])
 
+    @property
+    def runs_at_once(self) -> int:
+        return min(self.most_runs, self.options.limits.runs or self.most_runs) if self.options else self.most_runs
+
     # ---- the launcher ----
 
     @classmethod
@@ -189,12 +212,28 @@ class JobLauncher(Launcher):
     def check_requirements(self, design: Design, drawn: Design, options: Options) -> None:
         if options.hosts is not None:
             raise Refusal("hosts_on_target", {"target": self.target})
+        self._check_limits(design)
         layout = NodeLayout.from_design(design)
         params = {"target": self.target, "nodes": layout.nodes, "devices": max(layout.processes)}
         if layout.nodes > self.max_nodes:
             raise Refusal("too_many_nodes", {**params, "most": self.max_nodes})
         if self.options.devices_per_node is not None and max(layout.processes) > self.options.devices_per_node:
             raise Refusal("too_many_devices_per_node", {**params, "most": self.options.devices_per_node})
+
+    def _check_limits(self, design: Design) -> None:
+        limits, processes = self.options.limits, process_count(design)
+        if limits.processes is not None and processes > limits.processes:
+            params = {"processes": processes, "most": limits.processes, "target": self.target}
+            raise Refusal("target_processes", params)
+        if limits.megabytes is None:
+            return
+        own = (entry for entry in self.record.entries() if entry.place == self.place)
+        used_bytes, most_bytes = (
+            sum(folder_bytes(self.record.folder(entry.id)) for entry in own),
+            1e6 * limits.megabytes,
+        )
+        if used_bytes > most_bytes:
+            raise Refusal("target_disk", {"used_bytes": used_bytes, "most_bytes": most_bytes, "target": self.target})
 
     def prepare_folder(self, run: str) -> Path:
         """Create the run folder under the root of the target, if nodes share the root with this machine."""
@@ -276,10 +315,17 @@ class JobLauncher(Launcher):
         self.pull(run.folder, job, everything=status.phase is Phase.ENDED)
         if status.phase is Phase.RUNNING:
             self.record.change_state(run.id, State.RUNNING)
+            self._end_overdue(run)
         if status.phase is Phase.ENDED:
             self._settle(run, status)
         elif status.note != entry.handle.get("waiting", ""):
             self.record.set_handle(run.id, {**entry.handle, "waiting": status.note})
+
+    def _end_overdue(self, run: Run) -> None:
+        """Cancel a run that takes longer than its target allows."""
+        minutes, started_s = self.options.limits.minutes, run.entry.started_s
+        if minutes is not None and started_s is not None and time.time() - started_s > 60 * minutes:
+            self.end_run(run, render("target_minutes", {"minutes": minutes, "target": self.target}))
 
     def _check_owner(self, entry: Entry) -> None:
         """End a run without a job if the process that was about to submit the job has ended."""
@@ -299,19 +345,19 @@ class JobLauncher(Launcher):
     def _verdict(self, run: Run, bundle: Bundle, exits: Sequence[Exit], status: JobStatus) -> Verdict:
         progress = run.progress
         was_cancelled = (run.folder / "cancel").exists()
+        bad = [exit for exit in exits if exit.code != 0]  # processes of a lost node have no report
         has_succeeded = len(exits) == bundle.processes and all(exit.code == 0 for exit in exits)
         if not has_succeeded and not was_cancelled:
             interrupted = _read_interrupted(run.folder)
             if interrupted is not None:
                 params = {"run": run.id, "steps": interrupted.steps, "total": bundle.design.training.steps}
                 return Verdict(State.FAILED, "interrupted", params)
-            if status.failure is not None:
+            if status.failure is not None and not (status.is_consequence and bad):
                 return Verdict(
                     State.FAILED, "ended_by_scheduler", {"why": status.failure.message, **progress._asdict()}
                 )
-            if all(exit.code == 0 for exit in exits):
+            if not bad:
                 return Verdict(State.LOST, "unreported_end", {"reported": len(exits), "processes": bundle.processes})
-        bad = [exit for exit in exits if exit.code != 0]  # processes of a lost node have no report
         return judge(
             run.folder, bundle.design, exits if has_succeeded else bad, was_cancelled=was_cancelled, progress=progress
         )

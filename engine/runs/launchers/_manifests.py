@@ -30,6 +30,8 @@ class Pods:
     volumes: tuple[Json, ...] = ()
     mounts: tuple[Json, ...] = ()
     node_selector: Mapping[str, str] | None = None
+    grace_s: int = 30
+    """Seconds between SIGTERM and SIGKILL."""
     namespace: str | None = None
     labels: Mapping[str, str] | None = None
 
@@ -50,8 +52,9 @@ class Pods:
 
     @property
     def scheduling(self) -> Json:
-        """Constraints on the nodes on which a pod may run."""
-        return {"nodeSelector": dict(self.node_selector)} if self.node_selector else {}
+        """Constraints on the nodes on which a pod may run, and the time that it has to end."""
+        nodes = {"nodeSelector": dict(self.node_selector)} if self.node_selector else {}
+        return {**nodes, "terminationGracePeriodSeconds": self.grace_s}
 
     def command(self, node: str, address: str, port: str) -> list[str]:
         """Return the command of a container; the arguments are shell expressions for its environment variables."""

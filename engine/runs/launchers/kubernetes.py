@@ -11,6 +11,7 @@ from pydantic import Field, PositiveInt
 from meshwave.engine.document import Design
 from meshwave.engine.findings import Problem, Refusal
 from meshwave.engine.frozen import nullable
+from meshwave.engine.runs.attempts import read_attempts
 from meshwave.engine.runs.launchers._base import launchers
 from meshwave.engine.runs.launchers._jobs import JobLauncher, JobOptions, JobStatus, Phase
 from meshwave.engine.runs.launchers._manifests import Json, Pods, job_set, to_yaml, train_job
@@ -47,6 +48,8 @@ class KubernetesOptions(JobOptions):
     """Local queue of Kueue for the jobs."""
     node_selector: dict[Label, Label] = {}
     """Labels that nodes must have."""
+    grace_s: PositiveInt = 60
+    """Seconds that an evicted pod has to write a checkpoint before it is killed."""
 
 
 @launchers.register("kubernetes")
@@ -67,15 +70,17 @@ class KubernetesLauncher(JobLauncher):
 
     def check_requirements(self, design: Design, drawn: Design, options: Options) -> None:
         super().check_requirements(design, drawn, options)
-        if options.restarts:
-            raise Refusal("restarts_on_kubernetes", {"target": self.target})
         if len(set(NodeLayout.from_design(design).processes)) > 1:
             raise Refusal("unequal_nodes", {"target": self.target})
 
     def scripts(self, layout: NodeLayout, run: str, program: Sequence[str]) -> dict[str, str]:
+        variables = {
+            "MESHWAVE_CHECKPOINT_ON_SIGTERM": "1",
+            "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(self.options.grace_s),
+        }
         return {
-            SCRIPT: self.node_script(layout, program),
-            MANIFEST: to_yaml(self._manifest(layout, job_name(run), ["bash", f"{program[-1]}/{SCRIPT}"])),
+            SCRIPT: self.node_script(layout, program, variables=variables),
+            MANIFEST: to_yaml(self._manifest(layout, self._job_name(run), ["bash", f"{program[-1]}/{SCRIPT}"])),
         }
 
     def _manifest(self, layout: NodeLayout, name: str, script: list[str]) -> Json:
@@ -91,14 +96,17 @@ class KubernetesLauncher(JobLauncher):
             volumes=({"name": VOLUME, "persistentVolumeClaim": {"claimName": options.claim}},),
             mounts=({"name": VOLUME, "mountPath": options.root},),
             node_selector=options.node_selector,
+            grace_s=options.grace_s,
             namespace=options.namespace,
             labels={"kueue.x-k8s.io/queue-name": options.queue} if options.queue else None,
         )
         return train_job(pods, options.runtime) if options.kind == "trainjob" else job_set(pods)
 
     def start(self, run: str, layout: NodeLayout, folder: str) -> Mapping[str, Any]:
+        if attempts := self._failed_attempts(run):
+            self.end(run, {"name": job_name(run, attempts - 1)})
         self.host.run([*self._kubectl, "create", "--filename", f"{folder}/{MANIFEST}"])
-        return {"name": job_name(run)}
+        return {"name": self._job_name(run)}
 
     def status(self, run: str, job: Mapping[str, Any]) -> JobStatus:
         printed = self.host.run(
@@ -114,6 +122,12 @@ class KubernetesLauncher(JobLauncher):
     def end(self, run: str, job: Mapping[str, Any]) -> None:
         self.host.run([*self._kubectl, "delete", self._resource, job["name"], "--ignore-not-found", "--wait=false"])
 
+    def _job_name(self, run: str) -> str:
+        return job_name(run, self._failed_attempts(run))
+
+    def _failed_attempts(self, run: str) -> int:
+        return len(read_attempts(self.record.folder(run)))
+
     @property
     def _kubectl(self) -> list[str]:
         options = self.options
@@ -126,9 +140,9 @@ class KubernetesLauncher(JobLauncher):
         return groups[self.options.kind]
 
 
-def job_name(run: str) -> str:
-    """Return the name of the job of a run."""
-    return f"meshwave-{run}"
+def job_name(run: str, failed_attempts: int = 0) -> str:
+    """Return the name of the job of a run, which differs for each attempt."""
+    return f"meshwave-{run}" + (f"-{failed_attempts + 1}" if failed_attempts else "")
 
 
 def kubernetes_job_status(status: Mapping[str, Any]) -> JobStatus:
@@ -138,7 +152,7 @@ def kubernetes_job_status(status: Mapping[str, Any]) -> JobStatus:
         return JobStatus(Phase.ENDED)
     if failed := conditions.get("Failed"):
         params = {"reason": failed.get("reason", ""), "message": failed.get("message", "")}
-        return JobStatus(Phase.ENDED, failure=Problem("", "ended_by_kubernetes", params))
+        return JobStatus(Phase.ENDED, failure=Problem("", "ended_by_kubernetes", params), is_consequence=True)
     jobs = [*status.get("jobsStatus", ()), *status.get("replicatedJobsStatus", ())]
     if any(job.get("ready") for job in jobs):
         return JobStatus(Phase.RUNNING)

@@ -54,7 +54,7 @@ class SshLauncher(JobLauncher):
 
     name: ClassVar = "ssh"
     title: ClassVar = "Hosts by ssh"
-    runs_at_once: ClassVar = 1
+    most_runs: ClassVar = 1
     target_options: ClassVar = SshOptions
 
     @property

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,13 +17,28 @@ from meshwave.engine.document import load_design
 from meshwave.engine.files import example, import_folder
 from meshwave.engine.findings import Refusal
 from meshwave.engine.predict.prediction import predict
-from meshwave.engine.runs import Record, State, reconcile
+from meshwave.engine.runs import Options, Record, Run, State, reconcile
+from meshwave.engine.runs.attempts import read_attempts
+from meshwave.engine.runs.checkpoints import Checkpoints, complete_checkpoints
 from meshwave.engine.runs.launchers._jobs import JobStatus, Phase
 from meshwave.engine.runs.launchers._manifests import to_yaml
 from meshwave.engine.runs.launchers._torchrun import NodeLayout
-from meshwave.engine.runs.launchers.kubernetes import KubernetesLauncher, KubernetesOptions, kubernetes_job_status
+from meshwave.engine.runs.launchers.kubernetes import (
+    KubernetesLauncher,
+    KubernetesOptions,
+    job_name,
+    kubernetes_job_status,
+)
 from tests.conftest import until
-from tests.engine.runs.jobs import PATIENCE_S, losses, processes_of, two_nodes, wait_for_training
+from tests.engine.runs.jobs import (
+    PATIENCE_S,
+    kill_worker,
+    losses,
+    processes_of,
+    two_nodes,
+    until_long,
+    wait_for_training,
+)
 from tests.engine.runs.play import draw, submit
 
 HERE = Path(__file__).parent
@@ -65,6 +83,40 @@ def test_a_run_is_submitted_and_followed(kind: str, calls: Path, record: Record,
         f"{tmp_path}/claim/{run.id}/manifest.yaml",
     ]
     assert got[2:4] == ["get", f"{kind}s.{'trainer.kubeflow.org' if kind == 'trainjob' else 'jobset.x-k8s.io'}"]
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["trainjob", pytest.param("jobset", marks=pytest.mark.nightly)])
+def test_killed_and_evicted_pods_restart_the_run_from_its_checkpoint(
+    kind: str, calls: Path, record: Record, tmp_path: Path
+) -> None:
+    launcher = launcher_of(record, tmp_path / "claim", kind=kind)
+    options = Options(checkpoints=Checkpoints(every_steps=5), restarts=2)
+    run = submit(launcher, two_nodes(1500), options)  # type: ignore[arg-type]
+    assert until_long(lambda: reconcile(record) or bool(complete_checkpoints(run.folder)))
+
+    kill_worker(run)
+    assert until_long(lambda: reconcile(record) or len(read_attempts(run.folder)) == 1)
+    assert until_long(lambda: reconcile(record) or run.progress.done > read_attempts(run.folder)[0].done)
+    evict(run)
+
+    assert run.wait(timeout_s=PATIENCE_S) is State.SUCCEEDED, (run.reason, run.log())
+    killed, evicted = read_attempts(run.folder)
+    assert "was ended by SIGKILL" in killed.reason
+    assert evicted.resumed_from >= evicted.done > killed.resumed_from > 0
+    names = [json.loads(line)[2] for line in calls.read_text().splitlines() if json.loads(line)[0] == "delete"]
+    assert names == [job_name(run.id), job_name(run.id, 1)]
+    undisturbed = submit(launcher, two_nodes(1500))  # type: ignore[arg-type]
+    assert undisturbed.wait(timeout_s=PATIENCE_S) is State.SUCCEEDED, undisturbed.reason
+    assert losses(run) == losses(undisturbed)
+
+
+def evict(run: Run) -> None:
+    """Send SIGTERM to the pods of a run, as Kubernetes does before it removes them from their nodes."""
+    agents = subprocess.run(["pgrep", "--full", f"torch.distributed.run.*{run.id}"], capture_output=True, text=True)
+    for pid in agents.stdout.split():
+        os.kill(int(pid), signal.SIGTERM)
 
 
 @pytest.mark.torch
@@ -134,6 +186,8 @@ def test_manifests_are_those_of_the_published_api(kind: str, record: Record, tmp
     assert manifest["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team-a"
     assert "persistentVolumeClaim" in json.dumps(manifest)
     assert "nvidia.com/gpu" in json.dumps(manifest)
+    assert '"terminationGracePeriodSeconds": 60' in json.dumps(manifest)
+    assert "export MESHWAVE_CHECKPOINT_ON_SIGTERM=1" in scripts["node.sh"]
 
 
 def test_the_export_holds_design_and_job() -> None:

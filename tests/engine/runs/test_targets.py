@@ -15,9 +15,9 @@ from meshwave.engine.predict.prediction import predict
 from meshwave.engine.run_files import write_document
 from meshwave.engine.runs import Options, Record, Run, State, reconcile
 from meshwave.engine.runs.emulation.hosts import default_hosts
-from meshwave.engine.runs.launchers import launchers, open_run, specify_run
+from meshwave.engine.runs.launchers import _jobs, launchers, open_run, specify_run
 from meshwave.engine.runs.launchers._base import Launcher
-from meshwave.engine.runs.launchers._jobs import JobLauncher
+from meshwave.engine.runs.launchers._jobs import JobLauncher, JobStatus, Phase, TargetLimits
 from meshwave.engine.runs.launchers._torchrun import NodeLayout
 from meshwave.engine.runs.process_identity import own_handle
 from meshwave.engine.runs.run_folder import write_bundle
@@ -78,6 +78,7 @@ def test_a_file_of_the_user_replaces_targets_of_a_deployment(file: Path) -> None
         ('[local]\nlauncher = "slurm"\n', "the name local is taken"),
         ('[x]\nlauncher = "slurm"\npartitio = "gpu"\n', "target x: partitio: unknown key .* Did you mean 'partition'"),
         ('[x]\nlauncher = "slurm"\nnodes = "two"\n', "target x: nodes: "),
+        ('[x]\nlauncher = "slurm"\nlimits.minutes = 0\n', "target x: limits.minutes: "),
         ('[x]\nlauncher = "slurm"\npartition = "a b; rm"\n', "target x: partition: "),
         ('[x]\nlauncher = "slurm"\ndirectives = ["--x\\nrm"]\n', r"target x: directives\[0\]: "),
         ('[x]\nlauncher = "slurm"\nvia = "ssh"\nroot = "/a"\n', "target x: login: .*needs a login node; add login"),
@@ -181,6 +182,57 @@ def test_emulated_hosts_and_too_many_nodes_are_refused(member: JobLauncher) -> N
     member.options = member.options.model_copy(update={"nodes": 1})
     with pytest.raises(Refusal, match="uses 2 nodes, and target there has 1"):
         member.check_requirements(design, design, Options())
+
+
+def test_runs_over_the_limits_of_a_target_are_refused(member: JobLauncher) -> None:
+    design = two_nodes()
+    (enter(member).folder / "data.txt").write_bytes(bytes(3_000_000))
+
+    member.options = member.options.model_copy(update={"limits": TargetLimits(megabytes=2.0)})
+    with pytest.raises(Refusal, match="run folders of target there have 3.* MB, and it allows 2 MB; delete some"):
+        member.check_requirements(design, design, Options())
+    member.options = member.options.model_copy(update={"limits": TargetLimits(processes=1)})
+    with pytest.raises(Refusal, match="the design has 2 processes, and target there allows 1"):
+        member.check_requirements(design, design, Options())
+
+
+def test_a_target_limits_the_runs_that_are_active_at_the_same_time(member: JobLauncher) -> None:
+    assert member.runs_at_once == member.most_runs
+    member.options = member.options.model_copy(update={"limits": TargetLimits(runs=1)})
+
+    enter(member)
+    entry, _ = member.record.submit(
+        name="next",
+        launcher=member.name,
+        handle=member.handle(),
+        digest="",
+        processes=2,
+        steps=3,
+        limit=member.runs_at_once,
+    )
+
+    assert entry.state is State.QUEUED
+
+
+def test_a_run_that_takes_longer_than_its_target_allows_is_cancelled(
+    member: JobLauncher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member.options = member.options.model_copy(update={"limits": TargetLimits(minutes=1.0)})
+    run = enter(member, State.RUNNING, job={"id": "1"})
+    ended: list[str] = []
+    status = JobStatus(Phase.RUNNING)
+    monkeypatch.setattr(type(member), "status", lambda self, run, job: status)
+    monkeypatch.setattr(type(member), "pull", lambda self, folder, job, everything=False: None)
+    monkeypatch.setattr(type(member), "end_run", lambda self, run, why: ended.append(why))
+
+    reconcile(member.record)
+    assert ended == []
+    started_s = run.entry.started_s
+    assert started_s is not None
+    monkeypatch.setattr(_jobs.time, "time", lambda: started_s + 61)
+    reconcile(member.record)
+
+    assert ended == ["the limit of target there is 1 min"]
 
 
 @pytest.mark.usefixtures("no_clients")
