@@ -20,6 +20,7 @@ export { render as "panels/run_log.js" } from "./panels/run_log.js";
 export { render as "panels/run_table.js" } from "./panels/run_table.js";
 export { render as "panels/runs.js" } from "./panels/runs.js";
 export { render as "panels/side.js" } from "./panels/side.js";
+export { render as "panels/slowdowns.js" } from "./panels/slowdowns.js";
 export { render as "panels/together.js" } from "./panels/together.js";
 export { render as "panels/topbar.js" } from "./panels/topbar.js";
 export { render as "start/start.js" } from "./start/start.js";

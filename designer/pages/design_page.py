@@ -52,6 +52,7 @@ from meshwave.engine.files import example
 from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.program.action import SENDS
 from meshwave.engine.runs import Run
+from meshwave.engine.runs.accuracy.stragglers import slow_meshes
 from meshwave.engine.runs.run_folder import read_launched_design
 from meshwave.engine.units import format_count
 
@@ -187,7 +188,7 @@ class Widgets:
         self._layer_sources: tuple[Any, ...] = ()  # the values from which the current layers of the timeline were made
         self.order_editor = OrderEditor(session, self.timeline.send)
         self.timeline.on_order = self.order_editor.handle
-        session.param.watch(lambda *_: self._show_timeline(), ["prediction", "problems", "pinned", "measured"])
+        session.param.watch(lambda *_: self._show_timeline(), TIMELINE_SOURCES)
         self.timeline.param.watch(lambda *_: self._show_timeline(), ["show_links", "show_device_links"])
         session.param.watch(lambda *_: self._show_opened(), "opened")
         self.numbers = Numbers(session, on_compare=lambda: self.comparison.open(), **FILL)
@@ -223,6 +224,7 @@ class Widgets:
             on_compare=self.comparison.open,
             on_experts=lambda: self._show_pane("cluster" if self.experts.visible else "experts"),
             on_lessons=lambda: self.lessons.open(),
+            on_trace=lambda trace: self.runs.enter_trace(trace),
             edit_log=edit_log,
             **FILL,
         )
@@ -237,6 +239,8 @@ class Widgets:
         self.form, self.problems, self.runs = form, problems, runs
         self.runs.followed.param.watch(lambda *_: self.experts.refresh_loads(), "entries")
         self.runs.followed.param.watch(lambda change: self._show_run_timeline(change.new), "own")
+        self._announced: set[tuple[Any, ...]] = set()  # stragglers
+        self.runs.followed.param.watch(lambda *_: self._show_stragglers(), "stragglers")
         self.side = TabbedPages("Side panel", self._views_at("side"))
         timeline = {TIMELINE: ("Timeline", lambda: self.timeline)}
         self.dock = TabbedPages("Timeline and runs", {**timeline, **self._views_at("bottom")})
@@ -400,6 +404,7 @@ class Widgets:
         self._layer_sources = (
             session.prediction,
             session.measured,
+            session.slowed,
             *session.pinned,
             chart.show_links,
             chart.show_device_links,
@@ -497,6 +502,20 @@ class Widgets:
     def _show_badge(self) -> None:
         self.side.set_badge("problems", self.problems.badge, self.problems.severity)
 
+    def _show_stragglers(self) -> None:
+        """Count the stragglers of the shown run on their tab, mark their lanes, and announce each once."""
+        found, run = self.runs.followed.stragglers, self.runs.followed.run.get("id")
+        self.dock.set_badge("slowdowns", str(len(found)) if found else "", "warning")
+        meshes = dict.fromkeys(name for each in found for name in slow_meshes(each))
+        self.timeline.slow_lanes = {
+            mesh: "; ".join(each.message for each in found if mesh in slow_meshes(each)) for mesh in meshes
+        }
+        new = {(run, each.code, slow_meshes(each)): each.message for each in found}
+        messages = [message for key, message in new.items() if key not in self._announced]
+        self._announced |= set(new)
+        if messages:
+            self.session.notice = "; ".join(messages)
+
     def layout(self, class_bar: Viewable | None = None) -> pn.viewable.Viewable:
         """Arrange all widgets on one screen, with the bar of a workshop over them."""
         areas = {
@@ -524,6 +543,8 @@ class Widgets:
 
 
 TIMELINE = "timeline"
+TIMELINE_SOURCES = ["prediction", "problems", "pinned", "measured", "slowed"]
+"""Parameters of the session that the timeline shows."""
 EXPERTS_AREA = "mw-area-experts"
 Attend = Callable[[Widgets, Draft], Viewable]
 OVER = {"position": "absolute", "width": "0", "height": "0"}  # takes no space until it is opened

@@ -20,16 +20,18 @@ from meshwave.engine.units import quantity
 def timeline_layers(
     session: Session, tried: Prediction | None = None, *, links: bool = False, devices: bool = False
 ) -> list[Layer]:
-    """Return the layers of the timeline: pinned designs, the open design, and the overlaid run.
+    """Return the layers of the timeline: pinned designs, the open design with slowdowns and as it is, the overlaid run.
 
-    ``tried`` is shown instead of the open design and the run during a gesture. ``links`` adds lanes of the links to
-    the open design, ``devices`` adds lanes of the links of each device.
+    ``tried`` is shown instead of the open design, its slowdowns and the run during a gesture. ``links`` adds lanes of
+    the links to the open design, ``devices`` adds lanes of the links of each device.
     """
     prediction = tried or session.prediction
     shown = []
     for pinned in session.pinned:
         if _same_axis(pinned, prediction):
             shown.append(prediction_layer(pinned, f"Pinned: {pinned.design.name}"))
+    if session.slowed is not None and prediction is not None and tried is None:
+        shown.append(Layer(session.slowed, "With slowdowns", unit=prediction.costs.unit))
     if prediction is not None:
         lanes = find_link_lanes(prediction, devices=devices) if links else None
         shown.append(replace(prediction_layer(prediction, prediction.design.name), links=lanes))
@@ -54,7 +56,8 @@ def pinned_prediction(session: Session, block: Pin) -> Prediction:
         InputError: the prediction is no longer shown, or no longer has the block.
     """
     shown = [pinned for pinned in session.pinned if _same_axis(pinned, session.prediction)]
-    predictions: list[Prediction | None] = [*shown, session.prediction]
+    slowed = [session.prediction] if session.slowed is not None else []
+    predictions: list[Prediction | None] = [*shown, *slowed, session.prediction]
     if session.measured is not None:
         predictions.append(session.prediction)  # the layer of the overlaid run
     found = predictions[block.layer] if block.layer < len(predictions) else None

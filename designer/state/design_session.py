@@ -64,6 +64,7 @@ class Session(param.Parameterized):
         doc="Predictions to compare with; changes are relative to the first one.",
     )
     measured = param.Parameter(default=None, doc="Timeline of a run of the open design, overlaid on the predicted one.")
+    slowed = param.Parameter(default=None, doc="Timeline of the open design with slowdowns, above the predicted one.")
     history = param.Tuple(default=("", ""), doc="Labels of the edits that undo and redo apply to; empty for none.")
     opened = param.Integer(default=0, doc="Number of times that the document was replaced.")
     turned = param.Integer(default=0, doc="Number of undo and redo steps.")
@@ -418,6 +419,7 @@ class Session(param.Parameterized):
             self.document = document or self.document
             if prediction is not None or opens:  # a new document must not show the prediction of the previous one
                 self.prediction = prediction  # first, since param calls watchers in the order of the changes
+                self.slowed = None
             self.problems = found
             self.design = design
             state = next((PROGRESS_STATES[problem.code] for problem in found if problem.code in PROGRESS_STATES), "")

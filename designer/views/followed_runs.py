@@ -12,7 +12,7 @@ from meshwave.designer.state.design_session import Session
 from meshwave.designer.views.run_comparison import error_history
 from meshwave.designer.views.run_data import SHOWN_RUNS, FollowedRun, RunCurves
 from meshwave.engine.errors import MeshwaveError
-from meshwave.engine.findings import Refusal
+from meshwave.engine.findings import Problem, Refusal
 from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.program.timeline import Timeline
 from meshwave.engine.runs import Entry, Record, Run
@@ -50,6 +50,7 @@ class FollowedRuns(param.Parameterized):
     own = param.Parameter(
         default=None, doc="RunTimeline of the shown run while the timeline shows it instead of the open design."
     )
+    stragglers = param.List(default=[], item_type=Problem, doc="Stragglers of the shown run; see find_stragglers().")
     outcomes = param.List(default=[], doc="Prediction errors of the runs of the same design.")
     log_bytes = param.Integer(
         default=0, doc="Size of the logs of the shown run in bytes, by which new lines are noticed."
@@ -108,7 +109,9 @@ class FollowedRuns(param.Parameterized):
         self._shows_own = False
         self._others = [each for each in self._others if shown is None or each.run.id != shown.run.id]
         self.compared = [each.run.id for each in self._others]
-        self.param.update(comparison={}, measured={}, memory=[], own=None, outcomes=[], run={}, curves=[])
+        self.param.update(
+            comparison={}, measured={}, memory=[], own=None, stragglers=[], outcomes=[], run={}, curves=[]
+        )
         self._on_shown(shown.run.id if shown else "")
 
     def compare(self, run: str, *, on: bool) -> None:
@@ -187,6 +190,8 @@ class FollowedRuns(param.Parameterized):
     def _update_shown(self, shown: FollowedRun) -> None:
         has_new_spans = shown.read_spans()  # before the summary, which has the typical step time
         self.param.update(run=shown.summary, log_bytes=shown.log_bytes)
+        if shown.stragglers != self.stragglers:  # param takes equal findings for changed ones
+            self.stragglers = shown.stragglers
         if has_new_spans or (shown.measured is not None and not self.comparison):
             self.update_overlay()
 

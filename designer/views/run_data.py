@@ -14,6 +14,7 @@ from meshwave.designer.views.run_text import describe_status, run_figures, step_
 from meshwave.designer.views.step_curve import SHOWN_VALUES, StepCurve
 from meshwave.engine.document import Design
 from meshwave.engine.errors import MeshwaveError
+from meshwave.engine.findings import Problem
 from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.program.timeline import Timeline
 from meshwave.engine.runs import Bundle, Entry, Run
@@ -63,7 +64,7 @@ class FollowedRun:
         self._last: dict[str, Any] | None = None
         self.is_over = False
         self._spans = RecordedSpans(run)
-        self._stragglers: list[str] = []
+        self.stragglers: list[Problem] = []
         self._design: Design | None = None
         self._bundle: Bundle | None = None
         self._comparison_key: tuple[Any, ...] = ()
@@ -117,7 +118,7 @@ class FollowedRun:
             "done": done,
             "total": entry.steps,
             "figures": run_figures(self._last, done, entry.steps, self._typical_s(entry)),
-            "notes": [*self._stragglers, *self._divergence(), *self.run.notes()],
+            "notes": [*(each.message for each in self.stragglers), *self._divergence(), *self.run.notes()],
         }
 
     def _divergence(self) -> list[str]:
@@ -134,7 +135,7 @@ class FollowedRun:
         found = self._spans.read_new(self.is_over)
         if found is not None:
             self.recording, self.measured = found, found.timeline()
-            self._stragglers = [problem.message for problem in find_stragglers(found)]
+            self.stragglers = find_stragglers(found)
             self.summary = self._summary(self.run.entry)
         return found is not None
 

@@ -242,6 +242,7 @@ class TimelineChart(JSComponent):
     flags = param.List(default=[], doc="Rank, op, stage and microbatch of marked blocks, with a colour and a text.")
     opened = param.Integer(default=0, doc="Counter of opened documents; when it changes, pinned lanes are unpinned.")
     can_edit = param.Boolean(default=False, doc="True if the order of the open design can be edited by hand.")
+    slow_lanes = param.Dict(default={}, doc="By mesh, why a run is slow there; its measured lanes are marked.")
     palette = param.Dict(default=as_data(), constant=True)
 
     _esm = module_code("timeline/timeline.js")

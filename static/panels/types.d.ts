@@ -364,6 +364,30 @@ export interface BreakdownModel extends Model {
   outcomes: Outcome[];
 }
 
+/** A finding about a run, and the fields that simulate it. */
+export interface Straggler {
+  code: string;
+  where: string;
+  message: string;
+  fields: SlowdownFields | null;
+}
+
+export interface SlowdownFields {
+  device: string | number;
+  device_factor: string | number;
+  /** Two ranks, such as "0:1". */
+  link: string;
+  link_factor: string | number;
+  jitter_percent: string | number;
+}
+
+export interface SlowdownsModel extends Model {
+  stragglers: Straggler[];
+  links: [value: string, title: string][];
+  fields: SlowdownFields;
+  result: string;
+}
+
 export interface RunLogModel extends Model {
   run: string;
   processes: number;

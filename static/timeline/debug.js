@@ -9,6 +9,7 @@ import { boxOf } from "./frame.js";
 import { laneNames } from "./gutter.js";
 import { actionName } from "./place.js";
 import { imageOf } from "./save.js";
+import { slowReason } from "./slow_lanes.js";
 
 /** @param {Chart} chart */
 export function debug(chart) {
@@ -117,6 +118,11 @@ export function debug(chart) {
     get names() {
       const scrolled = chart.plan.lanes.filter(({ kept }) => !kept);
       return laneNames(scrolled, chart.frame).map(({ name }) => name);
+    },
+    /** The meshes whose lanes are marked as slow, by the timeline that has them. */
+    get slow() {
+      const lanes = chart.plan.lanes.filter((lane) => slowReason(chart, lane));
+      return [...new Set(lanes.map(({ layer, rank }) => layer.meshes[rank]))];
     },
     get theme() {
       return chart.colours?.theme;

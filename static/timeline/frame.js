@@ -136,3 +136,12 @@ export function boxOf(frame, layer, span, lane) {
   const height = Math.min(0.24 * lane.height, 6);
   return { x, y: lane.y + lane.height - height, width, height };
 }
+
+/**
+ * Give a canvas the size of a plan, in device pixels.
+ * @param {HTMLCanvasElement} canvas @param {{width: number, height: number}} size @param {number} ratio
+ */
+export function resizeCanvas(canvas, size, ratio) {
+  const [width, height] = [Math.round(size.width * ratio), Math.round(size.height * ratio)];
+  if (canvas.width !== width || canvas.height !== height) Object.assign(canvas, { width, height });
+}

@@ -9,6 +9,7 @@ import { percent } from "../kit/numbers.js";
 import { css } from "../kit/palette.js";
 import { TITLE } from "./paint.js";
 import { clipped, line, write } from "./shapes.js";
+import { isOfRun, slowReason } from "./slow_lanes.js";
 import { title } from "./text.js";
 
 const LINE = 12; // height of a name in CSS pixels
@@ -131,24 +132,33 @@ function writeName(context, chart, { lane, name, middle }) {
 }
 
 /**
- * Write the timelines of the halves of a lane, or else its utilization, beside its name. Return the width of the text
- * in CSS pixels.
+ * Write the timelines of the halves of a lane, or else its utilization, beside its name; "slow" where a run is slow.
+ * Return the width of the text in CSS pixels.
  * @param {CanvasRenderingContext2D} context @param {Chart} chart @param {Lane} lane @param {number} y
  */
-function writeSide(context, { plan, colours, rows }, { layer, rank, whole: [top, height] }, y) {
+function writeSide(context, chart, lane, y) {
+  const { plan, colours, rows } = chart;
+  const {
+    layer,
+    rank,
+    whole: [top, height],
+  } = lane;
   const colour = css(colours.muted);
   const align = /** @type {CanvasTextAlign} */ ("right");
+  const slow = { font: `600 10.5px ${colours.font}`, colour: css(colours.warning), align };
+  const isSlow = slowReason(chart, lane) !== "";
   const row = rows.find((each) => each.includes(layer)) ?? [];
   if (row.length === 2 && height >= 2 * LINE) {
     const font = `10px ${colours.font}`;
-    row.forEach(({ source }, i) => {
-      write(context, SOURCES[source] ?? source, plan.gutter - 13, top + height * HALVES[i], { font, colour, align });
+    row.forEach((each, i) => {
+      const [text, style] = isSlow && isOfRun(each) ? ["slow", slow] : [SOURCES[each.source], { font, colour, align }];
+      write(context, text ?? each.source, plan.gutter - 13, top + height * HALVES[i], style);
     });
     return 50;
   }
   if (layer.labels) return 0;
-  const share = percent(layer.busy[rank]);
-  write(context, share, plan.gutter - 13, y, { font: `10.5px ${colours.font}`, colour, align });
+  const style = { font: `10.5px ${colours.font}`, colour, align };
+  write(context, isSlow ? "slow" : percent(layer.busy[rank]), plan.gutter - 13, y, isSlow ? slow : style);
   return 34;
 }
 

@@ -13,6 +13,7 @@ import { LinkLanes } from "./link_lanes.js";
 import { MemoryStrips } from "./memory.js";
 import { Pixels, TITLE } from "./paint.js";
 import { Shapes, clipped, line } from "./shapes.js";
+import { outlineSlowLanes } from "./slow_lanes.js";
 import { paintTransfers } from "./transfers.js";
 
 const MARKED_ERROR = 0.05; // blocks with a larger prediction error are marked
@@ -46,6 +47,7 @@ export class Picture {
         pen.draw(frame, shapes[i], pixels.counts);
         this.drawReductions(pen, lanes);
         this.markErrors(context, lanes);
+        outlineSlowLanes(context, chart, lanes);
       }),
     );
     /** @type {Arrow[]} */

@@ -14,7 +14,7 @@ import { decode } from "./data.js";
 import { debug } from "./debug.js";
 import { Depth } from "./depth.js";
 import { Edit } from "./edit.js";
-import { Colours, Frame } from "./frame.js";
+import { Colours, Frame, resizeCanvas } from "./frame.js";
 import { Help } from "./help.js";
 import { Input } from "./input.js";
 import { arrange, laneKey, rowsOf } from "./layout.js";
@@ -27,6 +27,7 @@ import { PinBar } from "./pin_bar.js";
 import { actionName, firstPlace, laneAt, placeAt, placeBeside, placeOf, twinOf } from "./place.js";
 import { Search } from "./search.js";
 import { Selection } from "./selection.js";
+import { nameTitle, slowReasons } from "./slow_lanes.js";
 import { announcement, summary } from "./text.js";
 import { SWITCHES, Toolbar } from "./toolbar.js";
 import { Tooltip } from "./tooltip.js";
@@ -38,7 +39,7 @@ const NOTICE_MS = 4000;
 export function render({ model, el }) {
   const chart = new Chart(model);
   model.on("packed", () => chart.read());
-  model.on(["stale", "empty", "flags", ...SWITCHES], () => chart.refresh());
+  model.on(["stale", "empty", "flags", "slow_lanes", ...SWITCHES], () => chart.refresh());
   model.on("opened", () => chart.unpinLanes());
   el.style.height = "100%";
   requestAnimationFrame(() => model.on("remove", chart.connect()));
@@ -213,7 +214,8 @@ export class Chart {
     this.root.toggleAttribute("data-stale", isStale);
     this.empty.textContent = hasData ? "" : model.stale || model.empty;
     this.empty.hidden = hasData;
-    this.stage.setAttribute("aria-label", hasData ? summary(this.data.layers) : model.empty);
+    const label = [summary(this.data.layers), ...slowReasons(this)].join(" ");
+    this.stage.setAttribute("aria-label", hasData ? label : model.empty);
     this.repaint();
   }
 
@@ -240,7 +242,7 @@ export class Chart {
     this.readColours();
     const ratio = window.devicePixelRatio || 1;
     this.plan = this.layout();
-    for (const canvas of [this.base, this.over]) resize(canvas, this.plan, ratio);
+    for (const canvas of [this.base, this.over]) resizeCanvas(canvas, this.plan, ratio);
     const context = /** @type {CanvasRenderingContext2D} */ (this.base.getContext("2d", { alpha: false }));
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.fillStyle = css(this.colours.background);
@@ -279,7 +281,7 @@ export class Chart {
     this.isByKey = false;
     this.hover = at && placeAt(this, at);
     stage.dataset.over = this.partAt(at);
-    stage.title = stage.dataset.over === "name" ? "Pin this lane to the top, or unpin it (U)" : "";
+    stage.title = stage.dataset.over === "name" && at ? nameTitle(this, at) : "";
     this.overpaint();
     if (at && this.hover) this.tooltip.show(this.hover, at.x, at.y);
     else this.tooltip.hide();
@@ -391,10 +393,4 @@ export class Chart {
     this.notice.hidden = false;
     this.noticeTimer = setTimeout(() => (this.notice.hidden = true), NOTICE_MS);
   }
-}
-
-/** @param {HTMLCanvasElement} canvas @param {{width: number, height: number}} size @param {number} ratio */
-function resize(canvas, size, ratio) {
-  const [width, height] = [Math.round(size.width * ratio), Math.round(size.height * ratio)];
-  if (canvas.width !== width || canvas.height !== height) Object.assign(canvas, { width, height });
 }

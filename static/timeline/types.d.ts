@@ -33,6 +33,8 @@ export interface TimelineModel extends Model {
   show_device_links: boolean;
   opened: number;
   can_edit: boolean;
+  /** By mesh, why a run is slow there. */
+  slow_lanes: Record<string, string>;
   palette: Palette;
 }
 

@@ -33,6 +33,7 @@ DRAWN = {
 TABS = {
     "Loss": "canvas",
     "Error breakdown": ".mw-compare",
+    "Slowdowns": ".mw-slow-form",
     "Memory": ".mw-memory-part",
     "Log": ".mw-log",
     "Runs": ".mw-run-table tbody tr",

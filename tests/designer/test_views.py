@@ -46,7 +46,7 @@ def test_a_view_has_a_unique_title_place_and_key(name: str) -> None:
 def test_the_page_shows_all_views_in_their_order(widgets: Widgets) -> None:
     assert widgets.side.tabs.titles[:3] == ["Design", "Run", "Problems"]
     assert set(widgets.side.tabs.titles) == {view.title for view in views.values() if view.place == "side"}
-    assert widgets.dock.tabs.titles == ["Timeline", "Loss", "Error breakdown", "Memory", "Log", "Runs"]
+    assert widgets.dock.tabs.titles == ["Timeline", "Loss", "Error breakdown", "Slowdowns", "Memory", "Log", "Runs"]
     for name in views:
         assert widgets.view(name) is widgets.view(name)
 

@@ -4,6 +4,7 @@
 :class:`Inspector`        analysis of one timeline: time breakdown, idle gap, critical path, search
 :func:`changed_makespan`  makespan with changed costs
 :func:`rank_changes`      changes that could shorten the step, with the time that each of them saves
+:func:`slow_step`         step time with slow devices, slow links and jitter
 :func:`parse_query`       parser of a search such as ``3F7``, ``B of stage 2`` or ``mesh C``
 :func:`stage_flops`       FLOPs of all computations
 ========================  ===========================================================================
@@ -15,7 +16,7 @@ from meshwave.engine.predict.questions.action_query import Query, parse_query
 from meshwave.engine.predict.questions.critical_path import CriticalPath
 from meshwave.engine.predict.questions.idle_time import Idle, IdlePart
 from meshwave.engine.predict.questions.inspector import Inspector
-from meshwave.engine.predict.questions.slowdown import Slowdown, SlowStep, slow_step
+from meshwave.engine.predict.questions.slowdown import Slowdown, SlowStep, slow_step, slow_timeline
 from meshwave.engine.predict.questions.stage_work import Work, stage_flops
 from meshwave.engine.predict.questions.time_breakdown import Area, MeshTime
 from meshwave.engine.predict.questions.what_if import Change, WhatIf, changed_makespan, rank_changes
@@ -37,6 +38,6 @@ __all__ = [
     "parse_query",
     "rank_changes",
     "slow_step",
+    "slow_timeline",
     "stage_flops",
 ]
-__all__ += ["SlowStep", "Slowdown", "slow_step"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from meshwave.engine.findings import Refusal
 from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.program.action import Op
+from meshwave.engine.program.timeline import Timeline
+from meshwave.engine.units import duration, percent
 
 SAMPLES = 32
 """Number of simulations with jitter, whose mean is the result."""
@@ -45,6 +47,11 @@ class SlowStep(NamedTuple):
         """Return the step time as JSON data."""
         return self._asdict()
 
+    def description(self, unit: str) -> str:
+        """Return the step time and the lost throughput as a phrase; ``unit`` is that of the costs."""
+        times = f"{duration(self.makespan_s, unit)}, 95th percentile {duration(self.p95_s, unit)}"
+        return f"{times}: {percent(self.loss)} of the throughput is lost"
+
 
 def slow_step(prediction: Prediction, slowdown: Slowdown, samples: int = SAMPLES, seed: int = 0) -> SlowStep:
     """Simulate a design with slow devices, slow links and jitter.
@@ -52,17 +59,28 @@ def slow_step(prediction: Prediction, slowdown: Slowdown, samples: int = SAMPLES
     Raises:
         Refusal: a device or a mesh does not exist, or a value is out of range.
     """
+    times = [timeline.makespan for timeline in _slow_timelines(prediction, slowdown, samples, seed)]
+    mean, before = float(np.mean(times)), prediction.timeline.makespan
+    return SlowStep(mean, float(np.quantile(times, 0.95)), 1 - before / mean if mean else 0.0)
+
+
+def slow_timeline(prediction: Prediction, slowdown: Slowdown, seed: int = 0) -> Timeline:
+    """Return the timeline of a step with a slowdown; with jitter, that of one sample.
+
+    Raises:
+        Refusal: a device or a mesh does not exist, or a number is out of range.
+    """
+    return next(_slow_timelines(prediction, slowdown, 1, seed))
+
+
+def _slow_timelines(prediction: Prediction, slowdown: Slowdown, samples: int, seed: int) -> Iterator[Timeline]:
     program, costs = prediction.program, prediction.costs
     factors = _factors(prediction, slowdown)
     chance = np.random.default_rng(seed)
     variation = np.sqrt(np.log1p(slowdown.jitter**2))
-    times = []
     for _ in range(samples if slowdown.jitter else 1):
         drawn = chance.lognormal(-(variation**2) / 2, variation, len(program)) if slowdown.jitter else 1.0
-        seconds = costs.seconds * factors * np.where(program.is_compute, drawn, 1.0)
-        times.append(costs.play(program, seconds).makespan)
-    mean, before = float(np.mean(times)), prediction.timeline.makespan
-    return SlowStep(mean, float(np.quantile(times, 0.95)), 1 - before / mean if mean else 0.0)
+        yield costs.play(program, costs.seconds * factors * np.where(program.is_compute, drawn, 1.0))
 
 
 def _factors(prediction: Prediction, slowdown: Slowdown) -> Floats:

@@ -12,7 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwave.engine.document import Design
 from meshwave.engine.findings import Problem
+from meshwave.engine.predict.questions import Slowdown
 from meshwave.engine.program.action import Op
 from meshwave.engine.runs.recording import Recording
 from meshwave.engine.runs.recording.spans import Track
@@ -42,6 +44,26 @@ def find_stragglers(recording: Recording) -> list[Problem]:
     return found or [*_slow_steps(recording, count)]
 
 
+def slow_meshes(straggler: Problem) -> tuple[str, ...]:
+    """Return the names of the meshes that a straggler belongs to: both ends of a link, none for slower steps."""
+    return tuple(straggler.params[key] for key in ("mesh", "source", "target") if key in straggler.params)
+
+
+def straggler_slowdown(straggler: Problem, design: Design) -> Slowdown | None:
+    """Return the slowdown that simulates a straggler of a run of a design; None for slower steps, which have no place."""
+    params = straggler.params
+    match straggler.code:
+        case "slow_process":
+            devices = [device for mesh in design.meshes for device in mesh.devices]
+            return Slowdown({devices[params["process"]]: params["ratio"]})
+        case "slow_mesh":
+            slow = next(mesh for mesh in design.meshes if mesh.name == params["mesh"])
+            return Slowdown({slow.devices[0]: params["ratio"]})
+        case "slow_link_of_run":
+            return Slowdown(links={(params["source"], params["target"]): params["ratio"]})
+    return None
+
+
 def _slow_processes(recording: Recording, steps: Sequence[int]) -> Iterator[Problem]:
     by_rank: dict[int, dict[int, float]] = defaultdict(dict)
     for process, track in recording.processes.items():
@@ -52,14 +74,14 @@ def _slow_processes(recording: Recording, steps: Sequence[int]) -> Iterator[Prob
             others = [each for other, each in seconds.items() if other != process]
             ratio = own / max(float(np.median(others)), 1e-9) if others else 0.0
             if ratio > SLOW_PROCESS:
-                yield _problem("slow_process", mesh=recording.meshes[rank], process=process, ratio=ratio)
+                yield _problem("slow_process", rank, mesh=recording.meshes[rank], process=process, ratio=ratio)
 
 
 def _slow_meshes(recording: Recording, first: Sequence[int], last: Sequence[int]) -> Iterator[Problem]:
     for rank, track in sorted(recording.tracks.items()):
         ratio = _compute_s(track, last) / max(_compute_s(track, first), 1e-9)
         if ratio > SLOW_MESH:
-            yield _problem("slow_mesh", mesh=recording.meshes[rank], ratio=ratio)
+            yield _problem("slow_mesh", rank, mesh=recording.meshes[rank], ratio=ratio)
 
 
 def _slow_links(recording: Recording, first: Sequence[int], last: Sequence[int]) -> Iterator[Problem]:
@@ -67,20 +89,20 @@ def _slow_links(recording: Recording, first: Sequence[int], last: Sequence[int])
     for (rank, peer), seconds in sorted(after.items()):
         ratio = seconds / max(before[rank, peer], LEAST_LINK_S)
         if seconds > LEAST_LINK_S and ratio > SLOW_LINK:
-            yield _problem(
-                "slow_link_of_run", source=recording.meshes[rank], target=recording.meshes[peer], ratio=ratio
-            )
+            ends = {"source": recording.meshes[rank], "target": recording.meshes[peer]}
+            yield _problem("slow_link_of_run", rank, **ends, ratio=ratio)
 
 
 def _slow_steps(recording: Recording, count: int) -> Iterator[Problem]:
     seconds = recording.seconds
     before, after = float(np.median(seconds[:count])), float(np.median(seconds[-count:]))
     if before > 0 and after / before > SLOW_STEPS:
-        yield _problem("slower_steps", before_s=before, after_s=after, ratio=after / before)
+        params = {"before_s": before, "after_s": after, "ratio": after / before}
+        yield Problem("", "slower_steps", params, "warning")
 
 
-def _problem(code: str, **params: object) -> Problem:
-    return Problem("", code, params, "warning")
+def _problem(code: str, rank: int, **params: object) -> Problem:
+    return Problem(f"meshes[{rank}]", code, params, "warning")
 
 
 def _compute_s(track: Track, steps: Sequence[int]) -> float:

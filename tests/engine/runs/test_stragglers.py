@@ -14,7 +14,7 @@ import pytest
 
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs import Record, Run, State
-from meshwave.engine.runs.accuracy.stragglers import find_stragglers
+from meshwave.engine.runs.accuracy.stragglers import find_stragglers, slow_meshes, straggler_slowdown
 from meshwave.engine.runs.launchers.local import LocalLauncher
 from meshwave.engine.runs.recording import Recorder, read_recording
 from tests.engine.runs.play import draw, processes, submit, until
@@ -59,18 +59,39 @@ def test_a_slow_process_of_a_mesh_is_named(tmp_path: Path) -> None:
     assert (
         found.message == "compute on mesh M1, process 3 takes 1.5 times as long as on the other processes of the mesh"
     )
+    assert (found.where, slow_meshes(found)) == ("meshes[1]", ("M1",))
+    slowdown = straggler_slowdown(found, draw(pp=2, dp=2))
+    assert slowdown is not None
+    assert slowdown.devices == {3: pytest.approx(1.5)}
 
 
 def test_a_mesh_that_becomes_slow_is_named(tmp_path: Path) -> None:
     record(tmp_path, lambda process, step: (2.0 if process == 1 and step > 12 else 1.0, 1.0), dp=1)
 
-    assert codes(tmp_path) == ["slow_mesh"]
+    [found] = find_stragglers(read_recording(tmp_path))
+    assert found.code == "slow_mesh"
+    slowdown = straggler_slowdown(found, draw(pp=2))
+    assert slowdown is not None
+    assert slowdown.devices == {1: pytest.approx(2.0)}
 
 
 def test_a_link_that_becomes_slow_is_named(tmp_path: Path) -> None:
     record(tmp_path, lambda process, step: (1.0, 3.0 if step > 12 else 1.0), dp=1)
 
     assert set(codes(tmp_path)) == {"slow_link_of_run"}
+    found = find_stragglers(read_recording(tmp_path))[0]
+    assert slow_meshes(found) == ("M0", "M1")
+    slowdown = straggler_slowdown(found, draw(pp=2))
+    assert slowdown is not None
+    assert set(slowdown.links) == {("M0", "M1")}
+
+
+def test_steps_that_become_longer_without_a_slow_part_are_named(tmp_path: Path) -> None:
+    record(tmp_path, lambda process, step: (1.2 if step > 12 else 1.0, 1.7 if step > 12 else 1.0), dp=1)
+
+    [found] = find_stragglers(read_recording(tmp_path))
+    assert (found.code, found.where, slow_meshes(found)) == ("slower_steps", "", ())
+    assert straggler_slowdown(found, draw(pp=2)) is None
 
 
 def stragglers(run: Run) -> list[tuple[str, int | None]]:

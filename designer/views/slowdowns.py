@@ -1,0 +1,132 @@
+"""The Slowdowns tab: what slows a run down, and simulations of slow devices, slow links and jitter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import param
+
+from meshwave.designer.kit.assets import module_code, style_sheets
+from meshwave.designer.kit.canvas import Canvas, plain_text, read_value
+from meshwave.designer.state.design_session import Session
+from meshwave.designer.views._view import FILL, View, views
+from meshwave.designer.views.followed_runs import FollowedRuns
+from meshwave.designer.views.runs import followed_runs
+from meshwave.engine.findings import Problem
+from meshwave.engine.predict.prediction import Prediction
+from meshwave.engine.predict.questions import Slowdown, slow_step, slow_timeline
+from meshwave.engine.runs.accuracy.stragglers import straggler_slowdown
+
+SIMULATED_ROWS = 400_000
+"""Rows of the program times simulations with jitter; together they take a second."""
+MOST_SAMPLES, LEAST_SAMPLES = 32, 4
+DEFAULT_FACTOR = 1.5
+NO_SLOWDOWN: Mapping[str, Any] = {
+    "device": "", "device_factor": DEFAULT_FACTOR, "link": "", "link_factor": DEFAULT_FACTOR, "jitter_percent": 0,
+}  # fmt: skip
+"""Values of the fields before one is set: a device, two ranks that a link connects such as ``0:1``, and their factors."""
+
+
+class Slowdowns(Canvas):
+    """Stragglers of the shown run and simulated slowdowns; the Python side of ``static/panels/slowdowns.js``."""
+
+    stragglers = param.List(default=[], doc="Code, place and message of each, and the fields that simulate it or None.")
+    links = param.List(default=[], doc="Value and title of each link between meshes that exchange messages.")
+    fields = param.Dict(default=dict(NO_SLOWDOWN), doc="Values of the fields, see NO_SLOWDOWN.")
+    result = param.String(default="", doc="Step time with the slowdown, and the loss of throughput.")
+
+    _esm = module_code("panels/slowdowns.js")
+    _stylesheets: ClassVar = style_sheets("panels/dock.css", "panels/slowdowns.css")
+    _gestures = ("simulate", "clear")
+
+    def __init__(self, session: Session, followed: FollowedRuns, **params: Any) -> None:
+        super().__init__(**params)
+        self._session, self._followed = session, followed
+        session.param.watch(lambda *_: self._follow_design(), "prediction")
+        session.param.watch(lambda *_: self._forget_result(), "slowed")
+        followed.param.watch(lambda *_: self._list_stragglers(), "stragglers")
+        self._follow_design()
+
+    def _follow_design(self) -> None:
+        prediction = self._session.prediction
+        self.links = [] if prediction is None else _link_choices(prediction)
+        self._list_stragglers()
+
+    def _forget_result(self) -> None:
+        if self._session.slowed is None:
+            self.result = ""
+
+    def _list_stragglers(self) -> None:
+        shown, prediction = self._followed.shown, self._session.prediction
+        is_open = shown is not None and prediction is not None and shown.has_same_program(prediction)
+        self.stragglers = [
+            {
+                "code": each.code,
+                "where": each.where,
+                "message": each.message,
+                "fields": _straggler_fields(each, prediction) if is_open else None,
+            }
+            for each in self._followed.stragglers
+        ]
+
+    def _on_simulate(self, gesture: Mapping[str, Any]) -> None:
+        """Simulate the slowdown of the fields, and draw it above the predicted step."""
+        prediction = self._session.current_prediction("simulate")
+        slowdown = _read_fields(gesture, prediction, dict(self.links))
+        samples = max(LEAST_SAMPLES, min(MOST_SAMPLES, SIMULATED_ROWS // len(prediction.program)))
+        found = slow_step(prediction, slowdown, samples)
+        self.fields = {name: gesture[name] for name in NO_SLOWDOWN}
+        self._session.slowed = slow_timeline(prediction, slowdown)
+        self.result = found.description(prediction.costs.unit)
+
+    def _on_clear(self, gesture: Mapping[str, Any]) -> None:
+        self.fields = dict(NO_SLOWDOWN)
+        self._session.slowed = None
+
+
+def _link_choices(prediction: Prediction) -> list[list[str]]:
+    """Return value and title of each pair of meshes that exchange messages."""
+    program, names = prediction.program, [mesh.name for mesh in prediction.design.meshes]
+    sends = program.is_send
+    pairs = zip(program.rank[sends].tolist(), program.peer[sends].tolist(), strict=True)
+    ends = sorted({(min(pair), max(pair)) for pair in pairs})
+    return [[f"{one}:{other}", f"{names[one]} and {names[other]}"] for one, other in ends]
+
+
+def _read_fields(gesture: Mapping[str, Any], prediction: Prediction, known_links: Mapping[str, str]) -> Slowdown:
+    device, link = (read_value(gesture, key, plain_text) for key in ("device", "link"))
+    devices = {read_value(gesture, "device", int): read_value(gesture, "device_factor", float)} if device else {}
+    links = {}
+    if link:
+        read_value(gesture, "link", known_links.__getitem__)
+        one, other = (prediction.design.meshes[int(rank)].name for rank in link.split(":"))
+        links[one, other] = read_value(gesture, "link_factor", float)
+    return Slowdown(devices, links, read_value(gesture, "jitter_percent", float) / 100)
+
+
+def _straggler_fields(straggler: Problem, prediction: Prediction) -> dict[str, Any] | None:
+    """Return the fields that simulate a straggler; None if it has no place."""
+    slowdown, names = straggler_slowdown(straggler, prediction.design), [each.name for each in prediction.design.meshes]
+    if slowdown is None:
+        return None
+    fields = dict(NO_SLOWDOWN)
+    for device, factor in slowdown.devices.items():
+        fields.update(device=device, device_factor=round(factor, 2))
+    for ends, factor in slowdown.links.items():
+        one, other = sorted(names.index(end) for end in ends)
+        fields.update(link=f"{one}:{other}", link_factor=round(factor, 2))
+    return fields
+
+
+@views.register("slowdowns")
+class SlowdownsView(View):
+    """What slows the shown run down, and what slow devices, slow links and jitter would cost."""
+
+    title: ClassVar = "Slowdowns"
+    place: ClassVar = "bottom"
+    order: ClassVar = 2
+
+    def make_pane(self) -> Slowdowns:
+        """Build the list of stragglers and the form of a simulation."""
+        return Slowdowns(self.page.session, followed_runs(self.page), **FILL)

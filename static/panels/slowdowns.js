@@ -1,0 +1,123 @@
+// What slows a run down, each with a simulation of it, and a form that simulates slow devices, slow links and jitter.
+
+/** @import { Message } from "../kit/types" */
+/** @import { SlowdownFields, SlowdownsModel, Straggler } from "./types" */
+
+import { button } from "../kit/controls.js";
+import { h, keepFocus } from "../kit/dom.js";
+import { icon } from "../kit/icons.js";
+import { Widget } from "../kit/widget.js";
+
+/** @param {{model: SlowdownsModel}} args */
+export const render = ({ model }) => new Slowdowns(model).root;
+
+/** @extends {Widget<SlowdownsModel>} */
+class Slowdowns extends Widget {
+  list = h("ul.mw-straggler-list");
+  none = h("p.mw-quiet", {}, "No straggler was found in the shown run. Runs are compared from their tenth step on.");
+  result = h("p.mw-slow-result", { role: "status" });
+  refusal = h("p.mw-dock-refusal", { role: "alert" });
+
+  /** @param {SlowdownsModel} model */
+  constructor(model) {
+    super(model);
+    this.inputs = {
+      device: numberInput("Slow device", { min: 0, step: 1, placeholder: "none" }),
+      device_factor: numberInput("Factor of the device", { min: 0.01, max: 1000, step: "any", required: true }),
+      link: h("select.mw-slow-input", { "aria-label": "Slow link" }),
+      link_factor: numberInput("Factor of the link", { min: 0.01, max: 1000, step: "any", required: true }),
+      jitter_percent: numberInput("Jitter in percent", { min: 0, max: 100, step: "any", required: true }),
+    };
+    const { device, device_factor, link, link_factor, jitter_percent } = this.inputs;
+    this.form = h(
+      "form.mw-slow-form",
+      {},
+      h("label", {}, "Device", device),
+      h("label", {}, "computes longer by the factor", device_factor),
+      h("label", {}, "Link", link),
+      h("label", {}, "sends longer by the factor", link_factor),
+      h("label", { title: "Coefficient of variation of the time of each computation" }, "Jitter (%)", jitter_percent),
+      h("button.mw-button.mw-primary", { type: "submit" }, "Simulate"),
+      button("Clear", { onclick: () => this.send("clear") }),
+    );
+    this.form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.simulate();
+    });
+    this.root = h(
+      "div.mw-canvas.mw-slowdowns",
+      {},
+      h("section", { "aria-label": "Stragglers" }, h("h3", {}, "Stragglers of the run"), this.list, this.none),
+      h(
+        "section",
+        { "aria-label": "Simulated slowdown" },
+        h("h3", {}, "Simulate a slowdown of the open design"),
+        this.form,
+        this.result,
+        this.refusal,
+      ),
+    );
+    model.on("stragglers", () => keepFocus(this.root, () => this.drawStragglers()));
+    model.on("links", () => this.drawLinks());
+    model.on("fields", () => this.drawFields());
+    model.on("result", () => this.drawResult());
+    this.drawStragglers();
+    this.drawLinks();
+    this.drawResult();
+  }
+
+  /** @param {Message} message */
+  receive({ type, refused }) {
+    if (type === "answered") this.refusal.textContent = refused ?? "";
+  }
+
+  simulate() {
+    const fields = Object.entries(this.inputs).map(([name, input]) => [name, input.value]);
+    this.send("simulate", Object.fromEntries(fields));
+  }
+
+  drawStragglers() {
+    const { stragglers } = this.model;
+    this.none.hidden = stragglers.length > 0;
+    this.list.replaceChildren(...stragglers.map((straggler) => h("li", {}, ...this.line(straggler))));
+  }
+
+  /** @param {Straggler} straggler */
+  line({ code, where, message, fields }) {
+    const text = h("span", { "data-code": code, "data-where": where }, message);
+    const act = button("Simulate", {
+      title: "Predict the step time of the open design with this slowdown",
+      onclick: () => {
+        this.fill(/** @type {SlowdownFields} */ (fields));
+        this.simulate();
+      },
+    });
+    return [icon("warning"), text, ...(fields ? [act] : [])];
+  }
+
+  drawLinks() {
+    const { links } = this.model;
+    const choices = [["", "none"], ...links].map(([value, title]) => h("option", { value }, title));
+    this.inputs.link.replaceChildren(...choices);
+    this.drawFields();
+  }
+
+  drawFields() {
+    this.fill(this.model.fields);
+  }
+
+  /** @param {SlowdownFields} fields */
+  fill(fields) {
+    for (const [name, input] of Object.entries(this.inputs))
+      input.value = String(fields[/** @type {keyof SlowdownFields} */ (name)]);
+  }
+
+  drawResult() {
+    const { result } = this.model;
+    this.result.textContent = result && `Step time with this slowdown: ${result}.`;
+  }
+}
+
+/** @param {string} label @param {object} attributes */
+const numberInput = (label, attributes) =>
+  h("input.mw-slow-input", { type: "number", "aria-label": label, ...attributes });
