@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from meshwave.designer.state.field_limits import field_limit, read_name
@@ -12,7 +13,7 @@ from meshwave.engine.document.links import embedded_document
 from meshwave.engine.errors import InputError
 from meshwave.engine.exports import exports
 from meshwave.engine.findings import DesignError, Problem, Refusal, problems_of
-from meshwave.engine.imports import TOO_FEW_DEVICES, Imported, find_format, imports, is_import
+from meshwave.engine.imports import TOO_FEW_DEVICES, Imported, Trace, find_format, imports, is_import, parse_trace
 from meshwave.engine.predict.prediction import Prediction
 
 LARGEST_FILE_BYTES = 6_000_000
@@ -34,6 +35,21 @@ class OpenedFile(NamedTuple):
     problems: tuple[Problem, ...]
     is_import: bool = False
     """True if another tool wrote the file."""
+    trace: Trace | None = None
+    """The trace of a run, which has no design."""
+
+
+def open_files(files: Sequence[tuple[str, Any]], into: Design, longest_name: int) -> OpenedFile:
+    """Read files, given by name and text: a design, a schedule for the open design, or a trace of a run of it."""
+    try:
+        trace = parse_trace([(file, _uploaded_text(text)) for file, text in files])
+        if trace is None and len(files) > 1:
+            raise Refusal("several_files")
+    except InputError as error:
+        return OpenedFile(None, (), tuple(problems_of(error)))
+    if trace is not None:
+        return OpenedFile(None, (), (), trace=trace)
+    return open_file(*files[0], into, longest_name)
 
 
 def open_file(file: str, text: Any, into: Design, longest_name: int) -> OpenedFile:

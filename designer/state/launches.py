@@ -8,10 +8,12 @@ from pathlib import Path
 
 from meshwave.engine.document import Design
 from meshwave.engine.findings import Refusal
+from meshwave.engine.imports import Trace
 from meshwave.engine.lessons.launch_limits import LaunchLimits, check_launch, overdue_runs
-from meshwave.engine.predict.prediction import predict
+from meshwave.engine.predict.prediction import Prediction, predict
 from meshwave.engine.runs import Entry, Launcher, Record, Run
 from meshwave.engine.runs.dry_run import limit_steps
+from meshwave.engine.runs.imported_trace import enter_trace
 from meshwave.engine.runs.launchers import default_launcher, open_run, specify_run, watch_queues
 from meshwave.engine.runs.options import REHEARSAL
 from meshwave.engine.runs.run_folder import RunSpec, process_count
@@ -53,6 +55,14 @@ class Launches:
         prediction = predict(limit_steps(design))
         launcher = self.open(default_launcher(design, REHEARSAL))
         return self.submit(launcher, specify_run(prediction, REHEARSAL), None)
+
+    def enter_trace(self, prediction: Prediction, trace: Trace) -> Run:
+        """Enter a trace of another tool as a run of a predicted design.
+
+        Raises:
+            Refusal: the trace has other computations than the program of the design.
+        """
+        return Run(self.record, enter_trace(self.record, prediction, trace).id)
 
     def cancel(self, entry: Entry, why: str = "") -> None:
         """Cancel a run, also one that another process launched.
@@ -115,6 +125,15 @@ class LearnerLaunches(Launches):
         """
         check_launch(self._limits, self.record, self._person, process_count(spec.drawn))
         return launcher.submit(spec, data=data, key=key, person=self._person)
+
+    def enter_trace(self, prediction: Prediction, trace: Trace) -> Run:
+        """Enter a trace of another tool as a run of the learner.
+
+        Raises:
+            Refusal: it exceeds the limits of the workshop, or has other computations than the program of the design.
+        """
+        check_launch(self._limits, self.record, self._person, process_count(prediction.design))
+        return Run(self.record, enter_trace(self.record, prediction, trace, self._person).id)
 
     def cancel(self, entry: Entry, why: str = "") -> None:
         """Cancel a run of the learner.

@@ -26,6 +26,7 @@ from meshwave.designer.views.target_drawing import draw_target
 from meshwave.engine.document import parse_design
 from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.findings import Problem, Refusal
+from meshwave.engine.imports import Trace
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs import Launcher, Options, Record, Run, reconcile
 from meshwave.engine.runs.dry_run import limit_steps
@@ -152,6 +153,12 @@ class RunsPanel(Canvas):
         design, options, text = resumed_launch(self._record.folder(run))
         launcher = self.launches.open(default_launcher(design, options))
         self._show_launched(self.launches.submit(launcher, specify_run(predict(design), options), None, text))
+
+    def enter_trace(self, trace: Trace) -> None:
+        """Enter a trace of another tool as a run of the open design, and show its timeline over the prediction."""
+        self._session.check_editable()
+        prediction = self._session.current_prediction("compare with a trace")
+        self._show_launched(self.launches.enter_trace(prediction, trace))
 
     def _show_launched(self, run: Run) -> None:
         self.followed.show(FollowedRun(run))

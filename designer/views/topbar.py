@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import Any, ClassVar, NamedTuple
 
@@ -18,11 +18,11 @@ from meshwave.designer.views._view import views
 from meshwave.engine.document import Design, load_design
 from meshwave.engine.document.differences import differences
 from meshwave.engine.document.links import design_link
-from meshwave.engine.errors import escape_unprintable
+from meshwave.engine.errors import InputError, escape_unprintable
 from meshwave.engine.exports import exports
 from meshwave.engine.files import example, examples
-from meshwave.engine.findings import Problem, Refusal
-from meshwave.engine.imports import imports
+from meshwave.engine.findings import Problem, Refusal, problems_of
+from meshwave.engine.imports import Import, Trace, TraceFormat, imports, traces
 from meshwave.engine.schedules import schedules
 from meshwave.engine.units import format_count, format_time
 
@@ -44,7 +44,7 @@ SHORTCUTS = (
     Shortcut("Design", "Ctrl+K", "all commands", "commands"),
     Shortcut("Design", "Ctrl+Z", "undo", "undo"),
     Shortcut("Design", "Ctrl+Shift+Z, Ctrl+Y", "redo", "redo"),
-    Shortcut("Design", "Ctrl+O", "open a design or a schedule", "open"),
+    Shortcut("Design", "Ctrl+O", "open a design, a schedule or a trace", "open"),
     Shortcut("Design", "Ctrl+S", "save", "save"),
     Shortcut("Design", "P", "pin or unpin for comparison", "pin"),
     Shortcut("Design", "V", "compare side by side", "compare"),
@@ -87,7 +87,7 @@ class TopBar(Canvas):
 
     Files are read and written by the browser; the server opens no path that a page names. ``on_launch`` focuses the
     launch button, ``on_gallery`` and ``on_compare`` open overlays, ``on_experts`` toggles the experts, ``on_view``
-    shows a view, and ``on_lessons`` opens the list of lessons.
+    shows a view, ``on_lessons`` opens the list of lessons, and ``on_trace`` enters a trace as a run of the design.
     """
 
     name_of_design = param.String(default="")
@@ -127,12 +127,13 @@ class TopBar(Canvas):
         on_experts: Callable[[], Any] | None = None,
         on_view: Callable[[str], Any] | None = None,
         on_lessons: Callable[[], Any] | None = None,
+        on_trace: Callable[[Trace], Any] = lambda trace: None,
         edit_log: Callable[[], EditLog] | None = None,
         shortcuts: tuple[Shortcut, ...] = SHORTCUTS,
         **params: Any,
     ) -> None:
         super().__init__(
-            suffixes=[suffix for form in imports.values() for suffix in form.suffixes],
+            suffixes=[*_suffixes(imports.values()), *_suffixes(traces.values())],
             examples=[dict(entry) for entry in example_entries()],
             exports=[{"name": name, "title": export.title, "note": export.note} for name, export in exports.items()],
             shortcuts=[shortcut._asdict() for shortcut in (*shortcuts, *_view_shortcuts())],
@@ -146,6 +147,7 @@ class TopBar(Canvas):
         self._open_gallery, self._open_comparison = on_gallery, on_compare
         self._turn_experts, self._turn_to_view = on_experts, on_view
         self._open_lessons = on_lessons
+        self._on_trace = on_trace
         self._edit_log = edit_log
         self.versions = None if edit_log is None else []
         self._saved = session.design
@@ -167,20 +169,34 @@ class TopBar(Canvas):
         self._rename_design(files.design_name(read_value(gesture, "name", plain_text)), "rename to {}")
 
     def _on_open(self, gesture: Mapping[str, Any]) -> None:
-        file, text = escape_unprintable(read_value(gesture, "file", plain_text)), gesture.get("text")
-        work = partial(files.open_file, file, text, self._session.design, files.LONGEST_NAME)
-        size = len(text) if isinstance(text, str) else 0
+        opened = read_value(gesture, "files", _named_texts)
+        file = ", ".join(name for name, _ in opened)
+        work = partial(files.open_files, opened, self._session.design, files.LONGEST_NAME)
+        size = sum(len(text) for _, text in opened if isinstance(text, str))
         self._session.process_file(
             f"Reading {file} …", work, partial(self._show_opened, file), at_once=size <= files.SMALL_FILE_BYTES
         )
 
     def _show_opened(self, file: str, found: files.OpenedFile) -> None:
-        if found.design is None:
+        if found.trace is not None:
+            self._enter_trace(file, found.trace)
+        elif found.design is None:
             self._refuse_file(file, found.problems)
         elif found.is_import:
             self._import_design(file, found.design, found.notes)
         else:
             self._open_design(found.design, f"open {file}")
+
+    def _enter_trace(self, file: str, trace: Trace) -> None:
+        try:
+            self._on_trace(trace)
+        except InputError as error:
+            self._refuse_file(file, problems_of(error))
+            return
+        words = (
+            "Its timeline lies over the prediction. Calibrate from this run, in the Run tab, prices the design by it."
+        )
+        self._send_list(f"{file} is a run of this design", [{"where": "", "message": words}], "notes")
 
     def _on_example(self, gesture: Mapping[str, Any]) -> None:
         design = load_design(example(read_value(gesture, "name", plain_text)))
@@ -313,6 +329,14 @@ class TopBar(Canvas):
 # ---- functions ----
 
 
+def _named_texts(given: Any) -> list[tuple[str, Any]]:
+    """Return name and text of each opened file, for :func:`read_value`."""
+    files = [(escape_unprintable(plain_text(each["file"])), each.get("text")) for each in given]
+    if not files:
+        raise ValueError
+    return files
+
+
 def _problem_line(problem: Problem) -> dict[str, Any]:
     """Return a problem of a refused file for the page: its text, its place in the file, and its fixes."""
     params = {key: value for key, value in problem.params.items() if key != "excerpt"}
@@ -322,6 +346,10 @@ def _problem_line(problem: Problem) -> dict[str, Any]:
         "excerpt": problem.params.get("excerpt", ""),
         "fixes": [fix.label for fix in problem.fixes],
     }
+
+
+def _suffixes(formats: Iterable[type[Import] | type[TraceFormat]]) -> list[str]:
+    return [suffix for each in formats for suffix in each.suffixes]
 
 
 def _view_shortcuts() -> Iterator[Shortcut]:

@@ -173,10 +173,9 @@ def _to_lines(numbers: Mapping[str, Any]) -> list[str]:
     if numbers["bounds"]:
         lines.append(f"limit          {numbers['bounds']['words']}")
     if "slowdown" in numbers:
-        slow = numbers["slowdown"]
-        lines.append(
-            f"slowed down    {quantity(slow['makespan_s'], time)}, 95th percentile {quantity(slow['p95_s'], time)}: {percent(slow['loss'])} of the throughput is lost"
-        )
+        from meshwave.engine.predict.questions import SlowStep
+
+        lines.append(f"slowed down    {SlowStep(**numbers['slowdown']).description(numbers['unit'])}")
     if evidence := numbers["evidence"]:
         lines.append(f"constants      of {evidence['device']}, from published measurements")
         if interval := evidence["interval_s"]:
@@ -267,13 +266,14 @@ def import_file(options: argparse.Namespace) -> int:
 def _enter_trace(design: Design | None, trace: Trace) -> int:
     """Enter a trace as a run of a design, and print the comparison with its prediction."""
     from meshwave.engine.cli.launch import compare_if_possible, run_lines
+    from meshwave.engine.predict.prediction import predict
     from meshwave.engine.runs import Record, Run
     from meshwave.engine.runs.imported_trace import enter_trace
 
     if design is None:
         raise Refusal("trace_without_design", {}, "--into")
     with closing(Record()) as record:
-        run = Run(record, enter_trace(record, design, trace).id)
+        run = Run(record, enter_trace(record, predict(design), trace).id)
         print("\n".join([f"run {run.id}: {design.name}", *run_lines(run, compare_if_possible(run))]))
     return 0
 

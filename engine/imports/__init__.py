@@ -9,7 +9,15 @@ from meshwave.engine.imports._base import (
     is_import,
     load_import,
 )
-from meshwave.engine.imports._traces import Trace, TracedAction, TracedProcess, load_trace, traces
+from meshwave.engine.imports._traces import (
+    Trace,
+    TracedAction,
+    TracedProcess,
+    TraceFormat,
+    load_trace,
+    parse_trace,
+    traces,
+)
 
-__all__ = ["Trace", "TracedAction", "TracedProcess", "load_trace", "traces"]
+__all__ = ["Trace", "TraceFormat", "TracedAction", "TracedProcess", "load_trace", "parse_trace", "traces"]
 __all__ += ["TOO_FEW_DEVICES", "Import", "Imported", "find_format", "imports", "is_import", "load_import"]

@@ -81,8 +81,17 @@ def load_trace(paths: Sequence[Path | str], form: str = "") -> Trace | None:
         texts = [content.decode("utf-8-sig") for content in contents]
     except UnicodeDecodeError:
         raise Refusal("import_not_text", {"file": str(paths[0])}) from None
-    name = form or _find_trace_format(str(paths[0]), texts[0])
-    return traces[name].read(texts) if name else None
+    return parse_trace([(str(path), text) for path, text in zip(paths, texts, strict=True)], form)
+
+
+def parse_trace(files: Sequence[tuple[str, str]], form: str = "") -> Trace | None:
+    """Return the trace of files of one format, given by name and text; None if they are not a trace.
+
+    Raises:
+        Refusal: a file is damaged.
+    """
+    name = form or _find_trace_format(*files[0])
+    return traces[name].read([text for _, text in files]) if name else None
 
 
 def _find_trace_format(file: str, text: str) -> str:

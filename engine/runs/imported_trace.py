@@ -10,6 +10,7 @@ import json
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ from meshwave.engine.document import Design
 from meshwave.engine.files import write_private
 from meshwave.engine.findings import Refusal
 from meshwave.engine.imports import Trace, TracedProcess
-from meshwave.engine.predict.prediction import Prediction, predict
+from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.program.action import RECEIVES, Op
 from meshwave.engine.program.program import Program
 from meshwave.engine.run_files import write_document
@@ -35,14 +36,15 @@ MOST_NAMED = 5
 Int64s = NDArray[np.int64]
 
 
-def enter_trace(record: Record, design: Design, trace: Trace) -> Entry:
-    """Enter a trace into the run database as a finished run of a design.
+def enter_trace(record: Record, prediction: Prediction, trace: Trace, person: str = "") -> Entry:
+    """Enter a trace into the run database as a finished run of a predicted design, of the learner ``person``.
 
     Raises:
         Refusal: the computations of the trace differ from those of the design's program.
     """
-    own_text = design.training.model_copy(update={"data": None})  # training texts are not part of a trace
-    prediction = predict(design.model_copy(update={"training": own_text}))
+    own_text = prediction.design.training.model_copy(update={"data": None})  # training texts are not part of a trace
+    design = prediction.design.model_copy(update={"training": own_text})
+    prediction = replace(prediction, design=design)
     start, end = _computation_times(prediction, trace)
     entry, _ = record.submit(
         name=design.name,
@@ -52,9 +54,10 @@ def enter_trace(record: Record, design: Design, trace: Trace) -> Entry:
         processes=process_count(design),
         steps=len(start),
         manner=MANNER,
+        person=person,
         limit=10**9,
     )
-    folder = write_bundle(RunSpec(prediction, prediction.design), record.folder(entry.id)).folder
+    folder = write_bundle(RunSpec(prediction, design), record.folder(entry.id)).folder
     process = 0
     names = [mesh.name for mesh in design.meshes]
     for rank, mesh in enumerate(design.meshes):

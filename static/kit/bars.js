@@ -105,22 +105,26 @@ export function commandOf(event) {
 }
 
 /**
- * A hidden input for one file, with `click` to open the dialog of the browser.
- * @param {string} label @param {string} accept @param {(file: File) => void} onchoose
+ * A hidden input for one file, or for several, with `click` to open the dialog of the browser.
+ * @param {string} label @param {string} accept @param {(file: File, files: File[]) => void} onchoose
+ * @param {boolean} [multiple]
  */
-export function filePicker(label, accept, onchoose) {
-  const input = h("input", { type: "file", accept, hidden: true, tabindex: -1, "aria-label": label });
+export function filePicker(label, accept, onchoose, multiple = false) {
+  const input = h("input", { type: "file", accept, multiple, hidden: true, tabindex: -1, "aria-label": label });
   input.addEventListener("change", () => {
-    const [file] = input.files ?? [];
+    const files = [...(input.files ?? [])];
     input.value = ""; // allows choosing the same file again
-    if (file) onchoose(file);
+    if (files.length) onchoose(files[0], files);
   });
   return input;
 }
 
-/** The message for a file that is too large to open, else "". @param {File} file @param {number} limit in bytes */
-export const sizeProblem = (file, limit) =>
-  file.size > limit ? `${file.name} is ${(file.size / 1e6).toFixed(1)} MB; the limit is ${limit / 1e6} MB.` : "";
+/**
+ * The message for a file that is too large to open, else "".
+ * @param {{name: string, size: number}} file @param {number} limit in bytes
+ */
+export const sizeProblem = ({ name, size }, limit) =>
+  size > limit ? `${name} is ${(size / 1e6).toFixed(1)} MB; the limit is ${limit / 1e6} MB.` : "";
 
 /** Save a file on the user's machine. @param {string} name @param {Blob} content */
 export function download(name, content) {

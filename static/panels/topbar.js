@@ -14,6 +14,7 @@ import { Widget } from "../kit/widget.js";
 import { CommandPalette } from "./commands.js";
 import { drawerButton, paneButtons, splitters } from "./layout.js";
 import { helpGroup, isForTarget, keyNames, shortcutOf } from "./shortcuts.js";
+import { readFile } from "./trace_file.js";
 import { versionPanel } from "./versions.js";
 
 /** @param {{model: TopBarModel}} args */
@@ -30,7 +31,7 @@ class TopBar extends Widget {
     this.theme = new Theme(this.leaving.signal, (shown) => model.theme !== shown && (model.theme = shown));
     const [theme, themes] = themePicker(this.theme);
     const accepted = [".json", "application/json", ".html", ".png", ...model.suffixes].join();
-    this.picker = filePicker("Design or schedule file", accepted, (file) => this.open(file));
+    this.picker = filePicker("Design, schedule or trace files", accepted, (_, files) => this.open(files), true);
     this.tools = this.makeTools();
     this.tools.export.hidden = !model.exports.length;
     this.tools.versions.hidden = !model.versions;
@@ -42,7 +43,8 @@ class TopBar extends Widget {
       "aria-label": "Unsaved changes",
       "data-tip": "Changed since it was opened or saved",
     });
-    this.dropZone = h("div.mw-drop-zone", { popover: "manual" }, h("span", {}, "Drop to open the design or schedule"));
+    const dropped = h("span", {}, "Drop to open the design, schedule or trace");
+    this.dropZone = h("div.mw-drop-zone", { popover: "manual" }, dropped);
     this.notice = h("div.mw-notice", { role: "status" });
     this.messageBox = h("div.mw-trouble", { popover: "manual", role: "alert" });
     this.help = new Modal(h("dialog.mw-help", { "aria-labelledby": "mw-help-title" }));
@@ -232,12 +234,18 @@ class TopBar extends Widget {
 
   // ── files ──
 
-  /** @param {File} file */
-  async open(file) {
-    const problem = sizeProblem(file, this.model.largest);
-    if (problem) return this.showMessage(`Cannot open ${file.name}`, [{ where: "", message: problem }]);
+  /** Open a design, a schedule, or the traces of a run. @param {File[]} files */
+  async open(files) {
+    const texts = await Promise.all(files.map((file) => readFile(file, this.model.largest)));
+    const size = texts.reduce((sum, text, i) => sum + (text?.length ?? files[i].size), 0);
+    const name = files.map((file) => file.name).join(", ");
+    const problem = sizeProblem({ name, size }, this.model.largest);
+    if (problem) {
+      const message = `${problem} The command meshwave import reads larger traces.`;
+      return this.showMessage(`Cannot open ${name}`, [{ where: "", message }]);
+    }
     this.hideMessage();
-    this.send("open", { file: file.name, text: await file.text() });
+    this.send("open", { files: files.map((file, i) => ({ file: file.name, text: texts[i] })) });
   }
 
   /**
@@ -371,8 +379,8 @@ class TopBar extends Widget {
     if (!event.dataTransfer?.types.includes("Files")) return;
     event.preventDefault();
     this.dropZone.hidePopover();
-    const [file] = event.dataTransfer.files;
-    if (file) this.open(file);
+    const files = [...event.dataTransfer.files];
+    if (files.length) this.open(files);
   }
 }
 

@@ -231,7 +231,7 @@ def test_without_the_token_nothing_is_shown(designer: Callable[[str], str], page
 
 def open_design(page: Page, document: dict[str, Any]) -> None:
     file = {"name": "d.json", "mimeType": "application/json", "buffer": json.dumps(document).encode()}
-    page.get_by_label("Design or schedule file").set_input_files(file)
+    page.get_by_label("Design, schedule or trace files").set_input_files(file)
     expect(page.get_by_label("Design name")).to_have_value(document["name"])
 
 

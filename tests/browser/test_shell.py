@@ -589,12 +589,12 @@ def test_a_file_can_be_dropped_anywhere_on_the_page(shell: Shell) -> None:
         json.dumps(document),
     )
     shell.page.dispatch_event("body", "dragover", {"dataTransfer": transfer})
-    expect(shell.page.get_by_text("Drop to open the design or schedule")).to_be_visible()
+    expect(shell.page.get_by_text("Drop to open the design, schedule or trace")).to_be_visible()
 
     shell.page.dispatch_event("body", "drop", {"dataTransfer": transfer})
 
     eventually(shell.page, lambda: shell.session.design.name == "dropped")
-    expect(shell.page.get_by_text("Drop to open the design or schedule")).to_be_hidden()
+    expect(shell.page.get_by_text("Drop to open the design, schedule or trace")).to_be_hidden()
 
 
 def test_the_selected_theme_is_stored_and_applied_to_all_widgets(

@@ -15,8 +15,10 @@ from meshwave.designer.views.design_comparison import Comparison
 from meshwave.designer.views.topbar import TopBar
 from meshwave.engine.document import Design, load_design
 from meshwave.engine.files import example
+from meshwave.engine.imports import Trace
 from meshwave.engine.program.program import format_program
 from tests._strategies import document
+from tests.engine.imports.traced import range_of
 
 DONE_S = 60.0
 
@@ -32,7 +34,7 @@ class Page:
         self.bar._send_msg = self.sent.append  # type: ignore[method-assign, assignment]
 
     def open(self, file: str, text: str) -> None:
-        self.bar._handle_msg({"type": "open", "file": file, "text": text})
+        self.bar._handle_msg({"type": "open", "files": [{"file": file, "text": text}]})
 
     def until(self, holds: Callable[[], Any]) -> None:
         while not holds():
@@ -119,3 +121,18 @@ def test_an_order_that_is_too_long_for_the_page_is_not_opened(monkeypatch: pytes
             "fixes": [],
         }
     ]
+
+
+def test_a_large_trace_is_read_by_a_job_and_several_designs_are_refused(page: Page) -> None:
+    found: list[Trace] = []
+    page.bar._on_trace = found.append
+    text = json.dumps({"traceEvents": [range_of("PP:0F0", 0, 5)]})
+
+    page.bar._handle_msg({"type": "open", "files": [{"file": f"rank{rank}.json", "text": text} for rank in range(2)]})
+    page.until(lambda: found)
+
+    assert [len(process.actions) for process in found[0].processes] == [1, 1]
+    design = page.session.design.to_json()
+    page.bar._handle_msg({"type": "open", "files": [{"file": f"{name}.json", "text": design} for name in "ab"]})
+    page.until(lambda: page.of("trouble"))
+    assert "only traces can consist of several files" in page.of("trouble")[-1]["lines"][0]["message"]

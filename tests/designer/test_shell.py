@@ -717,7 +717,7 @@ def test_a_file_with_invalid_sections_is_reported_and_changes_nothing(
     document = before.model_dump(mode="json")
     document["cluster"]["nodes"] = 0
 
-    bar._handle_msg({"type": "open", "file": "x.json", "text": json.dumps(document)})
+    bar._handle_msg({"type": "open", "files": [{"file": "x.json", "text": json.dumps(document)}]})
 
     (told,) = said.of("trouble")
     assert told["title"] == "x.json was not opened"
@@ -729,7 +729,7 @@ def test_a_draft_opens_with_its_problems(bar: TopBar, session: Session) -> None:
     document = session.design.model_dump(mode="json")
     document["model"]["layers"] = 3
 
-    bar._handle_msg({"type": "open", "file": "draft.json", "text": json.dumps(document)})
+    bar._handle_msg({"type": "open", "files": [{"file": "draft.json", "text": json.dumps(document)}]})
 
     assert session.history[0] == "open draft.json"
     assert [problem.where for problem in session.errors] == ["model.layers"]
@@ -741,7 +741,7 @@ def test_importing_a_schedule_is_one_edit_of_the_open_design(
     said, before = Said(bar, monkeypatch), session.design
     text = exports["torch-csv-comms"].to_bytes(session.prediction).decode()
 
-    bar._handle_msg({"type": "open", "file": "Waves.CSV", "text": text})
+    bar._handle_msg({"type": "open", "files": [{"file": "Waves.CSV", "text": text}]})
 
     assert session.history[0] == "import Waves.CSV"
     assert session.design.pipeline.schedule == "custom"
@@ -758,7 +758,7 @@ def test_a_schedule_with_errors_is_reported_at_its_cells_and_changes_nothing(
 ) -> None:
     said, before = Said(bar, monkeypatch), session.design
 
-    bar._handle_msg({"type": "open", "file": "x.csv", "text": "0F0,0B0\n1F0,1X0"})
+    bar._handle_msg({"type": "open", "files": [{"file": "x.csv", "text": "0F0,0B0\n1F0,1X0"}]})
 
     (told,) = said.of("trouble")
     assert told["title"] == "x.csv was not opened"
@@ -778,7 +778,7 @@ def test_other_changes_of_an_import_are_reported(
 ) -> None:
     said = Said(bar, monkeypatch)
 
-    bar._handle_msg({"type": "open", "file": "x.csv", "text": "0F0,0B0\n1F0,1B0"})
+    bar._handle_msg({"type": "open", "files": [{"file": "x.csv", "text": "0F0,0B0\n1F0,1B0"}]})
 
     (told,) = said.of("notes")
     assert [line["message"] for line in told["lines"]] == ["2 meshes of one device each replaced the 4 of the design"]
@@ -791,7 +791,7 @@ def test_a_schedule_larger_than_the_cluster_opens_as_a_new_design(
     said, before = Said(bar, monkeypatch), session.design
     text = "\n".join(f"{rank}F0,{rank}B0" for rank in range(20))
 
-    bar._handle_msg({"type": "open", "file": "twenty.csv", "text": text})
+    bar._handle_msg({"type": "open", "files": [{"file": "twenty.csv", "text": text}]})
 
     assert (session.design.name, session.design.ranks) == ("twenty", 20)
     assert "undo restores" in said.of("notes")[0]["lines"][0]["message"]
@@ -802,7 +802,7 @@ def test_a_schedule_larger_than_the_cluster_opens_as_a_new_design(
 def test_a_schedule_can_be_imported_into_a_draft_with_errors(bar: TopBar, session: Session) -> None:
     session.edit("model.layers", 3, "3 layers")
 
-    bar._handle_msg({"type": "open", "file": "x.csv", "text": "\n".join(f"{r}F0,{r}B0" for r in range(4))})
+    bar._handle_msg({"type": "open", "files": [{"file": "x.csv", "text": "\n".join(f"{r}F0,{r}B0" for r in range(4))}]})
 
     assert not session.errors
     assert session.design.model.layers == 4

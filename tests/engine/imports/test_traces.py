@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -25,7 +24,7 @@ from meshwave.engine.runs.imported_trace import enter_trace
 from meshwave.engine.runs.recording import read_recording
 from meshwave.engine.runs.run_comparison import save_run_profile
 from tests._findings import refusal as refused
-from tests.engine.runs.play import draw
+from tests.engine.imports.traced import design, range_of, trace_of, write
 
 
 @pytest.fixture
@@ -33,38 +32,6 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Record]:
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
     with closing(Record()) as record:
         yield record
-
-
-def design(**changes: Any) -> Design:
-    return draw("a design", pp=2, **changes)
-
-
-def write(path: Path, document: Any) -> Path:
-    path.write_text(json.dumps(document))
-    return path
-
-
-def range_of(
-    name: str, start_us: float, seconds_us: float, pid: int = 0, cat: str = "user_annotation"
-) -> dict[str, Any]:
-    return {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": 1, "ts": start_us, "dur": seconds_us}
-
-
-def trace_of(tmp_path: Path, rename: Any, *, steps: int = 2, file_per_process: bool = False) -> list[Path]:
-    """Files of a trace in which each computation lasts 1.5 times as long as predicted; ``rename`` names a range."""
-    prediction = predict(design())
-    timeline, program = prediction.timeline, prediction.program
-    by_rank: dict[int, list[dict[str, Any]]] = {0: [], 1: []}
-    for step in range(steps):
-        for span in np.flatnonzero(timeline.op <= Op.W).tolist():
-            start, end = (1.5e6 * float(each[span]) + 1e9 * step for each in (timeline.start, timeline.end))
-            by_rank[int(timeline.rank[span])].append(range_of(rename(timeline.action(span)), start, end - start))
-    assert program.ranks == 2
-    files = []
-    for rank, events in by_rank.items():
-        head = {"schemaVersion": 1, "distributedInfo": {"rank": rank}, "baseTimeNanoseconds": 1_700_000_000_000_000_000}
-        files.append(write(tmp_path / f"rank{rank}.json", {**head, "traceEvents": events}))
-    return files
 
 
 @pytest.mark.parametrize(
@@ -80,7 +47,7 @@ def test_the_ranges_of_a_profiler_are_the_actions_of_the_design(record: Record, 
     trace = load_trace(trace_of(tmp_path, rename))
     assert trace is not None
 
-    run = Run(record, enter_trace(record, design(), trace).id)
+    run = Run(record, enter_trace(record, predict(design()), trace).id)
 
     assert run.state is State.SUCCEEDED
     predicted, recording = predict(design()).timeline, read_recording(run.folder)
@@ -117,7 +84,7 @@ def test_an_exported_timeline_comes_in_again(record: Record, tmp_path: Path) -> 
     trace = load_trace([file])
     assert trace is not None
 
-    run = Run(record, enter_trace(record, design(), trace).id)
+    run = Run(record, enter_trace(record, predict(design()), trace).id)
 
     assert read_recording(run.folder).makespans[0] == pytest.approx(prediction.timeline.makespan, rel=0.3)
 
@@ -128,7 +95,7 @@ def test_times_of_stages_are_played_in_the_order_of_the_schedule(record: Record,
     assert trace is not None
     assert trace.stage_seconds[Op.B, 1] == pytest.approx(0.06)
 
-    run = Run(record, enter_trace(record, design(), trace).id)
+    run = Run(record, enter_trace(record, predict(design()), trace).id)
 
     measured = read_recording(run.folder).timeline(0)
     assert measured.busy == pytest.approx([4 * 0.03, 4 * 0.09])
@@ -187,7 +154,7 @@ def test_a_gpu_range_counts_rather_than_that_of_its_host(tmp_path: Path) -> None
 def refusal(record: Record, trace: Trace | None, design: Design) -> str:
     assert trace is not None
     with pytest.raises(Refusal) as error:
-        enter_trace(record, design, trace)
+        enter_trace(record, predict(design), trace)
     assert record.entries() == []
     return str(error.value)
 

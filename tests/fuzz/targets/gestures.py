@@ -82,8 +82,8 @@ GESTURES: Mapping[str, Sequence[Mapping[str, Any]]] = {
         {"type": "try", "number": 1, **CHIPS, "to": 1, "copy": False}, {"type": "compare"}, {"type": "pane", "pane": "cluster"},
     ),
     "topbar": (
-        {"type": "rename", "name": "new"}, {"type": "open", "file": "x.json", "text": "{}"},
-        {"type": "open", "file": "x.csv", "text": "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1"}, {"type": "example", "name": "04-chimera"},
+        {"type": "rename", "name": "new"}, {"type": "open", "files": [{"file": "x.json", "text": "{}"}]},
+        {"type": "open", "files": [{"file": "x.csv", "text": "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1"}]}, {"type": "example", "name": "04-chimera"},
         {"type": "save"}, {"type": "save_as", "name": "other"}, {"type": "export", "name": "svg"}, {"type": "export", "name": "torch-csv"},
         {"type": "undo"}, {"type": "redo"}, {"type": "pin"}, {"type": "launch"}, {"type": "compare"}, {"type": "experts"},
     ),
@@ -175,7 +175,7 @@ def _input(design: str, messages: Sequence[Any]) -> bytes:
 
 
 def _upload(name: str) -> list[Any]:
-    return ["topbar", {"type": "open", "file": "x.json", "text": example(name).read_text()}]
+    return ["topbar", {"type": "open", "files": [{"file": "x.json", "text": example(name).read_text()}]}]
 
 
 def _kind(message: Mapping[str, Any]) -> str:
