@@ -29,7 +29,7 @@ def parse_amount(text: str, unit: str, shown: str = "") -> float:
     digits, power, typed = match[1], match[2] or "", " ".join((match[3] or "").split())
     if not typed:
         typed = _implied_unit(digits + power, unit, shown)
-    factor = _factor(typed, unit)
+    factor = _unit_factor(typed, unit)
     if factor is None:
         _refuse_bits(digits + power, typed, unit)
         raise Refusal("not_an_amount", {**params, "unit": unit})
@@ -55,20 +55,22 @@ def _implied_unit(number: str, unit: str, shown: str) -> str:
     return before
 
 
-def _factor(typed: str, unit: str) -> Decimal | None:
+def _unit_factor(typed: str, unit: str) -> Decimal | None:
     """Return the factor from the typed unit to ``unit``; None if they measure different quantities."""
     if unit == "B/s":
         typed = re.sub(r"(?<=B)ps$", "/s", typed)
         if bits := re.fullmatch(r"(\w?)bits?(?:/s| per second)", typed, re.IGNORECASE):
-            power = _power(bits[1], unit)
+            power = _prefix_power(bits[1], unit)
             return None if power is None else Decimal(10) ** power / 8
     if binary := re.fullmatch(r"([kmgtp])i(B|B/s)", typed, re.IGNORECASE):
         return Decimal(1024) ** ("kmgtp".index(binary[1].lower()) + 1) if binary[2] == unit else None
-    power = _power(typed.removesuffix(unit) if _power(typed, unit) is None else typed, unit)  # 1.25 G is accepted
+    power = _prefix_power(
+        typed.removesuffix(unit) if _prefix_power(typed, unit) is None else typed, unit
+    )  # 1.25 G is accepted
     return None if power is None else Decimal(10) ** power
 
 
-def _power(prefix: str, unit: str) -> int | None:
+def _prefix_power(prefix: str, unit: str) -> int | None:
     """Return the power of ten of a prefix; ``m`` means ``M`` for all units except seconds."""
     if unit == "s":
         power = _POWERS.get({"µ": "u", "μ": "u"}.get(prefix, prefix))

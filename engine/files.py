@@ -136,7 +136,7 @@ def check_writable(name: Path | str) -> None:
         path = Path(name).resolve()
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        with _fresh_file(path, b"", 0o600):
+        with _temporary_file(path, b"", 0o600):
             pass
 
 
@@ -171,7 +171,7 @@ def replace_file(path: Path, content: bytes, mode: int | None = None) -> None:
     Raises:
         OSError: the file cannot be written.
     """
-    with _fresh_file(path, content, 0o666 if mode is None else 0o600) as temporary:
+    with _temporary_file(path, content, 0o666 if mode is None else 0o600) as temporary:
         if mode is not None:
             temporary.chmod(mode)
         temporary.replace(path)
@@ -197,7 +197,7 @@ def write_all(descriptor: int, content: bytes) -> None:
 
 
 @contextmanager
-def _fresh_file(path: Path, content: bytes, mode: int) -> Iterator[Path]:
+def _temporary_file(path: Path, content: bytes, mode: int) -> Iterator[Path]:
     """Yield a temporary file next to ``path``, which is removed at the end unless it was renamed.
 
     Its name is random, and an existing link of that name is refused, so that no other file is overwritten.

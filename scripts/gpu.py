@@ -70,11 +70,11 @@ class Checks:
         if left < LEAST_S:
             result: dict[str, Any] = {"state": "skipped: no time left"}
         else:
-            self._tell(f"== {part.name}")
+            self._print_line(f"== {part.name}")
             result = self._run_command(part, min(part.limit_s, left))
             result["seconds"] = round(time.monotonic() - began, 1)
         self.results["parts"][part.name] = result
-        self._tell(f"{part.name}: {result['state']}, {result.get('seconds', 0)} s")
+        self._print_line(f"{part.name}: {result['state']}, {result.get('seconds', 0)} s")
         self.write()
         return result.get("found") if result["state"] == "ok" else None
 
@@ -121,7 +121,7 @@ class Checks:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
-    def _tell(self, line: str) -> None:
+    def _print_line(self, line: str) -> None:
         self._log.write(f"{line}\n")
         self._log.flush()
         print(line, file=sys.stderr, flush=True)

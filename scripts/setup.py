@@ -52,7 +52,7 @@ def main(goal: str) -> None:
         install_torch()
         install_meshwave(goal)
         for reached in list(EXTRAS)[: list(EXTRAS).index(goal) + 1]:
-            stamp(reached).write_text(state_of_the_sources(), encoding="utf-8")
+            stamp_file(reached).write_text(requirements_hash(), encoding="utf-8")
     if goal == "test":
         if not find_chromium():
             install_chromium()
@@ -62,15 +62,15 @@ def main(goal: str) -> None:
 
 def is_done(goal: str) -> bool:
     """Return True if an earlier call installed the same requirements in the same folder."""
-    return PYTHON.exists() and stamp(goal).exists() and stamp(goal).read_text("utf-8") == state_of_the_sources()
+    return PYTHON.exists() and stamp_file(goal).exists() and stamp_file(goal).read_text("utf-8") == requirements_hash()
 
 
-def stamp(goal: str) -> Path:
+def stamp_file(goal: str) -> Path:
     """Return the path of the file that records the installed requirements of ``goal``."""
     return VENV / f".ready-to-{goal}"
 
 
-def state_of_the_sources() -> str:
+def requirements_hash() -> str:
     """Return a hash of the requirements, and of the folder, since scripts in ``.venv`` contain its path."""
     inputs = [ROOT / "pyproject.toml", ROOT / "constraints.txt", Path(__file__)]
     return hashlib.sha256(b"\0".join([str(ROOT).encode(), *(path.read_bytes() for path in inputs)])).hexdigest()
@@ -80,7 +80,7 @@ def find_python() -> tuple[str, dict]:
     """Return this interpreter if it is new enough, else the oldest suitable one on the PATH, which has most wheels."""
     newer = [shutil.which(f"python3.{minor}") for minor in range(OLDEST_PYTHON[1], 20)]
     for path in filter(None, [sys.executable, *newer]):
-        about = ask(path)
+        about = describe_interpreter(path)
         if about and tuple(about["version"]) >= OLDEST_PYTHON:
             return path, about
     oldest = ".".join(map(str, OLDEST_PYTHON))
@@ -88,7 +88,7 @@ def find_python() -> tuple[str, dict]:
     sys.exit(f"Meshwave needs Python {oldest} or newer; this one is {here}. Install one, or: make PYTHON=/path/to/it")
 
 
-def ask(python: str | Path) -> dict | None:
+def describe_interpreter(python: str | Path) -> dict | None:
     """Return the output of ``ABOUT`` in an interpreter; None if the interpreter does not start."""
     try:
         done = subprocess.run([str(python), "-c", ABOUT], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
@@ -99,14 +99,14 @@ def ask(python: str | Path) -> dict | None:
 
 def make_venv(base: str, about: dict) -> None:
     """Create ``.venv`` with ``base`` unless a working one exists; keep the torch of ``base`` visible."""
-    there = ask(PYTHON)
+    there = describe_interpreter(PYTHON)
     if there and tuple(there["version"]) >= OLDEST_PYTHON:
         return
     if not about["venv"]:
         minor = ".".join(map(str, about["version"][:2]))
         sys.exit(f"{base} cannot make virtual environments. On Debian or Ubuntu: apt-get install python{minor}-venv")
     say(f"making {VENV.name} with {base}")
-    keeps_torch = new_enough(about["torch"])
+    keeps_torch = is_torch_supported(about["torch"])
     if about["torch"]:
         say(
             f"torch {about['torch']} is installed already " + ("and kept" if keeps_torch else "but too old; left alone")
@@ -119,14 +119,14 @@ def make_venv(base: str, about: dict) -> None:
         (Path(site) / "kept_torch.pth").write_text(f"{packages}\n", encoding="utf-8")
 
 
-def new_enough(torch: str | None) -> bool:
+def is_torch_supported(torch: str | None) -> bool:
     """Return True if Meshwave supports a torch version such as ``2.13.0+cu130``."""
     return torch is not None and tuple(int(part) for part in torch.split(".")[:2]) >= OLDEST_TORCH
 
 
 def install_torch() -> None:
     """Install the pinned torch, unless ``.venv`` already has torch."""
-    if new_enough((ask(PYTHON) or {}).get("torch")):
+    if is_torch_supported((describe_interpreter(PYTHON) or {}).get("torch")):
         return
     pinned = next(line for line in constraints() if line.startswith("torch=="))
     if sys.platform.startswith("linux") and not has_nvidia_gpu():
@@ -148,7 +148,7 @@ def has_nvidia_gpu() -> bool:
 
 def install_meshwave(goal: str) -> None:
     """Install this checkout in editable mode, with pinned versions of its requirements."""
-    torch = (ask(PYTHON) or {}).get("torch") or ""
+    torch = (describe_interpreter(PYTHON) or {}).get("torch") or ""
     is_pinned = f"torch=={torch.split('+')[0]}" in constraints()
     pins = VENV / "constraints.txt"
     kept = [line for line in constraints() if is_pinned or line.split("==")[0] not in TORCH_BRINGS]
@@ -174,7 +174,7 @@ def find_chromium() -> str:
 
 def install_chromium() -> None:
     """Install Chromium by the methods available on this system; if all fail, print instructions."""
-    for commands in ways_to_chromium():
+    for commands in chromium_install_commands():
         say("installing a Chromium for the browser tests: " + " && ".join(" ".join(map(str, c)) for c in commands))
         for command in commands:
             subprocess.run(list(map(str, command)), cwd=ROOT, check=False)
@@ -202,7 +202,7 @@ def apt_get() -> list[str]:
     return [*before, "env", "DEBIAN_FRONTEND=noninteractive", "apt-get"]
 
 
-def ways_to_chromium() -> list[list[list]]:
+def chromium_install_commands() -> list[list[list]]:
     """Return the commands to try in order: the packages of the system, then the download of Playwright."""
     before, apt, ways = sudo(), apt_get(), []
     if apt:

@@ -61,7 +61,7 @@ def test_an_installed_torch_is_kept_and_a_machine_without_gpu_gets_the_cpu_build
 ) -> None:
     pip = Pip(unreachable=unreachable)
     monkeypatch.setattr(set_up, "pip", pip)
-    monkeypatch.setattr(set_up, "ask", lambda python: {"torch": installed})
+    monkeypatch.setattr(set_up, "describe_interpreter", lambda python: {"torch": installed})
     monkeypatch.setattr(set_up, "has_nvidia_gpu", lambda: gpu)
     monkeypatch.setattr(set_up.sys, "platform", "linux")
 
@@ -77,7 +77,7 @@ def test_a_kept_torch_of_another_version_may_choose_what_it_stands_on(
     set_up: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kept: str, pinned: bool
 ) -> None:
     monkeypatch.setattr(set_up, "pip", Pip())
-    monkeypatch.setattr(set_up, "ask", lambda python: {"torch": kept})
+    monkeypatch.setattr(set_up, "describe_interpreter", lambda python: {"torch": kept})
     monkeypatch.setattr(set_up, "VENV", tmp_path)
 
     set_up.install_meshwave("run")
@@ -113,12 +113,14 @@ def test_a_second_call_is_done_at_once_and_a_change_or_a_move_is_noticed(
     set_up.main("test")
     assert all(set_up.is_done(goal) for goal in ("run", "docs", "test"))
 
-    monkeypatch.setattr(set_up, "state_of_the_sources", lambda: "another place or other pins")
+    monkeypatch.setattr(set_up, "requirements_hash", lambda: "another place or other pins")
     assert not set_up.is_done("run")
 
 
 def test_a_python_that_is_too_old_is_told(set_up: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(set_up, "ask", lambda python: {"version": [3, 9, 1], "venv": True, "torch": None})
+    monkeypatch.setattr(
+        set_up, "describe_interpreter", lambda python: {"version": [3, 9, 1], "venv": True, "torch": None}
+    )
 
     with pytest.raises(SystemExit, match=r"needs Python 3\.11 or newer"):
         set_up.find_python()

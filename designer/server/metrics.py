@@ -76,7 +76,7 @@ def _server_metrics(studio: Studio, connections: list[int]) -> Iterator[Metric]:
     yield Metric("meshwave_edits_total", "counter", "Edits of designs.", [("", studio.counts["edits"])])
     runs = [(f'{{state="{state.lower()}"}}', count) for state, count in states.items()]
     yield Metric("meshwave_runs", "gauge", "Runs in the run database, by state.", runs)
-    processes = sum(entry.processes for entry in studio.record.active())
+    processes = sum(entry.processes for entry in studio.record.active_runs())
     yield _gauge("meshwave_processes", "Processes of active runs.", processes)
 
 

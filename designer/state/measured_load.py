@@ -66,7 +66,7 @@ class MeasuredLoads:
             if layers:
                 mean = np.mean(list(layers.values()), axis=0)
                 load = tuple(float(f"{share * len(mean):.4g}") for share in mean)
-                last = Run(self._record, entry.id).latest()
+                last = Run(self._record, entry.id).latest_metrics()
                 steps = last["step"] + 1 if last else 0
                 return _routing_key(read_design(folder)), MeasuredLoad(
                     entry.id, format_time(entry.created_s, exact=True), steps, load

@@ -19,8 +19,8 @@ from meshwave.engine.predict.slot_timeline import predict_action
 from meshwave.engine.program.action import Action, Op
 from meshwave.engine.program.timeline import Floats
 from meshwave.engine.runs import Run
-from meshwave.engine.runs.accuracy.measured_block import measured_inside
-from meshwave.engine.runs.recording import read_inside
+from meshwave.engine.runs.accuracy.measured_block import measured_block_timeline
+from meshwave.engine.runs.recording import read_layer_steps
 from meshwave.engine.units import format_time
 
 KINDS: Mapping[Op, str] = {
@@ -63,8 +63,8 @@ def measured_block(run: Run, prediction: Prediction, rank: int, action: Action) 
     design = prediction.design
     first = sum(len(mesh.devices) for mesh in design.meshes[:rank])  # processes are numbered mesh by mesh
     try:
-        found = read_inside(run.folder, [first + place for place in block_places(design, rank)], action)
-        measured = measured_inside(design, rank, action.op, found)
+        found = read_layer_steps(run.folder, [first + place for place in block_places(design, rank)], action)
+        measured = measured_block_timeline(design, rank, action.op, found)
     except RunError:
         return None
     return MeasuredBlock(measured, f"Run of {format_time(run.created_s)}, step {found.step + 1}")

@@ -157,7 +157,7 @@ class FollowedRuns(param.Parameterized):
 
     def refresh(self) -> None:
         """Read new data of the runs; called several times per second."""
-        self._follow_active(self.record.active())
+        self._follow_active(self.record.active_runs())
         for follower in dict.fromkeys((self.live, self.shown, *self._others)):
             if follower is not None:
                 follower.read_new()

@@ -12,7 +12,7 @@ import numpy as np
 from meshwave.designer.state.schedule_pictures import LANES, schedule_picture
 from meshwave.engine.document import Design
 from meshwave.engine.lowering.schedule_prices import priced_pipe
-from meshwave.engine.predict.gallery import Entry, RefusedVariant, Variant, apply_variant, judge_variants
+from meshwave.engine.predict.gallery import Entry, RefusedVariant, Variant, apply_variant, simulate_variants
 from meshwave.engine.predict.gallery_notes import gallery_notes
 from meshwave.engine.units import duration, format_count, percent, percent_change, quantity
 
@@ -34,7 +34,7 @@ def make_cards(design: Design) -> Iterator[Cards]:
     entries: list[Entry] = []
     present: Entry | None = None
     batch, sent = Cards([], {"type": "found", "cards": []}, []), time.monotonic()
-    for found in judge_variants(design):
+    for found in simulate_variants(design):
         batch.variants.append(found.variant)
         if isinstance(found, Entry):
             present = found if found.variant.is_present else present

@@ -106,7 +106,7 @@ def _compared_rows(found: Comparison, named: dict[str, Compared]) -> list[Row]:
 
 def _value_cells(found: Comparison, each: Compared) -> Row:
     expected, took = duration(each.predicted_s, found.prediction.costs.unit), duration(each.measured_s, found.unit)
-    off = _format_error(each.predicted_s, each.measured_s) if found.comparable and each.error is not None else "-"
+    off = _format_error(each.predicted_s, each.measured_s) if found.is_comparable and each.error is not None else "-"
     return [expected, f"{'≤ ' if each.at_most else ''}{took}", off]
 
 

@@ -90,7 +90,7 @@ class FollowedRun:
         self.status = {
             "running": not entry.state.is_over,
             "share": done / max(entry.steps, 1),
-            "words": describe_status(entry, done, self._last, self.run.waiting),
+            "words": describe_status(entry, done, self._last, self.run.waiting_reason),
         }
         self.is_over = entry.state.is_over and self._metrics.is_at_end
 

@@ -26,7 +26,7 @@ from meshwave.engine.runs.annotations import Annotations, read_annotations, writ
 from meshwave.engine.runs.archives import SUFFIX, delete_run, export_run
 from meshwave.engine.runs.checkpoints import complete_checkpoints
 from meshwave.engine.runs.recording import read_recording
-from meshwave.engine.runs.run_comparison import Outcome, read_outcome, short_error
+from meshwave.engine.runs.run_comparison import Outcome, read_outcome, short_error_text
 from meshwave.engine.units import duration, format_count, format_time, quantity
 
 LISTED_RUNS = 500
@@ -121,7 +121,7 @@ class RunTable(Canvas):
             "steps": Cell(f"{done} of {entry.steps}", done),
             "loss": Cell(loss_text(loss) if last and "loss" in last else "", loss),
             "time": Cell("" if seconds is None else duration(seconds, unit), seconds),
-            "error": Cell("" if error is None else short_error(error), error),
+            "error": Cell("" if error is None else short_error_text(error), error),
             "launched": Cell(format_time(entry.created_s), entry.created_s),
         }
         kept = {"tags": list(known.tags), "note": known.note, "over": entry.state.is_over}
@@ -135,7 +135,7 @@ class RunTable(Canvas):
         if known is not None and known_ns == changed_ns:
             return known
         found = ReadRun(
-            Run(self._record, entry.id).latest(),
+            Run(self._record, entry.id).latest_metrics(),
             read_outcome(entry, folder),
             read_annotations(folder),
             entry.state.is_over and bool(complete_checkpoints(folder)),

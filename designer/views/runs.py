@@ -34,7 +34,7 @@ from meshwave.engine.runs.emulation.hosts import default_hosts
 from meshwave.engine.runs.launchers import default_launcher, resumed_launch, specify_run
 from meshwave.engine.runs.options import PLAIN, REHEARSAL
 from meshwave.engine.runs.run_comparison import save_run_profile
-from meshwave.engine.runs.training_texts import LARGEST_UPLOAD_BYTES, keep_text
+from meshwave.engine.runs.training_texts import LARGEST_UPLOAD_BYTES, save_text
 from meshwave.engine.units import format_count, quantity
 
 DEFAULT_TARGET = "local"
@@ -198,7 +198,7 @@ class RunsPanel(Canvas):
 
     def _on_bring_text(self, gesture: Mapping[str, Any]) -> None:
         self._session.check_editable()
-        name = keep_text(str(gesture.get("name", "")), str(gesture.get("text", "")))
+        name = save_text(str(gesture.get("name", "")), str(gesture.get("text", "")))
         self._session.edit("training.data", name, f"train on {name}")
         self._follow_design()  # the path may be unchanged although the contents of the text changed
 

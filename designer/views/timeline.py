@@ -320,7 +320,7 @@ class TimelineChart(JSComponent):
 
 def _selection_answer(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> dict[str, Any]:
     ranks = read_value(question, "ranks", whole_numbers)
-    return ask.measure_area(read_value(question, "start", float), read_value(question, "end", float), ranks).as_data()
+    return ask.summarize_area(read_value(question, "start", float), read_value(question, "end", float), ranks).as_data()
 
 
 def _idle_answer(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -130,7 +130,7 @@ def convergence(
             runs[name] = _train(launcher, convergence_design(name, size), options)
     target = max(run["losses"][-1] for run in runs.values())
     for run in runs.values():
-        run["seconds_to_target"] = _seconds_to(target, run)
+        run["seconds_to_target"] = _seconds_to_loss(target, run)
     network = (
         f"nodes are not emulated: {lacking}"
         if lacking
@@ -142,7 +142,7 @@ def convergence(
         "seed": size.seed,
         "target_loss": target,
         "runs": runs,
-        "largest_difference": dict(_differences(runs)),
+        "largest_difference": dict(_largest_loss_differences(runs)),
     }
 
 
@@ -168,12 +168,12 @@ def _quartiles(values: Sequence[float]) -> list[float]:
     return [first, third]
 
 
-def _seconds_to(target: float, run: Mapping[str, Any]) -> float:
+def _seconds_to_loss(target: float, run: Mapping[str, Any]) -> float:
     """Return the training time in seconds until a step has a loss of at most ``target``."""
     return next(float(second) for loss, second in zip(run["losses"], run["seconds"], strict=True) if loss <= target)
 
 
-def _differences(runs: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, float]]:
+def _largest_loss_differences(runs: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, float]]:
     """Yield each baseline of PPMoE with the largest difference between their losses at a step."""
     for name in BASELINES:
         if name in runs and "ppmoe" in runs:

@@ -109,7 +109,7 @@ def _disturbed_run(
 ) -> KilledRun:
     options = Options(checkpoints=Checkpoints(every_steps=chance.choice((1, 5, 20))), restarts=MOST_RESTARTS)
     run = launcher.submit(specify_run(predict(_design(choice)), options))
-    killed = _kill_one(run, launcher, chance)
+    killed = _kill_random_process(run, launcher, chance)
     state = run.wait(timeout_s=TIMEOUT_S)
     lost = "" if state is State.SUCCEEDED else run.reason or f"not over after {TIMEOUT_S:.0f} s"
     if not state.is_over:
@@ -127,7 +127,7 @@ def _disturbed_run(
     )
 
 
-def _kill_one(run: Run, launcher: Launcher, chance: random.Random) -> tuple[str, int]:
+def _kill_random_process(run: Run, launcher: Launcher, chance: random.Random) -> tuple[str, int]:
     """Kill a random process of a run after a random number of its steps; return its command line and the steps."""
     after = chance.randrange(STEPS)
     wait_until(lambda: launcher.poll(run) or run.state.is_over or run.progress.done >= after, "step")

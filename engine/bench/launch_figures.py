@@ -43,7 +43,7 @@ def measure_target(name: str, kills: int, say: Say, file: Path | None = None) ->
     with (
         closing(Record()) as record,
         closing(open_target(record, name)) as launcher,
-        _cancelled_at_the_end(record, launcher),
+        _cancel_remaining_runs(record, launcher),
     ):
         earlier = read_killed_runs(file, name)
         figures = {} if earlier else _undisturbed_figures(launcher, say)
@@ -60,13 +60,13 @@ def _undisturbed_figures(launcher: Launcher, say: Say) -> Figures:
 
 
 @contextmanager
-def _cancelled_at_the_end(record: Record, launcher: Launcher) -> Iterator[None]:
+def _cancel_remaining_runs(record: Record, launcher: Launcher) -> Iterator[None]:
     """Context manager that cancels runs launched inside it which are still active at its end, as after an error."""
-    earlier = {entry.id for entry in record.active()}
+    earlier = {entry.id for entry in record.active_runs()}
     try:
         yield
     finally:
-        for entry in record.active():
+        for entry in record.active_runs():
             if entry.place == launcher.place and entry.id not in earlier:
                 launcher.cancel(Run(record, entry.id, launcher))
 
@@ -93,17 +93,17 @@ def _follow_first_steps(run: Run, delays_s: list[float], seconds: float = 4.0) -
     A delay is the time in seconds from the end of a step until it was seen.
     """
 
-    def see(followed: Run) -> None:
+    def collect_delay(followed: Run) -> None:
         last = next((row for row in followed._last_events() if row["event"] == "step"), None)
         if last is not None:
             delays_s.append(time.time() - last["time"])
 
     deadline = time.monotonic() + TIMEOUT_S
     while run.first_step_s is None:
-        if run.wait(see, timeout_s=1.0).is_over or time.monotonic() > deadline:
+        if run.wait(collect_delay, timeout_s=1.0).is_over or time.monotonic() > deadline:
             raise RunRefusal("no_first_step", {"run": run.id, "reason": run.reason})
     delays_s.clear()  # the first call reports steps that had already ended
-    run.wait(see, timeout_s=seconds)
+    run.wait(collect_delay, timeout_s=seconds)
     first_s = run.first_step_s
     assert first_s is not None
     return first_s

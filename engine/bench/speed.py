@@ -227,7 +227,7 @@ def measure_runtime() -> Figures:
     uses_gpus = found > 1  # NCCL needs one GPU per rank
     ranks = 4 if (found if uses_gpus else os.cpu_count() or 1) >= 4 else 2
     size = {"hidden": 2048, "sequence": 1024} if uses_gpus else {"hidden": 256, "sequence": 64}
-    return compare_runtimes({name: make_pair(ranks, size, *pair) for name, pair in PAIRS.items()}, ranks, TURNS)
+    return compare_runtimes({name: schedule_pair(ranks, size, *pair) for name, pair in PAIRS.items()}, ranks, TURNS)
 
 
 def _print_progress(line: str) -> None:
@@ -261,7 +261,7 @@ def measure_gpu() -> dict[str, Any]:
 
 
 def compare_runtimes(pairs: Mapping[str, Mapping[str, Any]], ranks: int, turns: int) -> Figures:
-    """Return the figures of each pair of :func:`make_pair`, averaged over the ranks.
+    """Return the figures of each pair of :func:`schedule_pair`, averaged over the ranks.
 
     Raises:
         RunError: a process failed, or the runtimes compute different losses or gradients.
@@ -278,7 +278,9 @@ def compare_runtimes(pairs: Mapping[str, Mapping[str, Any]], ranks: int, turns: 
     return figures
 
 
-def make_pair(ranks: int, size: Mapping[str, int], pipeline: Mapping[str, Any], torch_schedule: str) -> dict[str, Any]:
+def schedule_pair(
+    ranks: int, size: Mapping[str, int], pipeline: Mapping[str, Any], torch_schedule: str
+) -> dict[str, Any]:
     """Return the document of a design with a model of this size, and the equivalent schedule class of torch."""
     link = {"latency_s": 1e-5, "bandwidth": 1e9}
     device = {"name": "core", "peak_flops": 5e10, "memory_bytes": 4e9, "memory_bandwidth": 1e10, "efficiency": 0.5}

@@ -132,14 +132,14 @@ def cluster_to_measure(ranks: int, ranks_per_node: int | None, shaped: str | Non
     Raises:
         Refusal: the ranks cannot be divided into nodes, or the rates cannot be read.
     """
-    rates = _rates(shaped) if shaped else None
+    rates = _parse_rates(shaped) if shaped else None
     per_node = ranks_per_node or (max(1, ranks // 2) if rates else ranks)
     if per_node < 1 or ranks < 1 or ranks % per_node:
         raise Refusal("indivisible_ranks", {"ranks": ranks, "per_node": per_node}, "--ranks-per-node")
     return ProcessCluster(ranks // per_node, per_node, *(rates or ()))
 
 
-def _rates(text: str) -> tuple[float, float]:
+def _parse_rates(text: str) -> tuple[float, float]:
     try:
         intra, inter = map(float, text.split(","))
     except ValueError:
@@ -147,7 +147,7 @@ def _rates(text: str) -> tuple[float, float]:
     return intra, inter
 
 
-def _integers(text: str, option: str) -> list[int]:
+def _parse_integers(text: str, option: str) -> list[int]:
     """Return the integers of an option such as ``--mp 2,4``.
 
     Raises:
@@ -171,7 +171,7 @@ def calibrate(options: Any) -> int:
     """
     profile = load_profile(options.profile) if options.profile else _measure(options)
     try:
-        print(_save(profile, options), end="", file=sys.stderr)
+        print(_save_profile(profile, options), end="", file=sys.stderr)
     except InputError as error:  # the disk became full: keep the measurements, which took minutes
         spare = write_spare_profile(profile)
         place = f"saved to {spare}" if spare else "printed"
@@ -208,8 +208,8 @@ def _measure_target(options: Any) -> Profile:
         if getattr(options, name):
             raise Refusal("option_of_machine", {}, f"--{name.replace('_', '-')}")
     plan = {
-        "parts": _words(options.parts, "parts", PARTS) or PARTS,
-        "precisions": _words(options.precision, "precision", get_args(Precision)),
+        "parts": _parse_words(options.parts, "parts", PARTS) or PARTS,
+        "precisions": _parse_words(options.precision, "precision", get_args(Precision)),
         "has_experts": options.experts,
         "rounds": options.rounds,
         "blocks_s": options.seconds,
@@ -223,7 +223,7 @@ def _profile_name(options: Any) -> str:
     return options.name or (f"{options.on}.json" if options.on else DEFAULT_PROFILE)
 
 
-def _save(profile: Profile, options: Any) -> str:
+def _save_profile(profile: Profile, options: Any) -> str:
     """Save a profile, and return a line with its location.
 
     Raises:
@@ -256,7 +256,9 @@ def wanted_measurements(options: Any) -> CalibrationOptions:
         Refusal: an option is out of range or unknown.
     """
     cluster = gpu_cluster(cluster_to_measure(options.ranks, options.ranks_per_node, options.shaped))
-    parts = ["collectives"] if options.fit and not options.parts else _words(options.parts, "parts", PARTS) or PARTS
+    parts = (
+        ["collectives"] if options.fit and not options.parts else _parse_words(options.parts, "parts", PARTS) or PARTS
+    )
     if cluster.ranks < 2 and {*parts} - {"blocks"}:
         raise Refusal("single_rank", {}, "--ranks")
     if options.rounds < 1:
@@ -269,9 +271,9 @@ def wanted_measurements(options: Any) -> CalibrationOptions:
         cluster,
         _layouts(options, cluster.ranks_per_node),
         parts,
-        _integers(options.sizes, "sizes") if options.sizes else COLLECTIVE_BYTES,
+        _parse_integers(options.sizes, "sizes") if options.sizes else COLLECTIVE_BYTES,
         options.rounds,
-        _words(options.precision, "precision", get_args(Precision)),
+        _parse_words(options.precision, "precision", get_args(Precision)),
         options.experts,
         uses_gpu=count_gpus() > 0,
         blocks_s=options.seconds,
@@ -279,7 +281,7 @@ def wanted_measurements(options: Any) -> CalibrationOptions:
     )
 
 
-def _words(text: str | None, option: str, known: Sequence[str]) -> list[str] | None:
+def _parse_words(text: str | None, option: str, known: Sequence[str]) -> list[str] | None:
     """Return the words of an option such as ``--parts blocks,links``; None if the option is not given."""
     if text is None:
         return None
@@ -293,5 +295,5 @@ def _words(text: str | None, option: str, known: Sequence[str]) -> list[str] | N
 def _layouts(options: Any, ranks_per_node: int) -> list[tuple[int, int]]:
     """Return all combinations of ``mp`` and ``esp`` in the options; by default both are the size of a node."""
     given = {"mp": options.mp, "esp": options.esp}
-    mps, esps = (_integers(text, name) if text else [ranks_per_node] for name, text in given.items())
+    mps, esps = (_parse_integers(text, name) if text else [ranks_per_node] for name, text in given.items())
     return [(mp, esp) for mp in mps for esp in esps]

@@ -37,13 +37,13 @@ def check(options: argparse.Namespace) -> int:
         print_json({"problems": [{"design": name, **row} if several else row for name, row in rows]})
     else:
         for name, problems in found.items():
-            for line in [line for problem in problems for line in _lines(problem)] or ["no problems"]:
+            for line in [line for problem in problems for line in _problem_lines(problem)] or ["no problems"]:
                 print(f"{name}: {line}" if several else line)
     wrong = any(problem.severity == "error" for problems in found.values() for problem in problems)
     return 2 if wrong else 0
 
 
-def _lines(problem: Problem) -> list[str]:
+def _problem_lines(problem: Problem) -> list[str]:
     """Return a problem and its fixes as lines of text."""
     return [str(problem), *(f"  fix: {fix.label}" for fix in problem.fixes)]
 
@@ -105,7 +105,7 @@ def simulate(options: argparse.Namespace) -> int:
     if options.trace:
         write_output(options.trace, exports["perfetto"].to_bytes(prediction))
         print(f"wrote {options.trace}; open it at ui.perfetto.dev", file=sys.stderr)
-    numbers = _numbers(prediction)
+    numbers = _prediction_metrics(prediction)
     slowdown = _slowdown(options)
     if slowdown is not None:
         from meshwave.engine.predict.questions import slow_step
@@ -141,7 +141,7 @@ def _slowdown(options: argparse.Namespace) -> Slowdown | None:
     return Slowdown(devices, links, options.jitter)
 
 
-def _numbers(prediction: Prediction) -> dict[str, Any]:
+def _prediction_metrics(prediction: Prediction) -> dict[str, Any]:
     """Return the metrics with all warnings, including those of the document."""
     from meshwave.engine.document.problems import problems
 
@@ -204,7 +204,7 @@ def _to_lines(numbers: Mapping[str, Any]) -> list[str]:
 
 def _comparable_numbers(prediction: Prediction) -> dict[str, Any]:
     """Return the metrics of a design; if its costs are in units, without rates per second."""
-    numbers = _numbers(prediction)
+    numbers = _prediction_metrics(prediction)
     return numbers if numbers["unit"] == "s" else {**numbers, "samples_per_s": None, "tokens_per_s": None}
 
 

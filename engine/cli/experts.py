@@ -16,16 +16,16 @@ def compare_expert_schedules(options: argparse.Namespace) -> int:
     """Print a comparison of the schedules of an expert layer, given as a design or as an expert-layer document."""
     from meshwave.engine.document import parse_design
     from meshwave.engine.document.expert_layer_document import parse_expert_layer
-    from meshwave.engine.predict.expert_comparison import design_expert_answer, expert_layer_answer, find_expert_mesh
+    from meshwave.engine.predict.expert_comparison import design_expert_layer_json, expert_layer_json, find_expert_mesh
 
     content, is_design = read_input(options.layer)
     if is_design:
         design = parse_design(content)
-        found = design_expert_answer(design, find_expert_mesh(design, options.mesh))
+        found = design_expert_layer_json(design, find_expert_mesh(design, options.mesh))
     elif options.mesh is not None:
         raise Refusal("mesh_of_expert_layer")
     else:
-        found = expert_layer_answer(parse_expert_layer(content))
+        found = expert_layer_json(parse_expert_layer(content))
     return print_result(options, found, to_text)
 
 
@@ -33,7 +33,7 @@ def compare_expert_schedules(options: argparse.Namespace) -> int:
 
 
 def to_text(found: Mapping[str, Any]) -> list[str]:
-    """Format the result of :func:`meshwave.engine.predict.expert_comparison.expert_layer_answer` as lines of text."""
+    """Format the result of :func:`meshwave.engine.predict.expert_comparison.expert_layer_json` as lines of text."""
     has_design = "layer" in found
     lines = [_design_line(found)] if has_design else []
     lines += [

@@ -263,10 +263,10 @@ class Progress:
         for line in stopped - self._stopped:
             print(line, file=sys.stderr, flush=True)
         self._stopped = stopped
-        for line in filter(None, (run.waiting and f"waits: {run.waiting}", run.trouble)):
+        for line in filter(None, (run.waiting_reason and f"waits: {run.waiting_reason}", run.trouble)):
             print(line, file=sys.stderr, flush=True)
         self._print_stragglers(run)
-        last = run.latest()
+        last = run.latest_metrics()
         if last is None or last["step"] < self._printed:
             return
         self._printed = last["step"] + 1

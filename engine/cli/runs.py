@@ -39,7 +39,7 @@ from meshwave.engine.runs.run_comparison import (
     outcomes_json,
     read_outcome,
     save_run_profile,
-    short_error,
+    short_error_text,
 )
 from meshwave.engine.runs.run_folder import read_launched_design
 from meshwave.engine.runs.tensorboard import write_events
@@ -70,7 +70,7 @@ def _find_entry(record: Record, text: str | None) -> Entry:
 
 def _print_runs(record: Record, options: argparse.Namespace) -> int:
     entries = [entry if entry.state.is_over else Run(record, entry.id).entry for entry in record.entries()]
-    waiting = ["" if entry.state.is_over else Run(record, entry.id).waiting for entry in entries]
+    waiting = ["" if entry.state.is_over else Run(record, entry.id).waiting_reason for entry in entries]
     if options.json:
         listed = [
             {**_entry_json(entry), **_outcome(record, entry), "waiting": why, "stopped": stopped_process_lines(entry)}
@@ -82,7 +82,7 @@ def _print_runs(record: Record, options: argparse.Namespace) -> int:
         when, error = datetime.fromtimestamp(entry.created_s), _outcome(record, entry)["error"]
         print(
             f"{entry.id}  {str(entry.state).lower():<10} {when:%Y-%m-%d %H:%M}  {entry.processes:>3} processes  "
-            f"{'' if error is None else short_error(error):>7}  {entry.name}{f' ({entry.manner})' if entry.manner else ''}"
+            f"{'' if error is None else short_error_text(error):>7}  {entry.name}{f' ({entry.manner})' if entry.manner else ''}"
         )
         for line in filter(None, (why, *stopped_process_lines(entry))):
             print(f"  {line}")

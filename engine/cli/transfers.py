@@ -20,15 +20,15 @@ def compare_transfer_plans(options: argparse.Namespace) -> int:
     """Print a comparison of transfer plans, for a design or a transfer document."""
     from meshwave.engine.document import parse_design
     from meshwave.engine.document.transfer_document import parse_transfers
-    from meshwave.engine.predict.transfer_comparison import boundary_answer, transfer_answer
+    from meshwave.engine.predict.transfer_comparison import boundary_comparison_json, transfer_comparison_json
 
     content, is_design = read_input(options.transfer)
     if is_design:
-        found = boundary_answer(parse_design(content), options.boundary or "")
+        found = boundary_comparison_json(parse_design(content), options.boundary or "")
     elif options.boundary is not None:
         raise Refusal("boundary_of_transfer")
     else:
-        found = transfer_answer(parse_transfers(content))
+        found = transfer_comparison_json(parse_transfers(content))
     return print_result(options, found, to_text)
 
 
@@ -50,8 +50,8 @@ def to_text(found: dict[str, Any]) -> list[str]:
         *lines,
         "",
         "* no order of this strategy is shorter; a unit task occupies its NICs for its whole duration",
-        f"fastest, planner's estimate: {_plan(estimated)}, {quantity(best, 's')}",
-        f"fastest, simulated with shared links: {_plan(simulated)}, {quantity(simulated['played_s'], 's')}",
+        f"fastest, planner's estimate: {_plan_text(estimated)}, {quantity(best, 's')}",
+        f"fastest, simulated with shared links: {_plan_text(simulated)}, {quantity(simulated['played_s'], 's')}",
     ]
 
 
@@ -60,7 +60,7 @@ def _task_lines(found: Mapping[str, Any]) -> list[str]:
     lines = [f"{quantity(found['bytes'], 'B')} in {_unit_tasks(tasks)}"]
     for number, task in enumerate(tasks[:MOST_TASKS]):
         box = " ".join(f"{start}:{stop}" for start, stop in task["box"]) or "all"
-        lines.append(f"  task {number}: [{box}] {quantity(task['bytes'], 'B')} {_route(task)}")
+        lines.append(f"  task {number}: [{box}] {quantity(task['bytes'], 'B')} {_route_text(task)}")
     if len(tasks) > MOST_TASKS:
         lines.append(f"  and {len(tasks) - MOST_TASKS} more")
     return lines
@@ -90,23 +90,23 @@ def _boundary_line(found: Mapping[str, Any]) -> str:
     return f"one microbatch of {found['design']} from mesh {source} to mesh {destination}: {size} numbers"
 
 
-def _plan(plan: Mapping[str, Any]) -> str:
+def _plan_text(plan: Mapping[str, Any]) -> str:
     return f"{plan['strategy']} with {plan['ordering']}"
 
 
-def _route(task: Mapping[str, Any]) -> str:
+def _route_text(task: Mapping[str, Any]) -> str:
     """Return a text on the senders and receivers of a unit task, and the ranks that keep its slice."""
     kept = task.get("keepers", [])
-    source = f"from {_rank_list(task['senders'])}"
+    source = f"from {_rank_list_text(task['senders'])}"
     if "addends" in task:
-        source = "sum of " + " or of ".join(_rank_list(group) for group in task["addends"])
-    stays = f"{'' if task['receivers'] or 'addends' not in task else f'{source} '}stays on {_rank_list(kept)}"
+        source = "sum of " + " or of ".join(_rank_list_text(group) for group in task["addends"])
+    stays = f"{'' if task['receivers'] or 'addends' not in task else f'{source} '}stays on {_rank_list_text(kept)}"
     routes = (
-        (f"{source} to {_rank_list(task['receivers'])}", task["receivers"]),
+        (f"{source} to {_rank_list_text(task['receivers'])}", task["receivers"]),
         (stays, kept),
     )
     return "; ".join(text for text, ranks in routes if ranks)
 
 
-def _rank_list(ranks: list[int]) -> str:
+def _rank_list_text(ranks: list[int]) -> str:
     return ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")

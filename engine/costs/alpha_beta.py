@@ -49,12 +49,12 @@ def transfer_seconds(cluster: Cluster, messages: Iterable[Message]) -> float:
                 nodes[direction, cluster.node_of(device)] += message.bytes / cluster.nics_per_node
     busiest_nic = max([*inter.values(), *nodes.values()], default=None)
     return max(
-        _seconds(cluster.near, max(intra.values(), default=None)),
-        _seconds(cluster.far, busiest_nic),
+        _message_seconds(cluster.near, max(intra.values(), default=None)),
+        _message_seconds(cluster.far, busiest_nic),
     )
 
 
-def _seconds(link: Link, size: float | None) -> float:
+def _message_seconds(link: Link, size: float | None) -> float:
     return 0.0 if size is None else link.latency_s + size / link.bandwidth
 
 

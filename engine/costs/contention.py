@@ -145,13 +145,13 @@ UNMEASURED_LINK = LinkSharing()
 def link_sharing(measured: Iterable[Contention]) -> LinkSharing:
     """Return the measured factors of a profile, limited to physically possible values."""
     found = {each.pair: each for each in measured}
-    across_capacity, across_duplex = _factors(found.get("across_nodes"))
-    inside_capacity, inside_duplex = _factors(found.get("same_node"))
+    across_capacity, across_duplex = _link_factors(found.get("across_nodes"))
+    inside_capacity, inside_duplex = _link_factors(found.get("same_node"))
     known = "same_node" in found and found["same_node"].shared_rate is not None
     return LinkSharing(across_capacity, inside_capacity if known else None, across_duplex, inside_duplex)
 
 
-def _factors(found: Contention | None) -> tuple[float, float]:
+def _link_factors(found: Contention | None) -> tuple[float, float]:
     """Return the capacity factor and the duplex factor of a kind of link."""
     if found is None:
         return 1.0, 1.0
@@ -181,8 +181,8 @@ def describe_contention(found: Contention) -> tuple[str, ...]:
     shared, duplex = found.shared_rate, found.duplex_rate
     return (
         alone,
-        f"{quantity(rate * shared.median, 'B/s')} in total, {_times(shared)} one alone" if shared else "",
-        f"{quantity(rate * duplex.median, 'B/s')} each way, {_times(duplex)} one way alone" if duplex else "",
+        f"{quantity(rate * shared.median, 'B/s')} in total, {_ratio_text(shared)} one alone" if shared else "",
+        f"{quantity(rate * duplex.median, 'B/s')} each way, {_ratio_text(duplex)} one way alone" if duplex else "",
         _describe_order(found.pair_order) if found.pair_order else "",
         _describe_collective(found.collective_beside_transfer) if found.collective_beside_transfer else "",
     )
@@ -194,11 +194,11 @@ def _describe_order(pair: PairOrder) -> str:
 
 
 def _describe_collective(beside: CollectiveBesideTransfer) -> str:
-    collective, transfer = _times(beside.collective_slowdown), _times(beside.transfer_slowdown)
+    collective, transfer = _ratio_text(beside.collective_slowdown), _ratio_text(beside.transfer_slowdown)
     return f"all-reduce of {beside.ranks} ranks {collective} its time alone, message {transfer}"
 
 
-def _times(ratio: Ratio) -> str:
+def _ratio_text(ratio: Ratio) -> str:
     """Return a ratio as text: ``1.02x (IQR 0.99-1.04)``."""
     first, third = ratio.quartiles
     return f"{ratio.median:.2f}x (IQR {first:.2f}-{third:.2f})"

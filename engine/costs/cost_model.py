@@ -10,7 +10,7 @@ from typing import ClassVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwave.engine.costs.device_sizes import Sizes, bytes_of_kinds, device_sizes, sent_bytes
+from meshwave.engine.costs.device_sizes import Sizes, device_sizes, message_bytes_by_kind, sent_bytes
 from meshwave.engine.costs.distinct_actions import Kinds, kinds
 from meshwave.engine.costs.model_flops import model_flops
 from meshwave.engine.costs.operators import number_sizes
@@ -174,7 +174,7 @@ def estimate(design: Design, program: Program) -> Costs:
     network = None
     if shares:
         network, of_kinds = model.network(design, program, distinct, layers, held, of_kinds)
-    size = bytes_of_kinds(design, distinct, held)[distinct.of_row]
+    size = message_bytes_by_kind(design, distinct, held)[distinct.of_row]
     item = number_sizes(design.training).gradients
     saved = _slot_savings(model, design, program, of_kinds, layers)
     return Costs(

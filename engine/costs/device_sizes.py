@@ -183,11 +183,11 @@ StageSizesOf = Callable[[int, Workload, ExpertBlock | None], StageSizes]
 
 def _stage_sizes(design: Design, program: Program, layers: Sequence[int]) -> StageSizesOf:
     if isinstance(design.model, BlockModel):
-        return _block_stages(design.model, program, layers)
-    return _transformer_stages(design, program, layers)
+        return _block_stage_sizes(design.model, program, layers)
+    return _transformer_stage_sizes(design, program, layers)
 
 
-def _transformer_stages(design: Design, program: Program, layers: Sequence[int]) -> StageSizesOf:
+def _transformer_stage_sizes(design: Design, program: Program, layers: Sequence[int]) -> StageSizesOf:
     with_experts, joins, skipped = (
         expert_layers_per_stage(design, layers),
         joins_per_stage(design, layers),
@@ -214,7 +214,7 @@ def _transformer_stages(design: Design, program: Program, layers: Sequence[int])
     return sizes_of_stage
 
 
-def _block_stages(model: BlockModel, program: Program, layers: Sequence[int]) -> StageSizesOf:
+def _block_stage_sizes(model: BlockModel, program: Program, layers: Sequence[int]) -> StageSizesOf:
     skips = program.skips.tolist()
 
     def sizes_of_stage(stage: int, load: Workload, block: ExpertBlock | None) -> StageSizes:
@@ -294,7 +294,7 @@ def peak_per_rank(program: Program, change: Floats) -> Floats:
     return np.array(highest) - alive[program.offsets[:-1]]
 
 
-def bytes_of_kinds(design: Design, kinds: Kinds, held: Sizes) -> Floats:
+def message_bytes_by_kind(design: Design, kinds: Kinds, held: Sizes) -> Floats:
     """Return the bytes that one device sends in a SEND or reduces in a REDUCE_GRAD, ``[kinds]``; 0 for other actions.
 
     For a SEND these are all bytes of the transfer divided by the number of source devices: with tensor parallelism,

@@ -71,7 +71,7 @@ def expert_block(design: Design, mesh: Mesh, load: Workload) -> ExpertBlock | No
     if design.model.moe is None:
         return None
     name, layer, _ = resolve_expert_layer(design, mesh)
-    return _block(load, design.model.moe, name, layer, mesh_links(design, mesh), device_rates(design))
+    return _price_block(load, design.model.moe, name, layer, mesh_links(design, mesh), device_rates(design))
 
 
 def expert_layers_per_stage(design: Design, layers: Sequence[int]) -> tuple[int, ...]:
@@ -128,10 +128,10 @@ EXPERTS = "experts"
 
 
 @lru_cache(maxsize=256)  # most consecutive edits price the same layer
-def _block(load: Workload, moe: MoE, name: str, layer: Layer, links: Links, rates: Rates) -> ExpertBlock:
+def _price_block(load: Workload, moe: MoE, name: str, layer: Layer, links: Links, rates: Rates) -> ExpertBlock:
     priced = price(name, layer, links, rates)
-    before, after = flops.mlp_neighbours(load)
-    operator = _operator(load, priced)
+    before, after = flops.operators_around_mlp(load)
+    operator = _expert_operator(load, priced)
     inputs, weights = split_backward(priced)
     steps = {Op.F: priced.forward, Op.I: inputs, Op.B: priced.backward}
     played = {op: play_layer(priced, its_steps) for op, its_steps in steps.items()}
@@ -157,11 +157,11 @@ def _block(load: Workload, moe: MoE, name: str, layer: Layer, links: Links, rate
         expert_parameters=max_experts_per_device(expert_schedules[name](), layer) * layer.expert_parameters(cut),
         forward_sent=_sent_bytes(priced.forward),
         backward_sent=_sent_bytes(priced.backward),
-        pieces={Op.W: (Piece(weight_s),)} | {op: _pieces(steps[op], played[op]) for op in steps},
+        pieces={Op.W: (Piece(weight_s),)} | {op: _layer_pieces(steps[op], played[op]) for op in steps},
     )
 
 
-def _pieces(steps: Sequence[CostedStep], played: LayerTimeline) -> Pieces:
+def _layer_pieces(steps: Sequence[CostedStep], played: LayerTimeline) -> Pieces:
     """Return the computation and the waits of the device with the most computation.
 
     A layer whose all-to-all overlaps with a gather does not give up the device, so the layer counts as computation
@@ -213,13 +213,13 @@ def split_backward(priced: Price) -> tuple[list[CostedStep], list[CostedStep]]:
     return inputs, weights
 
 
-def _operator(load: Workload, priced: Price) -> Operator:
+def _expert_operator(load: Workload, priced: Price) -> Operator:
     layer, schedule, precision = priced.layer, expert_schedules[priced.name](), load.precision
     item, hidden = precision.item, layer.hidden
     cut = layer.esp if schedule.shards_experts else 1
     wide, inner = layer.ffn_hidden / cut, layer.inner / cut
     steps = [costed.step for costed in priced.forward]
-    gate = _flops(steps, StepOp.GATE)
+    gate = _flops_of_op(steps, StepOp.GATE)
     gated = gate / (2 * hidden * layer.experts)  # tokens
     restored = max(step.bytes for step in steps if step.op == StepOp.RESTORE)
     weights = max_experts_per_device(schedule, layer) * layer.expert_parameters(cut)
@@ -241,5 +241,5 @@ def _operator(load: Workload, priced: Price) -> Operator:
     )
 
 
-def _flops(steps: Iterable[Step], op: StepOp) -> float:
+def _flops_of_op(steps: Iterable[Step], op: StepOp) -> float:
     return sum(step.flops for step in steps if step.op == op)

@@ -72,10 +72,10 @@ class Fabric:
     def ports(self, source: int, target: int) -> tuple[Port, ...]:
         """Return the ports on the path from one device to another."""
         if (source, target) not in self._between:
-            self._between[source, target] = tuple(self._path(source, target))
+            self._between[source, target] = tuple(self._path_ports(source, target))
         return self._between[source, target]
 
-    def _path(self, source: int, target: int) -> Iterator[Port]:
+    def _path_ports(self, source: int, target: int) -> Iterator[Port]:
         nodes = self.cluster.node_of(source), self.cluster.node_of(target)
         if nodes[0] == nodes[1]:
             yield from (Port("link-out", source), Port("link-in", target))
@@ -195,24 +195,24 @@ class NetworkBuilder:
         """
         seconds = float(self.seconds[row])
         if not self._serial and seconds > 0:
-            needed = self._latency(usage) + max(self._port_seconds(usage), self._link_seconds(usage, direct_bytes))
+            needed = self._latency_s(usage) + max(self._port_seconds(usage), self._link_seconds(usage, direct_bytes))
             seconds = needed if direct_bytes else max(seconds, needed)
             self.seconds[row] = seconds
-        self._of_kind[row] = self._append(usage, seconds, connection)
+        self._of_kind[row] = self._append_kind(usage, seconds, connection)
 
     def add_collective(self, row: int, usage: Usage, connection: object, *, measured: bool) -> None:
         """Add the reductions of kind ``row``; ``measured`` seconds are not raised to the time of the ports."""
         if usage and self.seconds[row] > 0:
             if not measured:
-                self.seconds[row] = max(self.seconds[row], self._latency(usage) + self._port_seconds(usage))
-            self._of_kind[row] = self._append(usage, float(self.seconds[row]), connection)
+                self.seconds[row] = max(self.seconds[row], self._latency_s(usage) + self._port_seconds(usage))
+            self._of_kind[row] = self._append_kind(usage, float(self.seconds[row]), connection)
 
     def add_exchange(self, row: int, usage: Usage, seconds: float, layers: int, *, measured: bool) -> None:
         """Add exchanges inside computations of kind ``row``, which alone take ``seconds`` of the computation."""
         if not usage or seconds <= 0:
             return
         phases = max(1, min(layers, MAX_EXCHANGE_PHASES))
-        needed = seconds if measured else max(seconds, phases * self._latency(usage) + self._port_seconds(usage))
+        needed = seconds if measured else max(seconds, phases * self._latency_s(usage) + self._port_seconds(usage))
         self.seconds[row] += needed - seconds
         self._exchanges[row] = Exchange(usage, needed, phases)
 
@@ -227,7 +227,7 @@ class NetworkBuilder:
                 continue
             joined = _join_exchanges(found)
             parts = {port: size / joined.phases for port, size in joined.usage.items()}
-            row_kind[rows] = self._append(parts, joined.seconds / joined.phases, ("inside", slot_kind))
+            row_kind[rows] = self._append_kind(parts, joined.seconds / joined.phases, ("inside", slot_kind))
             exchange_s[rows], phases[rows] = joined.seconds, joined.phases
         if not self._flows:
             return None
@@ -261,9 +261,9 @@ class NetworkBuilder:
             one, other = divmod(pair, len(self._kinds) + 1)
             yield ((one,) if other == 0 else (one, other - 1)), first[order[start:end]]
 
-    def _append(self, usage: Usage, seconds: float, connection: object) -> int:
+    def _append_kind(self, usage: Usage, seconds: float, connection: object) -> int:
         """Append a kind of flows and return its number; a flow that uses no port is a delay."""
-        latency, used = min(seconds, self._latency(usage)), {port: size for port, size in usage.items() if size > 0}
+        latency, used = min(seconds, self._latency_s(usage)), {port: size for port, size in usage.items() if size > 0}
         if self._serial:
             used = {port: size for port, size in used.items() if port.kind in SERIAL_PORTS}
             latency, rate, weights = 0.0, 1.0, np.ones(len(used))
@@ -276,10 +276,10 @@ class NetworkBuilder:
             limits = [self.fabric.capacity(port) / rate for port in used]
             weights = np.minimum(np.array([size / largest for size in used.values()]), limits)
         self._flows.append((latency, rate, self._connections.setdefault(connection, len(self._connections))))
-        self._uses.append((np.array([self._number(port) for port in used], np.int64), weights))
+        self._uses.append((np.array([self._port_number(port) for port in used], np.int64), weights))
         return len(self._flows) - 1
 
-    def _number(self, port: Port) -> int:
+    def _port_number(self, port: Port) -> int:
         if port not in self._ports:
             self._ports[port] = len(self._ports)
             self._capacity.append(UNLIMITED_RATE if self._serial else self.fabric.capacity(port))
@@ -293,7 +293,7 @@ class NetworkBuilder:
     def _link_seconds(self, usage: Usage, size: float) -> float:
         return size / min((self.fabric.link_of(port).bandwidth for port in usage), default=np.inf)
 
-    def _latency(self, usage: Usage) -> float:
+    def _latency_s(self, usage: Usage) -> float:
         return max((self.fabric.link_of(port).latency_s for port in usage), default=0.0)
 
 
@@ -352,11 +352,13 @@ def exchange_usage(fabric: Fabric, devices: Sequence[int], sent: Sequence[Sequen
     found: Usage = defaultdict(float)
     size = len(sent[0])
     for first in range(0, len(devices), size):
-        _add_block(found, fabric, devices[first : first + size], *sent)
+        _add_block_usage(found, fabric, devices[first : first + size], *sent)
     return found
 
 
-def _add_block(found: Usage, fabric: Fabric, block: Sequence[int], near: Sequence[float], far: Sequence[float]) -> None:
+def _add_block_usage(
+    found: Usage, fabric: Fabric, block: Sequence[int], near: Sequence[float], far: Sequence[float]
+) -> None:
     """Add the bytes of one block node by node, because there may be too many pairs of devices."""
     nodes: dict[int, list[int]] = defaultdict(list)  # positions in the block
     for place, device in enumerate(block):
@@ -367,7 +369,9 @@ def _add_block(found: Usage, fabric: Fabric, block: Sequence[int], near: Sequenc
     for node, places in nodes.items():
         inside = sum(near[place] for place in places)
         if len(places) > 1:
-            _add_inside(found, fabric, [block[place] for place in places], [near[place] for place in places], inside)
+            _add_node_usage(
+                found, fabric, [block[place] for place in places], [near[place] for place in places], inside
+            )
         comes = sum(each.values()) - each[node]
         for other, targets in nodes.items():
             if other == node:
@@ -381,7 +385,7 @@ def _add_block(found: Usage, fabric: Fabric, block: Sequence[int], near: Sequenc
                 found[Port("device-in", block[place])] += comes
 
 
-def _add_inside(found: Usage, fabric: Fabric, devices: Sequence[int], sent: Sequence[float], total: float) -> None:
+def _add_node_usage(found: Usage, fabric: Fabric, devices: Sequence[int], sent: Sequence[float], total: float) -> None:
     """Add the messages between devices of a node."""
     for device, size in zip(devices, sent, strict=True):
         found[Port("link-out", device)] += size

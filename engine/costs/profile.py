@@ -207,7 +207,7 @@ class Block(Part):
     samples: Annotated[tuple[BlockSample, ...], Field(min_length=1, max_length=10_000)]
 
     @model_validator(mode="after")
-    def _every_phase_has_a_line(self) -> Self:
+    def _check_phases(self) -> Self:
         lacking = [phase for phase in get_args(Phase) if phase not in self.fits]
         if lacking:
             raise validation_error("fits", "missing_phases", {"kind": self.kind, "missing": lacking})

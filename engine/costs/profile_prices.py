@@ -119,7 +119,7 @@ class MeasuredPrices(MeshPrices):
     def _fitted_price(self, line: Block, operators: Sequence[Operator], *, whole: bool) -> Seconds:
         ends = line.kind in ("embedding", "head")  # one constant of these fits covers both action and block
         once: dict[Term, float] = {"block": 1.0, "action": float(ends)} if whole else {}
-        return self._fitted_seconds(line, once, operators) + self._reductions(operators)
+        return self._fitted_seconds(line, once, operators) + self._reduction_seconds(operators)
 
     def _fitted_seconds(self, line: Block, once: Mapping[Term, float], operators: Sequence[Operator] = ()) -> Seconds:
         took = {phase: fit.seconds({**once, **phase_work(operators, phase)}) for phase, fit in line.fits.items()}

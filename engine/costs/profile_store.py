@@ -48,11 +48,11 @@ def load_stored_profile(name: str) -> Profile:
         known = list_profiles()
         params = {"name": name, "known": known, "suggestion": closest_word(name, known)}
         raise Refusal("missing_profile", params) from None
-    return _read(path, found.st_mtime_ns, found.st_ino)
+    return _read_profile(path, found.st_mtime_ns, found.st_ino)
 
 
 @lru_cache(maxsize=16)
-def _read(path: Path, changed_ns: int, file: int) -> Profile:
+def _read_profile(path: Path, changed_ns: int, file: int) -> Profile:
     return load_profile(path)
 
 

@@ -35,13 +35,13 @@ def balanced_split(layers: int, layer_seconds: Sequence[float], extra_seconds: S
         InputError: a stage would have no layer.
     """
     _check_stage_count(layers, len(layer_seconds))
-    greedy = _hand_out(layers, layer_seconds, extra_seconds)
-    slowest = max(_seconds(greedy, layer_seconds, extra_seconds))
+    greedy = _assign_layers(layers, layer_seconds, extra_seconds)
+    slowest = max(_stage_seconds(greedy, layer_seconds, extra_seconds))
     most = [
         max(1, int((slowest - extra) / each * (1 + 1e-12) + 1e-9)) if each else layers
         for each, extra in zip(layer_seconds, extra_seconds, strict=True)
     ]
-    return _spread(layers, most, layer_seconds, extra_seconds)
+    return _distribute_evenly(layers, most, layer_seconds, extra_seconds)
 
 
 def unequal_split(
@@ -63,7 +63,7 @@ def unequal_split(
         InputError: a stage would have no layer.
     """
     _check_stage_count(layers, len(layer_seconds))
-    row = _Row(layers, blocks, layer_seconds, block_seconds, extra_seconds)
+    row = _LayerSequence(layers, blocks, layer_seconds, block_seconds, extra_seconds)
     low, high = 0.0, row.slowest_stage_bound
     for _ in range(200):
         middle = (low + high) / 2
@@ -112,7 +112,7 @@ SLACK = 1 + 1e-9
 """Factor on a bound, so that rounding of a sum does not exceed the bound."""
 
 
-class _Row:
+class _LayerSequence:
     """Sequence of layers of two kinds, to be split into stages."""
 
     def __init__(
@@ -142,7 +142,7 @@ class _Row:
 
     def fits(self, bound: float) -> bool:
         if bound >= self._single_layer_bound:
-            return self._ends(bound) is not None
+            return self._latest_ends(bound) is not None
         return bool(self._reachable_ends(bound)[-1][-1])
 
     def spread(self, bound: float) -> tuple[int, ...]:
@@ -162,7 +162,7 @@ class _Row:
 
     def _ends_from_first(self, bound: float, even: Sequence[int]) -> list[int]:
         """Return the end of each stage, computed from the first to the last."""
-        last, first = self._ends(bound), self._starts(bound)
+        last, first = self._latest_ends(bound), self._earliest_ends(bound)
         assert last is not None, "the bound is one that fits"
         ends, at = [], 0
         for stage in range(self._stages):
@@ -220,7 +220,7 @@ class _Row:
         each = self._each[stage]
         return self._end_within(bound - self._extra[stage] + self._seconds_before(start, each), each)
 
-    def _ends(self, bound: float) -> list[int] | None:
+    def _latest_ends(self, bound: float) -> list[int] | None:
         """Return the latest end of each stage; None if the bound is infeasible."""
         ends, at = [], 0
         for stage in range(self._stages):
@@ -232,7 +232,7 @@ class _Row:
             ends.append(at)
         return ends if at == self._layers else None
 
-    def _starts(self, bound: float) -> list[int]:
+    def _earliest_ends(self, bound: float) -> list[int]:
         """Return the earliest end of each stage such that the later stages can take the remaining layers."""
         earliest, at = [0] * self._stages, self._layers
         for stage in reversed(range(self._stages)):
@@ -249,11 +249,11 @@ def _check_stage_count(layers: int, stages: int) -> None:
         raise Refusal("too_few_layers", {"stages": stages, "layers": layers})
 
 
-def _seconds(split: Sequence[int], layer_seconds: Sequence[float], extra_seconds: Sequence[float]) -> list[float]:
+def _stage_seconds(split: Sequence[int], layer_seconds: Sequence[float], extra_seconds: Sequence[float]) -> list[float]:
     return [n * each + extra for n, each, extra in zip(split, layer_seconds, extra_seconds, strict=True)]
 
 
-def _hand_out(layers: int, layer_seconds: Sequence[float], extra_seconds: Sequence[float]) -> list[int]:
+def _assign_layers(layers: int, layer_seconds: Sequence[float], extra_seconds: Sequence[float]) -> list[int]:
     split = [1] * len(layer_seconds)
     queue = [(2 * each + extra_seconds[stage], stage) for stage, each in enumerate(layer_seconds)]
     heapq.heapify(queue)
@@ -264,7 +264,7 @@ def _hand_out(layers: int, layer_seconds: Sequence[float], extra_seconds: Sequen
     return split
 
 
-def _spread(
+def _distribute_evenly(
     layers: int, most: Sequence[int], layer_seconds: Sequence[float], extra_seconds: Sequence[float]
 ) -> tuple[int, ...]:
     """Assign each layer to the stage with the fewest layers that is below its maximum; ties go to the fastest stage."""

@@ -101,7 +101,7 @@ class MeshPrices:
             return self.layer
         around = [operator for operator in block.operators if operator.name != EXPERTS]
         again = self._load.kernels.recomputes in ("layers", "layers-early-stop")
-        return self._price(around) + Seconds(
+        return self._sequential_seconds(around) + Seconds(
             block.forward_s,
             block.input_gradient_s + (block.forward_s if again else 0.0),
             block.weight_gradient_s,
@@ -136,7 +136,9 @@ class MeshPrices:
         dense = dense + self.joining_layer.scale(joins) if joins else dense
         found = dense + self.expert_layer.scale(experts) if experts else dense
         return (
-            found + self._exposed_seconds(self._blocks(layers, first, last, experts, joins)) if self._state else found
+            found + self._exposed_seconds(self._equal_blocks(layers, first, last, experts, joins))
+            if self._state
+            else found
         )
 
     def unequal_stage(self, operators: Iterable[Operator], layers: int, *, first: bool, last: bool) -> Seconds:
@@ -147,7 +149,7 @@ class MeshPrices:
             found + self._exposed_seconds([(layers, found.scale(1 / layers), operators, 0.0)]) if self._state else found
         )
 
-    def _blocks(self, layers: int, first: bool, last: bool, experts: int, joins: int) -> Iterator[Blocks]:
+    def _equal_blocks(self, layers: int, first: bool, last: bool, experts: int, joins: int) -> Iterator[Blocks]:
         """Yield the equal blocks of a stage, approximately in the order of the forward."""
         load, ends = self._load, transformer_layers.end_operators
         yield int(first), self.ends(first=True, last=False), transformer_layers.embedding(load), 0.0
@@ -185,17 +187,17 @@ class MeshPrices:
 
     def part(self, operators: Iterable[Operator]) -> Seconds:
         """Return the seconds of a list of operators of a stage."""
-        return self._price(operators)
+        return self._sequential_seconds(operators)
 
     def _block_seconds(self, kind: BlockKind, operators: Iterable[Operator]) -> Seconds:
         """Return the seconds of a whole block; a subclass may return measured seconds of its ``kind``."""
-        return self._price(operators)
+        return self._sequential_seconds(operators)
 
-    def _price(self, operators: Iterable[Operator]) -> Seconds:
+    def _sequential_seconds(self, operators: Iterable[Operator]) -> Seconds:
         """Return the seconds of operators that run one after the other, without overlap of reductions."""
-        return sum(map(self._operator, operators), start=Seconds())
+        return sum(map(self._operator_seconds, operators), start=Seconds())
 
-    def _operator(self, operator: Operator) -> Seconds:
+    def _operator_seconds(self, operator: Operator) -> Seconds:
         works = operator.forward, operator.input_gradient, operator.weight_gradient
         is_fused = self._load.kernels.fuses_elementwise
         forward, *backward = (work_seconds(work, self._cluster.device, is_fused=is_fused) for work in works)
@@ -207,11 +209,11 @@ class MeshPrices:
             backward[1],
             again=forward,
         )
-        reductions = self._reductions([operator])
+        reductions = self._reduction_seconds([operator])
         again = share * reductions.forward if forward else 0.0
         return computed + reductions + Seconds(input_gradient=again, input_waits=again)
 
-    def _reductions(self, operators: Iterable[Operator]) -> Seconds:
+    def _reduction_seconds(self, operators: Iterable[Operator]) -> Seconds:
         """Return the seconds of the tensor-parallel reductions of operators, for which the devices wait."""
         operators = [*operators]
         forward, backward = (

@@ -71,16 +71,16 @@ def attention(load: Workload) -> tuple[Operator, ...]:
     part, outputs = load.architecture.attention, load.head_widths.outputs
     projections = _projections(load) if part.latent is None else _latent_projections(load, part.latent)
     return (
-        *_norms("attention", load, "before"),
+        *_norm_operators("attention", load, "before"),
         *projections,
         attention_product(load),
         product("attention output", load, outputs, load.hidden, bias=part.out_bias, cut="rows"),
-        *_norms("attention", load, "after"),
+        *_norm_operators("attention", load, "after"),
         residual("attention residual", load.outside),
     )
 
 
-def _norms(name: str, load: Workload, place: str) -> tuple[Operator, ...]:
+def _norm_operators(name: str, load: Workload, place: str) -> tuple[Operator, ...]:
     """Return the norm ``before`` or ``after`` a part of a layer; empty if the architecture has none there."""
     placement = load.architecture.norm.placement
     if placement not in (place, "both"):
@@ -142,15 +142,15 @@ def mlp(load: Workload) -> tuple[Operator, ...]:
 
     They are sharded like those of :func:`attention`.
     """
-    before, after = mlp_neighbours(load)
+    before, after = operators_around_mlp(load)
     return (*before, *feed_forward("feed-forward", load, load.ffn_hidden), *after)
 
 
-def mlp_neighbours(load: Workload) -> tuple[tuple[Operator, ...], tuple[Operator, ...]]:
+def operators_around_mlp(load: Workload) -> tuple[tuple[Operator, ...], tuple[Operator, ...]]:
     """Return the operators of a layer before and after its feed-forward block, or the experts in its place."""
     shares_norm = load.architecture.residual == "parallel-one-norm"
-    before = () if shares_norm else _norms("feed-forward", load, "before")
-    return before, (*_norms("feed-forward", load, "after"), residual("feed-forward residual", load.outside))
+    before = () if shares_norm else _norm_operators("feed-forward", load, "before")
+    return before, (*_norm_operators("feed-forward", load, "after"), residual("feed-forward residual", load.outside))
 
 
 def feed_forward(name: str, load: Workload, width: int) -> tuple[Operator, ...]:
@@ -167,7 +167,7 @@ def feed_forward(name: str, load: Workload, width: int) -> tuple[Operator, ...]:
             keeps_input=not shares_norm,
             cut="columns",
         ),
-        _activation(load, cut),
+        _activation_operator(load, cut),
         product(f"{name} out", load, cut, load.hidden, bias=part.bias, cut="rows"),
     )
 
@@ -183,7 +183,7 @@ def shared_experts(load: Workload, moe: MoE) -> tuple[Operator, ...]:
     return feed_forward("shared experts", load, moe.shared_width) + (gate if moe.has_shared_gate else ())
 
 
-def _activation(load: Workload, width: float) -> Operator:
+def _activation_operator(load: Workload, width: float) -> Operator:
     """Return the activation function of a feed-forward block; a gated one keeps both halves and the activated half."""
     part = load.architecture.mlp
     kept, forward, backward = ACTIVATIONS[part.activation]
@@ -246,7 +246,7 @@ def embedding(load: Workload) -> tuple[Operator, ...]:
             forward=Work(bytes=(3 if positions else 2) * load.hidden_bytes),
             weight_gradient=Work(bytes=load.hidden_bytes + accumulation_bytes(table, load)),
             parameters=table,
-            kept_bytes=8 * load.tokens + _flags(1, load),  # the token ids
+            kept_bytes=8 * load.tokens + _flag_bytes(1, load),  # the token ids
             deferred_bytes=8 * load.tokens + rows * load.hidden * load.precision.weights,
             transient_bytes=table * item,
             forward_reduced=() if load.sequence_parallel else exchanged,
@@ -286,7 +286,7 @@ def loss(load: Workload) -> tuple[Operator, ...]:
             "loss",
             forward=Work(bytes=logits * (item + wide)),
             input_gradient=Work(bytes=logits * (wide + item)),
-            kept_bytes=logits * wide + 8 * load.tokens + _flags(2, load),  # and the targets
+            kept_bytes=logits * wide + 8 * load.tokens + _flag_bytes(2, load),  # and the targets
             transient_bytes=logits * (wide + item),
             forward_reduced=(a_row, a_row, a_row),
         ),
@@ -366,6 +366,6 @@ def transient_bytes(load: Workload, layers: int, *, first: bool, last: bool, spa
     return max(largest, sum(operator.transient_bytes for operator in embedding(load)) - gone)
 
 
-def _flags(count: int, load: Workload) -> float:
+def _flag_bytes(count: int, load: Workload) -> float:
     """Return the bytes of ``count`` Booleans per token, which only a sharded vocabulary needs."""
     return count * load.tokens if load.tp > 1 else 0.0

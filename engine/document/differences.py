@@ -38,13 +38,13 @@ def _pipeline_lines(one: Mapping[str, Any], two: Mapping[str, Any]) -> Iterator[
     options = {*schedules[one["schedule"]].model_fields, *schedules[two["schedule"]].model_fields}
     same = one["schedule"] == two["schedule"]
     if not same:
-        yield f"schedule: {_schedule(one)} -> {_schedule(two)}"
+        yield f"schedule: {_schedule_text(one)} -> {_schedule_text(two)}"
     for key in one:
         if key != "schedule" and key in two and (same or key not in options):
             yield from _value_lines(key, one[key], two[key])
 
 
-def _schedule(pipeline: Mapping[str, Any]) -> str:
+def _schedule_text(pipeline: Mapping[str, Any]) -> str:
     """Return a schedule as text, such as ``hanayo, waves 2, ungrouped``; only numbers are shown at their default."""
     words = [str(pipeline["schedule"])]
     for key, field in schedules[pipeline["schedule"]].model_fields.items():
@@ -60,10 +60,10 @@ def _mesh_lines(one: Sequence[Mapping[str, Any]], two: Sequence[Mapping[str, Any
         return
     for rank, (mine, theirs) in enumerate(zip(one, two, strict=True)):
         if mine["devices"] != theirs["devices"] or [*mine["axes"].items()] != [*theirs["axes"].items()]:
-            yield f"mesh {mine['name'] or rank}: {_mesh(mine)} -> {_mesh(theirs)}"
+            yield f"mesh {mine['name'] or rank}: {_mesh_text(mine)} -> {_mesh_text(theirs)}"
 
 
-def _mesh(mesh: Mapping[str, Any]) -> str:
+def _mesh_text(mesh: Mapping[str, Any]) -> str:
     axes = " x ".join(f"{axis} {size}" for axis, size in mesh["axes"].items())
     devices = mesh["devices"]
     if devices != sorted(devices):

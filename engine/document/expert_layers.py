@@ -130,7 +130,7 @@ def resolve_expert_layer(design: Design, mesh: Mesh) -> ResolvedLayer:
     degrees = DEGREES if design.experts.degree is None else (design.experts.degree,)
     deciding = _deciding_mesh(design, mesh)
     layer = expert_layer(design, deciding, degree=1)
-    found = _resolve(design.experts.member, layer, mesh_links(design, deciding), device_rates(design), degrees)
+    found = _resolve_layer(design.experts.member, layer, mesh_links(design, deciding), device_rates(design), degrees)
     return found if deciding is mesh else found._replace(layer=expert_layer(design, mesh, degree=found.layer.degree))
 
 
@@ -157,7 +157,7 @@ def _has_replicas(design: Design) -> bool:
 
 
 @lru_cache(maxsize=256)  # most consecutive edits resolve the same layer
-def _resolve(name: str, layer: Layer, links: Links, rates: Rates, degrees: tuple[int, ...]) -> ResolvedLayer:
+def _resolve_layer(name: str, layer: Layer, links: Links, rates: Rates, degrees: tuple[int, ...]) -> ResolvedLayer:
     @lru_cache
     def seconds(of: str, degree: int) -> float:
         priced = price(of, replace(layer, degree=degree), links, rates)

@@ -30,7 +30,7 @@ MAX_MOVES = 20
 def device_problems(design: Design) -> Iterator[Problem]:
     """Yield devices that do not exist, that occur twice, or that belong to two meshes."""
     cluster, last = design.cluster, design.cluster.devices - 1
-    moves = _moves(design)
+    moves = _move_fixes(design)
     owner: dict[int, str] = {}
     for number, mesh in enumerate(design.meshes):
         where = f"meshes[{number}].devices"
@@ -53,7 +53,7 @@ def device_problems(design: Design) -> Iterator[Problem]:
         owner.update((device, mesh.name) for device in mesh.devices if device not in owner)
 
 
-def _moves(design: Design) -> Callable[[int], list[Fix]]:
+def _move_fixes(design: Design) -> Callable[[int], list[Fix]]:
     """Return a function that returns the fix to move a mesh to unused devices, if there are enough."""
     used = {device for mesh in design.meshes for device in mesh.devices}
     find = cache(lambda count: free_rectangle(design.cluster, count, used))
@@ -82,7 +82,7 @@ def mesh_name_problems(design: Design) -> Iterator[Problem]:
 
 def mesh_shape_problems(design: Design) -> Iterator[Problem]:
     """Yield meshes that are not a rectangle of the cluster's grid, but can run."""
-    moves = _moves(design)
+    moves = _move_fixes(design)
     for number, mesh in enumerate(design.meshes):
         places = [divmod(device, design.cluster.devices_per_node) for device in set(mesh.devices)]
         sides = [max(side) - min(side) + 1 for side in zip(*places, strict=True)]

@@ -55,14 +55,14 @@ def replace_refused_parts(
     invalid: set[str] = set()
     for problem in refused:
         place = parse_path(problem.where)
-        if not _replace(copy, place, problem.code):
+        if not _replace_value(copy, place, problem.code):
             invalid.add(str(place[0]) if place else "")
     for section in invalid:
         copy.pop(section, None)
     return {**STAND_INS, **copy}, frozenset(invalid)
 
 
-def _replace(document: dict[str, Any], place: list[str | int], code: str) -> bool:
+def _replace_value(document: dict[str, Any], place: list[str | int], code: str) -> bool:
     """Replace a refused value in its section; return True if the section can be checked without it."""
     if len(place) < 2:
         return False
@@ -77,7 +77,7 @@ def _replace(document: dict[str, Any], place: list[str | int], code: str) -> boo
         part["heads"] = part["hidden"] = lcm(*tensor_parallel_sizes(document.get("meshes")))
         return True
     if code in ("unknown_key", "unused_option"):
-        return _remove(document, place)
+        return _remove_value(document, place)
     if key not in SPARE.get(str(section), ()):
         return False
     part.pop(str(key), None)
@@ -86,7 +86,7 @@ def _replace(document: dict[str, Any], place: list[str | int], code: str) -> boo
     return True
 
 
-def _remove(document: dict[str, Any], place: list[str | int]) -> bool:
+def _remove_value(document: dict[str, Any], place: list[str | int]) -> bool:
     here: Any = document
     try:
         for step in place[:-1]:

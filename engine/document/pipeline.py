@@ -56,7 +56,7 @@ class _Made(Section):
     model_config = ConfigDict(use_attribute_docstrings=False)
 
 
-def _section(name: str, schedule: type[Schedule]) -> Any:
+def _make_section(name: str, schedule: type[Schedule]) -> Any:
     fields: dict[str, Any] = {
         "schedule": (Literal[name], Field(default=name, description="The rule that orders compute."))
     }
@@ -73,6 +73,6 @@ if TYPE_CHECKING:
 
 else:
     Pipeline = Annotated[
-        reduce(or_, (_section(name, schedule) for name, schedule in schedules.items())),
+        reduce(or_, (_make_section(name, schedule) for name, schedule in schedules.items())),
         Field(discriminator="schedule"),
     ]

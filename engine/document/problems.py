@@ -33,7 +33,7 @@ MAX_LISTED = 20
 
 def problems(design: Design) -> list[Problem]:
     """Return all errors and warnings of a design whose parts are individually valid."""
-    return limit_repetition(_check(design, frozenset(type(design).model_fields)))
+    return limit_repetition(_run_checks(design, frozenset(type(design).model_fields)))
 
 
 def problems_of_valid_parts(document: Mapping[str, Any], refused: Sequence[Problem]) -> list[Problem]:
@@ -49,7 +49,7 @@ def problems_of_valid_parts(document: Mapping[str, Any], refused: Sequence[Probl
         design = Design.model_validate_json(json.dumps(replaced))
     except ValidationError:
         return []
-    return _check(design, frozenset(Design.model_fields) - invalid)
+    return _run_checks(design, frozenset(Design.model_fields) - invalid)
 
 
 def limit_repetition(found: Iterable[Problem]) -> list[Problem]:
@@ -69,7 +69,7 @@ def limit_repetition(found: Iterable[Problem]) -> list[Problem]:
     return listed
 
 
-def _check(design: Design, valid: frozenset[str]) -> list[Problem]:
+def _run_checks(design: Design, valid: frozenset[str]) -> list[Problem]:
     """Run the checks that only need ``valid`` sections."""
     found = [problem for check, needs in _CHECKS.items() if valid.issuperset(needs) for problem in check(design)]
     if valid.issuperset(("meshes", "pipeline")):

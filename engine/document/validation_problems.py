@@ -69,7 +69,7 @@ def validation_problems(error: ValidationError, document: Mapping[str, Any], roo
             details.append(detail)
     places = [_strip_tags(detail["loc"], document) for detail in details]
     found = [
-        _problem(_Error(detail, place, document, root))
+        _convert_error(_Error(detail, place, document, root))
         for detail, place in zip(details, places, strict=True)
         if not _is_consequence(detail, place, places)
     ]
@@ -96,7 +96,7 @@ def _merge_problems(problem: Problem, other: Problem) -> Problem:
     return problem
 
 
-def _problem(error: _Error) -> Problem:
+def _convert_error(error: _Error) -> Problem:
     kind = error.detail["type"]
     if kind in _PROBLEMS:
         return _PROBLEMS[kind](error)
@@ -147,24 +147,24 @@ def _value_at(place: Place, document: Mapping[str, Any]) -> Any:
 
 def _known_keys(place: Place, document: Mapping[str, Any], root: type[BaseModel]) -> list[str]:
     """Return the keys of the section that contains a location, from the JSON Schema."""
-    schema = _schema(root)
+    schema = _json_schema(root)
     node: Any = schema
     walked: list[str | int] = []
     for step in place[:-1]:
         walked.append(step)
-        node = _resolve(node, schema, _value_at(tuple(walked[:-1]), document))
+        node = _resolve_schema(node, schema, _value_at(tuple(walked[:-1]), document))
         table = node.get("additionalProperties") or {}  # values of a mapping with arbitrary keys
         node = node.get("items", {}) if isinstance(step, int) else node.get("properties", {}).get(step, table)
-    node = _resolve(node, schema, _value_at(place[:-1], document))
+    node = _resolve_schema(node, schema, _value_at(place[:-1], document))
     return sorted(node.get("properties", {}))
 
 
 @cache
-def _schema(root: type[BaseModel]) -> Any:
+def _json_schema(root: type[BaseModel]) -> Any:
     return root.model_json_schema()
 
 
-def _resolve(node: Any, schema: Any, part: Any) -> Any:
+def _resolve_schema(node: Any, schema: Any, part: Any) -> Any:
     """Resolve references, optional members and the selected member of a tagged union."""
     while True:
         if "$ref" in node:
@@ -193,10 +193,10 @@ def _unknown_key(error: _Error) -> Problem:
     known = _known_keys(error.place, error.document, error.root)
     suggestion = closest_word(key, known)
     params = {"key": key, "known": known, "suggestion": suggestion}
-    return error.problem("unknown_key", params, *_rename(error, suggestion), remove_key(error.path_text))
+    return error.problem("unknown_key", params, *_rename_fix(error, suggestion), remove_key(error.path_text))
 
 
-def _rename(error: _Error, name: str | None) -> list[Fix]:
+def _rename_fix(error: _Error, name: str | None) -> list[Fix]:
     """Return the fix that renames the refused key; empty if the section already has a key with that name."""
     section = _value_at(error.place[:-1], error.document)
     is_free = name is not None and name not in section
@@ -211,7 +211,7 @@ def _unknown_name(error: _Error) -> Problem:
     suggestion = closest_word(error.value, known)
     params = {"value": error.value[:LONGEST_VALUE], "known": known, "suggestion": suggestion}
     if "[key]" in error.detail["loc"]:
-        return error.problem("unknown_name", params, *_rename(error, suggestion))
+        return error.problem("unknown_name", params, *_rename_fix(error, suggestion))
     return error.problem("unknown_name", params, *([set_value(error.path_text, suggestion)] if suggestion else []))
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from meshwave.engine.exports._base import Export, exports
 from meshwave.engine.exports.script import Script
 from meshwave.engine.runs.launchers._torchrun import SCRIPT, NodeLayout, node_script
-from meshwave.engine.runs.launchers.slurm import HEAD_ADDRESS, SlurmOptions, directives
+from meshwave.engine.runs.launchers.slurm import HEAD_ADDRESS, SlurmOptions, sbatch_directives
 
 if TYPE_CHECKING:
     from meshwave.engine.predict.prediction import Prediction
@@ -35,7 +35,7 @@ class Slurm(Export):
         node = node_script(layout, [DESIGN, "--out", "."], python="python3", setup=['cd "$(dirname "$0")" || exit 1'])
         lines = [
             "#!/bin/bash",
-            *(f"#SBATCH {each}" for each in directives(SlurmOptions(restarts=0), layout.nodes, "meshwave")),
+            *(f"#SBATCH {each}" for each in sbatch_directives(SlurmOptions(restarts=0), layout.nodes, "meshwave")),
             "# To use one of these lines, remove its first #:",
             "##SBATCH --partition=NAME",
             "##SBATCH --time=04:00:00",

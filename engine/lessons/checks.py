@@ -71,10 +71,10 @@ def judge_number(lesson: Lesson, check: NumberQuestion, given: float) -> Verdict
     right = solve(lesson, check)
     passed = abs(given - right) <= check.tolerance * abs(right) + 1e-9
     exact = format_value(right * SCALES[check.unit], check.unit)
-    return Verdict(passed, f"The simulator says {exact}." if passed else _direction(given, right))
+    return Verdict(passed, f"The simulator says {exact}." if passed else _direction_hint(given, right))
 
 
-def _direction(given: float, right: float) -> str:
+def _direction_hint(given: float, right: float) -> str:
     far = abs(given - right) > 0.5 * abs(right)
     return f"The right answer is {'much ' if far else ''}{'smaller' if given > right else 'larger'}."
 
@@ -108,11 +108,11 @@ def _judge_condition(lesson: Lesson | None, condition: Condition, prediction: Pr
     if condition.of is not None and lesson is not None:
         wanted = condition.times * number_of(lesson, condition.of, condition.number)
     text = f"{title(condition.number)} {_WORDS[condition.op]} {format_quantity(prediction, condition.number, wanted)}"
-    is_met = type_fits(value, wanted) and _COMPARE[condition.op](value, wanted)
+    is_met = are_comparable(value, wanted) and _COMPARE[condition.op](value, wanted)
     return ConditionResult(text, format_quantity(prediction, condition.number, value), is_met)
 
 
-def type_fits(value: Any, wanted: Any) -> bool:
+def are_comparable(value: Any, wanted: Any) -> bool:
     """Return True if two values can be compared: both are numbers, or both have the same type."""
     are_numbers = all(isinstance(each, int | float) for each in (value, wanted))
     return are_numbers or type(value) is type(wanted)

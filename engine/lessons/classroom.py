@@ -92,7 +92,7 @@ class Classroom:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._db = sqlite3.connect(folder / "workshop.sqlite", isolation_level=None, check_same_thread=False)
             self._db.executescript(f"PRAGMA journal_mode = WAL; {_TABLES}")
-            self.code = self._fact("code") or self._new_code()
+            self.code = self._read_fact("code") or self._new_code()
         except (OSError, sqlite3.Error) as error:
             raise RunRefusal("unwritable_workshop", {"folder": str(folder), "reason": str(error)}) from None
 
@@ -100,17 +100,17 @@ class Classroom:
         """Close the database."""
         self._db.close()
 
-    def _fact(self, name: str) -> str:
+    def _read_fact(self, name: str) -> str:
         row = self._db.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
         return str(row[0]) if row else ""
 
-    def _write(self, statement: str, *values: object) -> None:
+    def _execute(self, statement: str, *values: object) -> None:
         self._db.execute(statement, values)
         self.changes += 1
 
     def _new_code(self) -> str:
         code = "".join(secrets.choice(CODE_LETTERS) for _ in range(CODE_LENGTH))
-        self._write("INSERT OR REPLACE INTO facts VALUES ('code', ?)", code)
+        self._execute("INSERT OR REPLACE INTO facts VALUES ('code', ?)", code)
         return code
 
     # ---- people ----
@@ -132,7 +132,7 @@ class Classroom:
         if len(people) >= self.workshop.plan.people:
             raise Refusal("workshop_full", {"people": len(people)})
         key, now = secrets.token_urlsafe(32), self._clock()
-        self._write(
+        self._execute(
             "INSERT INTO people (id, name, key, joined_s, since_s) VALUES (?, ?, ?, ?, ?)",
             secrets.token_hex(6), name, _hash(key), now, now,
         )  # fmt: skip
@@ -161,9 +161,9 @@ class Classroom:
 
     def remove(self, id: str) -> None:
         """Remove a person, whose name can be used again; the designs stay in the folder."""
-        self._write("DELETE FROM people WHERE id = ?", id)
-        self._write("DELETE FROM scores WHERE person = ?", id)
-        self._write("DELETE FROM dry_runs WHERE person = ?", id)
+        self._execute("DELETE FROM people WHERE id = ?", id)
+        self._execute("DELETE FROM scores WHERE person = ?", id)
+        self._execute("DELETE FROM dry_runs WHERE person = ?", id)
 
     def person_folder(self, id: str) -> Path:
         """Return the folder with a person's designs and progress."""
@@ -176,7 +176,7 @@ class Classroom:
             return
         is_same_step = (known.lesson, known.step) == (lesson, step)
         since_s = known.since_s if is_same_step else self._clock()
-        self._write(
+        self._execute(
             "UPDATE people SET lesson = ?, step = ?, since_s = ?, draft = ? WHERE id = ?",
             lesson, step, since_s, draft, id,
         )  # fmt: skip
@@ -187,13 +187,13 @@ class Classroom:
     def announcement(self) -> Announcement:
         """Current announcement of the teacher."""
         with suppress(ValidationError):
-            return Announcement.model_validate_json(self._fact("announcement") or "{}")
+            return Announcement.model_validate_json(self._read_fact("announcement") or "{}")
         return Announcement()
 
     def announce(self, **changes: object) -> None:
         """Change fields of the announcement."""
         changed = Announcement.model_validate({**self.announcement.model_dump(), **changes})
-        self._write("INSERT OR REPLACE INTO facts VALUES ('announcement', ?)", changed.model_dump_json())
+        self._execute("INSERT OR REPLACE INTO facts VALUES ('announcement', ?)", changed.model_dump_json())
 
     # ---- challenges ----
 
@@ -205,16 +205,16 @@ class Classroom:
         ).fetchone()
         if row and sign * row[0] <= sign * score.value:
             return False
-        self._write(
+        self._execute(
             "INSERT OR REPLACE INTO scores VALUES (?, ?, ?, ?, ?, ?)",
             id, challenge, score.value, score.text, design.model_dump_json(), self._clock(),
         )  # fmt: skip
-        self._write("DELETE FROM dry_runs WHERE person = ? AND challenge = ?", id, challenge)  # of a worse design
+        self._execute("DELETE FROM dry_runs WHERE person = ? AND challenge = ?", id, challenge)  # of a worse design
         return True
 
     def add_dry_run(self, id: str, challenge: str, run: str) -> None:
         """Record the dry run that is to confirm a person's best score in a challenge."""
-        self._write("INSERT OR REPLACE INTO dry_runs VALUES (?, ?, ?, '')", id, challenge, run)
+        self._execute("INSERT OR REPLACE INTO dry_runs VALUES (?, ?, ?, '')", id, challenge, run)
 
     def enter_results(self, result_of: Callable[[str], str]) -> None:
         """Enter the results of finished dry runs.
@@ -223,7 +223,7 @@ class Classroom:
         """
         for (run,) in self._db.execute("SELECT run FROM dry_runs WHERE result = ''").fetchall():
             if result := result_of(run):
-                self._write("UPDATE dry_runs SET result = ? WHERE run = ?", result, run)
+                self._execute("UPDATE dry_runs SET result = ? WHERE run = ?", result, run)
 
     def leaderboard(self, challenge: str) -> list[dict[str, Any]]:
         """Return the scores of a challenge, best first; ties are ordered by time.

@@ -12,7 +12,7 @@ from meshwave.engine.files import folder_bytes
 from meshwave.engine.findings import Refusal
 from meshwave.engine.frozen import Part
 from meshwave.engine.runs import Entry, Record
-from meshwave.engine.runs.run_comparison import run_outcome, short_error
+from meshwave.engine.runs.run_comparison import run_outcome, short_error_text
 from meshwave.engine.units import duration
 
 MEGABYTE = 1e6
@@ -50,7 +50,7 @@ def check_launch(limits: LaunchLimits, record: Record, person: str, processes: i
 
 def overdue_runs(limits: LaunchLimits, record: Record, now_s: float) -> Iterator[Entry]:
     """Yield the active runs of learners that have exceeded the time limit; ``now_s`` is in Unix seconds."""
-    for entry in record.active():
+    for entry in record.active_runs():
         if entry.person and entry.started_s is not None and now_s - entry.started_s > limits.minutes * 60:
             yield entry
 
@@ -66,5 +66,5 @@ def dry_run_result(record: Record, run: str) -> str:
     outcome = run_outcome(record, entry)
     if outcome is None:
         return f"no measurement: {entry.reason or entry.state.lower()}"
-    error = f" ({short_error(outcome.error)})" if outcome.error is not None else ""
+    error = f" ({short_error_text(outcome.error)})" if outcome.error is not None else ""
     return f"{duration(outcome.measured_s, outcome.unit)} measured{error}"

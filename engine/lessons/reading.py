@@ -102,7 +102,7 @@ def read_lesson(folder: Path) -> Lesson:
     about = parse_toml(match[1], About, file)
     steps = _read_steps(text[match.end() :], file)
     lesson = Lesson(folder.name, folder, about, steps, read_designs(folder, about, file))
-    if problems := [_name_place(found, _place(file, step)) for step, found in _link_problems(lesson)]:
+    if problems := [_name_place(found, _step_place(file, step)) for step, found in _link_problems(lesson)]:
         raise DesignError(problems)
     return lesson
 
@@ -118,7 +118,7 @@ def _read_text(path: Path, file: str) -> str:
         raise DesignError([Problem(file, "lesson_unreadable", {"reason": str(error)})]) from None
 
 
-def _place(file: str, step: int) -> str:
+def _step_place(file: str, step: int) -> str:
     return f"{file}, step {step + 1}"
 
 
@@ -150,7 +150,7 @@ def _read_steps(text: str, file: str) -> tuple[Step, ...]:
         raise DesignError([Problem(file, "lesson_without_steps")])
     if len(found) > MOST_STEPS:
         raise DesignError([Problem(file, "lesson_too_many_steps", {"count": len(found), "limit": MOST_STEPS})])
-    return tuple(_read_step(title, body, _place(file, number)) for number, (title, body) in enumerate(found))
+    return tuple(_read_step(title, body, _step_place(file, number)) for number, (title, body) in enumerate(found))
 
 
 def _read_step(title: str, body: str, place: str) -> Step:
@@ -213,12 +213,12 @@ def _document(
         if source.base is not None:
             document = _document(folder, about, source.base, known, (*above, name))
         else:
-            document = _original(folder, source)
+            document = _source_document(folder, source)
         known[name] = apply_edits(document, source.set.items())
     return known[name]
 
 
-def _original(folder: Path, source: DesignSource) -> Mapping[str, Any]:
+def _source_document(folder: Path, source: DesignSource) -> Mapping[str, Any]:
     path = example(source.example) if source.example is not None else folder / str(source.file)
     document = read_json(read_whole(path, "design", LARGEST_DESIGN_BYTES), "design")
     if not isinstance(document, Mapping):

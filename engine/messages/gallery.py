@@ -23,7 +23,7 @@ def _relative_memory(ratio: float) -> str:
     return f"{percent(difference)} {'more' if ratio > 1 else 'less'} memory"
 
 
-def _name(title: str) -> str:
+def _variant_name(title: str) -> str:
     """Return the title of a variant for a sentence: ``Hanayo (2 waves, ungrouped)``."""
     schedule, _, options = title.partition(", ")
     return f"{schedule} ({options})" if options else schedule
@@ -54,7 +54,7 @@ def _search_better(step: float, unit: str, reduction: float, memory_ratio: float
 
 def _no_fitting_schedule(schedule: str, peak_bytes: float, capacity_bytes: float) -> str:
     template = "No schedule fits in memory. {name} needs the least: {peak:quantity|B} of {capacity:quantity|B}."
-    return fill(template, name=_name(schedule), peak=peak_bytes, capacity=capacity_bytes)
+    return fill(template, name=_variant_name(schedule), peak=peak_bytes, capacity=capacity_bytes)
 
 
 def _fastest_schedule(schedule: str, step: float, unit: str, current: str = "") -> str:
@@ -64,12 +64,12 @@ def _fastest_schedule(schedule: str, step: float, unit: str, current: str = "") 
         "equal": "; the current schedule is as fast",
         "too_large": "; the current schedule does not fit in memory",
     }
-    return f"{_name(schedule)} takes {duration(step, unit)}{known[current]}."
+    return f"{_variant_name(schedule)} takes {duration(step, unit)}{known[current]}."
 
 
 def _faster_schedule(schedule: str, step: float, unit: str, reduction: float, memory_ratio: float) -> str:
     return (
-        f"{_name(schedule)} takes {duration(step, unit)}: {percent(reduction)} shorter than the current schedule, with "
+        f"{_variant_name(schedule)} takes {duration(step, unit)}: {percent(reduction)} shorter than the current schedule, with "
         f"{_relative_memory(memory_ratio)}."
     )
 
@@ -78,10 +78,12 @@ def _other_options(
     schedule: str, current: str, current_fits: bool, step: float, unit: str, reduction: float, memory_ratio: float
 ) -> str:
     gain = (
-        f"{percent(reduction)} shorter than {_name(current)}" if current_fits else f"and fits, unlike {_name(current)}"
+        f"{percent(reduction)} shorter than {_variant_name(current)}"
+        if current_fits
+        else f"and fits, unlike {_variant_name(current)}"
     )
     separator = ": " if current_fits else " "
-    return f"{_name(schedule)} takes {duration(step, unit)}{separator}{gain}, with {_relative_memory(memory_ratio)}."
+    return f"{_variant_name(schedule)} takes {duration(step, unit)}{separator}{gain}, with {_relative_memory(memory_ratio)}."
 
 
 def _hanayo_or_interleaved(
@@ -119,7 +121,7 @@ def _hanayo_or_interleaved(
     sent, received = (quantity(each, "B") for each in traffic_bytes)
     peak, other_peak = (quantity(each, "B") for each in peak_bytes)
     return (
-        f"With {chunks} chunks per mesh, the step takes {own} with {_name(hanayo)} and {other} with interleaved 1F1B: "
+        f"With {chunks} chunks per mesh, the step takes {own} with {_variant_name(hanayo)} and {other} with interleaved 1F1B: "
         f"{verdict}. {free}; transfers {change} (Hanayo sends {sent} and interleaved 1F1B {received}, because the two "
         f"stages at a reversal are on one mesh). Peak memory is {peak} with Hanayo and {other_peak} with interleaved "
         "1F1B."
@@ -162,7 +164,7 @@ def _split_backward(
 ) -> str:
     bubble = "" if span_bubble_ratio is None else f" and a span bubble ratio of {percent(span_bubble_ratio)}"
     return (
-        f"{_name(schedule)} is {percent(reduction)} shorter than {_name(other)}, the best schedule with full backwards, with "
+        f"{_variant_name(schedule)} is {percent(reduction)} shorter than {_variant_name(other)}, the best schedule with full backwards, with "
         f"{_relative_memory(memory_ratio)}{bubble}."
     )
 

@@ -77,9 +77,11 @@ def boundary_transfer_spec(design: Design, source: int, destination: int, tensor
     return TransferSpec(
         format="meshwave-transfer/1",
         tensor=TransferTensor(shape=found.tensor.shape, item_bytes=found.tensor.item_bytes),
-        source=_side(*found.source, host),
-        destination=_side(*found.destination, host),
-        links=TransferLinks(intra_node=_link(found.links.intra_node), inter_node=_link(found.links.inter_node)),
+        source=_transfer_side(*found.source, host),
+        destination=_transfer_side(*found.destination, host),
+        links=TransferLinks(
+            intra_node=_transfer_link(found.links.intra_node), inter_node=_transfer_link(found.links.inter_node)
+        ),
         nics_per_host=found.links.nics,
         chunks=_limited_chunks(found),
     )
@@ -99,11 +101,11 @@ def _limited_chunks(found: Transfer) -> int | None:
     return most if any(each.chunks > most for each in best.tasks) else None
 
 
-def _side(mesh: Mesh, spec: Sequence[str], host: Mapping[int, int]) -> TransferSide:
+def _transfer_side(mesh: Mesh, spec: Sequence[str], host: Mapping[int, int]) -> TransferSide:
     return TransferSide(
         shape=mesh.shape, ranks=mesh.ranks, hosts=tuple(host[rank] for rank in mesh.ranks), spec=tuple(spec)
     )
 
 
-def _link(link: Link) -> TransferLink:
+def _transfer_link(link: Link) -> TransferLink:
     return TransferLink(latency_s=link.latency_s, bandwidth=link.bandwidth)

@@ -59,7 +59,7 @@ def compare_schedules(layer: Layer, priced: Callable[[str], Price], ignored: str
     return ScheduleComparison(prices, refused)
 
 
-def expert_layer_answer(spec: ExpertLayerSpec) -> dict[str, Any]:
+def expert_layer_json(spec: ExpertLayerSpec) -> dict[str, Any]:
     """Return the JSON data that ``meshwave moe --json`` prints for an expert-layer document.
 
     Bytes are those of the busiest rank; seconds are communication only.
@@ -72,7 +72,7 @@ def expert_layer_answer(spec: ExpertLayerSpec) -> dict[str, Any]:
     return answer
 
 
-def design_expert_answer(design: Design, rank: int) -> dict[str, Any]:
+def design_expert_layer_json(design: Design, rank: int) -> dict[str, Any]:
     """Return the JSON data that ``meshwave moe --json`` prints for the expert layer of a design on mesh ``rank``.
 
     Each schedule is priced for one microbatch with the design's groups, links and devices. Seconds of the whole layer

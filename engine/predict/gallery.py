@@ -100,14 +100,14 @@ class RefusedVariant:
     reason: str
 
 
-def judge_variants(design: Design) -> Iterator[Entry | RefusedVariant]:
+def simulate_variants(design: Design) -> Iterator[Entry | RefusedVariant]:
     """Simulate every variant, smallest step first.
 
     Of variants with equal programs only the first is kept, except that every search result is kept.
     """
     seen: set[str] = set()
     for variant in list_variants(design):
-        judged = judge_variant(design, variant)
+        judged = simulate_variant(design, variant)
         if isinstance(judged, Entry):
             if judged.digest in seen and not schedules[variant.schedule].depends_on_costs:
                 continue
@@ -127,7 +127,9 @@ def list_variants(design: Design) -> list[Variant]:
     found: list[Variant] = []
     for name in schedules:
         if name != "custom":
-            found += _drop_refused(design, [_variant(design, name, options) for options in _options(design, name)])
+            found += _drop_refused(
+                design, [_make_variant(design, name, options) for options in _option_combinations(design, name)]
+            )
     if not any(variant.is_present for variant in found):
         found.append(_present_variant(design))
     return sorted(
@@ -142,12 +144,12 @@ def _drop_refused(design: Design, of_schedule: list[Variant]) -> list[Variant]:
     return kept + too_many[:1] if kept else of_schedule[:1]
 
 
-def _options(design: Design, name: str) -> list[dict[str, Any]]:
+def _option_combinations(design: Design, name: str) -> list[dict[str, Any]]:
     """Return the combinations of a schedule's options to try, including the design's own."""
     schedule, now = schedules[name], _pipeline_section(design)
     default = {key: field.get_default() for key, field in schedule.model_fields.items()}
     own = {key: now[key] for key in default} if now["schedule"] == name else None
-    values = {key: _values(design, name, key, default) for key in default}
+    values = {key: _option_values(design, name, key, default) for key in default}
     combined = [dict(zip(values, chosen, strict=True)) for chosen in product(*values.values())]
     if schedule.depends_on_costs:  # one combination for each route of the stages
         combined = list({_stage_routes(design, name, options): options for options in reversed(combined)}.values())[
@@ -156,7 +158,7 @@ def _options(design: Design, name: str) -> list[dict[str, Any]]:
     return combined if own is None or own in combined else [*combined, own]
 
 
-def _values(design: Design, name: str, key: str, default: Mapping[str, Any]) -> Sequence[Any]:
+def _option_values(design: Design, name: str, key: str, default: Mapping[str, Any]) -> Sequence[Any]:
     """Return the values of one option to try.
 
     For a schedule that searches its order, these are only the values that change the path of the stages.
@@ -177,7 +179,7 @@ def _values(design: Design, name: str, key: str, default: Mapping[str, Any]) -> 
     return cuts[: tried + 1]
 
 
-def _variant(design: Design, name: str, options: Mapping[str, Any]) -> Variant:
+def _make_variant(design: Design, name: str, options: Mapping[str, Any]) -> Variant:
     now = _pipeline_section(design)
     present = now["schedule"] == name and all(now[key] == value for key, value in options.items())
     if present:
@@ -185,11 +187,11 @@ def _variant(design: Design, name: str, options: Mapping[str, Any]) -> Variant:
     return Variant(
         schedule=name,
         options=options,
-        title=_title(name, options),
+        title=_variant_title(name, options),
         pipeline=_pipeline_of_variant(design, name, options),
         stages=_stage_count(design, name, options) or 0,
         microbatches=design.pipe.microbatches,
-        refusal=_refusal(design, name, options),
+        refusal=_variant_refusal(design, name, options),
         is_present=False,
     )
 
@@ -203,7 +205,7 @@ def _present_variant(design: Design) -> Variant:
         stages = design.stages
     except InputError:  # a custom schedule without actions yet
         stages = 0
-    return Variant(name, options, _title(name, options), now, stages, design.pipe.microbatches, None, True)
+    return Variant(name, options, _variant_title(name, options), now, stages, design.pipe.microbatches, None, True)
 
 
 def _pipeline_section(design: Design) -> dict[str, Any]:
@@ -246,7 +248,7 @@ def _pipeline_of_variant(design: Design, name: str, options: Mapping[str, Any]) 
     return chosen
 
 
-def _refusal(design: Design, name: str, options: Mapping[str, Any]) -> Problem | None:
+def _variant_refusal(design: Design, name: str, options: Mapping[str, Any]) -> Problem | None:
     made = _make_schedule(name, options)
     if made is None:
         return Problem("pipeline", "unknown_schedule_options", {"title": schedules[name].title})
@@ -261,7 +263,7 @@ messages.add_messages(
 )
 
 
-def _title(name: str, options: Mapping[str, Any]) -> str:
+def _variant_title(name: str, options: Mapping[str, Any]) -> str:
     """Return a title such as ``Hanayo, 2 waves, ungrouped``; default values are named only if they are counts."""
     words = []
     for key, field in schedules[name].model_fields.items():
@@ -300,7 +302,7 @@ def searched_pipeline(design: Design) -> Pipeline | None:
 # ---- simulate a variant ----
 
 
-def judge_variant(design: Design, variant: Variant) -> Entry | RefusedVariant:
+def simulate_variant(design: Design, variant: Variant) -> Entry | RefusedVariant:
     """Lower, price and simulate the design with the variant in place of its own schedule."""
     if variant.refusal:
         return RefusedVariant(variant, variant.refusal.message)
@@ -308,7 +310,7 @@ def judge_variant(design: Design, variant: Variant) -> Entry | RefusedVariant:
         params = {"computations": variant.computations, "maximum": LARGEST_STEP}
         return RefusedVariant(variant, messages.render("large_variant", params))
     try:
-        return _entry(variant, predict(apply_variant(design, variant)))
+        return _make_entry(variant, predict(apply_variant(design, variant)))
     except DesignError as error:
         return RefusedVariant(variant, error.problems[0].message if error.problems else str(error))
     except InputError as error:
@@ -325,7 +327,7 @@ def apply_variant(design: Design, variant: Variant) -> Design:
     return parse_design({**design.model_dump(mode="json"), "pipeline": dict(variant.pipeline), "cost": cost})
 
 
-def _entry(variant: Variant, prediction: Prediction) -> Entry:
+def _make_entry(variant: Variant, prediction: Prediction) -> Entry:
     program, costs, timeline = prediction.program, prediction.costs, prediction.timeline
     sends = program.is_send
     devices = np.array([len(mesh.devices) for mesh in prediction.design.meshes])

@@ -91,7 +91,7 @@ class LinkFlows:
         lost: dict[int, tuple[float, int]] = {}
         for flow, first, last in self._connection_flows(kind, start_s, end_s):
             for port in self.ports_of_kind(int(self.kind[flow])):
-                seconds, others = self._delay(flow, port, first, last)
+                seconds, others = self._flow_delay(flow, port, first, last)
                 before = lost.get(port, (0.0, 0))
                 lost[port] = before[0] + seconds, max(before[1], others)
         port = max(lost, key=lambda each: lost[each][0], default=-1)
@@ -121,7 +121,7 @@ class LinkFlows:
             after = np.flatnonzero(same & (self.start_s >= end_s))
             yield from ((flow, start_s, end_s) for flow in after[:1].tolist())
 
-    def _delay(self, flow: int, port: int, start_s: float, end_s: float) -> tuple[float, int]:
+    def _flow_delay(self, flow: int, port: int, start_s: float, end_s: float) -> tuple[float, int]:
         """Return the seconds by which a full port delayed a flow, and the maximum number of flows on the port."""
         flows, weights = self.port_flows[port]
         inside = (self.start_s[flows] < end_s) & (self.end_s[flows] > start_s)
@@ -254,7 +254,7 @@ def _class_rates(program: Program, seconds: Floats, network: Network) -> Mapping
     of_kind, first = network.coupled_network.classes
     if (network.units >= 0).any() or not is_shared(program, seconds, network):
         return {of: Steps((0.0,), (float(network.rate[kind]),)) for of, kind in enumerate(first.tolist())}
-    log = _whole_log(program, seconds, network)
+    log = _complete_rate_log(program, seconds, network)
     order = np.argsort(of_kind[log.kind], kind="stable")
     bounds = np.searchsorted(of_kind[log.kind[order]], np.arange(len(first) + 1)).tolist()
     time_s, rate = log.time_s[order].tolist(), log.rate[order].tolist()
@@ -265,7 +265,7 @@ def _class_rates(program: Program, seconds: Floats, network: Network) -> Mapping
     }
 
 
-def _whole_log(program: Program, seconds: Floats, network: Network) -> RateLog:
+def _complete_rate_log(program: Program, seconds: Floats, network: Network) -> RateLog:
     entries = ENTRIES_PER_ROW * len(program) + 64
     while len((log := link_rates(program, seconds, network, entries)[1]).time_s) == entries:
         entries *= 4

@@ -15,7 +15,7 @@ from meshwave.engine.predict.boundaries import boundary_transfer_spec, find_boun
 from meshwave.engine.resharding import Load, Transfer, UnitTask, candidate_transfers, plan_traffic, unit_tasks
 
 
-def transfer_answer(spec: TransferSpec | TransferListSpec) -> dict[str, Any]:
+def transfer_comparison_json(spec: TransferSpec | TransferListSpec) -> dict[str, Any]:
     """Return the JSON data that ``meshwave reshard --json`` prints.
 
     A plan whose strategy splits tensors further lists its own unit tasks.
@@ -65,8 +65,8 @@ def _nested_lists(ranks: Sequence[Any]) -> list[Any]:
     return [list(each) if isinstance(each, tuple) else each for each in ranks]
 
 
-def boundary_answer(design: Design, wanted: str) -> dict[str, Any]:
-    """Return :func:`transfer_answer` for the largest message that crosses boundary ``A:B`` of a design.
+def boundary_comparison_json(design: Design, wanted: str) -> dict[str, Any]:
+    """Return :func:`transfer_comparison_json` for the largest message that crosses boundary ``A:B`` of a design.
 
     The data includes the stand-alone transfer document of that message.
 
@@ -76,7 +76,12 @@ def boundary_answer(design: Design, wanted: str) -> dict[str, Any]:
     source, destination, tensors = find_boundary(design, lower(design), wanted)
     spec = boundary_transfer_spec(design, source, destination, tensors)
     names = [design.meshes[rank].name for rank in (source, destination)]
-    return {**transfer_answer(spec), "design": design.name, "boundary": names, "spec": spec.model_dump(mode="json")}
+    return {
+        **transfer_comparison_json(spec),
+        "design": design.name,
+        "boundary": names,
+        "spec": spec.model_dump(mode="json"),
+    }
 
 
 def compare_plans(spec: TransferSpec) -> Iterator[dict[str, Any]]:

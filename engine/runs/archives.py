@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path, PurePosixPath
 
 from meshwave.engine.findings import Refusal, RunRefusal
-from meshwave.engine.runs.launchers import entry_of_folder
+from meshwave.engine.runs.launchers import read_entry
 from meshwave.engine.runs.run_database import Entry, Record
 
 SUFFIX = ".meshwave-run.tar.gz"
@@ -64,9 +64,9 @@ def import_run(record: Record, file: Path) -> Entry:
                     raise Refusal("run_exists", {"run": run})
                 archive.extractall(temporary, filter="data")
         except (OSError, EOFError, tarfile.TarError) as error:
-            raise _not_an_archive(file, str(error)) from None
+            raise _archive_error(file, str(error)) from None
         folder = Path(temporary) / run
-        entry = entry_of_folder(folder)
+        entry = read_entry(folder)
         folder.chmod(0o700)
         folder.rename(record.folder(run))
     record.adopt(entry)
@@ -102,14 +102,14 @@ def _check_members(archive: tarfile.TarFile, file: Path) -> str:
     for count, member in enumerate(archive, 1):
         total_bytes += member.size
         if count > MOST_FILES or total_bytes > LARGEST_RUN_BYTES:
-            raise _not_an_archive(file, "it contains more files or bytes than a run folder can have")
+            raise _archive_error(file, "it contains more files or bytes than a run folder can have")
         if not (member.isfile() or member.isdir() or member.islnk()):
-            raise _not_an_archive(file, f"{member.name} is not a file")
+            raise _archive_error(file, f"{member.name} is not a file")
         names.add(PurePosixPath(member.name).parts[0] if member.name else "")
     if len(names) != 1 or not _RUN_ID.fullmatch(run := names.pop()):
-        raise _not_an_archive(file, "it does not contain exactly one run folder")
+        raise _archive_error(file, "it does not contain exactly one run folder")
     return run
 
 
-def _not_an_archive(file: Path, reason: str) -> Refusal:
+def _archive_error(file: Path, reason: str) -> Refusal:
     return Refusal("not_a_run_archive", {"file": str(file), "reason": reason})

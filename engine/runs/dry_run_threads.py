@@ -66,7 +66,7 @@ class Inbox:
 
 
 @dataclass(frozen=True)
-class Played:
+class RankTimes:
     """One step of all ranks, in the arrays that a recorder takes: ``[rows of the program]`` nanoseconds."""
 
     start: Int64s
@@ -79,7 +79,7 @@ class Played:
         return float(self.end.max() - self.start.min()) / 1e9 if len(self.end) else 0.0
 
 
-def play(waits: Waits, stop: threading.Event | None = None) -> Played:
+def run_step_in_threads(waits: Waits, stop: threading.Event | None = None) -> RankTimes:
     """Run one step in a thread for each rank, without torch and with empty messages.
 
     Raises:
@@ -88,7 +88,7 @@ def play(waits: Waits, stop: threading.Event | None = None) -> Played:
     stop = stop or threading.Event()
     program = waits.program
     inboxes = [Inbox(stop) for _ in range(program.ranks)]
-    played = Played(*np.zeros((3, len(program)), np.int64))
+    times = RankTimes(*np.zeros((3, len(program)), np.int64))
     failed: list[BaseException] = []
     links = None
     if waits.flows is not None:
@@ -97,16 +97,16 @@ def play(waits: Waits, stop: threading.Event | None = None) -> Played:
     if links is not None:
         links.start(at_ns)
 
-    def play_rank(rank: int) -> None:
+    def run_rank(rank: int) -> None:
         try:
             raise_priority()
-            _Player(waits, rank, inboxes, played, stop, links).play(at_ns)
+            _RankThread(waits, rank, inboxes, times, stop, links).run_step(at_ns)
         except BaseException as error:
             failed.append(error)
             stop.set()
 
     threads = [
-        threading.Thread(target=play_rank, args=(rank,), daemon=True, name=f"rank-{rank}")
+        threading.Thread(target=run_rank, args=(rank,), daemon=True, name=f"rank-{rank}")
         for rank in range(program.ranks)
     ]
     with _short_switch_interval():
@@ -117,8 +117,8 @@ def play(waits: Waits, stop: threading.Event | None = None) -> Played:
     if failed:
         raise next((error for error in failed if not isinstance(error, Stopped)), failed[0])
     if links is not None:
-        record_send_starts(played.start, links, waits, np.flatnonzero(program.is_send))
-    return played
+        record_send_starts(times.start, links, waits, np.flatnonzero(program.is_send))
+    return times
 
 
 @contextmanager
@@ -132,7 +132,7 @@ def _short_switch_interval() -> Iterator[None]:
         sys.setswitchinterval(before)
 
 
-class _Player:
+class _RankThread:
     """Executor of the rows of one rank."""
 
     def __init__(
@@ -140,7 +140,7 @@ class _Player:
         waits: Waits,
         rank: int,
         inboxes: list[Inbox],
-        played: Played,
+        times: RankTimes,
         stop: threading.Event,
         links: LiveLinks | None,
     ) -> None:
@@ -151,22 +151,22 @@ class _Player:
         self._peers: list[int] = program.peer[rows].tolist()
         self._all, self._waits = waits, waits.rank_waits(rank)
         self._links, self._device = links, Device(waits.transfer_model, stop, links)
-        self._start, self._end, self._wait = (column[rows] for column in (played.start, played.end, played.wait))
-        self._incoming = _incoming(self._actions)
+        self._start, self._end, self._wait = (column[rows] for column in (times.start, times.end, times.wait))
+        self._consumed_receives = _consumed_receives(self._actions)
         self._reducing: list[int] = []  # rows whose reduction has started
         self._arrived: dict[int, tuple[int, int]] = {}  # row -> arrival time, wait for the arrival
         self._slots = [row for row, action in enumerate(self._actions) if not action.fused]
 
-    def play(self, at_ns: int) -> None:
+    def run_step(self, at_ns: int) -> None:
         self._device.start(at_ns)
         for row, following in zip(self._slots, [*self._slots[1:], len(self._actions)], strict=True):
             self._start[row:following] = time.perf_counter_ns()
-            self._play(row, range(row, following))
+            self._run_row(row, range(row, following))
             self._end[row:following] = time.perf_counter_ns()
         for row, (arrival, wait) in self._arrived.items():
             self._end[row], self._wait[row] = arrival, wait
 
-    def _play(self, row: int, slot: range) -> None:
+    def _run_row(self, row: int, slot: range) -> None:
         op = self._actions[row].op
         if op in SENDS:
             due = self._device.send(self._waits[row])
@@ -174,17 +174,17 @@ class _Player:
             self._inboxes[self._peers[row]].add(message_key(self._actions[row]), coming)
             self._start[row] = self._device.free_ns
         elif op == Op.REDUCE_GRAD:
-            self._reduce(row)
+            self._announce_gradients(row)
         elif op == Op.STEP:
-            self._step(row)
+            self._run_optimizer_step(row)
         elif op not in RECEIVES:
-            self._compute(row, slot)
+            self._run_computation(row, slot)
 
-    def _compute(self, row: int, slot: range) -> None:
+    def _run_computation(self, row: int, slot: range) -> None:
         begin = time.perf_counter_ns()
         has_waited = self._device.finish_sending()
         for each in slot:
-            for receive in self._incoming[each]:
+            for receive in self._consumed_receives[each]:
                 coming, is_late = self._inboxes[self._rank].take(message_key(self._actions[receive]))
                 taken = time.perf_counter_ns() if is_late else 0
                 due = coming.due_ns if coming.flow < 0 else self._device.wait_for_flow(coming.flow)
@@ -203,7 +203,7 @@ class _Player:
             self._device.extend_until(self._device.wait_for_flow(flow))
         self._device.announce(sends)
 
-    def _reduce(self, row: int) -> None:
+    def _announce_gradients(self, row: int) -> None:
         """Announce to all ranks with a replica of the stage that the gradients of this replica are complete."""
         stage, flow = self._actions[row].stage, self._all.flow(self._first + row)
         ranks = list(self._program.ranks_of(stage))
@@ -213,7 +213,7 @@ class _Player:
             self._inboxes[rank].add((Op.REDUCE_GRAD, stage, self._rank), Coming(self._device.free_ns))
         self._reducing.append(row)
 
-    def _step(self, row: int) -> None:
+    def _run_optimizer_step(self, row: int) -> None:
         """Run the optimizer step once all gradients of its stages are reduced; with clipping, those of all ranks."""
         begin, done = time.perf_counter_ns(), 0
         inbox = self._inboxes[self._rank]
@@ -246,7 +246,7 @@ class _Player:
         return max(ready + self._waits[row], taken)
 
 
-def _incoming(actions: list[Action]) -> list[list[int]]:
+def _consumed_receives(actions: list[Action]) -> list[list[int]]:
     """Return the receives whose messages each action consumes, ``[rows of the rank]``."""
     receives = defaultdict(list)
     for row, action in enumerate(actions):

@@ -23,7 +23,7 @@ from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.program.action import RECEIVES, Op
 from meshwave.engine.program.program import Program
 from meshwave.engine.run_files import write_document
-from meshwave.engine.runs.outcome import success, to_json
+from meshwave.engine.runs.outcome import success_verdict, to_json
 from meshwave.engine.runs.process_identity import own_handle
 from meshwave.engine.runs.recording import Recorder
 from meshwave.engine.runs.run import RESULT, Progress
@@ -67,11 +67,11 @@ def enter_trace(record: Record, prediction: Prediction, trace: Trace, person: st
                 recorder.write(step, *spans)
         recorder.close()
         process += len(mesh.devices)
-    write_private(folder / "metrics.jsonl", "".join(_metrics(prediction, start, end)))
+    write_private(folder / "metrics.jsonl", "".join(_metric_lines(prediction, start, end)))
     events = [{"event": "chosen", "time": time.time(), "note": _import_note(trace)}]
     events += [{"event": "step", "time": time.time(), "step": step} for step in range(len(start))]
     write_private(folder / "events-0.jsonl", "".join(json.dumps(event) + "\n" for event in events))
-    verdict = success(Progress(len(start), len(start)))
+    verdict = success_verdict(Progress(len(start), len(start)))
     write_document(folder / RESULT, to_json(entry.id, verdict, design, []))
     record.change_state(entry.id, State.RUNNING)
     record.change_state(entry.id, verdict.state, verdict.reason)
@@ -84,7 +84,7 @@ def _import_note(trace: Trace) -> str:
     return f"read from a trace of {len(trace.processes)} process{'es' * (len(trace.processes) != 1)}"
 
 
-def _metrics(prediction: Prediction, start: Int64s, end: Int64s) -> Iterator[str]:
+def _metric_lines(prediction: Prediction, start: Int64s, end: Int64s) -> Iterator[str]:
     compute = prediction.program.is_compute
     for step in range(len(start)):
         seconds = float(end[step, compute].max() - start[step, compute].min()) / 1e9

@@ -54,12 +54,12 @@ class Verdict:
         return render(self.code, self.params)
 
 
-def success(progress: Progress) -> Verdict:
+def success_verdict(progress: Progress) -> Verdict:
     """Return the verdict on a run that completed all its steps."""
     return Verdict(State.SUCCEEDED, "steps_done", progress._asdict())
 
 
-def cancellation(progress: Progress, why: str) -> Verdict:
+def cancelled_verdict(progress: Progress, why: str) -> Verdict:
     """Return the verdict on a cancelled run; ``why`` may be empty."""
     return Verdict(State.CANCELLED, "cancelled_run", {**progress._asdict(), **({"why": why} if why else {})})
 
@@ -76,10 +76,10 @@ def judge(folder: Path, design: Design, exits: Sequence[Exit], *, was_cancelled:
     could not report, else the earliest reported error, else the earliest non-zero exit status.
     """
     if exits and all(exit.code == 0 for exit in exits):
-        return success(progress)
+        return success_verdict(progress)
     if was_cancelled:
-        return cancellation(progress, cancel_reason(folder))
-    errors = _failures(folder, design)
+        return cancelled_verdict(progress, cancel_reason(folder))
+    errors = _reported_errors(folder, design)
     by_time = sorted(exits, key=lambda exit: exit.time_s)
     for exit in by_time:
         if exit.was_killed and exit.process not in errors:
@@ -119,7 +119,7 @@ class Failure(RunFile):
     action: str | None = None
 
 
-def _failures(folder: Path, design: Design) -> dict[int, Failure]:
+def _reported_errors(folder: Path, design: Design) -> dict[int, Failure]:
     """Return the reported errors by process; incomplete files are skipped, since the exit of the process is known."""
     found = {}
     for process, path in files_by_process(folder, "error", ".json").items():

@@ -33,7 +33,7 @@ class Handle(NamedTuple):
     @property
     def is_stopped(self) -> bool:
         """True if a signal or a debugger has stopped the process; always False outside Linux."""
-        state, born = _state_and_birth(self.pid) if LINUX else ("", "")
+        state, born = _state_and_start_tick(self.pid) if LINUX else ("", "")
         return state in ("T", "t") and self._replace(boot=_boot_id(), born=born) == self
 
     def kill(self) -> bool:
@@ -83,7 +83,7 @@ def recorded_processes(entry: Entry) -> Processes | None:
         return None
 
 
-def owner_of(entry: Entry) -> Handle | None:
+def recorded_owner(entry: Entry) -> Handle | None:
     """Return the process that launched a run; None if the entry has none, or is damaged."""
     try:
         return Handle(*entry.handle["owner"])
@@ -107,7 +107,7 @@ def stopped_process_lines(entry: Entry) -> list[str]:
 
 def handle(pid: int) -> Handle | None:
     """Return the identity of the process with this number; None if it does not exist or has ended."""
-    born = _birth_time_linux(pid) if LINUX else _birth_time_posix(pid)
+    born = _start_time_linux(pid) if LINUX else _start_time_posix(pid)
     return Handle(_boot_id(), pid, born) if born else None
 
 
@@ -118,12 +118,12 @@ def own_handle() -> Handle:
     return found
 
 
-def _birth_time_linux(pid: int) -> str:
-    state, ticks = _state_and_birth(pid)
+def _start_time_linux(pid: int) -> str:
+    state, ticks = _state_and_start_tick(pid)
     return "" if state in ("", "Z", "X") else ticks
 
 
-def _state_and_birth(pid: int) -> tuple[str, str]:
+def _state_and_start_tick(pid: int) -> tuple[str, str]:
     """Return the state letter and the start tick of a Linux process; empty strings if it has ended."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text("ascii", "replace")
@@ -133,7 +133,7 @@ def _state_and_birth(pid: int) -> tuple[str, str]:
     return fields[0], fields[19]
 
 
-def _birth_time_posix(pid: int) -> str:
+def _start_time_posix(pid: int) -> str:
     command = ["ps", "-o", "state=,lstart=", "-p", str(pid)]
     state, _, born = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip().partition(" ")
     return "" if state.startswith("Z") else born.strip()

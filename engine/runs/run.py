@@ -141,7 +141,7 @@ class Run:
         return self.entry.reason
 
     @property
-    def waiting(self) -> str:
+    def waiting_reason(self) -> str:
         """Reason why the run waits in a queue of Meshwave or of a cluster; empty if it does not wait."""
         entry = self.entry
         if entry.state is State.QUEUED:
@@ -149,8 +149,8 @@ class Run:
         return str(entry.handle.get("waiting", "")) if entry.state is State.STARTING else ""
 
     def _queue_position(self, entry: Entry) -> str:
-        queue = [each.id for each in self._record.queue(entry.place)]
-        first = next((each.id for each in self._record.active() if each.place == entry.place), "")
+        queue = [each.id for each in self._record.queued_runs(entry.place)]
+        first = next((each.id for each in self._record.active_runs() if each.place == entry.place), "")
         if entry.id not in queue:  # it has just started
             return ""
         return render("queued", {"position": queue.index(entry.id) + 1, "queued": len(queue), "run": first})
@@ -194,7 +194,7 @@ class Run:
         """Return a reader that follows new rows of :meth:`metrics`."""
         return Follower(self.folder / "metrics.jsonl", MetricsRow)
 
-    def latest(self) -> dict[str, Any] | None:
+    def latest_metrics(self) -> dict[str, Any] | None:
         """Return the last row of :meth:`metrics`; None before the first step is completed."""
         return next(valid_rows(reversed(last_lines(self.folder / "metrics.jsonl", 2)), MetricsRow), None)
 
@@ -261,10 +261,10 @@ class Run:
         polled_s = time.monotonic()
         while True:
             if self._launcher is not None and time.monotonic() - polled_s > POLL_S:
-                self._poll(self._launcher)
+                self._poll_launcher(self._launcher)
                 polled_s = time.monotonic()
             state = self.state
-            now = (state, self.waiting, self.trouble, self.progress.done, *self.stopped_process_lines())
+            now = (state, self.waiting_reason, self.trouble, self.progress.done, *self.stopped_process_lines())
             if progress is not None and now != seen:
                 progress(self)
             seen = now
@@ -272,7 +272,7 @@ class Run:
                 return state
             time.sleep(LOOK_S)
 
-    def _poll(self, launcher: Control) -> None:
+    def _poll_launcher(self, launcher: Control) -> None:
         try:
             launcher.poll(self)
             self.trouble = ""

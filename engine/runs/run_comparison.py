@@ -161,7 +161,7 @@ def compared_text(found: Comparison, compared: Compared) -> str:
         duration(size, unit) for size, unit in zip(compared[:2], (found.prediction.costs.unit, found.unit), strict=True)
     )
     most = "at most " if compared.at_most else ""
-    return f"{expected} predicted, {most}{took} measured{error_text(compared.error) if found.comparable else ''}"
+    return f"{expected} predicted, {most}{took} measured{error_text(compared.error) if found.is_comparable else ''}"
 
 
 def error_text(error: float | None, more: str = "longer", less: str = "shorter") -> str:
@@ -176,7 +176,7 @@ def error_text(error: float | None, more: str = "longer", less: str = "shorter")
     return f", {percent(abs(error))} {more if error > 0 else less}"
 
 
-def short_error(error: float) -> str:
+def short_error_text(error: float) -> str:
     """Return an error such as ``+12.0%``, or ``x 835`` for a large factor."""
     return f"x {number(1 + error)}" if error >= SHORT_TIMES - 1 else percent_change(error)
 
@@ -234,12 +234,13 @@ def design_history(record: Record, like: Entry, most: int = 1000) -> list[Outcom
     A run belongs to the same design if the design has the same name, or the same content.
     """
     folder = record.folder(like.id)
-    mine, links = _timed_content(folder), _emulated_links(folder)
+    mine, links = _content_that_affects_times(folder), _emulated_links(folder)
     entries = (entry for entry in record.entries(most) if entry.state.is_over)
     named = (
         entry
         for entry in entries
-        if entry.name == like.name or (entry.digest == like.digest and _timed_content(record.folder(entry.id)) == mine)
+        if entry.name == like.name
+        or (entry.digest == like.digest and _content_that_affects_times(record.folder(entry.id)) == mine)
     )
     alike = (entry for entry in named if _emulated_links(record.folder(entry.id)) == links)
     found = (run_outcome(record, entry) for entry in alike)
@@ -248,10 +249,10 @@ def design_history(record: Record, like: Entry, most: int = 1000) -> list[Outcom
 
 def run_outcome(record: Record, entry: Entry) -> Outcome | None:
     """Return the outcome of a finished run, comparing it first if necessary; None if that is not possible."""
-    return read_outcome(entry, record.folder(entry.id)) or _compare_now(record, entry)
+    return read_outcome(entry, record.folder(entry.id)) or _first_outcome(record, entry)
 
 
-def _timed_content(folder: Path) -> dict[str, Any]:
+def _content_that_affects_times(folder: Path) -> dict[str, Any]:
     """Return the content of the launched design that affects step times; empty if it cannot be read."""
     try:
         document = read_launched_design(folder).model_dump(mode="json", exclude={"name", "cost"})
@@ -269,7 +270,7 @@ def _emulated_links(folder: Path) -> Links | None:
         return None
 
 
-def _compare_now(record: Record, entry: Entry) -> Outcome | None:
+def _first_outcome(record: Record, entry: Entry) -> Outcome | None:
     """Compare a run for the first time, and return its outcome; None if that is not possible."""
     run = Run(record, entry.id)
     if not any(run.folder.glob("spans-*.bin")):
@@ -292,7 +293,7 @@ def _store_outcome(folder: Path, found: Comparison) -> None:
         "unit": found.unit,
         "predicted_s": iteration.predicted_s,
         "measured_s": iteration.measured_s,
-        "error": iteration.error if found.comparable else None,
+        "error": iteration.error if found.is_comparable else None,
         "memory_error": max(memory_errors, key=abs, default=None),
         "cause": found.cause.words if found.cause else "",
     }
@@ -309,7 +310,7 @@ def history_lines(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def _outcome_text(each: Outcome) -> str:
-    error = "in units" if each.error is None else short_error(each.error)
+    error = "in units" if each.error is None else short_error_text(each.error)
     return f"{error} ({each.cost}{', ' + each.manner if each.manner else ''})"
 
 

@@ -23,7 +23,7 @@ from meshwave.engine.errors import RunError, closest_word
 from meshwave.engine.files import home
 from meshwave.engine.findings import Refusal, RunRefusal
 from meshwave.engine.run_files import Count, RunFile, first_problem
-from meshwave.engine.runs.run_index import is_damage, open_index
+from meshwave.engine.runs.run_index import open_index, reports_damage
 
 
 class State(StrEnum):
@@ -225,7 +225,7 @@ class Record:
             is_queued = self._get(db, run).state is State.QUEUED
             return is_queued and self._change_state(db, run, State.CANCELLED, reason)
 
-    def queue(self, place: Place | None = None) -> list[Entry]:
+    def queued_runs(self, place: Place | None = None) -> list[Entry]:
         """Return the queued runs of a place, or of all places, in the order in which they start.
 
         Persons take turns: the second run of a person starts after the first run of every other person.
@@ -322,7 +322,7 @@ class Record:
             rows = self._db.execute("SELECT * FROM runs WHERE person = ? ORDER BY created_s, rowid", (person,))
             return self._read_rows(rows)
 
-    def active(self) -> list[Entry]:
+    def active_runs(self) -> list[Entry]:
         """Return the runs that are starting or running, earliest first."""
         with self._lock, self._convert_errors():
             return self._select(self._db, _ACTIVE)
@@ -361,7 +361,7 @@ class Record:
     def _error(self, code: str, error: Exception) -> RunRefusal:
         """Return the error for a failure of SQLite: ``code``, or ``damaged_run_index`` if the database is damaged."""
         params = {"place": str(self.place), "reason": str(error)}
-        if is_damage(error):
+        if reports_damage(error):
             where = {"path": str(self._path), "name": self._path.name, "folder": str(self.place / "runs")}
             return RunRefusal("damaged_run_index", {**params, **where})
         return RunRefusal(code, params)

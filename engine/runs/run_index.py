@@ -63,11 +63,11 @@ def open_index(path: Path) -> tuple[sqlite3.Connection, bool]:
     if version > VERSION:
         raise sqlite3.DatabaseError(f"{path.name} was written by a newer Meshwave")
     if version < VERSION:
-        _upgrade(db)
+        _upgrade_tables(db)
     return db, version == 0
 
 
-def _upgrade(db: sqlite3.Connection) -> None:
+def _upgrade_tables(db: sqlite3.Connection) -> None:
     """Upgrade the tables to the current version; safe if several processes do so at once."""
     db.execute("BEGIN IMMEDIATE")
     version = db.execute("PRAGMA user_version").fetchone()[0]  # another process may have upgraded it
@@ -91,7 +91,7 @@ def _set_wal(db: sqlite3.Connection) -> None:
             time.sleep(0.01)
 
 
-def is_damage(error: Exception) -> bool:
+def reports_damage(error: Exception) -> bool:
     """Return True if an error reports a damaged file, rather than a file that cannot be read or written."""
     damage = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)  # the last code: a table is missing
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in damage  # the upper bits are an extended code

@@ -207,14 +207,14 @@ def finished_job(
     try:
         for name, document in (files or {}).items():
             write_document(folder / name, document)
-        status = _wait_for(launcher, launcher.start_program(layout, folder, module), folder, limit_s)
-        why = {"target": launcher.target, "why": _reason(status, limit_s), "said": _last_errors(folder)}
+        status = _wait_for_job(launcher, launcher.start_program(layout, folder, module), folder, limit_s)
+        why = {"target": launcher.target, "why": _failure_reason(status, limit_s), "said": _last_errors(folder)}
         yield folder, RunRefusal("target_check_failed", why)
     finally:
-        _remove(launcher, folder)
+        _remove_folder(launcher, folder)
 
 
-def _wait_for(launcher: JobLauncher, job: Mapping[str, Any], folder: Path, limit_s: float) -> JobStatus:
+def _wait_for_job(launcher: JobLauncher, job: Mapping[str, Any], folder: Path, limit_s: float) -> JobStatus:
     end = time.monotonic() + limit_s
     try:
         while (status := launcher.status(folder.name, job)).phase is not Phase.ENDED and time.monotonic() < end:
@@ -226,7 +226,7 @@ def _wait_for(launcher: JobLauncher, job: Mapping[str, Any], folder: Path, limit
     return status
 
 
-def _reason(status: JobStatus, limit_s: float) -> str:
+def _failure_reason(status: JobStatus, limit_s: float) -> str:
     if status.phase is not Phase.ENDED:
         return f"its job is {status.phase.value} after {limit_s:.0f} s{f' ({status.note})' if status.note else ''}"
     return status.failure.message if status.failure else "its job ended without a report"
@@ -239,7 +239,7 @@ def _last_errors(folder: Path) -> str:
     return " / ".join(line.strip()[:200] for line in telling[:3]) or "there are no logs"
 
 
-def _remove(launcher: JobLauncher, folder: Path) -> None:
+def _remove_folder(launcher: JobLauncher, folder: Path) -> None:
     with suppress(RunError):
         launcher.remove(folder)
     if folder.is_symlink():

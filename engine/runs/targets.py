@@ -68,7 +68,7 @@ def read_targets() -> dict[str, Target]:
     found = _machine_targets()
     for file in target_files():
         if file.exists():
-            found |= {name: _target(file, name, table) for name, table in _read_tables(file).items()}
+            found |= {name: _parse_target(file, name, table) for name, table in _read_tables(file).items()}
     return found
 
 
@@ -115,7 +115,7 @@ def _read_tables(file: Path) -> Mapping[str, Any]:
         raise Refusal("targets_unreadable", {"file": str(file), "reason": str(error)}) from None
 
 
-def _target(file: Path, name: str, table: Any) -> Target:
+def _parse_target(file: Path, name: str, table: Any) -> Target:
     where = {"file": str(file), "target": name}
     if not isinstance(table, dict):
         raise Refusal("target_not_a_table", where)

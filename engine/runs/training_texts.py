@@ -33,7 +33,7 @@ def training_text(design: Design, given: Path | None = None, folders: Sequence[P
         DesignError: the file does not exist.
     """
     if given is not None:
-        return _file(given)
+        return _existing_file(given)
     name = design.training.data
     return None if name is None else find_text(name, [*folders, texts_folder()])
 
@@ -48,10 +48,10 @@ def find_text(name: str, folders: Sequence[Path]) -> Path:
     for folder in looked_in:
         if (folder / name).is_file():
             return folder / name
-    raise _refusal("text_missing", name=name, folders=[*map(str, looked_in)])
+    raise _text_refusal("text_missing", name=name, folders=[*map(str, looked_in)])
 
 
-def keep_text(name: str, text: str) -> str:
+def save_text(name: str, text: str) -> str:
     """Save an uploaded text; return the file name under which it was saved.
 
     Raises:
@@ -63,7 +63,7 @@ def keep_text(name: str, text: str) -> str:
     if len(content) > LARGEST_UPLOAD_BYTES:
         sizes = {"size_bytes": len(content), "most_bytes": LARGEST_UPLOAD_BYTES}
         raise Refusal("text_too_large", {"name": name, **sizes, "folder": str(texts_folder())})
-    plain = plain_name(name)
+    plain = safe_file_name(name)
     try:
         texts_folder().mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -72,7 +72,7 @@ def keep_text(name: str, text: str) -> str:
     return plain
 
 
-def plain_name(name: str) -> str:
+def safe_file_name(name: str) -> str:
     """Return a file name that is valid on all systems and in designs, without folders or control characters."""
     last = re.split(r"[/\\]", name)[-1]
     kept = re.sub(r'[\x00-\x1f\x7f<>:"|?*]', "_", last).strip().lstrip(".")
@@ -82,14 +82,14 @@ def plain_name(name: str) -> str:
     return (stem.encode("utf-8", "replace")[:room].decode("utf-8", "ignore") + ending) or "text.txt"
 
 
-def _file(path: Path) -> Path:
+def _existing_file(path: Path) -> Path:
     path = path.expanduser()
     if not path.exists():
-        raise _refusal("text_not_found", file=str(path))
+        raise _text_refusal("text_not_found", file=str(path))
     if not path.is_file():
-        raise _refusal("text_not_a_file", file=str(path))
+        raise _text_refusal("text_not_a_file", file=str(path))
     return path
 
 
-def _refusal(code: str, **params: Any) -> DesignError:
+def _text_refusal(code: str, **params: Any) -> DesignError:
     return DesignError([Problem("training.data", code, params)])

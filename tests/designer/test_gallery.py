@@ -16,7 +16,7 @@ from meshwave.designer.views.gallery_cards import common_axis, describe_gallery,
 from meshwave.engine.document import Design, load_design, parse_design
 from meshwave.engine.errors import InputError
 from meshwave.engine.files import example
-from meshwave.engine.predict.gallery import Entry, judge_variant, list_variants
+from meshwave.engine.predict.gallery import Entry, list_variants, simulate_variant
 from meshwave.engine.predict.prediction import predict
 from tests._findings import refusal
 from tests._strategies import document
@@ -77,7 +77,7 @@ def wait_for(gallery: Gallery) -> None:
 
 
 def entry(design: Design, title: str) -> Entry:
-    found = judge_variant(design, next(variant for variant in list_variants(design) if variant.title == title))
+    found = simulate_variant(design, next(variant for variant in list_variants(design) if variant.title == title))
     assert isinstance(found, Entry)
     return found
 

@@ -18,8 +18,8 @@ from meshwave.engine.predict.block_timeline import predict_block
 from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.predict.slot_timeline import slot_actions
 from meshwave.engine.program.action import Action, Op
-from meshwave.engine.runs.accuracy.measured_block import measured_inside
-from meshwave.engine.runs.recording import STEP, MeasuredInside
+from meshwave.engine.runs.accuracy.measured_block import measured_block_timeline
+from meshwave.engine.runs.recording import STEP, MeasuredLayerSteps
 from tests.designer.test_experts import design
 from tests.engine.predict.test_overlapped_slots import case
 
@@ -89,8 +89,8 @@ def as_run(prediction: Prediction, rank: int, op: Op, slower: float) -> Measured
                 mine[words] = 4, int(number), LAYER_OPS.index(step), op != Op.F, int(chunk or -1), start, end
         rows.append(np.sort(np.array(list(mine.values()), STEP), order="start_ns"))
     count, whole = len(rows), int(predicted.timeline.makespan * slower * 1e9)
-    found = MeasuredInside(4, tuple(LAYER_OPS), (0,) * count, (whole,) * count, tuple(rows))
-    return MeasuredBlock(measured_inside(prediction.design, rank, op, found), "Measured in step 5")
+    found = MeasuredLayerSteps(4, tuple(LAYER_OPS), (0,) * count, (whole,) * count, tuple(rows))
+    return MeasuredBlock(measured_block_timeline(prediction.design, rank, op, found), "Measured in step 5")
 
 
 def test_measured_steps_are_overlaid_on_predicted_ones() -> None:

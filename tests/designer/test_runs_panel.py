@@ -621,7 +621,7 @@ def test_a_design_that_is_too_large_for_this_machine_is_refused_with_the_numbers
     session.replace(load_design(example("10-bert-on-tacc")), "open")
 
     assert not panel.bar.launchable["allowed"]
-    assert "61.7 GB together, and this machine has 16 GB and no GPU" in panel.bar.launchable["reason"]
+    assert "61.7 GB of memory together, and this machine has 16 GB and no GPU" in panel.bar.launchable["reason"]
 
 
 def test_a_dataset_with_unknown_tokens_is_refused_at_the_vocabulary(show: Show, session: Session) -> None:

@@ -17,10 +17,10 @@ SAMPLE_S = 0.25
 
 def describe_machine() -> str:
     """Return a text such as ``2 cores of AMD EPYC, 25 GB, Linux 6.18, Python 3.11.7, torch 2.13.0+cpu``."""
-    return ", ".join(_parts())
+    return ", ".join(_machine_properties())
 
 
-def _parts() -> Iterator[str]:
+def _machine_properties() -> Iterator[str]:
     cores = os.cpu_count() or 1
     yield f"{cores} core{'s' * (cores != 1)} of {processor_name()}"
     if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:

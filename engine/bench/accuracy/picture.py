@@ -55,7 +55,7 @@ class _Sheet:
         self.height = self.bottom + FOOT
         self.left, self.right = MARGIN + 48, WIDTH - MARGIN - BEYOND
         self.strip = self.left + SQUARE + NAMES + BEYOND
-        times = [seconds for result in results for seconds in _seconds(result)]
+        times = [seconds for result in results for seconds in _wall_seconds(result)]
         self.low, self.high = log10(min(times)) - 0.06, log10(max(times)) + 0.06
 
     def shapes(self) -> Iterator[Shape]:
@@ -103,7 +103,7 @@ class _Sheet:
         yield Text(left + SQUARE, base + 32, "predicted (wall time)", self.colours["muted"], 12, "end")
         yield Text(left + 6, self.top - 12, "measured", self.colours["muted"], 12)
         for result in self.results:
-            predicted, measured = _seconds(result)
+            predicted, measured = _wall_seconds(result)
             yield self._dot(result, left + self._offset(predicted), base - self._offset(measured))
 
     # ---- errors by group ----
@@ -145,12 +145,12 @@ class _Sheet:
                 yield Text(middle + side * (half + 8), y, f"{worst:+.0%}", self.colours["text"], 10.5, anchor)
 
     def _dot(self, result: Result, x: float, y: float) -> Box:
-        predicted, measured = (quantity(seconds, "s") for seconds in _seconds(result))
+        predicted, measured = (quantity(seconds, "s") for seconds in _wall_seconds(result))
         label = f"{result.case}: predicted {predicted}, {result.way} {measured}, {result.error:+.1%}"
         return Box(x - DOT / 2, y - DOT / 2, DOT, DOT, self.dot[result.way], DOT / 2, label)
 
 
-def _seconds(result: Result) -> tuple[float, float]:
+def _wall_seconds(result: Result) -> tuple[float, float]:
     """Return the predicted and the measured wall time of a step in seconds."""
     scale = result.scale or 1.0
     return result.predicted * scale, result.measured * scale

@@ -86,7 +86,7 @@ def training_results(results: Results) -> list[Result]:
     return results.select(cases.training_cases())
 
 
-def rows(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+def markdown_table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     """Return a table in Markdown."""
     return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *lines))
 
@@ -103,14 +103,14 @@ def _missed_aims(results: Results) -> Iterator[str]:
         *_summary_rows(summarize(computed), "measured runs, predicted by calibration", has_aims=False),
         *_summary_rows(from_run._replace(memory=None), "measured runs, predicted from one run of 1F1B", has_aims=False),
     ]
-    yield rows(("quantity", "target", "measured"), found)
+    yield markdown_table(("quantity", "target", "measured"), found)
     head = ("group", "designs", "median", "90th percentile", "worst", "bias")
     if shared:
         yield "Dry runs on emulated hosts, where the kernel shares the links, by what shares them:"
-        yield rows(head, _group_rows(summarize(shared)))
+        yield markdown_table(head, _group_rows(summarize(shared)))
     if waited:
         yield "Dry runs without emulated hosts (circular for transfers, see above), by group:"
-        yield rows(head, _group_rows(summarize(waited)))
+        yield markdown_table(head, _group_rows(summarize(waited)))
     wrong = summarize([*shared, *waited, *computed]).ranking.wrong
     if wrong:
         yield "Pairs of schedules that were predicted in the wrong order:\n\n" + "\n".join(
@@ -164,12 +164,12 @@ def _limits(results: Results) -> Iterator[str]:
             each.tags["value"],
             f"{each.error:+.1%}",
             quantity(_delay_s(each), "s"),
-            _share(each.others),
+            _share_cell(each.others),
             _message_size(each),
         )
         for each in found
     )
-    yield rows(("condition", "", "error", "delay per step of the longest path", "load", "messages"), lines)
+    yield markdown_table(("condition", "", "error", "delay per step of the longest path", "load", "messages"), lines)
     free = [_delay_s(each) for each in found if each.tags["limit"] != "message"]
     if free:
         yield (
@@ -221,7 +221,9 @@ def _training(results: Results) -> Iterator[str]:
         )
         for each in found
     )
-    yield rows(("design", "predicted", "measured", "error", "by a run", "spread", "memory", "largest cause"), lines)
+    yield markdown_table(
+        ("design", "predicted", "measured", "error", "by a run", "spread", "memory", "largest cause"), lines
+    )
     yield (
         "*by a run*: the error if the prediction uses a run of 1F1B on the same two stages instead of the calibration. "
         "*spread*: slowest minus fastest step. *memory*: predicted / measured - 1 of the peak of each mesh. *largest "
@@ -267,10 +269,15 @@ def _papers(results: Results) -> Iterator[str]:
     for each in found:
         by_place.setdefault((each.cluster, each.ranks), {})[each.who] = each
     lines = (
-        (_place_cell(*place), *_transfer_cells(*place), *(_cell(own.get(name)) for name in names), _gain_cell(own))
+        (
+            _place_cell(*place),
+            *_transfer_cells(*place),
+            *(_speed_up_cell(own.get(name)) for name in names),
+            _gain_cell(own),
+        )
         for place, own in by_place.items()
     )
-    yield rows(("cluster", "T_C", "by data sheet", *names, "gain"), lines)
+    yield markdown_table(("cluster", "T_C", "by data sheet", *names, "gain"), lines)
     yield _best_waves(by_place)
 
 
@@ -283,7 +290,7 @@ def _transfer_cells(cluster: str, ranks: int) -> tuple[str, str]:
     return f"{TRANSFERS[cluster, ranks]:.4f}", f"{data_sheet_ratio(cluster, ranks):.4f}"
 
 
-def _cell(found: hanayo.SpeedUp | None) -> str:
+def _speed_up_cell(found: hanayo.SpeedUp | None) -> str:
     if found is None:
         return ""
     paper = "" if found.paper is None else f"{found.paper:.2f}"
@@ -338,7 +345,7 @@ def _dry_runs(results: Results) -> Iterator[str]:
         if ranges:
             yield RANGE_NOTE
         lines = ((*_dry_run_cells(each), *_range_cells(each)) for each in found)
-        yield rows((*DRY_RUN_HEAD, *(["range"] if ranges else [])), lines)
+        yield markdown_table((*DRY_RUN_HEAD, *(["range"] if ranges else [])), lines)
 
 
 RANGE_NOTE = (
@@ -359,14 +366,14 @@ def _dry_run_cells(each: Result) -> tuple[str, ...]:
     return (
         each.case.removeprefix("hosts, "),
         f"{each.processes}",
-        _time(each.predicted, each),
-        _time(each.measured, each),
+        _time_cell(each.predicted, each),
+        _time_cell(each.measured, each),
         f"{each.error:+.1%}",
         f"{each.spread / each.measured:.1%}",
         f"{each.scale:.3g}",
         quantity(each.shortest_s, "s"),
         f"{each.predicted_bubble:.1%}, {each.measured_bubble:.1%}",
-        _share(each.others),
+        _share_cell(each.others),
     )
 
 
@@ -378,9 +385,9 @@ def _message_note(found: Sequence[Result]) -> str:
     return f"In {len(smaller)} of them messages were smaller than in the design: {'; '.join(smaller)}."
 
 
-def _time(value: float, result: Result) -> str:
+def _time_cell(value: float, result: Result) -> str:
     return quantity(value, "s") if result.unit == "s" else f"{value:.4g} units"
 
 
-def _share(share: float) -> str:
+def _share_cell(share: float) -> str:
     return f"{share:.0%}"

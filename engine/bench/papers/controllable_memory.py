@@ -11,10 +11,10 @@ from meshwave.engine.schedules import schedules
 
 def tables() -> Iterator[Table]:
     """Yield the tables of the paper."""
-    yield less_memory()
+    yield memory_and_bubble()
 
 
-def less_memory() -> Table:
+def memory_and_bubble() -> Table:
     """Return the bubble and the activations of the schedules, relative to 1F1B."""
     p, m = 12, 36
     one = (p - 1) * 3.0  # the bubble of 1F1B

@@ -49,8 +49,8 @@ ASSUMED = (
 
 def tables() -> Iterator[Table | Grid]:
     """Yield the tables in the order of the report."""
-    yield agreement()
-    yield bars()
+    yield fit_accuracy()
+    yield speed_up_grid()
     yield best_waves()
     yield wave_gains()
 
@@ -81,7 +81,7 @@ def paper_speed_ups(place: Place) -> dict[str, float]:
 # ---- fits ----
 
 
-def agreement() -> Grid:
+def fit_accuracy() -> Grid:
     """Return the number of fitted values, and the errors of the predictions."""
     return Grid(
         "Hanayo, BERT on 8 GPUs: what is fitted to the bars, and what comes out",
@@ -92,7 +92,7 @@ def agreement() -> Grid:
             "error of H bars, %",
             "error of 1F1B and C, %",
         ),
-        [_agreement(basis) for basis in BASES],
+        [_fit_accuracy(basis) for basis in BASES],
         note=f"{fit_summary()} Bars are speed-ups over GPipe; errors are medians. {ASSUMED}. Fitted: one T_C for each "
         "cluster and P, to the bars of 2, 4 and 8 waves, in unit costs, where reductions and the optimizer are free.",
     )
@@ -118,19 +118,24 @@ def fitted_bars() -> int:
 
 def count_correct_cases(basis: Basis) -> int:
     """Return the number of cases in which the predicted best number of waves equals that of the paper."""
-    return sum(_best(predicted_speed_ups(place, basis)) == _best(paper_speed_ups(place)) for place in MEASURED)
+    return sum(
+        _best_wave_count(predicted_speed_ups(place, basis)) == _best_wave_count(paper_speed_ups(place))
+        for place in MEASURED
+    )
 
 
-def _best(speeds: Mapping[str, float]) -> int:
+def _best_wave_count(speeds: Mapping[str, float]) -> int:
     return max(WAVES, key=lambda waves: speeds[f"H-{waves}"])
 
 
-def _agreement(basis: Basis) -> Line:
+def _fit_accuracy(basis: Basis) -> Line:
     fitted = (len(TRANSFERS), fitted_bars()) if basis.fitted else (0, 0)
-    return Line(basis.title, (*fitted, count_correct_cases(basis), _error(basis, HANAYO), _error(basis, OTHERS)))
+    return Line(
+        basis.title, (*fitted, count_correct_cases(basis), _median_error(basis, HANAYO), _median_error(basis, OTHERS))
+    )
 
 
-def _error(basis: Basis, schemes: tuple[str, ...]) -> float:
+def _median_error(basis: Basis, schemes: tuple[str, ...]) -> float:
     errors = [
         abs(predicted_speed_ups(place, basis)[who] / paper_speed_ups(place)[who] - 1)
         for place in MEASURED
@@ -142,7 +147,7 @@ def _error(basis: Basis, schemes: tuple[str, ...]) -> float:
 # ---- the bars ----
 
 
-def bars() -> Grid:
+def speed_up_grid() -> Grid:
     """Return all speed-ups over GPipe: of the paper, and for each source of transfer times."""
     lines = []
     for place in MEASURED:
@@ -159,11 +164,11 @@ def bars() -> Grid:
         "(figure 5); one wave over P is the other reading, which the paper does not rule out. Where copies reduce "
         "gradients, that is priced and waited for in the rows by data sheets. D=2 is a design of two data-parallel "
         "copies on each of 4 meshes. With P=8, eight waves are 128 stages of 64 layers: played as 128 layers of half "
-        f"the products. Chimera-wave at P=4 needs more than the memory of {_too_small()} with AdamW in fp32.",
+        f"the products. Chimera-wave at P=4 needs more than the memory of {_clusters_too_small()} with AdamW in fp32.",
     )
 
 
-def _too_small() -> str:
+def _clusters_too_small() -> str:
     """Return the names of the clusters whose devices cannot hold half of the model."""
     places = [place for place in MEASURED if place[1] == 4]
     lacking = [
@@ -182,7 +187,7 @@ def best_waves() -> Table:
     rows = []
     for place, measured in MEASURED.items():
         for basis in BASES:
-            theirs, ours = _best(paper_speed_ups(place)), _best(predicted_speed_ups(place, basis))
+            theirs, ours = _best_wave_count(paper_speed_ups(place)), _best_wave_count(predicted_speed_ups(place, basis))
             rows.append(Row(place_name(place), theirs, ours, _explain_waves(place, measured, basis), basis.title))
     return Table(
         "Hanayo: best of 2, 4 and 8 waves, BERT of 64 layers on the paper's clusters",
@@ -218,7 +223,15 @@ def wave_gains() -> Table:
         paper = paper_speed_ups(place)
         for basis in BASES[1:]:
             found = predicted_speed_ups(place, basis)
-            rows.append(Row(place_name(place), _gain(paper), _gain(found), _explain_gain(place, basis), basis.title))
+            rows.append(
+                Row(
+                    place_name(place),
+                    _gain_over_chimera(paper),
+                    _gain_over_chimera(found),
+                    _explain_gain(place, basis),
+                    basis.title,
+                )
+            )
     return Table(
         "Hanayo: gain of the best number of waves over Chimera-wave",
         rows,
@@ -228,7 +241,7 @@ def wave_gains() -> Table:
     )
 
 
-def _gain(speeds: Mapping[str, float]) -> float:
+def _gain_over_chimera(speeds: Mapping[str, float]) -> float:
     return 100 * (max(speeds[who] for who in HANAYO) / speeds["Chimera-wave"] - 1)
 
 

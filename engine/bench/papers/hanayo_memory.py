@@ -60,7 +60,7 @@ def fits_memory(model: str, layout: Layout, scheme: str) -> bool:
 
 
 @lru_cache(maxsize=1)
-def eager_length() -> int:
+def unfused_sequence_length() -> int:
     """Return the sequence length with equal fp32 activations if attention is not fused and dropout is used.
 
     The additional activations are the attention probabilities before and after dropout and its mask (9 bytes for each
@@ -80,7 +80,7 @@ def fit_note() -> str:
     return (
         f"Fitted: one number, the sequence length of {fitted_length()} tokens, to one variance, that of 1F1B. It represents "
         "the bytes that a layer keeps of a sequence: attention here is fused and keeps no scores, and dropout is off; "
-        f"with unfused attention and dropout, {eager_length()} tokens keep as much. Assumed: fp32, AdamW without sharding, "
+        f"with unfused attention and dropout, {unfused_sequence_length()} tokens keep as much. Assumed: fp32, AdamW without sharding, "
         "no recomputation, M = P microbatches of B sequences, no memory for kernels, NCCL and fragmentation."
     )
 

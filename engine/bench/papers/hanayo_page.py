@@ -50,7 +50,7 @@ def section() -> str:
         "## Hanayo",
         'Liu et al., "Hanayo: Harnessing Wave-like Pipeline Parallelism" (arXiv:2308.15762), section 5.',
         hanayo_clusters.fit_summary(),
-        _grid(hanayo_clusters.agreement()),
+        _grid(hanayo_clusters.fit_accuracy()),
         CLUSTERS,
         _basis_table(hanayo_clusters.wave_gains()),
         THROUGHPUT,

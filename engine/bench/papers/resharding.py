@@ -102,7 +102,7 @@ def tables() -> Iterator[Table | Grid]:
     yield many_to_many(FREE)
     yield many_to_many(ASSUMED)
     yield sender_and_order_gains()
-    yield headline()
+    yield stated_gain()
     yield all_plans(FREE)
     yield all_plans(ASSUMED)
 
@@ -224,7 +224,7 @@ def sender_and_order_gains() -> Table:
     )
 
 
-def headline() -> Table:
+def stated_gain() -> Table:
     """Return the gain that the abstract states, and the computed one."""
     cases = {f"case {number}": case for number, case in CASES.items()}
     cases |= {f"1 device to {_hosts(receivers)}": one_to_many_case(receivers) for receivers in RECEIVERS}

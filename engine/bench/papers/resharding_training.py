@@ -111,7 +111,7 @@ CROSSINGS: Mapping[str, Crossing] = {
 }
 
 
-def crossing_seconds(how: str, tensors: Sequence[Tensor], source: Side, destination: Side) -> float:
+def transfer_seconds_of_tensors(how: str, tensors: Sequence[Tensor], source: Side, destination: Side) -> float:
     """Return the seconds to transfer several tensors one after the other, because they share a NIC."""
     hosts = zip((*source[0].ranks, *destination[0].ranks), (*source[0].hosts, *destination[0].hosts), strict=True)
     links = Links(*ASSUMED, dict(hosts))
@@ -179,21 +179,21 @@ GPTS: Mapping[str, Gpt] = {
 
 def gpts() -> dict[str, Trained]:
     """Return the figures of the GPT configurations, by name."""
-    return {name: _gpt_figures(of) for name, of in GPTS.items()}
+    return {name: _predict_gpt(of) for name, of in GPTS.items()}
 
 
 @lru_cache(maxsize=16)
-def _gpt_figures(of: Gpt) -> Trained:
+def _predict_gpt(of: Gpt) -> Trained:
     design = gpt_design(of, *SERIES["Broadcast"].schedule)
     ends = [_side(design, rank) for rank in range(of.pp)]
     tensor = Tensor((of.sequences // of.microbatches, SEQUENCE, of.hidden), 2)
     hops = {
-        how: [crossing_seconds(how, [tensor], source, destination) for source, destination in zip(ends[:-1], ends[1:], strict=True)]
+        how: [transfer_seconds_of_tensors(how, [tensor], source, destination) for source, destination in zip(ends[:-1], ends[1:], strict=True)]
         for how in CROSSINGS
     }  # fmt: skip
     seconds, rounds = {}, 0.0
     for name, series in SERIES.items():
-        program, of_row = _price(of, series.schedule)
+        program, of_row = _price_gpt(of, series.schedule)
         seconds[name] = step_seconds(program, of_row, hops[series.crossing], beside=series.beside)
         per_stage = np.bincount(program.stage[program.is_compute], of_row[program.is_compute])
         rounds = float(per_stage.max()) / of.microbatches
@@ -203,7 +203,7 @@ def _gpt_figures(of: Gpt) -> Trained:
 
 
 @lru_cache(maxsize=16)
-def _price(of: Gpt, schedule: tuple[str, tuple[tuple[str, str], ...]]) -> tuple[Program, Floats]:
+def _price_gpt(of: Gpt, schedule: tuple[str, tuple[tuple[str, str], ...]]) -> tuple[Program, Floats]:
     design = gpt_design(of, *schedule)
     program = lower(design)
     return program, estimate(design, program).seconds
@@ -285,11 +285,11 @@ U_TRANSFORMERS: Mapping[str, UTransformer] = {
 
 def u_transformers() -> dict[str, Trained]:
     """Return the figures of the U-Transformer configurations, by name."""
-    return {name: _u_transformer(of) for name, of in U_TRANSFORMERS.items()}
+    return {name: _predict_u_transformer(of) for name, of in U_TRANSFORMERS.items()}
 
 
 @lru_cache(maxsize=16)
-def _u_transformer(of: UTransformer) -> Trained:
+def _predict_u_transformer(of: UTransformer) -> Trained:
     layers = u_transformer.layers(of.channels)
     images = of.images // of.microbatches
     tensors = [
@@ -301,7 +301,7 @@ def _u_transformer(of: UTransformer) -> Trained:
         (Mesh((1, of.devices), tuple(range(host * of.devices, (host + 1) * of.devices)), (host,) * of.devices), spec)
         for host in (0, 1)
     )
-    hops = {how: [crossing_seconds(how, tensors, source, destination)] for how in CROSSINGS}
+    hops = {how: [transfer_seconds_of_tensors(how, tensors, source, destination)] for how in CROSSINGS}
     rate = of.devices * PEAK["fp32"] * EFFICIENCY
     forward = np.array([images * u_transformer.flops(part) / rate for part in (layers[: of.cut], layers[of.cut :])])
     seconds = {}
@@ -392,7 +392,7 @@ def overlap_by_microbatches() -> Grid:
     """Return the ablation of overlap on the larger U-Transformer, by number of microbatches."""
     rows = []
     for count in MICROBATCHES:
-        of = _u_transformer(U_TRANSFORMERS["U-Transformer 2B, 8 GPUs, by image"]._replace(microbatches=count))
+        of = _predict_u_transformer(U_TRANSFORMERS["U-Transformer 2B, 8 GPUs, by image"]._replace(microbatches=count))
         rows.append(Line(f"2048 images in {count}", [of.tflops(series) for series in (*ABLATION, "Signal")]))
     return Grid(
         "Cross-mesh resharding, ablation of overlapping (5.3): TFLOPS of U-Transformer 2B by microbatches",
@@ -403,7 +403,7 @@ def overlap_by_microbatches() -> Grid:
 
 def ablation() -> Table:
     """Return the order of the series in the ablation."""
-    of = _u_transformer(U_TRANSFORMERS["U-Transformer 2B, 8 GPUs, by image"])
+    of = _predict_u_transformer(U_TRANSFORMERS["U-Transformer 2B, 8 GPUs, by image"])
     names = dict(zip(ABLATION, ("Broadcast", "Overlap", "Eager-1F1B"), strict=True))
     found = ranking_text({name: of.tflops(series) for series, name in names.items()})
     rows = [Row("2B, 32 microbatches", "Broadcast < Overlap < Eager-1F1B", found)]

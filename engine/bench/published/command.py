@@ -48,7 +48,7 @@ def write_results(figures: Mapping[str, Any], path: Path) -> None:
 
 def to_text(figures: Mapping[str, Any]) -> str:
     """Return predicted and published runs and their summary as a table for a terminal."""
-    lines = [_line(row) for row in figures["rows"]]
+    lines = [_run_line(row) for row in figures["rows"]]
     summary = figures["summary"]
     for title, key in (("by source and device", "by_source"), ("by device", "by_device")):
         lines += ["", f"{title:<48}{'runs':>5}{'mean':>7}{'bias':>8}{'worst':>8}"]
@@ -61,7 +61,7 @@ def to_text(figures: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _line(row: Mapping[str, Any]) -> str:
+def _run_line(row: Mapping[str, Any]) -> str:
     if "refused" in row:
         return f"{row['id']}: refused: {row['refused']['text']}"
     published, predicted = row["published_memory_gib"], row["predicted_memory_gib"]

@@ -97,7 +97,7 @@ def svg(figures: Json) -> str:
         y = ROW_HEIGHT * (number + 1)
         marks.append(f'<text x="8" y="{y + 4}">{escape(name)}</text>')
         marks += [
-            f'<circle cx="{_place(row["error"]):.1f}" cy="{y}" r="3"><title>{escape(row["id"])} {row["error"]:+.1%}</title></circle>'
+            f'<circle cx="{_error_position(row["error"]):.1f}" cy="{y}" r="3"><title>{escape(row["id"])} {row["error"]:+.1%}</title></circle>'
             for row in rows
             if _line_name(row) == name
         ]
@@ -112,13 +112,13 @@ def _line_name(row: Json) -> str:
     return f"{row['publication']}, {row['device']}, {row['arch']}"
 
 
-def _place(error: float) -> float:
+def _error_position(error: float) -> float:
     """Return the horizontal position of an error in the picture."""
     shown = min(max(error, -SHOWN_ERROR), SHOWN_ERROR)
     return LABEL_WIDTH + (WIDTH - LABEL_WIDTH - 20) * (shown + SHOWN_ERROR) / (2 * SHOWN_ERROR)
 
 
 def _grid_line(share: float, height: int) -> str:
-    x = _place(share)
+    x = _error_position(share)
     line = f'<line x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{height - ROW_HEIGHT}"/>'
     return f'{line}<text x="{x:.1f}" y="{height - 4}" text-anchor="middle">{share:+.0%}</text>'

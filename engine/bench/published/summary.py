@@ -43,7 +43,7 @@ def group(found: Iterable[Predicted], key: Callable[[Predicted], K]) -> dict[K, 
     return {name: groups[name] for name in sorted(groups)}  # type: ignore[type-var]
 
 
-def ordered_pairs(found: Iterable[Predicted]) -> tuple[int, int]:
+def count_ordered_pairs(found: Iterable[Predicted]) -> tuple[int, int]:
     """Count the pairs of configurations of one model that differ clearly, and the pairs in the right order.
 
     Configurations are compared by tokens per second and device, within one source and on equal devices.
@@ -65,7 +65,7 @@ def summarize(found: Sequence[Predicted | Refused]) -> dict[str, Any]:
     refused = [each for each in found if isinstance(each, Refused)]
     by_source = group(predicted, lambda each: (each.publication, each.device, each.arch))
     by_device = group(predicted, lambda each: (each.device, each.arch))
-    pairs, right = ordered_pairs(predicted)
+    pairs, right = count_ordered_pairs(predicted)
     return {
         "predicted": len(predicted),
         "by_source": [

@@ -69,7 +69,7 @@ def parse_query(text: str, meshes: Sequence[str], stages: int, microbatches: int
     if not rest:
         raise Refusal("empty_query", {"mesh": example})
     while rest:
-        rest = _read_term(rest, found, meshes, example)
+        rest = _parse_term(rest, found, meshes, example)
     limits = {"stage": stages, "microbatch": microbatches, "rank": len(meshes)}
     for name, limit in limits.items():
         if found.get(name, -1) >= limit:
@@ -77,7 +77,7 @@ def parse_query(text: str, meshes: Sequence[str], stages: int, microbatches: int
     return Query(**found)
 
 
-def _read_term(rest: str, found: dict[str, Any], meshes: Sequence[str], example: str) -> str:
+def _parse_term(rest: str, found: dict[str, Any], meshes: Sequence[str], example: str) -> str:
     """Parse the first term of ``rest`` into ``found``, and return the remaining text."""
     word, _, after = rest.partition(" ")
     after = after.strip()
@@ -85,7 +85,7 @@ def _read_term(rest: str, found: dict[str, Any], meshes: Sequence[str], example:
     if low in _IGNORED_WORDS or not low:
         return after
     if low in ("mesh", "meshes"):
-        return _read_mesh(after, found, meshes)
+        return _parse_mesh_name(after, found, meshes)
     numbered = _NUMBERED.fullmatch(low)
     if numbered:
         kind, number = numbered.groups()
@@ -112,7 +112,7 @@ def _read_term(rest: str, found: dict[str, Any], meshes: Sequence[str], example:
     raise Refusal("unknown_search_term", {"word": word, "suggestion": next(iter(near), None), "mesh": example})
 
 
-def _read_mesh(after: str, found: dict[str, Any], meshes: Sequence[str]) -> str:
+def _parse_mesh_name(after: str, found: dict[str, Any], meshes: Sequence[str]) -> str:
     """Parse a mesh name, which may contain spaces, and return the remaining text; the longest matching name is used."""
     by_name = sorted(enumerate(meshes), key=lambda entry: -len(entry[1]))
     for rank, name in by_name:

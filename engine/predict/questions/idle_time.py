@@ -100,7 +100,7 @@ def _find_parts(lanes: Lanes, gap: Gap, cause: int, unit: Unit) -> tuple[int, li
     op = int(timeline.op[cause])
     if op in SENDS:
         if timeline.rank[cause] == gap.rank:  # a blocking send
-            return cause, [_part(lanes, "link", gap.start, gap.end, "sending it, which blocks the sender", unit)]
+            return cause, [_idle_part(lanes, "link", gap.start, gap.end, "sending it, which blocks the sender", unit)]
         maker = lanes.maker(cause)
         return (maker, _long_parts(lanes, gap, maker, cause, unit)) if maker >= 0 else (-1, [])
     if op == Op.REDUCE_GRAD:
@@ -126,15 +126,15 @@ def _all_parts(lanes: Lanes, gap: Gap, maker: int, carrier: int, unit: Unit) -> 
         yield from _earlier_parts(lanes, maker, at, begun, unit)
         at = min(max(begun, ends), gap.end)
         name = f" {_action_on_mesh(lanes, maker)}" if carrier >= 0 and not timeline.is_transfer[carrier] else ""
-        yield _part(lanes, "computing", begun, at, f"computing{name}", unit)
+        yield _idle_part(lanes, "computing", begun, at, f"computing{name}", unit)
     if carrier >= 0:
         starts, ends = (min(max(at, float(column[carrier])), gap.end) for column in (timeline.start, timeline.end))
-        yield _part(lanes, "queue", at, starts, "until the link is free", unit)
+        yield _idle_part(lanes, "queue", at, starts, "until the link is free", unit)
         reduces = timeline.op[carrier] == Op.REDUCE_GRAD
         what = ("reducing", "on the links") if reduces else ("link", "on the link")
-        yield _part(lanes, what[0], starts, ends, what[1], unit)  # type: ignore[arg-type]
+        yield _idle_part(lanes, what[0], starts, ends, what[1], unit)  # type: ignore[arg-type]
         at = ends
-    yield _part(lanes, "late", at, gap.end, "until it resumes", unit)
+    yield _idle_part(lanes, "late", at, gap.end, "until it resumes", unit)
 
 
 def _earlier_parts(lanes: Lanes, maker: int, start: float, end: float, unit: Unit) -> Iterator[IdlePart]:
@@ -178,6 +178,6 @@ def _awaited_action(lanes: Lanes, cause: int, rank: int) -> str:
     return f" for {_action_on_mesh(lanes, cause)}" if cause >= 0 and lanes.timeline.rank[cause] != rank else ""
 
 
-def _part(lanes: Lanes, what: Activity, start: float, end: float, words: str, unit: Unit) -> IdlePart:
+def _idle_part(lanes: Lanes, what: Activity, start: float, end: float, words: str, unit: Unit) -> IdlePart:
     seconds = max(end - start, 0.0)
     return IdlePart(what, seconds, f"{format_amount(seconds, unit)} {words}")

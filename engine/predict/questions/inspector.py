@@ -15,7 +15,7 @@ from meshwave.engine.predict.questions.critical_path import CriticalPath, find_c
 from meshwave.engine.predict.questions.idle_time import Idle, explain_gap
 from meshwave.engine.predict.questions.rank_activity import Lanes
 from meshwave.engine.predict.questions.text import Unit
-from meshwave.engine.predict.questions.time_breakdown import Area, measure_area
+from meshwave.engine.predict.questions.time_breakdown import Area, summarize_area
 from meshwave.engine.program.timeline import Floats, Timeline
 
 
@@ -50,11 +50,11 @@ class Inspector:
         """Return the port that delayed a transfer, reduction or exchange most between two times, or None."""
         return self.flows.find_limit(span, start, end) if self.flows is not None and end > start else None
 
-    def measure_area(self, start: float, end: float, ranks: Sequence[int] | None = None) -> Area:
+    def summarize_area(self, start: float, end: float, ranks: Sequence[int] | None = None) -> Area:
         """Break down the time between ``start`` and ``end`` on the given ranks, by default on all."""
         every = range(self.timeline.ranks)
         chosen = every if ranks is None else [rank for rank in ranks if rank in every]
-        return measure_area(self.lanes, self.path, start, end, chosen, self.carried)
+        return summarize_area(self.lanes, self.path, start, end, chosen, self.carried)
 
     def explain_idle(self, rank: int, at: float) -> Idle | None:
         """Explain the activity that a rank waits for at the time ``at``; None if the rank is not idle."""

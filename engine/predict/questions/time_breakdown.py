@@ -73,7 +73,7 @@ class Area:
         return {**asdict(self), "seconds": self.seconds, "waits_s": self.waits_s, "idle_share": self.idle_share}
 
 
-def measure_area(
+def summarize_area(
     lanes: Lanes, path: CriticalPath, start: float, end: float, ranks: Sequence[int], carried: Floats | None
 ) -> Area:
     """Break down the time between ``start`` and ``end`` on the given ranks.

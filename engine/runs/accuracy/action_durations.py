@@ -21,7 +21,7 @@ MOST_SPANS = 3_000_000
 
 
 @dataclass(frozen=True, eq=False)
-class MeasuredRows:
+class MeasuredDurations:
     """Measured durations of the actions of a program in seconds, defined like the costs of the simulator."""
 
     seconds: Floats  # [rows]
@@ -29,7 +29,7 @@ class MeasuredRows:
     at_most: Floats  # [rows] the known seconds, and upper bounds for the other SENDs
 
 
-def measured_rows(prediction: Prediction, recording: Recording) -> MeasuredRows:
+def measured_durations(prediction: Prediction, recording: Recording) -> MeasuredDurations:
     """Return the median duration of each action over the timed steps.
 
     The duration of a slot is divided between its two actions in proportion to their predictions. A reduction starts
@@ -43,7 +43,7 @@ def measured_rows(prediction: Prediction, recording: Recording) -> MeasuredRows:
     spans = recording.rows(timed[:: -(-len(timed) // most)])  # evenly spaced over a long run
     start, end = ((spans[column] - spans["start_ns"].min()) / 1e9 for column in ("start_ns", "end_ns"))
     took = end - start
-    _share_slots(program, predicted, took)
+    _divide_slot_durations(program, predicted, took)
     reduced = _replicated_reductions(prediction)
     took[:, program.op == Op.REDUCE_GRAD] = 0.0  # weights without copies are not reduced
     took[:, reduced] = _reduction_seconds(program, reduced, start, end)
@@ -57,10 +57,10 @@ def measured_rows(prediction: Prediction, recording: Recording) -> MeasuredRows:
     seconds[others] = np.maximum(seconds[others], 0.0)
     at_most = seconds.copy()
     at_most[sends] = np.where(known[sends], seconds[sends], np.maximum(until.min(axis=0), 0.0))
-    return MeasuredRows(seconds, known, at_most)
+    return MeasuredDurations(seconds, known, at_most)
 
 
-def _share_slots(program: Program, predicted: Floats, took: Floats) -> None:
+def _divide_slot_durations(program: Program, predicted: Floats, took: Floats) -> None:
     second = np.flatnonzero(program.fused)
     both = predicted[second - 1] + predicted[second]
     share = np.divide(predicted[second], both, out=np.full(len(second), 0.5), where=both > 0)
@@ -122,7 +122,7 @@ def _recorded_transfers(
         begun = np.maximum(begun, start[:, receives])
     took = end[:, receives] - begun
     waited = has_waited(spans["wait_ns"][:, receives], 1e9 * took)
-    return sends, took, np.full_like(waited, True) if recording.knows_arrivals else waited
+    return sends, took, np.full_like(waited, True) if recording.has_arrival_times else waited
 
 
 def _send_receive_pairs(program: Program) -> tuple[NDArray[np.intp], NDArray[np.intp]]:

@@ -15,8 +15,8 @@ from meshwave.engine.predict.block_timeline import COMPUTE, DENSE_LAYERS, BlockT
 from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.program.action import Action, Op
 from meshwave.engine.program.program import Program
-from meshwave.engine.runs.accuracy.measured_block import measured_inside
-from meshwave.engine.runs.recording import Recording, read_inside
+from meshwave.engine.runs.accuracy.measured_block import measured_block_timeline
+from meshwave.engine.runs.recording import Recording, read_layer_steps
 
 Floats = NDArray[np.float64]
 
@@ -38,7 +38,7 @@ class BlockWaits(NamedTuple):
     measured: Floats
 
 
-def recorded_insides(prediction: Prediction, recording: Recording) -> Iterator[Inside]:
+def compare_recorded_blocks(prediction: Prediction, recording: Recording) -> Iterator[Inside]:
     """Yield the recorded layers inside one computation of each kind and stage, for each mesh with experts."""
     design, program, first = prediction.design, prediction.program, 0
     for rank, mesh in enumerate(design.meshes if design.model.moe else ()):
@@ -46,11 +46,11 @@ def recorded_insides(prediction: Prediction, recording: Recording) -> Iterator[I
         first += len(mesh.devices)
         for action in _first_computations(program, rank):
             try:
-                found = read_inside(recording.folder, processes, action)
+                found = read_layer_steps(recording.folder, processes, action)
                 if not any(len(rows) for rows in found.steps):
                     continue
                 predicted = predict_block(design, rank, action.stage, action.op)
-                measured = measured_inside(design, rank, action.op, found)
+                measured = measured_block_timeline(design, rank, action.op, found)
             except MeshwaveError:
                 return  # no layers were recorded, or costs in units do not predict them
             yield Inside(rank, action._replace(fused=0), predicted, measured)

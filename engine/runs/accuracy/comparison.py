@@ -16,12 +16,12 @@ from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.program.action import WORDS, Action, Op
 from meshwave.engine.program.timeline import Timeline, check_same_program
 from meshwave.engine.run_files import RunFolderError
-from meshwave.engine.runs.accuracy.action_durations import MeasuredRows, busy_rows, measured_rows
+from meshwave.engine.runs.accuracy.action_durations import MeasuredDurations, busy_rows, measured_durations
 from meshwave.engine.runs.accuracy.block_comparison import (
     BlockWaits,
     Inside,
     block_waits,
-    recorded_insides,
+    compare_recorded_blocks,
     step_seconds,
 )
 from meshwave.engine.runs.accuracy.error_breakdown import ErrorPart, error_parts
@@ -131,7 +131,7 @@ class Comparison:
     # ---- the step ----
 
     @property
-    def comparable(self) -> bool:
+    def is_comparable(self) -> bool:
         """True if prediction and measurement have the same unit: seconds, or the units of a dry run."""
         return self.prediction.costs.unit == "s" or self.recording.source == "rehearsed"
 
@@ -148,9 +148,9 @@ class Comparison:
         return Iteration(self.prediction.timeline.makespan, median, low, high, len(seconds), self.recording.warm_up)
 
     @cached_property
-    def rows(self) -> MeasuredRows:
+    def rows(self) -> MeasuredDurations:
         """Measured duration of every action."""
-        return measured_rows(self.prediction, self.recording)
+        return measured_durations(self.prediction, self.recording)
 
     # ---- by kind, mesh, link and layer ----
 
@@ -158,13 +158,15 @@ class Comparison:
     def by_kind(self) -> dict[Op, Compared]:
         """Mean duration of each kind of action; a SEND includes its RECV."""
         program = self.prediction.program
-        return {Op(int(op)): self._mean(program.op == op) for op in np.unique(program.op[program.spans])}
+        return {Op(int(op)): self._mean_duration(program.op == op) for op in np.unique(program.op[program.spans])}
 
     @cached_property
     def by_mesh(self) -> dict[int, Compared]:
         """Computation time of each mesh per step in seconds, including the optimizer step, by rank."""
         program = self.prediction.program
-        return {rank: self._total(busy_rows(program) & (program.rank == rank)) for rank in range(program.ranks)}
+        return {
+            rank: self._total_duration(busy_rows(program) & (program.rank == rank)) for rank in range(program.ranks)
+        }
 
     @cached_property
     def by_link(self) -> dict[Link, Compared]:
@@ -176,20 +178,21 @@ class Comparison:
         sends = program.is_send
         pairs = sorted({*zip(program.rank[sends].tolist(), program.peer[sends].tolist(), strict=True)})
         return {
-            Link(*pair): self._mean(sends & (program.rank == pair[0]) & (program.peer == pair[1])) for pair in pairs
+            Link(*pair): self._mean_duration(sends & (program.rank == pair[0]) & (program.peer == pair[1]))
+            for pair in pairs
         }
 
     @cached_property
-    def block_recordings(self) -> list[Inside]:
+    def compared_blocks(self) -> list[Inside]:
         """Actions whose inner layers the run has recorded, on meshes with experts."""
-        return [*recorded_insides(self.prediction, self.recording)]
+        return [*compare_recorded_blocks(self.prediction, self.recording)]
 
     @cached_property
     def by_layer(self) -> list[LayerTime]:
         """Duration of each step of the recorded expert layers."""
-        return [each for within in self.block_recordings for each in self._layers(within)]
+        return [each for within in self.compared_blocks for each in self._layer_times(within)]
 
-    def _layers(self, within: Inside) -> Iterator[LayerTime]:
+    def _layer_times(self, within: Inside) -> Iterator[LayerTime]:
         predicted, measured = step_seconds(within.predicted), step_seconds(within.measured)
         for name in dict.fromkeys((*predicted, *measured)):
             compared = Compared(predicted.get(name, 0.0), measured.get(name, 0.0))
@@ -198,7 +201,7 @@ class Comparison:
     @cached_property
     def waits(self) -> BlockWaits:
         """Seconds for which computations wait for messages inside them, as far as recorded."""
-        return block_waits(self.prediction.program, self._predicted, self.rows.seconds, self.block_recordings)
+        return block_waits(self.prediction.program, self._predicted_seconds, self.rows.seconds, self.compared_blocks)
 
     @cached_property
     def memory(self) -> list[MeshMemory]:
@@ -208,14 +211,14 @@ class Comparison:
     @cached_property
     def cause(self) -> Cause | None:
         """Main cause of the prediction error of the step time; None if there is no error, or no common unit."""
-        if not self.comparable:
+        if not self.is_comparable:
             return None
         measured_s = self.iteration.measured_s
         return CauseSearch(self.prediction, self.rows.seconds, self.waits, self.timeline, self.unit, measured_s).cause
 
     def error_parts(self, contention: Contention | None = None) -> list[ErrorPart]:
         """Return the parts of the prediction error of the step time, largest first; empty without a common unit."""
-        if not self.comparable:
+        if not self.is_comparable:
             return []
         return error_parts(self.prediction, self.rows.seconds, self.iteration.measured_s, contention)
 
@@ -253,19 +256,19 @@ class Comparison:
             )
         return note
 
-    def _mean(self, rows: Bools) -> Compared:
+    def _mean_duration(self, rows: Bools) -> Compared:
         """Return the mean of the rows with known durations; if none is known, the mean of the upper bounds."""
         known = rows & self.rows.known
         counted = known if known.any() else rows
         each = max(int(counted.sum()), 1)
-        predicted_s, measured_s = (seconds[counted].sum() for seconds in (self._predicted, self.rows.at_most))
+        predicted_s, measured_s = (seconds[counted].sum() for seconds in (self._predicted_seconds, self.rows.at_most))
         return Compared(float(predicted_s) / each, float(measured_s) / each, int(rows.sum()), at_most=not known.any())
 
-    def _total(self, rows: Bools) -> Compared:
-        return Compared(float(self._predicted[rows].sum()), float(self.rows.seconds[rows].sum()))
+    def _total_duration(self, rows: Bools) -> Compared:
+        return Compared(float(self._predicted_seconds[rows].sum()), float(self.rows.seconds[rows].sum()))
 
     @property
-    def _predicted(self) -> Floats:
+    def _predicted_seconds(self) -> Floats:
         return self.prediction.costs.seconds
 
     # ---- as JSON ----
@@ -273,7 +276,7 @@ class Comparison:
     def to_json(self) -> dict[str, Any]:
         """Return the comparison in SI units, as a JSON object for ``meshwave run --json``."""
         iteration, meshes, timelines = self.iteration, self.timeline.meshes, (self.prediction.timeline, self.timeline)
-        why = None if self.comparable else render("prediction_in_units", {})
+        why = None if self.is_comparable else render("prediction_in_units", {})
         pairs = {"predicted": timelines[0], "measured": timelines[1]}
         return {
             "source": self.recording.source,
@@ -286,19 +289,26 @@ class Comparison:
             "no_error_since": why,
             "predicted_s": iteration.predicted_s,
             "measured_s": iteration.measured_s,
-            "error": iteration.error if self.comparable else None,
+            "error": iteration.error if self.is_comparable else None,
             "iteration": iteration._asdict(),
             "cause": self.cause.to_json() if self.cause else None,
             "bubble_ratio": {name: each.bubble_ratio for name, each in pairs.items()},
             "exposed_communication_s": {name: each.exposed_communication.tolist() for name, each in pairs.items()},
-            "by_kind": {op.name: {"words": WORDS[op.name], **self._row(each)} for op, each in self.by_kind.items()},
-            "by_mesh": [{"mesh": meshes[rank], **self._row(each)} for rank, each in self.by_mesh.items()],
+            "by_kind": {
+                op.name: {"words": WORDS[op.name], **self._compared_json(each)} for op, each in self.by_kind.items()
+            },
+            "by_mesh": [{"mesh": meshes[rank], **self._compared_json(each)} for rank, each in self.by_mesh.items()],
             "by_link": [
-                {"from": meshes[link.source], "to": meshes[link.target], **self._row(each)}
+                {"from": meshes[link.source], "to": meshes[link.target], **self._compared_json(each)}
                 for link, each in self.by_link.items()
             ],
             "by_layer": [
-                {"mesh": each.mesh, "action": str(each.action), "layer": each.name, **self._row(each.compared)}
+                {
+                    "mesh": each.mesh,
+                    "action": str(each.action),
+                    "layer": each.name,
+                    **self._compared_json(each.compared),
+                }
                 for each in self.by_layer
             ],
             "memory": [
@@ -307,11 +317,11 @@ class Comparison:
             "clocks": {"words": self.clock_note, "uncertainty_s": self.recording.clocks.uncertainty_s},
         }
 
-    def _row(self, compared: Compared) -> dict[str, Any]:
+    def _compared_json(self, compared: Compared) -> dict[str, Any]:
         return {
             "predicted_s": compared.predicted_s,
             "measured_s": compared.measured_s,
-            "error": compared.error if self.comparable else None,
+            "error": compared.error if self.is_comparable else None,
             "count": compared.number,
             "at_most": compared.at_most,
         }

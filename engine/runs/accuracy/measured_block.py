@@ -22,10 +22,10 @@ from meshwave.engine.predict.block_timeline import (
     step_label,
 )
 from meshwave.engine.program.action import Op
-from meshwave.engine.runs.recording import LayerSteps, MeasuredInside, Way
+from meshwave.engine.runs.recording import LayerSteps, MeasuredLayerSteps, Way
 
 
-def measured_inside(design: Design, rank: int, op: Op, found: MeasuredInside) -> BlockTimeline:
+def measured_block_timeline(design: Design, rank: int, op: Op, found: MeasuredLayerSteps) -> BlockTimeline:
     """Return the measured timeline of the layers in a forward or backward, on the devices of the block.
 
     The devices are those of :func:`~meshwave.engine.predict.block_timeline.block_places`. A collective whose group

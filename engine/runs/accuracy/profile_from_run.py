@@ -149,7 +149,7 @@ def _step_time_factor(comparison: Comparison, seconds: Floats, rows: Bools) -> f
 
 
 def _profiled_machine(comparison: Comparison, run: str) -> Machine:
-    design, nccl = comparison.prediction.design, comparison.recording.knows_arrivals
+    design, nccl = comparison.prediction.design, comparison.recording.has_arrival_times
     ranks = sum(len(mesh.devices) for mesh in design.meshes)
     per_node = min(ranks, design.cluster.devices_per_node)
     return Machine(ranks=ranks, ranks_per_node=per_node, backend="nccl" if nccl else "gloo", run=run)

@@ -39,14 +39,14 @@ def open_namespace(kind: str) -> int:
 
 def enter_namespace(descriptor: int, kind: int) -> None:
     """Move this thread into a namespace; threads that it starts later inherit the namespace."""
-    _check(libc().setns(descriptor, kind))
+    _check_status(libc().setns(descriptor, kind))
 
 
 def _unshare(flags: int) -> None:
-    _check(libc().unshare(flags))
+    _check_status(libc().unshare(flags))
 
 
-def _check(status: int) -> None:
+def _check_status(status: int) -> None:
     if status:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

@@ -76,7 +76,7 @@ def missing_requirement() -> str | None:
     """Return a text on what this machine lacks to emulate links; None if nothing is missing. Never raises."""
     if not LINUX:
         return f"network namespaces need Linux, and this is {sys.platform}"
-    absent = [command for command in ("ip", "tc") if _tool(command) is None]
+    absent = [command for command in ("ip", "tc") if _command_path(command) is None]
     if absent:
         return f"the command {absent[0]} is not installed; install iproute2"
     try:
@@ -95,15 +95,15 @@ def missing_requirement() -> str | None:
     return (tried.stderr.strip().splitlines() or [f"status {tried.returncode}"])[-1]
 
 
-def _tool(name: str) -> str | None:
+def _command_path(name: str) -> str | None:
     """Return the path of a command; administration folders are not on every PATH."""
     return shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
 
 
-def _test() -> NoReturn:
+def _test_emulation() -> NoReturn:
     """Create the smallest network with all features; on failure, print the reason to standard error."""
     try:
-        _make(Topology((0, 0, 1), intra=1e6, inter=1e6, nics=2, apart=True))
+        _create_namespaces(Topology((0, 0, 1), intra=1e6, inter=1e6, nics=2, apart=True))
     except (OSError, RunError) as error:
         sys.exit(network_error_text(error))
     sys.exit(0)
@@ -162,7 +162,7 @@ class Builder:
         with far:
             self.pid = os.fork()
             if not self.pid:
-                _build(topology, far, parent)
+                _build_network(topology, far, parent)
 
     def network(self) -> Network:
         """Return the network. The caller waits for the child process before or afterwards.
@@ -191,7 +191,7 @@ def make_network(topology: Topology) -> Network:
         os.waitpid(builder.pid, 0)
 
 
-def _build(topology: Topology, to: socket.socket, parent: int) -> NoReturn:
+def _build_network(topology: Topology, to: socket.socket, parent: int) -> NoReturn:
     """Create a network in a child process; send its descriptors, or the reason why it failed."""
     try:
         signal.set_wakeup_fd(-1)
@@ -199,7 +199,7 @@ def _build(topology: Topology, to: socket.socket, parent: int) -> NoReturn:
             signal.signal(number, signal.SIG_DFL)
         os.setsid()
         end_with_parent(parent)
-        made = _make(topology)
+        made = _create_namespaces(topology)
         socket.send_fds(to, [b"made"], made)
         os._exit(0)
     except Exception as error:
@@ -220,16 +220,16 @@ def end_with_parent(parent: int) -> None:
 # ---- links ----
 
 
-def _make(topology: Topology) -> list[int]:
+def _create_namespaces(topology: Topology) -> list[int]:
     """Create the namespaces and links; return the descriptors for :class:`Network`."""
     switches = new_namespace()
-    namespaces = [_link(topology, process, switches) for process in range(topology.processes)]
+    namespaces = [_create_process_link(topology, process, switches) for process in range(topology.processes)]
     enter_namespace(switches, CLONE_NEWNET)
-    _connect(topology)
+    _connect_switches(topology)
     return [open_namespace("user"), switches, *namespaces]
 
 
-def _link(topology: Topology, process: int, switches: int) -> int:
+def _create_process_link(topology: Topology, process: int, switches: int) -> int:
     """Create a namespace with one or two links to ports of the switches."""
     namespace = new_namespace()
     for name, value in SETTINGS.items():
@@ -243,13 +243,13 @@ def _link(topology: Topology, process: int, switches: int) -> int:
     lines = ["link set lo up"]
     for device, port in ends:
         lines += [
-            _pair(device, port.name, there),
+            _veth_command(device, port.name, there),
             f"addr add {address}/16 dev {device} noprefixroute",
             f"link set {device} up",
             f"route add {devices[device]} dev {device} {ROUTE}",
         ]
-    _ip(*lines)
-    _tc(*(_bucket(device, port.rate) for device, port in ends))
+    _run_ip(*lines)
+    _run_tc(*(_rate_limit_command(device, port.rate) for device, port in ends))
     return namespace
 
 
@@ -279,42 +279,42 @@ def _uplinks(topology: Topology) -> list[Port]:
     ]
 
 
-def _connect(topology: Topology) -> None:
+def _connect_switches(topology: Topology) -> None:
     """Create the switches and the uplinks, and connect the ports."""
     uplinks = _uplinks(topology)
     ports = [port for process in range(topology.processes) for port in _ports(topology, process)] + uplinks
     switches = list(dict.fromkeys(port.switch for port in ports))
-    _ip(
+    _run_ip(
         *(f"link add name {switch} mtu {MTU_BYTES} type bridge" for switch in switches),
-        *(_pair(near.name, far.name) for near, far in zip(uplinks[::2], uplinks[1::2], strict=True)),
+        *(_veth_command(near.name, far.name) for near, far in zip(uplinks[::2], uplinks[1::2], strict=True)),
         *(f"link set {port.name} master {port.switch}" for port in ports),
         *(f"link set {device} up" for device in (*switches, *(port.name for port in ports))),
     )
-    _tc(*(_bucket(port.name, port.rate) for port in ports))
+    _run_tc(*(_rate_limit_command(port.name, port.rate) for port in ports))
 
 
-def _pair(near: str, far: str, there: str = "") -> str:
+def _veth_command(near: str, far: str, there: str = "") -> str:
     """Return the ip command that creates a link with two ends; the far end may be in another namespace."""
     return f"link add name {near} mtu {MTU_BYTES} type veth peer name {far} mtu {MTU_BYTES} {there}"
 
 
-def _bucket(device: str, rate: float) -> str:
+def _rate_limit_command(device: str, rate: float) -> str:
     """Return the tc command that limits ``device`` to ``rate`` bytes/s (bps in tc)."""
     burst = min(BURST_BYTES, max(MTU_BYTES + 1000, rate * BURST_S))
     return f"qdisc add dev {device} root tbf rate {rate:.0f}bps burst {burst:.0f} latency {QUEUE_MS}ms"
 
 
-def _ip(*lines: str) -> None:
-    _batch("ip", lines)
+def _run_ip(*lines: str) -> None:
+    _run_batch("ip", lines)
 
 
-def _tc(*lines: str) -> None:
-    _batch("tc", lines)
+def _run_tc(*lines: str) -> None:
+    _run_batch("tc", lines)
 
 
-def _batch(command: str, lines: tuple[str, ...]) -> None:
+def _run_batch(command: str, lines: tuple[str, ...]) -> None:
     done = subprocess.run(
-        [_tool(command) or command, "-batch", "-"],
+        [_command_path(command) or command, "-batch", "-"],
         input="\n".join(lines) + "\n",
         capture_output=True,
         text=True,
@@ -325,4 +325,4 @@ def _batch(command: str, lines: tuple[str, ...]) -> None:
 
 
 if __name__ == "__main__":
-    _test()
+    _test_emulation()

@@ -10,11 +10,19 @@ from meshwave.engine.runs.launchers._base import (
     reconcile,
     watch_queues,
 )
-from meshwave.engine.runs.launchers._environment import environment
-from meshwave.engine.runs.launchers._folders import enter_folders, entry_of_folder
+from meshwave.engine.runs.launchers._environment import process_environment
+from meshwave.engine.runs.launchers._folders import enter_folders, read_entry
 from meshwave.engine.runs.launchers._specification import resumed_launch, specify_run
 from meshwave.engine.runs.launchers._threaded import ThreadedLauncher
 
-__all__ = ["Capabilities", "Launcher", "OwningLauncher", "ThreadedLauncher", "enter_folders", "entry_of_folder"]
-__all__ += ["default_launcher", "environment", "launchers", "open_run", "reconcile", "resumed_launch", "specify_run"]
+__all__ = ["Capabilities", "Launcher", "OwningLauncher", "ThreadedLauncher", "enter_folders", "read_entry"]
+__all__ += [
+    "default_launcher",
+    "launchers",
+    "open_run",
+    "process_environment",
+    "reconcile",
+    "resumed_launch",
+    "specify_run",
+]
 __all__ += ["watch_queues"]

@@ -30,7 +30,7 @@ from meshwave.engine.runs.launchers._queue import QueueThread
 from meshwave.engine.runs.launchers._specification import describe_manner
 from meshwave.engine.runs.options import Options
 from meshwave.engine.runs.outcome import Exit, Verdict, to_json
-from meshwave.engine.runs.process_identity import own_handle, owner_of, recorded_processes
+from meshwave.engine.runs.process_identity import own_handle, recorded_owner, recorded_processes
 from meshwave.engine.runs.run import RESULT, Run, read_result
 from meshwave.engine.runs.run_database import Entry, Place, Record, State
 from meshwave.engine.runs.run_folder import Bundle, RunSpec, process_count, read_bundle, read_options, write_bundle
@@ -162,7 +162,7 @@ class Launcher(ABC):
             self.end_run(run, why)
             return
         with suppress(RunError):  # its folder was removed
-            self.settle(read_bundle(run.folder), verdict)
+            self.finish_or_restart(read_bundle(run.folder), verdict)
 
     def submit(self, spec: RunSpec, *, data: Path | None = None, key: str | None = None, person: str = "") -> Run:
         """Enter a run in the run database and launch it, or queue it while too many others are active.
@@ -225,7 +225,7 @@ class Launcher(ABC):
         """Start a thread that launches the queued runs of this place when their turn comes."""
         if self.runs_survive:  # this process may be about to end
             self.start_next()
-        if self.record.queue(self.place):
+        if self.record.queued_runs(self.place):
             self._queue.start()
 
     def start_next(self) -> bool:
@@ -243,10 +243,10 @@ class Launcher(ABC):
                 folder = self.record.folder(entry.id)
                 remove_attempt_files(folder)
                 self.launch(read_bundle(folder))
-        return bool(self.record.queue(self.place))
+        return bool(self.record.queued_runs(self.place))
 
     def _may_claim(self, entry: Entry) -> bool:
-        owner = owner_of(entry)
+        owner = recorded_owner(entry)
         if owner is None or not owner.is_alive():
             return True
         return owner == own_handle() and is_reserved(self.record.folder(entry.id) / RESULT)  # its folder is complete
@@ -266,7 +266,7 @@ class Launcher(ABC):
                 raise refusal from error
             raise
 
-    def settle(self, bundle: Bundle, verdict: Verdict, exits: Iterable[Exit] = ()) -> None:
+    def finish_or_restart(self, bundle: Bundle, verdict: Verdict, exits: Iterable[Exit] = ()) -> None:
         """Restart a failed run if its options allow it. Otherwise write its result to the run folder and the database.
 
         If the database cannot be written, as on a full disk, the next :meth:`poll` enters the result.
@@ -277,7 +277,7 @@ class Launcher(ABC):
         with suppress(OSError):  # the folder was removed
             write_reserved(bundle.folder / RESULT, to_json(bundle.run, verdict, bundle.design, exits))
         with suppress(RunError):
-            self.enter(bundle.run, verdict.state, verdict.reason)
+            self.record_end(bundle.run, verdict.state, verdict.reason)
 
     def restart(self, run: str, reason: str, handle: Mapping[str, Any]) -> bool:
         """Queue a run again so that it continues from its newest checkpoint; return False if it may not restart."""
@@ -288,7 +288,7 @@ class Launcher(ABC):
                 return self.record.requeue(run, reason, handle)
         return False
 
-    def enter(self, run: str, state: State, reason: str) -> None:
+    def record_end(self, run: str, state: State, reason: str) -> None:
         """Enter the end of a run in the run database."""
         if state is State.SUCCEEDED:
             self.record.change_state(run, State.RUNNING)  # this may not have been entered either
@@ -339,10 +339,10 @@ def reconcile(record: Record) -> None:
     """
     if record.is_new:
         enter_folders(record)
-    for entry in record.active():
+    for entry in record.active_runs():
         with suppress(InputError, RunError):  # the launcher is not installed, or the disk is full
             _launcher_of(record, entry).poll(Run(record, entry.id))
-    for entry in {entry.place: entry for entry in reversed(record.queue())}.values():
+    for entry in {entry.place: entry for entry in reversed(record.queued_runs())}.values():
         with suppress(MeshwaveError, OSError):  # the same, or the run cannot be started
             if launchers[entry.launcher].runs_survive:
                 _launcher_of(record, entry).start_next()
@@ -350,7 +350,7 @@ def reconcile(record: Record) -> None:
 
 def watch_queues(record: Record, open_launcher: Callable[[str], Launcher]) -> None:
     """Start the queued runs of all places when their turn comes, as long as this process is alive."""
-    for place in {entry.place for entry in record.queue()}:
+    for place in {entry.place for entry in record.queued_runs()}:
         with suppress(MeshwaveError):  # the target no longer exists
             open_launcher(place.target or place.launcher).watch_queue()
 
@@ -383,7 +383,7 @@ class OwningLauncher(Launcher):
             return
         processes = recorded_processes(entry)
         if result := read_result(run.folder):  # written, but not yet entered
-            self.enter(run.id, State(result.state), result.reason)
+            self.record_end(run.id, State(result.state), result.reason)
         elif processes is None:
             self.record.change_state(run.id, State.LOST, render("launcher_unknown", {}))
         elif not processes.owner.is_alive():

@@ -38,7 +38,7 @@ PASSED_ON = frozenset(" ".join((SYSTEM, CUDA, NCCL, GLOO, TORCH)).split())
 """Names of all variables that are passed on; docs/reference/run-folder.md explains them."""
 
 
-def environment(path: Path | None = None, given: Mapping[str, str] = os.environ) -> dict[str, str]:
+def process_environment(path: Path | None = None, given: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the environment of the processes of a run: the listed variables of ``given``, and Meshwave's settings.
 
     The settings restrict each process to the loopback interface and to one thread. ``path`` is a folder to import from,

@@ -21,13 +21,13 @@ def enter_folders(record: Record) -> list[str]:
         if folder.name in known or folder.name.startswith("."):
             continue
         with suppress(MeshwaveError, OSError):  # not a run folder
-            record.adopt(entry_of_folder(folder))
+            record.adopt(read_entry(folder))
             entered.append(folder.name)
     record.is_new = False
     return entered
 
 
-def entry_of_folder(folder: Path) -> Entry:
+def read_entry(folder: Path) -> Entry:
     """Read a run folder and return the entry of the run.
 
     Raises:

@@ -34,7 +34,7 @@ from meshwave.engine.runs.launchers._torchrun import (
 )
 from meshwave.engine.runs.options import Options
 from meshwave.engine.runs.outcome import Exit, Verdict, judge
-from meshwave.engine.runs.process_identity import own_handle, owner_of
+from meshwave.engine.runs.process_identity import own_handle, recorded_owner
 from meshwave.engine.runs.run import Run, read_result
 from meshwave.engine.runs.run_database import Entry, Record, State
 from meshwave.engine.runs.run_folder import Bundle, process_count, read_bundle
@@ -305,7 +305,7 @@ class JobLauncher(Launcher):
         if entry.state.is_over or entry.state is State.QUEUED:
             return
         if result := read_result(run.folder):
-            self.enter(run.id, State(result.state), result.reason)
+            self.record_end(run.id, State(result.state), result.reason)
             return
         job = entry.handle.get("job")
         if job is None:
@@ -317,7 +317,7 @@ class JobLauncher(Launcher):
             self.record.change_state(run.id, State.RUNNING)
             self._end_overdue(run)
         if status.phase is Phase.ENDED:
-            self._settle(run, status)
+            self._finish_run(run, status)
         elif status.note != entry.handle.get("waiting", ""):
             self.record.set_handle(run.id, {**entry.handle, "waiting": status.note})
 
@@ -329,18 +329,18 @@ class JobLauncher(Launcher):
 
     def _check_owner(self, entry: Entry) -> None:
         """End a run without a job if the process that was about to submit the job has ended."""
-        owner = owner_of(entry)
+        owner = recorded_owner(entry)
         if owner is None or not owner.is_alive():
             self.record.change_state(entry.id, State.LOST, render("job_not_submitted", {}))
 
-    def _settle(self, run: Run, status: JobStatus) -> None:
+    def _finish_run(self, run: Run, status: JobStatus) -> None:
         try:
             bundle = read_bundle(run.folder)
         except RunError as error:  # the folder was removed or is damaged
             self.record.change_state(run.id, State.LOST, str(error))
             return
         exits = read_exits(run.folder, bundle.design)
-        self.settle(bundle, self._verdict(run, bundle, exits, status), exits)
+        self.finish_or_restart(bundle, self._verdict(run, bundle, exits, status), exits)
 
     def _verdict(self, run: Run, bundle: Bundle, exits: Sequence[Exit], status: JobStatus) -> Verdict:
         progress = run.progress

@@ -12,7 +12,7 @@ from meshwave.engine.files import write_private
 from meshwave.engine.messages import render
 from meshwave.engine.runs.dry_run import Stopped
 from meshwave.engine.runs.launchers._base import OwningLauncher
-from meshwave.engine.runs.outcome import Verdict, cancel_reason, cancellation
+from meshwave.engine.runs.outcome import Verdict, cancel_reason, cancelled_verdict
 from meshwave.engine.runs.run import Run
 from meshwave.engine.runs.run_database import Record, State
 from meshwave.engine.runs.run_folder import Bundle
@@ -78,7 +78,7 @@ class ThreadedLauncher(OwningLauncher):
             with _FolderWatch(bundle, active.stop):
                 verdict = self.run_steps(bundle, active.stop)
         except Stopped:
-            verdict = cancellation(
+            verdict = cancelled_verdict(
                 Run(self.record, bundle.run, self).progress, active.why or cancel_reason(bundle.folder)
             )
         except Exception as error:
@@ -86,7 +86,7 @@ class ThreadedLauncher(OwningLauncher):
             verdict = Verdict(State.FAILED, "run_failed", {"reason": reason})
         with self._lock:
             del self._own[bundle.run]
-        self.settle(bundle, verdict)
+        self.finish_or_restart(bundle, verdict)
 
 
 class _FolderWatch:

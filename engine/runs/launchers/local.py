@@ -23,7 +23,7 @@ from meshwave.engine.messages import render
 from meshwave.engine.runs.emulation.hosts import check_emulation, host_topology
 from meshwave.engine.runs.emulation.topology import FILE as NETWORK_FILE
 from meshwave.engine.runs.launchers._base import MOST_PROCESSES, Capabilities, OwningLauncher, launchers
-from meshwave.engine.runs.launchers._environment import environment
+from meshwave.engine.runs.launchers._environment import process_environment
 from meshwave.engine.runs.launchers._threaded import CLOSING_S
 from meshwave.engine.runs.launchers._warm_process import Zygote
 from meshwave.engine.runs.options import Options
@@ -141,7 +141,7 @@ class LocalLauncher(OwningLauncher):
             _, zygote = self._own.get(run.id, (None, None))
             if zygote is not None and not zygote.is_ready:  # the run has no processes to wait for
                 verdict = Verdict(State.CANCELLED, "cancelled_before_start", {"why": why} if why else {})
-                self._settle(run.id, verdict, [])
+                self._finish_run(run.id, verdict, [])
 
     def _ready_zygote(self) -> Zygote:
         """Return the warm process; start a new one if there is none, or if the source code has changed since."""
@@ -149,7 +149,7 @@ class LocalLauncher(OwningLauncher):
         if self._zygote is not None and source_time_s > self._source_time_s and not self._own:
             self._zygote.close()
         if self._zygote is None or not self._zygote.is_alive:
-            variables = environment(self._path)
+            variables = process_environment(self._path)
             self._zygote = Zygote(
                 self._start_method, self._worker, variables, self._handle_event, self._handle_zygote_end
             )
@@ -171,7 +171,7 @@ class LocalLauncher(OwningLauncher):
                     self.record.change_state(bundle.run, State.RUNNING)
             elif event["event"] == "finished":
                 exits = [Exit(*exit) for exit in event["exits"]]
-                self._settle(bundle.run, self._judge(bundle, event, exits), exits)
+                self._finish_run(bundle.run, self._judge(bundle, event, exits), exits)
 
     def _judge(self, bundle: Bundle, event: Mapping[str, Any], exits: list[Exit]) -> Verdict:
         if event["error"]:
@@ -187,13 +187,13 @@ class LocalLauncher(OwningLauncher):
             for run in [run for run, (_, its) in self._own.items() if its is zygote]:
                 if zygote.is_ready:
                     params = {"reason": reason, **Run(self.record, run).progress._asdict()}
-                    self._settle(run, Verdict(State.LOST, "warm_process_ended", params), [])
+                    self._finish_run(run, Verdict(State.LOST, "warm_process_ended", params), [])
                 else:  # its imports failed, so nothing was started
-                    self._settle(run, Verdict(State.FAILED, "error", {"reason": reason}), [])
+                    self._finish_run(run, Verdict(State.FAILED, "error", {"reason": reason}), [])
 
-    def _settle(self, run: str, verdict: Verdict, exits: list[Exit]) -> None:
+    def _finish_run(self, run: str, verdict: Verdict, exits: list[Exit]) -> None:
         bundle, _ = self._own.pop(run)
-        self.settle(bundle, verdict, exits)
+        self.finish_or_restart(bundle, verdict, exits)
         self._settled.notify_all()
 
 

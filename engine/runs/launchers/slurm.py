@@ -62,7 +62,7 @@ class SlurmOptions(JobOptions):
     """Number of GPUs to request on each node."""
     constraint: Word | None = nullable("any node")
     """Features that nodes must have."""
-    directives: tuple[Annotated[str, Field(pattern=r"^--?[A-Za-z][^\n\r\x00]*$")], ...] = ()
+    sbatch_directives: tuple[Annotated[str, Field(pattern=r"^--?[A-Za-z][^\n\r\x00]*$")], ...] = ()
     """Additional options of sbatch, such as `--exclusive`."""
     signal_before_s: PositiveInt = 60
     """Seconds before the time limit at which a run writes a checkpoint and ends."""
@@ -217,7 +217,7 @@ def job_script(options: SlurmOptions, layout: NodeLayout, name: str, folder: str
     """Return the sbatch script that starts the processes of a run."""
     lines = [
         "#!/bin/bash",
-        *(f"#SBATCH {directive}" for directive in directives(options, layout.nodes, name)),
+        *(f"#SBATCH {directive}" for directive in sbatch_directives(options, layout.nodes, name)),
         f"#SBATCH --output={folder}/{LOG}",
         "#SBATCH --open-mode=append",
         "",
@@ -243,7 +243,11 @@ HEAD_ADDRESS = (
 
 def array_script(options: SlurmOptions, nodes: int, folders: Sequence[str]) -> str:
     """Return the sbatch script of a job array; each job runs the script in one of the folders."""
-    given = [*directives(options, nodes, "meshwave-sweep"), f"--array=0-{len(folders) - 1}", "--output=/dev/null"]
+    given = [
+        *sbatch_directives(options, nodes, "meshwave-sweep"),
+        f"--array=0-{len(folders) - 1}",
+        "--output=/dev/null",
+    ]
     lines = [
         "#!/bin/bash",
         *(f"#SBATCH {directive}" for directive in given),
@@ -262,7 +266,7 @@ def _requeue_lines(restarts: int) -> Iterator[str]:
         yield "fi"
 
 
-def directives(options: SlurmOptions, nodes: int, name: str) -> Iterator[str]:
+def sbatch_directives(options: SlurmOptions, nodes: int, name: str) -> Iterator[str]:
     """Yield the sbatch options of a job with this number of nodes."""
     yield f"--job-name={name}"
     yield f"--nodes={nodes}"
@@ -275,4 +279,4 @@ def directives(options: SlurmOptions, nodes: int, name: str) -> Iterator[str]:
             yield f"--{key}={value}"
     yield f"--signal=TERM@{options.signal_before_s}"
     yield "--requeue" if options.restarts else "--no-requeue"
-    yield from options.directives
+    yield from options.sbatch_directives

@@ -15,11 +15,11 @@ from meshwave.engine.document import Design
 from meshwave.engine.document.unsupported import dry_run_problems
 from meshwave.engine.findings import Problem
 from meshwave.engine.runs.dry_run import action_durations, dry_run_note, plan_waits
-from meshwave.engine.runs.dry_run_threads import play
+from meshwave.engine.runs.dry_run_threads import run_step_in_threads
 from meshwave.engine.runs.launchers._base import Capabilities, launchers
 from meshwave.engine.runs.launchers._threaded import ThreadedLauncher
 from meshwave.engine.runs.options import Options
-from meshwave.engine.runs.outcome import Verdict, success
+from meshwave.engine.runs.outcome import Verdict, success_verdict
 from meshwave.engine.runs.recording import Recorder
 from meshwave.engine.runs.run import Run
 from meshwave.engine.runs.run_folder import Bundle
@@ -55,7 +55,7 @@ class ThreadsLauncher(ThreadedLauncher):
 
     def run_steps(self, bundle: Bundle, stop: threading.Event) -> Verdict:
         _run_steps(bundle, stop)
-        return success(Run(self.record, bundle.run, self).progress)
+        return success_verdict(Run(self.record, bundle.run, self).progress)
 
 
 def _run_steps(bundle: Bundle, stop: threading.Event) -> None:
@@ -69,7 +69,7 @@ def _run_steps(bundle: Bundle, stop: threading.Event) -> None:
     recorders = [*_recorders(bundle, scale)]
     origin_ns = time.perf_counter_ns()
     for step in range(design.training.steps):
-        played = play(waits, stop)
+        played = run_step_in_threads(waits, stop)
         for rank, recorder in enumerate(recorders):
             if recorder.is_due(step):
                 rows = program.rows(rank)

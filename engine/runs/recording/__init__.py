@@ -14,10 +14,10 @@ from meshwave.engine.runs.recording.clocks import ClockOffset, Clocks, ProcessCl
 from meshwave.engine.runs.recording.layer_steps import (
     STEP,
     LayerSteps,
-    MeasuredInside,
+    MeasuredLayerSteps,
     StepsRecorder,
     Way,
-    read_inside,
+    read_layer_steps,
     read_routing,
     write_routing,
 )
@@ -26,6 +26,6 @@ from meshwave.engine.runs.recording.recording import Recording, read_recording
 from meshwave.engine.runs.recording.spans import SPAN, Recorder, Spans
 from meshwave.engine.runs.recording.timeline import has_waited
 
-__all__ = ["SPAN", "STEP", "WITHIN", "Clocks", "LayerSteps", "MeasuredInside", "MeasuredMemory", "ProcessClock"]
-__all__ += ["ClockOffset", "Recorder", "Recording", "Spans", "StepsRecorder", "Way", "read_clocks", "read_inside"]
+__all__ = ["SPAN", "STEP", "WITHIN", "Clocks", "LayerSteps", "MeasuredLayerSteps", "MeasuredMemory", "ProcessClock"]
+__all__ += ["ClockOffset", "Recorder", "Recording", "Spans", "StepsRecorder", "Way", "read_clocks", "read_layer_steps"]
 __all__ += ["has_waited", "read_memory", "read_recording", "read_routing", "write_clocks", "write_routing"]

@@ -27,7 +27,7 @@ from meshwave.engine.run_files import (
     write_document,
 )
 from meshwave.engine.runs.recording.clocks import Clocks, read_clocks
-from meshwave.engine.runs.recording.spans import Track, align, read_track
+from meshwave.engine.runs.recording.spans import Track, align_spans, read_track
 
 FORMAT = "meshwave-steps/1"
 LayerSteps = NDArray[np.void]  # size of STEP in bytes
@@ -82,7 +82,7 @@ class StepsRecorder(Records):
 
 
 @dataclass(frozen=True)
-class MeasuredInside:
+class MeasuredLayerSteps:
     """Layer steps inside one action of a rank, on some of its processes, in one training step."""
 
     step: int
@@ -92,7 +92,7 @@ class MeasuredInside:
     steps: tuple[LayerSteps, ...]  # layer steps of each process, in order of start
 
 
-def read_inside(folder: Path | str, processes: Sequence[int], action: Action) -> MeasuredInside:
+def read_layer_steps(folder: Path | str, processes: Sequence[int], action: Action) -> MeasuredLayerSteps:
     """Read the layer steps inside an action, for the recorded step with its median duration on the first process.
 
     Raises:
@@ -101,7 +101,7 @@ def read_inside(folder: Path | str, processes: Sequence[int], action: Action) ->
     folder = Path(folder)
     clocks = read_clocks(folder)
     found = [read_track(folder / f"spans-{process}.bin", clocks) for process in processes]
-    insides = [_read_steps(folder / f"steps-{process}.bin", clocks) for process in processes]
+    insides = [_read_layer_steps(folder / f"steps-{process}.bin", clocks) for process in processes]
     tracks = [track for track in found if track is not None and len(track.spans)]
     if not tracks or len(tracks) < len(found):
         raise RunRefusal("no_recorded_processes")
@@ -109,11 +109,11 @@ def read_inside(folder: Path | str, processes: Sequence[int], action: Action) ->
     step = _median_step(tracks, at[0])
     spans = [track.step_spans([step])[0, row] for track, row in zip(tracks, at, strict=True)]
     within = [
-        _steps_inside(rows[rows["step"] == step], span, action.op, alone=not _shares_slot(track, row))
+        _layer_steps_within(rows[rows["step"] == step], span, action.op, alone=not _shares_slot(track, row))
         for (_, rows), span, track, row in zip(insides, spans, tracks, at, strict=True)
     ]
     start, end = (tuple(int(span[column]) for span in spans) for column in ("start_ns", "end_ns"))
-    return MeasuredInside(step, insides[0][0], start, end, tuple(within))
+    return MeasuredLayerSteps(step, insides[0][0], start, end, tuple(within))
 
 
 def _action_row(track: Track, action: Action) -> int:
@@ -142,7 +142,7 @@ def _shares_slot(track: Track, row: int) -> bool:
     return bool(track.fused[row : row + 2].any())
 
 
-def _steps_inside(rows: LayerSteps, span: Any, op: Op, *, alone: bool) -> LayerSteps:
+def _layer_steps_within(rows: LayerSteps, span: Any, op: Op, *, alone: bool) -> LayerSteps:
     """Return the layer steps within a span; in a slot of two actions, only those of the action ``op``."""
     inside = (rows["start_ns"] >= span["start_ns"]) & (rows["end_ns"] <= span["end_ns"])
     if not alone:
@@ -151,7 +151,7 @@ def _steps_inside(rows: LayerSteps, span: Any, op: Op, *, alone: bool) -> LayerS
     return np.sort(found, order="start_ns", kind="stable")
 
 
-def _read_steps(path: Path, clocks: Clocks) -> tuple[tuple[str, ...], LayerSteps]:
+def _read_layer_steps(path: Path, clocks: Clocks) -> tuple[tuple[str, ...], LayerSteps]:
     """Read the names of the layer steps, and the recorded layer steps of one process.
 
     Raises:
@@ -166,7 +166,7 @@ def _read_steps(path: Path, clocks: Clocks) -> tuple[tuple[str, ...], LayerSteps
         raise damaged_file(path, "a step has a kind that its header does not name")
     if not are_clock_times(rows["start_ns"], rows["end_ns"]):
         raise damaged_file(path, "a time is over 31 years")
-    return header.ops, align(rows, clocks[header.process])
+    return header.ops, align_spans(rows, clocks[header.process])
 
 
 class _File(RunFile, RootModel[dict[Count, tuple[NotNegative, ...]]]):

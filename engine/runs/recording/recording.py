@@ -58,7 +58,7 @@ class Recording:
         return self._header.scale
 
     @property
-    def knows_arrivals(self) -> bool:
+    def has_arrival_times(self) -> bool:
         """True if the end of a RECV is the arrival of the message, even if no action waited for it."""
         return self._header.arrivals
 
@@ -139,14 +139,14 @@ class Recording:
             RunError: the step was not recorded by all ranks.
         """
         if step is None:
-            return self._typical
+            return self._typical_timeline
         if step not in self.steps:
             raise RunRefusal("step_not_recorded", {"step": step, "count": len(self.steps)})
         found = step_timeline([self.tracks[rank] for rank in sorted(self.tracks)], step)
         return replace(found, doubt_s=self.clocks.uncertainty_s / self.scale)
 
     @cached_property
-    def _typical(self) -> Timeline:
+    def _typical_timeline(self) -> Timeline:
         return self.timeline(self.typical_step)
 
 

@@ -167,12 +167,12 @@ def read_track(path: Path, clocks: Clocks) -> Track | None:
     header, body = found
     steps = len(body) // (SPAN.itemsize * header.rows)
     spans = np.frombuffer(body, SPAN, steps * header.rows).reshape(steps, header.rows)
-    if problem := _problem(header, spans):
+    if problem := _inconsistency(header, spans):
         raise damaged_file(path, problem)
-    return Track(header, align(spans, clocks[header.process], header.scale))
+    return Track(header, align_spans(spans, clocks[header.process], header.scale))
 
 
-def _problem(header: SpansHeader, spans: Spans) -> str:
+def _inconsistency(header: SpansHeader, spans: Spans) -> str:
     """Return a text on the first inconsistency of recorded spans; empty if there is none."""
     if not len(spans):
         return ""
@@ -192,7 +192,7 @@ def _problem(header: SpansHeader, spans: Spans) -> str:
     return ""
 
 
-def align(rows: Spans, clock: ProcessClock, scale: float = 1.0) -> Spans:
+def align_spans(rows: Spans, clock: ProcessClock, scale: float = 1.0) -> Spans:
     """Convert spans to the clock of process 0, and to modelled time for a dry run."""
     if clock.same_host and scale == 1:
         return rows

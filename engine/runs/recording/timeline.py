@@ -88,7 +88,7 @@ def _causes(
     scale: float,
 ) -> Int64s:
     """Return the cause of each span, ``[spans]``: the transfer or reduction it waited for, or the previous span."""
-    sent, held_up = _last_for_each(sends, end), _last_for_each(awaited, end)
+    sent, held_up = _last_transfers(sends, end), _last_transfers(awaited, end)
     cause = np.full(len(spans), -1, np.int64)
     before, previous, reduction, at = -1, -1, -1, -1
     for row, op in enumerate(spans["op"].tolist()):
@@ -110,7 +110,7 @@ def _causes(
     return cause
 
 
-def _last_for_each(sends: Mapping[int, MessageKey], end: Int64s) -> dict[tuple[bool, int, int], int]:
+def _last_transfers(sends: Mapping[int, MessageKey], end: Int64s) -> dict[tuple[bool, int, int], int]:
     """Return the last transfer to each computation, by (is forward, stage, microbatch)."""
     last: dict[tuple[bool, int, int], int] = {}
     for row, (forward, _, taker, mb) in sends.items():

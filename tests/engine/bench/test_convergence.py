@@ -102,9 +102,9 @@ def test_the_text_has_losses_and_seconds_of_steps() -> None:
 def test_seconds_to_a_loss_end_with_the_first_step_that_reaches_it() -> None:
     runs = found()["runs"]
 
-    assert convergence_bench._seconds_to(4.2, runs["ppmoe"]) == 1.5
-    assert convergence_bench._seconds_to(3.5, runs["once"]) == 6.0
-    assert dict(convergence_bench._differences(runs)) == {"once": 0.5}
+    assert convergence_bench._seconds_to_loss(4.2, runs["ppmoe"]) == 1.5
+    assert convergence_bench._seconds_to_loss(3.5, runs["once"]) == 6.0
+    assert dict(convergence_bench._largest_loss_differences(runs)) == {"once": 0.5}
     assert set(BASELINES) < set(TITLES)
 
 

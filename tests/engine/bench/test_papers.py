@@ -91,7 +91,7 @@ def test_the_makespans_of_the_drawings(figures: dict[str, Any]) -> None:
 def test_the_law_of_waves_has_its_best_where_the_played_steps_have_it() -> None:
     assert hanayo_fit.best_wave(2, 0.125) == 2
     assert hanayo_fit.best_wave(2, 0.0) == float("inf")
-    assert [row.ours for row in hanayo.law_of_waves().rows[:4]] == [43, 39.5, 43, 55.25]
+    assert [row.ours for row in hanayo.makespan_by_waves().rows[:4]] == [43, 39.5, 43, 55.25]
 
 
 def test_the_best_waves_of_the_papers_clusters_follow_its_own_law() -> None:

@@ -92,7 +92,7 @@ def test_a_program_that_is_used_again_is_that_of_the_design(scheme: str, layout:
 
 
 def test_the_first_table_says_how_many_numbers_are_fitted_to_how_many_bars() -> None:
-    grid = hanayo_clusters.agreement()
+    grid = hanayo_clusters.fit_accuracy()
     found = {line.what: line.figures for line in grid.rows}
 
     assert [figures[:2] for figures in found.values()] == [(0, 0), (0, 0), (8, 24)]
@@ -104,13 +104,13 @@ def test_the_first_table_says_how_many_numbers_are_fitted_to_how_many_bars() -> 
 
 
 def test_bars_that_are_fitted_come_out_nearer_than_those_by_data_sheets() -> None:
-    *sheets, fitted = (line.figures[3] or 0.0 for line in hanayo_clusters.agreement().rows)
+    *sheets, fitted = (line.figures[3] or 0.0 for line in hanayo_clusters.fit_accuracy().rows)
 
     assert all(fitted < each for each in sheets)
 
 
 def test_every_bar_of_the_paper_has_a_row_of_each_basis() -> None:
-    grid = hanayo_clusters.bars()
+    grid = hanayo_clusters.speed_up_grid()
 
     assert len(grid.rows) == len(MEASURED) * (1 + len(hanayo_clusters.BASES))
     assert all(figure is not None for line in grid.rows if "paper" not in line.what for figure in line.figures)
@@ -190,7 +190,7 @@ def test_the_fitted_length_is_the_nearest_of_all() -> None:
 
 
 def test_attention_that_is_not_fused_keeps_as_much_with_fewer_tokens() -> None:
-    assert 0.2 * hanayo_memory.fitted_length() < hanayo_memory.eager_length() < hanayo_memory.fitted_length()
+    assert 0.2 * hanayo_memory.fitted_length() < hanayo_memory.unfused_sequence_length() < hanayo_memory.fitted_length()
 
 
 def test_memory_spreads_in_the_printed_order() -> None:

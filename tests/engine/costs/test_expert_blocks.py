@@ -105,7 +105,7 @@ def test_a_layer_takes_what_its_play_takes_and_the_rest_of_the_block() -> None:
     assert block is not None
     forward = play_layer(priced, priced.forward).makespan
     assert prices.expert_layer.forward - forward == pytest.approx(
-        prices._price(operator for operator in block.operators if operator.name != "experts").forward
+        prices._sequential_seconds(operator for operator in block.operators if operator.name != "experts").forward
     )
     whole = play_layer(priced, priced.backward).makespan
     assert block.input_gradient_s + block.weight_gradient_s - block.hidden_s == pytest.approx(whole)

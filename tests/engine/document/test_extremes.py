@@ -299,9 +299,9 @@ def test_no_number_is_left_out() -> None:
 @pytest.mark.parametrize(
     ("given", "root", "ask"),
     [
-        (LAYER, ExpertLayerSpec, asked(parse_expert_layer, moe_comparison.expert_layer_answer)),
-        (TRANSFER, TransferSpec, asked(parse_transfer, reshard.transfer_answer)),
-        (TRANSFERS, TransferListSpec, asked(parse_transfers, reshard.transfer_answer)),
+        (LAYER, ExpertLayerSpec, asked(parse_expert_layer, moe_comparison.expert_layer_json)),
+        (TRANSFER, TransferSpec, asked(parse_transfer, reshard.transfer_comparison_json)),
+        (TRANSFERS, TransferListSpec, asked(parse_transfers, reshard.transfer_comparison_json)),
     ],
     ids=["layer", "transfer", "transfers"],
 )

@@ -19,7 +19,7 @@ from meshwave.engine.errors import InputError
 from meshwave.engine.experts import play_layer
 from meshwave.engine.files import example, examples
 from meshwave.engine.findings import DesignError
-from meshwave.engine.predict.expert_comparison import design_expert_answer, expert_layer_answer, find_expert_mesh
+from meshwave.engine.predict.expert_comparison import design_expert_layer_json, expert_layer_json, find_expert_mesh
 
 SPEC: dict[str, Any] = {
     "format": "meshwave-expert-layer/1",
@@ -49,7 +49,7 @@ def spec(**changes: Any) -> ExpertLayerSpec:
 
 
 def test_the_answer_is_that_of_the_contract() -> None:
-    found = expert_layer_answer(spec())
+    found = expert_layer_json(spec())
 
     assert found["capacity"] == 1232  # ceil(1.2 * 4096 / 4) = 1229, and a multiple of 4
     assert list(found["schedules"]) == [
@@ -87,7 +87,7 @@ def test_a_design_is_told_what_its_own_layer_costs(name: str) -> None:
     design = load_design(example(name))
     rank = find_expert_mesh(design)
 
-    found = design_expert_answer(design, rank)
+    found = design_expert_layer_json(design, rank)
 
     mesh, own = design.meshes[rank], found["schedules"][design.experts.member]
     priced = price_expert_layer(design, mesh)
@@ -142,18 +142,18 @@ def test_the_command_takes_a_design_by_its_name(tmp_path: Path, capsys: pytest.C
 
 
 def test_what_cannot_run_is_left_out_with_its_reason() -> None:
-    found = expert_layer_answer(spec(batch=1, sequence=1023, experts=6, ep=2, esp=2, ranks=4, capacity_factor=None))
+    found = expert_layer_json(spec(batch=1, sequence=1023, experts=6, ep=2, esp=2, ranks=4, capacity_factor=None))
 
     assert set(found["refused"]) == {"deepspeed-lanes", "parm-s1", "ppmoe"}
     assert not set(found["refused"]) & set(found["schedules"])
     assert "6 experts" in found["refused"]["ppmoe"]
     assert found["choice"] == "parm-s2"
     assert "4 devices cannot share 1023 tokens evenly" in found["reason"]
-    assert "deepspeed-lanes" in expert_layer_answer(spec(esp=4, ep=2))["schedules"]
+    assert "deepspeed-lanes" in expert_layer_json(spec(esp=4, ep=2))["schedules"]
 
 
 def test_plain_expert_parallelism_beside_shards_exchanges_d_in_every_lane() -> None:
-    found = expert_layer_answer(spec())["schedules"]["expert-parallel"]
+    found = expert_layer_json(spec())["schedules"]["expert-parallel"]
 
     assert [(each["group"], each["group_size"]) for each in found["forward"]] == [("ep", 4)] * 2
     assert found["forward"][0]["buffer_bytes"] == 4 * 1232 * 768 * 4
@@ -161,27 +161,27 @@ def test_plain_expert_parallelism_beside_shards_exchanges_d_in_every_lane() -> N
 
 
 def test_what_was_assumed_is_said() -> None:
-    notes = expert_layer_answer(spec(fit={"all_gather": {"alpha_s": 1e-5, "beta_s_per_byte": 1e-10}}))["notes"]
+    notes = expert_layer_json(spec(fit={"all_gather": {"alpha_s": 1e-5, "beta_s_per_byte": 1e-10}}))["notes"]
 
     for words in ("1,229 slots and gets 1,232", "no overlap was measured", "parm-s1 selects experts for 4 parts"):
         assert any(words in note for note in notes), words
-    assert not any("slots and gets" in note for note in expert_layer_answer(spec(capacity_factor=1.25))["notes"])
+    assert not any("slots and gets" in note for note in expert_layer_json(spec(capacity_factor=1.25))["notes"])
 
 
 def test_what_is_dropped_is_told_where_something_is() -> None:
-    found = expert_layer_answer(spec(load="zipf", batch=1, sequence=64))
+    found = expert_layer_json(spec(load="zipf", batch=1, sequence=64))
     of = {name: each["dropped"] for name, each in found["schedules"].items()}
 
     assert of["deepspeed"] == of["parm-s2"] < of["parm-s1"] == of["parm-auto"]
     words = f"dropped: {of['parm-s2']:.1%} of token assignments at this load, if tokens choose independently; "
     assert f"{words}{of['parm-s1']:.1%} under parm-s1" in to_text(found)
-    assert not any(line.startswith("dropped") for line in to_text(expert_layer_answer(spec(capacity_factor=None))))
+    assert not any(line.startswith("dropped") for line in to_text(expert_layer_json(spec(capacity_factor=None))))
 
 
 def test_bytes_can_be_free() -> None:
     link = {"latency_s": 1e-5, "bandwidth": None}
 
-    found = expert_layer_answer(spec(links={"intra_node": link, "inter_node": link}))
+    found = expert_layer_json(spec(links={"intra_node": link, "inter_node": link}))
 
     assert found["schedules"]["ppmoe"]["communication_s"]["forward"] == pytest.approx(6e-5)
 
@@ -248,10 +248,10 @@ def test_the_command_answers_in_json_and_in_words(tmp_path: Path, capsys: pytest
     file.write_text(json.dumps(SPEC))
 
     assert main(["moe", str(file), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(expert_layer_answer(spec())))
+    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(expert_layer_json(spec())))
     assert main(["moe", str(file)]) == 0
     shown = capsys.readouterr().out
-    assert shown.splitlines() == to_text(expert_layer_answer(spec()))
+    assert shown.splitlines() == to_text(expert_layer_json(spec()))
     assert "parm-auto chooses parm-s1. S1 is faster (" in shown and "D (slots) is 1.2 times X (tokens)" in shown
     assert main(["moe", str(tmp_path / "none.json")]) == 2
     assert "cannot read" in capsys.readouterr().err
@@ -266,12 +266,12 @@ def test_the_command_reads_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["moe", f"/dev/fd/{out}"]) == 0
     finally:
         os.close(out)
-    assert capsys.readouterr().out.splitlines() == to_text(expert_layer_answer(spec()))
+    assert capsys.readouterr().out.splitlines() == to_text(expert_layer_json(spec()))
 
 
 @pytest.mark.parametrize("load", ["uniform", "zipf", [4, 1, 1, 1]])
 def test_without_drops_the_hottest_expert_sets_the_capacity(load: Any) -> None:
-    found = expert_layer_answer(spec(capacity_factor=None, load=load))
+    found = expert_layer_json(spec(capacity_factor=None, load=load))
 
     hottest = {"uniform": 1 / 4, "zipf": 12 / 25}.get(load if isinstance(load, str) else "", 4 / 7)
     assert found["capacity"] - 4096 * hottest < 4 + 1

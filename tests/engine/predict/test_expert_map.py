@@ -12,7 +12,7 @@ from meshwave.engine.document import load_design
 from meshwave.engine.document.expert_layer_document import parse_expert_layer
 from meshwave.engine.errors import InputError
 from meshwave.engine.files import example
-from meshwave.engine.predict.expert_comparison import expert_layer_answer
+from meshwave.engine.predict.expert_comparison import expert_layer_json
 from meshwave.engine.predict.expert_map import (
     CLUSTERS,
     GRID,
@@ -59,7 +59,7 @@ def test_a_layer_of_the_grid_costs_what_its_schedules_cost_alone() -> None:
         },
         "fit": None,
     }
-    alone = expert_layer_answer(parse_expert_layer(json.dumps(asked)))["schedules"]
+    alone = expert_layer_json(parse_expert_layer(json.dumps(asked)))["schedules"]
 
     for name in GRID_SCHEDULES:
         assert found.communication_s[name][at] == pytest.approx(sum(alone[name]["communication_s"].values()))

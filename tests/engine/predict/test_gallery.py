@@ -13,9 +13,9 @@ from meshwave.engine.predict.gallery import (
     Entry,
     RefusedVariant,
     apply_variant,
-    judge_variant,
-    judge_variants,
     list_variants,
+    simulate_variant,
+    simulate_variants,
 )
 from meshwave.engine.predict.gallery_notes import gallery_notes
 from meshwave.engine.predict.prediction import predict
@@ -31,7 +31,7 @@ def drawn(ranks: int = 4, microbatches: int = 8, layers: int = 16, **sections: A
 
 def named(design: Design, *names: str) -> list[Entry | RefusedVariant]:
     """What is found of these schedules alone: the searching ones take their time."""
-    return [judge_variant(design, variant) for variant in list_variants(design) if variant.schedule in names]
+    return [simulate_variant(design, variant) for variant in list_variants(design) if variant.schedule in names]
 
 
 def entries(design: Design, *names: str) -> list[Entry]:
@@ -48,7 +48,7 @@ def test_one_variant_is_what_the_design_has_and_it_is_judged_as_it_stands(name: 
 
     assert len(present) == 1
     assert apply_variant(design, present[0]) == design
-    judged = judge_variant(design, present[0])
+    judged = simulate_variant(design, present[0])
     assert isinstance(judged, Entry)
     assert judged.makespan_s == predict(design).timeline.makespan
 
@@ -130,7 +130,7 @@ def test_equal_orders_are_shown_once(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = [variant for variant in list_variants(design) if variant.schedule in ("1f1b", "hanayo")]
     monkeypatch.setattr(module, "list_variants", lambda design: chosen)
 
-    titles = [found.variant.title for found in judge_variants(design) if isinstance(found, Entry)]
+    titles = [found.variant.title for found in simulate_variants(design) if isinstance(found, Entry)]
 
     assert "Hanayo, 1 wave" in titles
     assert "Hanayo, 1 wave, ungrouped" not in titles
@@ -140,7 +140,7 @@ def test_a_step_that_is_too_large_can_be_chosen_without_being_simulated() -> Non
     design = drawn(ranks=4, microbatches=20_000, layers=64)
     large = next(each for each in list_variants(design) if each.title == "Hanayo, 2 waves, split backward")
 
-    judged = judge_variant(design, large)
+    judged = simulate_variant(design, large)
 
     assert large.refusal is None
     assert isinstance(judged, RefusedVariant)

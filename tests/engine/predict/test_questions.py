@@ -69,7 +69,7 @@ def two_stages(microbatches: int = 1) -> Program:
 def test_the_area_of_the_whole_step_is_what_the_timeline_says(name: str) -> None:
     timeline = prediction(name).timeline
 
-    area = inspector(prediction(name)).measure_area(0, timeline.makespan)
+    area = inspector(prediction(name)).summarize_area(0, timeline.makespan)
 
     assert area.busy_s == pytest.approx(timeline.busy.sum())
     assert area.idle_share == pytest.approx(timeline.bubble_ratio)
@@ -91,7 +91,7 @@ def test_areas_beside_each_other_add_up(name: str, cuts: list[float], which: set
     ranks = [rank for rank in sorted(which) if rank < timeline.ranks] or [0]
     first, middle, last = (cut * timeline.makespan for cut in sorted(cuts))
 
-    whole, left, right = (ask.measure_area(a, b, ranks) for a, b in ((first, last), (first, middle), (middle, last)))
+    whole, left, right = (ask.summarize_area(a, b, ranks) for a, b in ((first, last), (first, middle), (middle, last)))
 
     for field in (
         "available_s",
@@ -111,15 +111,15 @@ def test_areas_beside_each_other_add_up(name: str, cuts: list[float], which: set
 def test_an_area_is_clipped_to_the_step_and_its_ends_may_be_swapped() -> None:
     timeline, ask = prediction("02-two-waves").timeline, inspector(prediction("02-two-waves"))
 
-    assert ask.measure_area(2 * timeline.makespan, -1) == ask.measure_area(0, timeline.makespan)
-    nothing = ask.measure_area(2 * timeline.makespan, 3 * timeline.makespan)
+    assert ask.summarize_area(2 * timeline.makespan, -1) == ask.summarize_area(0, timeline.makespan)
+    nothing = ask.summarize_area(2 * timeline.makespan, 3 * timeline.makespan)
     assert (nothing.seconds, nothing.available_s, nothing.idle_share, nothing.critical_share) == (0, 0, 0, 0)
 
 
 def test_kinds_and_reasons_of_a_small_area() -> None:
     timeline = play(two_stages(), {Op.F: 1, Op.B: 2}, transfer=0.5)  # A 0-1 F, 6.0-8.0 B; B 1.5-2.5 F, 2.5-4.5 B
 
-    area = Inspector(timeline).measure_area(0, 7)
+    area = Inspector(timeline).summarize_area(0, 7)
 
     assert timeline.makespan == 7
     assert area.by_kind_s == {"F": 2, "B": 4}
@@ -138,7 +138,7 @@ def test_two_in_one_slot_count_once_and_half_for_each() -> None:
     )
     timeline = play(program, {Op.F: 1, Op.B: 2})
 
-    area = Inspector(timeline).measure_area(0, timeline.makespan)
+    area = Inspector(timeline).summarize_area(0, timeline.makespan)
 
     assert area.busy_s == timeline.makespan == 9
     assert area.by_kind_s == {"F": 3.5, "B": 5.5}  # of the slot of 3 s each has half
@@ -325,7 +325,7 @@ def test_what_is_searched_for_is_read(text: str, meant: Query) -> None:
     ("text", "told"),
     [
         ("", "search for an action such as 3F7"),
-        ("stage", "which stage"),
+        ("stage", "the number of the stage is missing"),
         ("stage 9", "there is no stage 9; numbers range from 0 to 4"),
         ("F12", "there is no microbatch 12"),
         ("mesh Q", "there is no mesh Q; meshes are A, B, C"),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from meshwave.engine.cli.main import main
 from meshwave.engine.document.transfer_document import TransferListSpec, parse_transfer, parse_transfers
 from meshwave.engine.findings import DesignError
-from meshwave.engine.predict.transfer_comparison import transfer_answer
+from meshwave.engine.predict.transfer_comparison import transfer_comparison_json
 from meshwave.engine.resharding import Link, Links, Load, Mesh, Tensor, orderings, plan_joint_transfer, strategies
 from tests.engine.resharding.test_moves import sides
 
@@ -135,7 +135,9 @@ def test_a_list_of_one_is_planned_as_that_one() -> None:
     alone = parse_transfer(json.dumps({**single, "tensor": {"shape": [16, 8], "item_bytes": 2}}))
 
     assert isinstance(one, TransferListSpec)
-    for plan, other in zip(transfer_answer(one)["plans"], transfer_answer(alone)["plans"], strict=True):
+    for plan, other in zip(
+        transfer_comparison_json(one)["plans"], transfer_comparison_json(alone)["plans"], strict=True
+    ):
         assert (plan["makespan_s"], plan["played_s"]) == (other["makespan_s"], other["played_s"])
 
 

@@ -28,14 +28,14 @@ from meshwave.engine.runs.emulation.hosts import host_topology, read_executed_bu
 from meshwave.engine.runs.emulation.topology import FILE as NETWORK
 from meshwave.engine.runs.emulation.topology import read_topology
 from meshwave.engine.runs.launchers import specify_run
-from meshwave.engine.runs.outcome import Exit, judge, success, to_json
+from meshwave.engine.runs.outcome import Exit, judge, success_verdict, to_json
 from meshwave.engine.runs.recording import (
     SPAN,
     ClockOffset,
     Clocks,
     MeasuredMemory,
     ProcessClock,
-    read_inside,
+    read_layer_steps,
     read_recording,
     read_routing,
     write_clocks,
@@ -76,7 +76,7 @@ def write_run(folder: Path) -> None:
         (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
     error = {"process": 0, "rank": 0, "time": 1.0, "error": "it broke", "action": "0F0", "traceback": ""}
     (folder / "error-0.json").write_text(json.dumps(error))
-    (folder / "result.json").write_text(json.dumps(to_json("run", success(Progress(2, 2)), design, [])))
+    (folder / "result.json").write_text(json.dumps(to_json("run", success_verdict(Progress(2, 2)), design, [])))
     (folder / "rank-0.log").write_text("step 1\nstep 2\n")
     compared = {"format": "meshwave-compared/1", "cost": "roofline", "unit": "s", "predicted_s": 1.0, "measured_s": 2.0}
     (folder / "compared.json").write_text(json.dumps({**compared, "error": 1.0, "memory_error": None, "cause": ""}))
@@ -184,13 +184,13 @@ def read_all(folder: Path, there: Record, run: Run) -> None:
         lambda: compare_run(run, read_executed_bundle(folder)),
         lambda: read_recording(folder).timeline().exposed_communication,
         lambda: read_recording(folder).seconds,
-        lambda: [read_inside(folder, [0], Action(Op.F, stage, 0)) for stage in range(4)],
+        lambda: [read_layer_steps(folder, [0], Action(Op.F, stage, 0)) for stage in range(4)],
         lambda: read_routing(folder),
         lambda: read_topology(folder),
         lambda: judge(folder, load_design(example("17-experts-on-two-cores")), [Exit(0, 1, False, 2.0)],
                       was_cancelled=False, progress=Progress(0, 2)),
         lambda: read_result(folder),
-        lambda: [run.notes(), run.metrics(), run.latest(), run.log(), run.progress, run.first_step_s, run.result()],
+        lambda: [run.notes(), run.metrics(), run.latest_metrics(), run.log(), run.progress, run.first_step_s, run.result()],
         lambda: read_outcome(run.entry, folder),
         lambda: outcomes_json(design_history(there, run.entry)),
     ]  # fmt: skip

@@ -15,7 +15,7 @@ from meshwave.engine.lowering.lower import lower
 from meshwave.engine.program.action import Op
 from meshwave.engine.program.simulation import simulate
 from meshwave.engine.runs.dry_run import CATCH_UP_FRACTION, Stopped, plan_waits
-from meshwave.engine.runs.dry_run_threads import play
+from meshwave.engine.runs.dry_run_threads import run_step_in_threads
 from tests.engine.runs.play import draw
 from tests.engine.runs.test_dry_run import in_units
 
@@ -38,7 +38,7 @@ def test_threads_play_every_action_in_order_and_none_too_short(schedule: str, mo
     predicted = simulate(program, costs.seconds, costs.transfer_model)
 
     waits = plan_waits(program, costs, scale)
-    played = play(waits)
+    played = run_step_in_threads(waits)
 
     own = program.is_compute & ~program.fused
     assert ((played.end - played.start)[own] >= (1 - CATCH_UP_FRACTION) * waits.ns[own] - 1e5).all()
@@ -56,7 +56,7 @@ def test_gradients_are_reduced_before_anybody_steps() -> None:
     costs = estimate(design, program)
 
     waits = plan_waits(program, costs, 1.0)
-    played = play(waits)
+    played = run_step_in_threads(waits)
 
     steps, reduced = program.op == Op.STEP, program.op == Op.REDUCE_GRAD
     assert reduced.any()
@@ -91,7 +91,7 @@ def test_threads_share_links_as_the_simulator_does(schedule: str) -> None:
     shared, alone = costs.play(program).makespan, simulate(program, costs.seconds, "latency").makespan
     scale = 2.0 / shared
 
-    played = play(plan_waits(program, costs, scale))
+    played = run_step_in_threads(plan_waits(program, costs, scale))
 
     assert shared > 1.1 * alone, "else nothing is shared that matters"
     assert played.seconds / scale == pytest.approx(shared, rel=0.08)
@@ -104,4 +104,4 @@ def test_a_rehearsal_in_threads_can_be_stopped() -> None:
     threading.Timer(0.05, stop.set).start()
 
     with pytest.raises(Stopped):
-        play(plan_waits(program, estimate(design, program), 1000.0), stop)
+        run_step_in_threads(plan_waits(program, estimate(design, program), 1000.0), stop)

@@ -146,7 +146,7 @@ def test_what_a_machine_lacks_is_told_before_there_is_a_run(
         "this user cannot create network namespaces (Operation not permitted); run as root"
         in networks.network_error_text(PermissionError(1, "Operation not permitted"))
     )
-    monkeypatch.setattr(networks, "_tool", lambda name: None)
+    monkeypatch.setattr(networks, "_command_path", lambda name: None)
 
     with pytest.raises(
         RunError, match="hosts cannot be emulated on this machine: the command ip is not installed; install iproute2"

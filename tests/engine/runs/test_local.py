@@ -299,7 +299,7 @@ def test_a_run_of_another_process_is_followed_and_cancelled_from_here(tmp_path: 
         until(lambda: run.progress.done > done, "a further step")
         other = LocalLauncher(record)
         queued = submit(other, draw())
-        assert queued.waiting == f"position 1 of 1 in the queue; run {run.id} is active"
+        assert queued.waiting_reason == f"position 1 of 1 in the queue; run {run.id} is active"
         queued.cancel()
         other.close()
         assert (queued.state, queued.reason) == (State.CANCELLED, "cancelled before it started")

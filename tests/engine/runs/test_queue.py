@@ -39,7 +39,7 @@ def launch(
 def test_queued_runs_start_in_their_order(launcher: LocalLauncher) -> None:
     first, second, third = (submit(launcher, draw(steps=5)) for _ in range(3))
     assert [second.state, third.state] == ["QUEUED", "QUEUED"]
-    assert third.waiting == f"position 2 of 2 in the queue; run {first.id} is active"
+    assert third.waiting_reason == f"position 2 of 2 in the queue; run {first.id} is active"
 
     assert third.wait(timeout_s=30) is State.SUCCEEDED
 

@@ -78,7 +78,7 @@ def test_runs_of_one_place_start_one_after_another(record: Record) -> None:
     elsewhere = enter(record, launcher="elsewhere")
 
     assert [each.state for each in (first, second, third, elsewhere)] == ["STARTING", "QUEUED", "QUEUED", "STARTING"]
-    assert record.queue(LOCAL) == [second, third]
+    assert record.queued_runs(LOCAL) == [second, third]
     assert claim(record) is None, "the first one is active"
     record.change_state(first.id, State.FAILED)
     assert claim(record, may=False) is None
@@ -87,7 +87,7 @@ def test_runs_of_one_place_start_one_after_another(record: Record) -> None:
     claimed = claim(record)
     assert claimed is not None
     assert (claimed.id, claimed.state) == (third.id, State.STARTING)
-    assert record.queue() == []
+    assert record.queued_runs() == []
 
 
 def test_persons_take_turns(record: Record) -> None:
@@ -96,7 +96,9 @@ def test_persons_take_turns(record: Record) -> None:
         enter(record, person=name, name=f"{name}{number}").id: f"{name}{number}" for number, name in enumerate(names)
     }
 
-    assert [runs[entry.id] for entry in record.queue()] == ["grace3", "4", "ada1", "grace5", "ada2"], "ada0 is active"
+    assert [runs[entry.id] for entry in record.queued_runs()] == ["grace3", "4", "ada1", "grace5", "ada2"], (
+        "ada0 is active"
+    )
     assert [entry.name for entry in record.person_entries("ada")] == ["ada0", "ada1", "ada2"]
 
 
@@ -106,7 +108,7 @@ def test_a_run_that_starts_again_is_before_those_that_came_later(record: Record)
 
     assert record.requeue(first.id, "a process was lost", {})
 
-    assert [entry.id for entry in record.queue(LOCAL)] == [first.id, second.id]
+    assert [entry.id for entry in record.queued_runs(LOCAL)] == [first.id, second.id]
     assert record.get(first.id).started_s is None
     assert not record.requeue(second.id, "it is not active", {})
 
@@ -138,7 +140,7 @@ def test_ids_sort_as_they_were_made(record: Record) -> None:
     assert len(set(ids)) == 20
     assert [run[:15] for run in ids] == sorted(run[:15] for run in ids)
     assert [entry.id for entry in record.entries()] == ids[::-1]
-    assert [entry.id for entry in record.active()] == ids
+    assert [entry.id for entry in record.active_runs()] == ids
 
 
 def test_a_run_is_found_by_part_of_its_id(record: Record) -> None:
@@ -231,7 +233,7 @@ def test_writers_that_are_killed_take_nothing_with_them(tmp_path: Path) -> None:
     assert len(acknowledged) >= 40
     assert {record.get(run).state for run in acknowledged} == {State.FAILED}
     assert all(len(record.history(run)) == 3 for run in acknowledged)
-    for entry in record.active():  # cut off between two transactions, never within one
+    for entry in record.active_runs():  # cut off between two transactions, never within one
         assert [step.state for step in record.history(entry.id)][-1] == entry.state
     with sqlite3.connect(tmp_path / "runs.sqlite") as db:
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
@@ -293,7 +295,7 @@ def test_a_damaged_row_is_told_once_and_the_others_are_listed(
     bad, good = enter(record), enter(record, limit=2)
     record._db.execute(f"UPDATE runs SET {change} WHERE id = ?", (bad.id,))
 
-    assert [entry.id for entry in record.entries()] == [entry.id for entry in record.active()] == [good.id]
+    assert [entry.id for entry in record.entries()] == [entry.id for entry in record.active_runs()] == [good.id]
     assert (
         caplog.text.count(
             f"the row of run {bad.id} in the run database {record.place / 'runs.sqlite'} is damaged: {told}"

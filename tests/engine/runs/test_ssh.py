@@ -96,7 +96,7 @@ def test_a_killed_process_costs_no_accuracy_and_another_run_waits(
     run = submit(launcher, two_nodes(2 * STEPS), options)  # type: ignore[arg-type]
     other = submit(launcher, two_nodes(2 * STEPS))  # type: ignore[arg-type]
     reconcile(record)
-    assert other.waiting == f"position 1 of 1 in the queue; run {run.id} is active"
+    assert other.waiting_reason == f"position 1 of 1 in the queue; run {run.id} is active"
     assert until_long(lambda: bool(complete_checkpoints(tmp_path / "remote" / run.id)))
     kill_worker(run)
 

@@ -107,7 +107,7 @@ def test_what_went_wrong_is_written_down(rehearser: ThreadsLauncher, monkeypatch
     def fail(*_: object) -> None:
         raise ZeroDivisionError("of all things")
 
-    monkeypatch.setattr(threads, "play", fail)
+    monkeypatch.setattr(threads, "run_step_in_threads", fail)
     run = submit(rehearser, draw())
 
     assert run.wait(timeout_s=PATIENCE_S) is State.FAILED

@@ -9,7 +9,7 @@ import pytest
 from meshwave.engine.document.training import Training
 from meshwave.engine.errors import InputError
 from meshwave.engine.findings import DesignError
-from meshwave.engine.runs.training_texts import find_text, keep_text, plain_name, texts_folder, training_text
+from meshwave.engine.runs.training_texts import find_text, safe_file_name, save_text, texts_folder, training_text
 from tests.engine.runs.play import draw
 
 
@@ -74,13 +74,13 @@ def test_a_text_that_is_nowhere_is_a_problem_that_says_where_it_was_looked_for(h
     ],
 )
 def test_a_name_from_outside_becomes_one_that_a_design_may_hold(name: str, plain: str) -> None:
-    assert plain_name(name) == plain
+    assert safe_file_name(name) == plain
     assert Training(data=plain).data == plain
 
 
 def test_a_text_that_is_kept_is_found_again() -> None:
-    name = keep_text("/somewhere/mine.txt", "Call me Ishmael. \N{WHALE}")
+    name = save_text("/somewhere/mine.txt", "Call me Ishmael. \N{WHALE}")
 
     assert find_text(name, [texts_folder()]).read_text("utf-8") == "Call me Ishmael. \N{WHALE}"
     with pytest.raises(InputError, match="is empty"):
-        keep_text("mine.txt", "")
+        save_text("mine.txt", "")

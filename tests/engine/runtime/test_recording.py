@@ -25,7 +25,7 @@ from meshwave.engine.runs.recording import (
     StepsRecorder,
     Way,
     read_clocks,
-    read_inside,
+    read_layer_steps,
     read_memory,
     read_recording,
     write_clocks,
@@ -182,7 +182,7 @@ def record_inside(folder: Path, took_us: tuple[int, ...]) -> None:
 
 def shown(folder: Path, action: Action) -> tuple[int, list[tuple[int, int]]]:
     """The step that is shown, and the ops and ways of what is inside the action."""
-    found = read_inside(folder, [0], action)
+    found = read_layer_steps(folder, [0], action)
     (rows,) = found.steps
     return found.step, list(zip(rows["op"].tolist(), rows["way"].tolist(), strict=True))
 
@@ -212,18 +212,18 @@ def test_what_is_not_recorded_is_told(tmp_path: Path) -> None:
     record_inside(tmp_path, (100, 100))
 
     with pytest.raises(RunError, match="the recording has no 3F0 on this mesh"):
-        read_inside(tmp_path, [0], Action(Op.F, 3, 0))
+        read_layer_steps(tmp_path, [0], Action(Op.F, 3, 0))
     spans = tmp_path / "spans-0.bin"
     whole = spans.read_bytes()
     spans.write_bytes(whole[: whole.index(b"\n") + 20])
     with pytest.raises(RunError, match="not all processes of this mesh have recorded a step"):
-        read_inside(tmp_path, [0], Action(Op.F, 0, 0))
+        read_layer_steps(tmp_path, [0], Action(Op.F, 0, 0))
     spans.write_bytes(whole)
     (tmp_path / "steps-0.bin").write_bytes(b"")
     with pytest.raises(RunError, match="damaged"):
-        read_inside(tmp_path, [0], Action(Op.F, 0, 0))
+        read_layer_steps(tmp_path, [0], Action(Op.F, 0, 0))
     with pytest.raises(RunError, match="spans-1"):
-        read_inside(tmp_path, [0, 1], Action(Op.F, 0, 0))
+        read_layer_steps(tmp_path, [0, 1], Action(Op.F, 0, 0))
 
 
 SKIP = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from meshwave.engine.bench.speed import PAIRS, compare_runtimes, make_pair
+from meshwave.engine.bench.speed import PAIRS, compare_runtimes, schedule_pair
 from meshwave.engine.errors import RunError
 
 TINY = {"hidden": 16, "sequence": 8}
@@ -14,7 +14,7 @@ FIGURES = ("a step_s", "overhead of an action_s")
 def test_both_runtimes_agree_and_have_figures() -> None:
     names = ("zb-v", "hanayo, two waves")  # a split backward, and an order from a CSV file
 
-    found = compare_runtimes({name: make_pair(2, TINY, *PAIRS[name]) for name in names}, ranks=2, turns=2)
+    found = compare_runtimes({name: schedule_pair(2, TINY, *PAIRS[name]) for name in names}, ranks=2, turns=2)
 
     assert found.pop("ranks") == 2
     found.pop("GPUs")
@@ -27,7 +27,7 @@ def test_both_runtimes_agree_and_have_figures() -> None:
 
 @pytest.mark.nightly
 def test_another_order_than_that_of_torch_is_rejected() -> None:
-    pair = make_pair(2, TINY, {"schedule": "interleaved-1f1b", "chunks": 2}, "ScheduleLoopedBFS")
+    pair = schedule_pair(2, TINY, {"schedule": "interleaved-1f1b", "chunks": 2}, "ScheduleLoopedBFS")
 
     with pytest.raises(RunError, match="differs from that of torch's ScheduleLoopedBFS"):
         compare_runtimes({"different orders": pair}, ranks=2, turns=1)

@@ -15,8 +15,8 @@ from meshwave.engine.predict.block_timeline import INTER, INTRA, BlockTimeline, 
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.program.action import Action, Op
 from meshwave.engine.runs.accuracy import compare
-from meshwave.engine.runs.accuracy.measured_block import measured_inside
-from meshwave.engine.runs.recording import Way, read_inside, read_recording
+from meshwave.engine.runs.accuracy.measured_block import measured_block_timeline
+from meshwave.engine.runs.recording import Way, read_layer_steps, read_recording
 from meshwave.engine.runtime.device.clock import HostClock
 from meshwave.engine.runtime.execution.job import read_job
 from meshwave.engine.runtime.experts.step_times import StepPosition, StepTrace, do_nothing
@@ -71,8 +71,8 @@ def test_a_run_measures_the_predicted_steps(
         assert min(each.measured_s for each in of_op.values()) > 0
         assert {"experts 1", "experts 3"} <= {name for name, each in of_op.items() if each.predicted_s > 0}
         processes = block_places(design, 0)
-        found = read_inside(folder, processes, Action(op, 0, 1))
-        measured, predicted = measured_inside(design, 0, op, found), predict_block(design, 0, 0, op)
+        found = read_layer_steps(folder, processes, Action(op, 0, 1))
+        measured, predicted = measured_block_timeline(design, 0, op, found), predict_block(design, 0, 0, op)
 
         for device in processes:
             expected, got = step_counts(predicted, device), step_counts(measured, device)
@@ -98,16 +98,16 @@ def test_steps_of_a_layer_lie_within_their_action_of_a_recorded_step(
     folder = write_run(document)
     assert crew.run_workers(folder, 4) == [0, 0, 0, 0]
 
-    found = read_inside(folder, (2, 3), Action(Op.B, 1, 2))
+    found = read_layer_steps(folder, (2, 3), Action(Op.B, 1, 2))
     assert found.step in read_recording(folder).steps[1:]
     for rows, start, end in zip(found.steps, found.start_ns, found.end_ns, strict=True):
         assert set(rows["layer"].tolist()) == {2}
         assert set(rows["way"].tolist()) == {Way.BACKWARD}
         assert start <= rows["start_ns"].min() and rows["end_ns"].max() <= end
 
-    without = read_inside(folder, (0, 1), Action(Op.F, 0, 0))
+    without = read_layer_steps(folder, (0, 1), Action(Op.F, 0, 0))
     assert [len(rows) for rows in without.steps] == [0, 0]
-    assert set(measured_inside(read_job(folder).design, 0, Op.F, without).labels) == {"whole block"}
+    assert set(measured_block_timeline(read_job(folder).design, 0, Op.F, without).labels) == {"whole block"}
 
 
 def test_a_trace_records_nothing_until_it_is_on() -> None:
