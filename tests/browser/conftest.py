@@ -201,7 +201,7 @@ def whole_page(stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             def app() -> Viewable:
                 assert pn.state.curdoc is not None
                 widgets = Widgets(Session(design, pn.state.curdoc.add_next_tick_callback), studio)
-                for end in (widgets.session.end, widgets.problems.end, widgets.gallery.end):
+                for end in (widgets.session.close, widgets.problems.stop_jobs, widgets.gallery.stop_jobs):
                     stack.callback(end)
                 if launches:
                     look = Look(widgets.runs.refresh)
