@@ -318,6 +318,8 @@ class Widgets:
         comments = self.tab.comments.read() if self.tab is not None else []
         self.cluster.flags = mesh_flags(people, comments, self.session.design)
         self.timeline.flags = block_flags(people, comments)
+        still_open = sum(not each.is_resolved for each in comments)
+        self.side.set_badge("comments", str(still_open) if still_open else "", "")
 
     def comment_targets(self) -> list[Target]:
         """Return the possible targets of a comment: the design, the selected mesh and block, and the shown run."""

@@ -68,12 +68,12 @@ class Comments:
         Raises:
             Refusal: it is empty or too long, there are too many, or the file cannot be written.
         """
+        if len(text) > LONGEST_COMMENT:
+            raise Refusal("long_comment", {"length": len(text), "limit": LONGEST_COMMENT})
         lines = [escape_unprintable(line.expandtabs(4)) for line in text.strip().splitlines()]
         known = self.read()
         if not lines:
             raise Refusal("empty_comment")
-        if len(text) > LONGEST_COMMENT:
-            raise Refusal("long_comment", {"length": len(text), "limit": LONGEST_COMMENT})
         if len(known) >= MOST_COMMENTS:
             raise Refusal("too_many_comments", {"limit": MOST_COMMENTS})
         made = Comment(id=new_id(), target=target, text="\n".join(lines), author=author, written_s=self._clock())

@@ -60,6 +60,8 @@ class Replayed:
     past: list[LoggedStep] = field(default_factory=list)
     future: list[LoggedStep] = field(default_factory=list)
     versions: dict[str, Document] = field(default_factory=dict)
+    accepted: list[tuple[int, str, str]] = field(default_factory=list)
+    """After how many edits a person, given by the ID, accepted that others had changed the value at a path."""
 
     def apply(self, line: Document) -> None:
         """Apply a line of the log."""
@@ -69,6 +71,8 @@ class Replayed:
             self.versions.pop(line["forget"], None)
         elif "design" in line:
             self.present, self.past, self.future = line["design"], [], []
+        elif "accept" in line:
+            self.accepted.append((len(self.past), line["accept"], line["where"]))
         elif self.present is not None:
             self._undo_or_redo(line)
 
@@ -130,6 +134,14 @@ class EditLog:
         changes = after.model_dump(mode="json", include=sections)
         by = {} if author is None else {"author": list(author), "step": move}
         self._append({"edit": label, "opens": opens, "changes": changes, **by})
+
+    def add_acceptance(self, person: str, where: str) -> None:
+        """Append that a person, given by the ID, has accepted that others changed the value at a path.
+
+        Raises:
+            Refusal: the file cannot be written.
+        """
+        self._append({"accept": person, "where": where})
 
     def add_move(self, move: str) -> None:
         """Append the ``move``, which is ``undo`` or ``redo``.

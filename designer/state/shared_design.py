@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, count
 from typing import Any, NamedTuple
 
 from meshwave.designer.state.design_edits import reset_stage_settings
-from meshwave.designer.state.edit_log import Author
+from meshwave.designer.state.edit_log import Author, LoggedStep
 from meshwave.designer.state.library import Library, new_id
 from meshwave.engine.document import Design, parse_design
 from meshwave.engine.document.changes import (
@@ -27,8 +27,8 @@ from meshwave.engine.errors import InputError, escape_unprintable
 from meshwave.engine.findings import Problem, Refusal, problems_of
 from meshwave.engine.program.action import Action
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#7a5c9e", "#6b6b6b")
-"""Colours of people, after Okabe and Ito; a name is written next to each."""
+COLOURS = ("#0072b2", "#d55e00", "#18aa61", "#8d356f", "#90a7d5", "#e566ff", "#c20020", "#b114ff")
+"""Colours of people, which differ for colour-blind eyes and from both backgrounds; a name is written next to each."""
 LONGEST_NAME = 40
 MOST_MEMBERS = 50
 """Largest number of people who have one design open at the same time."""
@@ -143,9 +143,16 @@ class Member:
 
     def dismiss(self, number: int) -> None:
         """Accept that somebody else has changed a value."""
-        self.replaced = [each for each in self.replaced if each.number != number]
+        for each in self.replaced:
+            if each.number == number:
+                self.shared.note_acceptance(self, each.change.where)
+                self.forget_replaced(each.change.where)
         if self.notify is not None:
             self.notify()
+
+    def forget_replaced(self, where: str) -> None:
+        """No longer offer the value at a path back."""
+        self.replaced = [each for each in self.replaced if each.change.where != where]
 
     def rename(self, name: str) -> None:
         """Change the name of the person."""
@@ -247,7 +254,7 @@ class SharedDesign:
 
     def free_name(self, wanted: str, member: Member) -> str:
         """Return a name that no other person present has, based on ``wanted``, or on ``Guest`` if that is empty."""
-        name = escape_unprintable(" ".join(wanted.split()))[:LONGEST_NAME] or "Guest"
+        name = escape_unprintable(" ".join(wanted[: 10 * LONGEST_NAME].split()))[:LONGEST_NAME] or "Guest"
         taken = {each.name for each in self.present if each is not member}
         numbered = (f"{name} {number}" for number in count(2))
         return next(each for each in chain([name], numbered) if each not in taken)
@@ -295,6 +302,11 @@ class SharedDesign:
         """Set a value of a member again that somebody else has changed."""
         design = self._merge([found.change.inverse])
         self.submit(member, self.design, design, f"restore {found.change.where}")
+
+    def note_acceptance(self, member: Member, where: str) -> None:
+        """Save that a member has accepted that others changed the value at a path."""
+        with suppress(InputError):  # it is offered again after a restart
+            self.library.log(self.name).add_acceptance(member.id, where)
 
     def _changes_to(self, design: Design) -> tuple[Change, ...]:
         return tuple(find_changes(_dump(self.design), _dump(design)))
@@ -364,24 +376,28 @@ class SharedDesign:
         log = self.library.log(self.name).replay()
         if log.present != _dump(self.design):
             return
-        steps = [*log.past]
-        for step, after in zip(steps, [*(each.document for each in steps[1:]), log.present], strict=True):
-            author = step.author or Author(first, "")
-            if step.opens or not author.id:
-                continue
-            member = self._member(author.id)
-            member.name = author.name
-            made = tuple(find_changes(step.document, after))
-            self._claim(member, made)
-            if step.move == "edit":
-                member.future.clear()
-            elif source := member.past if step.move == "undo" else member.future:
-                source.pop()
-            target = member.future if step.move == "undo" else member.past
-            target.append(OwnEdit(step.label, made))
-        for member in self.members.values():
-            member.replaced.clear()
-            del member.past[:-LONGEST_HISTORY]
+        after = [*(each.document for each in log.past[1:]), log.present]
+        for number, step in enumerate(log.past):
+            self._replay_step(step, after[number], first)
+            for edits, id, where in log.accepted:
+                if edits == number + 1 and id in self.members:
+                    self.members[id].forget_replaced(where)
+
+    def _replay_step(self, step: LoggedStep, after: Mapping[str, Any], first: str) -> None:
+        author = step.author or Author(first, "")
+        if step.opens or not author.id:
+            return
+        member = self._member(author.id)
+        member.name = author.name
+        made = tuple(find_changes(step.document, after))
+        self._claim(member, made)
+        if step.move == "edit":
+            member.future.clear()
+        elif source := member.past if step.move == "undo" else member.future:
+            source.pop()
+        target = member.future if step.move == "undo" else member.past
+        target.append(OwnEdit(step.label, made))
+        del target[:-LONGEST_HISTORY]
 
 
 POSITIONAL = ("meshes", "pipeline", "experts", MESH_ORDER[0])

@@ -102,8 +102,13 @@ def _differences(path: Path, before: Any, after: Any) -> Iterator[Change]:
     if isinstance(before, Mapping) and isinstance(after, Mapping) and path[-1:] != _AXES:
         for key in {**before, **after}:
             yield from _differences((*path, key), before.get(key, REMOVED), after.get(key, REMOVED))
-    elif before != after or (isinstance(before, Mapping) and [*before] != [*after]):  # the order of axes matters
+    elif not _is_equal(before, after):
         yield Change(path, before, after)
+
+
+def _is_equal(one: Any, other: Any) -> bool:
+    """Return whether two values are equal; the order of axes matters."""
+    return bool(one == other) and (not isinstance(one, Mapping) or [*one] == [*other])
 
 
 def _apply(tree: dict[str, Any], change: Change) -> None:
@@ -139,7 +144,7 @@ def _has_value(tree: Mapping[str, Any], change: Change) -> bool:
     here: Any = tree
     for key in change.path:
         here = here.get(key, REMOVED) if isinstance(here, Mapping) else REMOVED
-    return bool(here == change.after)
+    return _is_equal(here, change.after)
 
 
 def _is_same_order(one: Sequence[str], other: Sequence[str]) -> bool:

@@ -247,7 +247,8 @@ def test_a_run_is_launched_followed_and_overlaid_and_blockers_of_another_launch_
     whole_page: Whole,
 ) -> None:
     page = whole_page(read_design("05-hanayo-as-chimera"), launches=True)
-    bar, badge = page.locator(".mw-launchbar-words"), page.get_by_label("Side panel").locator(".mw-tab-badge").last
+    bar = page.locator(".mw-launchbar-words")
+    badge = page.get_by_role("tab", name="Problems").locator(".mw-tab-badge")
     page.get_by_role("button", name="Launch").first.click()
     expect(page.locator(".mw-run .mw-state")).to_have_text("succeeded", timeout=RUN_MS)
 

@@ -91,6 +91,7 @@ def test_two_people_edit_one_design_and_a_third_one_follows(link: str, visit: Ca
     ben.get_by_label("Comment", exact=True).fill(text)
     ben.get_by_role("button", name="Add comment").click()
     expect(ada.locator(".mw-flag").filter(has_text="1 comment")).to_be_visible()
+    expect(ada.get_by_role("tab", name="Comments")).to_contain_text("1")
     ada.get_by_role("tab", name="Comments").click()
     expect(ada.get_by_text(text)).to_be_visible()
     ada.get_by_role("button", name="Resolve the comment of <b>Ben</b> on Mesh B").click()

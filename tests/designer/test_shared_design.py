@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import combinations
+from math import dist
+from operator import mul
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,6 +19,7 @@ from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.library import Library
 from meshwave.designer.state.shared_design import COLOURS, LONGEST_NAME, Block, Member, SharedDesign
 from meshwave.designer.state.sharing import SharedDesigns
+from meshwave.designer.views.flags import COMMENT_COLOUR
 from meshwave.engine.document import Design, load_design
 from meshwave.engine.document.changes import find_changes, overlap
 from meshwave.engine.errors import InputError
@@ -260,6 +264,20 @@ def test_own_edits_survive_a_restart_of_the_server(shared: SharedDesign, people:
     assert restored.offers == ["Ben: pipeline.microbatches"]
 
 
+def test_replaced_values_are_offered_after_a_restart_until_they_are_accepted(
+    shared: SharedDesign, people: list[Page], library: Library
+) -> None:
+    ada, ben = people
+    ada.edit("pipeline.microbatches", 8)
+    ada.edit("training.steps", 7)
+    ben.edit("pipeline.microbatches", 16)
+    ben.edit("training.steps", 9)
+    ada.member.dismiss(ada.session.replaced[0].number)
+    again = SharedDesign(library, DESIGN)
+    assert Page(again, 0).offers == ["Ben: training.steps"]
+    assert Page(again, 1).offers == []
+
+
 def test_edits_from_before_the_design_was_shared_are_undone_by_their_author(library: Library) -> None:
     edited = FIRST.model_copy(update={"name": "mine"})
     library.log(DESIGN).add_edit(FIRST, edited, "rename", opens=False)
@@ -267,6 +285,31 @@ def test_edits_from_before_the_design_was_shared_are_undone_by_their_author(libr
     shared = SharedDesign(library, DESIGN, first=IDS[0])
     ada, ben = Page(shared, 0), Page(shared, 1)
     assert (ada.session.history[0], ben.session.history[0]) == ("rename", "")
+
+
+VISION = {
+    "full": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
+    "protanopia": ((0.152, 1.053, -0.205), (0.115, 0.786, 0.099), (-0.004, -0.048, 1.052)),
+    "deuteranopia": ((0.367, 0.861, -0.228), (0.280, 0.673, 0.047), (-0.012, 0.043, 0.969)),
+    "tritanopia": ((1.256, -0.077, -0.179), (-0.078, 0.931, 0.148), (0.005, 0.691, 0.304)),
+}
+"""Linear RGB as eyes see it (Machado, Oliveira and Fernandes 2009, severity 1)."""
+
+
+def seen(colour: str, eyes: str) -> tuple[float, float, float]:
+    """The colour in CIE Lab, as such eyes see it."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    r, g, b = (min(1.0, max(0.0, sum(map(mul, row, linear)))) for row in VISION[eyes])
+    weights = ((0.4339, 0.3762, 0.1899), (0.2126, 0.7152, 0.0722), (0.0177, 0.1095, 0.8730))
+    x, y, z = (max(w[0] * r + w[1] * g + w[2] * b, 0.008856) ** (1 / 3) for w in weights)
+    return 116 * y - 16, 500 * (x - y), 200 * (y - z)
+
+
+@pytest.mark.parametrize("eyes", VISION)
+def test_colours_of_people_and_comments_differ_for_all_eyes(eyes: str) -> None:
+    pairs = combinations([*COLOURS, COMMENT_COLOUR], 2)
+    assert min(dist(seen(one, eyes), seen(other, eyes)) for one, other in pairs) > 18
 
 
 # ---- any interleaving ----

@@ -130,6 +130,15 @@ def test_only_changes_that_nobody_has_replaced_are_reverted() -> None:
     assert [change.where for change in unchanged_since(later, mine)] == ["training.steps"]
 
 
+def test_the_order_of_axes_is_a_value() -> None:
+    before, after = deepcopy(BASE), deepcopy(BASE)
+    before["meshes"][0]["axes"], after["meshes"][0]["axes"] = {"dp": 2, "tp": 2}, {"tp": 2, "dp": 2}
+    (change,) = find_changes(before, after)
+    assert [*apply_changes(before, [change])["meshes"][0]["axes"]] == ["tp", "dp"]
+    assert unchanged_since(after, [change]) == [change]
+    assert unchanged_since(before, [change]) == []
+
+
 def test_repeated_mesh_names_are_told_apart() -> None:
     twins = deepcopy(BASE)
     twins["meshes"][1]["name"] = twins["meshes"][0]["name"]
