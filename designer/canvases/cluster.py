@@ -10,6 +10,7 @@ import param
 
 from meshwave.designer.kit.assets import module_code, style_sheets
 from meshwave.designer.kit.canvas import Canvas, Edit, plain_text, read_value, whole_numbers
+from meshwave.designer.kit.shortcuts import canvas_commands
 from meshwave.designer.state import mesh_edits
 from meshwave.designer.state.field_limits import NAME_LENGTH
 
@@ -35,8 +36,10 @@ class ClusterCanvas(Canvas):
     flags = param.List(default=[], doc="Ranks of marked meshes, with a colour and a text.")
     selected = param.Integer(default=-1, doc="Rank of the selected mesh, -1 for none.")
 
+    commands = param.List(default=canvas_commands("Cluster"), constant=True, doc="Entries of the context menu.")
+
     _esm = module_code("cluster/cluster.js")
-    _stylesheets: ClassVar = style_sheets("cluster/cluster.css")
+    _stylesheets: ClassVar = style_sheets("kit/shell.css", "cluster/cluster.css")
     _gestures = (
         "draw", "move", "resize", "delete", "rename", "axes", "preview_axes", "devices", "reorder",
         "tile", "try_tile", "nodes", "devices_per_node", "pane",

@@ -22,6 +22,7 @@ from meshwave.designer.canvases.expert_figures import (
 )
 from meshwave.designer.kit.assets import module_code, style_sheets
 from meshwave.designer.kit.canvas import Canvas, Edit, plain_text, read_value, short_message
+from meshwave.designer.kit.shortcuts import canvas_commands
 from meshwave.designer.kit.traffic import traffic_data
 from meshwave.designer.state import expert_edits as edits
 from meshwave.designer.state.design_edits import fix_edit
@@ -60,6 +61,8 @@ class ExpertsCanvas(Canvas):
     """
 
     picture = param.Dict(default={"state": "none"}, doc="Data that is drawn, as experts_picture() returns it.")
+
+    commands = param.List(default=canvas_commands("Experts"), constant=True, doc="Entries of the context menu.")
 
     _esm = module_code("experts/experts.js")
     _stylesheets: ClassVar = [*style_sheets("kit/shell.css", "kit/traffic.css", "experts/experts.css"), _load_colours()]

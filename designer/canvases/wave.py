@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from meshwave.designer.canvases.wave_skips import skip_arcs
 from meshwave.designer.kit.assets import colour_rule, module_code, style_sheets
 from meshwave.designer.kit.canvas import Canvas, Edit, PlainData, plain_text, read_value
+from meshwave.designer.kit.shortcuts import canvas_commands
 from meshwave.designer.state import design_edits as edits
 from meshwave.designer.state.field_limits import field_limit
 from meshwave.engine.costs import Costs
@@ -47,9 +48,11 @@ class WaveCanvas(Canvas):
         default={}, doc="Progress of a computation and a sentence about it; empty if nothing is being computed."
     )
 
+    commands = param.List(default=canvas_commands("Wave"), constant=True, doc="Entries of the context menu.")
+
     _esm = module_code("wave/wave.js")
     _stylesheets: ClassVar = [
-        *style_sheets("wave/wave.css"),
+        *style_sheets("kit/shell.css", "wave/wave.css"),
         colour_rule(".mw-wave", {f"op-{op.name.lower()}": op.name for op in Op if op.is_compute}),
     ]
     _gestures = (

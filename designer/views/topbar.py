@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import param
 
 from meshwave.designer.kit.assets import module_code, style_sheets
 from meshwave.designer.kit.canvas import Canvas, plain_text, read_value
+from meshwave.designer.kit.shortcuts import SHORTCUTS, Shortcut
 from meshwave.designer.state import file_jobs as files
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.edit_log import EditLog
@@ -27,59 +28,6 @@ from meshwave.engine.schedules import schedules
 from meshwave.engine.units import format_count, format_time
 
 SHOWN_PROBLEMS = 9  # an import shows at most eight notes, and the number of the others
-
-
-class Shortcut(NamedTuple):
-    """A line of the keyboard help, and of the command palette if it has a command."""
-
-    group: str
-    keys: str
-    does: str
-    command: str = ""
-    """Command of the top bar, or ``KEY`` for a key that the canvas of the group handles."""
-
-
-KEY = "key"
-SHORTCUTS = (
-    Shortcut("Design", "Ctrl+K", "all commands", "commands"),
-    Shortcut("Design", "Ctrl+Z", "undo", "undo"),
-    Shortcut("Design", "Ctrl+Shift+Z, Ctrl+Y", "redo", "redo"),
-    Shortcut("Design", "Ctrl+O", "open a design, a schedule or a trace", "open"),
-    Shortcut("Design", "Ctrl+S", "save", "save"),
-    Shortcut("Design", "P", "pin or unpin for comparison", "pin"),
-    Shortcut("Design", "V", "compare side by side", "compare"),
-    Shortcut("Design", "G", "gallery of schedules", "gallery"),
-    Shortcut("Design", "X", "show experts or cluster", "experts"),
-    Shortcut("Design", "L", "focus the launch button", "launch"),
-    Shortcut("Design", "F1", "help on the element under the pointer or focus"),
-    Shortcut("Design", "?", "keyboard help", "help"),
-    Shortcut("Fields", "Enter", "apply the input"),
-    Shortcut("Fields", "Esc", "discard the input"),
-    Shortcut("Cluster", "Arrows", "move between devices"),
-    Shortcut("Cluster", "Shift+Arrows", "select devices"),
-    Shortcut("Cluster", "Enter", "draw a mesh on the selection"),
-    Shortcut("Cluster", "F2, Delete", "rename or delete a mesh"),
-    Shortcut("Experts", "Space, Arrows, Enter", "pick up, move, drop"),
-    Shortcut("Experts", "R, Delete", "replicate, remove a replica"),
-    Shortcut("Experts", "B, Shift+B", "balance experts, place them in equal blocks"),
-    Shortcut("Experts", "+, -", "increase, decrease the load"),
-    Shortcut("Wave", "Arrows", "move between stages and skip connections"),
-    Shortcut("Wave", "Alt+Left, Alt+Right", "move a layer to an adjacent stage"),
-    Shortcut("Wave", "Alt+Up, Alt+Down", "move a stage to another mesh"),
-    Shortcut("Timeline", "W, S", "zoom in and out"),
-    Shortcut("Timeline", "A, D", "pan left and right"),
-    Shortcut("Timeline", "0", "show the whole step", KEY),
-    Shortcut("Timeline", "Space", "play the step", KEY),
-    Shortcut("Timeline", "/", "find blocks", KEY),
-    Shortcut("Timeline", "J, K", "move between blocks"),
-    Shortcut("Timeline", "Enter, F", "pin a block, zoom to it"),
-    Shortcut("Timeline", "C", "show the critical path", KEY),
-    Shortcut("Timeline", "T", "show transfers", KEY),
-    Shortcut("Timeline", "M", "show memory", KEY),
-    Shortcut("Timeline", "L", "show links", KEY),
-    Shortcut("Timeline", "E", "edit the order by hand", KEY),
-    Shortcut("Timeline", "?", "all keys of the timeline"),
-)
 
 
 class TopBar(Canvas):

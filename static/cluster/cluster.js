@@ -7,6 +7,7 @@
 import { Canvas, Notice, meshColour } from "../kit/canvas.js";
 import { stepper } from "../kit/controls.js";
 import { find, h, setStyle } from "../kit/dom.js";
+import { contextMenu, receiveKeys } from "../kit/key_targets.js";
 import { clamp, count } from "../kit/numbers.js";
 import { paneSwitch } from "../kit/panes.js";
 import { Footer } from "./footer.js";
@@ -73,6 +74,8 @@ export class Cluster extends Canvas {
     this.tip = new Notice(this.root);
     this.gestures = new Gestures(this);
     this.keyboard = new Keyboard(this);
+    receiveKeys("Cluster", () => this.tiles[this.focus]);
+    this.root.append(contextMenu("Cluster", this.board, (target) => this.commandsAt(target)));
     model.on(["nodes", "devices_per_node", "meshes", "links", "palette", "selected", "limits"], () => this.onchange());
     model.on("flags", () => this.redraw());
     model.on("places", () => this.layout && this.drawTiles());
@@ -248,6 +251,22 @@ export class Cluster extends Canvas {
     this.showGhost(null);
   }
 
+  /**
+   * Move the focus to a device or mesh, and return the commands for it. The devices that are selected stay so.
+   * @param {HTMLElement} target
+   */
+  commandsAt(target) {
+    const { device, mesh } = closestData(target);
+    if (device === undefined && mesh === undefined) return [];
+    const at = Number(device ?? this.model.meshes[Number(mesh)].devices[0]);
+    this.gestures.end();
+    if (!this.ghost?.devices.includes(at)) this.cancel();
+    this.setFocus(at);
+    const rank = this.owner(at);
+    this.select(rank);
+    return this.model.commands.filter(({ keys }) => (keys === "Enter") === rank < 0);
+  }
+
   /** @param {number} rank */
   select(rank) {
     if (this.model.selected !== rank) this.model.selected = rank;
@@ -319,3 +338,7 @@ export class Cluster extends Canvas {
     field.select();
   }
 }
+
+/** The device or the mesh that an element belongs to. @param {HTMLElement} target @returns {DOMStringMap} */
+const closestData = (target) =>
+  /** @type {HTMLElement | null} */ (target.closest("[data-device], [data-mesh]"))?.dataset ?? {};

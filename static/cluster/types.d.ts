@@ -1,6 +1,6 @@
 // What the cluster receives from Python (designer/canvases/cluster.py).
 
-import type { Box, Model } from "../kit/types";
+import type { Box, CanvasCommand, Model } from "../kit/types";
 
 export interface Mesh {
   name: string;
@@ -25,6 +25,7 @@ export interface ClusterModel extends Model {
   links: { intra?: string; inter?: string };
   limits: { nodes: number; devices_per_node: number; name: number };
   selected: number;
+  commands: CanvasCommand[];
 }
 
 /** The first and last node and column of a rectangle of devices. */

@@ -7,6 +7,7 @@
 import { Canvas } from "../kit/canvas.js";
 import { button } from "../kit/controls.js";
 import { find, findAll, focusedElement, h } from "../kit/dom.js";
+import { contextMenu, receiveKeys } from "../kit/key_targets.js";
 import { paneSwitch } from "../kit/panes.js";
 import { Tips, tipped } from "../kit/shell.js";
 import { TrafficDialog } from "../kit/traffic.js";
@@ -66,6 +67,8 @@ export class Experts extends Canvas {
     this.tips = new Tips(this.root);
     this.gestures = new Gestures(this);
     this.keyboard = new Keyboard(this);
+    receiveKeys("Experts", () => this.places.element(this.at) ?? this.board);
+    this.root.append(contextMenu("Experts", this.board, (target) => this.commandsAt(target)));
     model.on("picture", () => this.redraw());
     this.draw();
   }
@@ -77,6 +80,16 @@ export class Experts extends Canvas {
 
   get picture() {
     return this.model.picture;
+  }
+
+  /** Move the focus to an expert, and return the commands for it. @param {HTMLElement} target */
+  commandsAt(target) {
+    const key = /** @type {HTMLElement | null} */ (target.closest("[data-key]"))?.dataset.key;
+    if (key === undefined) return [];
+    this.gestures.stop();
+    if (this.carried) this.cancelDrag();
+    this.keyboard.focus(key);
+    return this.model.commands;
   }
 
   // ── messages from Python ──

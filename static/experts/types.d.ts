@@ -1,7 +1,7 @@
 // What the canvas of experts and the overlay of expert schedules receive from Python (designer/canvases/experts.py,
 // designer/views/expert_schedules.py).
 
-import type { Model, OverlayModel } from "../kit/types";
+import type { CanvasCommand, Model, OverlayModel } from "../kit/types";
 
 /** An expert and the place that holds this replica. */
 export type Replica = [expert: number, place: number];
@@ -68,6 +68,7 @@ export interface Picture {
 }
 
 export interface ExpertsModel extends Model {
+  commands: CanvasCommand[];
   picture: Picture;
 }
 

@@ -57,6 +57,12 @@ export interface MenuEntry {
   preview?: () => void; // while the pointer or the focus is on it
 }
 
+/** A command of a canvas, as the command palette lists it. */
+export interface CanvasCommand {
+  keys: string;
+  does: string;
+}
+
 /** A table of traffic (designer/kit/traffic.py). */
 export interface TrafficData {
   title: string;

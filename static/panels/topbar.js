@@ -7,7 +7,7 @@
 import { Theme, brand, download, filePicker, labelUndo, sizeProblem, themePicker } from "../kit/bars.js";
 import { focusedElement, h } from "../kit/dom.js";
 import { PAGES, openHelpOnF1, openPage } from "../kit/help.js";
-import { pressKey } from "../kit/key_targets.js";
+import { pressKey, takesKeys } from "../kit/key_targets.js";
 import { icon } from "../kit/icons.js";
 import { Modal, Tips, dropdown, menu, tool } from "../kit/shell.js";
 import { Widget } from "../kit/widget.js";
@@ -336,7 +336,9 @@ class TopBar extends Widget {
   /** All commands of the page: those of the keyboard help, the views, exports and lessons. @returns {Command[]} */
   listCommands() {
     const { shortcuts, views, exports } = this.model;
-    const named = shortcuts.filter(({ command }) => command && command !== "commands");
+    const applies = (/** @type {Shortcut} */ { group, command }) =>
+      command === "key" ? this.hasView(group) || takesKeys(group) : command && command !== "commands";
+    const named = shortcuts.filter(applies);
     return [
       ...named.map(({ group, keys, does, command }) => ({
         group,
@@ -360,9 +362,14 @@ class TopBar extends Widget {
     ];
   }
 
+  /** True if the canvas of a group is a view, which may be behind another tab. @param {string} group */
+  hasView(group) {
+    return this.model.views.some(({ name }) => name === group.toLowerCase());
+  }
+
   /** @param {string} group @param {string} keys */
   pressKey(group, keys) {
-    this.send("view", { name: group.toLowerCase() }); // the canvas may be behind another tab
+    if (this.hasView(group)) this.send("view", { name: group.toLowerCase() }); // it may be behind another tab
     pressKey(group, keys);
   }
 

@@ -24,7 +24,7 @@ export class Input {
   constructor(chart) {
     this.chart = chart;
     this.keys = keyActions(chart);
-    receiveKeys("Timeline", chart.stage);
+    receiveKeys("Timeline", () => chart.stage);
     chart.root.append(contextMenu(chart));
     listenWhile(
       chart.stage,

@@ -1,6 +1,6 @@
 // What the wave receives from Python (designer/canvases/wave.py), and its geometry.
 
-import type { Model, Point } from "../kit/types";
+import type { CanvasCommand, Model, Point } from "../kit/types";
 
 /** A skip connection: `way` is "sent" straight, "beside" the input of the next stage, or "kept" on the mesh. */
 export interface Skip {
@@ -47,6 +47,7 @@ export interface Picture {
 
 export interface WaveModel extends Model {
   palette: string[];
+  commands: CanvasCommand[];
   progress: { state?: "runs" | "stopped"; share?: number; said?: string };
 }
 

@@ -6,6 +6,7 @@
 
 import { Canvas, Notice, pointIn } from "../kit/canvas.js";
 import { closest, h, s } from "../kit/dom.js";
+import { contextMenu, receiveKeys } from "../kit/key_targets.js";
 import { count, percent } from "../kit/numbers.js";
 import { plainData } from "../kit/widget.js";
 import { Controls } from "./controls.js";
@@ -50,6 +51,8 @@ export class Wave extends Canvas {
     const parts = [this.controls.row.element, this.controls.element, this.board];
     this.root = h("section.mw-canvas.mw-wave", label, ...parts);
     this.start();
+    receiveKeys("Wave", () => this.boxes[this.focus]);
+    this.root.append(contextMenu("Wave", this.board, (target) => this.commandsAt(target)));
     this.tip = new Notice(this.root);
     model.on(["picture", "choices", "palette"], () => this.onchange());
     model.on("progress", () => this.controls.drawProgress());
@@ -58,6 +61,15 @@ export class Wave extends Canvas {
   remove() {
     super.remove();
     this.gestures.untrack?.();
+  }
+
+  /** Move the focus to a stage, and return the commands for it. @param {HTMLElement} target */
+  commandsAt(target) {
+    const stage = /** @type {SVGElement | null} */ (target.closest(".mw-stage"))?.dataset.stage;
+    if (stage === undefined) return [];
+    if (this.gestures.isActive) this.gestures.cancel();
+    this.keyboard.setFocus(Number(stage));
+    return this.model.commands;
   }
 
   // ── messages from Python ──

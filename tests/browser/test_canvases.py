@@ -251,6 +251,43 @@ def test_the_devices_of_a_mesh_are_put_into_another_order(page: Page, draw: Call
     eventually(page, lambda: session.design.meshes[1].devices == (4, 6, 5, 7))
 
 
+def test_shift_f10_offers_the_commands_of_a_device(page: Page, draw: Callable[..., Session]) -> None:
+    session = draw(document(meshes=[[0], [4, 5]]))
+
+    device(page, 0).focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Shift+F10")
+    items = page.locator(".mw-cluster .mw-drop:popover-open .mw-item-text")
+    expect(items).to_have_text(["Draw a mesh on the selected devices"])
+    page.keyboard.press("Enter")
+    eventually(page, lambda: devices(session) == [[0], [4, 5], [1]])
+
+    page.locator('.mw-mesh-label[data-mesh="1"]').click(button="right")
+    expect(items).to_have_text(["Rename the mesh", "Delete the mesh"])
+    page.get_by_role("menuitem", name="Delete the mesh").click()
+    eventually(page, lambda: devices(session) == [[0], [1]])
+
+
+def test_a_long_press_offers_the_commands_of_a_stage(page: Page, draw: Callable[..., Session]) -> None:
+    session = draw(document())
+    stage = page.locator(".mw-stage").first
+
+    stage.evaluate(
+        """(stage) => {
+            const { left, top, width, height } = stage.getBoundingClientRect();
+            const at = { clientX: left + width / 2, clientY: top + height / 2 };
+            const touch = { pointerType: "touch", isPrimary: true, bubbles: true, composed: true, cancelable: true };
+            stage.dispatchEvent(new PointerEvent("pointerdown", { ...at, ...touch }));
+        }"""
+    )
+    menu = page.locator(".mw-wave .mw-drop:popover-open")
+    expect(menu.locator(".mw-item")).to_have_count(4)
+    menu.get_by_text("Move a layer to the next stage").click()
+
+    eventually(page, lambda: session.design.pipeline.stages is not None)
+    assert session.design.pipeline.stages[0] < session.design.pipeline.stages[1]
+
+
 def test_the_cluster_is_tiled_or_the_reason_for_a_refusal_is_shown(page: Page, draw: Callable[..., Session]) -> None:
     draw(document())
     pp = page.get_by_label("pp: meshes in the pipeline")

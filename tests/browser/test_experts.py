@@ -326,6 +326,19 @@ def test_hovering_shows_the_groups_of_a_device(shown: Callable[..., Shown]) -> N
     eventually(page.page, lambda: inside("mp") == [2, 3])
 
 
+def test_shift_f10_offers_the_commands_of_an_expert(shown: Callable[..., Shown]) -> None:
+    pane = shown(experts_document())
+    page = pane.page
+
+    page.locator(".mw-xchip").first.focus()
+    page.keyboard.press("Shift+F10")
+    menu = page.locator(".mw-experts .mw-drop:popover-open")
+    expect(menu.locator(".mw-item-text").first).to_have_text("Replicate the expert")
+    page.keyboard.press("Enter")
+
+    pane.does("replicate expert 0")
+
+
 def test_the_traffic_of_the_layer_is_a_table_that_keys_walk(shown: Callable[..., Shown]) -> None:
     pane = shown(experts_document())
     page = pane.page

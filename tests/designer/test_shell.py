@@ -19,6 +19,7 @@ from meshwave.designer.forms import (
     read_input,
 )
 from meshwave.designer.forms.values import input_text
+from meshwave.designer.kit.shortcuts import SHORTCUTS
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.file_jobs import LARGEST_FILE_BYTES, file_name, read_upload
 from meshwave.designer.views.numbers import (
@@ -30,7 +31,7 @@ from meshwave.designer.views.numbers import (
     strip_tiles,
 )
 from meshwave.designer.views.problems import Problems, problem_entries
-from meshwave.designer.views.topbar import SHORTCUTS, TopBar, example_entries
+from meshwave.designer.views.topbar import TopBar, example_entries
 from meshwave.engine.amounts import parse_amount
 from meshwave.engine.document import Design, load_design, parse_design
 from meshwave.engine.errors import InputError

@@ -9,12 +9,12 @@ from typing import get_args
 import panel as pn
 import pytest
 
+from meshwave.designer.kit.shortcuts import SHORTCUTS
 from meshwave.designer.pages.design_page import Widgets
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.studio import Studio
 from meshwave.designer.views import Place, View, views
 from meshwave.designer.views.tabs import TabbedPages
-from meshwave.designer.views.topbar import SHORTCUTS
 from meshwave.engine.document import load_design
 from meshwave.engine.files import example
 from meshwave.engine.runs.launchers import launchers
