@@ -62,7 +62,7 @@ def bench_page() -> Figures:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS.split())
         for ranks, microbatches in ((8, 32), (64, 512), (128, 1024)):
-            with temporary_home(), serve_in_thread(_pipeline(ranks, microbatches), "bench") as link:
+            with temporary_home(), serve_in_thread(_pipeline_design(ranks, microbatches), "bench") as link:
                 tab = browser.new_page(viewport={"width": 1440, "height": 900})
                 size = f"{ranks} x {microbatches}"
                 figures[f"{size}: open to the first picture, cold_s"] = _time_opening(tab, link)
@@ -74,7 +74,10 @@ def bench_page() -> Figures:
                 decoded = tab.evaluate("window.meshwaveTimeline.stats.decodeMs + window.meshwaveTimeline.stats.paintMs")
                 figures[f"{size}: decode and draw new columns_s"] = decoded / 1e3
                 tab.close()
-            with temporary_home(), serve_in_thread(_pipeline(ranks, microbatches, SHARED_BANDWIDTH), "bench") as link:
+            with (
+                temporary_home(),
+                serve_in_thread(_pipeline_design(ranks, microbatches, SHARED_BANDWIDTH), "bench") as link,
+            ):
                 tab = browser.new_page(viewport={"width": 1440, "height": 900})
                 _time_opening(tab, link)
                 _time_edit(tab)  # the first edit loads compiled code
@@ -125,7 +128,7 @@ def temporary_home() -> Iterator[None]:
             os.environ.pop("MESHWAVE_HOME") if before is None else os.environ.update(MESHWAVE_HOME=before)
 
 
-def _pipeline(ranks: int, microbatches: int, bandwidth: float = 25e9) -> Design:
+def _pipeline_design(ranks: int, microbatches: int, bandwidth: float = 25e9) -> Design:
     """Return 1F1B on meshes of one device each, with two devices per node."""
     link = {"latency_s": 1e-5, "bandwidth": bandwidth}
     device = {

@@ -19,13 +19,13 @@ def expert_settings(design: Design, routed: Sequence[MeasuredLoad] = ()) -> list
     unused = edits.unused_groups_problem(design)
     reason = unused.message if unused else ""
     return [
-        _control("schedule", "schedule", experts.schedule, _schedules()),
-        _control("ep", "ep", experts.ep, [] if reason else _sizes(design, "ep"), reason),
-        _control("esp", "esp", experts.esp, [] if reason else _sizes(design, "esp"), reason),
+        _control("schedule", "schedule", experts.schedule, _schedule_options()),
+        _control("ep", "ep", experts.ep, [] if reason else _size_options(design, "ep"), reason),
+        _control("esp", "esp", experts.esp, [] if reason else _size_options(design, "esp"), reason),
         _control(
             "degree", "chunks", experts.degree, [_option(None, "automatic"), *(_option(n, str(n)) for n in DEGREES)]
         ),
-        _control("load", "load", *_loads(design, routed)),
+        _control("load", "load", *_load_options(design, routed)),
     ]
 
 
@@ -33,7 +33,7 @@ LOADS_BY_NAME = ("uniform", "zipf")
 CUSTOM, NOT_MEASURED = "custom", "not measured"
 
 
-def _loads(design: Design, routed: Sequence[MeasuredLoad]) -> tuple[str, list[dict[str, Any]]]:
+def _load_options(design: Design, routed: Sequence[MeasuredLoad]) -> tuple[str, list[dict[str, Any]]]:
     """Return the current load and the options: named, manual, and measured by runs of this model."""
     given = design.experts.load
     options = [_option("uniform", "uniform"), _option("zipf", "Zipf")]
@@ -67,12 +67,12 @@ def _option(value: Any, text: str) -> dict[str, Any]:
     return {"value": value, "text": text}
 
 
-def _schedules() -> list[dict[str, Any]]:
+def _schedule_options() -> list[dict[str, Any]]:
     """Return an option per expert schedule; one that cannot run the layer can be selected, and then shows the reason."""
     return [_option(name, expert_schedules[name].title) for name in expert_schedule_names()]
 
 
-def _sizes(design: Design, key: str) -> list[dict[str, Any]]:
+def _size_options(design: Design, key: str) -> list[dict[str, Any]]:
     """Return an option per group size that divides every mesh, with the size to which the other group is adjusted."""
     other = "esp" if key == "ep" else "ep"
     options = []

@@ -9,7 +9,7 @@ from meshwave.engine.units import quantity
 
 
 def traffic_data(traffic: Traffic, title: str, row_word: str) -> dict[str, Any]:
-    """Return a table of traffic; ``row_word`` is the noun for a device, such as ``rank``."""
+    """Return a table of the bytes between devices; ``row_word`` is the noun for a device, such as ``rank``."""
     largest = float(traffic.bytes.max(initial=0.0)) or 1.0
     inside, between = (quantity(size, "B") for size in (traffic.inside_bytes, traffic.between_bytes))
     return {

@@ -197,7 +197,7 @@ class Widgets:
             on_edit=session.edit,
             on_pane=self._show_pane,
             on_compare=self._compare_experts,
-            find_loads=MeasuredLoads(studio.record).find,
+            find_loads=MeasuredLoads(studio.record).find_loads,
             visible=False,
             **FILL,
         )

@@ -69,9 +69,9 @@ class TokenAccess(AuthProvider):
     @property
     def get_user(self) -> Callable[[Any], str | None]:  # type: ignore[override]  # Bokeh takes a name as well
         """Function that returns the user of a request, or None if the request is not admitted."""
-        return self._user
+        return self._identify_user
 
-    def _user(self, handler: Any) -> str | None:
+    def _identify_user(self, handler: Any) -> str | None:
         if handler.request.host.lower() not in self.hosts:
             return None
         if self._sign_ins.get(handler.get_cookie(self._cookie, ""), 0.0) > self._clock():
@@ -109,7 +109,7 @@ class TokenAccess(AuthProvider):
         """Return whether a request comes from the user of the designer, or has the metrics token."""
         given = handler.request.headers.get("Authorization", "").removeprefix("Bearer ").encode()
         known = filter(None, (self._token, os.environ.get(METRICS_TOKEN)))
-        return any(hmac.compare_digest(given, each.encode()) for each in known) or self._user(handler) == OWNER
+        return any(hmac.compare_digest(given, each.encode()) for each in known) or self._identify_user(handler) == OWNER
 
     @property
     def get_user_async(self) -> None:

@@ -149,9 +149,9 @@ class WorkshopPages:
         studio = self._own_studio(user)
         if user == OWNER:
             return front_page(studio)
-        return page(studio, lambda widgets, draft: self._attend(user, widgets, draft))
+        return page(studio, lambda widgets, draft: self._join_class(user, widgets, draft))
 
-    def _attend(self, person: str, widgets: Widgets, draft: Draft) -> Viewable:
+    def _join_class(self, person: str, widgets: Widgets, draft: Draft) -> Viewable:
         """Connect a learner's page with the class."""
         bar = ClassBar(self._classroom, person, widgets.session, widgets.lessons, widgets.studio.launches)
 

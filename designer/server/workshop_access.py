@@ -53,8 +53,8 @@ class WorkshopAccess(TokenAccess):
         self._learner_cookie = f"meshwave-learner-{port}"
         self._failures: deque[tuple[str, float]] = deque(maxlen=MOST_FAILURES)  # addresses and times of wrong codes
 
-    def _user(self, handler: Any) -> str | None:
-        user = super()._user(handler)
+    def _identify_user(self, handler: Any) -> str | None:
+        user = super()._identify_user(handler)
         if user is None and handler.request.host.lower() in self.hosts:
             user = self.classroom.find_by_key(handler.get_cookie(self._learner_cookie, ""))
         handler.request.user = user  # pages read it from their session's request, which browsers cannot forge

@@ -95,7 +95,7 @@ class BackgroundCalibration:
 
     def _run(self, name: str) -> None:
         try:
-            profile = self._measure(default_options(), self._follow)
+            profile = self._measure(default_options(), self._report_progress)
             self._check_canceled()
             status = _store_profile(profile, name)
         except Stopped:
@@ -111,7 +111,7 @@ class BackgroundCalibration:
         if self._canceled.is_set():
             raise Stopped
 
-    def _follow(self, progress: CalibrationProgress) -> None:
+    def _report_progress(self, progress: CalibrationProgress) -> None:
         self._check_canceled()
         self._set_status(CalibrationStatus("runs", self._status.name, progress.share, progress.message))
 

@@ -1,4 +1,4 @@
-"""Comments on a design, its meshes, blocks and runs, kept beside the document in the library."""
+"""Comments on a design, its meshes, blocks and runs, stored next to the document in the library."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from meshwave.engine.findings import Refusal
 from meshwave.engine.frozen import Part
 
 LONGEST_COMMENT = 2000
-"""Characters of a comment."""
+"""Largest number of characters of a comment."""
 MOST_COMMENTS = 200
-"""Comments on a design."""
+"""Largest number of comments on a design."""
 LARGEST_FILE_BYTES = 8_000_000
 
 
 class Target(Part):
-    """What a comment is about; the design as a whole by default."""
+    """The object of a comment; by default the design as a whole."""
 
     kind: Literal["design", "mesh", "block", "run"] = "design"
     name: Annotated[str, Field(max_length=100)] = ""
-    """Name of the mesh, action of the block, or ID of the run."""
+    """Name of the mesh, action of the block, or ID of the run; empty for the design."""
     rank: int = -1
     """Rank of the block."""
 
@@ -48,7 +48,7 @@ _COMMENTS = TypeAdapter(list[Comment])
 
 
 class Comments:
-    """The comments on one design, in a file of its folder in the library."""
+    """The comments on one design, stored in a file of the design's folder in the library."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
         self._path, self._clock = path, clock
@@ -66,7 +66,7 @@ class Comments:
         """Add a comment.
 
         Raises:
-            Refusal: it is empty or too long, there are too many, or the file cannot be written.
+            Refusal: the text is empty or too long, the design has too many comments, or the file cannot be written.
         """
         if len(text) > LONGEST_COMMENT:
             raise Refusal("long_comment", {"length": len(text), "limit": LONGEST_COMMENT})
@@ -104,7 +104,7 @@ class Comments:
         """Return a comment.
 
         Raises:
-            Refusal: there is none, because somebody has deleted it.
+            Refusal: the comment does not exist, for example because somebody has deleted it.
         """
         found = next((each for each in self.read() if each.id == id), None)
         if found is None:

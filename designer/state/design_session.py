@@ -116,7 +116,7 @@ class Session(param.Parameterized):
         self._job: Listener | None = None
         self._pinning: Listener | None = None
         self._file: Listener | None = None
-        self._show_outcome(design, *self._outcome(design))
+        self._show_outcome(design, *self._request_outcome(design))
 
     @property
     def later(self) -> Later | None:
@@ -238,7 +238,7 @@ class Session(param.Parameterized):
         shared = member.shared
         if shared.design is not self.design:
             self.move = move
-            self._show_outcome(shared.design, *self._outcome(shared.design))
+            self._show_outcome(shared.design, *self._request_outcome(shared.design))
         self.param.update(
             history=member.history,
             notice=shared.notice,
@@ -283,7 +283,7 @@ class Session(param.Parameterized):
 
     def predict_again(self) -> None:
         """Predict the design again after its external data, such as its profile, has changed."""
-        self._show_outcome(self.design, *self._outcome(self.design))
+        self._show_outcome(self.design, *self._request_outcome(self.design))
 
     def pin(self, prediction: Prediction | None = None) -> None:
         """Pin a prediction, by default the current one; unpin it if it is pinned already.
@@ -403,7 +403,7 @@ class Session(param.Parameterized):
 
     def _apply_step(self, step: Step, past: Steps, future: Steps, move: str) -> None:
         design = step.read()
-        outcome = self._outcome(design)  # before any state changes, since it may raise
+        outcome = self._request_outcome(design)  # before any state changes, since it may raise
         self._past, self._future, self.move = past, future, move
         self._show_outcome(design, *outcome, opens=step.opens, document=step.document)
 
@@ -438,7 +438,7 @@ class Session(param.Parameterized):
         """True while a job predicts the open design."""
         return self._job is not None
 
-    def _outcome(self, design: Design) -> Outcome:
+    def _request_outcome(self, design: Design) -> Outcome:
         """Return the outcome of a design as far as it is available at once, and start a job for the rest.
 
         The job of the previous design is stopped, unless both designs have the same meaning.
@@ -489,7 +489,7 @@ class Session(param.Parameterized):
     def compute_again(self) -> None:
         """Start a stopped prediction again."""
         if not self.is_computing and self.progress:
-            self._show_outcome(self.design, *self._outcome(self.design))
+            self._show_outcome(self.design, *self._request_outcome(self.design))
 
 
 def progress_text(progress: Mapping[str, Any]) -> str:

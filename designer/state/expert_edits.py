@@ -246,7 +246,7 @@ def layer_problem(design: Design, rank: int) -> Problem | None:
 
 
 def restore_implicit_placement(design: Design, layer: Layer) -> Layer:
-    """Return the layer without a placement if the design has none, so that a schedule can require equal blocks."""
+    """Return the layer without an explicit placement if the design has none: some schedules require equal blocks."""
     return layer if design.experts.placement is not None else replace(layer, homes=None)
 
 

@@ -174,7 +174,7 @@ class Job:
             self._deliver(Progress(0.0, "waiting for other computations"))
             _slots.acquire()
         try:
-            self._end(self._follow())
+            self._end(self._await_news())
         except Exception as error:  # an internal error must not leave listeners waiting
             traceback.print_exc()
             self._end(Failed(defect_text(error)))
@@ -183,7 +183,7 @@ class Job:
                 self._process.join()
             _slots.release()
 
-    def _follow(self) -> News:
+    def _await_news(self) -> News:
         here, there = _processes.Pipe(duplex=False)
         arrays, path = _shared_file()
         with here, arrays:

@@ -90,7 +90,7 @@ class Launches:
             self.cancel(entry, f"the limit of the workshop is {limits.minutes:g} min")
 
     def close(self) -> None:
-        """Close the launchers, which end their runs."""
+        """Close the launchers, which ends their runs."""
         for launcher in self._launchers.values():
             launcher.close()
 

@@ -41,7 +41,7 @@ class MeasuredLoads:
         self._record = record
         self._known: dict[str, tuple[Mapping[str, Any], MeasuredLoad] | None] = {}
 
-    def find(self, design: Design) -> tuple[MeasuredLoad, ...]:
+    def find_loads(self, design: Design) -> tuple[MeasuredLoad, ...]:
         """Return the loads of runs with the same model and data, latest first.
 
         Placement and schedule do not affect which experts the gate chooses.

@@ -59,7 +59,7 @@ class OrderEditor:
         try:
             read_value(message, "do", self._HANDLERS.__getitem__)(self, message)
         except MeshwaveError as error:
-            self._send({"type": TYPE, "told": "refused", "number": number, "words": self._text(error)})
+            self._send({"type": TYPE, "told": "refused", "number": number, "words": self._error_text(error)})
         except Exception as error:
             traceback.print_exc()
             self._send({"type": TYPE, "told": "refused", "number": number, "words": defect_text(error)})
@@ -77,30 +77,30 @@ class OrderEditor:
         if self._is_on:
             self._send_state()
 
-    def _differences(self, message: Message) -> None:
+    def _toggle_differences(self, message: Message) -> None:
         self._shows_differences = bool(message.get("on"))
         self._send_state()
 
     def _send_state(self) -> None:
         try:
-            answer = self._state()
+            answer = self._state_data()
         except MeshwaveError as error:
-            answer = {"refused": self._text(error)}
+            answer = {"refused": self._error_text(error)}
         self._send({"type": TYPE, "told": "state", **answer})
 
-    def _text(self, error: MeshwaveError) -> str:
+    def _error_text(self, error: MeshwaveError) -> str:
         """Return the message of an error, with the names of meshes."""
         match error:
             case FindingError():
-                return self._message(error.problem)
+                return self._problem_text(error.problem)
             case DesignError():
-                return "\n".join(map(self._message, error.problems))
+                return "\n".join(map(self._problem_text, error.problems))
         return str(error)
 
-    def _message(self, problem: Problem) -> str:
+    def _problem_text(self, problem: Problem) -> str:
         return replace_ranks_by_meshes(problem, [mesh.name for mesh in self._session.design.meshes]).message
 
-    def _state(self) -> dict[str, Any]:
+    def _state_data(self) -> dict[str, Any]:
         design, now = self._session.design, self._current_outcome()
         start = starting_design(self._session)
         answer: dict[str, Any] = {
@@ -108,14 +108,14 @@ class OrderEditor:
             "schedule": _schedule_title(design),
             "is_custom": _is_custom(design),
             "start": _schedule_title(start),
-            "fault": "" if now.timeline is not None else self._message(now.problems[0]),
+            "fault": "" if now.timeline is not None else self._problem_text(now.problems[0]),
             "ring": _cycle_data(now.cycle),
         }
         if self._shows_differences:
-            answer["difference"] = self._difference(start, now)
+            answer["difference"] = self._difference_data(start, now)
         return answer
 
-    def _difference(self, start: Design, now: OrderOutcome) -> dict[str, Any]:
+    def _difference_data(self, start: Design, now: OrderOutcome) -> dict[str, Any]:
         try:
             answer = compare_orders(order_computations(start), now.order)
         except InputError as error:  # the number of meshes or microbatches has changed
@@ -132,7 +132,7 @@ class OrderEditor:
     def _edit_refusal(self, now: OrderOutcome) -> str:
         """Return the reason why the order cannot be edited by hand; empty if it can."""
         if now.program is None:
-            return render("incomplete_order", {"reason": self._message(now.problems[0])})
+            return render("incomplete_order", {"reason": self._problem_text(now.problems[0])})
         if len(now.order) > edits.LARGEST_BY_HAND:
             return render("order_too_long_to_edit", {"blocks": len(now.order), "most": edits.LARGEST_BY_HAND})
         return ""
@@ -161,7 +161,7 @@ class OrderEditor:
         played = simulate_order(self._session.design, after)
         answer: dict[str, Any] = {"type": TYPE, "told": "preview", "number": message.get("number"), "label": label}
         if played.timeline is None:
-            answer |= {"fault": self._message(played.problems[0]), "ring": _cycle_data(played.cycle)}
+            answer |= {"fault": self._problem_text(played.problems[0]), "ring": _cycle_data(played.cycle)}
         elif now.timeline is None:
             answer |= {"mends": True, "makespan": [None, played.timeline.makespan]}
         else:
@@ -172,9 +172,9 @@ class OrderEditor:
         assert now.timeline is not None
         found = find_consequences(now, then)
         delay = found.delay[_shown_blocks(now.timeline)]
-        return {**self._changes(now, then), "delay": delay.astype("<f4").tobytes()}
+        return {**self._compare_outcomes(now, then), "delay": delay.astype("<f4").tobytes()}
 
-    def _changes(self, now: OrderOutcome, then: OrderOutcome) -> dict[str, Any]:
+    def _compare_outcomes(self, now: OrderOutcome, then: OrderOutcome) -> dict[str, Any]:
         """Return the differences between two simulations of the step."""
         found = find_consequences(now, then)
         before, after = found.peak_bytes
@@ -196,7 +196,7 @@ class OrderEditor:
         """Remove deadlocks from the order with the smallest change."""
         now = self._current_outcome()
         if problems := computation_problems(now.order, self._session.design.pipe.microbatches):
-            raise Refusal("incomplete_order_to_repair", {"reason": self._message(problems[0])})
+            raise Refusal("incomplete_order_to_repair", {"reason": self._problem_text(problems[0])})
         found = repair(now.order)
         self._replace_order(found.order, "repair the order", message, found.summary)
 
@@ -222,7 +222,7 @@ class OrderEditor:
             raise DesignError(then.problems[:1])
         delay = -find_consequences(then, now).delay[_shown_blocks(then.timeline)]
         answer = {
-            **self._changes(now, then),
+            **self._compare_outcomes(now, then),
             "label": label,
             "words": _describe_step_time(now.timeline.makespan, then.timeline.makespan, then.costs.unit),
             "digest": then.timeline.digest,
@@ -248,7 +248,7 @@ class OrderEditor:
         """
         now, design = self._current_outcome(), self._session.design
         if now.timeline is None:
-            raise Refusal("stage_without_times", {"reason": self._message(now.problems[0])})
+            raise Refusal("stage_without_times", {"reason": self._problem_text(now.problems[0])})
         after = order_edits.move_stage(now.order, now.timeline, stage, mesh, replica)
         split = int(now.order.fused.sum() - after.fused.sum())
         slots = f"; {split} {'slot is' if split == 1 else 'slots are'} split" if split else ""
@@ -265,7 +265,7 @@ class OrderEditor:
 
     _HANDLERS: Mapping[str, Callable[[OrderEditor, Message], None]] = {
         "turn": _switch_mode,
-        "differences": _differences,
+        "differences": _toggle_differences,
         "preview": _preview,
         "commit": _commit,
         "repair": _repair,
@@ -304,7 +304,7 @@ def apply_page_edit(now: Program, edit: Message) -> tuple[Program, str]:
         InputError: the edit is invalid for this order.
     """
     try:
-        rows = order_edits.find_rows(now, map(_action, edit["blocks"]))
+        rows = order_edits.find_rows(now, map(_parse_action, edit["blocks"]))
         return _EDITS[str(edit["kind"])](now, rows, edit)
     except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
         raise Refusal("unreadable_edit") from error
@@ -315,7 +315,7 @@ def _move(now: Program, rows: order_edits.Rows, edit: Message) -> tuple[Program,
     if before is None:
         end = int(now.offsets[now.rank[rows[0]] + 1])
         return order_edits.move_blocks(now, rows, end), f"move {_name_blocks(now, rows)} to the end"
-    target = _action(before)
+    target = _parse_action(before)
     return order_edits.move_blocks(
         now, rows, int(order_edits.find_rows(now, [target])[0])
     ), f"move {_name_blocks(now, rows)} before {target}"
@@ -363,7 +363,7 @@ def _name_blocks(now: Program, rows: order_edits.Rows) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
 
 
-def _action(name: Iterable[int]) -> Action:
+def _parse_action(name: Iterable[int]) -> Action:
     op, stage, mb = name
     return Action(Op(int(op)), int(stage), int(mb))
 

@@ -119,7 +119,7 @@ class Member:
         Raises:
             Refusal: the edit cannot be reverted.
         """
-        self.shared.turn(self, self.past, self.future, "undo")
+        self.shared.undo_or_redo(self, self.past, self.future, "undo")
 
     def redo(self) -> None:
         """Apply the last reverted edit again, except for values that others have changed since.
@@ -127,7 +127,7 @@ class Member:
         Raises:
             Refusal: the edit cannot be applied.
         """
-        self.shared.turn(self, self.future, self.past, "redo")
+        self.shared.undo_or_redo(self, self.future, self.past, "redo")
 
     def restore(self, number: int) -> None:
         """Set a value of the person again that somebody else has changed, as an edit.
@@ -270,7 +270,7 @@ class SharedDesign:
     def submit(self, member: Member, before: Design, after: Design, label: str) -> None:
         """Apply an edit of a member; see :meth:`Member.submit`."""
         is_current = before is self.design
-        design = after if is_current else self._merge(find_changes(_dump(before), _dump(after)), after)
+        design = after if is_current else self._merge(find_changes(_to_document(before), _to_document(after)), after)
         if design == self.design:
             return
         made = self._changes_to(design)
@@ -280,12 +280,12 @@ class SharedDesign:
         member.future.clear()
         self.notify_all()
 
-    def turn(self, member: Member, source: list[OwnEdit], target: list[OwnEdit], move: str) -> None:
+    def undo_or_redo(self, member: Member, source: list[OwnEdit], target: list[OwnEdit], move: str) -> None:
         """Revert the last edit of ``source`` and add its reverse to ``target``."""
         if not source:
             return
         label, changes = source[-1]
-        kept = unchanged_since(_dump(self.design), changes)
+        kept = unchanged_since(_to_document(self.design), changes)
         if not kept:
             source.pop()
             self.notify_all()
@@ -309,7 +309,7 @@ class SharedDesign:
             self.library.log(self.name).add_acceptance(member.id, where)
 
     def _changes_to(self, design: Design) -> tuple[Change, ...]:
-        return tuple(find_changes(_dump(self.design), _dump(design)))
+        return tuple(find_changes(_to_document(self.design), _to_document(design)))
 
     def _merge(self, changes: Iterable[Change], after: Design | None = None) -> Design:
         """Return the current design with changes; ``after`` is the design that the author of the changes saw.
@@ -318,12 +318,12 @@ class SharedDesign:
             Refusal: the result would be invalid.
         """
         try:
-            merged = apply_changes(_dump(self.design), changes)
+            merged = apply_changes(_to_document(self.design), changes)
             design = reset_stage_settings(parse_design(merged, draft=True))
         except InputError as error:
             raise Refusal("edits_do_not_fit", {"reason": _first_line(error)}) from None
-        known = {*_errors(self.design), *(_errors(after) if after is not None else ())}
-        if added := [each for each in _errors(design) if each not in known]:
+        known = {*_error_problems(self.design), *(_error_problems(after) if after is not None else ())}
+        if added := [each for each in _error_problems(design) if each not in known]:
             raise Refusal("edits_do_not_fit", {"reason": str(added[0])})
         return design
 
@@ -347,7 +347,7 @@ class SharedDesign:
         self.revision += 1
         if _positions(before) != _positions(design):
             self._moved[member] = self.revision
-        self._claim(member, made)
+        self._record_changes(member, made)
         author = Author(member.id, member.name)
         try:
             self.library.save(self.name, design)
@@ -356,7 +356,7 @@ class SharedDesign:
         except InputError as error:
             self.notice = f"The latest edits are not saved; a restart of the server would discard them: {error}"
 
-    def _claim(self, member: Member, made: Iterable[Change]) -> None:
+    def _record_changes(self, member: Member, made: Iterable[Change]) -> None:
         """Record the values that a member set, and offer replaced values back to other members."""
         for change in made:
             if change.path == MESH_ORDER and not moves_meshes(change):
@@ -374,7 +374,7 @@ class SharedDesign:
     def _replay(self, first: str) -> None:
         """Read the edits of each person from the log, if the log leads to the current design."""
         log = self.library.log(self.name).replay()
-        if log.present != _dump(self.design):
+        if log.present != _to_document(self.design):
             return
         after = [*(each.document for each in log.past[1:]), log.present]
         for number, step in enumerate(log.past):
@@ -390,7 +390,7 @@ class SharedDesign:
         member = self._member(author.id)
         member.name = author.name
         made = tuple(find_changes(step.document, after))
-        self._claim(member, made)
+        self._record_changes(member, made)
         if step.move == "edit":
             member.future.clear()
         elif source := member.past if step.move == "undo" else member.future:
@@ -413,11 +413,11 @@ def _positions(design: Design) -> Any:
     return [mesh.name for mesh in design.meshes], pipeline.schedule, stages, pipeline.placement, moe and moe.experts
 
 
-def _dump(design: Design) -> dict[str, Any]:
+def _to_document(design: Design) -> dict[str, Any]:
     return design.model_dump(mode="json")
 
 
-def _errors(design: Design) -> list[Problem]:
+def _error_problems(design: Design) -> list[Problem]:
     return [each for each in problems(design) if each.severity == "error"]
 
 

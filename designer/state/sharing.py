@@ -55,7 +55,7 @@ class SharedDesigns:
         self._write([*self._links, link])
         return link
 
-    def end(self, link: Link) -> None:
+    def end_link(self, link: Link) -> None:
         """Stop sharing a design: its link becomes invalid."""
         self._write([each for each in self._links if each != link])
         self._open.pop(link.edit_key, None)
@@ -72,7 +72,7 @@ class SharedDesigns:
             known = self._open[link.edit_key] = SharedDesign(library, link.design, link.first)
         return known
 
-    def find(self, key: str) -> tuple[Link, bool]:
+    def find_link(self, key: str) -> tuple[Link, bool]:
         """Return the link with a key, and True if the key is for reading only.
 
         Raises:

@@ -217,7 +217,7 @@ class Draft:
         self.name, self.library = self._requested or new_id(), studio.library
         self.later, self.member_id, self.key = later or run_now, new_id(), key
         if key:
-            shared = studio.shared.open(studio.shared.find(key)[0])
+            shared = studio.shared.open(studio.shared.find_link(key)[0])
             self.name, self.library = shared.name, shared.library
         has_design = self.library.has(self.name)
         design = (
@@ -252,7 +252,7 @@ class Draft:
             return
         session.leave()
         name = self._studio.person or name
-        is_view = bool(self.key) and self._studio.shared.find(self.key)[1]
+        is_view = bool(self.key) and self._studio.shared.find_link(self.key)[1]
         member = self._studio.shared.open(link).join(
             id or self.member_id,
             name,
@@ -342,7 +342,7 @@ class Draft:
         link, member = self.link, self.session.member
         if link is None or member is None:
             return
-        self._studio.shared.end(link)
+        self._studio.shared.end_link(link)
         others = [each for each in self._studio.drafts if each.session.member in member.shared.members.values()]
         self.session.leave()
         self.session.set_history(*self._read_history(self.session.design))

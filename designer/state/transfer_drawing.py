@@ -226,7 +226,7 @@ class TransferDrawing:
         place = {lane: number for number, lane in enumerate(self.lanes)}
         held = {self.lanes[row.lane][:2]: row.lane for row in self.held if row.task == task}
         columns: dict[str, list[Any]] = {name: [] for name in HOP_COLUMNS}
-        for rows in _bundles(found, bundle):
+        for rows in _message_bundles(found, bundle):
             source, target = int(found.source[rows[0]]), int(found.target[rows[0]])
             for side in nic_sides(source, target, lines):
                 if side is None:
@@ -264,7 +264,7 @@ def _lane_place(port: Port, host: Mapping[int, int]) -> tuple[int, int, bool]:
     return (number, -1, way == "rx") if way in ("tx", "rx") else (host[number], number, way == "into")
 
 
-def _bundles(found: Hops, size: int) -> Iterator[NDArray[np.intp]]:
+def _message_bundles(found: Hops, size: int) -> Iterator[NDArray[np.intp]]:
     """Yield rows of one message each, or of ``size`` consecutive messages on one edge."""
     edge = found.source * (int(found.target.max(initial=0)) + 1) + found.target
     order = np.argsort(edge, kind="stable") if size > 1 else np.arange(len(edge))

@@ -50,7 +50,7 @@ def read_link(fragment: str) -> LinkParts:
     """Parse the fragment of a link, which contains the transfer document as JSON or as base64 of JSON.
 
     Raises:
-        Refusal: the link is too long or has no spec.
+        Refusal: the link is too long or contains no transfer.
     """
     if len(fragment) > LONGEST_LINK:
         raise Refusal("long_link", {"document": "transfer", "length": len(fragment), "most": LONGEST_LINK})

@@ -1,4 +1,4 @@
-"""The Comments tab: what people say about the design, its meshes, blocks and runs; see ``static/panels/comments.js``."""
+"""The Comments tab: comments on the design, its meshes, blocks and runs; see ``static/panels/comments.js``."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from meshwave.engine.units import format_time
 class CommentList(Canvas):
     """The comments on the open design, and a form for a new one."""
 
-    comments = param.String(default=PlainData([]), doc="See comment_entry(), those that are not resolved first.")
-    targets = param.List(default=[], doc="What a new comment can be about: its data and its title.")
-    can_write = param.Boolean(default=False, doc="True if comments can be added and changed here.")
+    comments = param.String(default=PlainData([]), doc="Comments as plain data, unresolved comments first.")
+    targets = param.List(default=[], doc="Possible targets of a new comment: data and title of each.")
+    can_write = param.Boolean(default=False, doc="True if comments can be added and changed on this page.")
     longest = param.Integer(default=LONGEST_COMMENT, constant=True, doc="Largest number of characters of a comment.")
 
     _esm = module_code("panels/comments.js")
@@ -38,14 +38,14 @@ class CommentList(Canvas):
         list_targets: Callable[[], list[Target]],
         **params: Any,
     ) -> None:
-        """Create the list; ``list_targets`` returns what a comment can be about now."""
+        """Create the list; ``list_targets`` returns the possible targets of a new comment."""
         super().__init__(**params)
         self._session, self._tab, self._list_targets = session, tab, list_targets
         session.param.watch(lambda *_: self.refresh(), ["comments", "design", "document", "read_only", "people"])
         self.refresh()
 
     def refresh(self) -> None:
-        """Show the comments, and what can be commented on."""
+        """Update the comments and the possible targets."""
         design, tab = self._session.design, self._tab
         found = tab.comments.read() if tab is not None else []
         found.sort(key=lambda comment: comment.is_resolved)
@@ -61,7 +61,7 @@ class CommentList(Canvas):
     # ---- gestures ----
 
     def _on_refresh(self, gesture: Mapping[str, Any]) -> None:
-        """Show what is selected now, since somebody is about to write."""
+        """Update the possible targets before the user writes a comment."""
         self.refresh()
 
     def _on_add(self, gesture: Mapping[str, Any]) -> None:
@@ -101,7 +101,7 @@ def comment_entry(comment: Comment, design: Design, *, can_delete: bool) -> dict
 
 
 def target_title(target: Target, design: Design) -> str:
-    """Return a title such as ``Block 2F0 on mesh B``; a mesh that the design no longer has is named as such."""
+    """Return a title such as ``Block 2F0 on mesh B``; deleted meshes are marked."""
     names = [mesh.name for mesh in design.meshes]
     if target.kind == "mesh":
         return f"Mesh {target.name}" + ("" if target.name in names else " (removed)")

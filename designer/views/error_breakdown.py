@@ -9,7 +9,7 @@ import param
 from meshwave.designer.kit.assets import module_code, style_sheets
 from meshwave.designer.kit.canvas import Canvas
 from meshwave.designer.views._view import FILL, View, views
-from meshwave.designer.views.followed_runs import FollowedRuns, mirror
+from meshwave.designer.views.followed_runs import FollowedRuns, mirror_params
 from meshwave.designer.views.runs import followed_runs
 
 
@@ -24,7 +24,7 @@ class ErrorBreakdown(Canvas):
 
     def __init__(self, followed: FollowedRuns, **params: Any) -> None:
         super().__init__(**params)
-        mirror(followed, self, "comparison", "outcomes")
+        mirror_params(followed, self, "comparison", "outcomes")
 
 
 @views.register("error")

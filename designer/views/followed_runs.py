@@ -223,7 +223,7 @@ class FollowedRuns(param.Parameterized):
             self.outcomes = error_history(design_history(self.record, shown.run.entry), shown.run.id)
 
 
-def mirror(source: param.Parameterized, target: param.Parameterized, *names: str) -> None:
+def mirror_params(source: param.Parameterized, target: param.Parameterized, *names: str) -> None:
     """Keep parameters of ``target`` equal to those of ``source`` with the same names."""
 
     def copy(*_: object) -> None:

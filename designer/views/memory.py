@@ -21,7 +21,7 @@ MOST_MESHES = 64
 
 
 class MemoryBars(Canvas):
-    """Peak memory per device as bars of its categories; the Python side of ``static/panels/memory.js``."""
+    """Widget with the peak memory per device as bars by category; the Python side of ``static/panels/memory.js``."""
 
     bars = param.String(
         default=PlainData([]), doc="A predicted bar per mesh, each followed by the measured bar if there is one."

@@ -92,7 +92,7 @@ class Profiles(Overlay):
         super().__init__(**params)
         self._session, self._calibration, self._on_stored = session, calibration, on_stored
         self._later = later or (lambda work: work())
-        self._unsubscribe = calibration.subscribe(lambda: self._later(self._follow))
+        self._unsubscribe = calibration.subscribe(lambda: self._later(self._show_status))
         session.param.watch(lambda *_: self._update_panel(), "design")
         self.standing = asdict(calibration.status)
 
@@ -107,7 +107,7 @@ class Profiles(Overlay):
         self._open()
         self._update_panel()
 
-    def _follow(self) -> None:
+    def _show_status(self) -> None:
         """Show the new status of a calibration."""
         before, standing = self.standing, self._calibration.status
         self.standing = asdict(standing)

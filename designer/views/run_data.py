@@ -117,7 +117,7 @@ class FollowedRun:
             "reason": entry.reason,
             "done": done,
             "total": entry.steps,
-            "figures": run_figures(self._last, done, entry.steps, self._typical_s(entry)),
+            "figures": run_figures(self._last, done, entry.steps, self._median_step_s(entry)),
             "notes": [*(each.message for each in self.stragglers), *self._divergence(), *self.run.notes()],
         }
 
@@ -139,7 +139,7 @@ class FollowedRun:
             self.summary = self._summary(self.run.entry)
         return found is not None
 
-    def _typical_s(self, entry: Entry) -> float | None:
+    def _median_step_s(self, entry: Entry) -> float | None:
         """Return the median step time of a run that is over; None while it runs or without a recording."""
         if self.recording is None or not entry.state.is_over:
             return None

@@ -37,7 +37,7 @@ class RunLog(Canvas):
         super().__init__(**params)
         self._followed, self._query = followed, ""
         followed.param.watch(lambda *_: self._show_run(), "run")
-        followed.param.watch(lambda *_: self._read(), "log_bytes")
+        followed.param.watch(lambda *_: self._read_lines(), "log_bytes")
         self._show_run()
 
     def _show_run(self) -> None:
@@ -46,9 +46,9 @@ class RunLog(Canvas):
             return
         entry = shown.run.entry if shown else None
         self.param.update(run=entry.id if entry else "", processes=entry.processes if entry else 0, process=None)
-        self._read()
+        self._read_lines()
 
-    def _read(self) -> None:
+    def _read_lines(self) -> None:
         shown = self._followed.shown
         if shown is None:
             self.lines = PlainData([])
@@ -61,11 +61,11 @@ class RunLog(Canvas):
     def _on_choose(self, gesture: Mapping[str, Any]) -> None:
         process = gesture.get("process")
         self.process = None if process is None else read_value(gesture, "process", int)
-        self._read()
+        self._read_lines()
 
     def _on_search(self, gesture: Mapping[str, Any]) -> None:
         self._query = read_value(gesture, "query", plain_text)
-        self._read()
+        self._read_lines()
 
 
 @views.register("log")

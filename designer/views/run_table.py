@@ -17,7 +17,7 @@ from meshwave.designer.kit.canvas import Canvas, PlainData, plain_text, read_val
 from meshwave.designer.state.file_jobs import file_name
 from meshwave.designer.state.launches import Launches
 from meshwave.designer.views._view import FILL, View, views
-from meshwave.designer.views.followed_runs import FollowedRuns, mirror
+from meshwave.designer.views.followed_runs import FollowedRuns, mirror_params
 from meshwave.designer.views.runs import RunsPanel, runs_panel
 from meshwave.engine.exports.perfetto import trace
 from meshwave.engine.findings import Refusal
@@ -86,7 +86,7 @@ class RunTable(Canvas):
         self._read: dict[
             str, tuple[int, ReadRun]
         ] = {}  # files of finished runs, with the modification time of the run folder
-        mirror(followed, self, "compared")
+        mirror_params(followed, self, "compared")
         followed.param.watch(lambda *_: self._draw(), ["entries", "run", "comparison", "outcomes"])
         followed.session.param.watch(lambda *_: self._draw(), "comments")
         self._draw()

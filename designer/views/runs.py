@@ -17,7 +17,7 @@ from meshwave.designer.kit.canvas import Canvas
 from meshwave.designer.state.design_session import COMPUTING_PROBLEM, Session
 from meshwave.designer.state.launches import Launches
 from meshwave.designer.views._view import FILL, Page, View, views
-from meshwave.designer.views.followed_runs import FollowedRuns, mirror
+from meshwave.designer.views.followed_runs import FollowedRuns, mirror_params
 from meshwave.designer.views.launch_bar import LaunchBar
 from meshwave.designer.views.problems import Problems
 from meshwave.designer.views.run_data import FollowedRun
@@ -107,8 +107,8 @@ class RunsPanel(Canvas):
         self._checked_s = 0.0
         self._reconciling: threading.Thread | None = None
         self.followed = FollowedRuns(session, self._record, on_show, first)
-        mirror(self.followed, self, "run", "measured")
-        mirror(self.followed, self.bar, "status")
+        mirror_params(self.followed, self, "run", "measured")
+        mirror_params(self.followed, self.bar, "status")
         session.param.watch(lambda *_: self._follow_design(), ["design", "problems"])
         self._follow_design()
         self.refresh()

@@ -60,14 +60,14 @@ def pack_links(
         "flow_part": add(flows.part[used], "int32"),
     }
     header = {
-        "lanes": [_lane(lane) for lane in found.lanes],
+        "lanes": [_lane_data(lane) for lane in found.lanes],
         "words": _lanes_note(found),
         "serial": flows.is_serial,
     }
     return header, columns
 
 
-def _lane(lane: LinkLane) -> dict[str, Any]:
+def _lane_data(lane: LinkLane) -> dict[str, Any]:
     port = lane.load.port
     return {
         "name": port_name(port),

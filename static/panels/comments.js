@@ -40,7 +40,7 @@ class Comments extends Widget {
   makeForm() {
     const add = h("button.mw-button.mw-primary", { type: "submit" }, "Add comment");
     const form = h("form.mw-comment-form", {}, this.targets, this.text, add);
-    form.addEventListener("focusin", () => this.send("refresh")); // what is selected may have changed
+    form.addEventListener("focusin", () => this.send("refresh")); // the selection may have changed
     form.addEventListener("pointerenter", () => this.send("refresh"));
     form.addEventListener("submit", (event) => {
       event.preventDefault();

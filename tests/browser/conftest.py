@@ -1,4 +1,4 @@
-"""What the tests of the page share beside a browser."""
+"""Fixtures for the tests of the page in a browser."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 FAILED = pytest.StashKey[bool]()
 KNOWN = "() => { Bokeh.documents[0]._new_models.add = () => {} }"
-"""Bokeh sends Python a copy of each model that came after the page, which Python has and some copies cannot be made of."""
+"""Bokeh sends Python copies of models that were added after the page was loaded; some of them cannot be parsed."""
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    """A test that failed leaves the page in any state: the next one gets a fresh page."""
+    """Give the next test a new page after a failed test, which may leave the page in any state."""
     report = yield
     item.stash[FAILED] = item.stash.get(FAILED, False) or report.failed
     return report
@@ -43,9 +43,8 @@ RENDERED = """() => {
 
 
 class Stage:
-    """A page that stays open for a module; a test puts there what it looks at, made anew in Python and in JavaScript.
-
-    So the libraries of the page are loaded once and not for each test, which takes many times longer than the test.
+    """A page that stays open for all tests of a module, each of which shows new widgets on it. The libraries of the
+    page are thus loaded only once, which takes many times longer than a test.
     """
 
     def __init__(self, browser: Browser, serve: Callable[..., str]) -> None:
@@ -71,14 +70,14 @@ class Stage:
         return self._page
 
     def show(self, make: Callable[[], Viewable], size: dict[str, int] = VIEWPORT) -> Page:
-        """Put on the page what ``make`` gives; it is called where the app of a page would be."""
+        """Show the widget that ``make`` returns; ``make`` is called like the app of a page."""
         self.page.set_viewport_size(size)  # type: ignore[arg-type]
         self._put(lambda: [make()])
         self.page.wait_for_function(RENDERED)
         return self.page
 
     def clear(self) -> None:
-        """Take it away again, with what it left in the window, in the link and in the browser's store."""
+        """Remove the widget and its traces in the window, in the link and in the browser's storage."""
         if self._page is None:
             return
         self._put(list)
@@ -113,7 +112,9 @@ class Stage:
         return column
 
     def run(self, change: Callable[[], object]) -> None:
-        """Call this in the page's own thread and document, as a gesture is handled, and wait until Python has sent it."""
+        """Call a function in the thread and document of the page, as gestures are handled, and wait until the result
+        was sent.
+        """
         assert self._parts is not None
         _, document = self._parts
         done, failures = threading.Event(), []
@@ -138,7 +139,7 @@ class Stage:
 
 
 class Look:
-    """Calls another until it is ended, from whichever thread: no call is under way any more then."""
+    """A callback that can be stopped from any thread; after ``end`` no call is in progress."""
 
     def __init__(self, look: Callable[[], None]) -> None:
         self._look, self._lock, self._is_over = look, threading.Lock(), False
@@ -155,7 +156,7 @@ class Look:
 
 @pytest.fixture(autouse=True, scope="session")
 def clean(documents_taken_back: None) -> None:
-    """Nothing of a session is left to the next test."""
+    """Clear the state of sessions after each test."""
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +170,7 @@ def kept_stage(browser: Browser) -> Iterator[Stage]:
 
 @pytest.fixture
 def stage(kept_stage: Stage, request: pytest.FixtureRequest) -> Iterator[Stage]:
-    """The module's page with nothing on it; the test fails at its end if there are complaints about it."""
+    """The empty page of the module; a test fails at its end if the page reported errors."""
     kept_stage.complaints.clear()
     yield kept_stage
     if request.node.stash.get(FAILED, False):
@@ -181,9 +182,8 @@ def stage(kept_stage: Stage, request: pytest.FixtureRequest) -> Iterator[Stage]:
 
 @pytest.fixture
 def whole_page(stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Page]]:
-    """Show all of the designer on a design, as its page does but for the draft in its link.
-
-    Only where the test ``launches`` something is it made ready for that, and looked at.
+    """Show the whole designer on a design, without a draft in the link. Launches are prepared and followed only if
+    the test ``launches`` something.
     """
     import panel as pn
 
@@ -222,9 +222,8 @@ def whole_page(stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 class Server:
-    """The start page, the designer and the lab on one port for a module, on the studio of whichever test runs.
-
-    So a browser that a module keeps, too, has loaded the libraries of the page once, and compiled them.
+    """The start page, the designer and the transfer lab on one port for a module, with the studio of the running
+    test. The browser of the module thus loads and compiles the libraries of the page only once.
     """
 
     def __init__(self, serve: Callable[..., str]) -> None:
@@ -259,7 +258,7 @@ def kept_context(browser: Browser) -> Iterator[BrowserContext]:
 
 @pytest.fixture
 def studio(kept_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Studio:
-    """A studio with an empty library, which the server of the module shows, and from which nothing is launched."""
+    """A studio with an empty library for the server of the module, without launches."""
     from meshwave.designer.state.studio import Studio
     from meshwave.engine.document import load_design
     from meshwave.engine.files import example
@@ -275,7 +274,7 @@ def studio(kept_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def served_page(
     kept_server: Server, kept_context: BrowserContext, studio: Studio, complaints: list[str]
 ) -> Iterator[Page]:
-    """A page in the browser of the module, which has only its cache from the tests before."""
+    """A page in the browser of the module, which keeps only its cache between tests."""
     page = kept_context.new_page()
     origin = {"origin": kept_server.link.rstrip("/"), "storageTypes": "local_storage"}
     kept_context.new_cdp_session(page).send("Storage.clearDataForOrigin", origin)
@@ -286,7 +285,7 @@ def served_page(
 
 @pytest.fixture
 def drawn(stage: Stage) -> Drawn:
-    """A page with nothing but a timeline."""
+    """A page with a timeline only."""
     made: list[Any] = []
     pins: list[Any] = []
 

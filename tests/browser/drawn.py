@@ -1,4 +1,4 @@
-"""A timeline on a page of its own, for tests of what is drawn and asked there."""
+"""A timeline on a page of its own, for tests of its drawing and its questions."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class Drawn:
         self.settle()
 
     def settle(self) -> None:
-        """Until what was asked for is painted."""
+        """Wait until the requested state is painted."""
         painted(self.page)
 
     def block(self, rank: int, stage: int, mb: int, op: str = "F", layer: int = 0) -> tuple[float, float]:
-        """The middle of a block in the window."""
+        """Return the middle of a block in window coordinates."""
         box = self.ask(f"blockAt({rank}, {stage}, {mb}, '{op}', {layer})")
         return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
 

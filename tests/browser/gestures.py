@@ -1,4 +1,4 @@
-"""What a hand does on the page, and the wait for what comes of it."""
+"""Gestures on the page, and waits for their effects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Point = tuple[float, float]
 
 
 def eventually(page: Page, holds: Callable[[], Any]) -> None:
-    """Wait until something is true, which Python may know first, and let the page work meanwhile."""
+    """Wait until a condition is true while the page continues to work."""
     end = time.monotonic() + PATIENCE_S
     while not holds():
         assert time.monotonic() < end, "it did not come to pass"
@@ -23,7 +23,7 @@ def eventually(page: Page, holds: Callable[[], Any]) -> None:
 
 
 def painted(page: Page) -> None:
-    """Until what was asked for is on the screen."""
+    """Wait until the requested state is painted."""
     page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
@@ -48,7 +48,7 @@ def drag(page: Page, start: Point, end: Point) -> None:
 
 
 def focused(page: Page, what: str) -> str:
-    """Something of the element that has the keyboard, behind all shadow roots; ``at`` is the element."""
+    """Evaluate an expression on the focused element ``at`` inside all shadow roots."""
     code = """what => {
         let at = document.activeElement;
         while (at?.shadowRoot?.activeElement) at = at.shadowRoot.activeElement;

@@ -1,4 +1,4 @@
-"""What is written on a page against what it is written on, by WCAG 2: 4.5 to 1 in either theme."""
+"""Contrast of the texts of a page by WCAG 2: at least 4.5 to 1 in both themes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ FAINT = """least => {
 
 
 def faint(page: Page) -> list[str]:
-    """What can be used and is too faint to read in the light theme or in the dark one; the dark one stays."""
+    """Return the texts of controls with too little contrast in the light or the dark theme; the dark theme stays set."""
     found = []
     for theme in ("light", "dark"):
         page.evaluate("theme => (document.documentElement.dataset.theme = theme)", theme)

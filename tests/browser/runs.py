@@ -1,4 +1,4 @@
-"""Runs as a launcher and its processes would leave them, for the tests of the page."""
+"""Run folders as launchers and processes write them, for the tests of the page."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ LOSSES = """() => [...Bokeh.documents[0]._all_models.values()]
 
 
 def drawn_losses(page: Page) -> list[list[float]]:
-    """The losses of each run that the Loss tab draws."""
+    """Return the losses of each run that the Loss tab draws."""
     return list(page.evaluate(LOSSES))
 
 
 def write_run(record: Record, design: Design, *, factor: float = 1.0, steps: int = 3) -> str:
-    """A run that is over, whose computations took ``factor`` times their predicted time; returns its id."""
+    """Write a finished run whose computations took ``factor`` times their predicted time, and return its ID."""
     prediction = predict(design)
     program = prediction.program
     entry, _ = record.submit(

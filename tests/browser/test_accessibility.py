@@ -1,4 +1,4 @@
-"""The rules of WCAG 2.2 AA that axe-core checks, on every page and in both themes."""
+"""Checks of the WCAG 2.2 AA rules by axe-core on every page in both themes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TABS = {
     "Log": ".mw-log",
     "Runs": ".mw-run-table tbody tr",
 }
-"""The tabs under the timeline, and what each shows of a run."""
+"""The tabs next to the timeline, and a text that each shows for a run."""
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
-"""The two drawing canvases in a real browser: gestures by mouse and keyboard, and what they make.
+"""The cluster and the wave canvas in a real browser: gestures by mouse and keyboard, and the resulting edits.
 
-Every page is checked at its end for console errors and for fetches from elsewhere.
+Every page is checked at its end for console errors and for requests to other servers.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def page(stage: Stage) -> Page:
 
 @pytest.fixture
 def draw(stage: Stage, page: Page) -> Callable[..., Session]:
-    """Show both canvases on a document; the session tells what became of it."""
+    """Show both canvases on a document and return the session."""
 
     def show(design: dict[str, Any]) -> Session:
         from meshwave.designer.state.design_session import Session
@@ -101,7 +101,7 @@ def notice(page: Page, canvas: str) -> str:
 
 
 def seen(page: Page) -> list[list[int]]:
-    """Return the devices of the meshes on the page, which follows the session after a moment."""
+    """Return the devices of the meshes on the page after the page has followed the session."""
     found: list[list[int]] = page.locator(".mw-cluster").evaluate("root => root.mw.model.meshes.map((m) => m.devices)")
     return found
 

@@ -1,4 +1,4 @@
-"""A computation beside the page: what the page says meanwhile, its end, and the order that a search offers."""
+"""A prediction by a job: the messages of the page meanwhile, its end, and the order that a search finds."""
 
 from __future__ import annotations
 

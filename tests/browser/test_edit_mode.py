@@ -1,4 +1,4 @@
-"""Edit mode in a real browser: orders drawn by pointer and by keys, what the page says meanwhile, and the way back."""
+"""Edit mode in a real browser: orders edited by pointer and keyboard, messages of the page, and undo."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ class Editor:
             raise AssertionError(f"the state is {self.facts()}") from error
 
     def block(self, stage: int, mb: int, op: str = "F") -> tuple[float, float]:
-        """The middle of a block, once it is drawn."""
+        """Return the middle of a block after it is drawn."""
         box = self._box(stage, mb, op)
         return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
 
     def start(self, stage: int, mb: int, op: str = "F") -> tuple[float, float]:
-        """Just inside the left end of a block."""
+        """Return a point just inside the left end of a block."""
         box = self._box(stage, mb, op)
         return box["x"] + 2, box["y"] + box["height"] / 2
 
@@ -62,7 +62,7 @@ class Editor:
         return box
 
     def drag(self, start: tuple[float, float], end: tuple[float, float]) -> None:
-        """Take a block and hold it over a place."""
+        """Drag a block over a place without dropping it."""
         self.page.mouse.move(*start)
         self.page.mouse.down()
         self.page.mouse.move((start[0] + end[0]) / 2, start[1], steps=3)
@@ -86,7 +86,7 @@ class Editor:
         expect(self.page.locator(".mw-order-text")).to_contain_text(words)
 
     def hears(self) -> None:
-        """Until Python has answered something, and so heard of all that was done before."""
+        """Wait until Python has responded to a request, and thus has handled all earlier gestures."""
         self.drag(self.block(2, 4), self.start(2, 2, "B"))
         self.until(lambda facts: facts["preview"])
         self.page.keyboard.press("Escape")
@@ -379,7 +379,9 @@ def test_a_stage_is_dragged_to_another_mesh_and_moved_by_keys(whole: Page) -> No
 
 
 def test_a_dragged_stage_shows_its_effect_on_the_step(whole: Page) -> None:
-    """By mouse and by keyboard: the timeline shows the changed step and its effect in words; Escape ends both."""
+    """With mouse and keyboard, the timeline shows the changed step and a text about the effect; Escape cancels the
+    drag.
+    """
     stage, lane = (whole.locator(f'.mw-stage[data-stage="{number}"]') for number in (5, 6))
     words, numbers = whole.locator(".mw-order-text"), whole.locator('.mw-tile[data-key="iteration"]')
     expect(numbers).to_contain_text("unit")

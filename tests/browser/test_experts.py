@@ -1,4 +1,6 @@
-"""Experts on devices in a real browser: by hand and by keyboard, refused at the chip, one step of undo each."""
+"""Experts on devices in a real browser: edits by pointer and keyboard, refusals at the chip, and one undo step per
+edit.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,7 @@ class Shown:
         return str(self.session.history[0])
 
     def does(self, words: str) -> None:
-        """Wait until the last edit is called so, and is drawn."""
+        """Wait until the last edit has a label and is drawn."""
         eventually(self.page, lambda: self.last == words)
         if self.drawn is not None:
             eventually(self.page, lambda: self.homes == self.drawn)
@@ -409,7 +411,7 @@ def test_the_key_x_switches_between_cluster_and_experts(whole: Whole) -> None:
 
 
 class KnownMaps(dict[Any, Any]):
-    """Maps that are known on any links."""
+    """A cache with a map for any links."""
 
     def get(self, cluster: Any, default: Any = None) -> Any:
         from meshwave.designer.views import expert_map
@@ -419,7 +421,7 @@ class KnownMaps(dict[Any, Any]):
 
 @pytest.fixture
 def quick_grid(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The layers of the map with seconds that are found at once; tests/designer/test_experts.py has the true ones."""
+    """Return the layers of the map with made-up times; tests/designer/test_experts.py tests the real ones."""
     from meshwave.designer.views import expert_map, expert_schedules
     from meshwave.engine.predict import expert_map as expert_grid
 
@@ -540,7 +542,7 @@ def test_the_form_has_the_experts_and_shows_problems_at_their_fields(whole: Whol
 
 
 def test_a_small_run_with_experts_trains(whole: Whole) -> None:
-    """Launched by hand: its loss falls, it lies over the prediction, inside its blocks too, and its load is offered."""
+    """The loss falls, the run and its layers are overlaid on the prediction, and its expert load is offered."""
     import json
 
     from meshwave.engine.files import example

@@ -1,4 +1,4 @@
-"""The exported page in a browser: it zooms and moves, and nothing of it is refused by its own policy."""
+"""The exported page in a browser: it can be zoomed and panned, and its content security policy refuses nothing."""
 
 from __future__ import annotations
 

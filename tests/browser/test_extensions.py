@@ -1,4 +1,4 @@
-"""A view, a launcher and an export that were dropped into their folders, on the page of a copy of the tree."""
+"""A new view, launcher and export in a copy of the source tree appear on the page."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COLOURS = """(cell) => {
 
 @pytest.fixture
 def page(browser: Browser, tmp_path: Path) -> Iterator[Page]:
-    """The page that ``meshwave serve`` of the copy shows."""
+    """The page of ``meshwave serve`` in the copy."""
     tree = copy_tree(tmp_path)
     command = [sys.executable, "-m", "meshwave.designer.main", "serve", "02-two-waves", "--no-browser"]
     process = subprocess.Popen(command, cwd=tree, env=environment(tree), text=True, stdout=subprocess.PIPE)

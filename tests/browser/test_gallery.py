@@ -67,7 +67,7 @@ class Shown:
         expect(self.dialog.get_by_text("Findings", exact=True)).to_be_visible()
 
     def hears(self) -> None:
-        """Until Python has heard of all that was done so far."""
+        """Wait until Python has handled all gestures so far."""
         before = len(self.session.pinned)
         self.page.evaluate("window.dispatchEvent(new KeyboardEvent('keydown', { key: 'p' }))")  # pins, or unpins
         eventually(self.page, lambda: len(self.session.pinned) != before)
@@ -159,7 +159,7 @@ AT_ONCE = """([title, closing, key]) => {
 
 @pytest.mark.parametrize("name", ["gallery", "comparison"])
 def test_a_key_reopens_the_gallery_immediately_after_it_was_closed(shown: Shown, name: str) -> None:
-    """Both in one task of the page, before the dialog's own ``close`` event."""
+    """Both keys are handled in one task of the page, before the ``close`` event of the dialog."""
     overlay: Any = getattr(shown, name)
     dialog, key = {"gallery": (shown.dialog, "g"), "comparison": (shown.table, "v")}[name]
     shown.page.keyboard.press(key)

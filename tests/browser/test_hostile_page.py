@@ -38,7 +38,7 @@ TRIES = """async (designer) => {
 
 @pytest.fixture
 def designer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The link of a designer that makes nothing ready for launches."""
+    """The link of a designer without launches."""
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
     monkeypatch.setattr(launchers["local"], "warm", lambda launcher: None)
     with serve_in_thread(read_design(None), TOKEN) as link:
@@ -47,7 +47,7 @@ def designer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 @pytest.fixture
 def hostile() -> Iterator[tuple[str, list[str]]]:
-    """The address of another server on this machine, and the cookies that it gets."""
+    """The address of another server on this machine, and the cookies that it receives."""
     cookies: list[str] = []
 
     class Page(BaseHTTPRequestHandler):

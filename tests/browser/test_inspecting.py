@@ -1,4 +1,4 @@
-"""Questions to the timeline in a real browser: areas, search, flows, marks, lanes on top, what if, links."""
+"""Questions to the timeline in a real browser: areas, search, flows, marks, pinned lanes, what-if analysis, links."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.browser
 
 
 def predicted(name: str = "03-gpt-on-two-cores", **pipeline: Any) -> Any:
-    """The layer of an example, as the page shows it; with another pipeline where one is given."""
+    """Return the layer of an example, optionally with another pipeline."""
     from meshwave.designer.pages.timeline_layers import prediction_layer
     from meshwave.engine.document import parse_design
     from meshwave.engine.files import find_design
@@ -171,7 +171,7 @@ def test_the_critical_path_is_shown_while_a_block_is_pinned(drawn: Drawn) -> Non
 
 
 def colour_at(drawn: Drawn, rank: int, mb: int) -> list[int]:
-    """Red, green and blue just inside a backward."""
+    """Return red, green and blue of a pixel just inside a backward."""
     box = drawn.ask(f"blockAt({rank}, {rank}, {mb}, 'B')")
     code = """async ([x, y]) => {
       const image = await createImageBitmap(await window.meshwaveTimeline.picture());
@@ -471,7 +471,7 @@ def test_a_question_mark_lists_the_keyboard_shortcuts(drawn: Drawn) -> None:
 
 @pytest.fixture
 def opened(page: Page, serve: Callable[..., str], visit: Callable[[str], Page]) -> Callable[[str], Drawn]:
-    """Open a page of a timeline at what follows its address."""
+    """Open a page with a timeline at a URL fragment."""
     import panel as pn
 
     from meshwave.designer.views.timeline import TimelineChart
@@ -553,7 +553,7 @@ def test_a_link_to_another_state_of_the_design_gives_a_notice_and_invalid_values
 
 
 def test_a_timeline_of_a_quarter_of_a_million_blocks_can_be_used(drawn: Drawn) -> None:
-    """No limit is set here, which ``meshwave bench`` does: that it comes at all, and is drawn as before."""
+    """The timeline is drawn and reacts to gestures; times are measured by ``meshwave bench``."""
     drawn.show(layer(128, 1024))
 
     for key in ("c", "r"):

@@ -60,7 +60,7 @@ def test_a_lesson_from_its_first_step_to_its_last(page: Page, pane: Locator, nam
 
 
 def take_step(page: Page, pane: Locator, lesson: Lesson, step: Step) -> None:
-    """Answer a step first wrong, then right."""
+    """Answer a step first wrongly, then correctly."""
     explanation = pane.locator(".mw-lesson-explanation")
     passed, failed = (pane.locator(f'.mw-lesson-verdict[data-passed="{each}"]') for each in ("true", "false"))
     match step.data.check:
@@ -95,7 +95,7 @@ def take_step(page: Page, pane: Locator, lesson: Lesson, step: Step) -> None:
 
 
 def open_file(page: Page, design: Design) -> None:
-    """Open a design as a learner does who has it in a file."""
+    """Open a design from a file, as a learner would."""
     file = {"name": "solution.json", "mimeType": "application/json", "buffer": design.to_json().encode()}
     page.locator('input[type="file"][accept*=".json"]').first.set_input_files(file)
 

@@ -1,4 +1,4 @@
-"""The whole loop in a real browser: draw, see, launch, compare."""
+"""The designer in a real browser: draw, predict, launch, compare."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Whole = Callable[..., Page]
 
 @pytest.fixture
 def designer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], str]]:
-    """Start the designer as ``meshwave serve`` does, on a design; returns its link."""
+    """Start the designer with a design as ``meshwave serve`` does, and return its link."""
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
     with ExitStack() as stack:
         yield lambda design: stack.enter_context(serve_in_thread(read_design(design), TOKEN))
@@ -35,7 +35,7 @@ def designer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
 
 @pytest.fixture
 def unlaunched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is launched: no process is made ready for it."""
+    """Prepare no processes for launches."""
     monkeypatch.setattr(launchers["local"], "warm", lambda launcher: None)
 
 

@@ -1,4 +1,4 @@
-"""Playing the step in a real browser, and saving a part of it."""
+"""Playback of the step in a real browser, and saving a part of it."""
 
 from __future__ import annotations
 

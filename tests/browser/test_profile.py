@@ -1,4 +1,4 @@
-"""Calibration profiles on the page: this machine is calibrated, and the design uses its profile."""
+"""Calibration profiles on the page: this machine is calibrated, and the design uses the profile."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.browser, pytest.mark.torch]
 LONG_MS = 60_000
 LINKS = CalibrationOptions(ProcessCluster(1, 2), [(2, 2)], ("links",), rounds=1)
-"""What is measured within seconds."""
+"""A calibration that takes only seconds."""
 
 
 def test_a_calibration_profile_is_measured_shown_and_used(

@@ -315,7 +315,7 @@ def test_the_log_of_one_process_is_shown_and_searched(
 
 
 def write(record: Record, session: Session, losses: list[float | None]) -> str:
-    """A run under way, as a launcher and its processes would leave it; returns its id."""
+    """Write a run in progress as a launcher and its processes would, and return its ID."""
     design = session.design
     prediction = predict(design)
     entry, _ = record.submit(

@@ -1,4 +1,4 @@
-"""The widgets around the canvases in a real browser: as a person uses them, by pointer and keyboard."""
+"""The widgets around the canvases in a real browser, used by pointer and keyboard."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Shell:
         return self.page.get_by_role("button", name=name)
 
     def hears(self) -> None:
-        """Until Python has heard of all that was done so far."""
+        """Wait until Python has handled all gestures so far."""
         before = len(self.launched)
         self.page.evaluate("window.dispatchEvent(new KeyboardEvent('keydown', { key: 'l' }))")
         eventually(self.page, lambda: len(self.launched) > before)
@@ -116,7 +116,7 @@ GRID = {
 
 
 def test_the_logo_is_small_and_coloured(shell: Shell) -> None:
-    """A missing style sheet would fill the bar with a black square."""
+    """Without its style sheet, the logo would be a large black square."""
     mark = shell.page.locator(".mw-topbar .mw-brand svg")
 
     box = mark.bounding_box()

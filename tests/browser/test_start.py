@@ -53,7 +53,7 @@ def act(page: Page, name: str, action: str) -> None:
 
 @contextmanager
 def on_designer(page: Page) -> Iterator[None]:
-    """What is done there opens the designer in this tab."""
+    """Run an action that opens the designer in this tab."""
     yield
     page.wait_for_function(f"window.meshwaveTimeline && {IDLE}")
 

@@ -1,4 +1,4 @@
-"""Presses of − and + that come faster than their answers, in a real browser: none is lost, none counts twice."""
+"""Presses of − and + that are faster than the responses, in a real browser: each press counts once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ANSWERS_AFTER_S = 0.12
 
 
 class Slow:
-    """The wave over a session that takes its time for every edit."""
+    """The wave canvas on a session with slow edits."""
 
     def __init__(self) -> None:
         self.session = Session(load_design(example("02-two-waves")))
@@ -46,7 +46,7 @@ class Slow:
         wave.show(self.session.design, prediction.program, prediction.costs)
 
     def undone(self) -> int:
-        """How many steps back there are."""
+        """Return the number of undo steps."""
         steps = 0
         while self.session.history[0]:
             self.session.undo()
@@ -68,7 +68,9 @@ def slow(stage: Stage, page: Page) -> Slow:
 
 
 def settle(page: Page, slow: Slow, presses: int) -> None:
-    """Until Python has heard as many edits, and of all that was sent before one more press: none was too many."""
+    """Wait until Python has handled the expected number of edits and one more press, so that additional edits are
+    noticed.
+    """
     eventually(page, lambda: len(slow.edits) >= presses)
     expect(page.get_by_label("microbatches", exact=True)).to_have_value(str(slow.edits[-1]))
     page.get_by_role("button", name="Increase microbatches").click()

@@ -1,4 +1,4 @@
-"""Tabs in a real browser: a duplicated one has a draft of its own, a reloaded one keeps its, and none flashes."""
+"""Tabs in a real browser: a duplicated tab has its own draft, a reloaded tab keeps its draft, and no tab flashes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LINK = "**/?draft=*"
 
 @pytest.fixture
 def claims(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The drafts that tabs got, one after the other: the last thing that a page does before it stands."""
+    """The drafts of the tabs in their order; a page claims its draft last."""
     found: list[str] = []
     claim = Studio.claim_draft
 
@@ -56,7 +56,7 @@ def rename(tab: Page, name: str) -> None:
 
 
 def reload(tab: Page, claims: list[str]) -> None:
-    """Until the page stands again, with the draft that it had."""
+    """Reload the page and wait until it has its draft again."""
     address, before = tab.url, len(claims)
     tab.reload()
     tab.wait_for_function(IDLE)

@@ -1,4 +1,4 @@
-"""The timeline in a real browser: what is drawn, and what the pointer and the keys do to it."""
+"""The timeline in a real browser: its drawing, and gestures by pointer and keyboard."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_many_blocks_are_painted_as_distinguishable_shares_of_forward_and_backwa
 
 
 def shares(drawn: Drawn) -> dict[str, float]:
-    """How much of the middle of the picture is near the colour of an op."""
+    """Return the fraction of the middle of the picture whose colour is near that of an op."""
     from meshwave.engine.exports.pictures.palette import OPS, rgb
 
     code = """async ([colours]) => {

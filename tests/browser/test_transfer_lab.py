@@ -1,4 +1,4 @@
-"""The transfer lab in a real browser: opened by a link, changed by hand and by keys, planned anew at once."""
+"""The transfer lab in a real browser: opened by a link, edited by pointer and keyboard, and planned again at once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.browser
 
 
 class Shown:
-    """The lab on a page, and what is behind it."""
+    """The transfer lab on a page, and its session."""
 
     def __init__(self, page: Page, view: TransferView) -> None:
         self.page, self.view = page, view
@@ -34,7 +34,7 @@ class Shown:
         return document["source"]["spec"], document["destination"]["spec"]
 
     def tasks(self, number: int) -> None:
-        """Wait until so many unit tasks are drawn."""
+        """Wait until a number of unit tasks are drawn."""
         expect(self.page.locator(".mw-tr-task")).to_have_count(number)
 
     def chip(self, side: str, axis: int) -> Locator:
@@ -268,7 +268,7 @@ CONTRASTS = """elements => {
         return getComputedStyle(element).opacity === "1" ? (high + 0.05) / (low + 0.05) : 0;
     });
 }"""
-"""Of the letters of unit tasks and ranks, by WCAG 2; what is seen through has none."""
+"""Contrasts of the texts of unit tasks and ranks by WCAG 2; transparent texts have none."""
 
 
 def test_dimmed_text_is_legible_and_sharding_specs_are_explained(shown: Callable[..., Shown]) -> None:
@@ -337,7 +337,7 @@ def test_many_tasks_are_drawn_as_one_image_and_can_be_selected(shown: Callable[.
 
 
 def one_time(dialog: Locator) -> None:
-    """What the head tells of the transfer as played stands at its links and in the table of plans too."""
+    """Check that the simulated time in the header equals that of the timeline and of the table of plans."""
     links = dialog.locator('[data-card="lanes"] header')
     chosen = dialog.locator('.mw-tr-plan[aria-pressed="true"]')
     expect(chosen).to_have_count(1)

@@ -23,7 +23,7 @@ STOP_S = 30
 
 
 class Server:
-    """The command ``meshwave workshop`` in a process of its own."""
+    """The command ``meshwave workshop`` in a separate process."""
 
     def __init__(self, home: Path, port: int) -> None:
         words = [sys.executable, "-m", "meshwave", "workshop", str(PLAN), "--no-browser", "--port", str(port)]

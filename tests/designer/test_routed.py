@@ -55,7 +55,7 @@ def ran(record: Record, session: Session) -> Ran:
 
 
 def canvas(session: Session, record: Record) -> tuple[ExpertsCanvas, list[dict[str, Any]]]:
-    made = ExpertsCanvas(session.edit, find_loads=MeasuredLoads(record).find)
+    made = ExpertsCanvas(session.edit, find_loads=MeasuredLoads(record).find_loads)
     told: list[dict[str, Any]] = []
     made._send_msg = told.append  # type: ignore[method-assign, assignment]
     session.param.watch(lambda *_: made.show(session.design), "design")

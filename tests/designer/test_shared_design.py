@@ -419,14 +419,14 @@ def test_a_link_opens_the_same_design_until_it_is_ended(tmp_path: Path, library:
     link = designs.share(library, DESIGN)
     assert designs.share(library, DESIGN) == link
     again = SharedDesigns(tmp_path)  # the server was restarted
-    assert again.find(link.edit_key) == (link, False)
-    assert again.find(link.view_key) == (link, True)
+    assert again.find_link(link.edit_key) == (link, False)
+    assert again.find_link(link.view_key) == (link, True)
     assert again.open(link) is again.open(link)
     assert (tmp_path / "shared.json").stat().st_mode & 0o077 == 0
-    again.end(link)
+    again.end_link(link)
     for key in (link.edit_key, "", "../designs", "\udcff"):
         with pytest.raises(Refusal, match="this link leads to no design"):
-            again.find(key)
+            again.find_link(key)
 
 
 def test_a_design_that_was_renamed_while_nobody_had_it_open_is_read_again(tmp_path: Path, library: Library) -> None:
