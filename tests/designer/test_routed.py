@@ -108,7 +108,7 @@ def test_only_loads_of_completed_runs_of_this_model_are_offered(session: Session
     live = ran(state=State.RUNNING, layer1=EVEN)
     made, _ = canvas(session, record)
     known = MeasuredLoads(record)
-    assert [routed.run for routed in known.find(session.design)] == [first]
+    assert [routed.run for routed in known.find_loads(session.design)] == [first]
 
     record.change_state(live, State.CANCELLED)
     made.refresh_loads()

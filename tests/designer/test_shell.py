@@ -949,4 +949,4 @@ def test_the_findings_of_a_search_are_shown_with_the_problems(session: Session) 
 
     session.edit("", {"pipeline": {"schedule": "auto", "microbatches": 8}}, "schedule Auto")
 
-    assert panel.findings[0].startswith("Tried ")
+    assert panel.findings[0].startswith("Simulated ")
