@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
-import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
@@ -189,7 +188,7 @@ class Model(Member):
         return 0
 
     @abstractmethod
-    def example(self, window: NDArray[np.uint8], chance: Generator) -> Example:
+    def example(self, window: NDArray[Any], chance: Generator) -> Example:
         """Return the inputs and targets of an example made from ``window`` bytes.
 
         Every example has the same number of targets, so that the mean over microbatches of the mean loss is the mean
@@ -211,6 +210,8 @@ class LanguageModel(Model):
 
     causal: ClassVar[bool]
     """True if a token attends only to earlier tokens."""
+    takes_tokens: ClassVar[bool] = False
+    """True if it can be trained on any tokens, and not on bytes alone."""
     smallest_vocab: ClassVar[int] = 256
     """Minimum size of the vocabulary: byte tokens and special tokens of the family."""
     lookahead: ClassVar[int] = 0

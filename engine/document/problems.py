@@ -86,6 +86,9 @@ def _data_problems(design: Design) -> Iterator[Problem]:
     if not design.model.window and design.training.data is not None:
         where = "training.data"
         yield Problem(where, "unused_data", {"model": design.model.kind}, fixes=[set_value(where, None)])
+    if design.training.tokenizer is not None and design.training.data is None:
+        where = "training.tokenizer"
+        yield Problem(where, "tokenizer_without_data", fixes=[set_value(where, None)])
 
 
 def _sharding_problems(design: Design) -> Iterator[Problem]:

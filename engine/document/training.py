@@ -61,7 +61,10 @@ class Training(Part):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Seed of the initial weights and of the order of the data."""
     data: FileName | None = nullable("the built-in sample text")
-    """File name of a text to train on."""
+    """File name of the data to train on: a text, JSON lines with texts under the key text (.jsonl), or tokens of nanoGPT (.bin)
+    or Megatron (.bin with an .idx beside it)."""
+    tokenizer: FileName | None = nullable("the bytes of the text are its tokens")
+    """File name of the tokenizer of a text, in the format of Hugging Face (tokenizer.json), beside the data."""
     eval_every: Annotated[int, Field(ge=1, le=10_000_000)] | None = nullable("no evaluation")
     """Steps from one evaluation of the loss on held-out data to the next; the last step is followed by one too."""
     eval_batches: Annotated[int, Field(ge=1, le=1_000_000)] = 1

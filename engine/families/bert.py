@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.random import Generator
@@ -25,7 +25,7 @@ class MaskedModel(LanguageModel):
     causal: ClassVar = False
     smallest_vocab: ClassVar = MASK + 1
 
-    def example(self, window: NDArray[np.uint8], chance: Generator) -> Example:
+    def example(self, window: NDArray[Any], chance: Generator) -> Example:
         inputs = window.astype(np.int64)
         targets = np.full_like(inputs, IGNORED)
         masked = chance.choice(len(inputs), size=max(1, round(MASKED * len(inputs))), replace=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.random import Generator
@@ -16,8 +16,9 @@ class NextToken(LanguageModel):
 
     causal: ClassVar = True
     lookahead: ClassVar = 1
+    takes_tokens: ClassVar = True
 
-    def example(self, window: NDArray[np.uint8], chance: Generator) -> Example:
+    def example(self, window: NDArray[Any], chance: Generator) -> Example:
         tokens = window.astype(np.int64)
         return tokens[:-1], tokens[1:]
 

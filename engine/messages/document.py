@@ -152,6 +152,7 @@ _DESIGN: dict[str, Message] = {
     "unsupported_tensor_parallelism": (
         "a {model} does not support tensor parallelism (tp={tp} of mesh {mesh}); use tp=1 and dp={dp}"
     ),
+    "tokenizer_without_data": "the built-in sample text is trained on as bytes; set training.data, or remove the tokenizer",
     "unused_data": "a {model} generates its data from the seed and reads no text; set training.data to null",
     "stage_count": "{schedule} needs {stages} stages, but pipeline.stages has {given} entries; give {stages}, or null",
     "stage_layers": "the stages have {given} layers, but the model has {layers}; change a stage or the model",

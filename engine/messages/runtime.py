@@ -90,8 +90,12 @@ _TRAINING: dict[str, Message] = {
     "text_not_copied": "training.data names {text}, but the run folder has no copy of it",
     "copied_text_missing": "the training text {path} does not exist; launch the design again to copy it",
     "text_too_short": (
-        "the training text {name} holds {size} bytes, but one sequence needs {window}; use a longer text or a shorter "
+        "the training text {name} holds {size} bytes or tokens, but one sequence needs {window}; use a longer text or a shorter "
         "model.sequence"
+    ),
+    "text_not_tokenized": "a script does not tokenize ({tokenizer}); pass tokens with --data, such as data.uint16 of a run folder",
+    "token_outside_vocabulary": (
+        "{name} has tokens from {lowest} to {highest}, but model.vocab is {vocab}; set model.vocab above all tokens"
     ),
     "process_variable_missing": (
         "{variable} is not set; start the worker with torchrun, or set RANK, WORLD_SIZE and LOCAL_RANK"

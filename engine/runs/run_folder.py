@@ -21,6 +21,7 @@ from meshwave.engine.run_files import RunFolderError, damaged_file, read_documen
 from meshwave.engine.runs.checkpoints import link_checkpoint
 from meshwave.engine.runs.initial_weights import link_initial_weights
 from meshwave.engine.runs.options import PLAIN, Options
+from meshwave.engine.runs.training_data import JSON_LINES, is_tokens, store_data
 
 LARGEST_COPY_BYTES = 64_000_000
 """Maximum size, in bytes, of a training text that is copied into the run folder.
@@ -129,7 +130,7 @@ def write_bundle(spec: RunSpec, folder: Path, data: Path | None = None) -> Bundl
     if options.initial_weights is not None:
         link_initial_weights(Path(options.initial_weights), folder)
     if data is not None:
-        _copy_text(data, folder / "data.txt")
+        _store_data(design, data, folder)
     elif design.training.data is not None and options.rehearse is None:
         raise Refusal("text_of_design_missing", {"name": design.training.data})
     bundle = Bundle(folder, design, drawn, program, tuple(layers), options)
@@ -210,20 +211,28 @@ def _missing_file_error(path: Path) -> RunFolderError:
     return RunFolderError("not_a_run_folder", {"folder": str(path.parent), "file": path.name})
 
 
-def _copy_text(source: Path, target: Path) -> None:
+def _store_data(design: Design, source: Path, folder: Path) -> None:
     try:
         source = source.expanduser().resolve(strict=True)
         if not source.is_file():
             raise Refusal("text_not_a_file", {"file": str(source)})
-        if source.stat().st_size > LARGEST_COPY_BYTES and _try_to_link(source, target):
-            return
-        with (
-            source.open("rb") as text,
-            open(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as copy,
-        ):
-            shutil.copyfileobj(text, copy, 1 << 20)
+        is_plain = design.training.tokenizer is None and source.suffix != JSON_LINES and not is_tokens(source)
+        if is_plain:
+            _copy_text(source, folder / "data.txt")
+        else:
+            store_data(design, source, folder)
     except OSError as error:
         raise Refusal("unreadable_text", {"file": str(source), "reason": error.strerror}) from None
+
+
+def _copy_text(source: Path, target: Path) -> None:
+    if source.stat().st_size > LARGEST_COPY_BYTES and _try_to_link(source, target):
+        return
+    with (
+        source.open("rb") as text,
+        open(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as copy,
+    ):
+        shutil.copyfileobj(text, copy, 1 << 20)
 
 
 def _try_to_link(source: Path, target: Path) -> bool:

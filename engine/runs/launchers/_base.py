@@ -34,6 +34,7 @@ from meshwave.engine.runs.process_identity import own_handle, recorded_owner, re
 from meshwave.engine.runs.run import RESULT, Run, read_result
 from meshwave.engine.runs.run_database import Entry, Place, Record, State
 from meshwave.engine.runs.run_folder import Bundle, RunSpec, process_count, read_bundle, read_options, write_bundle
+from meshwave.engine.runs.training_data import check_training_data
 from meshwave.engine.runs.training_texts import training_text
 
 
@@ -189,6 +190,8 @@ class Launcher(ABC):
             check_initial_weights(design, Path(options.initial_weights))
         self.check_requirements(spec.design, design, options)
         data = None if options.rehearse else training_text(design, data)
+        if data is not None:
+            check_training_data(design, data)
         reconcile(self.record)
         entry, is_new = self.record.submit(
             name=design.name,

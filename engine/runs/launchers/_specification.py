@@ -12,6 +12,7 @@ from meshwave.engine.runs.dry_run import Rehearsal, action_durations, default_sc
 from meshwave.engine.runs.emulation.hosts import apply_hosts, cap_link_rates, default_hosts, scale_for_links
 from meshwave.engine.runs.options import PLAIN, Hosts, Options
 from meshwave.engine.runs.run_folder import RunSpec, process_count, read_launched_design, read_options
+from meshwave.engine.runs.training_data import stored_data
 
 
 def specify_run(prediction: Prediction, options: Options = PLAIN) -> RunSpec:
@@ -45,9 +46,8 @@ def resumed_launch(folder: Path) -> ResumedLaunch:
     Raises:
         RunFolderError: the design or the options of the run are missing or damaged.
     """
-    text = folder / "data.txt"
     options = read_options(folder).model_copy(update={"resume": folder.name, "initial_weights": None})
-    return ResumedLaunch(read_launched_design(folder), options, text if text.exists() else None)
+    return ResumedLaunch(read_launched_design(folder), options, stored_data(folder))
 
 
 def _predict_on(design: Design, prediction: Prediction) -> Prediction:

@@ -1,4 +1,4 @@
-"""Training data: bytes of a text file, or random examples of a model. Every process reads its share independently."""
+"""Training data: bytes of a text or tokens of a file, or random examples of a model. Every process reads its share independently."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from meshwave.engine.document.model import Model
 from meshwave.engine.findings import Refusal
+from meshwave.engine.runs.training_data import token_type
 
 DEFAULT_TEXT = Path(__file__).parent / "texts" / "default.txt"
 
@@ -23,7 +24,7 @@ class DataPart(NamedTuple):
     held_share: float = 0.0
     is_held_out: bool = False
 
-    def select(self, whole: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    def select(self, whole: NDArray[Any]) -> NDArray[Any]:
         """Return this part of the whole data."""
         border = len(whole) - round(self.held_share * len(whole))
         return whole[border:] if self.is_held_out else whole[:border]
@@ -34,26 +35,35 @@ WHOLE = DataPart()
 
 
 class Text:
-    """Memory-mapped bytes of a text file, so that the processes of a machine share its pages."""
+    """Memory-mapped tokens of a file, which are bytes of a text, so that the processes of a machine share its pages."""
 
-    def __init__(self, path: Path, window: int, part: DataPart = WHOLE) -> None:
-        """Open a part of ``path`` for random windows of ``window`` bytes.
+    def __init__(self, path: Path, window: int, part: DataPart = WHOLE, vocab: int | None = None) -> None:
+        """Open a part of ``path`` for random windows of ``window`` tokens, all of which are below ``vocab``.
 
         Raises:
             InputError: the file is missing, or the part shorter than one window.
         """
         if not path.is_file():
             raise Refusal("copied_text_missing", {"path": str(path)})
-        whole: NDArray[np.uint8] = np.memmap(path, np.uint8, "r") if path.stat().st_size else np.empty(0, np.uint8)
-        self._bytes = part.select(whole)
-        if len(self._bytes) < window:
-            raise Refusal("text_too_short", {"name": path.name, "size": len(self._bytes), "window": window})
-        self._window = window
+        kind = token_type(path)
+        whole: NDArray[Any] = np.memmap(path, kind, "r") if path.stat().st_size >= kind.itemsize else np.empty(0, kind)
+        self._tokens = part.select(whole)
+        if len(self._tokens) < window:
+            raise Refusal("text_too_short", {"name": path.name, "size": len(self._tokens), "window": window})
+        self._window, self._name, self._vocab = window, path.name, vocab
 
-    def draw_window(self, rng: Generator) -> NDArray[np.uint8]:
-        """Return a random window of bytes."""
-        start = int(rng.integers(len(self._bytes) - self._window + 1))
-        return np.asarray(self._bytes[start : start + self._window])
+    def draw_window(self, rng: Generator) -> NDArray[Any]:
+        """Return a random window of tokens.
+
+        Raises:
+            InputError: a token is outside the vocabulary.
+        """
+        start = int(rng.integers(len(self._tokens) - self._window + 1))
+        window = np.asarray(self._tokens[start : start + self._window])
+        if self._vocab is not None and not 0 <= int(window.min()) <= int(window.max()) < self._vocab:
+            params = {"name": self._name, "lowest": int(window.min()), "highest": int(window.max())}
+            raise Refusal("token_outside_vocabulary", {**params, "vocab": self._vocab})
+        return window
 
 
 class TrainingBatches:
@@ -91,7 +101,7 @@ class TrainingBatches:
         Raises:
             InputError: the text is missing or too short.
         """
-        self._text = Text(text, model.window, part) if model.window else None
+        self._text = Text(text, model.window, part, getattr(model, "vocab", None)) if model.window else None
         self._stream = int(part.is_held_out)
         self._model = model
         self._seed = seed

@@ -15,6 +15,7 @@ from meshwave.engine.runs.checkpoints import Checkpoints
 from meshwave.engine.runs.dry_run import BLOCKS_MESSAGES, Rehearsal
 from meshwave.engine.runs.initial_weights import initial_weights
 from meshwave.engine.runs.options import HANG_TIMEOUT_S, PLAIN, Options
+from meshwave.engine.runs.training_data import stored_data
 from meshwave.engine.runtime.communication.process_layout import MeshShape, ProcessLayout
 from meshwave.engine.runtime.execution.data import DEFAULT_TEXT
 
@@ -57,7 +58,7 @@ class Job:
 
 
 def read_job(folder: Path) -> Job:
-    """Read ``design.json``, ``program.json`` and, if they exist, ``options.json`` and ``data.txt``.
+    """Read ``design.json``, ``program.json`` and, if they exist, ``options.json`` and the data.
 
     Raises:
         InputError: a document is invalid, or requires a feature that this version does not support.
@@ -67,15 +68,15 @@ def read_job(folder: Path) -> Job:
     written = read_document(folder / "program.json", ProgramFile)
     if written is None:
         raise Refusal("program_missing", {"folder": str(folder)})
-    text = folder / "data.txt"
+    text = stored_data(folder)
     options = read_document(folder / "options.json", Options) or PLAIN
-    if options.rehearse is None and design.training.data is not None and not text.is_file():
+    if options.rehearse is None and design.training.data is not None and text is None:
         raise Refusal("text_not_copied", {"text": design.training.data})
     return Job(
         design,
         written.program(),
         tuple(written.layers),
-        text if text.is_file() else DEFAULT_TEXT,
+        text or DEFAULT_TEXT,
         options.rehearse,
         options.hosts is not None,
         options.checkpoints,

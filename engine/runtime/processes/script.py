@@ -15,6 +15,7 @@ from meshwave.engine.exports.script import unpack_program
 from meshwave.engine.files import write_whole
 from meshwave.engine.findings import Refusal
 from meshwave.engine.program.program import from_json
+from meshwave.engine.runs.training_data import is_tokens
 from meshwave.engine.runtime.execution.data import DEFAULT_TEXT
 from meshwave.engine.runtime.execution.job import Job
 from meshwave.engine.runtime.processes import worker
@@ -81,6 +82,8 @@ def _make_job(design: str, program: str, options: argparse.Namespace) -> Job:
         raise Refusal("torchrun_process_count", {"devices": devices, "program": sys.argv[0]})
     if parsed.training.data is not None and options.data is None:
         raise Refusal("text_not_given", {"text": parsed.training.data})
+    if parsed.training.tokenizer is not None and not is_tokens(options.data):
+        raise Refusal("text_not_tokenized", {"tokenizer": parsed.training.tokenizer})
     if options.data is not None and not options.data.is_file():
         raise Refusal("text_file_missing", {"path": str(options.data)})
     return Job(parsed, from_json(written), tuple(written["layers"]), options.data or DEFAULT_TEXT)

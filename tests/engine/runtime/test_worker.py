@@ -212,7 +212,10 @@ def test_the_first_error_report_names_the_failed_action(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"meshes": {1: {"axes": {"dp": 3}, "devices": [1, 2, 3]}}}, r"which the dp=3 copies of mesh B cannot share"),
+        (
+            {"meshes": {1: {"axes": {"dp": 3}, "devices": [1, 2, 3]}}},
+            r"which the dp=3 replicas of mesh B cannot share evenly",
+        ),
         (
             {"meshes": {0: {"axes": {"tp": 2}, "devices": [0, 2]}}, "pipeline": {"schedule": "chimera"}},
             "tp=2 on A, tp=1",

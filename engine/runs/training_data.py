@@ -1,0 +1,159 @@
+"""Training data in a run folder: the bytes of a text, or tokens of one type. The suffix of a file tells its format.
+
+Texts and JSON lines are tokenized at the launch if the design names a tokenizer. Files of tokens are memory maps: those
+of nanoGPT (``.bin``), those of Megatron (``.bin`` with an ``.idx`` beside it), and raw ones such as ``.uint16``.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from meshwave.engine import messages
+from meshwave.engine.document import Design
+from meshwave.engine.document.model import LanguageModel
+from meshwave.engine.files import link_or_copy
+from meshwave.engine.findings import Refusal
+from meshwave.engine.runs.training_texts import find_text, texts_folder
+
+TEXT, JSON_LINES, MAP, INDEX = ".txt", ".jsonl", ".bin", ".idx"
+TOKEN_TYPES = {f".{name}": np.dtype(name) for name in ("uint8", "uint16", "uint32", "int32", "int64")}
+MEGATRON_MAGIC, MEGATRON_HEADER = b"MMIDIDX\x00\x00", struct.Struct("<9sQB")
+MEGATRON_TYPES = {1: "uint8", 4: "int32", 5: "int64", 8: "uint16"}
+TEXTS_AT_ONCE = 1000
+"""Texts that are tokenized together."""
+
+
+def token_type(path: Path) -> np.dtype[Any]:
+    """Return the type of the tokens in a file; the tokens of a text are its bytes.
+
+    Raises:
+        Refusal: the index of a Megatron file is damaged, or of a type that is not supported.
+    """
+    if path.suffix == MAP:
+        index = path.with_suffix(INDEX)
+        return _megatron_type(index) if index.is_file() else np.dtype(np.uint16)
+    return TOKEN_TYPES.get(path.suffix, np.dtype(np.uint8))
+
+
+def _megatron_type(index: Path) -> np.dtype[Any]:
+    with index.open("rb") as file:
+        header = file.read(MEGATRON_HEADER.size)
+    if len(header) == MEGATRON_HEADER.size:
+        magic, version, code = MEGATRON_HEADER.unpack(header)
+        if (magic, version) == (MEGATRON_MAGIC, 1) and code in MEGATRON_TYPES:
+            return np.dtype(MEGATRON_TYPES[code])
+    raise Refusal("unknown_token_index", {"file": str(index), "types": list(MEGATRON_TYPES.values())})
+
+
+def is_tokens(path: Path) -> bool:
+    """Return whether a file holds tokens rather than text."""
+    return path.suffix == MAP or path.suffix in TOKEN_TYPES
+
+
+def stored_data(folder: Path) -> Path | None:
+    """Return the data in a run folder; None if the run trains on the text that comes with Meshwave."""
+    return next((path for path in sorted(folder.glob("data.*")) if path.suffix == TEXT or is_tokens(path)), None)
+
+
+def check_training_data(design: Design, data: Path) -> None:
+    """Check that a design can train on a file.
+
+    Raises:
+        DesignError: the tokenizer that the design names does not exist.
+        Refusal: the model reads bytes only, or the tokenizer does not fit the data or the model.
+    """
+    name = design.training.tokenizer
+    takes_tokens = isinstance(design.model, LanguageModel) and design.model.takes_tokens
+    if (name is not None or is_tokens(data)) and not takes_tokens:
+        raise Refusal("tokens_of_kind", {"kind": design.model.kind, "file": data.name})
+    if name is not None and data.suffix == MAP:
+        raise Refusal("tokenizer_of_tokens", {"tokenizer": name, "file": data.name})
+    if name is not None and not is_tokens(data):  # a resumed run has the tokens that its tokenizer made
+        _load_tokenizer(design, data)
+
+
+def store_data(design: Design, source: Path, folder: Path) -> None:
+    """Write the data of a design to a run folder.
+
+    Raises:
+        DesignError: the tokenizer that the design names does not exist.
+        Refusal: a line is no JSON with a text, or the file cannot be used by the design.
+        OSError: a file cannot be read or written.
+    """
+    if is_tokens(source):
+        link_or_copy(source, folder / f"data.{token_type(source).name}")
+        return
+    if design.training.tokenizer is None:
+        _write(folder / f"data{TEXT}", (text.encode() for text in _texts(source)))
+        return
+    tokenizer = _load_tokenizer(design, source)
+    kind = np.dtype(np.uint16 if tokenizer.get_vocab_size() <= 1 << 16 else np.uint32)
+    encoded = (
+        np.asarray(found.ids, kind).tobytes()
+        for texts in _batches(_texts(source))
+        for found in tokenizer.encode_batch(texts, add_special_tokens=False)
+    )
+    _write(folder / f"data.{kind.name}", encoded)
+
+
+def _write(path: Path, parts: Iterator[bytes]) -> None:
+    with path.with_suffix(".tmp").open("xb") as file:
+        file.writelines(parts)
+    path.with_suffix(".tmp").replace(path)
+
+
+def _batches(texts: Iterator[str]) -> Iterator[list[str]]:
+    while batch := list(islice(texts, TEXTS_AT_ONCE)):
+        yield batch
+
+
+def _texts(source: Path) -> Iterator[str]:
+    """Yield the texts of JSON lines, each of which a newline ends, or the lines of a text."""
+    with source.open(encoding="utf-8", errors="replace", newline="") as file:
+        for number, line in enumerate(file, 1):
+            yield line if source.suffix != JSON_LINES else f"{_text_of_line(line, number, source)}\n"
+
+
+def _text_of_line(line: str, number: int, source: Path) -> str:
+    try:
+        text = json.loads(line)["text"]
+    except (ValueError, TypeError, KeyError):
+        text = None
+    if not isinstance(text, str):
+        raise Refusal("line_without_text", {"file": source.name, "line": number})
+    return text
+
+
+def _load_tokenizer(design: Design, data: Path) -> Any:
+    name = design.training.tokenizer or ""
+    path = find_text(name, [data.parent, texts_folder()])
+    try:
+        from tokenizers import Tokenizer  # optional
+    except ImportError:
+        raise Refusal("tokenizers_missing") from None
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises no other class
+        raise Refusal("unreadable_tokenizer", {"file": str(path), "reason": str(error)}) from None
+    size, vocab = tokenizer.get_vocab_size(), getattr(design.model, "vocab", 0)
+    if size > vocab:
+        raise Refusal("tokenizer_vocabulary", {"tokenizer": name, "size": size, "vocab": vocab})
+    return tokenizer
+
+
+messages.add_messages(
+    unknown_token_index="{file} is no index of Megatron tokens of a supported type ({types:list}); preprocess the data again",
+    tokens_of_kind="a model of kind {kind} is trained on bytes and cannot read tokens ({file}); use a text without a tokenizer",
+    tokenizer_of_tokens="{file} holds tokens already; set training.tokenizer to null, or train on a text",
+    line_without_text="line {line} of {file} is not a JSON object with a text under the key text",
+    tokenizers_missing="training.tokenizer needs the package tokenizers; install it: pip install 'meshwave[tokenizers]'",
+    unreadable_tokenizer="{file} is not a tokenizer of Hugging Face: {reason}; use a file tokenizer.json",
+    tokenizer_vocabulary="{tokenizer} has {size} tokens, but model.vocab is {vocab}; set model.vocab to {size} or more",
+)

@@ -1,0 +1,151 @@
+"""Data of a run: texts, JSON lines, tokens of nanoGPT and Megatron, and texts with a tokenizer."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from meshwave.engine.document import parse_design
+from meshwave.engine.findings import DesignError, Refusal
+from meshwave.engine.runs.training_data import check_training_data, store_data, stored_data, token_type
+
+TEXTS = ["the cat sat", "on the mat", "the end"]
+WORDS = {word: number for number, word in enumerate(["[UNK]", *sorted({w for text in TEXTS for w in text.split()})])}
+
+
+def design(kind: str = "gpt", vocab: int = 300, **training: Any) -> Any:
+    link = {"latency_s": 1e-5, "bandwidth": 1e9}
+    device = {"peak_flops": 1e10, "memory_bytes": 4e9, "memory_bandwidth": 1e10}
+    return parse_design(
+        {
+            "format": "meshwave/1",
+            "cluster": {"nodes": 1, "devices_per_node": 1, "device": device, "intra_node": link, "inter_node": link},
+            "model": {"kind": kind, "layers": 1, "hidden": 8, "heads": 2, "sequence": 4, "vocab": vocab},
+            "meshes": [{"name": "A", "devices": [0], "axes": {"dp": 1, "tp": 1}}],
+            "pipeline": {"schedule": "gpipe", "microbatches": 1},
+            "training": {"data": "data", **training},
+        }
+    )
+
+
+def stored(source: Path, folder: Path, **training: Any) -> list[int]:
+    """Return the tokens that a run trains on."""
+    folder.mkdir()
+    given = design(**training)
+    check_training_data(given, source)
+    store_data(given, source, folder)
+    found = stored_data(folder)
+    assert found is not None
+    return np.fromfile(found, token_type(found)).tolist()  # type: ignore[no-any-return]
+
+
+def write_tokenizer(path: Path) -> None:
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Whitespace
+
+    tokenizer = Tokenizer(WordLevel(WORDS, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = Whitespace()
+    tokenizer.save(str(path))
+
+
+def write_json_lines(path: Path) -> None:
+    path.write_text("".join(json.dumps({"text": text, "id": n}) + "\n" for n, text in enumerate(TEXTS)))
+
+
+def test_json_lines_are_the_bytes_of_their_texts(tmp_path: Path) -> None:
+    write_json_lines(tmp_path / "data.jsonl")
+
+    assert bytes(stored(tmp_path / "data.jsonl", tmp_path / "run")).decode() == "the cat sat\non the mat\nthe end\n"
+
+
+@pytest.mark.parametrize("name", ["data.jsonl", "data.txt"])
+def test_a_tokenizer_makes_the_tokens_of_a_text(name: str, tmp_path: Path) -> None:
+    write_tokenizer(tmp_path / "tokenizer.json")
+    write_json_lines(tmp_path / "data.jsonl")
+    (tmp_path / "data.txt").write_text("\n".join(TEXTS))
+
+    found = stored(tmp_path / name, tmp_path / "run", tokenizer="tokenizer.json")
+
+    assert found == [WORDS[word] for text in TEXTS for word in text.split()]
+
+
+def test_a_memory_map_of_nanogpt_has_16_bit_tokens(tmp_path: Path) -> None:
+    np.array([1, 299, 40000], np.uint16).tofile(tmp_path / "train.bin")
+
+    assert stored(tmp_path / "train.bin", tmp_path / "run") == [1, 299, 40000]
+
+
+@pytest.mark.parametrize(("code", "kind"), [(4, np.int32), (8, np.uint16)])
+def test_the_index_of_megatron_says_the_type_of_the_tokens(code: int, kind: Any, tmp_path: Path) -> None:
+    np.array([5, 6, 7], kind).tofile(tmp_path / "corpus.bin")
+    sizes, pointers = np.array([2, 1], np.int32), np.array([0, 2 * kind().itemsize], np.int64)
+    header = b"MMIDIDX\x00\x00" + struct.pack("<Q", 1) + struct.pack("<B", code) + struct.pack("<QQ", 2, 3)
+    (tmp_path / "corpus.idx").write_bytes(header + sizes.tobytes() + pointers.tobytes())
+
+    assert stored(tmp_path / "corpus.bin", tmp_path / "run") == [5, 6, 7]
+
+
+def test_a_resumed_run_stores_the_tokens_of_the_first_one(tmp_path: Path) -> None:
+    np.array([1, 2, 3], np.uint16).tofile(tmp_path / "train.bin")
+    stored(tmp_path / "train.bin", tmp_path / "first")
+    first = stored_data(tmp_path / "first")
+    assert first is not None
+
+    assert stored(first, tmp_path / "second", tokenizer="tokenizer.json") == [1, 2, 3]
+
+
+def test_data_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path / "tokenizer.json")
+    (tmp_path / "data.txt").write_text("the cat")
+    (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n{"content": "b"}\n')
+    (tmp_path / "corpus.bin").write_bytes(b"\0\0")
+    (tmp_path / "corpus.idx").write_bytes(b"nothing")
+    (tmp_path / "broken.json").write_text("{}")
+    cases: list[tuple[str, dict[str, Any], str]] = [
+        ("data.txt", {"tokenizer": "tokenizer.json", "kind": "bert"}, "is trained on bytes"),
+        ("corpus.bin", {"kind": "bert"}, "is trained on bytes"),
+        ("corpus.bin", {"tokenizer": "tokenizer.json"}, "holds tokens already"),
+        ("corpus.bin", {}, "is no index of Megatron tokens"),
+        ("data.txt", {"tokenizer": "broken.json"}, "is not a tokenizer"),
+        ("data.txt", {"tokenizer": "tokenizer.json", "vocab": 4}, "set model.vocab to 7 or more"),
+        ("bad.jsonl", {}, "line 2 of bad.jsonl"),
+    ]
+    for number, (name, changes, told) in enumerate(cases):
+        with pytest.raises(Refusal, match=told):
+            stored(tmp_path / name, tmp_path / f"run{number}", **changes)
+    with pytest.raises(DesignError, match=r"missing\.json"):
+        stored(tmp_path / "data.txt", tmp_path / "run", tokenizer="missing.json")
+
+
+def test_a_tokenizer_without_data_is_a_problem() -> None:
+    with pytest.raises(DesignError) as refused:
+        design(data=None, tokenizer="tokenizer.json")
+
+    assert [problem.code for problem in refused.value.problems] == ["tokenizer_without_data"]
+
+
+@pytest.mark.torch
+def test_windows_of_tokens_are_drawn_and_checked(tmp_path: Path) -> None:
+    """A step has the same tokens whenever it runs: a resumed run goes on with the data of the next step."""
+    from meshwave.engine.runtime.execution.data import TrainingBatches
+
+    np.arange(200, dtype=np.uint16).tofile(tmp_path / "train.bin")
+
+    def batches(vocab: int) -> TrainingBatches:
+        return TrainingBatches(
+            tmp_path / "train.bin", design(vocab=vocab).model, seed=1, microbatches=2, micro_batch_size=2
+        )
+
+    first = [batches(300).step(step) for step in range(6)]
+    resumed = batches(300)
+    for step in range(3, 6):
+        for (inputs, targets), (again, _) in zip(first[step], resumed.step(step), strict=True):
+            assert inputs.equal(again) and targets.equal(inputs + 1)
+    with pytest.raises(Refusal, match="set model.vocab above all tokens"):
+        [batches(20).step(step) for step in range(20)]
