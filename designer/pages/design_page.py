@@ -247,6 +247,7 @@ class Widgets:
         self.problems.param.watch(lambda *_: self._show_badge(), ["badge", "severity"])
         session.param.watch(lambda *_: self._show_progress(), "progress")
         self._show_badge()
+        self._show_stragglers()
         self._show_progress()
         self._show_design()
         self._show_timeline()

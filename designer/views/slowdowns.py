@@ -37,7 +37,7 @@ class Slowdowns(Canvas):
     result = param.String(default="", doc="Step time with the slowdown, and the loss of throughput.")
 
     _esm = module_code("panels/slowdowns.js")
-    _stylesheets: ClassVar = style_sheets("panels/dock.css", "panels/slowdowns.css")
+    _stylesheets: ClassVar = style_sheets("kit/shell.css", "panels/dock.css", "panels/slowdowns.css")
     _gestures = ("simulate", "clear")
 
     def __init__(self, session: Session, followed: FollowedRuns, **params: Any) -> None:

@@ -33,9 +33,9 @@ class Slowdowns extends Widget {
       "form.mw-slow-form",
       {},
       h("label", {}, "Device", device),
-      h("label", {}, "computes longer by the factor", device_factor),
+      h("label", { title: "Factor of the time of its computations" }, "slower by", device_factor),
       h("label", {}, "Link", link),
-      h("label", {}, "sends longer by the factor", link_factor),
+      h("label", { title: "Factor of the time of its messages" }, "slower by", link_factor),
       h("label", { title: "Coefficient of variation of the time of each computation" }, "Jitter (%)", jitter_percent),
       h("button.mw-button.mw-primary", { type: "submit" }, "Simulate"),
       button("Clear", { onclick: () => this.send("clear") }),
@@ -45,7 +45,7 @@ class Slowdowns extends Widget {
       this.simulate();
     });
     this.root = h(
-      "div.mw-canvas.mw-slowdowns",
+      "div.mw-canvas.mw-shell.mw-slowdowns",
       {},
       h("section", { "aria-label": "Stragglers" }, h("h3", {}, "Stragglers of the run"), this.list, this.none),
       h(

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from meshwave.designer.pages.design_page import Widgets
 from meshwave.designer.pages.timeline_layers import pinned_prediction, timeline_layers
 from meshwave.designer.state.design_session import Session
+from meshwave.designer.state.studio import Studio
 from meshwave.designer.views.followed_runs import FollowedRuns
 from meshwave.designer.views.slowdowns import NO_SLOWDOWN, Slowdowns
 from meshwave.designer.views.timeline import Pin
@@ -16,6 +18,10 @@ from meshwave.engine.document import load_design
 from meshwave.engine.files import example
 from meshwave.engine.predict.questions import Slowdown, slow_step
 from meshwave.engine.runs import Record
+from meshwave.engine.runs.launchers import launchers
+from tests.browser.runs import write_run
+from tests.engine.runs.play import draw
+from tests.engine.runs.test_stragglers import STEPS, record
 
 
 @pytest.fixture
@@ -46,6 +52,7 @@ def test_a_slow_device_and_a_slow_link_are_simulated_and_drawn(session: Session,
     expected = slow_step(session.prediction, slow)
     assert tab.result == expected.description("s")
     assert session.slowed.makespan == pytest.approx(expected.makespan_s)
+    assert session.slowed.meshes == session.prediction.timeline.meshes
     labels = [layer.label for layer in timeline_layers(session)]
     assert labels == ["With slowdowns", session.design.name]
     action = session.prediction.timeline.action(0)
@@ -75,3 +82,26 @@ def test_an_impossible_slowdown_is_refused_and_draws_nothing(session: Session, t
     assert refused is not None
     assert "device 99 belongs to no mesh" in refused
     assert session.slowed is None
+
+
+def test_the_stragglers_of_a_run_that_a_link_names_are_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
+    monkeypatch.setattr(launchers["local"], "warm", lambda launcher: None)
+    design = draw(pp=2, dp=2)
+    studio = Studio(design)
+    run = write_run(studio.record, design, steps=STEPS)
+    for spans in studio.record.folder(run).glob("spans-*.bin"):
+        spans.unlink()
+    record(studio.record.folder(run), lambda process, step: (1.5 if process == 3 else 1.0, 1.0))
+
+    widgets = Widgets(Session(design), studio, first_run=run)
+
+    message = "compute on mesh M1, process 3 takes 1.5 times as long as on the other processes of the mesh"
+    assert widgets.timeline.slow_lanes == {"M1": message}
+    assert [*widgets.dock.tabs.badges.values()] == [["1", "warning"]]
+    tab = widgets.view("slowdowns").pane
+    assert isinstance(tab, Slowdowns)
+    assert [(each["code"], each["where"]) for each in tab.stragglers] == [("slow_process", "meshes[1]")]
+    assert tab.stragglers[0]["fields"] == {**NO_SLOWDOWN, "device": 3, "device_factor": 1.5}
+    widgets.stop_jobs()
+    studio.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -70,7 +70,8 @@ def slow_timeline(prediction: Prediction, slowdown: Slowdown, seed: int = 0) -> 
     Raises:
         Refusal: a device or a mesh does not exist, or a number is out of range.
     """
-    return next(_slow_timelines(prediction, slowdown, 1, seed))
+    timeline = next(_slow_timelines(prediction, slowdown, 1, seed))
+    return replace(timeline, meshes=prediction.timeline.meshes)
 
 
 def _slow_timelines(prediction: Prediction, slowdown: Slowdown, samples: int, seed: int) -> Iterator[Timeline]:
