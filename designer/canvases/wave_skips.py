@@ -59,7 +59,7 @@ def _describe_message(design: Design, program: Program, costs: Costs, row: int, 
     size = f"{quantity(float(costs.bytes[row]), 'B')} {_per_device(len(meshes[0].devices))}"
     took = duration(float(costs.seconds[row]), costs.unit)
     from_to = f"from mesh {meshes[0].name} to mesh {meshes[1].name}, {took} on the link"
-    subject = f"{_count_tensors(tensors)} from stage {int(program.stage[row])} to stage {target}"
+    subject = f"{_tensor_count_text(tensors)} from stage {int(program.stage[row])} to stage {target}"
     if program.other[row] >= 0:
         way = f"{size}, in one direct message {from_to}"
     else:
@@ -72,12 +72,12 @@ def _describe_local(design: Design, rank: int, ends: tuple[int, int], tensors: i
     mesh, (source, target) = design.meshes[rank], ends
     size = f"{quantity(units * workload(design, mesh).hidden_bytes, 'B')} {_per_device(len(mesh.devices))}"
     return (
-        f"{_count_tensors(tensors)} from stage {source} to stage {target}: both stages are on mesh {mesh.name}, which stores "
+        f"{_tensor_count_text(tensors)} from stage {source} to stage {target}: both stages are on mesh {mesh.name}, which stores "
         f"{size}; nothing is sent"
     )
 
 
-def _count_tensors(number: int) -> str:
+def _tensor_count_text(number: int) -> str:
     return "1 skip tensor" if number == 1 else f"{number} skip tensors"
 
 

@@ -351,7 +351,7 @@ class Widgets:
         (self.experts if shows else self.cluster).send({"type": "focus"})
 
     def _arrange_experts(self) -> None:
-        """Leave the wave in view while the experts pane only offers to add experts."""
+        """Keep the wave canvas visible while the experts pane only offers to add experts."""
         is_wide = self.session.design.model.moe is not None
         self.wave.visible = not (self.experts.visible and is_wide)
         self.experts.css_classes = [EXPERTS_AREA, *(["mw-wide"] if is_wide else [])]

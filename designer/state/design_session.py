@@ -201,7 +201,7 @@ class Session(param.Parameterized):
         """Revert the last edit; in a shared design, the user's last edit."""
         self.check_editable()
         if self.member is not None:
-            self._turn(self.member.undo)
+            self._change_shared(self.member.undo)
         elif self._past:
             *past, step = self._past
             self._apply_step(step, past, [*self._future, self._history_entry(step.label, step.opens)], "undo")
@@ -211,14 +211,14 @@ class Session(param.Parameterized):
         """Apply the last reverted edit again."""
         self.check_editable()
         if self.member is not None:
-            self._turn(self.member.redo)
+            self._change_shared(self.member.redo)
         elif self._future:
             *future, step = self._future
             self._apply_step(step, [*self._past, self._history_entry(step.label, step.opens)], future, "redo")
             self.turned += 1
 
-    def _turn(self, turn: Callable[[], None]) -> None:
-        turn()
+    def _change_shared(self, change: Callable[[], None]) -> None:
+        change()
         self.follow("edit")
         self.turned += 1
 

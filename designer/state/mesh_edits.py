@@ -104,7 +104,7 @@ def tile_cluster(cluster: Cluster, pp: int, dp: int, tp: int) -> Meshes:
     if problem:
         raise Refusal(problem.code, problem.params)
     nodes, per_node = _cluster_size(cluster)
-    height, width = next(_shapes(cluster, pp, dp * tp, tp))
+    height, width = next(_tile_shapes(cluster, pp, dp * tp, tp))
     corners = ((row, column) for row in range(0, nodes, height) for column in range(0, per_node - width + 1, width))
     return tuple(
         {
@@ -320,7 +320,7 @@ def _first_names(count: int) -> list[str]:
     return list(islice(_all_names(), count))
 
 
-def _shapes(cluster: Cluster, pp: int, size: int, tp: int) -> Iterator[tuple[int, int]]:
+def _tile_shapes(cluster: Cluster, pp: int, size: int, tp: int) -> Iterator[tuple[int, int]]:
     """Yield (nodes, columns) of the rectangles of ``size`` devices of which ``pp`` fit, best first."""
     nodes, per_node = _cluster_size(cluster)
     widths = [width for width in range(1, min(size, per_node) + 1) if size % width == 0]
@@ -337,7 +337,7 @@ def _tile_problem(cluster: Cluster, pp: int, dp: int, tp: int) -> Problem | None
         return Problem("", "tiling_size")
     if needed > total:
         return Problem("", "tiling_devices", {"pp": pp, "dp": dp, "tp": tp, "needed": needed, "devices": total})
-    if next(_shapes(cluster, pp, dp * tp, tp), None) is None:
+    if next(_tile_shapes(cluster, pp, dp * tp, tp), None) is None:
         sizes = {"meshes": pp, "devices": dp * tp, "nodes": nodes, "devices_per_node": per_node}
         return Problem("", "tiling_shape", sizes)
     return None

@@ -57,7 +57,7 @@ class Predictions:
         return [*found, *prediction.warnings], prediction
 
     def request(self, design: Design, later: Later, handle: NewsHandler) -> Listener:
-        """Predict a design by a job; designs with the same meaning share one.
+        """Predict a design by a job; designs with the same meaning share a job.
 
         ``handle`` receives progress and at last an :data:`Outcome`.
         """

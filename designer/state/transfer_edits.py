@@ -50,8 +50,8 @@ def set_tensor_shape(document: Document, shape: list[int]) -> Document:
 def set_mesh_shape(document: Document, side: str, shape: list[int]) -> Document:
     """Return the document with another mesh shape of ``side``.
 
-    Ranks and hosts are renumbered with the same number of ranks per host; a destination that directly followed the
-    source still does. Axes that no longer exist are removed from the spec.
+    Ranks and hosts are renumbered with the same number of ranks per host; a destination whose ranks directly follow
+    those of the source is moved accordingly. Axes that no longer exist are removed from the spec.
     """
     changed = deepcopy(document)
     section = changed[side]

@@ -157,7 +157,7 @@ def _describe_exposed(numbers: Values, value: float) -> str:
     return f"{_format_percent(numbers, value / makespan)} of the iteration" if makespan else ""
 
 
-def _shares_of_waiting(numbers: Values, value: float) -> str:
+def _waiting_text(numbers: Values, value: float) -> str:
     makespan, inside = numbers["makespan_s"], numbers["mean_inside_communication_s"]
     if not inside:
         return ""
@@ -280,7 +280,7 @@ FIGURES = (
         _format_time,
         _describe_exposed,
         better="less",
-        detail=_shares_of_waiting,
+        detail=_waiting_text,
     ),
     _expense_figure("price", "Price", "price per device-hour", number),
     _expense_figure("energy_j", "Energy", "watts per device", energy),

@@ -111,7 +111,7 @@ def _value_cells(found: Comparison, each: Compared) -> Row:
 
 
 def _memory_rows(found: MeshMemory, *, whole: bool) -> Iterable[Row]:
-    """Yield the row of a mesh, and unless ``whole`` its rows by category."""
+    """Yield the row of a mesh and, unless ``whole``, a row per memory category."""
     named = {f"mesh {found.mesh}": (found.predicted_bytes, found.measured_bytes)}
     named |= {} if whole else {f"· {kind}": sizes for kind, sizes in found.by_category.items()}
     for name, (predicted, measured) in named.items():

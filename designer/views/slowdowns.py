@@ -1,4 +1,4 @@
-"""The Slowdowns tab: what slows a run down, and simulations of slow devices, slow links and jitter."""
+"""The Slowdowns tab: stragglers of a run, and simulations of slow devices, slow links and jitter."""
 
 from __future__ import annotations
 
@@ -19,22 +19,24 @@ from meshwave.engine.predict.questions import Slowdown, slow_step, slow_timeline
 from meshwave.engine.runs.accuracy.stragglers import straggler_slowdown
 
 SIMULATED_ROWS = 400_000
-"""Rows of the program times simulations with jitter; together they take a second."""
+"""Largest product of program rows and simulations with jitter, which take about a second."""
 MOST_SAMPLES, LEAST_SAMPLES = 32, 4
 DEFAULT_FACTOR = 1.5
 NO_SLOWDOWN: Mapping[str, Any] = {
     "device": "", "device_factor": DEFAULT_FACTOR, "link": "", "link_factor": DEFAULT_FACTOR, "jitter_percent": 0,
 }  # fmt: skip
-"""Values of the fields before one is set: a device, two ranks that a link connects such as ``0:1``, and their factors."""
+"""Initial values of the fields: a device, the two ranks of a link such as ``0:1``, and their slowdown factors."""
 
 
 class Slowdowns(Canvas):
-    """Stragglers of the shown run and simulated slowdowns; the Python side of ``static/panels/slowdowns.js``."""
+    """Widget with the stragglers of the shown run and simulated slowdowns."""
 
-    stragglers = param.List(default=[], doc="Code, place and message of each, and the fields that simulate it or None.")
+    stragglers = param.List(
+        default=[], doc="Code, location and message of each straggler, and the field values that simulate it or None."
+    )
     links = param.List(default=[], doc="Value and title of each link between meshes that exchange messages.")
-    fields = param.Dict(default=dict(NO_SLOWDOWN), doc="Values of the fields, see NO_SLOWDOWN.")
-    result = param.String(default="", doc="Step time with the slowdown, and the loss of throughput.")
+    fields = param.Dict(default=dict(NO_SLOWDOWN), doc="Values of the fields of the simulated slowdown.")
+    result = param.String(default="", doc="Step time with the slowdown, and the loss of throughput, as text.")
 
     _esm = module_code("panels/slowdowns.js")
     _stylesheets: ClassVar = style_sheets("kit/shell.css", "panels/dock.css", "panels/slowdowns.css")
@@ -71,7 +73,7 @@ class Slowdowns(Canvas):
         ]
 
     def _on_simulate(self, gesture: Mapping[str, Any]) -> None:
-        """Simulate the slowdown of the fields, and draw it above the predicted step."""
+        """Simulate a step with the slowdown of the fields, and draw the step above the predicted one."""
         prediction = self._session.current_prediction("simulate")
         slowdown = _read_fields(gesture, prediction, dict(self.links))
         samples = max(LEAST_SAMPLES, min(MOST_SAMPLES, SIMULATED_ROWS // len(prediction.program)))
@@ -86,7 +88,7 @@ class Slowdowns(Canvas):
 
 
 def _link_choices(prediction: Prediction) -> list[list[str]]:
-    """Return value and title of each pair of meshes that exchange messages."""
+    """Return the value and the title of each pair of meshes that exchange messages."""
     program, names = prediction.program, [mesh.name for mesh in prediction.design.meshes]
     sends = program.is_send
     pairs = zip(program.rank[sends].tolist(), program.peer[sends].tolist(), strict=True)
@@ -106,7 +108,7 @@ def _read_fields(gesture: Mapping[str, Any], prediction: Prediction, known_links
 
 
 def _straggler_fields(straggler: Problem, prediction: Prediction) -> dict[str, Any] | None:
-    """Return the fields that simulate a straggler; None if it has no place."""
+    """Return the field values that simulate a straggler; None if the straggler has no location."""
     slowdown, names = straggler_slowdown(straggler, prediction.design), [each.name for each in prediction.design.meshes]
     if slowdown is None:
         return None
@@ -121,7 +123,7 @@ def _straggler_fields(straggler: Problem, prediction: Prediction) -> dict[str, A
 
 @views.register("slowdowns")
 class SlowdownsView(View):
-    """What slows the shown run down, and what slow devices, slow links and jitter would cost."""
+    """Stragglers of the shown run, and the predicted cost of slow devices, slow links and jitter."""
 
     title: ClassVar = "Slowdowns"
     place: ClassVar = "bottom"

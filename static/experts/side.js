@@ -17,7 +17,7 @@ export class Side {
       onclick: () => experts.send("compare"),
     });
     const traffic = button("Traffic", {
-      title: "Show the bytes that each device sends to each in all-to-alls",
+      title: "Show the bytes that each device sends to every other device in all-to-alls",
       onclick: () => experts.send("traffic"),
     });
     const heading = h("div.mw-bar", {}, h("h3", {}, "Layer, forward"), h("span.mw-grow"), traffic, compare);

@@ -1,4 +1,4 @@
-// What slows a run down, each with a simulation of it, and a form that simulates slow devices, slow links and jitter.
+// Stragglers of a run with a button to simulate each, and a form that simulates slow devices, slow links and jitter.
 
 /** @import { Message } from "../kit/types" */
 /** @import { SlowdownFields, SlowdownsModel, Straggler } from "./types" */
@@ -14,7 +14,7 @@ export const render = ({ model }) => new Slowdowns(model).root;
 /** @extends {Widget<SlowdownsModel>} */
 class Slowdowns extends Widget {
   list = h("ul.mw-straggler-list");
-  none = h("p.mw-quiet", {}, "No straggler was found in the shown run. Runs are compared from their tenth step on.");
+  none = h("p.mw-quiet", {}, "No straggler was found in the shown run. Runs are checked from their tenth step.");
   result = h("p.mw-slow-result", { role: "status" });
   refusal = h("p.mw-dock-refusal", { role: "alert" });
 

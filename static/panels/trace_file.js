@@ -1,13 +1,14 @@
-// Files that the page opens. Most events of a trace of torch.profiler are operators and kernels, which are not sent.
+// Reading of files that the page opens. Operators and kernels, which are most events of a torch.profiler trace, are not
+// sent.
 
-const MOST_READ_BYTES = 400e6; // of a file that is made smaller before it is sent
+const MOST_READ_BYTES = 400e6; // largest size of a file that is reduced before it is sent
 
 const BULK = new Set(
   (
     "cpu_op cpu_instant_event kernel cuda_runtime cuda_driver python_function ac2g fwdbwd " +
     "gpu_memcpy gpu_memset overhead Trace"
   ).split(" "),
-); // categories of events that never name an action of a schedule
+); // categories of events that contain no actions of a schedule
 
 /**
  * The text of a file. A trace above the limit is sent without its operators and kernels. Null if the file is too large.
@@ -19,7 +20,7 @@ export async function readFile(file, limit) {
   return withoutBulk(await file.text());
 }
 
-/** A trace without the events that never name an action; other text as it is. @param {string} text */
+/** A trace without events that contain no actions; other text is returned unchanged. @param {string} text */
 export function withoutBulk(text) {
   try {
     const { traceEvents, ...rest } = JSON.parse(text);

@@ -1,4 +1,4 @@
-// Lanes on which a run is slower than it should be.
+// Lanes on which a run is slower than expected.
 
 /** @import { Point } from "../kit/types" */
 /** @import { Layer } from "./data.js" */
@@ -14,7 +14,7 @@ const PIN = "Pin this lane to the top, or unpin it (U)";
 export const isOfRun = ({ source }) => source !== "predicted";
 
 /**
- * Why a run is slow on a lane, which it may share with its prediction; "" if it is not.
+ * The reason why a run is slow on a lane, which the run may share with its prediction; "" if the lane is not slow.
  * @param {Chart} chart @param {Lane} lane
  */
 export function slowReason({ model, rows }, { layer, rank, group = 1 }) {
@@ -23,7 +23,7 @@ export function slowReason({ model, rows }, { layer, rank, group = 1 }) {
   return (isMeasured && model.slow_lanes[layer.meshes[rank]]) || "";
 }
 
-/** Why the shown run is slow, once for each reason. @param {Chart} chart */
+/** The distinct reasons why the shown run is slow. @param {Chart} chart */
 export function slowReasons({ model, data }) {
   return data.layers.some(isOfRun) ? [...new Set(Object.values(model.slow_lanes))] : [];
 }
@@ -36,7 +36,7 @@ export function nameTitle(chart, at) {
 }
 
 /**
- * Outline the slow lanes among some.
+ * Outline the slow lanes among the given lanes.
  * @param {CanvasRenderingContext2D} context @param {Chart} chart @param {Lane[]} lanes
  */
 export function outlineSlowLanes(context, chart, lanes) {

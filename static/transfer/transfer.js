@@ -61,7 +61,7 @@ export class Transfer extends Widget {
     this.traffic = new TrafficDialog();
     const traffic = tool("Traffic", {
       text: "Traffic",
-      tip: "Show the bytes that each rank sends to each",
+      tip: "Show the bytes that each rank sends to every other rank",
       onclick: () => this.request("traffic"),
     });
     const form = { "data-card": "form", "aria-label": "Meshes, tensor and links" };
