@@ -15,7 +15,7 @@ export class TrafficDialog {
     const header = h("header", {}, h("div", {}, this.title, this.about), h("span.mw-grow"), close);
     const scroll = h("div.mw-traffic-scroll", {}, this.table);
     this.element = h("dialog.mw-dialog.mw-traffic", { "aria-label": "Traffic" }, header, legend(), scroll);
-    this.element.addEventListener("keydown", (event) => event.stopPropagation()); // keys are not passed on to the page below
+    this.element.addEventListener("keydown", (event) => event.stopPropagation()); // keep keys from the page below
     this.table.addEventListener("keydown", (event) => this.key(event));
     this.modal = new Modal(this.element);
   }
