@@ -14,6 +14,7 @@ import pytest
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.launches import Launches
 from meshwave.designer.views import run_data, runs
+from meshwave.designer.views.loss import CurvePlot
 from meshwave.designer.views.memory import MemoryBars
 from meshwave.designer.views.run_table import RunTable
 from meshwave.designer.views.runs import RunsPanel
@@ -127,6 +128,21 @@ def table_of(panel: RunsPanel) -> RunTable:
 
 def rows_of(panel: RunsPanel) -> list[dict[str, Any]]:
     return table_of(panel).rows.data  # type: ignore[attr-defined, no-any-return]
+
+
+def test_losses_on_held_out_data_are_points_of_the_plot(write: Write, show: Show, record: Record) -> None:
+    run = write(losses=[3.0, 2.0])
+    with (record.folder(run) / "metrics.jsonl").open("a") as file:
+        row = {"step": 2, "loss": 1.5, "eval_loss": 1.75, "grad_norm": 1.0, "seconds": 0.1, "tokens_per_s": 1e3}
+        file.write(json.dumps(row) + "\n")
+    curves = show(run).followed.curves
+
+    assert curves[0].losses == [3.0, 2.0, 1.5] and curves[0].evaluations == [(3, 1.75)]
+    plots = [CurvePlot("Loss", "losses"), CurvePlot("Step time", "seconds")]
+    for plot in plots:
+        plot.draw(curves, "light")
+    assert [plot.points.data["x"] for plot in plots] == [[3], []]
+    assert plots[0].points.data["y"] == [1.75]
 
 
 def test_a_run_of_a_learner_has_the_name_of_the_learner(show: Show, record: Record) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import math
 import struct
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from meshwave.engine.cli import main as cli
+from meshwave.engine.runs import Record
 from meshwave.engine.runs.tensorboard import crc32c, event_contents, record
 
 ROWS = [
@@ -95,3 +100,23 @@ def test_a_damaged_file_is_noticed() -> None:
 
     with pytest.raises(AssertionError):
         list(read_records(bytes(content)))
+
+
+def test_a_run_is_exported_as_an_event_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
+    with closing(Record()) as record:
+        options: dict[str, Any] = {"launcher": "local", "handle": {}, "digest": "0", "processes": 1, "steps": 2}
+        entry, _ = record.submit(name="waves", limit=1, **options)
+        record.folder(entry.id).mkdir(parents=True)
+        assert cli.main(["runs", "export", "--to", "tensorboard", "--out", str(tmp_path / "logs")]) == 2
+        assert "has no metrics yet" in capsys.readouterr().err
+        lines = [json.dumps(row) + "\n" for _, row in ROWS]
+        (record.folder(entry.id) / "metrics.jsonl").write_text("".join(lines))
+
+        assert cli.main(["runs", "export", "--to", "tensorboard", "--out", str(tmp_path / "logs"), "--json"]) == 0
+
+    path = Path(json.loads(capsys.readouterr().out)["file"])
+    assert path.parent == tmp_path / "logs" and ".tfevents." in path.name
+    assert len(list(read_records(path.read_bytes()))) == 1 + len(ROWS)

@@ -33,9 +33,19 @@ LATENT = {"q_lora_rank": 12, "kv_lora_rank": 10, "qk_nope_head_dim": 6, "qk_rope
 DEEPSEEK = {**SIZES, **ROUTED, **LATENT, "n_routed_experts": 8, "n_shared_experts": 2, "first_k_dense_replace": 1}
 DEEPSEEK |= {"num_key_value_heads": 6, "max_position_embeddings": 16}
 WINDOW = {**GROUPED, "head_dim": 8, "sliding_window": 5}
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 1e4,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8,
+}
 DEFAULT_ROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}
 COUNTED: dict[str, dict[str, Any]] = {
     **CONFIGURATIONS,
+    "llama": {**GROUPED, "rope_parameters": LLAMA3_ROPE},
+    "qwen2": {**GROUPED, "rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}},
     "mixtral": {**GROUPED, "num_local_experts": 4, "num_experts_per_tok": 2},
     "qwen2_moe": {**GROUPED, **ROUTED, "num_experts": 4, "shared_expert_intermediate_size": 24},
     "qwen3_moe": {**GROUPED, **ROUTED, "head_dim": 8, "num_experts": 4},
