@@ -1,4 +1,4 @@
-"""The automatic choice among all expert schedules: the fastest of those that change neither places nor results."""
+"""Automatic choice among expert schedules: the fastest one that changes neither the placement nor the training result."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def took(name: str, of: Layer, links: Links = LINKS, rates: Rates = COMPUTES) ->
 @pytest.mark.slow
 @settings(max_examples=60)
 @given(of=layers(), dropless=st.booleans())
-def test_it_is_the_fastest_of_all_that_are_not_left_out(of: Layer, dropless: bool) -> None:
+def test_the_choice_is_the_fastest_candidate(of: Layer, dropless: bool) -> None:
     of = replace(of, capacity_factor=None) if dropless else of
     out = dict(exclusions(of))
 
@@ -50,7 +50,7 @@ def test_it_is_the_fastest_of_all_that_are_not_left_out(of: Layer, dropless: boo
 
 
 @given(of=layers())
-def test_what_is_left_out_could_not_run_the_experts_where_they_lie_or_would_train_to_another_result(of: Layer) -> None:
+def test_excluded_schedules_need_another_placement_or_change_the_training_result(of: Layer) -> None:
     out = dict(exclusions(of))
 
     assert ("expert-parallel" in out) == (of.esp > 1)
@@ -61,7 +61,7 @@ def test_what_is_left_out_could_not_run_the_experts_where_they_lie_or_would_trai
     assert "parm-s1" not in dict(exclusions(replace(of, capacity_factor=None)))
 
 
-def test_schedules_that_are_one_are_named_by_the_oldest() -> None:
+def test_equivalent_schedules_are_named_by_the_oldest() -> None:
     of = layer(mp=1, esp=1, ep=4)
 
     choice = price("auto", of, LINKS, COMPUTES).choice
@@ -73,7 +73,7 @@ def test_schedules_that_are_one_are_named_by_the_oldest() -> None:
     assert "Expert parallel takes" in choice.titled_reason and "PPMoE is excluded" in choice.titled_reason
 
 
-def test_experts_in_one_tensor_parallel_group_may_be_folded_into_it() -> None:
+def test_one_tensor_parallel_group_allows_the_folded_schedules() -> None:
     """A place is then a device, whatever exchanges: the same experts, and replicas, under all schedules."""
     of = layer(mp=4, esp=1, ep=4, homes=((0, 1, 2, 7), (3, 4), (5, 6), (7,)), tokens=4096)
 
@@ -109,7 +109,7 @@ DESIGN: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("degree", [1, None])
-def test_a_design_gets_the_fastest_with_the_chunks_that_it_leaves_open(degree: int | None) -> None:
+def test_a_design_without_a_chunk_count_gets_the_fastest_schedule_and_count(degree: int | None) -> None:
     def made(schedule: str) -> Any:
         return parse_design({**DESIGN, "experts": {"schedule": schedule, "ep": 8, "degree": degree}})
 

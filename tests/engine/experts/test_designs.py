@@ -1,4 +1,4 @@
-"""Designs with experts, drawn at random: what ``check`` accepts is lowered, priced and simulated."""
+"""Random designs with experts: designs that ``check`` accepts are lowered, priced and simulated."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PIPELINES = ({"schedule": "gpipe"}, {"schedule": "zb-h1"}, {"schedule": "chimera
 
 @st.composite
 def documents(draw: st.DrawFn) -> Document:
-    """Small designs with experts, most of which fit together: one to three meshes on nodes of any size."""
+    """Draw small designs with experts, most of which are valid: one to three meshes on nodes of any size."""
     heads, experts = draw(st.sampled_from([4, 12, 12, 12])), draw(st.integers(1, 8))
     axes = st.fixed_dictionaries({"dp": st.sampled_from([1, 2, 3, 4]), "tp": st.sampled_from([1, 2, 3])})
     alike, meshes, at = draw(axes), [], 0
@@ -65,7 +65,7 @@ def documents(draw: st.DrawFn) -> Document:
 
 @st.composite
 def placed(draw: st.DrawFn, experts: int, axes: dict[str, int]) -> Document:
-    """Groups that suit a mesh more often than not, and any homes of that many experts."""
+    """Draw groups that usually fit a mesh, and any placement of the experts."""
     schedule, devices = draw(st.sampled_from(expert_schedule_names())), axes["dp"] * axes["tp"]
     whole = axes["tp"] * draw(st.sampled_from(divisors(axes["dp"])))
     size = draw(st.sampled_from([whole, whole, whole, *divisors(devices)]))
@@ -92,7 +92,7 @@ def divisors(number: int) -> list[int]:
 
 
 def accepted(document: Document) -> Design | None:
-    """The design, if ``check`` has nothing against it."""
+    """Return the design if ``check`` finds no problem; otherwise None."""
     design = parse_design(document, draft=True)
     return None if any(problem.severity == "error" for problem in problems(design)) else design
 
@@ -100,7 +100,7 @@ def accepted(document: Document) -> Design | None:
 @pytest.mark.slow
 @settings(max_examples=60)
 @given(document=documents())
-def test_what_check_accepts_is_lowered_priced_and_simulated(document: Document) -> None:
+def test_accepted_designs_are_lowered_priced_and_simulated(document: Document) -> None:
     design = accepted(document)
     event("accepted" if design else "refused")
     event(design.experts.schedule if design else "none")

@@ -1,4 +1,4 @@
-"""What a capacity drops: held against all ways in which tokens can choose, and against what is above the room."""
+"""Dropped tokens: compared with an enumeration of all choices of tokens, and with the excess over the capacity."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def layer(tokens: int, experts: int, *, mp: int = 1, **changes: object) -> Layer
 
 @pytest.mark.parametrize("shares", [(0.25, 0.25, 0.5), (0.7, 0.2, 0.1), (1.0, 0.0, 0.0)])
 @pytest.mark.parametrize("factor", [0.5, 1.0, 2.0])
-def test_it_is_the_mean_over_all_ways_in_which_tokens_choose(shares: tuple[float, ...], factor: float) -> None:
+def test_the_dropped_share_is_the_mean_over_all_choices_of_tokens(shares: tuple[float, ...], factor: float) -> None:
     of = layer(6, 3, capacity_factor=factor, load=shares)
     expected = 0.0
     for chosen in product(range(3), repeat=6):
@@ -28,13 +28,13 @@ def test_it_is_the_mean_over_all_ways_in_which_tokens_choose(shares: tuple[float
     assert dropped_shares("expert-parallel", of) == pytest.approx(expected)
 
 
-def test_of_many_tokens_a_hot_expert_drops_what_is_above_its_room() -> None:
+def test_a_hot_expert_drops_the_excess_over_its_capacity() -> None:
     of = layer(1_000_000, 4, capacity_factor=1.2, load=(0.5, 0.2, 0.2, 0.1))
 
     assert dropped_shares("expert-parallel", of) == pytest.approx(0.5 - 1.2 / 4, abs=1e-4)
 
 
-def test_of_many_experts_that_all_differ_each_counts_with_its_own_chance() -> None:
+def test_each_of_many_experts_has_its_own_probability() -> None:
     shares = tuple((expert + 1) / 20_100 for expert in range(200))
     of = layer(400, 200, capacity_factor=0.5, load=shares)
     expected = sum(
@@ -46,7 +46,7 @@ def test_of_many_experts_that_all_differ_each_counts_with_its_own_chance() -> No
     assert dropped_shares("expert-parallel", of) == pytest.approx(expected)
 
 
-def test_where_experts_lie_does_not_matter() -> None:
+def test_the_dropped_share_does_not_depend_on_the_placement() -> None:
     of = layer(64, 4, mp=2, load=(0.4, 0.3, 0.2, 0.1))
 
     assert (
@@ -54,22 +54,25 @@ def test_where_experts_lie_does_not_matter() -> None:
     )
 
 
-def test_an_expert_that_every_token_visits_drops_all_but_its_slots() -> None:
-    """No token visits an expert twice, however hot: of 12 visits, 8 are to the one, and a mean of 4 to the other, whose
-    mean above 4 slots is half its mean deviation (De Moivre)."""
+def test_an_expert_that_every_token_visits_drops_all_tokens_beyond_its_slots() -> None:
+    """No token visits an expert twice.
+
+    Of 12 visits, 8 are to the hot expert, and a mean of 4 to the other one, whose mean excess over 4 slots is half its
+    mean deviation (De Moivre).
+    """
     of = layer(8, 2, top_k=2, capacity_factor=0.5, load=(0.75, 0.25))
 
     assert of.capacity == 4
     assert dropped_shares("expert-parallel", of) == pytest.approx((8 - 4 + 8 * comb(7, 4) / 2**8 / 2) / 12)
 
 
-def test_without_a_capacity_and_with_room_for_all_nothing_is_dropped() -> None:
+def test_nothing_is_dropped_without_a_capacity_or_with_sufficient_slots() -> None:
     for factor in (None, 4.0):
         assert dropped_shares("expert-parallel", layer(64, 4, capacity_factor=factor, load=(0.7, 0.1, 0.1, 0.1))) == 0
 
 
 @pytest.mark.parametrize("name", [name for name, each in expert_schedules.items() if not each.chooses])
-def test_a_gate_that_sees_a_part_of_the_tokens_drops_more_of_them_by_chance(name: str) -> None:
+def test_a_gate_that_routes_a_part_of_the_tokens_drops_more_by_chance(name: str) -> None:
     found, whole = dropped_shares(name, layer(64, 4, mp=2)), dropped_shares("expert-parallel", layer(64, 4, mp=2))
 
     assert 0 < whole < 0.1

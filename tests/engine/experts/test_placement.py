@@ -1,4 +1,4 @@
-"""Balanced placements: everyone somewhere, no worse than equal blocks, replicas only where there is room."""
+"""Balanced placements: every expert is placed, no worse than equal blocks, with replicas only in free slots."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def blocks(experts: int, places: int) -> Homes:
 
 
 @given(loads, st.integers(1, 8), st.integers(1, 3), st.integers(1, 2), st.integers(0, 3), st.sampled_from([None, 1.25]))
-def test_every_expert_has_a_home_and_no_device_has_more_to_do_than_with_equal_blocks(
+def test_every_expert_is_placed_and_no_device_has_more_work_than_with_equal_blocks(
     load: list[float], places: int, nodes: int, esp: int, extra: int, capacity_factor: float | None
 ) -> None:
     drawn = layer(load, places, nodes, esp=esp, capacity_factor=capacity_factor)
@@ -71,14 +71,14 @@ def test_every_expert_has_a_home_and_no_device_has_more_to_do_than_with_equal_bl
 
 
 @given(loads, st.integers(1, 8), st.integers(1, 3))
-def test_without_room_nothing_is_replicated(load: list[float], places: int, nodes: int) -> None:
+def test_nothing_is_replicated_without_free_slots(load: list[float], places: int, nodes: int) -> None:
     homes = balance_experts(layer(load, places, nodes))
 
     assert sorted(expert for held in homes for expert in held) == list(range(len(load)))
 
 
 @given(loads, st.integers(1, 8), st.integers(0, 3))
-def test_each_way_fills_the_slots_and_holds_nothing_twice(load: list[float], places: int, extra: int) -> None:
+def test_each_method_fills_the_slots_without_duplicates_in_a_place(load: list[float], places: int, extra: int) -> None:
     most = -(-len(load) // places) + extra
     nodes = [place // 2 for place in range(places)]
     of = np.array(load)
@@ -97,8 +97,8 @@ def test_hierarchical_keeps_the_replicas_of_an_expert_on_one_node(load: list[flo
 
 
 @given(st.lists(st.floats(0.01, 100), min_size=2, max_size=6).filter(lambda load: len(load) % 2 == 0))
-def test_two_a_place_is_within_the_bound_of_lpt(load: list[float]) -> None:
-    """Graham 1969: longest first takes at most 4/3 - 1/(3 m) of the best there is; here with two slots each."""
+def test_two_experts_per_place_are_within_the_bound_of_lpt(load: list[float]) -> None:
+    """Graham 1969: longest first takes at most 4/3 - 1/(3 m) of the optimum; here with two slots per place."""
     places = len(load) // 2
     homes = place_globally(np.array(load), places)
 
@@ -107,12 +107,12 @@ def test_two_a_place_is_within_the_bound_of_lpt(load: list[float]) -> None:
     assert max(sum(load[e] for e in held) for held in homes) <= (4 / 3 - 1 / (3 * places)) * best * (1 + 1e-9)
 
 
-def test_the_hottest_is_replicated_until_the_slots_are_full() -> None:
+def test_the_hottest_expert_is_replicated_until_the_slots_are_full() -> None:
     assert replica_counts(np.array([8.0, 4.0, 1.0]), 6, most=4) == [3, 2, 1]
     assert replica_counts(np.array([8.0, 0.0]), 8, most=2) == [2, 1]  # no more than places, and none of the idle
 
 
-def test_replicas_take_the_load_of_a_hot_expert_apart() -> None:
+def test_replicas_divide_the_load_of_a_hot_expert() -> None:
     drawn = layer([13, 1, 1, 1], places=4)
 
     alone, twice = (device_load(replace(drawn, homes=balance_experts(drawn, extra))).max() for extra in (0, 1))
@@ -121,8 +121,8 @@ def test_replicas_take_the_load_of_a_hot_expert_apart() -> None:
     assert twice < alone / 2
 
 
-def test_replicas_on_every_node_leave_less_to_cross() -> None:
-    """Where all are equally balanced, the placement with fewer visits to other nodes wins."""
+def test_replicas_on_every_node_reduce_messages_between_nodes() -> None:
+    """Of equally balanced placements, the one with fewer visits to other nodes is chosen."""
     drawn = layer(None, places=4, nodes=2, experts=4)
 
     apart, together = (balance_experts(drawn, extra) for extra in (0, 1))
@@ -139,13 +139,13 @@ def test_a_device_has_the_load_of_its_place() -> None:
 
 
 @given(loads, st.integers(1, 6), st.integers(1, 3))
-def test_all_devices_together_have_all_the_load(load: list[float], places: int, nodes: int) -> None:
+def test_the_loads_of_all_devices_sum_to_the_whole_load(load: list[float], places: int, nodes: int) -> None:
     drawn = layer(load, places, nodes)
     assert device_load(replace(drawn, homes=balance_experts(drawn, 2))).mean() == pytest.approx(1)
 
 
 @given(loads, st.integers(1, 8), st.integers(1, 3), st.integers(0, 3))
-def test_the_copies_of_an_expert_serve_it_whole_together(
+def test_the_shares_of_an_experts_copies_sum_to_its_load(
     load: list[float], places: int, nodes: int, extra: int
 ) -> None:
     drawn = layer(load, places, nodes)
@@ -157,7 +157,7 @@ def test_the_copies_of_an_expert_serve_it_whole_together(
     assert all(set(np.flatnonzero(part)) <= set(held) for part, held in zip(served, homes, strict=True))
 
 
-def test_copies_serve_unequal_parts_where_one_is_nearer_to_more() -> None:
+def test_a_copy_that_is_near_to_more_places_serves_a_larger_share() -> None:
     near = replace(layer(None, 4, nodes=2, experts=4), homes=((0, 1), (2,), (3,), (0,)))
     assert copy_load(near)[:, 0] == pytest.approx([1 / 8, 0, 0, 1 / 8])
 
@@ -177,7 +177,7 @@ def test_with_a_capacity_slots_are_balanced_first_and_then_tokens() -> None:
     assert device_load(alone).max() < device_load(equal).max()
 
 
-def test_with_a_capacity_replicas_even_out_what_does_not_divide() -> None:
+def test_with_a_capacity_replicas_balance_an_indivisible_number_of_experts() -> None:
     drawn = layer([1] * 10, places=4, capacity_factor=1.0)
 
     alone, twice = (device_rows(replace(drawn, homes=balance_experts(drawn, extra))).max() for extra in (0, 1))

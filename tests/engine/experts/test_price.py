@@ -1,4 +1,4 @@
-"""Bytes and seconds of every expert schedule against the formulas of the papers, worked out by hand here."""
+"""Bytes and seconds of every expert schedule, compared with the formulas of the papers."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def layers(draw: st.DrawFn) -> Layer:
 
 
 def assume_it_runs(name: str, of: Layer) -> None:
-    """What plain expert parallelism makes of shards is of no matter: each is a device with whole experts."""
+    """Skip cases that the schedule refuses; plain expert parallelism treats each shard as a device with whole experts."""
     assume(not [problem for problem in expert_schedules[name]().problems(of) if problem.code != "sharded_experts"])
 
 
@@ -84,7 +84,7 @@ def volumes(collectives: list[Collective]) -> list[tuple[str, str, float]]:
 
 
 def table(name: str, of: Layer) -> tuple[list[tuple[str, str, float]], list[tuple[str, str, float]]]:
-    """(collective, group, buffer) of a forward and a backward; those of one device are left out."""
+    """Return (collective, group, buffer) of a forward and a backward, without groups of one device."""
     slots = ceil(round(of.top_k * of.tokens * (of.capacity_factor or 0) / of.experts, 9))
     slots = ceil(slots / of.mp) * of.mp
     d = of.experts * slots * of.hidden * of.item_bytes
@@ -133,7 +133,7 @@ def table(name: str, of: Layer) -> tuple[list[tuple[str, str, float]], list[tupl
 @pytest.mark.parametrize("name", STEPPED)
 @settings(max_examples=60)
 @given(of=layers())
-def test_every_collective_moves_what_the_papers_say(name: str, of: Layer) -> None:
+def test_every_collective_transfers_the_bytes_of_the_papers(name: str, of: Layer) -> None:
     assume_it_runs(name, of)
 
     forward, back = found(name, of)
@@ -150,8 +150,8 @@ def test_every_collective_moves_what_the_papers_say(name: str, of: Layer) -> Non
 
 @settings(max_examples=60)
 @given(of=layers())
-def test_between_nodes_go_the_bytes_of_the_summary(of: Layer) -> None:
-    """Section 1: 2 N_ESP D (1 - G/P) of the baseline, of Parm that over N_MP, of the order that gathers late D/n."""
+def test_bytes_between_nodes_are_those_of_the_summary(of: Layer) -> None:
+    """Section 1: 2 N_ESP D (1 - G/P) for the baseline, divided by N_MP for Parm, and by n for the late gather."""
     assume(not list(expert_schedules["parm-s1"]().problems(of)))
     nodes = len(set(of.nodes or ()))
     leaves = 1 - 1 / nodes
@@ -201,7 +201,7 @@ def test_the_products_and_parameters_of_a_device_are_those_of_the_summary() -> N
 
 @pytest.mark.parametrize("name", STEPPED)
 @given(of=layers())
-def test_a_backward_is_the_forward_of_its_backward(name: str, of: Layer) -> None:
+def test_the_backward_of_a_backward_is_the_forward(name: str, of: Layer) -> None:
     steps = expert_schedules[name]().steps(of)
 
     again = backward_steps(backward_steps(steps))
@@ -213,7 +213,7 @@ def test_a_backward_is_the_forward_of_its_backward(name: str, of: Layer) -> None
 
 
 def seconds(of: Layer, per_node: int) -> dict[str, float]:
-    """A forward's communication by the formulas of section 6.2, for groups that fit the nodes."""
+    """Return a forward's communication time by the formulas of section 6.2, for groups that fit the nodes."""
     (ai, bi), (ao, bo) = LINKS.intra, LINKS.inter
     g, p = min(per_node, of.devices), of.devices
     d, x = of.slots_bytes, of.input_bytes
@@ -261,7 +261,7 @@ def test_seconds_are_those_of_the_topology_model(of: Layer) -> None:
             assert priced.communication_s(priced.backward) == pytest.approx(expected), name
 
 
-def test_one_layer_worked_out_by_hand() -> None:
+def test_one_layer_computed_by_hand() -> None:
     """8 devices on two nodes, N_MP = N_ESP = 2: T = ceil(1.2 * 64 / 4) = 20, so D = 5120 bytes and X = 4096."""
     of = layer(2, 2, 4, per_node=4, experts=4, tokens=64, hidden=16, top_k=1, item_bytes=4)
 
@@ -296,7 +296,7 @@ def test_the_automatic_choice_is_the_faster_of_its_two(of: Layer) -> None:
 
 
 @given(of=layers())
-def test_without_tensor_parallelism_and_shards_all_schedules_are_one(of: Layer) -> None:
+def test_without_tensor_parallelism_and_shards_all_schedules_are_equal(of: Layer) -> None:
     of = replace(of, mp=1, esp=1, nodes=tuple(device // 4 for device in range(of.ep)))
 
     first, *others = (found(name, of) for name in STEPPED if name != "ppmoe")
@@ -344,7 +344,7 @@ def test_with_measured_lines_the_times_are_those_of_parms_equations() -> None:
     assert apart.communication_s(apart.forward) == pytest.approx(2 * line("all_to_all", y) + line("all_gather", d))
 
 
-def test_a_line_of_one_kind_of_group_is_used_there_alone() -> None:
+def test_a_line_of_one_kind_of_group_is_used_for_that_kind_only() -> None:
     of = layer(mp=4, esp=2, ep=4)
     fitted = replace(LINKS, fit={"all_to_all@ep": Line(1.0, 0.0), "all_to_all": Line(2.0, 0.0)})
 
@@ -356,7 +356,7 @@ def test_a_line_of_one_kind_of_group_is_used_there_alone() -> None:
     assert {name: each[0].time_s for name, each in times.items()} == {"a2a-allgather": 1.0, "parm-s1": 2.0}
 
 
-def test_an_overlap_that_is_faster_than_the_exchange_alone_keeps_the_sum_and_every_time_above_zero() -> None:
+def test_an_overlap_faster_than_its_exchange_keeps_all_times_positive() -> None:
     of = layer(mp=4, esp=2, ep=4)
     fitted = price("parm-s2", of, replace(LINKS, fit={**FIT, "overlap": Line(5e-5, 1e-10)}))
 
@@ -374,7 +374,7 @@ def test_an_overlap_that_is_faster_than_the_exchange_alone_keeps_the_sum_and_eve
     alphas=st.tuples(*[st.floats(0, 1e-3)] * 3),
     betas=st.tuples(*[st.floats(1e-11, 1e-9)] * 3),
 )
-def test_the_crossover_is_where_section_6_1_has_it(
+def test_the_crossover_is_that_of_section_6_1(
     k: int, tokens: int, factor: float, alphas: tuple[float, ...], betas: tuple[float, ...]
 ) -> None:
     """X ((beta_o - beta_A2A) rho - beta_AG) >= alpha_AG + alpha_A2A - alpha_o, with rho = y / X."""
@@ -396,7 +396,7 @@ COMPUTES = Rates(flops=1e12, memory=1e11)
 
 
 def test_gate_and_experts_take_the_longer_of_their_flops_and_their_bytes() -> None:
-    """One device, 96 tokens of 16 numbers, 2 experts of 116 slots and a width of 64, at 4 bytes a number."""
+    """One device, 96 tokens of width 16, 2 experts with 116 slots and inner width 64, at 4 bytes per element."""
     of = layer(1, 1, 1, experts=2)
     rows, tokens, m, h, e = 2 * 116, 96, 16, 64, 2
     assert of.capacity == 116
@@ -429,7 +429,7 @@ def test_gate_and_experts_take_the_longer_of_their_flops_and_their_bytes() -> No
 @pytest.mark.parametrize("name", STEPPED)
 @settings(max_examples=40)
 @given(of=layers())
-def test_played_in_one_chunk_a_layer_takes_the_sum_of_its_steps(name: str, of: Layer) -> None:
+def test_an_unchunked_layer_takes_the_sum_of_its_steps(name: str, of: Layer) -> None:
     assume_it_runs(name, of)
     priced = price(name, of, LINKS, COMPUTES)
     for direction in (priced.forward, priced.backward):
@@ -439,7 +439,7 @@ def test_played_in_one_chunk_a_layer_takes_the_sum_of_its_steps(name: str, of: L
 @pytest.mark.parametrize("name", STEPPED)
 @settings(max_examples=40)
 @given(of=layers(), degree=st.sampled_from([1, 2, 4]))
-def test_what_is_played_keeps_the_order_of_lanes_and_causes_and_all_bytes(name: str, of: Layer, degree: int) -> None:
+def test_the_simulation_respects_lanes_and_causes_and_sends_all_bytes(name: str, of: Layer, degree: int) -> None:
     of = replace(of, degree=degree)
     assume_it_runs(name, of)
     priced = price(name, of, LINKS, COMPUTES)
@@ -467,7 +467,7 @@ def _is_gather(played: object, at: int) -> bool:
     return LAYER_OPS[played.op[at]] == StepOp.GATHER_SLOTS
 
 
-def test_chunks_hide_one_behind_another_but_every_message_pays_its_startup() -> None:
+def test_chunks_overlap_but_every_message_takes_its_startup_time() -> None:
     of = layer(mp=2, esp=2, ep=4, tokens=4096, hidden=256, ffn_hidden=1024, experts=8)
     once, four = (price("parm-s1", replace(of, degree=degree), LINKS, COMPUTES) for degree in (1, 4))
     small = replace(of, tokens=16, hidden=2, ffn_hidden=4)
@@ -490,7 +490,7 @@ def placed(draw: st.DrawFn) -> Layer:
 
 
 @given(of=placed())
-def test_every_place_is_served_every_expert_by_one_that_holds_it_and_near_where_there_is_one(of: Layer) -> None:
+def test_every_place_is_served_by_a_holder_of_the_expert_on_its_node_if_possible(of: Layer) -> None:
     holders = of.holders(of.ep)
     for place in range(of.ep):
         for expert in range(of.experts):
@@ -503,7 +503,7 @@ def test_every_place_is_served_every_expert_by_one_that_holds_it_and_near_where_
 
 
 @given(ep=st.sampled_from([4, 6, 8]), copies=st.data())
-def test_replicas_on_one_node_serve_as_many_as_each_other(ep: int, copies: st.DataObject) -> None:
+def test_replicas_on_one_node_serve_equal_numbers_of_places(ep: int, copies: st.DataObject) -> None:
     holders = copies.draw(st.sets(st.integers(0, ep - 1), min_size=1))
     homes = tuple((0, 1) if place in holders else (1,) for place in range(ep))
     of = layer(1, 1, ep, per_node=ep, experts=2, homes=homes)
@@ -515,7 +515,7 @@ def test_replicas_on_one_node_serve_as_many_as_each_other(ep: int, copies: st.Da
 
 @settings(max_examples=60)
 @given(of=placed())
-def test_what_is_sent_is_what_is_asked_for(of: Layer) -> None:
+def test_sent_bytes_equal_requested_bytes(of: Layer) -> None:
     for name in ("deepspeed", "parm-s1", "a2a-allgather"):
         priced = price(name, of, LINKS)
         for costed in priced.forward:
@@ -534,7 +534,7 @@ def test_what_is_sent_is_what_is_asked_for(of: Layer) -> None:
 
 
 @given(of=layers(), seed=st.integers(0, 99))
-def test_equal_blocks_that_are_drawn_cost_what_equal_blocks_cost(of: Layer, seed: int) -> None:
+def test_an_explicit_placement_in_equal_blocks_costs_the_same_as_the_default(of: Layer, seed: int) -> None:
     drawn = replace(of, homes=of.expert_homes(of.ep))
     for name in ("expert-parallel", "deepspeed", "a2a-allgather", "parm-s1", "parm-s2"):
         before, after = (price(name, each, LINKS, COMPUTES) for each in (of, drawn))
@@ -542,7 +542,7 @@ def test_equal_blocks_that_are_drawn_cost_what_equal_blocks_cost(of: Layer, seed
         assert (after.flops, after.expert_weights) == pytest.approx((before.flops, before.expert_weights))
 
 
-def test_where_slots_are_padded_the_load_does_not_matter_and_where_no_token_is_dropped_the_hottest_decides() -> None:
+def test_the_load_affects_time_only_without_padding_to_a_capacity() -> None:
     hot = (0.5, *(0.5 / 7,) * 7)
     padded = layer(mp=4, esp=1, ep=4, experts=8)
     dropless = replace(padded, capacity_factor=None)
@@ -560,8 +560,8 @@ def test_where_slots_are_padded_the_load_does_not_matter_and_where_no_token_is_d
 
 
 @pytest.mark.parametrize("name", ["expert-parallel", "deepspeed", "a2a-allgather", "parm-s1", "parm-s2", "ppmoe"])
-def test_experts_that_are_balanced_take_less_time_where_no_token_is_dropped(name: str) -> None:
-    """As much less as the fullest device has less to do; with a capacity all slots are computed anyway."""
+def test_balanced_experts_take_less_time_without_a_capacity(name: str) -> None:
+    """The time is proportional to the load of the fullest device; with a capacity all slots are computed anyway."""
     of = layer(mp=4, esp=1, ep=4, experts=8, hidden=64, load=(0.4, 0.3, *(0.05,) * 6), capacity_factor=None)
     places = expert_schedules[name].places
     homes = balance_experts(of, extra=1, places=places)
@@ -576,7 +576,7 @@ def test_experts_that_are_balanced_take_less_time_where_no_token_is_dropped(name
     assert experts_s(capacity_factor=1.0) == experts_s(capacity_factor=1.0, load=None)
 
 
-def test_a_gather_that_goes_between_nodes_itself_hides_behind_nothing() -> None:
+def test_a_gather_between_nodes_is_not_hidden() -> None:
     of = layer(mp=4, esp=1, ep=8, per_node=2)
 
     priced: Price = price("parm-s2", of, LINKS)

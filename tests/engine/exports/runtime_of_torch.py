@@ -1,8 +1,8 @@
-"""A warm process in which torch's own runtime plays schedule files, for tests.
+"""Warm process in which torch's own runtime executes schedule files, for tests.
 
-``python runtime_of_torch.py`` reads pickled tasks (see :func:`answer`) on
-standard input and answers each with the largest relative difference of a gradient from the one that a single
-process computes, or with what went wrong. Ranks are forked, since importing torch takes seconds.
+``python runtime_of_torch.py`` reads pickled tasks (see :func:`answer`) on standard input and answers each with the
+largest relative difference between a gradient and that of a single process, or with the error. Ranks are forked, since
+importing torch takes seconds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WIDTH, SAMPLES = 6, 2  # of a microbatch
 
 
 def build(stage: int) -> nn.Module:
-    """The same stage in every process."""
+    """Return the same stage in every process."""
     torch.manual_seed(stage)
     return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH)).double()
 
@@ -39,7 +39,7 @@ def batch(microbatches: int) -> tuple[Tensor, Tensor]:
 
 
 def reference(stages: int, microbatches: int) -> list[Tensor]:
-    """The gradients of the mean loss over all microbatches, in one process and without a pipeline."""
+    """Return the gradients of the mean loss over all microbatches, computed in one process without a pipeline."""
     model = nn.Sequential(*map(build, range(stages)))
     inputs, targets = batch(microbatches)
     losses = [
@@ -51,7 +51,7 @@ def reference(stages: int, microbatches: int) -> list[Tensor]:
 
 
 def play(rank: int, path: str, form: str, holders: list[int], microbatches: int, sharded: bool, folder: str) -> float:
-    """One step of one rank in torch's runtime, as its users write it."""
+    """Run one step of one rank in torch's runtime, in the way of its documentation."""
     torch.set_num_threads(1)
     ranks, stages = max(holders) + 1, len(holders)
     store = dist.FileStore(f"{folder}/store", ranks)
@@ -77,7 +77,7 @@ def play(rank: int, path: str, form: str, holders: list[int], microbatches: int,
 
 
 def answer(path: str, form: str, holders: list[int], microbatches: int, sharded: bool) -> list[float | str]:
-    """What each rank came to."""
+    """Return the outcome of each rank."""
     with tempfile.TemporaryDirectory() as folder:
         ranks, children = max(holders) + 1, []
         for rank in range(ranks):

@@ -1,4 +1,4 @@
-"""A design as a page: it is whole, its words are text, and what it holds opens again."""
+"""HTML export: the page is self-contained, its texts are escaped, and the design it contains can be opened."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOADS = ("src", "href", "data", "action", "srcset")
 
 
 class Read(HTMLParser):
-    """The tags of a page with their attributes, and its text."""
+    """Parser that collects the tags of a page with their attributes, and its text."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ def page(prediction: Prediction) -> str:
     return exports["html"].to_bytes(prediction).decode()
 
 
-def test_it_loads_nothing() -> None:
+def test_the_page_loads_no_resources() -> None:
     read = Read(page(predict(WAVES.design())))
 
     loaded = [str(value) for _, attributes in read.tags for key, value in attributes.items() if key in LOADS]
@@ -52,7 +52,7 @@ def test_it_loads_nothing() -> None:
 
 
 @pytest.mark.parametrize("name", ["</script><script>alert(1)</script>", "<b>bold</b> & 'quoted\"", ""])
-def test_what_it_is_called_is_text(name: str) -> None:
+def test_the_design_name_is_escaped(name: str) -> None:
     read = Read(page(predict(WAVES.design(name=name))))
 
     assert sum(tag == "script" for tag, _ in read.tags) == 1
@@ -64,7 +64,7 @@ HOSTILE = "".join(map(chr, [*range(32), *range(127, 160), 0xFDD0, 0xFFFE, 0xFFFF
 
 
 @pytest.mark.parametrize("form", ["svg", "html"])
-def test_names_of_control_characters_make_no_broken_file(form: str) -> None:
+def test_names_with_control_characters_give_a_valid_file(form: str) -> None:
     design = WAVES.design()  # documents refuse such names; a program that uses the engine may have them all the same
     meshes = tuple(mesh.model_copy(update={"name": f"{mesh.name} {HOSTILE}"}) for mesh in design.meshes)
 
@@ -76,7 +76,7 @@ def test_names_of_control_characters_make_no_broken_file(form: str) -> None:
     assert "\ufffd" in made
 
 
-def test_it_holds_the_design_that_it_shows() -> None:
+def test_the_page_contains_its_design() -> None:
     design = WAVES.design()
     read = Read(page(predict(design)))
 
@@ -84,7 +84,7 @@ def test_it_holds_the_design_that_it_shows() -> None:
     assert parse_design(base64.b64decode(saved.partition("base64,")[2])) == design
 
 
-def test_it_has_a_row_a_mesh_and_a_block_an_action_in_either_theme() -> None:
+def test_the_page_has_a_row_per_mesh_and_a_block_per_action_in_both_themes() -> None:
     prediction = predict(WAVES.design())
     whole = page(prediction)
 
@@ -94,7 +94,7 @@ def test_it_has_a_row_a_mesh_and_a_block_an_action_in_either_theme() -> None:
     assert f"{prediction.numbers['bubble_ratio']:.1%}" in whole
 
 
-def test_it_tells_what_blocks_wait_for_messages_inside_where_they_do() -> None:
+def test_the_page_states_communication_inside_blocks() -> None:
     prediction = predict(load_design(example("20-unequal-meshes")))
     inside = prediction.numbers["inside_communication_s"][1]
 
@@ -105,7 +105,7 @@ def test_it_tells_what_blocks_wait_for_messages_inside_where_they_do() -> None:
     assert "inside blocks" not in page(predict(WAVES.design()))
 
 
-def test_blocks_that_are_too_many_for_a_drawing_are_a_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_blocks_for_a_drawing_become_a_bitmap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(html, "MAX_BLOCKS", 10)
 
     whole = page(predict(WAVES.design()))

@@ -1,4 +1,4 @@
-"""What a design's page tells of its experts: the schedule and why, where they lie, the lanes of a layer."""
+"""Experts in the HTML export: the schedule with its reason, the placement, and the lanes of a layer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from meshwave.engine.units import quantity
 
 
 def section(prediction: Prediction) -> str:
-    """The lines of the section, its markup included."""
+    """Return the lines of the section with their markup."""
     page = exports["html"].to_bytes(prediction).decode()
     found = re.search(r'<section id="experts">.*?</section>', page, re.DOTALL)
     return found[0] if found else ""
@@ -29,7 +29,7 @@ def predicted(name: str, **experts: Any) -> Prediction:
     return predict(parse_design(document))
 
 
-def test_the_chosen_schedule_stands_there_with_its_reason_and_its_times() -> None:
+def test_the_section_has_the_chosen_schedule_with_its_reason_and_times() -> None:
     prediction = predicted("15-bert-base-moe", schedule="auto")
     priced = price_expert_layer(prediction.design, prediction.design.meshes[0])
     assert priced.choice is not None
@@ -43,7 +43,7 @@ def test_the_chosen_schedule_stands_there_with_its_reason_and_its_times() -> Non
     assert f"predicted, {times[0]} + {times[1]}" in told
 
 
-def test_places_stand_with_the_experts_and_the_load_that_they_have() -> None:
+def test_the_section_lists_the_experts_and_load_of_each_place() -> None:
     homes = [[0, 1, 2, 3, 4]] * 4 + [[0, 5, 6, 7]] * 4 + [[8, 9, 10, 11]] * 4 + [[12, 13, 14, 15]] * 4
 
     told = section(predicted("15-bert-base-moe", load="zipf", placement=homes))
@@ -54,7 +54,7 @@ def test_places_stand_with_the_experts_and_the_load_that_they_have() -> None:
     assert sum(float(row[3]) for row in rows) == pytest.approx(100, abs=0.2)
 
 
-def test_the_lanes_of_a_layer_are_drawn_with_every_step_in_words() -> None:
+def test_the_lanes_of_a_layer_have_a_tooltip_for_every_step() -> None:
     prediction = predict(load_design(example("17-experts-on-two-cores")))
 
     told = section(prediction)
@@ -64,14 +64,14 @@ def test_the_lanes_of_a_layer_are_drawn_with_every_step_in_words() -> None:
     assert {"experts", "gate and order", "backward"} <= set(re.findall(r">([^<>]+)</text>", told))
 
 
-def test_of_many_devices_the_one_that_is_done_last_is_drawn() -> None:
+def test_of_many_devices_only_the_last_one_to_finish_is_drawn() -> None:
     told = section(predict(load_design(example("15-bert-base-moe"))))
 
     assert "One layer, forward and backward on device" in told
     assert len(set(re.findall(r"<title>experts on (\d+) compute", told))) == 1
 
 
-def test_meshes_that_have_the_layer_alike_are_told_once_and_a_model_without_experts_has_none() -> None:
+def test_equal_layers_are_listed_once_and_models_without_experts_have_no_section() -> None:
     told = section(predict(load_design(example("16-gpt2-moe"))))
 
     assert told.count("<h3>") == 1 and "on meshes A, B" in told and "over tp 4" in told
@@ -79,7 +79,7 @@ def test_meshes_that_have_the_layer_alike_are_told_once_and_a_model_without_expe
     assert section(predict(load_design(example("06-data-parallel")))) == ""
 
 
-def test_experts_that_no_block_has_are_not_told() -> None:
+def test_a_model_whose_blocks_have_no_experts_has_no_section() -> None:
     document = load_design(example("16-gpt2-moe")).model_dump(mode="json")
     document["model"]["moe"]["every"] = document["model"]["layers"] + 1
 

@@ -1,4 +1,4 @@
-"""No export loses a part of a design without a word: it has it, it refuses the design, or it says what is not in the file."""
+"""No export silently omits a part of a design: it contains it, refuses the design, or lists the omission."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def changed(name: str, **sections: Mapping[str, Any]) -> Design:
     )
 
 
-def test_every_form_is_of_one_of_these_kinds() -> None:
+def test_every_export_format_is_classified() -> None:
     assert sorted(exports) == sorted((*WHOLE, *PICTURES, *ORDERS, "torchtitan"))
 
 
 @pytest.mark.parametrize("form", ORDERS)
-def test_an_order_says_what_is_for_the_modules_to_have(form: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_order_lists_the_properties_that_modules_must_have(form: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["export", "16-gpt2-moe", "--to", form]) == 0
 
     assert capfd.readouterr().err.splitlines() == [
@@ -50,7 +50,7 @@ def test_an_order_says_what_is_for_the_modules_to_have(form: str, capfd: pytest.
     ("recompute", "said"),
     [("full", "all stages"), ([1], "stage 1"), ([0, 2], "stages 0, 2")],
 )
-def test_recomputed_stages_are_said(recompute: Any, said: str) -> None:
+def test_recomputed_stages_are_listed(recompute: Any, said: str) -> None:
     prediction = predict(changed("01-first-wave", pipeline={"recompute": recompute}))
 
     (words,) = exports["torch-csv"].omissions(prediction)
@@ -65,16 +65,16 @@ def test_unequal_meshes_are_refused(form: str) -> None:
 
 
 @pytest.mark.parametrize("form", ORDERS)
-def test_halves_of_a_backward_are_in_the_order(form: str) -> None:
+def test_split_backwards_are_part_of_the_order(form: str) -> None:
     found = exports[form].to_bytes(predict(load_design(example("13-zero-bubble")))).decode()
 
     assert "0I0" in found and "0W0" in found
 
 
 @pytest.mark.parametrize("form", exports)
-def test_nothing_is_left_out_of_a_plain_design(form: str) -> None:
+def test_a_plain_design_has_no_omissions(form: str) -> None:
     assert exports[form].omissions(predict(load_design(example("01-first-wave")))) == []
 
 
-def test_every_so_many_blocks() -> None:
+def test_ordinals_of_block_intervals() -> None:
     assert [ordinal(number) for number in (1, 2, 3, 4, 11, 22)] == ["", "2nd ", "3rd ", "4th ", "11th ", "22nd "]

@@ -1,4 +1,4 @@
-"""Colours stay apart and words on them stay readable."""
+"""Colours are distinguishable, and text on them is readable."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ THEMES: tuple[Theme, ...] = ("light", "dark")
 
 @pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("op", ["F", "B", "I", "W", "REDUCE_GRAD", "STEP"])
-def test_words_on_every_shade_of_every_op_are_readable(op: str, theme: Theme) -> None:
+def test_text_on_every_shade_of_every_op_is_readable(op: str, theme: Theme) -> None:
     for tint in np.linspace(0, 0.7, 15):
         colour = block_colour(Op[op], tint, theme)
         assert contrast(text_colour(colour), colour) >= 4.5
@@ -36,7 +36,7 @@ def test_every_op_stands_out_from_idle_time(theme: Theme) -> None:
 
 
 @pytest.mark.parametrize("theme", THEMES)
-def test_words_of_the_page_are_readable(theme: Theme) -> None:
+def test_text_of_the_page_is_readable(theme: Theme) -> None:
     surface = SURFACES[theme]
     for words in ("text", "muted", "warning"):
         assert contrast(surface[words], surface["background"]) >= 4.5
@@ -57,7 +57,7 @@ def test_interleaved_chunks_all_go_down() -> None:
 
 
 def shades_of(route: list[int]) -> list[int]:
-    """The shade of each stage of one microbatch that takes a route over the ranks."""
+    """Return the shade of each stage of one microbatch with the given route over the ranks."""
     base = one_f_one_b(max(route) + 1, 1)
     stages = len(route)
     timeline = type(base)(
@@ -78,7 +78,7 @@ def shades_of(route: list[int]) -> list[int]:
     return [int(shade[rank, stage]) for stage, rank in enumerate(route)]
 
 
-def test_shades_of_one_picture_stay_apart() -> None:
+def test_shades_of_one_picture_are_distinguishable() -> None:
     for highest in range(8):
         parts = tints(np.array([highest], np.uint8))
         used = parts[:: 1 if highest % 2 else 2]

@@ -1,4 +1,4 @@
-"""A timeline as a Chrome trace."""
+"""Perfetto export: a timeline as a Chrome trace."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_every_span_is_a_slice_on_its_mesh_in_microseconds() -> None:
     assert found["args"] == {"stage": 1, "microbatch": 2}
 
 
-def test_slices_of_one_thread_follow_one_another() -> None:
+def test_slices_of_one_thread_do_not_overlap() -> None:
     events = trace(one_f_one_b(4, 8))["traceEvents"]
 
     threads: dict[tuple[int, int], list[tuple[float, float]]] = {}
@@ -38,7 +38,7 @@ def test_slices_of_one_thread_follow_one_another() -> None:
         assert all(before[1] <= after[0] + 1e-6 for before, after in zip(times, times[1:], strict=False))
 
 
-def test_an_arrow_goes_from_the_maker_to_the_taker_of_each_message() -> None:
+def test_each_message_has_an_arrow_from_its_producer_to_its_consumer() -> None:
     timeline = one_f_one_b(3, 4)
 
     events = trace(timeline)["traceEvents"]

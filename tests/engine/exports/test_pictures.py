@@ -1,4 +1,4 @@
-"""A timeline as a picture: it stands alone, says what it shows, and refuses what it cannot."""
+"""Pictures of timelines: they are self-contained and labelled; timelines that cannot be drawn are refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.designer.timelines import one_f_one_b
 SPACE = "{http://www.w3.org/2000/svg}"
 
 
-def test_an_svg_has_every_block_with_its_words() -> None:
+def test_an_svg_has_every_block_with_its_tooltip() -> None:
     picture = ElementTree.fromstring(draw_svg(one_f_one_b(4, 8), title="four <meshes> & eight"))
 
     assert picture.findtext(f"{SPACE}title") == "four <meshes> & eight"
@@ -27,7 +27,7 @@ def test_an_svg_has_every_block_with_its_words() -> None:
     assert "2B5 on mesh C: starts at 21 ms, takes 2 ms" in blocks
 
 
-def test_an_svg_of_a_window_has_what_lies_in_it() -> None:
+def test_an_svg_of_a_window_has_the_blocks_within_it() -> None:
     timeline = one_f_one_b(4, 8, forward_s=1.0)
 
     picture = ElementTree.fromstring(draw_svg(timeline, unit="units", window=(0, 4)))
@@ -37,14 +37,14 @@ def test_an_svg_of_a_window_has_what_lies_in_it() -> None:
     assert "ms" not in "".join(blocks)
 
 
-def test_an_svg_needs_nothing_else() -> None:
+def test_an_svg_is_self_contained() -> None:
     text = draw_svg(one_f_one_b(2, 2))
 
     assert "href" not in text
     assert text.count("http") == 1  # the namespace
 
 
-def test_too_many_blocks_for_an_svg_are_refused_with_what_to_do() -> None:
+def test_too_many_blocks_for_an_svg_are_refused_with_a_remedy() -> None:
     with pytest.raises(InputError, match="65,536 blocks .* at most 50,000, or a PNG"):
         draw_svg(one_f_one_b(64, 512))
 

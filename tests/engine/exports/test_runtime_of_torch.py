@@ -1,4 +1,4 @@
-"""The very files that are exported, played by torch's own runtime in processes over gloo."""
+"""Exported schedule files, executed by torch's own runtime in processes over gloo."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ROUNDING = 1e-12  # of float64, over a handful of layers
 
 
 class Torch:
-    """Talks to ``runtime_of_torch.py``."""
+    """Client of ``runtime_of_torch.py``."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -45,7 +45,7 @@ class Torch:
         )
 
     def play(self, path: Path, form: str, prediction: Prediction, *, sharded: bool = False) -> Any:
-        """The largest relative error of a gradient on each rank, or what went wrong there."""
+        """Return the largest relative error of a gradient on each rank, or the error message."""
         program = prediction.program
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -85,8 +85,8 @@ def test_gradients_are_those_of_one_process(torch: Torch, tmp_path: Path, name: 
 
 
 @pytest.mark.parametrize("name", ["two waves", "zb-v"])
-def test_messages_go_with_fully_sharded_stages(torch: Torch, tmp_path: Path, name: str) -> None:
-    """There torch insists that a stage is gathered when it computes."""
+def test_messages_work_with_fully_sharded_stages(torch: Torch, tmp_path: Path, name: str) -> None:
+    """torch requires that a sharded stage is gathered when it computes."""
     prediction = predict(DRAWN[name].design())
     path = tmp_path / "schedule.csv"
     path.write_bytes(exports["torch-csv-comms"].to_bytes(prediction))
@@ -94,8 +94,8 @@ def test_messages_go_with_fully_sharded_stages(torch: Torch, tmp_path: Path, nam
     assert sound(torch.play(path, "compute_comms", prediction, sharded=True))
 
 
-def test_a_missing_reduction_is_what_torch_does_not_tell(torch: Torch, tmp_path: Path) -> None:
-    """Why every stage has one: without, gradients come out as many times too large as there are microbatches."""
+def test_torch_does_not_report_a_missing_reduction(torch: Torch, tmp_path: Path) -> None:
+    """Without REDUCE_GRAD, gradients are too large by the number of microbatches, so every stage has one."""
     prediction = predict(DRAWN["1f1b"].design())
     path = tmp_path / "schedule.csv"
     path.write_bytes(exports["torch-csv-comms"].to_bytes(prediction).replace(b"1REDUCE_GRAD,", b""))

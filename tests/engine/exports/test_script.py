@@ -1,4 +1,4 @@
-"""A design as a file for torchrun: it holds data, says how to start it, and trains the very program."""
+"""Script export: it contains data, documents its start, and trains the exact program."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def script(name: str = "waves", **sections: Any) -> str:
 
 
 def constants(text: str) -> dict[str, str]:
-    """What the file's names stand for; it calls nothing but ``main``."""
+    """Return the values of the constants in the file, and check that it calls only ``main``."""
     tree = ast.parse(text)
     assert {ast.unparse(call) for call in ast.walk(tree) if isinstance(call, ast.Call)} == {"main(DESIGN, PROGRAM)"}
     return {each.targets[0].id: ast.literal_eval(each.value) for each in tree.body if isinstance(each, ast.Assign)}  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("name", ["two waves", '"""; import os', "'''+exit()+'''", "\\", "''" * 4, '"'])
-def test_it_holds_the_design_and_its_program_whatever_they_are_called(name: str) -> None:
+def test_a_script_contains_the_design_and_its_program_for_any_names(name: str) -> None:
     prediction = predict(WAVES.design(name=name))
 
     found = constants(exports["script"].to_bytes(prediction).decode())
@@ -45,7 +45,7 @@ def test_it_holds_the_design_and_its_program_whatever_they_are_called(name: str)
     assert f'"digest":"{to_json(prediction.program)["digest"]}"' in unpack_program(found["PROGRAM"])
 
 
-def test_it_says_how_it_is_started_on_one_machine_and_on_several() -> None:
+def test_a_script_documents_its_start_on_one_and_on_several_machines() -> None:
     cluster = {"nodes": 2, "devices_per_node": 1, "intra_node": LINK, "inter_node": LINK}
 
     told = ast.get_docstring(ast.parse(script(cluster={**WAVES.design().cluster.model_dump(), **cluster})))
@@ -55,7 +55,7 @@ def test_it_says_how_it_is_started_on_one_machine_and_on_several() -> None:
     assert "torchrun --nnodes 2 --nproc-per-node 1 --rdzv-backend c10d" in told
 
 
-def test_what_was_measured_of_a_machine_stays_there() -> None:
+def test_a_script_does_not_contain_measured_costs_of_a_machine() -> None:
     drawn = WAVES.design()
     measured = drawn.model_copy(update={"cost": CalibratedCost(profile="here.json")})
     prediction = replace(predict(drawn), design=measured)
@@ -65,6 +65,6 @@ def test_what_was_measured_of_a_machine_stays_there() -> None:
     assert found.cost.kind == "roofline"
 
 
-def test_what_cannot_run_is_told_before_it_is_carried_to_a_cluster() -> None:
+def test_a_design_that_cannot_run_is_refused_at_export() -> None:
     with pytest.raises(DesignError, match="vocab"):
         script(model={**MODEL, "vocab": 100})

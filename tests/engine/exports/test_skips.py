@@ -1,4 +1,4 @@
-"""What an export does where tensors skip stages."""
+"""Exports of designs in which tensors skip stages."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ def prediction(ranks: int) -> Prediction:
 
 
 @pytest.mark.parametrize("name", ["torch-csv", "torch-csv-comms"])
-def test_torch_passes_tensors_between_neighbours_alone(name: str) -> None:
+def test_torch_supports_messages_between_adjacent_stages_only(name: str) -> None:
     with pytest.raises(InputError, match="here tensors skip from stage 0 to stage 2; use two stages"):
         exports[name].to_bytes(prediction(3))
     assert exports[name].to_bytes(prediction(2)), "between neighbours they travel with what is sent anyway"
 
 
-def test_torchtitan_has_no_such_model() -> None:
+def test_torchtitan_does_not_support_models_with_skips() -> None:
     with pytest.raises(InputError, match="without skip connections alone"):
         exports["torchtitan"].to_bytes(prediction(2))
 
 
-def test_perfetto_draws_an_arrow_to_the_stage_that_takes_it() -> None:
+def test_perfetto_draws_an_arrow_to_the_consuming_stage() -> None:
     events = json.loads(exports["perfetto"].to_bytes(prediction(3)))["traceEvents"]
     flows = {
         (event["ph"], event["pid"]) for event in events if event.get("name") == "0SEND_F0TO2" and event["ph"] in "sf"

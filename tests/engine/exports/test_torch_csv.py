@@ -1,4 +1,4 @@
-"""A program as torch's schedule CSV, read by torch's own parser and lowered by torch's own runtime."""
+"""Export as torch's schedule CSV, read by torch's own parser and lowered by torch's own runtime."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ each = pytest.mark.parametrize("drawn", DRAWN, ids=lambda drawn: f"{drawn.pipeli
 
 
 def loaded(program: Program, folder: Path) -> Any:
-    """torch's runtime after it read the file, as torchtitan has it do; its stages never run here."""
+    """Return torch's runtime after it has read the file, in the same way as torchtitan; its stages do not run."""
     from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 
     path = folder / "schedule.csv"
@@ -55,8 +55,8 @@ def test_torch_reads_the_same_actions_on_the_same_ranks(drawn: Drawn, tmp_path: 
 
 
 @each
-def test_torch_adds_the_same_messages_in_an_order_that_ends(drawn: Drawn, tmp_path: Path) -> None:
-    """Its own lowering raises where a schedule cannot make progress."""
+def test_torch_adds_the_same_messages_without_a_deadlock(drawn: Drawn, tmp_path: Path) -> None:
+    """torch's own lowering raises an exception if a schedule cannot make progress."""
     program = lower(drawn.design())
 
     runtime = loaded(program, tmp_path)
@@ -69,7 +69,7 @@ def test_torch_adds_the_same_messages_in_an_order_that_ends(drawn: Drawn, tmp_pa
 
 @pytest.mark.parametrize(("ranks", "microbatches", "chunks"), [(2, 4, 2), (4, 4, 2), (4, 8, 3), (3, 6, 2)])
 def test_interleaved_is_the_order_of_torch(ranks: int, microbatches: int, chunks: int) -> None:
-    """For whole groups of as many microbatches as ranks, where both follow Megatron."""
+    """Only for whole groups of as many microbatches as ranks, for which both follow Megatron."""
     from torch.distributed.pipelining._schedule_visualizer import get_schedule_ops
 
     drawn = Drawn({"schedule": "interleaved-1f1b", "microbatches": microbatches, "chunks": chunks}, ranks)
@@ -81,8 +81,8 @@ def test_interleaved_is_the_order_of_torch(ranks: int, microbatches: int, chunks
     ]
 
 
-def test_replicas_are_refused_in_words() -> None:
-    """A stage of torch belongs to one rank."""
+def test_replicas_are_refused_with_a_message() -> None:
+    """In torch, a stage belongs to one rank."""
     program = lower(Drawn({"schedule": "chimera", "microbatches": 4}, 4).design())
 
     with pytest.raises(InputError) as refused:
@@ -94,8 +94,8 @@ def test_replicas_are_refused_in_words() -> None:
     )
 
 
-def test_a_last_stage_out_of_order_is_refused_in_words() -> None:
-    """torch numbers its losses by the order of the forwards, and would take that of another microbatch."""
+def test_a_last_stage_with_reordered_forwards_is_refused_with_a_message() -> None:
+    """torch numbers its losses by the order of the forwards, and would use the loss of another microbatch."""
     program = parse_program("0F0 0F1 0F2 0B0 0B1 0B2\n1F0 1F2 1F1 1B2 1B1 1B0")
 
     with pytest.raises(InputError) as refused:

@@ -1,4 +1,4 @@
-"""Computations with their messages as torch's CSV: torch checks little of it, so that all of it is checked here."""
+"""Export as torch's CSV with messages. torch checks little of it, so all of it is checked here."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ any_program = st.sampled_from(list(schedules)).flatmap(lambda name: pipelines(na
 
 
 def written(program: Program, seed: int = 0) -> list[list[str]]:
-    """The cells of each rank, on the clock of costs drawn from ``seed``."""
+    """Return the cells of each rank, ordered by a timeline with costs drawn from ``seed``."""
     try:
         lines = message_schedule_rows(program, simulate(program, seconds(program, seed)))
     except InputError:
@@ -47,7 +47,7 @@ def test_1f1b_on_two_ranks() -> None:
 @pytest.mark.slow
 @settings(deadline=None)
 @given(drawn=any_program, seed=seeds)
-def test_it_is_the_program_with_its_messages(drawn: Drawn, seed: int) -> None:
+def test_the_file_is_the_program_with_its_messages(drawn: Drawn, seed: int) -> None:
     program = lower(drawn.design())
 
     orders = written(program, seed)
@@ -63,8 +63,8 @@ def test_it_is_the_program_with_its_messages(drawn: Drawn, seed: int) -> None:
 @pytest.mark.slow
 @settings(deadline=None)
 @given(drawn=any_program, seed=seeds)
-def test_no_rank_stands_still_where_each_action_waits_for_its_own(drawn: Drawn, seed: int) -> None:
-    """NCCL at its strictest: one thing after the other, and a message holds both ends until both are there."""
+def test_no_rank_deadlocks_if_every_action_blocks(drawn: Drawn, seed: int) -> None:
+    """Strictest behaviour of NCCL: actions are sequential, and a message blocks both ends until both have started."""
     program = lower(drawn.design())
     left = [deque(parse(cell) for cell in cells) for cells in written(program, seed)]
     peers = {
@@ -91,7 +91,7 @@ def test_no_rank_stands_still_where_each_action_waits_for_its_own(drawn: Drawn, 
 
 
 def parse(cell: str) -> tuple[str, str]:
-    """A cell as what it does, messages by the name of their SEND."""
+    """Return the kind of a cell's action, and for messages the name of their SEND."""
     if WITHOUT_MICROBATCH.fullmatch(cell):
         return "compute", cell
     action = parse_cell(cell)[0]
@@ -107,7 +107,7 @@ def parse(cell: str) -> tuple[str, str]:
 @settings(deadline=None)
 @given(drawn=any_program)
 def test_each_stage_is_gathered_when_it_computes_and_reduced_once_when_it_is_complete(drawn: Drawn) -> None:
-    """Without REDUCE_GRAD torch leaves gradients undivided, and says nothing."""
+    """Without REDUCE_GRAD torch silently leaves gradients undivided."""
     program = lower(drawn.design())
 
     for rank, cells in enumerate(written(program)):
@@ -133,7 +133,7 @@ def test_each_stage_is_gathered_when_it_computes_and_reduced_once_when_it_is_com
         assert sorted(reduced) == program.stages_of(rank)
 
 
-def test_what_torch_would_run_wrongly_is_refused_here_too() -> None:
+def test_programs_that_torch_would_run_incorrectly_are_refused() -> None:
     prediction = predict(Drawn({"schedule": "chimera", "microbatches": 4}, 4).design())
 
     with pytest.raises(InputError, match="has 2 replicas of every stage"):

@@ -1,4 +1,4 @@
-"""torchtitan's settings beside the schedule: where stages lie, how layers are cut, or why it cannot be said."""
+"""torchtitan's settings: placement of stages, assignment of layers, and refusals."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ TOKENS = {  # later
 
 
 def settings_of(part: str, version: dict[str, tuple[str, ...]]) -> Any:
-    """A part of the configuration, with slots as torchtitan's have: a field that it lacks cannot be set."""
+    """Return a part of the configuration with slots, like torchtitan's: fields that it lacks cannot be set."""
     fields = [(name, Any, field(default=None)) for name in (*BOTH[part], *version[part])]
     return make_dataclass(part, fields, slots=True)()
 
@@ -60,7 +60,7 @@ def set_in(part: Any) -> dict[str, Any]:
 
 @pytest.fixture(params=[TOKENS, SEQUENCES], ids=["later", "0.3.0"])
 def torchtitan(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """The two modules of torchtitan that a recipe imports; gives the configuration that it changes."""
+    """Provide the two modules of torchtitan that a recipe imports, and return the configuration that it changes."""
     model = SimpleNamespace(model=SimpleNamespace(layers=[None] * LAYERS))
     parts = {part: settings_of(part, request.param) for part in BOTH}
     config = SimpleNamespace(**parts, model_spec=model, counts_tokens=request.param is TOKENS)
@@ -83,7 +83,7 @@ def run(recipe: str) -> None:
     space["recipe"]()
 
 
-def test_the_zip_holds_the_schedule_and_both_kinds_of_settings() -> None:
+def test_the_zip_contains_the_schedule_and_both_kinds_of_settings() -> None:
     drawn = Drawn({"schedule": "hanayo", "microbatches": 4, "waves": 1}, 2)
 
     found = unpacked(drawn)
@@ -92,13 +92,13 @@ def test_the_zip_holds_the_schedule_and_both_kinds_of_settings() -> None:
     assert found["meshwave/schedule.csv"].splitlines() == torch_csv.schedule_rows(lower(drawn.design()))
 
 
-def test_a_design_makes_one_zip_byte_for_byte() -> None:
+def test_equal_designs_give_identical_zips() -> None:
     prediction = predict(Drawn({"schedule": "1f1b", "microbatches": 4}, 2).design(model=MODEL))
 
     assert exports["torchtitan"].to_bytes(prediction) == exports["torchtitan"].to_bytes(prediction)
 
 
-def test_the_recipe_sets_what_the_schedule_decides(torchtitan: SimpleNamespace) -> None:
+def test_the_recipe_sets_the_options_that_the_schedule_determines(torchtitan: SimpleNamespace) -> None:
     training = {"micro_batch_size": 3, "steps": 7, "clip_norm": 0.5, "precision": "bf16"}
     drawn = Drawn({"schedule": "hanayo", "microbatches": 4, "waves": 1, "stages": [1, 2, 3, 6]}, 2)
 
@@ -126,8 +126,8 @@ def test_the_recipe_sets_what_the_schedule_decides(torchtitan: SimpleNamespace) 
     assert torchtitan.activation_checkpoint is None
 
 
-def test_a_model_of_other_layers_is_refused_by_the_recipe(torchtitan: SimpleNamespace) -> None:
-    """torchtitan would leave out the layers that no stage names, without a word."""
+def test_the_recipe_refuses_a_model_with_another_number_of_layers(torchtitan: SimpleNamespace) -> None:
+    """torchtitan would silently omit layers that no stage names."""
     torchtitan.model_spec.model.layers.append(None)
 
     with pytest.raises(ValueError, match="the schedule needs 12 layers, but the model has 13"):
@@ -135,7 +135,7 @@ def test_a_model_of_other_layers_is_refused_by_the_recipe(torchtitan: SimpleName
 
 
 @pytest.mark.parametrize(("recompute", "words"), [("full", "all of them"), ([1], "recomputes 1")])
-def test_recomputed_stages_are_all_or_none_there(torchtitan: SimpleNamespace, recompute: Any, words: str) -> None:
+def test_torchtitan_recomputes_all_stages_or_none(torchtitan: SimpleNamespace, recompute: Any, words: str) -> None:
     found = unpacked(Drawn({"schedule": "1f1b", "microbatches": 4, "recompute": recompute}, 2))
 
     run(found["meshwave/recipe.py"])
@@ -145,7 +145,7 @@ def test_recomputed_stages_are_all_or_none_there(torchtitan: SimpleNamespace, re
     assert tomllib.loads(found["meshwave/torchtitan-0.2.toml"])["activation_checkpoint"] == {"mode": "full"}
 
 
-def test_the_toml_says_the_same_in_the_words_of_the_release() -> None:
+def test_the_toml_sets_the_same_options_under_the_names_of_its_release() -> None:
     drawn = Drawn({"schedule": "interleaved-1f1b", "microbatches": 4, "chunks": 3}, 2)
 
     found = tomllib.loads(unpacked(drawn, training={"micro_batch_size": 2})["meshwave/torchtitan-0.2.toml"])
@@ -161,7 +161,7 @@ def test_the_toml_says_the_same_in_the_words_of_the_release() -> None:
 
 
 @pytest.mark.parametrize("name", ['"""; import os', "a\\", "\u2028[training] steps = 9", "' + \"", "波"])
-def test_a_name_stays_a_name(torchtitan: SimpleNamespace, name: str) -> None:
+def test_a_design_name_cannot_end_a_string_or_comment(torchtitan: SimpleNamespace, name: str) -> None:
     found = unpacked(Drawn({"schedule": "1f1b", "microbatches": 4}, 2), name=name)
 
     run(found["meshwave/recipe.py"])
@@ -182,7 +182,7 @@ def test_a_name_stays_a_name(torchtitan: SimpleNamespace, name: str) -> None:
     ],
 )
 def test_the_name_places_stages_as_the_design_does(pipeline: dict[str, Any], ranks: int, style: str) -> None:
-    """torchtitan uses the v style for two schedules alone, and the loop for all others."""
+    """torchtitan uses the V placement for two schedules only, and the loop for all others."""
     from torch.distributed.pipelining._utils import generate_stage_to_rank_mapping
     from torch.distributed.pipelining.schedules import get_schedule_class
 
@@ -195,7 +195,7 @@ def test_the_name_places_stages_as_the_design_does(pipeline: dict[str, Any], ran
     assert list(generate_stage_to_rank_mapping(ranks, program.stages, style).values()) == program.placement[0].tolist()
 
 
-def test_two_waves_are_refused_in_words() -> None:
+def test_two_waves_are_refused_with_a_message() -> None:
     with pytest.raises(InputError) as refused:
         unpacked(Drawn({"schedule": "hanayo", "microbatches": 4, "waves": 2}, 2))
 
@@ -220,7 +220,7 @@ def test_two_waves_are_refused_in_words() -> None:
         ),
     ],
 )
-def test_what_torchtitan_cannot_say_is_refused(drawn: Drawn, words: str) -> None:
+def test_properties_that_torchtitan_does_not_support_are_refused(drawn: Drawn, words: str) -> None:
     with pytest.raises(InputError, match=words):
         unpacked(drawn)
 
@@ -235,7 +235,7 @@ def test_experts_are_refused() -> None:
     )
 
 
-def test_what_the_settings_have_no_place_for_is_said_in_both_files() -> None:
+def test_properties_without_a_setting_are_listed_in_both_files() -> None:
     training = {"optimizer": "sgd", "lr": 0.1, "precision": "fp64", "seed": 7}
     design = Drawn({"schedule": "1f1b", "microbatches": 4}, 2).design(dp=2, model=MODEL, training=training)
     cut = tuple(mesh.model_copy(update={"axes": {"dp": 1, "tp": 2}}) for mesh in design.meshes)

@@ -1,4 +1,4 @@
-"""Models from configurations of Hugging Face: their parameters, and what is refused."""
+"""Import of models from Hugging Face configurations: their parameters, and refusals."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def test_an_imported_model_has_the_published_number_of_parameters(name: str) -> 
 
 
 @pytest.mark.parametrize("name", MEGATRON)
-def test_a_shape_of_megatron_has_as_many_weights_as_its_paper_counts(name: str) -> None:
-    """These counts hold weight matrices alone: no biases and no norms. OPT has two positions more than tokens."""
+def test_models_of_the_megatron_paper_have_its_number_of_weights(name: str) -> None:
+    """These counts include weight matrices only, without biases and norms. OPT has two more positions than tokens."""
     row = CONFIGURATIONS[name]
     model = {
         **shape(row),
@@ -92,7 +92,7 @@ def test_bloom_has_the_published_number_of_parameters() -> None:
     assert counts(model)[0] == row["params_computed"]
 
 
-def test_grok_has_as_many_weights_as_its_recipe_counts() -> None:
+def test_grok_has_the_number_of_weights_of_its_recipe() -> None:
     row = CONFIGURATIONS["Grok-1"]
     model = {
         **shape(row),
@@ -108,7 +108,7 @@ def test_grok_has_as_many_weights_as_its_recipe_counts() -> None:
 
 
 @pytest.mark.parametrize("name", ["bert-large-uncased", "Grok-1"])
-def test_a_model_type_that_cannot_be_represented_is_refused_by_name(name: str) -> None:
+def test_an_unsupported_model_type_is_refused_by_name(name: str) -> None:
     with pytest.raises(DesignError) as refused:
         read_model(CONFIGURATIONS[name])
 
@@ -130,7 +130,7 @@ def test_a_model_type_that_cannot_be_represented_is_refused_by_name(name: str) -
         ({"model_type": "qwen3_moe", "mlp_only_layers": [1]}, "hf_unsupported", "mlp_only_layers"),
     ],
 )
-def test_a_setting_that_cannot_be_represented_is_refused_by_name(change: dict[str, Any], code: str, where: str) -> None:
+def test_an_unsupported_setting_is_refused_by_name(change: dict[str, Any], code: str, where: str) -> None:
     with pytest.raises(DesignError) as refused:
         read_model({**QWEN3_MOE, "model_type": "llama", **change})
 
@@ -138,7 +138,7 @@ def test_a_setting_that_cannot_be_represented_is_refused_by_name(change: dict[st
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", '{"format": "meshwave/1"}', "3", "{"])
-def test_a_file_that_is_no_configuration_is_refused(text: str, tmp_path: Path) -> None:
+def test_a_file_without_a_configuration_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text(text)
 
@@ -171,7 +171,7 @@ def test_an_imported_model_replaces_that_of_the_open_design(tmp_path: Path) -> N
     assert found.meshes == first.meshes
 
 
-def test_settings_that_are_not_used_are_named() -> None:
+def test_ignored_settings_are_named() -> None:
     _, notes = read_model({**LLAMA, "attention_dropout": 0.1, "max_position_embeddings": 1 << 17})
 
     assert {note.code: dict(note.params) for note in notes} == {
@@ -180,7 +180,7 @@ def test_settings_that_are_not_used_are_named() -> None:
     }
 
 
-def test_windows_on_some_layers_are_found_in_the_list_of_layer_types() -> None:
+def test_sliding_windows_are_read_from_the_layer_types() -> None:
     types = ["sliding_attention", "sliding_attention", "full_attention"] * 2
     gemma = {**LLAMA, "model_type": "gemma3_text", "num_hidden_layers": 6, "sliding_window": 128, "layer_types": types}
 
@@ -189,7 +189,7 @@ def test_windows_on_some_layers_are_found_in_the_list_of_layer_types() -> None:
     assert (model["attention"]["window"], model["attention"]["full_every"]) == (128, 3)
 
 
-def test_a_design_is_not_taken_for_a_configuration() -> None:
+def test_a_design_is_not_recognized_as_a_configuration() -> None:
     assert is_import("config.json", json.dumps(LLAMA))
     assert not is_import("design.json", '{"format": "meshwave/1"}')
     assert find_format("config.json", json.dumps(LLAMA)) == "hugging-face"

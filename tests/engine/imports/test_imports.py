@@ -1,4 +1,4 @@
-"""The seam of imports: every format is found by the names and the content of its files."""
+"""Import formats: every format is found by the names and the content of its files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from meshwave.engine.predict.prediction import predict
 
 
 @pytest.mark.parametrize("name", imports)
-def test_an_import_says_what_it_reads(name: str) -> None:
+def test_every_import_format_is_described(name: str) -> None:
     member = imports[name]
 
     assert issubclass(member, Import)
@@ -25,7 +25,7 @@ def test_an_import_says_what_it_reads(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in imports if name in exports])
-def test_what_is_exported_is_recognized_and_comes_in_again(name: str, tmp_path: Path) -> None:
+def test_exported_files_are_recognized_and_imported(name: str, tmp_path: Path) -> None:
     design = load_design(example("02-two-waves"))
     path = tmp_path / f"a{exports[name].suffix}"
     path.write_bytes(exports[name].to_bytes(predict(design)))
@@ -39,7 +39,7 @@ def test_what_is_exported_is_recognized_and_comes_in_again(name: str, tmp_path: 
 
 @pytest.fixture
 def second(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another format whose files end as those of torch do."""
+    """Register another format whose files have the same suffix as torch's."""
 
     class Numbers(imports["torch-csv"]):  # type: ignore[misc]
         @staticmethod
@@ -50,7 +50,7 @@ def second(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("text", "form"), [("0F0,0B0", "torch-csv"), ("1,2", "numbers")])
-def test_formats_of_one_suffix_are_told_apart_by_content(second: None, text: str, form: str) -> None:
+def test_formats_with_one_suffix_are_distinguished_by_content(second: None, text: str, form: str) -> None:
     assert find_format("a.csv", text) == form
 
 
@@ -58,7 +58,7 @@ def test_formats_of_one_suffix_are_told_apart_by_content(second: None, text: str
     ("file", "text", "code"),
     [("a.csv", "x", "unknown_import"), ("a.csv", "1F0", "ambiguous_import"), ("a.xls", "", "unknown_import")],
 )
-def test_a_format_that_is_not_clear_has_to_be_named(second: None, file: str, text: str, code: str) -> None:
+def test_an_ambiguous_format_must_be_named(second: None, file: str, text: str, code: str) -> None:
     with pytest.raises(Refusal) as refused:
         find_format(file, text)
 

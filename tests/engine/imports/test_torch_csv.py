@@ -1,4 +1,4 @@
-"""A schedule read from a CSV: files of torch are read, and problems are reported at their cells."""
+"""Import of schedules from CSV files: torch's files are read, and problems are reported at their cells."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TWO_RANKS = "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"
 
 @pytest.fixture
 def three() -> Design:
-    """A design of three meshes, one on each device."""
+    """Return a design of three meshes, one on each device."""
     return parse_design(document({"schedule": "1f1b", "microbatches": 8}, 3, name="three"))
 
 
@@ -48,7 +48,7 @@ def faults(text: str, into: Design | None = None) -> list[str]:
 @pytest.mark.slow
 @settings(deadline=None)
 @given(drawn=st.sampled_from(list(schedules)).flatmap(lambda name: pipelines(name, 4, 6)), seed=seeds)
-def test_what_is_exported_comes_back_in_both_forms(drawn: Drawn, seed: int) -> None:
+def test_exported_schedules_are_imported_in_both_forms(drawn: Drawn, seed: int) -> None:
     design = drawn.design()
     program = lower(design)
     try:
@@ -65,8 +65,8 @@ def test_what_is_exported_comes_back_in_both_forms(drawn: Drawn, seed: int) -> N
             assert notes == ()
 
 
-def test_what_torch_itself_lowers_and_writes_comes_in(tmp_path: Path) -> None:
-    """``_dump_csv`` of a schedule with its messages, at torch 2.13."""
+def test_schedules_that_torch_lowers_and_writes_are_imported(tmp_path: Path) -> None:
+    """``_dump_csv`` of a schedule with its messages, in torch 2.13."""
     written = (
         "0UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1,0REDUCE_GRAD,0RESHARD\r\n"
         "1UNSHARD,1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1,1REDUCE_GRAD,1RESHARD\r\n"
@@ -83,7 +83,7 @@ def test_what_torch_itself_lowers_and_writes_comes_in(tmp_path: Path) -> None:
 
 @pytest.mark.torch
 @pytest.mark.parametrize("name", ["Interleaved1F1B", "ZBVZeroBubble", "DualPipeV", "InterleavedZeroBubble"])
-def test_the_dumps_of_torchs_own_schedules_come_in(name: str, tmp_path: Path) -> None:
+def test_dumps_of_torchs_own_schedules_are_imported(name: str, tmp_path: Path) -> None:
     from types import SimpleNamespace
 
     from torch.distributed.pipelining.schedules import get_schedule_class
@@ -112,11 +112,11 @@ def test_the_dumps_of_torchs_own_schedules_come_in(name: str, tmp_path: Path) ->
     ],
     ids=["spaces", "windows", "semicolons", "tabs", "quotes"],
 )
-def test_files_come_in_as_spreadsheets_write_them(text: str) -> None:
+def test_files_written_by_spreadsheets_are_imported(text: str) -> None:
     assert orders(import_schedule(text, "x").design) == orders(import_schedule(TWO_RANKS, "x").design)
 
 
-def test_slots_of_two_come_in() -> None:
+def test_shared_slots_are_imported() -> None:
     design = import_schedule("0F0,0F1,0B0,0B1\n1F0,( 1F1 ; 1B0 )OVERLAP_F_B,1B1", "x").design
 
     assert orders(design)[1] == ["1F0", "(1F1;1B0)OVERLAP_F_B", "1B1"]
@@ -126,7 +126,7 @@ def test_slots_of_two_come_in() -> None:
 # ---- the design around it ----
 
 
-def test_a_design_of_its_own_is_sound_and_has_a_device_a_row() -> None:
+def test_a_new_design_is_valid_and_has_one_device_per_row() -> None:
     for ranks in (2, 8, 9, 20):
         text = "\n".join(f"{rank}F0,{rank}B0" for rank in range(ranks))
 
@@ -137,7 +137,7 @@ def test_a_design_of_its_own_is_sound_and_has_a_device_a_row() -> None:
         assert predict(design).timeline.makespan > 0
 
 
-def test_an_open_design_keeps_everything_but_the_schedule(three: Design) -> None:
+def test_an_open_design_keeps_all_sections_except_the_schedule(three: Design) -> None:
     text = torch_csv.schedule_rows(lower(parse_design(document({"schedule": "gpipe", "microbatches": 2}, 3))))
 
     design, notes = import_schedule("\n".join(text), "unused", three)
@@ -152,7 +152,7 @@ def test_an_open_design_keeps_everything_but_the_schedule(three: Design) -> None
     assert (design.pipeline.schedule, design.pipeline.microbatches) == ("custom", 2)
 
 
-def test_layers_given_by_hand_stay_where_there_are_as_many_stages() -> None:
+def test_explicit_layers_are_kept_if_the_number_of_stages_is_equal() -> None:
     given = {"schedule": "1f1b", "microbatches": 2, "stages": [200, 40], "recompute": [1]}
     frame = parse_design(document(given, 2))
 
@@ -163,14 +163,14 @@ def test_layers_given_by_hand_stay_where_there_are_as_many_stages() -> None:
     assert gone.stages is None
 
 
-def test_meshes_are_made_to_fit_and_that_is_said(three: Design) -> None:
+def test_meshes_are_adapted_with_a_remark(three: Design) -> None:
     design, notes = import_schedule(TWO_RANKS, "x", three)
 
     assert [mesh.devices for mesh in design.meshes] == [(0,), (1,)]
     assert [note.message for note in notes] == ["2 meshes of one device each replaced the 3 of the design"]
 
 
-def test_a_model_gets_a_layer_for_every_stage_and_that_is_said(three: Design) -> None:
+def test_layers_are_added_for_every_stage_with_a_remark(three: Design) -> None:
     small = three.model_copy(update={"model": three.model.model_copy(update={"layers": 3})})
     text = "\n".join(
         torch_csv.schedule_rows(lower(parse_design(document({"schedule": "hanayo", "microbatches": 2}, 3))))
@@ -182,7 +182,7 @@ def test_a_model_gets_a_layer_for_every_stage_and_that_is_said(three: Design) ->
     assert [note.message for note in notes] == ["the model now has 6 layers instead of 3, one per stage"]
 
 
-def test_too_few_devices_are_told(three: Design) -> None:
+def test_too_few_devices_are_reported(three: Design) -> None:
     text = "\n".join(f"{rank}F0,{rank}B0" for rank in range(4))
 
     assert faults(text, three) == [
@@ -194,7 +194,7 @@ def test_too_few_devices_are_told(three: Design) -> None:
 # ---- what is wrong with it ----
 
 
-def test_every_cell_that_cannot_be_read_is_told_with_an_arrow_and_the_nearest_one() -> None:
+def test_every_unreadable_cell_is_reported_with_an_arrow_and_a_suggestion() -> None:
     assert faults("0F0,0F1,0f2,0B0,0B1,0B2\n1F0,1B0,1F1,1B1,1G2, hello ") == [
         "row 1, column 3 (C1): '0f2' is not an action; did you mean 0F2?\n"
         "    0F0,0F1,0f2,0B0,0B1,0B2\n"
@@ -209,14 +209,14 @@ def test_every_cell_that_cannot_be_read_is_told_with_an_arrow_and_the_nearest_on
     ]  # fmt: skip
 
 
-def test_the_first_few_are_told_and_the_rest_is_counted() -> None:
+def test_the_first_problems_are_listed_and_the_others_counted() -> None:
     told = faults(",".join(["0X0"] * (MOST_LISTED + 3)))
 
     assert len(told) == MOST_LISTED + 1
     assert told[-1] == "3 more problems of this kind"
 
 
-def test_of_a_cell_that_stands_everywhere_and_of_an_endless_one_a_few_words_are_told() -> None:
+def test_repeated_and_very_long_cells_are_reported_briefly() -> None:
     assert faults(",".join(["0F0"] * 1000))[1].splitlines()[0] == (
         "row 1, column 1000 (ALL1): 0F0 (A1, B1, C1, D1, E1, F1, G1, H1, ...) occurs 1000 times; keep one"
     )
@@ -297,7 +297,7 @@ def test_a_long_row_is_shown_around_its_cell() -> None:
         ),
     ],
 )  # fmt: skip
-def test_what_does_not_work_is_told_at_its_cells(text: str, told: str) -> None:
+def test_problems_are_reported_at_their_cells(text: str, told: str) -> None:
     first = faults(text)[0].splitlines()
 
     assert first[0].startswith(told)
@@ -307,7 +307,7 @@ def test_what_does_not_work_is_told_at_its_cells(text: str, told: str) -> None:
         assert set(first[2].strip()) == {"^"}
 
 
-def test_a_number_that_would_ask_for_terabytes_is_told_at_once() -> None:
+def test_a_number_that_would_need_terabytes_is_reported_at_once() -> None:
     assert "999999F999999 names stage 999999" in faults("0F0,0B0,999999F999999")[0]
 
 
@@ -328,14 +328,14 @@ def test_a_number_that_would_ask_for_terabytes_is_told_at_once() -> None:
         ),
     ],
 )
-def test_what_only_torch_would_trip_over_is_remarked(text: str, note: str) -> None:
+def test_cells_that_only_torch_would_reject_give_a_remark(text: str, note: str) -> None:
     found = import_schedule(text, "x").notes
 
     assert len(found) == 1 or found[-1].code == "csv_replicas"
     assert found[0].message.startswith(note)
 
 
-def test_binary_and_missing_files_are_told(tmp_path: Path) -> None:
+def test_binary_and_missing_files_are_reported(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_bytes(b"\xff\xfe0\x00F\x00")
 
     with pytest.raises(InputError, match="x.csv is not text; save it as text in UTF-8"):
@@ -344,7 +344,7 @@ def test_binary_and_missing_files_are_told(tmp_path: Path) -> None:
         load_import(tmp_path / "none.csv")
 
 
-def test_a_file_of_too_many_cells_is_told_before_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_with_too_many_cells_is_refused_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("meshwave.engine.imports.csv_sheet.MOST_CELLS", 3)
     monkeypatch.setattr("meshwave.engine.imports.csv_sheet._split_cells", lambda text: pytest.fail("they were read"))
 
@@ -355,7 +355,7 @@ def test_a_file_of_too_many_cells_is_told_before_they_are_read(monkeypatch: pyte
 
 
 @pytest.mark.slow
-def test_a_large_schedule_comes_in_within_seconds() -> None:
+def test_a_large_schedule_is_imported_within_seconds() -> None:
     program = lower(parse_design(document({"schedule": "1f1b", "microbatches": 256}, 64)))
 
     found = import_schedule("\n".join(torch_csv.schedule_rows(program)), "large")
@@ -363,8 +363,8 @@ def test_a_large_schedule_comes_in_within_seconds() -> None:
     assert len(orders(found.design)[63]) == 512
 
 
-def test_every_form_of_an_export_is_named_as_it_is_read() -> None:
-    """What is offered to write with a name that ends in .csv can be opened again."""
+def test_exported_csv_files_are_offered_for_import() -> None:
+    """Export formats whose files end in .csv can be imported."""
     assert [name for name, export in exports.items() if export.suffix.endswith(".csv")] == [
         "torch-csv",
         "torch-csv-comms",

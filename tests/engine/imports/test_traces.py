@@ -1,4 +1,4 @@
-"""Traces of other tools become runs of a design, beside its prediction."""
+"""Import of traces of other tools as runs of a design, compared with its prediction."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_an_imported_trace_is_compared_and_calibrates(
     assert save_run_profile(Run(record, entry.id))
 
 
-def test_an_exported_timeline_comes_in_again(record: Record, tmp_path: Path) -> None:
+def test_an_exported_timeline_is_imported(record: Record, tmp_path: Path) -> None:
     prediction = predict(design())
     file = tmp_path / "a.json"
     file.write_bytes(exports["perfetto"].to_bytes(prediction))
@@ -89,7 +89,7 @@ def test_an_exported_timeline_comes_in_again(record: Record, tmp_path: Path) -> 
     assert read_recording(run.folder).makespans[0] == pytest.approx(prediction.timeline.makespan, rel=0.3)
 
 
-def test_times_of_stages_are_played_in_the_order_of_the_schedule(record: Record, tmp_path: Path) -> None:
+def test_stage_times_are_simulated_in_the_order_of_the_schedule(record: Record, tmp_path: Path) -> None:
     (tmp_path / "times.csv").write_text("stage,forward_ms,backward_ms\n0,10,20\n1,30,60\n")
     trace = load_trace([tmp_path / "times.csv"])
     assert trace is not None
@@ -114,11 +114,11 @@ def test_times_of_stages_are_played_in_the_order_of_the_schedule(record: Record,
     ],
     ids=["commas", "spaces", "numbered", "decimal commas", "milliseconds", "another column"],
 )
-def test_costs_per_stage_are_read_from_what_a_spreadsheet_copies(text: str) -> None:
+def test_costs_per_stage_are_read_from_copied_spreadsheet_cells(text: str) -> None:
     assert read_stage_costs(text) == {"forward": [1, 4], "input": [2, 5], "weight": [3, 6]}
 
 
-def test_a_backward_without_its_gradients_is_divided_in_halves() -> None:
+def test_a_backward_without_separate_gradients_is_divided_in_halves() -> None:
     assert read_stage_costs("forward_s,backward_s\n1,3\n2,4\n") == {
         "forward": [1, 2],
         "input": [1.5, 2],
@@ -143,7 +143,7 @@ def test_a_table_that_lacks_a_cost_is_refused(text: str, code: str, params: dict
     assert (problem.code, problem.params) == (code, params)
 
 
-def test_a_gpu_range_counts_rather_than_that_of_its_host(tmp_path: Path) -> None:
+def test_a_gpu_range_takes_precedence_over_its_host_range(tmp_path: Path) -> None:
     events = [range_of("PP:0F0", 0, 5), range_of("PP:0F0", 100, 50, pid=7, cat="gpu_user_annotation")]
     trace = load_trace([write(tmp_path / "t.json", {"traceEvents": events})])
 
@@ -179,5 +179,5 @@ def test_traces_of_other_designs_are_refused(record: Record, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", traces)
-def test_a_design_is_no_trace(name: str) -> None:
+def test_a_design_is_not_recognized_as_a_trace(name: str) -> None:
     assert not traces[name].recognizes(Path(example("02-two-waves")).read_text())

@@ -1,4 +1,4 @@
-"""Lowering adds transfers and updates to a schedule's computations, and changes nothing else."""
+"""Lowering adds transfers and updates to a schedule's computations, without other changes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def computations(order: list[Action]) -> list[Action]:
 
 @few
 @given(compute=compute_programs())
-def test_a_tensor_is_sent_exactly_where_its_taker_is_on_another_rank(compute: Program) -> None:
+def test_a_tensor_is_sent_if_and_only_if_its_consumer_is_on_another_rank(compute: Program) -> None:
     rank_of = {action: rank for rank in range(compute.ranks) for action in compute.actions(rank)}
     hops = [(made, taker) for taker in rank_of for made in inputs(compute, taker) if rank_of[made] != rank_of[taker]]
 
@@ -63,7 +63,7 @@ def test_computations_keep_their_order(compute: Program) -> None:
 
 @few
 @given(compute=compute_programs())
-def test_a_send_follows_the_computation_that_made_its_tensor(compute: Program) -> None:
+def test_a_send_follows_the_computation_that_produced_its_tensor(compute: Program) -> None:
     program = add_transfers(compute)
 
     for rank in range(program.ranks):
@@ -78,7 +78,7 @@ def test_a_send_follows_the_computation_that_made_its_tensor(compute: Program) -
 
 @few
 @given(compute=compute_programs(slots=True))
-def test_nothing_stands_inside_a_slot_and_all_it_sends_follows_it(compute: Program) -> None:
+def test_the_sends_of_a_shared_slot_follow_it(compute: Program) -> None:
     program = add_updates(add_transfers(compute), (2,) * compute.ranks)
 
     assert verify(program) == []
@@ -95,7 +95,7 @@ def test_nothing_stands_inside_a_slot_and_all_it_sends_follows_it(compute: Progr
 @few
 @given(compute=compute_programs())
 def test_receives_are_posted_ahead_and_before_the_sends_of_the_same_gap(compute: Program) -> None:
-    """Two computations ahead of what takes them, or at the start of the rank."""
+    """Two computations before their consumer, or at the start of the rank."""
     program = add_transfers(compute)
 
     for rank in range(program.ranks):
@@ -111,8 +111,8 @@ def test_receives_are_posted_ahead_and_before_the_sends_of_the_same_gap(compute:
 
 @few
 @given(compute=compute_programs())
-def test_no_receive_is_posted_earlier_than_its_lookahead_or_its_channel_asks_for(compute: Program) -> None:
-    """Each stands two computations before its own taker, or before that of a later message of the same sender."""
+def test_no_receive_is_posted_earlier_than_required(compute: Program) -> None:
+    """Each is two computations before its own consumer, or before that of a later message from the same sender."""
     program = add_transfers(compute)
 
     for rank in range(program.ranks):
@@ -134,7 +134,7 @@ def takes(made: Action, recv: Action) -> bool:
     return made[1:] == recv[1:] and made.op in ((Op.F,) if recv.op == Op.RECV_F else (Op.B, Op.I))
 
 
-def test_neighbours_on_one_rank_hand_over_without_a_message() -> None:
+def test_adjacent_stages_on_one_rank_need_no_message() -> None:
     assert format_program(add_transfers(parse_program("0F0 1F0 1B0 0B0"))) == [["0F0", "1F0", "1B0", "0B0"]]
 
 
@@ -186,8 +186,8 @@ def custom(program: Program) -> Drawn:
     return Drawn({"schedule": "custom", "microbatches": program.microbatches, "actions": orders}, program.ranks)
 
 
-def test_a_reduction_starts_as_soon_as_its_gradient_is_there_and_what_others_wait_for_is_sent() -> None:
-    """So that it hides behind the stages that are still to come."""
+def test_a_reduction_starts_when_its_gradient_is_complete_and_pending_sends_are_issued() -> None:
+    """It overlaps the remaining stages."""
     program = lower(Drawn({"schedule": "hanayo", "microbatches": 1}, 2).design(dp=2))
 
     assert format_program(program)[1] == [
@@ -201,8 +201,8 @@ def test_a_reduction_starts_as_soon_as_its_gradient_is_there_and_what_others_wai
 
 @few
 @given(data=st.data())
-def test_other_meshes_play_the_same_roles(data: st.DataObject) -> None:
-    """A placement renames the ranks of a schedule's own one; receives of one gap may change places."""
+def test_a_placement_only_renames_ranks(data: st.DataObject) -> None:
+    """Receives between the same two computations may be reordered."""
     drawn = data.draw(st.sampled_from(["1f1b", "hanayo", "interleaved-1f1b"]).flatmap(pipelines))
     mesh_of = data.draw(st.permutations(range(drawn.ranks)))
     own = lower(drawn.design())
@@ -216,14 +216,14 @@ def test_other_meshes_play_the_same_roles(data: st.DataObject) -> None:
 
 
 def gaps(order: list[Action]) -> list[Action | frozenset[Action]]:
-    """An order in which receives that are posted together stand together."""
+    """Return an order in which receives that are posted together form one group."""
     posts = groupby(order, key=lambda action: action.op in (Op.RECV_F, Op.RECV_B))
     return [each for received, group in posts for each in ([frozenset(group)] if received else group)]
 
 
 @few
 @given(data=st.data())
-def test_a_placement_that_is_no_renaming_is_refused(data: st.DataObject) -> None:
+def test_a_placement_that_changes_the_schedule_is_refused(data: st.DataObject) -> None:
     drawn = data.draw(pipelines("hanayo", ranks=4))
     own = lower(drawn.design()).placement[0].tolist()
     placement = data.draw(st.lists(st.integers(0, drawn.ranks - 1), min_size=len(own), max_size=len(own)))

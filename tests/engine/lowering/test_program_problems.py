@@ -1,4 +1,4 @@
-"""Problems of drawn orders carry fixes, and each of them removes its problem."""
+"""Problems of custom orders have fixes, each of which resolves its problem."""
 
 from __future__ import annotations
 

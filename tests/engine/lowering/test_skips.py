@@ -1,4 +1,4 @@
-"""Tensors that skip stages go straight to the mesh that takes them, once, and their gradients come back so."""
+"""Tensors that skip stages are sent once, directly to the consuming mesh, and their gradients return the same way."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SENDS = (Op.SEND_F, Op.SEND_B)
 
 
 def split(draw: st.DataObject, stages: int) -> tuple[int, ...]:
-    """Any layers of each stage."""
+    """Draw the number of layers of each stage."""
     return tuple(draw.draw(st.lists(st.integers(1, 4), min_size=stages, max_size=stages)))
 
 
@@ -46,7 +46,7 @@ def u_transformer(pipeline: Drawn, layers: tuple[int, ...] | None = None, **sect
 
 
 def test_three_stages_read_as_drawn() -> None:
-    """Six layers, two a stage: what stage 0 makes skips stage 1, whose two blocks are each other's mirror image."""
+    """Six layers, two per stage: the output of stage 0 skips stage 1, whose two blocks mirror each other."""
     program = lower(u_transformer(Drawn({"schedule": "1f1b", "microbatches": 2}, 3)))
 
     assert program.skips.tolist() == [[0, 2, 2]]
@@ -57,8 +57,8 @@ def test_three_stages_read_as_drawn() -> None:
     ]
 
 
-def test_between_neighbours_they_travel_with_what_is_sent_anyway() -> None:
-    """Half of four layers each: no message more than a plain model has, of three tensors instead of one."""
+def test_skips_to_the_next_stage_are_part_of_its_message() -> None:
+    """Two stages of two layers: no more messages than in a plain model, of three tensors instead of one."""
     pipeline = Drawn({"schedule": "1f1b", "microbatches": 2}, 2)
     program, plain = lower(u_transformer(pipeline)), lower(pipeline.design())
 
@@ -76,7 +76,7 @@ def test_a_wave_has_both_ends_of_a_skip_on_one_mesh() -> None:
 
 
 def test_models_without_skips_keep_their_programs() -> None:
-    """The names of programs that have been run stay what they were."""
+    """Digests of programs that have been run are unchanged."""
     program = lower(Drawn({"schedule": "1f1b", "microbatches": 2}, 2).design())
 
     assert program.digest == "9d5f84653e2aed9c"
@@ -86,7 +86,7 @@ def test_models_without_skips_keep_their_programs() -> None:
 @pytest.mark.parametrize("name", schedules)
 @some
 @given(data=st.data())
-def test_every_schedule_passes_them_once_and_never_stalls(name: str, data: st.DataObject) -> None:
+def test_every_schedule_sends_skips_once_and_never_deadlocks(name: str, data: st.DataObject) -> None:
     pipeline = data.draw(pipelines(name))
     design = u_transformer(pipeline, split(data, pipeline.design().stages))
 
@@ -114,7 +114,7 @@ def test_every_schedule_passes_them_once_and_never_stalls(name: str, data: st.Da
 
 @few
 @given(data=st.data(), compute=compute_programs() | compute_programs(slots=True))
-def test_all_that_is_sent_follows_its_slot_the_nearest_stage_first(data: st.DataObject, compute: Program) -> None:
+def test_sends_follow_their_slot_nearest_stage_first(data: st.DataObject, compute: Program) -> None:
     program = add_transfers(compute, data.draw(skips_between(compute.stages)))
 
     assert verify(program) == []
@@ -171,7 +171,7 @@ SOUND = """
 FROM_FIRST_TO_LAST = np.array([[0, 2, 1]], np.int32)
 
 
-def test_a_program_with_a_skip_is_sound() -> None:
+def test_a_program_with_a_skip_is_valid() -> None:
     assert verify(parse_program(SOUND)) == []
 
 
@@ -235,7 +235,7 @@ def test_a_skip_that_is_never_sent_is_reported() -> None:
 
 
 def test_messages_of_a_pair_are_received_in_the_order_of_their_sends() -> None:
-    """What goes to the next stage and what skips, between the same two ranks: nothing but their order tells them apart."""
+    """Messages to the next stage and skipping messages between two ranks are distinguished by their order only."""
     program = add_transfers(parse_program("0F0 2F0 2B0 0B0\n1F0 3F0 3B0 1B0"), ((0, 3, 1),))
     orders = format_program(program)
     at, after = orders[1].index("1RECV_F0"), orders[1].index("3RECV_F0FROM0")

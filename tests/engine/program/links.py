@@ -1,4 +1,4 @@
-"""Designs whose meshes share NICs, for the tests of links."""
+"""Designs whose meshes share NICs, for tests of links."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ PLAYED = [name for name in schedules if name not in ("auto", "custom")]
 
 @st.composite
 def shared_predictions(draw: st.DrawFn, transfer_model: str = "shared-links") -> Prediction:
-    """A step of any schedule whose meshes lie anywhere on nodes of two devices, at links slow or fast, with tp, dp or
-    neither, switches and uplinks drawn or not: transfers, reductions and exchanges share NICs."""
+    """Draw the step of any schedule whose meshes are placed anywhere on nodes of two devices.
+
+    Links are slow or fast, with tp, dp or neither, and with or without switches and uplinks: transfers, reductions and
+    exchanges share NICs.
+    """
     drawn = draw(pipelines(draw(st.sampled_from(PLAYED)), ranks=4, microbatches=6))
     width = draw(st.sampled_from([1, 2]))
     axes = {"dp": 1, "tp": width} if draw(st.booleans()) else {"dp": width, "tp": 1}
@@ -48,7 +51,7 @@ def shared_predictions(draw: st.DrawFn, transfer_model: str = "shared-links") ->
 
 
 def nodes_of_two(devices: int, bandwidth: float, nics: int = 1) -> dict[str, Any]:
-    """A cluster of so many devices, two a node."""
+    """Return a cluster of ``devices`` devices, two per node."""
     return {
         "nodes": -(-devices // 2),
         "devices_per_node": 2,

@@ -1,6 +1,6 @@
-"""A network played the slow way: every rate found anew at every moment, by plain dictionaries.
+"""Reference simulation of a network: every rate is recomputed at every event, with plain dictionaries.
 
-Independent of :mod:`meshwave.engine.program.shared_links`: it shares no code with it but the description of the network.
+It shares no code with :mod:`meshwave.engine.program.shared_links` except the description of the network.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Flow:
 
 @dataclass
 class SlowNetwork:
-    """Plays a program of slots of one action each."""
+    """Simulation of a program whose slots have one action each."""
 
     program: Program
     seconds: NDArray[np.float64]
@@ -145,7 +145,7 @@ class SlowNetwork:
 
 
 def fair_rates(network: Network, kinds: list[int]) -> list[float]:
-    """Raise all rates together, and stop those that fill a port or are as fast as they get."""
+    """Return max-min fair rates: all rates grow together until they fill a port or reach their maximum."""
     rates = [0.0] * len(kinds)
     rising = set(range(len(kinds)))
     weight = np.zeros((len(kinds), len(network.ports)))

@@ -1,4 +1,4 @@
-"""What a rank may let go of: a message that its taker has answered, and no other."""
+"""Acknowledgements: a rank may release exactly the messages that their consumers have acknowledged."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ NAMED = [name for name in schedules if name != "custom"]
 
 
 def learned(program: Program) -> dict[int, int]:
-    """The row at which each sender learns that its message was taken, where it does: every message tells what its
-    sender had taken before. Each rank is replayed by itself, since its order is given."""
+    """Return the row at which each sender learns that its message was consumed, if it does.
+
+    Every message implies the messages that its sender had consumed before. Each rank is replayed separately, since its
+    order is given.
+    """
     found = find_messages(program)
     sends, takers = found.send.tolist(), found.taker.tolist()
     told = [
@@ -35,13 +38,13 @@ def learned(program: Program) -> dict[int, int]:
 
 
 def let_go(program: Program) -> dict[int, int]:
-    """The same by the program's tables."""
+    """Return the same rows, computed from the program's tables."""
     messages, answer = find_acknowledgements(program)
     return {n: int(messages.taker[of]) for n, of in enumerate(answer.tolist()) if of >= 0}
 
 
 @given(programs(slots=True), st.integers(0, 2**16))
-def test_it_is_what_a_replay_learns_and_always_there_by_then(program: Program, seed: int) -> None:
+def test_acknowledgements_equal_those_of_a_replay_and_have_arrived(program: Program, seed: int) -> None:
     assert let_go(program) == learned(program)
 
     timeline = simulate(program, seconds(program, seed))
@@ -53,7 +56,7 @@ def test_it_is_what_a_replay_learns_and_always_there_by_then(program: Program, s
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_what_every_schedule_sends_forward_is_answered_by_its_gradient_at_the_latest(name: str) -> None:
+def test_every_activation_is_acknowledged_by_its_gradient_at_the_latest(name: str) -> None:
     program = add_transfers(schedules[name]().program(Pipe(4, 8)), [(0, 3, 2)])
     back = program.tables.backward
     messages, answer = find_acknowledgements(program)

@@ -1,4 +1,4 @@
-"""The notation of torch.distributed.pipelining goes in and comes out."""
+"""Parsing and formatting of the notation of torch.distributed.pipelining."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ without = st.builds(Action, st.just(Op.REDUCE_GRAD), numbers, st.just(-1), alone
 
 
 @given(action=with_microbatch | skipping | without)
-def test_reads_what_it_writes(action: Action) -> None:
+def test_formatted_text_parses_to_the_same_value(action: Action) -> None:
     assert parse_action(str(action)) == action
 
 
@@ -48,7 +48,7 @@ def test_reads_what_it_writes(action: Action) -> None:
         ("  2F0\t", (Op.F, 2, 0)),
     ],
 )
-def test_reads_every_kind(text: str, action: tuple[int, int, int]) -> None:
+def test_every_kind_of_action_is_parsed(text: str, action: tuple[int, int, int]) -> None:
     assert parse_action(text)[:3] == action
 
 
@@ -84,11 +84,11 @@ def test_a_wrong_cell_is_refused_with_the_notation(text: str) -> None:
     assert str(refused.value).startswith(repr(text))
 
 
-def test_computations_are_told_from_the_rest() -> None:
+def test_computations_are_distinguished_from_other_actions() -> None:
     assert [op.name for op in Op if op.is_compute] == ["F", "B", "I", "W"]
 
 
-def test_the_makers_of_schedules_yield_actions() -> None:
+def test_the_constructors_of_computations_return_actions() -> None:
     assert (forward(2, 3), backward(2, 3)) == (Action(Op.F, 2, 3), Action(Op.B, 2, 3))
     assert str(forward(2, 3)) == "2F3"
 
@@ -110,11 +110,11 @@ def test_a_cell_of_one_action_is_that_action() -> None:
 
 
 @pytest.mark.parametrize("text", ["(0B0;0F0)OVERLAP_F_B", "(0F0;1F0)OVERLAP_F_B", "(0F0;0W0)OVERLAP_F_B"])
-def test_a_slot_holds_a_forward_then_a_backward(text: str) -> None:
+def test_a_shared_slot_is_a_forward_then_a_backward(text: str) -> None:
     with pytest.raises(InputError, match="a slot holds a forward, then a backward"):
         parse_cell(text)
 
 
-def test_a_slot_of_something_else_says_what_a_cell_may_look_like() -> None:
+def test_an_invalid_shared_slot_is_refused_with_the_notation() -> None:
     with pytest.raises(InputError, match="'0X0' is not an action"):
         parse_cell("(0X0;0B0)OVERLAP_F_B")

@@ -1,4 +1,4 @@
-"""Modules of plain loops, compiled where numba is installed."""
+"""Modules of plain loops, which are compiled if numba is installed."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def test_the_loop_is_compiled_before_a_large_program_needs_it(monkeypatch: pytes
     assert len(module.play_flows.signatures) == 1
 
 
-def test_where_nothing_can_be_kept_it_is_compiled_anew() -> None:
-    """An installation that cannot be written, of a user without a home."""
+def test_the_loop_is_compiled_again_without_a_writable_cache() -> None:
+    """A read-only installation of a user without a home folder."""
     asked: list[dict[str, Any]] = []
 
     def njit(**options: Any) -> Callable[[Any], Any]:

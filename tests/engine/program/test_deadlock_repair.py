@@ -1,4 +1,4 @@
-"""A repaired order can run, stays what it was where it could run, and changes as little as there is to change."""
+"""A repaired order can run, keeps all parts that could run, and has the fewest changes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests._strategies import compute_programs
 
 @st.composite
 def scrambled(draw: st.DrawFn, most: int = 4, **sizes: int) -> Program:
-    """A sound order in which some blocks were moved anywhere."""
+    """Draw a valid order in which some blocks were moved to any place."""
     order = draw(compute_programs(**{"ranks": 3, "microbatches": 3, **sizes}, slots=draw(st.booleans())))
     for _ in range(draw(st.integers(1, most))):
         row = draw(st.integers(0, len(order) - 1))
@@ -35,7 +35,7 @@ def runs(order: Program) -> bool:
 
 
 @given(order=compute_programs(slots=True))
-def test_a_sound_order_is_left_alone(order: Program) -> None:
+def test_an_order_without_deadlock_is_unchanged(order: Program) -> None:
     found = repair(order)
 
     assert found.order == order
@@ -44,7 +44,7 @@ def test_a_sound_order_is_left_alone(order: Program) -> None:
 
 
 @given(order=scrambled())
-def test_a_repaired_order_can_run_and_differs_by_what_it_says(order: Program) -> None:
+def test_a_repaired_order_can_run_and_differs_by_its_reported_changes(order: Program) -> None:
     found = repair(order)
 
     assert runs(found.order)
@@ -56,13 +56,13 @@ def test_a_repaired_order_can_run_and_differs_by_what_it_says(order: Program) ->
 
 
 @given(order=scrambled())
-def test_without_the_search_it_can_run_too(order: Program) -> None:
+def test_the_greedy_repair_can_run(order: Program) -> None:
     assert runs(module._Search(order).repair_greedily().order)
 
 
 @settings(max_examples=60)
 @given(order=scrambled(most=3, ranks=2, microbatches=2))
-def test_no_smaller_change_is_enough(order: Program) -> None:
+def test_no_smaller_repair_exists(order: Program) -> None:
     found = repair(order)
 
     assert found.is_smallest
@@ -70,7 +70,7 @@ def test_no_smaller_change_is_enough(order: Program) -> None:
 
 
 def fewest_changes(order: Program) -> int:
-    """By trying all: which slots are split, which are moved, and then every place for them."""
+    """Return the fewest changes, by an exhaustive search over split slots, moved slots and places."""
     search = module._Search(order)
     doubles = [row for row in range(len(order)) if search._is_double(row)]
     for count in range(len(order)):
@@ -83,7 +83,7 @@ def fewest_changes(order: Program) -> int:
 
 
 def can_run(order: Program, moved: set[int], split: set[int]) -> bool:
-    """Whether the rest, in its order, asks for nothing that contradicts what computations need of each other."""
+    """Return True if the order of the other slots does not contradict the dependencies of computations."""
     slot = {row: row - bool(order.fused[row] and row - 1 not in split) for row in range(len(order))}
     after: dict[int, set[int]] = {head: set() for head in slot.values()}
     for needs in module._dependencies(order):
@@ -115,7 +115,7 @@ def test_a_block_goes_to_the_nearest_place_where_it_can_run() -> None:
     assert found.summary == "Moved 0B2 (1 change, the fewest possible)"
 
 
-def test_slots_that_need_each_other_are_parted() -> None:
+def test_slots_that_depend_on_each_other_are_split() -> None:
     order = parse_program([["0F0", "(0F1;0B0)OVERLAP_F_B", "0B1"], ["(1F0;1B1)OVERLAP_F_B", "1F1", "1B0"]])
 
     found = repair(order)
@@ -124,14 +124,14 @@ def test_slots_that_need_each_other_are_parted() -> None:
     assert found.is_smallest
 
 
-def test_every_order_of_two_ranks_is_mended() -> None:
+def test_every_order_of_two_ranks_is_repaired() -> None:
     blocks = [Action(op, 0, mb) for op in (0, 1) for mb in (0, 1)]
     for first in permutations(map(str, blocks)):
         order = parse_program([list(first), ["1F0", "1B0", "1F1", "1B1"]])
         assert runs(repair(order).order)
 
 
-def test_a_large_order_is_mended_in_no_time() -> None:
+def test_a_large_order_is_repaired_quickly() -> None:
     ranks, microbatches = 32, 128
     rows = [
         [f"{r}F{m}" for m in range(ranks - r)]

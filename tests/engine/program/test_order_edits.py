@@ -1,4 +1,4 @@
-"""Moves, patterns and differences of an order drawn by hand, and what follows from them."""
+"""Moves, patterns and differences of a custom order, and their effects."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def design(schedule: str = "1f1b", ranks: int = 3, microbatches: int = 8, **sect
 
 
 @given(program=orders, data=st.data())
-def test_a_move_and_the_way_back_leave_the_order_as_it_was(program: Program, data: st.DataObject) -> None:
+def test_a_move_and_its_inverse_restore_the_order(program: Program, data: st.DataObject) -> None:
     row = data.draw(st.integers(0, len(program) - 1))
     own = program.rows(int(program.rank[row]))
     taken = find_rows(program, [program.row(row)])
@@ -60,7 +60,7 @@ def test_a_move_and_the_way_back_leave_the_order_as_it_was(program: Program, dat
 
 
 @given(program=orders, data=st.data())
-def test_blocks_stand_together_before_the_one_that_was_chosen(program: Program, data: st.DataObject) -> None:
+def test_moved_blocks_are_adjacent_before_the_target(program: Program, data: st.DataObject) -> None:
     rank = data.draw(st.integers(0, program.ranks - 1))
     own = program.rows(rank)
     rows = np.array(data.draw(st.lists(st.integers(own.start, own.stop - 1), min_size=1, unique=True)))
@@ -150,7 +150,7 @@ def test_a_stage_moves_with_all_its_blocks_and_the_order_can_still_run(program: 
 
 
 @given(program=orders)
-def test_splitting_and_joining_lead_back(program: Program) -> None:
+def test_splitting_and_joining_backwards_restore_the_order(program: Program) -> None:
     whole = np.flatnonzero(program.op == Op.B)
     assume(len(whole))
 
@@ -165,7 +165,7 @@ def test_splitting_and_joining_lead_back(program: Program) -> None:
         assert back == program
 
 
-def test_a_forward_and_a_backward_share_a_slot_and_part_again() -> None:
+def test_joining_and_splitting_a_slot_restore_the_order() -> None:
     program = parse_program("0F0 0F1 0B0 0B1")
     together = join_slots(program, find_rows(program, [forward(0, 1), backward(0, 0)]))
 
@@ -185,7 +185,7 @@ def test_a_forward_and_a_backward_share_a_slot_and_part_again() -> None:
 # ---- what follows ----
 
 
-def test_an_order_played_is_the_prediction() -> None:
+def test_the_simulated_order_is_the_prediction() -> None:
     drawn = design()
     prediction = predict(drawn)
 
@@ -198,7 +198,7 @@ def test_an_order_played_is_the_prediction() -> None:
     assert played.peak_bytes.tolist() == prediction.memory.total_bytes.tolist()
 
 
-def test_consequences_are_those_of_the_simulator() -> None:
+def test_effects_of_an_edit_are_those_of_the_simulator() -> None:
     drawn = design(training={"micro_batch_size": 4})  # activations outweigh gradients
     before = simulate_order(drawn, order_computations(drawn))
     # rank 2 takes a forward in more before its first backward
@@ -217,7 +217,7 @@ def test_consequences_are_those_of_the_simulator() -> None:
     assert found.peak_bytes[1][2] > found.peak_bytes[0][2]
 
 
-def test_an_order_that_waits_for_ever_says_who_waits_for_whom() -> None:
+def test_a_deadlock_names_the_ranks_that_wait_for_each_other() -> None:
     drawn = design(ranks=2, microbatches=2)
     program = order_computations(drawn)
     wrong = simulate_order(drawn, move_blocks(program, find_rows(program, [backward(0, 0)]), 0))
@@ -233,7 +233,7 @@ def test_an_order_that_waits_for_ever_says_who_waits_for_whom() -> None:
 
 
 @given(program=orders, data=st.data())
-def test_what_repeats_stays_complete_and_on_its_rank(program: Program, data: st.DataObject) -> None:
+def test_repeated_edits_keep_all_computations_on_their_ranks(program: Program, data: st.DataObject) -> None:
     rows = np.array(data.draw(st.lists(st.integers(0, len(program) - 1), min_size=1, max_size=3, unique=True)))
 
     again = repeat_blocks(program, np.sort(rows))
@@ -244,14 +244,14 @@ def test_what_repeats_stays_complete_and_on_its_rank(program: Program, data: st.
         assert sorted(again.actions(rank)) == sorted(program.actions(rank))
 
 
-def test_repeating_what_stands_everywhere_changes_nothing() -> None:
+def test_repeating_a_pattern_that_is_everywhere_changes_nothing() -> None:
     program = order_computations(design(ranks=2, microbatches=6))
     once = repeat_blocks(program, find_rows(program, [backward(0, 2)]))  # it follows 0F3, and so do all others theirs
 
     assert cells(once) == cells(program)
 
 
-def test_this_is_repeated_for_all_microbatches() -> None:
+def test_an_edit_is_repeated_for_all_microbatches() -> None:
     program = parse_program("0F0 0F1 0F2 0F3 0I0 0W0 0I1 0W1 0I2 0W2 0I3 0W3")
     edited = move_blocks(
         program, find_rows(program, [Action(Op.W, 0, 1)]), int(find_rows(program, [input_gradient(0, 3)])[0])
@@ -271,7 +271,7 @@ def test_the_steady_state_of_1f1b_is_one_forward_one_backward() -> None:
         assert (found.period, found.step) == (2, 1)
 
 
-def test_the_steady_state_of_interleaved_comes_again_after_a_group() -> None:
+def test_the_steady_state_of_interleaved_1f1b_repeats_after_a_group() -> None:
     drawn = parse_design(document({"schedule": "interleaved-1f1b", "microbatches": 24, "chunks": 2}, 2))
     found = find_steady_state(order_computations(drawn), 0)
 
@@ -279,7 +279,7 @@ def test_the_steady_state_of_interleaved_comes_again_after_a_group() -> None:
     assert (found.period, found.step) == (8, 2)
 
 
-def test_an_edit_is_applied_to_all_repetitions_and_to_nothing_else() -> None:
+def test_an_edit_is_applied_to_all_repetitions_only() -> None:
     program = order_computations(design(ranks=3, microbatches=10))
     edited = shift_blocks(program, find_rows(program, [forward(0, 6)]), -1)  # before the backward that it followed
     shifts = find_repetitions(edited, find_rows(edited, [forward(0, 6)]))
@@ -295,7 +295,7 @@ def test_an_edit_is_applied_to_all_repetitions_and_to_nothing_else() -> None:
     assert [everywhere.actions(rank) for rank in (1, 2)] == [program.actions(rank) for rank in (1, 2)]
 
 
-def test_what_never_repeats_has_no_steady_state() -> None:
+def test_an_order_without_repetition_has_no_steady_state() -> None:
     program = parse_program("0F0 0B0")
 
     assert find_steady_state(program, 0) is None
@@ -307,7 +307,7 @@ def test_what_never_repeats_has_no_steady_state() -> None:
 
 
 @given(program=orders)
-def test_an_order_does_not_differ_from_itself(program: Program) -> None:
+def test_an_order_equals_itself(program: Program) -> None:
     assert compare_orders(program, program).is_empty
 
 
@@ -323,7 +323,7 @@ def test_one_block_moved_is_one_difference(program: Program, data: st.DataObject
     assert bool(slots) == (moved != program)
 
 
-def test_differences_in_words() -> None:
+def test_differences_are_summarized_as_text() -> None:
     program = order_computations(design(ranks=2, microbatches=4))
     moved = move_blocks(program, find_rows(program, [forward(0, 3)]), 0)
     halves = split_backwards(moved, find_rows(moved, [backward(1, 0)]))

@@ -1,4 +1,4 @@
-"""A program is columns, and reads back from its own text."""
+"""Programs are stored as columns, and formatting and parsing are inverse."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ SMALL = """
 
 
 def as_read(orders: list[list[str]], program: Program) -> Program:
-    """The text says between which stages messages skip, but not how many tensors, nor of what is no message."""
+    """Return the program as parsed: the text has the stages of skipping messages, but not the number of tensors."""
     return replace(parse_program(orders), skips=program.skips)
 
 
 @settings(max_examples=40)
 @given(program=programs() | programs(slots=True))
-def test_reads_what_it_writes(program: Program) -> None:
-    """Also who talks to whom, and which rank holds which stage, which the text does not say."""
+def test_formatted_text_parses_to_the_same_value(program: Program) -> None:
+    """Peers and the placement, which the text omits, are derived."""
     assert as_read(format_program(program), program) == replace(program, clips=False)
 
 
 @settings(max_examples=40)
 @given(program=programs() | programs(slots=True))
-def test_goes_through_json(program: Program) -> None:
+def test_a_program_survives_a_json_round_trip(program: Program) -> None:
     document = json.loads(json.dumps(to_json(program)))
 
     assert from_json(document) == program
@@ -47,7 +47,7 @@ def test_goes_through_json(program: Program) -> None:
     assert computes == document["compute"]
 
 
-def test_columns_of_a_small_one() -> None:
+def test_columns_of_a_small_program() -> None:
     program = parse_program(SMALL)
 
     assert (program.ranks, program.stages, program.microbatches, program.replicas) == (2, 2, 1, 1)
@@ -73,7 +73,7 @@ def test_two_routes_through_the_ranks_are_two_replicas() -> None:
 
 @settings(max_examples=25)
 @given(program=compute_programs())
-def test_a_digest_names_the_order(program: Program) -> None:
+def test_different_orders_have_different_digests(program: Program) -> None:
     same = build_program([program.actions(rank) for rank in range(program.ranks)])
     first, *rest = program.actions(0)
     other = build_program([[*rest, first], *(program.actions(rank) for rank in range(1, program.ranks))])
@@ -83,7 +83,7 @@ def test_a_digest_names_the_order(program: Program) -> None:
     assert (other == program) == (not rest)
 
 
-def test_a_digest_names_what_order_alone_does_not_tell() -> None:
+def test_the_digest_depends_on_placement_and_skips() -> None:
     program = parse_program(SMALL)
     names = {
         program.digest,
@@ -115,7 +115,7 @@ def test_an_empty_program_has_no_stages() -> None:
         ({"digest": "0123"}, "the checksum of the program is "),
     ],
 )
-def test_a_damaged_program_is_told(change: dict[str, object], told: str) -> None:
+def test_a_damaged_program_is_reported(change: dict[str, object], told: str) -> None:
     document = {**to_json(parse_program(SMALL)), **change}
 
     with pytest.raises(InputError) as refused:
@@ -125,7 +125,7 @@ def test_a_damaged_program_is_told(change: dict[str, object], told: str) -> None
     assert f"states {change.get('digest', '')}" in str(refused.value) or "digest" not in change
 
 
-def test_a_program_without_its_actions_is_told() -> None:
+def test_a_program_without_actions_is_reported() -> None:
     with pytest.raises(InputError, match="the program is damaged: digest: field required"):
         from_json({})
 

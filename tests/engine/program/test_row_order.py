@@ -1,4 +1,4 @@
-"""Order of rows by several columns."""
+"""Sorting of rows by several columns."""
 
 import numpy as np
 from hypothesis import given

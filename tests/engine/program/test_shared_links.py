@@ -1,4 +1,4 @@
-"""Shared links: the loop against a slow reference, its two forms against each other, and what sharing promises."""
+"""Shared links: the loop compared with a slow reference, its two forms with each other, and properties of sharing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ some = settings(max_examples=40)
 
 
 def network_of(program: Program, seed: int, *, ranks_per_node: int = 2, exchanges: bool = True) -> Network:
-    """A random network: nodes of some ranks, a NIC each, random sizes, latencies and weights."""
+    """Return a random network: nodes of some ranks with one NIC each, random sizes, latencies and weights."""
     rng = np.random.default_rng(seed)
     kinds: dict[tuple[int, ...], int] = {}
     row_kind = np.full(len(program), -1)
@@ -71,7 +71,7 @@ def network_of(program: Program, seed: int, *, ranks_per_node: int = 2, exchange
 
 
 def nics_of(program: Program, *, units: int = -1, capacity: float = 1.0) -> Network:
-    """A NIC for each rank."""
+    """Return a network with one NIC per rank."""
     pairs = pair_network(program)
     kinds = [np.flatnonzero(pairs.row_kind == kind)[0] for kind in range(len(pairs.rate))]
     ends = [(int(program.rank[row]), program.ranks + int(program.peer[row])) for row in kinds]
@@ -88,19 +88,19 @@ def nics_of(program: Program, *, units: int = -1, capacity: float = 1.0) -> Netw
 
 
 def untied(program: Program, seed: int) -> NDArray[np.float64]:
-    """Seconds of which no sums are equal: which of two flows is first at one moment is a matter of rounding."""
+    """Return durations without equal sums, because the order of simultaneous flows depends on rounding."""
     return seconds(program, seed) + np.random.default_rng(seed).uniform(1e-3, 2e-3, len(program))
 
 
 def played(program: Program, takes: NDArray[np.float64], network: Network) -> Timeline:
-    """Through the loop, also where nothing is shared."""
+    """Simulate with the loop, even if no link is shared."""
     return link_rates(program, takes, network, 0)[0]
 
 
 @pytest.mark.slow
 @some
 @given(program=programs(), seed=seeds)
-def test_plays_as_a_slow_network_does(program: Program, seed: int) -> None:
+def test_the_simulation_equals_a_reference_network(program: Program, seed: int) -> None:
     takes, network = untied(program, seed), network_of(program, seed)
 
     found = spans_of(played(program, takes, network))
@@ -113,7 +113,7 @@ def test_plays_as_a_slow_network_does(program: Program, seed: int) -> None:
 
 @some
 @given(program=programs(), seed=seeds)
-def test_one_transfer_at_a_time_plays_as_a_slow_network_does(program: Program, seed: int) -> None:
+def test_exclusive_links_equal_a_reference_network(program: Program, seed: int) -> None:
     takes, network = untied(program, seed), nics_of(program, units=1 + seed % 2)
 
     found = spans_of(simulate(program, takes, "link-serial", network=network))
@@ -124,7 +124,7 @@ def test_one_transfer_at_a_time_plays_as_a_slow_network_does(program: Program, s
 
 @some
 @given(program=programs() | programs(slots=True), seed=seeds)
-def test_plays_alike_compiled_and_in_python(program: Program, seed: int) -> None:
+def test_the_compiled_loop_equals_the_python_loop(program: Program, seed: int) -> None:
     assert is_available(), "the tests install numba"
     takes, network = seconds(program, seed), network_of(program, seed)
     args = program, computing_seconds(program, takes, network)
@@ -141,8 +141,8 @@ def test_plays_alike_compiled_and_in_python(program: Program, seed: int) -> None
 
 @some
 @given(program=programs() | programs(slots=True), seed=seeds)
-def test_where_nothing_is_shared_each_takes_what_it_takes_alone(program: Program, seed: int) -> None:
-    """The short way and the loop give the same numbers on a network that nothing fills."""
+def test_without_sharing_each_flow_takes_its_time_alone(program: Program, seed: int) -> None:
+    """The fast path and the loop give equal times on a network without full ports."""
     takes = seconds(program, seed)
     network = network_of(program, seed, exchanges=False)
     own_lines = replace(network, capacity=np.full(len(network.ports), 1e6))
@@ -171,7 +171,7 @@ def test_sharing_never_helps(program: Program, seed: int) -> None:
 @pytest.mark.slow
 @some
 @given(program=programs(), seed=seeds)
-def test_causes_are_ends_that_were_waited_for(program: Program, seed: int) -> None:
+def test_causes_are_the_ends_for_which_spans_waited(program: Program, seed: int) -> None:
     takes, network = seconds(program, seed), network_of(program, seed)
 
     timeline = played(program, takes, network)
@@ -183,7 +183,7 @@ def test_causes_are_ends_that_were_waited_for(program: Program, seed: int) -> No
 @some
 @given(kinds=st.lists(st.integers(0, 3), min_size=1, max_size=12), seed=seeds)
 def test_a_fair_rate_is_that_of_a_full_port_or_the_most(kinds: list[int], seed: int) -> None:
-    """The definition of max-min fairness, of the reference that the loop is held against."""
+    """Definition of max-min fairness, checked for the reference implementation."""
     program = parse_program("0F0 0SEND_F0 0B0\n1RECV_F0 1F0 1B0 1SEND_B0")
     network = replace(
         network_of(program, seed),
@@ -212,8 +212,8 @@ def test_a_fair_rate_is_that_of_a_full_port_or_the_most(kinds: list[int], seed: 
         assert rate >= network.rate[kind] * (1 - 1e-9) or any(is_bottleneck)
 
 
-def test_a_copy_that_no_microbatch_passes_holds_up_no_reduction() -> None:
-    """Of the two pipelines of Chimera one microbatch passes one alone."""
+def test_an_unused_copy_delays_no_reduction() -> None:
+    """One microbatch uses only one of the two pipelines of Chimera."""
     program = lower(parse_design(document({"schedule": "chimera", "microbatches": 1, "replicas": 2}, 4)))
     takes = np.ones(len(program))
 
@@ -228,8 +228,8 @@ TWO = parse_program("""
 """)
 
 
-def test_messages_of_one_pair_go_one_after_another() -> None:
-    """Two messages of 3 s, made at 1 and 2: the first has the link until 4, the second until 7."""
+def test_messages_of_one_pair_are_sequential() -> None:
+    """Two messages of 3 s, produced at 1 and 2: the first uses the link until 4, the second until 7."""
     takes = np.array([{0: 1.0, 4: 3.0}.get(int(op), 0.0) for op in TWO.op])
     network = nics_of(TWO)
 
@@ -244,8 +244,8 @@ def test_messages_of_one_pair_go_one_after_another() -> None:
 
 
 @pytest.mark.parametrize(("capacity", "took"), [(2.0, 3.0), (1.0, 6.0), (0.5, 12.0)])
-def test_two_flows_at_once_take_shares(capacity: float, took: float) -> None:
-    """Two ranks of one node send 3 bytes each at the same moment, through one NIC."""
+def test_two_concurrent_flows_share_a_nic(capacity: float, took: float) -> None:
+    """Two ranks of one node send 3 bytes each at the same time, through one NIC."""
     program = parse_program("""
         0F0 0SEND_F0
         0F1 0SEND_F1

@@ -1,4 +1,4 @@
-"""The simulator against a slow clock: event by event, and to the last bit."""
+"""The simulator compared with a slow event-by-event reference, bit by bit."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ Task = tuple[int, Action]  # (rank, action)
 
 
 def tasks_of(program: Program) -> Iterator[tuple[Task, int, int]]:
-    """Everything that takes time: (task, row, the other rank of a send)."""
+    """Return everything that takes time: (task, row, the other rank of a send)."""
     for row in range(len(program)):
         if program.op[row] not in (Op.RECV_F, Op.RECV_B):
             yield (int(program.rank[row]), program.row(row)), row, int(program.peer[row])
 
 
 def waits_of(program: Program, model: TransferModel) -> dict[Task, set[Task]]:
-    """What each task waits for, as a person would say it of a pipeline."""
+    """Return the tasks for which each task waits, defined independently of the graph."""
     every = {task: peer for task, _, peer in tasks_of(program)}
     last_on: dict[int, set[Task]] = defaultdict(set)  # the last computation of a rank, or the sends that it blocks for
     last_link: dict[tuple[int, int], Task] = {}
@@ -83,7 +83,7 @@ def waits_of(program: Program, model: TransferModel) -> dict[Task, set[Task]]:
 
 
 def batches_of(program: Program) -> list[set[Task]]:
-    """The SENDs of each batch, as a person would say it: what two ranks exchange between two computations of each."""
+    """Return the SENDs of each batch: the messages that two ranks exchange between two computations of each."""
     lines: dict[int, list[tuple[int, int]]] = defaultdict(list)  # of each rank the (first, last) row of its slots
     for row in np.flatnonzero(program.is_compute).tolist():
         line = lines[int(program.rank[row])]
@@ -114,7 +114,7 @@ def batches_of(program: Program) -> list[set[Task]]:
 
 
 def hold_batches(program: Program, waits: dict[Task, set[Task]]) -> None:
-    """All sends of a batch wait for all that one of them waits for, and the next computations for all of them."""
+    """Make all sends of a batch wait for the inputs of each, and the next computations for all sends."""
     for batch in batches_of(program):
         makers = set().union(*(waits[send] for send in batch))
         for send in batch:
@@ -125,7 +125,7 @@ def hold_batches(program: Program, waits: dict[Task, set[Task]]) -> None:
 
 
 def tensors(task: Task, program: Program, every: dict[Task, int]) -> set[Task]:
-    """Where the inputs of a computation come from: made here, or sent here."""
+    """Return the sources of a computation's inputs: computations of the same rank, or sends to it."""
     rank, (op, stage, mb, *_) = task
 
     def arrives(by: int, makers: tuple[Op, ...], send: Op, to: int = -1) -> set[Task]:
@@ -146,7 +146,7 @@ def tensors(task: Task, program: Program, every: dict[Task, int]) -> set[Task]:
 
 
 def by_the_clock(program: Program, takes: NDArray[np.float64], model: TransferModel) -> dict[Task, tuple[float, float]]:
-    """Start what can start, look at the clock when the next thing ends, and again."""
+    """Return the timeline by a slow reference: start all tasks that can start, advance to the next end, and repeat."""
     took = {task: float(takes[row]) for task, row, _ in tasks_of(program)}
     waiting = waits_of(program, model)
     for batch in batches_of(program) if model == "batched" else ():
@@ -196,7 +196,7 @@ def spans_of(timeline: Timeline) -> dict[Task, tuple[float, float]]:
 
 @some
 @given(program=programs() | programs(slots=True), seed=seeds, model=models)
-def test_plays_as_a_slow_clock_does(program: Program, seed: int, model: TransferModel) -> None:
+def test_the_simulation_equals_a_reference_clock(program: Program, seed: int, model: TransferModel) -> None:
     takes = seconds(program, seed)
 
     assert spans_of(simulate(program, takes, model)) == by_the_clock(program, takes, model)
@@ -204,8 +204,10 @@ def test_plays_as_a_slow_clock_does(program: Program, seed: int, model: Transfer
 
 @some
 @given(program=programs(), seed=seeds, model=models)
-def test_a_cause_ends_exactly_when_what_it_held_up_begins(program: Program, seed: int, model: TransferModel) -> None:
-    """And it is something that was waited for; what waited for nothing begins with the step."""
+def test_a_cause_ends_exactly_when_the_span_that_it_delayed_begins(
+    program: Program, seed: int, model: TransferModel
+) -> None:
+    """The cause is a dependency; a span without a cause begins at the start of the step."""
     timeline = simulate(program, seconds(program, seed), model)
     waits = waits_of(program, model)
     names = [(int(timeline.rank[span]), timeline.action(span)) for span in range(len(timeline))]
@@ -253,8 +255,10 @@ def test_contention_never_helps(program: Program, seed: int) -> None:
 
 @some
 @given(program=programs(), seed=seeds, model=models)
-def test_plays_the_same_every_time_and_on_any_clock(program: Program, seed: int, model: TransferModel) -> None:
-    """A clock that counts in eighths gives eight times the numbers."""
+def test_the_simulation_is_deterministic_and_scales_with_the_time_unit(
+    program: Program, seed: int, model: TransferModel
+) -> None:
+    """In units of one eighth, all times are eight times as large."""
     takes = seconds(program, seed)
     once, twice, fine = (simulate(program, each, model) for each in (takes, takes, 8 * takes))
 
@@ -265,7 +269,7 @@ def test_plays_the_same_every_time_and_on_any_clock(program: Program, seed: int,
 
 @some
 @given(program=programs(), seed=seeds)
-def test_models_of_transfers_agree_where_transfers_are_free(program: Program, seed: int) -> None:
+def test_transfer_models_agree_if_transfers_are_free(program: Program, seed: int) -> None:
     takes = seconds(program, seed)
     takes[np.isin(program.op, (Op.SEND_F, Op.SEND_B))] = 0
 
@@ -295,10 +299,8 @@ TWO = parse_program("""
         ("batched", {"0F0": 0, "0SEND_F0": 1, "0F1": 1, "0SEND_F1": 2, "1F0": 4, "1F1": 5, "0B0": 11, "0B1": 13}),
     ],
 )
-def test_a_transfer_of_three_between_forwards_of_one_and_backwards_of_two(
-    model: TransferModel, starts: dict[str, float]
-) -> None:
-    """Overlapped; holding up its sender; one at a time on the link."""
+def test_transfer_models_of_a_small_example(model: TransferModel, starts: dict[str, float]) -> None:
+    """Transfers of 3, forwards of 1, backwards of 2: overlapped, blocking the sender, and sequential on the link."""
     cost = {Op.F: 1.0, Op.B: 2.0, Op.SEND_F: 3.0, Op.SEND_B: 3.0}
     takes = np.array([cost.get(Op(op), 0.0) for op in TWO.op.tolist()])
 
@@ -314,8 +316,8 @@ STEADY = parse_program("""
 """)
 
 
-def test_a_batch_starts_when_both_ranks_reach_it_and_holds_up_both() -> None:
-    """0SEND_F1 and 1SEND_B0 are one batch: rank 1 is done with 1B0 at 7, and the batch takes as long as its longest."""
+def test_a_batch_starts_when_both_ranks_reach_it_and_blocks_both() -> None:
+    """0SEND_F1 and 1SEND_B0 are one batch: rank 1 ends 1B0 at 7, and the batch takes as long as its longest message."""
     cost = {Op.F: 1.0, Op.B: 2.0, Op.SEND_F: 3.0, Op.SEND_B: 1.0}
     takes = np.array([cost.get(Op(op), 0.0) for op in STEADY.op.tolist()])
 
@@ -329,7 +331,7 @@ def test_a_batch_starts_when_both_ranks_reach_it_and_holds_up_both() -> None:
 
 @pytest.mark.parametrize("ranks", [4, 6, 8, 10])
 def test_chimera_exposes_as_many_transfers_as_hanayo_prints_on_half_duplex_links(ranks: int) -> None:
-    """Opposite transfers of two ranks that are on their way at once take two T_C: (3D-2) T_C instead of (3D-5)."""
+    """Opposite concurrent transfers of two ranks take two T_C: (3D-2) T_C instead of (3D-5)."""
     exposed = {model: exposed_transfers("chimera", ranks, model) for model in ("latency", "half-duplex", "batched")}
 
     assert exposed == {"latency": 3 * ranks - 5, "half-duplex": 3 * ranks - 2, "batched": 3 * ranks - 4}
@@ -338,13 +340,13 @@ def test_chimera_exposes_as_many_transfers_as_hanayo_prints_on_half_duplex_links
 @pytest.mark.parametrize(
     ("name", "options"), [("gpipe", {}), ("1f1b", {}), ("hanayo", {"waves": 1}), ("hanayo", {"waves": 2})]
 )
-def test_half_duplex_links_leave_the_other_drawings_of_hanayo_as_they_are(name: str, options: dict[str, int]) -> None:
-    """Nothing crosses in figures 3(a), (b), (d) and (e), whose lengths are those of the latency model."""
+def test_half_duplex_links_do_not_change_the_other_figures_of_hanayo(name: str, options: dict[str, int]) -> None:
+    """No transfers are opposite in figures 3(a), (b), (d) and (e), whose lengths are those of the latency model."""
     assert exposed_transfers(name, 4, "half-duplex", **options) == exposed_transfers(name, 4, "latency", **options)
 
 
 def exposed_transfers(name: str, ranks: int, model: TransferModel, **options: int) -> float:
-    """By how many transfers a step of as many microbatches as ranks is longer than one with free transfers, B = 2F."""
+    """Return the number of exposed transfers in a step of as many microbatches as ranks, with B = 2F."""
     program, transfer = pipeline(name, ranks, ranks, **options), 1 / 16
     cost = {Op.F: 1.0, Op.B: 2.0}
     takes = np.array([cost.get(Op(op), 0.0) for op in program.op.tolist()])
@@ -353,8 +355,8 @@ def exposed_transfers(name: str, ranks: int, model: TransferModel, **options: in
     return round((simulate(program, takes, model).makespan - free) / transfer, 9)
 
 
-def test_a_blocked_sender_waits_for_what_skips_stages_even_where_that_takes_no_time() -> None:
-    """Stages 0 and 1 are on one rank, so that a forward of stage 0 sends nothing but its skip connection."""
+def test_a_blocked_sender_waits_for_skipping_messages_of_zero_duration() -> None:
+    """Stages 0 and 1 are on one rank, so a forward of stage 0 sends only its skip connection."""
     program = parse_program("""
         0F0 0SEND_F0TO2 0F1 0SEND_F1TO2 1F0 1SEND_F0 1F1 1SEND_F1
         2RECV_F0FROM0 2RECV_F1FROM0 2RECV_F0 2F0 2RECV_F1 2F1
@@ -371,7 +373,7 @@ def test_a_blocked_sender_waits_for_what_skips_stages_even_where_that_takes_no_t
     assert (causes["0F1"], causes["1F0"]) == ("0SEND_F0TO2", "0SEND_F1TO2")
 
 
-def test_names_the_meshes_and_keeps_the_digest() -> None:
+def test_the_timeline_has_the_mesh_names_and_the_digest() -> None:
     takes = np.zeros(len(TWO))
 
     assert simulate(TWO, takes).meshes == ("rank 0", "rank 1")
@@ -379,8 +381,8 @@ def test_names_the_meshes_and_keeps_the_digest() -> None:
     assert (timeline.meshes, timeline.digest, timeline.source) == (("A", "B"), TWO.digest, "predicted")
 
 
-def test_an_optimizer_step_waits_for_the_reductions_and_these_for_all_copies() -> None:
-    """Two replicas: stage 0 is reduced by both ranks, when the later of them has its gradient."""
+def test_an_optimizer_step_waits_for_reductions_and_reductions_for_all_copies() -> None:
+    """Two replicas: both ranks reduce stage 0 when the later of them has its gradient."""
     program = parse_program("""
         1RECV_F1 0F0 0RECV_B0 0SEND_F0 1F1 1B1 1SEND_B1 0B0 0REDUCE_GRAD 1REDUCE_GRAD STEP
         1RECV_F0 0F1 0RECV_B1 0SEND_F1 1F0 1B0 1SEND_B0 0B1 0REDUCE_GRAD 1REDUCE_GRAD STEP
@@ -398,13 +400,13 @@ def test_an_optimizer_step_waits_for_the_reductions_and_these_for_all_copies() -
     assert spans[1, Action(Op.STEP)] == (made[0] + 10, made[0] + 10.5)
 
 
-def test_a_program_of_computations_alone_plays_with_free_transfers() -> None:
+def test_a_program_of_computations_only_is_simulated_with_free_transfers() -> None:
     program = parse_program("0F0 0B0\n1F0 1B0")
 
     assert simulate(program, np.ones(len(program))).makespan == 4
 
 
-def test_long_programs_play_without_a_recursion_or_a_quadratic_step() -> None:
+def test_long_programs_are_simulated_in_linear_time() -> None:
     assert makespan("1f1b", 16, 512) == (512 + 15) * 3
 
 

@@ -1,4 +1,4 @@
-"""A forward and a backward in one slot: what it needs, what it costs, and what is wrong with it."""
+"""Shared slots of a forward and a backward: dependencies, costs and problems."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_slot_starts_with_its_last_input_and_ends_as_one() -> None:
     assert peak_inflight(program).tolist() == [2.0, 2.0]
 
 
-def test_what_a_slot_saves_shortens_it() -> None:
+def test_the_overlap_shortens_a_shared_slot() -> None:
     program = parse_program("0F0 (0F1;0B0)OVERLAP_F_B 0B1")
 
     timeline = simulate(program, np.array([1.0, 1.0, 1.5, 2.0]))
@@ -40,7 +40,7 @@ def test_a_backward_does_not_overlap_with_the_forward_that_it_needs() -> None:
     assert (fault.code, fault.params) == ("slot_of_one_microbatch", {"action": "0F0", "backward": "0B0"})
 
 
-def test_slots_of_two_ranks_that_wait_for_each_other_are_to_be_split() -> None:
+def test_shared_slots_that_wait_for_each_other_are_to_be_split() -> None:
     """Each backward needs the other rank's forward, which shares the slot of the other backward."""
     program = add_transfers(parse_program("0F0 (0F1;0B0)OVERLAP_F_B 0B1\n(1F0;1B1)OVERLAP_F_B 1F1 1B0"))
 

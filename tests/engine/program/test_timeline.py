@@ -1,4 +1,4 @@
-"""A timeline's numbers on cases that can be counted by hand, and the overlay of two timelines."""
+"""Figures of timelines for cases that can be computed by hand, and the overlay of two timelines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests._strategies import programs, seconds, seeds
 
 
 def drawn(*spans: tuple[int, str, float, float], **columns: Any) -> Timeline:
-    """A timeline of (rank, action, start, end); a span is caused by the one that ends when it starts, if any."""
+    """Return a timeline of (rank, action, start, end); a span is caused by the one that ends when it starts, if any."""
     actions = [parse_action(name) for _, name, _, _ in spans]
     ends = [end for *_, end in spans]
     standing = {
@@ -55,7 +55,7 @@ PIPE = """
 
 
 def test_busy_and_bubble_of_two_ranks_and_one_microbatch() -> None:
-    """Each rank works 3 of 6."""
+    """Each rank computes in 3 of 6 time units."""
     timeline = of(PIPE)
 
     assert timeline.makespan == 6
@@ -63,8 +63,8 @@ def test_busy_and_bubble_of_two_ranks_and_one_microbatch() -> None:
     assert timeline.bubble_ratio == 0.5
 
 
-def test_the_span_bubble_leaves_out_how_late_a_rank_starts_and_how_early_it_ends() -> None:
-    """Rank 0 spans all 6 and rank 1 only its own 3: idle are 3 of 9."""
+def test_the_span_bubble_excludes_late_starts_and_early_ends() -> None:
+    """Rank 0 spans all 6 time units and rank 1 only 3: 3 of 9 are idle."""
     assert of(PIPE).span_bubble_ratio == pytest.approx(1 - 6 / 9)
 
 
@@ -84,18 +84,20 @@ def test_an_optimizer_step_is_work_and_a_reduction_is_not() -> None:
     assert timeline.span_bubble_ratio == 0, "the measure of pipelines counts stages alone"
 
 
-def test_exposed_is_only_the_time_in_which_a_transfer_is_under_way() -> None:
-    """Rank 0 has nothing to do from 1 to 7: exposed are the 2 in which the gradient that it waits for is on its
-    way, and not the 4 before, in which rank 1 waits and computes. Rank 1 waits from 0 to 3, and 2 of that are
-    the activation's."""
+def test_communication_is_exposed_only_while_a_transfer_is_in_flight() -> None:
+    """Rank 0 is idle from 1 to 7, of which 2 are exposed.
+
+    The 2 time units are the transfer of the gradient; in the 4 before, rank 1 waits and computes. Rank 1 waits from 0
+    to 3, of which 2 are the transfer of the activation.
+    """
     timeline = of(PIPE, forward=1, backward=1, transfer=2)
 
     assert timeline.makespan == 8
     assert timeline.exposed_communication.tolist() == [2, 2]
 
 
-def test_a_transfer_behind_which_a_rank_computes_is_not_exposed() -> None:
-    """Two microbatches: the second activation travels while the first is computed, but for one of its two."""
+def test_a_transfer_during_a_computation_is_not_exposed() -> None:
+    """Two microbatches: the second activation is transferred during the first computation, except for one of two units."""
     timeline = of(
         """
         0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0B0 0RECV_B1 0B1
@@ -116,8 +118,8 @@ def test_a_blocking_sender_is_exposed_to_its_own_transfers() -> None:
     assert timeline.exposed_communication.tolist() == [2, 2]
 
 
-def test_a_reduction_is_exposed_where_nothing_else_is_left_to_do() -> None:
-    """Two stages on one rank: the reduction of the later one hides half behind the backward of the other."""
+def test_a_reduction_is_exposed_if_its_rank_has_no_other_work() -> None:
+    """Two stages on one rank: half of the later stage's reduction overlaps the backward of the other."""
     timeline = drawn(
         (0, "1B0", 0, 2), (0, "1REDUCE_GRAD", 2, 6), (0, "0B0", 2, 4), (0, "STEP", 6, 7)
     )  # fmt: skip
@@ -125,7 +127,7 @@ def test_a_reduction_is_exposed_where_nothing_else_is_left_to_do() -> None:
     assert timeline.exposed_communication.tolist() == [2]
 
 
-def test_the_critical_path_of_one_microbatch_is_its_way_down_and_back() -> None:
+def test_the_critical_path_of_one_microbatch_is_its_forward_and_backward_path() -> None:
     timeline = of(PIPE, transfer=1)
 
     path = [str(timeline.action(span)) for span in timeline.critical_path]
@@ -133,7 +135,7 @@ def test_the_critical_path_of_one_microbatch_is_its_way_down_and_back() -> None:
     assert path == ["0F0", "0SEND_F0", "1F0", "1B0", "1SEND_B0", "0B0"]
 
 
-def test_an_empty_timeline_has_no_numbers_to_trip_over() -> None:
+def test_an_empty_timeline_has_zero_times_and_ratios() -> None:
     empty = simulate(parse_program([[], []]), np.zeros(0))
 
     assert (len(empty), empty.makespan, empty.bubble_ratio, empty.span_bubble_ratio) == (0, 0.0, 0.0, 0.0)
@@ -172,7 +174,7 @@ def test_the_span_bubble_is_a_part_of_the_bubble(program: Program, seed: int) ->
 
 @settings(max_examples=40)
 @given(program=programs(), seed=seeds)
-def test_nothing_is_exposed_where_transfers_and_reductions_are_free(program: Program, seed: int) -> None:
+def test_nothing_is_exposed_if_transfers_and_reductions_are_free(program: Program, seed: int) -> None:
     takes = seconds(program, seed)
     takes[~program.is_compute] = 0
 
@@ -188,9 +190,7 @@ def measured(predicted: Timeline, **columns: Any) -> Timeline:
 
 @settings(max_examples=30)
 @given(program=programs(), seed=seeds)
-def test_joins_every_action_of_a_run_with_its_prediction_in_whatever_order_it_was_recorded(
-    program: Program, seed: int
-) -> None:
+def test_every_recorded_action_is_joined_with_its_prediction_in_any_order(program: Program, seed: int) -> None:
     predicted = simulate(program, seconds(program, seed))
     order = np.random.default_rng(seed).permutation(len(predicted))
     columns = ("rank", "peer", "op", "stage", "microbatch", "start", "end", "cause", "other")
@@ -204,8 +204,8 @@ def test_joins_every_action_of_a_run_with_its_prediction_in_whatever_order_it_wa
     assert all(kind["error"] == 0 for kind in laid.by_kind.values())
 
 
-def test_tells_the_error_of_each_kind_and_of_the_step() -> None:
-    """Forwards took twice and backwards as long as predicted; the transfer took no time at all."""
+def test_an_overlay_has_the_error_of_each_kind_and_of_the_step() -> None:
+    """Forwards took twice the predicted time, backwards the predicted time, and the transfer no time."""
     predicted = drawn((0, "0F0", 0, 1), (0, "0F1", 1, 2), (0, "0B0", 2, 5), (0, "0B1", 5, 8), (0, "0SEND_F0", 1, 2))
     run = drawn((0, "0F0", 0, 2), (0, "0F1", 2, 4), (0, "0B0", 4, 7), (0, "0B1", 7, 10), (0, "0SEND_F0", 2, 2))
 
@@ -221,7 +221,7 @@ def test_tells_the_error_of_each_kind_and_of_the_step() -> None:
     }  # fmt: skip
 
 
-def test_lays_over_what_there_is_of_a_run_that_was_recorded_in_part() -> None:
+def test_a_partly_recorded_run_is_joined_with_its_prediction() -> None:
     predicted = drawn((0, "0F0", 0, 1), (0, "0B0", 1, 3), (1, "1F0", 1, 2))
     run = measured(drawn((1, "1F0", 5, 6), meshes=("A", "B")))
 
@@ -231,8 +231,8 @@ def test_lays_over_what_there_is_of_a_run_that_was_recorded_in_part() -> None:
     assert laid.by_kind.keys() == {"F"}
 
 
-def test_the_same_action_of_two_ranks_stays_apart() -> None:
-    """Both replicas of a stage are reduced, and every rank steps."""
+def test_the_same_action_of_two_ranks_is_distinguished() -> None:
+    """Both replicas of a stage are reduced, and every rank has an optimizer step."""
     predicted = drawn((0, "0REDUCE_GRAD", 0, 1), (1, "0REDUCE_GRAD", 0, 1), (0, "STEP", 1, 2), (1, "STEP", 1, 3))
     run = measured(drawn((1, "STEP", 1, 3), (0, "STEP", 1, 2), (1, "0REDUCE_GRAD", 0, 1), (0, "0REDUCE_GRAD", 0, 1)))
 
@@ -241,7 +241,7 @@ def test_the_same_action_of_two_ranks_stays_apart() -> None:
     assert dict(zip(laid.predicted.tolist(), laid.measured.tolist(), strict=True)) == {0: 3, 1: 2, 2: 1, 3: 0}
 
 
-def test_refuses_a_run_of_another_program() -> None:
+def test_a_run_of_another_program_is_refused() -> None:
     predicted = drawn((0, "0F0", 0, 1))
 
     with pytest.raises(InputError) as refused:

@@ -1,4 +1,4 @@
-"""A sound program passes, and every problem of another one is found with its code and actions."""
+"""A valid program passes, and every problem of an invalid one is found with its code and actions."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def orders_of(program: Program) -> Orders:
 
 
 def rebuilt(program: Program, orders: Orders) -> Program:
-    """The same stages on the same ranks, in another order."""
+    """Return a program with the same stages on the same ranks, in another order."""
     return build_program(orders, program.placement.tolist(), program.replica.tolist())
 
 
 def places(program: Program, *ops: Op) -> list[tuple[int, int]]:
-    """(rank, number) of every action of some kinds."""
+    """Return (rank, index) of every action of some kinds."""
     return [
         (rank, at)
         for rank, order in enumerate(orders_of(program))
@@ -49,7 +49,7 @@ SENDS, RECVS = (Op.SEND_F, Op.SEND_B), (Op.RECV_F, Op.RECV_B)
 
 @faults
 @given(program=programs() | programs(slots=True))
-def test_a_sound_program_has_no_problems(program: Program) -> None:
+def test_a_valid_program_has_no_problems(program: Program) -> None:
     assert verify(program) == []
     assert not any(left_over(program))
 
@@ -72,12 +72,12 @@ def test_a_removed_action_is_reported(program: Program, data: st.DataObject) -> 
 
 
 def named_by(problem: Problem) -> set[str]:
-    """Return the texts among the parameters of a problem."""
+    """Return the strings among the parameters of a problem."""
     return {value for value in problem.params.values() if isinstance(value, str)}
 
 
 def is_alone(action: Action, program: Program, orders: Orders) -> bool:
-    """Whether no other part of a backward is left."""
+    """Return True if no other part of a backward is left."""
     return all(other[1:] != action[1:] or other.op == Op.F for order in orders for other in order)
 
 
@@ -179,7 +179,7 @@ def test_a_receive_after_its_computation_is_reported(program: Program, data: st.
 @faults
 @given(program=programs(ranks=3), data=st.data())
 def test_receives_in_another_order_than_their_sends_are_reported(program: Program, data: st.DataObject) -> None:
-    """NCCL knows no tags: the first receive gets the first message."""
+    """NCCL has no tags: the first receive gets the first message."""
     orders = orders_of(program)
     pairs = [
         (rank, at, at + 1)
@@ -237,7 +237,7 @@ def same_channel(program: Program, rank: int, at: int) -> bool:
 def test_weights_are_updated_once_when_gradients_are_complete_and_in_one_order(
     change: Callable[[Orders], None], code: str, params: dict[str, Any]
 ) -> None:
-    """Two replicas on two ranks, as Chimera has them."""
+    """Two replicas on two ranks, as in Chimera."""
     program = parse_program("""
         1RECV_F1 0F0 0RECV_B0 0SEND_F0 1F1 1B1 1SEND_B1 0B0 0REDUCE_GRAD 1REDUCE_GRAD STEP
         1RECV_F0 0F1 0RECV_B1 0SEND_F1 1F0 1B0 1SEND_B0 0B1 0REDUCE_GRAD 1REDUCE_GRAD STEP
@@ -380,7 +380,7 @@ def test_few_of_many_problems_of_one_kind_are_listed() -> None:
         ),
     ],
 )
-def test_a_deadlock_names_the_shortest_cycle_and_the_move_that_opens_it(text: str, message: str) -> None:
+def test_a_deadlock_names_the_shortest_cycle_and_the_move_that_breaks_it(text: str, message: str) -> None:
     program = add_transfers(parse_program(text))
 
     (found,) = verify(program)
@@ -391,7 +391,7 @@ def test_a_deadlock_names_the_shortest_cycle_and_the_move_that_opens_it(text: st
 
 @st.composite
 def shuffled(draw: st.DrawFn) -> Program:
-    """Draw computations in an order that mostly cannot run, with their transfers."""
+    """Draw computations in an order that usually cannot run, with their transfers."""
     compute = draw(compute_programs(ranks=4, microbatches=3))
     orders = [draw(st.permutations(order)) for order in orders_of(compute)]
     return add_transfers(build_program(orders, compute.placement.tolist(), compute.replica.tolist()))
@@ -399,13 +399,13 @@ def shuffled(draw: st.DrawFn) -> Program:
 
 @faults
 @given(program=shuffled())
-def test_deadlocks_are_found_exactly_where_a_walk_by_hand_stalls(program: Program) -> None:
+def test_deadlocks_are_found_if_and_only_if_a_reference_walk_stalls(program: Program) -> None:
     assert bool(verify(program)) == any(left_over(program))
 
 
 @faults
 @given(program=shuffled())
-def test_a_cycle_is_true_and_no_cycle_is_shorter(program: Program) -> None:
+def test_a_reported_cycle_exists_and_is_the_shortest(program: Program) -> None:
     stuck = {
         rank: [action for action in order if action.op in COMPUTE] for rank, order in enumerate(left_over(program))
     }
@@ -429,7 +429,7 @@ def test_a_cycle_is_true_and_no_cycle_is_shorter(program: Program) -> None:
 
 @settings(faults, max_examples=15)
 @given(program=shuffled())
-def test_taking_the_advice_again_and_again_ends_with_a_program_that_runs(program: Program) -> None:
+def test_repeated_suggested_moves_end_without_a_deadlock(program: Program) -> None:
     for _ in range(len(program) ** 2):
         found = verify(program)
         if not found:
@@ -453,7 +453,7 @@ def shortest(program: Program, stuck: dict[int, list[Action]]) -> int:
 
 
 def advice(deadlock: Problem) -> tuple[str, str]:
-    """Return the action to move, and the one that it moves after."""
+    """Return the action to be moved, and the action after which it is moved."""
     return deadlock.params["move"], deadlock.params["after"]
 
 

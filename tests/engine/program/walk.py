@@ -1,4 +1,4 @@
-"""A walk through a program by hand: who can run, runs. An own road to what ``verify`` proves with a graph."""
+"""Reference execution of a program, rank by rank, independent of the graph that ``verify`` uses."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ Done = set[tuple[int, Action]]  # (rank, action)
 
 
 def left_over(program: Program) -> list[list[Action]]:
-    """Let every rank do what it can, in order, until nobody can; what each has still to do then.
+    """Run every rank in order until no rank can continue, and return the remaining actions of each.
 
-    Receives are posted at once, and waited for by what takes them; what was sent is on its way.
+    Receives are posted at once, and their consumers wait for them; sent messages are in flight.
     """
     todo = [program.actions(rank) for rank in range(program.ranks)]
     done: Done = set()
@@ -50,20 +50,20 @@ def can_run(program: Program, rank: int, action: Action, done: Done, flying: set
 
 
 def ends(program: Program, action: Action) -> list[int]:
-    """The stages that a forward takes skips from, or a backward their gradients."""
+    """Return the stages from which a forward receives skip connections, or a backward their gradients."""
     own = 1 if action.op == Op.F else 0
     return [pair[1 - own] for pair in program.distant_skips if pair[own] == action.stage]
 
 
 def has_skip(rank: int, action: Action, end: int, done: Done, flying: set[Action]) -> bool:
-    """Whether what skips from stage ``end`` was made on this rank, or is on its way to it."""
+    """Return True if the tensor that skips from stage ``end`` was produced on this rank, or is in flight to it."""
     op, stage, mb, *_ = action
     makers, receive = ((Op.F,), Op.RECV_F) if op == Op.F else ((Op.B, Op.I), Op.RECV_B)
     return any((rank, Action(kind, end, mb)) in done for kind in makers) or Action(receive, stage, mb, 0, end) in flying
 
 
 def other_end(send: Action) -> Action:
-    """The receive of a send."""
+    """Return the receive of a send."""
     op, stage, mb, _, other = send
     if other >= 0:
         return Action(Op.RECV_F if op == Op.SEND_F else Op.RECV_B, other, mb, 0, stage)
@@ -71,7 +71,7 @@ def other_end(send: Action) -> Action:
 
 
 def inputs(program: Program, action: Action) -> set[Action]:
-    """The computations that have to run before one, whichever kind of backward they are."""
+    """Return the computations that must run before another, for any kind of backward."""
     op, stage, mb, *_ = action
     split = Action(Op.I, stage, mb) in {made for rank in range(program.ranks) for made in program.actions(rank)}
     back = Op.I if split else Op.B

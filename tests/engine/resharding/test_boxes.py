@@ -1,4 +1,4 @@
-"""Boxes and unit tasks: the nested rule of torch, and slices that tile the tensor once."""
+"""Boxes and unit tasks: torch's nested sharding rule, and slices that tile the tensor once."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_distinct_boxes_tile_the_tensor_once(data: st.DataObject) -> None:
 @pytest.mark.slow
 @given(st.data())
 @settings(max_examples=150, deadline=None)
-def test_unit_tasks_tile_the_tensor_and_name_all_owners_and_needers(data: st.DataObject) -> None:
+def test_unit_tasks_tile_the_tensor_and_name_all_owners_and_receivers(data: st.DataObject) -> None:
     shape = tuple(data.draw(st.lists(st.integers(1, 7), min_size=1, max_size=3)))
     source, source_spec = data.draw(layouts(len(shape)))
     destination, spec = data.draw(layouts(len(shape), data.draw(st.sampled_from([0, 100]))))
@@ -72,7 +72,7 @@ def covers(outer: tuple[tuple[int, int], ...], inner: tuple[tuple[int, int], ...
 
 
 @pytest.mark.parametrize(("p", "q"), list(product(range(1, 7), repeat=2)))
-def test_an_even_dim_makes_p_plus_q_less_gcd_tasks(p: int, q: int) -> None:
+def test_an_even_dim_gives_p_plus_q_minus_gcd_tasks(p: int, q: int) -> None:
     tasks = unit_tasks(Tensor((p * q * 2,), 1), grid((p,)), ("S0",), grid((q,), 100), ("S0",))
     assert len(tasks) == p + q - np.gcd(p, q)
 
@@ -98,7 +98,7 @@ def test_an_invalid_spec_is_refused(spec: tuple[str, ...], code: str) -> None:
 @given(st.data())
 @settings(max_examples=60, deadline=None)
 def test_boxes_are_those_of_torch(data: st.DataObject) -> None:
-    """Where plain placements express the layout: axes of a dim in ascending order."""
+    """For layouts that plain placements can express: axes of a dim in ascending order."""
     torch = pytest.importorskip("torch")
     shape = tuple(data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=2)))
     mesh, spec = data.draw(layouts(len(shape)))

@@ -1,4 +1,4 @@
-"""What is drawn of a plan: lanes that tasks hold, messages that end when the plan says, a tensor laid on a page."""
+"""Drawings of a plan: lanes that tasks occupy, messages that end at the planned time, and the layout of a tensor."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ INTRA, INTER = Link(1e-5, 4e10), Link(5e-5, 1.25e9)
 def transfer(
     source: list[int], destination: list[int], shape: list[int], specs: tuple[str, str], per_host: int = 2, **more: Any
 ) -> TransferSpec:
-    """Two disjoint meshes, ``per_host`` ranks a host."""
+    """Return a transfer between two disjoint meshes with ``per_host`` ranks per host."""
     sizes = []
     for each in (source, destination):
         size = 1
@@ -70,7 +70,7 @@ ROWS = transfer([2, 2], [3, 2], [13, 6], ("S0 R", "S0 R"))
 @pytest.mark.parametrize("strategy", strategies)
 @settings(max_examples=25)
 @given(data=st.data())
-def test_the_last_message_of_a_task_ends_when_the_plan_says(strategy: str, data: st.DataObject) -> None:
+def test_the_last_message_of_a_task_ends_at_the_planned_time(strategy: str, data: st.DataObject) -> None:
     hosts = data.draw(st.lists(st.integers(0, 3), min_size=2, max_size=7))
     links = Links(INTRA, INTER, dict(enumerate(hosts)))
     ranks = tuple(range(1, len(hosts)))
@@ -95,7 +95,7 @@ def test_the_last_message_of_a_task_ends_when_the_plan_says(strategy: str, data:
 
 
 @pytest.mark.parametrize("strategy", strategies)
-def test_nothing_is_handed_on_before_it_has_come(strategy: str) -> None:
+def test_no_range_is_forwarded_before_it_arrives(strategy: str) -> None:
     spec = transfer([1], [2, 3], [600], ("R", "R"), per_host=3)
     (task,) = unit_tasks(
         spec.planned_tensor, spec.source.mesh, spec.source.spec, spec.destination.mesh, spec.destination.spec
@@ -110,8 +110,8 @@ def test_nothing_is_handed_on_before_it_has_come(strategy: str) -> None:
         had[target, chunk] = min(had.get((target, chunk), found.end_s[row]), found.end_s[row])
 
 
-def test_a_ring_inside_a_host_ends_when_the_formula_says() -> None:
-    """Equal edges and equal pieces: the last piece that is dealt goes once around."""
+def test_a_ring_within_a_host_ends_at_the_time_of_the_formula() -> None:
+    """Equal links and equal pieces: the last piece that is scattered goes once around the ring."""
     (task,) = unit_tasks(Tensor((600,), 2), Mesh((1,), (0,), (0,)), ("R",), Mesh((3,), (1, 2, 3), (1, 1, 1)), ("R",))
     links = Links(INTRA, INTER, {0: 0, 1: 1, 2: 1, 3: 1})
 
@@ -164,7 +164,7 @@ def test_a_lane_holds_one_task_at_a_time_and_every_task_holds_both_ends(ordering
     assert all(each == {"tx", "rx"} for each in ways.values())
 
 
-def test_the_sheets_example_is_laid_on_rows_to_scale() -> None:
+def test_the_example_of_the_paper_is_drawn_to_scale() -> None:
     data = TransferDrawing.from_spec(ROWS, "broadcast", "ensemble").to_data()
 
     assert [row["dim"] for row in data["rows"]] == [0] and data["rows"][0]["cuts"] == [0, 5, 7, 10, 13]
@@ -197,7 +197,7 @@ def test_boxes_cover_the_page_once_whatever_the_dims(data: st.DataObject) -> Non
     )
 
 
-def test_a_short_last_piece_is_still_seen() -> None:
+def test_a_short_last_piece_is_visible() -> None:
     face = TensorLayout.arrange([1000], [((0, 999),), ((999, 1000),)])
 
     [(left, _, right, _)] = face.rects(((999, 1000),))
@@ -205,7 +205,7 @@ def test_a_short_last_piece_is_still_seen() -> None:
     assert right - left > 0.1
 
 
-def test_very_many_chunks_are_drawn_in_bundles_that_miss_none() -> None:
+def test_very_many_chunks_are_drawn_in_complete_bundles() -> None:
     spec = transfer([1], [4, 2], [1 << 20], ("R", "R"), chunks=5000)
 
     found = TransferDrawing.from_spec(spec, "broadcast", "naive").hops(0)
@@ -221,7 +221,7 @@ def test_very_many_chunks_are_drawn_in_bundles_that_miss_none() -> None:
 
 
 @pytest.mark.slow
-def test_what_is_too_much_to_draw_is_refused_in_words() -> None:
+def test_too_many_messages_to_draw_are_refused_with_a_message() -> None:
     many = transfer([80], [80], [80, 80], ("S0 R", "R S0"))
     problem = refusal(lambda: TransferDrawing.from_spec(many, "broadcast", "naive"))
     assert (problem.code, problem.params) == ("too_many_tasks_to_draw", {"tasks": 6400, "maximum": 5000})

@@ -1,4 +1,4 @@
-"""Several tensors in one plan: one order and one choice of senders over the slices of all."""
+"""Several tensors in one plan: one order and one choice of senders for the slices of all tensors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SPEC: dict[str, Any] = {
 
 @st.composite
 def lists(draw: st.DrawFn) -> list[Load]:
-    """Up to four tensors between meshes of their own."""
+    """Draw up to four tensors, each between its own meshes."""
     hosts = {rank: rank // 2 for rank in range(16)}
     found = []
     for number in range(draw(st.integers(1, 4))):
@@ -52,7 +52,7 @@ def lists(draw: st.DrawFn) -> list[Load]:
 def test_every_tensor_has_all_its_slices_and_no_plan_of_one_is_longer(
     loads: list[Load], strategy: str | None, ordering: str
 ) -> None:
-    """All slices share NICs, so that no tensor alone takes longer than all; sharing takes no longer than turns."""
+    """Slices share NICs: no single tensor takes longer than all together, which take no longer than one after another."""
     links = Links(INTRA, INTER, {rank: rank // 2 for rank in range(16)})
     made = plan_joint_transfer(loads, links, strategy=strategy, ordering=ordering)
 
@@ -68,9 +68,12 @@ def test_every_tensor_has_all_its_slices_and_no_plan_of_one_is_longer(
         assert made.plan.makespan_s <= sum(each.plan.makespan_s for each in alone) * (1 + 1e-9)
 
 
-def test_one_order_uses_what_each_tensor_alone_leaves_idle() -> None:
-    """Either tensor lies on both hosts and goes to one host: alone it takes two seconds of that host's NIC, in which
-    the other receives nothing; in one plan both take no longer than one."""
+def test_a_joint_plan_uses_nics_that_separate_plans_leave_idle() -> None:
+    """Each tensor is on both hosts and is sent to one host.
+
+    Alone, each takes two seconds of that host's NIC while the other host receives nothing; in one plan both take no
+    longer than one.
+    """
     mesh = Mesh((2,), (0, 1), (0, 1))
     links = Links(Link(), Link(0.0, 1e6), {0: 0, 1: 1, 2: 2, 3: 3})
     loads = [
@@ -100,7 +103,7 @@ def test_senders_are_balanced_over_all_tensors() -> None:
 
 
 @pytest.mark.slow
-def test_the_command_answers_tensor_by_tensor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_reports_each_tensor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "spec.json"
     path.write_text(json.dumps(SPEC))
 
@@ -125,7 +128,7 @@ def test_the_command_answers_tensor_by_tensor(tmp_path: Path, capsys: pytest.Cap
     assert words[1].startswith("  up: 256 B in ") and words[-1].startswith("fastest, simulated with shared links")
 
 
-def test_a_list_of_one_is_planned_as_that_one() -> None:
+def test_a_list_of_one_tensor_equals_a_single_transfer() -> None:
     one = parse_transfers(json.dumps({**SPEC, "tensors": SPEC["tensors"][:1]}))
     ends = {
         "source": {**SPEC["source"], "spec": ["S01", "R"]},
@@ -152,12 +155,12 @@ def test_a_list_of_one_is_planned_as_that_one() -> None:
         ({"tensors": SPEC["tensors"] * 3000}, "9000 tensors on 4 x 4 ranks are too large to plan"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_told_at_its_place(changes: dict[str, Any], words: str) -> None:
+def test_problems_are_reported_at_their_location(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(DesignError) as error:
         parse_transfers(json.dumps({**SPEC, **changes}))
     assert words in str(error.value)
 
 
-def test_where_one_tensor_is_shown_several_are_refused_in_words() -> None:
+def test_several_tensors_are_refused_by_commands_for_one() -> None:
     with pytest.raises(DesignError, match="plan several with meshwave reshard"):
         parse_transfer(json.dumps(SPEC))

@@ -1,4 +1,4 @@
-"""Moves, replayed without processes: every rank of the destination ends up with its box, and no byte too many."""
+"""Moves, replayed without processes: every rank of the destination receives its box without superfluous bytes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ INTRA, INTER = Link(1e-5, 4e10), Link(5e-5, 1.25e9)
 
 @st.composite
 def sides(draw: st.DrawFn, dims: int, pool: list[int], hosts: dict[int, int]) -> tuple[Mesh, tuple[str, ...]]:
-    """Any mesh of one to three axes over some ranks, in any order, and any spec."""
+    """Draw any mesh of one to three axes over some ranks, in any order, and any spec."""
     shape = draw(st.lists(st.integers(1, 4), min_size=1, max_size=3).filter(lambda axes: prod(axes) <= len(pool)))
     ranks = tuple(draw(st.permutations(pool))[: prod(shape)])
     entries = [""] * dims
@@ -42,7 +42,7 @@ def sides(draw: st.DrawFn, dims: int, pool: list[int], hosts: dict[int, int]) ->
 
 @st.composite
 def transfers(draw: st.DrawFn) -> Transfer:
-    """Meshes apart, beside each other on hosts, or over the same ranks; shapes with 0 and 1 and primes."""
+    """Draw disjoint, neighbouring or overlapping meshes, and shapes with 0, 1 and primes."""
     shape = tuple(draw(st.lists(st.sampled_from([0, 1, 2, 3, 5, 7, 8, 13]), max_size=3)))
     per_host = draw(st.integers(1, 4))
     hosts = {rank: rank // per_host for rank in range(16)}
@@ -59,9 +59,9 @@ def transfers(draw: st.DrawFn) -> Transfer:
 
 
 def replayed(planned: Transfer) -> dict[int, np.ndarray]:
-    """What each rank of the destination holds in the end, of a tensor that counts its elements from 0.
+    """Return the final contents of each rank of the destination, for a tensor that counts its elements from 0.
 
-    A rank that hands on what it does not hold yet hands on -1.
+    A rank that forwards elements that it does not have yet forwards -1.
     """
     whole = np.arange(prod(planned.tensor.shape)).reshape(planned.tensor.shape)
     held: dict[tuple[int, int], np.ndarray] = {}  # rank and task: the slice, -1 where it is not there
@@ -99,7 +99,7 @@ def test_every_rank_of_the_destination_gets_its_box(planned: Transfer) -> None:
 @pytest.mark.slow
 @given(transfers())
 @settings(max_examples=200, deadline=None)
-def test_nobody_is_sent_what_it_holds(planned: Transfer) -> None:
+def test_no_rank_is_sent_elements_that_it_holds(planned: Transfer) -> None:
     got: dict[tuple[int, int], int] = Counter()
     for move in planned.moves:
         task = planned.tasks[move.task]
@@ -115,7 +115,7 @@ def test_nobody_is_sent_what_it_holds(planned: Transfer) -> None:
 @given(transfers())
 @settings(max_examples=200, deadline=None)
 def test_bytes_between_hosts_are_those_of_the_formulas(planned: Transfer) -> None:
-    """``A B n``, ``A n``, ``n`` and the ring's, ``A n``, ``A n``, each part once, with the receivers on the sender's own host left out."""
+    """``A B n``, ``A n``, ``n`` and those of the rings, without receivers on the sender's own host."""
     links = planned.links
     crossing: dict[int, int] = Counter()
     for move in planned.moves:
@@ -137,13 +137,13 @@ def test_bytes_between_hosts_are_those_of_the_formulas(planned: Transfer) -> Non
 
 
 def _of_the_parts(task: UnitTask, links: Links, sender: int) -> int:
-    """The slice, to the first of each ring, or to every receiver of those that are in none."""
+    """Return the bytes of the slice to the first rank of each ring, or to every receiver without a ring."""
     firsts = [ring[0] for ring in task.rings] or task.receivers
     return task.elements * sum(rank in task.receivers and links.host[rank] != links.host[sender] for rank in firsts)
 
 
 def _of_the_ring(task: UnitTask, by_host: dict[int, list[int]], sender: int) -> int:
-    """Pieces that leave the sender's host, and over each edge between hosts every piece but one."""
+    """Return the bytes of pieces that leave the sender's host, and over each ring link between hosts all pieces but one."""
     order = [(host, rank) for host, ranks in by_host.items() for rank in ranks]
     size = len(order)
     if not size:
@@ -155,14 +155,14 @@ def _of_the_ring(task: UnitTask, by_host: dict[int, list[int]], sender: int) -> 
     return dealt + sum(task.elements - parts[(place + 1) % size] for place in edges)
 
 
-def test_a_chain_hands_on_chunk_by_chunk() -> None:
+def test_a_chain_forwards_chunk_by_chunk() -> None:
     source, destination = Mesh((1,), (0,), (0,)), Mesh((2,), (1, 2), (1, 1))
     links = Links(INTRA, INTER, {0: 0, 1: 1, 2: 1})
     planned = plan_transfer(Tensor((5,), 4), (source, ("R",)), (destination, ("R",)), links, chunks=2)
     assert [tuple(move) for move in planned.moves] == [(0, 0, 1, 0, 2), (0, 1, 2, 0, 2), (0, 0, 1, 2, 5), (0, 1, 2, 2, 5)]  # fmt: skip
 
 
-def test_without_a_strategy_the_shortest_one_is_taken() -> None:
+def test_without_a_strategy_the_shortest_plan_is_chosen() -> None:
     hosts = (1, 1, 2, 2)
     source, destination = Mesh((1,), (0,), (0,)), Mesh((2, 2), (1, 2, 3, 4), hosts)
     links = Links(INTRA, INTER, dict(enumerate((0, *hosts))))
@@ -176,7 +176,7 @@ def test_without_a_strategy_the_shortest_one_is_taken() -> None:
     assert chosen.plan.strategy in ("broadcast", "hierarchical")
 
 
-def test_a_digest_tells_plans_apart() -> None:
+def test_different_plans_have_different_digests() -> None:
     mesh, other = Mesh((2,), (0, 1), (0, 0)), Mesh((2,), (2, 3), (1, 1))
     links = Links(INTRA, INTER, {0: 0, 1: 0, 2: 1, 3: 1})
 
@@ -187,7 +187,7 @@ def test_a_digest_tells_plans_apart() -> None:
     assert len({digest(), digest("R"), digest(chunks=2)}) == 3
 
 
-def test_a_strategy_that_is_not_there_is_told() -> None:
+def test_an_unknown_strategy_is_refused() -> None:
     mesh = Mesh((1,), (0,), (0,))
     with pytest.raises(InputError, match="send-recv"):
         plan_transfer(Tensor((1,), 4), (mesh, ("R",)), (mesh, ("R",)), Links(INTRA, INTER, {0: 0}), strategy="send")

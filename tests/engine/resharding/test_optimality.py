@@ -1,4 +1,4 @@
-"""That what is called optimal is, that bounds bound, and that large plans come out at their bound."""
+"""Proved plans are optimal, bounds are valid, and large plans reach their bound."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ few = settings(max_examples=40, deadline=None)
 
 @st.composite
 def problems(draw: st.DrawFn, most: int = 5) -> list[Job]:
-    """Up to five jobs from one of three hosts to some of four, of a few lengths."""
+    """Draw up to five jobs from one of three hosts to some of four, with a few durations."""
 
     def job() -> Job:
         hosts = sorted(draw(st.sets(st.integers(0, 2), min_size=1, max_size=3)))
@@ -33,7 +33,7 @@ def problems(draw: st.DrawFn, most: int = 5) -> list[Job]:
 
 
 def best(jobs: list[Job]) -> float:
-    """By trying every job next, from every host: the same left and the same free times are solved once."""
+    """Return the optimum by exhaustive search; equal remaining jobs with equal free times are solved once."""
 
     @cache
     def finish(left: frozenset[int], free: tuple[tuple[object, float], ...]) -> float:
@@ -59,7 +59,7 @@ def length(jobs: list[Job], name: str) -> tuple[float, bool]:
 
 @few
 @given(problems())
-def test_the_search_ends_at_the_best_and_says_so(jobs: list[Job]) -> None:
+def test_the_search_finds_the_optimum_and_reports_the_proof(jobs: list[Job]) -> None:
     shortest = best(jobs)
 
     assert lower_bound(jobs) <= shortest + 1e-9
@@ -70,7 +70,7 @@ def test_the_search_ends_at_the_best_and_says_so(jobs: list[Job]) -> None:
 
 @st.composite
 def rounds(draw: st.DrawFn) -> list[Job]:
-    """Jobs of one length to one host each: up to sixteen hosts on either side, some with a choice of senders."""
+    """Draw jobs of equal duration to one host each: up to sixteen hosts per side, some with a choice of senders."""
     senders, receivers = draw(st.integers(1, 16)), draw(st.integers(1, 16))
     choice = draw(st.integers(1, min(3, senders)))
     chance = random.Random(draw(st.integers(0, 999)))
@@ -83,7 +83,7 @@ def rounds(draw: st.DrawFn) -> list[Job]:
 @few
 @given(rounds())
 def test_jobs_of_one_length_take_as_many_rounds_as_the_busiest_side(jobs: list[Job]) -> None:
-    """A bipartite graph's edges are coloured with as many colours as its busiest node has; senders are balanced."""
+    """A bipartite graph can be edge-coloured with as many colours as its maximum degree; senders are balanced."""
     found, proven = length(jobs, "ensemble")
 
     busiest = max(Counter(job.receivers[0] for job in jobs).values())
@@ -94,8 +94,8 @@ def test_jobs_of_one_length_take_as_many_rounds_as_the_busiest_side(jobs: list[J
     assert found >= busiest
 
 
-def test_jobs_that_share_no_one_host_can_still_exclude_each_other() -> None:
-    """Each host gets two of the three, and no two can run at once."""
+def test_jobs_without_a_common_host_can_exclude_each_other_pairwise() -> None:
+    """Each host receives two of the three jobs, so no two can run at the same time."""
     jobs = [Job(1, {host: 1.0}, receivers) for host, receivers in ((0, (4, 5)), (1, (5, 6)), (2, (4, 6)))]
 
     assert lower_bound(jobs) == 3
@@ -117,7 +117,7 @@ def mesh(shape: tuple[int, ...], first: int, per_host: int, host: int) -> Mesh:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-def test_sixty_four_devices_to_sixty_four_are_planned_at_the_bound(name: str) -> None:
+def test_plans_from_64_to_64_devices_reach_the_bound(name: str) -> None:
     """``meshwave bench planner`` times them."""
     made = plan_case(*CASES[name])
 
@@ -140,7 +140,7 @@ UNEVEN = [
 
 @pytest.mark.parametrize(("rows", "source_spec", "columns", "spec", "shape"), UNEVEN)
 @pytest.mark.parametrize("per_host", [1, 2, 4])
-def test_uneven_meshes_are_planned_within_two_percent_of_any_optimum_that_can_be_proven(
+def test_plans_of_uneven_meshes_are_within_two_percent_of_a_proved_bound(
     rows: tuple[int, int],
     source_spec: str,
     columns: tuple[int, int],
@@ -149,7 +149,7 @@ def test_uneven_meshes_are_planned_within_two_percent_of_any_optimum_that_can_be
     per_host: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nearly all are proven at once; the others are asked of a search that is five times as long."""
+    """Nearly all are proved at once; the others need a search that is five times as long."""
     source, destination = mesh(rows, 0, per_host, 0), mesh(columns, 100, per_host, 100)
     host = dict(zip((*source.ranks, *destination.ranks), (*source.hosts, *destination.hosts), strict=True))
     asked = Tensor(shape, 4), (source, source_spec.split()), (destination, spec.split()), Links(*FREE, host)
@@ -163,8 +163,8 @@ def test_uneven_meshes_are_planned_within_two_percent_of_any_optimum_that_can_be
         assert not longer.is_optimal or made.makespan_s <= 1.02 * longer.makespan_s
 
 
-def test_a_search_that_is_cut_short_is_mended_by_small_moves() -> None:
-    """Four hosts send to three, two of which each need half of all that goes to the one between."""
+def test_local_search_improves_an_interrupted_search() -> None:
+    """Four hosts send to three; two of the three each need half of all data that the host between them receives."""
     near, across = 2.0972, 2.0992
     jobs = [
         Job(1, {host: near if len(receivers) == 1 else across}, receivers)

@@ -1,4 +1,4 @@
-"""Partial tensors: every slice is summed once, in the mesh's order, and travels as any other."""
+"""Partial tensors: every slice is summed once, in mesh order, and sent like any other."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FREE = Link()
 
 @st.composite
 def partial_transfers(draw: st.DrawFn) -> Transfer:
-    """A source with at least one partial axis; meshes apart, beside each other on hosts, or over the same ranks."""
+    """Draw a source with at least one partial axis; meshes are disjoint, neighbouring or overlapping."""
     shape = tuple(draw(st.lists(st.sampled_from([0, 1, 2, 3, 5, 8]), max_size=3)))
     per_host = draw(st.integers(1, 4))
     hosts = {rank: rank // per_host for rank in range(16)}
@@ -60,7 +60,7 @@ def partial_transfers(draw: st.DrawFn) -> Transfer:
 
 
 def groups(planned: Transfer) -> dict[int, list[int]]:
-    """The ranks of a source that hold addends of the same, by rank; row-major."""
+    """Return the ranks of a source that hold addends of the same slice, by rank, in row-major order."""
     mesh, spec = planned.source
     axes = {int(axis) for entry in spec if entry.startswith("P") for axis in entry[1:]}
     found: dict[Any, list[int]] = {}
@@ -76,7 +76,7 @@ def groups(planned: Transfer) -> dict[int, list[int]]:
 @settings(max_examples=150, deadline=None)
 @given(partial_transfers())
 def test_every_receiver_ends_with_the_sum(planned: Transfer) -> None:
-    """Replayed message by message: who hands a slice on must have all addends of it, each of them once."""
+    """Replayed message by message: a rank that forwards a slice must have all addends of it, each once."""
     of_rank = groups(planned)
     whole = sum(1 << n for n in range(len(next(iter(of_rank.values())))))  # one bit an addend
     held: dict[tuple[int, int], np.ndarray] = {}
@@ -102,7 +102,7 @@ def test_every_receiver_ends_with_the_sum(planned: Transfer) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(partial_transfers())
-def test_prices_count_the_sums_and_the_play_sends_them(planned: Transfer) -> None:
+def test_costs_include_sums_and_the_playback_sends_their_addends(planned: Transfer) -> None:
     plan = planned.plan
     assert plan.bound_s <= plan.makespan_s * (1 + 1e-9)
     assert plan.makespan_s >= plan.reduce_s + plan.gather_s
@@ -113,7 +113,7 @@ def test_prices_count_the_sums_and_the_play_sends_them(planned: Transfer) -> Non
 
 
 def test_a_group_reduces_and_scatters_so_that_each_rank_sends_a_piece() -> None:
-    """Four addends of 4 MB on a host: each rank gets three quarters of a fourth, and all four NICs' worth is shared."""
+    """Four addends of 4 MB on a host: each rank receives three quarters of a fourth, and all four NICs are used."""
     source, destination = Mesh((4,), (0, 1, 2, 3), (0, 0, 0, 0)), Mesh((1,), (4,), (1,))
     links = Links(Link(1e-5, 1e9), Link(0.0, 1e8), dict(enumerate((0, 0, 0, 0, 1))))
     made = plan_transfer(
@@ -128,8 +128,8 @@ def test_a_group_reduces_and_scatters_so_that_each_rank_sends_a_piece() -> None:
     assert (1 << 22) / 1e8 < made.played_s <= made.plan.makespan_s * (1 + 1e-9)
 
 
-def test_copies_of_a_sum_are_balanced_as_other_copies_are() -> None:
-    """Two hosts hold the addends each: either sums a slice for one of two receivers, at the same time."""
+def test_copies_of_a_sum_are_balanced_like_other_copies() -> None:
+    """Two hosts hold all addends: each sums a slice for one of two receivers, at the same time."""
     source = Mesh((2, 2), (0, 1, 2, 3), (0, 0, 1, 1))
     destination = Mesh((2,), (4, 5), (2, 3))
     links = Links(FREE, Link(0.0, 1e6), dict(enumerate((0, 0, 1, 1, 2, 3))))
@@ -139,7 +139,7 @@ def test_copies_of_a_sum_are_balanced_as_other_copies_are() -> None:
     assert made.plan.makespan_s == pytest.approx(2.0)
 
 
-def test_a_rank_that_needs_a_sum_makes_it() -> None:
+def test_a_rank_that_needs_a_sum_computes_it() -> None:
     mesh = Mesh((2,), (0, 1), (0, 0))
     made = plan_transfer(Tensor((6,), 4), (mesh, ("R", "P0")), (mesh, ("S0",)), Links(FREE, FREE, {0: 0, 1: 0}))
 
@@ -187,7 +187,7 @@ SPEC: dict[str, Any] = {
 }
 
 
-def test_the_command_tells_sums_and_prices_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_reports_sums_and_their_cost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "spec.json"
     path.write_text(json.dumps(SPEC))
 
@@ -211,7 +211,7 @@ def test_the_command_tells_sums_and_prices_them(tmp_path: Path, capsys: pytest.C
         ("destination", {"partial": [0], "spec": ["R", "R"]}, "destination.partial: the destination receives the sum"),
     ],
 )
-def test_wrong_partial_axes_are_told_at_their_place(side: str, changes: dict[str, Any], words: str) -> None:
+def test_invalid_partial_axes_are_reported_at_their_location(side: str, changes: dict[str, Any], words: str) -> None:
     with pytest.raises(DesignError) as error:
         parse_transfer(json.dumps({**SPEC, side: {**SPEC[side], **changes}}))
     assert words in str(error.value)
@@ -219,7 +219,7 @@ def test_wrong_partial_axes_are_told_at_their_place(side: str, changes: dict[str
 
 @pytest.mark.parametrize("strategy", strategies)
 def test_a_sum_can_be_drawn(strategy: str) -> None:
-    """The slices cover the destination, and every message of the play has a lane."""
+    """The slices cover the destination, and every message of the playback has a lane."""
     drawing = TransferDrawing.from_spec(parse_transfer(json.dumps(SPEC)), strategy, "ensemble")
     data, play = drawing.to_data(), drawing.simulation_data()
 
@@ -233,7 +233,7 @@ def test_a_sum_can_be_drawn(strategy: str) -> None:
 
 
 def test_a_whole_tensor_has_no_sums() -> None:
-    """A partial axis of one rank changes nothing."""
+    """A partial axis of one rank has no effect."""
     source = Mesh((2, 1), (0, 1), (0, 0))
     asked = Tensor((4,), 4), (Mesh((2,), (2, 3), (1, 1)), ("R",)), Links(INTRA, INTER, dict(enumerate((0, 0, 1, 1))))
     tensor, destination, links = asked

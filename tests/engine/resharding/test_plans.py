@@ -1,4 +1,4 @@
-"""Strategies against their formulas, orderings against full enumeration, plans against the sheet's cases."""
+"""Strategies compared with their formulas, orderings with exhaustive enumeration, plans with the paper's cases."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ INTRA, INTER = Link(1e-5, 4e10), Link(5e-5, 1.25e9)
 
 
 def one_to(hosts: int, per_host: int, elements: int = 1 << 20) -> tuple[tuple[object, ...], Links]:
-    """One device to all of some hosts, fully replicated."""
+    """Return a transfer from one device to all devices of some hosts, fully replicated."""
     source = Mesh((1,), (0,), (0,))
     ranks = tuple(range(1, 1 + hosts * per_host))
     destination = Mesh((hosts, per_host), ranks, tuple(1 + (rank - 1) // per_host for rank in ranks))
@@ -47,7 +47,7 @@ def one_to(hosts: int, per_host: int, elements: int = 1 << 20) -> tuple[tuple[ob
 
 
 @pytest.mark.parametrize(("hosts", "per_host"), [(1, 1), (1, 4), (3, 2), (4, 3)])
-def test_each_strategy_takes_what_its_formula_says(hosts: int, per_host: int) -> None:
+def test_each_strategy_takes_the_time_of_its_formula(hosts: int, per_host: int) -> None:
     (task,), links = one_to(hosts, per_host)
     n, m = task.bytes, hosts * per_host
     found = {name: strategies[name]().latency(task, 0, links, 64).seconds for name in strategies}
@@ -64,7 +64,7 @@ def test_each_strategy_takes_what_its_formula_says(hosts: int, per_host: int) ->
     assert found["broadcast"] == pytest.approx(hosts * far + hosts * inside * near + 63 * far)
 
 
-def test_the_best_number_of_chunks_is_the_least_and_the_smallest_of_equals() -> None:
+def test_the_best_number_of_chunks_is_the_smallest_of_the_fastest() -> None:
     (task,), links = one_to(3, 2)
     best = strategies["broadcast"]().latency(task, 0, links)
     tried = [strategies["broadcast"]().latency(task, 0, links, k).seconds for k in range(1, 1025)]
@@ -75,7 +75,7 @@ def test_the_best_number_of_chunks_is_the_least_and_the_smallest_of_equals() -> 
 
 @pytest.mark.parametrize("strategy", ["broadcast", "hierarchical"])
 def test_more_chunks_than_elements_are_priced_as_they_are_sent(strategy: str) -> None:
-    """Two elements travel in two messages, whatever number of chunks is wanted."""
+    """Two elements are sent in two messages, whatever number of chunks is requested."""
     (task,), links = one_to(3, 2, elements=2)
     member = strategies[strategy]()
     wanted = member.latency(task, 0, links, 8)
@@ -83,7 +83,7 @@ def test_more_chunks_than_elements_are_priced_as_they_are_sent(strategy: str) ->
     assert list(member.legs(task, 0, links, 8)) == list(member.legs(task, 0, links, wanted.chunks))
 
 
-def test_a_hierarchy_wins_where_hosts_are_full_and_messages_small() -> None:
+def test_hierarchical_is_fastest_for_full_hosts_and_small_messages() -> None:
     (task,), links = one_to(4, 8, elements=256)
     seconds = {name: strategies[name]().latency(task, 0, links).seconds for name in strategies}
     assert seconds["hierarchical"] < seconds["broadcast"]
@@ -106,7 +106,7 @@ def ends(jobs: list[Job], order: list[tuple[int, int]]) -> float:
 
 @given(problems())
 @settings(max_examples=60, deadline=None)
-def test_the_search_finds_what_trying_everything_finds(jobs: list[Job]) -> None:
+def test_the_search_equals_an_exhaustive_search(jobs: list[Job]) -> None:
     best = min(
         ends(jobs, [(number, hosts[number]) for number in order])
         for hosts in product(*(job.options for job in jobs))
@@ -129,8 +129,8 @@ def assert_no_clash(jobs: list[Job], order: list[tuple[int, int]]) -> None:
             assert one.end <= other.start + 1e-9 or other.end <= one.start + 1e-9
 
 
-def test_a_search_whose_bound_is_no_bound_would_miss_the_best() -> None:
-    """The counter-example to the released code, which stops at 16."""
+def test_the_bound_of_the_released_code_misses_the_optimum() -> None:
+    """Counterexample to the released code, which stops at 16."""
     jobs = [
         Job(seconds, dict.fromkeys(hosts, float(seconds)), (receiver,))
         for seconds, hosts, receiver in (
@@ -157,7 +157,7 @@ naive plan, and the order of the balanced one (of bandwidth alone)."""
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_released_cases_gain_what_the_model_says(case: int) -> None:
+def test_the_released_cases_have_the_modelled_speed_ups(case: int) -> None:
     rows, columns, shape, source_spec, spec, tasks, of_naive, of_balanced = CASES[case]
     size = rows[0] * rows[1]
     source = Mesh(rows, tuple(range(size)), tuple(rank // 4 for rank in range(size)))
@@ -175,7 +175,7 @@ def test_the_released_cases_gain_what_the_model_says(case: int) -> None:
     assert made["load-balance"].makespan_s / best == pytest.approx(of_balanced, rel=0.02)
 
 
-def test_a_plan_is_the_same_however_often_it_is_made() -> None:
+def test_planning_is_deterministic() -> None:
     source = Mesh((4, 2), tuple(range(8)), (0, 0, 1, 1, 2, 2, 3, 3))
     destination = Mesh((3, 2), tuple(range(8, 14)), (4, 4, 5, 5, 6, 6))
     links = Links(INTRA, INTER, dict(zip(range(14), (*source.hosts, *destination.hosts), strict=True)))
@@ -201,7 +201,7 @@ def ask(tmp_path: Path, capsys: pytest.CaptureFixture[str], **changes: object) -
     return status, said.out, said.err
 
 
-def test_the_command_answers_with_tasks_and_plans(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_reports_tasks_and_plans(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = ask(tmp_path, capsys)
     found = json.loads(out)
     assert status == 0
@@ -216,7 +216,7 @@ def test_the_command_answers_with_tasks_and_plans(tmp_path: Path, capsys: pytest
     }  # fmt: skip
 
 
-def test_people_are_told_what_travels_and_what_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_text_lists_sent_and_kept_slices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     same = {"shape": [4], "ranks": [1, 0, 2, 3], "hosts": [0, 0, 1, 1], "spec": ["S0", "R"]}
     path = tmp_path / "spec.json"
     path.write_text(json.dumps({**SPEC, "source": {**same, "ranks": [0, 1, 2, 3]}, "destination": same}))
@@ -243,7 +243,7 @@ def test_people_are_told_what_travels_and_what_stays(tmp_path: Path, capsys: pyt
         ({"extra": 1}, "extra: unknown key 'extra'. Known: chunks, destination, format"),
     ],
 )
-def test_what_is_wrong_with_a_transfer_is_said_at_its_place(
+def test_problems_of_a_transfer_are_reported_at_their_location(
     changes: dict[str, object], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     status, out, error = ask(tmp_path, capsys, **changes)
@@ -256,7 +256,7 @@ def test_what_is_wrong_with_a_transfer_is_said_at_its_place(
 
 
 @pytest.mark.parametrize(("name", "wanted"), [("20-unequal-meshes", "A:B"), ("18-u-transformer", "0:3")])
-def test_a_boundary_of_a_design_is_priced_as_the_design_is(
+def test_a_boundary_of_a_design_has_the_costs_of_the_design(
     name: str, wanted: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     design = load_design(example(name))
@@ -272,8 +272,8 @@ def test_a_boundary_of_a_design_is_priced_as_the_design_is(
     assert found["boundary"] == [design.meshes[rank].name for rank in (source, destination)]
 
 
-def test_the_largest_message_stands_for_a_boundary() -> None:
-    """Skip connections of three blocks go beside one another."""
+def test_a_boundary_is_represented_by_its_largest_message() -> None:
+    """Skip connections of three blocks share one message."""
     design = load_design(example("18-u-transformer"))
 
     assert find_boundary(design, lower(design), "A:D") == (0, 3, 3)
@@ -296,12 +296,12 @@ def test_the_largest_message_stands_for_a_boundary() -> None:
         (["nowhere"], "no such example"),
     ],
 )
-def test_what_is_no_boundary_is_refused(capsys: pytest.CaptureFixture[str], line: list[str], said: str) -> None:
+def test_ranks_without_a_boundary_are_refused(capsys: pytest.CaptureFixture[str], line: list[str], said: str) -> None:
     assert main(["reshard", *line]) == 2
     assert said in capsys.readouterr().err
 
 
-def test_a_transfer_alone_has_no_boundary_to_choose(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_transfer_document_has_no_boundary_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "spec.json"
     path.write_text(json.dumps(SPEC))
 

@@ -1,4 +1,4 @@
-"""What a plan takes as it is played: messages share NICs, and nobody waits for what it does not need."""
+"""Playback of plans: messages share NICs, and no message waits for data that it does not need."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FREE = Link()
 def moved(
     elements: int, senders: int, receivers: int, strategy: str, links: tuple[Link, Link], **more: int
 ) -> Transfer:
-    """A vector of bytes, cut over senders on a host each or whole on one, to receivers that all want all of it."""
+    """Return a transfer of a vector of bytes, sharded over senders on separate hosts or whole on one, to all receivers."""
     hosts = [*range(senders), *[senders + rank // 2 for rank in range(receivers)]]
     source = Mesh((senders,), tuple(range(senders)), tuple(hosts[:senders]))
     destination = Mesh((receivers,), tuple(range(senders, len(hosts))), tuple(hosts[senders:]))
@@ -72,14 +72,14 @@ def test_no_nic_carries_more_than_it_can(found: Transfer) -> None:
     assert (found.played_s > 0) == bool(found.moves)
 
 
-def test_what_comes_from_two_hosts_shares_a_nic_unless_there_are_two() -> None:
+def test_messages_from_two_hosts_share_a_nic_unless_there_are_two() -> None:
     links = SECOND_A_BYTE, FREE
     assert moved(100, 2, 1, "send-recv", links[::-1]).played_s == pytest.approx(100)
     assert moved(100, 2, 1, "send-recv", links[::-1], nics=2).played_s == pytest.approx(50)
 
 
-def test_what_one_message_cannot_use_is_left_to_the_others() -> None:
-    """Three come to host 2 and get a third each, so that host 0 has two thirds left for host 1."""
+def test_capacity_that_one_message_cannot_use_is_left_to_the_others() -> None:
+    """Three messages to host 2 get a third of its NIC each, so host 0 has two thirds left for host 1."""
     ways = [played._PortPair((("tx", source), ("rx", target)), 1.0) for source, target in ((0, 1), (0, 2), (3, 2))]
     for message, way in enumerate((*ways, ways[-1])):
         way.join(message, 100.0, 0.0)
@@ -90,7 +90,7 @@ def test_what_one_message_cannot_use_is_left_to_the_others() -> None:
 
 
 @pytest.mark.parametrize("ordering", ["naive", "load-balance", "ensemble"])
-def test_the_sheets_example_needs_no_order_where_nobody_waits_for_a_whole_task(ordering: str) -> None:
+def test_the_example_of_the_paper_is_independent_of_the_order_in_playback(ordering: str) -> None:
     source, destination = (
         Mesh((2, 2), (0, 1, 2, 3), (0, 0, 1, 1)),
         Mesh((3, 2), tuple(range(4, 10)), (2, 2, 3, 3, 4, 4)),
@@ -103,8 +103,8 @@ def test_the_sheets_example_needs_no_order_where_nobody_waits_for_a_whole_task(o
     assert found.played_s == pytest.approx(84, rel=0.02)
 
 
-def test_where_a_mesh_overlaps_the_other_hosts_are_served_at_once() -> None:
-    """Eight slices of 2 MB leave one host in the time that the plan, which holds both receivers' hosts, needs for five."""
+def test_overlapping_meshes_are_served_concurrently() -> None:
+    """Eight slices of 2 MB leave one host in the time in which the plan, which occupies both receivers, sends five."""
     case = next(case for case in CASES if case.name.startswith("S01 to R, 2 x 2 to 2 x 2"))
     rates = (Link(2e-4, rate * 0.992) for rate in (CLUSTER.intra_bandwidth, CLUSTER.inter_bandwidth) if rate)
     found = case.plan(Links(*rates, dict(enumerate(CLUSTER.node_by_rank))), "send-recv")
@@ -114,9 +114,11 @@ def test_where_a_mesh_overlaps_the_other_hosts_are_served_at_once() -> None:
     assert found.plan.makespan_s > 1.5 * found.played_s
 
 
-def test_pieces_that_the_transport_keeps_are_dealt_side_by_side() -> None:
-    """So that the ring starts when all are there, as its formula says; larger ones are dealt one by one, and what
-    the ring sends meanwhile shares the receivers' NIC with the later ones."""
+def test_buffered_pieces_are_sent_concurrently() -> None:
+    """The ring then starts when all pieces have arrived, as in its formula.
+
+    Larger pieces are sent one by one, and messages of the ring share the receivers' NICs with the later pieces.
+    """
     links = Link(0.0, 1e12), Link(0.0, 1e6)
     small, large = (moved(size, 1, 4, "global-allgather", links) for size in (8 * 10**6, 80 * 10**6))
     assert small.played_s == pytest.approx(small.plan.makespan_s, rel=1e-3)
@@ -139,7 +141,7 @@ def plays(found: Transfer) -> Playback:
 
 @settings(max_examples=50, deadline=None)
 @given(transfers())
-def test_every_byte_is_played_once_and_the_last_one_ends_the_play(found: Transfer) -> None:
+def test_every_byte_is_simulated_once_and_the_last_one_ends_the_playback(found: Transfer) -> None:
     told = plays(found)
     sent = told.messages or ()
 
@@ -157,7 +159,7 @@ def test_every_byte_is_played_once_and_the_last_one_ends_the_play(found: Transfe
 @pytest.mark.slow
 @settings(max_examples=50, deadline=None)
 @given(transfers())
-def test_at_no_moment_a_port_carries_more_than_it_can(found: Transfer) -> None:
+def test_no_port_exceeds_its_capacity_at_any_time(found: Transfer) -> None:
     told = plays(found)
     sent = told.messages or ()
     moments = {moment for each in sent for moment in (each.start_s, each.end_s)}
@@ -180,8 +182,8 @@ def drawn(found: Transfer) -> dict[Port, list[Share]]:
     return port_shares(plays(found), found.links)
 
 
-def test_who_shares_a_nic_has_a_part_of_it_and_then_what_the_other_leaves() -> None:
-    """Host 0 sends 100 bytes to host 2, host 1 sends 50, so that this is done when each has got 50."""
+def test_a_message_uses_its_share_and_then_the_released_capacity() -> None:
+    """Host 0 sends 100 bytes to host 2, host 1 sends 50, which end when each has sent 50."""
     source, destination = Mesh((2,), (0, 1), (0, 1)), Mesh((1,), (2,), (2,))
     links = Links(FREE, SECOND_A_BYTE, {0: 0, 1: 1, 2: 2})
     found = plan_transfer(
@@ -197,7 +199,7 @@ def test_who_shares_a_nic_has_a_part_of_it_and_then_what_the_other_leaves() -> N
 
 @settings(max_examples=50, deadline=None)
 @given(transfers())
-def test_the_bars_of_a_port_leave_each_other_room_and_have_the_area_of_their_bytes(found: Transfer) -> None:
+def test_the_bars_of_a_port_do_not_overlap_and_have_the_area_of_their_bytes(found: Transfer) -> None:
     sent = plays(found).messages or ()
     for port, bars in drawn(found).items():
         most = played.port_capacity(port, found.links)
@@ -216,7 +218,7 @@ def test_the_bars_of_a_port_leave_each_other_room_and_have_the_area_of_their_byt
             assert all(below[1] <= above[0] for below, above in pairwise(there))
 
 
-def test_of_too_many_bars_some_moments_are_left_out_and_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_bars_are_reduced_without_omitting_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
     found = moved(10**9, 3, 4, "broadcast", (INTRA, INTER))
     whole = drawn(found)
     for name in ("MAX_SHARES", "MIN_SHARES_PER_PORT"):

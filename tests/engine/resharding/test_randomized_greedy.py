@@ -1,4 +1,4 @@
-"""The paper's randomized greedy: sets of jobs that can run at once, the largest first."""
+"""The paper's randomized greedy ordering: sets of jobs that can run at the same time, the largest first."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def ordered(jobs: list[Job], nics: int = 1) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("number", CASES)
-def test_released_cases_end_at_the_bound_but_for_slices_of_two_lengths(number: int) -> None:
-    """Sets count jobs and not their length: in case 6 a short slice may wait for a set of long ones."""
+def test_released_cases_reach_the_bound_except_with_two_slice_lengths(number: int) -> None:
+    """Sets count jobs instead of durations: in case 6 a short slice may wait for a set of long ones."""
     case = CASES[number]
     made = plan(case.tensor, *case.ends, case.links(FREE), ordering="randomized-greedy", chunks=1024)
     naive = plan(case.tensor, *case.ends, case.links(FREE), ordering="naive", chunks=1024)
@@ -29,7 +29,7 @@ def test_released_cases_end_at_the_bound_but_for_slices_of_two_lengths(number: i
 @given(st.integers(2, 7), st.integers(1, 2))
 @settings(max_examples=20, deadline=None)
 def test_each_set_is_as_large_as_its_hosts_allow(hosts: int, nics: int) -> None:
-    """From every host to every host, all alike: each set of the best ones is a whole matching, or nearly."""
+    """Equal jobs from every host to every host: each set of the best order is a whole matching, or nearly."""
     jobs = [Job(1, {sender: 1.0}, (100 + receiver,)) for sender in range(hosts) for receiver in range(hosts)]
     order = ordered(jobs, nics)
 
@@ -39,8 +39,8 @@ def test_each_set_is_as_large_as_its_hosts_allow(hosts: int, nics: int) -> None:
     assert max(placed.end for placed in run_in_order(jobs, order, nics)) <= 2 * lower_bound(jobs, nics)
 
 
-def test_the_host_that_has_sent_least_is_the_likeliest() -> None:
-    """One host alone has a large slice; the small ones, all for one host, come from the other."""
+def test_the_host_that_has_sent_least_is_the_most_probable_sender() -> None:
+    """Only one host has the large slice; the small slices, all for one host, are sent by the other."""
     jobs = [Job(1_000_000, {0: 1.0}, (9,)), *(Job(1, {0: 1.0, 1: 1.0}, (10,)) for _ in range(40))]
     senders = dict(ordered(jobs))
 

@@ -1,4 +1,4 @@
-"""alpa's rewriting of the destination: parts to one rank each, gathered inside hosts at the end."""
+"""Alpa's rewriting of the destination: parts sent to one rank each, and gathered within hosts at the end."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ NAME = "rewrite-allgather"
 
 @given(st.data())
 @settings(max_examples=200, deadline=None)
-def test_groups_lie_on_a_host_and_gather_what_was_asked_for(data: st.DataObject) -> None:
-    """Any mesh of one to three axes in any order of ranks; uneven and empty shards too."""
+def test_groups_stay_on_a_host_and_gather_the_requested_boxes(data: st.DataObject) -> None:
+    """Any mesh of one to three axes with ranks in any order; also uneven and empty shards."""
     per_host = data.draw(st.integers(1, 8))
     hosts = {rank: rank // per_host for rank in range(8)}
     shape = tuple(data.draw(st.lists(st.sampled_from([1, 2, 3, 8, 12]), min_size=1, max_size=3)))
@@ -45,7 +45,7 @@ def _indices(box: tuple[tuple[int, int], ...]) -> set[tuple[int, ...]]:
 
 
 def test_parts_are_sent_once_and_gathered_in_rings() -> None:
-    """One device to four of one host: a quarter to each, then a ring of three steps."""
+    """One device to four devices of one host: a quarter to each, then a ring of three steps."""
     case = one_to_many_case((1, 4), 1 << 22)
     made = plan_transfer(case.tensor, *case.ends, case.links(ASSUMED), strategy=NAME)
     quarter = case.tensor.bytes / 4
@@ -59,7 +59,7 @@ def test_parts_are_sent_once_and_gathered_in_rings() -> None:
     assert case.tensor.bytes / 1.25e9 <= made.played_s <= made.plan.makespan_s
 
 
-def test_what_cannot_be_cut_further_is_sent_to_every_receiver() -> None:
+def test_boxes_that_cannot_be_split_are_sent_to_every_receiver() -> None:
     case = one_to_many_case((2, 2))
     made, plain = (
         plan_transfer(case.tensor, *case.ends, case.links(FREE), strategy=name) for name in (NAME, "send-recv")
@@ -71,21 +71,21 @@ def test_what_cannot_be_cut_further_is_sent_to_every_receiver() -> None:
 
 @pytest.mark.parametrize("number", [1, 3, 4, 5, 6, 7, 8, 9])
 @pytest.mark.parametrize("model", [FREE, ASSUMED])
-def test_with_load_balance_it_takes_what_alpa_takes(number: int, model: tuple[Link, Link]) -> None:
-    """Beyond case 2: alpa chooses devices by bytes, and the ordering hosts."""
+def test_with_load_balance_the_plan_takes_the_time_of_alpa(number: int, model: tuple[Link, Link]) -> None:
+    """Except for case 2: Alpa chooses devices by bytes, and the ordering chooses hosts."""
     case = CASES[number]
     took = alpa.local_allgather_seconds(case.tensor, *case.ends, case.links(model))
     assert plans(case, model)[NAME, "load-balance"].makespan_s == pytest.approx(took)
 
 
-def test_a_group_on_two_hosts_is_not_made() -> None:
-    """By its axes the mesh has a host a row, and in truth the ranks of a row lie on two."""
+def test_no_group_spans_two_hosts() -> None:
+    """The mesh axes suggest one host per row, but the ranks of a row are on two hosts."""
     mesh = Mesh((2, 2), (0, 1, 2, 3), (0, 1, 1, 0))
     assert rewrite_destination(mesh, ("S0", "R"), (8, 8)).parts == 1
     assert rewrite_destination(Mesh((2, 2), (0, 1, 2, 3), (0, 0, 1, 1)), ("S0", "R"), (8, 8)).parts == 2
 
 
-def test_axes_that_copy_need_not_lie_side_by_side() -> None:
+def test_replicating_axes_need_not_be_adjacent() -> None:
     mesh = Mesh((2, 2, 2), tuple(range(8)), (0,) * 8)
     made = rewrite_destination(mesh, ("S1", "R"), (8, 8))
     links = Links(*LINKS, {**dict.fromkeys(range(8), 0), 8: 1})

@@ -1,4 +1,4 @@
-"""A schedule with its transfers, played at uniform costs: what the closed forms of the papers are about."""
+"""Simulation of schedules with transfers at uniform costs, to which the closed forms of the papers apply."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from meshwave.engine.schedules import Pipe, schedules
 
 
 def program(name: str, ranks: int, microbatches: int, **options: Any) -> Program:
-    """Computations and transfers."""
+    """Return the computations and transfers of a schedule."""
     return add_transfers(schedules[name](**options).program(Pipe(ranks, microbatches)))
 
 
@@ -27,9 +27,9 @@ def play(
     transfer: float = 0.0,
     weight: float | None = None,
 ) -> Timeline:
-    """Costs of one stage's forward and backward, and of one transfer, which disturbs nothing.
+    """Simulate with the given costs of a stage's forward and backward, and of a transfer, which delays no other.
 
-    ``weight`` is the part of a split backward that is the weight gradient: half, unless it is given.
+    ``weight`` is the share of a split backward that is the weight gradient; half by default.
     """
     weight = backward / 2 if weight is None else weight
     seconds = np.zeros(len(program))
@@ -49,13 +49,13 @@ def makespan(name: str, ranks: int, microbatches: int, *costs: float, **options:
 
 
 def activations(name: str, ranks: int, microbatches: int, **options: Any) -> list[float]:
-    """The most activations alive on each rank, in stages."""
+    """Return the peak number of activations on each rank, in stages."""
     made = schedules[name](**options).program(Pipe(ranks, microbatches))
     return (peak_inflight(made) * made.stages / ranks).tolist()
 
 
 def devices(name: str, ranks: int, microbatches: int, transfer: float = 0.0, **options: Any) -> Timeline:
-    """The same in the Hanayo paper's units: a device's share of the model takes 1 forward and 2 backward."""
+    """Return the makespan in the Hanayo paper's units: a device's share of the model takes 1 forward and 2 backward."""
     made = program(name, ranks, microbatches, **options)
     share = ranks / made.stages
     return play(made, share, 2 * share, transfer)

@@ -1,4 +1,4 @@
-"""The search: its orders always run, keep to their memory, and never lose to a named schedule."""
+"""Searched orders: they can run, fit the memory, and are never slower than a named schedule."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ few = settings(max_examples=40)
 
 @pytest.fixture(autouse=True, scope="module")
 def short_search() -> Iterator[None]:
-    """As the search is, with fewer tries: what holds of its answers then holds of better ones."""
+    """Reduce the number of tries; properties of these results also hold for better ones."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("meshwave.engine.schedules.auto.MAX_MOVES", 300)
         yield
@@ -56,7 +56,7 @@ seconds = st.sampled_from([0.0, 0.3, 0.5, 1.0, 1.7, 4.0])
 
 @st.composite
 def shops(draw: st.DrawFn) -> Shop:
-    """Stages anywhere on the ranks, of any cost and size, with room for little."""
+    """Draw stages placed anywhere on the ranks, of any cost and size, with little memory."""
     ranks, mbs = draw(st.integers(1, 4)), draw(st.integers(1, 6))
     places = draw(st.permutations([*range(ranks), *draw(st.lists(st.integers(0, ranks - 1), max_size=4))]))
     stages = len(places)
@@ -84,7 +84,7 @@ any_heuristic = st.sampled_from([*list_heuristics(True)])
 
 @few
 @given(shop=shops(), heuristic=any_heuristic)
-def test_a_greedy_order_is_complete_runs_and_keeps_to_its_room(shop: Shop, heuristic: Heuristic) -> None:
+def test_a_greedy_order_is_complete_runs_and_fits_the_memory(shop: Shop, heuristic: Heuristic) -> None:
     orders = greedy_order(shop, heuristic)
 
     program = build_program(program_actions(orders), [shop.rank], [0] * shop.microbatches)
@@ -96,7 +96,7 @@ def test_a_greedy_order_is_complete_runs_and_keeps_to_its_room(shop: Shop, heuri
 
 @few
 @given(shop=shops(), heuristic=any_heuristic)
-def test_it_is_played_as_the_simulator_does(shop: Shop, heuristic: Heuristic) -> None:
+def test_the_simulation_of_orders_equals_the_simulator(shop: Shop, heuristic: Heuristic) -> None:
     orders = greedy_order(shop, heuristic)
     program = add_transfers(build_program(program_actions(orders), [shop.rank], [0] * shop.microbatches))
     takes = np.zeros(len(program))
@@ -116,7 +116,7 @@ def test_it_is_played_as_the_simulator_does(shop: Shop, heuristic: Heuristic) ->
 
 @settings(max_examples=20)
 @given(shop=shops())
-def test_an_improved_order_is_no_longer_runs_and_keeps_to_its_room(shop: Shop) -> None:
+def test_an_improved_order_is_not_slower_runs_and_fits_the_memory(shop: Shop) -> None:
     orders = greedy_order(shop, Heuristic())
     better = improve_order(shop, orders, tries=60)
 
@@ -162,8 +162,8 @@ def test_no_named_schedule_of_the_path_and_memory_is_faster(options: dict[str, A
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("options", PATHS[1:], ids=str)
-def test_uneven_costs_are_beaten_or_the_best_there_can_be(options: dict[str, Any], seed: int) -> None:
-    """Faster than every named schedule, unless one of them is within a hundredth of what no order can beat."""
+def test_orders_for_uneven_costs_beat_named_schedules_or_are_optimal(options: dict[str, Any], seed: int) -> None:
+    """Faster than every named schedule, unless one of them is within one percent of the lower bound."""
     auto = schedules["auto"](**options)
     pipe = Pipe(4, 12, uneven(auto.stage_count(4), 4, seed))
 
@@ -175,8 +175,8 @@ def test_uneven_costs_are_beaten_or_the_best_there_can_be(options: dict[str, Any
     assert found < named or named <= 1.01 * least
 
 
-def test_a_design_is_priced_by_its_own_costs_and_says_what_was_tried() -> None:
-    """The embedding and the head are dear: no stage costs like another."""
+def test_a_search_uses_the_design_costs_and_reports_its_candidates() -> None:
+    """The embedding and the head are expensive: no two stages have equal costs."""
     pipeline = {"schedule": "auto", "microbatches": 8, "path": "wave", "chunks": 2}
     auto = parse_design(document(pipeline, 4, dp=2, cost={"kind": "roofline"}))
     wave = parse_design(
@@ -202,7 +202,7 @@ def test_any_placement_can_be_given() -> None:
     assert program.placement.tolist() == [[1, 0, 0, 2, 1]]
 
 
-def test_equal_questions_have_equal_answers() -> None:
+def test_equal_pipelines_have_equal_results() -> None:
     pipe = Pipe(4, 8, uneven(4, 4, seed=1))
     again = replace(pipe, prices=replace(pipe.prices, judge=None))
 
@@ -211,10 +211,10 @@ def test_equal_questions_have_equal_answers() -> None:
 
 
 @pytest.mark.parametrize("options", PATHS[1:3], ids=str)
-def test_a_long_step_is_searched_by_a_part_of_its_microbatches(
+def test_a_long_step_is_searched_with_fewer_microbatches(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was found with a few goes on to all: complete, within the memory, and never behind a named schedule."""
+    """The orders found are extended to the whole step: complete, within the memory, and not slower than named schedules."""
     monkeypatch.setattr("meshwave.engine.schedules.auto.MAX_SEARCHED_TASKS", 200)
     monkeypatch.setattr("meshwave.engine.schedules.auto.SHORT_STEP_TASKS", 200)
     monkeypatch.setattr("meshwave.engine.schedules.auto.MAX_MOVES", 40)
@@ -233,8 +233,8 @@ def test_a_long_step_is_searched_by_a_part_of_its_microbatches(
 
 
 @pytest.mark.parametrize("more", [3, 12, 60])
-def test_a_pattern_that_comes_again_makes_a_longer_step(more: int) -> None:
-    """1F1B of equal stages does the same after every microbatch: it is lengthened into itself."""
+def test_a_repeated_pattern_extends_a_step(more: int) -> None:
+    """1F1B of equal stages repeats after every microbatch, and its extension is 1F1B."""
     one = (1.0,) * 3
     shop = Shop(12, (0, 1, 2), (one, (2.0,) * 3, one, one), (0.0, 0.0), one, (3.0,) * 3, split=False)
     short, long = (schedules["1f1b"]().program(Pipe(3, count)) for count in (12, 12 + more))
@@ -250,7 +250,7 @@ def test_a_pattern_that_comes_again_makes_a_longer_step(more: int) -> None:
     assert all(program == long for program in made)
 
 
-def test_a_search_is_told_of_and_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_reports_progress_and_can_be_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("meshwave.engine.schedules.auto.MAX_MOVES", 40)
     auto = schedules["auto"](path="wave", chunks=2)
     heard: list[float] = []

@@ -1,8 +1,7 @@
-"""The textbook's formulas for makespan, bubble and activations, which the simulator has to reproduce.
+"""Closed forms for makespan, bubble and activations, which the simulator must reproduce.
 
-F and B are the times of one stage's forward and backward, I and W of the two halves of a split
-backward, c of one transfer between ranks that disturbs nothing else; P ranks, M microbatches, V
-chunks a rank, or W waves.
+F and B are the durations of one stage's forward and backward, I and W of the two halves of a split backward, c of one
+transfer between ranks that delays no other; P ranks, M microbatches, V chunks per rank, or W waves.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ few = settings(max_examples=40)
 
 
 def transfers(most: float) -> st.SearchStrategy[float]:
-    """Costs of a transfer up to ``most`` forwards, exact in binary."""
+    """Draw transfer costs up to ``most`` forwards that are exact in binary."""
     return st.integers(0, int(most * 8)).map(lambda eighths: eighths / 8)
 
 
@@ -69,15 +68,15 @@ def test_eager_1f1b_takes_as_long_as_1f1b_where_transfers_are_free(p: int, m: in
 
 @few
 @given(p=P, times=st.integers(1, 4), c=transfers(1))
-def test_eager_1f1b_exposes_a_transfer_down_and_up_and_no_more(p: int, times: int, c: float) -> None:
-    """As long as a round trip to the next rank takes no longer than what was run ahead for it."""
+def test_eager_1f1b_exposes_one_transfer_per_direction(p: int, times: int, c: float) -> None:
+    """If a round trip to the next rank takes no longer than the forwards that run ahead."""
     m = p * times
 
     assert makespan("eager-1f1b", p, m, 1, 2, c) == pytest.approx((m + p - 1) * 3 + 2 * (p - 1) * c)
 
 
-def test_running_ahead_pays_with_slow_transfers() -> None:
-    """The sheet's example: P=4, M=16, c = F/2."""
+def test_eager_1f1b_is_faster_with_slow_transfers() -> None:
+    """Example of the paper: P=4, M=16, c = F/2."""
     assert makespan("1f1b", 4, 16, 1, 2, 0.5) == 71
     assert makespan("eager-1f1b", 4, 16, 1, 2, 0.5) == 60
 
@@ -95,7 +94,7 @@ def test_breadth_first_divides_the_bubble_as_interleaving_does(
 
 @few
 @given(p=P, cost=costs, c=transfers(4))
-def test_gems_is_as_slow_as_the_hanayo_paper_prints_it(p: int, cost: tuple[float, float], c: float) -> None:
+def test_gems_has_the_makespan_of_the_hanayo_paper(p: int, cost: tuple[float, float], c: float) -> None:
     """Figure 2: P^2 T_B + (2P-1) T_F + (P^2-1) T_C, for a backward at least as long as a forward."""
     f, b = sorted(cost)
 
@@ -130,7 +129,7 @@ def test_chimera_with_as_many_microbatches_as_ranks(half: int, b: float, c: floa
 
 @few
 @given(half=st.integers(1, 4), units=st.integers(1, 4))
-def test_chimera_joins_units_without_a_new_bubble_where_forward_and_backward_are_equal(half: int, units: int) -> None:
+def test_chimera_adds_no_bubble_between_groups_for_equal_forwards_and_backwards(half: int, units: int) -> None:
     d = 2 * half
     n = units * d
 
@@ -141,7 +140,7 @@ def test_chimera_joins_units_without_a_new_bubble_where_forward_and_backward_are
 
 @few
 @given(half=st.integers(1, 4), units=st.integers(1, 4), b=st.sampled_from([1.0, 2.0, 3.0]))
-def test_chimera_pays_for_each_further_unit_where_the_backward_is_longer(half: int, units: int, b: float) -> None:
+def test_chimera_adds_a_bubble_per_group_for_longer_backwards(half: int, units: int, b: float) -> None:
     d = 2 * half
     expected = units * d * (1 + b) + (d - 2) * b + (units - 1) * (d - 2) * (b - 1)
 
@@ -151,7 +150,7 @@ def test_chimera_pays_for_each_further_unit_where_the_backward_is_longer(half: i
 @few
 @given(p=st.integers(2, 8), w=st.integers(1, 3), cost=costs, c=transfers(2))
 def test_hanayo_with_as_many_microbatches_as_ranks(p: int, w: int, cost: tuple[float, float], c: float) -> None:
-    """The term of c is linear where it is small against the stages."""
+    """The term in c is linear if c is small compared with the stages."""
     f, b = cost
     c = min(c, f)
     expected = 2 * w * p * (f + b) + 2 * (p - 1) * max(f, b) + (4 * w * (p - 1) + 2 * (p - 2)) * c
@@ -161,9 +160,7 @@ def test_hanayo_with_as_many_microbatches_as_ranks(p: int, w: int, cost: tuple[f
 
 @few
 @given(p=st.integers(2, 6), w=st.integers(1, 3), groups=st.integers(1, 4), b=st.sampled_from([1.0, 2.0, 3.0]))
-def test_hanayo_in_groups_adds_a_bubble_a_group_where_the_backward_is_longer(
-    p: int, w: int, groups: int, b: float
-) -> None:
+def test_grouped_hanayo_adds_a_bubble_per_group_for_longer_backwards(p: int, w: int, groups: int, b: float) -> None:
     m = groups * p
     expected = 2 * w * m * (1 + b) + 2 * (p - 1) * b + (groups - 1) * 2 * (p - 1) * (b - 1)
 
@@ -172,7 +169,7 @@ def test_hanayo_in_groups_adds_a_bubble_a_group_where_the_backward_is_longer(
 
 @few
 @given(p=st.integers(2, 6), w=st.integers(1, 3), more=st.integers(0, 9), cost=costs)
-def test_hanayo_without_groups_keeps_its_bubble_for_any_number_of_microbatches(
+def test_ungrouped_hanayo_has_the_same_bubble_for_any_number_of_microbatches(
     p: int, w: int, more: int, cost: tuple[float, float]
 ) -> None:
     f, b = cost
@@ -204,10 +201,10 @@ def test_more_replicas_divide_the_bubble_of_chimera(sizes: tuple[int, int], unit
 
 @few
 @given(sizes=evenly, units=st.integers(1, 3))
-def test_forward_doubling_joins_units_without_a_new_bubble_where_the_backward_takes_twice_as_long(
+def test_forward_doubling_adds_no_bubble_for_backwards_of_twice_the_duration(
     sizes: tuple[int, int], units: int
 ) -> None:
-    """Even a little better than slots of two forwards: the first of the two is passed on at once."""
+    """Slightly better than slots of two forwards: the output of the first forward is sent at once."""
     replicas, d = sizes
     n = units * 2 * d
 
@@ -216,8 +213,8 @@ def test_forward_doubling_joins_units_without_a_new_bubble_where_the_backward_ta
         assert took == 3 * n + 1.5 * (2 * d / replicas - 2)
 
 
-def test_concatenations_of_the_sheets_example() -> None:
-    """D=4, N=8, B = 2F: direct takes 30; without the bubble between the units it were 28."""
+def test_concatenations_of_the_example_of_the_paper() -> None:
+    """D=4, N=8, B = 2F: direct takes 30; without the bubble between groups it would take 28."""
     assert makespan("chimera", 4, 8, 1, 2) == 30
     assert makespan("chimera", 4, 8, 1, 2, concatenation="forward-doubling") == 27 <= 28
 
@@ -256,7 +253,7 @@ def test_zb_h2_is_faster_than_zb_h1_once_transfers_take_time() -> None:
 
 @few
 @given(p=P, more=st.integers(0, 12))
-def test_zb_v_has_no_bubble_of_its_own(p: int, more: int) -> None:
+def test_zb_v_has_no_idle_time_between_computations(p: int, more: int) -> None:
     m = 2 * p - 1 + more
 
     timeline = play(program("zb-v", p, m), 1, 2)
@@ -281,9 +278,11 @@ def test_interleaved_zero_bubble_leaves_a_third_of_the_bubble_of_interleaving(p:
 
 @few
 @given(p=P, more=st.integers(0, 9))
-def test_dualpipe_v_has_the_bubble_that_its_authors_print(p: int, more: int) -> None:
-    """(PP/2 - 1)(F&B + B - 3W), PP = 2P stages in one direction: two slots, where F = I = W and a fused slot
-    takes as long as its halves."""
+def test_dualpipe_v_has_the_published_bubble(p: int, more: int) -> None:
+    """(PP/2 - 1)(F&B + B - 3W), with PP = 2P stages in one direction.
+
+    This is two slots if F = I = W and a shared slot takes as long as its halves.
+    """
     m = 2 * p + more
 
     assert makespan("dualpipe-v", p, m, 1, 2) == 6 * m + (p - 1) * 2
@@ -298,15 +297,15 @@ def test_dualpipe_has_the_same_bubble_on_twice_the_ranks(half: int, more: int) -
     assert makespan("dualpipe", p, m, 1, 2) == makespan("dualpipe-v", half, m // 2, 1, 2)
 
 
-def test_dualpipe_in_the_sheets_examples() -> None:
+def test_dualpipe_in_the_examples_of_the_paper() -> None:
     assert makespan("dualpipe-v", 4, 10, 1, 2) == 6 * 10 + 6
     assert makespan("dualpipe", 8, 20, 1, 2) == 66
 
 
 @few
 @given(p=st.integers(1, 16), more=st.integers(0, 12))
-def test_less_memory_costs_a_bubble(p: int, more: int) -> None:
-    """Against the bubble of 1F1B, 6(P-1) slots: a half (and up to P/4 slots) and two thirds."""
+def test_v_half_and_v_min_have_the_published_bubbles(p: int, more: int) -> None:
+    """Relative to the bubble of 1F1B, 6(P-1) slots: a half (plus up to P/4 slots) and two thirds."""
     m = p + more
 
     half, least = (makespan(name, p, m, 1, 2) - 6 * m for name in ("v-half", "v-min"))
@@ -315,8 +314,8 @@ def test_less_memory_costs_a_bubble(p: int, more: int) -> None:
     assert p == 1 or abs(least - 4 * (p - 1)) == 1
 
 
-def test_v_min_pays_for_every_microbatch_where_transfers_take_time_and_v_half_does_not() -> None:
-    """V-Half leaves a slot between the ranks for half of the hops."""
+def test_transfers_slow_v_min_per_microbatch_but_not_v_half() -> None:
+    """V-Half leaves a slot between the ranks for half of the transfers."""
     half, least = ([makespan(name, 4, m, 1, 2, 0.5) - 6 * m for m in (8, 80)] for name in ("v-half", "v-min"))
 
     assert half[0] == half[1]
@@ -324,7 +323,7 @@ def test_v_min_pays_for_every_microbatch_where_transfers_take_time_and_v_half_do
 
 
 def longest_idle(timeline: Timeline) -> float:
-    """The most that a rank idles between its first start and its last end."""
+    """Return the longest idle time of a rank between its first start and its last end."""
     compute = timeline.is_compute
     idle = []
     for rank in range(timeline.ranks):
@@ -339,7 +338,7 @@ def longest_idle(timeline: Timeline) -> float:
 
 @few
 @given(p=P, w=st.integers(1, 3), grouping=st.sampled_from(["grouped", "ungrouped"]), data=st.data())
-def test_hanayo_with_fewer_microbatches_leaves_out_the_missing_ones(
+def test_hanayo_with_fewer_microbatches_omits_the_missing_ones(
     p: int, w: int, grouping: str, data: st.DataObject
 ) -> None:
     m = data.draw(st.integers(1, p))
@@ -377,7 +376,7 @@ def test_interleaving_takes_microbatches_in_groups_as_megatron_does() -> None:
 
 @few
 @given(p=P, m=M)
-def test_gpipe_keeps_every_microbatch_and_1f1b_those_that_are_under_way(p: int, m: int) -> None:
+def test_gpipe_keeps_every_microbatch_and_1f1b_those_in_flight(p: int, m: int) -> None:
     assert activations("gpipe", p, m) == [m] * p
     assert activations("1f1b", p, m) == [min(m, p - r) for r in range(p)]
 
@@ -397,7 +396,7 @@ def test_breadth_first_keeps_everything_and_gems_one(p: int, m: int, v: int) -> 
 
 @few
 @given(p=P, more=st.integers(0, 9))
-def test_split_backwards_keep_as_much_on_every_rank(p: int, more: int) -> None:
+def test_split_backwards_keep_equal_activations_on_every_rank(p: int, more: int) -> None:
     m = 2 * p - 1 + more
 
     assert activations("zb-h1", p, m) == [p] * p
@@ -420,8 +419,8 @@ def test_dualpipe_keeps_one_more_than_there_are_stages_in_a_direction(half: int,
 
 @few
 @given(p=st.integers(1, 24), m=st.integers(1, 60))
-def test_blocks_bound_what_a_rank_keeps(p: int, m: int) -> None:
-    """About P and 2P/3 chunks, which are a half and a third of what 1F1B keeps."""
+def test_building_blocks_bound_the_activations_of_a_rank(p: int, m: int) -> None:
+    """About P and 2P/3 chunks, which are a half and a third of the activations of 1F1B."""
     for name, most in (("v-half", 2 * (p // 2 + 1)), ("v-min", 2 * ((p + 4) // 3))):
         kept = max(activations(name, p, m))
         assert kept <= min(most, 2 * m)
@@ -430,8 +429,8 @@ def test_blocks_bound_what_a_rank_keeps(p: int, m: int) -> None:
 
 @few
 @given(sizes=evenly, units=st.integers(1, 3))
-def test_forward_doubling_keeps_about_twice_as_much(sizes: tuple[int, int], units: int) -> None:
-    """And no rank more than two microbatches for each rank."""
+def test_forward_doubling_keeps_about_twice_the_activations(sizes: tuple[int, int], units: int) -> None:
+    """No rank keeps more than two microbatches per rank."""
     replicas, d = sizes
     share = d // replicas
 
@@ -445,7 +444,7 @@ def test_forward_doubling_keeps_about_twice_as_much(sizes: tuple[int, int], unit
 
 @few
 @given(p=P, v=st.integers(1, 4), times=st.integers(1, 3), extra=st.integers(0, 3))
-def test_interleaving_keeps_a_group_for_every_further_chunk(p: int, v: int, times: int, extra: int) -> None:
+def test_interleaving_keeps_a_group_per_additional_chunk(p: int, v: int, times: int, extra: int) -> None:
     group = p + extra
     m = times * group
     expected = [min(v * m, (v - 1) * group + 2 * (p - r - 1) + 1) for r in range(p)]
@@ -463,7 +462,7 @@ def test_chimera_keeps_half_on_the_outer_ranks_and_all_in_the_middle(half: int, 
 
 @few
 @given(p=P, w=st.integers(1, 4), groups=st.integers(1, 3))
-def test_hanayo_in_groups_keeps_as_much_as_one_group(p: int, w: int, groups: int) -> None:
+def test_grouped_hanayo_keeps_the_activations_of_one_group(p: int, w: int, groups: int) -> None:
     expected = [(2 * w - 1) * p + 1 + r for r in range(p)]
 
     assert activations("hanayo", p, groups * p, waves=w) == pytest.approx(expected)
@@ -471,7 +470,7 @@ def test_hanayo_in_groups_keeps_as_much_as_one_group(p: int, w: int, groups: int
 
 @few
 @given(p=P, w=st.integers(1, 4), more=st.integers(0, 6))
-def test_hanayo_without_groups_keeps_all_of_them(p: int, w: int, more: int) -> None:
+def test_ungrouped_hanayo_keeps_all_activations(p: int, w: int, more: int) -> None:
     m = p + more
     expected = [2 * w * m - p + 1 + r for r in range(p)]
 
@@ -480,7 +479,7 @@ def test_hanayo_without_groups_keeps_all_of_them(p: int, w: int, more: int) -> N
 
 @few
 @given(p=st.integers(2, 8), m=M, w=st.integers(1, 3))
-def test_turns_of_a_wave_need_no_message_and_laps_of_a_loop_do(p: int, m: int, w: int) -> None:
+def test_turning_points_of_a_wave_need_no_message_but_laps_of_a_loop_do(p: int, m: int, w: int) -> None:
     times = max(1, m // p) * p
 
     assert messages("hanayo", p, m, waves=w) == 2 * m * 2 * w * (p - 1)
@@ -492,7 +491,7 @@ def messages(name: str, p: int, m: int, **options: Any) -> int:
 
 
 @pytest.mark.parametrize("name", [name for name in schedules if name != "custom"])
-def test_only_replicas_cost_a_second_copy_of_the_weights(name: str) -> None:
+def test_only_replicas_need_a_second_copy_of_the_weights(name: str) -> None:
     copies = 2 if name in ("chimera", "dualpipe", "gems") else 1
 
     made = schedules[name]().program(Pipe(4, 8))

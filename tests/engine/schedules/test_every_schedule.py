@@ -1,4 +1,4 @@
-"""Promises that every schedule keeps, whatever its options, and also the next one put into the folder."""
+"""Properties of every schedule with any options, also of schedules that are added to the folder."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ drawn = settings(max_examples=15, suppress_health_check=[HealthCheck.filter_too_
 @every_schedule
 @drawn
 @given(data=st.data())
-def test_runs_every_microbatch_through_every_stage_and_back_once(name: str, data: st.DataObject) -> None:
+def test_every_microbatch_passes_every_stage_forward_and_backward_once(name: str, data: st.DataObject) -> None:
     pipeline = data.draw(pipelines(name))
 
     lowered = lower(pipeline.design())
@@ -50,9 +50,7 @@ def test_runs_every_microbatch_through_every_stage_and_back_once(name: str, data
 @every_schedule
 @drawn
 @given(data=st.data(), dp=st.integers(1, 3))
-def test_is_complete_ordered_and_never_stalls_with_any_data_parallelism(
-    name: str, data: st.DataObject, dp: int
-) -> None:
+def test_programs_are_valid_with_any_data_parallelism(name: str, data: st.DataObject, dp: int) -> None:
     pipeline = data.draw(pipelines(name))
 
     lowered = lower(pipeline.design(dp))
@@ -64,7 +62,7 @@ def test_is_complete_ordered_and_never_stalls_with_any_data_parallelism(
 @every_schedule
 @drawn
 @given(data=st.data())
-def test_matches_messages_by_order_alone_as_nccl_does(name: str, data: st.DataObject) -> None:
+def test_messages_match_by_order_as_in_nccl(name: str, data: st.DataObject) -> None:
     lowered = lower(data.draw(pipelines(name)).design())
 
     sent, received = channels(lowered, Op.SEND_F, Op.SEND_B), channels(lowered, Op.RECV_F, Op.RECV_B)
@@ -77,8 +75,8 @@ def test_matches_messages_by_order_alone_as_nccl_does(name: str, data: st.DataOb
 @every_schedule
 @few
 @given(data=st.data(), dp=st.integers(1, 2))
-def test_batches_its_messages_without_a_deadlock(name: str, data: st.DataObject, dp: int) -> None:
-    """Both ranks of a batch meet in it, in one order of batches, with the same computations in the same order."""
+def test_batched_messages_do_not_deadlock(name: str, data: st.DataObject, dp: int) -> None:
+    """Both ranks of a batch issue it in the same order of batches, between the same computations."""
     pipeline = data.draw(pipelines(name))
     plain, lowered = lower(pipeline.design(dp)), lower(pipeline.design(dp, transfer={"batched": True}))
 
@@ -104,7 +102,7 @@ def test_batches_are_never_faster_than_transfers_alone(
 @every_schedule
 @drawn
 @given(data=st.data())
-def test_orders_the_same_program_every_time(name: str, data: st.DataObject) -> None:
+def test_programs_are_deterministic(name: str, data: st.DataObject) -> None:
     pipeline = data.draw(pipelines(name))
 
     assert lower(pipeline.design()).digest == lower(pipeline.design()).digest
@@ -113,7 +111,7 @@ def test_orders_the_same_program_every_time(name: str, data: st.DataObject) -> N
 @pytest.mark.parametrize("name", automatic)
 @drawn
 @given(data=st.data(), ranks=st.integers(1, 6), microbatches=st.integers(1, 9))
-def test_orders_what_it_does_not_refuse_and_fixes_what_it_does(
+def test_pipelines_are_ordered_or_refused_with_working_fixes(
     name: str, data: st.DataObject, ranks: int, microbatches: int
 ) -> None:
     member = schedules[name]
@@ -133,21 +131,21 @@ def test_orders_what_it_does_not_refuse_and_fixes_what_it_does(
 
 
 @pytest.mark.parametrize("name", automatic)
-def test_says_what_it_is_good_for(name: str) -> None:
+def test_every_schedule_has_a_help_text(name: str) -> None:
     assert schedules[name].title
     assert schedules[name].help().endswith(".")
 
 
 @pytest.mark.parametrize("name", automatic)
 @pytest.mark.parametrize("microbatches", [4, 8])
-def test_costs_nothing_where_there_is_one_rank_to_wait_for(name: str, microbatches: int) -> None:
-    """On one rank there is no bubble; schedules that go both ways need two and then have none either."""
+def test_one_rank_has_no_bubble(name: str, microbatches: int) -> None:
+    """Bidirectional schedules need two ranks, and then have no bubble either."""
     ranks = 1 if schedules[name]().refusal(Pipe(1, microbatches)) is None else 2
 
     assert makespan(name, ranks, microbatches, 1.0, 1.0) == 2 * microbatches * program(name, ranks, 4).stages / ranks
 
 
-def test_an_option_of_another_schedule_is_refused_by_its_owner() -> None:
+def test_an_option_of_another_schedule_is_refused() -> None:
     wrong = document({"schedule": "gpipe", "microbatches": 4, "waves": 2}, 2)
 
     with pytest.raises(DesignError, match="'waves' is an option of hanayo, not of gpipe; remove it"):
@@ -159,8 +157,11 @@ def computations(program: Program) -> list[list[Action]]:
 
 
 def stuck_in_batches(program: Program) -> list[list[int]]:
-    """What is left of each rank's rows where a rank stops before a computation until each of its batches was issued
-    at both ends, and everything that the computation takes was sent."""
+    """Return the remaining rows of each rank if computations wait for batches.
+
+    A rank waits before a computation until each of its batches was issued on both ranks, and until all inputs of the
+    computation were sent.
+    """
     send, _, taker = find_messages(program)
     taken: dict[int, set[int]] = defaultdict(set)  # by slot the SENDs of what it takes
     for row, slot in zip(send.tolist(), program.slot[taker].tolist(), strict=True):
@@ -191,7 +192,7 @@ def stuck_in_batches(program: Program) -> list[list[int]]:
 
 
 def channels(program: Program, *ops: Op) -> dict[tuple[int, int], list[Action]]:
-    """Per (sender, receiver) the sends, or the receives, in order."""
+    """Return the sends, or the receives, of each (sender, receiver) in order."""
     found: dict[tuple[int, int], list[Action]] = defaultdict(list)
     sends = Op.SEND_F in ops
     for row in range(len(program)):

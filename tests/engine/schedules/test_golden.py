@@ -1,4 +1,4 @@
-"""Each text in tests/golden is one program as its paper draws it: hold the file against the figure."""
+"""Golden programs: each text in tests/golden is one program as drawn in its paper."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GOLDEN = sorted((Path(__file__).parents[2] / "golden").glob("*.txt"))
 
 
 def read(path: Path) -> tuple[dict[str, Any], list[list[str]]]:
-    """The ``# key: value`` lines of a golden text, and the actions of each rank."""
+    """Return the ``# key: value`` lines of a golden text, and the actions of each rank."""
     lines = path.read_text("utf-8").splitlines()
     pairs = (line[2:].split(": ") for line in lines if line.startswith("# "))
     head = {
@@ -27,7 +27,7 @@ def read(path: Path) -> tuple[dict[str, Any], list[list[str]]]:
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
-def test_reads_like_the_paper(path: Path) -> None:
+def test_golden_orders_equal_the_figures(path: Path) -> None:
     head, orders = read(path)
     ranks, dp = head.pop("ranks"), head.pop("dp", None)
     if head["schedule"] == "custom":

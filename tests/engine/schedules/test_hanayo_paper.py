@@ -1,4 +1,4 @@
-"""What the Hanayo paper claims of schedules (Liu et al., SC'23, arXiv:2308.15762), reproduced by simulation."""
+"""Claims of the Hanayo paper on schedules (Liu et al., SC'23, arXiv:2308.15762), reproduced by simulation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.engine.schedules.play import devices, makespan, program
 @pytest.mark.parametrize(
     ("p", "w", "slots"), [(2, 1, 16), (4, 1, 36), (4, 2, 60), (4, 4, 108), (8, 2, 124), (8, 4, 220)]
 )
-def test_drawings_are_as_long_as_they_are_printed(p: int, w: int, slots: float) -> None:
+def test_figures_have_the_printed_length(p: int, w: int, slots: float) -> None:
     """Figures 3d, 3e, 6a and 6b: a stage takes one slot forward and two backward."""
     assert makespan("hanayo", p, p, waves=w) == slots
 
@@ -29,7 +29,9 @@ def test_drawings_are_as_long_as_they_are_printed(p: int, w: int, slots: float) 
         ("hanayo", {"waves": 2}, 4, 67.0),
     ],
 )
-def test_drawings_with_transfers(name: str, options: dict[str, int], share: int, slots: float) -> None:
+def test_figures_with_transfers_have_the_printed_length(
+    name: str, options: dict[str, int], share: int, slots: float
+) -> None:
     """Figures 3a, 3b, 3d and 3e: a transfer takes a sixteenth of a device's forward."""
     assert makespan(name, 4, 4, 1.0, 2.0, share / 16, **options) == slots
 
@@ -55,7 +57,7 @@ def test_bubble_ratios_of_one_two_four_and_eight_waves(p: int, percent: list[flo
 
 @pytest.mark.parametrize(("p", "gpipe", "chimera"), [(8, 46.67, 33.33), (32, 49.2, 38.46)])
 def test_bubble_ratios_of_figure_1(p: int, gpipe: float, chimera: float) -> None:
-    """The bars of the others; the printed ones of Hanayo halve a bubble that its drawings have whole."""
+    """The bars of the other schedules; the printed bars of Hanayo have half of the bubble in its figures."""
     assert 100 * devices("gpipe", p, p).bubble_ratio == pytest.approx(gpipe, abs=0.05)
     assert 100 * devices("1f1b", p, p).bubble_ratio == pytest.approx(gpipe, abs=0.05)
     assert 100 * devices("chimera", p, p).bubble_ratio == pytest.approx(chimera, abs=0.05)
@@ -63,7 +65,7 @@ def test_bubble_ratios_of_figure_1(p: int, gpipe: float, chimera: float) -> None
 
 @pytest.mark.parametrize("p", [2, 3, 4])
 def test_one_wave_is_chimera_on_twice_the_ranks_folded_in_half(p: int) -> None:
-    """Figure 5: the up-going microbatches of Chimera change places with the down-going ones of the other half."""
+    """Figure 5: the up-going microbatches of Chimera are exchanged with the down-going ones of the other half."""
     chimera, wave = schedules["chimera"]().program(Pipe(2 * p, 2 * p)), schedules["hanayo"]().program(Pipe(p, p))
 
     assert makespan("chimera", 2 * p, 2 * p) == makespan("hanayo", p, p)
@@ -87,8 +89,8 @@ def test_more_waves_spread_activations_more_evenly() -> None:
     assert float(peak.max() - peak.min()) > spread[0], "1F1B"
 
 
-def test_ranking_with_cheap_transfers() -> None:
-    """GPipe and DAPPLE alike, then Chimera, then Hanayo with 2, 4 and 8 waves."""
+def test_schedules_are_ranked_as_in_the_paper_for_fast_transfers() -> None:
+    """GPipe and DAPPLE are equal, then Chimera, then Hanayo with 2, 4 and 8 waves."""
     p, transfer = 8, 1 / 256
     gpipe, dapple, chimera = (devices(name, p, p, transfer).makespan for name in ("gpipe", "1f1b", "chimera"))
     waves = [devices("hanayo", p, p, transfer, waves=w).makespan for w in (2, 4, 8)]
@@ -101,7 +103,7 @@ def test_ranking_with_cheap_transfers() -> None:
     ("transfer", "makespans"), [(0.125, [43.0, 39.5, 43.0, 55.25]), (0.01, [38.4, 31.68, 28.74, 28.11])]
 )
 def test_the_best_number_of_waves_depends_on_the_links(transfer: float, makespans: list[float]) -> None:
-    """P = 8: doubling the waves from w pays as long as a transfer is shorter than T_B / 8w^2."""
+    """P = 8: doubling w waves is faster if a transfer is shorter than T_B / 8w^2."""
     found = [devices("hanayo", 8, 8, transfer, waves=w).makespan for w in (1, 2, 4, 8)]
 
     assert found == pytest.approx(makespans, abs=0.005)
@@ -128,7 +130,7 @@ def test_ideal_speed_ups_over_gpipe(p: int, chimera: float, waves: list[float]) 
 def test_against_interleaving_with_as_many_chunks(
     p: int, w: int, forward: float, backward: float, transfer: float
 ) -> None:
-    """A comparison that the paper does not make: waves lose (P-1)(B-F) and win on transfers from W > (P-1)/2 on."""
+    """A comparison that is not in the paper: waves lose (P-1)(B-F) and gain on transfers for W > (P-1)/2."""
     wave = makespan("hanayo", p, p, forward, backward, transfer, waves=w)
     loop = makespan("interleaved-1f1b", p, p, forward, backward, transfer, chunks=2 * w)
 

@@ -1,4 +1,4 @@
-"""The waves' answer to zero bubble: Hanayo with a split backward, which is ours. What it gains, and that it never loses."""
+"""Hanayo with a split backward, an extension by Meshwave: its gains, and that it is never slower."""
 
 from __future__ import annotations
 
@@ -18,15 +18,17 @@ few = settings(max_examples=60)
 
 
 def took(p: int, m: int, *costs: float, **options: Any) -> tuple[float, float]:
-    """The makespans of a split and of a whole backward."""
+    """Return the makespans with a split and with a whole backward."""
     split, whole = (makespan("hanayo", p, m, *costs, backward=each, **options) for each in ("split", "whole"))
     return split, whole
 
 
 @few
 @given(p=P, w=WAVES, times=st.integers(1, 3), more=st.integers(0, 9), grouping=groupings)
-def test_leaves_the_bubble_that_no_order_can_avoid(p: int, w: int, times: int, more: int, grouping: str) -> None:
-    """F = I = W: the last rank has to wait for P-1 forwards, and then no rank waits again for longer than that."""
+def test_a_split_backward_leaves_only_the_unavoidable_bubble(
+    p: int, w: int, times: int, more: int, grouping: str
+) -> None:
+    """F = I = W: the last rank must wait for P-1 forwards, and no rank waits for longer afterwards."""
     m = p * times if grouping == "grouped" else p + more
 
     split, whole = took(p, m, 1, 2, waves=w, grouping=grouping)
@@ -35,8 +37,8 @@ def test_leaves_the_bubble_that_no_order_can_avoid(p: int, w: int, times: int, m
     assert whole >= 6 * w * m + 4 * (p - 1)
 
 
-def test_gains_most_where_there_are_few_waves() -> None:
-    """P=8, M=16: the share of the makespan that a split backward saves."""
+def test_a_split_backward_saves_most_with_few_waves() -> None:
+    """P=8, M=16: the fraction of the makespan that a split backward saves."""
     saved = {}
     for w in (1, 2, 4):
         split, whole = took(8, 16, 1, 2, waves=w)
@@ -45,8 +47,8 @@ def test_gains_most_where_there_are_few_waves() -> None:
     assert saved == {1: 25.4, 2: 15.0, 4: 8.2}
 
 
-def test_makes_one_wave_as_good_as_four_with_a_whole_backward() -> None:
-    """In shares of a device: a wave's bubble falls to a quarter, as two doublings of the waves would have it."""
+def test_one_wave_with_a_split_backward_equals_four_with_a_whole_one() -> None:
+    """In shares of a device: the bubble of a wave falls to a quarter, as it would by doubling the waves twice."""
     bubbles = {
         (w, backward): play(program("hanayo", 8, 8, waves=w, backward=backward), 1 / w, 2 / w).makespan - 8 * 6
         for w, backward in [(1, "split"), (1, "whole"), (4, "whole")]
@@ -60,10 +62,10 @@ def test_makes_one_wave_as_good_as_four_with_a_whole_backward() -> None:
 @pytest.mark.parametrize(
     ("forward", "backward", "weight"), [(1, 2, 1), (1, 2, 0.75), (1, 2, 0.5), (1, 2.5, 1), (1, 3, 1.5)]
 )
-def test_never_loses_to_a_whole_backward_that_takes_longer_than_a_forward(
+def test_a_split_backward_is_not_slower_if_backwards_are_longer_than_forwards(
     forward: float, backward: float, weight: float, p: int, w: int, m: int, grouping: str, c: float
 ) -> None:
-    """With any number of microbatches, also where the last group is not full, and any transfers."""
+    """With any number of microbatches, also if the last group is not full, and with any transfers."""
     split, whole = took(p, m, forward, backward, c, weight, waves=w, grouping=grouping)
 
     assert split <= whole + 1e-9
@@ -72,7 +74,7 @@ def test_never_loses_to_a_whole_backward_that_takes_longer_than_a_forward(
 @pytest.mark.slow
 @few
 @given(p=P, w=WAVES, m=M, c=st.integers(0, 24).map(lambda eighths: eighths / 8))
-def test_never_loses_without_groups_whatever_the_costs(p: int, w: int, m: int, c: float) -> None:
+def test_an_ungrouped_split_backward_is_never_slower(p: int, w: int, m: int, c: float) -> None:
     for backward in (0.5, 1.0, 2.0):
         split, whole = took(p, m, 1, backward, c, waves=w, grouping="ungrouped")
         assert split <= whole + 1e-9
@@ -80,7 +82,7 @@ def test_never_loses_without_groups_whatever_the_costs(p: int, w: int, m: int, c
 
 @few
 @given(p=P, w=WAVES, m=M)
-def test_keeps_as_much_as_the_last_rank_of_the_whole_backward(p: int, w: int, m: int) -> None:
+def test_a_split_backward_keeps_the_activations_of_the_last_rank(p: int, w: int, m: int) -> None:
     """P activations of a device's share, 2WP stages, on every rank; ungrouped all of them."""
     grouped = activations("hanayo", p, m, waves=w, backward="split")
     ungrouped = activations("hanayo", p, m, waves=w, backward="split", grouping="ungrouped")
@@ -93,8 +95,8 @@ def test_keeps_as_much_as_the_last_rank_of_the_whole_backward(p: int, w: int, m:
 
 @few
 @given(p=P, w=WAVES, m=M, grouping=groupings)
-def test_changes_nothing_else(p: int, w: int, m: int, grouping: str) -> None:
-    """Without its weight gradients it is the order with a whole backward."""
+def test_without_weight_gradients_the_order_is_that_of_whole_backwards(p: int, w: int, m: int, grouping: str) -> None:
+    """Removing the weight gradients gives the order with whole backwards."""
     split, whole = (
         schedules["hanayo"](waves=w, grouping=grouping, backward=each).program(Pipe(p, m))
         for each in ("split", "whole")

@@ -1,4 +1,4 @@
-"""Schedules that are drawn on a clock: no two computations of a rank fall on one slot, and each tensor is there in time."""
+"""Schedules on a clock: no two computations of a rank share a slot, and each tensor is available in time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Slots = Mapping[Op, NDArray[np.int64]]
 
 
 def drawn(name: str, pipe: Pipe, **options: Any) -> tuple[NDArray[np.int64], Slots]:
-    """``[stages, microbatches]`` rank and slots that a schedule hands over to be ordered."""
+    """Return the rank and slots of a schedule's computations, each ``[stages, microbatches]``."""
     handed: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
         for module in (chimera, hanayo):
@@ -67,7 +67,7 @@ def test_hanayo_in_groups(p: int, w: int, m: int) -> None:
 @given(p=st.integers(1, 64))
 @pytest.mark.parametrize("name", ["v-half", "v-min"])
 def test_blocks(name: str, p: int) -> None:
-    """A block takes six different slots of the period, and passes every tensor on in time."""
+    """A block takes six distinct slots of the period, and produces every tensor in time."""
     schedule = schedules[name]()
     assert isinstance(schedule, BlockSchedule)
     blocks = [schedule.block(p, rank) for rank in range(p)]
@@ -82,12 +82,12 @@ def test_blocks(name: str, p: int) -> None:
 
 
 def assert_in_time(slots: Slots) -> None:
-    """Each computation stands after the one whose tensor it takes in."""
+    """Check that each computation comes after the one that produces its input."""
     path = np.vstack([slots[Op.F], slots[Op.B][::-1]])
     assert (np.diff(path, axis=0) > 0).all()
 
 
 def most_in_a_slot(*computed: tuple[NDArray[np.int64], NDArray[np.int64]]) -> int:
-    """How many computations share a slot of a rank at most; given are ranks and slots of several kinds."""
+    """Return the maximum number of computations in a slot of a rank, given ranks and slots of several kinds."""
     places = np.concatenate([np.stack([rank.ravel(), slot.ravel()], axis=1) for rank, slot in computed])
     return int(np.unique(places, axis=0, return_counts=True)[1].max())
