@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from meshwave.engine.bench import speed as bench
 from meshwave.engine.cli import main as cli
+
+if TYPE_CHECKING:
+    from meshwave.designer.server.site import Place
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -23,23 +29,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _serve(options: argparse.Namespace) -> int:
+    if options.home:
+        os.environ["MESHWAVE_HOME"] = str(Path(options.home).expanduser().absolute())
+    if options.people is not None:
+        from meshwave.designer.server.people import serve_people
+
+        return serve_people(options.people, options.design, place=_place(options), show=not options.no_browser)
     from meshwave.designer.server.serve import serve  # imported here since importing Panel takes most of a second
 
-    return serve(options.design, port=options.port, home=options.home, url=options.url, show=not options.no_browser)
+    return serve(options.design, place=_place(options), show=not options.no_browser)
 
 
 def _serve_workshop(options: argparse.Namespace) -> int:
     from meshwave.designer.server.workshop import serve_workshop
 
-    return serve_workshop(
-        options.plan,
-        port=options.port,
-        address=options.address,
-        certificate=options.certificate,
-        key=options.key,
-        url=options.url,
-        show=not options.no_browser,
-    )
+    return serve_workshop(options.plan, place=_place(options), show=not options.no_browser)
+
+
+def _place(options: argparse.Namespace) -> Place:
+    from meshwave.designer.server.site import Place, parse_site
+
+    proxy = parse_site(options.url) if options.url else None
+    return Place(options.address, options.port, options.certificate, options.key, proxy)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 // All widgets by the path of their module. Pages load this module, or the bundle of it if there is one.
 
+export { render as "admin/admin.js" } from "./admin/admin.js";
 export { render as "cluster/cluster.js" } from "./cluster/cluster.js";
 export { render as "experts/experts.js" } from "./experts/experts.js";
 export { render as "experts/schedules.js" } from "./experts/schedules.js";

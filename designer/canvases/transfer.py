@@ -193,7 +193,9 @@ class TransferView(Overlay):
             return
         self.table = {"rows": [], "done": False}
         self._end_plans()
-        self._job = Job(partial(compare_rows, spec)).add_listener(self._later, partial(self._receive_rows, spec))
+        self._job = Job(partial(compare_rows, spec), "comparison of transfer plans").add_listener(
+            self._later, partial(self._receive_rows, spec)
+        )
 
     def _receive_rows(self, spec: TransferSpec, news: News) -> None:
         rows = self.table["rows"]

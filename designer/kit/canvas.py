@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self, TypeVar
+from weakref import WeakKeyDictionary
 
+import panel as pn
 import param
+from bokeh.document import Document
 from bokeh.settings import settings
 from bokeh.util.warnings import BokehUserWarning
 from panel.custom import JSComponent
@@ -27,6 +31,9 @@ settings.perform_error_diagnostics = False
 """Disabled, because Panel looks up missing attributes often: the search for similar names takes 1/6 of an edit's
 time.
 """
+
+last_gesture_s: WeakKeyDictionary[Document, float] = WeakKeyDictionary()
+"""Unix time of the latest gesture on each page."""
 
 Edit = Callable[[str, Any, str], None]
 """Callback ``on_edit(path, value, label)``; each gesture calls it once and is one undo step."""
@@ -78,6 +85,8 @@ class Canvas(JSComponent):
         name = str(message.get("type", "")).replace("-", "_")
         if name not in self._gestures:
             return
+        if pn.state.curdoc is not None:
+            last_gesture_s[pn.state.curdoc] = time.time()
         refused = None
         try:
             getattr(self, f"_on_{name}")(message)

@@ -233,7 +233,7 @@ class Widgets:
             session, on_open=on_show_lesson, on_highlight=self._show_control, course=studio.course, **FILL
         )
         self.lessons.param.watch(lambda *_: self._hide_numbers(), ["step", "visible"])
-        self.profiles = Profiles(session, studio.calibration, lambda: self.form.refresh(), session.later)
+        self.profiles = Profiles(session, studio.calibration, lambda: self.form.refresh(), session.later, studio.user)
         form, problems, runs = (self.view(name).pane for name in ("design", "problems", "run"))
         assert isinstance(form, Form) and isinstance(problems, Problems) and isinstance(runs, RunsPanel)
         self.form, self.problems, self.runs = form, problems, runs

@@ -17,6 +17,7 @@ from meshwave.designer.pages.design_page import page
 from meshwave.designer.state import file_jobs as files
 from meshwave.designer.state.design_card import predicted_card
 from meshwave.designer.state.jobs import Job, Later, Listener, News, PartialResult, page_callback_scheduler
+from meshwave.designer.state.library import Library
 from meshwave.designer.state.studio import Studio
 from meshwave.designer.views.gallery import KINDS
 from meshwave.engine.document import Design, load_design
@@ -26,6 +27,7 @@ from meshwave.engine.errors import escape_unprintable
 from meshwave.engine.files import examples
 from meshwave.engine.findings import Refusal
 from meshwave.engine.imports import imports
+from meshwave.engine.people.people_file import Role
 from meshwave.engine.units import format_time
 
 SHOWN_RUNS = 8
@@ -92,7 +94,9 @@ class StartPage(Canvas):
         self._show_examples()
         missing = [name for name in examples() if name not in _example_cards]
         if missing:
-            self._job = Job(partial(make_example_cards, missing)).add_listener(later, self._receive_news)
+            self._job = Job(partial(make_example_cards, missing), "pictures of examples").add_listener(
+                later, self._receive_news
+            )
 
     def stop_jobs(self) -> None:
         """Stop the job of a closed page."""
@@ -134,25 +138,37 @@ class StartPage(Canvas):
         self._update_lists()
 
     def _on_rename(self, gesture: Mapping[str, Any]) -> None:
-        self._library.rename(self._closed_design(gesture), files.design_name(read_value(gesture, "name", plain_text)))
+        self._editable_library.rename(
+            self._closed_design(gesture), files.design_name(read_value(gesture, "name", plain_text))
+        )
         self._update_lists()
 
     def _on_duplicate(self, gesture: Mapping[str, Any]) -> None:
-        self._library.duplicate(read_value(gesture, "design", plain_text))
+        self._editable_library.duplicate(read_value(gesture, "design", plain_text))
         self._update_lists()
 
     def _on_delete(self, gesture: Mapping[str, Any]) -> None:
-        self._library.delete(self._closed_design(gesture))
+        self._editable_library.delete(self._closed_design(gesture))
         self._update_lists()
 
     def _on_restore(self, gesture: Mapping[str, Any]) -> None:
-        self._library.restore(read_value(gesture, "design", plain_text))
+        self._editable_library.restore(read_value(gesture, "design", plain_text))
         self._update_lists()
 
     def _on_tag(self, gesture: Mapping[str, Any]) -> None:
         tags = read_value(gesture, "tags", plain_text).split(",")
-        self._library.tag(read_value(gesture, "design", plain_text), tags)
+        self._editable_library.tag(read_value(gesture, "design", plain_text), tags)
         self._update_lists()
+
+    @property
+    def _editable_library(self) -> Library:
+        """The library, for a change.
+
+        Raises:
+            Refusal: the role of the person does not allow it.
+        """
+        self._studio.user.check(Role.DESIGNER, "save")
+        return self._library
 
     def _closed_design(self, gesture: Mapping[str, Any]) -> str:
         """Return the ID of the design that a gesture names, after checking that no tab shows the design.
@@ -184,7 +200,7 @@ class StartPage(Canvas):
         self._go_to(read_design_link(read_value(gesture, "link", plain_text)))
 
     def _go_to(self, design: Design) -> None:
-        self._send_msg({"type": "go", "design": self._library.add(design)})
+        self._send_msg({"type": "go", "design": self._editable_library.add(design)})
 
     def _on_download(self, gesture: Mapping[str, Any]) -> None:
         design = self._library.read(read_value(gesture, "design", plain_text))

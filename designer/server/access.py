@@ -1,10 +1,10 @@
-"""Access control of the designer: only browsers of this machine that opened the link with the token are admitted.
+"""Access control of the designer: who asks, by which cookie, and whether the role of the person allows it.
 
 The page can start processes, so pages of other sites must not reach it through the browser. The Host of every request
-for a page and the Origin of every websocket are checked, no other site can frame the page, and the browser that opened
-the link gets a cookie that other sites cannot send. Browsers send cookies to all ports of a host, so the cookie holds
-a random identifier that expires, not the token. Only scripts and style sheets need no authentication: they hold no
-user data.
+for a page and the Origin of every websocket are checked, no other site can frame the page, and the browser that signed
+in gets a cookie that other sites cannot send. Browsers send cookies to all ports of a host, so the cookie holds a
+random identifier that expires, not a token. Only scripts and style sheets need no authentication: they hold no user
+data.
 """
 
 from __future__ import annotations
@@ -14,31 +14,57 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Mapping
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from bokeh.server.auth_provider import AuthProvider
+from bokeh.util.token import get_session_id
 from tornado.httputil import HTTPHeaders
 from tornado.web import OutputTransform, RequestHandler
 
-from meshwave.designer.server.site import Site
+from meshwave.designer.server.access_pages import RefusedPage
+from meshwave.designer.server.sessions import session_user
+from meshwave.designer.server.site import ADDRESS, Place
+from meshwave.engine.findings import Refusal
+from meshwave.engine.people.people_file import OWNER, Role, User
 
-OWNER = "owner"
-"""The user who started the server."""
 SIGN_IN_DAYS = 7
 MOST_SIGN_INS = 1000
+TRIES_PER_MINUTE = 60
+"""Failed attempts from one address, which a whole class may share; a code of a workshop is one of 10^9."""
+MOST_FAILURES = 1000
+"""Failed attempts that are remembered."""
 METRICS_TOKEN = "MESHWAVE_METRICS_TOKEN"
 """Environment variable with a token that can only read the metrics, for a monitoring system."""
-REFUSED = "Open the link that <code>meshwave serve</code> printed; it contains the access token of this page."
-CROSS_SITE = (
-    "You followed a link from another site. If this is your Meshwave, <a id='on' href='.{path}'>open it here</a>."
-    "<script>document.getElementById('on').hash = location.hash</script>"
-)
-"""A browser sends a strict cookie only for links on our own pages. The fragment of the link is kept: it is data."""
-STYLE = "font: 16px system-ui; margin: 3em"
-ADDRESS = "127.0.0.1"
-PAGES = ("/", "/start", "/transfer")
+
+ROLES: Mapping[str, Role | None] = {
+    "/": Role.VIEWER,
+    "/ws": Role.VIEWER,
+    "/metadata": Role.VIEWER,
+    "/autoload.js": Role.VIEWER,
+    "/start": Role.VIEWER,
+    "/transfer": Role.VIEWER,
+    "/docs": Role.VIEWER,
+    "/admin": Role.ADMIN,
+    "/board": Role.ADMIN,
+    "/metrics": Role.ADMIN,
+    "/healthz": None,
+    "/static": None,
+    "/assets": None,
+    "/favicon.ico": None,
+    "/refused": None,
+    "/join": None,
+    "/sign-in": None,
+    "/sign-out": None,
+}
+"""The role that a request needs, by the first part of its path; None for requests without authentication."""
+
+
+def required_role(path: str) -> Role | None:
+    """Return the role that a path needs; unknown ones need the highest."""
+    return ROLES.get(f"/{path.split('/')[1]}", Role.ADMIN)
 
 
 def new_token() -> str:
@@ -46,42 +72,89 @@ def new_token() -> str:
     return secrets.token_urlsafe(32)
 
 
-class TokenAccess(AuthProvider):
-    """Authentication by the token of the link, or by the cookie that a browser received for the token."""
+class Access(AuthProvider):
+    """Admits people whose browser has a cookie, as far as their role allows.
 
-    def __init__(
-        self,
-        token: str,
-        port: int,
-        clock: Callable[[], float] = time.monotonic,
-        address: str = ADDRESS,
-        site: Site | None = None,
-    ) -> None:
-        self._token, self._clock = token, clock
-        self.site = site or Site(f"http://{address}:{port}", "")
-        self._cookie = f"meshwave-{port}"  # the name has the port, since browsers send cookies to all ports of a host
-        self._sign_ins: dict[str, float] = {}  # expiry by value of the cookie, the earliest first
-        names = [address, "localhost"] if address == ADDRESS else [address]
-        self.hosts = list(dict.fromkeys([*(f"{name}:{port}" for name in names), self.site.host]))
+    A subclass says who a request is from, and where people sign in.
+    """
+
+    def __init__(self, place: Place, clock: Callable[[], float] = time.monotonic) -> None:
+        self.place, self.site, self._clock = place, place.site, clock
+        # The name has the port, since browsers send cookies to all ports of a host.
+        self.cookie = f"meshwave-{place.port}"
+        self._sign_ins: dict[str, tuple[float, str]] = {}  # expiry and user ID by value of the cookie, earliest first
+        self._failures: deque[tuple[str, float]] = deque(maxlen=MOST_FAILURES)  # addresses and times
+        self._ended: dict[str, None] = {}  # IDs of sessions that an administrator ended
+        names = (ADDRESS, "localhost") if place.address == ADDRESS else ()
+        self.hosts = list(dict.fromkeys([*(f"{name}:{place.port}" for name in names), self.site.host]))
         self.link_followed = threading.Event()
         super().__init__()
 
-    @property
-    def get_user(self) -> Callable[[Any], str | None]:  # type: ignore[override]  # Bokeh takes a name as well
-        """Function that returns the user of a request, or None if the request is not admitted."""
-        return self._identify_user
+    # ---- who asks ----
 
-    def _identify_user(self, handler: Any) -> str | None:
-        if handler.request.host.lower() not in self.hosts:
-            return None
-        if self._sign_ins.get(handler.get_cookie(self._cookie, ""), 0.0) > self._clock():
-            return OWNER
-        if self._is_token(handler.get_argument("token", "")):
-            self._set_cookie(handler, self._cookie, self._new_cookie_value(), "Strict")
-            del handler.request.arguments["token"]  # Bokeh writes the arguments into the page
-            self.link_followed.set()
-            return OWNER
-        return None
+    @property
+    def get_user(self) -> Callable[[Any], User | None]:  # type: ignore[override]  # Bokeh takes a name as well
+        """Function that returns the user of a request, or None if the request is not admitted."""
+        return self._admit
+
+    def _admit(self, handler: Any) -> User | None:
+        user, needed = self.identify(handler), required_role(handler.request.path)
+        is_allowed = user is not None and needed is not None and user.role.includes(needed)
+        return user if is_allowed and not self._names_other_session(handler, user) else None
+
+    def identify(self, handler: Any) -> User | None:
+        """Return the person whom a request is from, whatever the role; None for a stranger."""
+        user = self._find_user(handler) if self.is_known_host(handler) else None
+        # Pages read both from their session's request, which browsers cannot forge.
+        handler.request.user, handler.request.arrived_s = user, time.time()
+        return user
+
+    def is_known_host(self, handler: Any) -> bool:
+        """Return whether a request names this server; another name may be one of an attacker that resolves to it."""
+        return handler.request.host.lower() in self.hosts
+
+    def _find_user(self, handler: Any) -> User | None:
+        """Return the person whom a request is from."""
+        raise NotImplementedError
+
+    def find_person(self, user: User) -> User | None:
+        """Return a person with the present role; None if the person may no longer sign in."""
+        raise NotImplementedError
+
+    def _names_other_session(self, handler: Any, user: User | None) -> bool:
+        """Return whether a request is for a session of somebody else, or for one that was ended.
+
+        A link could otherwise make somebody with more rights open a session that its author can use too.
+        """
+        request = handler.request
+        if request.headers.get("Bokeh-Session-Id") or {"bokeh-session-id", "bokeh-token"} & request.arguments.keys():
+            return True
+        _, _, token = request.headers.get("Sec-WebSocket-Protocol", "").partition(",")
+        if not request.path.endswith("/ws") or not token:
+            return False
+        try:
+            session = get_session_id(token.strip())
+        except Exception:  # the token is no token; Bokeh refuses it
+            return False
+        return session in self._ended or session_user(handler.application, session) not in (None, user)
+
+    # ---- signing in ----
+
+    def sign_in(self, handler: Any, user: str, same_site: str = "Strict") -> None:
+        """Leave a cookie in the browser of a user; the oldest sign-in expires if there are too many."""
+        self._sign_ins = dict(list(self._sign_ins.items())[1 - MOST_SIGN_INS :])
+        value = new_token()
+        self._sign_ins[value] = (self._clock() + SIGN_IN_DAYS * 24 * 3600, user)
+        self._set_cookie(handler, self.cookie, value, same_site)
+
+    def signed_in(self, handler: Any) -> str | None:
+        """Return the ID of the user whom the cookie of a request belongs to."""
+        expiry, user = self._sign_ins.get(handler.get_cookie(self.cookie, ""), (0.0, ""))
+        return user if expiry > self._clock() else None
+
+    def sign_out(self, handler: Any) -> None:
+        """Make the cookie of a browser worthless."""
+        self._sign_ins.pop(handler.get_cookie(self.cookie, ""), None)
 
     def _set_cookie(self, handler: Any, cookie: str, value: str, same_site: str) -> None:
         """Set a cookie that scripts cannot read; if the page uses TLS, the cookie is sent over TLS only."""
@@ -95,25 +168,40 @@ class TokenAccess(AuthProvider):
             secure=self.site.is_encrypted,
         )
 
-    def _new_cookie_value(self) -> str:
-        """Return the value of a new cookie; the oldest cookie expires if there are too many."""
-        self._sign_ins = dict(list(self._sign_ins.items())[1 - MOST_SIGN_INS :])
-        value = new_token()
-        self._sign_ins[value] = self._clock() + SIGN_IN_DAYS * 24 * 3600
-        return value
+    def check_tries(self, handler: Any) -> None:
+        """Check that an address has not failed too often in the last minute.
 
-    def _is_token(self, given: str) -> bool:
-        return hmac.compare_digest(given.encode(), self._token.encode())
+        Raises:
+            Refusal: it has.
+        """
+        address, now = str(handler.request.remote_ip), self._clock()
+        if sum(each == address and time_s > now - 60 for each, time_s in self._failures) >= TRIES_PER_MINUTE:
+            raise Refusal("too_many_tries", {})
+
+    def note_failure(self, handler: Any) -> None:
+        """Count a failed attempt to sign in."""
+        self._failures.append((str(handler.request.remote_ip), self._clock()))
+
+    def end_session(self, session: str) -> None:
+        """Refuse websockets of a session from now on; its browser would otherwise connect again."""
+        self._ended = dict.fromkeys([*list(self._ended)[1 - MOST_SIGN_INS :], session])
+
+    # ---- the metrics ----
 
     def can_read_metrics(self, handler: Any) -> bool:
-        """Return whether a request comes from the user of the designer, or has the metrics token."""
+        """Return whether a request comes from an administrator, or has the metrics token."""
         given = handler.request.headers.get("Authorization", "").removeprefix("Bearer ").encode()
-        known = filter(None, (self._token, os.environ.get(METRICS_TOKEN)))
-        return any(hmac.compare_digest(given, each.encode()) for each in known) or self._identify_user(handler) == OWNER
+        known = filter(None, self._metrics_tokens())
+        return any(hmac.compare_digest(given, each.encode()) for each in known) or self._admit(handler) is not None
+
+    def _metrics_tokens(self) -> list[str]:
+        return [os.environ.get(METRICS_TOKEN, "")]
+
+    # ---- attributes that Bokeh requires ----
 
     @property
     def get_user_async(self) -> None:
-        """None; Bokeh requires the attribute, and :attr:`get_user` suffices."""
+        """None; :attr:`get_user` suffices."""
         return None
 
     @property
@@ -124,41 +212,62 @@ class TokenAccess(AuthProvider):
     @property
     def get_login_url(self) -> Callable[[Any], str]:
         """Function that returns the page to which a refused request is redirected, below the root of the site."""
-        return lambda handler: f"/refused?next={quote(handler.request.path)}"  # the query may hold a token
+        return self._refusal_page
+
+    def _refusal_page(self, handler: Any) -> str:
+        page = self.entrance if handler.request.user is None else "/refused"
+        return f"{page}?next={quote(handler.request.path)}"  # the query may hold a token
+
+    entrance = "/refused"
+    """The page for people who are not signed in."""
 
     @property
     def login_handler(self) -> None:
-        """None; Bokeh requires the attribute, and the designer has no such page."""
+        """None; the endpoints have the pages."""
         return None
 
     @property
     def endpoints(self) -> list[tuple[str, type[RequestHandler]]]:
-        """Routes of the pages about refused requests."""
+        """Routes of the pages for those who are not admitted."""
         return [("/refused", RefusedPage)]
 
     @property
     def logout_url(self) -> None:
-        """None; Bokeh requires the attribute, and the designer has no such page."""
+        """None; the endpoints have the pages."""
         return None
 
     @property
     def logout_handler(self) -> None:
-        """None; Bokeh requires the attribute, and the designer has no such page."""
+        """None; the endpoints have the pages."""
         return None
 
 
-class RefusedPage(RequestHandler):
-    """The page for a request without the token."""
+class TokenAccess(Access):
+    """Admits the user who started the server, with the token of the link or the cookie that it left."""
 
-    def get(self) -> None:
-        """Explain how to open the designer, with a link if the request came from another site."""
-        self.set_status(403)
-        path = urlsplit(self.get_argument("next", "")).path
-        is_cross_site = self.request.headers.get("Sec-Fetch-Site") == "cross-site" and path in PAGES
-        text = (
-            f"{CROSS_SITE.format(path=path)}</p><p style='{STYLE}'>Otherwise: {REFUSED}" if is_cross_site else REFUSED
-        )
-        self.write(f"<!doctype html><html lang='en'><title>Meshwave</title><p style='{STYLE}'>{text}</p>")
+    def __init__(self, token: str, place: Place, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(place, clock)
+        self._token = token
+
+    def _find_user(self, handler: Any) -> User | None:
+        if self.signed_in(handler) is not None:
+            return OWNER
+        if self._is_token(handler.get_argument("token", "")):
+            self.sign_in(handler, OWNER.id)
+            del handler.request.arguments["token"]  # Bokeh writes the arguments into the page
+            self.link_followed.set()
+            return OWNER
+        return None
+
+    def find_person(self, user: User) -> User | None:
+        """Return the user who started the server."""
+        return OWNER
+
+    def _is_token(self, given: str) -> bool:
+        return hmac.compare_digest(given.encode(), self._token.encode())
+
+    def _metrics_tokens(self) -> list[str]:
+        return [self._token, *super()._metrics_tokens()]
 
 
 class SecurityHeaders(OutputTransform):

@@ -7,7 +7,7 @@ from typing import Any
 
 from tornado.web import RedirectHandler, StaticFileHandler
 
-from meshwave.designer.server.access import STYLE
+from meshwave.designer.server.access_pages import STYLE
 from meshwave.engine.files import documentation_folder
 
 NOT_BUILT = "The documentation of this checkout has not been built. Run <code>make docs</code>, then reload this page."

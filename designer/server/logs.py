@@ -16,18 +16,19 @@ _TOO_LONG = re.compile(rf"^(.{{{LONGEST_LINE}}})(.+)$", re.MULTILINE)
 class LogFormatter(logging.Formatter):
     """Log formatter that removes the access token, which is part of links, and truncates long lines."""
 
-    def __init__(self, token: str) -> None:
+    def __init__(self, token: str = "") -> None:
         super().__init__("%(levelname)s %(name)s: %(message)s")
         self._token = token
 
     def format(self, record: logging.LogRecord) -> str:
         """Return a record as text without the token."""
-        text = super().format(record).replace(self._token, "[token]")
+        text = super().format(record)
+        text = text.replace(self._token, "[token]") if self._token else text
         return _TOO_LONG.sub(lambda line: f"{line[1]}... ({len(line[0]):,} characters)", text)
 
 
-def log_to_terminal(token: str) -> None:
-    """Log warnings and errors to standard error, without ``token``."""
+def log_to_terminal(token: str = "") -> None:
+    """Log warnings and errors to standard error, without the ``token`` of the link, if there is one."""
     handler = logging.StreamHandler()
     logconfig.basicConfig(handlers=[handler])
     for each in (handler, panel_log_handler):  # Panel's loggers do not propagate

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from tornado.web import ErrorHandler, RequestHandler
 
+from meshwave.designer.server.sessions import open_sessions
 from meshwave.designer.state.studio import Studio
 from meshwave.engine.runs import State
 
@@ -51,8 +52,8 @@ class Metrics(RequestHandler):
         if not application.auth_provider.can_read_metrics(self):
             self.send_error(403)
             return
-        sessions = [each for path in application.app_paths for each in application.get_sessions(path)]
-        metrics = (*_server_metrics(self._studio, [each.connection_count for each in sessions]), *_process_metrics())
+        connections = [session.connection_count for session in open_sessions(application)]
+        metrics = (*_server_metrics(self._studio, connections), *_process_metrics())
         self.set_header("Content-Type", TEXT_FORMAT)
         self.finish("".join(f"{metric}\n" for metric in metrics))
 
@@ -63,6 +64,7 @@ def metrics_routes(studio: Studio) -> list[Any]:
         (r"/healthz", Health),
         (r"/metrics", Metrics, {"studio": studio}),
         (r".*%00.*", ErrorHandler, {"status_code": 404}),  # opening a file with such a name raises
+        (r"/\w+/static/.*", ErrorHandler, {"status_code": 404}),  # Bokeh repeats its scripts below every page
         (r"/components/.*", ErrorHandler, {"status_code": 404}),  # Panel would import the module in the path
     ]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import threading
@@ -11,21 +10,22 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from errno import EADDRINUSE
-from pathlib import Path
 from types import FrameType
 
 import panel as pn
 from panel.viewable import Viewable
 
+from meshwave.designer.pages.admin_page import admin_page
 from meshwave.designer.pages.design_page import warm_up
 from meshwave.designer.pages.start_page import front_page, start_page
 from meshwave.designer.pages.transfer_page import lab_page
 from meshwave.designer.server import documentation
-from meshwave.designer.server.access import ADDRESS, SecurityHeaders, TokenAccess, new_token
+from meshwave.designer.server.access import Access, SecurityHeaders, TokenAccess, new_token
+from meshwave.designer.server.administration import Administration
 from meshwave.designer.server.browser import has_screen, open_browser
 from meshwave.designer.server.logs import log_to_terminal
 from meshwave.designer.server.metrics import metrics_routes
-from meshwave.designer.server.site import Site, parse_site
+from meshwave.designer.server.site import ADDRESS, Place, check_encryption, is_loopback
 from meshwave.designer.state import jobs
 from meshwave.designer.state.studio import Studio
 from meshwave.engine.document import Design, load_design
@@ -44,38 +44,28 @@ CHECKS_PER_LIFETIME = 10
 FIRST_EXAMPLE = "01-first-wave"
 
 
-def serve(
-    design: str | None = None,
-    *,
-    port: int | None = None,
-    home: str | None = None,
-    url: str | None = None,
-    show: bool = True,
-) -> int:
+def serve(design: str | None = None, *, place: Place | None = None, show: bool = True) -> int:
     """Serve the designer until Ctrl-C and return the exit status.
 
     Args:
         design: the first design, a file or an example; by default the page starts with the library.
-        port: the port; by default the first free one from 5006 on.
-        home: the folder of designs and runs.
-        url: the address under which a reverse proxy serves the page.
+        place: where to listen, by default on the loopback address.
         show: whether to open the browser.
 
     Raises:
-        InputError: the design cannot be read, or the port is in use.
+        InputError: the design cannot be read, the port is in use, or other machines can reach the address.
         RunError: the folder of designs and runs cannot be used.
     """
-    if home:
-        os.environ["MESHWAVE_HOME"] = str(Path(home).expanduser().absolute())
+    place = place or Place()
     first = read_design(design)
-    site = parse_site(url) if url else None
-    find_free_port(port)  # check the port before work that takes time
+    if not is_loopback(place.address):
+        raise Refusal("address_without_people", {"address": place.address})
+    check_place(place)  # before work that takes time
     token = new_token()
     log_to_terminal(token)
     studio = Studio(first, starts_with_library=design is None)
-    server, _ = start_on_free_port(studio, port, token, site=site)
-    site = server_access(server).site
-    link = f"{site.origin}{site.root}/?token={token}"
+    server, place = start_own_pages(studio, token, place)
+    link = f"{place.origin}/?token={token}"
     print(
         f"Meshwave is ready. Open\n\n    {link}\n\nCtrl-C stops the server and the runs that were started here.",
         flush=True,
@@ -99,56 +89,60 @@ def run_server(server: pn.io.server.Server, studio: Studio, link: str, *, show: 
         studio.close()
 
 
-def server_access(server: pn.io.server.Server) -> TokenAccess:
+def server_access(server: pn.io.server.Server) -> Access:
     """Return the access control of a server."""
     access = server._tornado.auth_provider
-    assert isinstance(access, TokenAccess)
+    assert isinstance(access, Access)
     return access
 
 
-def start_server(
+def start_own_pages(
     studio: Studio,
-    port: int,
     token: str,
+    place: Place | None = None,
     session_lifetime_s: float = SESSION_LIFETIME_S,
     headers: type[SecurityHeaders] = SecurityHeaders,
-    site: Site | None = None,
-) -> pn.io.server.Server:
-    """Start a server whose event loop the caller runs."""
-    pages = {
-        "/": lambda: front_page(studio),
-        "/start": lambda: start_page(studio),
-        "/transfer": lambda: lab_page(),
-    }
-    return start_pages(pages, studio, TokenAccess(token, port, site=site), port, session_lifetime_s, headers)
+) -> tuple[pn.io.server.Server, Place]:
+    """Start a server for the user who has the token; the caller runs its event loop.
+
+    Raises:
+        InputError: the port is in use, or there is no free one.
+    """
+
+    def start(found: Place) -> pn.io.server.Server:
+        return start_pages(own_pages(studio), studio, TokenAccess(token, found), session_lifetime_s, headers)
+
+    return start_on_free_port(start, place or Place())
+
+
+def own_pages(studio: Studio) -> Mapping[str, Callable[[], Viewable]]:
+    """Return the pages of one user by their paths; Panel accepts plain functions only."""
+    return {"/": lambda: front_page(studio), "/start": lambda: start_page(studio), "/transfer": lambda: lab_page()}
 
 
 def start_pages(
     pages: Mapping[str, Callable[[], Viewable]],
     studio: Studio,
-    access: TokenAccess,
-    port: int,
+    access: Access,
     session_lifetime_s: float = SESSION_LIFETIME_S,
     headers: type[SecurityHeaders] = SecurityHeaders,
-    address: str = ADDRESS,
-    tls: Mapping[str, str] | None = None,
 ) -> pn.io.server.Server:
     """Start a server of some pages, whose event loop the caller runs.
 
     Args:
         pages: functions that build a page, by its path; Panel accepts plain functions only.
         studio: the studio whose metrics are reported.
-        access: the access control.
-        port: the port.
+        access: the access control, which knows where the server listens.
         session_lifetime_s: time after which the session of a closed page ends.
         headers: the headers of every response.
-        address: the address of this machine.
-        tls: ``ssl_certfile`` and ``ssl_keyfile``; None for plain HTTP.
     """
+    place = access.place
+    tls = {"ssl_certfile": str(place.certificate), "ssl_keyfile": str(place.key)} if place.certificate else {}
+    administration = Administration(studio)
     server: pn.io.server.Server = pn.serve(  # type: ignore[no-untyped-call]
-        dict(pages),
-        port=port,
-        address=address,
+        {**pages, "/admin": lambda: admin_page(administration.read, administration.stop)},
+        port=place.port,
+        address=place.address,
         websocket_origin=access.hosts,
         auth_provider=access,
         include_headers=[],  # Bokeh would write headers and cookies into the page, where scripts can read them
@@ -162,32 +156,28 @@ def start_pages(
         verbose=False,
         unused_session_lifetime_milliseconds=round(1000 * session_lifetime_s),
         check_unused_sessions_milliseconds=round(1000 * session_lifetime_s / CHECKS_PER_LIFETIME),
-        **(tls or {}),
+        **tls,
     )
+    administration.application = server._tornado
     server._tornado.add_handlers(".*", [*metrics_routes(studio), *documentation.documentation_routes(access.site.root)])
     server.start()  # otherwise Bokeh neither discards sessions nor pings connections
     return server
 
 
 def start_on_free_port(
-    studio: Studio,
-    wanted: int | None,
-    token: str,
-    session_lifetime_s: float = SESSION_LIFETIME_S,
-    headers: type[SecurityHeaders] = SecurityHeaders,
-    site: Site | None = None,
-) -> tuple[pn.io.server.Server, int]:
-    """Start a server on the port ``wanted``, by default on a free one.
+    start: Callable[[Place], pn.io.server.Server], place: Place
+) -> tuple[pn.io.server.Server, Place]:
+    """Start a server at a place, by default on a free port, and return it with its port.
 
     Raises:
         InputError: the port is in use, or there is no free one.
     """
     for _ in range(TRIES):
-        port = find_free_port(wanted)
+        found = place._replace(port=find_free_port(place.port, place.address))
         try:
-            return start_server(studio, port, token, session_lifetime_s, headers, site), port
+            return start(found), found
         except OSError as error:
-            if error.errno != EADDRINUSE or wanted is not None:
+            if error.errno != EADDRINUSE or place.port is not None:
                 raise
     raise Refusal("no_free_port")
 
@@ -210,23 +200,25 @@ class ThreadedServer:
         headers: type[SecurityHeaders] = SecurityHeaders,
     ) -> None:
         self.token = token
-        started: Future[tuple[Studio, pn.io.server.Server, int]] = Future()
+        started: Future[tuple[Studio, pn.io.server.Server, Place]] = Future()
 
         def run() -> None:
             set_event_loop(new_event_loop())
             try:
                 studio = Studio(design)
-                server, port = start_on_free_port(studio, None, token, session_lifetime_s, headers)
+                server, place = start_own_pages(studio, token, None, session_lifetime_s, headers)
             except BaseException as error:
                 started.set_exception(error)
                 return
-            server.io_loop.add_callback(started.set_result, (studio, server, port))
+            server.io_loop.add_callback(started.set_result, (studio, server, place))
             server.io_loop.start()
             server.stop()
 
         self._thread = threading.Thread(target=run, daemon=True)
         self._thread.start()
-        self.studio, self._server, self.port = started.result(START_TIMEOUT_S)
+        self.studio, self._server, place = started.result(START_TIMEOUT_S)
+        assert place.port is not None
+        self.port = place.port
 
     @property
     def link(self) -> str:
@@ -253,6 +245,16 @@ def serve_in_thread(design: Design, token: str, session_lifetime_s: float = SESS
 def read_design(name: str | None) -> Design:
     """Return the design of a file or an example; by default the first example."""
     return load_design(find_design(name or FIRST_EXAMPLE))
+
+
+def check_place(place: Place) -> None:
+    """Check that a server may and can listen at a place.
+
+    Raises:
+        InputError: the port is in use, or the address needs TLS or a name.
+    """
+    check_encryption(place)
+    find_free_port(place.port, place.address)
 
 
 def find_free_port(wanted: int | None, address: str = ADDRESS) -> int:

@@ -18,19 +18,20 @@ from meshwave.designer.lessons.class_bar import ClassBar
 from meshwave.designer.pages.design_page import Widgets, page
 from meshwave.designer.pages.start_page import front_page, start_page
 from meshwave.designer.pages.transfer_page import lab_page
-from meshwave.designer.server.access import ADDRESS, OWNER, new_token
+from meshwave.designer.server.access import new_token
 from meshwave.designer.server.logs import log_to_terminal
-from meshwave.designer.server.serve import find_free_port, read_design, run_server, start_pages
-from meshwave.designer.server.site import Site, is_loopback, parse_site
-from meshwave.designer.server.workshop_access import WorkshopAccess, request_user
+from meshwave.designer.server.people import PersonStudios
+from meshwave.designer.server.serve import check_place, read_design, run_server, start_on_free_port, start_pages
+from meshwave.designer.server.sessions import request_user
+from meshwave.designer.server.site import Place
+from meshwave.designer.server.workshop_access import WorkshopAccess, learner_user
 from meshwave.designer.state.sharing import Link
 from meshwave.designer.state.studio import Draft, Studio
 from meshwave.engine.errors import MeshwaveError
-from meshwave.engine.findings import Refusal
 from meshwave.engine.lessons.classroom import Classroom, workshop_folder
-from meshwave.engine.lessons.launch_limits import dry_run_result
-from meshwave.engine.lessons.progress import Course
 from meshwave.engine.lessons.workshop import read_workshop
+from meshwave.engine.people.launch_limits import dry_run_result
+from meshwave.engine.people.people_file import OWNER
 
 _log = logging.getLogger(__name__)
 
@@ -39,50 +40,36 @@ FOLLOW_INTERVAL_MS = 2000
 """Interval of the checks for learners' runs that take too long and for finished dry runs of challenges."""
 
 
-def serve_workshop(
-    plan: Path,
-    *,
-    port: int | None = None,
-    address: str = ADDRESS,
-    certificate: Path | None = None,
-    key: Path | None = None,
-    url: str | None = None,
-    show: bool = True,
-) -> int:
+def serve_workshop(plan: Path, *, place: Place, show: bool = True) -> int:
     """Serve a workshop until Ctrl-C and return the exit status.
 
     Args:
         plan: the TOML file of the workshop.
-        port: the port; by default the first free one from 5006 on.
-        address: the address of this machine that learners open.
-        certificate: the TLS certificate, which is required for addresses other than the loopback.
-        key: the key of the certificate.
-        url: the address under which a reverse proxy serves the workshop.
+        place: where to listen; learners open its address.
         show: whether to open the board in the browser.
 
     Raises:
         InputError: the plan cannot be read, the port is in use, or TLS is missing.
         RunError: the folder of designs and runs cannot be used.
     """
-    check_encryption(address, certificate, key)
+    check_place(place)
     workshop = read_workshop(plan)
-    port = find_free_port(port, address)
     token = new_token()
     log_to_terminal(token)
     classroom = Classroom(workshop_folder(workshop.name), workshop)
     studio = Studio(read_design(None), starts_with_library=True, folder=classroom.folder)
     studio.launches.names = lambda: {person.id: person.name for person in classroom.people()}
-    tls = {"ssl_certfile": str(certificate), "ssl_keyfile": str(key)} if certificate else {}
-    site = parse_site(url) if url else Site(f"http{'s' * bool(tls)}://{address}:{port}", "")
-    access = WorkshopAccess(classroom, token, port, address, site)
-    origin = f"{site.origin}{site.root}"
-    pages = WorkshopPages(classroom, studio, origin)
-    server = start_pages(pages.routes(), studio, access, port, address=address, tls=tls)
+
+    def start(found: Place) -> pn.io.server.Server:
+        pages = WorkshopPages(classroom, studio, found.origin)
+        return start_pages(pages.routes(), studio, WorkshopAccess(classroom, token, found))
+
+    server, place = start_on_free_port(start, place)
     PeriodicCallback(lambda: follow_runs(classroom, studio), FOLLOW_INTERVAL_MS).start()
-    link = f"{origin}/board?token={token}"
+    link = f"{place.origin}/board?token={token}"
     print(
         f"The workshop is ready. Open the teacher's board\n\n    {link}\n\n"
-        f"Learners open {origin}/join and type the code {classroom.code}. Ctrl-C stops the server. After a "
+        f"Learners open {place.origin}/join and type the code {classroom.code}. Ctrl-C stops the server. After a "
         "restart, the workshop continues where it stopped.",
         flush=True,
     )
@@ -102,54 +89,31 @@ def follow_runs(classroom: Classroom, studio: Studio) -> None:
         _log.warning("%s", error)
 
 
-def check_encryption(address: str, certificate: Path | None, key: Path | None) -> None:
-    """Check that a workshop for other machines uses TLS, without which learners' keys could be read on the network.
-
-    Raises:
-        InputError: TLS is missing, or the files of the certificate cannot be read.
-    """
-    for path in filter(None, (certificate, key)):
-        if not path.is_file():
-            raise Refusal("unreadable_certificate", {"path": str(path)})
-    if (certificate is None) != (key is None):
-        raise Refusal("certificate_without_key")
-    if certificate is None and not is_loopback(address):
-        raise Refusal("unencrypted_workshop", {"address": address})
-
-
 class WorkshopPages:
     """The pages of a workshop, which differ between the teacher and each learner."""
 
     def __init__(self, classroom: Classroom, studio: Studio, origin: str) -> None:
         self._classroom, self._studio, self._origin = classroom, studio, origin
-        studio.person = "Teacher"
-        self._studios: dict[str, Studio] = {}  # by person
+        studio.user = OWNER._replace(name="Teacher")
+        workshop = classroom.workshop
+        self._studios = PersonStudios(
+            studio, classroom.folder / "people", lambda: workshop.plan.limits, workshop.lessons
+        )
 
     def routes(self) -> Mapping[str, Callable[[], Viewable]]:
         """Return the functions that build the pages, by path of the page; Panel accepts plain functions only."""
         return {
             "/": lambda: self._design_page(),
-            "/start": lambda: start_page(self._own_studio(request_user(pn.state.curdoc))),
+            "/start": lambda: start_page(self._studios.current()),
             "/transfer": lambda: lab_page(),
             "/board": lambda: self._board_page(),
         }
 
-    def _own_studio(self, user: str) -> Studio:
-        if user == OWNER:
-            return self._studio
-        if user not in self._studios:
-            workshop = self._classroom.workshop
-            course = Course(workshop.lessons, self._classroom.person_folder(user))
-            name = self._classroom.person(user).name
-            self._studios[user] = self._studio.learner_studio(course, user, name, workshop.plan.limits)
-        return self._studios[user]
-
     def _design_page(self) -> Viewable:
-        user = request_user(pn.state.curdoc)
-        studio = self._own_studio(user)
+        user, studio = request_user(pn.state.curdoc), self._studios.current()
         if user == OWNER:
             return front_page(studio)
-        return page(studio, lambda widgets, draft: self._join_class(user, widgets, draft))
+        return page(studio, lambda widgets, draft: self._join_class(user.id, widgets, draft))
 
     def _join_class(self, person: str, widgets: Widgets, draft: Draft) -> Viewable:
         """Connect a learner's page with the class."""
@@ -164,9 +128,7 @@ class WorkshopPages:
         return bar
 
     def _board_page(self) -> Viewable:
-        document = prepare_page()
-        if request_user(document) != OWNER:
-            return pn.pane.Str("Only the teacher can open the board.", margin=40)  # type: ignore[no-untyped-call]
+        prepare_page()
         opening = (self._copy_design, self._share_design)
         board = Board(self._classroom, self._origin, *opening, sizing_mode="stretch_both", margin=0)
         pn.state.onload(_hide_token)
@@ -175,7 +137,8 @@ class WorkshopPages:
 
     def _share_design(self, person: str) -> Link:
         """Share the design that a learner has open, which may belong to another learner, and return its link."""
-        design, library = self._classroom.person(person).draft, self._own_studio(person).library
+        learner = self._classroom.person(person)
+        design, library = learner.draft, self._studios.of(learner_user(learner)).library
         libraries = (draft.library for draft in self._studio.drafts if draft.name == design)
         return self._studio.share(next(libraries, library), design)
 

@@ -348,7 +348,7 @@ class Session(param.Parameterized):
             then(work())
             return
         self.notice = words
-        self._file = Job(work).add_listener(self._later, partial(self._receive_file, then))
+        self._file = Job(work, words).add_listener(self._later, partial(self._receive_file, then))
 
     def _receive_file(self, then: Callable[[T], None], news: News) -> None:
         if not isinstance(news, Done | Failed):

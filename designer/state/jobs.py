@@ -6,6 +6,7 @@ from one that has imported the engine (:mod:`meshwave.designer.pages.warm_up`).
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import multiprocessing
 import os
@@ -13,6 +14,7 @@ import pickle
 import signal
 import tempfile
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -33,6 +35,8 @@ PROGRESS_INTERVAL_S = 0.25
 """Interval of progress reports; a shorter job reports none."""
 _CAN_FORK = "forkserver" in multiprocessing.get_all_start_methods()
 
+_numbers = itertools.count(1)
+_running: set[Job] = set()
 _slots = threading.BoundedSemaphore(PROCESS_LIMIT)
 _processes: Any = multiprocessing.get_context("forkserver" if _CAN_FORK else "spawn")
 _processes.set_forkserver_preload(["meshwave.designer.pages.warm_up"])
@@ -78,21 +82,26 @@ def run_now(call: Callable[[], None]) -> None:
     call()
 
 
+class PageCallbacks:
+    """A :data:`Later` for the event loop of a page; after the page is closed it drops its callbacks."""
+
+    def __init__(self, document: Document) -> None:
+        self.document = document
+
+    def __call__(self, call: Callable[[], None]) -> None:
+        """Schedule a callback."""
+        # A session may end at any moment of the calling thread. Bokeh then deletes the attributes of its document.
+        with suppress(AttributeError):
+            self.document.add_next_tick_callback(call)
+
+
 def page_callback_scheduler(document: Document | None) -> Later:
-    """Return a :data:`Later` for the event loop of a page; after the page is closed it drops its callbacks.
+    """Return a :data:`Later` for the event loop of a page.
 
     Args:
         document: the document of the page, or None for callers without one.
     """
-    if document is None:
-        return run_now
-
-    def later(call: Callable[[], None]) -> None:
-        # A session may end at any moment of the calling thread. Bokeh then deletes the attributes of its document.
-        with suppress(AttributeError):
-            document.add_next_tick_callback(call)
-
-    return later
+    return run_now if document is None else PageCallbacks(document)
 
 
 class Listener:
@@ -100,12 +109,12 @@ class Listener:
 
     def __init__(self, job: Job, later: Later, handle: NewsHandler) -> None:
         self.job = job
-        self._later, self._handle = later, handle
+        self.later, self._handle = later, handle
         self._is_over = False
 
     def deliver(self, news: News) -> None:
         """Deliver news in the listener's event loop."""
-        self._later(lambda: None if self._is_over else self._handle(news))
+        self.later(lambda: None if self._is_over else self._handle(news))
 
     def stop(self) -> None:
         """Stop listening; the process of a job without listeners is killed."""
@@ -116,13 +125,19 @@ class Listener:
 class Job:
     """A function that runs in its own process, and its listeners."""
 
-    def __init__(self, work: Callable[[], Any]) -> None:
+    def __init__(self, work: Callable[[], Any], title: str = "computation") -> None:
         """Create a job that starts with its first listener.
 
         Args:
             work: a picklable function; each value that a generator yields is a :class:`PartialResult`.
+            title: the computation, for administrators.
         """
-        self._work = work
+        self._work, self.title = work, title
+        self.number = next(_numbers)
+        """Number among the jobs of this process."""
+        self.started_s = time.time()
+        """Unix time at which the job was created."""
+        self._stopped = ""  # why it was stopped
         self._listeners: list[Listener] = []
         self._lock = threading.Lock()
         self._process: Any = None
@@ -139,6 +154,11 @@ class Job:
     def pid(self) -> int | None:
         """Process ID, None before the process has started."""
         return self._process.pid if self._process is not None else None
+
+    @property
+    def documents(self) -> list[Document]:
+        """The documents of the pages that wait for the result."""
+        return [each.later.document for each in list(self._listeners) if isinstance(each.later, PageCallbacks)]
 
     def add_listener(self, later: Later, handle: NewsHandler) -> Listener:
         """Add a listener; the first one starts the job."""
@@ -162,6 +182,13 @@ class Job:
                 if self._process is not None:
                     self._process.kill()
 
+    def stop(self, reason: str) -> None:
+        """Stop the job; its listeners learn the reason."""
+        with self._lock:
+            self._stopped = reason
+            if self._process is not None:
+                self._process.kill()
+
     def join(self, timeout_s: float) -> bool:
         """Wait until the process has ended; return whether it has."""
         self._thread.join(timeout_s)
@@ -173,12 +200,14 @@ class Job:
         if not _slots.acquire(timeout=PROGRESS_INTERVAL_S):
             self._deliver(Progress(0.0, "waiting for other computations"))
             _slots.acquire()
+        _running.add(self)
         try:
             self._end(self._await_news())
         except Exception as error:  # an internal error must not leave listeners waiting
             traceback.print_exc()
             self._end(Failed(defect_text(error)))
         finally:
+            _running.discard(self)
             if self._process is not None:  # it frees its memory while listeners continue
                 self._process.join()
             _slots.release()
@@ -194,7 +223,8 @@ class Job:
                     self._deliver(news)
             except (EOFError, OSError):
                 self._process.join()
-                news = Failed(f"the process ended early ({_exit_text(self._process.exitcode)})")
+                reason = f"the process ended early ({_exit_text(self._process.exitcode)})"
+                news = Failed(self._stopped or reason)
         return news
 
     def _start(self, there: Connection, path: str) -> None:
@@ -202,7 +232,7 @@ class Job:
         process.start()
         with self._lock:
             self._process = process
-            if self._is_over:  # stopped before it started
+            if self._is_over or self._stopped:  # stopped before it started
                 process.kill()
 
     def _end(self, news: News) -> None:
@@ -213,6 +243,11 @@ class Job:
     def _deliver(self, news: News) -> None:
         for listener in list(self._listeners):
             listener.deliver(news)
+
+
+def running_jobs() -> list[Job]:
+    """Return the jobs whose processes run, the oldest first."""
+    return sorted(_running, key=lambda job: job.number)
 
 
 def warm_up() -> None:

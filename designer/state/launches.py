@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 
 from meshwave.engine.document import Design
 from meshwave.engine.findings import Refusal
 from meshwave.engine.imports import Trace
-from meshwave.engine.lessons.launch_limits import LaunchLimits, check_launch, overdue_runs
+from meshwave.engine.people.launch_limits import LaunchLimits, check_launch, overdue_runs
+from meshwave.engine.people.people_file import OWNER, Role, User
 from meshwave.engine.predict.prediction import Prediction, predict
 from meshwave.engine.runs import Entry, Launcher, Record, Run
 from meshwave.engine.runs.dry_run import limit_steps
@@ -19,18 +20,23 @@ from meshwave.engine.runs.options import REHEARSAL
 from meshwave.engine.runs.run_folder import RunSpec, process_count
 from meshwave.engine.runs.targets import Target, open_target, training_targets
 
-MACHINE_TARGETS = ("local", "threads")
-"""Targets on this machine: one for training and dry runs, one for dry runs of designs with many devices."""
-
 
 class Launches:
     """The launchers that all tabs share; each is opened when it is first used."""
 
-    def __init__(self, record: Record) -> None:
-        self.record = record
+    def __init__(self, record: Record, user: User = OWNER) -> None:
+        self.record, self.user = record, user
         self.names: Callable[[], Mapping[str, str]] = dict
-        """Function that returns the names of the people of a workshop by their IDs."""
+        """Function that returns the names of people by their IDs, where several people share the server."""
         self._launchers: dict[str, Launcher] = {}
+
+    def check_role(self, *, is_dry_run: bool) -> None:
+        """Check that the role of the user allows to launch training or a dry run.
+
+        Raises:
+            Refusal: the role does not allow it.
+        """
+        self.user.check(Role.DESIGNER if is_dry_run else Role.LAUNCHER, "dry_run" if is_dry_run else "launch")
 
     def targets(self) -> list[Target]:
         """Return the launch targets of the menu."""
@@ -84,10 +90,10 @@ class Launches:
         """Start the queued runs of all targets in their order, each as soon as it can run."""
         watch_queues(self.record, self.open)
 
-    def cancel_overdue(self, limits: LaunchLimits) -> None:
-        """Cancel the runs of learners that take too long."""
-        for entry in overdue_runs(limits, self.record, time.time()):
-            self.cancel(entry, f"the limit of the workshop is {limits.minutes:g} min")
+    def cancel_overdue(self, limits: LaunchLimits, unlimited: Container[str] = frozenset()) -> None:
+        """Cancel the runs of people that take too long, except those of people without limits."""
+        for entry in overdue_runs(limits, self.record, time.time(), unlimited):
+            self.cancel(entry, f"runs may take {limits.minutes:g} min here")
 
     def close(self) -> None:
         """Close the launchers, which ends their runs."""
@@ -95,64 +101,74 @@ class Launches:
             launcher.close()
 
 
-class LearnerLaunches(Launches):
-    """The launches of one learner of a workshop: on this machine and within limits."""
+class PersonLaunches(Launches):
+    """The launches of one of several people: what the role allows, within limits."""
 
-    def __init__(self, shared: Launches, person: str, limits: LaunchLimits) -> None:
-        super().__init__(shared.record)
+    def __init__(self, shared: Launches, user: User, limits: LaunchLimits) -> None:
+        super().__init__(shared.record, user)
         self.names = shared.names
-        self._shared, self._person, self._limits = shared, person, limits
+        self._shared, self._limits = shared, limits
+        self._is_unlimited = user.role.includes(Role.ADMIN)
 
     def targets(self) -> list[Target]:
-        """Return the launch targets of this machine."""
-        return [target for target in self._shared.targets() if target.name in MACHINE_TARGETS]
+        """Return the launch targets that the person may use."""
+        return [target for target in self._shared.targets() if self._may_use(target.name)]
+
+    def _may_use(self, target: str) -> bool:
+        return self._is_unlimited or target in self._limits.targets
 
     def open(self, name: str) -> Launcher:
-        """Return the launcher of a target of this machine.
+        """Return the launcher of a target.
 
         Raises:
-            Refusal: the target is not this machine.
+            Refusal: the person may not use it.
         """
-        if name not in MACHINE_TARGETS:
-            raise Refusal("workshop_target", {"target": name})
+        if not self._may_use(name):
+            raise Refusal("launch_target", {"target": name})
         return self._shared.open(name)
 
     def submit(self, launcher: Launcher, spec: RunSpec, key: str | None, data: Path | None = None) -> Run:
-        """Launch or queue a run as the learner.
+        """Launch or queue a run as the person.
 
         Raises:
-            Refusal: it exceeds the limits of the workshop.
+            Refusal: the role does not allow it, or it exceeds the limits.
         """
-        check_launch(self._limits, self.record, self._person, process_count(spec.drawn))
-        return launcher.submit(spec, data=data, key=key, person=self._person)
+        self.check_role(is_dry_run=spec.options.rehearse is not None)
+        self._check_limits(process_count(spec.drawn))
+        return launcher.submit(spec, data=data, key=key, person=self.user.id)
 
     def enter_trace(self, prediction: Prediction, trace: Trace) -> Run:
-        """Enter a trace of another tool as a run of the learner.
+        """Enter a trace of another tool as a run of the person.
 
         Raises:
-            Refusal: it exceeds the limits of the workshop, or has other computations than the program of the design.
+            Refusal: the role does not allow it, it exceeds the limits, or it has other computations than the program of the design.
         """
-        check_launch(self._limits, self.record, self._person, process_count(prediction.design))
-        return Run(self.record, enter_trace(self.record, prediction, trace, self._person).id)
+        self.user.check(Role.DESIGNER, "enter_trace")
+        self._check_limits(process_count(prediction.design))
+        return Run(self.record, enter_trace(self.record, prediction, trace, self.user.id).id)
+
+    def _check_limits(self, processes: int) -> None:
+        if not self._is_unlimited:
+            check_launch(self._limits, self.record, self.user.id, processes)
 
     def cancel(self, entry: Entry, why: str = "") -> None:
-        """Cancel a run of the learner.
+        """Cancel a run.
 
         Raises:
-            Refusal: somebody else launched it.
+            Refusal: somebody else launched it, and the person is no administrator.
         """
         self.check_ownership(entry)
         self._shared.cancel(entry, why)
 
     def check_ownership(self, entry: Entry) -> None:
-        """Check that the learner launched a run.
+        """Check that the person may change a run.
 
         Raises:
-            Refusal: somebody else launched it.
+            Refusal: somebody else launched it, and the person is no administrator.
         """
-        if entry.person != self._person:
-            raise Refusal("workshop_other_run", {})
+        if entry.person != self.user.id and not self._is_unlimited:
+            raise Refusal("other_run", {})
 
     def watch_queues(self) -> None:
-        """Start the queued runs of all learners."""
+        """Start the queued runs of all people."""
         self._shared.watch_queues()

@@ -64,7 +64,7 @@ class Predictions:
         key = _meaning_digest(design)
         job = self._jobs.get(key)
         if job is None or job.is_over:
-            job = self._jobs[key] = Job(partial(compute_prediction, design))
+            job = self._jobs[key] = Job(partial(compute_prediction, design), f"prediction of {design.name}")
         return job.add_listener(
             later,
             lambda news: handle(Done(self._cache_result(key, design, news.value)) if isinstance(news, Done) else news),

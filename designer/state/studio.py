@@ -16,7 +16,7 @@ from meshwave.designer.state.design_card import design_card
 from meshwave.designer.state.design_session import LONGEST_HISTORY, Session, Step
 from meshwave.designer.state.edit_log import EditLog, LoggedStep
 from meshwave.designer.state.jobs import Later, run_now
-from meshwave.designer.state.launches import Launches, LearnerLaunches
+from meshwave.designer.state.launches import Launches, PersonLaunches
 from meshwave.designer.state.library import Library, is_id, new_id
 from meshwave.designer.state.predictions import Predictions
 from meshwave.designer.state.sharing import Link, SharedDesigns
@@ -24,8 +24,9 @@ from meshwave.engine.document import Design
 from meshwave.engine.errors import InputError, MeshwaveError
 from meshwave.engine.files import home, write_private
 from meshwave.engine.findings import Refusal, RunRefusal
-from meshwave.engine.lessons.launch_limits import LaunchLimits
 from meshwave.engine.lessons.progress import Course
+from meshwave.engine.people.launch_limits import LaunchLimits
+from meshwave.engine.people.people_file import OWNER, Role, User
 from meshwave.engine.runs import Record, reconcile
 
 IsShown = Callable[[], bool]
@@ -46,7 +47,7 @@ class Studio:
             RunRefusal: the folder of designs and runs cannot be used.
         """
         self._first, self.starts_with_library = first, starts_with_library
-        self.course = Course()
+        self.user, self.course = OWNER, Course()
         self._open: dict[str, IsShown] = {}
         self.drafts: WeakSet[Draft] = WeakSet()
         self.counts: Counter[str] = Counter()
@@ -57,8 +58,6 @@ class Studio:
         except OSError as error:
             raise RunRefusal("unwritable_library", {"folder": str(designs), "reason": error.strerror}) from None
         self.shared = SharedDesigns(designs.parent)
-        self.person = ""
-        """Name of the user in shared designs; empty if users choose their names on the page."""
         self.record = Record(folder)
         reconcile(self.record)
         self.launches = Launches(self.record)
@@ -67,17 +66,17 @@ class Studio:
         self.calibration = BackgroundCalibration()
         self.predictions = Predictions()
 
-    def learner_studio(self, course: Course, person: str, name: str, limits: LaunchLimits) -> Studio:
-        """Return the studio of a learner, which has its own library and course and shares the runs.
+    def person_studio(self, user: User, course: Course, limits: LaunchLimits) -> Studio:
+        """Return the studio of a person, which has its own library and course and shares the runs.
 
         Raises:
-            OSError: the learner's folder cannot be used.
+            OSError: the person's folder cannot be used.
         """
         assert course.folder is not None
         studio = copy(self)
-        studio.course, studio.starts_with_library, studio.person = course, False, name
+        studio.user, studio.course = user, course
         studio.library = Library(course.folder / "designs")
-        studio.launches = LearnerLaunches(self.launches, person, limits)
+        studio.launches = PersonLaunches(self.launches, user, limits)
         studio._open = {}
         return studio
 
@@ -228,7 +227,16 @@ class Draft:
             else start
         )
         past, future = self._read_history(design)
-        self.session = Session(design, later, studio.predictions, document=self.name, past=past, future=future)
+        read_only = not studio.user.role.includes(Role.DESIGNER)
+        self.session = Session(
+            design,
+            later,
+            studio.predictions,
+            document=self.name,
+            past=past,
+            future=future,
+            read_only=read_only,
+        )
         self._saved, self._prediction, self._needs_card = design, self.session.prediction, True
         self.session.param.watch(lambda *_: self._follow_edit(), ["design", "document"])
         self.session.param.watch(lambda *_: self._follow_prediction(), "prediction")
@@ -251,7 +259,7 @@ class Draft:
         if before is not None and id in ("", before.id):
             return
         session.leave()
-        name = self._studio.person or name
+        name = self._studio.user.name or name
         is_view = bool(self.key) and self._studio.shared.find_link(self.key)[1]
         member = self._studio.shared.open(link).join(
             id or self.member_id,
@@ -290,7 +298,7 @@ class Draft:
     @property
     def person(self) -> str:
         """Name of the user; empty if users choose their names on the page."""
-        return self._studio.person
+        return self._studio.user.name
 
     @property
     def comments(self) -> Comments:

@@ -161,7 +161,7 @@ class TransferSession(param.Parameterized):
         except InputError as error:
             return list(problems_of(error)), None
         work = partial(draw_plan, spec, state.strategy, state.ordering)
-        self._job = Job(work).add_listener(self._later, self._handle_news)
+        self._job = Job(work, "plan of a transfer").add_listener(self._later, self._handle_news)
         return [], None
 
     def _handle_news(self, news: News) -> None:

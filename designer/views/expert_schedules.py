@@ -140,7 +140,7 @@ class ExpertSchedules(Overlay):
         self.stop_jobs()
         self._mapped, self.map = cluster, _maps.get(cluster, {})
         if not self.map:
-            self._job = Job(partial(make_expert_map, cluster)).add_listener(
+            self._job = Job(partial(make_expert_map, cluster), "map of expert schedules").add_listener(
                 self._later, partial(self._receive_map, cluster)
             )
 

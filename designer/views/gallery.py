@@ -78,7 +78,9 @@ class Gallery(Overlay):
         self._mark_pins()
         self._send_msg({"type": "reset", "about": gallery_cards.describe_gallery(design)})
         self._predicted = design
-        self._job = Job(partial(gallery_cards.make_cards, design)).add_listener(self._later, self._receive_news)
+        self._job = Job(
+            partial(gallery_cards.make_cards, design), f"gallery of schedules for {design.name}"
+        ).add_listener(self._later, self._receive_news)
 
     def _receive_news(self, news: News) -> None:
         if isinstance(news, PartialResult):

@@ -27,6 +27,7 @@ from meshwave.engine.costs.profile_store import (
 )
 from meshwave.engine.errors import InputError
 from meshwave.engine.findings import Refusal
+from meshwave.engine.people.people_file import OWNER, Role, User
 from meshwave.engine.units import percent_change, quantity, speed
 
 COLOURS: Mapping[str, str] = {
@@ -78,6 +79,7 @@ class Profiles(Overlay):
         calibration: BackgroundCalibration,
         on_stored: Callable[[], None] = lambda: None,
         later: Later | None = None,
+        user: User = OWNER,
         **params: Any,
     ) -> None:
         """Create the overlay.
@@ -87,10 +89,12 @@ class Profiles(Overlay):
             calibration: the calibration of this machine.
             on_stored: called after a profile was stored.
             later: schedules a callback in the page's event loop.
+            user: the person who has opened the page.
             **params: parameters of the widget.
         """
         super().__init__(**params)
         self._session, self._calibration, self._on_stored = session, calibration, on_stored
+        self._user = user
         self._later = later or (lambda work: work())
         self._unsubscribe = calibration.subscribe(lambda: self._later(self._show_status))
         session.param.watch(lambda *_: self._update_panel(), "design")
@@ -149,10 +153,12 @@ class Profiles(Overlay):
         name = read_value(gesture, "name", plain_text).strip()
         if not name:
             raise Refusal("profile_without_name", {"example": self.usual})
+        self._user.check(Role.ADMIN, "calibrate")
         self._calibration.start(name)
 
     def _on_stop(self, gesture: Mapping[str, Any]) -> None:
         self._session.check_editable()
+        self._user.check(Role.ADMIN, "calibrate")
         self._calibration.stop()
 
 

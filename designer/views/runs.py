@@ -27,6 +27,7 @@ from meshwave.engine.document import parse_design
 from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.findings import Problem, Refusal
 from meshwave.engine.imports import Trace
+from meshwave.engine.people.people_file import Role
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs import Launcher, Options, Record, Run, reconcile
 from meshwave.engine.runs.dry_run import limit_steps
@@ -187,6 +188,7 @@ class RunsPanel(Canvas):
         shown = self.followed.shown
         if shown is None:
             return
+        self.launches.user.check(Role.LAUNCHER, "store_profile")
         name, design = save_run_profile(shown.run), self._session.design
         cost = {"kind": "calibrated", "profile": name, "transfer_model": design.cost.transfer_model}
         document = design.model_dump(mode="json")
@@ -198,6 +200,7 @@ class RunsPanel(Canvas):
 
     def _on_bring_text(self, gesture: Mapping[str, Any]) -> None:
         self._session.check_editable()
+        self.launches.user.check(Role.LAUNCHER, "store_text")
         name = save_text(str(gesture.get("name", "")), str(gesture.get("text", "")))
         self._session.edit("training.data", name, f"train on {name}")
         self._follow_design()  # the path may be unchanged although the contents of the text changed
@@ -227,14 +230,26 @@ class RunsPanel(Canvas):
         refused = self._dry_run_refusal()
         self.bar.rehearsable = {"allowed": not refused, "reason": refused}
 
+    def _role_refusal(self, *, is_dry_run: bool) -> str:
+        """Return why the role of the user does not allow a launch; empty if it does."""
+        try:
+            self.launches.check_role(is_dry_run=is_dry_run)
+        except Refusal as refusal:
+            return str(refusal)
+        return ""
+
     def _dry_run_refusal(self) -> str:
         """Return the reason why a dry run is not possible; empty if it is possible."""
+        if refusal := self._role_refusal(is_dry_run=True):
+            return refusal
         if self._session.errors:
             return f"Dry run not possible: {self._session.errors[0]}"
         return "; ".join(map(str, self._dry_run_launcher().refusals(self._session.design, REHEARSAL)))
 
     def _launch_refusal(self) -> str:
         session = self._session
+        if refusal := self._role_refusal(is_dry_run=False):
+            return refusal
         if session.errors:
             self._on_blocked(())
             return f"Launch not possible: {session.errors[0]}"

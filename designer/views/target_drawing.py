@@ -15,7 +15,7 @@ def draw_target(session: Session, bar: LaunchBar, target: str) -> None:
     session.check_editable()
     if not bar.drawing:
         bar.drawing = target
-        job = Job(partial(target_cluster, target))
+        job = Job(partial(target_cluster, target), f"cluster of {target}")
         job.add_listener(session.later or run_now, partial(_receive_news, session, bar, target))
 
 

@@ -67,6 +67,7 @@ def parser(serve: Command = _refuse_to_serve, serve_workshop: Command = _refuse_
     commands = top.add_subparsers(metavar="COMMAND", required=True)
     _add_serve(commands, serve)
     _add_workshop(commands, serve_workshop)
+    _add_people(commands)
     _add_design_commands(commands)
     _add_run_commands(commands)
     _add_target_commands(commands)
@@ -82,30 +83,44 @@ URL_HELP = "address at which a reverse proxy on this machine serves the page, su
 def _add_serve(commands: Any, serve: Command) -> None:
     designer = _command(commands, "serve", "open the designer in a browser", serve)
     designer.add_argument("design", nargs="?", help="file of a design, or name of an example")
-    designer.add_argument("--port", type=int, help="default: 5006, or the next free port")
     designer.add_argument(
-        "--home", help="folder of designs and runs; default: $MESHWAVE_HOME or the user's data folder"
+        "--people", type=Path, metavar="FILE", help="serve several people: TOML file with names, roles and tokens"
     )
-    designer.add_argument("--url", metavar="URL", help=URL_HELP)
-    designer.add_argument("--no-browser", action="store_true", help="only print the link")
+    _add_server_options(designer)
 
 
 def _add_workshop(commands: Any, serve: Command) -> None:
     parser = _command(commands, "workshop", "serve a course to a class", _workshop)
     parser.set_defaults(serve=serve)
     parser.add_argument("plan", metavar="COURSE.toml", type=Path, help="plan of the workshop")
+    _add_server_options(parser)
+    parser.add_argument("--results", action="store_true", help="print the results instead of serving")
+    _add_json(parser)
+    parser.add_argument("--reset", action="store_true", help="delete all data of the learners, and exit")
+
+
+def _add_server_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, help="default: 5006, or the next free port")
-    parser.add_argument("--address", default="127.0.0.1", help="address of this machine that learners open")
+    parser.add_argument("--address", default="127.0.0.1", help="address of this machine that people open")
     parser.add_argument(
         "--certificate", type=Path, metavar="FILE", help="TLS certificate, required for addresses other than loopback"
     )
     parser.add_argument("--key", type=Path, metavar="FILE", help="key of the TLS certificate")
     parser.add_argument("--url", metavar="URL", help=URL_HELP)
     parser.add_argument("--home", help="folder of designs and runs; default: $MESHWAVE_HOME or the user's data folder")
-    parser.add_argument("--no-browser", action="store_true", help="only print the links")
-    parser.add_argument("--results", action="store_true", help="print the results instead of serving")
-    _add_json(parser)
-    parser.add_argument("--reset", action="store_true", help="delete all data of the learners, and exit")
+    parser.add_argument("--no-browser", action="store_true", help="only print the link")
+
+
+def _add_people(commands: Any) -> None:
+    people = _command(commands, "people", "give people access to a server", _people)
+    actions = people.add_subparsers(metavar="ACTION", required=True)
+    help = "make the token of a person, and the entry for the file of serve --people"
+    add = actions.add_parser("add", help=help, description=_sentence(help))
+    add.add_argument("name", help="name to sign in with")
+    add.add_argument("--role", required=True, choices=("viewer", "designer", "launcher", "admin"))
+    add.add_argument(
+        "--file", type=Path, metavar="FILE", help="append the entry to this file; default: print it on standard output"
+    )
 
 
 def _add_design_commands(commands: Any) -> None:
@@ -504,6 +519,12 @@ def _workshop(options: argparse.Namespace) -> int:
     from meshwave.engine.cli.workshop import workshop
 
     return workshop(options)
+
+
+def _people(options: argparse.Namespace) -> int:
+    from meshwave.engine.cli.people import people
+
+    return people(options)
 
 
 def _hardware(options: argparse.Namespace) -> int:

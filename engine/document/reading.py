@@ -1,8 +1,9 @@
-"""Reading of documents: strict JSON, validated against a model class, with all problems reported."""
+"""Reading of documents: strict JSON and TOML, validated against a model class, with all problems reported."""
 
 from __future__ import annotations
 
 import json
+import tomllib
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -74,3 +75,22 @@ def read_part(text: str | bytes, root: type[P], document: str, parts: str) -> P:
         return root.model_validate_json(json.dumps(content))
     except ValidationError as error:
         raise DesignError(validation_problems(error, content, root)) from None
+
+
+def parse_toml(toml: str, root: type[P], place: str) -> P:
+    """Parse TOML as a part; the paths of its problems start with ``place``.
+
+    Raises:
+        DesignError: with the problems that were found.
+    """
+    try:
+        values = tomllib.loads(toml)
+    except tomllib.TOMLDecodeError as error:
+        raise DesignError([Problem(place, "invalid_toml", {"reason": str(error)})]) from None
+    try:
+        return root.model_validate_json(json.dumps(values, default=str))
+    except ValidationError as error:
+        found = validation_problems(error, values, root)
+        raise DesignError(
+            each.replace(where=f"{place}, {each.where}" if each.where else place, fixes=()) for each in found
+        ) from None

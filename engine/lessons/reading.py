@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
-
-from pydantic import ValidationError
+from typing import Any, Protocol
 
 from meshwave.engine.document import Design, parse_design
 from meshwave.engine.document.fixes import apply_edits
-from meshwave.engine.document.reading import read_json
-from meshwave.engine.document.validation_problems import validation_problems
+from meshwave.engine.document.reading import parse_toml, read_json
 from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.files import example, home, read_whole
 from meshwave.engine.findings import DesignError, Problem, Refusal, problems_of
-from meshwave.engine.frozen import Part
 from meshwave.engine.lessons.glossary import glossary, linked_terms
 from meshwave.engine.lessons.lesson import (
     MOST_STEPS,
@@ -44,8 +38,6 @@ _ENTRY_POINTS = "meshwave.engine.lessons"
 _FRONT_MATTER = re.compile(r"\A\+\+\+\n(.*?)\n\+\+\+\n", re.DOTALL)
 _HEADING = re.compile(r"^## +(.+?)\s*$", re.MULTILINE)
 _BLOCK = re.compile(r"^```toml\n(.*?)^```[ ]*$", re.DOTALL | re.MULTILINE)
-
-P = TypeVar("P", bound=Part)
 
 
 # ---- finding lessons ----
@@ -124,22 +116,6 @@ def _step_place(file: str, step: int) -> str:
 
 def _name_place(problem: Problem, place: str) -> Problem:
     return problem.replace(where=f"{place}, {problem.where}" if problem.where else place, fixes=())
-
-
-def parse_toml(toml: str, root: type[P], place: str) -> P:
-    """Parse TOML as a document part; the paths of its problems start with ``place``.
-
-    Raises:
-        DesignError: the text is invalid.
-    """
-    try:
-        values = tomllib.loads(toml)
-    except tomllib.TOMLDecodeError as error:
-        raise DesignError([Problem(place, "lesson_invalid_toml", {"reason": str(error)})]) from None
-    try:
-        return root.model_validate_json(json.dumps(values, default=str))
-    except ValidationError as error:
-        raise DesignError(_name_place(each, place) for each in validation_problems(error, values, root)) from None
 
 
 def _read_steps(text: str, file: str) -> tuple[Step, ...]:

@@ -10,14 +10,15 @@ from typing import Annotated, Literal, NamedTuple, Self
 from pydantic import Field, model_validator
 
 from meshwave.engine.document import Design
+from meshwave.engine.document.reading import parse_toml
 from meshwave.engine.files import read_whole
 from meshwave.engine.findings import DesignError, Refusal
 from meshwave.engine.frozen import Part, validation_error
 from meshwave.engine.lessons.checks import judge_conditions
-from meshwave.engine.lessons.launch_limits import LaunchLimits
 from meshwave.engine.lessons.lesson import Condition, DesignSource, Name, Text, unknown_name
 from meshwave.engine.lessons.quantities import document_value, format_quantity, look_up
-from meshwave.engine.lessons.reading import lesson_folders, parse_toml, read_designs
+from meshwave.engine.lessons.reading import lesson_folders, read_designs
+from meshwave.engine.people.launch_limits import LaunchLimits
 from meshwave.engine.predict.prediction import Prediction
 
 LARGEST_BYTES = 200_000

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from meshwave.engine.errors import suggestion_text
 from meshwave.engine.messages import Message
-from meshwave.engine.units import quantity
 
 
 def _unknown_in_lesson(noun: str, name: str, known: list[str], suggestion: str | None) -> str:
     return f"unknown {noun} {name!r}. {suggestion_text(known, suggestion)}"
-
-
-def _workshop_disk(used_bytes: float, most_bytes: float) -> str:
-    used, most = quantity(used_bytes, "B"), quantity(most_bytes, "B")
-    return f"your runs take {used} on the disk, and {most} are allowed; ask the teacher to delete some of them"
 
 
 def _answer_not_a_number(unit: str) -> str:
@@ -32,7 +26,6 @@ MESSAGES: dict[str, Message] = {
     "lesson_unreadable": "{reason}",
     "lesson_too_large": "{size:,} bytes exceed the limit of {limit:,} bytes",
     "lesson_without_front_matter": "the file has no front matter; put TOML between two +++ lines at the top",
-    "lesson_invalid_toml": "the TOML is invalid: {reason}",
     "lesson_without_steps": "the lesson has no steps; a heading such as '## First step' starts one",
     "lesson_too_many_steps": "{count} steps are too many; the limit is {limit}",
     "lesson_second_block": "the step has {count} blocks of TOML; put all its keys into one",
@@ -58,12 +51,6 @@ MESSAGES: dict[str, Message] = {
     "workshop_name_taken": "the name {name!r} is already taken; choose another one, or ask the teacher to remove it",
     "workshop_full": "the workshop is full: {people} people have joined",
     "workshop_name": "type a name of 1 to {longest} characters",
-    "workshop_too_many_tries": "too many wrong codes; wait a minute and try again",
-    "workshop_processes": "the run has {processes} processes; learners of this workshop launch at most {most}",
-    "workshop_runs": "you already have {runs} queued or active runs; wait until one of them ends, or cancel it",
-    "workshop_disk": _workshop_disk,
-    "workshop_target": "learners of a workshop cannot launch on {target!r}; choose this machine",
-    "workshop_other_run": "another person launched this run; you can change only your own runs",
     "workshop_fixed_key": "{key!r} is fixed in this challenge; restore its value, or open the start design again",
     "workshop_condition_unmet": "the design does not meet this condition: {condition}; it has {value}",
     "workshop_no_score": "{number!r} is not available for this design; choose a cost model in seconds",

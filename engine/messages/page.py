@@ -69,10 +69,15 @@ MESSAGES: dict[str, Message] = {
     "used_ports": "all ports from {first} to {last} are in use; set one with --port",
     "unreadable_certificate": "cannot read {path}",
     "certificate_without_key": "--certificate and --key are needed together",
-    "unencrypted_workshop": (
-        "serving {address} to other machines needs TLS; add --certificate and --key, or serve the loopback behind a proxy "
-        "with TLS"
+    "unencrypted_address": (
+        "serving {address} to other machines needs TLS; add --certificate and --key, or serve a reverse proxy with TLS "
+        "and add --url https://..."
     ),
+    "address_without_people": (
+        "serving {address} to other machines needs people who sign in; make a file with meshwave people add, and add "
+        "--people FILE"
+    ),
+    "address_without_name": "browsers cannot open {address}; add --url with the address that they open",
     "too_many_compared_runs": "at most {maximum} runs can be compared; remove one first",
     "page_limit": (
         "{subject} of {computations:,} computations is too large for the page, which computes up to {limit:,}; "

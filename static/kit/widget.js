@@ -2,9 +2,20 @@
 
 /** @import { Message, Model } from "./types" */
 
+import { h } from "./dom.js";
+
 let isLeaving = false; // true while the page is being left: its socket closes before its timers end
 
 let isDisconnected = false;
+
+const LOSS_MS = 3000; // a page that is connected again sooner says nothing
+
+const lossNote = h(
+  "div.mw-connection",
+  { role: "alert" },
+  "The connection to the server is lost, or this page was ended. ",
+  h("button", { type: "button", onclick: () => location.reload() }, "Reload"),
+);
 
 const watchedDocuments = new WeakSet();
 
@@ -19,9 +30,16 @@ function watchConnection() {
   for (const page of globalThis.Bokeh?.documents ?? []) {
     if (watchedDocuments.has(page)) continue;
     watchedDocuments.add(page);
-    page.on_event("connection_lost", () => (isDisconnected = true));
-    page.on_event("client_reconnected", () => (isDisconnected = false));
+    page.on_event("connection_lost", () => setDisconnected(true));
+    page.on_event("client_reconnected", () => setDisconnected(false));
   }
+}
+
+/** @param {boolean} isLost */
+function setDisconnected(isLost) {
+  isDisconnected = isLost;
+  if (!isLost) lossNote.remove();
+  else setTimeout(() => isDisconnected && !isLeaving && document.body.append(lossNote), LOSS_MS);
 }
 
 /**

@@ -171,7 +171,7 @@ def test_a_workshop_from_joining_to_its_results(
     # Learners have neither the board nor the metrics; strangers have nothing.
     refused = ada.new_page()
     refused.goto(f"{server.origin}/board")
-    expect(refused.get_by_text("Only the teacher can open the board.")).to_be_visible()
+    expect(refused.get_by_text("You are signed in as Ada with the role launcher")).to_be_visible()
     assert ada.request.get(f"{server.origin}/metrics").status == 403
     assert "/join" in contexts().request.get(f"{server.origin}/").url
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import re
 import sys
-import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from http.client import HTTPConnection, HTTPResponse
+from http.client import HTTPConnection
 from types import SimpleNamespace
 from typing import Any
 from urllib.error import HTTPError
@@ -17,41 +14,21 @@ from urllib.request import Request, urlopen
 
 import pytest
 from bokeh.util.token import get_token_payload
-from tornado.httpclient import HTTPClientError, HTTPRequest
-from tornado.websocket import websocket_connect
 
 from meshwave.designer.kit.assets import HEAD
 from meshwave.designer.server.access import METRICS_TOKEN, MOST_SIGN_INS, SIGN_IN_DAYS, TokenAccess, new_token
-from meshwave.designer.server.serve import read_design, start_on_free_port
-from meshwave.designer.state.studio import Studio
+from meshwave.designer.server.serve import start_own_pages
+from meshwave.designer.server.site import Place
+from tests.designer.web import answer, cookie_of, served, websocket_status
 
 TOKEN = "a-token-for-tests"
 
 
 @pytest.fixture(scope="module")
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """Serve a designer as ``meshwave serve`` does and return its port."""
-    ports, stops = [], []
-    ready = threading.Event()
-
-    def serve() -> None:
-        asyncio.set_event_loop(asyncio.new_event_loop())
-        studio = Studio(read_design(None))
-        server, port = start_on_free_port(studio, None, TOKEN)
-        ports.append(port)
-        stops.append(lambda: server.io_loop.add_callback(server.io_loop.stop))
-        server.io_loop.add_callback(ready.set)
-        server.io_loop.start()
-        studio.close()
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MESHWAVE_HOME", str(tmp_path_factory.mktemp("home")))
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        assert ready.wait(60)
-        yield ports[0]
-        stops[0]()
-        thread.join(10)
+    """A designer that is served as ``meshwave serve`` does; its port."""
+    with served(tmp_path_factory.mktemp("home"), lambda studio: start_own_pages(studio, TOKEN)[0]) as server:
+        yield server.port
 
 
 def status(port: int, path: str, **headers: str) -> int:
@@ -63,32 +40,9 @@ def status(port: int, path: str, **headers: str) -> int:
         return error.code
 
 
-def answer(port: int, path: str, **headers: str) -> HTTPResponse:
-    """Return the first response to a request, which may be a redirect or a refusal."""
-    connection = HTTPConnection("127.0.0.1", port, timeout=20)
-    connection.request("GET", path, headers=headers)
-    return connection.getresponse()
-
-
 def sign_in(port: int) -> str:
-    """Return the cookie that a browser receives for the link."""
-    return str(answer(port, f"/?token={TOKEN}").headers["Set-Cookie"].partition(";")[0])
-
-
-def websocket_status(port: int, **headers: str) -> int:
-    """Return the status of a websocket request; 101 if the websocket opens."""
-
-    async def knock() -> int:
-        request = HTTPRequest(f"ws://127.0.0.1:{port}/ws", headers=headers, request_timeout=20)
-        try:
-            socket = await websocket_connect(request, subprotocols=["bokeh", "no-session-token"])
-        except HTTPClientError as error:
-            return int(error.code)
-        socket.close()
-        return 101
-
-    with ThreadPoolExecutor(1) as elsewhere:  # playwright's loop, if a test before used it, runs in this thread
-        return elsewhere.submit(asyncio.run, knock()).result()
+    """The cookie that a browser gets for the link."""
+    return cookie_of(answer(port, f"/?token={TOKEN}"))
 
 
 def test_modules_are_served_to_any_client_and_nothing_else_is(port: int) -> None:
@@ -146,7 +100,8 @@ class FakeHandler:
     """The parts of a request handler that the access control uses."""
 
     def __init__(self, port: int, cookie: str = "", token: str = "") -> None:
-        self.request = SimpleNamespace(host=f"127.0.0.1:{port}", arguments={"token": token})
+        host = f"127.0.0.1:{port}"
+        self.request = SimpleNamespace(host=host, path="/", headers={}, arguments={"token": token} if token else {})
         self.cookie, self.token = cookie, token
 
     def get_cookie(self, name: str, default: str) -> str:
@@ -161,7 +116,7 @@ class FakeHandler:
 
 def test_cookies_expire_on_the_server_and_the_oldest_expires_when_there_are_too_many() -> None:
     now = 0.0
-    access = TokenAccess(TOKEN, 5006, clock=lambda: now)
+    access = TokenAccess(TOKEN, Place(port=5006), clock=lambda: now)
 
     def cookie() -> str:
         handler = FakeHandler(5006, token=TOKEN)
@@ -299,7 +254,7 @@ def test_tokens_are_long_and_unique() -> None:
 
 
 def test_a_token_is_compared_completely() -> None:
-    access = TokenAccess(TOKEN, 5006)
+    access = TokenAccess(TOKEN, Place(port=5006))
 
     assert access._is_token(TOKEN)
     assert not any(map(access._is_token, ["", TOKEN[:-1], f"{TOKEN} ", TOKEN.upper(), "é"]))

@@ -1,4 +1,4 @@
-"""Launches and cancellations by learners of a workshop."""
+"""Launches and cancellations by people who share a server."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from meshwave.designer.state.launches import Launches, LearnerLaunches
+from meshwave.designer.state.launches import Launches, PersonLaunches
 from meshwave.engine.document import load_design
 from meshwave.engine.files import example
 from meshwave.engine.findings import Refusal
-from meshwave.engine.lessons.launch_limits import LaunchLimits, dry_run_result
+from meshwave.engine.people.launch_limits import LaunchLimits, dry_run_result
+from meshwave.engine.people.people_file import Role, User
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs import Record, State
 from meshwave.engine.runs.launchers import specify_run
 from meshwave.engine.runs.options import REHEARSAL
 
+ADA, GRACE = User("ada", "Ada", Role.LAUNCHER), User("grace", "Grace", Role.LAUNCHER)
 TARGETS = """[cluster]
 launcher = "ssh"
 hosts = ["node1"]
@@ -43,31 +45,31 @@ def refused_code(call: object, *arguments: object) -> str:
 
 
 def test_learners_launch_on_this_machine_only(shared: Launches) -> None:
-    ada = LearnerLaunches(shared, "ada", LaunchLimits())
+    ada = PersonLaunches(shared, ADA, LaunchLimits())
     assert "cluster" in [target.name for target in shared.targets()]
     assert [target.name for target in ada.targets()] == ["local"]
-    assert refused_code(ada.open, "cluster") == "workshop_target"
+    assert refused_code(ada.open, "cluster") == "launch_target"
     assert ada.open("local") is shared.open("local")
 
 
 def test_a_learner_launches_within_limits_and_cancels_own_runs(shared: Launches) -> None:
     design = load_design(example("02-two-waves"))
     spec = specify_run(predict(design), REHEARSAL)
-    ada, grace = (LearnerLaunches(shared, name, LaunchLimits(runs=1)) for name in ("ada", "grace"))
+    ada, grace = (PersonLaunches(shared, user, LaunchLimits(runs=1)) for user in (ADA, GRACE))
     run = ada.submit(ada.open("threads"), spec, None)
     assert run.entry.person == "ada"
-    assert refused_code(ada.submit, ada.open("threads"), spec, None) == "workshop_runs"
-    assert refused_code(grace.cancel, run.entry) == "workshop_other_run"
+    assert refused_code(ada.submit, ada.open("threads"), spec, None) == "launch_runs"
+    assert refused_code(grace.cancel, run.entry) == "other_run"
     ada.cancel(run.entry)
     run.wait(timeout_s=30)
-    small = LearnerLaunches(shared, "ada", LaunchLimits(processes=1))
-    assert refused_code(small.submit, ada.open("threads"), spec, None) == "workshop_processes"
+    small = PersonLaunches(shared, ADA, LaunchLimits(processes=1))
+    assert refused_code(small.submit, ada.open("threads"), spec, None) == "launch_processes"
 
 
 @pytest.mark.slow
 def test_a_dry_run_has_a_result_once_it_is_over(shared: Launches, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("meshwave.designer.state.launches.default_launcher", lambda *_: "threads")
-    ada = LearnerLaunches(shared, "ada", LaunchLimits())
+    ada = PersonLaunches(shared, ADA, LaunchLimits())
     run = ada.dry_run(load_design(example("03-gpt-on-two-cores")))
     assert run.entry.is_rehearsal
     assert dry_run_result(shared.record, run.id) == ""
@@ -90,4 +92,4 @@ def test_a_run_that_takes_too_long_is_cancelled_with_the_reason(
     monkeypatch.setattr("meshwave.designer.state.launches.overdue_runs", lambda *_: [run.entry])
     shared.cancel_overdue(LaunchLimits(minutes=3))
     assert run.wait(timeout_s=30) is State.CANCELLED
-    assert run.reason.endswith("the limit of the workshop is 3 min")
+    assert run.reason.endswith("runs may take 3 min here")

@@ -79,7 +79,7 @@ def test_the_log_does_not_contain_the_token(serve: Callable[..., tuple[subproces
     process, link = serve("--no-browser")
     request = Request(link, headers={"Host": "example.org"})
     embedded = Request(link.replace("/?", "/autoload.js?bokeh-autoload-element=x&bokeh-session-id=&"))
-    for each, refusal in ((request, 403), (embedded, 500)):
+    for each, refusal in ((request, 403), (embedded, 403)):
         with pytest.raises(HTTPError) as refused:
             urlopen(each, timeout=20)
         assert refused.value.code == refusal

@@ -17,6 +17,7 @@ from meshwave.designer.views.together import Together
 from meshwave.engine.document import load_design
 from meshwave.engine.files import example
 from meshwave.engine.findings import Refusal
+from meshwave.engine.people.people_file import OWNER
 from meshwave.engine.program.action import Action, Op
 from meshwave.engine.runs.launchers import launchers
 
@@ -190,7 +191,7 @@ def test_a_design_that_somebody_has_open_is_not_deleted(studio: Studio, ada: Tab
 
 
 def test_names_that_the_server_knows_cannot_be_changed(studio: Studio, ada: Tab) -> None:
-    studio.person = "Teacher"
+    studio.user = OWNER._replace(name="Teacher")
     teacher = Tab(studio, key=ada.widget.links["edit"])
     teacher.send("enter", member="", name="Ada's friend")
     teacher.send("rename", name="Ada")

@@ -65,7 +65,7 @@ def test_the_example_of_the_documentation_is_read(workshop: Workshop) -> None:
         ('title = "x"\nlessons = ["none"]', "lesson_unknown_name"),
         ('title = "x"\npeople = 0', "out_of_range"),
         ("people = 4", "missing_key"),
-        ('title = "x', "lesson_invalid_toml"),
+        ('title = "x', "invalid_toml"),
         (
             'title="x"\n[[challenges]]\nname="a"\ntitle="a"\ntext="a"\ndesign="d"\nnumber="makespan_s"\nbest="smallest"',
             "lesson_unknown_name",

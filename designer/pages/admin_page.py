@@ -1,0 +1,52 @@
+"""The administration page: who is there, what runs, the load of the machine, and how to stop things."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import panel as pn
+import param
+
+from meshwave.designer.kit.assets import module_code, style_sheets
+from meshwave.designer.kit.canvas import Canvas, PlainData, plain_text, read_value
+from meshwave.designer.kit.page_setup import prepare_page
+
+REFRESH_INTERVAL_MS = 2000
+
+Read = Callable[[], Mapping[str, Any]]
+"""Returns ``machine``, pairs of a name and a value, and ``tables``; see ``static/admin/types.d.ts``."""
+Stop = Callable[[str, str], None]
+"""Stops something of a kind of table, by its ID; raises Refusal if it has ended already."""
+
+
+def admin_page(read: Read, stop: Stop) -> pn.viewable.Viewable:
+    """Build the administration page, which is updated every two seconds."""
+    document = prepare_page()
+    shown = AdminPage(read, stop, sizing_mode="stretch_both", margin=0)
+    document.add_periodic_callback(shown.refresh, REFRESH_INTERVAL_MS)
+    return pn.Column(shown, sizing_mode="stretch_both", margin=0, styles={"height": "100vh", "width": "100vw"})
+
+
+class AdminPage(Canvas):
+    """Tables of people, runs and computations, with a button in each row that stops it."""
+
+    state = param.String(default=PlainData({"machine": [], "tables": []}), doc="See Read.")
+
+    _esm = module_code("admin/admin.js")
+    _stylesheets: ClassVar = style_sheets("kit/shell.css", "admin/admin.css")
+    _gestures = ("stop",)
+
+    def __init__(self, read: Read, stop: Stop, **params: Any) -> None:
+        super().__init__(**params)
+        self._read, self._stop = read, stop
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Show the present state."""
+        self.state = PlainData(self._read())
+
+    def _on_stop(self, gesture: Mapping[str, Any]) -> None:
+        kind, id = (read_value(gesture, key, plain_text) for key in ("kind", "id"))
+        self._stop(kind, id)
+        self.refresh()

@@ -1,0 +1,122 @@
+"""Pages for people who are not admitted: why, and forms to sign in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from html import escape
+from typing import Any, ClassVar
+from urllib.parse import urlsplit
+
+from tornado.web import RequestHandler
+
+from meshwave.engine.errors import MeshwaveError
+
+PAGES = ("/", "/start", "/transfer", "/admin", "/board")
+"""Pages that a refusal or a form leads back to."""
+REFUSED = "Open the link that <code>meshwave serve</code> printed; it contains the access token of this page."
+CROSS_SITE = (
+    "You followed a link from another site. If this is your Meshwave, <a id='on' href='.{path}'>open it here</a>."
+    "<script>document.getElementById('on').hash = location.hash</script>"
+)
+"""A browser sends a strict cookie only for links on our own pages. The fragment of the link is kept: it is data."""
+STYLE = "font: 16px system-ui; margin: 3em"
+
+
+class AccessPage(RequestHandler):
+    """A page that needs no authentication."""
+
+    @property
+    def access(self) -> Any:
+        """The access control of the server."""
+        return self.application.auth_provider  # type: ignore[attr-defined]  # Bokeh's application has one
+
+
+class RefusedPage(AccessPage):
+    """The page for a request without the token, or of a person whose role does not suffice."""
+
+    def get(self) -> None:
+        """Explain how to open the designer, with a link if the request came from another site."""
+        self.set_status(403)
+        path = urlsplit(self.get_argument("next", "")).path
+        user = self.access.identify(self)
+        is_cross_site = self.request.headers.get("Sec-Fetch-Site") == "cross-site" and path in PAGES
+        if user is not None and user.name:
+            text = f"You are signed in as {escape(user.name)} with the role {user.role}, which does not open this page."
+        elif is_cross_site:
+            text = f"{CROSS_SITE.format(path=path)}</p><p style='{STYLE}'>Otherwise: {REFUSED}"
+        else:
+            text = REFUSED
+        self.write(f"<!doctype html><html lang='en'><title>Meshwave</title><p style='{STYLE}'>{text}</p>")
+
+
+FORM = """<!doctype html><html lang="en"><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1"><title>{title}</title>
+<style>
+  :root {{ color-scheme: light dark; font: 17px system-ui; }}
+  form {{ display: grid; gap: 1em; max-width: 22em; margin: 12vh auto; padding: 0 1em; }}
+  input, button {{ box-sizing: border-box; width: 100%; min-height: 44px; padding: 0.4em 0.6em; font: inherit; }}
+  input[name=code] {{ letter-spacing: 0.2em; text-transform: uppercase; }}
+  [role=alert] {{ color: light-dark(#b3261e, #ffb4ab); }}
+</style>
+<form method="post"><h1>{heading}</h1>
+{fields}
+<div role="alert">{refusal}</div><button>{button}</button></form></html>"""
+
+
+class AccessForm(AccessPage):
+    """A form with which people who are not admitted sign in."""
+
+    title = button = ""
+    fields: ClassVar[Mapping[str, str]] = {}
+    """The label and the input of each value, by its name; ``{value}`` is the value that was typed."""
+    kept: ClassVar[tuple[str, ...]] = ()
+    """Values that are shown again after a refusal."""
+
+    @property
+    def heading(self) -> str:
+        """The heading of the form."""
+        return self.title
+
+    def admit(self, values: Mapping[str, str]) -> None:
+        """Admit the browser.
+
+        Raises:
+            Refusal: the values are wrong.
+        """
+        raise NotImplementedError
+
+    def get(self) -> None:
+        """Show the form."""
+        if not self.access.is_known_host(self):
+            self.send_error(403)
+            return
+        self._send_form("", {name: self.get_query_argument(name, "") for name in self.kept})
+
+    def post(self) -> None:
+        """Admit the browser, or show the reason for a refusal."""
+        values = {name: self.get_body_argument(name, "") for name in self.fields}
+        if not self.access.is_known_host(self) or not self._is_own_form:
+            self.send_error(403)
+            return
+        try:
+            self.admit(values)
+        except MeshwaveError as error:
+            self.set_status(403)
+            self._send_form(str(error), {name: values[name] for name in self.kept})
+            return
+        self.redirect(f"{self.access.site.root}{self._next_page}")
+
+    @property
+    def _next_page(self) -> str:
+        path = urlsplit(self.get_query_argument("next", "/")).path
+        return path if path in PAGES else "/"
+
+    @property
+    def _is_own_form(self) -> bool:
+        """True unless a page of another site sent the form; older browsers do not name the sender."""
+        return self.request.headers.get("Sec-Fetch-Site", "same-origin") == "same-origin"
+
+    def _send_form(self, refusal: str, values: Mapping[str, str]) -> None:
+        fields = [text.format(value=escape(values.get(name, "")[:100])) for name, text in self.fields.items()]
+        shown = {"title": self.title, "heading": self.heading, "refusal": refusal, "button": self.button}
+        self.write(FORM.format(fields="\n".join(fields), **{key: escape(text) for key, text in shown.items()}))

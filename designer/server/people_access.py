@@ -1,0 +1,102 @@
+"""Access control of a server for several people: by name and personal token, or by the header of a reverse proxy."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+from tornado.web import RequestHandler
+
+from meshwave.designer.server.access import Access
+from meshwave.designer.server.access_pages import STYLE, AccessForm, AccessPage
+from meshwave.designer.server.site import Place
+from meshwave.engine.findings import Refusal
+from meshwave.engine.people.people_file import PeopleFile, User, is_token_of
+
+
+class PeopleAccess(Access):
+    """Admits the people of a file with the roles that it states."""
+
+    entrance = "/sign-in"
+
+    def __init__(self, file: PeopleFile, place: Place, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(place, clock)
+        self.file = file
+
+    def _find_user(self, handler: Any) -> User | None:
+        if self.file.people.login == "header":
+            return self._user(self._stated_name(handler))
+        signed_in = self.signed_in(handler)
+        return self._user(signed_in) if signed_in is not None else None
+
+    def _stated_name(self, handler: Any) -> str:
+        """Return the name that a reverse proxy states; empty if the request comes from elsewhere."""
+        people, request = self.file.people, handler.request
+        assert people.header is not None
+        stated = request.headers.get_list(people.header)
+        return stated[0] if request.remote_ip in people.proxies and len(stated) == 1 else ""
+
+    def _user(self, name: str) -> User | None:
+        person = self.file.people.find(name)
+        return person.user if person is not None else None
+
+    def find_person(self, user: User) -> User | None:
+        """Return a person with the present role; None if the file no longer lists the person."""
+        return self._user(user.id)
+
+    def sign_in_with_token(self, handler: RequestHandler, name: str, token: str) -> None:
+        """Sign in a person whose token is right.
+
+        Raises:
+            Refusal: the name or the token is wrong, people sign in elsewhere, or there were too many attempts.
+        """
+        people = self.file.people
+        if people.login == "header":
+            raise Refusal("sign_in_at_proxy", {})
+        self.check_tries(handler)
+        person = people.find(name.strip())
+        if not is_token_of(person, token.strip()):
+            self.note_failure(handler)
+            raise Refusal("wrong_token", {})
+        assert person is not None
+        self.sign_in(handler, person.user.id, "Lax")
+        self.link_followed.set()
+
+    @property
+    def endpoints(self) -> list[tuple[str, type[RequestHandler]]]:
+        """Routes of the pages for those who are not admitted."""
+        return [*super().endpoints, ("/sign-in", SignIn), ("/sign-out", SignOut)]
+
+
+class SignIn(AccessForm):
+    """The page where a person types a name and the personal token."""
+
+    title, button = "Sign in to Meshwave", "Sign in"
+    fields: ClassVar = {
+        "name": (
+            '<label>Name<input name="name" value="{value}" required autocomplete="username" maxlength="64" '
+            "autofocus></label>"
+        ),
+        "token": (
+            '<label>Personal token<input name="token" type="password" required autocomplete="current-password" '
+            'maxlength="200"></label>'
+        ),
+    }
+    kept: ClassVar = ("name",)
+
+    def admit(self, values: Mapping[str, str]) -> None:
+        """Sign in."""
+        self.access.sign_in_with_token(self, values["name"], values["token"])
+
+
+class SignOut(AccessPage):
+    """The page that signs a browser out."""
+
+    def get(self) -> None:
+        """Make the cookie worthless and say so."""
+        self.access.sign_out(self)
+        self.clear_cookie(self.access.cookie, path=f"{self.access.site.root}/")
+        link = f"{self.access.site.root}/sign-in"
+        text = f"You are signed out. Close the open pages. <a href='{link}'>Sign in again</a>"
+        self.write(f"<!doctype html><html lang='en'><title>Meshwave</title><p style='{STYLE}'>{text}</p>")

@@ -1,0 +1,46 @@
+"""Sessions: the pages that people have open, who opened them, and their end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from meshwave.engine.people.people_file import User
+
+ENDED = 4000
+"""Status with which the websocket of a session is closed; codes from 4000 on are free for applications."""
+
+
+def open_sessions(application: Any) -> Iterator[Any]:
+    """Yield all sessions of a server, also those of closed pages that are kept for a while."""
+    for path in application.app_paths:
+        yield from application.get_sessions(path)
+
+
+def request_user(document: Any) -> User:
+    """Return the person who opened a page."""
+    user = document.session_context.request.user
+    assert isinstance(user, User), "a request without a user has no page"
+    return user
+
+
+def session_user(application: Any, session: str) -> User | None:
+    """Return the person who opened a session; None if there is no such session."""
+    found = next((each for each in open_sessions(application) if each.id == session), None)
+    return request_user(found.document) if found is not None else None
+
+
+def end_session(application: Any, session: Any) -> None:
+    """Close a page: its websocket now and at every attempt to connect again; its state is then discarded."""
+    application.auth_provider.end_session(session.id)
+    session.request_expiration()
+    for connection in list(session._subscribed_connections):
+        connection._socket.close(ENDED, "the session was ended")
+
+
+def end_outdated_sessions(application: Any) -> None:
+    """Close the pages of people who may no longer sign in, or whose role has changed."""
+    for session in list(open_sessions(application)):
+        user = request_user(session.document)
+        if application.auth_provider.find_person(user) != user:
+            end_session(application, session)

@@ -1,0 +1,62 @@
+"""Messages about the people of a server: their file, their roles, and limits on their runs."""
+
+from __future__ import annotations
+
+from meshwave.engine.messages import Message
+from meshwave.engine.units import quantity
+
+
+def _launch_disk(used_bytes: float, most_bytes: float) -> str:
+    used, most = quantity(used_bytes, "B"), quantity(most_bytes, "B")
+    return f"your runs take {used} on the disk, and {most} are allowed; delete some of them in the tab Runs"
+
+
+def _launch_total_disk(used_bytes: float, most_bytes: float) -> str:
+    used, most = quantity(used_bytes, "B"), quantity(most_bytes, "B")
+    return f"the runs of all people take {used} on the disk, and {most} are allowed; some of them must be deleted first"
+
+
+ACTIONS = {
+    "launch": "Launching training",
+    "dry_run": "Launching a dry run",
+    "edit": "Editing",
+    "save": "Saving designs",
+    "calibrate": "Calibrating the machine",
+    "store_text": "Storing a training text",
+    "store_profile": "Storing a calibration profile",
+    "enter_trace": "Opening a trace as a run",
+}
+
+
+def _role_required(action: str, needed: str, role: str) -> str:
+    return f"{ACTIONS[action]} needs the role {needed}; you are signed in as {role}"
+
+
+MESSAGES: dict[str, Message] = {
+    "session_is_over": "this page is no longer open",
+    "run_is_over": "this run is over",
+    "job_is_over": "this computation is over",
+    "too_many_tries": "too many failed attempts; wait a minute and try again",
+    "wrong_token": "the name or the token is wrong; whoever runs the server can make a new token",
+    "sign_in_at_proxy": "sign in at the reverse proxy in front of this server; it has not said who you are",
+    "role_required": _role_required,
+    "launch_target": "people here cannot launch on {target!r}; choose another launch target",
+    "launch_processes": "the run has {processes} processes; one person may launch at most {most} here",
+    "launch_runs": "you already have {runs} queued or active runs; wait until one of them ends, or cancel it",
+    "launch_disk": _launch_disk,
+    "launch_total_runs": "people have {runs} queued or active runs together, and no more are allowed; try again later",
+    "launch_total_processes": (
+        "the run has {processes} processes, and the runs of all people have {busy}; "
+        "{most} are allowed together; try again later"
+    ),
+    "launch_total_disk": _launch_total_disk,
+    "other_run": "another person launched this run; you can change only your own runs",
+    "proxy_address": "{address!r} is not an IP address",
+    "header_login_without_proxy": (
+        'login = "header" needs the keys header and proxies: the name of the header, and the addresses of the reverse '
+        "proxies that set it"
+    ),
+    "duplicate_person": "{name!r} is listed twice; upper and lower case are the same",
+    "person_without_token": "{name!r} has no token; make one with meshwave people add",
+    "person_exists": "{path} lists {name!r} already; delete that entry first to replace the token",
+}

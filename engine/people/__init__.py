@@ -1,0 +1,1 @@
+"""People who share a server: their roles, how they sign in, and limits on their runs."""

@@ -1,0 +1,128 @@
+"""A server for several people in real browsers: they sign in, do what their roles allow, and are ended."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+
+from meshwave.engine.people.people_file import Role, add_person
+from tests.browser.test_accessibility import broken_rules
+from tests.conftest import IDLE, ROOT, free_port, new_context
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+STOP_S = 30
+
+
+class Server(NamedTuple):
+    """The command ``meshwave serve --people``, and the tokens of people who are named by their roles."""
+
+    link: str
+    file: Path
+    tokens: Mapping[str, str]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    file, port = tmp_path / "people.toml", str(free_port())
+    tokens = {role.value: add_person(file, role.value, role) for role in Role}
+    words = [sys.executable, "-m", "meshwave", "serve", "--people", str(file), "--no-browser", "--port", port]
+    process = subprocess.Popen(
+        [*words, "--home", str(tmp_path / "home")], cwd=ROOT, stdout=subprocess.PIPE, text=True, env={**os.environ}
+    )
+    assert process.stdout is not None
+    link = next(found[0] for line in process.stdout if (found := re.search(r"http://\S+", line)))
+    yield Server(link, file, tokens)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=STOP_S)
+
+
+@pytest.fixture
+def sign_in(browser: Browser, server: Server) -> Iterator[Callable[..., Page]]:
+    contexts: list[BrowserContext] = []
+
+    def enter(role: str, path: str = "", token: str = "") -> Page:
+        contexts.append(new_context(browser))
+        page = contexts[-1].new_page()
+        page.goto(f"{server.link}{path}")
+        page.get_by_label("Name").fill(role)
+        page.get_by_label("Personal token").fill(token or server.tokens[role])
+        page.get_by_role("button", name="Sign in").click()
+        return page
+
+    yield enter
+    for context in contexts:
+        context.close()
+
+
+def test_people_do_what_their_roles_allow_and_an_administrator_ends_a_page(
+    server: Server, sign_in: Callable[..., Page]
+) -> None:
+    expect(sign_in("admin", token="wrong").get_by_role("alert")).to_contain_text("the name or the token is wrong")
+
+    designer = sign_in("designer")
+    expect(designer.get_by_role("heading", name="Examples")).to_be_visible()
+    designer.goto(f"{server.link}?example=02-two-waves")
+    designer.wait_for_function(IDLE)
+    expect(designer.get_by_role("button", name="Dry run")).to_have_attribute("aria-disabled", "false")
+    launch = designer.get_by_role("button", name=re.compile("^Launch "))
+    expect(launch).to_have_attribute("aria-disabled", "true")
+    expect(launch).to_have_attribute("title", re.compile("needs the role launcher"))
+    designer.get_by_role("button", name="Increase microbatches").click()
+    expect(designer.get_by_role("button", name=re.compile("^Undo"))).to_have_attribute("aria-disabled", "false")
+    designer.goto(f"{server.link}admin")
+    expect(designer.get_by_text("You are signed in as designer with the role designer")).to_be_visible()
+    designer.go_back()
+    designer.wait_for_function(IDLE)
+
+    viewer = sign_in("viewer")
+    viewer.goto(f"{server.link}?example=02-two-waves")
+    viewer.wait_for_function(IDLE)
+    before = viewer.get_by_label("microbatches", exact=True).input_value()
+    viewer.get_by_role("button", name="Increase microbatches").click()
+    expect(viewer.get_by_text("this page is read-only").first).to_be_visible()
+    expect(viewer.get_by_label("microbatches", exact=True)).to_have_value(before)
+
+    admin = sign_in("admin", "admin")
+    people = admin.get_by_role("region", name="People")
+    row = people.get_by_role("row", name=re.compile("^designer designer Designer"))
+    expect(row).to_be_visible()
+    expect(people.get_by_role("row", name=re.compile("^viewer viewer Designer"))).to_be_visible()
+    row.get_by_role("button").focus()
+    admin.keyboard.press("Enter")
+    expect(admin.get_by_role("dialog")).to_contain_text("End the page Designer of designer?")
+    admin.keyboard.press("Escape")
+    expect(row).to_be_visible()
+    row.get_by_role("button").click()
+    admin.get_by_role("dialog").get_by_role("button", name="End session").click()
+    expect(row).to_be_hidden()
+    expect(designer.get_by_role("alert").filter(has_text="this page was ended")).to_be_visible()
+    designer.get_by_role("button", name="Reload").click()
+    designer.wait_for_function(IDLE)
+    expect(row).to_be_visible()  # the page updates by itself
+
+    server.file.write_text(server.file.read_text().replace('role = "designer"', 'role = "viewer"'))
+    expect(row).to_be_hidden()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_pages_of_people_break_no_rule_of_accessibility(
+    server: Server, sign_in: Callable[..., Page], theme: str
+) -> None:
+    page = sign_in("admin", "admin")
+    page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+    expect(page.get_by_role("region", name="People").get_by_role("row")).to_have_count(2)
+    assert broken_rules(page) == []
+    page.get_by_role("button", name=re.compile("End session")).click()
+    assert broken_rules(page) == []
+    page.goto(f"{server.link}sign-out")
+    page.goto(server.link)
+    assert broken_rules(page) == []

@@ -1,0 +1,135 @@
+"""People who sign in: changes of their file, and the header of a reverse proxy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tornado.httputil import HTTPHeaders
+
+from meshwave.designer.server.people_access import PeopleAccess
+from meshwave.designer.server.site import Place, check_encryption, parse_site
+from meshwave.engine.findings import Refusal
+from meshwave.engine.people.people_file import PeopleFile, Role, add_person
+
+HEADER_FILE = """login = "header"
+header = "X-Forwarded-User"
+proxies = ["127.0.0.1"]
+
+[[people]]
+name = "Ada@example.org"
+role = "launcher"
+"""
+
+
+class FakeHandler:
+    """A request as the access sees it."""
+
+    def __init__(self, path: str = "/", address: str = "127.0.0.1", cookie: str = "", **headers: str) -> None:
+        named = HTTPHeaders({name.replace("_", "-"): value for name, value in headers.items()})
+        self.request = SimpleNamespace(
+            host="127.0.0.1:5006", path=path, headers=named, arguments={}, remote_ip=address, user=None
+        )
+        self.cookie = cookie
+
+    def get_cookie(self, name: str, default: str) -> str:
+        return self.cookie or default
+
+    def set_cookie(self, name: str, value: str, **options: Any) -> None:
+        self.cookie = value
+
+
+def header_access(tmp_path: Path) -> PeopleAccess:
+    (tmp_path / "people.toml").write_text(HEADER_FILE)
+    return PeopleAccess(PeopleFile(tmp_path / "people.toml"), Place(port=5006))
+
+
+def test_a_proxy_names_the_person(tmp_path: Path) -> None:
+    access = header_access(tmp_path)
+    assert access.get_user(FakeHandler(X_Forwarded_User="ada@example.org")) == (
+        "ada@example.org",
+        "Ada@example.org",
+        Role.LAUNCHER,
+    )
+
+
+def test_the_header_is_believed_from_the_stated_proxies_only(tmp_path: Path) -> None:
+    access = header_access(tmp_path)
+    assert access.get_user(FakeHandler(address="10.0.0.7", X_Forwarded_User="ada@example.org")) is None
+    assert access.get_user(FakeHandler()) is None
+    assert access.get_user(FakeHandler(X_Forwarded_User="grace@example.org")) is None
+    assert access.get_user(FakeHandler(X_Remote_User="ada@example.org")) is None
+    twice = FakeHandler(X_Forwarded_User="ada@example.org")
+    twice.request.headers.add("X-Forwarded-User", "ada@example.org")
+    assert access.get_user(twice) is None
+
+
+def test_the_header_is_ignored_where_the_file_does_not_state_it(tmp_path: Path) -> None:
+    add_person(tmp_path / "people.toml", "ada", Role.ADMIN)
+    access = PeopleAccess(PeopleFile(tmp_path / "people.toml"), Place(port=5006))
+    assert access.get_user(FakeHandler(X_Forwarded_User="ada")) is None
+
+
+def test_a_removed_person_is_refused_and_a_new_role_applies_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "people.toml"
+    token = add_person(path, "ada", Role.VIEWER)
+    access = PeopleAccess(PeopleFile(path), Place(port=5006))
+    browser: Any = FakeHandler("/metrics")
+    access.sign_in_with_token(browser, "ADA", f" {token} ")
+    user = access.identify(browser)
+    assert user is not None
+    assert access.get_user(browser) is None
+
+    path.write_text(path.read_text().replace('"viewer"', '"admin"'))
+    assert access.get_user(browser) == access.find_person(user) == ("ada", "ada", Role.ADMIN)
+
+    path.write_text("")
+    assert access.get_user(browser) is access.find_person(user) is None
+
+
+def test_too_many_failures_from_one_address_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("meshwave.designer.server.people_access.is_token_of", lambda *_: False)
+    add_person(tmp_path / "people.toml", "ada", Role.VIEWER)
+    now = 0.0
+    access = PeopleAccess(PeopleFile(tmp_path / "people.toml"), Place(port=5006), clock=lambda: now)
+
+    def refusal(address: str = "127.0.0.1") -> str:
+        with pytest.raises(Refusal) as refused:
+            access.sign_in_with_token(FakeHandler(address=address), "ada", "guess")  # type: ignore[arg-type]
+        return refused.value.problem.code
+
+    assert [refusal() for _ in range(61)] == ["wrong_token"] * 60 + ["too_many_tries"]
+    assert refusal("10.0.0.7") == "wrong_token"
+    now = 61.0
+    assert refusal() == "wrong_token"
+
+
+@pytest.mark.parametrize(
+    ("place", "code"),
+    [
+        (Place(), ""),
+        (Place("192.168.1.20"), "unencrypted_address"),
+        (Place("0.0.0.0"), "unencrypted_address"),
+        (Place("192.168.1.20", proxy=parse_site("https://hub.example.org/")), ""),
+        (Place("127.0.0.1", key=Path("missing.pem")), "unreadable_certificate"),
+        (Place("127.0.0.1", certificate=Path(__file__)), "certificate_without_key"),
+        (Place("192.168.1.20", certificate=Path(__file__), key=Path(__file__)), ""),
+        (Place("0.0.0.0", certificate=Path(__file__), key=Path(__file__)), "address_without_name"),
+    ],
+)
+def test_other_machines_are_served_with_tls_under_a_name_that_they_can_open(place: Place, code: str) -> None:
+    found = ""
+    try:
+        check_encryption(place)
+    except Refusal as refusal:
+        found = refusal.problem.code
+    assert found == code
+
+
+def test_behind_a_proxy_only_its_name_is_served_to_other_machines() -> None:
+    site = parse_site("https://hub.example.org/")
+    file: Any = None
+    assert PeopleAccess(file, Place("192.168.1.20", 5006, proxy=site)).hosts == ["hub.example.org"]
+    assert "127.0.0.1:5006" in PeopleAccess(file, Place(port=5006, proxy=site)).hosts
