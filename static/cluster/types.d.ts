@@ -1,4 +1,4 @@
-// What the cluster receives from Python (designer/canvases/cluster.py).
+// Data of the cluster canvas from Python (designer/canvases/cluster.py).
 
 import type { Box, CanvasCommand, Model } from "../kit/types";
 

@@ -1,4 +1,4 @@
-// What the canvas of experts and the overlay of expert schedules receive from Python (designer/canvases/experts.py,
+// Data of the expert canvas and of the overlay of expert schedules from Python (designer/canvases/experts.py,
 // designer/views/expert_schedules.py).
 
 import type { CanvasCommand, Model, OverlayModel } from "../kit/types";
@@ -72,7 +72,7 @@ export interface ExpertsModel extends Model {
   picture: Picture;
 }
 
-/** Replicas being moved or copied; `to` is the place they are held over. */
+/** Replicas that are being moved or copied; `to` is the place under the pointer. */
 export interface Carried {
   chips: Replica[];
   copy: boolean;
@@ -82,7 +82,7 @@ export interface Carried {
   words: string;
 }
 
-/** What stands around the chips of a place, from a size of chips on. */
+/** The frame around the chips of a place, for chips of a minimum size. */
 export interface Frame {
   headed: boolean;
   barred: boolean;

@@ -1,4 +1,4 @@
-// What the page adds to its window and its elements.
+// Properties that the page adds to its window and its elements.
 declare var Bokeh:
   { documents: { is_idle: boolean; on_event(type: string, listener: () => void): void }[] } | undefined;
 interface Window {
@@ -7,6 +7,6 @@ interface Window {
   meshwaveTimeline?: unknown; // for tests
 }
 interface HTMLElement {
-  isUnedited?: () => boolean; // an input that holds what the design holds: undo then undoes an edit of the design
+  isUnedited?: () => boolean; // true if an input has the value of the design, so that undo reverts an edit of the design
   mw?: unknown; // for tests
 }

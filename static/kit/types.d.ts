@@ -1,4 +1,4 @@
-// Types that the widgets share. Types of what one widget receives from Python are in its own folder.
+// Types shared by the widgets. Types of the data of a single widget are in its own folder.
 
 /** The model of a widget, as Panel passes it: its parameters as properties, their changes and messages as events. */
 export interface Model {
@@ -11,7 +11,7 @@ export interface Message {
   [key: string]: any;
 }
 
-/** The answer to a gesture: `refused` says why it changed nothing, or is null. */
+/** The response to a gesture: `refused` is the reason for a refusal, or null. */
 export interface Answer extends Message {
   gesture: string;
   refused: string | null;
@@ -43,7 +43,7 @@ export type HtmlOf<T extends string> =
 export type SvgOf<T extends string> =
   Name<T> extends keyof SVGElementTagNameMap ? SVGElementTagNameMap[Name<T>] : SVGElement;
 
-/** A button that can be disabled with a reason; `onblocked` receives the reason when it is pressed then. */
+/** A button that can be disabled with a reason; `onblocked` receives the reason when the disabled button is pressed. */
 export interface Button extends HTMLButtonElement {
   enable(isEnabled: boolean, title?: string): void;
   onblocked: ((reason: string, button: HTMLElement) => void) | null;
@@ -76,7 +76,7 @@ export interface TrafficData {
   receives: string[];
 }
 
-/** A pipeline timeline in few columns, by action: what a small picture shows. */
+/** The columns of a pipeline timeline for a small picture, indexed by action. */
 export interface SchedulePicture {
   ranks: number;
   makespan: number;

@@ -1,4 +1,4 @@
-// What the lesson pane receives from Python (designer/lessons/pane.py).
+// Data of the lesson pane from Python (designer/lessons/pane.py).
 
 import type { Model } from "../kit/types";
 
@@ -82,7 +82,7 @@ export interface ShownPerson {
   has_design: boolean;
 }
 
-/** What the teacher's board shows (designer/lessons/board.py). */
+/** The state of the teacher's board (designer/lessons/board.py). */
 export interface BoardState {
   title: string;
   code: string;

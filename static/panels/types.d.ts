@@ -1,4 +1,4 @@
-// What the panels receive from Python (designer/views, designer/forms).
+// Data of the panels from Python (designer/views, designer/forms).
 
 import type { Model, OverlayModel, SchedulePicture } from "../kit/types";
 
@@ -191,7 +191,7 @@ export interface SideModel extends Model {
   active: number;
 }
 
-/** A line of the keyboard help; `command` is what the top bar does, or "key" if its canvas handles the key. */
+/** A line of the keyboard help; `command` is a command of the top bar, or "key" if a canvas handles the key. */
 export interface Shortcut {
   group: string;
   keys: string;
@@ -215,16 +215,16 @@ export interface FileMessage {
   fixes?: string[];
 }
 
-/** Somebody who has the design open together with others. */
+/** A person who has the shared design open. */
 export interface SharedPerson {
   name: string;
   colour: string;
-  /** True if the person only follows the design. */
+  /** True if the person cannot edit the design. */
   reads: boolean;
   self: boolean;
 }
 
-/** A value of this person that somebody else has changed. */
+/** A value of the user that somebody else has changed. */
 export interface ReplacedValue {
   number: number;
   text: string;
@@ -394,7 +394,7 @@ export interface RunLogModel extends Model {
   process: number | null;
 }
 
-/** A run with its cells by column: text, and a value that sorts it. */
+/** A run with its cells by column: text and sort key. */
 export interface RunRow {
   id: string;
   cells: Record<string, [string, number | string | null]>;
@@ -415,7 +415,7 @@ export interface MemoryBar {
   kind: "predicted" | "measured";
   total: number;
   text: string;
-  /** True if it is more than a device has. */
+  /** True if the memory exceeds the capacity of a device. */
   over: boolean;
   parts: Record<string, [number, string]>;
 }

@@ -1,8 +1,8 @@
-// What the start page receives from Python (designer/pages/start_page.py).
+// Data of the start page from Python (designer/pages/start_page.py).
 
 import type { Model, SchedulePicture } from "../kit/types";
 
-/** A design of the library, or an example; an example that is not predicted yet has its `id` alone. */
+/** A design of the library, or an example; an example that is not predicted yet has only an `id`. */
 export interface DesignCard {
   id: string;
   name?: string;

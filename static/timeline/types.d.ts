@@ -1,4 +1,4 @@
-// What the timeline receives from Python (designer/views/timeline.py), and what its parts share.
+// Data of the timeline from Python (designer/views/timeline.py), and types shared by its parts.
 
 import type { Box, Model, Point } from "../kit/types";
 import type { Layer } from "./data";
@@ -33,7 +33,7 @@ export interface TimelineModel extends Model {
   show_device_links: boolean;
   opened: number;
   can_edit: boolean;
-  /** By mesh, why a run is slow there. */
+  /** Reasons why a run is slow, by mesh. */
   slow_lanes: Record<string, string>;
   palette: Palette;
 }
@@ -130,7 +130,7 @@ export interface Strip {
   height: number;
 }
 
-/** The lanes in CSS pixels; those that scroll begin at `split`. */
+/** The lanes in CSS pixels; scrolling lanes begin at `split`. */
 export interface Edges {
   left: number;
   top: number;
@@ -187,7 +187,7 @@ export interface Label {
   y: number;
 }
 
-/** A stretch of time, in ticks, on some lanes. */
+/** An interval of time in ticks on some lanes. */
 export interface Area {
   layer: Layer;
   from: number;
@@ -208,7 +208,7 @@ export interface Flow {
   joins: [number, number][];
 }
 
-/** A query of Python: numbers that a span must have. */
+/** A query parsed by Python: the numbers of the spans to find. */
 export interface Query {
   ops: number[];
   stage: number | null;
@@ -216,7 +216,7 @@ export interface Query {
   rank: number | null;
 }
 
-/** The view that a link asks for. */
+/** The view of a link. */
 export interface LinkedView {
   window: number[] | null;
   scroll: number;

@@ -1,8 +1,8 @@
-// What the wave receives from Python (designer/canvases/wave.py), and its geometry.
+// Data of the wave canvas from Python (designer/canvases/wave.py), and its geometry.
 
 import type { CanvasCommand, Model, Point } from "../kit/types";
 
-/** A skip connection: `way` is "sent" straight, "beside" the input of the next stage, or "kept" on the mesh. */
+/** A skip connection: `way` is "sent" directly, "beside" the input of the next stage, or "kept" on the mesh. */
 export interface Skip {
   from: number;
   to: number;
