@@ -18,8 +18,7 @@ from panel.custom import JSComponent
 from meshwave.designer.pages.design_page import Widgets
 from meshwave.designer.pages.transfer_page import make_lab
 from meshwave.designer.state.background_calibration import BackgroundCalibration
-from meshwave.designer.state.design_session import Session
-from meshwave.designer.state.studio import Studio
+from meshwave.designer.state.studio import Draft, Studio
 from meshwave.engine.document import load_design, parse_design
 from meshwave.engine.errors import RunError
 from meshwave.engine.files import example, examples
@@ -108,6 +107,15 @@ GESTURES: Mapping[str, Sequence[Mapping[str, Any]]] = {
         {"type": "file", "text": "{}"}, {"type": "close"},
     ),
     "expert_schedules": ({"type": "choose", "name": "parm-s2"}, {"type": "close", "opening": 0}),
+    "together": (
+        {"type": "share"}, {"type": "enter", "member": "0123456789ab", "name": "Ada"}, {"type": "drawn", "revision": 1},
+        {"type": "rename", "name": "Grace"}, {"type": "restore", "number": 0}, {"type": "dismiss", "number": 0}, {"type": "end_sharing"},
+    ),
+    "comments": (
+        {"type": "refresh"}, {"type": "add", "text": "why?", "target": {"kind": "mesh", "name": "A", "rank": -1}},
+        {"type": "add", "text": "why?", "target": {"kind": "block", "name": "0F0", "rank": 0}},
+        {"type": "resolve", "comment": "0123456789ab", "on": True}, {"type": "delete", "comment": "0123456789ab"},
+    ),
     "numbers": ({"type": "pin"}, {"type": "compare"}, {"type": "end"}),
     "problems": ({"type": "focus", "where": "model.layers"}, {"type": "stop"}, {"type": "use"}),
     "profiles": (
@@ -197,8 +205,9 @@ class Tab:
 
     def __init__(self, design: str) -> None:
         self._studio = Studio(load_design(example(design)))
-        self._session = Session(load_design(example(design)))
-        self._widgets = Widgets(self._session, self._studio)
+        draft = Draft(self._studio, "", lambda: True)
+        self._session = draft.session
+        self._widgets = Widgets(self._session, self._studio, tab=draft)
         self._lab = make_lab()
         self._wrong: list[Any] = []  # exceptions that were caught and told as a defect
         self.sent: list[Mapping[str, Any]] = []
@@ -207,6 +216,7 @@ class Tab:
         others = {
             "tabs": self._widgets.side.tabs,
             "bar": self._widgets.runs.bar,
+            "comments": self._widgets.view("comments").pane,
             "lab": self._lab,
             "crossings": self._widgets.boundary_transfers.view,
         }
