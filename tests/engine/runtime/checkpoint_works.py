@@ -1,4 +1,4 @@
-"""What each process of ``test_checkpoint.py`` does."""
+"""Tasks of the processes in ``test_checkpoint.py``."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def run_script(path: str, size: int) -> list[bytes]:
 
 
 def _warm_up() -> None:
-    """Import what is imported when somebody looks, once for all: processes that fork find it."""
+    """Import all lazily imported modules once, so that forked processes have them."""
     torch.set_num_threads(1)
     tuple(family.stage_builder() for family in model_families.values()), tuple(cost_models)
     checkpoint.import_checkpoint_modules()

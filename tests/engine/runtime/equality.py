@@ -1,4 +1,4 @@
-"""What tests of equality with one process share: the reference, and the comparison with it."""
+"""Shared helpers of tests of equality with one process: the reference, and the comparison with it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _known: dict[str, Reference] = {}
 
 
 def reference(document: Document) -> Reference:
-    """The reference, trained once for all schedules that share a global batch."""
+    """Return the result of the reference, trained once for all schedules with the same global batch."""
     design = parse_design(document)
     slots = (
         resolve_expert_layer(design, design.meshes[0]).layer.capacity if design.model.moe else 0
@@ -39,7 +39,7 @@ def reference(document: Document) -> Reference:
 def assert_equal(
     outcomes: list[Any], expected: Reference, precision: str = "fp64", *, tolerance: float | None = None
 ) -> None:
-    """``tolerance`` is by default that of the precision."""
+    """Check that outcomes equal the reference; the default ``tolerance`` is that of the precision."""
     broken = [outcome for outcome in outcomes if not isinstance(outcome, dict)]
     assert not broken, broken
     tolerance = TOLERANCE[precision] if tolerance is None else tolerance
@@ -57,13 +57,13 @@ def assert_equal(
 
 
 def part(outcome: Any, name: str, whole: dict[str, torch.Tensor]) -> Any:
-    """What a process holds of a tensor of the whole model."""
+    """Return the part of a tensor of the whole model that a process holds."""
     cut = outcome["cuts"].get(name)
     return (cut.select_part(whole[name]) if cut else whole[name]).numpy()
 
 
 def layers_for(pipeline: Document, pp: int) -> int:
-    """More layers than stages, so that some stage has more than another; of few sizes, which share references."""
+    """Return a number of layers above the number of stages, so that some stage has several; few sizes share references."""
     options = {option: value for option, value in pipeline.items() if option not in Section.model_fields}
     stages = schedules[pipeline["schedule"]](**options).stage_count(pp)
     return next(layers for layers in (3, 5, 9, 13, 17, 25, 33) if layers > stages)
@@ -74,8 +74,10 @@ def case_name(case: Any) -> str | None:
 
 
 def thinned(step: int, cases: list[Any]) -> list[Any]:
-    """Every ``step``-th case; the others are of the night. No step divides the length of a repeated
-    part of its list, so that every value of every option is left."""
+    """Return every ``step``-th case; the others run in the nightly tests.
+
+    No step divides the period of the list, so that every value of every option is included.
+    """
     return [case if not n % step else pytest.param(*case, marks=pytest.mark.nightly) for n, case in enumerate(cases)]
 
 
@@ -87,8 +89,7 @@ def assert_same_bits(one: list[Any], other: list[Any]) -> None:
 
 
 def unequal(document: Document, shapes: list[tuple[int, int]], strategy: str) -> Document:
-    """On meshes of these dp and tp: two devices a node, so that some of what a mesh needs lies on its own node and
-    some does not."""
+    """Return the document on meshes with these dp and tp, on nodes of two devices, so that meshes span nodes."""
     first = 0
     for mesh, (dp, tp) in zip(document["meshes"], shapes, strict=True):
         mesh |= {"devices": list(range(first, first + dp * tp)), "axes": {"dp": dp, "tp": tp}}

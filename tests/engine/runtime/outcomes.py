@@ -1,4 +1,4 @@
-"""Outcomes of processes on their way to a test: tensors are pickled as arrays, which takes a tenth of torch's time."""
+"""Transport of process outcomes to a test: tensors are pickled as arrays, which takes a tenth of torch's time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reference training in one process and without a pipeline, which runs are compared with."""
+"""Reference training in one process without a pipeline, with which runs are compared."""
 
 from __future__ import annotations
 

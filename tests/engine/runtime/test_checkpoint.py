@@ -1,4 +1,4 @@
-"""Checkpoints: a run goes on to the bit, and on another layout of the same model to the same loss."""
+"""Checkpoints: a run resumes bitwise equal, and on another layout of the same model with an equal loss."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ MOE = {"experts": 4, "top_k": 2, "capacity_factor": None, "every": 2, "aux_loss"
 
 @pytest.fixture
 def train(crew: Any) -> Callable[..., Outcomes]:
-    """Train a design up to a step in a folder, from its newest checkpoint if it has one; write those of steps ``saved``."""
+    """Return a function that trains a design in a folder up to step ``until``.
+
+    It resumes from the newest checkpoint, if there is one, and writes checkpoints of the steps ``saved``.
+    """
 
     def train(document: Document, folder: Path, until: int, saved: Sequence[int] = (), **more: Any) -> Outcomes:
         folder.mkdir(exist_ok=True)
@@ -53,7 +56,7 @@ INTERRUPTED = [
 
 
 @pytest.mark.parametrize(("pipeline", "axes", "interrupted"), thinned(2, INTERRUPTED), ids=case_name)
-def test_a_run_that_was_interrupted_goes_on_to_the_bit(
+def test_an_interrupted_run_resumes_bitwise_equal(
     pipeline: Document, axes: dict[str, int], interrupted: int, train: Any, draw: Any, tmp_path: Path
 ) -> None:
     document = draw(pipeline, layers=9, steps=5, clip_norm=0.5, **axes)
@@ -109,7 +112,7 @@ def laid_out(draw: Any, layout: Document, **others: Any) -> Document:
 
 
 @pytest.mark.parametrize(("first", "second"), PAIRS)
-def test_a_run_goes_on_under_another_layout(first: str, second: str, train: Any, draw: Any, tmp_path: Path) -> None:
+def test_a_run_resumes_under_another_layout(first: str, second: str, train: Any, draw: Any, tmp_path: Path) -> None:
     documents = [laid_out(draw, LAYOUTS[name]) for name in (first, second)]
     rows = [parse_design(document).sequences_per_step for document in documents]
     assert rows[0] == rows[1], "both take the same sequences in a step"
@@ -120,7 +123,7 @@ def test_a_run_goes_on_under_another_layout(first: str, second: str, train: Any,
     np.testing.assert_allclose(after[0]["losses"], whole.losses[2:], rtol=1e-9)
 
 
-def test_experts_go_on_under_another_placement(train: Any, draw: Any, tmp_path: Path) -> None:
+def test_experts_resume_under_another_placement(train: Any, draw: Any, tmp_path: Path) -> None:
     documents = []
     for experts in ({"schedule": "parm-s1", "ep": 2, "esp": 2}, {"schedule": "ppmoe", "ep": 2, "esp": 1}):
         document = draw({"schedule": "1f1b", "microbatches": 4}, pp=1, dp=2, tp=2, steps=4)
@@ -135,7 +138,7 @@ def test_experts_go_on_under_another_placement(train: Any, draw: Any, tmp_path: 
     np.testing.assert_allclose(after[0]["losses"], whole[0]["losses"][2:], rtol=1e-6)
 
 
-def test_another_precision_goes_on_from_the_same_weights(train: Any, draw: Any, tmp_path: Path) -> None:
+def test_a_run_resumes_in_another_precision(train: Any, draw: Any, tmp_path: Path) -> None:
     fine, coarse = (laid_out(draw, LAYOUTS["1f1b"], precision=precision) for precision in ("fp64", "fp32"))
     whole = train(fine, tmp_path / "whole", 4)
 
@@ -156,7 +159,7 @@ def test_the_newest_checkpoints_are_kept_and_each_names_its_files(train: Any, dr
     assert not list((tmp_path / "checkpoints").glob("*.tmp"))
 
 
-def test_a_damaged_file_is_found(crew: Any, train: Any, draw: Any, tmp_path: Path) -> None:
+def test_a_damaged_file_is_detected(crew: Any, train: Any, draw: Any, tmp_path: Path) -> None:
     document = laid_out(draw, LAYOUTS["1f1b"])
     train(document, tmp_path, 2, saved=[2])
     part = next(complete_checkpoints(tmp_path)[-1].glob("__1_*"))
@@ -170,7 +173,7 @@ def test_a_damaged_file_is_found(crew: Any, train: Any, draw: Any, tmp_path: Pat
     assert any("is damaged; resume from an earlier checkpoint" in str(outcome) for outcome in found)
 
 
-def test_a_checkpoint_is_brought_to_another_run(train: Any, draw: Any, tmp_path: Path) -> None:
+def test_a_checkpoint_is_copied_to_another_run(train: Any, draw: Any, tmp_path: Path) -> None:
     document = laid_out(draw, LAYOUTS["1f1b"])
     train(document, tmp_path / "first", 2, saved=[2])
 

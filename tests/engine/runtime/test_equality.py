@@ -1,4 +1,4 @@
-"""Every program trains the model that one process trains: same losses, gradients and weights."""
+"""Training with any program equals training in one process: the same losses, gradients and weights."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ SPELT_OUT = ("custom", "gpipe", "1f1b", "interleaved-1f1b", "chimera", "hanayo")
 
 
 def values(annotation: Any, default: Any) -> set[Any]:
-    """What an option may be set to besides its default, as far as tests try it."""
+    """Return the values of an option, besides its default, that tests try."""
     if get_origin(annotation) is Literal:
         return set(get_args(annotation)) - {default}
     if annotation is bool:
@@ -62,7 +62,7 @@ def values(annotation: Any, default: Any) -> set[Any]:
 
 
 def taken(name: str, options: Document) -> list[tuple[Document, int, int]]:
-    """The pipelines that a schedule with these options takes."""
+    """Return the pipelines that a schedule with these options accepts."""
     schedule = schedules[name](**options)
     return [
         ({"schedule": name, **options, "microbatches": mb}, pp, dp)
@@ -72,8 +72,11 @@ def taken(name: str, options: Document) -> list[tuple[Document, int, int]]:
 
 
 def every_schedule() -> Iterator[Any]:
-    """The registry's schedules: plain on all pipelines, of which all but one, another for each schedule, are of the
-    night; and with each option on one, beside another if it must be."""
+    """Return the cases of all registered schedules.
+
+    The defaults run on all pipelines, of which all but one per schedule are nightly; each option runs on one pipeline,
+    together with another option if required.
+    """
     for number, (name, schedule) in enumerate(schedules.items()):
         if name not in SPELT_OUT:
             plain = taken(name, {})
@@ -124,7 +127,9 @@ def test_bert_trains_like_one_process(pipeline: Document, pp: int, crew: Any, dr
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("kind", ["gpt", "bert"])
-def test_it_does_so_in_other_precisions(precision: str, kind: str, crew: Any, draw: Callable[..., Document]) -> None:
+def test_runs_in_other_precisions_train_like_one_process(
+    precision: str, kind: str, crew: Any, draw: Callable[..., Document]
+) -> None:
     pipeline = {"schedule": "hanayo", "waves": 1, "microbatches": 4}
     document = draw(pipeline, dp=2, kind=kind, precision=precision, steps=4, optimizer="sgd")
     assert_equal(crew.train(document), reference(document), precision)
@@ -153,7 +158,7 @@ def test_learning_rates_of_a_schedule_are_those_of_one_process(
     assert_equal(crew.train(document), reference(document))
 
 
-def test_a_hand_drawn_order_trains_like_one_process(crew: Any, draw: Callable[..., Document]) -> None:
+def test_a_custom_order_trains_like_one_process(crew: Any, draw: Callable[..., Document]) -> None:
     order = """
         0F1 0F0 3F1 3B1 3F0 0B1 3B0 0B0
         1F1 2F1 1F0 2F0 2B1 1B1 2B0 1B0
@@ -177,7 +182,7 @@ FUSED = """
 """
 
 
-def test_the_backward_may_be_split_in_input_and_weights(crew: Any, draw: Callable[..., Document]) -> None:
+def test_a_split_backward_trains_like_one_process(crew: Any, draw: Callable[..., Document]) -> None:
     document = draw({"schedule": "gpipe", "microbatches": 2})
     split = crew.train(document, SPLIT)
     assert_equal(split, reference(document))
@@ -185,7 +190,7 @@ def test_the_backward_may_be_split_in_input_and_weights(crew: Any, draw: Callabl
 
 
 @pytest.mark.parametrize("precision", ["fp64", "bf16"])
-def test_a_forward_and_a_backward_may_share_a_slot(precision: str, crew: Any, draw: Callable[..., Document]) -> None:
+def test_shared_slots_train_like_one_process(precision: str, crew: Any, draw: Callable[..., Document]) -> None:
     document = draw({"schedule": "gpipe", "microbatches": 3}, precision=precision)
     assert_equal(crew.train(document, FUSED), reference(document), precision)
 

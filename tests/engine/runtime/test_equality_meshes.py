@@ -1,4 +1,4 @@
-"""Every program trains the model that one process trains, also cut over devices, with experts, and on unequal meshes."""
+"""Training equals one process with tensor parallelism, with experts, and on unequal meshes."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ CUT = [
 
 
 @pytest.mark.parametrize(("pipeline", "pp", "dp", "others"), CUT, ids=case_name)
-def test_a_model_that_is_cut_trains_like_one_process(
+def test_a_tensor_parallel_model_trains_like_one_process(
     pipeline: Document, pp: int, dp: int, others: Document, crew: Any, draw: Callable[..., Document]
 ) -> None:
-    """The vocabulary of 257 tokens is cut unevenly."""
+    """The vocabulary of 257 tokens is sharded unevenly."""
     document = draw(pipeline, pp=pp, dp=dp, tp=2, **{"layers": layers_for(pipeline, pp), **others})
     assert_equal(crew.train(document), reference(document), others.get("precision", "fp64"))
 
 
 @pytest.mark.parametrize("name", [name for name in schedules if name != "custom"])
-def test_every_schedule_trains_a_model_that_is_cut(name: str, crew: Any, draw: Callable[..., Document]) -> None:
+def test_every_schedule_trains_a_tensor_parallel_model(name: str, crew: Any, draw: Callable[..., Document]) -> None:
     pipeline = {"schedule": name, "microbatches": 4}
     document = draw(pipeline, pp=2, tp=2, layers=layers_for(pipeline, 2), clip_norm=0.5)
     assert_equal(crew.train(document), reference(document))
@@ -54,10 +54,10 @@ WIDE = [
 
 
 @pytest.mark.parametrize(("pipeline", "pp", "dp", "tp", "others"), WIDE, ids=case_name)
-def test_more_cuts_and_uneven_ones_train_like_one_process(
+def test_larger_and_uneven_tensor_parallel_groups_train_like_one_process(
     pipeline: Document, pp: int, dp: int, tp: int, others: Document, crew: Any, draw: Callable[..., Document]
 ) -> None:
-    """The feed-forward block of 34 units is cut unevenly in three and in four, the vocabulary in all."""
+    """The feed-forward block of width 34 is sharded unevenly over three and four devices, the vocabulary always."""
     document = draw(pipeline, pp=pp, dp=dp, tp=tp, layers=layers_for(pipeline, pp), **others)
     document["model"] |= {"hidden": 24, "heads": 12, "ffn": 34}
     assert_equal(crew.train(document), reference(document), others.get("precision", "fp64"))
@@ -94,8 +94,10 @@ def test_a_transformer_trains_like_one_process(name: str, crew: Any, draw: Calla
     assert_equal(crew.train(document), reference(document))
 
 
-def test_the_cuts_of_a_copy_agree_to_the_last_bit(crew: Any, draw: Callable[..., Document]) -> None:
-    """What is held whole is updated by each alone: it may not drift apart."""
+def test_replicated_weights_of_a_tensor_parallel_group_stay_bitwise_equal(
+    crew: Any, draw: Callable[..., Document]
+) -> None:
+    """Each process updates replicated weights itself; they must not diverge."""
     found = crew.train(draw({"schedule": "1f1b", "microbatches": 4}, dp=2, tp=2, steps=4, lr=0.1, clip_norm=0.5))
 
     for rank in (found[:4], found[4:]):
@@ -224,10 +226,10 @@ def test_slots_whose_exchanges_overlap_train_like_one_process(
     ],
     ids=case_name,
 )
-def test_experts_that_drop_tokens_and_are_computed_again_train_like_one_process(
+def test_recomputed_experts_that_drop_tokens_train_like_one_process(
     experts: Document, crew: Any, draw: Callable[..., Document]
 ) -> None:
-    """A token that is routed again must find the slot that it had."""
+    """A token that is routed again must get the same slot."""
     pipeline = {"schedule": "1f1b", "microbatches": 4, "recompute": "full"}
     document = draw(pipeline, pp=2, dp=2, tp=2, layers=4)
     document["model"]["moe"] = {**MOE, "capacity_factor": 0.7}
@@ -311,7 +313,7 @@ def test_experts_on_meshes_of_different_shapes_train_like_one_process(
     crew: Any,
     draw: Callable[..., Document],
 ) -> None:
-    """The z-loss is a mean over tokens: it is the same whoever holds them."""
+    """The z-loss is a mean over tokens, which does not depend on the process that holds them."""
     document = draw({"schedule": schedule, "microbatches": 4}, pp=len(shapes), layers=4, clip_norm=0.5)
     document["model"]["moe"] = {**MOE, "aux_loss": aux_loss}
     document["experts"] = experts
@@ -367,7 +369,7 @@ DIVIDED_TOKENS = [
 
 
 @pytest.mark.parametrize(("pipeline", "pp", "dp", "tp", "others"), DIVIDED_TOKENS, ids=case_name)
-def test_divided_tokens_train_like_one_process(
+def test_sequence_parallelism_trains_like_one_process(
     pipeline: Document, pp: int, dp: int, tp: int, others: Document, crew: Any, draw: Callable[..., Document]
 ) -> None:
     sharding = others.get("sharding", "none")
@@ -378,7 +380,7 @@ def test_divided_tokens_train_like_one_process(
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
-def test_a_llama_with_divided_tokens_trains_like_one_process(
+def test_a_llama_with_sequence_parallelism_trains_like_one_process(
     schedule: str, crew: Any, draw: Callable[..., Document]
 ) -> None:
     document = draw({"schedule": schedule, "microbatches": 4}, tp=2, layers=3)
@@ -388,7 +390,9 @@ def test_a_llama_with_divided_tokens_trains_like_one_process(
     assert_equal(crew.train(document), expected)
 
 
-def test_divided_tokens_pass_between_meshes_of_unlike_axes(crew: Any, draw: Callable[..., Document]) -> None:
+def test_sequence_parallel_tensors_pass_between_meshes_with_different_axes(
+    crew: Any, draw: Callable[..., Document]
+) -> None:
     document = unequal(draw({"schedule": "1f1b", "microbatches": 4}), [(1, 4), (2, 2)], "broadcast")
     document["model"] |= {"heads": 4}
     expected = reference(document)

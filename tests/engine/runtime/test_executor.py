@@ -47,7 +47,7 @@ class ManualClock(Clock):
 
 
 class SlowTensor(PendingTensor):
-    """A tensor that arrives some time after the wait for it began."""
+    """Tensor that arrives some time after the start of the wait for it."""
 
     def __init__(self, clock: ManualClock, delay_ns: int) -> None:
         self._clock, self._delay_ns = clock, delay_ns
@@ -58,7 +58,7 @@ class SlowTensor(PendingTensor):
 
 
 class SlowMessenger:
-    """Delivers each tensor after a delay of its own, and ignores what is sent."""
+    """Messenger that delivers each tensor after its own delay, and ignores sends."""
 
     def __init__(self, clock: ManualClock, delays_ns: dict[Action, int]) -> None:
         self._clock, self._delays_ns = clock, delays_ns
@@ -74,7 +74,7 @@ class SlowMessenger:
 
 
 class Stage:
-    """Has a skip connection from stage 0, and computes for ten nanoseconds."""
+    """Stage with a skip connection from stage 0 that computes for ten nanoseconds."""
 
     recomputes, skip_sources, skip_targets = False, (0,), ()
 
@@ -101,7 +101,7 @@ class Stage:
 
 
 class NoUpdate:
-    """Leaves the weights as they are."""
+    """Update that does not change the weights."""
 
     def start_reduction(self, stage: int) -> None:
         pass
@@ -114,7 +114,7 @@ class NoUpdate:
 
 
 def test_the_wait_for_a_second_input_begins_when_the_first_has_arrived() -> None:
-    """Otherwise an input that had arrived long ago would count as waited for."""
+    """Otherwise an input that had arrived long before would be reported as the cause of a wait."""
     clock = ManualClock()
     delays_ns = {Action(Op.F, 1, 0): 800, Action(Op.F, 0, 0, 0, 2): 3}
     layout = ProcessLayout(parse_program(SKIP), (MeshShape(1, 1),) * 3)

@@ -1,4 +1,4 @@
-"""The same training on a GPU: several processes share one where there are fewer GPUs than processes."""
+"""Training on a GPU: several processes share a GPU if there are fewer GPUs than processes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ PIPELINES = [
 
 
 @pytest.mark.parametrize(("name", "pipeline"), EXAMPLES + PIPELINES, ids=str)
-def test_losses_are_those_of_the_cpu(
+def test_losses_on_a_gpu_equal_those_on_the_cpu(
     name: str, pipeline: dict[str, Any] | None, launcher: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_gpu = trained(launcher, name, pipeline)

@@ -1,4 +1,4 @@
-"""A run that hangs ends with the process, message or link that holds it up."""
+"""A hanging run ends with an error that names the process, message or link that causes the hang."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ LAYOUT = ProcessLayout(
 
 
 def row_of(rank: int, op: Op, microbatch: int) -> int:
-    """The row of an action in the program of a rank."""
+    """Return the row of an action in the program of a rank."""
     actions = LAYOUT.program.actions(rank)
     return next(row for row, action in enumerate(actions) if (action.op, action.microbatch) == (op, microbatch))
 
 
 def standing(rank: int, op: Op, microbatch: int, awaits: Op | None = None, **silence: Any) -> Watched:
-    """A process of a rank at an action, which may wait for the tensor of a receive of the same microbatch."""
+    """Return a process of a rank at an action, which may wait for the tensor of a receive of the same microbatch."""
     awaited = None if awaits is None else row_of(rank, awaits, microbatch)
     row = row_of(rank, op, microbatch)
     return Watched(Position(pid=1, host="h", step=2, row=row, awaited_row=awaited, stuck_s=60.0), **silence)
 
 
 def chain(watched: list[Watched], process: int = 0) -> list[tuple[str, int]]:
-    """The codes of the diagnosis and the processes that they name."""
+    """Return the codes of the diagnosis and the processes that they name."""
     problem = HangDiagnosis(LAYOUT, ["A", "B", "C"], dict(enumerate(watched))).problem(process)
     assert problem.code == "hang"
     assert json.dumps(problem.params)
@@ -49,7 +49,7 @@ def chain(watched: list[Watched], process: int = 0) -> list[tuple[str, int]]:
     return [(each["code"], each["params"]["process"]) for each in problem.params["chain"]]
 
 
-def test_the_cause_is_the_process_at_the_end_of_the_chain_of_those_that_wait() -> None:
+def test_the_cause_is_the_last_process_in_the_chain_of_waits() -> None:
     waiting = standing(2, Op.F, 1, awaits=Op.RECV_F)
     at_partner, stopped = standing(1, Op.F, 1), standing(1, Op.F, 0, silent_s=50.0, is_stopped=True)
     early = standing(0, Op.F, 3)
@@ -59,7 +59,7 @@ def test_the_cause_is_the_process_at_the_end_of_the_chain_of_those_that_wait() -
     assert found == [("process_receives", 4), ("process_stopped", 2)]
 
 
-def test_a_process_that_waits_inside_its_mesh_names_the_one_that_lags_behind() -> None:
+def test_a_process_that_waits_within_its_mesh_names_the_slowest_one() -> None:
     first, second = standing(0, Op.F, 2), standing(0, Op.F, 1)
 
     found = chain([first, second, *[standing(1, Op.F, 1)] * 2, *[standing(2, Op.F, 1)] * 2])

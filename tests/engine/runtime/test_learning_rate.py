@@ -1,4 +1,4 @@
-"""Learning rates of a run against the schedulers of torch.optim."""
+"""Learning rates of a run compared with the schedulers of torch.optim."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_rates_are_those_of_torch(lr_schedule: Literal["constant", "linear", "co
     assert found == pytest.approx(torch_rates(lr_schedule, warmup_steps))
 
 
-def test_a_run_may_end_within_its_warm_up_and_go_on_after_its_decay() -> None:
+def test_a_run_may_end_within_its_warm_up_or_continue_after_its_decay() -> None:
     short = Training(lr=LR, steps=2, lr_schedule="cosine", warmup_steps=4)
     assert [short.learning_rate(step) for step in range(2)] == pytest.approx([LR / 4, LR / 2])
     assert short.learning_rate(4) == pytest.approx(LR)

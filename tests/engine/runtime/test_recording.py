@@ -1,4 +1,4 @@
-"""Spans go to disk step by step and come back as a timeline, whatever was cut off."""
+"""Recording of spans: written step by step, and read as a timeline even if files are truncated."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ RANK_1 = [(90, 250, 160), (250, 400, 160), (400, 600, 0), (600, 602, 0), (602, 8
 
 
 def record(folder: Path, *, steps: int = 1, slow: tuple[int, ...] = ()) -> None:
-    """Each step lasts ten times as long as it says if it is slow."""
+    """Record ``steps`` steps; those in ``slow`` last ten times as long."""
     program = two_ranks()
     for rank, rows in enumerate((RANK_0, RANK_1)):
         recorder = Recorder(folder, program, ["A", "B"], process=rank, rank=rank)
@@ -60,7 +60,7 @@ def record(folder: Path, *, steps: int = 1, slow: tuple[int, ...] = ()) -> None:
 
 
 def spans(timeline: Timeline) -> dict[str, tuple[float, float, str]]:
-    """Each span in microseconds, and its cause."""
+    """Return each span in microseconds, with its cause."""
     names = [f"{timeline.rank[span]}:{timeline.action(span)}" for span in range(len(timeline))]
     names.append("")  # no cause
     return {
@@ -73,7 +73,7 @@ def spans(timeline: Timeline) -> dict[str, tuple[float, float, str]]:
     }
 
 
-def test_what_the_ranks_wrote_is_joined_to_one_timeline(tmp_path: Path) -> None:
+def test_the_files_of_all_ranks_are_joined_to_one_timeline(tmp_path: Path) -> None:
     record(tmp_path)
 
     timeline = read_recording(tmp_path).timeline()
@@ -95,7 +95,7 @@ def test_what_the_ranks_wrote_is_joined_to_one_timeline(tmp_path: Path) -> None:
     assert timeline.peer[timeline.is_transfer].tolist() == [1, 0]
 
 
-def test_the_typical_step_is_in_the_middle_and_not_the_first(tmp_path: Path) -> None:
+def test_the_typical_step_is_the_median_without_the_first(tmp_path: Path) -> None:
     record(tmp_path, steps=6, slow=(0, 1, 2))
 
     recording = read_recording(tmp_path)
@@ -107,7 +107,7 @@ def test_the_typical_step_is_in_the_middle_and_not_the_first(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("kept", [0, 10, 400, 600, 900, 10**6])
-def test_a_recording_that_was_cut_off_shows_its_whole_steps(kept: int, tmp_path: Path) -> None:
+def test_a_truncated_recording_shows_its_complete_steps(kept: int, tmp_path: Path) -> None:
     record(tmp_path, steps=4)
     path = tmp_path / "spans-1.bin"
     whole = path.read_bytes()
@@ -126,7 +126,7 @@ def test_a_recording_that_was_cut_off_shows_its_whole_steps(kept: int, tmp_path:
 
 
 @pytest.mark.parametrize("damage", [b"\xff\n", b"[]\n", b"{}\n", b'{"format": "meshwave-spans/1"}\n', None])
-def test_a_damaged_recording_is_told(damage: bytes | None, tmp_path: Path) -> None:
+def test_a_damaged_recording_is_reported(damage: bytes | None, tmp_path: Path) -> None:
     record(tmp_path)
     path = tmp_path / "spans-1.bin"
     path.unlink()
@@ -146,7 +146,7 @@ def test_a_step_that_was_not_recorded_is_refused(tmp_path: Path) -> None:
         read_recording(tmp_path).timeline(7)
 
 
-def test_a_long_run_is_recorded_ever_more_sparsely() -> None:
+def test_the_steps_of_a_long_run_are_recorded_at_growing_intervals() -> None:
     due = [step for step in range(100_000) if Recorder.is_due(step)]
     assert due[:100] == list(range(100))
     assert len(due) == 100 + 3 * 90
@@ -161,7 +161,7 @@ def test_reading_needs_no_torch() -> None:
 
 
 def record_inside(folder: Path, took_us: tuple[int, ...]) -> None:
-    """One process, a step of training for each time: a forward, a slot that two share, and a backward."""
+    """Record training steps of one process: a forward, a shared slot, and a backward."""
     program = parse_program("0F0 (0F1;0B0)OVERLAP_F_B 0B1 0REDUCE_GRAD STEP")
     spans, inside = Recorder(folder, program, ["A"], 0, 0), StepsRecorder(folder, 0, ("gate", "experts"))
     for step, took in enumerate(took_us):
@@ -181,34 +181,34 @@ def record_inside(folder: Path, took_us: tuple[int, ...]) -> None:
 
 
 def shown(folder: Path, action: Action) -> tuple[int, list[tuple[int, int]]]:
-    """The step that is shown, and the ops and ways of what is inside the action."""
+    """Return the step that is shown, and the ops and directions of the steps within the action."""
     found = read_layer_steps(folder, [0], action)
     (rows,) = found.steps
     return found.step, list(zip(rows["op"].tolist(), rows["way"].tolist(), strict=True))
 
 
-def test_the_inside_of_an_action_is_what_was_played_in_its_time_in_the_order_of_its_beginning(tmp_path: Path) -> None:
+def test_the_steps_within_an_action_are_ordered_by_their_start(tmp_path: Path) -> None:
     record_inside(tmp_path, (900, 300, 100, 200, 400))
 
     assert shown(tmp_path, Action(Op.F, 0, 0)) == (3, [(0, Way.FORWARD)])  # of 100, 200, 300 and 400 us
     assert shown(tmp_path, Action(Op.B, 0, 1))[1] == [(1, Way.FORWARD), (1, Way.WEIGHTS)]
 
 
-def test_two_that_share_a_slot_are_told_apart_by_what_they_are_for(tmp_path: Path) -> None:
+def test_steps_in_a_shared_slot_are_distinguished_by_direction(tmp_path: Path) -> None:
     record_inside(tmp_path, (100,))
 
     assert shown(tmp_path, Action(Op.F, 0, 1))[1] == [(1, Way.FORWARD)]
     assert shown(tmp_path, Action(Op.B, 0, 0))[1] == [(0, Way.BACKWARD)]
 
 
-def test_of_a_long_run_the_inside_of_some_steps_is_kept() -> None:
+def test_a_long_run_keeps_the_block_steps_of_some_steps() -> None:
     kept = [step for step in range(2000) if StepsRecorder.is_due(step)]
 
     assert kept == [*range(10), *range(10, 100, 10), *range(100, 1000, 100), 1000]
     assert all(Recorder.is_due(step) for step in kept)
 
 
-def test_what_is_not_recorded_is_told(tmp_path: Path) -> None:
+def test_missing_recordings_are_reported(tmp_path: Path) -> None:
     record_inside(tmp_path, (100, 100))
 
     with pytest.raises(RunError, match="the recording has no 3F0 on this mesh"):
@@ -239,7 +239,7 @@ SKIPPED = [
 """What skips the stage between is there later than what passes it, and its gradient earlier."""
 
 
-def test_what_skips_stages_ends_and_holds_up_as_its_own_message(tmp_path: Path) -> None:
+def test_skipping_tensors_are_timed_as_separate_messages(tmp_path: Path) -> None:
     program = parse_program(SKIP)
     for rank, rows in enumerate(SKIPPED):
         recorder = Recorder(tmp_path, program, ["A", "B", "C"], process=rank, rank=rank)
@@ -257,8 +257,8 @@ def test_what_skips_stages_ends_and_holds_up_as_its_own_message(tmp_path: Path) 
     assert timeline.other[timeline.is_transfer].tolist() == [-1, 2, -1, -1, -1, 0]
 
 
-def test_what_came_long_ago_and_is_taken_last_holds_nobody_up(tmp_path: Path) -> None:
-    """A busy machine needs a moment even to hand out what is there."""
+def test_a_message_that_arrived_long_ago_delays_no_action(tmp_path: Path) -> None:
+    """A busy machine needs a moment to deliver even an available message."""
     program, ms = parse_program(SKIP), 1000
     there = [(0, 102 * ms, 60), (0, 102 * ms - 60, 99 * ms), (102 * ms, 103 * ms, 99 * ms)]  # the skip sent at 101 us
     passes_by = [*SKIPPED[1][:2], (102 * ms - 80, 102 * ms, 0), *SKIPPED[1][3:]]
@@ -276,7 +276,7 @@ def test_what_came_long_ago_and_is_taken_last_holds_nobody_up(tmp_path: Path) ->
 # ---- clocks and memory ----
 
 
-def test_a_clock_that_drifts_is_followed_and_of_one_host_nothing_is_changed(tmp_path: Path) -> None:
+def test_clock_drift_is_corrected_and_one_host_is_unchanged(tmp_path: Path) -> None:
     seen = (ClockOffset(1_000_000, 1000, 40), ClockOffset(3_000_000, 3000, 60))
     write_clocks(tmp_path, Clocks((ProcessClock(), ProcessClock(False, seen), ProcessClock(True, seen))))
 
@@ -290,7 +290,7 @@ def test_a_clock_that_drifts_is_followed_and_of_one_host_nothing_is_changed(tmp_
     assert Clocks((clocks[0], clocks[2])).note.startswith("all processes share one clock (measured offset at most 3 µs")
 
 
-def test_ranks_whose_clocks_are_apart_are_joined_by_one(tmp_path: Path) -> None:
+def test_times_of_ranks_with_different_clocks_are_aligned(tmp_path: Path) -> None:
     record(tmp_path)
     together = read_recording(tmp_path).timeline()
     write_clocks(tmp_path, Clocks((ProcessClock(), ProcessClock(False, (ClockOffset(0, 10_000_000, 2),) * 2))))
@@ -304,7 +304,7 @@ def test_ranks_whose_clocks_are_apart_are_joined_by_one(tmp_path: Path) -> None:
     assert (apart.start - apart.start.min())[compute] == pytest.approx(expected - expected.min(), abs=1e-9)
 
 
-def test_memory_is_read_back_and_what_is_damaged_is_told(tmp_path: Path) -> None:
+def test_memory_is_read_and_damaged_files_are_reported(tmp_path: Path) -> None:
     found = MeasuredMemory(4, 3e6, {"weights": 1e6, "within the step": 2e6}, "counted")
     found.write(tmp_path, 11)
 

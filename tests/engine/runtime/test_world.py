@@ -14,7 +14,7 @@ from meshwave.engine.runtime.device.streams import STREAM_ENVIRONMENT, set_strea
 
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> int:
-    """Let torch report as many GPUs as the test asks for."""
+    """Make torch report the number of GPUs that the test requests."""
     found = torch.device("cuda") if request.param else None
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available=False: found)
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: request.param)
@@ -45,7 +45,7 @@ def test_each_process_uses_a_gpu_of_its_own_or_a_shared_one(
     assert all(text in f"{computation}; {communication}" for *_, computation, communication in selected)
 
 
-def test_environment_variables_that_a_person_has_set_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variables_set_by_the_user_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     (first, _), (other, value) = STREAM_ENVIRONMENT.items()
     monkeypatch.setenv(first, "1")
     monkeypatch.setenv(other, "")

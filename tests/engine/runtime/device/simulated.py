@@ -1,6 +1,6 @@
-"""A simulated accelerator: streams, events and memory of torch's interface, for tests without a device.
+"""Simulated accelerator: streams, events and memory of torch's interface, for tests without a device.
 
-Its type is ``xpu``, so that a path which only knows CUDA fails. Work takes no time; each stream keeps a log.
+Its type is ``xpu``, so that code for CUDA only fails. Work takes no time; each stream keeps a log.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Accelerator:
 
 
 class Stream:
-    """A queue whose work is done at once."""
+    """Stream whose work is done at once."""
 
     def __init__(self, owner: Accelerator, name: str) -> None:
         self._owner, self.name, self.device = owner, name, DEVICE
@@ -76,7 +76,7 @@ class Stream:
 
 
 class Event:
-    """An event with a time of the device's own clock."""
+    """Event with a time of the device's own clock."""
 
     def __init__(self, owner: Accelerator) -> None:
         self._owner = owner
@@ -96,7 +96,7 @@ class Event:
 
 
 def stream_log(accelerator: Accelerator) -> tuple[dict[str, list[str]], Any]:
-    """Return what ran on each stream, and a function that makes computations which note it."""
+    """Return the work that ran on each stream, and a function that creates computations which record themselves."""
     log: dict[str, list[str]] = defaultdict(list)
 
     def computation(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Two computations take turns: one goes on while the other waits for a collective."""
+"""Turns of two computations: one continues while the other waits for a collective."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ pieces = st.lists(st.builds(Piece, times, times), max_size=6).map(join_pieces)
 
 
 class VirtualTime:
-    """Runs pieces in the time that they state; one collective moves at a time."""
+    """Virtual clock that runs pieces in the time that they state; one collective is in flight at a time."""
 
     def __init__(self) -> None:
         self.now = self.link_free = 0.0

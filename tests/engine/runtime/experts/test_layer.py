@@ -48,7 +48,7 @@ RUN_CASES = "tests.engine.runtime.experts.layer_processes:run_cases"
 
 
 def make_layer(schedule: str, mp: int, esp: int, *, each: int = 2, **options: Any) -> Layer:
-    """Return a small layer over eight processes, with ``each`` experts a place."""
+    """Return a small layer over eight processes, with ``each`` experts per place."""
     is_folded = expert_schedules[schedule].places == "mp"
     ep, esp = (mp, 1) if is_folded else (8 // esp, esp)
     sizes: dict[str, Any] = {"tokens": 16, "hidden": 6, "ffn_hidden": 16, "top_k": 2, "capacity_factor": None}
@@ -56,7 +56,7 @@ def make_layer(schedule: str, mp: int, esp: int, *, each: int = 2, **options: An
 
 
 def is_comparable(case: Case) -> bool:
-    """Return whether a case is valid, and its gates see what those of the reference see."""
+    """Return True if a case is valid and its gates route the same tokens as those of the reference."""
     if next(expert_schedules[case.schedule]().problems(case.layer), None) or case.layer.experts < case.layer.top_k:
         return False
     gathers_first = case.schedule == "deepspeed-pregate" and case.layer.esp > 1
@@ -64,7 +64,7 @@ def is_comparable(case: Case) -> bool:
 
 
 def reference(case: Case) -> Outcome:
-    """Return the results of one process, the same for all schedules whose gates see the same tokens."""
+    """Return the results of one process, shared by all schedules whose gates route the same tokens."""
     drops_tokens = case.layer.capacity_factor is not None
     schedule = case.schedule if drops_tokens and case.gates_per_input > 1 else "any"
     return _reference(case.with_changes(schedule=schedule, layer=replace(case.layer, ep=1, esp=1, homes=None)))
@@ -168,7 +168,7 @@ def test_every_schedule_matches_one_process(outcomes: Outcomes) -> None:
 
 
 def test_dropped_tokens_differ_only_under_s1(crew: Any) -> None:
-    """Each gate of S1 sees a part of the tokens, so that it may drop others than one gate that sees all of them."""
+    """Each gate of S1 routes a part of the tokens, so it may drop other tokens than a gate that routes all of them."""
     names = ("parm-s1", "parm-s2", "deepspeed", "a2a-allgather", "ppmoe")
     eight = {name: {"each": 4} if name == "ppmoe" else {} for name in names}
     with_drops, without_drops = (
