@@ -132,3 +132,18 @@ export function download(name, content) {
   h("a", { href: url, download: name }).click();
   setTimeout(() => URL.revokeObjectURL(url), 10_000);
 }
+
+/**
+ * Copy a link that contains a design, and confirm it by a message.
+ * @param {string} fragment @param {(words: string) => void} say
+ */
+export async function copyLink(fragment, say) {
+  const link = new URL("start", document.baseURI);
+  link.hash = fragment;
+  try {
+    await navigator.clipboard.writeText(link.href);
+    say("Link copied. It can be opened in any installation of Meshwave.");
+  } catch {
+    say(link.href);
+  }
+}

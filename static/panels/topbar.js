@@ -4,7 +4,7 @@
 /** @import { Message } from "../kit/types" */
 /** @import { Command, FileMessage, NamedEntry, Shortcut, TopBarModel } from "./types" */
 
-import { Theme, brand, download, filePicker, labelUndo, sizeProblem, themePicker } from "../kit/bars.js";
+import { Theme, brand, copyLink, download, filePicker, labelUndo, sizeProblem, themePicker } from "../kit/bars.js";
 import { focusedElement, h } from "../kit/dom.js";
 import { PAGES, openHelpOnF1, openPage } from "../kit/help.js";
 import { pressKey, takesKeys } from "../kit/key_targets.js";
@@ -388,20 +388,5 @@ class TopBar extends Widget {
     this.dropZone.hidePopover();
     const files = [...event.dataTransfer.files];
     if (files.length) this.open(files);
-  }
-}
-
-/**
- * Copy a link that contains the design, and confirm it by a message.
- * @param {string} fragment @param {(words: string) => void} say
- */
-async function copyLink(fragment, say) {
-  const link = new URL("start", document.baseURI);
-  link.hash = fragment;
-  try {
-    await navigator.clipboard.writeText(link.href);
-    say("Link copied. It can be opened in any installation of Meshwave.");
-  } catch {
-    say(link.href);
   }
 }
