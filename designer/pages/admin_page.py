@@ -1,4 +1,4 @@
-"""The administration page: who is there, what runs, the load of the machine, and how to stop things."""
+"""The administration page: people, runs, computations and the load of the machine."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from meshwave.designer.kit.page_setup import prepare_page
 REFRESH_INTERVAL_MS = 2000
 
 Read = Callable[[], Mapping[str, Any]]
-"""Returns ``machine``, pairs of a name and a value, and ``tables``; see ``static/admin/types.d.ts``."""
+"""Function that returns ``machine``, pairs of a name and a value, and ``tables``; see ``static/admin/types.d.ts``."""
 Stop = Callable[[str, str], None]
-"""Stops something of a kind of table, by its ID; raises Refusal if it has ended already."""
+"""Function that stops the entry of a table by its kind and ID; raises Refusal if the entry has ended already."""
 
 
 def admin_page(read: Read, stop: Stop) -> pn.viewable.Viewable:
@@ -29,9 +29,9 @@ def admin_page(read: Read, stop: Stop) -> pn.viewable.Viewable:
 
 
 class AdminPage(Canvas):
-    """Tables of people, runs and computations, with a button in each row that stops it."""
+    """Widget with tables of people, runs and computations; a button in each row stops the entry."""
 
-    state = param.String(default=PlainData({"machine": [], "tables": []}), doc="See Read.")
+    state = param.String(default=PlainData({"machine": [], "tables": []}), doc="State of the server as plain data.")
 
     _esm = module_code("admin/admin.js")
     _stylesheets: ClassVar = style_sheets("kit/shell.css", "admin/admin.css")
@@ -43,7 +43,7 @@ class AdminPage(Canvas):
         self.refresh()
 
     def refresh(self) -> None:
-        """Show the present state."""
+        """Show the current state."""
         self.state = PlainData(self._read())
 
     def _on_stop(self, gesture: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Pages for people who are not admitted: why, and forms to sign in."""
+"""Pages for people who are not admitted: reasons, and forms to sign in."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tornado.web import RequestHandler
 from meshwave.engine.errors import MeshwaveError
 
 PAGES = ("/", "/start", "/transfer", "/admin", "/board")
-"""Pages that a refusal or a form leads back to."""
+"""Pages to which a refusal or a form can lead back."""
 REFUSED = "Open the link that <code>meshwave serve</code> printed; it contains the access token of this page."
 CROSS_SITE = (
     "You followed a link from another site. If this is your Meshwave, <a id='on' href='.{path}'>open it here</a>."
@@ -23,7 +23,7 @@ STYLE = "font: 16px system-ui; margin: 3em"
 
 
 class AccessPage(RequestHandler):
-    """A page that needs no authentication."""
+    """Base class of request handlers of pages that need no authentication."""
 
     @property
     def access(self) -> Any:
@@ -32,7 +32,7 @@ class AccessPage(RequestHandler):
 
 
 class RefusedPage(AccessPage):
-    """The page for a request without the token, or of a person whose role does not suffice."""
+    """Request handler of the page for requests without the token, or of people without the required role."""
 
     def get(self) -> None:
         """Explain how to open the designer, with a link if the request came from another site."""
@@ -41,7 +41,7 @@ class RefusedPage(AccessPage):
         user = self.access.identify(self)
         is_cross_site = self.request.headers.get("Sec-Fetch-Site") == "cross-site" and path in PAGES
         if user is not None and user.name:
-            text = f"You are signed in as {escape(user.name)} with the role {user.role}, which does not open this page."
+            text = f"You are signed in as {escape(user.name)} with the role {user.role}, which does not allow opening this page."
         elif is_cross_site:
             text = f"{CROSS_SITE.format(path=path)}</p><p style='{STYLE}'>Otherwise: {REFUSED}"
         else:
@@ -64,13 +64,13 @@ FORM = """<!doctype html><html lang="en"><meta charset="utf-8">
 
 
 class AccessForm(AccessPage):
-    """A form with which people who are not admitted sign in."""
+    """Request handler of a form with which people sign in."""
 
     title = button = ""
     fields: ClassVar[Mapping[str, str]] = {}
-    """The label and the input of each value, by its name; ``{value}`` is the value that was typed."""
+    """HTML of the label and the input of each value, by name; ``{value}`` is the typed value."""
     kept: ClassVar[tuple[str, ...]] = ()
-    """Values that are shown again after a refusal."""
+    """Names of the values that the form keeps after a refusal."""
 
     @property
     def heading(self) -> str:

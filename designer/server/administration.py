@@ -1,4 +1,4 @@
-"""What the administration page shows and stops: sessions, runs and computations."""
+"""Data and actions of the administration page: sessions, runs and computations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAGE_TITLES = {"/": "Designer", "/start": "Start page", "/transfer": "Transfer l
 
 
 class Administration:
-    """Tables of sessions, runs and computations of a server, and how to stop each.
+    """Tables of the sessions, runs and computations of a server, and functions that stop them.
 
     CPU and memory are measured for processes of this machine only.
     """
@@ -31,7 +31,7 @@ class Administration:
         """The application of the server, once it has started."""
 
     def read(self) -> Mapping[str, Any]:
-        """Return the state of the server for the page."""
+        """Return the state of the server as plain data for the page."""
         self._meter.forget_ended()
         server = self._meter.measure([os.getpid()])
         used = [("This server", ", ".join(filter(None, server.cells())))] if server.memory_bytes else []
@@ -44,7 +44,7 @@ class Administration:
         """End a session, cancel a run, or stop a computation.
 
         Raises:
-            Refusal: it has ended already.
+            Refusal: the session, run or computation has ended already.
         """
         {"session": self._end_session, "run": self._cancel_run, "job": self._stop_job}[kind](id)
 
@@ -57,7 +57,7 @@ class Administration:
             "title": "People",
             "columns": ["Person", "Role", "Page", "Since", "Idle"],
             "rows": [self._session_row(session) for session in shown],
-            "empty": "Nobody is here.",
+            "empty": "No pages are open.",
             "action": "End session",
         }
 
@@ -71,7 +71,7 @@ class Administration:
             "id": session.id,
             "cells": [name, user.role, page, _since(now - request.arrived_s), _since(idle_s)],
             "name": f"{name}, {page}",
-            "question": f"End the page {page} of {name}? Its design is saved; a reload opens it again.",
+            "question": f"End the session of {name} on the page {page}? The design is saved; a reload opens it again.",
         }
 
     def _end_session(self, id: str) -> None:
@@ -120,7 +120,7 @@ class Administration:
             "title": "Computations",
             "columns": ["Computation", "People", "CPU", "Memory", "Since"],
             "rows": [self._job_row(job) for job in running_jobs()],
-            "empty": "No computation takes long.",
+            "empty": "No long computation is active.",
             "action": "Stop",
         }
 

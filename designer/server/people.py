@@ -1,4 +1,4 @@
-"""The server for several people: each has a library and runs of their own, and a role."""
+"""The server for several people, each of whom has a library, runs and a role."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from meshwave.engine.people.people_file import OWNER, PeopleFile, Role, User
 
 _log = logging.getLogger(__name__)
 FOLLOW_INTERVAL_MS = 2000
-"""Interval of checks whether runs take too long, and whether the file of people has changed."""
+"""Interval of the checks for runs that take too long and for changes of the file of people."""
 
 
 class PersonStudios:
-    """The studio of each person, opened at the first visit."""
+    """The studios of the people; each is opened at the person's first visit."""
 
     def __init__(
         self,
@@ -50,8 +50,8 @@ class PersonStudios:
         Args:
             shared: the studio of the server's own user, whose runs are those of all people.
             folder: the folder with a folder for each person.
-            limits: returns the present limits on launches.
-            lessons: names of the lessons that people are offered; all of them where it is empty.
+            limits: returns the current limits on launches.
+            lessons: names of the offered lessons; all lessons if it is empty.
         """
         self.shared, self._folder, self._limits, self._lessons = shared, folder, limits, lessons
         self._studios: dict[tuple[User, LaunchLimits], Studio] = {}
@@ -114,11 +114,11 @@ def people_pages(studios: PersonStudios) -> Mapping[str, Callable[[], Viewable]]
 
 
 def follow_people(server: pn.io.server.Server, studio: Studio, file: PeopleFile) -> None:
-    """End sessions of people who have another role or none, and cancel runs that take too long."""
+    """End the sessions of people whose role has changed or was removed, and cancel runs that take too long."""
     people = file.people
     unlimited = {person.user.id for person in people.people if person.role.includes(Role.ADMIN)}
     end_outdated_sessions(server._tornado)
     try:
         studio.launches.cancel_overdue(people.limits, unlimited)
-    except MeshwaveError as error:  # such as a full disk; tried again at the next check
+    except MeshwaveError as error:  # such as a full disk; repeated at the next check
         _log.warning("%s", error)

@@ -16,7 +16,7 @@ from meshwave.engine.people.people_file import PeopleFile, User, is_token_of
 
 
 class PeopleAccess(Access):
-    """Admits the people of a file with the roles that it states."""
+    """Access control that admits the people of a file with the roles stated there."""
 
     entrance = "/sign-in"
 
@@ -31,7 +31,7 @@ class PeopleAccess(Access):
         return self._user(signed_in) if signed_in is not None else None
 
     def _stated_name(self, handler: Any) -> str:
-        """Return the name that a reverse proxy states; empty if the request comes from elsewhere."""
+        """Return the user name in the header of a reverse proxy; empty if the request does not come from the proxy."""
         people, request = self.file.people, handler.request
         assert people.header is not None
         stated = request.headers.get_list(people.header)
@@ -42,11 +42,11 @@ class PeopleAccess(Access):
         return person.user if person is not None else None
 
     def find_person(self, user: User) -> User | None:
-        """Return a person with the present role; None if the file no longer lists the person."""
+        """Return a person with the current role; None if the file no longer lists the person."""
         return self._user(user.id)
 
     def sign_in_with_token(self, handler: RequestHandler, name: str, token: str) -> None:
-        """Sign in a person whose token is right.
+        """Sign in a person with a personal token.
 
         Raises:
             Refusal: the name or the token is wrong, people sign in elsewhere, or there were too many attempts.
@@ -65,12 +65,12 @@ class PeopleAccess(Access):
 
     @property
     def endpoints(self) -> list[tuple[str, type[RequestHandler]]]:
-        """Routes of the pages for those who are not admitted."""
+        """Routes of the pages for people who are not admitted."""
         return [*super().endpoints, ("/sign-in", SignIn), ("/sign-out", SignOut)]
 
 
 class SignIn(AccessForm):
-    """The page where a person types a name and the personal token."""
+    """Request handler of the form for a name and a personal token."""
 
     title, button = "Sign in to Meshwave", "Sign in"
     fields: ClassVar = {
@@ -86,15 +86,15 @@ class SignIn(AccessForm):
     kept: ClassVar = ("name",)
 
     def admit(self, values: Mapping[str, str]) -> None:
-        """Sign in."""
+        """Sign in the person."""
         self.access.sign_in_with_token(self, values["name"], values["token"])
 
 
 class SignOut(AccessPage):
-    """The page that signs a browser out."""
+    """Request handler of the page that signs a browser out."""
 
     def get(self) -> None:
-        """Make the cookie worthless and say so."""
+        """Invalidate the cookie and confirm it."""
         self.access.sign_out(self)
         self.clear_cookie(self.access.cookie, path=f"{self.access.site.root}/")
         link = f"{self.access.site.root}/sign-in"

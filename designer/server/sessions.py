@@ -1,4 +1,4 @@
-"""Sessions: the pages that people have open, who opened them, and their end."""
+"""Sessions of open pages: their people, and functions that end them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ENDED = 4000
 
 
 def open_sessions(application: Any) -> Iterator[Any]:
-    """Yield all sessions of a server, also those of closed pages that are kept for a while."""
+    """Yield all sessions of a server, including sessions of closed pages that have not expired."""
     for path in application.app_paths:
         yield from application.get_sessions(path)
 
@@ -20,18 +20,18 @@ def open_sessions(application: Any) -> Iterator[Any]:
 def request_user(document: Any) -> User:
     """Return the person who opened a page."""
     user = document.session_context.request.user
-    assert isinstance(user, User), "a request without a user has no page"
+    assert isinstance(user, User), "cannot serve a page: the request has no user"
     return user
 
 
 def session_user(application: Any, session: str) -> User | None:
-    """Return the person who opened a session; None if there is no such session."""
+    """Return the person who opened a session; None if the session does not exist."""
     found = next((each for each in open_sessions(application) if each.id == session), None)
     return request_user(found.document) if found is not None else None
 
 
 def end_session(application: Any, session: Any) -> None:
-    """Close a page: its websocket now and at every attempt to connect again; its state is then discarded."""
+    """End a session: close its websocket, refuse further connections, and discard its state."""
     application.auth_provider.end_session(session.id)
     session.request_expiration()
     for connection in list(session._subscribed_connections):
@@ -39,7 +39,7 @@ def end_session(application: Any, session: Any) -> None:
 
 
 def end_outdated_sessions(application: Any) -> None:
-    """Close the pages of people who may no longer sign in, or whose role has changed."""
+    """End the sessions of people who may no longer sign in, or whose role has changed."""
     for session in list(open_sessions(application)):
         user = request_user(session.document)
         if application.auth_provider.find_person(user) != user:

@@ -15,30 +15,32 @@ from meshwave.engine.units import percent, quantity
 
 
 class Usage(NamedTuple):
-    """What processes use; None where it cannot be measured."""
+    """Processor time and memory of processes; None for values that cannot be measured."""
 
     cores: float | None
     """Processor cores in use, on average since the last measurement."""
     memory_bytes: float | None
-    """Resident memory; pages that processes share count for each of them."""
+    """Resident memory in bytes; memory pages that processes share count for each process."""
 
     def cells(self) -> tuple[str, str]:
-        """Return both as text."""
+        """Return processor use and memory as texts."""
         cores = "" if self.cores is None else f"{self.cores:.2f} cores"
         return cores, "" if self.memory_bytes is None else quantity(self.memory_bytes, "B")
 
 
 class Meter:
-    """Measures the processor time of processes between two measurements."""
+    """Meter of the processor time of processes between consecutive measurements."""
 
     def __init__(self) -> None:
-        self._before: dict[int, tuple[float, float]] = {}  # time and processor time by process ID
+        self._before: dict[
+            int, tuple[float, float]
+        ] = {}  # time of the last measurement and processor time, by process ID
 
     def measure(self, pids: Iterable[int]) -> Usage:
-        """Return what processes use together."""
+        """Return the total use of processes since the last measurement."""
         cores, memory, now = [], [], time.monotonic()
         for pid in pids:
-            with suppress(OSError, ValueError, IndexError):  # it has ended, or this is not Linux
+            with suppress(OSError, ValueError, IndexError):  # the process has ended, or the system is not Linux
                 cpu_s, resident = _process_times(pid)
                 since, before = self._before.get(pid, (now, cpu_s))
                 self._before[pid] = (now, cpu_s)
@@ -48,7 +50,7 @@ class Meter:
         return Usage(sum(cores) if cores else None, sum(memory) if memory else None)
 
     def forget_ended(self) -> None:
-        """Forget processes that have ended."""
+        """Remove the data of processes that have ended."""
         self._before = {pid: seen for pid, seen in self._before.items() if Path(f"/proc/{pid}").exists()}
 
 

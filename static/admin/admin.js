@@ -1,4 +1,4 @@
-// The administration page: who is there, what runs, the load of the machine, and buttons that stop things.
+// The administration page: people, runs, computations and the load of the machine, with buttons to stop entries.
 
 /** @import { Message } from "../kit/types" */
 /** @import { AdminModel, AdminRow, AdminState, AdminTable } from "./types" */
