@@ -17,10 +17,10 @@ from meshwave.engine.runtime.modules.attention_product import AttentionRule, att
 from meshwave.engine.runtime.modules.deferred_gradients import EmbeddingTable, Linear, Norm
 from meshwave.engine.runtime.modules.rms_norm import RmsNorm, ShardedRmsNorm
 from meshwave.engine.runtime.modules.rotary import apply_rotary_embedding
+from meshwave.engine.runtime.modules.sharded_vector import ShardedVector
 from meshwave.engine.runtime.modules.tensor_parallel import (
     ColumnLinear,
     RowLinear,
-    ShardedVector,
     VocabularyTable,
     mark_partial,
     parallel_cross_entropy,

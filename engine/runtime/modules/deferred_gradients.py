@@ -182,21 +182,6 @@ class EmbeddingTable(DeferrableModule, nn.Embedding):
         return rows
 
 
-class Vector(DeferrableModule):
-    """Learned vector with uninitialised values, like :class:`Linear`, whose gradient can be deferred."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(size))
-
-    def forward(self) -> Tensor:
-        """Return the vector."""
-        if self.gradient_queue is None:
-            return self.weight
-        weight: Tensor = _DeferringVector.apply(self.weight, self, self.gradient_queue)  # type: ignore[no-untyped-call]
-        return weight
-
-
 # ---- input gradients, with deferred weight gradients ----
 
 
@@ -305,18 +290,6 @@ class _DeferringFirstRows(Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None, None]:
         ctx.queue.add(partial(_add_first_rows_gradient, ctx.table, gradient))
         return None, None, None, None
-
-
-class _DeferringVector(Function):
-    @staticmethod
-    def forward(ctx: Any, weight: Tensor, vector: Vector, queue: GradientQueue) -> Tensor:
-        ctx.vector, ctx.queue = vector, queue
-        return weight.view_as(weight)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None]:
-        ctx.queue.add(partial(add_gradient, ctx.vector.weight, gradient))
-        return None, None, None
 
 
 # ---- weight gradients ----

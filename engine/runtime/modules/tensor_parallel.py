@@ -24,7 +24,7 @@ from torch.autograd import Function
 
 from meshwave.engine.runtime.communication.groups import ALONE, Group, all_gather, reduce_scatter
 from meshwave.engine.runtime.device.turns import wait_in_turn
-from meshwave.engine.runtime.modules.deferred_gradients import EmbeddingTable, Linear, Vector, add_linear_gradients
+from meshwave.engine.runtime.modules.deferred_gradients import EmbeddingTable, Linear, add_linear_gradients
 
 
 class WeightShard(NamedTuple):
@@ -220,16 +220,6 @@ class RowLinear(Linear):
             return sum_over_group(super().forward(x), self.group)
         product, bias = self.product_and_bias(x)
         return sum_over_group(product, self.group, bias)
-
-
-class ShardedVector(Vector):
-    """The part that this process holds of a learned vector, such as a number per head, which is sharded over the group."""
-
-    def __init__(self, size: int, group: Group = ALONE) -> None:
-        own = group.own_range(size)
-        super().__init__(len(own))
-        if group.size > 1:
-            self.weight.shard = WeightShard(0, (own,), size)  # type: ignore[attr-defined]
 
 
 class VocabularyTable(EmbeddingTable):
