@@ -282,7 +282,7 @@ class TransferView(Overlay):
         drawing = self.session.drawing
         if drawing is not None:
             found = plan_traffic(drawing.plan, drawing.tasks, drawing.spec.lines)
-            self.send({"type": "traffic", **traffic_data(found, "Traffic of the plan", "rank")})
+            self.send({"type": "traffic", **traffic_data(found, "Traffic of the plan", "rank", "host")})
 
     def _on_take(self, gesture: Mapping[str, Any]) -> None:
         if self._taken is not None:

@@ -96,10 +96,11 @@ def fix_edit(design: Design, problem: Problem | None, label: str) -> tuple[str, 
     return "", {section: changed[section] for section in sections}, label
 
 
-def reset_stage_settings(design: Design) -> Design:
+def reset_stage_settings(design: Design, before: Design) -> Design:
     """Adapt settings per stage or per expert where an edit changed the number of stages or experts.
 
-    Layers and placement become automatic; costs per stage are spread over the new stages.
+    Layers and placement become automatic; costs per stage are spread over the new stages. Costs that the edit set stay,
+    so that a wrong number of them is shown as a problem.
     """
     design = expert_edits.drop_misfit_placement(design)
     try:
@@ -109,8 +110,19 @@ def reset_stage_settings(design: Design) -> Design:
     pipeline = design.pipeline
     given = {key: getattr(pipeline, key) for key in STAGE_SETTINGS}
     gone = {key: None for key, value in given.items() if value is not None and len(value) != count}
-    kept = {"cost": design.cost.spread_over(count), "pipeline": pipeline.model_copy(update=gone)}
-    return design.model_copy(update=kept)
+    cost = design.cost
+    if cost.stage_costs == before.cost.stage_costs and _costs_fit(before):
+        cost = cost.spread_over(count)
+    return design.model_copy(update={"cost": cost, "pipeline": pipeline.model_copy(update=gone)})
+
+
+def _costs_fit(design: Design) -> bool:
+    """Return whether the costs per stage of a design, if it gives any, are as many as its stages."""
+    given = design.cost.stage_costs
+    try:
+        return given is None or given.stages == design.stages
+    except InputError:
+        return False
 
 
 def choice_refusal(design: Design, name: str) -> Problem | None:

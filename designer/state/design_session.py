@@ -180,7 +180,7 @@ class Session(param.Parameterized):
 
     def _apply_edit(self, path: str, value: Any) -> Design:
         document = self.design.model_dump(mode="json")
-        return reset_stage_settings(parse_design(_set_value(document, path, value), draft=True))
+        return reset_stage_settings(parse_design(_set_value(document, path, value), draft=True), self.design)
 
     @property
     def last_step(self) -> Step | None:

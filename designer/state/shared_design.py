@@ -319,7 +319,7 @@ class SharedDesign:
         """
         try:
             merged = apply_changes(_to_document(self.design), changes)
-            design = reset_stage_settings(parse_design(merged, draft=True))
+            design = reset_stage_settings(parse_design(merged, draft=True), self.design)
         except InputError as error:
             raise Refusal("edits_do_not_fit", {"reason": _first_line(error)}) from None
         known = {*_error_problems(self.design), *(_error_problems(after) if after is not None else ())}

@@ -8,13 +8,14 @@ import { Modal, tool } from "./shell.js";
 export class TrafficDialog {
   title = h("h2");
   about = h("p.mw-dialog-about");
+  legend = h("div.mw-legend");
   table = h("table.mw-traffic-table", { role: "grid" });
 
   constructor() {
     const close = tool("Close", { glyph: "close", tip: "Close (Esc)", onclick: () => this.modal.close() });
     const header = h("header", {}, h("div", {}, this.title, this.about), h("span.mw-grow"), close);
     const scroll = h("div.mw-traffic-scroll", {}, this.table);
-    this.element = h("dialog.mw-dialog.mw-traffic", { "aria-label": "Traffic" }, header, legend(), scroll);
+    this.element = h("dialog.mw-dialog.mw-traffic", { "aria-label": "Traffic" }, header, this.legend, scroll);
     this.element.addEventListener("keydown", (event) => event.stopPropagation()); // keep keys from the page below
     this.table.addEventListener("keydown", (event) => this.key(event));
     this.modal = new Modal(this.element);
@@ -25,6 +26,7 @@ export class TrafficDialog {
     this.columns = data.numbers.length;
     this.title.textContent = data.title;
     this.about.textContent = data.about;
+    this.legend.replaceChildren(...legend(data));
     this.table.setAttribute("aria-label", `${data.title}: rows send, columns receive`);
     this.table.replaceChildren(...head(data), ...data.numbers.map((_, row) => bodyRow(data, row)), foot(data));
     setTabStop(this.cells, this.cells[0]);
@@ -48,31 +50,34 @@ export class TrafficDialog {
   }
 }
 
-function legend() {
+/** @param {TrafficData} data */
+function legend({ node_word: node }) {
   const entry = (/** @type {string} */ reach, /** @type {string} */ words) =>
     h("span", {}, h("i", { "data-reach": reach, style: { "--share": 0.7 } }), words);
-  const entries = [entry("inside", "inside a node"), entry("between", "between nodes (hatched)")];
-  return h("div.mw-legend", {}, ...entries, h("span.mw-quiet", {}, "rows send, columns receive; darker: more bytes"));
+  const entries = [entry("inside", `inside a ${node}`), entry("between", `between ${node}s (hatched)`)];
+  return [...entries, h("span.mw-quiet", {}, "rows send, columns receive; stronger colour: more bytes")];
 }
 
 /** The heads of the columns, below those of their nodes. @param {TrafficData} data */
-function head({ word, numbers, nodes }) {
+function head({ word, node_word: node, numbers, nodes }) {
   const columns = numbers.map((number, column) =>
     h("th", { scope: "col", "data-first": isFirst(nodes, column) }, String(number)),
   );
   const row = h("tr", {}, h("th", {}, `from ${word} ↓ to →`), ...columns, h("th", { scope: "col" }, "sends"));
-  if (word === "node") return [row];
-  const spans = [...new Set(nodes)].map((node) => nodes.filter((each) => each === node).length);
-  const starts = nodes.filter((_, column) => isFirst(nodes, column));
-  const groups = starts.map((node, n) => h("th", { colspan: spans[n], "data-first": true }, `node ${node}`));
+  if (word === node) return [row];
+  const starts = nodes.flatMap((_, column) => (isFirst(nodes, column) ? [column] : []));
+  const groups = starts.map((start, n) => {
+    const colspan = (starts[n + 1] ?? nodes.length) - start;
+    return h("th", { colspan, "data-first": true }, `${node} ${nodes[start]}`);
+  });
   return [h("tr", {}, h("th"), ...groups, h("th")), row];
 }
 
 /** @param {TrafficData} data @param {number} row */
-function bodyRow({ word, numbers, nodes, texts, shares, sends }, row) {
+function bodyRow({ word, node_word: node, numbers, nodes, texts, shares, sends }, row) {
   const cells = numbers.map((number, column) => {
     const isInside = nodes[row] === nodes[column];
-    const reach = isInside ? `inside node ${nodes[row]}` : `node ${nodes[row]} to node ${nodes[column]}`;
+    const reach = isInside ? `inside ${node} ${nodes[row]}` : `${node} ${nodes[row]} to ${node} ${nodes[column]}`;
     const attributes = {
       role: "gridcell",
       tabindex: -1,

@@ -68,6 +68,7 @@ export interface TrafficData {
   title: string;
   about: string;
   word: string; // the noun for a row
+  node_word: string; // the noun for a node
   numbers: number[];
   nodes: number[];
   texts: string[][];

@@ -20,6 +20,7 @@ from meshwave.designer.forms import (
 )
 from meshwave.designer.forms.values import input_text
 from meshwave.designer.kit.shortcuts import SHORTCUTS
+from meshwave.designer.state.design_edits import fix_edit
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.file_jobs import LARGEST_FILE_BYTES, file_name, read_upload
 from meshwave.designer.views.numbers import (
@@ -239,6 +240,17 @@ def test_costs_per_stage_follow_a_change_of_the_stages(session: Session) -> None
     assert not session.errors
     session.edit(*make_edit(session.design, by_path(session.design)["cost.kind"], "roofline"))
     assert session.design.cost.stage_costs is None, "units are not seconds"
+
+
+def test_a_wrong_number_of_costs_per_stage_is_a_problem_with_fixes(session: Session) -> None:
+    session.edit(*make_edit(session.design, by_path(session.design)["cost.stage_costs"], "1 1 1\n2 2 2"))
+    session.edit("training.steps", 3, "an edit of another part")
+
+    (problem,) = session.errors
+    assert (problem.where, problem.code) == ("cost.stage_costs", "stage_cost_count")
+    spread, _ = problem.fixes
+    session.edit(*fix_edit(session.design, problem, spread.label))
+    assert not session.errors
 
 
 def test_cost_models_that_need_more_input_are_not_offered(design: Design) -> None:

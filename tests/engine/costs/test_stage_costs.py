@@ -19,6 +19,7 @@ from meshwave.engine.predict.gallery import apply_variant, list_variants
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.program.action import Op
 from meshwave.engine.program.program import Program
+from meshwave.engine.runs.dry_run import plan_waits
 
 Make = Callable[..., Design]
 GIVEN = {"forward": [1.0, 2.0, 3.0, 4.0], "input": [1.5, 2.0, 2.5, 3.0], "weight": [0.0, 1.0, 0.5, 2.0]}
@@ -94,6 +95,15 @@ def test_the_inside_of_a_block_is_as_long_as_its_given_cost(design: Make, op: Op
     block = predict_block(made, 1, 1, op)
 
     assert block.timeline.makespan == pytest.approx(seconds_by_stage(made, op)[1])
+
+
+def test_a_dry_run_waits_for_the_given_costs(design: Make) -> None:
+    program, costs = price(replace(design(schedule="1f1b", cost={"kind": "unit"}), "cost.stage_costs", GIVEN))
+
+    waits = plan_waits(program, costs, scale=2.0)
+
+    first = program.tables.forward[:, 0]
+    assert waits.ns[first].tolist() == [2e9 * each for each in GIVEN["forward"]]
 
 
 # ---- another number of stages ----
