@@ -12,7 +12,7 @@ from tornado.web import RequestHandler
 from meshwave.engine.errors import MeshwaveError
 
 PAGES = ("/", "/start", "/transfer", "/admin", "/board")
-"""Pages to which a refusal or a form can lead back."""
+"""Paths of the pages to which a browser returns after signing in."""
 REFUSED = "Open the link that <code>meshwave serve</code> printed; it contains the access token of this page."
 CROSS_SITE = (
     "You followed a link from another site. If this is your Meshwave, <a id='on' href='.{path}'>open it here</a>."

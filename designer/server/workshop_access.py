@@ -60,7 +60,7 @@ class WorkshopAccess(TokenAccess):
 
     @property
     def endpoints(self) -> list[tuple[str, type[RequestHandler]]]:
-        """Routes of the pages for those who are not admitted."""
+        """Routes of the pages for people who are not admitted."""
         return [*super().endpoints, ("/join", Join)]
 
 

@@ -89,7 +89,7 @@ def remove_replicas(homes: Homes, chips: Iterable[Chip], places: Places) -> Home
     """Remove replicas of experts.
 
     Raises:
-        Refusal: it is the last replica of an expert.
+        Refusal: one of the replicas is the last replica of its expert.
     """
     placed = _to_lists(homes)
     for expert, place in chips:

@@ -71,7 +71,7 @@ class Launches:
         return Run(self.record, enter_trace(self.record, prediction, trace).id)
 
     def cancel(self, entry: Entry, why: str = "") -> None:
-        """Cancel a run, also one that another process launched.
+        """Cancel a run, including runs that another process launched.
 
         Raises:
             Refusal: the tab is not allowed to cancel the run.
