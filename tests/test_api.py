@@ -23,7 +23,7 @@ def test_a_design_is_loaded_by_file_by_name_and_from_a_dictionary(tmp_path: Path
     (tmp_path / "mine.json").write_text(design.to_json())
 
     assert mw.load(tmp_path / "mine.json") == mw.load(NAME) == mw.load(design.model_dump(mode="json")) == design
-    with pytest.raises(InputError, match="no such file"):
+    with pytest.raises(InputError, match="no file and no example has this name"):
         mw.load("nowhere.json")
     with pytest.raises(DesignError):
         mw.load({"format": "meshwave/1"})
