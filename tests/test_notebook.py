@@ -58,7 +58,7 @@ def host(tmp_path: Path) -> Iterator[Callable[[str], str]]:
 @pytest.mark.browser
 def test_a_prediction_is_an_interactive_timeline(page: Page, host: Callable[[str], str]) -> None:
     page.goto(host(mw.predict(mw.example(NAME))._repr_html_()))
-    timeline = page.frame_locator("iframe").get_by_role("group", name="The predicted timeline")
+    timeline = page.frame_locator("iframe").get_by_role("group", name="Predicted timeline")
     drawing = timeline.locator("svg:visible").first
 
     timeline.focus()

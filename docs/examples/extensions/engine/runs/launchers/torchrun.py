@@ -12,7 +12,7 @@ from meshwave.engine.errors import RunError
 from meshwave.engine.findings import Problem
 from meshwave.engine.runs import Options, Run
 from meshwave.engine.runs.dry_run import Stopped
-from meshwave.engine.runs.launchers import Capabilities, ThreadedLauncher, environment, launchers
+from meshwave.engine.runs.launchers import Capabilities, ThreadedLauncher, launchers, process_environment
 from meshwave.engine.runs.outcome import Exit, Verdict, judge
 from meshwave.engine.runs.run_folder import Bundle
 
@@ -42,7 +42,7 @@ class TorchrunLauncher(ThreadedLauncher):
         with (
             (bundle.folder / "rank-0.log").open("wb") as log,
             subprocess.Popen(
-                [*torchrun, *worker], env=environment(), cwd=bundle.folder, stdout=log, stderr=log
+                [*torchrun, *worker], env=process_environment(), cwd=bundle.folder, stdout=log, stderr=log
             ) as process,
         ):
             while process.poll() is None:
