@@ -130,11 +130,11 @@ def play_flows(nodes: Nodes, flows: Flows, result: Result, room: Room) -> int:
             served[flow_class] += rate[flow_class] * (now - since[flow_class])
             since[flow_class] = now
             ended = pop_mark(marks, numbers, heap_first[flow_class], busy[flow_class])
-            note_ports(class_ptr, port, demand, capacity, port_mark, seeds, counts, flow_class)
+            mark_ports(class_ptr, port, demand, capacity, port_mark, seeds, counts, flow_class)
             add_demand(class_ptr, port, weight, demand, capacity, units, -most[flow_class], flow_class)
             busy[flow_class] -= 1
             if busy[flow_class] > 0:
-                note_class(class_mark, found, counts, flow_class)
+                mark_class(class_mark, found, counts, flow_class)
             else:
                 served[flow_class] = rate[flow_class] = 0.0
                 counts[ACTIVE] -= 1
@@ -214,8 +214,8 @@ def play_flows(nodes: Nodes, flows: Flows, result: Result, room: Room) -> int:
             served[flow_class] += rate[flow_class] * (now - since[flow_class])
             since[flow_class] = now
             add_demand(class_ptr, port, weight, demand, capacity, units, most[flow_class], flow_class)
-            note_ports(class_ptr, port, demand, capacity, port_mark, seeds, counts, flow_class)
-            note_class(class_mark, found, counts, flow_class)
+            mark_ports(class_ptr, port, demand, capacity, port_mark, seeds, counts, flow_class)
+            mark_class(class_mark, found, counts, flow_class)
             push_mark(marks, numbers, heap_first[flow_class], busy[flow_class], served[flow_class] + size[flow], flow)
             busy[flow_class] += 1
         counts[WAITING] = kept
@@ -376,7 +376,7 @@ def add_demand(
 # ---- rates ----
 
 
-def note_ports(
+def mark_ports(
     class_ptr: Table,
     port: Table,
     demand: Table,
@@ -395,7 +395,7 @@ def note_ports(
             counts[SEEDS] += 1
 
 
-def note_class(class_mark: Table, found: Table, counts: Table, flow_class: int) -> None:
+def mark_class(class_mark: Table, found: Table, counts: Table, flow_class: int) -> None:
     """Mark a class whose rate must be computed."""
     if class_mark[flow_class] != counts[MOMENT]:
         class_mark[flow_class] = counts[MOMENT]
@@ -427,8 +427,8 @@ def find_coupled(
         for at in range(port_ptr[seed], port_ptr[seed + 1]):
             flow_class = class_at[at]
             if busy[flow_class] > 0 and class_mark[flow_class] != counts[MOMENT]:
-                note_class(class_mark, found, counts, flow_class)
-                note_ports(class_ptr, port, demand, capacity, port_mark, seeds, counts, flow_class)
+                mark_class(class_mark, found, counts, flow_class)
+                mark_ports(class_ptr, port, demand, capacity, port_mark, seeds, counts, flow_class)
 
 
 def compute_fair_rates(

@@ -277,7 +277,7 @@ def _dependencies(moves: Sequence[Move], tasks: Sequence[UnitTask]) -> tuple[lis
             continue
         needed = added[task, source]
         if source not in tasks[task].senders:
-            needed = _messages_with(brought[task, source], start, stop)
+            needed = _overlapping_messages(brought[task, source], start, stop)
         for brings in needed:
             wanted_by[brings].append(number)
         missing[number] = len(needed)
@@ -285,8 +285,8 @@ def _dependencies(moves: Sequence[Move], tasks: Sequence[UnitTask]) -> tuple[lis
     return missing, wanted_by
 
 
-def _messages_with(brought: dict[tuple[int, int], int], start: int, stop: int) -> list[int]:
-    """Return the messages that contain a part of a range."""
+def _overlapping_messages(brought: dict[tuple[int, int], int], start: int, stop: int) -> list[int]:
+    """Return the numbers of the messages that overlap a range of elements."""
     if (start, stop) in brought:
         return [brought[start, stop]]
     return [number for (first, last), number in brought.items() if first < stop and start < last]

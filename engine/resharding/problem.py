@@ -157,7 +157,7 @@ def _lane_bound(kinds: Sequence[_Kind], lanes: int) -> float:
 
 
 def _exclusive_bound(kinds: Sequence[_Kind]) -> float:
-    """Return the bound from jobs of which each two share a side and therefore exclude each other.
+    """Return the bound from a set of jobs that exclude each other because every two of them share a side.
 
     Sides are receiving hosts, and sending hosts of jobs with one option. The heaviest set is approximated greedily from
     every kind of job, since an exact search takes too long.

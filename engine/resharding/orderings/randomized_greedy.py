@@ -59,7 +59,7 @@ class _Set(NamedTuple):
 
 
 class _Packer:
-    """Packer of jobs that can run at the same time into sets."""
+    """Grouper of jobs into sets whose members can run at the same time."""
 
     def __init__(self, jobs: Sequence[Job], nics: int) -> None:
         self._jobs = jobs

@@ -1,6 +1,6 @@
-"""Flight recorder of torch: the latest collectives that a process has started, read to explain a hang of NCCL.
+"""Records of PyTorch's flight recorder: the latest collectives that a process has enqueued, used to explain an NCCL hang.
 
-NCCL runs behind the host, so that a process can stand at a later action of its program than its GPU.
+NCCL runs asynchronously to the host, so that a process can be at a later action of its program than its GPU.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from meshwave.engine.files import write_private
 from meshwave.engine.run_files import Count, RunFile, RunFolderError, read_document
 
 ENTRIES = "500"
-"""Collectives that each process keeps, unless the user sets another number."""
+"""Default number of collectives that each process keeps."""
 VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
-"""Variables of torch for the number of entries; the second is the older name."""
+"""Environment variables of PyTorch for the number of entries; the second is the older name."""
 
 
 class Entry(RunFile):
-    """A collective that a process was given, as torch records it. Other keys of torch's format are ignored."""
+    """A collective that a process has enqueued, as PyTorch records it. Other keys of PyTorch's format are ignored."""
 
     process_group: list[str]
     """Name and description of its process group."""
     collective_seq_id: Count
-    """Number of the collective in its group."""
+    """Sequence number of the collective in its group."""
     profiling_name: str
     """Name such as ``nccl:all_reduce``."""
     is_p2p: bool = False
     state: str
     """``scheduled``, ``started`` or ``completed``."""
     retired: bool = False
-    """True once torch has seen that it is done."""
+    """True if PyTorch has observed its completion."""
     time_created_ns: int
 
     @property
     def is_pending(self) -> bool:
-        """True if the collective is not done."""
+        """True if the collective has not completed."""
         return not self.retired and self.state != "completed"
 
 
@@ -49,25 +49,25 @@ class FlightRecord(RunFile):
 
 
 class StuckCollective(NamedTuple):
-    """The earliest collective that does not end."""
+    """The earliest collective that has not completed."""
 
     operation: str
     number: int
     group: str
     waiting: list[int]
-    """Processes that have begun it."""
+    """Processes that have started it."""
     behind: list[int]
-    """Processes of the group that have not begun it."""
+    """Processes of the group that have not started it."""
 
 
 def enable_flight_recorder() -> None:
-    """Let torch record collectives; must be called before the first process group is created."""
+    """Enable PyTorch's recording of collectives; must be called before the first process group is created."""
     if not any(name in os.environ for name in VARIABLES):
         os.environ[VARIABLES[0]] = ENTRIES
 
 
 def write_flight_record(folder: Path, process: int, backend: str) -> None:
-    """Write the collectives of this process to the run folder; nothing if the disk is full or torch cannot record them."""
+    """Write the collectives of this process to the run folder; write nothing if the disk is full or PyTorch cannot record them."""
     import torch._C._distributed_c10d as c10d
 
     name = "_dump_nccl_trace_json" if backend == "nccl" else "_dump_fr_trace_json"
@@ -79,12 +79,12 @@ def write_flight_record(folder: Path, process: int, backend: str) -> None:
 
 
 def record_file(folder: Path, process: int) -> Path:
-    """Return the file of the flight record of a process."""
+    """Return the path of a process's flight record."""
     return folder / f"flight-{process}.json"
 
 
 def read_flight_records(folder: Path, processes: int) -> dict[int, FlightRecord]:
-    """Return the flight records of a run by process; missing and damaged ones are left out."""
+    """Return the flight records of a run by process, without missing and damaged ones."""
     records = {}
     for process in range(processes):
         with suppress(RunFolderError):
@@ -94,7 +94,7 @@ def read_flight_records(folder: Path, processes: int) -> dict[int, FlightRecord]
 
 
 def find_stuck_collective(records: Mapping[int, FlightRecord]) -> StuckCollective | None:
-    """Return the earliest collective that some process has begun and that is not done; None if there is none.
+    """Return the earliest collective that a process has started and not completed; None if there is none.
 
     A process belongs to a group if it has recorded a collective of it.
     """
@@ -119,6 +119,6 @@ def _collectives(records: Mapping[int, FlightRecord]) -> Iterator[Entry]:
 
 
 def _latest_number(record: FlightRecord, group: list[str]) -> int | None:
-    """Return the number of the latest collective of a group; None for a process that has recorded none."""
+    """Return the sequence number of the latest collective of a group; None if the process has recorded none."""
     numbers = (each.collective_seq_id for each in record.entries if each.process_group == group and not each.is_p2p)
     return max(numbers, default=None)

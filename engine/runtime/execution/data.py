@@ -1,4 +1,4 @@
-"""Training data: bytes of a text or tokens of a file, or random examples of a model. Every process reads its share independently."""
+"""Training data: bytes of a text, tokens of a file, or random examples of a model. Every process reads its share independently."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ DEFAULT_TEXT = Path(__file__).parent / "texts" / "default.txt"
 
 
 class DataPart(NamedTuple):
-    """The data to train on, or those that are held out at the end."""
+    """A part of the data: the training part, or the held-out part at the end."""
 
     held_share: float = 0.0
     is_held_out: bool = False
 
     def select(self, whole: NDArray[Any]) -> NDArray[Any]:
-        """Return this part of the whole data."""
+        """Return this part of an array of tokens."""
         border = len(whole) - round(self.held_share * len(whole))
         return whole[border:] if self.is_held_out else whole[:border]
 

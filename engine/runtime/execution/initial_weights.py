@@ -1,4 +1,4 @@
-"""Weights that training starts from: those of a checkpoint of safetensors files, whatever the layout of the processes."""
+"""Initial weights of a training run, read from a checkpoint of safetensors files and sharded for any layout of processes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from meshwave.engine.runtime.execution.checkpoint import WEIGHTS, State
 
 
 def load_initial_weights(files: Sequence[Path], model: LanguageModel, state: State) -> None:
-    """Set the weights among the parts of this process; the other parts keep their values.
+    """Set the weights of this process from a checkpoint; other parts of the state keep their values.
 
-    A process reads only the tensors that it has a part of, one weight after the other.
+    A process reads only the tensors of which it holds a part, one weight at a time.
 
     Raises:
         InputError: a tensor is missing or has another shape, or a file is damaged.
@@ -38,12 +38,12 @@ class WeightReader:
     """Reads whole weights from the files of a checkpoint."""
 
     def __init__(self, files: Mapping[str, Path]) -> None:
-        """``files`` are the files of the tensors, by the names of these."""
+        """Set up a reader of ``files``, the path of each tensor's file by the tensor's name."""
         self._files = files
         self._open: dict[Path, Any] = {}
 
     def read(self, weight: Weight) -> Tensor:
-        """Return a weight."""
+        """Return a whole weight, assembled from its tensors in the checkpoint."""
         return torch.cat([self._read_source(source, weight.dim) for source in weight.sources], weight.dim)
 
     def _read_source(self, source: Source, dim: int) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from meshwave.engine.runtime.communication.communicator import Communicator, PendingTensor
 from meshwave.engine.runtime.execution.checkpoint import WEIGHTS, Part
 from meshwave.engine.runtime.execution.optimizers import OPTIMIZERS
-from meshwave.engine.runtime.modules.load_balance import is_balance, update_balance
+from meshwave.engine.runtime.modules.load_balance import is_balance_bias, update_balance_bias
 from meshwave.engine.runtime.modules.tensor_parallel import weight_shard
 
 BUCKET_ELEMENTS = 2**23
@@ -80,14 +80,14 @@ class OptimizerUpdate:
             for groups in self._groups.values()
             for weights in groups.values()
             for parameter, counting_process in weights
-            if counting_process == process and not is_balance(parameter)
+            if counting_process == process and not is_balance_bias(parameter)
         ]
         self._counted += self._tied if tied and tied[0] == process else []
         self._communicator = communicator
         self._clip_norm = training.clip_norm
         self._observer = observer
-        self._balances = [parameter for _, parameter in self._named if is_balance(parameter)]
-        self._trained = [pair for pair in self._named if not is_balance(pair[1])]
+        self._balances = [parameter for _, parameter in self._named if is_balance_bias(parameter)]
+        self._trained = [pair for pair in self._named if not is_balance_bias(pair[1])]
         self._parameters = [parameter for _, parameter in self._trained]
         self.optimizer = OPTIMIZERS[training.optimizer](self._parameters, training.lr, training.weight_decay)
         self._reducing: list[tuple[int, list[nn.Parameter], PendingTensor]] = []
@@ -166,7 +166,7 @@ class OptimizerUpdate:
             torch._foreach_mul_(gradients, scale.to(gradients[0]))
         self.optimizer.step(gradients)
         for balance in self._balances:
-            update_balance(balance, _gradient_or_zeros(balance))
+            update_balance_bias(balance, _gradient_or_zeros(balance))
         for _, parameter in self._named:
             parameter.grad = None
 

@@ -25,7 +25,7 @@ from torch.autograd import Function
 
 from meshwave.engine.document.model import PLAIN_ROUTER, Router
 from meshwave.engine.runtime.modules.deferred_gradients import DeferrableModule, add_gradient
-from meshwave.engine.runtime.modules.load_balance import mark_balance
+from meshwave.engine.runtime.modules.load_balance import mark_balance_bias
 
 CapacityRule = Callable[[Tensor], int]
 """Function that returns the number of slots of an expert, given the number of routes to each expert, ``[experts]``."""
@@ -95,7 +95,9 @@ class Gate(DeferrableModule):
 
         self.weight = empty(experts, hidden)
         self.bias = empty(experts) if router.has_bias else None
-        self.balance = mark_balance(empty(experts), router.balance_rate) if router.balance_rate is not None else None
+        self.balance = (
+            mark_balance_bias(empty(experts), router.balance_rate) if router.balance_rate is not None else None
+        )
         self.router, self.top_k, self.loss_share, self.load_share = router, top_k, loss_share, load_share
         self.aux_loss, self.z_loss = aux_loss, z_loss
         self.extra_loss = torch.zeros(())  # this gate's share of the weighted sum of both losses of the last input

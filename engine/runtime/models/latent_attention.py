@@ -15,14 +15,14 @@ from meshwave.engine.runtime.modules.rotary import apply_rotary_embedding
 from meshwave.engine.runtime.modules.tensor_parallel import ColumnLinear, RowLinear, copy_to_group
 
 NORM_EPS = 1e-6
-"""Added to the variance by the norms of the narrow vectors, whatever that of the other norms."""
+"""Epsilon of the RMS norms of the latent vectors; the other norms of a model may have another one."""
 
 
 class LatentAttention(nn.Module):
-    """Attention whose keys and values are made from a narrow vector, and its queries from one or from the input.
+    """Attention whose keys and values are projected from a latent vector, and its queries from another one or from the input.
 
-    The narrow vectors are the same on all processes of the group, each of which has its own heads. The dimensions with
-    rotary positions are the first ones of a head here; all heads share those of the key.
+    All processes of the group compute the same latent vectors, and each has its own heads. The first dimensions of a
+    head have rotary positions; all heads share the rotary dimensions of the key.
     """
 
     def __init__(self, shape: LanguageModel, latent: Latent, *, causal: bool, group: Group = ALONE) -> None:
@@ -45,7 +45,7 @@ class LatentAttention(nn.Module):
         self.out = RowLinear(heads * latent.value_dim, hidden, group, bias=part.out_bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return ``[batch, sequence, hidden]`` of ``x``, which has the same shape."""
+        """Return the attention output for ``x``; both have the shape ``[batch, sequence, hidden]``."""
         latent, (batch, sequence, _) = self.latent, x.shape
         if self.query_down is None or self.query_norm is None:
             queries = self.query(x)

@@ -1,4 +1,4 @@
-"""Activations of feed-forward blocks, with the gradients that experts compute themselves."""
+"""Activation functions of feed-forward blocks and their gradients, for experts with an explicit backward pass."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ aten = torch.ops.aten
 
 
 class Activation(NamedTuple):
-    """A function of the inner columns of a feed-forward block, and its gradient."""
+    """An activation function of a feed-forward block, and its gradient."""
 
     apply: Callable[[Tensor], Tensor]
     gradient: Callable[[Tensor, Tensor], Tensor]
@@ -29,8 +29,8 @@ class Activation(NamedTuple):
 def make_activation(mlp: Mlp) -> Activation:
     """Return the activation between the matrices of a feed-forward block.
 
-    If it is gated, the first half of the inner columns passes the function and is multiplied with the second half
-    (Shazeer, arXiv:2002.05202).
+    A gated block applies the function to the first half of the inner columns and multiplies the result by the second
+    half (Shazeer, arXiv:2002.05202).
     """
     activation = ACTIVATIONS[mlp.activation]
     if not mlp.gated:
@@ -54,7 +54,7 @@ def _gate_gradient(activation: Activation, limit: float | None, gradient: Tensor
 
 
 def _linear_factor(linear: Tensor, limit: float | None) -> Tensor:
-    """Return the second half of a gated block; gpt-oss clamps it and adds 1."""
+    """Return the factor from the second half of a gated block: clamped and increased by 1 for gpt-oss, else unchanged."""
     return linear if limit is None else linear.clamp(-limit, limit) + 1
 
 

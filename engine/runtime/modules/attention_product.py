@@ -10,15 +10,15 @@ from torch import Tensor
 
 
 class AttentionRule(NamedTuple):
-    """The tokens that a token attends to, and how its scores become weights."""
+    """The attention mask, and how scores become weights."""
 
     causal: bool
     window: int | None = None
-    """Tokens that a token attends to; None: all."""
+    """Number of tokens in the sliding window; None: all tokens."""
     scale: float | None = None
     """Factor of the scores; None: 1 / sqrt(dimensions of a head)."""
     soft_cap: float | None = None
-    """Largest magnitude of a score, which approaches it as a tanh; None: not bounded."""
+    """Bound on the magnitude of scores, applied with tanh; None: unbounded."""
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, rule: AttentionRule, sinks: Tensor | None = None) -> Tensor:
@@ -28,23 +28,23 @@ def attend(q: Tensor, k: Tensor, v: Tensor, rule: AttentionRule, sinks: Tensor |
         q: ``[batch, heads, sequence, dims]``.
         k: ``[batch, key-value heads, sequence, dims]``, each shared by a group of heads.
         v: ``[batch, key-value heads, sequence, value dims]``.
-        rule: the tokens, and the scores.
-        sinks: ``[heads]`` a score per head that takes weight and has no value.
+        rule: the attention mask, and how scores become weights.
+        sinks: ``[heads]``, a score per head that takes part in the softmax but has no value.
     """
     length, shares = q.shape[2], q.shape[1] != k.shape[1]
     is_bounded = rule.window is not None and rule.window < length
     if rule.soft_cap is None and sinks is None:
         if not is_bounded:
             return F.scaled_dot_product_attention(q, k, v, is_causal=rule.causal, scale=rule.scale, enable_gqa=shares)
-        seen = _seen(rule, length, q.device)
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=rule.scale, enable_gqa=shares)
+        mask = _attention_mask(rule, length, q.device)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=rule.scale, enable_gqa=shares)
     if shares:
         k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
     scores = q @ k.mT * (q.shape[-1] ** -0.5 if rule.scale is None else rule.scale)
     if rule.soft_cap is not None:
         scores = rule.soft_cap * torch.tanh(scores / rule.soft_cap)
     if rule.causal or is_bounded:
-        scores = scores.masked_fill(~_seen(rule, length, q.device), -torch.inf)
+        scores = scores.masked_fill(~_attention_mask(rule, length, q.device), -torch.inf)
     if sinks is not None:
         column = sinks.to(scores.dtype).view(1, -1, 1, 1).expand(*scores.shape[:3], 1)
         scores = torch.cat((scores, column), -1)
@@ -52,9 +52,9 @@ def attend(q: Tensor, k: Tensor, v: Tensor, rule: AttentionRule, sinks: Tensor |
     return weights.to(v.dtype) @ v
 
 
-def _seen(rule: AttentionRule, length: int, device: torch.device) -> Tensor:
-    """Return ``[queries, keys]`` True where the query's token attends to the key's."""
-    place = torch.arange(length, device=device)
-    distance = place[:, None] - place
+def _attention_mask(rule: AttentionRule, length: int, device: torch.device) -> Tensor:
+    """Return the attention mask ``[queries, keys]``, True where a query attends to a key."""
+    position = torch.arange(length, device=device)
+    distance = position[:, None] - position
     window = length if rule.window is None else rule.window
     return (distance < window) & (distance >= 0 if rule.causal else distance > -window)

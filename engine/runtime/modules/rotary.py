@@ -1,4 +1,4 @@
-"""Rotary positions (Su et al., arXiv:2104.09864)."""
+"""Rotary position embeddings (Su et al., arXiv:2104.09864)."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def rotary_cosines_and_sines(
 
 
 def _scale(frequencies: Tensor, scaling: RopeScaling) -> Tensor:
-    """Divide frequencies by the factor: all of them, or as Llama 3.1 those of long waves (arXiv:2407.21783)."""
+    """Divide frequencies by the factor: all of them, or only low ones as in Llama 3.1 (arXiv:2407.21783)."""
     if scaling.kind == "linear":
         return frequencies / scaling.factor
     assert scaling.kind == "llama3" and scaling.original_context is not None, "checked before a run"
-    turns = scaling.original_context * frequencies / (2 * pi)  # in the context of pretraining
+    turns = scaling.original_context * frequencies / (2 * pi)  # over the context length of pretraining
     low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
-    kept = ((turns - low) / (high - low)).clamp(0, 1)  # 0 where waves are longer than the context
+    kept = ((turns - low) / (high - low)).clamp(0, 1)  # 0 for wavelengths beyond the context
     return frequencies * (kept + (1 - kept) / scaling.factor)

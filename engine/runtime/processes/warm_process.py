@@ -55,7 +55,7 @@ PR_SET_CHILD_SUBREAPER = 36  # from linux/prctl.h
 
 @dataclass
 class RunProcesses:
-    """Processes of one run. They start together; if one fails, all are ended."""
+    """Processes of one run. They start together, and if one fails, all are terminated."""
 
     run: str
     folder: Path
