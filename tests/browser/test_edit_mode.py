@@ -394,7 +394,7 @@ def test_a_dragged_stage_shows_its_effect_on_the_step(whole: Page) -> None:
     whole.mouse.move(at["x"] + at["width"] / 2, to["y"] + to["height"] / 2, steps=4)
     expect(words).to_contain_text("Move stage 5 to mesh m2")
     expect(words).to_contain_text("step time")
-    expect(whole.locator(".mw-wave .mw-notice").first).to_contain_text("to mesh m2: iteration")
+    expect(whole.locator(".mw-wave .mw-notice").first).to_contain_text("to mesh m2: step time")
     whole.wait_for_function("meshwaveTimeline.edit.trial?.later > 0")
     expect(numbers).not_to_have_text(before, use_inner_text=True)
     whole.keyboard.press("Escape")
