@@ -62,7 +62,7 @@ class SlurmOptions(JobOptions):
     """Number of GPUs to request on each node."""
     constraint: Word | None = nullable("any node")
     """Features that nodes must have."""
-    sbatch_directives: tuple[Annotated[str, Field(pattern=r"^--?[A-Za-z][^\n\r\x00]*$")], ...] = ()
+    directives: tuple[Annotated[str, Field(pattern=r"^--?[A-Za-z][^\n\r\x00]*$")], ...] = ()
     """Additional options of sbatch, such as `--exclusive`."""
     signal_before_s: PositiveInt = 60
     """Seconds before the time limit at which a run writes a checkpoint and ends."""
@@ -279,4 +279,4 @@ def sbatch_directives(options: SlurmOptions, nodes: int, name: str) -> Iterator[
             yield f"--{key}={value}"
     yield f"--signal=TERM@{options.signal_before_s}"
     yield "--requeue" if options.restarts else "--no-requeue"
-    yield from options.sbatch_directives
+    yield from options.directives

@@ -132,7 +132,7 @@ def test_a_killed_process_costs_no_accuracy(slurm: SlurmLauncher, followed: Run)
 
 
 def test_a_job_that_waits_says_why_and_can_be_cancelled(cluster: slurm_cluster.Cluster, record: Record) -> None:
-    run = submit(launcher_of(record, sbatch_directives=("--begin=now+1hour",)), two_nodes())  # type: ignore[arg-type]
+    run = submit(launcher_of(record, directives=("--begin=now+1hour",)), two_nodes())  # type: ignore[arg-type]
     reconcile(record)
 
     assert (run.state, run.waiting_reason) == (State.STARTING, "BeginTime; position 1 of 1 in the queue")
