@@ -10,6 +10,7 @@ import pytest
 from tornado.httputil import HTTPHeaders
 
 from meshwave.designer.server.people_access import PeopleAccess
+from meshwave.designer.server.serve import serve
 from meshwave.designer.server.site import Place, check_encryption, parse_site
 from meshwave.engine.findings import Refusal
 from meshwave.engine.people.people_file import PeopleFile, Role, add_person
@@ -126,6 +127,11 @@ def test_other_machines_are_served_with_tls_under_a_name_that_they_can_open(plac
     except Refusal as refusal:
         found = refusal.problem.code
     assert found == code
+
+
+def test_other_machines_are_not_served_without_people_who_sign_in() -> None:
+    with pytest.raises(Refusal, match="needs people who sign in; make a file with meshwave people add"):
+        serve(place=Place("192.168.1.20", certificate=Path(__file__), key=Path(__file__)))
 
 
 def test_behind_a_proxy_only_its_name_is_served_to_other_machines() -> None:

@@ -51,6 +51,12 @@ def test_a_person_signs_in_with_the_token_that_was_shown_once(tmp_path: Path) ->
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
+def test_the_example_of_the_documentation_is_valid() -> None:
+    people = read_people(Path(__file__).parents[3] / "docs/examples/people.toml")
+    assert [person.role for person in people.people] == [Role.ADMIN, Role.DESIGNER]
+    assert people.limits.total.processes == 32
+
+
 def test_equal_tokens_have_different_hashes() -> None:
     assert hash_token("secret") != hash_token("secret")
 
