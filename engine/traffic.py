@@ -1,4 +1,4 @@
-"""Traffic between devices: the bytes that each sends to each."""
+"""Traffic between devices: the bytes that each device sends to each other device."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 MOST_ROWS = 64
-"""Largest number of devices whose traffic is listed one by one; of more, the traffic between nodes is."""
+"""Maximum number of devices whose traffic is listed; with more devices, the traffic between nodes is listed."""
 
 
 @dataclass(frozen=True, eq=False)
 class Traffic:
-    """Bytes from each device, or from each node, to each."""
+    """Bytes from each device, or each node, to each other."""
 
     unit: Literal["device", "node"]  # of rows and columns
     numbers: tuple[int, ...]  # of the device or node of each row and column
@@ -24,7 +24,10 @@ class Traffic:
 
     @classmethod
     def between_devices(cls, devices: Sequence[int], nodes: Sequence[int], sent: NDArray[np.float64]) -> Self:
-        """Return the traffic of devices from ``sent``, ``[senders, receivers]`` bytes; what a device keeps is left out."""
+        """Return the traffic between devices from the bytes in ``sent``, ``[senders, receivers]``.
+
+        Bytes that a device keeps are set to 0.
+        """
         moved = sent.copy()
         np.fill_diagonal(moved, 0.0)
         return cls("device", tuple(devices), tuple(nodes), moved)
@@ -33,7 +36,7 @@ class Traffic:
     def of_messages(
         cls, devices: Sequence[int], nodes: Sequence[int], messages: Iterable[tuple[int, int, float]]
     ) -> Self:
-        """Return the traffic of messages, each with its sender, its receiver and its bytes."""
+        """Return the traffic of messages, given as sender, receiver and bytes."""
         row = {device: number for number, device in enumerate(devices)}
         sent = np.zeros((len(devices), len(devices)))
         for source, target, size in messages:
@@ -42,22 +45,22 @@ class Traffic:
 
     @property
     def inside_bytes(self) -> float:
-        """Bytes that stay inside nodes."""
+        """Bytes sent within nodes."""
         return float(self.bytes[self.is_inside].sum())
 
     @property
     def between_bytes(self) -> float:
-        """Bytes that go from one node to another."""
+        """Bytes sent between nodes."""
         return float(self.bytes[~self.is_inside].sum())
 
     @property
     def is_inside(self) -> NDArray[np.bool_]:
-        """``[senders, receivers]`` True if both are on one node."""
+        """True if sender and receiver are on the same node, ``[senders, receivers]``."""
         node = np.array(self.nodes)
         return np.asarray(node[:, None] == node[None, :])
 
     def limit_rows(self) -> Traffic:
-        """Return the traffic between nodes if there are more than :data:`MOST_ROWS` devices."""
+        """Return the traffic between nodes if there are more than :data:`MOST_ROWS` devices, otherwise unchanged."""
         if len(self.numbers) <= MOST_ROWS:
             return self
         nodes, row = np.unique(self.nodes, return_inverse=True)
@@ -66,7 +69,7 @@ class Traffic:
         return Traffic("node", numbers, numbers, on_node.T @ self.bytes @ on_node)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the traffic for ``--json``."""
+        """Return the traffic as a JSON object for ``--json``."""
         return {
             "unit": self.unit,
             "numbers": list(self.numbers),

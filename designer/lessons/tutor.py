@@ -24,7 +24,7 @@ from meshwave.engine.lessons import (
     judge_measurement,
     judge_number,
     judge_task,
-    solve,
+    right_answer,
 )
 from meshwave.engine.lessons.progress import LessonProgress, load_progress, save_progress
 
@@ -175,9 +175,9 @@ class Tutor:
         check = self.step.data.check
         self._save_progress(self.progress.with_passed(self.progress.step, shown=True))
         if isinstance(check, NumberQuestion):
-            self.verdict = judge_number(self.current_lesson, check, solve(self.current_lesson, check))
+            self.verdict = judge_number(self.current_lesson, check, right_answer(self.current_lesson, check))
         elif isinstance(check, Choice):
-            self.verdict = judge_choice(self.current_lesson, check, int(solve(self.current_lesson, check)))
+            self.verdict = judge_choice(self.current_lesson, check, int(right_answer(self.current_lesson, check)))
         self._open(check.solution if isinstance(check, Task) else self.step.data.reveal)
         self.update_verdict()
 

@@ -52,7 +52,7 @@ from meshwave.engine.files import example
 from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.program.action import SENDS
 from meshwave.engine.runs import Run
-from meshwave.engine.runs.accuracy.stragglers import slow_meshes
+from meshwave.engine.runs.accuracy.stragglers import straggler_meshes
 from meshwave.engine.runs.run_folder import read_launched_design
 from meshwave.engine.units import format_count
 
@@ -509,11 +509,11 @@ class Widgets:
         """Count the stragglers of the shown run on their tab, mark their lanes, and announce each once."""
         found, run = self.runs.followed.stragglers, self.runs.followed.run.get("id")
         self.dock.set_badge("slowdowns", str(len(found)) if found else "", "warning")
-        meshes = dict.fromkeys(name for each in found for name in slow_meshes(each))
+        meshes = dict.fromkeys(name for each in found for name in straggler_meshes(each))
         self.timeline.slow_lanes = {
-            mesh: "; ".join(each.message for each in found if mesh in slow_meshes(each)) for mesh in meshes
+            mesh: "; ".join(each.message for each in found if mesh in straggler_meshes(each)) for mesh in meshes
         }
-        new = {(run, each.code, slow_meshes(each)): each.message for each in found}
+        new = {(run, each.code, straggler_meshes(each)): each.message for each in found}
         messages = [message for key, message in new.items() if key not in self._announced]
         self._announced |= set(new)
         if messages:

@@ -1,6 +1,6 @@
-"""Recovery from killed processes: random runs of a launch target, a process of each killed at a random moment.
+"""Recovery from killed processes: random runs on a launch target, each with one process killed at a random moment.
 
-What became of a run is a line of a file, so that many runs can be made in several sittings.
+The result of each run is a line of a file, so that a measurement can be continued later.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from meshwave.engine.runs.process_identity import recorded_processes
 STEPS = 60
 MOST_RESTARTS = 10
 LARGEST_DELAY_S = 0.2
-"""Largest time between a step and the kill after it."""
+"""Maximum time, in seconds, between a step and the kill after it."""
 ENDING_S = 5.0
-"""Longest time after the end of a run until its processes are gone."""
+"""Maximum time, in seconds, from the end of a run until all its processes have ended."""
 SCHEDULES: tuple[Mapping[str, Any], ...] = (
     {"schedule": "gpipe"},
     {"schedule": "1f1b"},
@@ -41,26 +41,26 @@ SCHEDULES: tuple[Mapping[str, Any], ...] = (
 
 
 class KilledRun(RunFile):
-    """A run one of whose processes was killed."""
+    """Result of a run of which one process was killed."""
 
     target: str
     number: Count
     schedule: str
     after_steps: Count
-    """Steps of the run at the kill."""
+    """Number of completed steps at the kill."""
     killed: str
-    """Command line of the killed process; empty if the run was over before."""
+    """Command line of the killed process; empty if the run had already ended."""
     restarts: Count
     lost: str
-    """Reason for which the run did not succeed; empty if it did."""
+    """Reason why the run did not succeed; empty if it succeeded."""
     is_wrong: bool
-    """True if its losses differ from those of an undisturbed run."""
+    """True if the losses differ from those of an undisturbed run."""
     left: Count
-    """Processes that outlived the run."""
+    """Number of processes that outlived the run."""
 
 
 def read_killed_runs(file: Path | None, target: str) -> list[KilledRun]:
-    """Return the runs of a target that a file lists; a line that was cut short is left out."""
+    """Return the runs of a target that are listed in a file; a truncated line is skipped."""
     if file is None:
         return []
     with suppress(FileNotFoundError):
@@ -72,15 +72,15 @@ def read_killed_runs(file: Path | None, target: str) -> list[KilledRun]:
 def kill_figures(
     launcher: Launcher, target: str, kills: int, earlier: Sequence[KilledRun], file: Path | None, say: Say
 ) -> dict[str, float]:
-    """Kill a process of random runs until ``kills`` runs are made, and count what is lost, left and wrong."""
+    """Kill a process of each random run until there are ``kills`` runs; count losses, leftovers and wrong results."""
     found, expected = [*earlier], dict[int, list[float]]()
     for number in range(len(earlier), kills):
-        chance = random.Random(number)  # the same run, whichever sitting makes it
+        chance = random.Random(number)  # reproducible when continued later
         choice = chance.randrange(len(SCHEDULES))
         if choice not in expected:
             plain = run_to_end(launcher, specify_run(predict(_design(choice))), "undisturbed", TIMEOUT_S)
             expected[choice] = _losses(plain)
-        made = _disturbed_run(launcher, target, number, choice, expected[choice], chance)
+        made = _kill_and_judge_run(launcher, target, number, choice, expected[choice], chance)
         if file is not None:
             _append(file, made)
         found.append(made)
@@ -104,7 +104,7 @@ def _losses(run: Run) -> list[float]:
     return [row["loss"] for row in run.metrics()]
 
 
-def _disturbed_run(
+def _kill_and_judge_run(
     launcher: Launcher, target: str, number: int, choice: int, expected: Sequence[float], chance: random.Random
 ) -> KilledRun:
     options = Options(checkpoints=Checkpoints(every_steps=chance.choice((1, 5, 20))), restarts=MOST_RESTARTS)
@@ -128,28 +128,28 @@ def _disturbed_run(
 
 
 def _kill_random_process(run: Run, launcher: Launcher, chance: random.Random) -> tuple[str, int]:
-    """Kill a random process of a run after a random number of its steps; return its command line and the steps."""
+    """Kill a random process of a run after a random number of steps; return its command line and the steps."""
     after = chance.randrange(STEPS)
     wait_until(lambda: launcher.poll(run) or run.state.is_over or run.progress.done >= after, "step")
     time.sleep(chance.uniform(0, LARGEST_DELAY_S))  # at any moment of a step, of a checkpoint or of the end
-    found = [*find_processes(run, launcher), *_starter(run)]
+    found = [*find_processes(run, launcher), *_warm_process(run)]
     if not found or run.state.is_over:
-        return "", run.progress.done  # it was over already
+        return "", run.progress.done  # the run had already ended
     host, pid = chance.choice(found)
     command = host.attempt(["ps", "-o", "args=", "-p", str(pid)]).output.strip()
     is_killed = host.attempt(["kill", "-KILL", str(pid)]).status == 0
     return (command or f"process {pid}") if is_killed else "", run.progress.done
 
 
-def _starter(run: Run) -> Iterator[tuple[Host, int]]:
-    """Yield the warm process of this machine that has started the processes of a run."""
+def _warm_process(run: Run) -> Iterator[tuple[Host, int]]:
+    """Yield the warm process of this machine that started the processes of a run."""
     processes = recorded_processes(run.entry)
     if processes is not None and processes.starter is not None and processes.starter.is_alive():
         yield LocalHost(), processes.starter.pid
 
 
 def _left_processes(run: Run, launcher: Launcher) -> int:
-    """Return the number of processes that are still there some seconds after the end of a run."""
+    """Return the number of processes that still exist some seconds after the end of a run."""
     deadline = time.monotonic() + ENDING_S
     while (left := find_processes(run, launcher)) and time.monotonic() < deadline:
         time.sleep(LOOK_S)

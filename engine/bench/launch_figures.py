@@ -32,10 +32,10 @@ def measure_target(name: str, kills: int, say: Say, file: Path | None = None) ->
     """Measure a launch target; also kill a process of each of ``kills`` random runs at a random moment.
 
     Args:
-        name: the target.
-        kills: number of runs whose processes are killed, those of earlier calls with the same file included.
-        say: prints a line about the progress.
-        file: a line is appended for each killed run. With lines of earlier calls, only the missing runs are made.
+        name: the name of the target.
+        kills: number of runs whose processes are killed, including those of earlier calls with the same file.
+        say: function that prints a line about the progress.
+        file: file to which a line is appended for each killed run; runs that it already lists are not repeated.
 
     Raises:
         RunError: a run without killed processes fails.

@@ -1,7 +1,7 @@
 """Small runs on a launch target, and their processes.
 
-A run must be visible in the processes of the host that launches it: this machine, hosts by ssh, or a cluster on one
-machine. Its processes are found by the run folder on their command lines.
+The processes of a run must be visible on the host that launches it (this machine, hosts by ssh, or a cluster on one
+machine). They are found by the run folder on their command lines.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from meshwave.engine.runs.process_identity import Handle, recorded_processes
 TIMEOUT_S = 180.0
 LOOK_S = 0.02
 Say = Callable[[str], None]
-"""Prints a line about the progress."""
+"""Function that prints a line about the progress."""
 
 
 def two_nodes(steps: int, pipeline: Mapping[str, Any] | None = None, seed: int = 0) -> Design:
-    """Return a small design of two meshes, each of one device of its own node."""
+    """Return a small design of two meshes, each on one device of a different node."""
     document = load_design(example("03-gpt-on-two-cores")).model_dump(mode="json")
     document["cluster"] |= {"nodes": 2, "devices_per_node": 1}
     document["model"] |= {"layers": 4, "hidden": 32, "sequence": 32}
@@ -36,7 +36,7 @@ def two_nodes(steps: int, pipeline: Mapping[str, Any] | None = None, seed: int =
 
 
 def find_processes(run: Run, launcher: Launcher) -> list[tuple[Host, int]]:
-    """Return the processes of a run that exist, those that start others included, with the host of each."""
+    """Return the existing processes of a run, including processes that start others, with the host of each."""
     if isinstance(launcher, JobLauncher):
         return [*_processes_on_hosts(run, launcher)]
     processes = recorded_processes(run.entry)
@@ -51,10 +51,10 @@ def _processes_on_hosts(run: Run, launcher: JobLauncher) -> Iterator[tuple[Host,
 
 
 def wait_until(condition: Callable[[], object], what: str) -> None:
-    """Wait until a condition holds.
+    """Wait until a condition is true.
 
     Raises:
-        RunRefusal: it did not hold in time; ``what`` names what was missing.
+        RunRefusal: the time limit was exceeded; ``what`` names the missing event.
     """
     deadline = time.monotonic() + TIMEOUT_S
     while not condition():

@@ -11,7 +11,7 @@ from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.findings import problems_of
 from meshwave.engine.lessons.lesson import Lesson
 from meshwave.engine.lessons.reading import find_lesson, lesson_folders
-from meshwave.engine.lessons.walk import walk
+from meshwave.engine.lessons.walk import check_steps
 
 
 @with_progress
@@ -37,7 +37,7 @@ def _entry(name: str) -> dict[str, Any]:
 def _check(name: str) -> dict[str, Any]:
     try:
         lesson = find_lesson(name)
-        problems = [problem.to_json() for _, found in walk(lesson) for problem in found]
+        problems = [problem.to_json() for _, found in check_steps(lesson) for problem in found]
         return {"name": name, "steps": len(lesson.steps), "checks": _check_count(lesson), "problems": problems}
     except MeshwaveError as error:
         return {"name": name, "steps": 0, "checks": 0, "problems": [each.to_json() for each in problems_of(error)]}

@@ -44,7 +44,7 @@ def boundary_specs(design: Design) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 def boundary_transfer(design: Design, source: int, destination: int, tensors: int = 1) -> Transfer:
     """Return the transfer between two meshes, with the devices of the cluster as ranks."""
-    devices = _devices(design, source, destination)
+    devices = _boundary_devices(design, source, destination)
     known = _numbered_transfer(design, source, destination, tensors)
     return renumber_ranks(known, dict(enumerate(devices)))
 
@@ -83,7 +83,10 @@ def boundary_seconds(design: Design, source: int, destination: int, tensors: int
 
 def boundary_messages(design: Design, source: int, destination: int, tensors: int = 1) -> list[Message]:
     """Return all messages between devices in the plan of a transfer between two meshes."""
-    devices, found = _devices(design, source, destination), _numbered_transfer(design, source, destination, tensors)
+    devices, found = (
+        _boundary_devices(design, source, destination),
+        _numbered_transfer(design, source, destination, tensors),
+    )
     item = [task.bytes / task.elements if task.elements else 0.0 for task in found.tasks]
     return [
         Message(devices[move.source], devices[move.target], move.elements * item[move.task]) for move in found.moves
@@ -111,13 +114,13 @@ def boundary_tensor(design: Design, tensors: int = 1) -> Tensor:
     return Tensor((sequences, tokens, tensors * design.model.hidden), item)
 
 
-def _devices(design: Design, source: int, destination: int) -> list[int]:
+def _boundary_devices(design: Design, source: int, destination: int) -> list[int]:
     return sorted({*design.meshes[source].devices, *design.meshes[destination].devices})
 
 
 def _numbered_transfer(design: Design, source: int, destination: int, tensors: int) -> Transfer:
     """Return the transfer with devices and nodes renumbered from 0, so that equal boundaries share one cached plan."""
-    devices = _devices(design, source, destination)
+    devices = _boundary_devices(design, source, destination)
     place = {device: number for number, device in enumerate(devices)}
     nodes = sorted({design.cluster.node_of(device) for device in devices})
     host = {device: nodes.index(design.cluster.node_of(device)) for device in devices}

@@ -256,7 +256,7 @@ class KeptActivations(Part):
 
     @property
     def ratio(self) -> float:
-        """Allocated bytes divided by computed bytes, over all samples."""
+        """Ratio of allocated to computed bytes of activations, over all samples."""
         return sum(allocated for _, allocated in self.samples) / sum(said for said, _ in self.samples)
 
 

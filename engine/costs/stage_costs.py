@@ -1,4 +1,4 @@
-"""Seconds of stages whose costs a design gives."""
+"""Times of stages for which a design gives the costs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Floats = NDArray[np.float64]
 
 
 def given_seconds(design: Design) -> Floats | None:
-    """Return ``[op, stages]`` the given time of F, B, I and W of each stage; None if the design gives no costs."""
+    """Return the given time of F, B, I and W of each stage, ``[op, stages]``; None if the design gives no costs."""
     given = design.cost.stage_costs
     if given is None:
         return None
@@ -23,7 +23,7 @@ def given_seconds(design: Design) -> Floats | None:
 
 
 def recompute_forward(design: Design, table: Floats) -> Floats:
-    """Add the forward of each stage that recomputes to its backward, in a table ``[op, stages]``."""
+    """Add the forward of each recomputed stage to its backward in a table ``[op, stages]``, and return the table."""
     again = np.array([design.pipeline.recomputes(stage) for stage in range(table.shape[1])])
     table[[Op.B, Op.I]] += again * table[Op.F]
     return table

@@ -1,7 +1,7 @@
-"""Changes of a design by path, as data: what an edit changed, and the same change of another state of the design.
+"""Changes of a design by path, as data: the changes of an edit, and their application to another state of the design.
 
-People who edit one design together send each other changes, not documents, so that edits of different parts do not
-replace each other.
+People who edit one design together exchange changes instead of documents, so that edits of different parts do not
+overwrite each other.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ Document = Mapping[str, Any]
 Path = tuple[str, ...]
 """Keys from the top of the document, such as ``("pipeline", "microbatches")``.
 
-A mesh is found by its name, ``("meshes", "A", "devices")``: its number changes when another one is added or removed.
+A mesh is identified by its name, as in ``("meshes", "A", "devices")``, because its number changes when another mesh is
+added or removed.
 """
 MESH_ORDER: Path = ("order of the meshes",)
-"""Path of the names of the meshes in pipeline order."""
+"""Path of the list of mesh names in pipeline order."""
 _AXES: Path = ("axes",)
-"""Last key of the axes of a mesh, which are one value: their product is the number of its devices."""
+"""Last key of the axes of a mesh, which are one value, because their product is the number of its devices."""
 
 
 class Change(NamedTuple):
-    """The values at a path before and after an edit; :data:`REMOVED` where the document has none."""
+    """Values at a path before and after an edit; :data:`REMOVED` if the document has no value there."""
 
     path: Path
     before: Any
@@ -35,7 +36,7 @@ class Change(NamedTuple):
 
     @property
     def inverse(self) -> Change:
-        """The change that restores the value from before."""
+        """The change that restores the previous value."""
         return Change(self.path, self.after, self.before)
 
     @property
@@ -45,18 +46,18 @@ class Change(NamedTuple):
 
 
 def find_changes(before: Document, after: Document) -> list[Change]:
-    """Return the changes that lead from one document to another; equal parts are left out."""
+    """Return the changes from one document to another; equal parts are left out."""
     return [*_differences((), _by_name(before), _by_name(after))]
 
 
 def apply_changes(document: Document, changes: Iterable[Change]) -> dict[str, Any]:
-    """Return a document with changes that were made to another state of it.
+    """Apply changes that were made to another state of a document, and return the result.
 
-    Values at other paths stay. A mesh that was added gets another name if its name is taken; the order of the meshes
-    keeps the meshes that the changes do not know after the ones that they follow.
+    Values at other paths are kept. An added mesh gets another name if its name is taken. Meshes that are unknown to the
+    changes stay behind the mesh that they follow.
 
     Raises:
-        Refusal: a part that is changed no longer exists.
+        Refusal: a changed part no longer exists.
     """
     tree = _by_name(json.loads(json.dumps(document)))
     order: Sequence[str] | None = None
@@ -73,23 +74,23 @@ def apply_changes(document: Document, changes: Iterable[Change]) -> dict[str, An
 
 
 def unchanged_since(document: Document, changes: Iterable[Change]) -> list[Change]:
-    """Return those changes whose values a document still has, so that reverting them reverts no other edit."""
+    """Return the changes whose new values the document still has, so that reverting them affects no other edit."""
     tree = _by_name(document)
     return [change for change in changes if _has_value(tree, change)]
 
 
 def overlap(one: Path, other: Path) -> bool:
-    """Return whether one of two paths contains the other."""
+    """Return True if one of two paths contains the other."""
     return all(key == theirs for key, theirs in zip(one, other, strict=False))
 
 
 def moves_meshes(change: Change) -> bool:
-    """Return whether a change moves meshes that both documents have to other ranks."""
+    """Return True if a change moves meshes that are in both documents to other ranks."""
     return change.path == MESH_ORDER and not _is_same_order(change.before, change.after)
 
 
 def _by_name(document: Document) -> dict[str, Any]:
-    """Return a document with its meshes by name, and their order; a repeated name gets a number."""
+    """Return a document with its meshes by name, and with their order; a repeated name gets a number."""
     meshes: dict[str, Any] = {}
     seen: Counter[str] = Counter()
     for mesh in document["meshes"]:
@@ -128,7 +129,7 @@ def _apply(tree: dict[str, Any], change: Change) -> None:
 
 
 def _merge_order(wanted: Sequence[str], present: Sequence[str], meshes: Iterable[str]) -> list[str]:
-    """Return all meshes in the wanted order; others stay behind the mesh that they follow at present."""
+    """Return all mesh names in the wanted order; other meshes stay behind the mesh that they currently follow."""
     names = list(meshes)
     order = [name for name in wanted if name in names]
     known = [name for name in present if name in names]
@@ -148,5 +149,5 @@ def _has_value(tree: Mapping[str, Any], change: Change) -> bool:
 
 
 def _is_same_order(one: Sequence[str], other: Sequence[str]) -> bool:
-    """Return whether the names that two lists share are in the same order."""
+    """Return True if the names that two lists have in common are in the same order."""
     return [name for name in one if name in other] == [name for name in other if name in one]

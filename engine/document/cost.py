@@ -42,12 +42,12 @@ class StageCosts(Part):
         return len(self.forward)
 
     def spread(self, stages: int) -> StageCosts:
-        """Return the costs of another number of equal stages of the same model; the cost of the whole model stays."""
-        return self.model_copy(update={name: _spread(column, stages) for name, column in self})
+        """Return the costs for another number of equal stages of the same model; the total cost is unchanged."""
+        return self.model_copy(update={name: _spread_costs(column, stages) for name, column in self})
 
 
-def _spread(costs: Sequence[float], stages: int) -> tuple[float, ...]:
-    """Divide the model, whose present stages are equally long and cost ``costs``, into ``stages`` equal parts."""
+def _spread_costs(costs: Sequence[float], stages: int) -> tuple[float, ...]:
+    """Divide a model of equally long stages with these ``costs`` into ``stages`` equal parts; return their costs."""
     before = len(costs)  # a present stage is `stages` units long, and a new one `before` units
 
     def cost(start: int, end: int) -> float:

@@ -1,4 +1,4 @@
-"""Models of Hugging Face ``transformers``: their configurations, the names of their weights, and their checkpoints.
+"""Models of Hugging Face ``transformers``: configurations, tensor names and checkpoints.
 
-Nothing here imports torch or transformers.
+This package imports neither torch nor transformers.
 """

@@ -1,4 +1,4 @@
-"""Configurations of Hugging Face ``transformers``, read as the model section of a design."""
+"""Conversion of Hugging Face ``transformers`` configurations to the model section of a design."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ TYPES: Mapping[str, type | tuple[type, ...]] = {
     "layer_types": list,
     **dict.fromkeys(("hidden_act", "hidden_activation", "activation_function", "activation"), str),
 }
-"""Types of the values that are calculated with; the document checks all others."""
+"""Types of the values that are used in calculations; the document checks the other values."""
 LONGEST_SEQUENCE = 4096
-"""Tokens of a sequence of the design, where the model allows more."""
+"""Sequence length of the design in tokens, if the model supports longer sequences."""
 ATTENTION_TYPES = ("full_attention", "sliding_attention")
 
 Json = dict[str, Any]
 
 
 def read_model(config: Any) -> tuple[Json, list[Problem]]:
-    """Return the model section of a design for a configuration, and remarks.
+    """Convert a configuration to the model section of a design, and return it with notes.
 
     Raises:
-        DesignError: settings cannot be represented; contains all of them by key.
+        DesignError: some settings cannot be represented; the error lists all of them by key.
     """
     if not isinstance(config, dict) or "model_type" not in config:
         raise DesignError([Problem("model_type", "hf_no_model_type", {"known": list(MODEL_TYPES)})])
@@ -46,7 +46,7 @@ def read_model(config: Any) -> tuple[Json, list[Problem]]:
 
 
 class _Reader:
-    """Reader of one configuration; collects the problems, and the keys that were used."""
+    """Reader of a configuration, which collects the problems and the used keys."""
 
     def __init__(self, config: Json) -> None:
         self._config, self._type = config, MODEL_TYPES[config["model_type"]]
@@ -73,7 +73,7 @@ class _Reader:
         return self._model
 
     def notes(self) -> Iterator[Problem]:
-        """Yield remarks on settings that are ignored because they affect neither the trained model nor its cost."""
+        """Yield notes on ignored settings, which affect neither the trained model nor its cost."""
         rest = [name for name, value in self._config.items() if name not in self._used | NO_EFFECT and value]
         if rest:
             yield Problem("", "hf_unused_keys", {"keys": sorted(rest)}, "warning")
@@ -185,18 +185,18 @@ class _Reader:
 
 
 def _read_no_more_settings(reader: _Reader, model: Json) -> None:
-    """Do nothing: most model types have no settings beyond the listed keys."""
+    """Do nothing, because most model types have no settings besides the listed keys."""
 
 
 def _read_gemma(reader: _Reader, model: Json) -> None:
-    """Read the settings of Gemma, which scales embeddings by the root of the width and has its own width for scores."""
+    """Read the settings of Gemma: embeddings scaled by the root of the hidden size, and a separate score scale."""
     model["embedding_scale"] = model["hidden"] ** 0.5
     if scalar := reader._get_key("query_pre_attn_scalar"):
         reader._set_path("attention.scale", scalar**-0.5)
 
 
 def _read_falcon(reader: _Reader, model: Json) -> None:
-    """Read the settings of Falcon, whose newer decoder has groups of key-value heads and two norms."""
+    """Read the settings of Falcon, whose newer decoder has grouped key-value heads and two norms."""
     is_new = reader._get_key("new_decoder_architecture", False)
     kv_heads = reader._get_key("num_kv_heads", reader._get_key("num_key_value_heads")) if is_new else None
     if not is_new and reader._get_key("multi_query", True):
@@ -213,7 +213,7 @@ def _read_gpt_neox(reader: _Reader, model: Json) -> None:
 
 
 def _read_deepseek_v2(reader: _Reader, model: Json) -> None:
-    """Read the settings of DeepSeek-V2, whose smaller models choose among all experts, whatever their groups."""
+    """Read the settings of DeepSeek-V2, whose smaller models choose among all experts regardless of groups."""
     if reader._get_key("topk_method") == "greedy" and model.get("moe"):
         model["moe"] |= {"groups": 1, "top_groups": 1}
 

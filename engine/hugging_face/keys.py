@@ -1,4 +1,4 @@
-"""Keys of Hugging Face configurations by model type, with their paths in the model section of a design, as data."""
+"""Keys of Hugging Face configurations by model type, with the corresponding paths in the model section of a design."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Any, NamedTuple
 
 
 class Key(NamedTuple):
-    """Key of a configuration, with its alternative names and its default value."""
+    """Key of a configuration, with alternative names and a default value."""
 
     names: tuple[str, ...]
     default: Any = None
 
 
 class ModelType(NamedTuple):
-    """Model type: its constant settings, and the keys of its other settings, by path in the model section."""
+    """Constant settings of a model type, and the keys of its other settings, by path in the model section."""
 
     constants: Mapping[str, Any]
     keys: Mapping[str, Key] = {}
     required: Mapping[str, tuple[Any, ...]] = {}
-    """Keys with the values that can be represented; the first value is the default."""
+    """Keys with the supported values; the first value is the default."""
 
 
 def _make_key(*names: str, default: Any = None) -> Key:
@@ -32,7 +32,7 @@ SIZES = {
     "heads": _make_key("num_attention_heads", "n_head"),
     "vocab": _make_key("vocab_size"),
 }
-"""Keys of the sizes that every configuration contains."""
+"""Keys of the sizes, which every configuration contains."""
 _BIAS = {
     "attention.qkv_bias": _make_key("attention_bias", default=False),
     "attention.out_bias": _make_key("attention_bias", default=False),
@@ -263,7 +263,7 @@ ACTIVATIONS = {
     "relu": "relu",
     "relu2": "relu2",
 }
-"""Activations by their names in Hugging Face configurations."""
+"""Activation functions by their name in Hugging Face configurations."""
 
 NO_EFFECT = {
     "chunk_size_feed_forward", "finetuning_task", "is_decoder", "is_encoder_decoder", "output_attentions",
@@ -276,4 +276,4 @@ NO_EFFECT = {
     "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj",
     "reorder_and_upcast_attn", "scale_attn_weights", "head_dim", "num_key_value_heads", "num_kv_heads", "num_ln_in_parallel_attn",
 }  # fmt: skip
-"""Keys that affect neither the weights nor their cost, or that a model type derives."""
+"""Keys that affect neither the weights nor their cost, or that follow from the model type."""

@@ -1,4 +1,4 @@
-"""Names of the tensors in Hugging Face checkpoints by model type, as data."""
+"""Tensor names in Hugging Face checkpoints by model type."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import NamedTuple
 
 
 class ExpertNames(NamedTuple):
-    """Names of the tensors of a layer's experts."""
+    """Tensor names of the experts of a layer."""
 
     router: str = "mlp.gate"
     balance: str = "mlp.gate.e_score_correction_bias"
     each: str = "mlp.experts.{}"
-    """Prefix of an expert, by its number."""
+    """Prefix of an expert's tensor names; the placeholder is the number of the expert."""
     first: tuple[str, ...] = ("gate_proj", "up_proj")
     second: tuple[str, ...] = ("down_proj",)
     stacked: Mapping[str, str] = {}
-    """Tensors of all experts together, by the name that the weight of one has here."""
+    """Names of tensors that contain all experts, by the name of the corresponding weight of one expert."""
 
 
 class TensorNames(NamedTuple):
-    """Names of the tensors in the checkpoints of a model type."""
+    """Tensor names in the checkpoints of a model type."""
 
     layers: str = "model.layers"
     embedding_token: str = "model.embed_tokens"
@@ -28,16 +28,16 @@ class TensorNames(NamedTuple):
     head_norm: str = "model.norm"
     head_project: str = "lm_head"
     parts: Mapping[str, tuple[str, ...]] = {}
-    """Tensors of a layer that differ from :data:`LAYER_PARTS`."""
+    """Tensor names of a layer that differ from :data:`LAYER_PARTS`."""
     parallel_parts: Mapping[str, tuple[str, ...]] = {}
-    """Tensors of a layer whose attention and MLP have a norm each and take the same input."""
+    """Tensor names of a layer whose attention and MLP take the same input, with one norm each."""
     experts: ExpertNames = ExpertNames()
     transposes: bool = False
-    """True if matrices of layers are stored as [inputs, outputs]."""
+    """True if the matrices of layers are stored as [inputs, outputs]."""
     groups_heads: bool = False
-    """True if queries, keys and values are stored together, group by group of heads."""
+    """True if queries, keys and values are stored together, one group of heads after another."""
     norm_offset: float = 0.0
-    """Number that the model adds to the stored scales of norms."""
+    """Value that the model adds to the stored scales of norms."""
 
 
 LAYER_PARTS: Mapping[str, tuple[str, ...]] = {
@@ -54,7 +54,7 @@ LAYER_PARTS: Mapping[str, tuple[str, ...]] = {
     "shared_out": ("mlp.shared_expert.down_proj",),
     "shared_gate": ("mlp.shared_expert_gate",),
 }
-"""Tensors of a layer of Llama and models like it, by the name of the part here; ``!`` ends a whole name."""
+"""Tensor names of a layer in Llama and similar models, by part of Meshwave's layer; ``!`` ends a complete name."""
 _AFTER = {
     "attention_out_norm": ("post_attention_layernorm",),
     "ffn_out_norm": ("post_feedforward_layernorm",),
@@ -140,4 +140,4 @@ TENSOR_NAMES: Mapping[str, TensorNames] = {
         transposes=True,
     ),
 }
-"""Names of tensors by model type, where they differ from those of Llama."""
+"""Tensor names by model type, if they differ from those of Llama."""

@@ -1,4 +1,4 @@
-"""A folder that transformers loads: weights as safetensors under its names, and their configuration."""
+"""Writing of checkpoints for transformers: a folder with safetensors files and a configuration."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from meshwave.engine.hugging_face.writing import write_config
 
 Array = NDArray[Any]
 MOST_FILE_BYTES = 5_000_000_000
-"""Bytes of a file; larger models have several, with an index."""
+"""Maximum size of a file in bytes; larger models are written to several files with an index."""
 
 
 def save_checkpoint(model: LanguageModel, weights: Path, folder: Path) -> list[Path]:
-    """Write a checkpoint for transformers, and return its files.
+    """Write a checkpoint for transformers, and return the paths of its files.
 
     Args:
-        model: the model.
-        weights: the safetensors file of a run, with the weights under their own names.
-        folder: where the checkpoint is written; it is made if it does not exist.
+        model: the model section of the design.
+        weights: the safetensors file of a run, with Meshwave's weight names.
+        folder: the folder to write; it is created if it does not exist.
 
     Raises:
-        Refusal: no type of models represents the model, the file lacks a weight, or the folder cannot be written.
+        Refusal: no model type represents the model, the file lacks a weight, or the folder cannot be written.
     """
     from safetensors import safe_open  # only commands that write such files need it
 
@@ -47,13 +47,13 @@ def save_checkpoint(model: LanguageModel, weights: Path, folder: Path) -> list[P
         raise Refusal("folder_not_made", {"folder": str(folder), "reason": error.strerror}) from None
     with safe_open(weights, framework="numpy") as file:
         config["dtype"] = str(file.get_tensor(mapped[0].name).dtype)
-        found = _write_files(_tensors(mapped, file), folder)
+        found = _write_files(_checkpoint_tensors(mapped, file), folder)
     write_whole(folder / CONFIG, (json.dumps(config, indent=2) + "\n").encode())
     return [*found, folder / CONFIG]
 
 
-def _tensors(weights: list[Weight], file: Any) -> Iterator[tuple[str, Array]]:
-    """Yield the tensors of a checkpoint by name; those of all experts together when the last one is there."""
+def _checkpoint_tensors(weights: list[Weight], file: Any) -> Iterator[tuple[str, Array]]:
+    """Yield the tensors of a checkpoint by name; a tensor of all experts follows the last expert."""
     experts: dict[str, list[Array]] = {}
     for weight in weights:
         whole = file.get_tensor(weight.name)
@@ -69,7 +69,7 @@ def _tensors(weights: list[Weight], file: Any) -> Iterator[tuple[str, Array]]:
 
 
 def _as_stored(part: Array, source: Source, dim: int) -> Array:
-    """Return a part of a weight as the checkpoint stores it."""
+    """Return a part of a weight in the layout of the checkpoint."""
     if source.order is not None:
         part = np.take(part, np.argsort(source.order), dim)
     part = part.T if source.is_transposed else part
@@ -77,7 +77,7 @@ def _as_stored(part: Array, source: Source, dim: int) -> Array:
 
 
 def _write_files(tensors: Iterator[tuple[str, Array]], folder: Path) -> list[Path]:
-    """Write tensors to one file, or to several with an index."""
+    """Write tensors to one file, or to several files with an index, and return the paths."""
     from safetensors.numpy import save_file
 
     files: list[list[str]] = []

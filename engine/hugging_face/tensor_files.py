@@ -1,4 +1,4 @@
-"""Safetensors files with the weights of a model: which tensors they have, and whether these fit a model."""
+"""Safetensors files with the weights of a model: reading their headers, and checking that they fit a model."""
 
 from __future__ import annotations
 
@@ -17,22 +17,24 @@ from meshwave.engine.hugging_face.writing import model_differences, representing
 CONFIG, SUFFIX, INDEX_SUFFIX = "config.json", ".safetensors", ".safetensors.index.json"
 LARGEST_HEADER_BYTES = 100_000_000
 MOST_PROBLEMS = 20
-"""Problems that are shown of a checkpoint; one of another model has thousands."""
+"""Maximum number of problems of a checkpoint that are shown; a checkpoint of another model has thousands."""
 
 
 class StoredTensors(NamedTuple):
-    """The tensors of a checkpoint."""
+    """Tensors of a checkpoint."""
 
     shapes: Mapping[str, Shape]
     files: Mapping[str, Path]
-    """The file of each tensor."""
+    """File that contains each tensor."""
 
 
 def checkpoint_files(path: Path) -> list[Path]:
-    """Return the files of a checkpoint, given a folder, one file or an index of several; the configuration is the last.
+    """Return the files of a checkpoint; the configuration is last.
+
+    The checkpoint is given as a folder, as one file, or as the index of several files.
 
     Raises:
-        Refusal: there are none, or the index names a file that does not exist.
+        Refusal: there are no files, or the index names a file that does not exist.
     """
     folder = path if path.is_dir() else path.parent
     if path.is_file() and not path.name.endswith((SUFFIX, INDEX_SUFFIX)):
@@ -56,7 +58,7 @@ def _indexed_files(index: Path) -> list[Path]:
 
 
 def read_tensors(files: Sequence[Path]) -> StoredTensors:
-    """Return the tensors of the safetensors files among ``files``.
+    """Return the tensors in the safetensors files among ``files``.
 
     Raises:
         Refusal: a file is damaged.
@@ -72,9 +74,10 @@ def read_tensors(files: Sequence[Path]) -> StoredTensors:
 
 
 def _read_header(path: Path) -> dict[str, Shape]:
-    """Return the shapes of the tensors of a safetensors file.
+    """Return the tensor shapes of a safetensors file.
 
-    It begins with the length of its header in 8 bytes. The header is JSON: for each tensor its type, shape and place.
+    The file begins with the length of its header in 8 bytes. The header is JSON with the type, shape and position of
+    each tensor.
     """
     try:
         with path.open("rb") as file:
@@ -92,14 +95,14 @@ def _read_header(path: Path) -> dict[str, Shape]:
 
 
 def find_weights(model: LanguageModel, files: Sequence[Path]) -> tuple[list[Weight], StoredTensors]:
-    """Return the weights of a model with their sources in a checkpoint.
+    """Return the weights of a model with their sources in a checkpoint, and the tensors of the checkpoint.
 
     Raises:
         DesignError: the checkpoint is of another model, or tensors are missing or have other shapes.
-        Refusal: a file is damaged, or the model has no names for its tensors there.
+        Refusal: a file is damaged, or no tensor names are known for the model.
     """
     stored = read_tensors(files)
-    named = [_as_stored(weights, stored) for weights in _namings(model, files)]
+    named = [_as_stored(weights, stored) for weights in _naming_schemes(model, files)]
     best = min(named, key=lambda weights: len(_missing(weights, stored)))
     if problems := list(_problems(best, stored)):
         if len(named) == 1:
@@ -110,8 +113,8 @@ def find_weights(model: LanguageModel, files: Sequence[Path]) -> tuple[list[Weig
     return best, stored
 
 
-def _namings(model: LanguageModel, files: Sequence[Path]) -> Iterator[list[Weight]]:
-    """Yield the weights with their sources by each naming that the checkpoint may have."""
+def _naming_schemes(model: LanguageModel, files: Sequence[Path]) -> Iterator[list[Weight]]:
+    """Yield the weights with their sources under each naming scheme that the checkpoint may use."""
     yield identical_weights(model)
     configs = [path for path in files if path.name == CONFIG]
     config = _read_config(configs[0]) if configs else None
@@ -130,7 +133,7 @@ def _namings(model: LanguageModel, files: Sequence[Path]) -> Iterator[list[Weigh
 
 
 def _read_config(path: Path) -> dict[str, Any] | None:
-    """Return a configuration; None if it is of a type that is not known, so that only the tensors decide."""
+    """Return a configuration; None if its model type is unknown, so that only the tensors decide."""
     try:
         config = loads(path.read_text())
     except (OSError, ValueError):
@@ -142,7 +145,7 @@ def _read_config(path: Path) -> dict[str, Any] | None:
 
 
 def _as_stored(weights: list[Weight], stored: StoredTensors) -> list[Weight]:
-    """Return the weights with the names of a checkpoint of the model without its head, which lack a prefix."""
+    """Return the weights with the tensor names of a checkpoint without the head, in which a prefix is missing."""
 
     def rename(name: str) -> str:
         short = name.partition(".")[2]

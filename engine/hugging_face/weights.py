@@ -1,4 +1,4 @@
-"""Weights of a model here, and the tensors of a Hugging Face checkpoint that they are made of."""
+"""Meshwave's weights of a model, and the tensors of a Hugging Face checkpoint that contain them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Order = NDArray[np.int64]
 
 
 class Source(NamedTuple):
-    """A tensor of a checkpoint, or one expert's part of it, and how it becomes a part of a weight here."""
+    """Tensor of a checkpoint, or one expert's part of it, and its conversion to a part of one of Meshwave's weights."""
 
     name: str
     shape: Shape  # of the tensor in the checkpoint
@@ -29,13 +29,13 @@ class Source(NamedTuple):
 
     @property
     def own_shape(self) -> Shape:
-        """Shape of the part here."""
+        """Shape of the part after the conversion."""
         shape = self.shape if self.expert is None else self.shape[1:]
         return shape[::-1] if self.is_transposed else shape
 
 
 class Weight(NamedTuple):
-    """A weight here, and its sources, which are joined along a dim."""
+    """One of Meshwave's weights, with the sources that are concatenated along a dim."""
 
     name: str
     sources: tuple[Source, ...]
@@ -50,25 +50,25 @@ class Weight(NamedTuple):
 
     @property
     def spans(self) -> list[range]:
-        """The indices of each source along the dim."""
+        """Index range of each source along the dim."""
         ends = list(accumulate((source.own_shape[self.dim] for source in self.sources), initial=0))
         return [range(first, last) for first, last in zip(ends, ends[1:], strict=False)]
 
 
 def own_weights(model: LanguageModel) -> dict[str, Shape]:
-    """Return the names and shapes of all weights of a model here; a tied head is not among them."""
+    """Return the names and shapes of all Meshwave weights of a model; a tied head is not included."""
     return dict(_own_weights(model))
 
 
 def map_weights(model: LanguageModel, model_type: str) -> list[Weight]:
-    """Return the weights of a model, and their sources in checkpoints of a type of models that represents it."""
+    """Return the weights of a model with their sources in checkpoints of a model type that represents it."""
     names = TENSOR_NAMES.get(model_type, TensorNames())
     mapper = _Mapper(model, names)
     return [mapper.map(name, shape) for name, shape in own_weights(model).items()]
 
 
 def identical_weights(model: LanguageModel) -> list[Weight]:
-    """Return the weights of a model with sources of the same names, as a run writes them."""
+    """Return the weights of a model with sources of the same names, as in the file that a run writes."""
     return [Weight(name, (Source(name, shape),)) for name, shape in own_weights(model).items()]
 
 
@@ -121,7 +121,7 @@ def _attention(model: LanguageModel) -> Named:
 
 
 def attention_widths(model: LanguageModel) -> tuple[int, int]:
-    """Return the widths of all queries, and of all keys."""
+    """Return the width of all queries, and the width of all keys."""
     part = model.architecture.attention
     dims = part.head_dim or model.hidden // model.heads
     return model.heads * dims, (part.kv_heads or model.heads) * dims
@@ -186,7 +186,7 @@ def _norm(name: str, model: LanguageModel) -> Named:
 
 
 class _Mapper:
-    """Finds the sources of weights in the checkpoints of one type of models."""
+    """Mapping from weights to their sources in checkpoints of one model type."""
 
     def __init__(self, model: LanguageModel, names: TensorNames) -> None:
         self._model, self._names = model, names
@@ -217,7 +217,7 @@ class _Mapper:
         return Weight(name, tuple(sources))
 
     def _rows(self, part: str, rows: int, sources: int) -> Sequence[int]:
-        """Return the rows of each source."""
+        """Return the number of rows of each source."""
         if part == "attention.qkv" and sources == 3:
             queries, keys = attention_widths(self._model)
             return queries, keys, keys
@@ -234,18 +234,18 @@ class _Mapper:
         )
 
     def _order(self, part: str) -> Order | None:
-        """Return the order of the rows of a tensor here, by their indices in the checkpoint."""
+        """Return the order of the rows of a weight, as indices into the checkpoint's tensor; None if it is equal."""
         latent = self._model.architecture.attention.latent
         if part == "attention.qkv" and self._names.groups_heads:
             attention = self._model.architecture.attention
             dims = attention.head_dim or self._model.hidden // self._model.heads
-            return grouped_heads(self._model.heads, attention.kv_heads or self._model.heads, dims)
+            return order_of_grouped_heads(self._model.heads, attention.kv_heads or self._model.heads, dims)
         if latent is None:
             return None
         if part == "attention.query":
-            return rope_first(self._model.heads, latent.nope_dim, latent.rope_dim)
+            return order_with_rope_first(self._model.heads, latent.nope_dim, latent.rope_dim)
         if part == "attention.key_value_down":
-            rope = latent.kv_rank + halves(latent.rope_dim)
+            rope = latent.kv_rank + order_by_halves(latent.rope_dim)
             return np.concatenate([np.arange(latent.kv_rank), rope])
         return None
 
@@ -258,7 +258,7 @@ class _Mapper:
         if experts.stacked:
             count = self._model.moe.experts if self._model.moe is not None else 0
             source = Source(f"{prefix}.{experts.stacked[kind]}", (count, *shape), int(number))
-            inner = halves(shape[-1]) if kind in ("w_in", "b_in") else None
+            inner = order_by_halves(shape[-1]) if kind in ("w_in", "b_in") else None
             return Weight(name, (source._replace(order=inner),), len(shape) - 1)
         theirs = experts.first if kind == "w_in" else experts.second
         width = shape[1] // len(theirs)
@@ -273,25 +273,25 @@ def _full_name(name: str, kind: str) -> str:
     return name.removesuffix("!") if name.endswith("!") else f"{name}.{kind}"
 
 
-def halves(count: int) -> Order:
-    """Return the order of elements that are stored in pairs: the first ones of all pairs, then the second ones."""
+def order_by_halves(count: int) -> Order:
+    """Return the order of elements that are stored in pairs: first elements of all pairs, then second elements."""
     order: Order = np.arange(count).reshape(-1, 2).T.ravel()
     return order
 
 
-def rope_first(heads: int, nope: int, rope: int) -> Order:
-    """Return the order of query rows: in each head the rotated ones come first, and their pairs as two halves."""
-    head = np.concatenate([nope + halves(rope), np.arange(nope)])
+def order_with_rope_first(heads: int, nope: int, rope: int) -> Order:
+    """Return the order of query rows in which each head starts with its rotated rows, their pairs as two halves."""
+    head = np.concatenate([nope + order_by_halves(rope), np.arange(nope)])
     order: Order = (np.arange(heads)[:, None] * (nope + rope) + head).ravel()
     return order
 
 
-def grouped_heads(heads: int, kv_heads: int, dims: int) -> Order:
-    """Return the order of rows that are stored group by group: some query heads, their key head, their value head."""
+def order_of_grouped_heads(heads: int, kv_heads: int, dims: int) -> Order:
+    """Return the order of rows that are stored by group: query heads, their key head, their value head."""
     rows = np.arange((heads + 2 * kv_heads) * dims).reshape(kv_heads, heads // kv_heads + 2, dims)
     return np.concatenate([rows[:, :-2].ravel(), rows[:, -2].ravel(), rows[:, -1].ravel()])
 
 
 def sources_by_name(weights: Sequence[Weight]) -> Mapping[str, Shape]:
-    """Return the shapes of the tensors of a checkpoint, by name."""
+    """Return the shapes of the tensors of a checkpoint by name."""
     return {source.name: source.shape for weight in weights for source in weight.sources}

@@ -1,6 +1,6 @@
-"""Configurations of Hugging Face ``transformers``, written for the model section of a design.
+"""Conversion of the model section of a design to a Hugging Face ``transformers`` configuration.
 
-A configuration is written for the first model type that represents the model exactly: reading it back gives a model
+The configuration is written for the first model type that represents the model exactly: reading it back gives a model
 that computes the same function.
 """
 
@@ -17,10 +17,10 @@ from meshwave.engine.hugging_face.config import Json, read_model
 from meshwave.engine.hugging_face.keys import ACTIVATIONS, MODEL_TYPES, SIZES
 
 LEARNED = ("moe.capacity_factor", "moe.aux_loss", "moe.z_loss", "moe.bias_update_rate")
-"""Keys that change the training of a model, and not the model."""
+"""Keys that affect the training of a model, but not its function."""
 
 PARTLY_ROTARY = ("phi", "phi3", "gpt_neox")
-"""Model types whose heads may be rotated in part; others ignore the setting."""
+"""Model types that support partly rotated heads; others ignore the setting."""
 
 CLASSES = {
     "llama": "LlamaForCausalLM",
@@ -45,7 +45,7 @@ CLASSES = {
     "gpt_neox": "GPTNeoXForCausalLM",
     "gpt2": "GPT2LMHeadModel",
 }
-"""Classes of transformers by model type, which other programs choose a model by."""
+"""Class of transformers for each model type, by which other programs choose a model."""
 
 
 def write_config(model: LanguageModel) -> Json:
@@ -61,12 +61,12 @@ def write_config(model: LanguageModel) -> Json:
 
 
 def representing_configs(model: LanguageModel) -> Iterator[Json]:
-    """Yield a configuration of each model type that represents the model exactly."""
+    """Yield a configuration for each model type that represents the model exactly."""
     return (config for config in _candidates(model) if not model_differences(model, config))
 
 
 def model_differences(model: LanguageModel, config: Json) -> dict[str, tuple[Any, Any]]:
-    """Return the keys in which a configuration describes another model, with the model's value and the other one.
+    """Return the keys in which a configuration differs from a model, with the value of the model and the other value.
 
     Raises:
         DesignError: the configuration cannot be represented.
@@ -74,7 +74,7 @@ def model_differences(model: LanguageModel, config: Json) -> dict[str, tuple[Any
     section, _ = read_model(config)
     other = model_families["transformer"].model_validate(section)
     assert isinstance(other, LanguageModel)
-    mine, theirs = _meaning(model), _meaning(other)
+    mine, theirs = _function_values(model), _function_values(other)
     found = {key: (mine.get(key), theirs.get(key)) for key in mine.keys() | theirs.keys()}
     return {key: pair for key, pair in sorted(found.items()) if not _is_same(*pair)}
 
@@ -88,8 +88,8 @@ def _is_same(one: Any, other: Any) -> bool:
 # ---- what a model computes ----
 
 
-def _meaning(model: LanguageModel) -> dict[str, Any]:
-    """Return the values by path of everything that changes the function of a model, with defaults filled in."""
+def _function_values(model: LanguageModel) -> dict[str, Any]:
+    """Return all values that affect the function of a model by path, including defaults."""
     section = _section(model)
     attention, positions, norm = section["attention"], section["positions"], section["norm"]
     if attention["latent"] is not None:
@@ -107,7 +107,7 @@ def _meaning(model: LanguageModel) -> dict[str, Any]:
 
 
 def _section(model: LanguageModel) -> Json:
-    """Return the model section with defaults filled in that depend on other keys."""
+    """Return the model section with the defaults that depend on other keys."""
     part, positions = model.architecture.attention, model.architecture.positions
     section: Json = model.architecture.model_dump(mode="python")
     section |= {path: getattr(model, path) for path in SIZES} | {"ffn": model.ffn_hidden, "sequence": model.sequence}
@@ -155,7 +155,7 @@ def _flatten(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
 
 
 def _candidates(model: LanguageModel) -> Iterator[Json]:
-    """Yield a configuration of each model type that has experts if the model has, as near to the model as it can be."""
+    """Yield the closest configuration for each model type; only types with experts if the model has experts."""
     for model_type in MODEL_TYPES:
         has_experts = "moe.experts" in MODEL_TYPES[model_type].keys
         rotates = model.architecture.positions.kind == "rope" and model.architecture.positions.fraction != 1
@@ -195,7 +195,7 @@ _NAMES_OF_ACTIVATIONS = {
 
 
 def _positions(model: LanguageModel) -> Json:
-    """Return the longest sequence, and the settings of rotary positions, as older and newer versions read them."""
+    """Return the maximum sequence length and the settings of rotary positions, for older and newer versions."""
     positions = model.architecture.positions
     longest = positions.table or model.sequence
     if positions.kind != "rope":

@@ -4,7 +4,14 @@ A lesson is data: Markdown with blocks of TOML, designs in JSON, and pictures. I
 are computed from its designs.
 """
 
-from meshwave.engine.lessons.checks import Verdict, judge_choice, judge_measurement, judge_number, judge_task, solve
+from meshwave.engine.lessons.checks import (
+    Verdict,
+    judge_choice,
+    judge_measurement,
+    judge_number,
+    judge_task,
+    right_answer,
+)
 from meshwave.engine.lessons.lesson import Choice, Lesson, Measurement, NumberQuestion, Step, Task
 from meshwave.engine.lessons.quantities import fill_numbers
 from meshwave.engine.lessons.reading import find_lesson, lesson_folders, read_lesson
@@ -20,4 +27,12 @@ __all__ = [
     "fill_numbers",
     "find_lesson",
 ]
-__all__ += ["judge_choice", "judge_measurement", "judge_number", "judge_task", "lesson_folders", "read_lesson", "solve"]
+__all__ += [
+    "judge_choice",
+    "judge_measurement",
+    "judge_number",
+    "judge_task",
+    "lesson_folders",
+    "read_lesson",
+    "right_answer",
+]

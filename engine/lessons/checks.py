@@ -9,7 +9,14 @@ from typing import Any, Final
 
 from meshwave.engine.findings import Refusal
 from meshwave.engine.lessons.lesson import Choice, Condition, Lesson, Measurement, NumberQuestion, Task
-from meshwave.engine.lessons.quantities import SCALES, format_quantity, format_value, look_up, number_of, title
+from meshwave.engine.lessons.quantities import (
+    SCALES,
+    design_number,
+    format_quantity,
+    format_value,
+    look_up_number,
+    title,
+)
 from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.units import percent
 
@@ -39,19 +46,19 @@ class Verdict:
     conditions: Sequence[ConditionResult] = ()
 
 
-def solve(lesson: Lesson, check: NumberQuestion | Choice) -> float | int:
+def right_answer(lesson: Lesson, check: NumberQuestion | Choice) -> float | int:
     """Return the right answer: a number in the unit of the question, or the index of an option.
 
     Raises:
         Refusal: the simulator cannot determine the answer.
     """
     if isinstance(check, NumberQuestion):
-        return number_of(lesson, check.design, check.number, check.over) / SCALES[check.unit]
+        return design_number(lesson, check.design, check.number, check.over) / SCALES[check.unit]
     if check.right is not None:
         return check.right - 1
     assert check.number is not None
     values = {
-        index: number_of(lesson, option.design, check.number)
+        index: design_number(lesson, option.design, check.number)
         for index, option in enumerate(check.options)
         if option.design is not None
     }
@@ -68,7 +75,7 @@ def solve(lesson: Lesson, check: NumberQuestion | Choice) -> float | int:
 
 def judge_number(lesson: Lesson, check: NumberQuestion, given: float) -> Verdict:
     """Return the verdict on an answer in the unit of the question."""
-    right = solve(lesson, check)
+    right = right_answer(lesson, check)
     passed = abs(given - right) <= check.tolerance * abs(right) + 1e-9
     exact = format_value(right * SCALES[check.unit], check.unit)
     return Verdict(passed, f"The simulator says {exact}." if passed else _direction_hint(given, right))
@@ -81,7 +88,7 @@ def _direction_hint(given: float, right: float) -> str:
 
 def judge_choice(lesson: Lesson, check: Choice, given: int) -> Verdict:
     """Return the verdict on the option with index ``given``."""
-    passed = given == solve(lesson, check)
+    passed = given == right_answer(lesson, check)
     return Verdict(passed, check.options[given].why or ("That is right." if passed else "That is not right."))
 
 
@@ -103,10 +110,10 @@ def judge_conditions(
 
 
 def _judge_condition(lesson: Lesson | None, condition: Condition, prediction: Prediction) -> ConditionResult:
-    value = look_up(prediction, condition.number)
+    value = look_up_number(prediction, condition.number)
     wanted: Any = condition.value
     if condition.of is not None and lesson is not None:
-        wanted = condition.times * number_of(lesson, condition.of, condition.number)
+        wanted = condition.times * design_number(lesson, condition.of, condition.number)
     text = f"{title(condition.number)} {_WORDS[condition.op]} {format_quantity(prediction, condition.number, wanted)}"
     is_met = are_comparable(value, wanted) and _COMPARE[condition.op](value, wanted)
     return ConditionResult(text, format_quantity(prediction, condition.number, value), is_met)

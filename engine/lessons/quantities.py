@@ -29,7 +29,7 @@ _PLACEHOLDER = re.compile(r"\{\{(.*?)\}\}")
 _CONTENT = re.compile(r"\s*([\w-]+)(?:\s*/\s*([\w-]+))?\s*:\s*([\w.\[\]-]+)(?:\s+(\S+))?\s*")
 
 
-def look_up(prediction: Prediction, name: str) -> Any:
+def look_up_number(prediction: Prediction, name: str) -> Any:
     """Return a number of a prediction (of a list, the largest), or the value of a key of its design.
 
     Raises:
@@ -75,16 +75,16 @@ def _value_at(value: Any, steps: Sequence[str | int]) -> Any:
     return value
 
 
-def number_of(lesson: Lesson, design: str, name: str, over: str | None = None) -> float:
+def design_number(lesson: Lesson, design: str, name: str, over: str | None = None) -> float:
     """Return a number of a design of the lesson, divided by that of the design ``over`` if one is given.
 
     Raises:
         Refusal: the prediction has no such number.
     """
-    value = look_up(lesson.prediction(design), name)
+    value = look_up_number(lesson.prediction(design), name)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise Refusal("lesson_no_number", {"name": name, "design": design})
-    return value / number_of(lesson, over, name) if over else float(value)
+    return value / design_number(lesson, over, name) if over else float(value)
 
 
 def format_value(value: float, unit: str) -> str:
@@ -112,7 +112,7 @@ def _fill_placeholder(lesson: Lesson, text: str, content: str) -> str:
     for each in filter(None, (design, over)):
         if each not in lesson.designs:
             raise unknown_name("design", each, lesson.designs)
-    return format_value(number_of(lesson, design, name, over), unit or "")
+    return format_value(design_number(lesson, design, name, over), unit or "")
 
 
 def format_quantity(prediction: Prediction, name: str, value: Any) -> str:

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 
 from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.findings import Problem, problems_of
-from meshwave.engine.lessons.checks import judge_choice, judge_measurement, judge_number, judge_task, solve
+from meshwave.engine.lessons.checks import judge_choice, judge_measurement, judge_number, judge_task, right_answer
 from meshwave.engine.lessons.lesson import Choice, Lesson, Measurement, NumberQuestion, Step, Task
 from meshwave.engine.lessons.quantities import fill_numbers
 
 
-def walk(lesson: Lesson) -> Iterator[tuple[Step, list[Problem]]]:
+def check_steps(lesson: Lesson) -> Iterator[tuple[Step, list[Problem]]]:
     """Yield each step of a lesson with its problems."""
     for number, step in enumerate(lesson.steps):
         place = f"{lesson.name}/lesson.md, step {number + 1}"
@@ -32,11 +32,11 @@ def _step_problems(lesson: Lesson, step: Step) -> list[Problem]:
 def _check_problems(lesson: Lesson, step: Step) -> Iterator[Problem]:
     match step.data.check:
         case NumberQuestion() as check:
-            right = solve(lesson, check)
+            right = right_answer(lesson, check)
             accepted = [judge_number(lesson, check, given).passed for given in (right, check.wrong)]
             yield from _answer_problems(accepted, right, check.wrong)
         case Choice() as check:
-            right = int(solve(lesson, check))
+            right = int(right_answer(lesson, check))
             wrong = (right + 1) % len(check.options)
             accepted = [judge_choice(lesson, check, given).passed for given in (right, wrong)]
             yield from _answer_problems(accepted, check.options[right].text, check.options[wrong].text)

@@ -16,7 +16,7 @@ from meshwave.engine.findings import DesignError, Refusal
 from meshwave.engine.frozen import Part, validation_error
 from meshwave.engine.lessons.checks import judge_conditions
 from meshwave.engine.lessons.lesson import Condition, DesignSource, Name, Text, unknown_name
-from meshwave.engine.lessons.quantities import document_value, format_quantity, look_up
+from meshwave.engine.lessons.quantities import document_value, format_quantity, look_up_number
 from meshwave.engine.lessons.reading import lesson_folders, read_designs
 from meshwave.engine.people.launch_limits import LaunchLimits
 from meshwave.engine.predict.prediction import Prediction
@@ -113,7 +113,7 @@ def score_design(challenge: Challenge, start: Design, prediction: Prediction) ->
     failed = [each for each in judge_conditions(None, challenge.conditions, prediction) if not each.is_met]
     if failed:
         raise Refusal("workshop_condition_unmet", {"condition": failed[0].text, "value": failed[0].value})
-    value = look_up(prediction, challenge.number)
+    value = look_up_number(prediction, challenge.number)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise Refusal("workshop_no_score", {"number": challenge.number})
     return Score(float(value), format_quantity(prediction, challenge.number, value))

@@ -1,4 +1,4 @@
-"""Weights of a Hugging Face checkpoint that a run starts from, in its folder."""
+"""Initial weights of a run from a Hugging Face checkpoint, stored in the run folder."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def test_a_comment_is_kept_resolved_and_deleted(comments: Comments) -> None:
     assert [each.is_resolved for each in comments.read()] == [True, False]
     comments.delete(second.id)
     assert [each.id for each in comments.read()] == [first.id]
-    with pytest.raises(Refusal, match="somebody has deleted this comment"):
+    with pytest.raises(Refusal, match="this comment was deleted"):
         comments.resolve(second.id, True)
 
 
@@ -106,7 +106,7 @@ def test_comments_are_beside_the_document_and_appear_on_all_pages(studio: Studio
     ben.write("<b>why?</b>", BLOCK)
     assert [each["about"] for each in ada.shown] == ["Mesh B", "Block 5F0 on mesh C"]
     ben.send("delete", comment=ada.shown[0]["id"])
-    assert ben.refused == "Owner wrote this comment; only Owner and the owner of the design delete it"
+    assert ben.refused == "Owner wrote this comment; only Owner and the owner of the design can delete it"
     ben.send("resolve", comment=ada.shown[0]["id"], on=True)
     assert [each["resolved"] for each in ada.shown] == [False, True]
     ada.send("delete", comment=ada.shown[0]["id"])

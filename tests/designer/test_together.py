@@ -159,7 +159,7 @@ def test_ended_links_lead_to_nothing(studio: Studio, ada: Tab, ben: Tab) -> None
     assert (ada.widget.links, ada.widget.people) == ({}, [])
     assert ben.session.read_only
     assert ben.session.notice.startswith("This design is no longer shared")
-    with pytest.raises(Refusal, match="this link leads to no design"):
+    with pytest.raises(Refusal, match="this link is not valid"):
         Tab(studio, key=key)
     ada.session.undo()
     assert ada.session.design == FIRST

@@ -60,8 +60,8 @@ class _Sheet:
 
     def shapes(self) -> Iterator[Shape]:
         yield from self._heading()
-        yield from self._square()
-        yield from self._strip()
+        yield from self._scatter_chart()
+        yield from self._error_chart()
 
     def _heading(self) -> Iterator[Shape]:
         yield Text(MARGIN, MARGIN + 4, TITLE, self.colours["text"], 16, bold=True)
@@ -85,7 +85,7 @@ class _Sheet:
         """Return the distance of a wall time from the corner of the square, in pixels."""
         return (log10(seconds) - self.low) / (self.high - self.low) * SQUARE
 
-    def _square(self) -> Iterator[Shape]:
+    def _scatter_chart(self) -> Iterator[Shape]:
         left, base = self.left, self.top + SQUARE
         per_decade = SQUARE / (self.high - self.low)
         for aim, part in BANDS:
@@ -108,7 +108,7 @@ class _Sheet:
 
     # ---- errors by group ----
 
-    def _strip(self) -> Iterator[Shape]:
+    def _error_chart(self) -> Iterator[Shape]:
         middle, half = (self.strip + self.right) / 2, (self.right - self.strip) / 2
         base = self.bottom
         for aim, part in BANDS:

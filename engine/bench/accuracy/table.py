@@ -57,10 +57,10 @@ def markdown(results: Results) -> str:
         f"Measured on {results.machine}; last updated on {results.date}.",
         "![Predicted and measured step times](accuracy.svg)",
         *_missed_aims(results),
-        *_limits(results),
-        *_training(results),
-        *_papers(results),
-        *_dry_runs(results),
+        *_limits_section(results),
+        *_training_section(results),
+        *_hanayo_section(results),
+        *_dry_runs_section(results),
     ]
     return "\n\n".join(_wrap(section.strip()) for section in sections) + "\n"
 
@@ -153,7 +153,7 @@ machine cannot transport a message in the time of its link, the dry run makes it
 intended, but is not as large."""
 
 
-def _limits(results: Results) -> Iterator[str]:
+def _limits_section(results: Results) -> Iterator[str]:
     found = results.select(cases.limit_cases())
     if not found:
         return
@@ -202,7 +202,7 @@ def _delay_s(result: Result) -> float:
 # ---- training runs ----
 
 
-def _training(results: Results) -> Iterator[str]:
+def _training_section(results: Results) -> Iterator[str]:
     found = training_results(results)
     if not found:
         return
@@ -258,7 +258,7 @@ SpeedUps = dict[str, hanayo.SpeedUp]
 SHOWN = [f"H-{waves}" for waves in WAVES]
 
 
-def _papers(results: Results) -> Iterator[str]:
+def _hanayo_section(results: Results) -> Iterator[str]:
     known = {case.name for case in hanayo.paper_cases()}
     found = hanayo.measured_speed_ups([result for result in results.results if result.case in known])
     if not found:
@@ -327,7 +327,7 @@ def _paper_figure(found: hanayo.SpeedUp) -> float:
 # ---- all dry runs ----
 
 
-def _dry_runs(results: Results) -> Iterator[str]:
+def _dry_runs_section(results: Results) -> Iterator[str]:
     parts = (
         ("All dry runs on emulated hosts", host_results(results)),
         ("All other dry runs", dry_run_results(results)),

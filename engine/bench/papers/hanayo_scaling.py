@@ -67,7 +67,7 @@ def winners() -> Table:
         for family, members in FAMILIES.items():
             paper = _printed_winner(model, members)
             for measure in MEASURES:
-                ours = _winner(model, members, measure)
+                ours = _predicted_winner(model, members, measure)
                 rows.append(
                     Row(f"{model.upper()}, {family}", paper, ours, _explain_difference(paper, ours), measure.title)
                 )
@@ -98,7 +98,7 @@ def _printed_winner(model: str, members: Sequence[str]) -> str:
     return _configuration(*max(rates, key=lambda place: rates[place]))
 
 
-def _winner(model: str, members: Sequence[str], measure: Measure) -> str:
+def _predicted_winner(model: str, members: Sequence[str], measure: Measure) -> str:
     rates = {
         (layout, who): measure.throughput(model, layout, who)
         for (of, layout), bars in SEARCH.items()

@@ -290,7 +290,7 @@ def u_transformers() -> dict[str, Trained]:
 
 @lru_cache(maxsize=16)
 def _predict_u_transformer(of: UTransformer) -> Trained:
-    layers = u_transformer.layers(of.channels)
+    layers = u_transformer.model_layers(of.channels)
     images = of.images // of.microbatches
     tensors = [
         Tensor((images, made.side, made.side, made.channels), 4)
@@ -303,7 +303,9 @@ def _predict_u_transformer(of: UTransformer) -> Trained:
     )
     hops = {how: [transfer_seconds_of_tensors(how, tensors, source, destination)] for how in CROSSINGS}
     rate = of.devices * PEAK["fp32"] * EFFICIENCY
-    forward = np.array([images * u_transformer.flops(part) / rate for part in (layers[: of.cut], layers[of.cut :])])
+    forward = np.array(
+        [images * u_transformer.forward_flops(part) / rate for part in (layers[: of.cut], layers[of.cut :])]
+    )
     seconds = {}
     for name, series in SERIES.items():
         schedule, options = series.schedule
@@ -311,7 +313,7 @@ def _predict_u_transformer(of: UTransformer) -> Trained:
         of_row = _action_seconds(program, forward)
         seconds[name] = step_seconds(program, of_row, hops[series.crossing], beside=series.beside)
     return Trained(
-        flops=4 * of.images * u_transformer.flops(layers),
+        flops=4 * of.images * u_transformer.forward_flops(layers),
         seconds=seconds,
         crossing={name: hops[each.crossing][0] for name, each in SERIES.items()},
         bytes=sum(tensor.bytes for tensor in tensors),

@@ -50,67 +50,73 @@ class Layer:
     made: tuple[Made, ...]
 
 
-def convolution(kernel: int, inner: int, outer: int, side: int) -> Work:
+def convolution_work(kernel: int, inner: int, outer: int, side: int) -> Work:
     """Return the work of a convolution whose output has ``side`` pixels a side."""
     weights = kernel**2 * inner * outer
     return Work(2 * weights * side**2, weights)
 
 
-def linear(inner: int, outer: int, tokens: int) -> Work:
+def linear_work(inner: int, outer: int, tokens: int) -> Work:
     """Return the work of a linear layer applied to a number of tokens."""
     return Work(2 * inner * outer * tokens, inner * outer)
 
 
-def residual(inner: int, outer: int, side: int, time: int) -> Work:
+def residual_block_work(inner: int, outer: int, side: int, time: int) -> Work:
     """Return the work of a residual block: two convolutions, a shortcut if channels change, and the time projection."""
-    work = convolution(3, inner, outer, side) + convolution(3, outer, outer, side) + linear(time, outer, 1)
-    return work + convolution(1, inner, outer, side) if inner != outer else work
+    work = (
+        convolution_work(3, inner, outer, side) + convolution_work(3, outer, outer, side) + linear_work(time, outer, 1)
+    )
+    return work + convolution_work(1, inner, outer, side) if inner != outer else work
 
 
-def transformer(width: int, side: int, context: int) -> Work:
+def transformer_block_work(width: int, side: int, context: int) -> Work:
     """Return the work of a transformer block between two projections.
 
     It has self-attention, attention to the text, and a gated feed-forward of four times the width.
     """
     tokens = side**2
-    square = linear(width, width, tokens)
+    square = linear_work(width, width, tokens)
     work = square + square  # in and out
     work = work + square + square + square + square + Work(4 * tokens**2 * width)
-    work = work + square + square + linear(context, width, CONTEXT) + linear(context, width, CONTEXT)
+    work = work + square + square + linear_work(context, width, CONTEXT) + linear_work(context, width, CONTEXT)
     work = work + Work(4 * tokens * CONTEXT * width)
-    return work + linear(width, 8 * width, tokens) + linear(4 * width, width, tokens)
+    return work + linear_work(width, 8 * width, tokens) + linear_work(4 * width, width, tokens)
 
 
-def layers(c: int) -> list[Layer]:
+def model_layers(c: int) -> list[Layer]:
     """Return the 13 layers of the model with ``c`` base channels."""
     time, text = 4 * c, 4 * c
-    embedding = linear(c, time, 1) + linear(time, time, 1)
-    found = [Layer(embedding + convolution(3, COLOURS, c, IMAGE), (Made(c, IMAGE, 11),))]
+    embedding = linear_work(c, time, 1) + linear_work(time, time, 1)
+    found = [Layer(embedding + convolution_work(3, COLOURS, c, IMAGE), (Made(c, IMAGE, 11),))]
     inner = c
     for level, (outer, taken_by) in enumerate(((c, 10), (2 * c, 9), (4 * c, 8))):
         side, number = IMAGE >> level, level + 1
         work = (
-            residual(inner, outer, side, time)
-            + transformer(outer, side, text)
-            + convolution(3, outer, outer, side // 2)
+            residual_block_work(inner, outer, side, time)
+            + transformer_block_work(outer, side, text)
+            + convolution_work(3, outer, outer, side // 2)
         )
         found.append(Layer(work, (Made(outer, side, taken_by), Made(outer, side // 2, number + 1))))
         inner = outer
-    found.append(Layer(residual(4 * c, 4 * c, 4, time), (Made(4 * c, 4, 7),)))
-    found.append(Layer(residual(4 * c, 4 * c, 4, time) + transformer(4 * c, 4, text), (Made(4 * c, 4, 6),)))
-    found.append(Layer(residual(4 * c, 4 * c, 4, time), (Made(4 * c, 4, 7),)))
+    found.append(Layer(residual_block_work(4 * c, 4 * c, 4, time), (Made(4 * c, 4, 7),)))
+    found.append(
+        Layer(residual_block_work(4 * c, 4 * c, 4, time) + transformer_block_work(4 * c, 4, text), (Made(4 * c, 4, 6),))
+    )
+    found.append(Layer(residual_block_work(4 * c, 4 * c, 4, time), (Made(4 * c, 4, 7),)))
     below = 0  # channels of the previous layer, before upsampling
     for number, (before, skipped, outer, side) in enumerate(
         ((4 * c, 4 * c, 4 * c, 4), (4 * c, 4 * c, 4 * c, 8), (4 * c, 2 * c, 2 * c, 16)), 7
     ):
-        work = convolution(3, below, below, side) if below else Work()
-        work = work + residual(before + skipped, outer, side, time) + transformer(outer, side, text)
+        work = convolution_work(3, below, below, side) if below else Work()
+        work = (
+            work + residual_block_work(before + skipped, outer, side, time) + transformer_block_work(outer, side, text)
+        )
         found.append(Layer(work, (Made(outer, side, number + 1),)))
         below = outer
-    up = convolution(3, 2 * c, 2 * c, IMAGE)
-    found.append(Layer(up + residual(2 * c + c, c, IMAGE, time), (Made(c, IMAGE, 11),)))
-    found.append(Layer(residual(c + c, c, IMAGE, time), (Made(c, IMAGE, 12),)))
-    found.append(Layer(convolution(3, c, OUTPUTS, IMAGE), ()))
+    up = convolution_work(3, 2 * c, 2 * c, IMAGE)
+    found.append(Layer(up + residual_block_work(2 * c + c, c, IMAGE, time), (Made(c, IMAGE, 11),)))
+    found.append(Layer(residual_block_work(c + c, c, IMAGE, time), (Made(c, IMAGE, 12),)))
+    found.append(Layer(convolution_work(3, c, OUTPUTS, IMAGE), ()))
     return found
 
 
@@ -119,11 +125,11 @@ def crossing_tensors(model: list[Layer], cut: int) -> list[Made]:
     return [made for layer in model[:cut] for made in layer.made if made.last >= cut]
 
 
-def flops(model: list[Layer]) -> float:
+def forward_flops(model: list[Layer]) -> float:
     """Return the FLOPs of the forward of one image."""
     return sum(layer.work.flops for layer in model)
 
 
-def parameters(model: list[Layer]) -> float:
+def parameter_count(model: list[Layer]) -> float:
     """Return the number of parameters."""
     return sum(layer.work.parameters for layer in model)

@@ -221,7 +221,7 @@ def _stage_holders(design: Design) -> list[list[int]]:
 
 
 def _compute_seconds(design: Design, program: Program, layers: Sequence[int], prices: Sequence[MeshPrices]) -> Floats:
-    """Return the seconds of F, B, I and W, ``[op, ranks, stages]``: those that the design gives, else of the operators."""
+    """Return the seconds of F, B, I and W, ``[op, ranks, stages]``: given by the design, or from the operators."""
     given = given_seconds(design)
     if given is None:
         return _operator_seconds(design, program, layers, prices)

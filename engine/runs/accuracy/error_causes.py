@@ -176,7 +176,7 @@ class CauseSearch:
                 yield _Part(label, of_kind & (program.rank == rank) & (ends == peer), part.seconds)
 
     def _split_by_stage(self, part: _Part) -> Iterator[_Part]:
-        """Yield each stage of a part that consists of one kind of computation."""
+        """Yield the actions of each stage, for a part that is one kind of computation."""
         program = self._program
         ops = np.unique(program.op[part.rows])
         if len(ops) != 1 or ops[0] > Op.W:

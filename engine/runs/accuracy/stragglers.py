@@ -44,13 +44,13 @@ def find_stragglers(recording: Recording) -> list[Problem]:
     return found or [*_slow_steps(recording, count)]
 
 
-def slow_meshes(straggler: Problem) -> tuple[str, ...]:
-    """Return the names of the meshes that a straggler belongs to: both ends of a link, none for slower steps."""
+def straggler_meshes(straggler: Problem) -> tuple[str, ...]:
+    """Return the names of the meshes of a straggler: both ends of a link, empty for steps that become slower."""
     return tuple(straggler.params[key] for key in ("mesh", "source", "target") if key in straggler.params)
 
 
 def straggler_slowdown(straggler: Problem, design: Design) -> Slowdown | None:
-    """Return the slowdown that simulates a straggler of a run of a design; None for slower steps, which have no place."""
+    """Return the slowdown that simulates a straggler; None for steps that become slower, which have no location."""
     params = straggler.params
     match straggler.code:
         case "slow_process":

@@ -105,12 +105,12 @@ class Zygote:
         with self._process.stdout as events:
             for line in events:
                 with suppress(ValueError):  # a last line that is cut short
-                    self._handle(json.loads(line))
+                    self._handle_event(json.loads(line))
         self._process.wait()
         with self._log:
             self._on_end(self, self._end_reason())
 
-    def _handle(self, event: Mapping[str, Any]) -> None:
+    def _handle_event(self, event: Mapping[str, Any]) -> None:
         if event["event"] == "ready":
             self._ready.set()
         try:

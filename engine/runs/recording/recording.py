@@ -169,6 +169,6 @@ def read_recording(folder: Path | str) -> Recording:
 
 
 def _run_key(track: Track) -> tuple[object, ...]:
-    """Return the values that all files of one run have in common."""
+    """Return the values by which files are recognized as belonging to the same run."""
     header = track.header
     return header.digest, header.source, header.meshes, header.scale, header.arrivals

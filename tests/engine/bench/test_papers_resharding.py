@@ -144,14 +144,14 @@ def test_the_rewritten_parts_are_gathered_to_what_was_asked_for(rows: int, colum
 )  # fmt: skip
 def test_the_u_transformer_has_as_many_parameters_as_it_is_called_by(channels: int, billions: float) -> None:
     """The artifact's names: 470M, 1B, 1.2B, 1.8B, 2B; 13 layers."""
-    layers = u_transformer.layers(channels)
+    layers = u_transformer.model_layers(channels)
 
     assert len(layers) == 13
-    assert u_transformer.parameters(layers) / 1e9 == pytest.approx(billions, abs=0.006)
+    assert u_transformer.parameter_count(layers) / 1e9 == pytest.approx(billions, abs=0.006)
 
 
 def test_skips_cross_every_cut_between_their_levels() -> None:
-    layers = u_transformer.layers(1)
+    layers = u_transformer.model_layers(1)
 
     def boundary_transfer(cut: int) -> list[tuple[int, int]]:
         return [(made.channels, made.side) for made in u_transformer.crossing_tensors(layers, cut)]
@@ -162,7 +162,7 @@ def test_skips_cross_every_cut_between_their_levels() -> None:
 
 
 def test_a_residual_block_is_two_convolutions_and_a_shortcut() -> None:
-    work = u_transformer.residual(3, 5, 8, 7)
+    work = u_transformer.residual_block_work(3, 5, 8, 7)
 
     assert work.parameters == 9 * 3 * 5 + 9 * 5 * 5 + 3 * 5 + 7 * 5
     assert work.flops == 2 * (64 * (9 * 3 * 5 + 9 * 5 * 5 + 3 * 5) + 7 * 5)

@@ -23,12 +23,12 @@ from meshwave.engine.lessons import (
     judge_task,
     lesson_folders,
     read_lesson,
-    solve,
+    right_answer,
 )
 from meshwave.engine.lessons.glossary import glossary
 from meshwave.engine.lessons.progress import LessonProgress, load_progress, save_progress
 from meshwave.engine.lessons.reading import LARGEST_TEXT_BYTES
-from meshwave.engine.lessons.walk import walk
+from meshwave.engine.lessons.walk import check_steps
 
 COURSE = [name for name, folder in lesson_folders().items() if folder.parent.name == "course"]
 FRONT = """+++
@@ -103,7 +103,7 @@ def test_the_simulator_answers_a_question(tmp_path: Path) -> None:
     check = lesson.steps[0].data.check
     assert isinstance(check, NumberQuestion)
 
-    assert solve(lesson, check) == pytest.approx(100 * 3 / 19)
+    assert right_answer(lesson, check) == pytest.approx(100 * 3 / 19)
     assert judge_number(lesson, check, 15.8).passed
     assert judge_number(lesson, check, 20).reply == "The right answer is smaller."
     assert judge_number(lesson, check, 3).reply == "The right answer is much larger."
@@ -116,7 +116,7 @@ def test_a_choice_is_decided_by_the_numbers_of_its_designs(tmp_path: Path) -> No
     check = lesson.steps[0].data.check
     assert isinstance(check, Choice)
 
-    assert solve(lesson, check) == 1
+    assert right_answer(lesson, check) == 1
     assert judge_choice(lesson, check, 1).passed
     assert not judge_choice(lesson, check, 0).passed
 
@@ -172,7 +172,7 @@ def test_a_problem_names_file_step_and_field(tmp_path: Path, text: str, found: s
 def test_a_walk_finds_what_cannot_be_taught(tmp_path: Path, text: str, code: str) -> None:
     lesson = read_lesson(write(tmp_path / "mine", FRONT + text))
 
-    assert [problem.code for _, found in walk(lesson) for problem in found] == [code]
+    assert [problem.code for _, found in check_steps(lesson) for problem in found] == [code]
 
 
 def test_a_folder_of_the_user_is_a_lesson(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,14 +220,14 @@ def test_the_glossary_has_a_meaning_for_each_term() -> None:
 def test_the_lesson_of_the_documentation_can_be_taught() -> None:
     lesson = read_lesson(Path(__file__).parents[3] / "docs/examples/lessons/first-lesson")
 
-    assert [str(problem) for _, found in walk(lesson) for problem in found] == []
+    assert [str(problem) for _, found in check_steps(lesson) for problem in found] == []
 
 
 @pytest.mark.parametrize("name", COURSE)
 def test_every_lesson_of_the_course_can_be_taught(name: str) -> None:
     lesson = find_lesson(name)
 
-    assert [str(problem) for _, found in walk(lesson) for problem in found] == []
+    assert [str(problem) for _, found in check_steps(lesson) for problem in found] == []
     assert len(lesson.steps) >= 4
     assert lesson.steps[-1].data.check is None, "a lesson ends with free play"
     for step in lesson.steps:

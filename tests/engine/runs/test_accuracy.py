@@ -344,7 +344,7 @@ def test_another_program_and_an_empty_folder_are_refused(tmp_path: Path, predict
     with pytest.raises(RunError, match="not all ranks have recorded a training step"):
         compare(prediction, read_recording(tmp_path))
     record(tmp_path, prediction, prediction.costs.seconds)
-    with pytest.raises(InputError, match="another program"):
+    with pytest.raises(InputError, match="the program of the run"):
         compare(predict(draw(pp=4)), read_recording(tmp_path))
 
 

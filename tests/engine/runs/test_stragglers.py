@@ -14,7 +14,7 @@ import pytest
 
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs import Record, Run, State
-from meshwave.engine.runs.accuracy.stragglers import find_stragglers, slow_meshes, straggler_slowdown
+from meshwave.engine.runs.accuracy.stragglers import find_stragglers, straggler_meshes, straggler_slowdown
 from meshwave.engine.runs.launchers.local import LocalLauncher
 from meshwave.engine.runs.recording import Recorder, read_recording
 from tests.engine.runs.play import draw, processes, submit, until
@@ -59,7 +59,7 @@ def test_a_slow_process_of_a_mesh_is_named(tmp_path: Path) -> None:
     assert (
         found.message == "compute on mesh M1, process 3 takes 1.5 times as long as on the other processes of the mesh"
     )
-    assert (found.where, slow_meshes(found)) == ("meshes[1]", ("M1",))
+    assert (found.where, straggler_meshes(found)) == ("meshes[1]", ("M1",))
     slowdown = straggler_slowdown(found, draw(pp=2, dp=2))
     assert slowdown is not None
     assert slowdown.devices == {3: pytest.approx(1.5)}
@@ -80,7 +80,7 @@ def test_a_link_that_becomes_slow_is_named(tmp_path: Path) -> None:
 
     assert set(codes(tmp_path)) == {"slow_link_of_run"}
     found = find_stragglers(read_recording(tmp_path))[0]
-    assert slow_meshes(found) == ("M0", "M1")
+    assert straggler_meshes(found) == ("M0", "M1")
     slowdown = straggler_slowdown(found, draw(pp=2))
     assert slowdown is not None
     assert set(slowdown.links) == {("M0", "M1")}
@@ -90,7 +90,7 @@ def test_steps_that_become_longer_without_a_slow_part_are_named(tmp_path: Path) 
     record(tmp_path, lambda process, step: (1.2 if step > 12 else 1.0, 1.7 if step > 12 else 1.0), dp=1)
 
     [found] = find_stragglers(read_recording(tmp_path))
-    assert (found.code, found.where, slow_meshes(found)) == ("slower_steps", "", ())
+    assert (found.code, found.where, straggler_meshes(found)) == ("slower_steps", "", ())
     assert straggler_slowdown(found, draw(pp=2)) is None
 
 
