@@ -19,7 +19,6 @@ def _launch_total_disk(used_bytes: float, most_bytes: float) -> str:
 ACTIONS = {
     "launch": "Launching training",
     "dry_run": "Launching a dry run",
-    "edit": "Editing",
     "save": "Saving designs",
     "calibrate": "Calibrating the machine",
     "store_text": "Storing a training text",
