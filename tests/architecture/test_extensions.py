@@ -132,7 +132,7 @@ def test_the_page_offers_the_new_members(tree: Path) -> None:
     assert "markdown" in page["exports"]
     assert ".orders" in page["suffixes"]
     assert page["places"] == ["local", "torchrun"]
-    assert page["tabs"] == ["Design", "Run", "Problems", "Stages"]
+    assert page["tabs"] == ["Design", "Run", "Problems", "Comments", "Stages"]
     assert page["keys"] == ["n"]
     assert page["stages"].startswith("| stage | mesh | layers |")
 
