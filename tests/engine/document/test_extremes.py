@@ -64,6 +64,11 @@ def with_unit_costs() -> dict[str, Any]:
     return document(pipeline, 4, model={"kind": "gpt", **SMALL}, cost=cost)
 
 
+def with_costs_per_stage() -> dict[str, Any]:
+    cost = {"kind": "unit", "stage_costs": {"forward": [1.0, 2.0], "input": [1.0, 2.0], "weight": [1.0, 0.0]}}
+    return document({"schedule": "1f1b", "microbatches": 4}, 2, model={"kind": "gpt", **SMALL}, cost=cost)
+
+
 def with_images() -> dict[str, Any]:
     return dict(json.loads(example("21-u-net").read_text()))
 
@@ -85,7 +90,7 @@ def with_a_transformer() -> dict[str, Any]:
     return document({"schedule": "1f1b", "microbatches": 4}, 2, model=model, cost={"kind": "roofline"})
 
 
-DOCUMENTS = (with_experts, with_unequal_meshes, with_unit_costs, with_images, with_a_transformer)
+DOCUMENTS = (with_experts, with_unequal_meshes, with_unit_costs, with_costs_per_stage, with_images, with_a_transformer)
 LAYER = {
     "format": "meshwave-expert-layer/1",
     "ranks": 8,
