@@ -16,6 +16,8 @@ from meshwave.engine.hugging_face.writing import model_differences, representing
 
 CONFIG, SUFFIX, INDEX_SUFFIX = "config.json", ".safetensors", ".safetensors.index.json"
 LARGEST_HEADER_BYTES = 100_000_000
+FLOAT_TYPES = ("F64", "F32", "F16", "BF16")
+"""Types of tensors whose values are the weights; the values of other types are quantized and need scales."""
 MOST_PROBLEMS = 20
 """Maximum number of problems of a checkpoint that are shown; a checkpoint of another model has thousands."""
 
@@ -24,6 +26,8 @@ class StoredTensors(NamedTuple):
     """Tensors of a checkpoint."""
 
     shapes: Mapping[str, Shape]
+    types: Mapping[str, str]
+    """The type of each tensor, as safetensors names it."""
     files: Mapping[str, Path]
     """File that contains each tensor."""
 
@@ -64,17 +68,17 @@ def read_tensors(files: Sequence[Path]) -> StoredTensors:
         Refusal: a file is damaged.
     """
     shapes: dict[str, Shape] = {}
+    types: dict[str, str] = {}
     places: dict[str, Path] = {}
     for path in files:
         if path.name.endswith(SUFFIX):
-            own = _read_header(path)
-            shapes |= own
-            places |= dict.fromkeys(own, path)
-    return StoredTensors(shapes, places)
+            for name, (shape, dtype) in _read_header(path).items():
+                shapes[name], types[name], places[name] = shape, dtype, path
+    return StoredTensors(shapes, types, places)
 
 
-def _read_header(path: Path) -> dict[str, Shape]:
-    """Return the tensor shapes of a safetensors file.
+def _read_header(path: Path) -> dict[str, tuple[Shape, str]]:
+    """Return the shape and type of each tensor of a safetensors file.
 
     The file begins with the length of its header in 8 bytes. The header is JSON with the type, shape and position of
     each tensor.
@@ -85,11 +89,12 @@ def _read_header(path: Path) -> dict[str, Shape]:
             if length > LARGEST_HEADER_BYTES:
                 raise ValueError(f"its header has {length} bytes")
             header = loads(file.read(length))
-            found = {name: tuple(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
-            last = max((entry["data_offsets"][1] for name, entry in header.items() if name in found), default=0)
+            tensors = {name: entry for name, entry in header.items() if name != "__metadata__"}
+            found = {name: (tuple(entry["shape"]), str(entry["dtype"])) for name, entry in tensors.items()}
+            last = max((entry["data_offsets"][1] for entry in tensors.values()), default=0)
             if path.stat().st_size != 8 + length + last:
                 raise ValueError("it is cut short")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise Refusal("damaged_safetensors", {"file": str(path), "reason": str(error)}) from None
     return found
 
@@ -98,11 +103,11 @@ def find_weights(model: LanguageModel, files: Sequence[Path]) -> tuple[list[Weig
     """Return the weights of a model with their sources in a checkpoint, and the tensors of the checkpoint.
 
     Raises:
-        DesignError: the checkpoint is of another model, or tensors are missing or have other shapes.
+        DesignError: the checkpoint is of another model, or tensors are missing, have other shapes or are quantized.
         Refusal: a file is damaged, or no tensor names are known for the model.
     """
     stored = read_tensors(files)
-    named = [_as_stored(weights, stored) for weights in _naming_schemes(model, files)]
+    named = [_drop_missing_prefixes(weights, stored) for weights in _naming_schemes(model, files)]
     best = min(named, key=lambda weights: len(_missing(weights, stored)))
     if problems := list(_problems(best, stored)):
         if len(named) == 1:
@@ -144,7 +149,7 @@ def _read_config(path: Path) -> dict[str, Any] | None:
     return found if is_known else None
 
 
-def _as_stored(weights: list[Weight], stored: StoredTensors) -> list[Weight]:
+def _drop_missing_prefixes(weights: list[Weight], stored: StoredTensors) -> list[Weight]:
     """Return the weights with the tensor names of a checkpoint without the head, in which a prefix is missing."""
 
     def rename(name: str) -> str:
@@ -168,6 +173,10 @@ def _problems(weights: list[Weight], stored: StoredTensors) -> Iterator[Problem]
         elif stored.shapes[name] != shape:
             params = {"tensor": name, "shape": list(stored.shapes[name]), "expected": list(shape)}
             yield Problem("", "misshapen_tensor", params)
+        elif stored.types[name] not in FLOAT_TYPES:
+            yield Problem(
+                "", "quantized_tensor", {"tensor": name, "type": stored.types[name], "known": list(FLOAT_TYPES)}
+            )
 
 
 messages.add_messages(
@@ -178,5 +187,6 @@ messages.add_messages(
     weights_of_another_model="the weights are of a model with {stored} instead of {own}; import the config.json of the checkpoint",
     missing_tensor="tensor {tensor} is missing; its shape should be {shape}",
     misshapen_tensor="tensor {tensor} has shape {shape} instead of {expected}",
-    more_tensors="{count} more tensors are missing or have other shapes",
+    quantized_tensor="tensor {tensor} has the type {type}, which is quantized (supported: {known:list}); dequantize the checkpoint",
+    more_tensors="{count} more tensors are missing, have other shapes or are quantized",
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -290,8 +290,3 @@ def order_of_grouped_heads(heads: int, kv_heads: int, dims: int) -> Order:
     """Return the order of rows that are stored by group: query heads, their key head, their value head."""
     rows = np.arange((heads + 2 * kv_heads) * dims).reshape(kv_heads, heads // kv_heads + 2, dims)
     return np.concatenate([rows[:, :-2].ravel(), rows[:, -2].ravel(), rows[:, -1].ravel()])
-
-
-def sources_by_name(weights: Sequence[Weight]) -> Mapping[str, Shape]:
-    """Return the shapes of the tensors of a checkpoint by name."""
-    return {source.name: source.shape for weight in weights for source in weight.sources}

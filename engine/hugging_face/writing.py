@@ -56,7 +56,8 @@ def write_config(model: LanguageModel) -> Json:
     """
     found = next(iter(representing_configs(model)), None)
     if found is None:
-        raise Refusal("hf_no_type", {"nearest": _nearest_type(model), "keys": _nearest_differences(model)})
+        nearest, keys = _nearest_type(model)
+        raise Refusal("hf_no_type", {"nearest": nearest, "keys": keys})
     return found
 
 
@@ -283,19 +284,12 @@ _SPECIAL: Mapping[str, Callable[[LanguageModel], Json]] = {
 # ---- refusals ----
 
 
-def _differences_by_type(model: LanguageModel) -> dict[str, list[str]]:
-    return {config["model_type"]: list(model_differences(model, config)) for config in _candidates(model)}
-
-
-def _nearest_type(model: LanguageModel) -> str:
-    found = _differences_by_type(model)
-    return min(found, key=lambda name: len(found[name]), default="")
-
-
-def _nearest_differences(model: LanguageModel) -> list[str]:
-    return _differences_by_type(model).get(_nearest_type(model), [])
+def _nearest_type(model: LanguageModel) -> tuple[str, list[str]]:
+    """Return the model type that differs from the model in the fewest keys, and these keys."""
+    found = ((config["model_type"], list(model_differences(model, config))) for config in _candidates(model))
+    return min(found, key=lambda pair: len(pair[1]), default=("", []))
 
 
 messages.add_messages(
-    hf_no_type=("no model type of Hugging Face represents the model; the nearest, {nearest}, differs in {keys:list}"),
+    hf_no_type="no model type of Hugging Face represents the model; the nearest, {nearest}, differs in {keys:list}",
 )

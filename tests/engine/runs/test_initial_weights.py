@@ -140,6 +140,18 @@ def test_missing_and_misshapen_tensors_are_refused_by_name(tmp_path: Path) -> No
     ]
 
 
+def test_quantized_tensors_are_refused(tmp_path: Path) -> None:
+    tensors = write_checkpoint(LLAMA, tmp_path / "weights")
+    tensors["model.layers.1.mlp.down_proj.weight"] = np.ones((16, 24), np.int8)
+    tensors["model.layers.1.mlp.down_proj.weight_scale_inv"] = np.ones((1, 1), np.float32)
+    save_file(tensors, tmp_path / "weights" / "model.safetensors")
+
+    assert refusals(LLAMA, tmp_path / "weights") == [
+        "tensor model.layers.1.mlp.down_proj.weight has the type I8, which is quantized "
+        "(supported: F64, F32, F16 and BF16); dequantize the checkpoint"
+    ]
+
+
 def test_weights_of_another_model_are_refused_by_key(tmp_path: Path) -> None:
     write_checkpoint({**LLAMA, "positions": {"kind": "rope", "theta": 5e5}, "ffn": 32}, tmp_path / "weights")
 
@@ -167,6 +179,14 @@ def test_a_model_without_names_at_hugging_face_is_refused_with_what_differs() ->
         write_config(model)
 
     assert "embedding_norm" in str(refused.value) and "positions.kind" in str(refused.value)
+
+
+def test_a_header_without_the_place_of_a_tensor_is_refused(tmp_path: Path) -> None:
+    header = json.dumps({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0]}}).encode()
+    (tmp_path / "damaged.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+
+    with pytest.raises(Refusal, match="is damaged"):
+        find_weights(language_model(LLAMA), checkpoint_files(tmp_path / "damaged.safetensors"))
 
 
 @pytest.mark.parametrize("name", ["nothing", "text.txt", "broken.safetensors", "index.safetensors.index.json"])
