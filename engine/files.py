@@ -11,7 +11,9 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 from meshwave.engine.findings import Refusal, unknown_name
 
@@ -182,7 +184,26 @@ def link_or_copy(source: Path, target: Path) -> None:
     try:
         os.link(source, target)
     except OSError:
-        shutil.copyfile(source, target)
+        copy_private(source, target)
+
+
+def copy_private(source: Path, target: Path) -> None:
+    """Copy a file to a new one that only its owner can read.
+
+    Raises:
+        OSError: the source cannot be read, or the target exists or cannot be written.
+    """
+    with source.open("rb") as content, open_private(target) as copy:
+        shutil.copyfileobj(content, copy, 1 << 20)
+
+
+def open_private(path: Path) -> BinaryIO:
+    """Open a new file for writing that only its owner can read.
+
+    Raises:
+        OSError: the file exists or cannot be written.
+    """
+    return open(path, "xb", opener=partial(os.open, mode=0o600))
 
 
 def write_all(descriptor: int, content: bytes) -> None:

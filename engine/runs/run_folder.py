@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,14 +19,8 @@ from meshwave.engine.run_files import RunFolderError, damaged_file, read_documen
 from meshwave.engine.runs.checkpoints import link_checkpoint
 from meshwave.engine.runs.initial_weights import link_initial_weights
 from meshwave.engine.runs.options import PLAIN, Options
-from meshwave.engine.runs.training_data import JSON_LINES, is_tokens, store_data
+from meshwave.engine.runs.training_data import store_data
 
-LARGEST_COPY_BYTES = 64_000_000
-"""Maximum size, in bytes, of a training text that is copied into the run folder.
-
-A copy is not affected by edits. A larger text is hard-linked if the file system allows it, because a launch should not
-wait for a disk.
-"""
 DRAWN = "drawn.json"
 """The design as launched, if it differs from the executed one in design.json."""
 
@@ -213,31 +205,9 @@ def _missing_file_error(path: Path) -> RunFolderError:
 
 def _store_data(design: Design, source: Path, folder: Path) -> None:
     try:
-        source = source.expanduser().resolve(strict=True)
-        if not source.is_file():
+        source = source.expanduser()
+        if not source.resolve(strict=True).is_file():
             raise Refusal("text_not_a_file", {"file": str(source)})
-        is_plain = design.training.tokenizer is None and source.suffix != JSON_LINES and not is_tokens(source)
-        if is_plain:
-            _copy_text(source, folder / "data.txt")
-        else:
-            store_data(design, source, folder)
+        store_data(design, source, folder)
     except OSError as error:
         raise Refusal("unreadable_text", {"file": str(source), "reason": error.strerror}) from None
-
-
-def _copy_text(source: Path, target: Path) -> None:
-    if source.stat().st_size > LARGEST_COPY_BYTES and _try_to_link(source, target):
-        return
-    with (
-        source.open("rb") as text,
-        open(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as copy,
-    ):
-        shutil.copyfileobj(text, copy, 1 << 20)
-
-
-def _try_to_link(source: Path, target: Path) -> bool:
-    try:
-        os.link(source, target)
-    except OSError:  # another disk, or a file system without hard links
-        return False
-    return True

@@ -18,7 +18,7 @@ import numpy as np
 from meshwave.engine import messages
 from meshwave.engine.document import Design
 from meshwave.engine.document.model import LanguageModel
-from meshwave.engine.files import link_or_copy
+from meshwave.engine.files import copy_private, link_or_copy, open_private
 from meshwave.engine.findings import Refusal
 from meshwave.engine.runs.training_texts import find_text, texts_folder
 
@@ -28,6 +28,12 @@ MEGATRON_MAGIC, MEGATRON_HEADER = b"MMIDIDX\x00\x00", struct.Struct("<9sQB")
 MEGATRON_TYPES = {1: "uint8", 4: "int32", 5: "int64", 8: "uint16"}
 TEXTS_AT_ONCE = 1000
 """Texts that are tokenized together."""
+LARGEST_COPY_BYTES = 64_000_000
+"""Maximum size, in bytes, of a file of data that is copied into the run folder.
+
+A copy is not affected by edits. A larger file is hard-linked if the file system allows it, because a launch should not
+wait for a disk.
+"""
 
 
 def token_type(path: Path) -> np.dtype[Any]:
@@ -88,11 +94,16 @@ def store_data(design: Design, source: Path, folder: Path) -> None:
         OSError: a file cannot be read or written.
     """
     if is_tokens(source):
-        link_or_copy(source, folder / f"data.{token_type(source).name}")
-        return
-    if design.training.tokenizer is None:
+        _copy_or_link(source, folder / f"data.{token_type(source).name}")
+    elif design.training.tokenizer is not None:
+        _store_tokens(design, source, folder)
+    elif source.suffix == JSON_LINES:
         _write(folder / f"data{TEXT}", (text.encode() for text in _texts(source)))
-        return
+    else:
+        _copy_or_link(source, folder / f"data{TEXT}")
+
+
+def _store_tokens(design: Design, source: Path, folder: Path) -> None:
     tokenizer = _load_tokenizer(design, source)
     kind = np.dtype(np.uint16 if tokenizer.get_vocab_size() <= 1 << 16 else np.uint32)
     encoded = (
@@ -103,10 +114,19 @@ def store_data(design: Design, source: Path, folder: Path) -> None:
     _write(folder / f"data.{kind.name}", encoded)
 
 
+def _copy_or_link(source: Path, target: Path) -> None:
+    source = source.resolve()
+    if source.stat().st_size > LARGEST_COPY_BYTES:
+        link_or_copy(source, target)
+    else:
+        copy_private(source, target)
+
+
 def _write(path: Path, parts: Iterator[bytes]) -> None:
-    with path.with_suffix(".tmp").open("xb") as file:
+    temporary = path.with_suffix(".tmp")
+    with open_private(temporary) as file:
         file.writelines(parts)
-    path.with_suffix(".tmp").replace(path)
+    temporary.replace(path)
 
 
 def _batches(texts: Iterator[str]) -> Iterator[list[str]]:

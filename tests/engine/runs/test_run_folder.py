@@ -12,8 +12,7 @@ from meshwave.engine.document import Design
 from meshwave.engine.errors import InputError
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.run_files import RunFolderError
-from meshwave.engine.runs import Bundle, Hosts, Options, read_bundle, read_options, write_bundle
-from meshwave.engine.runs import run_folder as bundle
+from meshwave.engine.runs import Bundle, Hosts, Options, read_bundle, read_options, training_data, write_bundle
 from meshwave.engine.runs.dry_run import Rehearsal
 from meshwave.engine.runs.run_folder import RunSpec, rank_and_mesh
 from tests.engine.runs.play import draw
@@ -85,7 +84,7 @@ def test_another_folder_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("largest_copy", [0, 1000], ids=["linked", "copied"])
 def test_the_text_comes_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, largest_copy: int) -> None:
-    monkeypatch.setattr(bundle, "LARGEST_COPY_BYTES", largest_copy)
+    monkeypatch.setattr(training_data, "LARGEST_COPY_BYTES", largest_copy)
     text = tmp_path / "text"
     text.write_text("Once upon a time")
     (tmp_path / "link").symlink_to(text)
@@ -95,6 +94,13 @@ def test_the_text_comes_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, l
     assert brought.read_text() == "Once upon a time"
     assert not brought.is_symlink()
     assert brought.samefile(text) == (largest_copy == 0)
+
+
+def test_a_link_to_tokens_is_read_by_its_own_name(tmp_path: Path) -> None:
+    (tmp_path / "blob").write_bytes(b"tokens")
+    (tmp_path / "data.uint16").symlink_to(tmp_path / "blob")
+
+    assert (write(tmp_path / "run", data=tmp_path / "data.uint16").folder / "data.uint16").read_bytes() == b"tokens"
 
 
 def test_a_missing_text_is_refused(tmp_path: Path) -> None:

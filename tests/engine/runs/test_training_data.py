@@ -91,6 +91,20 @@ def test_the_index_of_megatron_says_the_type_of_the_tokens(code: int, kind: Any,
     assert stored(tmp_path / "corpus.bin", tmp_path / "run") == [5, 6, 7]
 
 
+def test_a_copy_of_small_tokens_keeps_its_format_and_content(tmp_path: Path) -> None:
+    """The file is given by a link to another name, as in the cache of Hugging Face, and changes after the launch."""
+    np.array([1, 2, 3], np.uint16).tofile(tmp_path / "blob")
+    (tmp_path / "train.bin").symlink_to(tmp_path / "blob")
+    folder = tmp_path / "run"
+    folder.mkdir()
+
+    store_data(design(), tmp_path / "train.bin", folder)
+    np.array([9], np.uint16).tofile(tmp_path / "blob")
+
+    found = stored_data(folder)
+    assert found is not None and np.fromfile(found, token_type(found)).tolist() == [1, 2, 3]
+
+
 def test_a_resumed_run_stores_the_tokens_of_the_first_one(tmp_path: Path) -> None:
     np.array([1, 2, 3], np.uint16).tofile(tmp_path / "train.bin")
     stored(tmp_path / "train.bin", tmp_path / "first")
