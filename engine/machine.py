@@ -31,7 +31,7 @@ def processor_name() -> str:
 
 
 @cache
-def memory_bytes() -> float:
+def total_memory_bytes() -> int:
     """Return the total memory of this machine in bytes, or the limit of its control group if that is lower.
 
     Free memory is not used, because caches are released when memory is needed.
@@ -39,7 +39,7 @@ def memory_bytes() -> float:
     sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     with suppress(OSError, ValueError):  # another system, or no limit
         sizes.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    return float(min(sizes))
+    return min(sizes)
 
 
 def usable_cores() -> int:

@@ -245,7 +245,7 @@ def _engine(module: str, *arguments: str) -> list[str]:
 def summarize(found: Mapping[str, Any], parts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the throughput of each training, and the errors of its predicted step time and memory."""
     try:
-        from meshwave.engine.runtime.benchmarks.gpu import utilisation
+        from meshwave.engine.runtime.benchmarks.gpu import utilization
     except ImportError:
         return {}
     device = found.get(FIRST[0]) or {"failed": "not measured"}
@@ -256,7 +256,7 @@ def summarize(found: Mapping[str, Any], parts: Mapping[str, Any]) -> dict[str, A
             summary[name] = {
                 "tokens_per_s": figures["tokens_per_s"],
                 "step_s": figures["step_s"],
-                **utilisation(figures, device),
+                **utilization(figures, device),
                 **_errors(figures, predicted if isinstance(predicted, dict) else {}),
             }
     return summary

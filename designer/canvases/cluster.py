@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import param
 
 from meshwave.designer.kit.assets import module_code, style_sheets
-from meshwave.designer.kit.canvas import Canvas, Edit, plain_text, read_value, whole_numbers
+from meshwave.designer.kit.canvas import Canvas, Edit, parse_integers, plain_text, read_value
 from meshwave.designer.kit.shortcuts import canvas_commands
 from meshwave.designer.state import mesh_edits
 from meshwave.designer.state.field_limits import NAME_LENGTH
@@ -80,19 +80,19 @@ class ClusterCanvas(Canvas):
             self._on_pane_chosen(read_value(gesture, "pane", plain_text))
 
     def _on_draw(self, gesture: Mapping[str, Any]) -> None:
-        meshes = mesh_edits.draw_mesh(self._meshes, self._cluster, read_value(gesture, "devices", whole_numbers))
+        meshes = mesh_edits.draw_mesh(self._meshes, self._cluster, read_value(gesture, "devices", parse_integers))
         self._edit_meshes(meshes, f"draw mesh {meshes[-1]['name']}")
         self.selected = len(self._meshes) - 1
 
     def _on_move(self, gesture: Mapping[str, Any]) -> None:
         rank = read_value(gesture, "mesh", int)
-        meshes = mesh_edits.move_mesh(self._meshes, self._cluster, rank, read_value(gesture, "devices", whole_numbers))
+        meshes = mesh_edits.move_mesh(self._meshes, self._cluster, rank, read_value(gesture, "devices", parse_integers))
         self._edit_meshes(meshes, f"move mesh {meshes[rank]['name']}")
 
     def _on_resize(self, gesture: Mapping[str, Any]) -> None:
         rank = read_value(gesture, "mesh", int)
         meshes = mesh_edits.resize_mesh(
-            self._meshes, self._cluster, rank, read_value(gesture, "devices", whole_numbers)
+            self._meshes, self._cluster, rank, read_value(gesture, "devices", parse_integers)
         )
         self._edit_meshes(meshes, f"resize mesh {meshes[rank]['name']}")
 
@@ -124,7 +124,7 @@ class ClusterCanvas(Canvas):
 
     def _on_devices(self, gesture: Mapping[str, Any]) -> None:
         rank, text = read_value(gesture, "mesh", int), read_value(gesture, "text", plain_text)
-        devices = read_value({"text": re.split(r"[\s,;]+", text.strip())}, "text", whole_numbers)
+        devices = read_value({"text": re.split(r"[\s,;]+", text.strip())}, "text", parse_integers)
         meshes = mesh_edits.move_mesh(self._meshes, self._cluster, rank, devices)
         self._edit_meshes(meshes, f"order of the devices of mesh {meshes[rank]['name']}")
 

@@ -37,7 +37,7 @@ def _load_options(design: Design, routed: Sequence[MeasuredLoad]) -> tuple[str, 
     """Return the current load and the options: named, manual, and measured by runs of this model."""
     given = design.experts.load
     options = [_option("uniform", "uniform"), _option("zipf", "Zipf")]
-    options += [_option(each.run, each.words) for each in routed]
+    options += [_option(each.run, each.label) for each in routed]
     if not routed:
         options.append(_option(NOT_MEASURED, "measured (no run yet)"))
     if not isinstance(given, tuple):

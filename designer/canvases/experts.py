@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 import param
 
 from meshwave.designer.canvases.expert_controls import LOADS_BY_NAME, NOT_MEASURED, expert_settings
-from meshwave.designer.canvases.expert_figures import (
+from meshwave.designer.canvases.expert_metrics import (
     describe_change,
     device_groups,
     expert_bytes,
     explain_terms,
     explicit_homes,
-    layer_figures,
+    layer_metrics,
     load_level,
     place_devices,
     place_name,
@@ -30,7 +30,7 @@ from meshwave.designer.state.measured_load import MeasuredLoad
 from meshwave.engine.document import Design
 from meshwave.engine.document.expert_layers import expert_schedule, uses_tensor_parallel_groups
 from meshwave.engine.errors import InputError
-from meshwave.engine.experts import Homes, Layer, balance_experts, copy_load, device_load, expert_schedules
+from meshwave.engine.experts import Homes, Layer, balance_experts, device_load, expert_schedules, load_per_replica
 from meshwave.engine.exports.pictures.palette import LOADS, text_colour
 from meshwave.engine.findings import DesignError, Refusal
 from meshwave.engine.predict.expert_comparison import exchange_traffic
@@ -140,7 +140,7 @@ class ExpertsCanvas(Canvas):
         """Set the load that a run measured; a manual load stays unchanged."""
         found = next((load for load in self._measured_loads if load.run == run), None)
         if found is not None:
-            self._edit("experts.load", list(found.load), f"set the expert load to {found.words}")
+            self._edit("experts.load", list(found.load), f"set the expert load to {found.label}")
         elif run == NOT_MEASURED:
             raise Refusal("load_not_measured")
 
@@ -274,7 +274,7 @@ def experts_picture(design: Design, rank: int, measured: Sequence[MeasuredLoad] 
         "problem": found.message if found else "",
         "equal": design.experts.placement is None and not found,
         "most_extra": min(MOST_EXTRA, layer.experts),
-        **layer_figures(design, rank, layer if found is None else None),
+        **layer_metrics(design, rank, layer if found is None else None),
     }
 
 
@@ -303,7 +303,7 @@ def added_experts_text(design: Design) -> str:
 
 def _placement_data(design: Design, layer: Layer, devices: Sequence[int]) -> dict[str, Any]:
     """Return the load and the chips of each place; a place is a device or a group of devices that share experts."""
-    served = copy_load(layer, expert_schedule(design).places)  # [places, experts] shares of all token assignments
+    served = load_per_replica(layer, expert_schedule(design).places)  # [places, experts]
     load = len(served) * served.sum(axis=1)  # [places] in even shares
     homes, copies, hottest = explicit_homes(layer), layer.holders(layer.ep), float(served.max(initial=0.0))
     each = expert_bytes(design, layer)

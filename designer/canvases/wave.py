@@ -45,7 +45,7 @@ class WaveCanvas(Canvas):
     pictures = param.String(default=PlainData({}), doc="Thumbnails of the schedules by name; set once.")
 
     progress = param.Dict(
-        default={}, doc="Progress of a computation and a sentence about it; empty if nothing is being computed."
+        default={}, doc="Completed fraction and status text of the running computation; empty if none runs."
     )
 
     commands = param.List(default=canvas_commands("Wave"), constant=True, doc="Entries of the context menu.")
@@ -128,7 +128,7 @@ class WaveCanvas(Canvas):
     def _try_layers(self, layers: Sequence[int] | None) -> None:
         tried = None if self._on_layers_tried is None else self._on_layers_tried(layers)
         if layers is not None and tried is not None:
-            shares = stage_shares(tried.program, tried.costs)
+            shares = stage_time_shares(tried.program, tried.costs)
             self._send_msg({"type": "tried", "layers": list(layers), "shares": shares})
 
     def _on_move_stage(self, gesture: Mapping[str, Any]) -> None:
@@ -221,7 +221,7 @@ def stage_routes(design: Design, program: Program, costs: Costs) -> dict[str, An
         "meshes": meshes,
         "routes": program.placement.tolist(),
         "layers": list(costs.layers),
-        "shares": stage_shares(program, costs),
+        "shares": stage_time_shares(program, costs),
         "equal": _is_priced_equal(design, costs),
         "groups": _stage_groups(stage_dial(design), program.stages),
         "skips": skip_arcs(design, program, costs),
@@ -238,7 +238,7 @@ def _is_priced_equal(design: Design, costs: Costs) -> bool:
     return costs.unit != "s" and design.pipeline.stages is None and len(set(costs.layers)) > 1
 
 
-def stage_shares(program: Program, costs: Costs) -> list[float]:
+def stage_time_shares(program: Program, costs: Costs) -> list[float]:
     """Return the share of each stage in the compute time of a step; the shares add up to 1."""
     computed = program.is_compute
     seconds = np.bincount(program.stage[computed], costs.seconds[computed], minlength=program.stages)

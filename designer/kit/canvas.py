@@ -110,7 +110,7 @@ def read_value(gesture: Mapping[str, Any], key: str, read: Callable[[Any], T]) -
         raise Refusal("invalid_gesture", {"key": key}) from error
 
 
-def whole_numbers(values: Any) -> list[int]:
+def parse_integers(values: Any) -> list[int]:
     """Convert a list to integers, for :func:`read_value`."""
     return [int(value) for value in values]
 

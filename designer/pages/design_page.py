@@ -262,7 +262,7 @@ class Widgets:
     # ---- views ----
 
     def view(self, name: str) -> View:
-        """Return the view of this name, which is built when it is first requested."""
+        """Return the view with this name; it is built on first use."""
         if name not in self._views:
             self._views[name] = views[name](self)
         return self._views[name]

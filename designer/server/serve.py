@@ -64,7 +64,7 @@ def serve(design: str | None = None, *, place: Place | None = None, show: bool =
     token = new_token()
     log_to_terminal(token)
     studio = Studio(first, starts_with_library=design is None)
-    server, place = start_own_pages(studio, token, place)
+    server, place = start_user_pages(studio, token, place)
     link = f"{place.origin}/?token={token}"
     print(
         f"Meshwave is ready. Open\n\n    {link}\n\nCtrl-C stops the server and the runs that were started here.",
@@ -96,7 +96,7 @@ def server_access(server: pn.io.server.Server) -> Access:
     return access
 
 
-def start_own_pages(
+def start_user_pages(
     studio: Studio,
     token: str,
     place: Place | None = None,
@@ -110,13 +110,13 @@ def start_own_pages(
     """
 
     def start(found: Place) -> pn.io.server.Server:
-        return start_pages(own_pages(studio), studio, TokenAccess(token, found), session_lifetime_s, headers)
+        return start_pages(user_pages(studio), studio, TokenAccess(token, found), session_lifetime_s, headers)
 
     return start_on_free_port(start, place or Place())
 
 
-def own_pages(studio: Studio) -> Mapping[str, Callable[[], Viewable]]:
-    """Return the pages of one user by their paths; Panel accepts plain functions only."""
+def user_pages(studio: Studio) -> Mapping[str, Callable[[], Viewable]]:
+    """Return a function for each page of a user, by URL path (Panel accepts plain functions only)."""
     return {"/": lambda: front_page(studio), "/start": lambda: start_page(studio), "/transfer": lambda: lab_page()}
 
 
@@ -130,7 +130,7 @@ def start_pages(
     """Start a server of some pages, whose event loop the caller runs.
 
     Args:
-        pages: functions that build a page, by its path; Panel accepts plain functions only.
+        pages: functions that build a page each, by URL path (Panel accepts plain functions only).
         studio: the studio whose metrics are reported.
         access: the access control, which knows where the server listens.
         session_lifetime_s: time after which the session of a closed page ends.
@@ -206,7 +206,7 @@ class ThreadedServer:
             set_event_loop(new_event_loop())
             try:
                 studio = Studio(design)
-                server, place = start_own_pages(studio, token, None, session_lifetime_s, headers)
+                server, place = start_user_pages(studio, token, None, session_lifetime_s, headers)
             except BaseException as error:
                 started.set_exception(error)
                 return

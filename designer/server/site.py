@@ -60,7 +60,7 @@ def parse_site(url: str) -> Site:
     """Return the site of a URL.
 
     Raises:
-        Refusal: the URL is invalid, or other machines would use it without TLS.
+        Refusal: the URL is invalid, or it uses http and its host is not a loopback address.
     """
     try:
         parts = urlsplit(url)

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from meshwave.engine.machine import memory_bytes, usable_cores
+from meshwave.engine.machine import total_memory_bytes, usable_cores
 from meshwave.engine.units import percent, quantity
 
 
@@ -68,6 +68,6 @@ def machine_load(folder: Path) -> Iterator[tuple[str, str]]:
     with suppress(OSError, ValueError, StopIteration):
         lines = Path("/proc/meminfo").read_text("ascii").splitlines()
         available = 1024 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1])
-        yield "Memory available", f"{quantity(available, 'B')} of {quantity(memory_bytes(), 'B')}"
+        yield "Memory available", f"{quantity(available, 'B')} of {quantity(total_memory_bytes(), 'B')}"
     disk = shutil.disk_usage(folder)
     yield "Disk", f"{quantity(disk.free, 'B')} free, {percent(disk.used / disk.total)} used"

@@ -111,12 +111,12 @@ def reset_stage_settings(design: Design, before: Design) -> Design:
     given = {key: getattr(pipeline, key) for key in STAGE_SETTINGS}
     gone = {key: None for key, value in given.items() if value is not None and len(value) != count}
     cost = design.cost
-    if cost.stage_costs == before.cost.stage_costs and _costs_fit(before):
+    if cost.stage_costs == before.cost.stage_costs and _has_matching_stage_costs(before):
         cost = cost.spread_over(count)
     return design.model_copy(update={"cost": cost, "pipeline": pipeline.model_copy(update=gone)})
 
 
-def _costs_fit(design: Design) -> bool:
+def _has_matching_stage_costs(design: Design) -> bool:
     """Return whether the costs per stage of a design, if it gives any, are as many as its stages."""
     given = design.cost.stage_costs
     try:

@@ -71,7 +71,7 @@ class Session(param.Parameterized):
     progress = param.Dict(
         default={},
         doc="Progress of the prediction: its state (runs, stopped), the completed fraction and the current activity; "
-        "empty when it is done, and while it takes no noticeable time.",
+        "empty when it is done or is too short to show progress.",
     )
     notice = param.String(default="", doc="Notice to the user that is not about an edit; empty if there is none.")
     read_only = param.Boolean(default=False, doc="True if edits and launches are refused.")
@@ -330,7 +330,7 @@ class Session(param.Parameterized):
             if isinstance(news, Done):
                 self._pin_outcome(news.value)
             elif isinstance(news, Failed):
-                raise Refusal("error", {"reason": news.words})
+                raise Refusal("error", {"reason": news.reason})
         except InputError as error:
             self.notice = f"{design.name!r} was not pinned: {error}"
 
@@ -356,7 +356,7 @@ class Session(param.Parameterized):
         self._end_file()
         try:
             if isinstance(news, Failed):
-                raise Refusal("error", {"reason": news.words})
+                raise Refusal("error", {"reason": news.reason})
             then(news.value)
         except InputError as error:
             self.notice = str(error)
@@ -457,13 +457,13 @@ class Session(param.Parameterized):
         if isinstance(news, Progress):
             if not self.progress:
                 self._show_outcome(self.design, [*problems(self.design), COMPUTING_PROBLEM], None)
-            self.progress = {"state": "runs", "share": news.share, "words": news.words}
+            self.progress = {"state": "runs", "share": news.share, "words": news.activity}
             return
         self._job = None
         if isinstance(news, Done):
             self._show_outcome(self.design, *news.value)
         elif isinstance(news, Failed):
-            self._show_stopped(Problem("", "computation_failed", {"reason": news.words}))
+            self._show_stopped(Problem("", "computation_failed", {"reason": news.reason}))
 
     def close(self) -> None:
         """Leave the shared design, if the session has joined one, and stop all jobs of the session."""

@@ -47,7 +47,7 @@ class Progress:
     """Progress of a job: the completed fraction from 0 to 1, and the current activity."""
 
     share: float
-    words: str
+    activity: str
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Done:
 class Failed:
     """The reason why a job failed, after which the job sends no more news."""
 
-    words: str
+    reason: str
 
 
 News = Progress | PartialResult | Done | Failed
@@ -301,8 +301,8 @@ class _Channel:
         self._lock = threading.Lock()
         self._progress: Progress | None = None
 
-    def watch(self, share: float, words: str) -> None:
-        self._progress = Progress(share, words)
+    def watch(self, share: float, activity: str) -> None:
+        self._progress = Progress(share, activity)
 
     def report_progress(self) -> None:
         """Send the latest progress at intervals, and end this process when the server ends."""

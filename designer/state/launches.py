@@ -93,7 +93,7 @@ class Launches:
     def cancel_overdue(self, limits: LaunchLimits, unlimited: Container[str] = frozenset()) -> None:
         """Cancel the runs of people that take too long, except those of people without limits."""
         for entry in overdue_runs(limits, self.record, time.time(), unlimited):
-            self.cancel(entry, f"runs may take {limits.minutes:g} min here")
+            self.cancel(entry, f"it reached the time limit of this server, {limits.minutes:g} min")
 
     def close(self) -> None:
         """Close the launchers, which ends their runs."""

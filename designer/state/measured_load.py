@@ -29,7 +29,7 @@ class MeasuredLoad(NamedTuple):
     load: tuple[float, ...]  # [experts] relative to an even load, averaged over the expert layers of the model
 
     @property
-    def words(self) -> str:
+    def label(self) -> str:
         """Label such as ``measured 12:30, 20 steps``."""
         return f"measured {self.when}, {self.steps} steps"
 

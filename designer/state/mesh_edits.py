@@ -39,13 +39,13 @@ def draw_mesh(meshes: Sequence[Mesh], cluster: Cluster, devices: Iterable[int], 
 
 
 def move_mesh(meshes: Sequence[Mesh], cluster: Cluster, mesh: int, devices: Iterable[int]) -> Meshes:
-    """Move a mesh to the same number of other ``devices``; its axes stay."""
+    """Move a mesh to other ``devices``, as many as it has now; its axis sizes do not change."""
     devices = _check_devices(cluster, devices)
     old = _get_mesh(meshes, mesh)
     if len(devices) != len(old["devices"]):
         sizes = {"mesh": old["name"], "devices": len(old["devices"]), "given": len(devices)}
         raise Refusal("moved_mesh_size", sizes)
-    _check_devices_free(meshes, devices, but=mesh)
+    _check_devices_free(meshes, devices, except_mesh=mesh)
     return _replace_mesh(meshes, mesh, devices=devices)
 
 
@@ -56,7 +56,7 @@ def resize_mesh(meshes: Sequence[Mesh], cluster: Cluster, mesh: int, devices: It
     """
     devices = _rectangle(cluster, devices)
     old = _get_mesh(meshes, mesh)
-    _check_devices_free(meshes, devices, but=mesh)
+    _check_devices_free(meshes, devices, except_mesh=mesh)
     before = full_axes(old["axes"])
     tp = gcd(before["tp"], len(devices))
     cp = gcd(before.get("cp", 1), len(devices) // tp)
@@ -75,7 +75,7 @@ def delete_mesh(meshes: Sequence[Mesh], mesh: int) -> Meshes:
 def rename_mesh(meshes: Sequence[Mesh], mesh: int, name: str) -> Meshes:
     """Give a mesh a name that no other mesh has."""
     _get_mesh(meshes, mesh)
-    return _replace_mesh(meshes, mesh, name=_free_name(meshes, name, but=mesh))
+    return _replace_mesh(meshes, mesh, name=_free_name(meshes, name, except_mesh=mesh))
 
 
 def set_axes(meshes: Sequence[Mesh], mesh: int, axes: Axes) -> Meshes:
@@ -278,8 +278,10 @@ def _rectangle(cluster: Cluster, devices: Iterable[int]) -> tuple[int, ...]:
     return devices
 
 
-def _check_devices_free(meshes: Sequence[Mesh], devices: Iterable[int], but: int = -1) -> None:
-    owner = {device: mesh["name"] for rank, mesh in enumerate(meshes) if rank != but for device in mesh["devices"]}
+def _check_devices_free(meshes: Sequence[Mesh], devices: Iterable[int], except_mesh: int = -1) -> None:
+    owner = {
+        device: mesh["name"] for rank, mesh in enumerate(meshes) if rank != except_mesh for device in mesh["devices"]
+    }
     for device in devices:
         if device in owner:
             raise Refusal("taken_device", {"device": device, "mesh": owner[device]})
@@ -292,10 +294,10 @@ def _used_devices(meshes: Sequence[Mesh], cluster: Cluster) -> Iterator[tuple[st
             yield mesh["name"], *divmod(device, cluster["devices_per_node"])
 
 
-def _free_name(meshes: Sequence[Mesh], name: str, but: int = -1) -> str:
+def _free_name(meshes: Sequence[Mesh], name: str, except_mesh: int = -1) -> str:
     name = read_name("mesh", name, NAME_LENGTH)
     for rank, mesh in enumerate(meshes):
-        if rank != but and mesh["name"] == name:
+        if rank != except_mesh and mesh["name"] == name:
             raise Refusal("taken_mesh_name", {"rank": rank, "name": name})
     return name
 

@@ -200,7 +200,7 @@ class TransferDrawing:
                     "senders": list(task.senders),
                     "receivers": list(task.receivers),
                     "keepers": list(task.keepers),
-                    "addends": list(task.addends_of(each.sender)),
+                    "addends": list(task.ranks_summed_by(each.sender)),
                     "place": place,
                     "sender": each.sender,
                     "host": host[each.sender],

@@ -1,4 +1,4 @@
-"""Functions that jobs run for the transfer page: plan one transfer, and compare all strategies and orderings."""
+"""Functions that jobs run for the transfer lab: plan one transfer, and compare all strategies and orderings."""
 
 from __future__ import annotations
 

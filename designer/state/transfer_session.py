@@ -1,4 +1,4 @@
-"""State of the transfer page: the document, its plan, and undo."""
+"""State of the transfer lab: the document, its plan, and undo."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ class TransferSession(param.Parameterized):
         if isinstance(news, Done | Failed):
             self._job = None
             found = news.value if isinstance(news, Done) else None
-            problems = [Problem("", "error", {"reason": news.words})] if isinstance(news, Failed) else []
+            problems = [Problem("", "error", {"reason": news.reason})] if isinstance(news, Failed) else []
             self._update(self.state, problems, found)
 
 

@@ -12,7 +12,7 @@ from meshwave.designer.kit.assets import module_code, style_sheets
 from meshwave.designer.kit.canvas import Overlay, plain_text, read_value
 from meshwave.designer.state.design_session import PIN_LIMIT, Session
 from meshwave.designer.state.file_jobs import SMALL_FILE_BYTES, read_upload
-from meshwave.designer.views.numbers import FIGURES, figure_tiles
+from meshwave.designer.views.numbers import STEP_METRICS, metric_tiles
 from meshwave.designer.views.topbar import example_entries
 from meshwave.engine.document import Design, load_design
 from meshwave.engine.document.differences import differences
@@ -35,7 +35,7 @@ class Comparison(Overlay):
     _gestures = ("close", "unpin", "pin", "end", "example", "file")
 
     def __init__(self, session: Session, **params: Any) -> None:
-        rows = [{"key": figure.key, "label": figure.label, "help": figure.help} for figure in FIGURES]
+        rows = [{"key": metric.key, "label": metric.label, "help": metric.help} for metric in STEP_METRICS]
         super().__init__(figures=[*rows, *MORE], examples=[dict(entry) for entry in example_entries()], **params)
         self._session = session
         session.param.watch(lambda *_: self._update_columns(), ["design", "prediction", "pinned"])
@@ -94,25 +94,25 @@ MORE = (
         "of the model.",
     },
 )
-"""Figures that the comparison shows in addition to those of the strip of numbers."""
+"""Metrics that the comparison shows in addition to those of the strip of numbers."""
 
 
 # ---- functions ----
 
 
 def comparison_columns(pinned: list[Prediction], prediction: Prediction | None) -> list[dict[str, Any]]:
-    """Return a column per design: its name, its figures with their change from the first design, and its differences."""
+    """Return a column per design: its name, its metrics with their change from the first design, and its differences."""
     shown = [*pinned, *([] if prediction is None else [prediction])]
     return [comparison_column(each, shown[0], place, is_open=place == len(pinned)) for place, each in enumerate(shown)]
 
 
 def comparison_column(prediction: Prediction, first: Prediction, place: int, is_open: bool) -> dict[str, Any]:
     """Return the column of one design."""
-    figures = {tile["key"]: tile for tile in figure_tiles(prediction, None if place == 0 else first)}
+    metrics = {tile["key"]: tile for tile in metric_tiles(prediction, None if place == 0 else first)}
     numbers = prediction.numbers
     copies, inflight = max(numbers["weight_copies"]), max(numbers["peak_inflight"])
     more = {"weights": (f"{copies:g} ×", "copies"), "inflight": (f"{inflight:.3g}", "shares of the model")}
-    cells = {key: {name: tile[name] for name in ("value", "small", "change", "wrong")} for key, tile in figures.items()}
+    cells = {key: {name: tile[name] for name in ("value", "small", "change", "wrong")} for key, tile in metrics.items()}
     cells["memory"]["small"] = f"of {quantity(numbers['capacity_bytes'], 'B')}"
     cells |= {
         key: {"value": value, "small": small, "change": None, "wrong": ""} for key, (value, small) in more.items()

@@ -10,7 +10,7 @@ import numpy as np
 import panel as pn
 import param
 
-from meshwave.designer.canvases.expert_figures import FIGURE_HELP, LayerCosts, explain_terms
+from meshwave.designer.canvases.expert_metrics import METRIC_HELP, LayerCosts, explain_terms
 from meshwave.designer.kit.assets import colour_rule, module_code, style_sheets
 from meshwave.designer.kit.canvas import Overlay, plain_text, read_value, short_message
 from meshwave.designer.state import expert_edits as edits
@@ -65,7 +65,7 @@ HELP = {
     "time": "Time of a forward and a backward of the layer on the slowest device",
     "inter": "Maximum bytes that one device sends to other nodes in the forward of one layer",
     "intra": "Maximum bytes that one device sends inside its node in the forward of one layer",
-    "memory": f"{FIGURE_HELP['memory']}; buffers hold the tokens that are sent and received",
+    "memory": f"{METRIC_HELP['memory']}; buffers hold the tokens that are sent and received",
 }
 
 
@@ -78,7 +78,7 @@ class ExpertSchedules(Overlay):
     about = param.String(default="", doc="Description of the layer.")
     cards = param.List(default=[], doc="A card per schedule, as schedule_cards() returns them.")
     words = param.Dict(default=WORDS, constant=True, doc="Title of each kind of step.")
-    help = param.Dict(default=HELP, constant=True, doc="Help text of each kind of step, lane and figure.")
+    help = param.Dict(default=HELP, constant=True, doc="Help text of each kind of step, lane and metric.")
     lanes = param.List(default=list(LANES), constant=True)
     map = param.Dict(
         default={}, doc="Data of the expert map; empty until it is computed. If it cannot be computed, the problem."
@@ -150,7 +150,7 @@ class ExpertSchedules(Overlay):
                 _maps.clear()
             self.map = _maps[cluster] = news.value
         elif isinstance(news, Failed):
-            self._mapped, self.map = None, {"problem": f"The map could not be computed: {news.words}."}
+            self._mapped, self.map = None, {"problem": f"The map could not be computed: {news.reason}."}
 
 
 MOST_MAPS = 8

@@ -92,7 +92,7 @@ class Gallery(Overlay):
         elif isinstance(news, Done | Failed):
             self._job = None
             if isinstance(news, Failed):
-                words = f"The gallery is incomplete: {news.words}."
+                words = f"The gallery is incomplete: {news.reason}."
                 self._send_msg({"type": "answered", "gesture": "search", "refused": words})
             self._send_msg({"type": "done"})
 

@@ -20,14 +20,15 @@ NOTHING = "–"
 NO_SECONDS = ("needs costs in seconds", "Not available with unit costs; select roofline costs.")
 NOT_GIVEN = (
     "not in the design",
-    "Not available: the Cluster section of the form lacks the rate, or the costs of the design are not in seconds.",
+    "Not available: the Cluster section does not give the price per device-hour or the watts per device, or the costs of "
+    "the design are not in seconds.",
 )
 UNPREDICTED = ("not simulated yet", "The design cannot be simulated yet; see the Problems tab.")
 UNCHANGED_WITHIN = 5e-4  # a smaller change would be shown as 0.0%
 NEUTRAL_WITHIN = 0.01  # a smaller change is neither better nor worse: it is below the accuracy of the cost models
 
 
-class Figure(NamedTuple):
+class StepMetric(NamedTuple):
     """One number of the strip: how it is computed, shown and compared."""
 
     key: str
@@ -41,42 +42,42 @@ class Figure(NamedTuple):
     share: bool = False
     """True for a share, whose change is shown in percentage points instead of percent."""
     is_optional: bool = False
-    """True if the strip omits the figure for designs without a value of it."""
+    """True if the strip omits the metric for designs without a value of it."""
     detail: Callable[[Values, float], str] = lambda numbers, value: ""
     """A sentence about the value, shown after the help."""
 
 
 def strip_tiles(prediction: Prediction | None, pinned: Prediction | None = None) -> list[dict[str, Any]]:
-    """Return the tiles of the strip, without the optional figures for which the design has no value."""
-    optional = {figure.key for figure in FIGURES if figure.is_optional}
+    """Return the tiles of the strip, without the optional metrics for which the design has no value."""
+    optional = {metric.key for metric in STEP_METRICS if metric.is_optional}
     return [
-        tile for tile in figure_tiles(prediction, pinned) if tile["key"] not in optional or tile["value"] != NOTHING
+        tile for tile in metric_tiles(prediction, pinned) if tile["key"] not in optional or tile["value"] != NOTHING
     ]
 
 
-def figure_tiles(prediction: Prediction | None, pinned: Prediction | None = None) -> list[dict[str, Any]]:
-    """Return a tile per figure as plain data, with the change from a pinned prediction."""
+def metric_tiles(prediction: Prediction | None, pinned: Prediction | None = None) -> list[dict[str, Any]]:
+    """Return a tile per metric as plain data, with the change from a pinned prediction."""
     now = None if prediction is None else prediction.numbers
     before = None if pinned is None or pinned is prediction else pinned.numbers
-    return [_tile(figure, now, before) for figure in FIGURES]
+    return [_tile(metric, now, before) for metric in STEP_METRICS]
 
 
-def _tile(figure: Figure, now: Values | None, before: Values | None) -> dict[str, Any]:
-    value = None if now is None else figure.value(now)
+def _tile(metric: StepMetric, now: Values | None, before: Values | None) -> dict[str, Any]:
+    value = None if now is None else metric.value(now)
     if now is None or value is None:
-        reason, explained = UNPREDICTED if now is None else NOT_GIVEN if figure.is_optional else NO_SECONDS
-        written, small, help = NOTHING, reason, f"{explained}\n{figure.help}"
+        reason, explained = UNPREDICTED if now is None else NOT_GIVEN if metric.is_optional else NO_SECONDS
+        written, small, help = NOTHING, reason, f"{explained}\n{metric.help}"
     else:
-        written, small = figure.written(now, value), figure.small(now, value)
-        help = "\n".join(filter(None, (figure.help, figure.detail(now, value))))
+        written, small = metric.written(now, value), metric.small(now, value)
+        help = "\n".join(filter(None, (metric.help, metric.detail(now, value))))
     return {
-        "key": figure.key,
-        "label": figure.label,
+        "key": metric.key,
+        "label": metric.label,
         "value": written,
         "small": small,
         "help": help,
-        "change": None if now is None or before is None else figure_change(figure, now, before),
-        **(_memory_bar(now) if figure.key == "memory" and now is not None else {"bar": None, "wrong": ""}),
+        "change": None if now is None or before is None else metric_change(metric, now, before),
+        **(_memory_bar(now) if metric.key == "memory" and now is not None else {"bar": None, "wrong": ""}),
     }
 
 
@@ -89,17 +90,17 @@ def _memory_bar(numbers: Values) -> dict[str, Any]:
 # ---- the change against the pinned design ----
 
 
-def figure_change(figure: Figure, now: Values, before: Values) -> dict[str, str] | None:
-    """Return the change of a figure from the pinned design; None if the values cannot be compared."""
-    value, old = figure.value(now), figure.value(before)
-    if value is None or old is None or (_is_time(figure) and now["unit"] != before["unit"]):
+def metric_change(metric: StepMetric, now: Values, before: Values) -> dict[str, str] | None:
+    """Return the change of a metric from the pinned design; None if the values cannot be compared."""
+    value, old = metric.value(now), metric.value(before)
+    if value is None or old is None or (_is_time(metric) and now["unit"] != before["unit"]):
         return None
-    amount, size = _describe_difference(figure, value, old)
+    amount, size = _describe_difference(metric, value, old)
     verdict: Verdict = "same" if size <= UNCHANGED_WITHIN else "similar"
     if size >= NEUTRAL_WITHIN:
-        verdict = "better" if (value < old) == (figure.better == "less") else "worse"
+        verdict = "better" if (value < old) == (metric.better == "less") else "worse"
     arrow = "same" if verdict == "same" else ("fall" if value < old else "rise")
-    pinned = f"{figure.written(before, old)} of the pinned design {before['name']!r}"
+    pinned = f"{metric.written(before, old)} of the pinned design {before['name']!r}"
     if verdict == "same":
         return {"arrow": arrow, "verdict": verdict, "text": "", "spoken": f"same as {pinned}"}
     words = "less" if arrow == "fall" else "more"
@@ -107,13 +108,13 @@ def figure_change(figure: Figure, now: Values, before: Values) -> dict[str, str]
     return {"arrow": arrow, "verdict": verdict, "text": amount, "spoken": spoken}
 
 
-def _is_time(figure: Figure) -> bool:
-    return not figure.share and figure.key != "memory"
+def _is_time(metric: StepMetric) -> bool:
+    return not metric.share and metric.key != "memory"
 
 
-def _describe_difference(figure: Figure, value: float, old: float) -> tuple[str, float]:
+def _describe_difference(metric: StepMetric, value: float, old: float) -> tuple[str, float]:
     """Return the text of a difference without its sign, and the difference as a fraction of the old value."""
-    if figure.share:
+    if metric.share:
         size = abs(value - old)
         return f"{100 * size:.1f} pts", size
     if not old:
@@ -124,7 +125,7 @@ def _describe_difference(figure: Figure, value: float, old: float) -> tuple[str,
     return percent(abs(ratio - 1)), abs(ratio - 1)
 
 
-# ---- the figures ----
+# ---- the metrics ----
 
 
 def _format_time(numbers: Values, value: float) -> str:
@@ -192,14 +193,14 @@ def _describe_evidence(numbers: Values) -> Iterator[str]:
     yield f"Efficiency constants used for {evidence['device']}: {constants}."
 
 
-def _expense_figure(key: str, label: str, rate: str, write: Callable[[float], str]) -> Figure:
-    """Return the figure of the price or the energy per million tokens; ``rate`` names the rate of the cluster."""
+def _expense_metric(key: str, label: str, rate: str, write: Callable[[float], str]) -> StepMetric:
+    """Return the metric of the price or the energy per million tokens; ``rate`` names the rate of the cluster."""
 
     def describe_others(numbers: Values, value: float) -> str:
         expense = numbers[key]
         return f"Per step: {write(expense['step'])}. Whole training: {write(expense['training'])}."
 
-    return Figure(
+    return StepMetric(
         key.partition("_")[0],
         label,
         f"{label} per million tokens: number of devices × step time × {rate} (Cluster, Advanced).",
@@ -212,8 +213,8 @@ def _expense_figure(key: str, label: str, rate: str, write: Callable[[float], st
     )
 
 
-FIGURES = (
-    Figure(
+STEP_METRICS = (
+    StepMetric(
         "iteration",
         "Iteration",
         "Time of one training step (makespan), from the first start to the last end on any mesh.",
@@ -226,7 +227,7 @@ FIGURES = (
         better="less",
         detail=_bottleneck_text,
     ),
-    Figure(
+    StepMetric(
         "throughput",
         "Throughput",
         "Sequences per second: dp × microbatches × microbatch size ÷ iteration time. "
@@ -236,7 +237,7 @@ FIGURES = (
         lambda numbers, value: _format_rate(numbers["tokens_per_s"], "tokens/s"),
         better="more",
     ),
-    Figure(
+    StepMetric(
         "bubble",
         "Bubble",
         "Share of time in which meshes do not compute: 1 − busy time ÷ (meshes × iteration time). "
@@ -247,7 +248,7 @@ FIGURES = (
         better="less",
         share=True,
     ),
-    Figure(
+    StepMetric(
         "mfu",
         "MFU",
         "Model FLOPs utilization: FLOPs of the model ÷ (peak FLOP/s of all devices used × iteration time). "
@@ -259,7 +260,7 @@ FIGURES = (
         better="more",
         share=True,
     ),
-    Figure(
+    StepMetric(
         "memory",
         "Peak memory",
         "Largest memory in use on any device at one time: weights, gradients, optimizer states, activations "
@@ -269,7 +270,7 @@ FIGURES = (
         _capacity_text,
         better="less",
     ),
-    Figure(
+    StepMetric(
         "exposed",
         "Exposed communication",
         "Time in which a mesh waits for a transfer or a reduction and does not compute, averaged over the meshes. "
@@ -282,8 +283,8 @@ FIGURES = (
         better="less",
         detail=_waiting_text,
     ),
-    _expense_figure("price", "Price", "price per device-hour", number),
-    _expense_figure("energy_j", "Energy", "watts per device", energy),
+    _expense_metric("price", "Price", "price per device-hour", number),
+    _expense_metric("energy_j", "Energy", "watts per device", energy),
 )
 
 
@@ -293,7 +294,7 @@ FIGURES = (
 class Numbers(Canvas):
     """The strip of numbers, and the button that pins the design."""
 
-    tiles = param.String(default=PlainData([]), doc="A tile per figure, as figure_tiles() returns them.")
+    tiles = param.String(default=PlainData([]), doc="A tile per metric, as metric_tiles() returns them.")
     stale = param.Dict(default={}, doc="Title and detail if the numbers are of an earlier design; else empty.")
     pinned = param.List(
         default=[], item_type=str, doc="Names of the pinned designs; changes are relative to the first one."

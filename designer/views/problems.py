@@ -141,14 +141,14 @@ class Problems(Canvas):
 
     def _receive_news(self, pipeline: Mapping[str, Any], news: News) -> None:
         if isinstance(news, Progress):
-            words = f"Searching: {news.share:.0%}, {news.words}"
+            words = f"Searching: {news.share:.0%}, {news.activity}"
             self.better = {"state": "runs", "words": words, "share": news.share, "use": False}
             return
         self._search = None
         if isinstance(news, Done):
             self._show_result(pipeline, news.value)
         elif isinstance(news, Failed):
-            self._show_result(pipeline, ([Problem("", "failed_search", {"reason": news.words})], None))
+            self._show_result(pipeline, ([Problem("", "failed_search", {"reason": news.reason})], None))
 
     def _show_result(self, pipeline: Mapping[str, Any], outcome: Outcome) -> None:
         problems, found = outcome

@@ -70,7 +70,7 @@ def _main_cause(found: Comparison, parts: Sequence[ErrorPart]) -> str:
     if parts and parts[0].code == "error_of_contention":
         share = parts[0].effect_s / (found.iteration.measured_s - found.iteration.predicted_s)
         return render("contention_of_error", {**parts[0].params, "share": share})
-    return found.cause.words if found.cause else ""
+    return found.cause.description if found.cause else ""
 
 
 def _waterfall(found: Comparison, parts: Sequence[ErrorPart]) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from meshwave.designer.views.run_comparison import comparison_data
-from meshwave.designer.views.run_text import describe_status, run_figures, step_document
+from meshwave.designer.views.run_text import describe_status, run_metrics, step_document
 from meshwave.designer.views.step_curve import SHOWN_VALUES, StepCurve
 from meshwave.engine.document import Design
 from meshwave.engine.errors import MeshwaveError
@@ -117,7 +117,7 @@ class FollowedRun:
             "reason": entry.reason,
             "done": done,
             "total": entry.steps,
-            "figures": run_figures(self._last, done, entry.steps, self._median_step_s(entry)),
+            "figures": run_metrics(self._last, done, entry.steps, self._median_step_s(entry)),
             "notes": [*(each.message for each in self.stragglers), *self._divergence(), *self.run.notes()],
         }
 

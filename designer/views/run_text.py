@@ -1,4 +1,4 @@
-"""Texts about a run: its status, figures and mode."""
+"""Texts about a run: its status, metrics and mode."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def fixed_stages(design: Design, ran: Prediction) -> list[int] | None:
     return None if layers_per_stage(design) == ran.costs.layers else list(ran.costs.layers)
 
 
-def run_figures(last: Mapping[str, Any] | None, done: int, total: int, typical_s: float | None) -> list[list[str]]:
+def run_metrics(last: Mapping[str, Any] | None, done: int, total: int, typical_s: float | None) -> list[list[str]]:
     """Return pairs of value and name. The step time is that of the last step until the median is known."""
     if last is None:
         return [["-", "loss"], ["-", "steps"], ["-", "last step"], ["-", "tokens/s"]]

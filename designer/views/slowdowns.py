@@ -32,7 +32,7 @@ class Slowdowns(Canvas):
     """Widget with the stragglers of the shown run and simulated slowdowns."""
 
     stragglers = param.List(
-        default=[], doc="Code, location and message of each straggler, and the field values that simulate it or None."
+        default=[], doc="Code, location and message of each straggler, and the field values that simulate it, if any."
     )
     links = param.List(default=[], doc="Value and title of each link between meshes that exchange messages.")
     fields = param.Dict(default=dict(NO_SLOWDOWN), doc="Values of the fields of the simulated slowdown.")

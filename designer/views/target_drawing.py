@@ -24,4 +24,4 @@ def _receive_news(session: Session, bar: LaunchBar, target: str, news: News) -> 
         bar.drawing = ""
         session.edit("cluster", news.value.model_dump(mode="json"), f"draw the cluster of {target}")
     elif isinstance(news, Failed):
-        bar.param.update(drawing="", notice=news.words)
+        bar.param.update(drawing="", notice=news.reason)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from panel.custom import JSComponent
 
 from meshwave.designer.kit.assets import module_code, style_sheets
-from meshwave.designer.kit.canvas import plain_text, read_value, whole_numbers
+from meshwave.designer.kit.canvas import parse_integers, plain_text, read_value
 from meshwave.designer.kit.defects import defect_text
 from meshwave.designer.views.timeline_links import pack_links
 from meshwave.engine.costs import Costs
@@ -319,7 +319,7 @@ class TimelineChart(JSComponent):
 
 
 def _selection_answer(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> dict[str, Any]:
-    ranks = read_value(question, "ranks", whole_numbers)
+    ranks = read_value(question, "ranks", parse_integers)
     return ask.summarize_area(read_value(question, "start", float), read_value(question, "end", float), ranks).as_data()
 
 

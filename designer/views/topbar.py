@@ -261,7 +261,7 @@ class TopBar(Canvas):
             self._session.edit("name", name, label.format(name))
 
     def _refuse_file(self, file: str, problems: Sequence[Problem]) -> None:
-        lines = [_problem_line(problem) for problem in problems[:SHOWN_PROBLEMS]]
+        lines = [_problem_entry(problem) for problem in problems[:SHOWN_PROBLEMS]]
         more = len(problems) - len(lines)
         if more > 0:
             lines.append({"where": "", "message": f"and {more} more"})
@@ -285,7 +285,7 @@ def _named_texts(given: Any) -> list[tuple[str, Any]]:
     return files
 
 
-def _problem_line(problem: Problem) -> dict[str, Any]:
+def _problem_entry(problem: Problem) -> dict[str, Any]:
     """Return a problem of a refused file for the page: its text, its place in the file, and its fixes."""
     params = {key: value for key, value in problem.params.items() if key != "excerpt"}
     return {

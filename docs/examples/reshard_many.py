@@ -15,9 +15,9 @@ servers = Mesh(shape=(2,), ranks=(4, 5), hosts=(2, 2))
 local = torch.full((2, 6), float(rank)) if is_trainer else None
 shard = reshard(local, (trainers, ("S10", "R")), (servers, ("R", "S0")), shape=(8, 6))
 
-# the addends of a tensor along axis 1 of the mesh: every receiver gets the sum
-addend = torch.ones(4, 6) if is_trainer else None
-summed = reshard(addend, (trainers, ("S0", "R", "P1")), (servers, ("R", "S0")), shape=(8, 6))
+# partial sums of a tensor along axis 1 of the mesh: every receiver gets the sum
+partial_sum = torch.ones(4, 6) if is_trainer else None
+summed = reshard(partial_sum, (trainers, ("S0", "R", "P1")), (servers, ("R", "S0")), shape=(8, 6))
 assert is_trainer or summed.eq(2).all()
 
 # a plan that is used in every step

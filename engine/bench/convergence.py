@@ -134,7 +134,7 @@ def convergence(
     network = (
         f"nodes are not emulated: {lacking}"
         if lacking
-        else f"{hosts.words}, {quantity(INTRA_BYTES_PER_S, 'B/s')} inside"
+        else f"{hosts.description}, {quantity(INTRA_BYTES_PER_S, 'B/s')} inside"
     )
     return {
         "network": network,

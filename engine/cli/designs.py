@@ -294,7 +294,7 @@ def export(options: argparse.Namespace) -> int:
     return 0
 
 
-def schema(options: argparse.Namespace) -> int:
+def print_schema(options: argparse.Namespace) -> int:
     """Print the JSON Schema of a design."""
     from meshwave.engine.document import Design
 
@@ -302,7 +302,7 @@ def schema(options: argparse.Namespace) -> int:
     return 0
 
 
-def examples(options: argparse.Namespace) -> int:
+def print_examples(options: argparse.Namespace) -> int:
     """List the examples, print one of them, or copy all of them into a folder."""
     from meshwave.engine import files
     from meshwave.engine.document import load_design

@@ -317,8 +317,8 @@ def _add_file_commands(commands: Any) -> None:
     export.add_argument("--to", required=True, metavar="FORMAT", help=_MemberNamesFormatter.EXPORTS)
     export.add_argument("--out", "-o", metavar="FILE", help="default: standard output")
 
-    _command(commands, "schema", "print the JSON Schema of a design", designs.schema)
-    examples = _command(commands, "examples", "list the example designs", designs.examples)
+    _command(commands, "schema", "print the JSON Schema of a design", designs.print_schema)
+    examples = _command(commands, "examples", "list the example designs", designs.print_examples)
     examples.add_argument("name", nargs="?", help="print this example")
     examples.add_argument("--to", metavar="FOLDER", help="copy all examples into a folder")
     _add_json(examples)

@@ -14,7 +14,7 @@ from meshwave.engine.document.model import Model
 class BlockModel(Model):
     """Model whose blocks may differ; a stage runs its blocks one after the other.
 
-    Blocks pass on messages of ``[batch, sequence, n hidden]``, where ``n`` is :meth:`onward_units`. The devices of a
+    Blocks pass on messages of ``[batch, sequence, n hidden]``, where ``n`` is :meth:`onward_message_units`. The devices of a
     mesh exchange nothing inside a stage.
     """
 
@@ -93,7 +93,7 @@ class BlockModel(Model):
         """
         before = sum(layers[:stage])
         came = sum(units for _, target, units in skips if target == stage)
-        return came + (self.onward_units(before - 1) if stage else 0)
+        return came + (self.onward_message_units(before - 1) if stage else 0)
 
     def output_units(self, layers: Sequence[int], stage: int, skips: Sequence[Sequence[int]]) -> int:
         """Return the message units of the output tensors that a stage keeps for its backward.
@@ -109,7 +109,7 @@ class BlockModel(Model):
         beyond = sum(
             units for target, units in goes if target > stage + 1 and self._needs_storage(layers, stage, target)
         )
-        return self.onward_units(end - 1) + beside + beyond
+        return self.onward_message_units(end - 1) + beside + beyond
 
     def _needs_storage(self, layers: Sequence[int], stage: int, target: int) -> bool:
         """Return True if the skip tensors between two stages need separate storage."""

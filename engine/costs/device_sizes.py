@@ -100,7 +100,7 @@ def joins_per_stage(design: Design, layers: Sequence[int]) -> tuple[int, ...]:
     return tuple(sum(end - n <= join < end for join in joins) for n, end in zip(layers, ends, strict=True))
 
 
-def skip_units(design: Design, program: Program, layers: Sequence[int]) -> NDArray[np.int64]:
+def kept_skip_tensors(design: Design, program: Program, layers: Sequence[int]) -> NDArray[np.int64]:
     """Return the number of skip tensors that a stage keeps until its backward: received ones, others; ``[2, stages]``.
 
     The others are copies: several concatenated tensors, or one that is sent along with the output. A single tensor for
@@ -191,7 +191,7 @@ def _transformer_stage_sizes(design: Design, program: Program, layers: Sequence[
     with_experts, joins, skipped = (
         expert_layers_per_stage(design, layers),
         joins_per_stage(design, layers),
-        skip_units(design, program, layers),
+        kept_skip_tensors(design, program, layers),
     )
 
     def sizes_of_stage(stage: int, load: Workload, block: ExpertBlock | None) -> StageSizes:

@@ -167,11 +167,11 @@ class Model(Member):
         """Return True if ``tp`` devices can share a layer by tensor parallelism."""
         return tp == 1
 
-    def onward_units(self, block: int) -> int:
+    def onward_message_units(self, block: int) -> int:
         """Return the number of message units that a block passes to the next block."""
         return 1
 
-    def skip_units(self, block: int) -> int:
+    def skip_message_units(self, block: int) -> int:
         """Return the number of message units that the skip connection of a block carries."""
         return 1
 

@@ -17,10 +17,10 @@ from meshwave.engine.experts._dropped_tokens import dropped_shares
 from meshwave.engine.experts._layer import Homes, Layer, equal_blocks, indivisible_experts, load_shares
 from meshwave.engine.experts._placement import (
     balance_experts,
-    copy_load,
     crossing_assignments,
     device_load,
     device_rows,
+    load_per_replica,
 )
 from meshwave.engine.experts._price import NO_COMPUTE, Price, Rates, max_experts_per_device, price, resolve_choice
 from meshwave.engine.experts._steps import Step, StepOp, backward_steps
@@ -46,7 +46,6 @@ __all__ = [
     "StepOp",
     "backward_steps",
     "balance_experts",
-    "copy_load",
     "crossing_assignments",
     "device_load",
     "device_rows",
@@ -57,6 +56,7 @@ __all__ = [
     "expert_schedules",
     "gate_step",
     "indivisible_experts",
+    "load_per_replica",
     "load_shares",
     "max_experts_per_device",
     "play_layer",

@@ -26,8 +26,8 @@ Item = tuple[float, int]
 """Replica to be placed: its load and its expert."""
 
 
-def copy_load(layer: Layer, places: str = "ep") -> Floats:
-    """Return the share of token assignments that each copy of an expert serves, ``[places, experts]``; the sum is 1.
+def load_per_replica(layer: Layer, places: str = "ep") -> Floats:
+    """Return the share of token assignments that each replica of an expert serves, ``[places, experts]``; the sum is 1.
 
     If ``places`` is ``mp``, experts are distributed over the tensor-parallel group: every place has all tokens, and the
     replicas of an expert share them. Otherwise each place uses one nearby replica (:attr:`Layer.serving_places`), so

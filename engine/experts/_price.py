@@ -88,14 +88,14 @@ class Price:
         return [_collective_cost(self.layer, direction, at) for at in self._send_indices(direction)]
 
     def seconds(self, direction: Sequence[CostedStep]) -> float:
-        """Return the seconds of a direction with steps in sequence and unchunked messages.
+        """Return the time in seconds of one direction if its steps run in sequence and messages are not chunked.
 
-        :func:`play_layer` simulates chunks.
+        The direction is ``forward`` or ``backward``. :func:`play_layer` simulates chunks.
         """
         return sum(_exposed_seconds(self.layer, direction, at) for at in range(len(direction)))
 
     def communication_s(self, direction: Sequence[CostedStep]) -> float:
-        """Return the seconds that exposed communication adds to a direction."""
+        """Return the time in seconds that exposed communication adds to a direction."""
         return sum(_exposed_seconds(self.layer, direction, at) for at in self._send_indices(direction))
 
     def _send_indices(self, direction: Sequence[CostedStep]) -> list[int]:

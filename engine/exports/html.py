@@ -1,4 +1,4 @@
-"""HTML export: a page with the zoomable timeline of a design, its figures, and the document.
+"""HTML export: a page with the zoomable timeline of a design, its metrics, and the document.
 
 The page is self-contained: it loads and sends nothing. Names in the design are escaped, never interpreted as markup.
 """
@@ -27,7 +27,7 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inli
 
 @exports.register("html")
 class Html(Export):
-    """HTML page with the timeline, the figures and the design."""
+    """HTML page with the timeline, the metrics and the design."""
 
     title = "HTML page"
     note = "one self-contained file, to share or archive"

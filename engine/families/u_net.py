@@ -103,11 +103,11 @@ class UNet(BlockModel):
         """Rows of a message per sample, which is 1. Rates in tokens count an image as one token."""
         return 1
 
-    def onward_units(self, block: int) -> int:
+    def onward_message_units(self, block: int) -> int:
         """Return the number of message units that a block passes to the next one, including the noise-step embedding."""
         return (element_count(self.blocks[block].shape_out) + self.time_width) // self.hidden
 
-    def skip_units(self, block: int) -> int:
+    def skip_message_units(self, block: int) -> int:
         """Return the number of message units in the skip connection of a block."""
         return element_count(self.blocks[block].shape_skipped) // self.hidden
 

@@ -57,7 +57,11 @@ class Kineto(TraceFormat):
 
 
 def _read_processes(text: str, number: int) -> Iterator[TracedProcess]:
-    """Yield the processes in a file; a file that states no process is that of process ``number``."""
+    """Yield the processes in a trace file.
+
+    A file of one process without a process rank is assigned to process ``number``; several processes in a file are
+    numbered in the order of their process IDs.
+    """
     try:
         document: Any = json.loads(text)
         events = document["traceEvents"]

@@ -13,7 +13,7 @@ from meshwave.engine.document.pipeline_problems import meshes_by_rank
 from meshwave.engine.findings import DesignError, Problem
 from meshwave.engine.lowering.program_problems import locate_problems
 from meshwave.engine.lowering.schedule_prices import findings, priced_pipe
-from meshwave.engine.lowering.transfers import Skips, add_transfers, onward_units, stage_skips
+from meshwave.engine.lowering.transfers import Skips, add_transfers, onward_message_units, stage_skips
 from meshwave.engine.lowering.updates import add_updates, weight_sharers
 from meshwave.engine.program.program import Program
 from meshwave.engine.program.verification import computation_problems, verify
@@ -37,7 +37,7 @@ def add_messages(computations: Program, design: Design) -> Program:
 
     The resulting program may still deadlock.
     """
-    handed = stage_skips(design), onward_units(design)
+    handed = stage_skips(design), onward_message_units(design)
     program = add_transfers(computations, *handed, batched=design.transfer.batched)
     return add_updates(program, weight_sharers(design), clips=design.training.clip_norm is not None)
 
@@ -51,7 +51,7 @@ def lower(design: Design) -> Program:
     ordering = design.pipeline.model_copy(update={"stages": None, "recompute": "none"})  # the order depends on neither
     try:
         clips, batched = design.training.clip_norm is not None, design.transfer.batched
-        handed = stage_skips(design), onward_units(design)
+        handed = stage_skips(design), onward_message_units(design)
         return _lower(ordering, priced_pipe(design), handed, weight_sharers(design), clips, batched)
     except _UnsoundOrder as error:
         raise DesignError(locate_problems(design, error.problems, error.order)) from None

@@ -10,7 +10,7 @@ import numpy as np
 
 from meshwave.engine.costs import estimate
 from meshwave.engine.document import Design
-from meshwave.engine.lowering.transfers import add_transfers, onward_units, stage_skips
+from meshwave.engine.lowering.transfers import add_transfers, onward_message_units, stage_skips
 from meshwave.engine.lowering.updates import add_updates, weight_sharers
 from meshwave.engine.program.action import forward, input_gradient, weight_gradient
 from meshwave.engine.program.program import Program, build_program
@@ -40,7 +40,7 @@ def _prices(design: Design) -> Prices:
     # keeps as many activations then as before: only an order with all forwards first could keep more.
     always = np.sum([*costs.static_bytes.values(), costs.working_bytes], axis=0)
     copies, clips = weight_sharers(design), design.training.clip_norm is not None
-    handed, batched = (stage_skips(design), onward_units(design)), design.transfer.batched
+    handed, batched = (stage_skips(design), onward_message_units(design)), design.transfer.batched
 
     def simulated_step_seconds(compute: Program) -> float:
         program = add_updates(add_transfers(compute, *handed, batched=batched), copies, clips=clips)
@@ -72,7 +72,7 @@ def _single_microbatch_program(design: Design) -> Program:
         ]
         for rank in range(design.ranks)
     ]
-    return add_transfers(build_program(orders, [route], [0]), stage_skips(design), onward_units(design))
+    return add_transfers(build_program(orders, [route], [0]), stage_skips(design), onward_message_units(design))
 
 
 def _stages_in_order(route: list[int], rank: int, make: Any) -> list[int]:

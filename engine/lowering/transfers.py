@@ -165,11 +165,11 @@ def stage_skips(design: Design) -> tuple[tuple[int, int, int], ...]:
     """
     skips = design.model.skips
     found = skips_by_stages(skips, layers_per_stage(design)) if skips else {}
-    units = design.model.skip_units
+    units = design.model.skip_message_units
     return tuple((*pair, sum(units(source) for source, _ in blocks)) for pair, blocks in found.items())
 
 
-def onward_units(design: Design) -> tuple[int, ...]:
+def onward_message_units(design: Design) -> tuple[int, ...]:
     """Return the units that each stage sends to the next one, ``[stages - 1]``, without skip connections.
 
     The result is empty if each stage sends one unit, as in language models; the number of layers is then not needed.
@@ -181,7 +181,7 @@ def onward_units(design: Design) -> tuple[int, ...]:
     if isinstance(model, LanguageModel):
         return ()
     ends = accumulate(layers_per_stage(design)[:-1])
-    return tuple(model.onward_units(end - 1) for end in ends)
+    return tuple(model.onward_message_units(end - 1) for end in ends)
 
 
 def skips_by_stages(skips: Sequence[Skip], layers: Sequence[int]) -> dict[tuple[int, int], list[Skip]]:

@@ -43,7 +43,7 @@ MESSAGES: dict[str, Message] = {
     "option_of_machine": "this option applies to a calibration of this machine only; omit it with --on",
     "unreadable_slowdown": "{value!r} is not a slowdown such as 3=1.5 for a device or A:B=2 for a link",
     "not_two_rates": "{value!r} is not two rates in bytes/s, such as 250e6,50e6",
-    "not_whole_numbers": "{value!r} is not a list of whole numbers above 0, such as 2,4",
+    "not_whole_numbers": "{value!r} is not a list of positive integers, such as 2,4",
     "unknown_word": "unknown value {word!r}. {hint}",
     "single_rank": "one process has no links to measure; use at least 2 ranks, or --parts blocks",
     "too_few_rounds": "{rounds} rounds are too few; use 1 or more",

@@ -78,14 +78,14 @@ _EXPERTS: dict[str, Message] = {
 }
 
 
-def _not_an_amount(text: str, example: str, unit: str | None = None) -> str:
+def _invalid_quantity(text: str, example: str, unit: str | None = None) -> str:
     return fill("{text:typed} should be an amount such as {example}", text=text, example=example) + (
         f", in {unit}" if unit else ""
     )
 
 
 _FIELDS: dict[str, Message] = {
-    "not_an_amount": _not_an_amount,
+    "not_an_amount": _invalid_quantity,
     "amount_too_large": "{text:typed} is too large; use an amount such as {example}",
     "missing_unit": "{number} has no unit; write {number} {unit} or {number} {prefixed}",
     "ambiguous_unit": "{number} could be {number} {unit} or {number} {shown}; write its unit too",

@@ -103,19 +103,19 @@ def _hanayo_or_interleaved(
 ) -> str:
     """Compare Hanayo with interleaved 1F1B; pairs are in this order, and differences positive if Hanayo takes longer."""
     own, other = (duration(step, unit) for step in steps)
-    verdict = f"{faster} is {percent(reduction)} shorter" if faster else "they are equally fast"
+    verdict = f"it is {percent(reduction)} shorter with {faster}" if faster else "they are equally fast"
     bubble, transfers = (duration(abs(each), unit) for each in (bubble_difference, transfer_difference))
     if abs(bubble_difference) < negligible:
         free = "Without transfers they are equally fast"
     elif bubble_difference > 0:
         reason = (
-            f": a backward takes {backward_ratio:.2g} times as long as a forward, and Hanayo waits for it where a wave "
+            f", because a backward takes {backward_ratio:.2g} times as long as a forward, and Hanayo waits for it where a wave "
             "reverses"
         )
-        free = f"Without transfers, interleaved 1F1B is {bubble} shorter{reason if backward_ratio > 1 else ''}"
+        free = f"Without transfers, the step is {bubble} shorter with interleaved 1F1B{reason if backward_ratio > 1 else ''}"
     else:
-        reason = ": the stages take different times; with equal stages interleaved 1F1B would be shorter"
-        free = f"Without transfers, Hanayo is {bubble} shorter{reason if has_uneven_stages else ''}"
+        reason = ", because stages take different times; with equal stages it would be shorter with interleaved 1F1B"
+        free = f"Without transfers, the step is {bubble} shorter with Hanayo{reason if has_uneven_stages else ''}"
     cost = f"cost Hanayo {transfers} {'less' if transfer_difference < 0 else 'more'}"
     change = cost if abs(transfer_difference) > negligible else "make little difference"
     sent, received = (quantity(each, "B") for each in traffic_bytes)
@@ -164,8 +164,8 @@ def _split_backward(
 ) -> str:
     bubble = "" if span_bubble_ratio is None else f" and a span bubble ratio of {percent(span_bubble_ratio)}"
     return (
-        f"{_variant_name(schedule)} is {percent(reduction)} shorter than {_variant_name(other)}, the best schedule with full backwards, with "
-        f"{_relative_memory(memory_ratio)}{bubble}."
+        f"The step is {percent(reduction)} shorter with {_variant_name(schedule)} than with {_variant_name(other)}, the best "
+        f"schedule with full backwards, with {_relative_memory(memory_ratio)}{bubble}."
     )
 
 

@@ -83,7 +83,7 @@ MESSAGES: dict[str, Message] = {
     "no_half_backward": "none of these blocks is half a backward (I or W); choose one to join it with its other half",
     "slot_shared_already": "{action} already shares a slot; split that slot first",
     "uneven_slot": "a slot holds one forward and one backward (B or I); choose the same number of each on a mesh",
-    "no_shared_slot": "none of these blocks shares a slot; choose two that overlap to split their slot",
+    "no_shared_slot": "none of these blocks shares a slot; choose a block of a shared slot to split it",
     "no_steady_state": _no_steady_state,
     "orders_without_common_blocks": "the two orders have different stages, microbatches or meshes, and no block in common",
     "no_order_to_edit": "there is no order to edit yet: {reason}",

@@ -38,7 +38,7 @@ MESSAGES: dict[str, Message] = {
     "read_only_design": "this page is read-only; it shows the design and its runs, but cannot change them",
     "edits_do_not_fit": "the edit conflicts with the edits of others: {reason}",
     "edit_of_earlier_state": (
-        "{name} changed the meshes, stages or experts at the same moment, so nothing was changed here; repeat your edit"
+        "your edit was not applied, because {name} changed the meshes, stages or experts at the same time; repeat your edit"
     ),
     "nothing_left_to_undo": "cannot undo {label!r}: others have changed all of its values",
     "too_many_members": "{count} people have this design open, which is the maximum; wait until one of them leaves",
@@ -74,7 +74,7 @@ MESSAGES: dict[str, Message] = {
         "and add --url https://..."
     ),
     "address_without_people": (
-        "serving {address} to other machines needs people who sign in; make a file with meshwave people add, and add "
+        "serving {address} to other machines needs user accounts; create them with meshwave people add, and add "
         "--people FILE"
     ),
     "address_without_name": "browsers cannot open {address}; add --url with the address that they open",

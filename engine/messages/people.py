@@ -8,12 +8,12 @@ from meshwave.engine.units import quantity
 
 def _launch_disk(used_bytes: float, most_bytes: float) -> str:
     used, most = quantity(used_bytes, "B"), quantity(most_bytes, "B")
-    return f"your runs take {used} on the disk, and {most} are allowed; delete some of them in the tab Runs"
+    return f"your runs use {used} of disk space (limit: {most}); delete some in the Runs tab"
 
 
 def _launch_total_disk(used_bytes: float, most_bytes: float) -> str:
     used, most = quantity(used_bytes, "B"), quantity(most_bytes, "B")
-    return f"the runs of all people take {used} on the disk, and {most} are allowed; some of them must be deleted first"
+    return f"the runs of all people use {used} of disk space (limit: {most}); some of them must be deleted first"
 
 
 ACTIONS = {

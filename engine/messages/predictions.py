@@ -9,7 +9,9 @@ from meshwave.engine.messages import Message, fill, join_list
 COVERAGE: dict[str, Message] = {
     "unmeasured_precision": "the profile was measured in {measured:list} only; {precision} is assumed to take the same time",
     "unmeasured_optimizer": "the profile does not cover {optimizer}; its update time is estimated from the bytes it moves",
-    "unmeasured_blocks": "the profile does not cover {blocks}; their products are assumed as fast as dense layers",
+    "unmeasured_blocks": (
+        "the profile does not cover {blocks}; their matrix products are assumed to run at the speed of dense layers"
+    ),
     "unmeasured_size": (
         "a {quantity} of {size:g} is outside the measured range ({least:g} to {most:g}); its time is extrapolated"
     ),

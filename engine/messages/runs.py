@@ -55,7 +55,7 @@ def _process_without_error(mesh: str, process: int, status: int, log: str = "", 
 
 
 def _process_without_room(**params: Any) -> str:
-    hint = "it could not write its error to the run folder: the disk is full, or a file size limit is reached"
+    hint = "it could not write its error to the run folder; check for a full disk or a file size limit"
     return _process_without_error(**params, hint=hint)
 
 
@@ -145,8 +145,8 @@ MESSAGES: dict[str, Message] = {
     "unreadable_text": "cannot read the training text {file}: {reason}",
     "empty_training_text": "{name} is empty; choose a text with content to train on",
     "text_too_large": (
-        "{name} has {size_bytes:,} bytes, and the page takes texts up to {most_bytes:,} bytes; put a larger one "
-        "into {folder} and set training.data to its name"
+        "{name} has {size_bytes:,} bytes; the page accepts texts up to {most_bytes:,} bytes; copy a larger one "
+        "to {folder} and set training.data to its name"
     ),
     "incomplete_checkpoint": "{name} is not a complete checkpoint: it has no {file}",
     # hangs

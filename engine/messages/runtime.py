@@ -93,7 +93,10 @@ _TRAINING: dict[str, Message] = {
         "the training text {name} holds {size} bytes or tokens, but one sequence needs {window}; use a longer text or a shorter "
         "model.sequence"
     ),
-    "text_not_tokenized": "a script does not tokenize ({tokenizer}); pass tokens with --data, such as data.uint16 of a run folder",
+    "text_not_tokenized": (
+        "an exported script cannot tokenize text with {tokenizer}; pass a token file with --data, such as data.uint16 of a run "
+        "folder"
+    ),
     "token_outside_vocabulary": (
         "{name} has tokens from {lowest} to {highest}, but model.vocab is {vocab}; set model.vocab above all tokens"
     ),

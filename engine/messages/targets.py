@@ -88,7 +88,7 @@ MESSAGES: dict[str, Message] = {
     "folder_not_shared": "the nodes do not share the run folder, so runs on several nodes write no checkpoints",
     # jobs
     "unknown_job": "run {run} was launched by another version of Meshwave: {reason}; follow it with that version",
-    "job_not_submitted": "the process that submits the job ended before it did so; launch again",
+    "job_not_submitted": "the submitting process ended before the job was submitted; launch again",
     "ended_by_scheduler": "{why}; it ended after {done} of {total} steps, and the files that it wrote are kept",
     "ended_by_slurm": _ended_by_slurm,
     "node_lost": "the processes on {hosts:list} were killed, or the host was restarted; see node-*.log in the run folder",

@@ -49,7 +49,7 @@ class LikeRun:
     """Predicted divided by published step time, minus one."""
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """Model, devices and error of the run, such as "llama3-8b, 8 x H100, predicted +3.0%"."""
         return f"{self.model}, {self.devices} x {self.device}, predicted {percent_change(self.error)}"
 
@@ -71,7 +71,7 @@ class Evidence(NamedTuple):
             "device": self.device,
             "constants": dict(self.constants),
             "origin": dict(self.origin),
-            "like_runs": [{**asdict(run), "words": run.words} for run in self.runs],
+            "like_runs": [{**asdict(run), "words": run.description} for run in self.runs],
             "interval_s": interval,
         }
 

@@ -109,9 +109,9 @@ class LinkFlows:
         return Limit(network.ports[port], 1, self.is_serial)
 
     def _connection_flows(self, kind: int, start_s: float, end_s: float) -> Iterator[tuple[int, float, float]]:
-        """Yield the flows of a connection within a period, with the times of each.
+        """Yield (flow, start, end) for each flow on the connection of flow kind ``kind`` within a period.
 
-        If a port carries one transfer at a time, the whole time is also assigned to the next flow, which waits.
+        If a port carries one transfer at a time, the next flow, which waits for the port, is assigned the whole period.
         """
         same = self.network.connection[self.kind] == self.network.connection[kind]
         inside = same & (self.start_s < end_s) & (self.end_s > start_s)

@@ -133,9 +133,9 @@ class _Chain:
         moved = [image for row in group if (image := self._same_slot(row, by)) >= 0]
         before, after = (self._same_slot(row, by) for row in self._neighbours(group))
         if before >= 0 and before not in moved:
-            self._insert(moved, lambda: before)
+            self._move(moved, lambda: before)
         elif after >= 0 and after not in moved:
-            self._insert(moved, lambda: self._before[after])
+            self._move(moved, lambda: self._before[after])
 
     def _neighbours(self, group: list[int]) -> tuple[int, int]:
         """Return the preceding and the following slot that define the place of a group, -1 for none.
@@ -164,8 +164,8 @@ class _Chain:
         inside = self._own.start <= there < self._own.stop
         return int(self._order.slot[there]) if inside else -1
 
-    def _insert(self, rows: list[int], find_anchor: Callable[[], int]) -> None:
-        """Remove slots and insert them after the slot that ``find_anchor`` returns after the removal."""
+    def _move(self, rows: list[int], find_anchor: Callable[[], int]) -> None:
+        """Move slots: remove them, and insert them after the slot that ``find_anchor`` returns after the removal."""
         for row in rows:
             before, after = self._before[row], self._after[row]
             self._after[before], self._before[after] = after, before

@@ -45,7 +45,7 @@ PortKind = Literal[
 ]
 
 FULL = 1 + 1e-9
-"""Utilisation above which a port counts as overloaded, with a margin for rounding errors."""
+"""Utilization above which a port counts as overloaded, with a margin for rounding errors."""
 
 
 class Port(NamedTuple):
@@ -162,7 +162,7 @@ def is_contended(network: Network, alone: Alone) -> bool:
     Otherwise the uncontended timeline is exact.
     """
     network = network.coupled_network
-    return _has_queue(network, alone) or any(peak > FULL for peak in _peak_utilisation(network, alone))
+    return _has_queue(network, alone) or any(peak > FULL for peak in _peak_utilization(network, alone))
 
 
 def _has_queue(network: Network, alone: Alone) -> bool:
@@ -175,8 +175,8 @@ def _has_queue(network: Network, alone: Alone) -> bool:
     return bool((same & (start[1:] < end[:-1] * (1 - 1e-12))).any())
 
 
-def _peak_utilisation(network: Network, alone: Alone) -> Sequence[float]:
-    """Return the peak utilisation of the busiest port, as a list of one number; empty if no port can be full."""
+def _peak_utilization(network: Network, alone: Alone) -> Sequence[float]:
+    """Return the peak utilization of the busiest port, as a list of one number; empty if no port can be full."""
     counts = np.diff(network.use_ptr)[alone.kind]
     flow = np.repeat(np.arange(len(alone.kind)), counts)
     first = network.use_ptr[alone.kind[flow]]

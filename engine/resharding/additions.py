@@ -1,8 +1,8 @@
-"""Reductions of partial tensors: messages that send addends to the ranks that sum them, and their duration.
+"""Reductions of partial tensors: messages that send partial sums to the ranks that add them, and their duration.
 
-The source performs a reduce-scatter: in each group of ranks that hold addends, every rank sums one piece of its box and
-receives the addends for it directly, one message from each other rank. A sum is always computed in the order of the
-mesh, so that it equals the result of a single process.
+The source performs a reduce-scatter: in each group of ranks that hold partial sums, every rank adds up one piece of its
+box and receives the partial sums for it directly, one message from each other rank. A sum is always computed in the
+order of the mesh, so that it equals the result of a single process.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from meshwave.engine.resharding.links import Links
 from meshwave.engine.resharding.tasks import Move, UnitTask
 
 
-def addend_moves(tasks: Sequence[UnitTask], senders: Iterable[tuple[int, int]]) -> list[Move]:
-    """Return the messages that send addends to the ranks that sum them.
+def partial_sum_moves(tasks: Sequence[UnitTask], senders: Iterable[tuple[int, int]]) -> list[Move]:
+    """Return the messages that send partial sums to the ranks that add them.
 
-    In each step every rank of a group sends to a different rank, so that no rank receives all addends at once.
+    In each step every rank of a group sends to a different rank, so that no rank receives all partial sums at once.
 
     Args:
         tasks: all unit tasks.
@@ -26,7 +26,7 @@ def addend_moves(tasks: Sequence[UnitTask], senders: Iterable[tuple[int, int]]) 
     found = []
     for place, (number, sender) in enumerate(senders):
         task = tasks[number]
-        group = task.addends_of(sender)
+        group = task.ranks_summed_by(sender)
         for step in range(1, len(group)):
             source = group[(group.index(sender) + step) % len(group)]
             found.append((step, place, Move(number, source, sender, 0, task.elements)))
@@ -34,7 +34,7 @@ def addend_moves(tasks: Sequence[UnitTask], senders: Iterable[tuple[int, int]]) 
 
 
 def addition_seconds(moves: Iterable[Move], tasks: Sequence[UnitTask], links: Links) -> float:
-    """Return the duration of addend messages in seconds; they run one after another on each rank's link and each NIC."""
+    """Return the duration of messages with partial sums in seconds; they are sequential on each rank's link and NIC."""
     busy: dict[tuple[str, int], float] = defaultdict(float)
     for move in moves:
         ends = move.source, move.target

@@ -46,7 +46,8 @@ class Mesh:
 def split_spec(spec: Sequence[str]) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """Return the entries of the tensor dims in a spec, and the mesh axes over which the tensor is partial.
 
-    A spec may end with ``P`` and mesh axes: ranks along them hold addends, and the tensor is their sum.
+    A spec may end with ``P`` and mesh axes: the ranks along them hold partial sums, and the tensor is the sum of these
+    (``Partial`` in DTensor).
     """
     if spec and _PARTIAL.fullmatch(spec[-1]):
         return tuple(spec[:-1]), tuple(map(int, spec[-1][1:]))
@@ -140,8 +141,8 @@ def _part_range(start: int, stop: int, parts: int, number: int) -> tuple[int, in
     return first, min(first + each, stop)
 
 
-def addend_groups(mesh: Mesh, spec: Sequence[str]) -> dict[int, tuple[int, ...]]:
-    """Return, for each rank, the ranks whose addends sum to its box, in the order of addition.
+def partial_sum_groups(mesh: Mesh, spec: Sequence[str]) -> dict[int, tuple[int, ...]]:
+    """Return, for each rank, the ranks whose partial sums add up to its box, in the order of addition.
 
     A group contains the rank itself, and no other rank if the tensor is not partial.
     """

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwave.engine.findings import Refusal
-from meshwave.engine.resharding.additions import addend_moves
+from meshwave.engine.resharding.additions import partial_sum_moves
 from meshwave.engine.resharding.links import Links
 from meshwave.engine.resharding.plan import Plan
 from meshwave.engine.resharding.strategies import strategies
@@ -104,8 +104,8 @@ def _used_sides(plan: Plan, tasks: Sequence[UnitTask], links: Links) -> set[tupl
         hosts = tuple(links.host[rank] for rank in task.receivers)
         key = links.host[each.sender], hosts, task.elements == 1, task.rings
         kinds.setdefault(key, (task, each.sender))
-    addends = addend_moves(tasks, [(each.task, each.sender) for each in plan.tasks])
-    found = {side for move in addends for side in nic_sides(move.source, move.target, links) if side is not None}
+    additions = partial_sum_moves(tasks, [(each.task, each.sender) for each in plan.tasks])
+    found = {side for move in additions for side in nic_sides(move.source, move.target, links) if side is not None}
     for task, sender in kinds.values():
         legs = islice(strategy.legs(task, sender, links), MAX_SCANNED_LEGS) if task.receivers else ()
         for source, target in {(leg.source, leg.target) for leg in legs}:

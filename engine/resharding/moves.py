@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from meshwave.engine.resharding.additions import addend_moves
+from meshwave.engine.resharding.additions import partial_sum_moves
 from meshwave.engine.resharding.links import Links
 from meshwave.engine.resharding.plan import Plan
 from meshwave.engine.resharding.strategies import strategies
@@ -18,13 +18,13 @@ from meshwave.engine.traffic import Traffic
 
 
 def plan_moves(plan: Plan, tasks: Sequence[UnitTask], links: Links) -> Iterator[Move]:
-    """Yield the messages of a plan: first the addends of partial tensors, then the unit tasks in plan order.
+    """Yield the messages of a plan: first the partial sums of partial tensors, then the unit tasks in plan order.
 
     Raises:
         InputError: the strategy does not exist.
     """
     strategy = strategies[plan.strategy]()
-    yield from addend_moves(tasks, [(each.task, each.sender) for each in plan.tasks])
+    yield from partial_sum_moves(tasks, [(each.task, each.sender) for each in plan.tasks])
     for each in plan.tasks:
         task = tasks[each.task]
         if task.receivers and task.elements:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from meshwave.engine.resharding.additions import addend_moves, addition_seconds
+from meshwave.engine.resharding.additions import addition_seconds, partial_sum_moves
 from meshwave.engine.resharding.links import Links
 from meshwave.engine.resharding.orderings import Ordering, orderings
 from meshwave.engine.resharding.problem import Job, lower_bound, makespan, run_in_order
@@ -92,7 +92,7 @@ def plan_tasks(tasks: Sequence[UnitTask], links: Links, strategy: str, ordering:
     answer = taken.solve(jobs, links.nics)
     placed = run_in_order(jobs, answer.order, links.nics)
     reduce_s = addition_seconds(
-        addend_moves(tasks, [(each.job, senders[each.job][each.host]) for each in placed]), tasks, links
+        partial_sum_moves(tasks, [(each.job, senders[each.job][each.host]) for each in placed]), tasks, links
     )
     gather_s = member.gather_seconds(tasks, links)
     planned = tuple(

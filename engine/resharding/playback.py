@@ -65,14 +65,14 @@ class Playback:
 
 def play_plan(plan: Plan, tasks: Sequence[UnitTask], links: Links) -> Playback:
     """Simulate every message of a plan; a plan of more than ``MAX_PLAYED_MESSAGES`` messages takes its makespan."""
-    going = _Play.from_plan(plan, tasks, links)
-    return Playback(plan.makespan_s, None) if going is None else going.record()
+    simulation = _Simulation.from_plan(plan, tasks, links)
+    return Playback(plan.makespan_s, None) if simulation is None else simulation.run_and_record()
 
 
 def played_seconds(plan: Plan, tasks: Sequence[UnitTask], links: Links) -> float:
     """Return the simulated time in seconds until the last message of a plan has arrived; see :func:`play_plan`."""
-    going = _Play.from_plan(plan, tasks, links)
-    return plan.makespan_s if going is None else going.run()
+    simulation = _Simulation.from_plan(plan, tasks, links)
+    return plan.makespan_s if simulation is None else simulation.run()
 
 
 def port_capacity(port: Port, links: Links) -> float:
@@ -123,7 +123,7 @@ class _PortPair:
         return passed
 
 
-class _Play:
+class _Simulation:
     """Simulation of the messages of one plan."""
 
     def __init__(self, moves: Sequence[Move], tasks: Sequence[UnitTask], links: Links) -> None:
@@ -155,7 +155,7 @@ class _Play:
             self._advance_to_next_event()
         return self._now
 
-    def record(self) -> Playback:
+    def run_and_record(self) -> Playback:
         """Simulate all messages, and return them with their rates."""
         seconds = self.run()
         sent = tuple(map(self._played_message, range(len(self._moves)), _chunk_indices(self._moves)))
@@ -248,7 +248,7 @@ class _Play:
 
 def _lane_number(move: Move, task: UnitTask) -> int:
     """Return -1 for slices that the rank owns, -2 for sums that it computes, and the task number for forwarded slices."""
-    if move.is_addend(task):
+    if move.is_partial_sum(task):
         return -1
     if move.source not in task.senders:
         return move.task
@@ -269,10 +269,10 @@ def _dependencies(moves: Sequence[Move], tasks: Sequence[UnitTask]) -> tuple[lis
     missing: list[int] = [0] * len(moves)
     wanted_by: list[list[int]] = [[] for _ in moves]
     brought: defaultdict[tuple[int, int], dict[tuple[int, int], int]] = defaultdict(dict)  # ranges by (task, rank)
-    added: defaultdict[tuple[int, int], list[int]] = defaultdict(list)  # addends by (task, rank)
+    added: defaultdict[tuple[int, int], list[int]] = defaultdict(list)  # partial sums by (task, rank)
     for number, move in enumerate(moves):
         task, source, target, start, stop = move
-        if move.is_addend(tasks[task]):
+        if move.is_partial_sum(tasks[task]):
             added[task, target].append(number)
             continue
         needed = added[task, source]

@@ -12,10 +12,10 @@ from meshwave.engine.resharding.boxes import (
     Box,
     Mesh,
     SpecError,
-    addend_groups,
     intersect,
     is_empty,
     nth_piece,
+    partial_sum_groups,
     rank_boxes,
     split_spec,
     volume,
@@ -24,7 +24,7 @@ from meshwave.engine.resharding.boxes import (
 Side = tuple[Mesh, Sequence[str]]
 """Mesh, and the sharding spec of a tensor on it."""
 SliceOwners = Mapping[Box, Mapping[int, tuple[int, ...]]]
-"""Ranks that can send each distinct slice, each with the ranks whose addends it sums; see :class:`UnitTask`."""
+"""Ranks that can send each distinct slice, each with the ranks whose partial sums it adds; see :class:`UnitTask`."""
 SliceReceivers = Mapping[Box, Sequence[tuple[int, ...]]]
 """Ranks that need each distinct slice, as rings; see :class:`UnitTask`."""
 
@@ -81,7 +81,7 @@ class UnitTask:
     tensor: int = 0
     """Index of the tensor in the transfer."""
 
-    def addends_of(self, sender: int) -> tuple[int, ...]:
+    def ranks_summed_by(self, sender: int) -> tuple[int, ...]:
         """Return the ranks whose slices ``sender`` sums, including itself; empty if the tensor is not partial."""
         return self.addends[self.senders.index(sender)] if self.addends else ()
 
@@ -100,8 +100,8 @@ class Move(NamedTuple):
         """Number of elements in the message."""
         return self.stop - self.start
 
-    def is_addend(self, task: UnitTask) -> bool:
-        """Return True if the message is an addend of a sum instead of the final slice."""
+    def is_partial_sum(self, task: UnitTask) -> bool:
+        """Return True if the message is a partial sum instead of the final slice."""
         return bool(task.addends) and self.target in task.senders
 
 
@@ -120,12 +120,12 @@ def unit_tasks(
 
 
 def slice_owners(load: Load) -> SliceOwners:
-    """Return the slices that the source can send; of a partial tensor, each rank of a group of addends sums one piece.
+    """Return the slices that the source can send; of a partial tensor, each rank of a group adds up one piece.
 
     Raises:
         SpecError: the spec does not fit its mesh or the tensor.
     """
-    groups = addend_groups(*load.source) if split_spec(load.source[1])[1] else {}
+    groups = partial_sum_groups(*load.source) if split_spec(load.source[1])[1] else {}
     found: dict[Box, dict[int, tuple[int, ...]]] = {}
     for rank, box in load.source_boxes.items():
         group = groups.get(rank, (rank,))

@@ -72,7 +72,7 @@ class Rehearsal(Part):
     smallest at which waits are accurate on this machine."""
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """Text such as ``rehearsal, time x 40``, which the run database stores."""
         return "rehearsal" if self.scale is None else f"rehearsal, time x {number(self.scale)}"
 

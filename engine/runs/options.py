@@ -34,7 +34,7 @@ class Hosts(Part):
     """Bandwidth of a NIC between hosts, one direction, in bytes/s; a host has as many NICs as a node of the design."""
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """Text such as ``on 2 emulated hosts (100 MB/s between them)``."""
         return f"on {self.nodes} emulated host{'s' * (self.nodes != 1)} ({quantity(self.inter_bandwidth, 'B/s')} between them)"
 
@@ -63,9 +63,9 @@ class Options(Part):
         return self == PLAIN
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """Text such as ``rehearsal, time x 40; on 2 emulated hosts``; empty for plain training."""
-        parts: list[str] = [part.words for part in (self.rehearse, self.hosts) if part is not None]
+        parts: list[str] = [part.description for part in (self.rehearse, self.hosts) if part is not None]
         parts += [f"resumes run {self.resume}"] if self.resume else []
         parts += [f"starts from {PurePath(self.initial_weights).name}"] if self.initial_weights else []
         return "; ".join(parts)

@@ -117,7 +117,7 @@ def comparison_lines(found: Comparison) -> list[str]:
     lines += _largest_errors(found, layers, "layers")
     lines += [_memory_line(memory) for memory in found.memory]
     if found.cause:
-        lines.append(f"cause     {found.cause.words}")
+        lines.append(f"cause     {found.cause.description}")
     lines += [f"priced    {each}" for each in found.coverage_warnings]
     if found.clock_note:
         lines.append(f"clocks    {found.clock_note}")
@@ -295,7 +295,7 @@ def _store_outcome(folder: Path, found: Comparison) -> None:
         "measured_s": iteration.measured_s,
         "error": iteration.error if found.is_comparable else None,
         "memory_error": max(memory_errors, key=abs, default=None),
-        "cause": found.cause.words if found.cause else "",
+        "cause": found.cause.description if found.cause else "",
     }
     with suppress(OSError):  # on a full disk the run is compared again later
         write_private(folder / "compared.json", json.dumps(document) + "\n")

@@ -28,13 +28,13 @@ class _Pattern(NamedTuple):
     seconds: float  # time from one repetition to the next
 
 
-def short_step_microbatches(microbatches: int, ranks: int, most: int) -> int:
+def reduced_microbatches(microbatches: int, ranks: int, limit: int) -> int:
     """Return the number of microbatches of the short step that is searched instead of a long one.
 
-    It is ``most``, or the minimum that shows a pattern, rounded up so that the long step is longer by a multiple of the
+    It is ``limit``, or the minimum that shows a pattern, rounded up so that the long step is longer by a multiple of the
     ranks.
     """
-    wanted = max(ROUNDS * ranks, most)
+    wanted = max(ROUNDS * ranks, limit)
     return min(microbatches, wanted + (microbatches - wanted) % ranks)
 
 

@@ -30,7 +30,7 @@ from meshwave.engine.schedules._order_search import (
     program_actions,
     simulate_orders,
 )
-from meshwave.engine.schedules._steady_state import repeat_pattern, short_step_microbatches
+from meshwave.engine.schedules._steady_state import reduced_microbatches, repeat_pattern
 from meshwave.engine.units import percent_change, quantity
 
 MAX_SEARCHED_TASKS = 20_000
@@ -263,7 +263,7 @@ class _Trials:
 
 def _short_step_microbatches(shop: Shop) -> int:
     """Return the number of microbatches of the short step that is searched instead of a long one."""
-    return short_step_microbatches(shop.microbatches, shop.ranks, SHORT_STEP_TASKS * shop.microbatches // shop.tasks)
+    return reduced_microbatches(shop.microbatches, shop.ranks, SHORT_STEP_TASKS * shop.microbatches // shop.tasks)
 
 
 def _make_shop(pipe: Pipe, route: tuple[int, ...], split: bool, limit: float | None) -> Shop:

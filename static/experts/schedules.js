@@ -68,7 +68,7 @@ class ExpertSchedules extends DialogWidget {
     this.map.element.hidden = !isMap;
     if (isMap) this.map.draw(this.model.map);
     this.about.textContent = isMap
-      ? "Fastest schedule for each layer of a grid of 1,296 configurations, and its lead"
+      ? "Fastest expert schedule for each of 1,296 layer configurations, and its lead over the second"
       : this.model.about;
     this.drawCards();
   }

@@ -1,4 +1,4 @@
-// Figures of the expert layer beside the board.
+// Metrics of the expert layer beside the board.
 
 import { button } from "../kit/controls.js";
 import { findAll, focusedElement, h } from "../kit/dom.js";
@@ -21,7 +21,7 @@ export class Side {
       onclick: () => experts.send("traffic"),
     });
     const heading = h("div.mw-bar", {}, h("h3", {}, "Layer, forward"), h("span.mw-grow"), traffic, compare);
-    this.element = h("aside.mw-xside", { "aria-label": "Layer figures" }, heading, this.figures);
+    this.element = h("aside.mw-xside", { "aria-label": "Layer metrics" }, heading, this.figures);
   }
 
   draw() {

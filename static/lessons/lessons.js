@@ -161,7 +161,7 @@ class Lessons extends Widget {
   check(step, check) {
     const { kind, label, unit, options } = check;
     const asks = kind === "number" || kind === "choice";
-    const hidden = asks && !step.is_done && "The predicted figures are hidden until you answer.";
+    const hidden = asks && !step.is_done && "The predicted metrics are hidden until you answer.";
     const onsubmit = (/** @type {Event} */ event) => {
       event.preventDefault();
       this.send("answer", { given: this.answer });

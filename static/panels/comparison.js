@@ -64,7 +64,7 @@ class Comparison extends DialogWidget {
     const head = h(
       "tr",
       {},
-      h("th", { scope: "col" }, h("span.mw-sr", {}, "Figure")),
+      h("th", { scope: "col" }, h("span.mw-sr", {}, "Metric")),
       ...columns.map((column) => this.head(column, stale)),
     );
     const known = figures.filter(({ key }) => columns.some((column) => column.cells[key].value !== NONE));

@@ -118,7 +118,7 @@ class Gallery extends DialogWidget {
     this.draw();
   }
 
-  /** The cards to show in their order; cards without figures come last. */
+  /** The cards to show in their order; cards without metrics come last. */
   sorted() {
     const value = (/** @type {Card | SimulatedCard} */ card, order = this.order) =>
       "by" in card ? card.by[order] : Infinity;

@@ -1,4 +1,4 @@
-// The figures of the predicted step with their changes, and the pin button.
+// The metrics of the predicted step with their changes, and the pin button.
 
 /** @import { NumbersModel, Tile } from "./types" */
 
@@ -28,7 +28,7 @@ class Numbers extends Widget {
     this.end = tool("End comparison", { glyph: "close", onclick: () => this.send("end") });
     this.root = h(
       "section.mw-canvas.mw-shell.mw-numbers",
-      { "aria-label": "Predicted figures" },
+      { "aria-label": "Predicted metrics" },
       this.tiles,
       h("div.mw-side", {}, this.pin, h("div.mw-side-row", {}, this.note, this.end)),
     );
@@ -76,7 +76,7 @@ class Numbers extends Widget {
     const { stale, pinned, is_pinned: isPinned, can_pin: canPin } = this.model;
     const tip = isPinned
       ? "This design is pinned. Press to unpin it (P)."
-      : "Keep the figures and the timeline of this design for comparison; up to 3 designs (P).";
+      : "Pin the metrics and the timeline of this design for comparison; up to 3 designs (P).";
     this.label.textContent = isPinned ? "Pinned" : "Pin";
     this.pin.setAttribute("aria-pressed", String(isPinned));
     this.pin.setAttribute("aria-label", isPinned ? "Unpin this design" : "Pin this design");

@@ -23,9 +23,14 @@ class Slowdowns extends Widget {
     super(model);
     this.inputs = {
       device: numberInput("Slow device", { min: 0, step: 1, placeholder: "none" }),
-      device_factor: numberInput("Factor of the device", { min: 0.01, max: 1000, step: "any", required: true }),
+      device_factor: numberInput("Slowdown factor of the device", {
+        min: 0.01,
+        max: 1000,
+        step: "any",
+        required: true,
+      }),
       link: h("select.mw-slow-input", { "aria-label": "Slow link" }),
-      link_factor: numberInput("Factor of the link", { min: 0.01, max: 1000, step: "any", required: true }),
+      link_factor: numberInput("Slowdown factor of the link", { min: 0.01, max: 1000, step: "any", required: true }),
       jitter_percent: numberInput("Jitter in percent", { min: 0, max: 100, step: "any", required: true }),
     };
     const { device, device_factor, link, link_factor, jitter_percent } = this.inputs;
@@ -33,9 +38,9 @@ class Slowdowns extends Widget {
       "form.mw-slow-form",
       {},
       h("label", {}, "Device", device),
-      h("label", { title: "Factor of the time of its computations" }, "slower by", device_factor),
+      h("label", { title: "Multiplies the time of each computation on the device" }, "Slowdown factor", device_factor),
       h("label", {}, "Link", link),
-      h("label", { title: "Factor of the time of its messages" }, "slower by", link_factor),
+      h("label", { title: "Multiplies the time of each message on the link" }, "Slowdown factor", link_factor),
       h("label", { title: "Coefficient of variation of the time of each computation" }, "Jitter (%)", jitter_percent),
       h("button.mw-button.mw-primary", { type: "submit" }, "Simulate"),
       button("Clear", { onclick: () => this.send("clear") }),
@@ -51,7 +56,7 @@ class Slowdowns extends Widget {
       h(
         "section",
         { "aria-label": "Simulated slowdown" },
-        h("h3", {}, "Simulate a slowdown of the open design"),
+        h("h3", {}, "Simulate a slowdown in the open design"),
         this.form,
         this.result,
         this.refusal,

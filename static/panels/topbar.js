@@ -121,13 +121,13 @@ class TopBar extends Widget {
         {
           href: "transfer",
           target: "_blank",
-          "aria-label": "Transfers: open the transfer lab",
+          "aria-label": "Transfer lab",
           "data-tip":
             "Plan the transfer of a tensor between two meshes. " +
             "To open a transfer of this design, click its arrow in the timeline.",
         },
         icon("transfer"),
-        h("span", {}, "Transfers"),
+        h("span", {}, "Transfer lab"),
       ),
       versions: tool("Versions", {
         glyph: "versions",

@@ -19,7 +19,7 @@ const NEW = [
     note: "Draw meshes, choose a schedule, simulate a step",
   },
   { href: "./?new=experts", glyph: "examples", title: "Experts", note: "Place the experts of an MoE model on devices" },
-  { href: "transfer", glyph: "transfer", title: "Tensor transfer", note: "Reshard a tensor between two meshes" },
+  { href: "transfer", glyph: "transfer", title: "Transfer lab", note: "Reshard a tensor between two meshes" },
 ];
 const LINK_KEY = "design=";
 

@@ -1,4 +1,4 @@
-// The overlay of the picture: the pinned block with its flow, the critical path, search hits, the selected area,
+// The overlay of the picture: the pinned block with its flow, the critical path, search matches, the selected area,
 // marks, the focus and the pointer.
 
 /** @import { Layer } from "./data.js" */
@@ -63,7 +63,7 @@ export class Overlay {
   }
 
   /**
-   * Dim all but the critical path, the pinned block or the search hits.
+   * Dim all but the critical path, the pinned block or the search matches.
    * @param {Place | null} pinned @param {number[] | null} hits
    */
   paintSubject(pinned, hits) {

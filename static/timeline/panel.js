@@ -1,4 +1,4 @@
-// The panel beside the lanes: figures of the selected area, or the critical path and its what-if analysis.
+// The panel beside the lanes: metrics of the selected area, or the critical path and its what-if analysis.
 
 /** @import { Child } from "../kit/types" */
 /** @import { Chart } from "./timeline.js" */
@@ -30,7 +30,7 @@ export class Panel {
   faster = 0.1;
   timer = 0;
   title = h("b");
-  body = h("div.mw-timeline-panel-body", { tabindex: 0, "aria-label": "Figures" });
+  body = h("div.mw-timeline-panel-body", { tabindex: 0, "aria-label": "Metrics" });
   whatIfs = h("div");
 
   /** @param {Chart} chart */
@@ -43,7 +43,7 @@ export class Panel {
       onclick: () => this.close(),
     });
     const header = h("header", {}, this.title, close);
-    this.element = h("aside.mw-timeline-panel", { "aria-label": "Figures", hidden: true }, header, this.body);
+    this.element = h("aside.mw-timeline-panel", { "aria-label": "Metrics", hidden: true }, header, this.body);
   }
 
   get isOpen() {
@@ -137,11 +137,11 @@ export class Panel {
       ),
       found.idle_s > 0 && section("Idle time by cause", table(reasons, found.available_s, write)),
       found.meshes.length > 1 && section("Compute time by mesh", ...this.meshes(found, write)),
-      section("Other figures of the selection", pairs(otherFacts(found, long))),
+      section("Other metrics of the selection", pairs(otherFacts(found, long))),
       isUnits && h("p.mw-timeline-note", {}, "Times are in units of the unit costs, not in seconds."),
       h("div.mw-timeline-panel-buttons", {}, zoom, save),
     );
-    chart.live.textContent = `Area of ${write(found.seconds)} on ${meshes}: ${idle} idle.`;
+    chart.live.textContent = `Selection: ${write(found.seconds)} on ${meshes}, ${idle} idle.`;
   }
 
   /**

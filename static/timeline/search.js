@@ -1,4 +1,4 @@
-// Search for blocks. Python parses the query; the hits are found and shown here.
+// Search for blocks. Python parses the query; the matches are found and shown here.
 
 /** @import { Layer } from "./data.js" */
 /** @import { Chart } from "./timeline.js" */
@@ -14,7 +14,7 @@ import { announcement } from "./text.js";
 
 const ASK_DELAY_MS = 90; // delay of the search after the last typed letter
 
-const MOST_SHOWN = 6000; // largest number of visible hits that are highlighted; others are marked on the axis only
+const MOST_SHOWN = 6000; // largest number of visible matches that are highlighted; others are marked on the axis only
 
 export class Search {
   /** @type {Query | null} */ query = null;
@@ -36,8 +36,8 @@ export class Search {
     const iconButton = (/** @type {string} */ label, /** @type {string[]} */ ...[content, key]) =>
       button(label, { content, kind: "mw-icon", title: `${label} (${key})` });
     const [previous, next, close] = [
-      iconButton("Previous hit", "‹", "Shift+Enter"),
-      iconButton("Next hit", "›", "Enter"),
+      iconButton("Previous match", "‹", "Shift+Enter"),
+      iconButton("Next match", "›", "Enter"),
       iconButton("Close", "×", "Esc"),
     ];
     previous.addEventListener("click", () => this.step(-1));
@@ -118,7 +118,7 @@ export class Search {
     this.count.title = refused;
   }
 
-  /** Go to the next or the previous hit; the first step goes to the first hit in view. @param {number} by */
+  /** Go to the next or the previous match; the first step goes to the first match in view. @param {number} by */
   step(by) {
     const { hits, layer, chart } = this;
     if (!hits.length) return;
@@ -141,7 +141,7 @@ export class Search {
     return (first < 0 ? this.hits.length : first) - 1;
   }
 
-  /** The hits in view, or null if there are too many to distinguish. */
+  /** The matches in view, or null if there are too many to distinguish. */
   hitsInView() {
     const { frame } = this.chart;
     const found = this.hits.filter((span) => frame.isVisible(this.layer, span));
@@ -149,7 +149,7 @@ export class Search {
   }
 
   /**
-   * Mark hits on the axis, and thin hits in their lanes.
+   * Mark matches on the axis, and thin matches in their lanes.
    * @param {CanvasRenderingContext2D} context @param {number[] | null} shown
    */
   paint(context, shown) {

@@ -35,7 +35,7 @@ export class Toolbar {
       show_memory: toggle("show_memory", "Memory", "Show the memory per device of each mesh (M)"),
       area: button("Area", {
         kind: "mw-timeline-toggle",
-        title: "Select an area to show its figures: drag over it (R, or Shift+drag at any time)",
+        title: "Select an area to show its metrics: drag over it (R, or Shift+drag at any time)",
         onclick: () => chart.selection.toggleMode(),
       }),
       find: button("Find", {

@@ -11,7 +11,7 @@ const WHOLE = { from: -MARGIN * TICKS, to: (1 + MARGIN) * TICKS, scroll: 0 };
 const WIDEST = WHOLE.to - WHOLE.from;
 const LEAST_TICKS = 400;
 const GLIDE_MS = 130;
-const THIN = 4; // least width of a search hit in CSS pixels
+const THIN = 4; // least width of a search match in CSS pixels
 
 /** A window on the time axis in ticks, and the scroll position of the lanes in CSS pixels. */
 export class View {

@@ -158,7 +158,7 @@ export class Lanes {
     const time = span ? `, ${seconds(span[0])} to ${seconds(span[1])}` : "";
     const chunks = task.chunks > 1 ? ` in ${task.chunks} chunks` : "";
     const kept = task.keepers.length ? `; stays on ranks ${listRanks(task.keepers)}` : "";
-    const sum = task.addends.length ? ` (sums partial values of ${listRanks(task.addends)})` : "";
+    const sum = task.addends.length ? ` (adds the partial sums of ${listRanks(task.addends)})` : "";
     const sender = `rank ${task.sender} (of ${listRanks(task.senders)})${sum}`;
     const route = task.receivers.length ? `${sender} to ${listRanks(task.receivers)}` : "stays in place";
     return `Task ${number}: [${task.box}] ${task.size}${chunks}, ${route}${kept}${time}`;

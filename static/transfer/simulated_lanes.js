@@ -24,11 +24,11 @@ export class SimulatedLanes {
   // CSS pixels of a lane, and for each message that shares it
   height = { least: 13, most: 34, row: { least: 2, most: 14 } };
   about =
-    "A bar is one message, in the colour of the host that sends its unit task, with the number of the task and of " +
-    "its chunk; every second message is lighter. The height of a lane is the capacity of the NICs of its host: " +
-    "messages that share them are stacked, each as high as its share, and empty space is unused capacity. A thin " +
-    "line before a message is the latency of its link, which uses no capacity. Lanes with an arrow are links inside " +
-    "a host: rank 2 → sends, → rank 2 receives.";
+    "Each bar is one message. Its colour is that of the host that sends its unit task, its label gives the numbers " +
+    "of the task and of the chunk, and every second message is lighter. The height of a lane is the capacity of the " +
+    "NICs of its host: messages that share them are stacked, each as high as its share, and empty space is unused " +
+    "capacity. A thin line before a message is the latency of its link, which uses no capacity. Lanes with an arrow " +
+    "are links inside a host: rank 2 → sends, → rank 2 receives.";
   /** @type {Picture | null} */ picture = null;
   /** @type {Simulation} */ data;
   /** @type {MessageLane[]} */ lanes = [];

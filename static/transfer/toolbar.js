@@ -1,4 +1,4 @@
-// The bar of a transfer: its figures, files, link and undo.
+// The bar of a transfer: its metrics, files, link and undo.
 
 /** @import { Button } from "../kit/types" */
 /** @import { Picture } from "./types" */

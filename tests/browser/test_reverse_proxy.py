@@ -100,7 +100,7 @@ def test_the_designer_works_below_a_path(link: str, page: Page, complaints: list
 
     page.get_by_role("link", name="Meshwave start page").click()
     expect(page).to_have_url(f"{root}start")
-    page.get_by_role("link", name=re.compile("^Tensor transfer")).click()
+    page.get_by_role("link", name=re.compile("^Transfer lab")).click()
     page.wait_for_function(IDLE)
     expect(page).to_have_url(re.compile(re.escape(root) + "transfer"))
     assert failed == []

@@ -80,7 +80,7 @@ def test_a_new_design_opens_the_experts_or_the_transfer_lab(start: Page, link: s
         start.get_by_role("link", name="Experts Place").click()
     expect(start.locator(".mw-experts").first).to_be_visible()
     start.goto(link)
-    start.get_by_role("link", name="Tensor transfer").click()
+    start.get_by_role("link", name="Transfer lab").click()
     start.locator(".mw-tr-task").first.wait_for()
 
 

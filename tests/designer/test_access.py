@@ -17,7 +17,7 @@ from bokeh.util.token import get_token_payload
 
 from meshwave.designer.kit.assets import HEAD
 from meshwave.designer.server.access import METRICS_TOKEN, MOST_SIGN_INS, SIGN_IN_DAYS, TokenAccess, new_token
-from meshwave.designer.server.serve import start_own_pages
+from meshwave.designer.server.serve import start_user_pages
 from meshwave.designer.server.site import Place
 from tests.designer.web import answer, cookie_of, served, websocket_status
 
@@ -27,7 +27,7 @@ TOKEN = "a-token-for-tests"
 @pytest.fixture(scope="module")
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """A designer that is served as ``meshwave serve`` does; its port."""
-    with served(tmp_path_factory.mktemp("home"), lambda studio: start_own_pages(studio, TOKEN)[0]) as server:
+    with served(tmp_path_factory.mktemp("home"), lambda studio: start_user_pages(studio, TOKEN)[0]) as server:
         yield server.port
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from meshwave.designer.canvases.expert_figures import LayerCosts
+from meshwave.designer.canvases.expert_metrics import LayerCosts
 from meshwave.designer.canvases.experts import ExpertsCanvas, experts_picture
 from meshwave.designer.forms import form_sections, make_edit
 from meshwave.designer.state import expert_edits as edits

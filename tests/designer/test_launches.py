@@ -92,4 +92,4 @@ def test_a_run_that_takes_too_long_is_cancelled_with_the_reason(
     monkeypatch.setattr("meshwave.designer.state.launches.overdue_runs", lambda *_: [run.entry])
     shared.cancel_overdue(LaunchLimits(minutes=3))
     assert run.wait(timeout_s=30) is State.CANCELLED
-    assert run.reason.endswith("runs may take 3 min here")
+    assert run.reason.endswith("it reached the time limit of this server, 3 min")

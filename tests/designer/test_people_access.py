@@ -130,7 +130,7 @@ def test_other_machines_are_served_with_tls_under_a_name_that_they_can_open(plac
 
 
 def test_other_machines_are_not_served_without_people_who_sign_in() -> None:
-    with pytest.raises(Refusal, match="needs people who sign in; make a file with meshwave people add"):
+    with pytest.raises(Refusal, match="needs user accounts; create them with meshwave people add"):
         serve(place=Place("192.168.1.20", certificate=Path(__file__), key=Path(__file__)))
 
 

@@ -603,7 +603,7 @@ def test_an_invalid_dataset_changes_nothing(show: Show, session: Session, monkey
 
     assert [message["refused"].partition(";")[0] for message in said] == [
         "a.txt is empty",
-        "a.txt has 8,000,001 bytes, and the page takes texts up to 8,000,000 bytes",
+        "a.txt has 8,000,001 bytes; the page accepts texts up to 8,000,000 bytes",
     ]
     assert session.design.training.data is None
 
@@ -630,7 +630,7 @@ def test_a_design_that_is_too_large_for_this_machine_is_refused_with_the_numbers
     show: Show, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("meshwave.engine.runs.launchers.local.has_gpu", lambda: False)
-    monkeypatch.setattr("meshwave.engine.runs.launchers.local.memory_bytes", lambda: 16e9)
+    monkeypatch.setattr("meshwave.engine.runs.launchers.local.total_memory_bytes", lambda: 16e9)
     panel = show()
     assert panel.bar.launchable["allowed"]
 

@@ -151,7 +151,7 @@ def test_a_gesture_on_meshes_that_were_renumbered_meanwhile_is_refused(people: l
     ada, ben = people
     ben.member.shown_revision = ben.session.revision
     ada.edit("meshes", document(FIRST)["meshes"][:-1])
-    with pytest.raises(Refusal, match="Ada changed the meshes, stages or experts at the same moment"):
+    with pytest.raises(Refusal, match="because Ada changed the meshes, stages or experts at the same time"):
         ben.edit("pipeline.microbatches", 8)
     ben.edit("training.steps", 7)  # no position
     ben.member.shown_revision = ben.session.revision

@@ -24,11 +24,11 @@ from meshwave.designer.state.design_edits import fix_edit
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.file_jobs import LARGEST_FILE_BYTES, file_name, read_upload
 from meshwave.designer.views.numbers import (
-    FIGURES,
+    STEP_METRICS,
     Numbers,
     describe_staleness,
-    figure_change,
-    figure_tiles,
+    metric_change,
+    metric_tiles,
     strip_tiles,
 )
 from meshwave.designer.views.problems import Problems, problem_entries
@@ -483,7 +483,7 @@ def test_the_form_follows_the_session(session: Session) -> None:
 
 
 def tile(key: str, *given: Any) -> dict[str, Any]:
-    return next(each for each in figure_tiles(*given) if each["key"] == key)
+    return next(each for each in metric_tiles(*given) if each["key"] == key)
 
 
 def test_unit_costs_are_shown_in_units_without_a_throughput(design: Design) -> None:
@@ -540,7 +540,7 @@ def test_a_change_is_better_or_worse_depending_on_the_figure(seconds: Design) ->
     session = Session(seconds)
     session.edit("pipeline.microbatches", 64, "64 microbatches")
 
-    changes = {each["key"]: each["change"] for each in figure_tiles(session.prediction, pinned)}
+    changes = {each["key"]: each["change"] for each in metric_tiles(session.prediction, pinned)}
 
     assert (changes["iteration"]["arrow"], changes["iteration"]["verdict"]) == ("rise", "worse")
     assert (changes["throughput"]["arrow"], changes["throughput"]["verdict"]) == ("rise", "better")
@@ -551,11 +551,11 @@ def test_a_change_is_better_or_worse_depending_on_the_figure(seconds: Design) ->
 
 
 def test_a_change_under_one_percent_is_neither_better_nor_worse(seconds: Design) -> None:
-    figure = next(each for each in FIGURES if each.key == "memory")
+    metric = next(each for each in STEP_METRICS if each.key == "memory")
     before = predict(seconds).numbers
     after = {**before, "peak_memory_bytes": [1.004 * each for each in before["peak_memory_bytes"]]}
 
-    change = figure_change(figure, after, before)
+    change = metric_change(metric, after, before)
 
     assert change is not None
     assert (change["text"], change["arrow"], change["verdict"]) == ("0.4%", "rise", "similar")
@@ -580,7 +580,7 @@ def test_no_change_is_reported_as_such(seconds: Design) -> None:
 
 
 def test_units_are_not_compared_with_seconds(design: Design, seconds: Design) -> None:
-    changes = {each["key"]: each["change"] for each in figure_tiles(predict(seconds), predict(design))}
+    changes = {each["key"]: each["change"] for each in metric_tiles(predict(seconds), predict(design))}
 
     assert changes["iteration"] is None
     assert changes["exposed"] is None
@@ -589,8 +589,8 @@ def test_units_are_not_compared_with_seconds(design: Design, seconds: Design) ->
 
 
 def test_before_the_first_prediction_the_tiles_are_marked() -> None:
-    assert {each["value"] for each in figure_tiles(None)} == {"–"}
-    assert {each["small"] for each in figure_tiles(None)} == {"not simulated yet"}
+    assert {each["value"] for each in metric_tiles(None)} == {"–"}
+    assert {each["small"] for each in metric_tiles(None)} == {"not simulated yet"}
 
 
 def test_numbers_of_an_earlier_design_are_marked(session: Session) -> None:

@@ -171,6 +171,6 @@ def _result(case: Case, found: Comparison, scale: float | None, busy: float, mes
         note=messages.get("note", ""),
         message_bytes=messages.get("message_bytes"),
         modelled_message_bytes=messages.get("modelled_message_bytes"),
-        said=found.cause.words if found.cause else "",
+        said=found.cause.description if found.cause else "",
         tags=dict(case.tags),
     )

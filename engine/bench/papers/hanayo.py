@@ -60,7 +60,7 @@ def bubble_ratios_of_figure_1() -> Table:
                     Row(f"{schedules[who].title}, {ranks} devices", bar, 100 * device_timeline(who, ranks).bubble_ratio)
                 )
                 continue
-            printed, ours = 100 * printed_bubble(ranks, who), 100 * hanayo_timeline(ranks, who).bubble_ratio
+            printed, ours = 100 * printed_bubble_ratio(ranks, who), 100 * hanayo_timeline(ranks, who).bubble_ratio
             rows.append(Row(f"Hanayo, {ranks} devices, W={who}: the printed formula", bar, printed))
             rows.append(Row(f"Hanayo, {ranks} devices, W={who}: played", bar, ours, TYPO))
     return Table(
@@ -72,12 +72,12 @@ def bubble_ratios_of_figure_1() -> Table:
     )
 
 
-def printed_bubble(ranks: int, waves: int) -> float:
+def printed_bubble_ratio(ranks: int, waves: int) -> float:
     """Return the bubble ratio by the paper's printed formula for T_B = 2 T_F and T_C = 0."""
     return 2 * (ranks - 1) / (3 * ranks * waves + ranks - 1)
 
 
-def closed_bubble(ranks: int, waves: int) -> float:
+def closed_form_bubble_ratio(ranks: int, waves: int) -> float:
     """Return the bubble ratio by a formula whose denominator counts the whole bubble, as in the paper's figures."""
     return 2 * (ranks - 1) / (3 * ranks * waves + 2 * (ranks - 1))
 
@@ -111,10 +111,10 @@ def waves_and_bubbles() -> Table:
     sizes = [(ranks, waves) for ranks in (4, 8, 32) for waves in (1, 2, 4, 8)]
     played = [hanayo_timeline(*size).bubble_ratio for size in sizes]
     rows = [
-        Row(f"P={ranks}, W={waves}", 100 * printed_bubble(ranks, waves), 100 * ours, TYPO)
+        Row(f"P={ranks}, W={waves}", 100 * printed_bubble_ratio(ranks, waves), 100 * ours, TYPO)
         for (ranks, waves), ours in zip(sizes, played, strict=True)
     ]
-    closed = all(abs(ours - closed_bubble(*size)) < 1e-9 for size, ours in zip(sizes, played, strict=True))
+    closed = all(abs(ours - closed_form_bubble_ratio(*size)) < 1e-9 for size, ours in zip(sizes, played, strict=True))
     return Table(
         "Hanayo: bubble ratio by waves, T_B = 2 T_F, free transfers",
         rows,

@@ -21,7 +21,7 @@ from meshwave.engine.bench.papers.hanayo_fit import (
     fitted_transfer,
     wave_speed_ups,
 )
-from meshwave.engine.bench.papers.table import Grid, Line, Row, Table
+from meshwave.engine.bench.papers.table import Grid, GridRow, Row, Table
 
 
 class Basis(NamedTuple):
@@ -128,9 +128,9 @@ def _best_wave_count(speeds: Mapping[str, float]) -> int:
     return max(WAVES, key=lambda waves: speeds[f"H-{waves}"])
 
 
-def _fit_accuracy(basis: Basis) -> Line:
+def _fit_accuracy(basis: Basis) -> GridRow:
     fitted = (len(TRANSFERS), fitted_bars()) if basis.fitted else (0, 0)
-    return Line(
+    return GridRow(
         basis.title, (*fitted, count_correct_cases(basis), _median_error(basis, HANAYO), _median_error(basis, OTHERS))
     )
 
@@ -152,10 +152,10 @@ def speed_up_grid() -> Grid:
     lines = []
     for place in MEASURED:
         paper = paper_speed_ups(place)
-        lines.append(Line(f"{place_name(place)}: paper", [paper.get(who) for who in SHOWN]))
+        lines.append(GridRow(f"{place_name(place)}: paper", [paper.get(who) for who in SHOWN]))
         for basis in BASES:
             found = predicted_speed_ups(place, basis)
-            lines.append(Line(f"{place_name(place)}: {basis.title}", [found[who] for who in SHOWN]))
+            lines.append(GridRow(f"{place_name(place)}: {basis.title}", [found[who] for who in SHOWN]))
     return Grid(
         "Hanayo, BERT on 8 GPUs: times faster than GPipe",
         ("1F1B", "Chimera-wave", "one wave over P", *HANAYO),

@@ -15,7 +15,7 @@ from meshwave.engine.bench.papers.hanayo_designs import (
     predict_experiment,
     setting_program,
 )
-from meshwave.engine.bench.papers.table import Grid, Line, Row, Table
+from meshwave.engine.bench.papers.table import Grid, GridRow, Row, Table
 from meshwave.engine.document import parse_design
 from meshwave.engine.predict.prediction import predict
 
@@ -124,7 +124,7 @@ def peaks() -> Grid:
                 max(memory),
                 fitted_prediction("bert", layout, scheme).memory_variance,
             )
-            lines.append(Line(f"{layout}, {scheme}", figures))
+            lines.append(GridRow(f"{layout}, {scheme}", figures))
     return Grid(
         "Hanayo, peak memory in GB of a device, BERT on 32 GPUs of 40 GB",
         ("least", "mean", "most", "variance"),

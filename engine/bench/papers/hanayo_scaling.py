@@ -10,7 +10,7 @@ import numpy as np
 from meshwave.engine.bench.papers.hanayo_bars import SEARCH, STRONG, WEAK, Layout, known_bar
 from meshwave.engine.bench.papers.hanayo_designs import SEQUENCE, Number, Placement, Setting, predict_experiment
 from meshwave.engine.bench.papers.hanayo_memory import fits_memory
-from meshwave.engine.bench.papers.table import Grid, Line, Row, Table
+from meshwave.engine.bench.papers.table import Grid, GridRow, Row, Table
 
 SCHEMES = ("GPipe", "1F1B", "Chimera-wave", "H-2", "H-4")
 FAMILIES: Mapping[str, Sequence[str]] = {
@@ -119,9 +119,9 @@ def search() -> Grid:
     lines = []
     for (model, layout), paper in SEARCH.items():
         title = f"{model.upper()}, {layout}"
-        lines.append(Line(f"{title}: paper", [paper.get(who) for who in SCHEMES]))
+        lines.append(GridRow(f"{title}: paper", [paper.get(who) for who in SCHEMES]))
         lines += [
-            Line(
+            GridRow(
                 f"{title}: {measure.title}",
                 [measure.throughput(model, layout, who) if who in paper else None for who in SCHEMES],
             )
@@ -222,7 +222,7 @@ def placements() -> Grid:
     """Return the parallel efficiency by precision and placement, neither of which the paper states."""
     ways = [(number, placement) for number in NUMBERS for placement in PLACEMENTS]
     lines = [
-        Line(
+        GridRow(
             f"{layout.pipelines * layout.ranks} GPUs, {scheme}",
             [
                 _printed_efficiency(scheme, layout),

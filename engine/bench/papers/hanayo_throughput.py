@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from meshwave.engine.bench.papers.hanayo_bars import EIGHT, MEASURED, SEARCH, Layout, known_bar, paper_throughputs
 from meshwave.engine.bench.papers.hanayo_designs import PEAKS, SEQUENCE, Number, Setting, predict_experiment
-from meshwave.engine.bench.papers.table import Grid, Line, Row, Table
+from meshwave.engine.bench.papers.table import Grid, GridRow, Row, Table
 
 CLUSTERS = ("pc", "fc", "tacc", "tc")
 COUNTED = "D B a step"
@@ -114,7 +114,7 @@ def roofline_to_paper() -> Grid:
         ("paper", MEASURED["tacc", 8][0]),
     ]
     before = [steps[0][1], *(rate for _, rate in steps)]
-    rows = [Line(what, (rate, rate / other)) for (what, rate), other in zip(steps, before, strict=False)]
+    rows = [GridRow(what, (rate, rate / other)) for (what, rate), other in zip(steps, before, strict=False)]
     return Grid(
         "Hanayo: sequences/s of two waves on 8 GPUs of TACC, BERT, D=1 P=8: from a roofline to the printed figure",
         ("sequences/s", "factor"),
@@ -131,7 +131,9 @@ LENGTHS = (128, SEQUENCE, 384, 512)
 def required_efficiencies() -> Grid:
     """Return the fraction of fp32 peak FLOP/s for which the roofline equals the paper's bars, by sequence length."""
     rows = [
-        Line(f"{cluster.upper()}, {scheme}", [100 * required_efficiency(cluster, scheme, length) for length in LENGTHS])
+        GridRow(
+            f"{cluster.upper()}, {scheme}", [100 * required_efficiency(cluster, scheme, length) for length in LENGTHS]
+        )
         for cluster in CLUSTERS
         for scheme in ("1F1B", "H-2")
     ]

@@ -92,7 +92,7 @@ def gains_by_layout() -> table.Grid:
         for layout, those in _layouts(found):
             gain, late = found.speedup()[those], found.speedup(LATE)[those]
             figures = gain.min(), np.median(gain), gain.max(), late.min(), late.max()
-            lines.append(table.Line(f"{name}, {layout}", [float(figure) for figure in figures]))
+            lines.append(table.GridRow(f"{name}, {layout}", [float(figure) for figure in figures]))
     return table.Grid(
         "Parm: gain of its choice by layout, over DeepSpeed-MoE and over all-to-all, then all-gather",
         ["least", "median", "largest", "over a2a: least", "largest"],
@@ -112,7 +112,7 @@ def gains_by_links() -> table.Grid:
             gains = [found.speedup(LATE, name)[those] for name in ("parm-s1", "parm-s2", "")]
             figures = [float(end) for gain in gains for end in (gain.min(), gain.max())]
             fastest = float(np.mean(found.auto[those] < found.seconds[LATE][those]))
-            lines.append(table.Line(f"{cluster.title}; {layout}", [*figures, 100 * fastest]))
+            lines.append(table.GridRow(f"{cluster.title}; {layout}", [*figures, 100 * fastest]))
     return table.Grid(
         "Parm: times as fast as all-to-all, then all-gather, by links",
         ["S1: least", "largest", "S2: least", "largest", "auto: least", "largest", "% of layers faster"],
@@ -218,7 +218,7 @@ def models_against_others() -> table.Grid:
                 took = {of: predicted_step_seconds(name, of, cluster=cluster, every=every) for of in MODEL_SCHEDULES}
                 figures = [took["deepspeed"] / took[of] for of in MODEL_SCHEDULES[1:]]
                 lines.append(
-                    table.Line(f"{name}, {where}, experts in {layers}", [*figures, took[LATE] / took["parm-auto"]])
+                    table.GridRow(f"{name}, {where}, experts in {layers}", [*figures, took[LATE] / took["parm-auto"]])
                 )
     return table.Grid(
         "Parm: whole models, times as fast as DeepSpeed-MoE, and Parm's choice over all-to-all, then all-gather",

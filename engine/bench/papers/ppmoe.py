@@ -271,7 +271,7 @@ def micro_batch_effects() -> table.Grid:
             memory = made.memory_bytes / 1e9 if made else nan
             figures = [*over, *(100 * part for part in parts), memory]
             shown = [None if isnan(figure) else figure for figure in figures]
-            lines.append(table.Line(f"{scale.name}, micro-batch of {size}", shown))
+            lines.append(table.GridRow(f"{scale.name}, micro-batch of {size}", shown))
     lacking = ", ".join(
         f"{LAYOUTS[layout]} {found.memory_bytes / 1e9:.0f} GB"
         for layout in ("resent", "once", "cut")

@@ -15,7 +15,7 @@ from math import prod
 from typing import NamedTuple
 
 from meshwave.engine.bench.papers import alpa
-from meshwave.engine.bench.papers.table import Grid, Line, Row, Table
+from meshwave.engine.bench.papers.table import Grid, GridRow, Row, Table
 from meshwave.engine.resharding import (
     Link,
     Links,
@@ -142,7 +142,7 @@ def one_to_many() -> Grid:
         of_strategies = [bandwidth(case, made[name, "naive"].makespan_s) for name in strategies]
         gains = [took[name] / took["Ours"] for name in SERIES[:2]]
         rows.append(
-            Line(_hosts(receivers), [*(bandwidth(case, took[name]) for name in SERIES[:2]), *of_strategies, *gains])
+            GridRow(_hosts(receivers), [*(bandwidth(case, took[name]) for name in SERIES[:2]), *of_strategies, *gains])
         )
     return Grid(
         "Cross-mesh resharding, one device to many (5.1.1): 1 GiB, Gibit/s of the tensor, by bandwidth alone",
@@ -167,7 +167,7 @@ def small_messages() -> Grid:
                 *(made[strategy, "naive"].makespan_s for strategy in strategies),
             ]
             chunks = made["broadcast", "naive"].tasks[0].chunks
-            rows.append(Line(f"{name} to {_hosts(receivers)}", [*(1e3 * each for each in figures), chunks]))
+            rows.append(GridRow(f"{name} to {_hosts(receivers)}", [*(1e3 * each for each in figures), chunks]))
     return Grid(
         "Cross-mesh resharding, one device to many (5.1.1): milliseconds by size, by alpha and beta",
         [*SERIES[:2], *strategies, "chunks"],
@@ -185,7 +185,7 @@ def many_to_many(model: Model) -> Grid:
         gains = [took["Send/Recv"] / took["Ours"], took["Alpa"] / took["Ours"], took["Naive"] / took["Ours"]]
         tasks = len(plans(case, model)["broadcast", "naive"].tasks)
         rows.append(
-            Line(
+            GridRow(
                 f"case {number}: {_case_text(case)}", [tasks, *(bandwidth(case, took[name]) for name in SERIES), *gains]
             )
         )
@@ -255,7 +255,7 @@ def all_plans(model: Model) -> Grid:
         made = plans(case, model)
         for strategy in strategies:
             label = f"case {'7, 8' if number == 7 else number}, {strategy}"
-            rows.append(Line(label, [made[strategy, ordering].makespan_s for ordering in orderings]))
+            rows.append(GridRow(label, [made[strategy, ordering].makespan_s for ordering in orderings]))
     links = "bandwidth alone" if model is FREE else "alpha and beta"
     return Grid(f"Cross-mesh resharding: seconds by every strategy and ordering, by {links}", list(orderings), rows)
 

@@ -19,7 +19,7 @@ from meshwave.engine.bench.papers import alpa
 from meshwave.engine.bench.papers import u_transformer_model as u_transformer
 from meshwave.engine.bench.papers.playback import schedule_program
 from meshwave.engine.bench.papers.resharding import ASSUMED, DEVICES
-from meshwave.engine.bench.papers.table import Grid, Line, Row, Table, ranking_text
+from meshwave.engine.bench.papers.table import Grid, GridRow, Row, Table, ranking_text
 from meshwave.engine.costs import estimate
 from meshwave.engine.document import Design, parse_design
 from meshwave.engine.lowering.lower import lower
@@ -347,7 +347,7 @@ FAST = (
 def throughput(found: Mapping[str, Trained]) -> Grid:
     """Return the throughputs of all series."""
     rows = [
-        Line(name, [of.bytes / 1e6, of.round_s, of.crossing["Broadcast"], *(of.tflops(series) for series in SHOWN)])
+        GridRow(name, [of.bytes / 1e6, of.round_s, of.crossing["Broadcast"], *(of.tflops(series) for series in SHOWN)])
         for name, of in found.items()
     ]
     return Grid(
@@ -367,7 +367,7 @@ def throughput(found: Mapping[str, Trained]) -> Grid:
 
 def iterations(found: Mapping[str, Trained]) -> Grid:
     """Return the step times of all series."""
-    rows = [Line(name, [of.seconds[series] for series in SHOWN]) for name, of in found.items()]
+    rows = [GridRow(name, [of.seconds[series] for series in SHOWN]) for name, of in found.items()]
     return Grid("Cross-mesh resharding end to end (5.2): seconds of a step", SHOWN, rows)
 
 
@@ -395,7 +395,7 @@ def overlap_by_microbatches() -> Grid:
     rows = []
     for count in MICROBATCHES:
         of = _predict_u_transformer(U_TRANSFORMERS["U-Transformer 2B, 8 GPUs, by image"]._replace(microbatches=count))
-        rows.append(Line(f"2048 images in {count}", [of.tflops(series) for series in (*ABLATION, "Signal")]))
+        rows.append(GridRow(f"2048 images in {count}", [of.tflops(series) for series in (*ABLATION, "Signal")]))
     return Grid(
         "Cross-mesh resharding, ablation of overlapping (5.3): TFLOPS of U-Transformer 2B by microbatches",
         [*ABLATION, "Signal"],

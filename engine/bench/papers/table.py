@@ -36,8 +36,8 @@ class Table:
     note: str = ""
 
 
-class Line(NamedTuple):
-    """Line of a grid: its subject, and a value or None for each column."""
+class GridRow(NamedTuple):
+    """Row of a grid: its label, and a value or None for each column."""
 
     what: str
     figures: Sequence[float | None]
@@ -49,7 +49,7 @@ class Grid:
 
     title: str
     columns: Sequence[str]
-    rows: Sequence[Line]
+    rows: Sequence[GridRow]
     digits: int = 3
     note: str = ""
 

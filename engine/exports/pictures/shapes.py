@@ -160,7 +160,10 @@ class Sheet:
         self.colours = SURFACES[theme]
 
     def picture(self, title: str, *, dense: bool) -> Picture:
-        """Return the picture with all its shapes."""
+        """Return the picture with all its shapes.
+
+        ``dense`` draws the time shares of each pixel column instead of blocks if the blocks are too thin to see.
+        """
         return Picture(self.width, self.height, self.theme, list(self.shapes(title, dense)))
 
     def x(self, seconds: Floats | float) -> Floats:
@@ -206,7 +209,7 @@ class Sheet:
         yield Text(self.right, y, self.heading_figures(), self.colours["muted"], 12, "end")
 
     def heading_figures(self) -> str:
-        """Return the figures shown in the heading."""
+        """Return the metrics shown in the heading."""
         timeline = self.timeline
         return f"{timeline.source}, {self.time(timeline.makespan)}, {percent(timeline.bubble_ratio)} idle"
 

@@ -113,7 +113,7 @@ def ring_legs(ranks: Sequence[int], elements: int) -> Iterator[Leg]:
 
 
 def tree_legs(edges: Sequence[tuple[int, int]], elements: int, chunks: int) -> Iterator[Leg]:
-    """Yield the messages that send chunk by chunk down a tree, given its ``edges`` from the root outwards."""
+    """Yield the messages of a chunked broadcast of ``elements`` down a tree; ``edges`` run from the root outwards."""
     for start, stop in chunk_spans(elements, chunks):
         for source, target in edges:
             yield Leg(source, target, start, stop)

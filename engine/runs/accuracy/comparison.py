@@ -38,7 +38,7 @@ CLOCK_NOTE_SHARE = 0.05
 QUARTILES = (25, 50, 75)
 """Percentiles of the step time that are reported."""
 COMPILED_NOTE = "blocks were compiled with torch.compile, which predictions do not model"
-ERROR_IS = "(measured - predicted) / predicted; positive if the run took longer"
+ERROR_DEFINITION = "(measured - predicted) / predicted; positive if the run took longer"
 
 
 class Compared(NamedTuple):
@@ -58,7 +58,7 @@ class Compared(NamedTuple):
 
 
 def relative_error(predicted: float, measured: float) -> float | None:
-    """Return the relative error as defined by ``ERROR_IS``; None if nothing was predicted."""
+    """Return the relative error of ``ERROR_DEFINITION``, measured / predicted - 1; None if ``predicted`` is 0."""
     return measured / predicted - 1 if predicted else None
 
 
@@ -285,7 +285,7 @@ class Comparison:
             "unmeasured": self.coverage_warnings,
             "scale": self.recording.scale,
             "unit": self.prediction.costs.unit,
-            "error_is": ERROR_IS,
+            "error_is": ERROR_DEFINITION,
             "no_error_since": why,
             "predicted_s": iteration.predicted_s,
             "measured_s": iteration.measured_s,
@@ -328,7 +328,9 @@ class Comparison:
 
 
 def compare(prediction: Prediction, recording: Recording, predicted_for: str = "") -> Comparison:
-    """Compare a prediction with a recording; ``predicted_for`` is :attr:`Comparison.predicted_for`.
+    """Compare a prediction with a recording.
+
+    ``predicted_for`` names the links of the prediction if they differ from the design's.
 
     Raises:
         RunError: not every rank has recorded a step yet.

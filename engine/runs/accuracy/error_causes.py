@@ -39,7 +39,7 @@ class Cause(NamedTuple):
     times: float | None = None  # measured divided by predicted time
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """Sentence that describes the cause."""
         return render(self.code, self.params)
 
@@ -50,7 +50,7 @@ class Cause(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """Return the cause as a JSON object for ``--json``."""
-        return {"words": self.words, "name": self.name, **self._asdict(), "params": dict(self.params)}
+        return {"words": self.description, "name": self.name, **self._asdict(), "params": dict(self.params)}
 
 
 class _Pair(NamedTuple):
@@ -78,7 +78,7 @@ class _Part(NamedTuple):
 
 
 class CauseSearch:
-    """CauseSearch for the cause of an error by simulating measured times for one part, and predicted times for the rest."""
+    """Search for the cause of a prediction error; simulates a part with measured times, the rest with predicted times."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class CauseSearch:
         return found + (["expert exchanges"] if self._design.model.moe and not waits else [])
 
     def _split_by_link(self, part: _Part) -> Iterator[_Part]:
-        """Yield each kind of action of a part on each mesh, or on each link."""
+        """Split a part by kind of action and mesh; split sends also by the mesh that receives them."""
         program = self._program
         for op in np.unique(program.op[part.rows]).tolist():
             of_kind = part.rows & (program.op == op)
@@ -176,7 +176,7 @@ class CauseSearch:
                 yield _Part(label, of_kind & (program.rank == rank) & (ends == peer), part.seconds)
 
     def _split_by_stage(self, part: _Part) -> Iterator[_Part]:
-        """Yield the actions of each stage, for a part that is one kind of computation."""
+        """Split a part by stage if it is one kind of computation; otherwise yield nothing."""
         program = self._program
         ops = np.unique(program.op[part.rows])
         if len(ops) != 1 or ops[0] > Op.W:
@@ -188,7 +188,7 @@ class CauseSearch:
             yield _Part({**_kind_label(Op(int(ops[0]))), "stage": stage, **mesh}, rows, part.seconds)
 
     def _split_compute_and_waits(self, part: _Part) -> Iterator[_Part]:
-        """Yield the computation of a part, and its waits for messages of expert layers if they are known."""
+        """Split a part into its computation and its waits for messages of expert layers, if these are known."""
         if part.seconds is self._all and (part.rows & self._has_waits).any():
             for seconds in (self._computed, self._waits):
                 yield _Part(part.label, part.rows, seconds)

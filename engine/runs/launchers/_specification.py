@@ -70,5 +70,5 @@ def _time_dilation(prediction: Prediction, hosts: Hosts | None, asked: float | N
 def describe_manner(design: Design, options: Options) -> str:
     """Return a text on how a run differs from plain training; it names the links that the run uses."""
     if options.hosts is None:
-        return options.words
-    return options.model_copy(update={"hosts": default_hosts(design, options.hosts.nodes)}).words
+        return options.description
+    return options.model_copy(update={"hosts": default_hosts(design, options.hosts.nodes)}).description

@@ -18,7 +18,7 @@ from meshwave.engine.document import Design
 from meshwave.engine.errors import RunError
 from meshwave.engine.files import write_private
 from meshwave.engine.findings import Problem, RunRefusal
-from meshwave.engine.machine import has_gpu, memory_bytes, usable_cores
+from meshwave.engine.machine import has_gpu, total_memory_bytes, usable_cores
 from meshwave.engine.messages import render
 from meshwave.engine.runs.emulation.hosts import check_emulation, host_topology
 from meshwave.engine.runs.emulation.topology import FILE as NETWORK_FILE
@@ -85,7 +85,7 @@ class LocalLauncher(OwningLauncher):
 
     def problems(self, design: Design, memory: PeakMemory | None = None, data: Path | None = None) -> list[Problem]:
         found = super().problems(design, memory, data)
-        return found if memory is None or has_gpu() else [*found, *_memory_problems(design, memory, memory_bytes())]
+        return found if memory is None or has_gpu() else [*found, *_memory_problems(design, memory)]
 
     def warnings(self, design: Design) -> list[Problem]:
         processes, cores = process_count(design), usable_cores()
@@ -197,8 +197,9 @@ class LocalLauncher(OwningLauncher):
         self._settled.notify_all()
 
 
-def _memory_problems(design: Design, memory: PeakMemory, available: float) -> Iterator[Problem]:
-    """Check that the processes fit together in the memory of a machine without GPU."""
+def _memory_problems(design: Design, memory: PeakMemory) -> Iterator[Problem]:
+    """Check that the processes fit together in the memory of this machine, which has no GPU."""
+    available = total_memory_bytes()
     needed = float((memory.total_bytes * [len(mesh.devices) for mesh in design.meshes]).sum())
     if needed > available:
         sizes = {"needed_bytes": needed, "available_bytes": float(available)}

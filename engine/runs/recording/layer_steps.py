@@ -93,7 +93,9 @@ class MeasuredLayerSteps:
 
 
 def read_layer_steps(folder: Path | str, processes: Sequence[int], action: Action) -> MeasuredLayerSteps:
-    """Read the layer steps inside an action, for the recorded step with its median duration on the first process.
+    """Read the layer steps inside an action.
+
+    They are from the recorded training step in which the action had its median duration on the first process.
 
     Raises:
         RunError: no training step was recorded with layer steps by all processes.

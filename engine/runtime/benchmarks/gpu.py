@@ -108,13 +108,13 @@ def benchmark_gpu(
     found = {}
     for name, measure in benchmark_pieces(cases).items():
         on_piece(name)
-        found[name] = figures_or_failure(measure)
+        found[name] = result_or_failure(measure)
     device = found[DEVICE]
     shared = [found[_sharing_case_name(ranks)] for ranks in SHARING]
     return {
         "device": device,
         "gloo": shared,
-        "cases": [{**asdict(case), **found[case.name], **utilisation(found[case.name], device)} for case in cases],
+        "cases": [{**asdict(case), **found[case.name], **utilization(found[case.name], device)} for case in cases],
     }
 
 
@@ -136,7 +136,7 @@ def benchmark_pieces(
     }
 
 
-def figures_or_failure(measure: Callable[[], Figures]) -> Figures:
+def result_or_failure(measure: Callable[[], Figures]) -> Figures:
     """Return the figures of a measurement, or its error message under ``failed``."""
     try:
         return measure()
@@ -144,14 +144,14 @@ def figures_or_failure(measure: Callable[[], Figures]) -> Figures:
         return {"failed": str(error)}
 
 
-def utilisation(found: Mapping[str, Any], device: Mapping[str, Any]) -> dict[str, float]:
-    """Return the model FLOPs utilisation of a case, relative to the measured rate and to the peak of the data sheet."""
-    if "step_s" not in found or "failed" in device:
+def utilization(result: Mapping[str, Any], device: Mapping[str, Any]) -> dict[str, float]:
+    """Return the model FLOPs utilization (MFU) of a case, relative to the measured rate and to the data-sheet peak."""
+    if "step_s" not in result or "failed" in device:
         return {}
-    flops_per_s = found["model_flops"] / found["step_s"]
+    flops_per_s = result["model_flops"] / result["step_s"]
     rates = {
-        "mfu_of_measured": device["matrix_flops"].get(found["precision"]),
-        "mfu_of_peak": device["peak_flops"] if found["precision"] == "bf16" else None,
+        "mfu_of_measured": device["matrix_flops"].get(result["precision"]),
+        "mfu_of_peak": device["peak_flops"] if result["precision"] == "bf16" else None,
     }
     return {name: flops_per_s / rate for name, rate in rates.items() if rate is not None}
 
@@ -370,7 +370,7 @@ def main() -> None:
     elif options.piece is None:
         found = [*known]
     elif options.piece in known:
-        found = figures_or_failure(known[options.piece])
+        found = result_or_failure(known[options.piece])
     else:
         sys.exit(f"unknown piece {options.piece!r}. {nearest_names(options.piece, known)}")
     print(json.dumps(found, indent=2))

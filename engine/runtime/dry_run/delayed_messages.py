@@ -16,6 +16,7 @@ from torch import Tensor
 from meshwave.engine.costs.collective_flows import reduction_rings
 from meshwave.engine.costs.device_sizes import device_sizes
 from meshwave.engine.document import Design
+from meshwave.engine.machine import total_memory_bytes
 from meshwave.engine.program.action import Action, Op, message_key
 from meshwave.engine.runs.dry_run import Device, Waits
 from meshwave.engine.runs.live_links import LiveLinks
@@ -35,11 +36,6 @@ arrived."""
 MIN_LATE_FRACTION = 0.1
 """Shortest wait that counts as lateness, as a fraction of the time since the message was due. A shorter one may be
 overhead too, because such a message has usually arrived before."""
-
-
-def memory_bytes() -> int:
-    """Return the memory of this machine in bytes."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 class SharedTimes:
@@ -271,7 +267,7 @@ class WaitingUpdate:
         rows = [row for row in range(mine.start, mine.stop) if program.op[row] == Op.REDUCE_GRAD]
         self._reduction_ns = {int(program.stage[row]): int(waits.ns[row]) for row in rows}
         self._flow = {int(program.stage[row]): waits.flow(row) for row in rows} if links else {}
-        self._max_bytes = MESSAGE_MEMORY_FRACTION * memory_bytes() / (layout.processes * max(1, len(rows)))
+        self._max_bytes = MESSAGE_MEMORY_FRACTION * total_memory_bytes() / (layout.processes * max(1, len(rows)))
         self._flat = {
             stage: [
                 (members, torch.zeros(self._element_count(stage, len(members), size), device=world.device))

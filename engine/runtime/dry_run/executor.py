@@ -24,6 +24,7 @@ from meshwave.engine.costs.models.roofline import operator_costs
 from meshwave.engine.costs.overlapped_slots import Pieces, scale_pieces
 from meshwave.engine.costs.slot_pieces import SlotPieces
 from meshwave.engine.document import Design
+from meshwave.engine.machine import total_memory_bytes
 from meshwave.engine.program.action import SENDS, Action, Op, backward, forward
 from meshwave.engine.program.program import Program
 from meshwave.engine.runs.dry_run import (
@@ -51,7 +52,6 @@ from meshwave.engine.runtime.dry_run.delayed_messages import (
     SharedTimes,
     WaitingUpdate,
     is_late,
-    memory_bytes,
     reduction_groups,
 )
 from meshwave.engine.runtime.dry_run.stage_collectives import StageCollectives
@@ -220,7 +220,7 @@ def shrink_to_fit(job: Job, costs: Costs, scale: float, durations: ActionDuratio
     largest = float(costs.bytes[sends].max(initial=0.0))
     if not largest:
         return job.design, RunNote("no mesh sends messages to another mesh")
-    ratio = MESSAGE_MEMORY_FRACTION * memory_bytes() / (CONCURRENT_MESSAGES * largest * job.layout.processes)
+    ratio = MESSAGE_MEMORY_FRACTION * total_memory_bytes() / (CONCURRENT_MESSAGES * largest * job.layout.processes)
     if not job.emulates_links:
         ratio = min(ratio, _sendable_ratio(job, costs, scale, durations, sends))
     design = _shrink_messages(job.design, ratio)
@@ -249,9 +249,9 @@ def _sendable_ratio(job: Job, costs: Costs, scale: float, durations: ActionDurat
 
 
 def _exchange_ratio(job: Job, smaller: Design, waits: Waits, durations: ActionDurations) -> tuple[float, str]:
-    """Return the fraction of the bytes of collectives inside stages that is sent, and a note, "" if there are none.
+    """Return the fraction of the bytes of each collective inside a stage that the dry run sends, and a note about it.
 
-    Over emulated links only memory limits the fraction.
+    Without such collectives the note is empty. With emulated links, only the memory of this machine limits the fraction.
     """
     flows, program = waits.flows, job.program
     rows = np.flatnonzero(program.is_compute & (flows.first >= 0)) if flows else np.zeros(0, np.int64)
@@ -262,7 +262,7 @@ def _exchange_ratio(job: Job, smaller: Design, waits: Waits, durations: ActionDu
     sent = np.add.reduceat(np.where(leaves, network.use_weight, 0.0), network.use_ptr[:-1])[flows.kind[first]]
     mesh_bytes = flows.size[first] * sent  # bytes of one exchange by all processes of a mesh
     largest = float(mesh_bytes.max())
-    ratio = min(1.0, MESSAGE_MEMORY_FRACTION * memory_bytes() / (2 * largest * program.ranks))
+    ratio = min(1.0, MESSAGE_MEMORY_FRACTION * total_memory_bytes() / (2 * largest * program.ranks))
     if not job.emulates_links:
         seconds = flows.size[first] / network.rate[flows.kind[first]]
         rate = COLLECTIVE_BYTES_PER_S * waits.scale

@@ -222,7 +222,8 @@ class _DeferringNorm(Function):
 class _DeferringConvolution(Function):
     """Convolution with a deferred weight gradient.
 
-    The operation also takes the module's ``weight``, so that autograd runs its backward if the input needs no gradient.
+    The operation also takes the module's ``weight``, so that autograd runs its backward even if the input needs no
+    gradient.
     """
 
     @staticmethod

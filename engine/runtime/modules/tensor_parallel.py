@@ -242,40 +242,44 @@ class VocabularyTable(EmbeddingTable):
         return sum_over_group(rows.masked_fill(outside.unsqueeze(-1), 0.0), self.group)
 
 
-def parallel_cross_entropy(logits: Tensor, targets: Tensor, own: range, group: Group, ignored: int) -> Tensor:
+def parallel_cross_entropy(
+    logits: Tensor, targets: Tensor, vocabulary_range: range, group: Group, ignore_index: int
+) -> Tensor:
     """Return the mean cross-entropy of logits whose columns are sharded over a group.
 
     The group exchanges three numbers per row instead of the logits (arXiv:1909.08053, section 3). Logarithms are
     computed in float32 or higher precision: autocast does so on a CPU, but rounds them to 16 bits on a GPU.
 
     Args:
-        logits: ``[rows, len(own)]``, this process's columns of the vocabulary.
+        logits: ``[rows, len(vocabulary_range)]``, this process's columns of the vocabulary.
         targets: ``[rows]`` tokens.
-        own: the tokens of this process's columns.
+        vocabulary_range: the tokens of this process's columns.
         group: the processes that hold the columns.
-        ignored: the target of rows without a loss.
+        ignore_index: the target of rows without a loss.
     """
     if group.size == 1:
-        return F.cross_entropy(_at_least_float32(logits), targets, ignore_index=ignored)
-    loss: Tensor = _CrossEntropy.apply(logits, targets, own, group, ignored)  # type: ignore[no-untyped-call]
+        return F.cross_entropy(_at_least_float32(logits), targets, ignore_index=ignore_index)
+    loss: Tensor = _CrossEntropy.apply(logits, targets, vocabulary_range, group, ignore_index)  # type: ignore[no-untyped-call]
     return loss
 
 
 class _CrossEntropy(Function):
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, targets: Tensor, own: range, group: Group, ignored: int) -> Tensor:
+    def forward(
+        ctx: Any, logits: Tensor, targets: Tensor, vocabulary_range: range, group: Group, ignore_index: int
+    ) -> Tensor:
         wide = _at_least_float32(logits)
         largest = wide.amax(1)
         dist.all_reduce(largest, dist.ReduceOp.MAX, group=group.handle)
         exps = (wide - largest.unsqueeze(1)).exp_()
         total = exps.sum(1)
         dist.all_reduce(total, group=group.handle)
-        index = targets - own.start
-        is_own = (index >= 0) & (index < len(own))
+        index = targets - vocabulary_range.start
+        is_own = (index >= 0) & (index < len(vocabulary_range))
         index = index.masked_fill(~is_own, 0)
         target_logits = wide.gather(1, index.unsqueeze(1)).squeeze(1).masked_fill(~is_own, 0.0)
         dist.all_reduce(target_logits, group=group.handle)
-        has_loss = targets != ignored
+        has_loss = targets != ignore_index
         count = has_loss.sum()
         ctx.save_for_backward(exps.div_(total.unsqueeze(1)), index, is_own, has_loss, count)
         ctx.dtype = logits.dtype

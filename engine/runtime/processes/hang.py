@@ -32,8 +32,8 @@ class Position(RunFile):
     """Time in seconds for which the process has been at this position."""
 
     @property
-    def place(self) -> tuple[int, int]:
-        """Step and action. Of two processes of a mesh, the one with the larger value is ahead."""
+    def step_and_row(self) -> tuple[int, int]:
+        """Step and row. Of two processes of a mesh, the one with the larger value is ahead."""
         return self.step, self.row
 
 
@@ -47,9 +47,9 @@ class Watched:
     is_stopped: bool = False
     """True if a signal has stopped the process."""
 
-    def is_behind(self, place: tuple[int, int]) -> bool:
-        """Return True if the process is silent or has not reached ``place``, so that its message may not have been sent."""
-        return self.silent_s is not None or self.position.place < place
+    def is_behind(self, step_and_row: tuple[int, int]) -> bool:
+        """Return True if the process is silent or has not reached a step and row, so that its message may be missing."""
+        return self.silent_s is not None or self.position.step_and_row < step_and_row
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class HangDiagnosis:
                 for other, watched in self.watched.items()
                 if other != process and watched.is_behind((position.step, ends[other] - 1))
             )
-        return self._slowest_process(set(self.layout.mesh(rank)) - {process}, position.place)
+        return self._slowest_process(set(self.layout.mesh(rank)) - {process}, position.step_and_row)
 
     def _slowest_process(self, processes: Sequence[int] | set[int], place: tuple[int, int]) -> int | None:
         """Return a silent process, or the one furthest behind a position; None if all have reached the position."""
@@ -157,6 +157,6 @@ class HangDiagnosis:
     def _furthest_behind(self, processes: Iterable[int]) -> int | None:
         def sort_key(process: int) -> tuple[bool, tuple[int, int]]:
             watched = self.watched[process]
-            return watched.silent_s is None, watched.position.place
+            return watched.silent_s is None, watched.position.step_and_row
 
         return min(processes, key=sort_key, default=None)

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from meshwave.engine.machine import memory_bytes, package_versions
+from meshwave.engine.machine import package_versions, total_memory_bytes
 from meshwave.engine.run_files import write_document
 from meshwave.engine.runs.recording import write_clocks
 from meshwave.engine.runtime.calibration.device_timing import matrix_flops_per_s, time_copies
@@ -77,7 +77,7 @@ def _describe_process(world: World) -> dict[str, Any]:
         "host": socket.gethostname(),
         "device": device_name(device),
         "identity": str(getattr(properties, "uuid", device)) if is_accelerator(device) else "",
-        "memory_bytes": float(getattr(properties, "total_memory", 0) or memory_bytes()),
+        "memory_bytes": float(getattr(properties, "total_memory", 0) or total_memory_bytes()),
         "cores": os.cpu_count() or 1,
         "versions": package_versions(),
     }

@@ -145,7 +145,7 @@ class _Observed:
         now = time.monotonic()
         if position != self.position:
             self._reported_s = now
-            if position.activity or position.place != self.position.place:
+            if position.activity or position.step_and_row != self.position.step_and_row:
                 self._moved_s, self._has_moved = now, True
         self.position = position
 

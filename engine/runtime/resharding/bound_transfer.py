@@ -11,7 +11,7 @@ from torch import Tensor
 from meshwave.engine.findings import Refusal
 from meshwave.engine.resharding import Transfer
 from meshwave.engine.runtime.device.clock import Stamp
-from meshwave.engine.runtime.resharding.partial_sums import AddendSum
+from meshwave.engine.runtime.resharding.partial_sums import SliceSum
 from meshwave.engine.runtime.resharding.process_part import ProcessPart, Slice, box_shape
 from meshwave.engine.runtime.resharding.tensor_checks import check_no_overlap, check_shard, check_summable
 from meshwave.engine.runtime.resharding.transports import MessagesInFlight, Transport
@@ -142,7 +142,7 @@ class BoundTransfer:
         shards = [self._receive_buffer(number, into) for number, into in enumerate(intos)]
         slices = [self._slice_bytes(each, held[each.tensor], shards[each.tensor]) for each in self.part.slices]
         data = [flat for flat, _ in slices]
-        sums = {each.total: AddendSum(each, data, self._dtype(each.total)) for each in self.part.sums}
+        sums = {each.total: SliceSum(each, data, self._dtype(each.total)) for each in self.part.sums}
         messages = self._start_messages(data, tag, sums)
         to_copy = [(each, flat) for each, (flat, is_view) in zip(self.part.slices, slices, strict=True) if not is_view]
 

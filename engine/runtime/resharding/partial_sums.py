@@ -1,4 +1,4 @@
-"""Sums of partial tensors whose addends arrive one by one."""
+"""Sums of slices of partial tensors, whose partial sums arrive one by one."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from meshwave.engine.runtime.device.accelerator import is_accelerator
 from meshwave.engine.runtime.resharding.process_part import Sum
 
 
-class AddendSum:
-    """Sum of the addends of a slice, computed once by the first caller, after all addends have arrived.
+class SliceSum:
+    """Sum of the partial sums of a slice, computed once by the first caller, after all of them have arrived.
 
     On an accelerator the streams of later callers wait for the stream that computes the sum.
     """
@@ -21,7 +21,7 @@ class AddendSum:
     def __init__(self, places: Sum, data: Sequence[Tensor], dtype: torch.dtype) -> None:
         """Prepare the sum. ``data`` contains the bytes of each slice of this process's part."""
         self._total = data[places.total].view(dtype)
-        self._addends = [data[place].view(dtype) for place in places.addends]
+        self._partial_sums = [data[place].view(dtype) for place in places.partial_sums]
         self._lock = threading.Lock()
         self._event: torch.Event | None = None
         self._is_computed = False
@@ -33,7 +33,7 @@ class AddendSum:
                 if self._event is not None:
                     self._event.wait()
                 return
-            first, *others = self._addends
+            first, *others = self._partial_sums
             self._total.copy_(first)
             for each in others:
                 self._total.add_(each)

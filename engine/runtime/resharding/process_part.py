@@ -9,11 +9,11 @@ from meshwave.engine.resharding import Box, Move, Transfer
 
 Window = tuple[slice, ...]
 WHOLE = -1
-"""Value of ``addend`` that denotes the slice itself instead of an addend."""
+"""Value of ``holder`` that denotes the slice itself instead of a partial sum."""
 
 
 class Slice(NamedTuple):
-    """Unit task in which this process takes part, or one addend of such a task."""
+    """Unit task in which this process takes part, or the partial sum of one process for such a task."""
 
     task: int
     tensor: int  # index among the tensors of the transfer
@@ -26,7 +26,7 @@ class Sum(NamedTuple):
     """Slice of a partial tensor that this process sums; its fields are indices into the list of slices."""
 
     total: int
-    addends: tuple[int, ...]  # in the order of the additions
+    partial_sums: tuple[int, ...]  # in the order of the additions
 
 
 class Receive(NamedTuple):
@@ -62,7 +62,7 @@ class ProcessPart:
         self.receives: list[Receive] = []
         self.inside: list[Send] = []  # messages to processes of the same host
         self.outside: list[Send] = []  # messages to processes of other hosts
-        self._slice_of: dict[tuple[int, int], int] = {}  # (task, addend) -> index into slices
+        self._slice_of: dict[tuple[int, int], int] = {}  # (task, holder) -> index into slices
         self._receive_of: dict[tuple[int, int, int], int] = {}  # (slice, start, stop) -> index into receives
         self._receives_of: defaultdict[int, list[int]] = defaultdict(list)  # slice -> indices into receives
         self._planned = planned
@@ -76,11 +76,11 @@ class ProcessPart:
         self.tag_count = self._add_moves()
 
     def is_sum(self, place: int) -> bool:
-        """Return True if this process sums a slice, and therefore has it only after all addends have arrived."""
+        """Return True if this process sums a slice, and therefore has it only after all partial sums have arrived."""
         return place in self._totals
 
     def _add_sum(self, number: int) -> None:
-        group = self._planned.tasks[number].addends_of(self.process)
+        group = self._planned.tasks[number].ranks_summed_by(self.process)
         self.sums.append(Sum(self._add_slice(number), tuple(self._add_slice(number, rank) for rank in group)))
 
     def _add_moves(self) -> int:
@@ -98,7 +98,7 @@ class ProcessPart:
 
     def _add_move(self, move: Move, number: int) -> None:
         task, host = self._planned.tasks[move.task], self._planned.links.host
-        place = self._add_slice(move.task, move.source if move.is_addend(task) else WHOLE)
+        place = self._add_slice(move.task, move.source if move.is_partial_sum(task) else WHOLE)
         item_bytes = task.bytes // task.elements
         span = place, move.start * item_bytes, move.stop * item_bytes
         if self.process == move.target:
@@ -109,13 +109,13 @@ class ProcessPart:
             lane = self.inside if host[move.source] == host[move.target] else self.outside
             lane.append(Send(*span, move.target, number, self._needed_receives(*span)))
 
-    def _add_slice(self, number: int, addend: int = WHOLE) -> int:
-        """Add the slice of a task, or of one of its addends, unless it exists, and return its index."""
-        key = number, addend
+    def _add_slice(self, number: int, holder: int = WHOLE) -> int:
+        """Add the slice of a task, or the partial sum that ``holder`` has of it, unless it exists; return its index."""
+        key = number, holder
         if key not in self._slice_of:
             task = self._planned.tasks[number]
-            owns = self.process in task.senders and not task.addends if addend == WHOLE else addend == self.process
-            needs = addend == WHOLE and self.process in (*task.receivers, *task.keepers)
+            owns = self.process in task.senders and not task.addends if holder == WHOLE else holder == self.process
+            needs = holder == WHOLE and self.process in (*task.receivers, *task.keepers)
             read = _window(task.box, self.owned[task.tensor]) if owns else None
             write = _window(task.box, self.needed[task.tensor]) if needs else None
             self._slice_of[key] = len(self.slices)
@@ -127,7 +127,7 @@ class ProcessPart:
         if self.slices[place].read is not None:
             return ()
         if place in self._totals:
-            return tuple(number for addend in self._totals[place].addends for number in self._receives_of[addend])
+            return tuple(number for part in self._totals[place].partial_sums for number in self._receives_of[part])
         if (place, start, stop) in self._receive_of:
             return (self._receive_of[place, start, stop],)
         parts = [(number, self.receives[number]) for number in self._receives_of[place]]

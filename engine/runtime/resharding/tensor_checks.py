@@ -66,7 +66,7 @@ def check_no_overlap(locals_: Sequence[Tensor | None], intos: Sequence[Tensor | 
 
 
 def check_summable(load: Load, dtype: torch.dtype) -> None:
-    """Check that the addends of a partial tensor can be added in its dtype.
+    """Check that the partial sums of a partial tensor can be added in its dtype.
 
     Raises:
         InputError: the tensor is partial, and its dtype does not support addition.

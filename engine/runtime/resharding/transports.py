@@ -27,7 +27,7 @@ KERNEL_BUFFER_BYTES = 1 << 16
 MAX_FORWARDING_LANES = 8
 """Maximum number of threads that forward slices within a host, and also to other hosts; more slices share threads."""
 Sums = Mapping[int, Callable[[], None]]
-"""Functions that compute the sum of a slice once after all its addends have arrived, by index of the slice."""
+"""Functions that compute the sum of a slice once after all its partial sums have arrived, by index of the slice."""
 
 
 class MessagesInFlight(NamedTuple):

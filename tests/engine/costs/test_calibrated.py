@@ -134,7 +134,7 @@ def test_what_was_allocated_takes_the_place_of_what_the_formulas_say(design: Mak
     assert usual[3] < kept.activation_bytes[3] < 1.5 * usual[3]
 
 
-def test_utilisation_is_told_against_the_rate_that_was_measured(design: Make) -> None:
+def test_utilization_is_reported_against_the_measured_rate(design: Make) -> None:
     made = calibrated(design)
 
     assert priced(made, known()).peak_flops == 4 * 312e12

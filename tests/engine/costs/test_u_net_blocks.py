@@ -56,8 +56,8 @@ def test_every_block_takes_what_the_one_before_hands_on_and_its_skip_connection_
     for source, target in model.skips:
         assert blocks[source].shape_skipped == (blocks[target].skipped, blocks[target].side)
     for number, block in enumerate(blocks):
-        assert model.onward_units(number) * model.hidden == element_count(block.shape_out) + model.time_width
-        assert model.skip_units(number) * model.hidden == element_count(block.shape_skipped)
+        assert model.onward_message_units(number) * model.hidden == element_count(block.shape_out) + model.time_width
+        assert model.skip_message_units(number) * model.hidden == element_count(block.shape_skipped)
 
 
 @pytest.mark.torch

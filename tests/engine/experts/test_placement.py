@@ -14,10 +14,10 @@ from meshwave.engine.experts import (
     Homes,
     Layer,
     balance_experts,
-    copy_load,
     crossing_assignments,
     device_load,
     device_rows,
+    load_per_replica,
     load_shares,
 )
 from meshwave.engine.experts._placement import place_by_node, place_globally, place_shadows, replica_counts
@@ -151,7 +151,7 @@ def test_the_shares_of_an_experts_copies_sum_to_its_load(
     drawn = layer(load, places, nodes)
     homes = balance_experts(drawn, extra)
 
-    served = copy_load(replace(drawn, homes=homes))
+    served = load_per_replica(replace(drawn, homes=homes))
 
     assert served.sum(axis=0) == pytest.approx(drawn.shares)
     assert all(set(np.flatnonzero(part)) <= set(held) for part, held in zip(served, homes, strict=True))
@@ -159,12 +159,12 @@ def test_the_shares_of_an_experts_copies_sum_to_its_load(
 
 def test_a_copy_that_is_near_to_more_places_serves_a_larger_share() -> None:
     near = replace(layer(None, 4, nodes=2, experts=4), homes=((0, 1), (2,), (3,), (0,)))
-    assert copy_load(near)[:, 0] == pytest.approx([1 / 8, 0, 0, 1 / 8])
+    assert load_per_replica(near)[:, 0] == pytest.approx([1 / 8, 0, 0, 1 / 8])
 
     lonely = replace(near, nodes=(0, 0, 0, 1))
-    assert copy_load(lonely)[:, 0] == pytest.approx([3 / 16, 0, 0, 1 / 16])
+    assert load_per_replica(lonely)[:, 0] == pytest.approx([3 / 16, 0, 0, 1 / 16])
     folded = replace(lonely, mp=4)
-    assert copy_load(folded, "mp")[:, 0] == pytest.approx([1 / 8, 0, 0, 1 / 8])  # they share its rows
+    assert load_per_replica(folded, "mp")[:, 0] == pytest.approx([1 / 8, 0, 0, 1 / 8])  # they share its rows
 
 
 def test_with_a_capacity_slots_are_balanced_first_and_then_tokens() -> None:

@@ -176,15 +176,15 @@ def test_interleaving_is_told_as_the_sheet_has_it() -> None:
     note = told(drawn(4, 4, layers=8), "hanayo", "interleaved-1f1b")["Hanayo or interleaved 1F1B"]
 
     assert "the step takes 18 units with Hanayo (1 wave" in note and "and 16.5 units with interleaved 1F1B" in note
-    assert "interleaved 1F1B is 8.3% shorter" in note
-    assert "interleaved 1F1B is 1.5 units shorter: a backward takes 2 times as long as a forward" in note
+    assert "it is 8.3% shorter with interleaved 1F1B" in note
+    assert "the step is 1.5 units shorter with interleaved 1F1B, because a backward takes 2 times as long" in note
 
 
 def test_hanayo_wins_where_there_are_many_waves_and_slow_links() -> None:
     cost = {"kind": "unit", "forward": 1.0, "backward": 1.0, "transfer": 0.05}
     note = told(drawn(4, 4, layers=32, cost=cost), "hanayo", "interleaved-1f1b")["Hanayo or interleaved 1F1B"]
 
-    assert ": Hanayo is " in note
+    assert "% shorter with Hanayo. " in note
     assert "less (" in note
     assert "the two stages at a reversal are on one mesh" in note
 
@@ -207,7 +207,7 @@ def test_the_fastest_that_fits_is_told_against_the_present() -> None:
 
     assert found["Fastest that fits"].startswith("ZB-H1 takes ")
     assert "shorter than the current schedule" in found["Fastest that fits"]
-    assert "ZB-H1 is" in found["Split backward"]
+    assert "shorter with ZB-H1 than with 1F1B" in found["Split backward"]
     assert gallery_notes([]) == []
 
 

@@ -60,7 +60,7 @@ def partial_transfers(draw: st.DrawFn) -> Transfer:
 
 
 def groups(planned: Transfer) -> dict[int, list[int]]:
-    """Return the ranks of a source that hold addends of the same slice, by rank, in row-major order."""
+    """Return the ranks of a source that hold partial sums of the same slice, by rank, in row-major order."""
     mesh, spec = planned.source
     axes = {int(axis) for entry in spec if entry.startswith("P") for axis in entry[1:]}
     found: dict[Any, list[int]] = {}
@@ -76,9 +76,9 @@ def groups(planned: Transfer) -> dict[int, list[int]]:
 @settings(max_examples=150, deadline=None)
 @given(partial_transfers())
 def test_every_receiver_ends_with_the_sum(planned: Transfer) -> None:
-    """Replayed message by message: a rank that forwards a slice must have all addends of it, each once."""
+    """Replayed message by message: a rank that forwards a slice must have all partial sums of it, each once."""
     of_rank = groups(planned)
-    whole = sum(1 << n for n in range(len(next(iter(of_rank.values())))))  # one bit an addend
+    whole = sum(1 << n for n in range(len(next(iter(of_rank.values())))))  # one bit per partial sum
     held: dict[tuple[int, int], np.ndarray] = {}
     for number, task in enumerate(planned.tasks):
         for rank in {*task.senders, *task.receivers, *task.keepers, *(r for group in task.addends for r in group)}:
@@ -87,7 +87,7 @@ def test_every_receiver_ends_with_the_sum(planned: Transfer) -> None:
             held[rank, number] += 1 << of_rank[rank].index(rank) if task.addends else whole
     for move in planned.moves:
         task, part = planned.tasks[move.task], slice(move.start, move.stop)
-        if move.is_addend(task):
+        if move.is_partial_sum(task):
             held[move.target, move.task][part] += 1 << of_rank[move.source].index(move.source)
         else:
             assert (held[move.source, move.task][part] == whole).all()
@@ -107,13 +107,13 @@ def test_costs_include_sums_and_the_playback_sends_their_addends(planned: Transf
     assert plan.bound_s <= plan.makespan_s * (1 + 1e-9)
     assert plan.makespan_s >= plan.reduce_s + plan.gather_s
     assert all(each.start_s >= plan.reduce_s for each in plan.tasks)
-    addends = [move for move in planned.moves if move.is_addend(planned.tasks[move.task])]
-    assert (plan.reduce_s > 0) == bool(addends)
-    assert planned.played_s >= max((5e-11 * move.elements + 1e-5 for move in addends), default=0.0)
+    additions = [move for move in planned.moves if move.is_partial_sum(planned.tasks[move.task])]
+    assert (plan.reduce_s > 0) == bool(additions)
+    assert planned.played_s >= max((5e-11 * move.elements + 1e-5 for move in additions), default=0.0)
 
 
 def test_a_group_reduces_and_scatters_so_that_each_rank_sends_a_piece() -> None:
-    """Four addends of 4 MB on a host: each rank receives three quarters of a fourth, and all four NICs are used."""
+    """Four partial sums of 4 MB on a host: each rank receives three quarters of a fourth, and all four NICs are used."""
     source, destination = Mesh((4,), (0, 1, 2, 3), (0, 0, 0, 0)), Mesh((1,), (4,), (1,))
     links = Links(Link(1e-5, 1e9), Link(0.0, 1e8), dict(enumerate((0, 0, 0, 0, 1))))
     made = plan_transfer(
@@ -129,7 +129,7 @@ def test_a_group_reduces_and_scatters_so_that_each_rank_sends_a_piece() -> None:
 
 
 def test_copies_of_a_sum_are_balanced_like_other_copies() -> None:
-    """Two hosts hold all addends: each sums a slice for one of two receivers, at the same time."""
+    """Two hosts hold all partial sums: each sums a slice for one of two receivers, at the same time."""
     source = Mesh((2, 2), (0, 1, 2, 3), (0, 0, 1, 1))
     destination = Mesh((2,), (4, 5), (2, 3))
     links = Links(FREE, Link(0.0, 1e6), dict(enumerate((0, 0, 1, 1, 2, 3))))

@@ -91,9 +91,9 @@ def test_the_biggest_error_is_named_as_narrowly_as_it_is(
     found = compared(tmp_path, prediction, seconds).cause
 
     assert found is not None
-    assert found.words.startswith(f"{name} took ")
-    assert "% longer than predicted; it accounts for " in found.words
-    assert found.words.endswith("% of the error of the step")
+    assert found.description.startswith(f"{name} took ")
+    assert "% longer than predicted; it accounts for " in found.description
+    assert found.description.endswith("% of the error of the step")
     assert found.share == pytest.approx(1, abs=0.1)
 
 
@@ -126,8 +126,8 @@ def test_a_slow_link_is_told_by_its_ends(tmp_path: Path, prediction: Prediction)
     found = compared(tmp_path, prediction, slowed(prediction, slow, op=Op.SEND_F, rank=1, peer=2))
 
     assert found.cause is not None
-    assert found.cause.words.startswith("transfers of activations from mesh M1 to mesh M2 took ")
-    assert "; they account for " in found.cause.words
+    assert found.cause.description.startswith("transfers of activations from mesh M1 to mesh M2 took ")
+    assert "; they account for " in found.cause.description
     errors = {link: each.error or 0.0 for link, each in found.by_link.items()}
     assert errors.pop(Link(1, 2)) == pytest.approx(slow - 1, rel=0.01), (
         "of the gradients that it carries, too, nothing is known: nobody waited for them"
@@ -216,7 +216,7 @@ def test_messages_inside_a_block_are_told_apart_from_what_it_computes(
 
     assert (waits > 0).tolist() == program.is_compute.tolist()
     assert found is not None
-    assert found.words.startswith(f"{name} took ")
+    assert found.description.startswith(f"{name} took ")
     assert found.times == pytest.approx(10, rel=0.02)
     assert found.share == pytest.approx(1, abs=0.1)
 
@@ -231,7 +231,7 @@ def test_what_cannot_be_told_apart_is_told_together(tmp_path: Path) -> None:
     found = compared(tmp_path, prediction, 3 * prediction.costs.seconds).cause
 
     assert found is not None
-    assert found.words.startswith("computation, all-reduces and expert exchanges on mesh M0 took 3 times")
+    assert found.description.startswith("computation, all-reduces and expert exchanges on mesh M0 took 3 times")
 
 
 def test_steps_spread_and_those_that_warm_up_are_left_out(tmp_path: Path, prediction: Prediction) -> None:

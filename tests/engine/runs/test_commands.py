@@ -205,7 +205,7 @@ def over(design: Design, options: Options = PLAIN) -> str:
     options = spec.options
     entry, _ = there.submit(
         name=design.name, launcher="local", handle={}, digest=prediction.program.digest, processes=4, steps=3,
-        manner=options.words, limit=99,
+        manner=options.description, limit=99,
     )  # fmt: skip
     bundle = write_bundle(spec, there.folder(entry.id))
     if options.hosts:

@@ -492,7 +492,7 @@ def test_a_run_that_this_machine_cannot_hold_is_refused(
     design = draw()
     needed = predict(design).memory.total_bytes.sum()
     monkeypatch.setattr("meshwave.engine.runs.launchers.local.has_gpu", lambda: False)
-    monkeypatch.setattr("meshwave.engine.runs.launchers.local.memory_bytes", lambda: needed - 1)
+    monkeypatch.setattr("meshwave.engine.runs.launchers.local.total_memory_bytes", lambda: needed - 1)
 
     with pytest.raises(
         DesignError, match="the 4 processes need .* of memory together, and this machine has .* and no GPU"

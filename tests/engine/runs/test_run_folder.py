@@ -138,7 +138,7 @@ def test_options_are_read_as_they_were_written_and_told_in_words(tmp_path: Path,
 
     assert read_bundle(tmp_path / "run") == written
     assert read_options(tmp_path / "run") == options
-    assert options.words == words
+    assert options.description == words
 
 
 def test_damaged_options_are_refused(tmp_path: Path) -> None:

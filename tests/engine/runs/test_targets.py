@@ -255,7 +255,7 @@ def test_a_run_that_was_not_submitted_is_lost_once_its_owner_is_gone(member: Job
     assert own.state is State.STARTING
     assert (others.state, others.reason) == (
         State.LOST,
-        "the process that submits the job ended before it did so; launch again",
+        "the submitting process ended before the job was submitted; launch again",
     )
 
 

@@ -139,7 +139,7 @@ def start_six_times(_: Any) -> list[str]:
 
 
 def reshard_dtensor_and_addends(_: Any) -> list[str]:
-    """Reshard a DTensor between DeviceMeshes and addends of all trainers, and return errors."""
+    """Reshard a DTensor between DeviceMeshes and partial sums of all trainers, and return errors."""
     me = dist.get_rank()
     trainers, servers = DeviceMesh("cpu", [[0, 1], [2, 3]]), DeviceMesh("cpu", [5, 4])
     whole = byte_pattern((10, 6), torch.float64)

@@ -184,7 +184,7 @@ def random_sums(seeds: Sequence[int]) -> list[str]:
 
 
 def random_sum(seed: int, world: int) -> tuple[Transfer, list[Tensor], dict[int, int]]:
-    """Return a random transfer of a partial tensor, its addends, and the addend that each source process holds."""
+    """Return a random transfer of a partial tensor, its partial sums, and the index of the one that each source process holds."""
     rng = np.random.default_rng([seed, 7])
     dtype = SUMMED[seed % len(SUMMED)]
     shape = tuple(int(rng.choice(SIZES)) for _ in range(rng.integers(4)))

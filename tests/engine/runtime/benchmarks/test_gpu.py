@@ -15,10 +15,10 @@ from meshwave.engine.runtime.benchmarks.gpu import (
     TrainingCase,
     benchmark_gpu,
     benchmark_pieces,
-    figures_or_failure,
     preset_peak_flops,
+    result_or_failure,
     to_text,
-    utilisation,
+    utilization,
 )
 
 DEVICE = {
@@ -75,12 +75,12 @@ def test_failures_are_reported_in_their_place() -> None:
     def fail() -> dict[str, Any]:
         raise RunError("no such kernel")
 
-    failed = figures_or_failure(fail)
+    failed = result_or_failure(fail)
     lines = to_text({"device": failed, "gloo": [failed], "cases": [{"name": LARGE, **failed}]})
 
     assert len([line for line in lines if line.endswith(": no such kernel")]) == 3
-    assert utilisation({"step_s": 1.0, "model_flops": 1e14, "precision": "bf16"}, failed) == {}
-    assert utilisation(failed, DEVICE) == {}
+    assert utilization({"step_s": 1.0, "model_flops": 1e14, "precision": "bf16"}, failed) == {}
+    assert utilization(failed, DEVICE) == {}
 
 
 def test_a_small_version_of_a_case_runs_without_a_gpu() -> None:
@@ -89,7 +89,7 @@ def test_a_small_version_of_a_case_runs_without_a_gpu() -> None:
     found = benchmark_pieces([case], NO_GPU)[case.name]()
 
     assert found["step_s"] > 0 and found["losses"][1] < found["losses"][0]
-    assert utilisation(found, {"matrix_flops": {"fp32": 1e12}, "peak_flops": None}).keys() == {"mfu_of_measured"}
+    assert utilization(found, {"matrix_flops": {"fp32": 1e12}, "peak_flops": None}).keys() == {"mfu_of_measured"}
 
 
 @pytest.mark.gpu

@@ -132,8 +132,8 @@ def test_the_command_writes_a_profile_and_prints_the_fit(tmp_path: Path, capsys:
     [
         (["--shaped", "fast"], "--shaped: 'fast' is not two rates in bytes/s, such as 250e6,50e6"),
         (["--mp", "3"], "groups of mp=3 do not divide 2 ranks"),
-        (["--esp", "one"], "--esp: 'one' is not a list of whole numbers above 0"),
-        (["--sizes", "0"], "--sizes: '0' is not a list of whole numbers above 0"),
+        (["--esp", "one"], "--esp: 'one' is not a list of positive integers"),
+        (["--sizes", "0"], "--sizes: '0' is not a list of positive integers"),
         (["--rounds", "0"], "--rounds: 0 rounds are too few; use 1 or more"),
         (["--ranks", "1"], "use at least 2 ranks"),
         (["--ranks-per-node", "3"], "2 ranks cannot be divided into nodes of 3"),

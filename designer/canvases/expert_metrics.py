@@ -1,4 +1,4 @@
-"""Figures that the expert canvas shows for a layer: load, bytes sent, memory and time."""
+"""Metrics that the expert canvas shows for a layer: load, bytes sent, memory and time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def device_groups(layer: Layer, devices: Sequence[int]) -> dict[str, list[list[i
     return {kind: [[int(devices[member]) for member in group] for group in layer.groups(kind)] for kind in kinds}
 
 
-def layer_figures(design: Design, rank: int, layer: Layer | None) -> dict[str, Any]:
+def layer_metrics(design: Design, rank: int, layer: Layer | None) -> dict[str, Any]:
     """Return the costs of the layer as texts; empty if its schedule cannot run it."""
     if layer is None:
         return {"figures": [], "reason": ""}
@@ -53,14 +53,14 @@ def layer_figures(design: Design, rank: int, layer: Layer | None) -> dict[str, A
     ]
     return {
         "figures": [
-            {"key": key, "label": label, "value": value, "small": small, "help": FIGURE_HELP[key]}
+            {"key": key, "label": label, "value": value, "small": small, "help": METRIC_HELP[key]}
             for key, label, value, small in rows
         ],
         "reason": known.price.choice.titled_reason if known.price.choice else "",
     }
 
 
-FIGURE_HELP = {
+METRIC_HELP = {
     "load": "Tokens of the most loaded device divided by the mean over all devices: 1× is balanced",
     "dropped": "Expected share of token assignments that find no free slot, if tokens choose experts independently. "
     "A larger capacity factor drops fewer tokens; without a capacity factor, no token is dropped",
@@ -96,7 +96,7 @@ def explain_terms(design: Design, layer: Layer) -> dict[str, str]:
 
 
 def describe_change(design: Design, rank: int, before: Layer, after: Layer) -> str:
-    """Describe the figures that a change of placement changes."""
+    """Describe the metrics that a change of placement changes."""
     old, new = LayerCosts.compute(design, rank, before), LayerCosts.compute(design, rank, after)
     pairs = [
         ("load", *(f"{known.imbalance[0] / known.imbalance[1]:.3g}×" for known in (old, new))),
