@@ -83,5 +83,5 @@ def test_a_run_trains_and_is_compared(tmp_path: Path, monkeypatch: pytest.Monkey
 
     assert [row["step"] for row in run.metrics] == [0, 1, 2]
     assert run.compare(mw.predict(design)).iteration.measured_s > 0
-    with pytest.raises(RunError, match="the program of the run"):
+    with pytest.raises(RunError, match="is of another program than the prediction"):
         run.compare(mw.predict(mw.example(NAME)))

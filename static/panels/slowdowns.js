@@ -4,7 +4,7 @@
 /** @import { SlowdownFields, SlowdownsModel, Straggler } from "./types" */
 
 import { button } from "../kit/controls.js";
-import { h, keepFocus } from "../kit/dom.js";
+import { findAll, h, keepFocus } from "../kit/dom.js";
 import { icon } from "../kit/icons.js";
 import { Widget } from "../kit/widget.js";
 
@@ -14,6 +14,7 @@ export const render = ({ model }) => new Slowdowns(model).root;
 /** @extends {Widget<SlowdownsModel>} */
 class Slowdowns extends Widget {
   list = h("ul.mw-straggler-list");
+  rows = "";
   none = h("p.mw-quiet", {}, "No straggler was found in the shown run. Runs are checked from their tenth step.");
   result = h("p.mw-slow-result", { role: "status" });
   refusal = h("p.mw-dock-refusal", { role: "alert" });
@@ -81,23 +82,29 @@ class Slowdowns extends Widget {
     this.send("simulate", Object.fromEntries(fields));
   }
 
+  /** Draw the list; rows of the same stragglers stay and only change their text, so that a click is never lost. */
   drawStragglers() {
     const { stragglers } = this.model;
     this.none.hidden = stragglers.length > 0;
-    this.list.replaceChildren(...stragglers.map((straggler) => h("li", {}, ...this.line(straggler))));
+    const rows = JSON.stringify(stragglers.map(({ code, where, fields }) => [code, where, Boolean(fields)]));
+    if (rows !== this.rows)
+      this.list.replaceChildren(...stragglers.map((straggler, index) => this.row(straggler, index)));
+    this.rows = rows;
+    for (const [index, text] of findAll(this.list, "span[data-code]").entries())
+      text.textContent = stragglers[index].message;
   }
 
-  /** @param {Straggler} straggler */
-  line({ code, where, message, fields }) {
-    const text = h("span", { "data-code": code, "data-where": where }, message);
+  /** @param {Straggler} straggler @param {number} index */
+  row({ code, where, fields }, index) {
+    const text = h("span", { "data-code": code, "data-where": where });
     const act = button("Simulate", {
       title: "Predict the step time of the open design with this slowdown",
       onclick: () => {
-        this.fill(/** @type {SlowdownFields} */ (fields));
+        this.fill(/** @type {SlowdownFields} */ (this.model.stragglers[index].fields));
         this.simulate();
       },
     });
-    return [icon("warning"), text, ...(fields ? [act] : [])];
+    return h("li", {}, icon("warning"), text, ...(fields ? [act] : []));
   }
 
   drawLinks() {

@@ -65,5 +65,5 @@ def test_a_better_order_is_offered_and_applied(shown: Callable[[dict[str, Any], 
     expect(better).to_contain_text("The search found an order of these stages that takes", timeout=FOUND_MS)
     better.get_by_role("button", name="Apply").click()
 
-    expect(page.get_by_role("region", name="Search results")).to_contain_text("Tried", timeout=FOUND_MS)
+    expect(page.get_by_role("region", name="Search results")).to_contain_text("Simulated", timeout=FOUND_MS)
     expect(better).to_be_hidden()

@@ -19,7 +19,7 @@ from meshwave.engine.lessons import (
     Task,
     find_lesson,
     lesson_folders,
-    solve,
+    right_answer,
 )
 from tests.conftest import IDLE, new_context, serving, watch
 
@@ -65,11 +65,11 @@ def take_step(page: Page, pane: Locator, lesson: Lesson, step: Step) -> None:
     passed, failed = (pane.locator(f'.mw-lesson-verdict[data-passed="{each}"]') for each in ("true", "false"))
     match step.data.check:
         case NumberQuestion() as check:
-            right = solve(lesson, check)
+            right = right_answer(lesson, check)
             answers = [f"{check.wrong:g}", f"{right:.6g}"]
             field = pane.locator(".mw-lesson-number")
         case Choice() as check:
-            place = int(solve(lesson, check))
+            place = int(right_answer(lesson, check))
             answers, field = [str((place + 1) % len(check.options)), str(place)], None
         case Task() as check:
             expect(failed).to_be_visible()

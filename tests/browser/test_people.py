@@ -98,7 +98,7 @@ def test_people_do_what_their_roles_allow_and_an_administrator_ends_a_page(
     expect(people.get_by_role("row", name=re.compile("^viewer viewer Designer"))).to_be_visible()
     row.get_by_role("button").focus()
     admin.keyboard.press("Enter")
-    expect(admin.get_by_role("dialog")).to_contain_text("End the page Designer of designer?")
+    expect(admin.get_by_role("dialog")).to_contain_text("End the session of designer on the page Designer?")
     admin.keyboard.press("Escape")
     expect(row).to_be_visible()
     row.get_by_role("button").click()

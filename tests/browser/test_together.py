@@ -112,7 +112,7 @@ def test_two_people_edit_one_design_and_a_third_one_follows(link: str, visit: Ca
     ada.wait_for_function(IDLE)
     expect(ada.get_by_role("img", name="Ada (you)")).to_be_visible()
     ada.get_by_role("button", name=re.compile("Undo: rename to by Ada")).click()
-    expect(ada.get_by_role("alert").filter(has_text="others have changed everything")).to_be_visible()
+    expect(ada.get_by_role("alert").filter(has_text="others have changed all of its values")).to_be_visible()
     ada.get_by_role("button", name=re.compile("Undo: .*microbatches")).click()
     expect(ben.get_by_label("microbatches", exact=True)).to_have_value("4")
     expect(ben.get_by_label("Design name")).to_have_value("by Ben")

@@ -45,7 +45,7 @@ def test_an_svg_is_self_contained() -> None:
 
 
 def test_too_many_blocks_for_an_svg_are_refused_with_a_remedy() -> None:
-    with pytest.raises(InputError, match="65,536 blocks .* at most 50,000, or a PNG"):
+    with pytest.raises(InputError, match="65,536 blocks are too many .*at most 50,000.* or a PNG"):
         draw_svg(one_f_one_b(64, 512))
 
 

@@ -149,10 +149,10 @@ def test_a_list_of_one_tensor_equals_a_single_transfer() -> None:
     [
         ({"tensors": []}, "tensors: "),
         ({"tensor": {"shape": [1]}}, "tensor: unknown key 'tensor'"),
-        ({"tensors": [{**SPEC["tensors"][0], "source_spec": ["S0", "S0"]}]}, "tensors[0].source_spec[1]: axis 0 shards dims"),
+        ({"tensors": [{**SPEC["tensors"][0], "source_spec": ["S0", "S0"]}]}, "tensors[0].source_spec[1]: axis 0 shards both dim 0 and dim 1"),
         ({"tensors": [SPEC["tensors"][0], {**SPEC["tensors"][2], "source_partial": [0]}]}, "tensors[1].source_partial: axis 0"),
         ({"tensors": [{**SPEC["tensors"][0], "destination_spec": ["S2", "R"]}]}, "tensors[0].destination_spec[0]: S2 names"),
-        ({"tensors": SPEC["tensors"] * 3000}, "9000 tensors on 4 x 4 ranks are too large to plan"),
+        ({"tensors": SPEC["tensors"] * 3000}, "too large to plan: 9000 tensors on 4 x 4 ranks"),
     ],
 )  # fmt: skip
 def test_problems_are_reported_at_their_location(changes: dict[str, Any], words: str) -> None:

@@ -238,7 +238,7 @@ def test_the_text_lists_sent_and_kept_slices(tmp_path: Path, capsys: pytest.Capt
         ({"chunks": 0}, "chunks: 0 should be at least 1"),
         ({"source": {**SPEC["source"], "hosts": [0]}}, "source.hosts: a mesh of 2 x 2 has 4 ranks, and 1 hosts"),  # type: ignore[dict-item]
         ({"source": {**SPEC["source"], "ranks": [0, 0, 1, 2]}}, "source.ranks[1]: rank 0 is listed twice"),  # type: ignore[dict-item]
-        ({"source": {**SPEC["source"], "spec": ["S0", "S0"]}}, "source.spec[1]: axis 0 shards dims 0 and 1"),  # type: ignore[dict-item]
+        ({"source": {**SPEC["source"], "spec": ["S0", "S0"]}}, "source.spec[1]: axis 0 shards both dim 0 and dim 1"),  # type: ignore[dict-item]
         ({"format": "meshwave-transfer/9"}, "format: unknown value 'meshwave-transfer/9'"),
         ({"extra": 1}, "extra: unknown key 'extra'. Known: chunks, destination, format"),
     ],
@@ -293,7 +293,7 @@ def test_a_boundary_is_represented_by_its_largest_message() -> None:
         (["01-first-wave", "--boundary", "A:C"], "mesh A sends nothing to mesh C; the boundaries are A:B, B:A, B:C"),
         (["01-first-wave", "--boundary", "A:x"], "there is no mesh called 'x'. Known: A, B, C, D."),
         (["15-bert-base-moe"], "this design sends nothing between meshes"),
-        (["nowhere"], "no such example"),
+        (["nowhere"], "no file and no example has this name"),
     ],
 )
 def test_ranks_without_a_boundary_are_refused(capsys: pytest.CaptureFixture[str], line: list[str], said: str) -> None:

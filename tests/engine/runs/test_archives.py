@@ -106,7 +106,7 @@ def test_a_run_that_is_under_way_is_neither_exported_nor_deleted(home: Callable[
     record = home("here")
     entry, _ = record.submit(name="x", launcher="local", handle={}, digest="", processes=1, steps=1)
 
-    with pytest.raises(Refusal, match="is not over"):
+    with pytest.raises(Refusal, match="has not ended"):
         delete_run(record, entry)
 
 

@@ -20,8 +20,8 @@ from meshwave.engine.findings import DesignError
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs import Record, Run, State, read_bundle, reconcile
 from meshwave.engine.runs.launchers import open_run
-from meshwave.engine.runs.launchers._environment import PASSED_ON
-from meshwave.engine.runs.launchers.local import LocalLauncher, environment
+from meshwave.engine.runs.launchers._environment import PASSED_ON, process_environment
+from meshwave.engine.runs.launchers.local import LocalLauncher
 from meshwave.engine.runs.process_identity import handle
 from meshwave.engine.runtime.processes.warm_process import RunProcesses
 from tests.engine.runs.play import HERE, all_gone, draw, processes, said, submit, until
@@ -136,7 +136,7 @@ def test_an_end_that_cannot_be_entered_is_known_and_entered_at_the_next_look(
         raise RunError("the record cannot be written: the disk is full")
 
     with monkeypatch.context() as disk:
-        disk.setattr(launcher.record, "move", full)
+        disk.setattr(launcher.record, "change_state", full)
         run = submit(launcher, draw())
         assert run.wait(timeout_s=30) is State.SUCCEEDED
         assert launcher.record.get(run.id).state is State.STARTING
@@ -377,15 +377,15 @@ def test_a_process_sees_what_it_needs_and_no_secret(either: LocalLauncher, monke
 def test_processes_keep_to_the_loopback_unless_told_otherwise() -> None:
     loopback = "lo" if sys.platform.startswith("linux") else "lo0"
 
-    assert environment(given={})["GLOO_SOCKET_IFNAME"] == loopback
-    assert environment(given={"GLOO_SOCKET_IFNAME": "eth0"})["GLOO_SOCKET_IFNAME"] == "eth0"
+    assert process_environment(given={})["GLOO_SOCKET_IFNAME"] == loopback
+    assert process_environment(given={"GLOO_SOCKET_IFNAME": "eth0"})["GLOO_SOCKET_IFNAME"] == "eth0"
 
 
 def test_processes_find_the_packages_that_are_found_here_and_know_no_secrets() -> None:
     secrets = dict.fromkeys(("A_TOKEN", "TORCH_API_TOKEN", "NCCL_SECRET", "GLOO_KEY", "CUDA_PASSWORD"), "secret")
     given = {"PYTHONPATH": os.pathsep.join(["here", "/there"]), "TORCH_NCCL_HIGH_PRIORITY": "0", **secrets}
 
-    seen = environment(Path("/mine"), given)
+    seen = process_environment(Path("/mine"), given)
 
     assert seen["PYTHONPATH"].split(os.pathsep)[-3:] == ["/mine", str(Path.cwd() / "here"), "/there"]
     assert seen["TORCH_NCCL_HIGH_PRIORITY"] == "0"

@@ -159,7 +159,7 @@ GPT_OSS = {
     "attention": {"sinks": True, "window": 5, "full_every": 2},
     "moe": {**MOE, "router_bias": True},
 }
-ARCHITECTURES = [
+EXPERT_ARCHITECTURES = [
     (MIXTRAL, "1f1b", 1, 2, 2, {"schedule": "parm-s1", "ep": 2, "esp": 2}),
     (MIXTRAL, "hanayo", 2, 2, 1, {"schedule": "expert-parallel", "ep": 2}),
     (DEEPSEEK, "zb-h1", 2, 1, 2, {"schedule": "parm-s1", "ep": 2}),
@@ -173,7 +173,7 @@ ARCHITECTURES = [
 """Architectures with experts, a pipeline schedule, meshes, copies, cuts, and where the experts lie."""
 
 
-@pytest.mark.parametrize(("architecture", "schedule", "pp", "dp", "tp", "experts"), ARCHITECTURES)
+@pytest.mark.parametrize(("architecture", "schedule", "pp", "dp", "tp", "experts"), EXPERT_ARCHITECTURES)
 def test_an_architecture_with_experts_trains_like_one_process(
     architecture: Document,
     schedule: str,

@@ -9,9 +9,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from meshwave.engine.document.architecture import PLAIN  # noqa: E402
 from meshwave.engine.runtime.device import memory  # noqa: E402
 from meshwave.engine.runtime.device.memory import KEEP_SUM, LOG_LEVEL, Flags, MemoryCount  # noqa: E402
 from meshwave.engine.runtime.experts.feed_forward import Expert, FeedForward  # noqa: E402
+from meshwave.engine.runtime.modules.activations import make_activation  # noqa: E402
 
 CPU = torch.device("cpu")
 MEGABYTE = 2**20
@@ -89,7 +91,7 @@ def test_only_profiled_threads_are_counted_by_a_torch_without_sums(monkeypatch: 
 def test_experts_allocate_in_their_backward_the_bytes_of_the_cost_model(rows: int) -> None:
     """The gradient of the input of the GELU, and the larger of that of its output and those of rows and weights."""
     hidden, width, number = 64, 256, 2
-    experts = FeedForward([Expert(hidden, width) for _ in range(number)])
+    experts = FeedForward([Expert(hidden, width) for _ in range(number)], make_activation(PLAIN.mlp))
     for weight in experts._stacked.values():
         assert weight is not None
         weight.zero_()

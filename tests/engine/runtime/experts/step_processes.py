@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from meshwave.engine.document.architecture import PLAIN
 from meshwave.engine.experts import Layer, Step, StepOp, expert_schedules
 from meshwave.engine.experts.parm_s2 import ParmS2
 from meshwave.engine.runtime.communication.groups import Group
@@ -25,6 +26,7 @@ from meshwave.engine.runtime.experts.layer import _Order, _Restore
 from meshwave.engine.runtime.experts.overlap import OverlappedCombine
 from meshwave.engine.runtime.experts.step_times import ignore_step
 from meshwave.engine.runtime.experts.steps import SLOTS, StepRunner
+from meshwave.engine.runtime.modules.activations import make_activation
 from meshwave.engine.runtime.modules.deferred_gradients import GradientQueue
 from tests.engine.runtime.experts.layer_processes import own_groups
 
@@ -203,7 +205,7 @@ def _expert_differentials(layer: Layer, group: Group) -> list[InnerProducts]:
     ]
     for number, parameter in enumerate(p for expert in experts for p in expert.parameters()):
         parameter.data = _draw(parameter.shape, group, 20 + number)
-    feed_forward = FeedForward(experts)
+    feed_forward = FeedForward(experts, make_activation(PLAIN.mlp))
     counts = [4, 0, 3]
     x = _draw((sum(counts), layer.hidden), group, 12)
     y = _draw(x.shape, group, 13)
