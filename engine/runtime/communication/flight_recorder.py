@@ -66,15 +66,14 @@ def enable_flight_recorder() -> None:
         os.environ[VARIABLES[0]] = ENTRIES
 
 
-def write_flight_record(folder: Path, process: int, backend: str) -> None:
-    """Write the collectives of this process to the run folder; write nothing if the disk is full or PyTorch cannot record them."""
+def write_flight_record(folder: Path, process: int) -> None:
+    """Write the NCCL collectives of this process to the run folder, unless the disk is full or PyTorch has no record."""
     import torch._C._distributed_c10d as c10d
 
-    name = "_dump_nccl_trace_json" if backend == "nccl" else "_dump_fr_trace_json"
-    dump: Any = getattr(c10d, name, None)  # not in every build of torch
+    dump: Any = getattr(c10d, "_dump_nccl_trace_json", None)  # not in every build of torch
     if dump is not None:
-        found = dump(True, False)  # collectives, also those that are done
-        with suppress(OSError):
+        with suppress(OSError, RuntimeError):  # the diagnosis of a hang does without the record
+            found = dump(True, False)  # collectives, including completed ones
             write_private(record_file(folder, process), found if isinstance(found, str) else found.decode())
 
 

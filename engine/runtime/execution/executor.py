@@ -124,12 +124,18 @@ class Progress:
 
     def __init__(self) -> None:
         self.step = 0
+        self.evaluation_batch = 0
+        """Number of the batch of the evaluation after the step, from 1; 0 during the step."""
         self.row = 0
         """Index of the running action; after the last action, the number of actions."""
         self.awaited_row: int | None = None
         """Index of the receive for whose tensor the action waits; None if it does not wait."""
         self.activity: str | None = None
         """Long activity between two steps, such as "checkpoint"; None during a step."""
+
+    def begin(self, step: int, evaluation_batch: int = 0) -> None:
+        """Move to the first action of a step, or of a batch of the evaluation after it."""
+        self.step, self.evaluation_batch, self.row = step, evaluation_batch, 0
 
 
 class Executor:
@@ -150,13 +156,25 @@ class Executor:
         streams: Streams,
         *,
         forwards_only: bool = False,
+        progress: Progress | None = None,
     ) -> None:
-        """Bind the actions of the rank of ``process``; with ``forwards_only``, its forwards and their messages alone."""
+        """Bind the actions of the rank of ``process``.
+
+        Args:
+            layout: the program and its processes.
+            process: number of this process.
+            stages: stages of this process by number.
+            messenger: sends and receives the tensors of other ranks.
+            update: reduces the gradients and updates the weights.
+            clock: takes the times of actions.
+            streams: runs backward passes.
+            forwards_only: True to run the forwards and their messages only.
+            progress: position that the executor updates; None for a new one.
+        """
         self._layout = layout
         self._rank = layout.rank(process)
         self._actions = layout.program.actions(self._rank)
-        if forwards_only:
-            self._actions = [action for action in self._actions if action.op in FORWARD_OPS]
+        self._ops = FORWARD_OPS if forwards_only else tuple(Op)
         self._row_of = {action._replace(fused=0): row for row, action in enumerate(self._actions)}
         receives = (row for row, action in enumerate(self._actions) if action.op in RECEIVES)
         self._receive_row_of = {message_producer(self._actions[row])[0]: row for row in receives}
@@ -175,7 +193,7 @@ class Executor:
         self._deferred: dict[Action, list[DeferredGradient]] = {}  # deferred gradients of W actions
         self._losses: list[Tensor] = []
         rows = len(self._actions)
-        self.progress = Progress()
+        self.progress = Progress() if progress is None else progress
         self._start: list[Stamp] = [0] * rows
         self._end, self._requested, self._ready = self._start.copy(), self._start.copy(), self._start.copy()
         self._slots = self._bind_actions()
@@ -224,9 +242,12 @@ class Executor:
             Op.REDUCE_GRAD: lambda row, stage, mb: lambda: self._update.start_reduction(stage),
             Op.STEP: lambda row, stage, mb: lambda: self._update_weights(row),
         }
-        bound = [bind[op](row, stage, mb) for row, (op, stage, mb, *_) in enumerate(self._actions)]
+        bound = {
+            row: bind[op](row, stage, mb) for row, (op, stage, mb, *_) in enumerate(self._actions) if op in self._ops
+        }
         slots: list[Slot] = []
-        for row, (action, run) in enumerate(zip(self._actions, bound, strict=True)):
+        for row, run in bound.items():
+            action = self._actions[row]
             if action.fused:
                 slots[-1] = Slot(row - 1, row, self._bind_overlap(row, bound[row - 1], run))
             else:

@@ -135,7 +135,7 @@ class Trainer:
         self._executor = Executor(*parts)
         self._stages = stages
         if training.eval_every is not None:
-            self._evaluator = Executor(*parts, forwards_only=True)
+            self._evaluator = Executor(*parts, forwards_only=True, progress=self._executor.progress)
             self._held_out = make_batches(part=DataPart(held_share, is_held_out=True))
         self._eval_batches = training.eval_batches
         self._own_microbatches = layout.microbatches(rank)
@@ -171,10 +171,12 @@ class Trainer:
     def evaluate(self) -> float:
         """Return the mean loss of the batches of an evaluation; all processes call it between the same steps."""
         own = torch.zeros((), dtype=torch.float64)
+        self.trace.is_on = False  # its steps would be recorded as those of the next step
         for stage in self._stages.values():
             stage.evaluates = True
         try:
             for batch in range(self._eval_batches):
+                self.progress.begin(self.progress.step, batch + 1)
                 inputs = {mb: self._held_out.microbatch(batch, mb) for mb in self._own_microbatches}
                 losses = self._evaluator.run(inputs).losses
                 own += sum(float(loss) * self._scale for loss in losses if not self._tp_index)

@@ -12,6 +12,8 @@ from meshwave.engine.run_files import Count, NotNegative, RunFile
 from meshwave.engine.runtime.communication.flight_recorder import StuckCollective
 from meshwave.engine.runtime.communication.process_layout import ProcessLayout
 
+OrderKey = tuple[int, int, int]
+"""Step, batch of the evaluation after it (0 during the step), and row, which order the positions of processes."""
 Link = tuple[str, dict[str, object]]
 """Code and parameters that describe one process in a chain of waiting processes."""
 
@@ -22,6 +24,8 @@ class Position(RunFile):
     pid: Count
     host: str
     step: Count
+    evaluation_batch: Count = 0
+    """Number of the batch of the evaluation after the step, from 1; 0 during the step."""
     row: Count
     """Index of the running action; after the last action of a step, the number of actions."""
     awaited_row: Count | None = None
@@ -32,9 +36,13 @@ class Position(RunFile):
     """Time in seconds for which the process has been at this position."""
 
     @property
-    def step_and_row(self) -> tuple[int, int]:
-        """Step and row. Of two processes of a mesh, the one with the larger value is ahead."""
-        return self.step, self.row
+    def order_key(self) -> OrderKey:
+        """Key of this position. Of two processes of a mesh, the one with the larger key is ahead."""
+        return self.order_key_at(self.row)
+
+    def order_key_at(self, row: int) -> OrderKey:
+        """Return the key of another action of the same step or evaluation batch."""
+        return self.step, self.evaluation_batch, row
 
 
 @dataclass(frozen=True)
@@ -47,9 +55,9 @@ class Watched:
     is_stopped: bool = False
     """True if a signal has stopped the process."""
 
-    def is_behind(self, step_and_row: tuple[int, int]) -> bool:
-        """Return True if the process is silent or has not reached a step and row, so that its message may be missing."""
-        return self.silent_s is not None or self.position.step_and_row < step_and_row
+    def is_behind(self, order_key: OrderKey) -> bool:
+        """Return True if the process is silent or has not reached a position, so that its message may be missing."""
+        return self.silent_s is not None or self.position.order_key < order_key
 
 
 @dataclass(frozen=True)
@@ -108,7 +116,8 @@ class HangDiagnosis:
         rank = self.layout.rank(process)
         row = position.row if position.awaited_row is None else position.awaited_row
         common = {"mesh": self.meshes[rank], "process": process, "step": position.step + 1, "seconds": position.stuck_s}
-        return code, {**common, "action": self._action_text(rank, row), **params}
+        text = self._action_text(rank, row)
+        return code, {**common, "action": f"{text} of the evaluation" if position.evaluation_batch else text, **params}
 
     def _action_text(self, rank: int, row: int) -> str:
         actions = self._actions[rank]
@@ -129,8 +138,8 @@ class HangDiagnosis:
             for row, action in enumerate(self._actions[sender])
             if action.op in (Op.SEND_F, Op.SEND_B) and message_key(action) == key
         )
-        step = self.watched[process].position.step
-        return self._slowest_process(self.layout.mesh(sender), (step, send_row + 1)), sender
+        order_key = self.watched[process].position.order_key_at(send_row + 1)
+        return self._slowest_process(self.layout.mesh(sender), order_key), sender
 
     def _sender_rank(self, process: int, receive_row: int) -> int:
         program = self.layout.program
@@ -146,17 +155,17 @@ class HangDiagnosis:
             return self._furthest_behind(
                 other
                 for other, watched in self.watched.items()
-                if other != process and watched.is_behind((position.step, ends[other] - 1))
+                if other != process and watched.is_behind(position.order_key_at(ends[other] - 1))
             )
-        return self._slowest_process(set(self.layout.mesh(rank)) - {process}, position.step_and_row)
+        return self._slowest_process(set(self.layout.mesh(rank)) - {process}, position.order_key)
 
-    def _slowest_process(self, processes: Sequence[int] | set[int], place: tuple[int, int]) -> int | None:
+    def _slowest_process(self, processes: Sequence[int] | set[int], order_key: OrderKey) -> int | None:
         """Return a silent process, or the one furthest behind a position; None if all have reached the position."""
-        return self._furthest_behind(other for other in processes if self.watched[other].is_behind(place))
+        return self._furthest_behind(other for other in processes if self.watched[other].is_behind(order_key))
 
     def _furthest_behind(self, processes: Iterable[int]) -> int | None:
-        def sort_key(process: int) -> tuple[bool, tuple[int, int]]:
+        def sort_key(process: int) -> tuple[bool, OrderKey]:
             watched = self.watched[process]
-            return watched.silent_s is None, watched.position.step_and_row
+            return watched.silent_s is None, watched.position.order_key
 
         return min(processes, key=sort_key, default=None)

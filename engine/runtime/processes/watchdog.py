@@ -104,6 +104,7 @@ class Watchdog:
             pid=os.getpid(),
             host=socket.gethostname(),
             step=progress.step,
+            evaluation_batch=progress.evaluation_batch,
             row=progress.row,
             awaited_row=progress.awaited_row,
             activity=progress.activity,
@@ -145,7 +146,7 @@ class _Observed:
         now = time.monotonic()
         if position != self.position:
             self._reported_s = now
-            if position.activity or position.step_and_row != self.position.step_and_row:
+            if position.activity or position.order_key != self.position.order_key:
                 self._moved_s, self._has_moved = now, True
         self.position = position
 

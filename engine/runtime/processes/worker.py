@@ -158,9 +158,7 @@ def _train(folder: Path, job: Job, world: World, events: JsonLines) -> None:
         text = f"loss {step.loss:.4f} in {step.seconds:.3f} s"
         metrics = {"loss": step.loss, "grad_norm": step.grad_norm}
         if job.design.training.is_evaluated_after(number):
-            trainer.progress.activity = "evaluation"
             metrics["eval_loss"] = trainer.evaluate()
-            trainer.progress.activity = None
             text = f"{text}, loss {metrics['eval_loss']:.4f} on held-out data"
         return StepReport(step.seconds, step.times, text, metrics)
 
@@ -232,11 +230,10 @@ def _run_steps(
     gc.collect()
     gc.freeze()  # so that collections do not visit the objects that torch has allocated
     events.write_event("ready")
-    has_record = world.backend == "nccl"
-    write_record = partial(write_flight_record, folder, world.process, world.backend) if has_record else None
+    write_record = partial(write_flight_record, folder, world.process) if world.backend == "nccl" else None
     with Watchdog(folder, job, world.process, progress, end_hang, write_record).watch():
         for number in range(first, job.design.training.steps):
-            progress.step = number
+            progress.begin(number)
             step = run_step(number)
             if recorder.is_due(number):
                 recorder.write(number, step.times.start, step.times.end, step.times.wait)

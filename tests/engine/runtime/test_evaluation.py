@@ -12,6 +12,8 @@ import pytest
 
 from meshwave.engine.document import parse_design
 from meshwave.engine.document.unsupported import run_problems
+from meshwave.engine.runs.recording import read_clocks
+from meshwave.engine.runs.recording.layer_steps import _read_layer_steps
 from meshwave.engine.runtime.execution.data import DataPart, Text
 from tests.engine.runtime.equality import Document, assert_equal, reference
 
@@ -53,13 +55,19 @@ def test_training_does_not_see_held_out_data(tmp_path: Path) -> None:
 def test_a_run_writes_the_loss_on_held_out_data(
     write_run: Callable[..., Path], draw: Callable[..., Document], crew: Any
 ) -> None:
-    folder = write_run(draw({"schedule": "1f1b", "microbatches": 2}, steps=4, eval_every=3))
+    document = draw({"schedule": "1f1b", "microbatches": 2}, steps=4, eval_every=3)
+    document["model"]["moe"] = {"experts": 4, "every": 2}
+    document["experts"] = {"schedule": "expert-parallel"}
+    folder = write_run(document)
 
     assert crew.run_workers(folder, 2) == [0, 0]
 
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert ["eval_loss" in row for row in rows] == [False, False, True, True]
     assert 4 < rows[-1]["eval_loss"] < 7
+    _, layer_steps = _read_layer_steps(folder / "steps-0.bin", read_clocks(folder))
+    _, counts = np.unique(layer_steps["step"], return_counts=True)
+    assert len(counts) == 4 and len({*counts.tolist()}) == 1, "an evaluation is not part of a recorded step"
 
 
 def test_an_evaluation_with_batched_messages_is_refused(draw: Callable[..., Document]) -> None:

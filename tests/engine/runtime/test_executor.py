@@ -18,7 +18,7 @@ from meshwave.engine.runtime.communication.communicator import PendingTensor  # 
 from meshwave.engine.runtime.communication.process_layout import MeshShape, ProcessLayout  # noqa: E402
 from meshwave.engine.runtime.device.clock import Clock  # noqa: E402
 from meshwave.engine.runtime.device.streams import Streams  # noqa: E402
-from meshwave.engine.runtime.execution.executor import Executor  # noqa: E402
+from meshwave.engine.runtime.execution.executor import Executor, Progress  # noqa: E402
 from meshwave.engine.runtime.execution.stages import Saved, Tensors  # noqa: E402
 from meshwave.engine.runtime.modules.deferred_gradients import DeferredGradient  # noqa: E402
 
@@ -129,3 +129,20 @@ def test_the_wait_for_a_second_input_begins_when_the_first_has_arrived() -> None
     assert skip == (0, 803, 3)
     assert forward == (803, 813, 803), "it waited for both"
     assert backward == (813, 823, 0)
+
+
+def test_an_evaluation_runs_forwards_only_and_reports_their_rows_in_the_program() -> None:
+    clock, progress = ManualClock(), Progress()
+    rows = []
+
+    class WatchedStage(Stage):
+        def forward(self, x: Tensor, targets: Tensor | None, skips: Tensors = ()) -> tuple[Tensor, Saved]:
+            rows.append(progress.row)
+            return super().forward(x, targets, skips)
+
+    layout = ProcessLayout(parse_program(SKIP), (MeshShape(1, 1),) * 3)
+    messenger = SlowMessenger(clock, {Action(Op.F, 1, 0): 800, Action(Op.F, 0, 0, 0, 2): 3})
+    parts = layout, 2, {2: WatchedStage(clock)}, messenger, NoUpdate(), clock, Streams()
+    times = Executor(*parts, forwards_only=True, progress=progress).run({0: (torch.zeros(()), torch.zeros(()))})
+
+    assert (rows, progress.row, len(times.losses), clock.now) == ([2], 6, 1, 813)

@@ -40,6 +40,11 @@ def standing(rank: int, op: Op, microbatch: int, awaits: Op | None = None, **sil
     return Watched(Position(pid=1, host="h", step=2, row=row, awaited_row=awaited, stuck_s=60.0), **silence)
 
 
+def evaluating(watched: Watched) -> Watched:
+    """Return a process at the same action of the first batch of an evaluation."""
+    return Watched(watched.position.model_copy(update={"evaluation_batch": 1}))
+
+
 def chain(watched: list[Watched], process: int = 0) -> list[tuple[str, int]]:
     """Return the codes of the diagnosis and the processes that they name."""
     problem = HangDiagnosis(LAYOUT, ["A", "B", "C"], dict(enumerate(watched))).problem(process)
@@ -73,6 +78,16 @@ def test_a_message_that_was_sent_and_has_not_arrived_names_the_link() -> None:
     found = chain([sender, sender, receiver, receiver, *[standing(2, Op.F, 1)] * 2], process=2)
 
     assert found == [("message_undelivered", 2)]
+
+
+def test_a_process_in_an_evaluation_waits_for_one_that_has_not_begun_it() -> None:
+    ended = Watched(Position(pid=1, host="h", step=2, row=len(LAYOUT.program.actions(0)), stuck_s=60.0))
+    receiver = evaluating(standing(1, Op.F, 1, awaits=Op.RECV_F))
+    watched = [ended, ended, receiver, receiver, *[evaluating(standing(2, Op.F, 1))] * 2]
+
+    assert chain(watched, process=2) == [("process_receives", 2), ("process_computes", 0)]
+    problem = HangDiagnosis(LAYOUT, ["A", "B", "C"], dict(enumerate(watched))).problem(2)
+    assert "waiting in step 3 for 1RECV_F1 of the evaluation from mesh A" in problem.message
 
 
 def test_a_process_that_does_not_report_is_named() -> None:
