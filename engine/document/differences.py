@@ -6,8 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from meshwave.engine.document import Design
+from meshwave.engine.frozen import NULL_KEY, Part
 from meshwave.engine.schedules import schedules
 
+Meanings = Mapping[str, str]
+"""Meaning of null, by the path of the key."""
+NONE = "none"
+"""Meaning of null for keys that state none."""
 LONGEST = 60  # maximum number of characters of a list that is written out
 
 
@@ -18,22 +23,31 @@ def differences(first: Design, other: Design) -> list[str]:
     are listed individually if both designs have the same number of them.
     """
     one, two = (design.model_dump(mode="json", exclude={"name", "format"}) for design in (first, other))
-    return [*_section_lines(one, two)]
+    return [*_section_lines(one, two, dict([*_null_meanings(first), *_null_meanings(other)]))]
 
 
-def _section_lines(one: Mapping[str, Any], two: Mapping[str, Any]) -> Iterator[str]:
+def _null_meanings(part: Part, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the path and the meaning of null of every key of a part that can be null."""
+    for name, field in type(part).model_fields.items():
+        if isinstance(field.json_schema_extra, Mapping) and NULL_KEY in field.json_schema_extra:
+            yield f"{prefix}{name}", str(field.json_schema_extra[NULL_KEY])
+        if isinstance(value := getattr(part, name), Part):
+            yield from _null_meanings(value, f"{prefix}{name}.")
+
+
+def _section_lines(one: Mapping[str, Any], two: Mapping[str, Any], null: Meanings) -> Iterator[str]:
     for section in one:
         if section == "meshes":
             yield from _mesh_lines(one[section], two[section])
         elif one[section] == two[section]:
             continue
         elif section == "pipeline":
-            yield from _pipeline_lines(one[section], two[section])
+            yield from _pipeline_lines(one[section], two[section], null)
         else:
-            yield from _part_lines(section, one[section], two[section])
+            yield from _part_lines(section, one[section], two[section], null)
 
 
-def _pipeline_lines(one: Mapping[str, Any], two: Mapping[str, Any]) -> Iterator[str]:
+def _pipeline_lines(one: Mapping[str, Any], two: Mapping[str, Any], null: Meanings) -> Iterator[str]:
     """Yield differences of the schedule first, then of the keys of every pipeline."""
     options = {*schedules[one["schedule"]].model_fields, *schedules[two["schedule"]].model_fields}
     same = one["schedule"] == two["schedule"]
@@ -41,7 +55,7 @@ def _pipeline_lines(one: Mapping[str, Any], two: Mapping[str, Any]) -> Iterator[
         yield f"schedule: {_schedule_text(one)} -> {_schedule_text(two)}"
     for key in one:
         if key != "schedule" and key in two and (same or key not in options):
-            yield from _value_lines(key, one[key], two[key])
+            yield from _value_lines(key, one[key], two[key], null.get(f"pipeline.{key}", NONE))
 
 
 def _schedule_text(pipeline: Mapping[str, Any]) -> str:
@@ -73,32 +87,23 @@ def _mesh_text(mesh: Mapping[str, Any]) -> str:
     )
 
 
-def _part_lines(path: str, one: Any, two: Any) -> Iterator[str]:
+def _part_lines(path: str, one: Any, two: Any, null: Meanings) -> Iterator[str]:
     """Yield differences recursively; a part of another kind is listed by its kind."""
     if not isinstance(one, Mapping) or not isinstance(two, Mapping):
-        yield from _value_lines(path, one, two)
+        yield from _value_lines(path, one, two, null.get(path, NONE))
         return
     kinds = (one.get("kind"), two.get("kind"))
     if kinds[0] != kinds[1]:
         yield f"{path}: {kinds[0]} -> {kinds[1]}"
     for key in one:
         if key in two and key != "kind":
-            yield from _part_lines(f"{path}.{key}", one[key], two[key])
+            yield from _part_lines(f"{path}.{key}", one[key], two[key], null)
 
 
-_NOTHING = {
-    "training.clip_norm": "no clipping",
-    "training.data": "the built-in sample text",
-    "model.moe": "none",
-    "model.moe.capacity_factor": "dropless",
-}
-"""Meaning of null for keys whose null value is not an automatic choice."""
-
-
-def _value_lines(path: str, one: Any, two: Any) -> Iterator[str]:
+def _value_lines(path: str, one: Any, two: Any, null: str) -> Iterator[str]:
     if one == two:
         return
-    texts = [_NOTHING.get(path, "automatic") if value is None else value_text(value) for value in (one, two)]
+    texts = [null if value is None else value_text(value) for value in (one, two)]
     if texts[0] == texts[1]:
         yield f"{path}: differs"
     else:

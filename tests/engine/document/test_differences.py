@@ -54,7 +54,7 @@ def test_another_kind_of_cost_is_told_by_its_kind() -> None:
 def test_layers_set_by_hand_are_written_out() -> None:
     pipeline = {"schedule": "1f1b", "microbatches": 4, "stages": [60, 60, 60, 60]}
 
-    assert differences(made(), made(pipeline=pipeline)) == ["stages: automatic -> 60, 60, 60, 60"]
+    assert differences(made(), made(pipeline=pipeline)) == ["stages: balanced by cost -> 60, 60, 60, 60"]
 
 
 @pytest.mark.parametrize(
@@ -62,6 +62,7 @@ def test_layers_set_by_hand_are_written_out() -> None:
     [
         ({"training": {"clip_norm": 1.0}}, "training.clip_norm: no clipping -> 1"),
         ({"training": {"data": "a.txt"}}, "training.data: the built-in sample text -> a.txt"),
+        ({"training": {"eval_every": 5}}, "training.eval_every: no evaluation -> 5"),
     ],
 )
 def test_what_null_says_is_told_in_words(section: dict[str, Any], told: str) -> None:
