@@ -174,8 +174,13 @@ class _Reader:
             self._model["moe"] = None
             return
         moe["capacity_factor"] = None
-        if "ffn" in moe and (shared := self._get_key("n_shared_experts")):
-            moe["shared_ffn"] = shared * moe["ffn"]
+        if shared := self._get_key("n_shared_experts"):
+            if moe.get("ffn") is None:
+                self.problems.append(
+                    Problem("moe_intermediate_size", "hf_missing_key", {"key": "moe_intermediate_size"})
+                )
+            else:
+                moe["shared_ffn"] = shared * moe["ffn"]
 
     def _read_sequence(self) -> None:
         positions = self._model.get("positions", {})

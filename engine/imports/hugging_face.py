@@ -61,5 +61,7 @@ def _new_document(name: str, model: Mapping[str, Any]) -> Json:
 
 
 def _replace_model(design: Design, model: Mapping[str, Any]) -> Json:
+    """Return the document of a design with another model, without the layers and costs of its present stages."""
     document = design.model_dump(mode="json")
-    return {**document, "model": dict(model), "pipeline": {**document["pipeline"], "stages": None}}
+    pipeline, cost = {**document["pipeline"], "stages": None}, {**document["cost"], "stage_costs": None}
+    return {**document, "model": dict(model), "pipeline": pipeline, "cost": cost}

@@ -42,8 +42,9 @@ def enter_trace(record: Record, prediction: Prediction, trace: Trace, person: st
     Raises:
         Refusal: the computations of the trace differ from those of the design's program.
     """
-    own_text = prediction.design.training.model_copy(update={"data": None})  # training texts are not part of a trace
-    design = prediction.design.model_copy(update={"training": own_text})
+    no_text = {"data": None, "tokenizer": None}  # training texts are not part of a trace
+    training = prediction.design.training.model_copy(update=no_text)
+    design = prediction.design.model_copy(update={"training": training})
     prediction = replace(prediction, design=design)
     start, end = _computation_times(prediction, trace)
     entry, _ = record.submit(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from meshwave.engine.costs.model_flops import parameter_counts
+from meshwave.engine.document import parse_design
 from meshwave.engine.document.model import model_families
 from meshwave.engine.findings import DesignError
 from meshwave.engine.hugging_face.config import read_model
@@ -128,6 +129,16 @@ def test_an_unsupported_model_type_is_refused_by_name(name: str) -> None:
         ({"layer_types": ["full_attention", ["sliding_attention"]]}, "hf_unsupported", "layer_types"),
         ({"model_type": "qwen2", "use_sliding_window": True}, "hf_unsupported", "use_sliding_window"),
         ({"model_type": "qwen3_moe", "mlp_only_layers": [1]}, "hf_unsupported", "mlp_only_layers"),
+        (
+            {
+                "model_type": "deepseek_v3",
+                "n_routed_experts": 8,
+                "n_shared_experts": 2,
+                "moe_intermediate_size": None,
+            },
+            "hf_missing_key",
+            "moe_intermediate_size",
+        ),
     ],
 )
 def test_an_unsupported_setting_is_refused_by_name(change: dict[str, Any], code: str, where: str) -> None:
@@ -162,13 +173,16 @@ def test_an_imported_model_is_predicted_at_once(configuration: dict[str, Any], t
 def test_an_imported_model_replaces_that_of_the_open_design(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps(LLAMA))
-    first = load_import(path).design
+    costs = {"forward": [1.0] * 4, "input": [1.0] * 4, "weight": [1.0] * 4}
+    document = load_import(path).design.model_dump(mode="json")
+    first = parse_design({**document, "cost": {**document["cost"], "stage_costs": costs}})
 
     path.write_text(json.dumps({**LLAMA, "num_hidden_layers": 6}))
     found = load_import(path, into=first).design
 
     assert found.model.layers == 6
     assert found.meshes == first.meshes
+    assert found.cost.stage_costs is None, "they were those of the other model"
 
 
 def test_ignored_settings_are_named() -> None:

@@ -23,6 +23,7 @@ from meshwave.engine.runs import Record, Run, State
 from meshwave.engine.runs.imported_trace import enter_trace
 from meshwave.engine.runs.recording import read_recording
 from meshwave.engine.runs.run_comparison import save_run_profile
+from meshwave.engine.runs.run_folder import read_design
 from tests._findings import refusal as refused
 from tests.engine.imports.traced import design, range_of, trace_of, write
 
@@ -157,6 +158,16 @@ def refusal(record: Record, trace: Trace | None, design: Design) -> str:
         enter_trace(record, predict(design), trace)
     assert record.entries() == []
     return str(error.value)
+
+
+def test_a_trace_of_a_design_with_a_tokenizer_is_a_run_without_text(record: Record, tmp_path: Path) -> None:
+    trace = load_trace(trace_of(tmp_path, lambda action: f"PP:{action}"))
+    assert trace is not None
+    tokenized = design(training={"data": "mine.txt", "tokenizer": "tokenizer.json"})
+
+    training = read_design(record.folder(enter_trace(record, predict(tokenized), trace).id)).training
+
+    assert (training.data, training.tokenizer) == (None, None)
 
 
 def test_traces_of_other_designs_are_refused(record: Record, tmp_path: Path) -> None:
