@@ -44,7 +44,7 @@ class Router(NamedTuple):
 
     @property
     def has_balance(self) -> bool:
-        """True if a bias per expert, which is not a gradient's, balances the load."""
+        """True if a bias per expert balances the load; it is updated from the load, not from a gradient."""
         return self.balance_rate is not None
 
 

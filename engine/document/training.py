@@ -83,7 +83,7 @@ class Training(Part):
         return self.lr * (self.min_lr_factor + (1 - self.min_lr_factor) * share)
 
     def is_evaluated_after(self, step: int) -> bool:
-        """Return whether an evaluation follows a step, counted from 0."""
+        """Return True if an evaluation follows a step; steps are counted from 0."""
         return self.eval_every is not None and ((step + 1) % self.eval_every == 0 or step + 1 == self.steps)
 
     @property

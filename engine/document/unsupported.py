@@ -109,7 +109,7 @@ def _architecture_problems(design: Design) -> Iterator[Problem]:
 
 
 def _unusual_parts(architecture: Architecture) -> Iterator[str]:
-    """Yield the paths of keys whose value the runtime builds beside other values of other keys only."""
+    """Yield the paths of keys whose value the runtime does not support together with the values of other keys."""
     attention, norm, scaling = architecture.attention, architecture.norm, architecture.positions.scaling
     if attention.qk_norm != "none" and norm.kind != "rmsnorm":
         yield "attention.qk_norm"
@@ -157,7 +157,7 @@ def _predicted_only_problems(design: Design) -> Iterator[Problem]:
 
 
 def _evaluation_problems(design: Design) -> Iterator[Problem]:
-    """An evaluation sends forwards only, which would leave batches of messages in both directions incomplete."""
+    """Yield a problem if messages are batched: an evaluation sends forwards only, so that batches stay incomplete."""
     if design.transfer.batched and design.training.eval_every is not None:
         fixes = [set_value("transfer.batched", False), set_value("training.eval_every", None)]
         yield Problem("training.eval_every", "batched_evaluation", fixes=fixes)
