@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from meshwave.engine import messages
 from meshwave.engine.document.model import LanguageModel
 from meshwave.engine.files import write_whole
 from meshwave.engine.findings import Refusal
-from meshwave.engine.hugging_face.tensor_files import CONFIG, read_tensors
+from meshwave.engine.hugging_face.tensor_files import CONFIG, SUFFIX, read_tensors
 from meshwave.engine.hugging_face.weights import Source, Weight, map_weights
 from meshwave.engine.hugging_face.writing import write_config
 
@@ -32,9 +33,10 @@ def save_checkpoint(model: LanguageModel, weights: Path, folder: Path) -> list[P
         folder: the folder to write; it is created if it does not exist.
 
     Raises:
-        Refusal: no model type represents the model, the file lacks a weight, or the folder cannot be written.
+        Refusal: no model type represents the model, the file lacks a weight, or the folder has a checkpoint already or
+            cannot be written.
     """
-    from safetensors import safe_open  # only commands that write such files need it
+    from safetensors import SafetensorError, safe_open  # only commands that write such files need it
 
     config, stored = write_config(model), read_tensors([weights])
     mapped = map_weights(model, config["model_type"])
@@ -45,9 +47,14 @@ def save_checkpoint(model: LanguageModel, weights: Path, folder: Path) -> list[P
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise Refusal("folder_not_made", {"folder": str(folder), "reason": error.strerror}) from None
-    with safe_open(weights, framework="numpy") as file:
-        config["dtype"] = str(file.get_tensor(mapped[0].name).dtype)
-        found = _write_files(_checkpoint_tensors(mapped, file), folder)
+    if any(folder.glob(f"*{SUFFIX}")):  # transformers would read old files beside new ones
+        raise Refusal("folder_has_weights", {"folder": str(folder)})
+    try:
+        with safe_open(weights, framework="numpy") as file:
+            config["dtype"] = str(file.get_tensor(mapped[0].name).dtype)
+            found = _write_files(_checkpoint_tensors(mapped, file), folder)
+    except (OSError, SafetensorError) as error:
+        raise Refusal("unwritable_file", {"path": str(folder), "reason": str(error)}) from None
     write_whole(folder / CONFIG, (json.dumps(config, indent=2) + "\n").encode())
     return [*found, folder / CONFIG]
 
@@ -81,29 +88,32 @@ def _write_files(tensors: Iterator[tuple[str, Array]], folder: Path) -> list[Pat
     from safetensors.numpy import save_file
 
     files: list[list[str]] = []
-    held: dict[str, Array] = {}
-    size = total = 0
-
-    def flush() -> None:
-        files.append(list(held))
-        save_file(held, folder / f"part-{len(files)}.tmp", metadata={"format": "pt"})
-        held.clear()
-
-    for name, tensor in tensors:
-        if held and size + tensor.nbytes > MOST_FILE_BYTES:
-            flush()
-            size = 0
-        held[name] = tensor
-        size, total = size + tensor.nbytes, total + tensor.nbytes
-    flush()
-    if len(files) == 1:
-        names = ["model.safetensors"]
-    else:
-        names = [f"model-{number + 1:05}-of-{len(files):05}.safetensors" for number in range(len(files))]
-    for number, name in enumerate(names):
-        (folder / f"part-{number + 1}.tmp").replace(folder / name)
+    total = 0
+    with TemporaryDirectory(prefix=".unfinished-", dir=folder) as unfinished:
+        for content in _file_contents(tensors):
+            save_file(content, Path(unfinished, str(len(files))), metadata={"format": "pt"})
+            files.append(list(content))
+            total += sum(tensor.nbytes for tensor in content.values())
+        names = [f"model-{number:05}-of-{len(files):05}.safetensors" for number in range(1, len(files) + 1)]
+        names = names if len(files) > 1 else ["model.safetensors"]
+        for number, name in enumerate(names):
+            Path(unfinished, str(number)).replace(folder / name)
     written = [folder / name for name in names]
     return written if len(names) == 1 else [*written, _write_index(folder, names, files, total)]
+
+
+def _file_contents(tensors: Iterator[tuple[str, Array]]) -> Iterator[dict[str, Array]]:
+    """Yield the tensors of each file by name; they are freed before those of the next file are read."""
+    content: dict[str, Array] = {}
+    size = 0
+    for name, tensor in tensors:
+        if content and size + tensor.nbytes > MOST_FILE_BYTES:
+            yield content
+            content.clear()
+            size = 0
+        content[name] = tensor
+        size += tensor.nbytes
+    yield content
 
 
 def _write_index(folder: Path, names: list[str], files: list[list[str]], total: int) -> Path:
@@ -115,5 +125,6 @@ def _write_index(folder: Path, names: list[str], files: list[list[str]], total: 
 
 
 messages.add_messages(
+    folder_has_weights="{folder} has safetensors files already; name another folder",
     weights_of_run_missing="{file} lacks weights of the model, such as {names:list}",
 )

@@ -14,8 +14,9 @@ from meshwave.engine.cli import main as cli
 from meshwave.engine.document import parse_design
 from meshwave.engine.document.model import LanguageModel
 from meshwave.engine.findings import DesignError, Refusal
+from meshwave.engine.hugging_face import saving
 from meshwave.engine.hugging_face.tensor_files import checkpoint_files, find_weights
-from meshwave.engine.hugging_face.weights import map_weights
+from meshwave.engine.hugging_face.weights import map_weights, own_weights
 from meshwave.engine.hugging_face.writing import write_config
 
 LLAMA = {
@@ -196,6 +197,25 @@ def test_files_that_are_no_checkpoint_are_refused(name: str, tmp_path: Path) -> 
 
     with pytest.raises(Refusal):
         find_weights(language_model(LLAMA), checkpoint_files(tmp_path / name))
+
+
+def test_a_large_model_is_saved_to_several_files_and_never_beside_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(saving, "MOST_FILE_BYTES", 4000)
+    model, chance = language_model(MIXTRAL), np.random.default_rng(0)
+    own = {name: chance.standard_normal(shape, np.float32) for name, shape in own_weights(model).items()}
+    save_file(own, tmp_path / "own.safetensors")
+
+    found = saving.save_checkpoint(model, tmp_path / "own.safetensors", tmp_path / "saved")
+
+    assert {*found} == {*(tmp_path / "saved").iterdir()} and len(found) > 10
+    weights, stored = find_weights(model, checkpoint_files(tmp_path / "saved"))
+    assert {weight.name: weight.shape for weight in weights} == own_weights(model)
+    sizes = [sum(4 * np.prod(stored.shapes[name]) for name in load_file(file)) for file in {*stored.files.values()}]
+    assert sum(sizes) == sum(tensor.nbytes for tensor in own.values())
+    with pytest.raises(Refusal, match="name another folder"):
+        saving.save_checkpoint(model, tmp_path / "own.safetensors", tmp_path / "saved")
 
 
 @pytest.mark.parametrize("options", [["--rehearse"], ["--resume", "x"]])
