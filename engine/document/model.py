@@ -40,7 +40,9 @@ class Router(NamedTuple):
     balance_rate: float | None = None
     """Change of the balancing bias of an expert in one step; None if the router has no such bias."""
     groups: int = 1
+    """Number of groups of consecutive experts."""
     top_groups: int = 1
+    """Number of groups from which a token chooses its experts."""
 
     @property
     def has_balance(self) -> bool:
