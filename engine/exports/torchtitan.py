@@ -214,12 +214,25 @@ def _missing_settings(design: Design, tp: int) -> Iterator[str]:
     yield f"its optimizer: {training.optimizer}, learning rate {training.lr:g}{decay}; its seed: {training.seed}"
     least = "" if training.lr_schedule == "constant" else f", at least {training.min_lr_factor:g} of the peak rate"
     yield f"its learning-rate schedule: {training.warmup_steps} warm-up steps, then {training.lr_schedule}{least}"
+    yield from _missing_data(design)
     if training.precision == "fp64":
         yield "its precision: fp64; these settings use float32, the highest precision of torchtitan"
     if training.sharding == "optimizer":
         yield "its sharded optimizer states, which torchtitan supports only with sharded gradients or parameters"
     if tp > 1:
         yield f"its transfers: {design.transfer.strategy}; torchtitan sends from each device to its counterpart"
+
+
+def _missing_data(design: Design) -> Iterator[str]:
+    """Yield the data, evaluations and device placement of a design, which these settings do not contain."""
+    training = design.training
+    if training.data is not None:
+        names = filter(None, (training.data, training.tokenizer))
+        yield f"its data: {', '.join(map(_escape_docstring, names))}"
+    if training.eval_every is not None:
+        yield f"its evaluations: every {training.eval_every} steps, on {training.eval_share:.0%} of the data"
+    if list(design.process_devices) != sorted(design.process_devices):
+        yield "its placement on devices; torchtitan numbers processes by pipeline rank, then dp, then tp"
 
 
 def _recompute_comment(design: Design, stages: int) -> str:
@@ -232,7 +245,7 @@ def _recompute_comment(design: Design, stages: int) -> str:
 
 
 def _escape_docstring(name: str) -> str:
-    """Return a design's name as text that cannot end a docstring."""
+    """Return a name as text that cannot end a docstring."""
     return json.dumps(name).replace('\\"', "'")
 
 

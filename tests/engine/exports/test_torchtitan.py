@@ -236,9 +236,11 @@ def test_experts_are_refused() -> None:
 
 
 def test_properties_without_a_setting_are_listed_in_both_files() -> None:
-    training = {"optimizer": "sgd", "lr": 0.1, "precision": "fp64", "seed": 7}
+    training = {"optimizer": "sgd", "lr": 0.1, "precision": "fp64", "seed": 7, "data": "a.txt", "eval_every": 10}
     design = Drawn({"schedule": "1f1b", "microbatches": 4}, 2).design(dp=2, model=MODEL, training=training)
-    cut = tuple(mesh.model_copy(update={"axes": {"dp": 1, "tp": 2}}) for mesh in design.meshes)
+    cut = tuple(
+        mesh.model_copy(update={"axes": {"dp": 1, "tp": 2}, "devices": mesh.devices[::-1]}) for mesh in design.meshes
+    )
     design = design.model_copy(update={"meshes": cut})
 
     found = files(design, lower(design), (6, 6))
@@ -248,6 +250,9 @@ def test_properties_without_a_setting_are_listed_in_both_files() -> None:
             "its model: gpt, hidden size 64, 4 heads, MLP width 256, vocabulary size 256",
             "its optimizer: sgd, learning rate 0.1; its seed: 7",
             "its learning-rate schedule: 0 warm-up steps, then constant",
+            'its data: "a.txt"',
+            "its evaluations: every 10 steps, on 10% of the data",
+            "its placement on devices; torchtitan numbers processes by pipeline rank, then dp, then tp",
             "its precision: fp64; these settings use float32, the highest precision of torchtitan",
             "its transfers: broadcast; torchtitan sends from each device to its counterpart",
         ]
