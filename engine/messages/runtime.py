@@ -93,9 +93,9 @@ _TRAINING: dict[str, Message] = {
         "the training text {name} holds {size} bytes or tokens, but one sequence needs {window}; use a longer text or a shorter "
         "model.sequence"
     ),
-    "text_not_tokenized": (
-        "an exported script cannot tokenize text with {tokenizer}; pass a token file with --data, such as data.uint16 of a run "
-        "folder"
+    "unconverted_data": (
+        "an exported script cannot tokenize texts or read JSON lines ({file}); pass the converted data of a run with "
+        "--data: the file data.* of its folder"
     ),
     "token_outside_vocabulary": (
         "{name} has tokens from {lowest} to {highest}, but model.vocab is {vocab}; set model.vocab above all tokens"

@@ -15,7 +15,7 @@ from meshwave.engine.exports.script import unpack_program
 from meshwave.engine.files import write_whole
 from meshwave.engine.findings import Refusal
 from meshwave.engine.program.program import from_json
-from meshwave.engine.runs.training_data import is_tokens
+from meshwave.engine.runs.training_data import JSON_LINES, check_training_data, is_tokens
 from meshwave.engine.runtime.execution.data import DEFAULT_TEXT
 from meshwave.engine.runtime.execution.job import Job
 from meshwave.engine.runtime.processes import worker
@@ -82,8 +82,19 @@ def _make_job(design: str, program: str, options: argparse.Namespace) -> Job:
         raise Refusal("torchrun_process_count", {"devices": devices, "program": sys.argv[0]})
     if parsed.training.data is not None and options.data is None:
         raise Refusal("text_not_given", {"text": parsed.training.data})
-    if parsed.training.tokenizer is not None and not is_tokens(options.data):
-        raise Refusal("text_not_tokenized", {"tokenizer": parsed.training.tokenizer})
-    if options.data is not None and not options.data.is_file():
-        raise Refusal("text_file_missing", {"path": str(options.data)})
+    if options.data is not None:
+        _check_data(parsed, options.data)
     return Job(parsed, from_json(written), tuple(written["layers"]), options.data or DEFAULT_TEXT)
+
+
+def _check_data(design: Design, data: Path) -> None:
+    """Check that a script can train on a file as it is, without the conversions of a launch.
+
+    Raises:
+        Refusal: the file does not exist, or is not of a type that the design can train on.
+    """
+    if not data.is_file():
+        raise Refusal("text_file_missing", {"path": str(data)})
+    if not is_tokens(data) and (design.training.tokenizer is not None or data.suffix == JSON_LINES):
+        raise Refusal("unconverted_data", {"file": data.name})
+    check_training_data(design, data)

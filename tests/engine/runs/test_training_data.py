@@ -137,6 +137,21 @@ def test_data_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         stored(tmp_path / "data.txt", tmp_path / "run", tokenizer="missing.json")
 
 
+@pytest.mark.torch
+def test_an_exported_script_refuses_data_that_a_launch_would_convert(tmp_path: Path) -> None:
+    from meshwave.engine.runtime.processes.script import _check_data
+
+    for name in ("data.txt", "data.jsonl", "data.uint16"):
+        (tmp_path / name).write_bytes(b"tokens")
+    for name, training in (("data.jsonl", {}), ("data.txt", {"tokenizer": "tokenizer.json"})):
+        with pytest.raises(Refusal, match="pass the converted data"):
+            _check_data(design(**training), tmp_path / name)
+    with pytest.raises(Refusal, match="is trained on bytes"):
+        _check_data(design(kind="bert"), tmp_path / "data.uint16")
+    for name, training in (("data.txt", {}), ("data.uint16", {"tokenizer": "tokenizer.json"})):
+        _check_data(design(**training), tmp_path / name)
+
+
 def test_a_tokenizer_without_data_is_a_problem() -> None:
     with pytest.raises(DesignError) as refused:
         design(data=None, tokenizer="tokenizer.json")
