@@ -82,7 +82,10 @@ def _own_weights(model: LanguageModel) -> Named:
     yield "embedding.token.weight", (model.vocab, model.hidden)
     if architecture.positions.kind == "learned":
         yield "embedding.position.weight", (architecture.positions.table or model.sequence, model.hidden)
+    joining = {target for _, target in model.skips}
     for number in range(model.layers):
+        if number in joining:
+            yield from _linear(f"layers.{number}.join", model.hidden, 2 * model.hidden, bias=True)
         yield from ((f"layers.{number}.{name}", shape) for name, shape in _layer(model, number in model.expert_blocks))
     yield from _norm("head.norm", model)
     head = _linear("head.project", model.vocab, model.hidden, bias=architecture.head_bias)

@@ -103,6 +103,7 @@ def _function_values(model: LanguageModel) -> dict[str, Any]:
         positions |= {"theta": None, "fraction": None, "window_theta": None, "scaling": None}
     if norm["kind"] == "rmsnorm":
         norm["bias"] = False
+    section["kind"] = "transformer" if model.causal and not model.skips else model.kind
     found = dict(_flatten(section))
     return {path: value for path, value in found.items() if path not in (*LEARNED, "sequence")}
 

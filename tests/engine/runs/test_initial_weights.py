@@ -190,6 +190,15 @@ def test_a_header_without_the_place_of_a_tensor_is_refused(tmp_path: Path) -> No
         find_weights(language_model(LLAMA), checkpoint_files(tmp_path / "damaged.safetensors"))
 
 
+@pytest.mark.parametrize("kind", ["bert", "u-transformer"])
+def test_a_masked_model_is_not_saved_as_a_causal_one(kind: str) -> None:
+    sizes = {"layers": 2, "hidden": 16, "heads": 4, "sequence": 12, "vocab": 257}
+
+    with pytest.raises(Refusal, match="the nearest, gpt2, differs in kind"):
+        write_config(language_model({"kind": kind, **sizes}))
+    assert write_config(language_model({"kind": "gpt", **sizes}))["model_type"] == "gpt2"
+
+
 @pytest.mark.parametrize("name", ["nothing", "text.txt", "broken.safetensors", "index.safetensors.index.json"])
 def test_files_that_are_no_checkpoint_are_refused(name: str, tmp_path: Path) -> None:
     if name != "nothing":

@@ -171,6 +171,17 @@ def test_the_weights_of_a_stage_are_those_that_are_named(pair: Pair) -> None:
     assert found == own_weights(pair.model)
 
 
+@pytest.mark.parametrize("kind", ["gpt", "bert", "u-transformer"])
+def test_the_weights_of_byte_models_are_those_that_are_named(kind: str) -> None:
+    sizes = {"layers": 4, "hidden": 8, "heads": 2, "sequence": TOKENS.shape[1], "vocab": 257}
+    model = model_families[kind].model_validate({"kind": kind, **sizes})
+    assert isinstance(model, LanguageModel)
+
+    found = {name: tuple(weight.shape) for name, weight in build_whole(model).named_parameters()}
+
+    assert found == own_weights(model)
+
+
 def test_transformers_loads_saved_weights(pair: Pair, tmp_path: Path) -> None:
     save_file({name: weight.detach() for name, weight in pair.stage.named_parameters()}, tmp_path / "own.safetensors")
     save_checkpoint(pair.model, tmp_path / "own.safetensors", tmp_path / "saved")
