@@ -95,14 +95,21 @@ def write_checkpoint(section: dict[str, Any], folder: Path, files: int = 1) -> d
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("section", [LLAMA, MIXTRAL], ids=["llama", "mixtral"])
+@pytest.mark.parametrize(
+    ("section", "layout"),
+    [
+        pytest.param(LLAMA, {"dp": 2, "tp": 2}, id="llama"),
+        pytest.param(LLAMA, {"pp": 2, "tp": 2, "ep": 2}, id="llama, pipeline", marks=pytest.mark.nightly),
+        pytest.param(MIXTRAL, {"pp": 2, "tp": 2, "ep": 2}, id="mixtral", marks=pytest.mark.nightly),
+    ],
+)
 def test_training_starts_from_and_ends_in_weights_that_others_can_use(
-    section: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    section: dict[str, Any], layout: dict[str, int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """On any layout: the first loss is the same, and after no training the weights are."""
     tensors = write_checkpoint(section, tmp_path / "first", files=3)
     losses = []
-    for axes in ({}, {"pp": 2, "tp": 2, "ep": 2}, *([] if "moe" in section else [{"dp": 2, "tp": 2}])):
+    for axes in ({}, layout):
         design = document(section, **axes)
         design["training"] |= {"lr": 1e-30, "weight_decay": 0.0}
         (tmp_path / "design.json").write_text(json.dumps(design))
