@@ -97,7 +97,9 @@ def make_models(name: str) -> tuple[Any, LanguageModel]:
     settings = {key: value for key, value in COUNTED[name].items() if key != "model_type"}
     config = transformers.AutoConfig.for_model(name, **settings, pad_token_id=0)
     config.hidden_dropout = config.attention_dropout = config.embd_pdrop = config.resid_pdrop = config.attn_pdrop = 0.0
-    theirs = transformers.AutoModelForCausalLM.from_config(config, **EAGER).double().eval()
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        theirs = transformers.AutoModelForCausalLM.from_config(config, **EAGER).double().eval()
     chance = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for weight in [*theirs.parameters(), *corrections(theirs)]:
