@@ -20,3 +20,9 @@ def prepare_page() -> Document:
 def page_argument(name: str) -> str:
     """Return an argument of the page's URL; empty if the URL lacks it."""
     return str(pn.state.session_args.get(name, [b""])[0].decode("ascii", "ignore"))
+
+
+def hide_token() -> None:
+    """Remove the token, and all other arguments, from the tab's link."""
+    if pn.state.location is not None:
+        pn.state.location.search = ""

@@ -14,7 +14,7 @@ from meshwave.designer.kit.assets import module_code, style_sheets
 from meshwave.designer.kit.canvas import Canvas, PlainData, plain_text, read_value
 from meshwave.designer.lessons.classroom_view import challenge_data, lesson_outline, step_title
 from meshwave.designer.state.sharing import Link
-from meshwave.engine.lessons.classroom import Classroom, Person
+from meshwave.engine.lessons.classroom import Classroom, Learner
 from meshwave.engine.lessons.progress import load_progress
 
 LONGEST_MESSAGE = 300
@@ -68,7 +68,7 @@ class Board(Canvas):
             }
         )
 
-    def _person_data(self, person: Person) -> dict[str, Any]:
+    def _person_data(self, person: Learner) -> dict[str, Any]:
         lessons = load_progress(self._classroom.person_folder(person.id)).lessons
         return {
             "id": person.id,

@@ -53,6 +53,8 @@ class ClassBar(Canvas):
         classroom = self._classroom
         told = classroom.announcement
         learner = next((each for each in classroom.people() if each.id == self._person), None)
+        if learner is None:
+            self._session.read_only = True
         is_there = learner is not None and (learner.lesson, learner.step) == (told.lesson, told.step)
         self.param.update(
             name_shown=learner.name if learner else "",
@@ -100,4 +102,10 @@ class ClassBar(Canvas):
         self.refresh()
 
     def _challenge(self, gesture: Mapping[str, Any]) -> Challenge:
+        """Return the challenge that a gesture names.
+
+        Raises:
+            Refusal: there is no such challenge, or the teacher removed the learner.
+        """
+        self._session.check_editable()
         return self._classroom.workshop.challenge(read_value(gesture, "challenge", plain_text))

@@ -78,7 +78,7 @@ def page(studio: Studio, attend: Attend | None = None) -> pn.viewable.Viewable:
         draft.claim()
         _set_link(draft.query, keeps_start=True)
 
-    pn.state.onload(claim)  # not before the page is loaded, which makes the tab visible, which makes the tab visible
+    pn.state.onload(claim)  # not before the page is loaded, which makes the tab visible
     pn.state.on_session_destroyed(lambda context: draft.release())
     widgets = Widgets(
         draft.session,
@@ -105,10 +105,10 @@ def page(studio: Studio, attend: Attend | None = None) -> pn.viewable.Viewable:
 def _open_draft(studio: Studio, document: Document) -> Draft:
     """Open the design that the page's link names; the link of a design that is no longer shared opens a new design."""
 
-    def make(key: str) -> Draft:
+    def make(requested: str, key: str) -> Draft:
         return Draft(
             studio,
-            page_argument("draft"),
+            requested,
             _is_shown(document),
             page_callback_scheduler(document),
             start=_starting_design(studio),
@@ -117,9 +117,9 @@ def _open_draft(studio: Studio, document: Document) -> Draft:
         )
 
     try:
-        return make(page_argument("shared"))
+        return make(page_argument("draft"), page_argument("shared"))
     except InputError as error:
-        draft = make("")
+        draft = make("", "")
         draft.session.notice = str(error)
         return draft
 

@@ -11,7 +11,7 @@ import param
 
 from meshwave.designer.kit.assets import colour_rule, module_code, style_sheets
 from meshwave.designer.kit.canvas import Canvas, PlainData, plain_text, read_value
-from meshwave.designer.kit.page_setup import prepare_page
+from meshwave.designer.kit.page_setup import hide_token, prepare_page
 from meshwave.designer.lessons.pane import lesson_entries
 from meshwave.designer.pages.design_page import page
 from meshwave.designer.state import file_jobs as files
@@ -48,15 +48,9 @@ def start_page(studio: Studio) -> pn.viewable.Viewable:
     """Build the start page."""
     later = page_callback_scheduler(prepare_page())
     shown = StartPage(studio, later, sizing_mode="stretch_both", margin=0)
-    pn.state.onload(_hide_token)
+    pn.state.onload(hide_token)
     pn.state.on_session_destroyed(lambda context: shown.stop_jobs())
     return pn.Column(shown, sizing_mode="stretch_both", margin=0, styles={"height": "100vh", "width": "100vw"})
-
-
-def _hide_token() -> None:
-    """Remove the token from the tab's link."""
-    if pn.state.location is not None:
-        pn.state.location.search = ""
 
 
 class StartPage(Canvas):
@@ -148,7 +142,10 @@ class StartPage(Canvas):
         self._update_lists()
 
     def _on_delete(self, gesture: Mapping[str, Any]) -> None:
-        self._editable_library.delete(self._closed_design(gesture))
+        library, design = self._editable_library, self._closed_design(gesture)
+        if link := self._studio.shared.link(library, design):
+            self._studio.shared.end_link(link)
+        library.delete(design)
         self._update_lists()
 
     def _on_restore(self, gesture: Mapping[str, Any]) -> None:

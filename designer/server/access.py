@@ -82,7 +82,7 @@ class Access(AuthProvider):
         self.place, self.site, self._clock = place, place.site, clock
         # The name has the port, since browsers send cookies to all ports of a host.
         self.cookie = f"meshwave-{place.port}"
-        self._sign_ins: dict[str, tuple[float, str]] = {}  # expiry and user ID by value of the cookie, earliest first
+        self._sign_ins: dict[str, tuple[float, str]] = {}  # expiry and identity by value of the cookie, earliest first
         self._failures: deque[tuple[str, float]] = deque(maxlen=MOST_FAILURES)  # addresses and times
         self._ended: dict[str, None] = {}  # IDs of sessions that an administrator ended
         names = (ADDRESS, "localhost") if place.address == ADDRESS else ()
@@ -117,10 +117,6 @@ class Access(AuthProvider):
         """Return the person whom a request is from."""
         raise NotImplementedError
 
-    def find_person(self, user: User) -> User | None:
-        """Return a person with the present role; None if the person may no longer sign in."""
-        raise NotImplementedError
-
     def _names_other_session(self, handler: Any, user: User | None) -> bool:
         """Return whether a request is for a session of somebody else, or for one that was ended.
 
@@ -140,17 +136,17 @@ class Access(AuthProvider):
 
     # ---- signing in ----
 
-    def sign_in(self, handler: Any, user: str, same_site: str = "Strict") -> None:
-        """Leave a cookie in the browser of a user; the oldest sign-in expires if there are too many."""
+    def sign_in(self, handler: Any, identity: str, same_site: str = "Strict") -> None:
+        """Leave a cookie in the browser of a person; the oldest sign-in expires if there are too many."""
         self._sign_ins = dict(list(self._sign_ins.items())[1 - MOST_SIGN_INS :])
         value = new_token()
-        self._sign_ins[value] = (self._clock() + SIGN_IN_DAYS * 24 * 3600, user)
+        self._sign_ins[value] = (self._clock() + SIGN_IN_DAYS * 24 * 3600, identity)
         self._set_cookie(handler, self.cookie, value, same_site)
 
     def signed_in(self, handler: Any) -> str | None:
-        """Return the ID of the user whom the cookie of a request belongs to."""
-        expiry, user = self._sign_ins.get(handler.get_cookie(self.cookie, ""), (0.0, ""))
-        return user if expiry > self._clock() else None
+        """Return the identity with which the browser of a request signed in; None if it did not."""
+        expiry, identity = self._sign_ins.get(handler.get_cookie(self.cookie, ""), (0.0, ""))
+        return identity if expiry > self._clock() else None
 
     def sign_out(self, handler: Any) -> None:
         """Make the cookie of a browser worthless."""
@@ -258,10 +254,6 @@ class TokenAccess(Access):
             self.link_followed.set()
             return OWNER
         return None
-
-    def find_person(self, user: User) -> User | None:
-        """Return the user who started the server."""
-        return OWNER
 
     def _is_token(self, given: str) -> bool:
         return hmac.compare_digest(given.encode(), self._token.encode())

@@ -16,7 +16,13 @@ from meshwave.engine.findings import Refusal
 from meshwave.engine.runs import Entry
 from meshwave.engine.runs.process_identity import recorded_processes
 
-PAGE_TITLES = {"/": "Designer", "/start": "Start page", "/transfer": "Transfer lab", "/admin": "Administration"}
+PAGE_TITLES = {
+    "/": "Designer",
+    "/start": "Start page",
+    "/transfer": "Transfer lab",
+    "/board": "Board",
+    "/admin": "Administration",
+}
 
 
 class Administration:

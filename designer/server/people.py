@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import panel as pn
 from panel.viewable import Viewable
@@ -54,17 +55,16 @@ class PersonStudios:
             lessons: names of the offered lessons; all lessons if it is empty.
         """
         self.shared, self._folder, self._limits, self._lessons = shared, folder, limits, lessons
-        self._studios: dict[tuple[User, LaunchLimits], Studio] = {}
+        self._studios: dict[User, Studio] = {}
 
     def of(self, user: User) -> Studio:
         """Return the studio of a person."""
         if user == OWNER:
             return self.shared
-        key = (user, self._limits())
-        if key not in self._studios:
+        if user not in self._studios:
             course = Course(self._lessons, self._folder / user.id)
-            self._studios[key] = self.shared.person_studio(user, course, key[1])
-        return self._studios[key]
+            self._studios[user] = self.shared.person_studio(user, course, self._limits)
+        return self._studios[user]
 
     def current(self) -> Studio:
         """Return the studio of the person who opens the page that is being built."""
@@ -93,7 +93,7 @@ def serve_people(people: Path, design: str | None = None, *, place: Place, show:
     server, place = start_on_free_port(
         lambda found: start_pages(people_pages(studios), studio, PeopleAccess(file, found)), place
     )
-    PeriodicCallback(lambda: follow_people(server, studio, file), FOLLOW_INTERVAL_MS).start()
+    PeriodicCallback(lambda: follow_people(server._tornado, studio, file), FOLLOW_INTERVAL_MS).start()
     link = f"{place.origin}/"
     print(
         f"Meshwave is ready. People sign in at\n\n    {link}\n\n"
@@ -113,11 +113,11 @@ def people_pages(studios: PersonStudios) -> Mapping[str, Callable[[], Viewable]]
     }
 
 
-def follow_people(server: pn.io.server.Server, studio: Studio, file: PeopleFile) -> None:
-    """End the sessions of people whose role has changed or was removed, and cancel runs that take too long."""
+def follow_people(application: Any, studio: Studio, file: PeopleFile) -> None:
+    """End the sessions of people who were removed or have another role or token, and cancel runs that take too long."""
     people = file.people
     unlimited = {person.user.id for person in people.people if person.role.includes(Role.ADMIN)}
-    end_outdated_sessions(server._tornado)
+    end_outdated_sessions(application, application.auth_provider.is_current)
     try:
         studio.launches.cancel_overdue(people.limits, unlimited)
     except MeshwaveError as error:  # such as a full disk; repeated at the next check

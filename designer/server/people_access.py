@@ -12,7 +12,7 @@ from meshwave.designer.server.access import Access
 from meshwave.designer.server.access_pages import STYLE, AccessForm, AccessPage
 from meshwave.designer.server.site import Place
 from meshwave.engine.findings import Refusal
-from meshwave.engine.people.people_file import PeopleFile, User, is_token_of
+from meshwave.engine.people.people_file import PeopleFile, Person, User, is_token_of
 
 
 class PeopleAccess(Access):
@@ -26,9 +26,17 @@ class PeopleAccess(Access):
 
     def _find_user(self, handler: Any) -> User | None:
         if self.file.people.login == "header":
-            return self._user(self._stated_name(handler))
-        signed_in = self.signed_in(handler)
-        return self._user(signed_in) if signed_in is not None else None
+            person = self.file.people.find(self._stated_name(handler))
+        else:
+            person = self._signed_in_person(handler)
+        handler.request.token_hash = person.token if person is not None else None
+        return person.user if person is not None else None
+
+    def _signed_in_person(self, handler: Any) -> Person | None:
+        """Return the person who signed in; None if the person has another token by now."""
+        id, _, token_hash = (self.signed_in(handler) or "").partition(" ")
+        person = self.file.people.find(id)
+        return person if person is not None and person.token == token_hash else None
 
     def _stated_name(self, handler: Any) -> str:
         """Return the user name in the header of a reverse proxy; empty if the request does not come from the proxy."""
@@ -37,13 +45,10 @@ class PeopleAccess(Access):
         stated = request.headers.get_list(people.header)
         return stated[0] if request.remote_ip in people.proxies and len(stated) == 1 else ""
 
-    def _user(self, name: str) -> User | None:
-        person = self.file.people.find(name)
-        return person.user if person is not None else None
-
-    def find_person(self, user: User) -> User | None:
-        """Return a person with the current role; None if the file no longer lists the person."""
-        return self._user(user.id)
+    def is_current(self, request: Any) -> bool:
+        """Return whether the file still lists the person of a request, with the same role and token."""
+        person = self.file.people.find(request.user.id)
+        return person is not None and (person.user, person.token) == (request.user, request.token_hash)
 
     def sign_in_with_token(self, handler: RequestHandler, name: str, token: str) -> None:
         """Sign in a person with a personal token.
@@ -60,7 +65,7 @@ class PeopleAccess(Access):
             self.note_failure(handler)
             raise Refusal("wrong_token", {})
         assert person is not None
-        self.sign_in(handler, person.user.id, "Lax")
+        self.sign_in(handler, f"{person.user.id} {person.token}", "Lax")  # a new token ends the sign-in
         self.link_followed.set()
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from meshwave.engine.people.people_file import User
@@ -38,9 +38,8 @@ def end_session(application: Any, session: Any) -> None:
         connection._socket.close(ENDED, "the session was ended")
 
 
-def end_outdated_sessions(application: Any) -> None:
-    """End the sessions of people who may no longer sign in, or whose role has changed."""
+def end_outdated_sessions(application: Any, is_current: Callable[[Any], bool]) -> None:
+    """End the sessions whose requests are no longer current, such as those of a person who was removed."""
     for session in list(open_sessions(application)):
-        user = request_user(session.document)
-        if application.auth_provider.find_person(user) != user:
+        if not is_current(session.document.session_context.request):
             end_session(application, session)

@@ -12,7 +12,7 @@ import panel as pn
 from panel.viewable import Viewable
 from tornado.ioloop import PeriodicCallback
 
-from meshwave.designer.kit.page_setup import prepare_page
+from meshwave.designer.kit.page_setup import hide_token, prepare_page
 from meshwave.designer.lessons.board import Board
 from meshwave.designer.lessons.class_bar import ClassBar
 from meshwave.designer.pages.design_page import Widgets, page
@@ -131,7 +131,7 @@ class WorkshopPages:
         prepare_page()
         opening = (self._copy_design, self._share_design)
         board = Board(self._classroom, self._origin, *opening, sizing_mode="stretch_both", margin=0)
-        pn.state.onload(_hide_token)
+        pn.state.onload(hide_token)
         _follow_changes(self._classroom, board.refresh)
         return pn.Column(board, sizing_mode="stretch_both", margin=0, styles={"height": "100vh", "width": "100vw"})
 
@@ -161,8 +161,3 @@ def _follow_changes(classroom: Classroom, refresh: Callable[[], Any]) -> None:
 
     assert pn.state.curdoc is not None
     pn.state.curdoc.add_periodic_callback(check, REFRESH_INTERVAL_MS)
-
-
-def _hide_token() -> None:
-    if pn.state.location is not None:
-        pn.state.location.search = ""

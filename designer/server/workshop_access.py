@@ -12,8 +12,8 @@ from meshwave.designer.server.access import TokenAccess
 from meshwave.designer.server.access_pages import AccessForm
 from meshwave.designer.server.site import Place
 from meshwave.engine.findings import Refusal
-from meshwave.engine.lessons.classroom import LONGEST_NAME, Classroom, Person
-from meshwave.engine.people.people_file import OWNER, Role, User
+from meshwave.engine.lessons.classroom import LONGEST_NAME, Classroom, Learner
+from meshwave.engine.people.people_file import Role, User
 
 
 class WorkshopAccess(TokenAccess):
@@ -39,10 +39,6 @@ class WorkshopAccess(TokenAccess):
         found = next((each for each in self.classroom.people() if each.id == id), None)
         return learner_user(found) if found else None
 
-    def find_person(self, user: User) -> User | None:
-        """Return a learner or the teacher; None for a learner whom the teacher removed."""
-        return OWNER if user == OWNER else self._learner(user.id)
-
     def join(self, handler: RequestHandler, code: str, name: str) -> None:
         """Admit a learner and store the learner's key in a cookie of the browser.
 
@@ -64,9 +60,9 @@ class WorkshopAccess(TokenAccess):
         return [*super().endpoints, ("/join", Join)]
 
 
-def learner_user(person: Person) -> User:
+def learner_user(learner: Learner) -> User:
     """Return a learner as a user of the server."""
-    return User(person.id, person.name, Role.LAUNCHER)
+    return User(learner.id, learner.name, Role.LAUNCHER)
 
 
 class Join(AccessForm):

@@ -12,7 +12,7 @@ from meshwave.designer.state.design_edits import reset_stage_settings
 from meshwave.designer.state.jobs import Done, Failed, Job, Later, Listener, News, Progress
 from meshwave.designer.state.library import new_id
 from meshwave.designer.state.predictions import Outcome, Predictions, predict_with_problems
-from meshwave.designer.state.shared_design import Member, Person, Replaced
+from meshwave.designer.state.shared_design import Member, Presence, Replaced
 from meshwave.engine.document import Design, parse_design
 from meshwave.engine.document.fixes import apply_edit
 from meshwave.engine.document.problems import problems
@@ -76,7 +76,7 @@ class Session(param.Parameterized):
     notice = param.String(default="", doc="Notice to the user that is not about an edit; empty if there is none.")
     read_only = param.Boolean(default=False, doc="True if edits and launches are refused.")
     people = param.List(
-        default=[], item_type=Person, doc="People who have the shared design open; empty if the design is not shared."
+        default=[], item_type=Presence, doc="People who have the shared design open; empty if the design is not shared."
     )
     replaced = param.List(default=[], item_type=Replaced, doc="Values of the user that others have changed.")
     comments = param.Integer(default=0, doc="Counter of changes of the comments on the design.")

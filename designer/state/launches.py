@@ -9,7 +9,7 @@ from pathlib import Path
 from meshwave.engine.document import Design
 from meshwave.engine.findings import Refusal
 from meshwave.engine.imports import Trace
-from meshwave.engine.people.launch_limits import LaunchLimits, check_launch, overdue_runs
+from meshwave.engine.people.launch_limits import MACHINE_TARGETS, LaunchLimits, check_launch, overdue_runs
 from meshwave.engine.people.people_file import OWNER, Role, User
 from meshwave.engine.predict.prediction import Prediction, predict
 from meshwave.engine.runs import Entry, Launcher, Record, Run
@@ -104,7 +104,8 @@ class Launches:
 class PersonLaunches(Launches):
     """The launches of one of several people: what the role allows, within limits."""
 
-    def __init__(self, shared: Launches, user: User, limits: LaunchLimits) -> None:
+    def __init__(self, shared: Launches, user: User, limits: Callable[[], LaunchLimits]) -> None:
+        """Create the launches of a person; ``limits`` returns the current limits."""
         super().__init__(shared.record, user)
         self.names = shared.names
         self._shared, self._limits = shared, limits
@@ -115,7 +116,9 @@ class PersonLaunches(Launches):
         return [target for target in self._shared.targets() if self._may_use(target.name)]
 
     def _may_use(self, target: str) -> bool:
-        return self._is_unlimited or target in self._limits.targets
+        may_leave_machine = self.user.role.includes(Role.LAUNCHER)
+        is_allowed = target in self._limits().targets and (may_leave_machine or target in MACHINE_TARGETS)
+        return self._is_unlimited or is_allowed
 
     def open(self, name: str) -> Launcher:
         """Return the launcher of a target.
@@ -149,7 +152,7 @@ class PersonLaunches(Launches):
 
     def _check_limits(self, processes: int) -> None:
         if not self._is_unlimited:
-            check_launch(self._limits, self.record, self.user.id, processes)
+            check_launch(self._limits(), self.record, self.user.id, processes)
 
     def cancel(self, entry: Entry, why: str = "") -> None:
         """Cancel a run.

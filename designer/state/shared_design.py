@@ -61,7 +61,7 @@ class Block(NamedTuple):
     action: Action
 
 
-class Person(NamedTuple):
+class Presence(NamedTuple):
     """A person in a shared design, as others see the person."""
 
     name: str
@@ -215,10 +215,10 @@ class SharedDesign:
         """The people who have the design open."""
         return [member for member in self.members.values() if member.is_present]
 
-    def people(self, member: Member) -> list[Person]:
+    def people(self, member: Member) -> list[Presence]:
         """Return the people who have the design open, as a member sees them."""
         return [
-            Person(each.name, each.colour, each.read_only, each is member, each.mesh, each.block)
+            Presence(each.name, each.colour, each.read_only, each is member, each.mesh, each.block)
             for each in self.present
         ]
 

@@ -31,14 +31,16 @@ class SharedDesigns:
     def __init__(self, folder: Path) -> None:
         """Read the list of shared designs from a folder; a damaged list counts as empty."""
         self._folder, self._path = folder, folder / "shared.json"
-        self._open: dict[str, SharedDesign] = {}  # links by key for editing
+        self._open: dict[str, SharedDesign] = {}  # shared designs by key for editing
         try:
             self._links = [Link(*map(str, each)) for each in json.loads(self._path.read_bytes())]
         except (OSError, ValueError, TypeError):
             self._links = []
 
     def link(self, library: Library, design: str) -> Link | None:
-        """Return the link of a design; None if the design is not shared."""
+        """Return the link of a design; None if the design is not shared or does not exist."""
+        if not library.has(design):
+            return None
         folder = self._relative(library)
         return next((each for each in self._links if (each.folder, each.design) == (folder, design)), None)
 
@@ -46,7 +48,7 @@ class SharedDesigns:
         """Share a design and return its link.
 
         Raises:
-            OSError: the list of shared designs cannot be saved.
+            Refusal: the list of shared designs cannot be saved.
         """
         known = self.link(library, design)
         if known is not None:
@@ -56,7 +58,11 @@ class SharedDesigns:
         return link
 
     def end_link(self, link: Link) -> None:
-        """Stop sharing a design: its link becomes invalid."""
+        """Stop sharing a design: its link becomes invalid.
+
+        Raises:
+            Refusal: the list of shared designs cannot be saved.
+        """
         self._write([each for each in self._links if each != link])
         self._open.pop(link.edit_key, None)
 
@@ -94,7 +100,10 @@ class SharedDesigns:
         return library.folder.relative_to(self._folder).as_posix()
 
     def _write(self, links: list[Link]) -> None:
-        write_private(self._path, json.dumps(links))
+        try:
+            write_private(self._path, json.dumps(links))
+        except OSError as error:
+            raise Refusal("unwritable_link", {"reason": error.strerror}) from None
         self._links = links
 
 

@@ -66,7 +66,7 @@ class Studio:
         self.calibration = BackgroundCalibration()
         self.predictions = Predictions()
 
-    def person_studio(self, user: User, course: Course, limits: LaunchLimits) -> Studio:
+    def person_studio(self, user: User, course: Course, limits: Callable[[], LaunchLimits]) -> Studio:
         """Return the studio of a person, which has its own library and course and shares the runs.
 
         Raises:
@@ -117,17 +117,14 @@ class Studio:
         """Share a design, let the tab that has it open follow it, and return its link.
 
         Raises:
-            Refusal: the link cannot be saved.
+            Refusal: the list of shared designs cannot be saved.
         """
         drafts = [each for each in self.drafts if each.library.folder == library.folder and each.name == design]
         for draft in drafts:
             draft.edit_log()  # saves it
         if not library.has(design):
             raise Refusal("unknown_shared_design")
-        try:
-            link = self.shared.share(library, design, drafts[0].member_id if drafts else "")
-        except OSError as error:
-            raise Refusal("unwritable_link", {"reason": error.strerror}) from None
+        link = self.shared.share(library, design, drafts[0].member_id if drafts else "")
         for draft in drafts:
             draft.later(draft.join)
         return link
@@ -308,8 +305,8 @@ class Draft:
     @property
     def author(self) -> str:
         """Name of the user as the author of comments."""
-        member = self.session.member
-        return member.name if member is not None else self.person or "Owner"
+        member = self.session.member  # its name has a number if the person has the design open twice
+        return self.person or (member.name if member is not None else "Owner")
 
     def change_comments(self, change: Callable[[Comments], None]) -> None:
         """Change the comments on the design, on the pages of all people.
@@ -341,12 +338,16 @@ class Draft:
         """Share the design, so that others can open it.
 
         Raises:
-            Refusal: the link cannot be saved.
+            Refusal: the list of shared designs cannot be saved.
         """
         self._studio.share(self.library, self.name)
 
     def end_sharing(self) -> None:
-        """Stop sharing the design: its links become invalid, and all other tabs show it read-only."""
+        """Stop sharing the design: its links become invalid, and all other tabs show it read-only.
+
+        Raises:
+            Refusal: the list of shared designs cannot be saved.
+        """
         link, member = self.link, self.session.member
         if link is None or member is None:
             return

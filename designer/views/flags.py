@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from meshwave.designer.state.comments import Comment, Target
-from meshwave.designer.state.shared_design import Block, Person
+from meshwave.designer.state.shared_design import Block, Presence
 from meshwave.engine.document import Design
 from meshwave.engine.errors import InputError
 from meshwave.engine.program.action import parse_action
@@ -17,7 +17,7 @@ COMMENT_COLOUR = "#f0e442"
 """Yellow of Okabe and Ito's set, which no person has."""
 
 
-def mesh_flags(people: Sequence[Person], comments: Iterable[Comment], design: Design) -> list[dict[str, Any]]:
+def mesh_flags(people: Sequence[Presence], comments: Iterable[Comment], design: Design) -> list[dict[str, Any]]:
     """Return the marks of meshes: rank, colour, text, and True if somebody has selected the mesh."""
     ranks = {mesh.name: rank for rank, mesh in enumerate(design.meshes)}
     selected = [
@@ -32,7 +32,7 @@ def mesh_flags(people: Sequence[Person], comments: Iterable[Comment], design: De
     ]
 
 
-def block_flags(people: Sequence[Person], comments: Iterable[Comment]) -> list[dict[str, Any]]:
+def block_flags(people: Sequence[Presence], comments: Iterable[Comment]) -> list[dict[str, Any]]:
     """Return the marks of blocks: rank, op, stage, microbatch, colour and text."""
     blocks = []
     for target, text in _open_comments(comments, "block"):

@@ -79,7 +79,7 @@ class RunsPanel(Canvas):
 
         Args:
             session: the open design.
-            launches: the launch targets; ``local`` is selected at first.
+            launches: the launch targets; ``local`` is selected at first if it is offered.
             on_launch: called when a run was started from this page.
             on_blocked: called with the problems that block the launch of a valid design.
             on_show: called with the ID of the run that is shown, empty for none.
@@ -89,7 +89,7 @@ class RunsPanel(Canvas):
         super().__init__(**params)
         self._session, self.launches, self._record = session, launches, launches.record
         self._targets = {target.name: target for target in launches.targets()}
-        self._chosen = DEFAULT_TARGET
+        self._chosen = DEFAULT_TARGET if DEFAULT_TARGET in self._targets else next(iter(self._targets), DEFAULT_TARGET)
         self._on_launched, self._on_blocked = on_launch, on_blocked
         self.bar = LaunchBar(
             self._launch,
@@ -222,34 +222,33 @@ class RunsPanel(Canvas):
         self._update_launch_buttons()
 
     def _update_launch_buttons(self) -> None:
-        reason = self._launch_refusal()
+        reason = _refusal_text(self._launch_refusal)
         processes = sum(len(mesh.devices) for mesh in self._session.design.meshes)
         label = f"Launch {format_count(processes, 'process', 'processes')}"
         question = "" if reason else "; ".join(map(str, self._launcher.warnings(self._session.design)))
         self.bar.launchable = {"allowed": not reason, "label": label, "reason": reason, "question": question}
-        refused = self._dry_run_refusal()
+        refused = _refusal_text(self._dry_run_refusal)
         self.bar.rehearsable = {"allowed": not refused, "reason": refused}
 
-    def _role_refusal(self, *, is_dry_run: bool) -> str:
-        """Return why the role of the user does not allow a launch; empty if it does."""
-        try:
-            self.launches.check_role(is_dry_run=is_dry_run)
-        except Refusal as refusal:
-            return str(refusal)
-        return ""
-
     def _dry_run_refusal(self) -> str:
-        """Return the reason why a dry run is not possible; empty if it is possible."""
-        if refusal := self._role_refusal(is_dry_run=True):
-            return refusal
+        """Return the reason why a dry run is not possible; empty if it is possible.
+
+        Raises:
+            Refusal: the user may not launch dry runs, or may not use the target.
+        """
+        self.launches.check_role(is_dry_run=True)
         if self._session.errors:
             return f"Dry run not possible: {self._session.errors[0]}"
         return "; ".join(map(str, self._dry_run_launcher().refusals(self._session.design, REHEARSAL)))
 
     def _launch_refusal(self) -> str:
+        """Return the reason why training cannot be launched; empty if it can.
+
+        Raises:
+            Refusal: the user may not launch training, or may not use the target.
+        """
         session = self._session
-        if refusal := self._role_refusal(is_dry_run=False):
-            return refusal
+        self.launches.check_role(is_dry_run=False)
         if session.errors:
             self._on_blocked(())
             return f"Launch not possible: {session.errors[0]}"
@@ -278,6 +277,14 @@ class RunsPanel(Canvas):
                 self._reconciling.join(RECONCILE_WAIT_S)
             self.launches.watch_queues()
             self._update_launch_buttons()
+
+
+def _refusal_text(find_reason: Callable[[], str]) -> str:
+    """Return the reason that a function returns, or the refusal that it raises."""
+    try:
+        return find_reason()
+    except Refusal as refusal:
+        return str(refusal)
 
 
 def _reconcile(record: Record) -> None:

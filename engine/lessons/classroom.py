@@ -50,8 +50,8 @@ def workshop_folder(name: str) -> Path:
     return home() / "workshops" / name
 
 
-class Person(NamedTuple):
-    """Learner, the open step, and the time since when it is open."""
+class Learner(NamedTuple):
+    """A learner, the open step, and the time since when it is open."""
 
     id: str
     name: str
@@ -138,12 +138,12 @@ class Classroom:
         )  # fmt: skip
         return key
 
-    def people(self) -> list[Person]:
+    def people(self) -> list[Learner]:
         """Return all people who have joined, in the order of joining."""
-        columns = ", ".join(Person._fields)
-        return [Person(*row) for row in self._db.execute(f"SELECT {columns} FROM people ORDER BY joined_s, id")]
+        columns = ", ".join(Learner._fields)
+        return [Learner(*row) for row in self._db.execute(f"SELECT {columns} FROM people ORDER BY joined_s, id")]
 
-    def person(self, id: str) -> Person:
+    def person(self, id: str) -> Learner:
         """Return the person with an ID.
 
         Raises:

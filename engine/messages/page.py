@@ -43,7 +43,7 @@ MESSAGES: dict[str, Message] = {
     "nothing_left_to_undo": "cannot undo {label!r}: others have changed all of its values",
     "too_many_members": "{count} people have this design open, which is the maximum; wait until one of them leaves",
     "design_of_somebody_else": "only the owner of the design can share it, or end sharing",
-    "unwritable_link": "the link cannot be saved: {reason}",
+    "unwritable_link": "the list of shared designs cannot be saved: {reason}",
     "unknown_shared_design": "this link is not valid; ask the owner of the design for a new link",
     "empty_comment": "type a comment",
     "long_comment": "the comment has {length:,} characters; the limit is {limit:,}",

@@ -16,6 +16,8 @@ from meshwave.engine.runs.run_comparison import run_outcome, short_error_text
 from meshwave.engine.units import duration
 
 MEGABYTE = 1e6
+MACHINE_TARGETS = ("local", "threads")
+"""Launch targets of this machine: for training and dry runs, and for dry runs of designs with many devices."""
 
 
 class TotalLimits(Part):
@@ -40,7 +42,7 @@ class LaunchLimits(Part):
     """Minutes after its start at which a run is cancelled."""
     megabytes: Annotated[float, Field(ge=0, le=1e6)] = 500.0
     """Disk space in MB (10^6 bytes) of the runs of a person, above which no further run is launched."""
-    targets: Annotated[tuple[str, ...], Field(max_length=50)] = ("local", "threads")
+    targets: Annotated[tuple[str, ...], Field(max_length=50)] = MACHINE_TARGETS
     """Launch targets that people may use; by default this machine only."""
     total: TotalLimits = TotalLimits()
     """Limits on the runs of all people together."""

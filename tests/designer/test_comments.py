@@ -113,6 +113,17 @@ def test_comments_are_beside_the_document_and_appear_on_all_pages(studio: Studio
     assert [each["text"] for each in ben.shown] == ["too small"]
 
 
+def test_a_person_with_two_tabs_is_one_author(studio: Studio) -> None:
+    studio.user = studio.user._replace(name="Ada")
+    first = Panel(studio)
+    first.draft.share()
+    assert first.draft.link is not None
+    second = Panel(studio, first.draft.link.edit_key)
+    assert [person.name for person in second.draft.session.people] == ["Ada", "Ada 2"]
+    second.write("too small")
+    assert first.shown[0]["author"] == "Ada"
+
+
 def test_a_read_only_page_shows_comments_and_adds_none(studio: Studio) -> None:
     ada = Panel(studio)
     ada.write("too small")

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.launches import Launches, PersonLaunches
+from meshwave.designer.views.runs import RunsPanel
 from meshwave.engine.document import load_design
 from meshwave.engine.files import example
 from meshwave.engine.findings import Refusal
@@ -45,31 +47,55 @@ def refused_code(call: object, *arguments: object) -> str:
 
 
 def test_learners_launch_on_this_machine_only(shared: Launches) -> None:
-    ada = PersonLaunches(shared, ADA, LaunchLimits())
+    ada = PersonLaunches(shared, ADA, LaunchLimits)
     assert "cluster" in [target.name for target in shared.targets()]
     assert [target.name for target in ada.targets()] == ["local"]
     assert refused_code(ada.open, "cluster") == "launch_target"
     assert ada.open("local") is shared.open("local")
 
 
+def test_designers_use_targets_of_this_machine_only(shared: Launches) -> None:
+    limits = LaunchLimits(targets=("local", "threads", "cluster"))
+    designer, launcher = (
+        PersonLaunches(shared, User("eve", "Eve", role), lambda: limits) for role in (Role.DESIGNER, Role.LAUNCHER)
+    )
+    assert [target.name for target in designer.targets()] == ["local"]
+    assert refused_code(designer.open, "cluster") == "launch_target"
+    assert {target.name for target in launcher.targets()} == {"local", "cluster"}
+
+
+@pytest.mark.parametrize(("targets", "place"), [((), "local"), (("cluster",), "cluster")])
+def test_the_panel_of_runs_opens_for_people_who_may_not_launch_on_this_machine(
+    shared: Launches, targets: tuple[str, ...], place: str
+) -> None:
+    panel = RunsPanel(
+        Session(load_design(example("02-two-waves"))),
+        PersonLaunches(shared, ADA, lambda: LaunchLimits(targets=targets)),
+    )
+    assert panel.bar.place == place
+    if not targets:
+        assert panel.bar.launchable["reason"] == panel.bar.rehearsable["reason"]
+        assert panel.bar.launchable["reason"].startswith("people here cannot launch on 'local'")
+
+
 def test_a_learner_launches_within_limits_and_cancels_own_runs(shared: Launches) -> None:
     design = load_design(example("02-two-waves"))
     spec = specify_run(predict(design), REHEARSAL)
-    ada, grace = (PersonLaunches(shared, user, LaunchLimits(runs=1)) for user in (ADA, GRACE))
+    ada, grace = (PersonLaunches(shared, user, lambda: LaunchLimits(runs=1)) for user in (ADA, GRACE))
     run = ada.submit(ada.open("threads"), spec, None)
     assert run.entry.person == "ada"
     assert refused_code(ada.submit, ada.open("threads"), spec, None) == "launch_runs"
     assert refused_code(grace.cancel, run.entry) == "other_run"
     ada.cancel(run.entry)
     run.wait(timeout_s=30)
-    small = PersonLaunches(shared, ADA, LaunchLimits(processes=1))
+    small = PersonLaunches(shared, ADA, lambda: LaunchLimits(processes=1))
     assert refused_code(small.submit, ada.open("threads"), spec, None) == "launch_processes"
 
 
 @pytest.mark.slow
 def test_a_dry_run_has_a_result_once_it_is_over(shared: Launches, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("meshwave.designer.state.launches.default_launcher", lambda *_: "threads")
-    ada = PersonLaunches(shared, ADA, LaunchLimits())
+    ada = PersonLaunches(shared, ADA, LaunchLimits)
     run = ada.dry_run(load_design(example("03-gpt-on-two-cores")))
     assert run.entry.is_rehearsal
     assert dry_run_result(shared.record, run.id) == ""

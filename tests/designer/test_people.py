@@ -62,6 +62,16 @@ def test_each_person_has_a_library_of_their_own(studios: PersonStudios, shared: 
     assert studios.of(DESIGNER) is studios.of(DESIGNER)
 
 
+def test_new_limits_apply_to_open_pages(shared: Studio, tmp_path: Path) -> None:
+    limits = LaunchLimits()
+    studios = PersonStudios(shared, tmp_path / "people", lambda: limits)
+    launches = studios.of(LAUNCHER).launches
+    assert refused_code(launches.open, "local") == ""
+    limits = LaunchLimits(targets=("threads",))
+    assert refused_code(launches.open, "local") == "launch_target"
+    assert studios.of(LAUNCHER).launches is launches
+
+
 @pytest.mark.parametrize(("user", "code"), [(VIEWER, "read_only_design"), (DESIGNER, "")])
 def test_viewers_edit_nothing(studios: PersonStudios, user: User, code: str) -> None:
     draft = Draft(studios.of(user), "", lambda: True)

@@ -79,15 +79,32 @@ def test_a_removed_person_is_refused_and_a_new_role_applies_at_once(tmp_path: Pa
     access = PeopleAccess(PeopleFile(path), Place(port=5006))
     browser: Any = FakeHandler("/metrics")
     access.sign_in_with_token(browser, "ADA", f" {token} ")
-    user = access.identify(browser)
-    assert user is not None
+    assert access.identify(browser) == ("ada", "ada", Role.VIEWER)
+    assert access.is_current(browser.request)
     assert access.get_user(browser) is None
 
     path.write_text(path.read_text().replace('"viewer"', '"admin"'))
-    assert access.get_user(browser) == access.find_person(user) == ("ada", "ada", Role.ADMIN)
+    assert not access.is_current(browser.request)
+    assert access.get_user(browser) == ("ada", "ada", Role.ADMIN)
+    assert access.is_current(browser.request)
 
     path.write_text("")
-    assert access.get_user(browser) is access.find_person(user) is None
+    assert not access.is_current(browser.request)
+    assert access.get_user(browser) is None
+
+
+def test_a_new_token_ends_the_sign_ins_with_the_old_one(tmp_path: Path) -> None:
+    path = tmp_path / "people.toml"
+    token = add_person(path, "ada", Role.VIEWER)
+    access = PeopleAccess(PeopleFile(path), Place(port=5006))
+    browser: Any = FakeHandler()
+    access.sign_in_with_token(browser, "ada", token)
+    assert access.get_user(browser) is not None
+
+    path.unlink()
+    add_person(path, "ada", Role.VIEWER)
+    assert not access.is_current(browser.request)
+    assert access.get_user(browser) is None
 
 
 def test_too_many_failures_from_one_address_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from errno import ENOSPC
 from pathlib import Path
 from typing import Any
 
@@ -186,8 +187,27 @@ def test_a_design_that_somebody_has_open_is_not_deleted(studio: Studio, ada: Tab
     start._handle_msg({"type": "delete", "design": ada.draft.name})
     assert refused[1] is None
     start.stop_jobs()
-    with pytest.raises(Refusal):
+    with pytest.raises(Refusal, match="this link is not valid"):
         Tab(studio, key=ben.draft.key)
+    reloaded = Tab(studio, draft=ada.draft.name)
+    assert (reloaded.session.design, reloaded.widget.links, reloaded.names) == (FIRST, {}, [])
+
+
+def test_a_design_that_was_deleted_from_the_disk_is_not_shared(studio: Studio, ada: Tab) -> None:
+    ada.session.close()
+    ada.draft.release()
+    studio.library.delete(ada.draft.name)
+    assert Tab(studio, draft=ada.draft.name).draft.link is None
+
+
+def test_an_end_of_sharing_that_cannot_be_saved_is_refused(ada: Tab, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("meshwave.designer.state.sharing.write_private", fail)
+    ada.send("end_sharing")
+    assert ada.refused == "the list of shared designs cannot be saved: No space left on device"
+    assert ada.widget.links
 
 
 def test_names_that_the_server_knows_cannot_be_changed(studio: Studio, ada: Tab) -> None:
