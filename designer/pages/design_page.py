@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from operator import is_
 from typing import Any
 
 import panel as pn
@@ -21,7 +20,8 @@ from meshwave.designer.kit.canvas import Overlay
 from meshwave.designer.kit.page_setup import page_argument, prepare_page
 from meshwave.designer.lessons import LessonPane
 from meshwave.designer.lessons.tutor import OpenLesson
-from meshwave.designer.pages.timeline_layers import pinned_prediction, run_layers, timeline_layers
+from meshwave.designer.pages.timeline_content import TimelineContent
+from meshwave.designer.pages.timeline_layers import pinned_prediction
 from meshwave.designer.pages.transfer_page import BoundaryTransfers
 from meshwave.designer.state.comments import Target
 from meshwave.designer.state.design_session import Session, progress_text
@@ -32,18 +32,16 @@ from meshwave.designer.state.order_edits import OrderEditor
 from meshwave.designer.state.shared_design import Block
 from meshwave.designer.state.studio import Draft, IsShown, Studio
 from meshwave.designer.views import FILL, Place, View, views
-from meshwave.designer.views.block_layers import block_layers, measured_block
 from meshwave.designer.views.design_comparison import Comparison
 from meshwave.designer.views.expert_schedules import ExpertSchedules
 from meshwave.designer.views.flags import block_flags, mesh_flags
-from meshwave.designer.views.followed_runs import RunTimeline
 from meshwave.designer.views.gallery import Gallery
 from meshwave.designer.views.numbers import Numbers
 from meshwave.designer.views.problems import Problems
 from meshwave.designer.views.profiles import Profiles
 from meshwave.designer.views.runs import REFRESH_INTERVAL_S, RunsPanel
 from meshwave.designer.views.tabs import TabbedPages
-from meshwave.designer.views.timeline import Layer, Pin, TimelineChart
+from meshwave.designer.views.timeline import Pin, TimelineChart
 from meshwave.designer.views.together import Together
 from meshwave.designer.views.topbar import TopBar
 from meshwave.engine.document import Design, load_design
@@ -54,7 +52,6 @@ from meshwave.engine.program.action import SENDS
 from meshwave.engine.runs import Run
 from meshwave.engine.runs.accuracy.stragglers import straggler_meshes
 from meshwave.engine.runs.run_folder import read_launched_design
-from meshwave.engine.units import format_count
 
 STARTS = ("example", "run", "new")
 """Arguments of a link that name the design to start from."""
@@ -182,14 +179,12 @@ class Widgets:
         self._views: dict[str, View] = {}
         # Watchers run in the order of registration, so an edit updates the timeline and the numbers first.
         self.timeline = TimelineChart(can_edit=True, on_open=self._open_block, on_pin=self._select_block, **FILL)
-        self._block: Pin | None = None  # the block whose inside is shown
         self._selected_block: Block | None = None
-        self._run_timeline: RunTimeline | None = None  # timeline of a run that is shown instead of the open design
-        self._layer_sources: tuple[Any, ...] = ()  # the values from which the current layers of the timeline were made
         self.order_editor = OrderEditor(session, self.timeline.send)
         self.timeline.on_order = self.order_editor.handle
-        session.param.watch(lambda *_: self._show_timeline(), TIMELINE_SOURCES)
-        self.timeline.param.watch(lambda *_: self._show_timeline(), ["show_links", "show_device_links"])
+        self.content = TimelineContent(
+            session, self.timeline, lambda prediction: self.runs.followed.find_measured(prediction)
+        )
         session.param.watch(lambda *_: self._show_opened(), "opened")
         self.numbers = Numbers(session, on_compare=lambda: self.comparison.open(), **FILL)
         self.cluster = ClusterCanvas(on_edit=session.edit, on_pane=self._show_pane, **FILL)
@@ -238,7 +233,7 @@ class Widgets:
         assert isinstance(form, Form) and isinstance(problems, Problems) and isinstance(runs, RunsPanel)
         self.form, self.problems, self.runs = form, problems, runs
         self.runs.followed.param.watch(lambda *_: self.experts.refresh_loads(), "entries")
-        self.runs.followed.param.watch(lambda change: self._show_run_timeline(change.new), "own")
+        self.runs.followed.param.watch(lambda change: self.content.show_run(change.new), "own")
         self._announced: set[tuple[Any, ...]] = set()  # stragglers
         self.runs.followed.param.watch(lambda *_: self._show_stragglers(), "stragglers")
         self.side = TabbedPages("Side panel", self._views_at("side"))
@@ -250,7 +245,7 @@ class Widgets:
         self._show_stragglers()
         self._show_progress()
         self._show_design()
-        self._show_timeline()
+        self.content.refresh()
         self._show_flags()
 
     def stop_jobs(self) -> None:
@@ -366,57 +361,7 @@ class Widgets:
     def _show_progress(self) -> None:
         """Show the progress of a computation; the pictures stay unchanged meanwhile."""
         self.wave.progress = {**self.session.progress, "said": progress_text(self.session.progress)}
-        self.timeline.stale = self._stale_reason
-
-    @property
-    def _stale_reason(self) -> str:
-        """Return the reason why the timeline shows an earlier design; empty if it shows the current one."""
-        session = self.session
-        if session.is_computing and not session.progress:
-            return "Computing" if session.prediction is None else ""
-        if not (session.errors and session.is_stale):
-            return ""
-        if session.progress:
-            shown = "No timeline yet" if session.prediction is None else "Showing the last valid design"
-            return f"{progress_text(session.progress)}. {shown}"
-        number, first = len(session.errors), str(session.errors[0])
-        if session.prediction is None:
-            return f"No timeline: the design has {format_count(number, 'problem')}. {first}"
-        return first
-
-    def _show_run_timeline(self, run: RunTimeline | None) -> None:
-        """Show the timeline of a run of another design; None shows the open design again."""
-        self._block, self._run_timeline = None, run
-        self._show_timeline()
-
-    def _show_timeline(self) -> None:
-        own, stale = self._run_timeline, self._stale_reason
-        inner = self._block_layers() if own is None else run_layers(own)
-        if inner is not None:
-            self._layer_sources = ()
-            self.timeline.show(inner[0], stale if own is None else "", inner[1])
-        elif self._are_layers_current():
-            self.timeline.stale = stale
-        else:
-            self.timeline.show(self._layers(), stale)
-
-    def _are_layers_current(self) -> bool:
-        """Return True if the timeline shows the current layers, and mark them as shown."""
-        session, chart = self.session, self.timeline
-        before = self._layer_sources
-        self._layer_sources = (
-            session.prediction,
-            session.measured,
-            session.slowed,
-            *session.pinned,
-            chart.show_links,
-            chart.show_device_links,
-        )
-        return len(before) == len(self._layer_sources) and all(map(is_, before, self._layer_sources))
-
-    def _layers(self, tried: Prediction | None = None) -> list[Layer]:
-        chart = self.timeline
-        return timeline_layers(self.session, tried, links=chart.show_links, devices=chart.show_device_links)
+        self.content.refresh_stale_reason()
 
     def _open_block(self, block: Pin | None) -> None:
         """Show the inside of a block, the transfer behind an arrow or, for None, the whole step."""
@@ -425,26 +370,7 @@ class Widgets:
             return
         if block is None:
             self.runs.followed.show_open_design()
-        else:
-            block_layers(
-                pinned_prediction(self.session, block), block.rank, block.action
-            )  # raises if it cannot be shown
-        self._block = block
-        self._show_timeline()
-
-    def _block_layers(self) -> tuple[list[Layer], list[str]] | None:
-        """Return the layers inside the open block; None if no block is open or the design no longer has it."""
-        if self._block is None:
-            return None
-        rank, action = self._block.rank, self._block.action
-        try:
-            prediction = pinned_prediction(self.session, self._block)
-            run = self.runs.followed.find_measured(prediction) if not self.session.is_stale else None
-            measured = measured_block(run, prediction, rank, action) if run else None
-            return block_layers(prediction, rank, action, measured)
-        except InputError:
-            self._block = None
-            return None
+        self.content.show_block(block)
 
     def _try_layers(self, counts: Sequence[int] | None) -> Prediction | None:
         """Show the step with other layers per stage while they are dragged; None shows the current step."""
@@ -481,11 +407,7 @@ class Widgets:
 
     def _show_tried(self, tried: Prediction | None) -> None:
         self.numbers.preview(tried)
-        if tried is None:
-            self._show_timeline()
-        elif self._block is None:
-            self._layer_sources = ()
-            self.timeline.show(self._layers(tried))
+        self.content.show_tried(tried)
 
     def _hide_numbers(self) -> None:
         """Blur the numbers while a lesson asks for one."""
@@ -546,8 +468,6 @@ class Widgets:
 
 
 TIMELINE = "timeline"
-TIMELINE_SOURCES = ["prediction", "problems", "pinned", "measured", "slowed"]
-"""Parameters of the session that the timeline shows."""
 EXPERTS_AREA = "mw-area-experts"
 Attend = Callable[[Widgets, Draft], Viewable]
 OVER = {"position": "absolute", "width": "0", "height": "0"}  # takes no space until it is opened
