@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import param
 
 from meshwave.designer.state.design_edits import reset_stage_settings
-from meshwave.designer.state.jobs import Done, Failed, Job, Later, Listener, News, Progress
+from meshwave.designer.state.file_work import FileWork
+from meshwave.designer.state.jobs import Done, Failed, Later, Listener, News, Progress
 from meshwave.designer.state.library import new_id
 from meshwave.designer.state.predictions import Outcome, Predictions, predict_with_problems
 from meshwave.designer.state.shared_design import Member, Presence, Replaced
@@ -28,9 +28,6 @@ COMPUTING_PROBLEM = Problem("", "computing")
 STOPPED_PROBLEM = Problem("", "stopped")
 PROGRESS_STATES = {COMPUTING_PROBLEM.code: "runs", STOPPED_PROBLEM.code: "stopped", "computation_failed": "stopped"}
 """State in ``Session.progress`` by the code of the problem that reports an unfinished computation."""
-
-
-T = TypeVar("T")
 
 
 class Step(NamedTuple):
@@ -115,7 +112,7 @@ class Session(param.Parameterized):
         self.predictions = predictions or Predictions()
         self._job: Listener | None = None
         self._pinning: Listener | None = None
-        self._file: Listener | None = None
+        self.files = FileWork(later, lambda text: self.param.update(notice=text))
         self._show_outcome(design, *self._request_outcome(design))
 
     @property
@@ -339,33 +336,6 @@ class Session(param.Parameterized):
             self._pinning.stop()
             self._pinning = None
 
-    # ---- files ----
-
-    def process_file(self, words: str, work: Callable[[], T], then: Callable[[T], None], *, at_once: bool) -> None:
-        """Process a file and call ``then`` with the result: ``at_once``, or by a job while the page shows ``words``."""
-        self._end_file()
-        if at_once or self._later is None:
-            then(work())
-            return
-        self.notice = words
-        self._file = Job(work, words).add_listener(self._later, partial(self._receive_file, then))
-
-    def _receive_file(self, then: Callable[[T], None], news: News) -> None:
-        if not isinstance(news, Done | Failed):
-            return
-        self._end_file()
-        try:
-            if isinstance(news, Failed):
-                raise Refusal("error", {"reason": news.reason})
-            then(news.value)
-        except InputError as error:
-            self.notice = str(error)
-
-    def _end_file(self) -> None:
-        if self._file is not None:
-            self._file.stop()
-            self._file, self.notice = None, ""
-
     def unpin(self, place: int) -> None:
         """Remove a pinned prediction."""
         self.pinned = [*self.pinned[:place], *self.pinned[place + 1 :]]
@@ -469,7 +439,7 @@ class Session(param.Parameterized):
         """Leave the shared design, if the session has joined one, and stop all jobs of the session."""
         self.leave()
         self._end_pinning()
-        self._end_file()
+        self.files.stop()
         self._end_job()
 
     def _end_job(self) -> None:

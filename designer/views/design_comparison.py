@@ -73,7 +73,7 @@ class Comparison(Overlay):
     def _on_file(self, gesture: Mapping[str, Any]) -> None:
         text = gesture.get("text")
         is_small = isinstance(text, str) and len(text) <= SMALL_FILE_BYTES
-        self._session.process_file(
+        self._session.files.process(
             "Reading the file to compare …", partial(read_upload, text), self._pin_design, at_once=is_small
         )
 

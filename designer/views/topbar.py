@@ -121,7 +121,7 @@ class TopBar(Canvas):
         file = ", ".join(name for name, _ in opened)
         work = partial(files.open_files, opened, self._session.design, files.LONGEST_NAME)
         size = sum(len(text) for _, text in opened if isinstance(text, str))
-        self._session.process_file(
+        self._session.files.process(
             f"Reading {file} …", work, partial(self._show_opened, file), at_once=size <= files.SMALL_FILE_BYTES
         )
 
@@ -168,7 +168,7 @@ class TopBar(Canvas):
             partial(files.export_prediction, name, prediction),
             partial(self._show_exported, file, exports[name].mime),
         )
-        self._session.process_file(f"Writing {file} …", work, then, at_once=is_small)
+        self._session.files.process(f"Writing {file} …", work, then, at_once=is_small)
 
     def _show_exported(self, file: str, mime: str, found: files.ExportedFile) -> None:
         self._download(file, mime, found.content)
