@@ -6,6 +6,7 @@ processes, in parallel and with a time limit; all checks together take as long a
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import json
 import os
@@ -22,6 +23,7 @@ from importlib import metadata, util
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from meshwave.engine.cli.output import print_json
 from meshwave.engine.files import home, import_path
 from meshwave.engine.machine import usable_cores
 from meshwave.engine.messages import render
@@ -82,6 +84,16 @@ class Finding(NamedTuple):
             "found": self.description,
             "remedy": self.remedy,
         }
+
+
+def doctor(options: argparse.Namespace) -> int:
+    """Print the findings about this machine and return the exit status."""
+    findings = examine_machine()
+    if options.json:
+        print_json(to_json(findings))
+    else:
+        print(to_text(findings))
+    return 0
 
 
 def examine_machine(folder: Path | None = None) -> list[Finding]:

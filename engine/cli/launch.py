@@ -48,11 +48,11 @@ class Terminated(KeyboardInterrupt):
     """Exception for SIGTERM, which service managers and batch systems send to end a process."""
 
 
-def run(design: Design, options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     """Launch a design, follow its run and print the comparison with its prediction; return the exit status."""
     try:
         with _sigterm_interrupts():
-            return _run(design, options)
+            return _run(options)
     except Terminated:
         print("stopped", file=sys.stderr)
         return 128 + signal.SIGTERM
@@ -73,8 +73,8 @@ def _sigterm_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _run(design: Design, options: argparse.Namespace) -> int:
-    design = with_steps(design, options.steps)
+def _run(options: argparse.Namespace) -> int:
+    design = with_steps(load_design(find_design(options.design)), options.steps)
     how = run_options(design, options)
     if how.rehearse and options.steps is None:
         design = limit_steps(design)

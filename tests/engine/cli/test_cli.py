@@ -609,7 +609,7 @@ def test_a_failed_run_ends_with_status_1(meshwave: Command, monkeypatch: pytest.
     def fails(_: Any) -> int:
         raise RunError("rank 3, action 17 of 64, 3F2: out of memory")
 
-    monkeypatch.setattr(cli, "_doctor", fails)
+    monkeypatch.setattr("meshwave.engine.cli.doctor.doctor", fails)
 
     assert meshwave("doctor") == (1, "", "rank 3, action 17 of 64, 3F2: out of memory\n")
 
@@ -618,7 +618,7 @@ def test_ctrl_c_ends_with_the_status_of_a_signal(meshwave: Command, monkeypatch:
     def stopped(_: Any) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "_doctor", stopped)
+    monkeypatch.setattr("meshwave.engine.cli.doctor.doctor", stopped)
 
     assert meshwave("doctor") == (130, "", "stopped\n")
 

@@ -1,0 +1,65 @@
+"""The command ``bench``: benchmarks of this machine, of a launch target, and against published training runs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from meshwave.engine.bench import speed
+from meshwave.engine.cli.output import print_json
+from meshwave.engine.findings import Refusal
+
+
+def bench(options: argparse.Namespace) -> int:
+    """Run benchmarks, print their figures and return the exit status."""
+    if options.parts == ["published"]:
+        return _bench_published(options)
+    if options.on or options.kills is not None:
+        return _bench_target(options)
+    if options.runs:
+        raise Refusal("runs_option", where="--runs")
+    figures = speed.run_benchmarks(
+        options.parts,
+        say=lambda line: print(line, file=sys.stderr, flush=True),
+        only=[word for word in (options.only or "").split(",") if word],
+        out=Path(options.out) if options.out else None,
+        minutes=options.minutes,
+    )
+    if options.json:
+        print_json(figures)
+    else:
+        print(speed.to_text(figures))
+    return 0
+
+
+def _bench_target(options: argparse.Namespace) -> int:
+    """Measure a launch target."""
+    from meshwave.engine.bench.launch_figures import measure_target
+
+    if options.parts != ["launch"]:
+        raise Refusal("launch_option", where="--on" if options.on else "--kills")
+    name = options.on or "local"
+    file = Path(options.out) if options.out else None
+    figures = measure_target(
+        name, options.kills or 0, lambda line: print(f"{name}: {line}", file=sys.stderr, flush=True), file
+    )
+    if options.json:
+        print_json({name: figures})
+    else:
+        print(speed.to_text({name: figures}))
+    return 0
+
+
+def _bench_published(options: argparse.Namespace) -> int:
+    from meshwave.engine.bench.published import command
+
+    path = Path(options.runs) if options.runs else None
+    figures = command.published(path, say=lambda line: print(line, file=sys.stderr, flush=True))
+    if options.out:
+        command.write_results(figures, Path(options.out))
+    if options.json:
+        print_json(figures)
+    else:
+        print(command.to_text(figures))
+    return 0
