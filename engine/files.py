@@ -122,8 +122,14 @@ def read_whole(path: Path | str, what: str, most: int) -> bytes:
 
 def folder_bytes(folder: Path) -> int:
     """Return the size of all files in a folder, also of those in its folders."""
-    files = (Path(parent, name) for parent, _, names in os.walk(folder) for name in names)
-    return sum(file.lstat().st_size for file in files if file.exists())
+    return sum(_file_bytes(Path(parent, name)) for parent, _, names in os.walk(folder) for name in names)
+
+
+def _file_bytes(path: Path) -> int:
+    try:
+        return path.lstat().st_size
+    except FileNotFoundError:  # a run may delete its files at any time
+        return 0
 
 
 def check_writable(name: Path | str) -> None:

@@ -129,8 +129,8 @@ def _cost_kind_edit(design: Design, path: str, value: Any, label: str) -> Edit:
 def _model_kind_edit(design: Design, path: str, value: Any, label: str) -> Edit:
     """Return the edit that changes the model family.
 
-    Keys that both families have keep their values, others get initial values. Keys that both families have keep their
-    values, others get initial values. Stages are reset to automatic if the families have different keys.
+    Keys that both families have keep their values, others get initial values. Stages are reset to automatic if the
+    families have different keys.
     """
     node = schema.design_schema()["properties"]["model"]
     known = schema.chosen_member(node, {"kind": value})["properties"]

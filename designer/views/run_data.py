@@ -134,8 +134,9 @@ class FollowedRun:
             return False
         found = self._spans.read_new(self.is_over)
         if found is not None:
-            self.recording, self.measured = found, found.timeline()
-            self.stragglers = find_stragglers(found)
+            with self._spans.throttle():
+                self.recording, self.measured = found, found.timeline()
+                self.stragglers = find_stragglers(found)
             self.summary = self._summary(self.run.entry)
         return found is not None
 

@@ -115,10 +115,11 @@ def _compute_s(track: Track, steps: Sequence[int]) -> float:
 
 def _link_seconds(recording: Recording, steps: Sequence[int]) -> Mapping[tuple[int, int], float]:
     """Return the median message duration of each link in seconds, by source and destination rank."""
-    taken: dict[tuple[int, int], list[float]] = defaultdict(list)
+    ranks, links, seconds = len(recording.meshes), [], []
     for step in steps:
         timeline = recording.timeline(step)
-        for span in timeline.is_transfer.nonzero()[0].tolist():
-            link = int(timeline.rank[span]), int(timeline.peer[span])
-            taken[link].append(float(timeline.end[span] - timeline.start[span]))
-    return {link: float(np.median(seconds)) for link, seconds in taken.items()}
+        sent = timeline.is_transfer
+        links.append(timeline.rank[sent].astype(np.int64) * ranks + timeline.peer[sent])
+        seconds.append((timeline.end - timeline.start)[sent])
+    link, taken = np.concatenate(links), np.concatenate(seconds)
+    return {divmod(number, ranks): float(np.median(taken[link == number])) for number in np.unique(link).tolist()}
