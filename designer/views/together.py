@@ -59,9 +59,13 @@ class Together(Canvas):
             member=session.member.id if session.member else "",
             read_only=session.read_only,
             can_share=self._tab is not None and self._tab.is_own and not session.read_only,
-            can_rename=self._tab is not None and not self._tab.person,
+            can_rename=self._can_rename,
         )
         self.revision = session.revision  # set last, so that the page confirms it after the other widgets are drawn
+
+    @property
+    def _can_rename(self) -> bool:
+        return self._tab is not None and not self._tab.person
 
     # ---- gestures ----
 
@@ -71,7 +75,7 @@ class Together(Canvas):
         if self._tab is not None and self._session.member is not None:
             if is_id(id):
                 self._tab.join(id, name)
-            if name and not self._tab.person:
+            if name and self._can_rename:
                 self._session.member.rename(name)
 
     def _on_drawn(self, gesture: Mapping[str, Any]) -> None:
@@ -93,7 +97,7 @@ class Together(Canvas):
         return self._tab
 
     def _on_rename(self, gesture: Mapping[str, Any]) -> None:
-        if self.can_rename and self._session.member is not None:
+        if self._can_rename and self._session.member is not None:  # browsers can change parameters of the widget
             self._session.member.rename(read_value(gesture, "name", plain_text))
 
     def _on_restore(self, gesture: Mapping[str, Any]) -> None:
