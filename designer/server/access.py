@@ -17,13 +17,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from bokeh.server.auth_provider import AuthProvider
 from bokeh.util.token import get_session_id
 from tornado.httputil import HTTPHeaders
 from tornado.web import OutputTransform, RequestHandler
 
+from meshwave.designer.pages.start_page import DESIGN_ARGUMENTS
 from meshwave.designer.server.access_pages import RefusedPage
 from meshwave.designer.server.sessions import session_user
 from meshwave.designer.server.site import ADDRESS, Place
@@ -211,8 +212,13 @@ class Access(AuthProvider):
         return self._refusal_page
 
     def _refusal_page(self, handler: Any) -> str:
-        page = self.entrance if handler.request.user is None else "/refused"
-        return f"{page}?next={quote(handler.request.path)}"  # the query may hold a token
+        request = handler.request
+        page = self.entrance if request.user is None else "/refused"
+        if page == "/refused":
+            return f"{page}?next={quote(request.path)}"  # the query may hold a token
+        kept = [(name, request.arguments[name][0]) for name in DESIGN_ARGUMENTS if name in request.arguments]
+        asked = f"{request.path}?{urlencode(kept)}" if kept else request.path
+        return f"{page}?next={quote(asked)}"
 
     entrance = "/refused"
     """The page for people who are not signed in."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from html import escape
 from typing import Any, ClassVar
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from tornado.web import RequestHandler
 
@@ -108,8 +108,10 @@ class AccessForm(AccessPage):
 
     @property
     def _next_page(self) -> str:
-        path = urlsplit(self.get_query_argument("next", "/")).path
-        return path if path in PAGES else "/"
+        _, _, path, query, _ = urlsplit(self.get_query_argument("next", "/"))
+        if path not in PAGES:
+            return "/"
+        return f"{path}?{urlencode(parse_qsl(query))}" if query else path
 
     @property
     def _is_own_form(self) -> bool:

@@ -43,7 +43,7 @@ class LaunchLimits(Part):
     megabytes: Annotated[float, Field(ge=0, le=1e6)] = 500.0
     """Disk space in MB (10^6 bytes) of the runs of a person, above which no further run is launched."""
     targets: Annotated[tuple[str, ...], Field(max_length=50)] = MACHINE_TARGETS
-    """Launch targets that people may use; by default this machine only."""
+    """Launch targets that people may use; by default this machine only. Designers use those of this machine only."""
     total: TotalLimits = TotalLimits()
     """Limits on the runs of all people together."""
 

@@ -74,8 +74,8 @@ def test_the_panel_of_runs_opens_for_people_who_may_not_launch_on_this_machine(
     )
     assert panel.bar.place == place
     if not targets:
-        assert panel.bar.launchable["reason"] == panel.bar.rehearsable["reason"]
-        assert panel.bar.launchable["reason"].startswith("people here cannot launch on 'local'")
+        reasons = [panel.bar.launchable["reason"], panel.bar.rehearsable["reason"]]
+        assert all(reason.startswith("people here cannot launch on") for reason in reasons)
 
 
 def test_a_learner_launches_within_limits_and_cancels_own_runs(shared: Launches) -> None:

@@ -154,6 +154,14 @@ def test_a_form_leads_back_to_pages_of_this_server_only(server: Served) -> None:
         assert send_form(server.port, f"/sign-in?next={asked}", values).headers["Location"] == led
 
 
+def test_a_shared_link_opens_after_signing_in(server: Served) -> None:
+    location = answer(server.port, "/?shared=key&token=secret").headers["Location"].removeprefix(".")
+    assert location == "/sign-in?next=/%3Fshared%3Dkey"
+    values = {"name": "viewer", "token": server.tokens["viewer"]}
+    assert send_form(server.port, location, values).headers["Location"] == "/?shared=key"
+    assert send_form(server.port, f"{location}%0D%0A%26x", values).headers["Location"] == "/?shared=key"
+
+
 def test_signing_out_makes_the_cookie_worthless(server: Served) -> None:
     cookie = sign_in(server, "viewer")
     assert answer(server.port, "/transfer", Cookie=cookie).status == 200
