@@ -32,7 +32,7 @@ class Site(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a server listens, and under which address browsers open it."""
+    """Address and port at which a server listens, and the address at which browsers open it."""
 
     address: str = ADDRESS
     port: int | None = None

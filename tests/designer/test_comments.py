@@ -1,4 +1,4 @@
-"""Comments: what is kept, who may change them, and where they are marked."""
+"""Comments: storage, permissions, and marks on the canvases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people of each role may do on their pages, and how an administrator stops things."""
+"""Permissions of each role on the pages, and actions of administrators."""
 
 from __future__ import annotations
 

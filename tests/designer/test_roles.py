@@ -170,7 +170,7 @@ def test_signing_out_makes_the_cookie_worthless(server: Served) -> None:
 
 
 def test_nobody_joins_the_session_of_another_person(server: Served) -> None:
-    """With a link that names a session its author could see and use what somebody with more rights opens."""
+    """The author of a link that names a session could otherwise use the session of somebody with more rights."""
     admin, viewer = (sign_in(server, role) for role in ("admin", "viewer"))
     page = answer(server.port, "/transfer", Cookie=admin).read().decode()
     found = re.search(r'"token":"([^"]+)"', page)

@@ -1,4 +1,4 @@
-"""A design that several people edit together: what stays, who is told, and whose edits undo reverts."""
+"""A design that several people edit together: merged edits, values that others replace, and undo by each person."""
 
 from __future__ import annotations
 

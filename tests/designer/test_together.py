@@ -1,4 +1,4 @@
-"""Tabs that have one design open together: links, who may do what, and what a reload keeps."""
+"""Tabs that have one design open together: links, permissions, and the state after a reload."""
 
 from __future__ import annotations
 
