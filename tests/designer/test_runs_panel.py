@@ -601,7 +601,7 @@ def test_an_invalid_dataset_changes_nothing(show: Show, session: Session, monkey
     panel._handle_msg({"type": "bring_text", "name": "a.txt", "text": ""})
     panel._handle_msg({"type": "bring_text", "name": "a.txt", "text": "x" * 8_000_001})
 
-    assert [message["refused"].partition(";")[0] for message in said] == [
+    assert [message["refused"].rpartition(";")[0] for message in said] == [
         "a.txt is empty",
         "a.txt has 8,000,001 bytes; the page accepts texts up to 8,000,000 bytes",
     ]
