@@ -272,7 +272,11 @@ def _serve(connection: Connection, path: str, home: str | None, work: Callable[[
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which ends this process
     os.environ.pop("MESHWAVE_HOME", None)
     os.environ.update({"MESHWAVE_HOME": home} if home is not None else {})
-    channel = _Channel(connection, open(path, "wb"))  # noqa: SIM115  open until the process ends
+    try:
+        arrays = open(path, "wb")  # noqa: SIM115  open until the process ends
+    except FileNotFoundError:  # the server, whose file it is, has ended
+        return
+    channel = _Channel(connection, arrays)
     threading.Thread(target=channel.report_progress, daemon=True).start()
     with report_progress_to(channel.watch):
         channel.send(_run_work(work, channel))
