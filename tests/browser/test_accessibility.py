@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from tests.browser.conftest import Server
 
 AXE = ROOT / "node_modules/axe-core/axe.min.js"
+needs_axe = pytest.mark.skipif(not AXE.exists(), reason="axe-core is installed by npm ci, which make check-js runs")
 pytestmark = [
     pytest.mark.browser,
-    pytest.mark.skipif(not AXE.exists(), reason="axe-core is installed by npm ci, which make check-js runs"),
+    needs_axe,
 ]
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
 DRAWN = {

@@ -15,7 +15,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from meshwave.engine.people.people_file import Role, add_person
-from tests.browser.test_accessibility import broken_rules
+from tests.browser.test_accessibility import broken_rules, needs_axe
 from tests.conftest import IDLE, ROOT, free_port, new_context
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -114,6 +114,7 @@ def test_people_do_what_their_roles_allow_and_an_administrator_ends_a_page(
     expect(row).to_be_hidden()
 
 
+@needs_axe
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_the_pages_of_people_break_no_rule_of_accessibility(
     server: Server, sign_in: Callable[..., Page], theme: str
