@@ -33,7 +33,7 @@ class Traffic:
         return cls("device", tuple(devices), tuple(nodes), moved)
 
     @classmethod
-    def of_messages(
+    def from_messages(
         cls, devices: Sequence[int], nodes: Sequence[int], messages: Iterable[tuple[int, int, float]]
     ) -> Self:
         """Return the traffic of messages, given as sender, receiver and bytes."""

@@ -14,6 +14,7 @@ import os
 import secrets
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -73,7 +74,7 @@ def new_token() -> str:
     return secrets.token_urlsafe(32)
 
 
-class Access(AuthProvider):
+class Access(AuthProvider, ABC):
     """Admits people whose browser has a cookie, as far as their role allows.
 
     A subclass says who a request is from, and where people sign in.
@@ -114,9 +115,9 @@ class Access(AuthProvider):
         """Return whether a request names this server; another name may be one of an attacker that resolves to it."""
         return handler.request.host.lower() in self.hosts
 
+    @abstractmethod
     def _find_user(self, handler: Any) -> User | None:
         """Return the person whom a request is from."""
-        raise NotImplementedError
 
     def _names_other_session(self, handler: Any, user: User | None) -> bool:
         """Return whether a request is for a session of somebody else, or for one that was ended.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from html import escape
 from typing import Any, ClassVar
@@ -63,7 +64,7 @@ FORM = """<!doctype html><html lang="en"><meta charset="utf-8">
 <div role="alert">{refusal}</div><button>{button}</button></form></html>"""
 
 
-class AccessForm(AccessPage):
+class AccessForm(AccessPage, ABC):
     """Request handler of a form with which people sign in."""
 
     title = button = ""
@@ -77,13 +78,13 @@ class AccessForm(AccessPage):
         """The heading of the form."""
         return self.title
 
+    @abstractmethod
     def admit(self, values: Mapping[str, str]) -> None:
         """Admit the browser.
 
         Raises:
             Refusal: the values are wrong.
         """
-        raise NotImplementedError
 
     def get(self) -> None:
         """Show the form."""

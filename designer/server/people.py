@@ -57,7 +57,7 @@ class PersonStudios:
         self.shared, self._folder, self._limits, self._lessons = shared, folder, limits, lessons
         self._studios: dict[User, Studio] = {}
 
-    def of(self, user: User) -> Studio:
+    def studio_of(self, user: User) -> Studio:
         """Return the studio of a person."""
         if user == OWNER:
             return self.shared
@@ -68,7 +68,7 @@ class PersonStudios:
 
     def current(self) -> Studio:
         """Return the studio of the person who opens the page that is being built."""
-        return self.of(request_user(pn.state.curdoc))
+        return self.studio_of(request_user(pn.state.curdoc))
 
 
 def serve_people(people: Path, design: str | None = None, *, place: Place, show: bool = True) -> int:

@@ -138,7 +138,7 @@ class WorkshopPages:
     def _share_design(self, person: str) -> Link:
         """Share the design that a learner has open, which may belong to another learner, and return its link."""
         learner = self._classroom.person(person)
-        design, library = learner.draft, self._studios.of(learner_user(learner)).library
+        design, library = learner.draft, self._studios.studio_of(learner_user(learner)).library
         libraries = (draft.library for draft in self._studio.drafts if draft.name == design)
         return self._studio.share(next(libraries, library), design)
 

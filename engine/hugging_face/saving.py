@@ -65,7 +65,7 @@ def _checkpoint_tensors(weights: list[Weight], file: Any) -> Iterator[tuple[str,
     for weight in weights:
         whole = file.get_tensor(weight.name)
         for source, span in zip(weight.sources, weight.spans, strict=True):
-            part = _as_stored(np.take(whole, span, weight.dim), source, weight.dim)
+            part = _to_checkpoint_layout(np.take(whole, span, weight.dim), source, weight.dim)
             if source.expert is None:
                 yield source.name, part
                 continue
@@ -75,7 +75,7 @@ def _checkpoint_tensors(weights: list[Weight], file: Any) -> Iterator[tuple[str,
                 yield source.name, np.stack(experts.pop(source.name))
 
 
-def _as_stored(part: Array, source: Source, dim: int) -> Array:
+def _to_checkpoint_layout(part: Array, source: Source, dim: int) -> Array:
     """Return a part of a weight in the layout of the checkpoint."""
     if source.order is not None:
         part = np.take(part, np.argsort(source.order), dim)

@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 class Role(StrEnum):
-    """What a person may do on a server; each role includes those before it."""
+    """Rights of a person on a server; each role includes the rights of the roles before it."""
 
     VIEWER = "viewer"
     """Open designs, predictions and runs, and follow runs."""

@@ -39,4 +39,4 @@ def plan_traffic(plan: Plan, tasks: Sequence[UnitTask], links: Links) -> Traffic
         (move.source, move.target, move.elements * tasks[move.task].bytes / tasks[move.task].elements)
         for move in plan_moves(plan, tasks, links)
     )
-    return Traffic.of_messages(ranks, [links.host[rank] for rank in ranks], messages).limit_rows()
+    return Traffic.from_messages(ranks, [links.host[rank] for rank in ranks], messages).limit_rows()

@@ -2,9 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
+
+from meshwave.designer.state.studio import Studio
+from meshwave.engine.document import load_design
+from meshwave.engine.files import example
+from meshwave.engine.runs.launchers import launchers
+
+FIRST = load_design(example("02-two-waves"))
+"""The design of new tabs."""
 
 
 @pytest.fixture(autouse=True, scope="session")
 def clean(documents_taken_back: None) -> None:
     """Clear the state of sessions after each test."""
+
+
+@pytest.fixture
+def studio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Studio]:
+    """Return a studio in an empty folder; nothing is launched there."""
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
+    monkeypatch.setattr(launchers["local"], "warm", lambda launcher: None)
+    studio = Studio(FIRST)
+    yield studio
+    studio.close()

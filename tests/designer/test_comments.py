@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,9 @@ from meshwave.designer.state.comments import LONGEST_COMMENT, MOST_COMMENTS, Com
 from meshwave.designer.state.studio import Draft, Studio
 from meshwave.designer.views.comments import CommentList, target_title
 from meshwave.designer.views.flags import COMMENT_COLOUR, block_flags, mesh_flags
-from meshwave.engine.document import load_design
-from meshwave.engine.files import example
 from meshwave.engine.findings import Refusal
-from meshwave.engine.runs.launchers import launchers
+from tests.designer.conftest import FIRST
 
-FIRST = load_design(example("02-two-waves"))
 MESH = Target(kind="mesh", name="B")
 BLOCK = Target(kind="block", name="5F0", rank=2)
 
@@ -25,15 +21,6 @@ BLOCK = Target(kind="block", name="5F0", rank=2)
 @pytest.fixture
 def comments(tmp_path: Path) -> Comments:
     return Comments(tmp_path / "comments.json", clock=lambda: 1e9)
-
-
-@pytest.fixture
-def studio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Studio]:
-    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
-    monkeypatch.setattr(launchers["local"], "warm", lambda launcher: None)  # nothing is launched here
-    studio = Studio(FIRST)
-    yield studio
-    studio.close()
 
 
 class Panel:
@@ -56,9 +43,9 @@ class Panel:
         self.send("add", text=text, target=target.model_dump())
 
     @property
-    def shown(self) -> list[dict[str, Any]]:
-        shown: list[dict[str, Any]] = self.list.comments.data
-        return shown
+    def listed_comments(self) -> list[dict[str, Any]]:
+        comments: list[dict[str, Any]] = self.list.comments.data
+        return comments
 
 
 def test_a_comment_is_kept_resolved_and_deleted(comments: Comments) -> None:
@@ -94,23 +81,25 @@ def test_comments_have_limits(comments: Comments, tmp_path: Path) -> None:
 def test_comments_are_beside_the_document_and_appear_on_all_pages(studio: Studio) -> None:
     ada = Panel(studio)
     ada.write("too small")
-    assert [(each["about"], each["text"], each["author"]) for each in ada.shown] == [("Mesh B", "too small", "Owner")]
+    assert [(each["about"], each["text"], each["author"]) for each in ada.listed_comments] == [
+        ("Mesh B", "too small", "Owner")
+    ]
     assert ada.draft.session.history == ("", "")
     assert studio.library.read(ada.draft.name) == FIRST
     ada.draft.share()
     link = ada.draft.link
     assert link is not None
     ben = Panel(studio, link.edit_key)
-    assert ben.shown[0]["text"] == "too small"
-    assert not ben.shown[0]["can_delete"]
+    assert ben.listed_comments[0]["text"] == "too small"
+    assert not ben.listed_comments[0]["can_delete"]
     ben.write("<b>why?</b>", BLOCK)
-    assert [each["about"] for each in ada.shown] == ["Mesh B", "Block 5F0 on mesh C"]
-    ben.send("delete", comment=ada.shown[0]["id"])
+    assert [each["about"] for each in ada.listed_comments] == ["Mesh B", "Block 5F0 on mesh C"]
+    ben.send("delete", comment=ada.listed_comments[0]["id"])
     assert ben.refused == "Owner wrote this comment; only Owner and the owner of the design can delete it"
-    ben.send("resolve", comment=ada.shown[0]["id"], on=True)
-    assert [each["resolved"] for each in ada.shown] == [False, True]
-    ada.send("delete", comment=ada.shown[0]["id"])
-    assert [each["text"] for each in ben.shown] == ["too small"]
+    ben.send("resolve", comment=ada.listed_comments[0]["id"], on=True)
+    assert [each["resolved"] for each in ada.listed_comments] == [False, True]
+    ada.send("delete", comment=ada.listed_comments[0]["id"])
+    assert [each["text"] for each in ben.listed_comments] == ["too small"]
 
 
 def test_a_person_with_two_tabs_is_one_author(studio: Studio) -> None:
@@ -121,7 +110,7 @@ def test_a_person_with_two_tabs_is_one_author(studio: Studio) -> None:
     second = Panel(studio, first.draft.link.edit_key)
     assert [person.name for person in second.draft.session.people] == ["Ada", "Ada 2"]
     second.write("too small")
-    assert first.shown[0]["author"] == "Ada"
+    assert first.listed_comments[0]["author"] == "Ada"
 
 
 def test_a_read_only_page_shows_comments_and_adds_none(studio: Studio) -> None:
@@ -131,11 +120,11 @@ def test_a_read_only_page_shows_comments_and_adds_none(studio: Studio) -> None:
     link = ada.draft.link
     assert link is not None
     viewer = Panel(studio, link.view_key)
-    assert (len(viewer.shown), viewer.list.can_write) == (1, False)
+    assert (len(viewer.listed_comments), viewer.list.can_write) == (1, False)
     for kind, gesture in (("add", {"text": "x", "target": MESH.model_dump()}), ("delete", {"comment": "x"})):
         viewer.send(kind, **gesture)
         assert str(viewer.refused).startswith("this page is read-only")
-    assert len(ada.shown) == 1
+    assert len(ada.listed_comments) == 1
 
 
 @pytest.mark.parametrize("target", [None, "mesh", {}, {"kind": "file", "name": "/etc/passwd", "rank": 0}])

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,23 +28,14 @@ from meshwave.engine.files import example, examples
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs.launchers import launchers
 from tests._findings import refusal
+from tests.designer.conftest import FIRST
 
-FIRST = load_design(example("02-two-waves"))
 GIVEN = "0123456789ab"
 
 
 @pytest.fixture
 def library(tmp_path: Path) -> Library:
     return Library(tmp_path / "designs")
-
-
-@pytest.fixture
-def studio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Studio]:
-    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
-    monkeypatch.setattr(launchers["local"], "warm", lambda launcher: None)  # nothing is launched here
-    studio = Studio(FIRST)
-    yield studio
-    studio.close()
 
 
 def tab(studio: Studio, draft: str = GIVEN) -> Draft:

@@ -55,36 +55,36 @@ def refused_code(call: Any, *arguments: Any) -> str:
 
 
 def test_each_person_has_a_library_of_their_own(studios: PersonStudios, shared: Studio, tmp_path: Path) -> None:
-    design = studios.of(DESIGNER).library.add(FIRST)
+    design = studios.studio_of(DESIGNER).library.add(FIRST)
     assert (tmp_path / "people/designer/designs" / design / "design.json").exists()
-    assert not studios.of(LAUNCHER).library.has(design)
-    assert studios.of(OWNER) is shared
-    assert studios.of(DESIGNER) is studios.of(DESIGNER)
+    assert not studios.studio_of(LAUNCHER).library.has(design)
+    assert studios.studio_of(OWNER) is shared
+    assert studios.studio_of(DESIGNER) is studios.studio_of(DESIGNER)
 
 
 def test_new_limits_apply_to_open_pages(shared: Studio, tmp_path: Path) -> None:
     limits = LaunchLimits()
     studios = PersonStudios(shared, tmp_path / "people", lambda: limits)
-    launches = studios.of(LAUNCHER).launches
+    launches = studios.studio_of(LAUNCHER).launches
     assert refused_code(launches.open, "local") == ""
     limits = LaunchLimits(targets=("threads",))
     assert refused_code(launches.open, "local") == "launch_target"
-    assert studios.of(LAUNCHER).launches is launches
+    assert studios.studio_of(LAUNCHER).launches is launches
 
 
 @pytest.mark.parametrize(("user", "code"), [(VIEWER, "read_only_design"), (DESIGNER, "")])
 def test_viewers_edit_nothing(studios: PersonStudios, user: User, code: str) -> None:
-    draft = Draft(studios.of(user), "", lambda: True)
+    draft = Draft(studios.studio_of(user), "", lambda: True)
     edit = partial(draft.session.edit, "pipeline.microbatches", 12, "12 microbatches")
     assert refused_code(edit) == code
-    assert studios.of(user).library.has(draft.name) is (code == "")
+    assert studios.studio_of(user).library.has(draft.name) is (code == "")
     draft.release()
 
 
 def test_a_viewer_only_reads_a_design_whose_link_is_for_editing(studios: PersonStudios, shared: Studio) -> None:
-    studio = studios.of(DESIGNER)
+    studio = studios.studio_of(DESIGNER)
     link = shared.share(studio.library, studio.library.add(FIRST))
-    drafts = [Draft(studios.of(user), "", lambda: True, key=link.edit_key) for user in (VIEWER, LAUNCHER)]
+    drafts = [Draft(studios.studio_of(user), "", lambda: True, key=link.edit_key) for user in (VIEWER, LAUNCHER)]
     assert [draft.session.design for draft in drafts] == [FIRST, FIRST]
     edits = [partial(draft.session.edit, "pipeline.microbatches", 12, "12 microbatches") for draft in drafts]
     assert [refused_code(edit) for edit in edits] == ["read_only_design", ""]
@@ -94,7 +94,7 @@ def test_a_viewer_only_reads_a_design_whose_link_is_for_editing(studios: PersonS
 
 
 def test_viewers_change_nothing_on_the_start_page(studios: PersonStudios) -> None:
-    studio = studios.of(VIEWER)
+    studio = studios.studio_of(VIEWER)
     design = studio.library.add(FIRST)  # from a time with another role
     page = StartPage(studio, run_now)
     answers: list[str] = []
@@ -115,7 +115,7 @@ def test_viewers_change_nothing_on_the_start_page(studios: PersonStudios) -> Non
 def test_designers_launch_dry_runs_and_launchers_training(
     studios: PersonStudios, user: User, dry_run: str, training: str
 ) -> None:
-    launches, spec = studios.of(user).launches, partial(specify_run, predict(FIRST))
+    launches, spec = studios.studio_of(user).launches, partial(specify_run, predict(FIRST))
     submitted = []
 
     class Target:
@@ -130,9 +130,9 @@ def test_designers_launch_dry_runs_and_launchers_training(
 @pytest.mark.parametrize(("user", "code"), [(LAUNCHER, "role_required"), (ADMIN, "")])
 def test_administrators_alone_calibrate_the_machine(studios: PersonStudios, user: User, code: str) -> None:
     started: list[str] = []
-    status = studios.of(user).calibration.status
+    status = studios.studio_of(user).calibration.status
     calibration: Any = SimpleNamespace(start=started.append, status=status, subscribe=lambda listener: lambda: None)
-    session = Draft(studios.of(user), "", lambda: True).session
+    session = Draft(studios.studio_of(user), "", lambda: True).session
     view = Profiles(session, calibration, user=user)
     assert refused_code(view._on_measure, {"name": "mine"}) == code
     assert started == ([] if code else ["mine"])
@@ -162,7 +162,7 @@ def test_an_administrator_cancels_a_run_and_its_row_disappears(
     administration: Administration, studios: PersonStudios, shared: Studio
 ) -> None:
     shared.launches.names = lambda: {"launcher": "Lin"}
-    launches = studios.of(LAUNCHER).launches
+    launches = studios.studio_of(LAUNCHER).launches
     run = launches.submit(
         launches.open("threads"), specify_run(predict(load_design(example("02-two-waves"))), REHEARSAL), None
     )
@@ -180,11 +180,11 @@ def test_an_administrator_stops_a_computation_and_its_page_learns_why(administra
     news: list[News] = []
     Job(partial(time.sleep, 60), "a long computation").add_listener(run_now, news.append)
 
-    def found() -> list[dict[str, Any]]:
+    def job_rows() -> list[dict[str, Any]]:
         return [row for row in rows(administration, "job") if row["name"] == "a long computation"]
 
-    (row,) = until(lambda: [row for row in found() if "cores" in row["cells"][2]])
+    (row,) = until(lambda: [row for row in job_rows() if "cores" in row["cells"][2]])
     administration.stop("job", row["id"])
     assert until(lambda: news) == [Failed("an administrator stopped it")]
-    assert until(lambda: not found())
+    assert until(lambda: not job_rows())
     assert refused_code(administration.stop, "job", row["id"]) == "job_is_over"

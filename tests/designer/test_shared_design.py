@@ -20,14 +20,13 @@ from meshwave.designer.state.library import Library
 from meshwave.designer.state.shared_design import COLOURS, LONGEST_NAME, Block, Member, SharedDesign
 from meshwave.designer.state.sharing import SharedDesigns
 from meshwave.designer.views.flags import COMMENT_COLOUR
-from meshwave.engine.document import Design, load_design
+from meshwave.engine.document import Design
 from meshwave.engine.document.changes import find_changes, overlap
 from meshwave.engine.errors import InputError
-from meshwave.engine.files import example
 from meshwave.engine.findings import Refusal
 from meshwave.engine.program.action import Action, Op
+from tests.designer.conftest import FIRST
 
-FIRST = load_design(example("02-two-waves"))
 DESIGN = "0123456789ab"
 IDS = [f"{number:012x}" for number in range(1, 5)]
 NAMES = ("Ada", "Ben", "Chloe", "Dan")
@@ -243,8 +242,8 @@ def test_a_selection_is_shown_to_the_others(people: list[Page]) -> None:
     ada, ben = people
     ada.member.select_mesh("A")
     ada.member.select_block(Block(1, Action(Op.F, 1, 0)))
-    seen = next(person for person in ben.session.people if person.name == "Ada")
-    assert (seen.mesh, seen.block, seen.is_self) == ("A", (1, (Op.F, 1, 0, 0, -1)), False)
+    presence = next(person for person in ben.session.people if person.name == "Ada")
+    assert (presence.mesh, presence.block, presence.is_self) == ("A", (1, (Op.F, 1, 0, 0, -1)), False)
 
 
 def test_own_edits_survive_a_restart_of_the_server(shared: SharedDesign, people: list[Page], library: Library) -> None:
@@ -296,8 +295,8 @@ VISION = {
 """Linear RGB as eyes see it (Machado, Oliveira and Fernandes 2009, severity 1)."""
 
 
-def seen(colour: str, eyes: str) -> tuple[float, float, float]:
-    """The colour in CIE Lab, as such eyes see it."""
+def perceived_lab(colour: str, eyes: str) -> tuple[float, float, float]:
+    """Return the colour in CIE Lab as such eyes see it."""
     parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
     r, g, b = (min(1.0, max(0.0, sum(map(mul, row, linear)))) for row in VISION[eyes])
@@ -309,7 +308,7 @@ def seen(colour: str, eyes: str) -> tuple[float, float, float]:
 @pytest.mark.parametrize("eyes", VISION)
 def test_colours_of_people_and_comments_differ_for_all_eyes(eyes: str) -> None:
     pairs = combinations([*COLOURS, COMMENT_COLOUR], 2)
-    assert min(dist(seen(one, eyes), seen(other, eyes)) for one, other in pairs) > 18
+    assert min(dist(perceived_lab(one, eyes), perceived_lab(other, eyes)) for one, other in pairs) > 18
 
 
 # ---- any interleaving ----

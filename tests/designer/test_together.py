@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from errno import ENOSPC
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,18 +18,7 @@ from meshwave.engine.files import example
 from meshwave.engine.findings import Refusal
 from meshwave.engine.people.people_file import OWNER
 from meshwave.engine.program.action import Action, Op
-from meshwave.engine.runs.launchers import launchers
-
-FIRST = load_design(example("02-two-waves"))
-
-
-@pytest.fixture
-def studio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Studio]:
-    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
-    monkeypatch.setattr(launchers["local"], "warm", lambda launcher: None)  # nothing is launched here
-    studio = Studio(FIRST)
-    yield studio
-    studio.close()
+from tests.designer.conftest import FIRST
 
 
 class Tab:

@@ -122,7 +122,7 @@ def test_replicas_divide_the_load_of_a_hot_expert() -> None:
 
 
 def test_replicas_on_every_node_reduce_messages_between_nodes() -> None:
-    """Of equally balanced placements, the one with fewer visits to other nodes is chosen."""
+    """Equally balanced placements are ranked by the number of token assignments that cross nodes."""
     drawn = layer(None, places=4, nodes=2, experts=4)
 
     apart, together = (balance_experts(drawn, extra) for extra in (0, 1))
