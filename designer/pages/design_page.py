@@ -311,7 +311,7 @@ class Widgets:
     def _show_flags(self) -> None:
         """Mark the meshes and blocks that other people have selected or that have comments."""
         people = self.session.people
-        comments = self.tab.comments.read() if self.tab is not None else []
+        comments = self.tab.readable_comments() if self.tab is not None else []
         self.cluster.flags = mesh_flags(people, comments, self.session.design)
         self.timeline.flags = block_flags(people, comments)
         still_open = sum(not each.is_resolved for each in comments)

@@ -54,19 +54,23 @@ class Comments:
         self._path, self._clock = path, clock
 
     def read(self) -> list[Comment]:
-        """Return the comments, the oldest first; none if the file is damaged."""
+        """Return the comments, the oldest first.
+
+        Raises:
+            Refusal: the file cannot be read, or is damaged.
+        """
         if not self._path.exists():
             return []
         try:
             return _COMMENTS.validate_json(read_whole(self._path, "comments", LARGEST_FILE_BYTES))
-        except (Refusal, ValidationError):
-            return []
+        except ValidationError:
+            raise Refusal("damaged_comments", {"path": str(self._path)}) from None
 
     def add(self, target: Target, text: str, author: str) -> None:
         """Add a comment.
 
         Raises:
-            Refusal: the text is empty or too long, the design has too many comments, or the file cannot be written.
+            Refusal: the text is empty or too long, the design has too many comments, or the file is damaged or cannot be written.
         """
         if len(text) > LONGEST_COMMENT:
             raise Refusal("long_comment", {"length": len(text), "limit": LONGEST_COMMENT})
@@ -83,7 +87,7 @@ class Comments:
         """Mark a comment as resolved, or as open again.
 
         Raises:
-            Refusal: there is no such comment, or the file cannot be written.
+            Refusal: there is no such comment, or the file is damaged or cannot be written.
         """
         self.find(id)
         changed = [
@@ -95,7 +99,7 @@ class Comments:
         """Delete a comment.
 
         Raises:
-            Refusal: there is no such comment, or the file cannot be written.
+            Refusal: there is no such comment, or the file is damaged or cannot be written.
         """
         self.find(id)
         self._write([each for each in self.read() if each.id != id])
@@ -104,7 +108,7 @@ class Comments:
         """Return a comment.
 
         Raises:
-            Refusal: the comment does not exist, for example because somebody has deleted it.
+            Refusal: the comment does not exist, for example because somebody has deleted it, or the file is damaged.
         """
         found = next((each for each in self.read() if each.id == id), None)
         if found is None:

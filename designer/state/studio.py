@@ -11,7 +11,7 @@ from pathlib import Path
 from weakref import WeakSet
 
 from meshwave.designer.state.background_calibration import BackgroundCalibration
-from meshwave.designer.state.comments import Comments
+from meshwave.designer.state.comments import Comment, Comments
 from meshwave.designer.state.design_card import design_card
 from meshwave.designer.state.design_session import LONGEST_HISTORY, Session, Step
 from meshwave.designer.state.edit_log import EditLog, LoggedStep
@@ -301,6 +301,13 @@ class Draft:
     def comments(self) -> Comments:
         """The comments on the design."""
         return Comments(self.library.path(self.name, "comments.json"))
+
+    def readable_comments(self) -> list[Comment]:
+        """Return the comments on the design; none if they cannot be read, which the Comments tab reports."""
+        try:
+            return self.comments.read()
+        except Refusal:
+            return []
 
     @property
     def author(self) -> str:

@@ -25,6 +25,7 @@ class CommentList(Canvas):
     comments = param.String(default=PlainData([]), doc="Comments as plain data, unresolved comments first.")
     targets = param.List(default=[], doc="Possible targets of a new comment: data and title of each.")
     can_write = param.Boolean(default=False, doc="True if comments can be added and changed on this page.")
+    notice = param.String(default="", doc="Reason why the comments cannot be read; empty if they can.")
     longest = param.Integer(default=LONGEST_COMMENT, constant=True, doc="Largest number of characters of a comment.")
 
     _esm = module_code("panels/comments.js")
@@ -46,13 +47,18 @@ class CommentList(Canvas):
 
     def refresh(self) -> None:
         """Update the comments and the possible targets."""
-        design, tab = self._session.design, self._tab
-        found = tab.comments.read() if tab is not None else []
+        design, tab, notice = self._session.design, self._tab, ""
+        found: list[Comment] = []
+        try:
+            found = tab.comments.read() if tab is not None else []
+        except Refusal as refusal:
+            notice = str(refusal)
         found.sort(key=lambda comment: comment.is_resolved)
         self.param.update(
             comments=PlainData([comment_entry(each, design, can_delete=self._may_delete(each)) for each in found]),
             targets=[{**each.model_dump(), "title": target_title(each, design)} for each in self._list_targets()],
             can_write=tab is not None and not self._session.read_only,
+            notice=notice,
         )
 
     def _may_delete(self, comment: Comment) -> bool:

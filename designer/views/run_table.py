@@ -219,5 +219,5 @@ class RunsView(View):
 
     def _count_comments(self) -> Mapping[str, int]:
         """Return the numbers of comments on runs that are not resolved."""
-        comments = self.page.tab.comments.read() if self.page.tab is not None else []
+        comments = self.page.tab.readable_comments() if self.page.tab is not None else []
         return Counter(each.target.name for each in comments if each.target.kind == "run" and not each.is_resolved)

@@ -50,6 +50,10 @@ MESSAGES: dict[str, Message] = {
     "too_many_comments": "a design has at most {limit} comments; delete some that are resolved",
     "unknown_comment": "this comment was deleted",
     "foreign_comment": "{author} wrote this comment; only {author} and the owner of the design can delete it",
+    "damaged_comments": (
+        "the comments on this design cannot be read: {path} is damaged; repair the file, or rename it to start without "
+        "comments"
+    ),
     "unwritable_comments": "the comment cannot be saved: {reason}",
     "design_open_elsewhere": "this design is open in another tab; close that tab first",
     "no_versions_on_page": "versions cannot be saved on this page",

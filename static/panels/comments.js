@@ -13,7 +13,7 @@ export const render = ({ model }) => new Comments(model).root;
 /** @extends {Widget<CommentsModel>} */
 class Comments extends Widget {
   list = h("ul.mw-comment-list");
-  none = h("p.mw-comment-none", {}, "No comments yet.");
+  none = h("p.mw-comment-none");
   refusal = h("p.mw-comment-refused", { role: "alert" });
   targets = h("select.mw-comment-field", { "aria-label": "Comment on" });
 
@@ -24,7 +24,7 @@ class Comments extends Widget {
     this.form = this.makeForm();
     const parts = [this.form, this.refusal, this.none, this.list];
     this.root = h("section.mw-canvas.mw-shell.mw-comments", { "aria-label": "Comments" }, ...parts);
-    model.on("comments", () => this.drawList());
+    model.on(["comments", "notice"], () => this.drawList());
     model.on(["targets", "can_write"], () => this.drawForm());
     this.drawForm();
     this.drawList();
@@ -62,6 +62,7 @@ class Comments extends Widget {
     /** @type {CommentEntry[]} */
     const comments = plainData(this.model, "comments");
     keepFocus(this.root, () => this.list.replaceChildren(...comments.map((comment) => this.line(comment))), this.text);
+    this.none.textContent = this.model.notice || "No comments yet.";
     this.none.hidden = comments.length > 0;
   }
 

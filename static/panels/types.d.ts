@@ -31,6 +31,7 @@ export interface CommentEntry {
 export interface CommentsModel extends Model {
   targets: { kind: string; name: string; rank: number; title: string }[];
   can_write: boolean;
+  notice: string;
   longest: number;
 }
 

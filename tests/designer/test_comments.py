@@ -66,7 +66,7 @@ def test_a_comment_is_kept_resolved_and_deleted(comments: Comments) -> None:
         comments.resolve(second.id, True)
 
 
-def test_comments_have_limits(comments: Comments, tmp_path: Path) -> None:
+def test_comments_have_limits(comments: Comments) -> None:
     for text, reason in (("  ", "type a comment"), ("x" * (LONGEST_COMMENT + 1), "the limit is 2,000")):
         with pytest.raises(Refusal, match=reason):
             comments.add(MESH, text, "Ada")
@@ -74,8 +74,6 @@ def test_comments_have_limits(comments: Comments, tmp_path: Path) -> None:
         comments.add(MESH, "x", "Ada")
     with pytest.raises(Refusal, match="at most 200 comments"):
         comments.add(MESH, "x", "Ada")
-    (tmp_path / "comments.json").write_text("[{")
-    assert comments.read() == []
 
 
 def test_comments_are_beside_the_document_and_appear_on_all_pages(studio: Studio) -> None:
@@ -100,6 +98,31 @@ def test_comments_are_beside_the_document_and_appear_on_all_pages(studio: Studio
     assert [each["resolved"] for each in ada.listed_comments] == [False, True]
     ada.send("delete", comment=ada.listed_comments[0]["id"])
     assert [each["text"] for each in ben.listed_comments] == ["too small"]
+
+
+def test_comments_in_a_damaged_file_are_reported_and_never_overwritten(studio: Studio) -> None:
+    panel = Panel(studio)
+    panel.write("too small")
+    path = studio.library.path(panel.draft.name, "comments.json")
+    path.write_text(damaged := path.read_text()[:-5])
+    panel.send("refresh")
+    assert panel.listed_comments == []
+    assert panel.list.notice == (
+        f"the comments on this design cannot be read: {path} is damaged; repair the file, or rename it to start without "
+        "comments"
+    )
+    for kind, gesture in (
+        ("add", {"text": "x", "target": MESH.model_dump()}),
+        ("resolve", {"comment": "x"}),
+        ("delete", {"comment": "x"}),
+    ):
+        panel.send(kind, **gesture)
+        assert panel.refused == panel.list.notice
+    assert path.read_text() == damaged
+    assert panel.draft.readable_comments() == []
+    path.rename(path.with_suffix(".damaged"))
+    panel.write("new")
+    assert ([each["text"] for each in panel.listed_comments], panel.list.notice) == (["new"], "")
 
 
 def test_a_person_with_two_tabs_is_one_author(studio: Studio) -> None:
