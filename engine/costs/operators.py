@@ -256,8 +256,8 @@ def attention_product(load: Workload) -> Operator:
 
     It has two matrix products in the forward and five in the backward, which recomputes the scores: ``2bs^2h`` FLOPs
     each if all heads have their own keys and values. It keeps queries, keys, values and one log-sum per row; the
-    projection that reads its output keeps the output. A window limits the tokens that each token attends to. Unfused
-    attention writes the scores, and keeps them unless it is recomputed.
+    projection that reads its output keeps the output. A window limits the tokens that each token attends to. The bias
+    of ALiBi is read for each score. Unfused attention writes the scores, and keeps them unless it is recomputed.
     """
     widths, item = load.head_widths, load.precision.item
     pairs = load.tokens * load.sequence * load.attended_share
@@ -266,8 +266,8 @@ def attention_product(load: Workload) -> Operator:
     given = load.tokens * widths.outputs * item
     log_sums = load.tokens * load.heads / load.tp * load.precision.statistics
     sinks = load.heads / load.tp if load.architecture.attention.sinks else 0.0
+    matrix = pairs * load.heads / load.tp * item
     if not load.kernels.fuses_attention:
-        matrix = pairs * load.heads / load.tp * item
         return Operator(
             "attention",
             forward=Work(scores + values, taken + given + SCORE_PASSES[0] * matrix, "unfused-attention"),
@@ -279,10 +279,13 @@ def attention_product(load: Workload) -> Operator:
             transient_bytes=taken + given + 2 * matrix,
         )
     share = 0.5 if load.causal else 1.0
+    bias = matrix if load.architecture.positions.kind == "alibi" else 0.0
     return Operator(
         "attention",
-        forward=Work(scores + values, taken + given + log_sums, "attention", share),
-        input_gradient=Work(3 * scores + 2 * values, 2 * (taken + given) + log_sums, "attention-backward", share),
+        forward=Work(scores + values, taken + given + log_sums + bias, "attention", share),
+        input_gradient=Work(
+            3 * scores + 2 * values, 2 * (taken + given) + log_sums + bias, "attention-backward", share
+        ),
         parameters=sinks,
         kept_bytes=taken + log_sums,
         transient_bytes=taken + given,

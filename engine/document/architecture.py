@@ -6,6 +6,7 @@ positions, as many key-value heads as heads, a plain GELU MLP, biases, and an un
 
 from __future__ import annotations
 
+from math import log
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -42,11 +43,18 @@ class Norm(Part):
         return 2 if self.kind == "layernorm" else 1
 
 
+def yarn_magnitude(factor: float, weight: float = 1.0) -> float:
+    """Return the multiplier of rotated queries and keys in YaRN (arXiv:2309.00071, equation 22)."""
+    return 0.1 * weight * log(factor) + 1 if factor > 1 else 1.0
+
+
 class RopeScaling(Part):
     """Change of the rotary frequencies for contexts longer than in pretraining."""
 
-    kind: Literal["linear", "llama3", "yarn"] = "llama3"
-    """Rule by which frequencies are divided."""
+    kind: Literal["linear", "dynamic", "llama3", "yarn"] = "llama3"
+    """Rule by which frequencies change: linear divides all of them by factor; dynamic increases theta for sequences
+    longer than original_context; llama3 and yarn (arXiv:2309.00071) divide low frequencies by factor and keep high
+    ones."""
     factor: Positive = 8.0
     """Ratio of the new context to the original one."""
     original_context: Size | None = nullable("not stated")
@@ -55,13 +63,29 @@ class RopeScaling(Part):
     """llama3: frequencies whose wavelength exceeds original_context / low_frequency_factor are divided by factor."""
     high_frequency_factor: Positive = 4.0
     """llama3: frequencies whose wavelength is below original_context / high_frequency_factor are not changed."""
+    beta_fast: Positive = 32.0
+    """yarn: frequencies that turn more often than this within original_context are not changed."""
+    beta_slow: Positive = 1.0
+    """yarn: frequencies that turn less often than this within original_context are divided by factor."""
+    truncate: bool = True
+    """yarn: round the two limits to whole dimensions."""
+    attention_factor: Positive | None = nullable("0.1 ln(factor) + 1")
+    """yarn: multiplier of rotated queries and keys."""
+
+    @property
+    def magnitude(self) -> float:
+        """Multiplier of rotated queries and keys."""
+        if self.kind != "yarn":
+            return 1.0
+        return self.attention_factor or yarn_magnitude(self.factor)
 
 
 class Positions(Part):
     """Encoding of the positions of tokens."""
 
     kind: Literal["learned", "rope", "alibi", "none"] = "learned"
-    """learned: a table added to the embedding; rope: rotated queries and keys; alibi: a bias of the scores."""
+    """learned: a table added to the embedding; rope: rotated queries and keys; alibi: attention scores decrease linearly
+    with distance (arXiv:2108.12409)."""
     table: Size | None = nullable("the sequence")
     """Number of rows of the table of learned positions."""
     theta: Positive = 10_000.0
@@ -72,6 +96,8 @@ class Positions(Part):
     """Share of a head's dimensions that is rotated."""
     scaling: RopeScaling | None = nullable("none")
     """Scaling of the rotary frequencies for long contexts."""
+    alibi_scale: Positive = 1.0
+    """Multiplier of the slopes of alibi."""
 
 
 class Latent(Part):

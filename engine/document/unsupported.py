@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from math import gcd
-from typing import Any
 
-from meshwave.engine.document.architecture import PLAIN, Architecture
+from meshwave.engine.document.architecture import Architecture
 from meshwave.engine.document.design import Design
 from meshwave.engine.document.expert_layers import expert_group_sizes, uses_tensor_parallel_groups
 from meshwave.engine.document.expert_problems import split_expert_groups
 from meshwave.engine.document.model import LanguageModel
 from meshwave.engine.document.training import Training
 from meshwave.engine.findings import Fix, Problem, set_value
-from meshwave.engine.frozen import Part
 
 
 def run_problems(design: Design) -> list[Problem]:
@@ -100,25 +98,24 @@ def _vocabulary_problems(design: Design) -> Iterator[Problem]:
 
 
 def _architecture_problems(design: Design) -> Iterator[Problem]:
-    """Yield problems of parts of a transformer that the runtime does not support."""
-    model = design.model
-    parts = [path for path, value in _changed_keys(model.architecture, PLAIN) if not _is_trainable(path, value)]
-    parts += _unusual_parts(model.architecture)
-    if parts:
-        yield Problem("model", "unsupported_architecture", {"parts": sorted(parts)})
+    """Yield a problem if the runtime does not support a combination of parts of a transformer."""
+    if parts := sorted(_unsupported_parts(design.model.architecture)):
+        yield Problem("model", "unsupported_architecture", {"parts": parts})
 
 
-def _unusual_parts(architecture: Architecture) -> Iterator[str]:
+def _unsupported_parts(architecture: Architecture) -> Iterator[str]:
     """Yield the paths of keys whose value the runtime does not support together with the values of other keys."""
     attention, norm, scaling = architecture.attention, architecture.norm, architecture.positions.scaling
     if attention.qk_norm != "none" and norm.kind != "rmsnorm":
         yield "attention.qk_norm"
     if not norm.weight and (norm.kind != "layernorm" or norm.bias):
         yield "norm.weight"
-    if scaling is not None and scaling.kind == "llama3" and scaling.original_context is None:
+    if scaling is not None and scaling.kind != "linear" and scaling.original_context is None:
         yield "positions.scaling.original_context"
     if attention.latent is not None and (attention.window or attention.soft_cap or attention.sinks):
         yield "attention.latent"
+    if attention.latent is not None and architecture.positions.kind == "alibi":
+        yield "positions.kind"
 
 
 def _training_problems(design: Design) -> Iterator[Problem]:
@@ -170,63 +167,6 @@ def _token_problems(design: Design) -> Iterator[Problem]:
             params = {"sequence": design.model.sequence, "tp": mesh.tp, "mesh": mesh.name}
             fixes = [set_value("model.sequence", -(-design.model.sequence // mesh.tp) * mesh.tp)]
             yield Problem(f"meshes[{number}].axes.tp", "indivisible_sequence", params, fixes=fixes)
-
-
-def _is_trainable(path: str, value: Any) -> bool:
-    return path in TRAINABLE and value in (TRAINABLE[path] or (value,))
-
-
-TRAINABLE: Mapping[str, tuple[Any, ...]] = {
-    "attention.kv_heads": (),
-    "attention.head_dim": (),
-    "attention.qkv_bias": (),
-    "attention.out_bias": (),
-    "attention.qk_norm": (),
-    "attention.window": (),
-    "attention.full_every": (),
-    "attention.sinks": (),
-    "attention.scale": (),
-    "attention.soft_cap": (),
-    "attention.latent.q_rank": (),
-    "attention.latent.kv_rank": (),
-    "attention.latent.nope_dim": (),
-    "attention.latent.rope_dim": (),
-    "attention.latent.value_dim": (),
-    "mlp.gated": (),
-    "mlp.bias": (),
-    "mlp.activation": (),
-    "norm.kind": ("rmsnorm",),
-    "norm.placement": (),
-    "norm.weight": (),
-    "norm.bias": (),
-    "norm.eps": (),
-    "positions.kind": ("rope", "none"),
-    "positions.table": (),
-    "positions.theta": (),
-    "positions.window_theta": (),
-    "positions.fraction": (),
-    "positions.scaling.kind": ("linear", "llama3"),
-    "positions.scaling.factor": (),
-    "positions.scaling.original_context": (),
-    "positions.scaling.low_frequency_factor": (),
-    "positions.scaling.high_frequency_factor": (),
-    "residual": (),
-    "tied_embeddings": (),
-    "head_bias": (),
-    "embedding_scale": (),
-    "logit_soft_cap": (),
-}
-"""Architecture keys that the runtime supports, with the supported values besides the default; empty for any value."""
-
-
-def _changed_keys(part: Part, usual: Part | None) -> Iterator[tuple[str, Any]]:
-    """Yield the paths and values of the keys of a part that differ from the default part."""
-    for name in type(part).model_fields:
-        value, other = getattr(part, name), getattr(usual, name, None)
-        if value != other and isinstance(value, Part):
-            yield from ((f"{name}.{path}", each) for path, each in _changed_keys(value, other))
-        elif value != other:
-            yield name, value
 
 
 DRY_RUN_TRANSFER_MODELS = ("latency", "sender-blocking", "link-serial")

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from meshwave.engine import messages
+from meshwave.engine.document.architecture import yarn_magnitude
 from meshwave.engine.findings import DesignError, Problem
 from meshwave.engine.hugging_face.keys import ACTIVATIONS, MODEL_TYPES, NO_EFFECT, SIZES, Key
 
@@ -21,6 +22,17 @@ TYPES: Mapping[str, type | tuple[type, ...]] = {
 LONGEST_SEQUENCE = 4096
 """Sequence length of the design in tokens, if the model supports longer sequences."""
 ATTENTION_TYPES = ("full_attention", "sliding_attention")
+SCALING_KINDS = ("linear", "dynamic", "llama3", "yarn")
+SCALING_NUMBERS = ("attention_factor", "mscale", "mscale_all_dim")
+"""Keys of rotary scaling that are used in calculations."""
+SCALING_KEYS = {
+    "low_frequency_factor": "low_freq_factor",
+    "high_frequency_factor": "high_freq_factor",
+    "beta_fast": "beta_fast",
+    "beta_slow": "beta_slow",
+    "truncate": "truncate",
+}
+"""Keys of rotary scaling by their names in the model section of a design."""
 
 Json = dict[str, Any]
 
@@ -140,17 +152,29 @@ class _Reader:
         kind = scaling.get("rope_type", scaling.get("type", "default"))
         if kind == "default":
             return
-        if kind not in ("linear", "llama3", "yarn"):
+        numbers = [scaling.get("factor"), *(scaling.get(name, 1.0) for name in SCALING_NUMBERS)]
+        if kind not in SCALING_KINDS or not all(isinstance(number, (int, float)) for number in numbers):
             self._add_problem("rope_scaling" if "rope_scaling" in self._config else "rope_parameters")
             return
+        original = scaling.get("original_max_position_embeddings")
+        if kind == "dynamic" or (original is None and kind != "linear"):
+            original = self._get_key("max_position_embeddings")
         found = {
             "kind": kind,
             "factor": scaling.get("factor"),
-            "original_context": scaling.get("original_max_position_embeddings"),
-            "low_frequency_factor": scaling.get("low_freq_factor", 1.0),
-            "high_frequency_factor": scaling.get("high_freq_factor", 4.0),
+            "original_context": original,
+            "attention_factor": _attention_factor(scaling),
+            **{path: scaling[name] for path, name in SCALING_KEYS.items() if scaling.get(name) is not None},
         }
         self._set_path("positions.scaling", found)
+        self._read_score_scale(scaling)
+
+    def _read_score_scale(self, scaling: Json) -> None:
+        """Read the scale of the attention scores of DeepSeek, whose square root grows with the context."""
+        latent = self._model.get("attention", {}).get("latent")
+        if latent and (weight := scaling.get("mscale_all_dim")):
+            head_dim = latent["nope_dim"] + latent["rope_dim"]
+            self._set_path("attention.scale", head_dim**-0.5 * yarn_magnitude(scaling["factor"], weight) ** 2)
 
     def _read_layer_types(self) -> None:
         """Read the interval of the layers without a sliding window."""
@@ -184,9 +208,18 @@ class _Reader:
 
     def _read_sequence(self) -> None:
         positions = self._model.get("positions", {})
-        longest = positions.get("table") or self._get_key("max_position_embeddings") or LONGEST_SEQUENCE
+        longest = positions.get("table") or self._get_key("max_position_embeddings") or self._get_key("seq_length")
+        longest = longest or LONGEST_SEQUENCE
         self.longest = longest
         self._model["sequence"] = min(longest, LONGEST_SEQUENCE)
+
+
+def _attention_factor(scaling: Json) -> float | None:
+    """Return the multiplier of rotated queries and keys; None for the default of YaRN."""
+    found, mscale, all_dim = (scaling.get(key) for key in ("attention_factor", "mscale", "mscale_all_dim"))
+    if found is None and mscale and all_dim:
+        return yarn_magnitude(scaling["factor"], mscale) / yarn_magnitude(scaling["factor"], all_dim)
+    return found
 
 
 def _read_no_more_settings(reader: _Reader, model: Json) -> None:
@@ -211,6 +244,8 @@ def _read_falcon(reader: _Reader, model: Json) -> None:
     parallel = "parallel" if two_norms else "parallel-one-norm"
     model["residual"] = parallel if is_new or reader._get_key("parallel_attn", True) else "sequential"
     reader._set_path("positions.kind", "alibi" if reader._get_key("alibi", False) else "rope")
+    if model["positions"]["kind"] == "alibi":
+        model["positions"]["alibi_scale"] = (model["hidden"] / model["heads"]) ** -0.5
 
 
 def _read_gpt_neox(reader: _Reader, model: Json) -> None:

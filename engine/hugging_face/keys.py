@@ -28,7 +28,7 @@ def _make_key(*names: str, default: Any = None) -> Key:
 
 SIZES = {
     "layers": _make_key("num_hidden_layers", "n_layer"),
-    "hidden": _make_key("hidden_size", "n_embd"),
+    "hidden": _make_key("hidden_size", "n_embd", "n_embed"),
     "heads": _make_key("num_attention_heads", "n_head"),
     "vocab": _make_key("vocab_size"),
 }
@@ -231,6 +231,11 @@ MODEL_TYPES: Mapping[str, ModelType] = {
             "mlp.activation": _make_key("activation", default="gelu"),
         },
     ),
+    "bloom": ModelType(
+        {"positions.kind": "alibi", "embedding_norm": True, "mlp.activation": "gelu_new"},
+        {**_LAYER_NORM_KEYS, **_tied_embedding_keys(True)},
+        {"apply_residual_connection_post_layernorm": (False,)},
+    ),
     "gpt_neox": ModelType(
         {"positions.kind": "rope"},
         {
@@ -274,6 +279,6 @@ NO_EFFECT = {
     "task_specific_params", "tokenizer_class", "torch_dtype", "transformers_version", "use_cache", "attn_type",
     "output_router_logits", "ep_size", "seq_aux", "router_jitter_noise", "unk_token_id", "sep_token_id",
     "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj",
-    "reorder_and_upcast_attn", "scale_attn_weights", "head_dim", "num_key_value_heads", "num_kv_heads", "num_ln_in_parallel_attn",
+    "reorder_and_upcast_attn", "slow_but_exact", "bias_dropout_fusion", "masked_softmax_fusion", "scale_attn_weights", "head_dim", "num_key_value_heads", "num_kv_heads", "num_ln_in_parallel_attn",
 }  # fmt: skip
 """Keys that affect neither the weights nor their cost, or that follow from the model type."""

@@ -25,6 +25,7 @@ class TensorNames(NamedTuple):
     layers: str = "model.layers"
     embedding_token: str = "model.embed_tokens"
     embedding_position: str = ""
+    embedding_norm: str = ""
     head_norm: str = "model.norm"
     head_project: str = "lm_head"
     parts: Mapping[str, tuple[str, ...]] = {}
@@ -83,6 +84,19 @@ _GPT_OSS_EXPERTS = ExpertNames(
         "b_out": "mlp.experts.down_proj_bias",
     },
 )
+_FALCON_NAMES = TensorNames(
+    "transformer.h",
+    "transformer.word_embeddings",
+    head_norm="transformer.ln_f",
+    parts={
+        "attention.qkv": ("self_attention.query_key_value",),
+        "attention.out": ("self_attention.dense",),
+        "ffn_in": ("mlp.dense_h_to_4h",),
+        "ffn_out": ("mlp.dense_4h_to_h",),
+    },
+    parallel_parts={"attention_norm": ("ln_attn",), "ffn_norm": ("ln_mlp",)},
+    groups_heads=True,
+)
 
 TENSOR_NAMES: Mapping[str, TensorNames] = {
     "mixtral": TensorNames(experts=_MIXTRAL_EXPERTS),
@@ -111,24 +125,13 @@ TENSOR_NAMES: Mapping[str, TensorNames] = {
         },
         groups_heads=True,
     ),
-    "falcon": TensorNames(
-        "transformer.h",
-        "transformer.word_embeddings",
-        head_norm="transformer.ln_f",
-        parts={
-            "attention.qkv": ("self_attention.query_key_value",),
-            "attention.out": ("self_attention.dense",),
-            "ffn_in": ("mlp.dense_h_to_4h",),
-            "ffn_out": ("mlp.dense_4h_to_h",),
-        },
-        parallel_parts={"attention_norm": ("ln_attn",), "ffn_norm": ("ln_mlp",)},
-        groups_heads=True,
-    ),
+    "falcon": _FALCON_NAMES,
+    "bloom": _FALCON_NAMES._replace(embedding_norm="transformer.word_embeddings_layernorm"),
     "gpt2": TensorNames(
         "transformer.h",
         "transformer.wte",
         "transformer.wpe",
-        "transformer.ln_f",
+        head_norm="transformer.ln_f",
         parts={
             "attention_norm": ("ln_1",),
             "attention.qkv": ("attn.c_attn",),

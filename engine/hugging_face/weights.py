@@ -82,6 +82,8 @@ def _own_weights(model: LanguageModel) -> Named:
     yield "embedding.token.weight", (model.vocab, model.hidden)
     if architecture.positions.kind == "learned":
         yield "embedding.position.weight", (architecture.positions.table or model.sequence, model.hidden)
+    if architecture.embedding_norm:
+        yield from _norm("embedding.norm", model)
     joining = {target for _, target in model.skips}
     for number in range(model.layers):
         if number in joining:

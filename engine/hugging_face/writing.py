@@ -7,13 +7,14 @@ that computes the same function.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from math import isclose
+from math import isclose, log
 from typing import Any
 
 from meshwave.engine import messages
+from meshwave.engine.document.architecture import RopeScaling
 from meshwave.engine.document.model import LanguageModel, MoE, model_families
 from meshwave.engine.findings import DesignError, Refusal
-from meshwave.engine.hugging_face.config import Json, read_model
+from meshwave.engine.hugging_face.config import SCALING_KEYS, Json, read_model
 from meshwave.engine.hugging_face.keys import ACTIVATIONS, MODEL_TYPES, SIZES
 
 LEARNED = ("moe.capacity_factor", "moe.aux_loss", "moe.z_loss", "moe.bias_update_rate")
@@ -42,6 +43,7 @@ CLASSES = {
     "phi": "PhiForCausalLM",
     "phi3": "Phi3ForCausalLM",
     "falcon": "FalconForCausalLM",
+    "bloom": "BloomForCausalLM",
     "gpt_neox": "GPTNeoXForCausalLM",
     "gpt2": "GPT2LMHeadModel",
 }
@@ -101,6 +103,8 @@ def _function_values(model: LanguageModel) -> dict[str, Any]:
         positions["window_theta"] = None
     if positions["kind"] != "rope":
         positions |= {"theta": None, "fraction": None, "window_theta": None, "scaling": None}
+    if positions["kind"] != "alibi":
+        positions["alibi_scale"] = 1.0
     if norm["kind"] == "rmsnorm":
         norm["bias"] = False
     section["kind"] = "transformer" if model.causal and not model.skips else model.kind
@@ -117,6 +121,8 @@ def _section(model: LanguageModel) -> Json:
     rows = positions.table or model.sequence if positions.kind == "learned" else None
     section["attention"] |= {"kv_heads": part.kv_heads or model.heads, "head_dim": head_dim}
     section["positions"]["table"] = rows
+    if (scaling := positions.scaling) is not None:
+        section["positions"]["scaling"]["attention_factor"] = scaling.magnitude
     if part.scale is not None and isclose(part.scale, head_dim**-0.5, rel_tol=1e-9):
         section["attention"]["scale"] = None
     if model.moe is not None:
@@ -207,20 +213,40 @@ def _positions(model: LanguageModel) -> Json:
         rope["partial_rotary_factor"] = positions.fraction
     found: Json = {"rope_theta": positions.theta}
     if (scaling := positions.scaling) is not None:
-        longest = max(longest, round((scaling.original_context or 0) * scaling.factor))
-        own = {
-            "rope_type": scaling.kind,
-            "factor": scaling.factor,
-            "original_max_position_embeddings": scaling.original_context,
-        }
-        if scaling.kind == "llama3":
-            own |= {"low_freq_factor": scaling.low_frequency_factor, "high_freq_factor": scaling.high_frequency_factor}
-        found["rope_scaling"] = {name: value for name, value in own.items() if value is not None}
+        original = scaling.original_context or 0
+        longest = original if scaling.kind == "dynamic" else max(longest, round(original * scaling.factor))
+        found["rope_scaling"] = _scaling(model, scaling)
         rope |= found["rope_scaling"]
     if positions.window_theta is not None:
         local = {"rope_type": "default", "rope_theta": positions.window_theta}
         rope = {"full_attention": rope, "sliding_attention": local}
     return {**found, "rope_parameters": rope, "max_position_embeddings": longest}
+
+
+def _scaling(model: LanguageModel, scaling: RopeScaling) -> Json:
+    """Return the settings of scaled rotary frequencies."""
+    settings: Json = {
+        "rope_type": scaling.kind,
+        "factor": scaling.factor,
+        "original_max_position_embeddings": None if scaling.kind == "dynamic" else scaling.original_context,
+    }
+    if scaling.kind == "llama3":
+        settings |= {
+            name: getattr(scaling, path) for path, name in SCALING_KEYS.items() if name.endswith("freq_factor")
+        }
+    if scaling.kind == "yarn":
+        settings |= {name: getattr(scaling, path) for path, name in SCALING_KEYS.items() if name == path}
+        settings |= {"attention_factor": scaling.magnitude, "mscale_all_dim": _score_weight(model, scaling)}
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+def _score_weight(model: LanguageModel, scaling: RopeScaling) -> float | None:
+    """Return the key mscale_all_dim of DeepSeek, which scales the attention scores; None if it is not used."""
+    part = model.architecture.attention
+    if part.latent is None or part.scale is None or scaling.factor <= 1:
+        return None
+    magnitude: float = (part.scale * (part.latent.nope_dim + part.latent.rope_dim) ** 0.5) ** 0.5
+    return (magnitude - 1) / (0.1 * log(scaling.factor))
 
 
 def _layer_types(model: LanguageModel) -> Json:

@@ -230,7 +230,7 @@ _RUNS: dict[str, Message] = {
     "unsupported_recompute": ("runs recompute whole stages only, not parts of a layer yet; the prediction includes it"),
     "batched_evaluation": "an evaluation cannot batch its messages; set transfer.batched to false or remove eval_every",
     "unsupported_architecture": (
-        "runs do not support these parts of the model yet: {parts:list}; the prediction includes them"
+        "runs do not support the value of {parts:list} with the other parts of the model; the prediction includes it"
     ),
 }
 

@@ -10,8 +10,8 @@ from meshwave.engine.document.model import LanguageModel
 from meshwave.engine.runtime.communication.groups import ALONE, Group
 from meshwave.engine.runtime.modules.attention_product import AttentionRule, attend
 from meshwave.engine.runtime.modules.deferred_gradients import Linear
+from meshwave.engine.runtime.modules.positions import apply_rotary_embedding
 from meshwave.engine.runtime.modules.rms_norm import RmsNorm
-from meshwave.engine.runtime.modules.rotary import apply_rotary_embedding
 from meshwave.engine.runtime.modules.tensor_parallel import ColumnLinear, RowLinear, copy_to_group
 
 NORM_EPS = 1e-6

@@ -15,8 +15,8 @@ from meshwave.engine.runtime.models.stages import EMBEDDING, FIRST_LAYER, Stage,
 from meshwave.engine.runtime.modules.activations import make_activation
 from meshwave.engine.runtime.modules.attention_product import AttentionRule, attend
 from meshwave.engine.runtime.modules.deferred_gradients import EmbeddingTable, Linear, Norm
+from meshwave.engine.runtime.modules.positions import alibi_bias, apply_rotary_embedding
 from meshwave.engine.runtime.modules.rms_norm import RmsNorm, ShardedRmsNorm
-from meshwave.engine.runtime.modules.rotary import apply_rotary_embedding
 from meshwave.engine.runtime.modules.sharded_vector import ShardedVector
 from meshwave.engine.runtime.modules.tensor_parallel import (
     ColumnLinear,
@@ -40,6 +40,7 @@ class Embedding(nn.Module):
         if self.position is not None:
             mark_partial(self.position, group)
         self.scale = shape.architecture.embedding_scale
+        self.norm = make_norm(shape, group) if shape.architecture.embedding_norm else None
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return the embeddings ``[batch, sequence, hidden]`` of ``tokens [batch, sequence]``.
@@ -49,13 +50,17 @@ class Embedding(nn.Module):
         embedded: Tensor = self.token(tokens)
         if self.scale != 1:
             embedded = embedded * self.scale
-        if self.position is None:
-            return embedded
+        if self.position is not None:
+            embedded = embedded + self._own_positions(tokens)
+        return _apply_norm(self.norm, embedded)
+
+    def _own_positions(self, tokens: Tensor) -> Tensor:
+        assert self.position is not None, "learned positions"
         rows = self.position.first_rows(tokens.shape[1])
         if self.group.divides_tokens:
             own = self.group.own_range(tokens.shape[1])
             rows = rows[own.start : own.stop]
-        return embedded + rows
+        return rows
 
 
 def make_norm(shape: LanguageModel, group: Group = ALONE) -> nn.Module:
@@ -94,6 +99,7 @@ class Attention(nn.Module):
         elif self.part.qk_norm == "full":
             self.query_norm, self.key_norm = (ShardedRmsNorm(width, eps, group) for width in (queries, keys))
         self.sinks = ShardedVector(shape.heads, group) if self.part.sinks else None
+        self.heads, self.own_heads = shape.heads, group.own_range(shape.heads)
         self.out = RowLinear(queries, shape.hidden, group, bias=self.part.out_bias)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -109,9 +115,15 @@ class Attention(nn.Module):
         if self.rotated:
             q, k = (apply_rotary_embedding(x, self.rotated, self.theta, self.scaling) for x in (q, k))
             v = v.clone()  # a view would keep the projection of all three
-        values = attend(q, k, v, self.rule, None if self.sinks is None else self.sinks())
+        values = attend(q, k, v, self.rule, None if self.sinks is None else self.sinks(), self._bias(q))
         out: Tensor = self.out(values.transpose(1, 2).reshape(batch, sequence, -1))
         return out
+
+    def _bias(self, q: Tensor) -> Tensor | None:
+        """Return the ALiBi of this process's heads; None for other positions."""
+        if self.positions.kind != "alibi":
+            return None
+        return alibi_bias(q.shape[2], self.heads, self.own_heads, self.positions.alibi_scale, q.dtype, q.device)
 
 
 def make_attention(shape: LanguageModel, *, causal: bool, group: Group, number: int) -> nn.Module:

@@ -121,7 +121,8 @@ def test_an_unsupported_model_type_is_refused_by_name(name: str) -> None:
     ("change", "code", "where"),
     [
         ({"hidden_act": "snake"}, "hf_unsupported", "hidden_act"),
-        ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "hf_unsupported", "rope_scaling"),
+        ({"rope_scaling": {"rope_type": "longrope", "factor": 2.0}}, "hf_unsupported", "rope_scaling"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": "2"}}, "hf_unsupported", "rope_scaling"),
         ({"layer_types": ["full_attention", "sliding_attention"] * 2}, "hf_unsupported", "layer_types"),
         ({"hidden_size": None}, "hf_missing_key", "hidden_size"),
         ({"num_hidden_layers": "4"}, "hf_unsupported", "num_hidden_layers"),

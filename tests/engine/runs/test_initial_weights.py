@@ -181,12 +181,12 @@ def test_a_checkpoint_without_configuration_is_known_by_its_tensors(tmp_path: Pa
 
 
 def test_a_model_without_names_at_hugging_face_is_refused_with_what_differs() -> None:
-    model = language_model({**LLAMA, "positions": {"kind": "alibi"}, "embedding_norm": True})
+    model = language_model({**LLAMA, "positions": {"kind": "alibi"}, "head_bias": True})
 
     with pytest.raises(Refusal) as refused:
         write_config(model)
 
-    assert "embedding_norm" in str(refused.value) and "positions.kind" in str(refused.value)
+    assert "head_bias" in str(refused.value) and "positions.kind" in str(refused.value)
 
 
 def test_a_header_without_the_place_of_a_tensor_is_refused(tmp_path: Path) -> None:
