@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +56,8 @@ def find_text(name: str, folders: Sequence[Path]) -> Path:
 def save_text(name: str, text: str) -> str:
     """Save an uploaded text; return the file name under which it was saved.
 
+    A name is numbered if a file of other content has it, since designs of other people may use that file.
+
     Raises:
         InputError: the text is empty or too large, or cannot be written.
     """
@@ -64,12 +68,22 @@ def save_text(name: str, text: str) -> str:
         sizes = {"size_bytes": len(content), "most_bytes": LARGEST_UPLOAD_BYTES}
         raise Refusal("text_too_large", {"name": name, **sizes, "folder": str(texts_folder())})
     plain = safe_file_name(name)
+    stem, suffix = os.path.splitext(plain)
+    names = chain([plain], (f"{stem}-{number}{suffix}" for number in count(2)))
     try:
         texts_folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+        free = next(each for each in names if _can_hold(texts_folder() / each, content))
     except OSError as error:
-        raise Refusal("folder_not_made", {"folder": str(texts_folder()), "reason": error.strerror}) from None
-    write_whole(texts_folder() / plain, content)
-    return plain
+        raise Refusal("unwritable_file", {"path": str(texts_folder() / plain), "reason": error.strerror}) from None
+    write_whole(texts_folder() / free, content)
+    return free
+
+
+def _can_hold(path: Path, content: bytes) -> bool:
+    """Return whether a path is unused, or is a file with this content."""
+    if not path.exists():
+        return True
+    return path.is_file() and path.stat().st_size == len(content) and path.read_bytes() == content
 
 
 def safe_file_name(name: str) -> str:

@@ -84,3 +84,13 @@ def test_a_text_that_is_kept_is_found_again() -> None:
     assert find_text(name, [texts_folder()]).read_text("utf-8") == "Call me Ishmael. \N{WHALE}"
     with pytest.raises(InputError, match="is empty"):
         save_text("mine.txt", "")
+
+
+def test_a_text_never_replaces_another_text_of_the_same_name() -> None:
+    contents = ["Call me Ishmael.", "It was love.", "Call me Ishmael.", "It was love.", "It was a dark night."]
+    (texts_folder() / "mine-3.txt").mkdir(parents=True)
+
+    names = [save_text("mine.txt", content) for content in contents]
+
+    assert names == ["mine.txt", "mine-2.txt", "mine.txt", "mine-2.txt", "mine-4.txt"]
+    assert [find_text(name, [texts_folder()]).read_text() for name in names] == contents
