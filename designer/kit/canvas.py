@@ -32,8 +32,8 @@ settings.perform_error_diagnostics = False
 time.
 """
 
-last_gesture_s: WeakKeyDictionary[Document, float] = WeakKeyDictionary()
-"""Unix time of the latest gesture on each page."""
+last_activity_s: WeakKeyDictionary[Document, float] = WeakKeyDictionary()
+"""Unix time at which a person last used the pointer or the keyboard on each page; the page reports it every 10 s."""
 
 Edit = Callable[[str, Any, str], None]
 """Callback ``on_edit(path, value, label)``; each gesture calls it once and is one undo step."""
@@ -59,7 +59,7 @@ class Canvas(JSComponent):
 
     A gesture is a message ``{"type": NAME, ...}``. It is handled by the method ``_on_NAME`` if ``NAME`` is listed in
     ``_gestures``. The widget receives changed data as parameters, and the message ``{"type": "answered", "refused":
-    text or None}`` in any case.
+    text or None}`` in any case. The message ``{"type": "active"}`` says that a person uses the page.
     """
 
     palette = param.List(default=list(MESHES), item_type=str, doc="Colours of meshes, used cyclically.")
@@ -83,10 +83,10 @@ class Canvas(JSComponent):
 
     def _handle_msg(self, message: Mapping[str, Any]) -> None:
         name = str(message.get("type", "")).replace("-", "_")
+        if name == "active" and pn.state.curdoc is not None:
+            last_activity_s[pn.state.curdoc] = time.time()
         if name not in self._gestures:
             return
-        if pn.state.curdoc is not None:
-            last_gesture_s[pn.state.curdoc] = time.time()
         refused = None
         try:
             getattr(self, f"_on_{name}")(message)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from meshwave.designer.kit.canvas import last_gesture_s
+from meshwave.designer.kit.canvas import last_activity_s
 from meshwave.designer.server.sessions import end_session, open_sessions, request_user
 from meshwave.designer.server.usage import Meter, machine_load
 from meshwave.designer.state.jobs import Job, running_jobs
@@ -72,7 +72,7 @@ class Administration:
         user, request = request_user(document), document.session_context.request
         page = PAGE_TITLES.get(request.path.removesuffix("/ws") or "/", request.path)
         name = user.name or "you"
-        idle_s = now - last_gesture_s.get(document, request.arrived_s)
+        idle_s = now - last_activity_s.get(document, request.arrived_s)
         return {
             "id": session.id,
             "cells": [name, user.role, page, _since(now - request.arrived_s), _since(idle_s)],

@@ -53,6 +53,24 @@ export function send(model, message) {
   return isOpen;
 }
 
+const ACTIVITY_INTERVAL_MS = 10_000; // at most one report in this time
+
+/** The models of the page. @type {Set<Model>} */
+const models = new Set();
+
+let reportedMs = -Infinity; // when the last activity was reported
+
+for (const type of ["pointerdown", "keydown", "wheel"])
+  window.addEventListener(type, reportActivity, { capture: true, passive: true });
+
+/** Report to Python that a person uses the page, also by gestures that no widget reports. */
+function reportActivity() {
+  const [model] = models;
+  if (!model || performance.now() - reportedMs < ACTIVITY_INTERVAL_MS) return;
+  reportedMs = performance.now();
+  send(model, { type: "active" });
+}
+
 /** @type {WeakMap<Model, Record<string, {text: string, value: any}>>} */
 const parsed = new WeakMap();
 
@@ -135,7 +153,11 @@ export class Widget {
   constructor(model) {
     this.model = model;
     model.on("msg:custom", (message) => this.receive(message));
-    model.on("remove", () => this.remove());
+    models.add(model);
+    model.on("remove", () => {
+      models.delete(model);
+      this.remove();
+    });
     requestAnimationFrame(() => model.on("remove", followTheme(this.root)));
   }
 

@@ -10,7 +10,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from bokeh.document import Document
+from panel.io.state import set_curdoc
 
+from meshwave.designer.kit.canvas import Canvas
 from meshwave.designer.pages.start_page import StartPage
 from meshwave.designer.server.administration import Administration
 from meshwave.designer.server.people import PersonStudios
@@ -156,6 +159,20 @@ def rows(administration: Administration, kind: str) -> list[dict[str, Any]]:
 def test_the_load_of_the_machine_is_shown(administration: Administration) -> None:
     names = [name for name, _ in administration.read()["machine"]]
     assert names == ["Load", "Memory available", "Disk", "This server"]
+
+
+def test_a_person_is_idle_since_the_page_reported_activity(administration: Administration) -> None:
+    """A gesture that no widget handles, such as scrolling the timeline, ends the idle time as well."""
+    document, canvas = Document(), Canvas()
+    request = SimpleNamespace(user=DESIGNER, path="/ws", arrived_s=time.time() - 300)
+    context = SimpleNamespace(request=request)
+    document._session_context = lambda: context  # type: ignore[assignment,return-value]
+    session = SimpleNamespace(id="s", connection_count=1, document=document)
+    administration.application = SimpleNamespace(app_paths=["/"], get_sessions=lambda path: [session])
+    assert rows(administration, "session")[0]["cells"][-2:] == ["5 min", "5 min"]
+    with set_curdoc(document):
+        canvas._handle_msg({"type": "active"})
+    assert rows(administration, "session")[0]["cells"][-2:] == ["5 min", "0 s"]
 
 
 def test_an_administrator_cancels_a_run_and_its_row_disappears(
