@@ -64,7 +64,7 @@ class Problems(Canvas):
     )
 
     _esm = module_code("panels/problems.js")
-    _stylesheets: ClassVar = style_sheets("kit/shell.css", "panels/problems.css")
+    _stylesheets: ClassVar = style_sheets("kit/shell.css", "panels/dock.css", "panels/problems.css")
     _gestures = ("focus", "fix", "search", "stop", "use")
 
     def __init__(self, session: Session, on_focus: Callable[[str], Any] | None = None, **params: Any) -> None:

@@ -1,6 +1,7 @@
 // The list of problems, errors first, and the results of a search for a better order. A press on a problem focuses
 // its field; the buttons below a problem apply its fixes.
 
+/** @import { Message } from "../kit/types" */
 /** @import { ProblemLine, ProblemsModel } from "./types" */
 
 import { button } from "../kit/controls.js";
@@ -29,11 +30,12 @@ class Problems extends Widget {
   findings = h("section.mw-found", { "aria-label": "Search results" });
   better = h("section.mw-found.mw-better", { "aria-label": "Order search", hidden: true });
   live = h("div.mw-sr", { role: "status", "aria-live": "polite" });
+  refusal = h("p.mw-dock-refusal", { role: "alert" });
 
   /** @param {ProblemsModel} model */
   constructor(model) {
     super(model);
-    const parts = [this.list, this.none, this.findings, this.better, this.live];
+    const parts = [this.refusal, this.list, this.none, this.findings, this.better, this.live];
     this.root = h("section.mw-canvas.mw-shell.mw-problems", { "aria-label": "Problems" }, ...parts);
     model.on("problems", () => this.drawProblems());
     model.on("findings", () => this.drawFindings());
@@ -41,6 +43,11 @@ class Problems extends Widget {
     this.drawProblems();
     this.drawFindings();
     this.drawSearch();
+  }
+
+  /** @param {Message} message */
+  receive({ type, refused }) {
+    if (type === "answered") this.refusal.textContent = refused ?? "";
   }
 
   drawProblems() {

@@ -17,6 +17,7 @@ class Runs extends Widget {
   head = h("div.mw-run-part");
   overlay = h("input", { type: "checkbox" });
   notes = h("div.mw-run-part");
+  refusal = h("div.mw-dock-refusal", { role: "alert" });
 
   /** @param {RunsModel} model */
   constructor(model) {
@@ -28,7 +29,7 @@ class Runs extends Widget {
       onclick: () => this.send("use_measured"),
     });
     const actions = h("div.mw-run-actions", {}, this.overlayLabel, this.calibrate);
-    this.run = h("section.mw-run", { "aria-label": "Selected run" }, this.head, actions, this.notes);
+    this.run = h("section.mw-run", { "aria-label": "Selected run" }, this.head, actions, this.refusal, this.notes);
     this.picker = filePicker("Training text", "text/*,.txt,.md,.csv,.json", (file) => this.uploadText(file));
     this.textName = h("span.mw-text-name");
     this.textProblem = h("div.mw-run-reason", { role: "alert" });
@@ -64,7 +65,9 @@ class Runs extends Widget {
 
   /** @param {Message} message */
   receive({ type, gesture, refused }) {
-    if (type === "answered" && gesture?.endsWith("_text")) this.textProblem.textContent = refused ?? "";
+    if (type !== "answered") return;
+    const problem = gesture?.endsWith("_text") ? this.textProblem : this.refusal;
+    problem.textContent = refused ?? "";
   }
 
   // ── the training text ──
