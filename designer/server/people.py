@@ -120,5 +120,5 @@ def follow_people(application: Any, studio: Studio, file: PeopleFile) -> None:
     end_outdated_sessions(application, application.auth_provider.is_current)
     try:
         studio.launches.cancel_overdue(people.limits, unlimited)
-    except MeshwaveError as error:  # such as a full disk; repeated at the next check
+    except MeshwaveError as error:  # the run database cannot be read; repeated at the next check
         _log.warning("%s", error)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+import sqlite3
+import threading
 import time
 from collections.abc import Callable, Container, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from meshwave.engine.document import Design
+from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.findings import Refusal
 from meshwave.engine.imports import Trace
-from meshwave.engine.people.launch_limits import MACHINE_TARGETS, LaunchLimits, check_launch, overdue_runs
+from meshwave.engine.people.launch_limits import MACHINE_TARGETS, LaunchLimits, check_disk, check_launch, overdue_runs
 from meshwave.engine.people.people_file import OWNER, Role, User
 from meshwave.engine.predict.prediction import Prediction, predict
 from meshwave.engine.runs import Entry, Launcher, Record, Run
@@ -20,6 +25,8 @@ from meshwave.engine.runs.options import REHEARSAL
 from meshwave.engine.runs.run_folder import RunSpec, process_count
 from meshwave.engine.runs.targets import Target, open_target, training_targets
 
+_log = logging.getLogger(__name__)
+
 
 class Launches:
     """The launchers that all tabs share; each is opened when it is first used."""
@@ -29,6 +36,8 @@ class Launches:
         self.names: Callable[[], Mapping[str, str]] = dict
         """Function that returns the names of people by their IDs, where several people share the server."""
         self._launchers: dict[str, Launcher] = {}
+        self._overdue: dict[str, threading.Thread] = {}  # the latest attempts to cancel overdue runs, by ID
+        self._failures: dict[str, str] = {}  # why overdue runs could not be cancelled, by ID
 
     def check_role(self, *, is_dry_run: bool) -> None:
         """Check that the role of the user allows to launch training or a dry run.
@@ -41,6 +50,13 @@ class Launches:
     def targets(self) -> list[Target]:
         """Return the launch targets of the menu."""
         return training_targets()
+
+    def check_target(self, name: str) -> None:
+        """Check that the tab may use a target.
+
+        Raises:
+            Refusal: the role or the limits of the user do not allow it.
+        """
 
     def open(self, name: str) -> Launcher:
         """Return the launcher of a target.
@@ -91,9 +107,27 @@ class Launches:
         watch_queues(self.record, self.open)
 
     def cancel_overdue(self, limits: LaunchLimits, unlimited: Container[str] = frozenset()) -> None:
-        """Cancel the runs of people that take too long, except those of people without limits."""
-        for entry in overdue_runs(limits, self.record, time.time(), unlimited):
-            self.cancel(entry, f"it reached the time limit of this server, {limits.minutes:g} min")
+        """Start to cancel the runs of people that take too long, except those of people without limits.
+
+        Each run is cancelled in a thread of its own, because a cluster may take seconds to respond.
+        """
+        overdue = {entry.id: entry for entry in overdue_runs(limits, self.record, time.time(), unlimited)}
+        self._overdue = {run: thread for run, thread in self._overdue.items() if thread.is_alive()}
+        why = f"it reached the time limit of this server, {limits.minutes:g} min"
+        for run in overdue.keys() - self._overdue.keys():
+            thread = threading.Thread(target=self._cancel_overdue_run, args=(overdue[run], why), daemon=True)
+            self._overdue[run] = thread
+            thread.start()
+
+    def _cancel_overdue_run(self, entry: Entry, why: str) -> None:
+        """Cancel a run; if that fails, log the reason unless it is known. The next check tries again."""
+        with suppress(sqlite3.ProgrammingError):  # the database was closed
+            try:
+                self.cancel(entry, why)
+            except MeshwaveError as error:
+                if self._failures.get(entry.id) != str(error):
+                    self._failures[entry.id] = str(error)
+                    _log.warning("run %s exceeds the time limit and cannot be cancelled: %s", entry.id, error)
 
     def close(self) -> None:
         """Close the launchers, which ends their runs."""
@@ -120,14 +154,22 @@ class PersonLaunches(Launches):
         is_allowed = target in self._limits().targets and (may_leave_machine or target in MACHINE_TARGETS)
         return self._is_unlimited or is_allowed
 
+    def check_target(self, name: str) -> None:
+        """Check that the person may use a target.
+
+        Raises:
+            Refusal: the role or the limits do not allow it.
+        """
+        if not self._may_use(name):
+            raise Refusal("launch_target", {"target": name})
+
     def open(self, name: str) -> Launcher:
         """Return the launcher of a target.
 
         Raises:
             Refusal: the person may not use it.
         """
-        if not self._may_use(name):
-            raise Refusal("launch_target", {"target": name})
+        self.check_target(name)
         return self._shared.open(name)
 
     def submit(self, launcher: Launcher, spec: RunSpec, key: str | None, data: Path | None = None) -> Run:
@@ -137,22 +179,21 @@ class PersonLaunches(Launches):
             Refusal: the role does not allow it, or it exceeds the limits.
         """
         self.check_role(is_dry_run=spec.options.rehearse is not None)
-        self._check_limits(process_count(spec.drawn))
+        if not self._is_unlimited:
+            check_launch(self._limits(), self.record, self.user.id, process_count(spec.drawn))
         return launcher.submit(spec, data=data, key=key, person=self.user.id)
 
     def enter_trace(self, prediction: Prediction, trace: Trace) -> Run:
         """Enter a trace of another tool as a run of the person.
 
         Raises:
-            Refusal: the role does not allow it, it exceeds the limits, or it has other computations than the program of the design.
+            Refusal: the role does not allow it, the runs use too much disk space, or the trace has other computations
+                than the program of the design.
         """
         self.user.check(Role.DESIGNER, "enter_trace")
-        self._check_limits(process_count(prediction.design))
+        if not self._is_unlimited:  # a trace starts no processes
+            check_disk(self._limits(), self.record, self.user.id)
         return Run(self.record, enter_trace(self.record, prediction, trace, self.user.id).id)
-
-    def _check_limits(self, processes: int) -> None:
-        if not self._is_unlimited:
-            check_launch(self._limits(), self.record, self.user.id, processes)
 
     def cancel(self, entry: Entry, why: str = "") -> None:
         """Cancel a run.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 import param
@@ -18,7 +19,7 @@ class LaunchBar(Canvas):
 
     launchable = param.Dict(default={"allowed": False, "label": "Launch", "reason": ""})
     rehearsable = param.Dict(default={"allowed": False, "reason": ""})
-    notice = param.String(default="", doc="Reason why the last launch or dry run failed.")
+    notice = param.String(default="", doc="Reason why the last gesture was refused or failed.")
     places = param.List(
         default=[], doc="Name and title of each target, and True if its cluster can be used in the design."
     )
@@ -50,15 +51,16 @@ class LaunchBar(Canvas):
         self._send_msg({"type": "focus"})
 
     def _on_launch(self, gesture: Mapping[str, Any]) -> None:
-        self._start(self._launch, gesture)
+        self._try(partial(self._launch, _request_key(gesture)))
 
     def _on_rehearse(self, gesture: Mapping[str, Any]) -> None:
-        self._start(self._rehearse, gesture)
+        self._try(partial(self._rehearse, _request_key(gesture)))
 
-    def _start(self, start: Callable[[str | None], Any], gesture: Mapping[str, Any]) -> None:
+    def _try(self, act: Callable[[], Any]) -> None:
+        """Call a function, and show the reason if it is refused or fails."""
         self.notice = ""
         try:
-            start(str(gesture.get("key") or "") or None)
+            act()
         except MeshwaveError as error:
             self.notice = str(error)
         except Exception as error:
@@ -66,11 +68,15 @@ class LaunchBar(Canvas):
             raise
 
     def _on_choose(self, gesture: Mapping[str, Any]) -> None:
-        self._choose(read_value(gesture, "place", plain_text))
+        self._try(partial(self._choose, read_value(gesture, "place", plain_text)))
 
     def _on_draw(self, gesture: Mapping[str, Any]) -> None:
-        self.notice = ""
-        self._draw()
+        self._try(self._draw)
 
     def _on_cancel(self, gesture: Mapping[str, Any]) -> None:
-        self._cancel()
+        self._try(self._cancel)
+
+
+def _request_key(gesture: Mapping[str, Any]) -> str | None:
+    """Return the identifier of a request, by which a double click launches one run."""
+    return str(gesture.get("key") or "") or None

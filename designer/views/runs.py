@@ -96,7 +96,7 @@ class RunsPanel(Canvas):
             self._launch_dry_run,
             self._cancel,
             self._choose,
-            lambda: draw_target(session, self.bar, self._chosen),
+            self._draw,
             **params,
         )
         places = [
@@ -173,6 +173,10 @@ class RunsPanel(Canvas):
             self.launches.cancel(self._record.get(active.run.id))
         self.refresh()
 
+    def _draw(self) -> None:
+        self.launches.check_target(self._chosen)  # the limits may have changed since the page was opened
+        draw_target(self._session, self.bar, self._chosen)
+
     def _choose(self, name: str) -> None:
         if name not in self._targets:
             raise Refusal("unknown_place", {"name": name})
@@ -203,10 +207,12 @@ class RunsPanel(Canvas):
         self.launches.user.check(Role.LAUNCHER, "store_text")
         name = save_text(str(gesture.get("name", "")), str(gesture.get("text", "")))
         self._session.edit("training.data", name, f"train on {name}")
-        self._follow_design()  # the path may be unchanged although the contents of the text changed
+        self._follow_design()  # the name may be unchanged although the file was missing
 
     def _on_default_text(self, gesture: Mapping[str, Any]) -> None:
-        self._session.edit("training.data", None, "train on the built-in sample text")
+        """Train on the built-in sample text, which has no tokenizer."""
+        training = self._session.design.training.model_dump(mode="json") | {"data": None, "tokenizer": None}
+        self._session.edit("training", training, "train on the built-in sample text")
 
     def _on_hosts(self, gesture: Mapping[str, Any]) -> None:
         self._emulates_hosts = bool(gesture.get("on"))

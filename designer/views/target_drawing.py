@@ -7,6 +7,7 @@ from functools import partial
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.jobs import Done, Failed, Job, News, run_now
 from meshwave.designer.views.launch_bar import LaunchBar
+from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.runs.target_check import target_cluster
 
 
@@ -22,6 +23,9 @@ def draw_target(session: Session, bar: LaunchBar, target: str) -> None:
 def _receive_news(session: Session, bar: LaunchBar, target: str, news: News) -> None:
     if isinstance(news, Done):
         bar.drawing = ""
-        session.edit("cluster", news.value.model_dump(mode="json"), f"draw the cluster of {target}")
+        try:
+            session.edit("cluster", news.value.model_dump(mode="json"), f"draw the cluster of {target}")
+        except MeshwaveError as error:  # the design has changed since and no longer fits, or is read-only
+            bar.notice = str(error)
     elif isinstance(news, Failed):
         bar.param.update(drawing="", notice=news.reason)

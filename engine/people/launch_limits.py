@@ -54,16 +54,29 @@ def check_launch(limits: LaunchLimits, record: Record, person: str, processes: i
     Raises:
         Refusal: the run has too many processes, or the runs are too many or too large.
     """
-    own = record.person_entries(person)
-    unfinished = sum(not entry.state.is_over for entry in own)
+    unfinished = sum(not entry.state.is_over for entry in record.person_entries(person))
     if processes > limits.processes:
         raise Refusal("launch_processes", {"processes": processes, "most": limits.processes})
     if unfinished >= limits.runs:
         raise Refusal("launch_runs", {"runs": unfinished})
-    used_bytes = _disk_bytes(record, own)
+    _check_total(limits.total, record, processes)
+    check_disk(limits, record, person)
+
+
+def check_disk(limits: LaunchLimits, record: Record, person: str) -> None:
+    """Check the disk space of a person's runs and of all runs, before a run is entered.
+
+    Raises:
+        Refusal: the runs are too large.
+    """
+    used_bytes = _disk_bytes(record, record.person_entries(person))
     if used_bytes > limits.megabytes * MEGABYTE:
         raise Refusal("launch_disk", {"used_bytes": used_bytes, "most_bytes": limits.megabytes * MEGABYTE})
-    _check_total(limits.total, record, processes)
+    if limits.total.megabytes is None:
+        return
+    used_bytes = _disk_bytes(record, (entry for entry in record.entries() if entry.person))
+    if used_bytes > limits.total.megabytes * MEGABYTE:
+        raise Refusal("launch_total_disk", {"used_bytes": used_bytes, "most_bytes": limits.total.megabytes * MEGABYTE})
 
 
 def _check_total(limits: TotalLimits, record: Record, processes: int) -> None:
@@ -73,11 +86,6 @@ def _check_total(limits: TotalLimits, record: Record, processes: int) -> None:
         raise Refusal("launch_total_runs", {"runs": len(unfinished)})
     if limits.processes is not None and busy + processes > limits.processes:
         raise Refusal("launch_total_processes", {"processes": processes, "busy": busy, "most": limits.processes})
-    if limits.megabytes is None:
-        return
-    used_bytes = _disk_bytes(record, (entry for entry in record.entries() if entry.person))
-    if used_bytes > limits.megabytes * MEGABYTE:
-        raise Refusal("launch_total_disk", {"used_bytes": used_bytes, "most_bytes": limits.megabytes * MEGABYTE})
 
 
 def overdue_runs(

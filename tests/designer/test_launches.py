@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,13 +14,14 @@ from meshwave.designer.state.launches import Launches, PersonLaunches
 from meshwave.designer.views.runs import RunsPanel
 from meshwave.engine.document import load_design
 from meshwave.engine.files import example
-from meshwave.engine.findings import Refusal
+from meshwave.engine.findings import Refusal, RunRefusal
 from meshwave.engine.people.launch_limits import LaunchLimits, dry_run_result
 from meshwave.engine.people.people_file import Role, User
 from meshwave.engine.predict.prediction import predict
-from meshwave.engine.runs import Record, State
+from meshwave.engine.runs import Entry, Record, State
 from meshwave.engine.runs.launchers import specify_run
 from meshwave.engine.runs.options import REHEARSAL
+from tests.conftest import PATIENCE_S, until
 
 ADA, GRACE = User("ada", "Ada", Role.LAUNCHER), User("grace", "Grace", Role.LAUNCHER)
 TARGETS = """[cluster]
@@ -78,6 +80,15 @@ def test_the_panel_of_runs_opens_for_people_who_may_not_launch_on_this_machine(
         assert all(reason.startswith("people here cannot launch on") for reason in reasons)
 
 
+def test_a_target_that_is_no_longer_allowed_is_not_measured(shared: Launches) -> None:
+    limits = LaunchLimits(targets=("cluster",))
+    panel = RunsPanel(Session(load_design(example("02-two-waves"))), PersonLaunches(shared, ADA, lambda: limits))
+    limits = LaunchLimits(targets=("local",))
+    panel.bar._handle_msg({"type": "draw"})
+    assert panel.bar.notice.startswith("people here cannot launch on 'cluster'")
+    assert panel.bar.drawing == ""
+
+
 def test_a_learner_launches_within_limits_and_cancels_own_runs(shared: Launches) -> None:
     design = load_design(example("02-two-waves"))
     spec = specify_run(predict(design), REHEARSAL)
@@ -119,3 +130,33 @@ def test_a_run_that_takes_too_long_is_cancelled_with_the_reason(
     shared.cancel_overdue(LaunchLimits(minutes=3))
     assert run.wait(timeout_s=30) is State.CANCELLED
     assert run.reason.endswith("it reached the time limit of this server, 3 min")
+
+
+def test_overdue_runs_are_cancelled_independently_and_each_failure_is_logged_once(
+    shared: Launches, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One cluster refuses, another does not respond, and the run on a third is cancelled meanwhile."""
+    entries = [
+        shared.record.submit(name=name, launcher="threads", handle={}, digest="", processes=1, steps=1)[0]
+        for name in ("refused", "slow", "quick")
+    ]
+    responds, is_cancelled = threading.Event(), {name: threading.Event() for name in ("slow", "quick")}
+
+    def cancel(entry: Entry, why: str) -> None:
+        if entry.name == "refused":
+            raise RunRefusal("read_only_run", {"run": entry.id})
+        if entry.name == "slow":
+            responds.wait(PATIENCE_S)
+        is_cancelled[entry.name].set()
+
+    monkeypatch.setattr(shared, "cancel", cancel)
+    monkeypatch.setattr("meshwave.designer.state.launches.overdue_runs", lambda *_: entries)
+    for _ in range(3):
+        shared.cancel_overdue(LaunchLimits())
+        assert is_cancelled["quick"].wait(PATIENCE_S)
+    assert not is_cancelled["slow"].is_set()
+    responds.set()
+    assert is_cancelled["slow"].wait(PATIENCE_S)
+    assert until(lambda: caplog.messages)
+    assert len(caplog.messages) == 1
+    assert f"run {entries[0].id} exceeds the time limit and cannot be cancelled" in caplog.messages[0]

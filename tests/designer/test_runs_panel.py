@@ -589,8 +589,12 @@ def test_a_dataset_is_uploaded_and_removed(show: Show, session: Session) -> None
     assert panel.bar.launchable["allowed"]
     assert session.history[0] == "train on Moby_ Dick.txt"
 
+    session.edit("training.tokenizer", "tokenizer.json", "tokenizer")
     panel._handle_msg({"type": "default_text"})
-    assert (panel.text["name"], session.design.training.data) == (None, None)
+    training = session.design.training
+    assert (panel.text["name"], training.data, training.tokenizer) == (None, None, None)
+    session.undo()
+    assert (session.design.training.data, session.design.training.tokenizer) == ("Moby_ Dick.txt", "tokenizer.json")
 
 
 def test_an_invalid_dataset_changes_nothing(show: Show, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -734,15 +738,17 @@ def test_a_read_only_page_launches_and_changes_no_run(show: Show, write: Write, 
     refusals: list[str] = []
     for widget in (panel, panel.bar, table):
         widget._send_msg = lambda message: refusals.append(str(message["refused"]))  # type: ignore[method-assign]
-    panel.bar._handle_msg({"type": "launch"})
-    assert panel.bar.notice.startswith("this page is read-only")
-    panel.bar._handle_msg({"type": "cancel"})
+    for kind in ("launch", "cancel", "draw"):
+        panel.bar.notice = ""
+        panel.bar._handle_msg({"type": kind})
+        assert panel.bar.notice.startswith("this page is read-only")
+    assert refusals == ["None"] * 3  # the launch bar shows its own notice
+    refusals.clear()
     panel._handle_msg({"type": "bring_text", "name": "a", "text": "b"})
     panel._handle_msg({"type": "use_measured"})
     table._handle_msg({"type": "annotate", "run": run, "tags": "", "note": "a note"})
     table._handle_msg({"type": "delete", "run": run})
     table._handle_msg({"type": "resume", "run": run})
-    assert refusals[0] == "None"  # the launch bar shows its own notice
-    assert all(each.startswith("this page is read-only") for each in refusals[1:])
+    assert all(each.startswith("this page is read-only") for each in refusals)
     assert [entry.id for entry in panel.followed.record.entries(9)] == [run]
     assert not texts_folder().exists()

@@ -48,6 +48,16 @@ def test_a_drawn_cluster_is_one_edit(session: Session) -> None:
     assert session.design == before
 
 
+def test_a_cluster_that_no_longer_fits_is_reported(session: Session) -> None:
+    bar = bar_of(session, "cluster")
+    bar._on_draw({})
+    session.read_only = True
+
+    assert until(lambda: bar.notice)
+    assert bar.notice.startswith("this page is read-only")
+    assert bar.drawing == ""
+
+
 def test_a_target_that_fails_is_reported(session: Session) -> None:
     bar = bar_of(session, "broken")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from meshwave.engine.findings import Refusal
-from meshwave.engine.people.launch_limits import LaunchLimits, TotalLimits, check_launch, overdue_runs
+from meshwave.engine.people.launch_limits import LaunchLimits, TotalLimits, check_disk, check_launch, overdue_runs
 from meshwave.engine.runs import Entry, Record, State
 
 LIMITS = LaunchLimits(processes=4, runs=2, minutes=1, megabytes=1)
@@ -56,6 +56,19 @@ def test_a_learner_has_limited_disk_space(record: Record) -> None:
     (folder / "link").symlink_to("nowhere")
     assert refused_code(record) == "launch_disk"
     assert refused_code(record, "grace") == ""
+
+
+def test_a_run_without_processes_is_limited_by_disk_space_only(record: Record) -> None:
+    for person in ("ada", "ada", "grace"):
+        enter(record, person)
+    totals = TotalLimits(runs=1, processes=1, megabytes=1)
+    check_disk(LIMITS.model_copy(update={"total": totals}), record, "ada")
+    folder = record.folder(record.person_entries("grace")[0].id)
+    folder.mkdir(parents=True)
+    (folder / "weights").write_bytes(b"0" * 1_000_001)
+    with pytest.raises(Refusal) as refusal:
+        check_disk(LIMITS.model_copy(update={"total": totals}), record, "ada")
+    assert refusal.value.problem.code == "launch_total_disk"
 
 
 def test_only_runs_of_learners_are_overdue(record: Record) -> None:
