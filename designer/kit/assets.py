@@ -87,9 +87,10 @@ _PRELOADED = "".join(
 )
 HEAD: Final = (
     f'{{% block preamble %}}<link rel="icon" href="favicon.ico">{_PRELOADED}{{% endblock %}}'
-    f"{{% block postamble %}}<script>{read_static(_THEME)}</script>{{% endblock %}}"
+    '{% block postamble %}<meta name="mw-signed-in-as" content="{{ signed_in_as | e }}">'
+    f"<script>{read_static(_THEME)}</script>{{% endblock %}}"
 )
-"""Template of a page: it preloads the modules and sets the theme before the first paint."""
+"""Template of a page: it preloads the modules, names the person and sets the theme before the first paint."""
 
 
 class Assets(RequestHandler):

@@ -14,6 +14,8 @@ def prepare_page() -> Document:
     document = pn.state.curdoc
     assert document is not None, "a page can be created only inside a Panel session"
     document.template = HEAD  # type: ignore[assignment]  # Bokeh takes the text of a template too
+    request = getattr(document.session_context, "request", None)
+    document.template_variables["signed_in_as"] = getattr(request, "signed_in_as", "")
     return document
 
 

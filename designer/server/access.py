@@ -27,7 +27,7 @@ from tornado.web import OutputTransform, RequestHandler
 
 from meshwave.designer.pages.start_page import DESIGN_ARGUMENTS
 from meshwave.designer.server.access_pages import RefusedPage
-from meshwave.designer.server.sessions import session_user
+from meshwave.designer.server.sessions import end_session, open_sessions, session_user
 from meshwave.designer.server.site import ADDRESS, Place
 from meshwave.engine.findings import Refusal
 from meshwave.engine.people.people_file import OWNER, Role, User
@@ -84,6 +84,8 @@ class Access(AuthProvider, ABC):
         self.place, self.site, self._clock = place, place.site, clock
         # The name has the port, since browsers send cookies to all ports of a host.
         self.cookie = f"meshwave-{place.port}"
+        self.cookies = [self.cookie]
+        """Names of the cookies that admit a browser."""
         self._sign_ins: dict[str, tuple[float, str]] = {}  # expiry and identity by value of the cookie, earliest first
         self._failures: deque[tuple[str, float]] = deque(maxlen=MOST_FAILURES)  # addresses and times
         self._ended: dict[str, None] = {}  # IDs of sessions that an administrator ended
@@ -106,10 +108,20 @@ class Access(AuthProvider, ABC):
 
     def identify(self, handler: Any) -> User | None:
         """Return the person whom a request is from, whatever the role; None for a stranger."""
+        request = handler.request
+        request.cookie_values = self._cookie_values(handler)
         user = self._find_user(handler) if self.is_known_host(handler) else None
-        # Pages read both from their session's request, which browsers cannot forge.
-        handler.request.user, handler.request.arrived_s = user, time.time()
+        # Pages read these from their session's request, which browsers cannot forge.
+        request.user, request.arrived_s = user, time.time()
+        request.signed_in_as = self.name_to_sign_out(user) if user is not None else ""
         return user
+
+    def name_to_sign_out(self, user: User) -> str:
+        """Return the name beside which pages offer to sign out; empty if they do not."""
+        return ""
+
+    def _cookie_values(self, handler: Any) -> set[str]:
+        return {handler.get_cookie(name, "") for name in self.cookies} - {""}
 
     def is_known_host(self, handler: Any) -> bool:
         """Return whether a request names this server; another name may be one of an attacker that resolves to it."""
@@ -144,6 +156,7 @@ class Access(AuthProvider, ABC):
         value = new_token()
         self._sign_ins[value] = (self._clock() + SIGN_IN_DAYS * 24 * 3600, identity)
         self._set_cookie(handler, self.cookie, value, same_site)
+        handler.request.cookie_values = {value}
 
     def signed_in(self, handler: Any) -> str | None:
         """Return the identity with which the browser of a request signed in; None if it did not."""
@@ -151,8 +164,14 @@ class Access(AuthProvider, ABC):
         return identity if expiry > self._clock() else None
 
     def sign_out(self, handler: Any) -> None:
-        """Make the cookie of a browser worthless."""
+        """Invalidate the cookies of a browser, and end the sessions of its pages."""
         self._sign_ins.pop(handler.get_cookie(self.cookie, ""), None)
+        values = self._cookie_values(handler)
+        for session in list(open_sessions(handler.application)):
+            if values & session.document.session_context.request.cookie_values:
+                end_session(handler.application, session)
+        for name in self.cookies:
+            handler.clear_cookie(name, path=f"{self.site.root}/")
 
     def _set_cookie(self, handler: Any, cookie: str, value: str, same_site: str) -> None:
         """Set a cookie that scripts cannot read; if the page uses TLS, the cookie is sent over TLS only."""

@@ -23,6 +23,11 @@ CROSS_SITE = (
 STYLE = "font: 16px system-ui; margin: 3em"
 
 
+def short_page(text: str) -> str:
+    """Return a page with a paragraph of HTML."""
+    return f"<!doctype html><html lang='en'><title>Meshwave</title><p style='{STYLE}'>{text}</p>"
+
+
 class AccessPage(RequestHandler):
     """Base class of request handlers of pages that need no authentication."""
 
@@ -43,11 +48,26 @@ class RefusedPage(AccessPage):
         is_cross_site = self.request.headers.get("Sec-Fetch-Site") == "cross-site" and path in PAGES
         if user is not None and user.name:
             text = f"You are signed in as {escape(user.name)} with the role {user.role}, which does not allow opening this page."
+            if self.access.name_to_sign_out(user):
+                text += f" <a href='{self.access.site.root}/sign-out'>Sign out</a>"
         elif is_cross_site:
             text = f"{CROSS_SITE.format(path=path)}</p><p style='{STYLE}'>Otherwise: {REFUSED}"
         else:
             text = REFUSED
-        self.write(f"<!doctype html><html lang='en'><title>Meshwave</title><p style='{STYLE}'>{text}</p>")
+        self.write(short_page(text))
+
+
+class SignOut(AccessPage):
+    """Request handler of the page that signs a browser out."""
+
+    def get(self) -> None:
+        """Sign the browser out and confirm it, unless another site sent it here."""
+        if not self.access.is_known_host(self) or self.request.headers.get("Sec-Fetch-Site") == "cross-site":
+            self.send_error(403)
+            return
+        self.access.sign_out(self)
+        link = f"{self.access.site.root}{self.access.entrance}"
+        self.write(short_page(f"You are signed out. <a href='{link}'>Sign in again</a>"))
 
 
 FORM = """<!doctype html><html lang="en"><meta charset="utf-8">

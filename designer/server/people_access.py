@@ -1,4 +1,4 @@
-"""Access control of a server for several people: by name and personal token, or by the header of a reverse proxy."""
+"""Access control of a server for several people: by personal tokens, an OAuth provider or the header of a proxy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 from tornado.web import RequestHandler
 
 from meshwave.designer.server.access import Access
-from meshwave.designer.server.access_pages import STYLE, AccessForm, AccessPage
+from meshwave.designer.server.access_pages import AccessForm, SignOut
+from meshwave.designer.server.oauth import oauth_sign_in
 from meshwave.designer.server.site import Place
 from meshwave.engine.findings import Refusal
 from meshwave.engine.people.people_file import PeopleFile, Person, User, is_token_of
@@ -34,9 +35,13 @@ class PeopleAccess(Access):
 
     def _signed_in_person(self, handler: Any) -> Person | None:
         """Return the person who signed in; None if the person has another token by now."""
-        id, _, token_hash = (self.signed_in(handler) or "").partition(" ")
-        person = self.file.people.find(id)
-        return person if person is not None and person.token == token_hash else None
+        identity = self.signed_in(handler) or ""
+        person = self.file.people.find(identity.partition(" ")[0])
+        return person if person is not None and _identity(person) == identity else None
+
+    def name_to_sign_out(self, user: User) -> str:
+        """Return the name of the person; empty if a proxy signs people in."""
+        return user.name if self.file.people.login != "header" else ""
 
     def _stated_name(self, handler: Any) -> str:
         """Return the user name in the header of a reverse proxy; empty if the request does not come from the proxy."""
@@ -59,19 +64,46 @@ class PeopleAccess(Access):
         people = self.file.people
         if people.login == "header":
             raise Refusal("sign_in_at_proxy", {})
+        if people.login == "oauth":
+            raise Refusal("sign_in_changed", {})
         self.check_tries(handler)
         person = people.find(name.strip())
         if not is_token_of(person, token.strip()):
             self.note_failure(handler)
             raise Refusal("wrong_token", {})
         assert person is not None
-        self.sign_in(handler, f"{person.user.id} {person.token}", "Lax")  # a new token ends the sign-in
+        self._sign_in_person(handler, person)
+
+    def sign_in_by_provider(self, handler: RequestHandler, name: str) -> None:
+        """Sign in the person whom an OAuth provider names.
+
+        Raises:
+            Refusal: the file does not list the name, or people sign in in another way by now.
+        """
+        people = self.file.people
+        if people.login != "oauth":
+            raise Refusal("sign_in_changed", {})
+        person = people.find(name)
+        if person is None:
+            raise Refusal("unlisted_person", {"name": name})
+        self._sign_in_person(handler, person)
+
+    def _sign_in_person(self, handler: RequestHandler, person: Person) -> None:
+        # a strict cookie would not be sent with links from other sites, such as from the provider
+        self.sign_in(handler, _identity(person), "Lax")
         self.link_followed.set()
 
     @property
     def endpoints(self) -> list[tuple[str, type[RequestHandler]]]:
         """Routes of the pages for people who are not admitted."""
-        return [*super().endpoints, ("/sign-in", SignIn), ("/sign-out", SignOut)]
+        oauth = self.file.people.oauth if self.file.people.login == "oauth" else None
+        sign_in = oauth_sign_in(oauth) if oauth is not None else SignIn
+        return [*super().endpoints, ("/sign-in", sign_in), ("/sign-out", SignOut)]
+
+
+def _identity(person: Person) -> str:
+    """Return what a sign-in is for: the person with the present token, so that a new token ends it."""
+    return f"{person.user.id} {person.token or ''}"
 
 
 class SignIn(AccessForm):
@@ -93,15 +125,3 @@ class SignIn(AccessForm):
     def admit(self, values: Mapping[str, str]) -> None:
         """Sign in the person."""
         self.access.sign_in_with_token(self, values["name"], values["token"])
-
-
-class SignOut(AccessPage):
-    """Request handler of the page that signs a browser out."""
-
-    def get(self) -> None:
-        """Invalidate the cookie and confirm it."""
-        self.access.sign_out(self)
-        self.clear_cookie(self.access.cookie, path=f"{self.access.site.root}/")
-        link = f"{self.access.site.root}/sign-in"
-        text = f"You are signed out. Close the open pages. <a href='{link}'>Sign in again</a>"
-        self.write(f"<!doctype html><html lang='en'><title>Meshwave</title><p style='{STYLE}'>{text}</p>")

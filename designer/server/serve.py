@@ -147,6 +147,7 @@ def start_pages(
         auth_provider=access,
         include_headers=[],  # Bokeh would write headers and cookies into the page, where scripts can read them
         include_cookies=[],
+        cookie_secret=new_token(),  # signs the cookies of sign-ins that an OAuth provider has not finished
         transforms=[headers],
         root_path=access.site.root or None,
         http_server_kwargs={"max_body_size": LARGEST_BODY_BYTES},

@@ -24,7 +24,7 @@ from meshwave.designer.server.people import PersonStudios
 from meshwave.designer.server.serve import check_place, read_design, run_server, start_on_free_port, start_pages
 from meshwave.designer.server.sessions import request_user
 from meshwave.designer.server.site import Place
-from meshwave.designer.server.workshop_access import WorkshopAccess, learner_user
+from meshwave.designer.server.workshop_access import TEACHER, WorkshopAccess, learner_user
 from meshwave.designer.state.sharing import Link
 from meshwave.designer.state.studio import Draft, Studio
 from meshwave.engine.errors import MeshwaveError
@@ -94,7 +94,7 @@ class WorkshopPages:
 
     def __init__(self, classroom: Classroom, studio: Studio, origin: str) -> None:
         self._classroom, self._studio, self._origin = classroom, studio, origin
-        studio.user = OWNER._replace(name="Teacher")
+        studio.user = OWNER._replace(name=TEACHER)
         workshop = classroom.workshop
         self._studios = PersonStudios(
             studio, classroom.folder / "people", lambda: workshop.plan.limits, workshop.lessons

@@ -9,11 +9,14 @@ from typing import Any, ClassVar
 from tornado.web import RequestHandler
 
 from meshwave.designer.server.access import TokenAccess
-from meshwave.designer.server.access_pages import AccessForm
+from meshwave.designer.server.access_pages import AccessForm, SignOut
 from meshwave.designer.server.site import Place
 from meshwave.engine.findings import Refusal
 from meshwave.engine.lessons.classroom import LONGEST_NAME, Classroom, Learner
 from meshwave.engine.people.people_file import Role, User
+
+TEACHER = "Teacher"
+"""Name of the user of a workshop's server."""
 
 
 class WorkshopAccess(TokenAccess):
@@ -27,6 +30,7 @@ class WorkshopAccess(TokenAccess):
         super().__init__(token, place, clock)
         self.classroom = classroom
         self._learner_cookie = f"meshwave-learner-{place.port}"
+        self.cookies.append(self._learner_cookie)
 
     def _find_user(self, handler: Any) -> User | None:
         teacher = super()._find_user(handler)
@@ -38,6 +42,15 @@ class WorkshopAccess(TokenAccess):
     def _learner(self, id: str) -> User | None:
         found = next((each for each in self.classroom.people() if each.id == id), None)
         return learner_user(found) if found else None
+
+    def name_to_sign_out(self, user: User) -> str:
+        """Return the name of the learner or the teacher."""
+        return user.name or TEACHER
+
+    def sign_out(self, handler: Any) -> None:
+        """Invalidate the cookies of a browser; the learner's name can then join again."""
+        super().sign_out(handler)
+        self.classroom.forget_key(handler.get_cookie(self._learner_cookie, ""))
 
     def join(self, handler: RequestHandler, code: str, name: str) -> None:
         """Admit a learner and store the learner's key in a cookie of the browser.
@@ -57,7 +70,7 @@ class WorkshopAccess(TokenAccess):
     @property
     def endpoints(self) -> list[tuple[str, type[RequestHandler]]]:
         """Routes of the pages for people who are not admitted."""
-        return [*super().endpoints, ("/join", Join)]
+        return [*super().endpoints, ("/join", Join), ("/sign-out", SignOut)]
 
 
 def learner_user(learner: Learner) -> User:

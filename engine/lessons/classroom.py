@@ -104,9 +104,10 @@ class Classroom:
         row = self._db.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
         return str(row[0]) if row else ""
 
-    def _execute(self, statement: str, *values: object) -> None:
-        self._db.execute(statement, values)
+    def _execute(self, statement: str, *values: object) -> int:
+        """Execute a statement that changes the workshop, and return the number of changed rows."""
         self.changes += 1
+        return self._db.execute(statement, values).rowcount
 
     def _new_code(self) -> str:
         code = "".join(secrets.choice(CODE_LETTERS) for _ in range(CODE_LENGTH))
@@ -118,6 +119,8 @@ class Classroom:
     def join(self, code: str, name: str) -> str:
         """Admit a person, and return the key that only the person's browser stores.
 
+        The name of somebody who has signed out continues with that person's designs and progress.
+
         Raises:
             Refusal: the code is wrong, the name is empty or taken, or the workshop is full.
         """
@@ -126,12 +129,14 @@ class Classroom:
             raise Refusal("workshop_wrong_code", {})
         if not 0 < len(name) <= LONGEST_NAME or escape_unprintable(name) != name:
             raise Refusal("workshop_name", {"longest": LONGEST_NAME})
-        people = self.people()
-        if any(each.name.casefold() == name.casefold() for each in people):
-            raise Refusal("workshop_name_taken", {"name": name})
+        key, now, people = secrets.token_urlsafe(32), self._clock(), self.people()
+        known = next((each for each in people if each.name.casefold() == name.casefold()), None)
+        if known is not None:
+            if not self._execute("UPDATE people SET key = ? WHERE id = ? AND key = ''", _hash(key), known.id):
+                raise Refusal("workshop_name_taken", {"name": name})
+            return key
         if len(people) >= self.workshop.plan.people:
             raise Refusal("workshop_full", {"people": len(people)})
-        key, now = secrets.token_urlsafe(32), self._clock()
         self._execute(
             "INSERT INTO people (id, name, key, joined_s, since_s) VALUES (?, ?, ?, ?, ?)",
             secrets.token_hex(6), name, _hash(key), now, now,
@@ -158,6 +163,10 @@ class Classroom:
         """Return the ID of the person whose browser has this key; None if there is none."""
         row = self._db.execute("SELECT id FROM people WHERE key = ?", (_hash(key),)).fetchone()
         return str(row[0]) if row else None
+
+    def forget_key(self, key: str) -> None:
+        """Sign out the person whose browser has this key."""
+        self._execute("UPDATE people SET key = '' WHERE key = ?", _hash(key))
 
     def remove(self, id: str) -> None:
         """Remove a person, whose name can be used again; the designs stay in the folder."""

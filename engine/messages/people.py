@@ -38,6 +38,9 @@ MESSAGES: dict[str, Message] = {
     "too_many_tries": "too many failed attempts; wait a minute and try again",
     "wrong_token": "the name or the token is wrong; whoever runs the server can make a new token",
     "sign_in_at_proxy": "sign in at the reverse proxy in front of this server; it has not said who you are",
+    "sign_in_changed": "people sign in in another way since their file has changed; restart the server",
+    "unlisted_person": "{name} is not listed here; whoever runs the server can add this name",
+    "unverified_email": "the provider has not verified that {name} is your address; verify it there first",
     "role_required": _role_required,
     "launch_target": "people here cannot launch on {target!r}; choose another launch target",
     "launch_processes": "the run has {processes} processes; one person may launch at most {most} here",
@@ -55,6 +58,7 @@ MESSAGES: dict[str, Message] = {
         'login = "header" needs the keys header and proxies: the name of the header, and the addresses of the reverse '
         "proxies that set it"
     ),
+    "oauth_login_without_provider": 'login = "oauth" needs the table [oauth] with the keys provider and key',
     "duplicate_person": "{name!r} is listed twice; upper and lower case are the same",
     "person_without_token": "{name!r} has no token; make one with meshwave people add",
     "person_exists": "{path} lists {name!r} already; delete that entry first to replace the token",

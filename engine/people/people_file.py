@@ -83,7 +83,7 @@ class Person(Part):
     role: Role
     """One of ``viewer``, ``designer``, ``launcher`` and ``admin``."""
     token: Annotated[str, Field(pattern=r"^scrypt\$[0-9a-f]{32}\$[0-9a-f]{64}$")] | None = nullable(
-        "the proxy names the person"
+        "the proxy or the OAuth provider names the person"
     )
     """Salted hash of the personal token, as ``meshwave people add`` prints it."""
 
@@ -93,15 +93,34 @@ class Person(Part):
         return User(self.name.casefold(), self.name, self.role)
 
 
+class OAuth(Part):
+    """The OAuth or OpenID Connect provider at which people sign in.
+
+    The environment variable ``PANEL_OAUTH_SECRET`` of the server holds the client secret.
+    """
+
+    provider: str
+    """One of Panel's OAuth providers, such as ``github``, ``google``, ``azurev2`` or ``generic``."""
+    key: Annotated[str, Field(min_length=1, max_length=300)]
+    """The client ID of this server at the provider."""
+    user_key: Annotated[str, Field(min_length=1, max_length=60)] | None = nullable("the one of Panel's provider")
+    """The claim that names the person, such as ``email``; people must not be able to choose its value themselves."""
+    options: dict[str, str | list[str]] = {}
+    """Further options of Panel's provider, such as ``AUTHORIZE_URL``, ``TOKEN_URL``, ``USER_URL`` and ``scope``."""
+
+
 class People(Part):
     """The TOML file of the people of a server."""
 
-    login: Literal["token", "header"] = "token"
-    """``token``: people sign in with their name and their token; ``header``: a reverse proxy names them."""
+    login: Literal["token", "header", "oauth"] = "token"
+    """``token``: people sign in with their name and their token; ``header``: a reverse proxy names them; ``oauth``: they
+    sign in at an OAuth provider."""
     header: Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,60}$")] | None = nullable("people have tokens")
     """The header in which the reverse proxy names the person, such as ``X-Forwarded-User``."""
     proxies: Annotated[tuple[str, ...], Field(max_length=20)] = ()
     """Addresses of the reverse proxies whose header is believed, such as ``127.0.0.1``."""
+    oauth: OAuth | None = nullable("people do not sign in at an OAuth provider")
+    """The OAuth provider; read when the server starts."""
     limits: LaunchLimits = LaunchLimits()
     """Limits on the runs of each person who is not an administrator."""
     people: Annotated[tuple[Person, ...], Field(max_length=MOST_PEOPLE)] = ()
@@ -121,6 +140,8 @@ class People(Part):
     def _check_login(self) -> Self:
         if self.login == "header" and not (self.header and self.proxies):
             raise validation_error("login", "header_login_without_proxy")
+        if self.login == "oauth" and self.oauth is None:
+            raise validation_error("login", "oauth_login_without_provider")
         for number, person in enumerate(self.people):
             if self._by_id[person.user.id] is not person:
                 raise validation_error(f"people[{number}].name", "duplicate_person", {"name": person.name})

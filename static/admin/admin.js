@@ -7,6 +7,7 @@ import { Theme, brand, themePicker } from "../kit/bars.js";
 import { button } from "../kit/controls.js";
 import { h, keepFocus } from "../kit/dom.js";
 import { Modal } from "../kit/shell.js";
+import { signOut } from "../kit/sign_out.js";
 import { Widget, plainData } from "../kit/widget.js";
 
 /** @param {{model: AdminModel}} args */
@@ -24,7 +25,8 @@ class Admin extends Widget {
   constructor(model) {
     super(model);
     const [theme, themes] = themePicker(new Theme(this.leaving.signal));
-    const bar = h("header.mw-admin-bar", {}, brand(), h("h1", {}, "Administration"), h("span.mw-grow"), theme, themes);
+    const parts = [brand(), h("h1", {}, "Administration"), h("span.mw-grow"), theme, ...signOut("Sign out"), themes];
+    const bar = h("header.mw-admin-bar", {}, ...parts);
     const main = h("main.mw-admin-main", {}, this.machine, this.refusal, this.tables);
     this.root = h("div.mw-canvas.mw-shell.mw-admin", {}, bar, main, this.question.dialog);
     document.title = "Meshwave: administration";

@@ -5,6 +5,7 @@
 
 import { button } from "../kit/controls.js";
 import { h, keepFocus } from "../kit/dom.js";
+import { signOut } from "../kit/sign_out.js";
 import { Widget, plainData } from "../kit/widget.js";
 import { leaderboard } from "./leaderboard.js";
 
@@ -79,7 +80,12 @@ class Board extends Widget {
       this.announce();
     });
     const point = button("Send learners to this step", { onclick: () => this.point() });
-    return h("section.mw-board-controls", {}, form, h("div.mw-board-row", {}, this.steps, point, this.pause));
+    return h(
+      "section.mw-board-controls",
+      {},
+      form,
+      h("div.mw-board-row", {}, this.steps, point, this.pause, ...signOut("Sign out")),
+    );
   }
 
   announce() {

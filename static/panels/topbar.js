@@ -10,6 +10,7 @@ import { PAGES, openHelpOnF1, openPage } from "../kit/help.js";
 import { pressKey, takesKeys } from "../kit/key_targets.js";
 import { icon } from "../kit/icons.js";
 import { Modal, Tips, dropdown, menu, tool } from "../kit/shell.js";
+import { signOut } from "../kit/sign_out.js";
 import { Widget } from "../kit/widget.js";
 import { CommandPalette } from "./commands.js";
 import { drawerButton, paneButtons, splitters } from "./layout.js";
@@ -67,7 +68,7 @@ class TopBar extends Widget {
         gallery,
         lab,
       ],
-      ...[rule(), versions, undo, redo, h("span.mw-grow"), this.notice, theme, help, drawerButton()],
+      ...[rule(), versions, undo, redo, h("span.mw-grow"), this.notice, theme, help, ...signOut(), drawerButton()],
     ];
     const hidden = [
       ...splitters(),

@@ -9,6 +9,7 @@ import { openHelpOnF1 } from "../kit/help.js";
 import { icon } from "../kit/icons.js";
 import { drawSchedule } from "../kit/schedule_picture.js";
 import { Modal, Tips, menu, tool } from "../kit/shell.js";
+import { signOut } from "../kit/sign_out.js";
 import { Widget, plainData } from "../kit/widget.js";
 
 const NEW = [
@@ -86,7 +87,7 @@ class Start extends Widget {
     });
     const help = h("a.mw-button.mw-tool", { href: "docs/", target: "_blank", "aria-label": "Documentation" });
     help.append(icon("help"));
-    const parts = [brand(), h("span.mw-grow"), this.search, open, theme, help, themes, this.picker];
+    const parts = [brand(), h("span.mw-grow"), this.search, open, theme, help, ...signOut(), themes, this.picker];
     return h("header.mw-start-bar", {}, ...parts);
   }
 

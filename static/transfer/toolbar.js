@@ -10,6 +10,7 @@ import { openHelpOnF1 } from "../kit/help.js";
 import { icon } from "../kit/icons.js";
 import { count } from "../kit/numbers.js";
 import { dropdown, menu, tool } from "../kit/shell.js";
+import { signOut } from "../kit/sign_out.js";
 
 const SIMULATED =
   "Transfer time from the first byte sent to the last byte received, simulated on shared links as in the timeline " +
@@ -76,7 +77,7 @@ export class Toolbar {
     const designer = h("a.mw-button.mw-tool", tip, h("span", {}, "Designer"));
     return [
       [open, cases, save, this.link],
-      [designer, theme],
+      [designer, theme, ...signOut()],
       [this.picker, menu(cases, "Examples", entries), themes],
     ];
   }

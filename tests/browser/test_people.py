@@ -110,6 +110,14 @@ def test_people_do_what_their_roles_allow_and_an_administrator_ends_a_page(
     designer.wait_for_function(IDLE)
     expect(row).to_be_visible()  # the page updates by itself
 
+    beside = viewer.context.new_page()
+    beside.goto(f"{server.link}start")
+    beside.get_by_role("link", name="Sign out viewer").click()
+    expect(beside.get_by_text("You are signed out")).to_be_visible()
+    expect(viewer.get_by_role("alert").filter(has_text="this page was ended")).to_be_visible()
+    beside.get_by_role("link", name="Sign in again").click()
+    expect(beside.get_by_role("heading", name="Sign in to Meshwave")).to_be_visible()
+
     server.file.write_text(server.file.read_text().replace('role = "designer"', 'role = "viewer"'))
     expect(row).to_be_hidden()
 

@@ -97,6 +97,15 @@ def test_people_join_with_the_code_and_a_name_of_their_own(classroom: Classroom)
     assert join(classroom, "Grace") != ada
 
 
+def test_who_signs_out_joins_again_under_the_same_name(classroom: Classroom) -> None:
+    key = classroom.join(classroom.code, "Ada")
+    ada = classroom.find_by_key(key)
+    classroom.forget_key(key)
+    assert classroom.find_by_key(key) is None
+    assert classroom.find_by_key(classroom.join(classroom.code, "ADA")) == ada
+    assert refused_code(classroom.join, classroom.code, "Ada") == "workshop_name_taken"
+
+
 def test_a_full_workshop_admits_nobody(classroom: Classroom) -> None:
     for number in range(classroom.workshop.plan.people):
         classroom.join(classroom.code, f"learner {number}")
