@@ -14,10 +14,10 @@ from urllib.error import HTTPError
 from urllib.parse import parse_qs, urlencode, urlsplit
 from urllib.request import HTTPCookieProcessor, OpenerDirector, build_opener
 
+import panel as pn
 import pytest
 
 from meshwave.designer.server.oauth import oauth_sign_in
-from meshwave.designer.server.people import PersonStudios, people_pages
 from meshwave.designer.server.people_access import PeopleAccess
 from meshwave.designer.server.serve import start_on_free_port, start_pages
 from meshwave.designer.server.site import Place
@@ -122,8 +122,7 @@ def site(provider: Provider, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     file = PeopleFile(path)
 
     def start(studio: Studio) -> Any:
-        studios = PersonStudios(studio, path.parent / "people", lambda: file.people.limits)
-        pages = people_pages(studios)
+        pages = {page: lambda: pn.Column() for page in ("/", "/start")}  # beside /admin
         return start_on_free_port(lambda found: start_pages(pages, studio, PeopleAccess(file, found)), Place())[0]
 
     with pytest.MonkeyPatch.context() as patch, served(tmp_path_factory.mktemp("home"), start) as server:
