@@ -15,6 +15,7 @@ from meshwave.engine.costs.distinct_actions import Kinds, kinds
 from meshwave.engine.costs.model_flops import model_flops
 from meshwave.engine.costs.operators import number_sizes
 from meshwave.engine.costs.sharding import reduction_rounds
+from meshwave.engine.costs.stage_balance import keep_at_end
 from meshwave.engine.document import Design
 from meshwave.engine.document.cost import CostSection, Unit
 from meshwave.engine.findings import Problem
@@ -154,7 +155,8 @@ def layers_per_stage(design: Design) -> tuple[int, ...]:
     Raises:
         InputError: there are more stages than layers, or the calibration profile is missing.
     """
-    return design.pipeline.stages or pricing_model(design).layers_per_stage(design)
+    found = design.pipeline.stages or pricing_model(design).layers_per_stage(design)
+    return keep_at_end(found, design.model.architecture.mtp_layers)
 
 
 def estimate(design: Design, program: Program) -> Costs:

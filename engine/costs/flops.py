@@ -16,6 +16,7 @@ from meshwave.engine.costs.transformer_layers import (
     join,
     joining_layer,
     layer,
+    prediction,
     shared_experts,
     sum_over_stage,
 )
@@ -68,7 +69,8 @@ def model_flops(model: LanguageModel, sequences: float) -> float:
     (arXiv:2104.04473, appendix, without recomputation). This is the numerator of the model FLOPs utilization (Chowdhery
     et al., arXiv:2204.02311, appendix B): recomputation inside an attention kernel is not counted, and a causal mask
     saves nothing. A layer with experts counts the ``top_k`` experts of each token and the gate's ``2bshE``, regardless
-    of padding and dropped tokens. The end of a skip connection adds ``4bsh^2``.
+    of padding and dropped tokens. The end of a skip connection adds ``4bsh^2``, a layer of multi-token prediction
+    ``4bsh^2 + 2bshv``.
     """
     load = Workload.from_model(model, batch=sequences)
     once = model.layers * _forward_flops(layer(load)) + len(model.skips) * _forward_flops(join(load))
@@ -80,7 +82,8 @@ def model_flops(model: LanguageModel, sequences: float) -> float:
         )
         beside = 2.0 * load.tokens * load.hidden * moe.experts + _forward_flops(shared_experts(load, moe))
         once += len(model.expert_blocks) * (moe.top_k * visited + beside - replaced)
-    return 3.0 * (once + _forward_flops(head(load)))
+    further = load.architecture.mtp_layers * _forward_flops(prediction(load, 0.0))
+    return 3.0 * (once + _forward_flops(head(load)) + further)
 
 
 def _parameters(operators: Iterable[Operator]) -> float:

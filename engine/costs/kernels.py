@@ -17,7 +17,18 @@ It is the ratio of FlashAttention-2 and 3 and of cuDNN for sequences of 4k to 16
 """
 
 
-END_OPERATORS = {"embedding", "embedding norm", "last norm", "logits", "logit cap", "loss"}
+END_OPERATORS = {
+    "embedding",
+    "embedding norm",
+    "last norm",
+    "logits",
+    "logit cap",
+    "loss",
+    "prediction embedding",
+    "prediction norms",
+    "prediction join",
+    "prediction projection",
+}
 """Names of the operators outside layers."""
 LAST_OPERATORS = {"feed-forward out", "feed-forward residual", "shared experts out"}
 """Names of the operators of a layer whose output its backward does not need."""

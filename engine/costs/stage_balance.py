@@ -24,6 +24,15 @@ def equal_split(layers: int, stages: int) -> tuple[int, ...]:
     return tuple(share + (stage < over) for stage in range(stages))
 
 
+def keep_at_end(layers: tuple[int, ...], last: int) -> tuple[int, ...]:
+    """Return the layers of each stage with at least ``last`` layers on the last stage, taken from the largest stages."""
+    found = list(layers)
+    while found[-1] < last and (largest := max(found[:-1], default=1)) > 1:
+        found[found.index(largest)] -= 1
+        found[-1] += 1
+    return tuple(found)
+
+
 def balanced_split(layers: int, layer_seconds: Sequence[float], extra_seconds: Sequence[float]) -> tuple[int, ...]:
     """Return the layers of each stage that minimize the time of the slowest stage.
 

@@ -299,12 +299,36 @@ def end_operators(load: Workload, *, first: bool, last: bool) -> tuple[Operator,
     A head that is tied to an embedding on the same stage adds no table; on another stage it is a copy.
     """
     before, after = embedding(load) if first else (), head(load) + loss(load) if last else ()
-    if first and last and load.architecture.tied_embeddings:
-        table = load.vocab / load.tp * load.hidden
-        after = tuple(
-            each._replace(parameters=each.parameters - table) if each.name == "logits" else each for each in after
+    table, architecture = load.vocab / load.tp * load.hidden, load.architecture
+    if first and last and architecture.tied_embeddings:
+        after = (
+            *(each._replace(parameters=each.parameters - table) if each.name == "logits" else each for each in after),
         )
+    if last and architecture.mtp_layers:
+        has_copy = not first and not architecture.tied_embeddings
+        after += prediction(load, table if has_copy else 0.0) + prediction(load, 0.0) * (architecture.mtp_layers - 1)
     return before + after
+
+
+@lru_cache(maxsize=256)
+def prediction(load: Workload, table: float) -> tuple[Operator, ...]:
+    """Return the operators of a layer of multi-token prediction besides the layer itself (arXiv:2412.19437, section 2.2).
+
+    The embeddings of the next tokens and the input of the layer are normed, concatenated, and projected from ``2h`` to
+    ``h``; the output has a norm of its own and shares the head. ``table`` is the number of parameters of a copy of the
+    embedding table. The projection is replicated over tensor-parallel devices.
+    """
+    outside = load.outside
+    embedded, *_ = embedding(load)
+    shared = (each._replace(parameters=0.0, copied=0.0) if each.name == "logits" else each for each in head(load))
+    return (
+        embedded._replace(name="prediction embedding", parameters=table),
+        norm("prediction norms", outside, 2 * load.hidden, rows=2),
+        elementwise("prediction join", outside, 2 * load.hidden, kept=0, read_and_written=(2, 2)),
+        product("prediction projection", outside, 2 * load.hidden, load.hidden, bias=False),
+        *shared,
+        *loss(load),
+    )
 
 
 def sum_over_stage(

@@ -177,8 +177,19 @@ class Architecture(Part):
     """Feed-forward block of each layer."""
     norm: Norm = Norm()
     """Norms of the layers, and the last norm."""
+    mtp_layers: Annotated[int, Field(ge=0, le=100)] = 0
+    """Number of the last layers that predict further tokens (multi-token prediction, DeepSeek-V3, arXiv:2412.19437): each
+    layer joins its input with the embeddings of the next tokens and shares the output head. They are on the last
+    stage."""
+    mtp_loss_weight: Annotated[float, Field(ge=0, le=100)] = 0.3
+    """Weight of the mean loss of multi-token prediction, which is added to the loss of the next token."""
     positions: Positions = Positions()
     """Encoding of the positions of tokens."""
+
+    @property
+    def copies_embedding(self) -> bool:
+        """True if the last stage uses the embedding table, of which it has a copy if it is not the first stage."""
+        return self.tied_embeddings or self.mtp_layers > 0
 
 
 PLAIN = Architecture()

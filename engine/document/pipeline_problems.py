@@ -134,8 +134,14 @@ def _layer_problems(design: Design) -> Iterator[Problem]:
     elif given is not None and sum(given) != layers:
         fixes = [balance, *([set_value("model.layers", sum(given))] if _can_set_layers(design) else [])]
         yield Problem(where, "stage_layers", {"given": sum(given), "layers": layers}, fixes=fixes)
+    elif given is not None and given[-1] < design.model.architecture.mtp_layers:
+        params = {"mtp_layers": design.model.architecture.mtp_layers, "given": given[-1]}
+        yield Problem(where, "divided_mtp_layers", params, fixes=[balance])
     elif count > layers:
         yield _too_few_layers(design, count)
+    elif count + design.model.architecture.mtp_layers > layers + 1:
+        params = {"mtp_layers": design.model.architecture.mtp_layers, "given": layers + 1 - count}
+        yield Problem("model.mtp_layers", "divided_mtp_layers", params, fixes=[set_value("model.mtp_layers", 0)])
 
 
 def _stage_cost_problems(design: Design) -> Iterator[Problem]:

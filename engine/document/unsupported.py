@@ -134,10 +134,10 @@ def _training_problems(design: Design) -> Iterator[Problem]:
             yield Problem(where, "unsupported_training", {"key": key, "value": value}, fixes=[set_value(where, usual)])
     if training.sequence_parallel:
         yield from _token_problems(design)
-    if model.architecture.tied_embeddings and training.sharding != "none":
+    if model.architecture.copies_embedding and training.sharding != "none":
         params = {"key": "sharding", "value": training.sharding}
         yield Problem("training.sharding", "tied_sharding", params, fixes=[set_value("training.sharding", "none")])
-    if model.architecture.tied_embeddings and len({mesh.tp for mesh in design.meshes}) > 1:
+    if model.architecture.copies_embedding and len({mesh.tp for mesh in design.meshes}) > 1:
         yield Problem("meshes", "unequal_tied_meshes", {"sizes": sorted({mesh.tp for mesh in design.meshes})})
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal, Self
+from pkgutil import resolve_name
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -101,6 +102,18 @@ class Transformer(Architecture, NextToken):
         """Architecture of a block: norms, position embeddings, attention and MLP."""
         return Architecture.model_construct(**{name: getattr(self, name) for name in Architecture.model_fields})
 
+    @classmethod
+    def stage_builder(cls) -> type[Any]:
+        """Import and return the class that builds stages with multi-token prediction."""
+        return resolve_name("meshwave.engine.runtime.models.multi_token:PredictingTransformer")  # type: ignore[no-any-return]
+
+    @model_validator(mode="after")
+    def _check_mtp_layers(self) -> Self:
+        if self.mtp_layers >= min(self.layers, self.sequence) and self.mtp_layers:
+            params = {"mtp_layers": self.mtp_layers, "layers": self.layers, "sequence": self.sequence}
+            raise validation_error("mtp_layers", "mtp_layers", params, set_value("mtp_layers", 0))
+        return self
+
     @model_validator(mode="after")
     def _check_kv_heads(self) -> Self:
         kv_heads = self.attention.kv_heads
@@ -113,6 +126,7 @@ class Transformer(Architecture, NextToken):
 
 
 messages.add_messages(
+    mtp_layers="mtp_layers = {mtp_layers} must be less than the {layers} layers and the {sequence} tokens of a sequence",
     expert_groups="{experts} experts cannot be divided into {groups} groups, {top} of which a token visits; set groups and top_groups to 1",
     top_k_of_groups="a token visits {top_k} experts, but its groups have {reachable}; increase top_groups",
     indivisible_kv_heads="{kv_heads} key-value heads do not divide {heads} heads; use a divisor, or null for {heads}",

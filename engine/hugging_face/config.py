@@ -85,7 +85,9 @@ class _Reader:
         return self._model
 
     def notes(self) -> Iterator[Problem]:
-        """Yield notes on ignored settings, which affect neither the trained model nor its cost."""
+        """Yield notes on settings that are not represented."""
+        if count := self._get_key("num_nextn_predict_layers"):
+            yield Problem("model.mtp_layers", "hf_mtp", {"count": count}, "warning")
         rest = [name for name, value in self._config.items() if name not in self._used | NO_EFFECT and value]
         if rest:
             yield Problem("", "hf_unused_keys", {"keys": sorted(rest)}, "warning")
@@ -275,6 +277,10 @@ messages.add_messages(
     hf_model_type="unsupported model type {model_type} (supported: {known:list})",
     hf_missing_key="the configuration lacks {key}",
     hf_unsupported="unsupported {key} = {value} for model type {model_type}",
+    hf_mtp=(
+        "the {count} layers of multi-token prediction are left out, as in transformers; to train them, add {count} to "
+        "model.layers and set model.mtp_layers to {count}"
+    ),
     hf_unused_keys="ignored settings: {keys:list}",
     hf_sequence="the sequence length in the design is {sequence} tokens; the model supports up to {longest}",
 )

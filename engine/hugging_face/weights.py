@@ -89,6 +89,10 @@ def _own_weights(model: LanguageModel) -> Named:
         if number in joining:
             yield from _linear(f"layers.{number}.join", model.hidden, 2 * model.hidden, bias=True)
         yield from ((f"layers.{number}.{name}", shape) for name, shape in _layer(model, number in model.expert_blocks))
+        if number >= model.layers - architecture.mtp_layers:
+            for name in ("hidden_norm", "embedding_norm", "last_norm"):
+                yield from _norm(f"layers.{number}.{name}", model)
+            yield from _linear(f"layers.{number}.join", model.hidden, 2 * model.hidden, bias=False)
     yield from _norm("head.norm", model)
     head = _linear("head.project", model.vocab, model.hidden, bias=architecture.head_bias)
     yield from ((name, shape) for name, shape in head if not architecture.tied_embeddings or name.endswith("bias"))

@@ -17,7 +17,7 @@ from meshwave.engine.findings import DesignError, Refusal
 from meshwave.engine.hugging_face.config import SCALING_KEYS, Json, read_model
 from meshwave.engine.hugging_face.keys import ACTIVATIONS, MODEL_TYPES, SIZES
 
-LEARNED = ("moe.capacity_factor", "moe.aux_loss", "moe.z_loss", "moe.bias_update_rate")
+LEARNED = ("moe.capacity_factor", "moe.aux_loss", "moe.z_loss", "moe.bias_update_rate", "mtp_loss_weight")
 """Keys that affect the training of a model, but not its function."""
 
 PARTLY_ROTARY = ("phi", "phi3", "gpt_neox")

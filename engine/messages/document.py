@@ -156,6 +156,9 @@ _DESIGN: dict[str, Message] = {
     "tokenizer_without_data": "the built-in sample text is trained on as bytes; set training.data, or remove the tokenizer",
     "unused_data": "a {model} generates its data from the seed and reads no text; set training.data to null",
     "stage_count": "{schedule} needs {stages} stages, but pipeline.stages has {given} entries; give {stages}, or null",
+    "divided_mtp_layers": (
+        "the last {mtp_layers} layers predict further tokens and must be on the last stage, which has {given} layers"
+    ),
     "stage_layers": "the stages have {given} layers, but the model has {layers}; change a stage or the model",
     "stage_cost_count": (
         "costs are given for {given} {given:plural|stage|stages}, but the design has {stages}; give one row per stage, "
@@ -220,9 +223,11 @@ _RUNS: dict[str, Message] = {
         "sequence parallelism needs a number of tokens that is divisible by tp; mesh {mesh} has {sequence} tokens and tp={tp}"
     ),
     "sequence_parallel_dry_run": "dry runs do not support sequence parallelism yet",
-    "tied_sharding": "runs do not support sharding {value} yet for models with tied embeddings",
+    "tied_sharding": (
+        "runs do not support sharding {value} yet for models with tied embeddings or multi-token prediction"
+    ),
     "unequal_tied_meshes": (
-        "runs of models whose head is tied to the embedding need the same tp on all meshes, but tp is {sizes:list}"
+        "runs of models with tied embeddings or multi-token prediction need the same tp on all meshes, but tp is {sizes:list}"
     ),
     "unsupported_training": "runs do not support training.{key} = {value} yet; the prediction includes it",
     "unsupported_context_parallelism": "runs do not support context parallelism yet; the prediction of mesh {mesh} includes it",

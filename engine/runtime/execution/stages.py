@@ -73,7 +73,7 @@ class LocalStage:
             sharded: shards the state of the blocks among processes; None if the state is not sharded.
         """
         self._sharded = sharded
-        self.recomputes, self.evaluates = recomputes, False
+        self.recomputes = recomputes
         self._module = module
         self._loss_scale = loss_scale
         self._is_mixed = precision == "bf16"
@@ -89,6 +89,15 @@ class LocalStage:
         self.compiled_blocks = module.compile_blocks() if compiles and not splits_backward else 0
         self.skip_sources, self.skip_targets = module.skip_sources, module.skip_targets
         self._is_first = module.is_first  # the input of the first stage is data, which needs no gradient
+
+    @property
+    def evaluates(self) -> bool:
+        """True if the stage is evaluated instead of trained."""
+        return not self._module.training
+
+    @evaluates.setter
+    def evaluates(self, evaluates: bool) -> None:
+        self._module.training = not evaluates  # that of the blocks remains, so that compiled blocks remain valid
 
     def forward(self, x: Tensor, targets: Tensor | None, skips: Tensors = ()) -> tuple[Tensor, Saved]:
         """Return the output without its graph (for the last stage the loss), and the tensors for the backward.

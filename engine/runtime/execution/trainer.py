@@ -32,6 +32,7 @@ from meshwave.engine.runtime.experts.build import ExpertLayers, expert_layers
 from meshwave.engine.runtime.experts.layer import ExpertLayer
 from meshwave.engine.runtime.experts.step_times import StepTrace
 from meshwave.engine.runtime.models import Stage, build_stage
+from meshwave.engine.runtime.models.transformer import Head
 from meshwave.engine.runtime.modules.tensor_parallel import WeightShard, has_partial_gradient, weight_shard
 
 
@@ -94,7 +95,7 @@ class Trainer:
             for stage in program.stages_of(rank)
         }
         tokens = len(tp_group.own_range(model.sequence)) if training.sequence_parallel else model.sequence
-        is_tied = model.architecture.tied_embeddings and program.stages > 1
+        is_tied = model.architecture.copies_embedding and program.stages > 1
         tied = layout.tied_processes(layout.tp_index(process)) if is_tied else None
         if is_tied:
             _share_tied_weight(self._modules)
@@ -240,12 +241,12 @@ class Trainer:
 
 
 def _share_tied_weight(modules: Mapping[int, Stage]) -> None:
-    """Tie the weights of head and embedding if they are on different stages of this process."""
+    """Tie the copy of the embedding table in the head to the embedding if both stages are in this process."""
     weights = {name: weight for module in modules.values() for name, weight in module.named_parameters()}
-    heads = (module.head for module in modules.values() if module.head is not None)
+    heads = (module.head for module in modules.values() if isinstance(module.head, Head))
     for head in heads:
         if TIED_WEIGHT in weights:
-            head.get_submodule("project").weight = weights[TIED_WEIGHT]
+            head.tie_weights(weights[TIED_WEIGHT])
 
 
 def plan_boundary_transfers(design: Design, layout: ProcessLayout) -> BoundaryTransfers:

@@ -16,8 +16,8 @@ from meshwave.engine.runtime.modules.tensor_parallel import weight_shard
 
 BUCKET_ELEMENTS = 2**23
 """Maximum number of gradient elements that one message reduces."""
-TIED_WEIGHT, TIED_HEAD = "embedding.token.weight", "head.project.weight"
-"""Names of the embedding table, and of the head weight that may be tied to it."""
+TIED_WEIGHT, COPIES = "embedding.token.weight", ("head.table.weight", "head.project.weight")
+"""Names of the embedding table, and of a copy in the head. A head with a table of its own is tied by that."""
 GradientObserver = Callable[[Mapping[str, Tensor]], None]
 Members = tuple[int, ...]
 WeightGroup = Callable[[int, nn.Parameter], tuple[Members, int]]
@@ -67,7 +67,7 @@ class OptimizerUpdate:
             communicator: reduces the gradients.
             training: the optimizer and its options.
             observer: receives the reduced gradients by name in the whole model, before clipping; None for no observer.
-            tied: the processes that hold the embedding table, or the head that is tied to it on another stage.
+            tied: the processes that hold the embedding table, or its copy on the last stage.
         """
         self._named = named_weights(stages.values(), tied)
         self._tied = [parameter for name, parameter in self._named if tied and name == TIED_WEIGHT]
@@ -174,10 +174,12 @@ class OptimizerUpdate:
 def named_weights(stages: Iterable[nn.Module], tied: Members | None = None) -> list[tuple[str, nn.Parameter]]:
     """Return the distinct weights of stages with their names in the whole model.
 
-    A head that is tied to the embedding of another stage has the name of the embedding table.
+    A copy of the embedding table of another stage has the name of the embedding table.
     """
-    named = (pair for module in stages for pair in module.named_parameters())
-    found = {parameter: TIED_WEIGHT if tied and name == TIED_HEAD else name for name, parameter in named}
+    named = [pair for module in stages for pair in module.named_parameters()]
+    names = {name for name, _ in named}
+    copy = next((name for name in COPIES if tied and name in names), TIED_WEIGHT)
+    found = {parameter: TIED_WEIGHT if name == copy else name for name, parameter in named}
     return [(name, parameter) for parameter, name in found.items()]
 
 

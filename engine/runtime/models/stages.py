@@ -41,6 +41,7 @@ class Stage(nn.Module):
         super().__init__()
         self.embedding = embedding
         self.layers = nn.ModuleDict({str(number): layer for number, layer in layers.items()})
+        self.main_layers = list(layers.values())
         self.head = head
 
     @property
@@ -69,7 +70,7 @@ class Stage(nn.Module):
     def forward_body(self, x: Tensor) -> Tensor:
         """Compute the stage without its head."""
         x = self.embed(x)
-        for layer in self.layers.values():
+        for layer in self.main_layers:
             x = layer(x)
         return x
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from meshwave.engine.document.model import IGNORED, LanguageModel
 from meshwave.engine.runtime.communication.groups import ALONE, Group
 from meshwave.engine.runtime.models.latent_attention import LatentAttention
-from meshwave.engine.runtime.models.stages import EMBEDDING, FIRST_LAYER, Stage, StageBuilder, initialise_weights
+from meshwave.engine.runtime.models.stages import EMBEDDING, FIRST_LAYER, Parts, Stage, StageBuilder, initialise_weights
 from meshwave.engine.runtime.modules.activations import make_activation
 from meshwave.engine.runtime.modules.attention_product import AttentionRule, attend
 from meshwave.engine.runtime.modules.deferred_gradients import EmbeddingTable, Linear, Norm
@@ -210,16 +210,25 @@ class Head(nn.Module):
         self.norm = make_norm(shape, group)
         architecture = shape.architecture
         self.project = ColumnLinear(shape.hidden, shape.vocab, group=group, bias=architecture.head_bias)
-        self.cap = architecture.logit_soft_cap
+        self.cap, self.is_tied = architecture.logit_soft_cap, architecture.tied_embeddings
         self.group, self.own = group, group.own_range(shape.vocab)
 
-    def forward(self, x: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean loss of ``x [batch, sequence, hidden]`` for ``targets [batch, sequence]``."""
-        return self.loss(self.logits(x), targets)
+    def tie_weights(self, table: Tensor) -> None:
+        """Share the weights of the embedding table if the architecture ties them."""
+        assert isinstance(table, nn.Parameter), "a weight"
+        if self.is_tied:
+            self.project.weight = table
 
-    def logits(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, targets: Tensor, norm: nn.Module | None = None) -> Tensor:
+        """Return the mean loss of ``x [batch, sequence, hidden]`` for ``targets [batch, sequence]``.
+
+        ``norm`` replaces the last norm of the model.
+        """
+        return self.loss(self.logits(x, norm), targets)
+
+    def logits(self, x: Tensor, norm: nn.Module | None = None) -> Tensor:
         """Return this process's columns of the logits, ``[batch, sequence, vocabulary / group size]``."""
-        logits: Tensor = self.project(self.norm(x))
+        logits: Tensor = self.project((norm or self.norm)(x))
         return logits if self.cap is None else self.cap * torch.tanh(logits / self.cap)
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
@@ -233,27 +242,35 @@ class Transformer(StageBuilder):
     shape: LanguageModel
 
     def build(self, layers_per_stage: Sequence[int], stage: int, seed: int, dtype: torch.dtype, device: Any) -> Stage:
-        """Build one stage. A head that is tied to the embedding starts with the weights of the embedding table."""
-        made = super().build(layers_per_stage, stage, seed, dtype, device)
-        if self.shape.architecture.tied_embeddings and isinstance(made.head, Head):
+        """Build one stage. A head that uses the embedding table starts with the weights of the embedding."""
+        made = self.make_stage(self.make_parts(layers_per_stage, stage, seed, dtype, device))
+        if self.shape.architecture.copies_embedding and isinstance(made.head, Head):
             embedding = made.embedding or initialise_weights(
                 self.make_embedding().to(device, dtype), (seed, EMBEDDING), self
             )
             assert isinstance(embedding, Embedding), "the embedding of this family"
-            made.head.project.weight = embedding.token.weight
+            made.head.tie_weights(embedding.token.weight)
         return made
+
+    def make_stage(self, parts: Parts) -> Stage:
+        """Build a stage from its parts."""
+        return Stage(*parts)
 
     def make_embedding(self) -> nn.Module:
         """Build the embedding."""
         return Embedding(self.shape, self.group)
 
     def make_layer(self, number: int) -> nn.Module:
-        """Build layer ``number``, with experts if it has them in the model."""
+        """Build layer ``number``."""
+        return self.make_plain_layer(number, Layer)
+
+    def make_plain_layer(self, number: int, kind: type[Layer]) -> Layer:
+        """Build layer ``number`` as an instance of ``kind``, with experts if it has them in the model."""
         moe = self.shape.moe
         has_experts = moe is not None and number in moe.blocks(self.shape.layers)
         assert not has_experts or self.experts is not None, "a model with experts needs a factory of them"
         experts = self.experts(FIRST_LAYER + number) if has_experts and self.experts else None
-        return Layer(self.shape, causal=self.shape.causal, group=self.group, experts=experts, number=number)
+        return kind(self.shape, causal=self.shape.causal, group=self.group, experts=experts, number=number)
 
     def make_head(self) -> nn.Module:
         """Build the head."""

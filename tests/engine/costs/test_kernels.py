@@ -96,7 +96,13 @@ def test_context_parallel_devices_share_the_tokens_of_a_sequence():
 def test_operators_that_recomputation_leaves_out_are_named_as_in_the_model():
     document = json.loads(example("14-tensor-parallel").read_text())
     sizes = {key: document["model"][key] for key in ("layers", "hidden", "heads", "sequence", "vocab")}
-    document["model"] = {**sizes, "kind": "transformer", "embedding_norm": True, "logit_soft_cap": 30.0}
+    document["model"] = {
+        **sizes,
+        "kind": "transformer",
+        "embedding_norm": True,
+        "logit_soft_cap": 30.0,
+        "mtp_layers": 1,
+    }
     design = parse_design(document)
     load = workload(design, design.meshes[0])
     layers = [*layer(load), *feed_forward("shared experts", load, load.hidden)]

@@ -417,3 +417,42 @@ def test_a_tied_head_trains_like_one_process(
     document = draw(pipeline, pp=pp, dp=dp, tp=tp, layers=layers_for(pipeline, pp), **others)
     document["model"] |= {**LLAMA, "tied_embeddings": True}
     assert_equal(crew.train(document), reference(document), others.get("precision", "fp64"))
+
+
+PREDICTING = [
+    ({"schedule": "zb-v", "microbatches": 4}, 2, 1, 1, {"mtp_layers": 1}, {"clip_norm": 0.5}),
+    ({"schedule": "1f1b", "microbatches": 4}, 2, 1, 2, {"mtp_layers": 2}, {"sequence_parallel": True}),
+    (
+        {"schedule": "chimera", "microbatches": 4, "recompute": "full"},
+        2,
+        1,
+        1,
+        {"mtp_layers": 1, "tied_embeddings": True},
+        {"precision": "bf16", "optimizer": "sgd"},
+    ),
+    (
+        {"schedule": "1f1b", "microbatches": 4},
+        2,
+        1,
+        1,
+        {"mtp_layers": 1, "moe": {"experts": 4, "every": 1, "capacity_factor": None}},
+        {},
+    ),
+]
+"""A schedule, meshes, copies, tensor-parallel devices, layers of multi-token prediction, and other settings."""
+
+
+@pytest.mark.parametrize(("pipeline", "pp", "dp", "tp", "model", "others"), PREDICTING, ids=case_name)
+def test_multi_token_prediction_trains_like_one_process(
+    pipeline: Document,
+    pp: int,
+    dp: int,
+    tp: int,
+    model: Document,
+    others: Document,
+    crew: Any,
+    draw: Callable[..., Document],
+) -> None:
+    document = draw(pipeline, pp=pp, dp=dp, tp=tp, layers=layers_for(pipeline, pp), **others)
+    document["model"] |= {**LLAMA, **model}
+    assert_equal(crew.train(document), reference(document), others.get("precision", "fp64"))
