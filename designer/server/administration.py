@@ -1,4 +1,4 @@
-"""Data and actions of the administration page: sessions, runs and computations."""
+"""Data and actions of the administration page: sessions, runs, computations and saved designs."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from meshwave.designer.kit.canvas import last_activity_s
 from meshwave.designer.server.sessions import end_session, open_sessions, request_user
 from meshwave.designer.server.usage import Meter, machine_load
 from meshwave.designer.state.jobs import Job, running_jobs
+from meshwave.designer.state.saved_designs import Saved
 from meshwave.designer.state.studio import Studio
 from meshwave.engine.findings import Refusal
+from meshwave.engine.people.limits import MEGABYTE, Limits, TotalLimits
 from meshwave.engine.runs import Entry
 from meshwave.engine.runs.process_identity import recorded_processes
+from meshwave.engine.units import quantity
 
 PAGE_TITLES = {
     "/": "Designer",
@@ -26,7 +29,7 @@ PAGE_TITLES = {
 
 
 class Administration:
-    """Tables of the sessions, runs and computations of a server, and functions that stop them.
+    """Tables of the sessions, runs, computations and saved designs of a server, and functions that stop them.
 
     CPU and memory are measured for processes of this machine only.
     """
@@ -43,7 +46,7 @@ class Administration:
         used = [("This server", ", ".join(filter(None, server.cells())))] if server.memory_bytes else []
         return {
             "machine": [*machine_load(self._studio.record.place), *used],
-            "tables": [self._session_table(), self._run_table(), self._job_table()],
+            "tables": [self._session_table(), self._run_table(), self._job_table(), *self._design_tables()],
         }
 
     def stop(self, kind: str, id: str) -> None:
@@ -150,6 +153,33 @@ class Administration:
         if job is None:
             raise Refusal("job_is_over")
         job.stop("an administrator stopped it")
+
+    # ---- saved designs ----
+
+    def _design_tables(self) -> Iterator[dict[str, Any]]:
+        saved_designs = self._studio.saved_designs
+        if saved_designs is None:
+            return
+        limits, names = saved_designs.limits(), self._studio.launches.names()
+        saved = {person: saved_designs.saved(person) for person in saved_designs.people()}
+        rows = [_saved_row(names.get(person, person), each, limits) for person, each in saved.items()]
+        yield {
+            "kind": "designs",
+            "title": "Saved designs",
+            "columns": ["Person", "Designs", "Disk space"],
+            "rows": [*rows, _saved_row("All people", Saved.sum(saved.values()), limits.total)] if rows else [],
+            "empty": "Nobody has saved a design.",
+            "action": "",
+        }
+
+
+def _saved_row(person: str, saved: Saved, limits: Limits | TotalLimits) -> dict[str, Any]:
+    designs, size = str(saved.designs), quantity(saved.bytes, "B")
+    if limits.designs is not None:
+        designs += f" of {limits.designs}"
+    if limits.designs_megabytes is not None:
+        size += f" of {quantity(limits.designs_megabytes * MEGABYTE, 'B')}"
+    return {"id": "", "cells": [person, designs, size], "name": person, "question": ""}
 
 
 def _since(seconds: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,13 @@ from meshwave.designer.server.serve import (
 )
 from meshwave.designer.server.sessions import end_outdated_sessions, request_user
 from meshwave.designer.server.site import Place
+from meshwave.designer.state.saved_designs import SavedDesigns
 from meshwave.designer.state.studio import Studio
 from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.files import home
 from meshwave.engine.lessons.progress import Course
-from meshwave.engine.people.launch_limits import LaunchLimits
-from meshwave.engine.people.people_file import OWNER, PeopleFile, Role, User
+from meshwave.engine.people.limits import Limits
+from meshwave.engine.people.people_file import OWNER, PeopleFile, User
 
 _log = logging.getLogger(__name__)
 FOLLOW_INTERVAL_MS = 2000
@@ -43,17 +44,20 @@ class PersonStudios:
         self,
         shared: Studio,
         folder: Path,
-        limits: Callable[[], LaunchLimits],
+        limits: Callable[[], Limits],
         lessons: Sequence[str] = (),
+        unlimited: Callable[[], Container[str]] = frozenset,
     ) -> None:
         """Create the studios.
 
         Args:
             shared: the studio of the server's own user, whose runs are those of all people.
             folder: the folder with a folder for each person.
-            limits: returns the current limits on launches.
+            limits: returns the current limits on launches and saved designs.
             lessons: names of the offered lessons; all lessons if it is empty.
+            unlimited: returns the IDs of people who may save any number of designs.
         """
+        shared.saved_designs = SavedDesigns(folder, limits, unlimited)
         self.shared, self._folder, self._limits, self._lessons = shared, folder, limits, lessons
         self._studios: dict[User, Studio] = {}
 
@@ -89,7 +93,9 @@ def serve_people(people: Path, design: str | None = None, *, place: Place, show:
     log_to_terminal()
     studio = Studio(first, starts_with_library=design is None)
     studio.launches.names = lambda: {person.user.id: person.name for person in file.people.people}
-    studios = PersonStudios(studio, home() / "people", lambda: file.people.limits)
+    studios = PersonStudios(
+        studio, home() / "people", lambda: file.people.limits, unlimited=lambda: file.people.administrators
+    )
     server, place = start_on_free_port(
         lambda found: start_pages(people_pages(studios), studio, PeopleAccess(file, found)), place
     )
@@ -116,9 +122,8 @@ def people_pages(studios: PersonStudios) -> Mapping[str, Callable[[], Viewable]]
 def follow_people(application: Any, studio: Studio, file: PeopleFile) -> None:
     """End the sessions of people who were removed or have another role or token, and cancel runs that take too long."""
     people = file.people
-    unlimited = {person.user.id for person in people.people if person.role.includes(Role.ADMIN)}
     end_outdated_sessions(application, application.auth_provider.is_current)
     try:
-        studio.launches.cancel_overdue(people.limits, unlimited)
+        studio.launches.cancel_overdue(people.limits, people.administrators)
     except MeshwaveError as error:  # the run database cannot be read; repeated at the next check
         _log.warning("%s", error)

@@ -30,7 +30,7 @@ from meshwave.designer.state.studio import Draft, Studio
 from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.lessons.classroom import Classroom, workshop_folder
 from meshwave.engine.lessons.workshop import read_workshop
-from meshwave.engine.people.launch_limits import dry_run_result
+from meshwave.engine.people.limits import dry_run_result
 from meshwave.engine.people.people_file import OWNER
 
 _log = logging.getLogger(__name__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -96,8 +96,8 @@ class EditLog:
     An edit holds the sections of the document that it changed.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, check_space: Callable[[], None] = lambda: None) -> None:
+        self._path, self._check_space = path, check_space
 
     def replay(self) -> Replayed:
         """Return the state after all lines of the log; a damaged log ends before its first damaged line."""
@@ -126,8 +126,9 @@ class EditLog:
         """Append an edit; see :class:`LoggedStep`.
 
         Raises:
-            Refusal: the file cannot be written.
+            Refusal: there is no space, or the file cannot be written.
         """
+        self._check_space()
         if not self._path.exists() or self._path.stat().st_size > LARGEST_LOG_BYTES:
             self._restart(before)
         sections = {key for key in type(after).model_fields if getattr(before, key) != getattr(after, key)}
@@ -161,8 +162,9 @@ class EditLog:
         """Append a named version; one of the same name is replaced.
 
         Raises:
-            Refusal: the file cannot be written.
+            Refusal: there is no space, or the file cannot be written.
         """
+        self._check_space()
         if not self._path.exists():
             self._restart(design)
         self._append({"version": name, "at": time.time(), "content": design.model_dump(mode="json")})

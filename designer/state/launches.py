@@ -14,7 +14,7 @@ from meshwave.engine.document import Design
 from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.findings import Refusal
 from meshwave.engine.imports import Trace
-from meshwave.engine.people.launch_limits import MACHINE_TARGETS, LaunchLimits, check_disk, check_launch, overdue_runs
+from meshwave.engine.people.limits import MACHINE_TARGETS, Limits, check_disk, check_launch, overdue_runs
 from meshwave.engine.people.people_file import OWNER, Role, User
 from meshwave.engine.predict.prediction import Prediction, predict
 from meshwave.engine.runs import Entry, Launcher, Record, Run
@@ -106,7 +106,7 @@ class Launches:
         """Start the queued runs of all targets in their order, each as soon as it can run."""
         watch_queues(self.record, self.open)
 
-    def cancel_overdue(self, limits: LaunchLimits, unlimited: Container[str] = frozenset()) -> None:
+    def cancel_overdue(self, limits: Limits, unlimited: Container[str] = frozenset()) -> None:
         """Start to cancel the runs of people that take too long, except those of people without limits.
 
         Each run is cancelled in a thread of its own, because a cluster may take seconds to respond.
@@ -138,7 +138,7 @@ class Launches:
 class PersonLaunches(Launches):
     """The launches of one of several people: what the role allows, within limits."""
 
-    def __init__(self, shared: Launches, user: User, limits: Callable[[], LaunchLimits]) -> None:
+    def __init__(self, shared: Launches, user: User, limits: Callable[[], Limits]) -> None:
         """Create the launches of a person; ``limits`` returns the current limits."""
         super().__init__(shared.record, user)
         self.names = shared.names

@@ -8,7 +8,7 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,12 @@ DELETED_KEPT_S = 30 * 24 * 3600.0
 """Time in seconds for which a deleted design can be restored."""
 LONGEST_TAG, MOST_TAGS = 40, 8
 _ID = re.compile(r"[0-9a-f]{12}")
-_DELETED = ".deleted"
+DELETED = ".deleted"
+"""Suffix of the folders of deleted designs."""
 
 Card = dict[str, Any]
+CheckSpace = Callable[[Path, bool], None]
+"""Function that checks whether a library may grow by a new design, or by an edit; it raises Refusal if not."""
 
 
 def new_id() -> str:
@@ -45,16 +48,16 @@ class Library:
     edits and named versions. ``run`` and ``lesson`` name the run and the lesson that its tab shows.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, check_space: CheckSpace = lambda folder, is_new: None) -> None:
         """Open the library, which is created if it does not exist.
 
         Raises:
             OSError: the folder cannot be used.
         """
-        self.folder = folder
+        self.folder, self._check = folder, check_space
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._move_old_drafts(folder.parent / "drafts")
-        self._discard_deleted()
+        self._discard_deleted(DELETED_KEPT_S)
 
     def _move_old_drafts(self, drafts: Path) -> None:
         """Move the designs that earlier versions of Meshwave kept as ``drafts/ID.json``."""
@@ -63,10 +66,23 @@ class Library:
                 (self.folder / path.stem).mkdir(mode=0o700, exist_ok=True)
                 path.replace(self.folder / path.stem / "design.json")
 
-    def _discard_deleted(self) -> None:
-        for path in self.folder.glob(f"*{_DELETED}"):
-            if path.stat().st_mtime < time.time() - DELETED_KEPT_S:
+    def _discard_deleted(self, age_s: float) -> None:
+        """Discard the designs that were deleted longer ago than ``age_s``."""
+        for path in self.folder.glob(f"*{DELETED}"):
+            if path.stat().st_mtime <= time.time() - age_s:
                 shutil.rmtree(path, ignore_errors=True)
+
+    def check_space(self, *, is_new: bool = False) -> None:
+        """Check that there is space for an edit or a new design; if necessary, discard deleted designs.
+
+        Raises:
+            Refusal: there is none.
+        """
+        try:
+            self._check(self.folder, is_new)
+        except Refusal:
+            self._discard_deleted(0.0)
+            self._check(self.folder, is_new)
 
     # ---- designs ----
 
@@ -96,9 +112,10 @@ class Library:
         """Write a design.
 
         Raises:
-            InputError: the file cannot be written, for example because the disk is full.
+            InputError: there is no space, or the file cannot be written.
         """
         path = self.path(design, "design.json")
+        self.check_space(is_new=not path.exists())
         with suppress(OSError):  # writing the file reports the error
             path.parent.mkdir(mode=0o700, exist_ok=True)
         save_design(content, path)
@@ -111,7 +128,7 @@ class Library:
 
     def log(self, design: str) -> EditLog:
         """Return the log of the edits of a design."""
-        return EditLog(self.path(design, "history.jsonl"))
+        return EditLog(self.path(design, "history.jsonl"), self.check_space)
 
     def rename(self, design: str, name: str) -> None:
         """Change the name of a design."""
@@ -130,20 +147,22 @@ class Library:
         return copy
 
     def delete(self, design: str) -> None:
-        """Delete a design; it can be restored for 30 days."""
+        """Delete a design; it can be restored for 30 days, as long as there is space."""
         folder = self.path(design, "").resolve()
         if folder.exists():
-            os.utime(folder.rename(folder.with_name(design + _DELETED)))
+            os.utime(folder.rename(folder.with_name(design + DELETED)))
 
     def restore(self, design: str) -> None:
         """Restore a deleted design.
 
         Raises:
-            Refusal: the library does not have the deleted design, for example because its time has expired.
+            Refusal: the library does not have the deleted design, for example because its time has expired, or there is no
+                space for it.
         """
         folder = self.path(design, "").resolve()
+        self._check(self.folder, True)
         try:
-            folder.with_name(design + _DELETED).rename(folder)
+            folder.with_name(design + DELETED).rename(folder)
         except OSError:
             raise Refusal("deleted_for_good") from None
 

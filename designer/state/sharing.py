@@ -7,7 +7,7 @@ import secrets
 from pathlib import Path
 from typing import NamedTuple
 
-from meshwave.designer.state.library import Library
+from meshwave.designer.state.library import CheckSpace, Library
 from meshwave.designer.state.shared_design import SharedDesign
 from meshwave.engine.files import write_private
 from meshwave.engine.findings import Refusal
@@ -28,9 +28,9 @@ class Link(NamedTuple):
 class SharedDesigns:
     """The shared designs of a server, stored in a file that only the user can read."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, check_space: CheckSpace) -> None:
         """Read the list of shared designs from a folder; a damaged list counts as empty."""
-        self._folder, self._path = folder, folder / "shared.json"
+        self._folder, self._path, self._check_space = folder, folder / "shared.json", check_space
         self._open: dict[str, SharedDesign] = {}  # shared designs by key for editing
         try:
             self._links = [Link(*map(str, each)) for each in json.loads(self._path.read_bytes())]
@@ -72,7 +72,7 @@ class SharedDesigns:
         Raises:
             InputError: the design was deleted, or cannot be read.
         """
-        library = Library(self._folder / link.folder)
+        library = Library(self._folder / link.folder, self._check_space)
         known = self._open.get(link.edit_key)
         if known is None or not (known.present or known.design == library.read(link.design)):
             known = self._open[link.edit_key] = SharedDesign(library, link.design, link.first)

@@ -19,13 +19,14 @@ from meshwave.designer.state.jobs import Later, run_now
 from meshwave.designer.state.launches import Launches, PersonLaunches
 from meshwave.designer.state.library import Library, is_id, new_id
 from meshwave.designer.state.predictions import Predictions
+from meshwave.designer.state.saved_designs import SavedDesigns
 from meshwave.designer.state.sharing import Link, SharedDesigns
 from meshwave.engine.document import Design
 from meshwave.engine.errors import InputError, MeshwaveError
 from meshwave.engine.files import home, write_private
 from meshwave.engine.findings import Refusal, RunRefusal
 from meshwave.engine.lessons.progress import Course
-from meshwave.engine.people.launch_limits import LaunchLimits
+from meshwave.engine.people.limits import Limits
 from meshwave.engine.people.people_file import OWNER, Role, User
 from meshwave.engine.runs import Record, reconcile
 
@@ -57,7 +58,9 @@ class Studio:
             self.library = Library(designs)
         except OSError as error:
             raise RunRefusal("unwritable_library", {"folder": str(designs), "reason": error.strerror}) from None
-        self.shared = SharedDesigns(designs.parent)
+        self.shared = SharedDesigns(designs.parent, self._check_space)
+        self.saved_designs: SavedDesigns | None = None
+        """The libraries of all people, where several people use this server."""
         self.record = Record(folder)
         reconcile(self.record)
         self.launches = Launches(self.record)
@@ -66,7 +69,7 @@ class Studio:
         self.calibration = BackgroundCalibration()
         self.predictions = Predictions()
 
-    def person_studio(self, user: User, course: Course, limits: Callable[[], LaunchLimits]) -> Studio:
+    def person_studio(self, user: User, course: Course, limits: Callable[[], Limits]) -> Studio:
         """Return the studio of a person, which has its own library and course and shares the runs.
 
         Raises:
@@ -75,10 +78,14 @@ class Studio:
         assert course.folder is not None
         studio = copy(self)
         studio.user, studio.course = user, course
-        studio.library = Library(course.folder / "designs")
+        studio.library = Library(course.folder / "designs", self._check_space)
         studio.launches = PersonLaunches(self.launches, user, limits)
         studio._open = {}
         return studio
+
+    def _check_space(self, library: Path, is_new: bool) -> None:
+        if self.saved_designs is not None:
+            self.saved_designs.check(library, is_new)
 
     def read_draft(self, draft: str) -> Design:
         """Return a design of the library, or the first design of new tabs if the library does not have it."""

@@ -18,7 +18,7 @@ from meshwave.engine.lessons.checks import judge_conditions
 from meshwave.engine.lessons.lesson import Condition, DesignSource, Name, Text, unknown_name
 from meshwave.engine.lessons.quantities import document_value, format_quantity, look_up_number
 from meshwave.engine.lessons.reading import lesson_folders, read_designs
-from meshwave.engine.people.launch_limits import LaunchLimits
+from meshwave.engine.people.limits import Limits
 from meshwave.engine.predict.prediction import Prediction
 
 LARGEST_BYTES = 200_000
@@ -60,7 +60,7 @@ class WorkshopPlan(Part):
     """Maximum number of learners."""
     lessons: Annotated[tuple[Text, ...], Field(max_length=60)] = ()
     """Names of the lessons in order; all lessons if the list is empty."""
-    limits: LaunchLimits = LaunchLimits()
+    limits: Limits = Limits()
     """Limits on the runs that each learner launches."""
     challenges: Annotated[tuple[Challenge, ...], Field(max_length=20)] = ()
     """Challenges with a leaderboard."""

@@ -16,6 +16,16 @@ def _launch_total_disk(used_bytes: float, most_bytes: float) -> str:
     return f"the runs of all people use {used} of disk space (limit: {most}); some of them must be deleted first"
 
 
+def _saved_designs_disk(used_bytes: float, most_bytes: float) -> str:
+    used, most = quantity(used_bytes, "B"), quantity(most_bytes, "B")
+    return f"your designs use {used} of disk space (limit: {most}); delete designs that you no longer need"
+
+
+def _saved_designs_total_disk(used_bytes: float, most_bytes: float) -> str:
+    used, most = quantity(used_bytes, "B"), quantity(most_bytes, "B")
+    return f"the designs of all people use {used} of disk space (limit: {most}); some of them must be deleted first"
+
+
 ACTIONS = {
     "launch": "Launching training",
     "dry_run": "Launching a dry run",
@@ -52,6 +62,12 @@ MESSAGES: dict[str, Message] = {
         "{most} are allowed together; try again later"
     ),
     "launch_total_disk": _launch_total_disk,
+    "saved_designs": "you have {designs} saved designs, and no more are allowed here; delete some on the start page",
+    "saved_designs_disk": _saved_designs_disk,
+    "saved_designs_total": (
+        "people have {designs} saved designs together, and no more are allowed; some of them must be deleted first"
+    ),
+    "saved_designs_total_disk": _saved_designs_total_disk,
     "other_run": "another person launched this run; you can change only your own runs",
     "proxy_address": "{address!r} is not an IP address",
     "header_login_without_proxy": (

@@ -20,7 +20,7 @@ from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.files import read_whole
 from meshwave.engine.findings import Refusal
 from meshwave.engine.frozen import Part, nullable, validation_error
-from meshwave.engine.people.launch_limits import LaunchLimits
+from meshwave.engine.people.limits import Limits
 
 LARGEST_BYTES = 1_000_000
 MOST_PEOPLE = 2000
@@ -121,8 +121,8 @@ class People(Part):
     """Addresses of the reverse proxies whose header is believed, such as ``127.0.0.1``."""
     oauth: OAuth | None = nullable("people do not sign in at an OAuth provider")
     """The OAuth provider; read when the server starts."""
-    limits: LaunchLimits = LaunchLimits()
-    """Limits on the runs of each person who is not an administrator."""
+    limits: Limits = Limits()
+    """Limits on the runs and designs of each person who is not an administrator."""
     people: Annotated[tuple[Person, ...], Field(max_length=MOST_PEOPLE)] = ()
     """The people."""
 
@@ -152,6 +152,11 @@ class People(Part):
     @cached_property
     def _by_id(self) -> Mapping[str, Person]:
         return {person.user.id: person for person in reversed(self.people)}
+
+    @cached_property
+    def administrators(self) -> frozenset[str]:
+        """IDs of the people who have no limits."""
+        return frozenset(person.user.id for person in self.people if person.role.includes(Role.ADMIN))
 
     def find(self, name: str) -> Person | None:
         """Return the person of a name; None if there is none."""

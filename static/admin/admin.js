@@ -1,4 +1,5 @@
-// The administration page: people, runs, computations and the load of the machine, with buttons to stop entries.
+// The administration page: people, runs, computations, saved designs and the load of the machine, with buttons to stop
+// entries.
 
 /** @import { Message } from "../kit/types" */
 /** @import { AdminModel, AdminRow, AdminState, AdminTable } from "./types" */
@@ -56,8 +57,8 @@ class Admin extends Widget {
 
   /** @param {AdminTable} table */
   section(table) {
-    const { title, columns, rows, empty } = table;
-    const head = [...columns, ""].map((text) => h("th", { scope: "col" }, text));
+    const { title, columns, rows, empty, action } = table;
+    const head = (action ? [...columns, ""] : columns).map((text) => h("th", { scope: "col" }, text));
     const lines = rows.map((row) => this.line(table, row));
     const content = rows.length
       ? h("table.mw-class-table", {}, h("thead", {}, h("tr", {}, ...head)), h("tbody", {}, ...lines))
@@ -67,11 +68,13 @@ class Admin extends Widget {
 
   /** @param {AdminTable} table @param {AdminRow} row */
   line({ kind, action }, { id, cells, name, question }) {
+    const entries = cells.map((cell) => h("td", {}, cell));
+    if (!action) return h("tr", {}, ...entries);
     const stop = button(`${action}: ${name}`, {
       content: action,
       onclick: () => this.ask(question, action, () => this.send("stop", { kind, id })),
     });
-    return h("tr", {}, ...cells.map((cell) => h("td", {}, cell)), h("td", {}, stop));
+    return h("tr", {}, ...entries, h("td", {}, stop));
   }
 
   /** @param {string} question @param {string} action @param {() => void} then */

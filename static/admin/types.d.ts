@@ -17,7 +17,7 @@ export interface AdminTable {
   rows: AdminRow[];
   /** Text where there are no rows. */
   empty: string;
-  /** Label of the buttons. */
+  /** Label of the buttons; empty for none. */
   action: string;
 }
 

@@ -15,7 +15,7 @@ from meshwave.designer.views.runs import RunsPanel
 from meshwave.engine.document import load_design
 from meshwave.engine.files import example
 from meshwave.engine.findings import Refusal, RunRefusal
-from meshwave.engine.people.launch_limits import LaunchLimits, dry_run_result
+from meshwave.engine.people.limits import Limits, dry_run_result
 from meshwave.engine.people.people_file import Role, User
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs import Entry, Record, State
@@ -49,7 +49,7 @@ def refused_code(call: object, *arguments: object) -> str:
 
 
 def test_learners_launch_on_this_machine_only(shared: Launches) -> None:
-    ada = PersonLaunches(shared, ADA, LaunchLimits)
+    ada = PersonLaunches(shared, ADA, Limits)
     assert "cluster" in [target.name for target in shared.targets()]
     assert [target.name for target in ada.targets()] == ["local"]
     assert refused_code(ada.open, "cluster") == "launch_target"
@@ -57,7 +57,7 @@ def test_learners_launch_on_this_machine_only(shared: Launches) -> None:
 
 
 def test_designers_use_targets_of_this_machine_only(shared: Launches) -> None:
-    limits = LaunchLimits(targets=("local", "threads", "cluster"))
+    limits = Limits(targets=("local", "threads", "cluster"))
     designer, launcher = (
         PersonLaunches(shared, User("eve", "Eve", role), lambda: limits) for role in (Role.DESIGNER, Role.LAUNCHER)
     )
@@ -72,7 +72,7 @@ def test_the_panel_of_runs_opens_for_people_who_may_not_launch_on_this_machine(
 ) -> None:
     panel = RunsPanel(
         Session(load_design(example("02-two-waves"))),
-        PersonLaunches(shared, ADA, lambda: LaunchLimits(targets=targets)),
+        PersonLaunches(shared, ADA, lambda: Limits(targets=targets)),
     )
     assert panel.bar.place == place
     if not targets:
@@ -81,9 +81,9 @@ def test_the_panel_of_runs_opens_for_people_who_may_not_launch_on_this_machine(
 
 
 def test_a_target_that_is_no_longer_allowed_is_not_measured(shared: Launches) -> None:
-    limits = LaunchLimits(targets=("cluster",))
+    limits = Limits(targets=("cluster",))
     panel = RunsPanel(Session(load_design(example("02-two-waves"))), PersonLaunches(shared, ADA, lambda: limits))
-    limits = LaunchLimits(targets=("local",))
+    limits = Limits(targets=("local",))
     panel.bar._handle_msg({"type": "draw"})
     assert panel.bar.notice.startswith("people here cannot launch on 'cluster'")
     assert panel.bar.drawing == ""
@@ -92,21 +92,21 @@ def test_a_target_that_is_no_longer_allowed_is_not_measured(shared: Launches) ->
 def test_a_learner_launches_within_limits_and_cancels_own_runs(shared: Launches) -> None:
     design = load_design(example("02-two-waves"))
     spec = specify_run(predict(design), REHEARSAL)
-    ada, grace = (PersonLaunches(shared, user, lambda: LaunchLimits(runs=1)) for user in (ADA, GRACE))
+    ada, grace = (PersonLaunches(shared, user, lambda: Limits(runs=1)) for user in (ADA, GRACE))
     run = ada.submit(ada.open("threads"), spec, None)
     assert run.entry.person == "ada"
     assert refused_code(ada.submit, ada.open("threads"), spec, None) == "launch_runs"
     assert refused_code(grace.cancel, run.entry) == "other_run"
     ada.cancel(run.entry)
     run.wait(timeout_s=30)
-    small = PersonLaunches(shared, ADA, lambda: LaunchLimits(processes=1))
+    small = PersonLaunches(shared, ADA, lambda: Limits(processes=1))
     assert refused_code(small.submit, ada.open("threads"), spec, None) == "launch_processes"
 
 
 @pytest.mark.slow
 def test_a_dry_run_has_a_result_once_it_is_over(shared: Launches, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("meshwave.designer.state.launches.default_launcher", lambda *_: "threads")
-    ada = PersonLaunches(shared, ADA, LaunchLimits)
+    ada = PersonLaunches(shared, ADA, Limits)
     run = ada.dry_run(load_design(example("03-gpt-on-two-cores")))
     assert run.entry.is_rehearsal
     assert dry_run_result(shared.record, run.id) == ""
@@ -127,7 +127,7 @@ def test_a_run_that_takes_too_long_is_cancelled_with_the_reason(
     run = shared.open("threads").submit(specify_run(predict(design), REHEARSAL), person="ada")
     run.wait(timeout_s=0.5)
     monkeypatch.setattr("meshwave.designer.state.launches.overdue_runs", lambda *_: [run.entry])
-    shared.cancel_overdue(LaunchLimits(minutes=3))
+    shared.cancel_overdue(Limits(minutes=3))
     assert run.wait(timeout_s=30) is State.CANCELLED
     assert run.reason.endswith("it reached the time limit of this server, 3 min")
 
@@ -152,7 +152,7 @@ def test_overdue_runs_are_cancelled_independently_and_each_failure_is_logged_onc
     monkeypatch.setattr(shared, "cancel", cancel)
     monkeypatch.setattr("meshwave.designer.state.launches.overdue_runs", lambda *_: entries)
     for _ in range(3):
-        shared.cancel_overdue(LaunchLimits())
+        shared.cancel_overdue(Limits())
         assert is_cancelled["quick"].wait(PATIENCE_S)
     assert not is_cancelled["slow"].is_set()
     responds.set()

@@ -23,7 +23,7 @@ from meshwave.designer.views.profiles import Profiles
 from meshwave.engine.document import load_design
 from meshwave.engine.files import example
 from meshwave.engine.findings import Refusal
-from meshwave.engine.people.launch_limits import LaunchLimits
+from meshwave.engine.people.limits import Limits
 from meshwave.engine.people.people_file import OWNER, Role, User
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs import State
@@ -46,7 +46,7 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Studio]:
 
 @pytest.fixture
 def studios(shared: Studio, tmp_path: Path) -> PersonStudios:
-    return PersonStudios(shared, tmp_path / "people", LaunchLimits)
+    return PersonStudios(shared, tmp_path / "people", Limits)
 
 
 def refused_code(call: Any, *arguments: Any) -> str:
@@ -66,11 +66,11 @@ def test_each_person_has_a_library_of_their_own(studios: PersonStudios, shared: 
 
 
 def test_new_limits_apply_to_open_pages(shared: Studio, tmp_path: Path) -> None:
-    limits = LaunchLimits()
+    limits = Limits()
     studios = PersonStudios(shared, tmp_path / "people", lambda: limits)
     launches = studios.studio_of(LAUNCHER).launches
     assert refused_code(launches.open, "local") == ""
-    limits = LaunchLimits(targets=("threads",))
+    limits = Limits(targets=("threads",))
     assert refused_code(launches.open, "local") == "launch_target"
     assert studios.studio_of(LAUNCHER).launches is launches
 
@@ -173,6 +173,14 @@ def test_a_person_is_idle_since_the_page_reported_activity(administration: Admin
     with set_curdoc(document):
         canvas._handle_msg({"type": "active"})
     assert rows(administration, "session")[0]["cells"][-2:] == ["5 min", "0 s"]
+
+
+def test_saved_designs_are_shown_with_their_limits(administration: Administration, studios: PersonStudios) -> None:
+    assert rows(administration, "designs") == []
+    studios.studio_of(DESIGNER).library.add(FIRST)
+    own, total = (row["cells"] for row in rows(administration, "designs"))
+    assert own[:2] == ["designer", "1 of 500"] and own[2].endswith(" of 500 MB")
+    assert total[:2] == ["All people", "1"]
 
 
 def test_an_administrator_cancels_a_run_and_its_row_disappears(

@@ -414,10 +414,10 @@ def _value(document: Any, path: str) -> Any:
 
 
 def test_a_link_opens_the_same_design_until_it_is_ended(tmp_path: Path, library: Library) -> None:
-    designs = SharedDesigns(tmp_path)
+    designs = SharedDesigns(tmp_path, lambda library, is_new: None)
     link = designs.share(library, DESIGN)
     assert designs.share(library, DESIGN) == link
-    again = SharedDesigns(tmp_path)  # the server was restarted
+    again = SharedDesigns(tmp_path, lambda library, is_new: None)  # the server was restarted
     assert again.find_link(link.edit_key) == (link, False)
     assert again.find_link(link.view_key) == (link, True)
     assert again.open(link) is again.open(link)
@@ -429,7 +429,7 @@ def test_a_link_opens_the_same_design_until_it_is_ended(tmp_path: Path, library:
 
 
 def test_a_design_that_was_renamed_while_nobody_had_it_open_is_read_again(tmp_path: Path, library: Library) -> None:
-    designs = SharedDesigns(tmp_path)
+    designs = SharedDesigns(tmp_path, lambda library, is_new: None)
     link = designs.share(library, DESIGN)
     page = Page(designs.open(link), 0)
     assert designs.is_open(library, DESIGN)

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from meshwave.engine.findings import Refusal
-from meshwave.engine.people.launch_limits import LaunchLimits, TotalLimits, check_disk, check_launch, overdue_runs
+from meshwave.engine.people.limits import Limits, TotalLimits, check_disk, check_launch, overdue_runs
 from meshwave.engine.runs import Entry, Record, State
 
-LIMITS = LaunchLimits(processes=4, runs=2, minutes=1, megabytes=1)
+LIMITS = Limits(processes=4, runs=2, minutes=1, megabytes=1)
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def enter(record: Record, person: str = "ada") -> Entry:
     )[0]
 
 
-def refused_code(record: Record, person: str = "ada", processes: int = 4, limits: LaunchLimits = LIMITS) -> str:
+def refused_code(record: Record, person: str = "ada", processes: int = 4, limits: Limits = LIMITS) -> str:
     try:
         check_launch(limits, record, person, processes)
     except Refusal as refusal:

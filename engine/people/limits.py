@@ -1,4 +1,4 @@
-"""Limits on the runs that people launch, of each person and of all together, and results of dry runs."""
+"""Limits on the runs and designs of people, of each person and of all together, and results of dry runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MACHINE_TARGETS = ("local", "threads")
 
 
 class TotalLimits(Part):
-    """Limits on the runs of all people together."""
+    """Limits on the runs and designs of all people together."""
 
     processes: Annotated[int, Field(ge=1, le=100_000)] | None = nullable("no limit")
     """Maximum number of processes of queued and active runs."""
@@ -29,10 +29,14 @@ class TotalLimits(Part):
     """Maximum number of queued or active runs at the same time."""
     megabytes: Annotated[float, Field(ge=0, le=1e9)] | None = nullable("no limit")
     """Disk space in MB (10^6 bytes) of the runs, above which no further run is launched."""
+    designs: Annotated[int, Field(ge=0, le=10_000_000)] | None = nullable("no limit")
+    """Maximum number of saved designs."""
+    designs_megabytes: Annotated[float, Field(ge=0, le=1e9)] | None = nullable("no limit")
+    """Disk space in MB of the saved designs with their histories, above which nothing more is saved."""
 
 
-class LaunchLimits(Part):
-    """Limits on the launches of each person; the teacher of a workshop and administrators have none."""
+class Limits(Part):
+    """Limits on the runs and designs of each person; the teacher of a workshop and administrators have none."""
 
     processes: Annotated[int, Field(ge=1, le=64)] = 8
     """Maximum number of processes of a run."""
@@ -42,13 +46,17 @@ class LaunchLimits(Part):
     """Minutes after its start at which a run is cancelled."""
     megabytes: Annotated[float, Field(ge=0, le=1e6)] = 500.0
     """Disk space in MB (10^6 bytes) of the runs of a person, above which no further run is launched."""
+    designs: Annotated[int, Field(ge=0, le=100_000)] = 500
+    """Maximum number of saved designs of a person."""
+    designs_megabytes: Annotated[float, Field(ge=0, le=1e6)] = 500.0
+    """Disk space in MB of the saved designs of a person with their histories, above which nothing more is saved."""
     targets: Annotated[tuple[str, ...], Field(max_length=50)] = MACHINE_TARGETS
     """Launch targets that people may use; by default this machine only. Designers use those of this machine only."""
     total: TotalLimits = TotalLimits()
-    """Limits on the runs of all people together."""
+    """Limits on the runs and designs of all people together."""
 
 
-def check_launch(limits: LaunchLimits, record: Record, person: str, processes: int) -> None:
+def check_launch(limits: Limits, record: Record, person: str, processes: int) -> None:
     """Check a launch against the limits of the person and of all people.
 
     Raises:
@@ -63,7 +71,7 @@ def check_launch(limits: LaunchLimits, record: Record, person: str, processes: i
     check_disk(limits, record, person)
 
 
-def check_disk(limits: LaunchLimits, record: Record, person: str) -> None:
+def check_disk(limits: Limits, record: Record, person: str) -> None:
     """Check the disk space of a person's runs and of all runs, before a run is entered.
 
     Raises:
@@ -89,7 +97,7 @@ def _check_total(limits: TotalLimits, record: Record, processes: int) -> None:
 
 
 def overdue_runs(
-    limits: LaunchLimits, record: Record, now_s: float, unlimited: Container[str] = frozenset()
+    limits: Limits, record: Record, now_s: float, unlimited: Container[str] = frozenset()
 ) -> Iterator[Entry]:
     """Yield the active runs that have exceeded the time limit.
 
