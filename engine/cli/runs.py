@@ -26,10 +26,12 @@ from meshwave.engine.document.model import LanguageModel
 from meshwave.engine.exports.perfetto import trace
 from meshwave.engine.findings import Refusal
 from meshwave.engine.hugging_face.saving import save_checkpoint
+from meshwave.engine.hugging_face.tensor_files import read_config
 from meshwave.engine.messages import render
 from meshwave.engine.runs import Entry, Record, Run, reconcile
 from meshwave.engine.runs.archives import delete_run, export_run, import_run
 from meshwave.engine.runs.checkpoints import WEIGHTS_FILE
+from meshwave.engine.runs.initial_weights import initial_weights
 from meshwave.engine.runs.launchers import enter_folders, open_run, resumed_launch
 from meshwave.engine.runs.process_identity import stopped_process_lines
 from meshwave.engine.runs.recording import read_recording
@@ -163,7 +165,8 @@ def _weights(record: Record, entry: Entry, options: argparse.Namespace) -> int:
         raise Refusal("run_without_weights", {"run": entry.id})
     if not isinstance(model, LanguageModel):
         raise Refusal("weights_of_kind", {"kind": model.kind})
-    files = save_checkpoint(model, weights, Path(options.hugging_face))
+    config = read_config(initial_weights(folder))
+    files = save_checkpoint(model, weights, Path(options.hugging_face), config)
     _print({"run": entry.id, "files": [*map(str, files)]}, "\n".join(map(str, files)), options)
     return 0
 

@@ -17,20 +17,24 @@ from meshwave.engine.files import write_whole
 from meshwave.engine.findings import Refusal
 from meshwave.engine.hugging_face.tensor_files import CONFIG, SUFFIX, read_tensors
 from meshwave.engine.hugging_face.weights import Source, Weight, map_weights
-from meshwave.engine.hugging_face.writing import write_config
+from meshwave.engine.hugging_face.writing import model_differences, write_config
 
 Array = NDArray[Any]
+LONGEST_SEQUENCE = "max_position_embeddings"
 MOST_FILE_BYTES = 5_000_000_000
 """Maximum size of a file in bytes; larger models are written to several files with an index."""
 
 
-def save_checkpoint(model: LanguageModel, weights: Path, folder: Path) -> list[Path]:
+def save_checkpoint(
+    model: LanguageModel, weights: Path, folder: Path, initial: Mapping[str, Any] | None = None
+) -> list[Path]:
     """Write a checkpoint for transformers, and return the paths of its files.
 
     Args:
         model: the model section of the design.
         weights: the safetensors file of a run, with Meshwave's weight names.
         folder: the folder to write; it is created if it does not exist.
+        initial: the configuration of the checkpoint that training started from; its maximum sequence length is kept.
 
     Raises:
         Refusal: no model type represents the model, the file lacks a weight, or the folder has a checkpoint already or
@@ -38,7 +42,7 @@ def save_checkpoint(model: LanguageModel, weights: Path, folder: Path) -> list[P
     """
     from safetensors import SafetensorError, safe_open  # only commands that write such files need it
 
-    config, stored = write_config(model), read_tensors([weights])
+    config, stored = _keep_longest_sequence(model, write_config(model), initial or {}), read_tensors([weights])
     mapped = map_weights(model, config["model_type"])
     missing = [weight.name for weight in mapped if stored.shapes.get(weight.name) != weight.shape]
     if missing:
@@ -57,6 +61,14 @@ def save_checkpoint(model: LanguageModel, weights: Path, folder: Path) -> list[P
         raise Refusal("unwritable_file", {"path": str(folder), "reason": str(error)}) from None
     write_whole(folder / CONFIG, (json.dumps(config, indent=2) + "\n").encode())
     return [*found, folder / CONFIG]
+
+
+def _keep_longest_sequence(model: LanguageModel, config: dict[str, Any], initial: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration with the maximum sequence length of another one if it is longer and changes no output."""
+    longest = initial.get(LONGEST_SEQUENCE)
+    longer = {**config, LONGEST_SEQUENCE: longest}
+    is_longer = isinstance(longest, int) and longest > config[LONGEST_SEQUENCE]
+    return longer if is_longer and not model_differences(model, longer) else config
 
 
 def _checkpoint_tensors(weights: list[Weight], file: Any) -> Iterator[tuple[str, Array]]:

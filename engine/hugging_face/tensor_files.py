@@ -103,13 +103,20 @@ def find_weights(model: LanguageModel, files: Sequence[Path]) -> tuple[list[Weig
     """Return the weights of a model with their sources in a checkpoint, and the tensors of the checkpoint.
 
     Raises:
-        DesignError: the checkpoint is of another model, or tensors are missing, have other shapes or are quantized.
+        DesignError: the checkpoint is of another model, or tensors are missing, have other shapes or are quantized. A
+            checkpoint without a configuration is also of another model if it has more tensors.
         Refusal: a file is damaged, or no tensor names are known for the model.
     """
-    stored = read_tensors(files)
-    named = [_drop_missing_prefixes(weights, stored) for weights in _naming_schemes(model, files)]
-    best = min(named, key=lambda weights: len(_missing(weights, stored)))
-    if problems := list(_problems(best, stored)):
+    stored, config = read_tensors(files), read_config(files)
+    named = [_drop_missing_prefixes(weights, stored) for weights in _naming_schemes(model, config)]
+    best = min(named, key=lambda weights: (len(_missing(weights, stored)), len(_surplus(weights, stored))))
+    problems = list(_problems(best, stored))
+    if config is None:
+        problems += [
+            Problem("", "surplus_tensor", {"tensor": name, "shape": list(stored.shapes[name])})
+            for name in _surplus(best, stored)
+        ]
+    if problems:
         if len(named) == 1:
             write_config(model)  # says why the tensors have no other names
         left = len(problems) - MOST_PROBLEMS
@@ -118,11 +125,9 @@ def find_weights(model: LanguageModel, files: Sequence[Path]) -> tuple[list[Weig
     return best, stored
 
 
-def _naming_schemes(model: LanguageModel, files: Sequence[Path]) -> Iterator[list[Weight]]:
-    """Yield the weights with their sources under each naming scheme that the checkpoint may use."""
+def _naming_schemes(model: LanguageModel, config: Mapping[str, Any] | None) -> Iterator[list[Weight]]:
+    """Yield the weights with their sources under each naming scheme that a checkpoint with ``config`` may use."""
     yield identical_weights(model)
-    configs = [path for path in files if path.name == CONFIG]
-    config = _read_config(configs[0]) if configs else None
     if config is None:
         yield from (map_weights(model, each["model_type"]) for each in representing_configs(model))
         return
@@ -137,10 +142,14 @@ def _naming_schemes(model: LanguageModel, files: Sequence[Path]) -> Iterator[lis
     yield map_weights(model, config["model_type"])
 
 
-def _read_config(path: Path) -> dict[str, Any] | None:
-    """Return a configuration; None if its model type is unknown, so that only the tensors decide."""
+def read_config(files: Sequence[Path]) -> dict[str, Any] | None:
+    """Return the configuration among the files of a checkpoint.
+
+    None if there is none or its model type is unknown, so that only the tensors decide.
+    """
+    path = next((path for path in files if path.name == CONFIG), None)
     try:
-        config = loads(path.read_text())
+        config = loads(path.read_text()) if path is not None else None
     except (OSError, ValueError):
         return None
     text = config.get("text_config") if isinstance(config, dict) else None
@@ -166,6 +175,18 @@ def _missing(weights: list[Weight], stored: StoredTensors) -> list[str]:
     return [source.name for weight in weights for source in weight.sources if source.name not in stored.shapes]
 
 
+def _surplus(weights: list[Weight], stored: StoredTensors) -> list[str]:
+    """Return the names of tensors that are not part of the model, except constants that older versions stored."""
+    used = {source.name for weight in weights for source in weight.sources}
+    return sorted(name for name in stored.shapes.keys() - used if not _is_constant(name, stored.shapes[name]))
+
+
+def _is_constant(name: str, shape: Shape) -> bool:
+    """Return whether a tensor holds rotary frequencies, numbers of positions, or a causal mask."""
+    is_mask = name.endswith((".attn.bias", ".attention.bias")) and shape[:2] == (1, 1)
+    return is_mask or name.endswith((".inv_freq", ".position_ids", ".masked_bias"))
+
+
 def _problems(weights: list[Weight], stored: StoredTensors) -> Iterator[Problem]:
     for name, shape in {source.name: source.shape for weight in weights for source in weight.sources}.items():
         if name not in stored.shapes:
@@ -188,5 +209,9 @@ messages.add_messages(
     missing_tensor="tensor {tensor} is missing; its shape should be {shape}",
     misshapen_tensor="tensor {tensor} has shape {shape} instead of {expected}",
     quantized_tensor="tensor {tensor} has the type {type}, which is quantized (supported: {known:list}); dequantize the checkpoint",
-    more_tensors="{count} more tensors are missing, have other shapes or are quantized",
+    surplus_tensor=(
+        "tensor {tensor} with shape {shape} is not part of the model; import the config.json of the checkpoint, or put it "
+        "beside the tensors"
+    ),
+    more_tensors="{count} more tensors are missing, have other shapes, are quantized or are not part of the model",
 )

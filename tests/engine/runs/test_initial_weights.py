@@ -108,6 +108,8 @@ def test_training_starts_from_and_ends_in_weights_that_others_can_use(
 ) -> None:
     """On any layout: the first loss is the same, and after no training the weights are."""
     tensors = write_checkpoint(section, tmp_path / "first", files=3)
+    config = tmp_path / "first" / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "max_position_embeddings": 4096}))
     losses = []
     for axes in ({}, layout):
         design = document(section, **axes)
@@ -125,9 +127,8 @@ def test_training_starts_from_and_ends_in_weights_that_others_can_use(
     written = load_file(tmp_path / "last" / "model.safetensors")
     assert written.keys() == tensors.keys()
     assert all(np.array_equal(written[name], tensor) for name, tensor in tensors.items())
-    assert json.loads((tmp_path / "last" / "config.json").read_text())["model_type"] == (
-        "moe" in section and "mixtral" or "llama"
-    )
+    saved = json.loads((tmp_path / "last" / "config.json").read_text())
+    assert (saved["model_type"], saved["max_position_embeddings"]) == ("mixtral" if "moe" in section else "llama", 4096)
 
 
 def refusals(section: dict[str, Any], path: Path) -> list[str]:
@@ -178,6 +179,32 @@ def test_a_checkpoint_without_configuration_is_known_by_its_tensors(tmp_path: Pa
     assert any(
         source.name.endswith("block_sparse_moe.experts.3.w2.weight") for each in weights for source in each.sources
     )
+
+
+def test_surplus_tensors_without_a_configuration_are_refused_by_name(tmp_path: Path) -> None:
+    """Biases would change the function of the model; stored constants do not."""
+    tensors = write_checkpoint(LLAMA, tmp_path / "weights")
+    (tmp_path / "weights" / "config.json").unlink()
+    tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = np.ones(2, np.float32)
+    tensors["model.layers.1.self_attn.k_proj.bias"] = np.zeros(8, np.float32)
+    save_file(tensors, tmp_path / "weights" / "model.safetensors")
+
+    assert refusals(LLAMA, tmp_path / "weights") == [
+        "tensor model.layers.1.self_attn.k_proj.bias with shape [8] is not part of the model; import the config.json of "
+        "the checkpoint, or put it beside the tensors"
+    ]
+
+
+@pytest.mark.parametrize(("stored", "saved"), [(4096, 4096), (8, 12), ("long", 12), (None, 12)])
+def test_the_longest_sequence_of_the_initial_checkpoint_is_kept(stored: Any, saved: int, tmp_path: Path) -> None:
+    model = language_model(LLAMA)
+    save_file(
+        {name: np.zeros(shape, np.float32) for name, shape in own_weights(model).items()}, tmp_path / "own.safetensors"
+    )
+
+    saving.save_checkpoint(model, tmp_path / "own.safetensors", tmp_path / "saved", {"max_position_embeddings": stored})
+
+    assert json.loads((tmp_path / "saved" / "config.json").read_text())["max_position_embeddings"] == saved
 
 
 def test_a_model_without_names_at_hugging_face_is_refused_with_what_differs() -> None:
