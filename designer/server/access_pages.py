@@ -23,9 +23,10 @@ CROSS_SITE = (
 STYLE = "font: 16px system-ui; margin: 3em"
 
 
-def short_page(text: str) -> str:
-    """Return a page with a paragraph of HTML."""
-    return f"<!doctype html><html lang='en'><title>Meshwave</title><p style='{STYLE}'>{text}</p>"
+def short_page(text: str, root: str) -> str:
+    """Return a page with a paragraph of HTML, whose icon is below the path ``root``."""
+    head = f"<title>Meshwave</title><link rel='icon' href='{root}/favicon.ico'>"
+    return f"<!doctype html><html lang='en'>{head}<p style='{STYLE}'>{text}</p>"
 
 
 class AccessPage(RequestHandler):
@@ -54,7 +55,7 @@ class RefusedPage(AccessPage):
             text = f"{CROSS_SITE.format(path=path)}</p><p style='{STYLE}'>Otherwise: {REFUSED}"
         else:
             text = REFUSED
-        self.write(short_page(text))
+        self.write(short_page(text, self.access.site.root))
 
 
 class SignOut(AccessPage):
@@ -66,12 +67,14 @@ class SignOut(AccessPage):
             self.send_error(403)
             return
         self.access.sign_out(self)
-        link = f"{self.access.site.root}{self.access.entrance}"
-        self.write(short_page(f"You are signed out. <a href='{link}'>Sign in again</a>"))
+        root = self.access.site.root
+        text = f"You are signed out. <a href='{root}{self.access.entrance}'>Sign in again</a>"
+        self.write(short_page(text, root))
 
 
 FORM = """<!doctype html><html lang="en"><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1"><title>{title}</title>
+<link rel="icon" href="{root}/favicon.ico">
 <style>
   :root {{ color-scheme: light dark; font: 17px system-ui; }}
   form {{ display: grid; gap: 1em; max-width: 22em; margin: 12vh auto; padding: 0 1em; }}
@@ -141,5 +144,6 @@ class AccessForm(AccessPage, ABC):
 
     def _send_form(self, refusal: str, values: Mapping[str, str]) -> None:
         fields = [text.format(value=escape(values.get(name, "")[:100])) for name, text in self.fields.items()]
-        shown = {"title": self.title, "heading": self.heading, "refusal": refusal, "button": self.button}
+        root = self.access.site.root
+        shown = {"title": self.title, "root": root, "heading": self.heading, "refusal": refusal, "button": self.button}
         self.write(FORM.format(fields="\n".join(fields), **{key: escape(text) for key, text in shown.items()}))

@@ -7,7 +7,7 @@ from typing import Any
 
 from tornado.web import RedirectHandler, StaticFileHandler
 
-from meshwave.designer.server.access_pages import STYLE
+from meshwave.designer.server.access_pages import short_page
 from meshwave.engine.files import documentation_folder
 
 NOT_BUILT = "The documentation of this checkout has not been built. Run <code>make docs</code>, then reload this page."
@@ -18,9 +18,9 @@ class Documentation(StaticFileHandler):
 
     def prepare(self) -> None:
         """Redirect a request that is not authenticated."""
-        access = self.application.auth_provider  # type: ignore[attr-defined]  # Bokeh's application has one
-        if access.get_user(self) is None:
-            self.redirect(access.site.root + access.get_login_url(self))
+        self._access = self.application.auth_provider  # type: ignore[attr-defined]  # Bokeh's application has one
+        if self._access.get_user(self) is None:
+            self.redirect(self._access.site.root + self._access.get_login_url(self))
 
     async def get(self, path: str, include_body: bool = True) -> None:
         """Send a file of the site."""
@@ -28,7 +28,7 @@ class Documentation(StaticFileHandler):
             await super().get(path, include_body)
             return
         self.set_status(404)
-        self.finish(f"<!doctype html><html lang='en'><title>Meshwave</title><p style='{STYLE}'>{NOT_BUILT}</p>")
+        self.finish(short_page(NOT_BUILT, self._access.site.root))
 
 
 def documentation_routes(root: str) -> list[Any]:

@@ -87,5 +87,6 @@ class OAuthSignIn(OAuthLoginHandler):
         """Show the reason for a refusal."""
         error = options["exc_info"][1]
         reason = error.log_message if isinstance(error, HTTPError) else None
-        link = f"<a href='{self.access.site.root}{self._login_endpoint}'>Try again</a>"
-        self.finish(short_page(f"You are not signed in: {escape(reason or PROVIDER_FAILED)}. {link}"))
+        root = self.access.site.root
+        link = f"<a href='{root}{self._login_endpoint}'>Try again</a>"
+        self.finish(short_page(f"You are not signed in: {escape(reason or PROVIDER_FAILED)}. {link}", root))

@@ -42,7 +42,7 @@ class MeasuredLoads:
         self._known: dict[str, tuple[Mapping[str, Any], MeasuredLoad] | None] = {}
 
     def find_loads(self, design: Design) -> tuple[MeasuredLoad, ...]:
-        """Return the loads of runs with the same model and data, latest first.
+        """Return the loads of runs with the same model, data and tokenizer, latest first.
 
         Placement and schedule do not affect which experts the gate chooses.
         """
@@ -76,4 +76,5 @@ class MeasuredLoads:
 
 def _routing_key(design: Design) -> dict[str, Any]:
     """Return the parts of a design that determine how its gate routes tokens."""
-    return {"model": design.model.model_dump(mode="json"), "data": design.training.data}
+    training = design.training
+    return {"model": design.model.model_dump(mode="json"), "data": training.data, "tokenizer": training.tokenizer}

@@ -78,6 +78,7 @@ def test_the_designer_works_below_a_path(link: str, page: Page, complaints: list
     page.goto(root)
     expect(page).to_have_url(re.compile(r"/user/ada/meshwave/refused\?next="))
     expect(page.get_by_text("access token")).to_be_visible()
+    expect(page.locator("link[rel=icon]")).to_have_attribute("href", "/user/ada/meshwave/favicon.ico")
     complaints.clear()
 
     failed: list[str] = []

@@ -129,6 +129,12 @@ def test_every_route_is_open_to_the_roles_that_it_states_and_to_nobody_else(serv
     assert len(seen) == 6  # open, for viewers and for administrators, each with all outcomes
 
 
+@pytest.mark.parametrize("path", ["/refused", "/sign-in", "/sign-out"])
+def test_pages_for_strangers_name_their_icon(server: Served, path: str) -> None:
+    """A browser would otherwise look for it at the root of the host, which may belong to another site."""
+    assert re.search("<link rel=.icon. href=./favicon.ico.>", answer(server.port, path).read().decode())
+
+
 def test_a_wrong_token_does_not_sign_in(server: Served) -> None:
     for values in (
         {"name": "admin", "token": "wrong"},

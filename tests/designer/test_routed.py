@@ -103,6 +103,8 @@ def test_a_missing_measured_load_is_reported(session: Session, record: Record, r
 def test_only_loads_of_completed_runs_of_this_model_are_offered(session: Session, record: Record, ran: Ran) -> None:
     larger = session.design.model.model_copy(update={"hidden": 64})
     ran(session.design.model_copy(update={"model": larger}), layer1=HOT)
+    other_tokens = session.design.training.model_copy(update={"tokenizer": "tokenizer.json"})
+    ran(session.design.model_copy(update={"training": other_tokens}), layer1=HOT)
     moved = session.design.experts.model_copy(update={"ep": 2})
     first = ran(session.design.model_copy(update={"experts": moved}), layer1=HOT)
     live = ran(state=State.RUNNING, layer1=EVEN)
