@@ -33,7 +33,7 @@ time.
 """
 
 last_activity_s: WeakKeyDictionary[Document, float] = WeakKeyDictionary()
-"""Unix time at which a person last used the pointer or the keyboard on each page; the page reports it every 10 s."""
+"""Unix time at which a person last used the pointer or the keyboard on each page; the page reports it within 10 s."""
 
 Edit = Callable[[str, Any, str], None]
 """Callback ``on_edit(path, value, label)``; each gesture calls it once and is one undo step."""

@@ -58,17 +58,21 @@ const ACTIVITY_INTERVAL_MS = 10_000; // at most one report in this time
 /** The models of the page. @type {Set<Model>} */
 const models = new Set();
 
-let reportedMs = -Infinity; // when the last activity was reported
+let activityTimer = 0;
 
 for (const type of ["pointerdown", "keydown", "wheel"])
   window.addEventListener(type, reportActivity, { capture: true, passive: true });
 
-/** Report to Python that a person uses the page, also by gestures that no widget reports. */
+/**
+ * Report to Python that a person uses the page, also by gestures that no widget reports. The report is sent later, so
+ * that the message of a gesture never waits for it.
+ */
 function reportActivity() {
-  const [model] = models;
-  if (!model || performance.now() - reportedMs < ACTIVITY_INTERVAL_MS) return;
-  reportedMs = performance.now();
-  send(model, { type: "active" });
+  activityTimer ||= setTimeout(() => {
+    activityTimer = 0;
+    const [model] = models;
+    if (model) send(model, { type: "active" });
+  }, ACTIVITY_INTERVAL_MS);
 }
 
 /** @type {WeakMap<Model, Record<string, {text: string, value: any}>>} */
