@@ -125,7 +125,7 @@ def find_weights(model: LanguageModel, files: Sequence[Path]) -> tuple[list[Weig
     return best, stored
 
 
-def _naming_schemes(model: LanguageModel, config: Mapping[str, Any] | None) -> Iterator[list[Weight]]:
+def _naming_schemes(model: LanguageModel, config: dict[str, Any] | None) -> Iterator[list[Weight]]:
     """Yield the weights with their sources under each naming scheme that a checkpoint with ``config`` may use."""
     yield identical_weights(model)
     if config is None:
