@@ -1,9 +1,11 @@
 """Transfers between the meshes of consecutive stages: their plans, bytes and seconds.
 
 Each data-parallel replica of a mesh holds its share of the sequences, replicated over the replica's tensor-parallel
-devices: ``[sequences of all replicas, s, h]`` has the sharding spec ``(S0, R, R)`` on a mesh of ``dp x tp``. Every
-device sends its part directly to one receiver, all at once, between meshes of equal ``dp`` without tensor parallelism,
-and between meshes of equal axes with sequence parallelism. Other boundaries follow the plan of the design's
+devices: ``[sequences of all replicas, s, h]`` has the sharding spec ``(S0, R, R)`` on a mesh of ``dp x tp``. On a mesh of
+``dp x cp x tp``, it is ``(S0, S1, R)``: context-parallel devices divide the tokens, which are in an order in which each
+device has consecutive ones. Every device sends its part directly to one receiver, all at once, between meshes of equal
+``dp`` and ``cp`` without tensor parallelism, and between meshes of equal axes with sequence parallelism. Other
+boundaries follow the plan of the design's
 ``transfer`` section (arXiv:2211.05322). With its key ``boundary``, each tensor-parallel device sends only a slice of
 the sequence or hidden dim, like Megatron's scatter/gather; receivers get all slices. With sequence parallelism both
 meshes hold slices of the sequence, and each slice is sent once. A message of several ``tensors``, as skip connections
@@ -18,7 +20,7 @@ from functools import lru_cache
 
 from meshwave.engine.costs.alpha_beta import Message, transfer_seconds
 from meshwave.engine.costs.operators import number_sizes
-from meshwave.engine.document import Cluster, Design
+from meshwave.engine.document import Cluster, Design, Mesh
 from meshwave.engine.document.transfer import Transfer as How
 from meshwave.engine.resharding import Link, Links, Load, Tensor, Transfer, UnitTask, plan, unit_tasks
 from meshwave.engine.resharding import Mesh as Grid
@@ -29,6 +31,12 @@ SOURCE_SPECS = {"batch": BOUNDARY_SPEC, "sequence": ("S0", "S1", "R"), "hidden":
 """Sharding spec of the part that each source device sends, by ``transfer.boundary``."""
 SEQUENCE_PARALLEL_SPEC = SOURCE_SPECS["sequence"]
 """Sharding spec of the input and output of a stage with sequence parallelism."""
+CONTEXT_PARALLEL_SPECS = {
+    BOUNDARY_SPEC: ("S0", "S1", "R"),
+    SOURCE_SPECS["sequence"]: ("S0", "S12", "R"),
+    SOURCE_SPECS["hidden"]: ("S0", "S1", "S2"),
+}
+"""Sharding spec on a mesh of ``dp x cp x tp``, by the one on a mesh of ``dp x tp``."""
 Side = tuple[Grid, tuple[str, ...]]
 """Mesh, and sharding spec of the tensor on it."""
 MIN_CHUNK_BYTES = 2**15
@@ -36,7 +44,7 @@ MIN_CHUNK_BYTES = 2**15
 
 
 def boundary_specs(design: Design) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the sharding specs of the tensor that a stage sends, and of the tensor that the next stage receives."""
+    """Return the sharding specs, on meshes without context parallelism, of the tensor that a stage sends and receives."""
     if design.training.sequence_parallel:
         return SEQUENCE_PARALLEL_SPEC, SEQUENCE_PARALLEL_SPEC
     return SOURCE_SPECS[design.transfer.boundary], BOUNDARY_SPEC
@@ -66,7 +74,7 @@ def is_direct(design: Design, source: int, destination: int) -> bool:
     """Return True if device ``i`` of one mesh sends to device ``i`` of the other mesh and to no other device."""
     one, other = design.meshes[source], design.meshes[destination]
     is_whole = one.tp == 1 or design.training.sequence_parallel
-    return one.dp == other.dp and one.tp == other.tp and is_whole
+    return (one.dp, one.cp, one.tp) == (other.dp, other.cp, other.tp) and is_whole
 
 
 def boundary_seconds(design: Design, source: int, destination: int, tensors: int = 1) -> float:
@@ -109,9 +117,9 @@ def boundary_tensor(design: Design, tensors: int = 1) -> Tensor:
     If ``tensors`` is above one, as many tensors are concatenated along the last dim.
     """
     first = design.meshes[0]
-    sequences, tokens = design.training.micro_batch_size * first.dp, design.model.sequence // first.cp  # per part
     item = number_sizes(design.training).item
-    return Tensor((sequences, tokens, tensors * design.model.hidden), item)
+    sequences = design.training.micro_batch_size * first.data_parallel
+    return Tensor((sequences, design.model.sequence, tensors * design.model.hidden), item)
 
 
 def _boundary_devices(design: Design, source: int, destination: int) -> list[int]:
@@ -124,18 +132,15 @@ def _numbered_transfer(design: Design, source: int, destination: int, tensors: i
     place = {device: number for number, device in enumerate(devices)}
     nodes = sorted({design.cluster.node_of(device) for device in devices})
     host = {device: nodes.index(design.cluster.node_of(device)) for device in devices}
-    grids = [
-        Grid(
-            (mesh.dp, mesh.tp),
-            tuple(place[d] for d in mesh.ordered_devices),
-            tuple(host[d] for d in mesh.ordered_devices),
-        )
-        for mesh in (design.meshes[source], design.meshes[destination])
-    ]
-    specs = boundary_specs(design)
-    return _plan_transfer(
-        design.cluster, *zip(grids, specs, strict=True), boundary_tensor(design, tensors), design.transfer
-    )
+
+    def side(mesh: Mesh, spec: tuple[str, ...]) -> Side:
+        shape = (mesh.dp, mesh.tp) if mesh.cp == 1 else (mesh.data_parallel, mesh.cp, mesh.tp)
+        ranks, hosts = (tuple(names[device] for device in mesh.ordered_devices) for names in (place, host))
+        return Grid(shape, ranks, hosts), spec if mesh.cp == 1 else CONTEXT_PARALLEL_SPECS[spec]
+
+    ends = design.meshes[source], design.meshes[destination]
+    sides = map(side, ends, boundary_specs(design))
+    return _plan_transfer(design.cluster, *sides, boundary_tensor(design, tensors), design.transfer)
 
 
 @lru_cache(maxsize=256)

@@ -65,7 +65,7 @@ def workload(design: Design, mesh: Mesh) -> Workload:
     balanced part of a causal mask; the exchange of keys and values is assumed to be hidden behind attention.
     """
     first = design.meshes[0]
-    batch = design.training.micro_batch_size * first.dp / first.cp / mesh.dp
+    batch = design.training.micro_batch_size * first.data_parallel / mesh.dp
     model, precision = design.model, number_sizes(design.training)
     if isinstance(model, BlockModel):
         return replace(model.workload(batch), precision=precision)

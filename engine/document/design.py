@@ -64,7 +64,7 @@ class Design(Part, defer_build=True):
     def sequences_per_step(self) -> int:
         """Number of sequences of one training step, over all data-parallel replicas of the first mesh."""
         first = self.meshes[0]
-        return first.dp // first.cp * self.pipeline.microbatches * self.training.micro_batch_size
+        return first.data_parallel * self.pipeline.microbatches * self.training.micro_batch_size
 
     def to_json(self) -> str:
         """Return the document as indented JSON with lists of scalars on one line, and a final newline."""

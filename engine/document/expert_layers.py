@@ -74,7 +74,7 @@ def expert_layer(design: Design, mesh: Mesh, *, degree: int | None = None) -> La
     blocks = [mesh.ordered_devices[first : first + size] for first in range(0, len(mesh.devices), size)]
     widest = max(blocks, key=lambda block: len({design.cluster.node_of(device) for device in block}))
     first = design.meshes[0]
-    samples = design.training.micro_batch_size * first.dp / first.cp / mesh.dp  # per replica
+    samples = design.training.micro_batch_size * first.data_parallel / mesh.dp  # per replica
     is_split = not uses_tensor_parallel_groups(design) and (ep, esp) != (experts.ep, experts.esp)
     placement = None if is_split else experts.placement
     return replace(

@@ -41,7 +41,12 @@ class Mesh(Part):
     @property
     def dp(self) -> int:
         """Number of replicas of the weights, data-parallel and context-parallel."""
-        return self.axes.get("dp", 1) * self.cp
+        return self.data_parallel * self.cp
+
+    @property
+    def data_parallel(self) -> int:
+        """Size of the axis ``dp``: number of parts into which the sequences of a microbatch are divided."""
+        return self.axes.get("dp", 1)
 
     @property
     def cp(self) -> int:

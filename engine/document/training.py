@@ -10,6 +10,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat
 from meshwave.engine.frozen import FileName, Part, nullable
 
 Sharding = Literal["none", "optimizer", "gradients", "parameters"]
+ContextExchange = Literal["ring", "all_gather"]
 
 
 class Training(Part):
@@ -45,6 +46,10 @@ class Training(Part):
     sequence_parallel: bool = False
     """Tensor-parallel devices divide the tokens of norms, residual sums and messages among themselves, which divides
     the activations kept there (Korthikanti et al., arXiv:2205.05198)."""
+    context_parallel: ContextExchange = "ring"
+    """Exchange of keys and values between context-parallel devices, which divide the tokens of each sequence. ring: each
+    device passes them on to the next one while it computes attention to them (Liu et al., arXiv:2310.01889).
+    all_gather: the devices gather all keys and values before attention (Llama 3, arXiv:2407.21783, section 3.3.2)."""
     linear_precision: Literal["same", "fp8", "fp4"] = "same"
     """Number format of the matrix products of linear layers. same: as precision. fp8 and fp4 are supported in
     predictions only."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import gcd
+from math import gcd, lcm
 
 from meshwave.engine.document.architecture import Architecture
 from meshwave.engine.document.design import Design
@@ -25,7 +25,8 @@ def run_problems(design: Design) -> list[Problem]:
         *_gate_problems(design),
         *_architecture_problems(design),
         *_training_problems(design),
-        *_predicted_only_problems(design),
+        *_context_problems(design),
+        *_recompute_problems(design),
         *_evaluation_problems(design),
     ]
 
@@ -43,14 +44,15 @@ def _micro_batch_problems(design: Design) -> Iterator[Problem]:
     """Yield a problem if replicas get unequal numbers of sequences: their mean loss is then not the global mean."""
     first = design.meshes[0]
     size = design.training.micro_batch_size
-    sequences = size * first.dp
+    sequences = size * first.data_parallel
     for number, mesh in enumerate(design.meshes):
-        if sequences % mesh.dp:
-            multiple = mesh.dp // gcd(mesh.dp, first.dp)
+        dp = mesh.data_parallel
+        if sequences % dp:
+            multiple = dp // gcd(dp, first.data_parallel)
             params = {
                 "sequences": sequences,
                 "first": first.name,
-                "dp": mesh.dp,
+                "dp": dp,
                 "mesh": mesh.name,
                 "multiple": multiple,
             }
@@ -74,9 +76,11 @@ def _replica_problems(design: Design) -> Iterator[Problem]:
 
 def _batched_transfer_problems(design: Design) -> Iterator[Problem]:
     """Yield a problem if a batch is more than one message each way between two processes, as with resharding."""
-    first, *others = design.meshes
-    if design.transfer.batched and (first.tp > 1 or any((mesh.dp, mesh.tp) != (first.dp, 1) for mesh in others)):
-        params = {"axes": {mesh.name: {"dp": mesh.dp, "tp": mesh.tp} for mesh in design.meshes}}
+    sizes = {mesh.name: {"dp": mesh.data_parallel, "cp": mesh.cp, "tp": mesh.tp} for mesh in design.meshes}
+    first, *others = sizes.values()
+    if design.transfer.batched and (first["tp"] > 1 or any(other != first for other in others)):
+        shown = ("dp", "tp") if all(axes["cp"] == 1 for axes in sizes.values()) else ("dp", "cp", "tp")
+        params = {"axes": {name: {axis: axes[axis] for axis in shown} for name, axes in sizes.items()}}
         where = "transfer.batched"
         yield Problem(where, "batched_resharding", params, fixes=[set_value(where, False)])
 
@@ -141,13 +145,25 @@ def _training_problems(design: Design) -> Iterator[Problem]:
         yield Problem("meshes", "unequal_tied_meshes", {"sizes": sorted({mesh.tp for mesh in design.meshes})})
 
 
-def _predicted_only_problems(design: Design) -> Iterator[Problem]:
-    """Yield problems of context parallelism and partial recomputation, which can be predicted but not run."""
-    for number, mesh in enumerate(design.meshes):
-        if mesh.cp > 1:
-            where = f"meshes[{number}].axes"
-            axes = {"dp": mesh.dp, "tp": mesh.tp}
-            yield Problem(where, "unsupported_context_parallelism", {"mesh": mesh.name}, fixes=[set_value(where, axes)])
+def _context_problems(design: Design) -> Iterator[Problem]:
+    """Yield problems of context parallelism: a model without tokens, or a sequence that has no equal chunks."""
+    model, degree = design.model, lcm(*(mesh.cp for mesh in design.meshes))
+    if degree == 1:
+        return
+    number, mesh = next(each for each in enumerate(design.meshes) if each[1].cp > 1)
+    if not isinstance(model, LanguageModel):
+        where = f"meshes[{number}].axes"
+        params = {"mesh": mesh.name, "model": model.kind}
+        fixes = [set_value(where, {"dp": mesh.dp, "tp": mesh.tp})]
+        yield Problem(where, "unsupported_context_parallelism", params, fixes=fixes)
+    elif model.sequence % (chunks := 2 * degree):
+        params = {"sequence": model.sequence, "chunks": chunks, "cp": degree}
+        fixes = [set_value("model.sequence", -(-model.sequence // chunks) * chunks)]
+        yield Problem("model.sequence", "indivisible_chunks", params, fixes=fixes)
+
+
+def _recompute_problems(design: Design) -> Iterator[Problem]:
+    """Yield a problem of partial recomputation, which can be predicted but not run."""
     if isinstance(design.pipeline.recompute, str) and design.pipeline.recompute not in ("none", "full"):
         where = "pipeline.recompute"
         yield Problem(where, "unsupported_recompute", fixes=[set_value(where, "full"), set_value(where, "none")])
@@ -163,9 +179,10 @@ def _evaluation_problems(design: Design) -> Iterator[Problem]:
 def _token_problems(design: Design) -> Iterator[Problem]:
     """Yield a problem if tensor-parallel devices get unequal numbers of tokens."""
     for number, mesh in enumerate(design.meshes):
-        if design.model.sequence % mesh.tp:
-            params = {"sequence": design.model.sequence, "tp": mesh.tp, "mesh": mesh.name}
-            fixes = [set_value("model.sequence", -(-design.model.sequence // mesh.tp) * mesh.tp)]
+        if design.model.sequence // mesh.cp % mesh.tp:
+            params = {"sequence": design.model.sequence // mesh.cp, "tp": mesh.tp, "mesh": mesh.name}
+            multiple = mesh.cp * mesh.tp
+            fixes = [set_value("model.sequence", -(-design.model.sequence // multiple) * multiple)]
             yield Problem(f"meshes[{number}].axes.tp", "indivisible_sequence", params, fixes=fixes)
 
 
@@ -181,6 +198,11 @@ def dry_run_problems(design: Design) -> list[Problem]:
     if design.training.sequence_parallel:
         where = "training.sequence_parallel"
         return [Problem(where, "sequence_parallel_dry_run", fixes=[set_value(where, False)])]
+    for number, mesh in enumerate(design.meshes):
+        if mesh.cp > 1:
+            where = f"meshes[{number}].axes"
+            axes = {"dp": mesh.dp, "tp": mesh.tp}
+            return [Problem(where, "context_parallel_dry_run", fixes=[set_value(where, axes)])]
     if design.cost.transfer_model in ("batched", "half-duplex"):
         where, supported = "cost.transfer_model", list(DRY_RUN_TRANSFER_MODELS)
         params = {"transfer_model": design.cost.transfer_model, "supported": supported}

@@ -68,7 +68,7 @@ def _different_tp(schedule: str, axes: Mapping[str, Mapping[str, int]]) -> str:
 
 def _batched_resharding(axes: Mapping[str, Mapping[str, int]]) -> str:
     return (
-        f"transfers can be batched only between meshes with tp=1 and equal dp ({_mesh_axes(axes)}); "
+        f"transfers can be batched only between meshes with tp=1, equal dp and equal cp ({_mesh_axes(axes)}); "
         "change the axes, or set transfer.batched to false"
     )
 
@@ -230,7 +230,14 @@ _RUNS: dict[str, Message] = {
         "runs of models with tied embeddings or multi-token prediction need the same tp on all meshes, but tp is {sizes:list}"
     ),
     "unsupported_training": "runs do not support training.{key} = {value} yet; the prediction includes it",
-    "unsupported_context_parallelism": "runs do not support context parallelism yet; the prediction of mesh {mesh} includes it",
+    "unsupported_context_parallelism": (
+        "context parallelism divides the tokens of a sequence, which a {model} does not have; set cp to 1 on mesh {mesh}"
+    ),
+    "indivisible_chunks": (
+        "runs with cp={cp} divide each sequence into {chunks} equal chunks, so that all devices have equal work, but a "
+        "sequence has {sequence} tokens"
+    ),
+    "context_parallel_dry_run": "dry runs do not support context parallelism yet",
     "indivisible_context": "cp = {cp} does not divide the sequence of {sequence} tokens of mesh {mesh}",
     "unsupported_recompute": ("runs recompute whole stages only, not parts of a layer yet; the prediction includes it"),
     "batched_evaluation": "an evaluation cannot batch its messages; set transfer.batched to false or remove eval_every",

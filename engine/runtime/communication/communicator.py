@@ -132,11 +132,10 @@ class Communicator(ABC):
         assert producer not in self._batches, "a design that reshards at a boundary cannot be batched"
         tag, owned = self._first_tag(producer), resharding.planned.source_boxes.get(self._process, ())
         # Devices hold their sequences; of the other dims all that a message has, but may be planned to send a slice.
+        # With context parallelism, they hold one of equal parts of the tokens.
         held = zip(owned[1:], self._message.message_shape(self._tensor_count(producer))[1:], strict=False)
-        part = (
-            slice(None),
-            *(slice(None) if end - start == size else slice(start, end) for (start, end), size in held),
-        )
+        starts = ((start % size, end - start) for (start, end), size in held)
+        part = slice(None), *(slice(start, start + length) for start, length in starts)
         return lambda tensor: resharding.start(tensor[part], tag=tag)
 
     def receive_function(self, producer: Action, rank: int) -> Callable[[], PendingTensor]:

@@ -9,6 +9,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
+
+from meshwave.engine.runtime.device.accelerator import is_accelerator
 
 # torch 2.13 renamed both
 reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
@@ -38,6 +41,12 @@ class Group:
 
 ALONE = Group((0,), 0)
 """Group of a single process, whatever its number."""
+
+
+def to_group_memory(x: Tensor, group: Group) -> Tensor:
+    """Return ``x`` in the memory from which the backend of a group sends; for gloo, host memory."""
+    needs_host = is_accelerator(x.device) and group.size > 1 and dist.get_backend(group.handle) == "gloo"
+    return x.to("cpu") if needs_host else x
 
 
 def make_groups(

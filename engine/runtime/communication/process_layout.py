@@ -1,4 +1,4 @@
-"""Layout of the processes of a run: pipeline ranks x data-parallel x tensor-parallel coordinates."""
+"""Layout of the processes of a run: pipeline ranks x data-parallel x context-parallel x tensor-parallel coordinates."""
 
 from __future__ import annotations
 
@@ -14,18 +14,22 @@ from meshwave.engine.program.program import Program
 
 
 class MeshShape(NamedTuple):
-    """Degrees of data and tensor parallelism of a mesh; their product is its number of processes."""
+    """Number of copies of the weights on a mesh, and its degree of tensor parallelism.
+
+    Their product is the number of processes. Every ``cp`` consecutive copies divide the tokens of the same sequences.
+    """
 
     dp: int = 1
     tp: int = 1
+    cp: int = 1
 
 
 @dataclass(frozen=True)
 class ProcessLayout:
     """Layout of the processes of a run: their pipeline ranks and their positions within the mesh of each rank.
 
-    Processes are numbered rank by rank. The processes of a rank form a mesh in row-major order over a data-parallel and
-    a tensor-parallel index; each has an index within its rank.
+    Processes are numbered rank by rank. The processes of a rank form a mesh in row-major order over the index of their
+    copy of the weights and a tensor-parallel index; each has an index within its rank.
     """
 
     program: Program
@@ -54,7 +58,7 @@ class ProcessLayout:
         return self.shapes[self.rank(process)]
 
     def dp_index(self, process: int) -> int:
-        """Return the data-parallel index of a process."""
+        """Return the index of the copy of the weights that a process holds."""
         return self.index_in_rank(process) // self.mesh_shape(process).tp
 
     def tp_index(self, process: int) -> int:
@@ -73,9 +77,19 @@ class ProcessLayout:
         """Return all tensor-parallel groups."""
         return [
             self.mesh(rank)[index * tp : (index + 1) * tp]
-            for rank, (dp, tp) in enumerate(self.shapes)
+            for rank, (dp, tp, _) in enumerate(self.shapes)
             for index in range(dp)
         ]
+
+    def cp_groups(self) -> list[tuple[int, ...]]:
+        """Return all context-parallel groups."""
+        return list(dict.fromkeys(map(self.cp_group, range(self.processes))))
+
+    def cp_group(self, process: int) -> tuple[int, ...]:
+        """Return the processes that divide the tokens of a sequence with a process, in the order of their shares."""
+        shape = self.mesh_shape(process)
+        first = process - self.dp_index(process) % shape.cp * shape.tp
+        return tuple(first + index * shape.tp for index in range(shape.cp))
 
     def tp_group(self, process: int) -> tuple[int, ...]:
         """Return the tensor-parallel group of a process."""

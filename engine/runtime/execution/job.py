@@ -49,7 +49,8 @@ class Job:
     @property
     def layout(self) -> ProcessLayout:
         """Layout of the processes of the run."""
-        return ProcessLayout(self.program, tuple(MeshShape(mesh.dp, mesh.tp) for mesh in self.design.meshes))
+        shapes = (MeshShape(mesh.dp, mesh.tp, mesh.cp) for mesh in self.design.meshes)
+        return ProcessLayout(self.program, tuple(shapes))
 
     @property
     def sequences(self) -> int:

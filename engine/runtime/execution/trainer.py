@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import lcm
 from pathlib import Path
 
 import torch
@@ -16,6 +17,7 @@ from meshwave.engine.document import Design
 from meshwave.engine.document.model import LanguageModel
 from meshwave.engine.findings import Refusal
 from meshwave.engine.runtime.communication.communicator import BoundaryTransfers, MessageFormat
+from meshwave.engine.runtime.communication.groups import Group
 from meshwave.engine.runtime.communication.process_layout import ProcessLayout
 from meshwave.engine.runtime.communication.world import World
 from meshwave.engine.runtime.device.clock import make_clock
@@ -33,6 +35,7 @@ from meshwave.engine.runtime.experts.layer import ExpertLayer
 from meshwave.engine.runtime.experts.step_times import StepTrace
 from meshwave.engine.runtime.models import Stage, build_stage
 from meshwave.engine.runtime.models.transformer import Head
+from meshwave.engine.runtime.modules.context_share import ContextShare, balanced_chunks
 from meshwave.engine.runtime.modules.tensor_parallel import WeightShard, has_partial_gradient, weight_shard
 
 
@@ -69,8 +72,9 @@ class Trainer:
         self._learning_rate = design.training.learning_rate
         training, model, rank = design.training, design.model, layout.rank(process)
         self._model = model
-        dp, dp_index = layout.mesh_shape(process).dp, layout.dp_index(process)
-        rows = boundary_tensor(design).shape[0] // dp  # sequences per microbatch in this process
+        shape = layout.mesh_shape(process)
+        rows = boundary_tensor(design).shape[0] * shape.cp // shape.dp  # sequences per microbatch in this process
+        first_row = layout.dp_index(process) // shape.cp * rows
         make_batches = partial(
             TrainingBatches,
             job.text,
@@ -78,23 +82,27 @@ class Trainer:
             seed=training.seed,
             microbatches=program.microbatches,
             micro_batch_size=training.micro_batch_size,
-            share=range(dp_index * rows, (dp_index + 1) * rows),
+            share=range(first_row, first_row + rows),
             device=world.device,
         )
         held_share = 0.0 if training.eval_every is None else training.eval_share
         self._batches = make_batches(part=DataPart(held_share))
         dtype = DTYPES[training.precision]
-        self._scale = 1 / (dp * program.microbatches)
+        self._scale = 1 / (shape.dp * program.microbatches)
         self._tp_index = layout.tp_index(process)
         experts = ExpertLayers(design, layout) if model.moe else None
-        groups = world.make_groups([*layout.tp_groups(), *(experts.required_groups() if experts else ())])
+        members = [*layout.tp_groups(), *layout.cp_groups(), *(experts.required_groups() if experts else ())]
+        groups = world.make_groups(members)
+        share = _context_share(design, groups[layout.cp_group(process)])
         make_experts = experts.factory(process, groups, self._scale, dtype, world.device) if experts else None
         tp_group = replace(groups[layout.tp_group(process)], divides_tokens=training.sequence_parallel)
+        build = partial(build_stage, group=tp_group, experts=make_experts, share=share)
         self._modules = {
-            stage: build_stage(model, job.layers, stage, training.seed, dtype, world.device, tp_group, make_experts)
+            stage: build(model, job.layers, stage, training.seed, dtype, world.device)
             for stage in program.stages_of(rank)
         }
-        tokens = len(tp_group.own_range(model.sequence)) if training.sequence_parallel else model.sequence
+        tokens = model.sequence // shape.cp
+        tokens = len(tp_group.own_range(tokens)) if training.sequence_parallel else tokens
         is_tied = model.architecture.copies_embedding and program.stages > 1
         tied = layout.tied_processes(layout.tp_index(process)) if is_tied else None
         if is_tied:
@@ -238,6 +246,14 @@ class Trainer:
     def parameters(self) -> dict[str, Tensor]:
         """Return the weights of this process by name in the whole model; all processes of a mesh call it together."""
         return self._update.whole_weights()
+
+
+def _context_share(design: Design, group: Group) -> ContextShare | None:
+    """Return the tokens of a member of a context-parallel group; None if no mesh divides sequences."""
+    degree = lcm(*(mesh.cp for mesh in design.meshes))
+    if degree == 1:
+        return None
+    return ContextShare(group, balanced_chunks(design.model.sequence, degree), design.training.context_parallel)
 
 
 def _share_tied_weight(modules: Mapping[int, Stage]) -> None:

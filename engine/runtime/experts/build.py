@@ -45,7 +45,8 @@ class ExpertLayers:
         name, layer, _ = self.by_rank[rank]
         block = next(block for block in self._blocks(rank) if process in block)
         own = {kind: groups[members] for kind, members in device_groups(layer, block, process).items()}
-        return ExpertLayerFactory(self._design, name, layer, own, loss_scale, dtype, device)
+        context = groups[self._layout.cp_group(process)]
+        return ExpertLayerFactory(self._design, name, layer, own, loss_scale, dtype, device, context)
 
     # ---- processes that share the gradient of a weight ----
 
@@ -99,9 +100,10 @@ class ExpertLayerFactory:
         loss_scale: float,
         dtype: torch.dtype = torch.float32,
         device: Any = "cpu",
+        context_group: Group = ALONE,
     ) -> None:
         self._design, self._schedule, self._layer, self._groups = design, schedule, layer, groups
-        self._loss_scale, self._dtype, self._device = loss_scale, dtype, device
+        self._loss_scale, self._dtype, self._device, self._context_group = loss_scale, dtype, device, context_group
 
     def __call__(self, place: int) -> ExpertLayer:
         """Build the expert layer at ``place`` and draw its weights."""
@@ -118,7 +120,7 @@ class ExpertLayerFactory:
             dtype=self._dtype,
             device=self._device,
         )
-        layer.gate.loss_scale = self._loss_scale
+        layer.gate.loss_scale, layer.context_group = self._loss_scale, self._context_group
         return layer.draw_weights((self._design.training.seed, place), model.layers)
 
 

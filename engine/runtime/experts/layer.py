@@ -23,7 +23,7 @@ from meshwave.engine.document.architecture import PLAIN, Mlp
 from meshwave.engine.document.model import PLAIN_ROUTER, Router
 from meshwave.engine.experts import ExpertSchedule, Layer, Step, StepOp, expert_schedules
 from meshwave.engine.runs.recording import Way
-from meshwave.engine.runtime.communication.groups import Group
+from meshwave.engine.runtime.communication.groups import ALONE, Group, all_gather, to_group_memory
 from meshwave.engine.runtime.experts.dispatch import ExpertPath, GateLoads
 from meshwave.engine.runtime.experts.feed_forward import Expert, FeedForward
 from meshwave.engine.runtime.experts.gate import Gate, Routing
@@ -32,8 +32,6 @@ from meshwave.engine.runtime.experts.steps import (
     UNCHUNKED,
     CollectiveRecord,
     StepRunner,
-    all_gather,
-    to_group_memory,
 )
 from meshwave.engine.runtime.modules.activations import make_activation
 from meshwave.engine.runtime.modules.deferred_gradients import DeferrableModule
@@ -93,6 +91,7 @@ class ExpertLayer(DeferrableModule):
     all blocks and at all places (:meth:`shard_holders`).
     """
 
+    context_group: Group = ALONE  # the processes that have the other tokens of the same sequences
     load: Tensor | None = None  # number of routes per expert in the last input, including dropped routes
     _loads: GateLoads | None = None  # loads of all devices of the block, if no token is dropped
 
@@ -305,13 +304,17 @@ class ExpertLayer(DeferrableModule):
         return loads.numpy(force=True)
 
     def _sum_load(self, load: Tensor) -> Tensor:
-        """Return the load of all tokens of an input: the sum over the ``mp`` group if its gates route different parts."""
-        group = self._groups["mp"]
-        if self._domain >= 1 or group.size == 1:
-            return load
-        total = to_group_memory(load, group).clone()
-        dist.all_reduce(total, group=group.handle)
-        return total.to(load.device)
+        """Return the load of all tokens of the sequences of an input.
+
+        It is the sum over the context-parallel group, and over the ``mp`` group if its gates route different parts.
+        """
+        groups = [self.context_group] if self._domain >= 1 else [self._groups["mp"], self.context_group]
+        for group in groups:
+            if group.size > 1:
+                total = to_group_memory(load, group).clone()
+                dist.all_reduce(total, group=group.handle)
+                load = total.to(load.device)
+        return load
 
 
 def _split_steps(steps: Sequence[Step]) -> tuple[list[Step], list[Step], list[Step]]:

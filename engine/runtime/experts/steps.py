@@ -24,14 +24,9 @@ from torch.autograd import Function
 from meshwave.engine.experts import Layer, Step, StepOp, backward_steps
 from meshwave.engine.runs.recording import Way
 from meshwave.engine.runtime.communication.all_to_all import start_all_to_all
-from meshwave.engine.runtime.communication.groups import Group
-from meshwave.engine.runtime.device.accelerator import is_accelerator
+from meshwave.engine.runtime.communication.groups import Group, all_gather, reduce_scatter, to_group_memory
 from meshwave.engine.runtime.device.turns import wait_in_turn
 from meshwave.engine.runtime.experts.step_times import BeginStep, StepPosition, ignore_step
-
-# Newer versions of torch use these names and warn about the older ones.
-all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 PendingTensor = Callable[[], Tensor]
 """Function that waits for a tensor in flight and returns it."""
@@ -183,7 +178,7 @@ class StepRunner:
         whole = self.to_send_buffer(x, step)
         part = whole.new_empty(whole.shape[0] // group.size, *whole.shape[1:])
         self._record(step, "reduce_scatter", whole, (group.size - 1) * part.nbytes)
-        work = _reduce_scatter(part.view(-1), whole.view(-1), group=group.handle, async_op=True)
+        work = reduce_scatter(part.view(-1), whole.view(-1), group=group.handle, async_op=True)
         return _bind_wait(work, whole, part, x)
 
     def _reduce(self, step: Step, x: Tensor) -> PendingTensor:
@@ -274,12 +269,6 @@ class StepRunner:
     def _record(self, step: Step, collective: str, buffer: Tensor, sent_bytes: float) -> None:
         if self._on_collective is not None:
             self._on_collective(CollectiveRecord(step.op, collective, step.group, buffer.nbytes, sent_bytes))
-
-
-def to_group_memory(x: Tensor, group: Group) -> Tensor:
-    """Return ``x`` in the memory from which the backend of a group sends; for gloo, host memory."""
-    needs_host = is_accelerator(x.device) and group.size > 1 and dist.get_backend(group.handle) == "gloo"
-    return x.to("cpu") if needs_host else x
 
 
 def index_tensor(order: Sequence[int], device: Any) -> Tensor | None:

@@ -10,6 +10,7 @@ import torch
 from meshwave.engine.document.model import Model
 from meshwave.engine.runtime.communication.groups import ALONE, Group
 from meshwave.engine.runtime.models.stages import ExpertFactory, Stage, StageBuilder
+from meshwave.engine.runtime.modules.context_share import ContextShare
 
 
 def build_stage(
@@ -21,6 +22,7 @@ def build_stage(
     device: Any = "cpu",
     group: Group = ALONE,
     experts: ExpertFactory | None = None,
+    share: ContextShare | None = None,
 ) -> Stage:
     """Build one stage: its layers, the embedding if it is the first, the head if it is the last.
 
@@ -37,9 +39,10 @@ def build_stage(
         device: device of the weights.
         group: the tensor-parallel processes that hold the stage together.
         experts: builds the experts of a layer; None for a model without experts.
+        share: the tokens of each sequence that this process computes; None: all of them.
     """
     builder = cast(type[StageBuilder], model.stage_builder())
-    return builder(model, group, experts).build(layers_per_stage, stage, seed, dtype, device)
+    return builder(model, group, experts, share).build(layers_per_stage, stage, seed, dtype, device)
 
 
 __all__ = ["ExpertFactory", "Stage", "StageBuilder", "build_stage"]

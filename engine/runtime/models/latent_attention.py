@@ -8,7 +8,9 @@ from torch import Tensor, nn
 from meshwave.engine.document.architecture import Latent
 from meshwave.engine.document.model import LanguageModel
 from meshwave.engine.runtime.communication.groups import ALONE, Group
-from meshwave.engine.runtime.modules.attention_product import AttentionRule, attend
+from meshwave.engine.runtime.modules.attention_product import AttentionRule
+from meshwave.engine.runtime.modules.context_attention import attend_in_context
+from meshwave.engine.runtime.modules.context_share import ContextShare
 from meshwave.engine.runtime.modules.deferred_gradients import Linear
 from meshwave.engine.runtime.modules.positions import apply_rotary_embedding
 from meshwave.engine.runtime.modules.rms_norm import RmsNorm
@@ -25,8 +27,17 @@ class LatentAttention(nn.Module):
     head have rotary positions; all heads share the rotary dimensions of the key.
     """
 
-    def __init__(self, shape: LanguageModel, latent: Latent, *, causal: bool, group: Group = ALONE) -> None:
+    def __init__(
+        self,
+        shape: LanguageModel,
+        latent: Latent,
+        *,
+        causal: bool,
+        group: Group = ALONE,
+        share: ContextShare | None = None,
+    ) -> None:
         super().__init__()
+        self.share = share
         part, hidden, heads = shape.architecture.attention, shape.hidden, shape.heads
         self.latent, self.positions, self.group = latent, shape.architecture.positions, group
         self.rule = AttentionRule(causal, scale=part.scale)
@@ -64,11 +75,11 @@ class LatentAttention(nn.Module):
         key_rope = copy_to_group(key_rope, self.group).unsqueeze(1)
         q, key_rope = self._rotate(q), self._rotate(key_rope)
         k = torch.cat((key_rope.expand(-1, q.shape[1], -1, -1), key_nope), -1)
-        values = attend(q, k, v, self.rule)
+        values = attend_in_context(q, k, v, self.rule, self.share)
         out: Tensor = self.out(values.transpose(1, 2).reshape(batch, sequence, -1))
         return out
 
     def _rotate(self, x: Tensor) -> Tensor:
         if self.positions.kind != "rope":
             return x
-        return apply_rotary_embedding(x, self.latent.rope_dim, self.positions.theta, self.positions.scaling)
+        return apply_rotary_embedding(x, self.latent.rope_dim, self.positions.theta, self.positions.scaling, self.share)

@@ -11,6 +11,7 @@ from meshwave.engine.document.model import IGNORED, LanguageModel
 from meshwave.engine.runtime.communication.groups import ALONE, Group
 from meshwave.engine.runtime.models.stages import Parts, Stage, to_message_dtype
 from meshwave.engine.runtime.models.transformer import Head, Layer, Transformer, make_norm
+from meshwave.engine.runtime.modules.context_share import ContextShare
 from meshwave.engine.runtime.modules.deferred_gradients import Linear
 from meshwave.engine.runtime.modules.tensor_parallel import VocabularyTable, mark_partial
 
@@ -36,8 +37,8 @@ class PredictionLayer(Layer):
 class PredictionHead(Head):
     """Head that shares its projection, and a copy of the embedding table, with the layers of multi-token prediction."""
 
-    def __init__(self, shape: LanguageModel, group: Group = ALONE) -> None:
-        super().__init__(shape, group)
+    def __init__(self, shape: LanguageModel, group: Group = ALONE, share: ContextShare | None = None) -> None:
+        super().__init__(shape, group, share)
         self.table = VocabularyTable(shape.vocab, shape.hidden, group)
         self.scale = shape.architecture.embedding_scale
 
@@ -48,7 +49,12 @@ class PredictionHead(Head):
         self.table.weight = table
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """Return the embeddings ``[batch, sequence, hidden]`` of ``tokens [batch, sequence]``."""
+        """Return the embeddings ``[batch, sequence, hidden]`` of ``tokens [batch, sequence]``.
+
+        With context parallelism, only the tokens of this process are returned.
+        """
+        if self.share is not None:
+            tokens = self.share.select_own(tokens, 1)
         return to_message_dtype(self.table(tokens) * self.scale)
 
 
@@ -90,7 +96,7 @@ class PredictingTransformer(Transformer):
     def make_head(self) -> nn.Module:
         """Build the head."""
         kind = PredictionHead if self.shape.architecture.mtp_layers else Head
-        return kind(self.shape, self.group)
+        return kind(self.shape, self.group, self.share)
 
     def make_stage(self, parts: Parts) -> Stage:
         """Build a stage from its parts."""

@@ -118,7 +118,7 @@ class SkippingTransformer(Transformer):
         """Build layer ``number``, a joining layer if a skip connection ends there."""
         if all(number != target for _, target in self.shape.skips):
             return super().make_layer(number)
-        return JoiningLayer(self.shape, causal=self.shape.causal, group=self.group)
+        return JoiningLayer(self.shape, causal=self.shape.causal, group=self.group, share=self.share)
 
     def build(self, layers_per_stage: Sequence[int], stage: int, seed: int, dtype: torch.dtype, device: Any) -> Stage:
         """Build one stage; see :func:`meshwave.engine.runtime.models.build_stage`."""

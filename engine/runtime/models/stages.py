@@ -12,6 +12,7 @@ from numpy.random import SeedSequence
 from torch import Tensor, nn
 
 from meshwave.engine.runtime.communication.groups import ALONE, Group
+from meshwave.engine.runtime.modules.context_share import ContextShare
 from meshwave.engine.runtime.modules.tensor_parallel import weight_shard
 
 EMBEDDING, FIRST_LAYER, HEAD = 0, 1, 2**20
@@ -92,9 +93,15 @@ def to_message_dtype(x: Tensor) -> Tensor:
 class StageBuilder(ABC):
     """Builder of the stages of a model family: the torch part of the family."""
 
-    def __init__(self, shape: Any, group: Group = ALONE, experts: ExpertFactory | None = None) -> None:
+    def __init__(
+        self,
+        shape: Any,
+        group: Group = ALONE,
+        experts: ExpertFactory | None = None,
+        share: ContextShare | None = None,
+    ) -> None:
         """See :func:`meshwave.engine.runtime.models.build_stage`; ``shape`` is the model section of a design."""
-        self.shape, self.group, self.experts = shape, group, experts
+        self.shape, self.group, self.experts, self.share = shape, group, experts, share
 
     @abstractmethod
     def make_embedding(self) -> nn.Module:

@@ -13,7 +13,9 @@ from meshwave.engine.runtime.communication.groups import ALONE, Group
 from meshwave.engine.runtime.models.latent_attention import LatentAttention
 from meshwave.engine.runtime.models.stages import EMBEDDING, FIRST_LAYER, Parts, Stage, StageBuilder, initialise_weights
 from meshwave.engine.runtime.modules.activations import make_activation
-from meshwave.engine.runtime.modules.attention_product import AttentionRule, attend
+from meshwave.engine.runtime.modules.attention_product import AttentionRule
+from meshwave.engine.runtime.modules.context_attention import attend_in_context
+from meshwave.engine.runtime.modules.context_share import ContextShare
 from meshwave.engine.runtime.modules.deferred_gradients import EmbeddingTable, Linear, Norm
 from meshwave.engine.runtime.modules.positions import alibi_bias, apply_rotary_embedding
 from meshwave.engine.runtime.modules.rms_norm import RmsNorm, ShardedRmsNorm
@@ -30,8 +32,9 @@ from meshwave.engine.runtime.modules.tensor_parallel import (
 class Embedding(nn.Module):
     """Embedding of tokens, plus learned position embeddings if the architecture has them."""
 
-    def __init__(self, shape: LanguageModel, group: Group = ALONE) -> None:
+    def __init__(self, shape: LanguageModel, group: Group = ALONE, share: ContextShare | None = None) -> None:
         super().__init__()
+        self.share = share
         self.token = VocabularyTable(shape.vocab, shape.hidden, group)
         positions = shape.architecture.positions
         is_learned = positions.kind == "learned"
@@ -45,8 +48,10 @@ class Embedding(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """Return the embeddings ``[batch, sequence, hidden]`` of ``tokens [batch, sequence]``.
 
-        With sequence parallelism, only the tokens of this process are returned.
+        With context or sequence parallelism, only the tokens of this process are returned.
         """
+        if self.share is not None:
+            tokens = self.share.select_own(tokens, 1)
         embedded: Tensor = self.token(tokens)
         if self.scale != 1:
             embedded = embedded * self.scale
@@ -56,7 +61,10 @@ class Embedding(nn.Module):
 
     def _own_positions(self, tokens: Tensor) -> Tensor:
         assert self.position is not None, "learned positions"
-        rows = self.position.first_rows(tokens.shape[1])
+        if self.share is None:
+            rows = self.position.first_rows(tokens.shape[1])
+        else:
+            rows = self.share.select_own(self.position.first_rows(self.share.sequence), 0)
         if self.group.divides_tokens:
             own = self.group.own_range(tokens.shape[1])
             rows = rows[own.start : own.stop]
@@ -79,8 +87,17 @@ def make_norm(shape: LanguageModel, group: Group = ALONE) -> nn.Module:
 class Attention(nn.Module):
     """Self-attention; each process of the tensor-parallel group computes its own heads, with their keys and values."""
 
-    def __init__(self, shape: LanguageModel, *, causal: bool, group: Group = ALONE, number: int = 0) -> None:
+    def __init__(
+        self,
+        shape: LanguageModel,
+        *,
+        causal: bool,
+        group: Group = ALONE,
+        number: int = 0,
+        share: ContextShare | None = None,
+    ) -> None:
         super().__init__()
+        self.share = share
         self.part, self.positions = shape.architecture.attention, shape.architecture.positions
         self.head_dim = self.part.head_dim or shape.hidden // shape.heads
         queries, keys = shape.heads * self.head_dim, (self.part.kv_heads or shape.heads) * self.head_dim
@@ -113,25 +130,28 @@ class Attention(nn.Module):
         if self.part.qk_norm == "head":
             q, k = _apply_norm(self.query_norm, q), _apply_norm(self.key_norm, k)
         if self.rotated:
-            q, k = (apply_rotary_embedding(x, self.rotated, self.theta, self.scaling) for x in (q, k))
+            q, k = (apply_rotary_embedding(x, self.rotated, self.theta, self.scaling, self.share) for x in (q, k))
             v = v.clone()  # a view would keep the projection of all three
-        values = attend(q, k, v, self.rule, None if self.sinks is None else self.sinks(), self._bias(q))
+        sinks = None if self.sinks is None else self.sinks()
+        bias = self._bias if self.positions.kind == "alibi" else None
+        values = attend_in_context(q, k, v, self.rule, self.share, sinks, bias)
         out: Tensor = self.out(values.transpose(1, 2).reshape(batch, sequence, -1))
         return out
 
-    def _bias(self, q: Tensor) -> Tensor | None:
-        """Return the ALiBi of this process's heads; None for other positions."""
-        if self.positions.kind != "alibi":
-            return None
-        return alibi_bias(q.shape[2], self.heads, self.own_heads, self.positions.alibi_scale, q.dtype, q.device)
+    def _bias(self, queries: range, keys: range, like: Tensor) -> Tensor:
+        """Return the ALiBi of this process's heads for tokens at these positions, with dtype and device of ``like``."""
+        heads = self.heads, self.own_heads, self.positions.alibi_scale
+        return alibi_bias(queries, keys, *heads, like.dtype, like.device)
 
 
-def make_attention(shape: LanguageModel, *, causal: bool, group: Group, number: int) -> nn.Module:
+def make_attention(
+    shape: LanguageModel, *, causal: bool, group: Group, number: int, share: ContextShare | None
+) -> nn.Module:
     """Make the attention of layer ``number``."""
     latent = shape.architecture.attention.latent
     if latent is not None:
-        return LatentAttention(shape, latent, causal=causal, group=group)
-    return Attention(shape, causal=causal, group=group, number=number)
+        return LatentAttention(shape, latent, causal=causal, group=group, share=share)
+    return Attention(shape, causal=causal, group=group, number=number, share=share)
 
 
 class Layer(nn.Module):
@@ -145,15 +165,16 @@ class Layer(nn.Module):
         group: Group = ALONE,
         experts: nn.Module | None = None,
         number: int = 0,
+        share: ContextShare | None = None,
     ) -> None:
         super().__init__()
-        self.is_local = experts is None and group.size == 1  # True if the layer does not communicate
+        self.is_local = experts is None and group.size == 1 and share is None  # True if the layer does not communicate
         architecture = shape.architecture
         self.is_parallel = architecture.residual != "sequential"
         before, after = (architecture.norm.placement in (place, "both") for place in ("before", "after"))
         has_own_norm = architecture.residual != "parallel-one-norm"
         self.attention_norm = make_norm(shape, group) if before else None
-        self.attention = make_attention(shape, causal=causal, group=group, number=number)
+        self.attention = make_attention(shape, causal=causal, group=group, number=number, share=share)
         self.attention_out_norm = make_norm(shape, group) if after else None
         self.ffn_norm = make_norm(shape, group) if before and has_own_norm else None
         self.ffn_out_norm = make_norm(shape, group) if after else None
@@ -205,8 +226,9 @@ def _apply_norm(norm: nn.Module | None, x: Tensor) -> Tensor:
 class Head(nn.Module):
     """Head of a language model: final norm, projection to the vocabulary, and mean loss of a microbatch."""
 
-    def __init__(self, shape: LanguageModel, group: Group = ALONE) -> None:
+    def __init__(self, shape: LanguageModel, group: Group = ALONE, share: ContextShare | None = None) -> None:
         super().__init__()
+        self.share = share
         self.norm = make_norm(shape, group)
         architecture = shape.architecture
         self.project = ColumnLinear(shape.hidden, shape.vocab, group=group, bias=architecture.head_bias)
@@ -232,8 +254,16 @@ class Head(nn.Module):
         return logits if self.cap is None else self.cap * torch.tanh(logits / self.cap)
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean cross-entropy over all columns, computed from this process's logits."""
-        return parallel_cross_entropy(logits.flatten(0, 1), targets.flatten(), self.own, self.group, IGNORED)
+        """Return the mean cross-entropy over all columns, computed from this process's logits.
+
+        With context parallelism, ``targets`` are those of whole sequences, and the mean of the results of all members is
+        the mean over all tokens.
+        """
+        count = None
+        if self.share is not None:
+            count = (targets != IGNORED).sum() / self.share.group.size
+            targets = self.share.select_own(targets, 1)
+        return parallel_cross_entropy(logits.flatten(0, 1), targets.flatten(), self.own, self.group, IGNORED, count)
 
 
 class Transformer(StageBuilder):
@@ -258,7 +288,7 @@ class Transformer(StageBuilder):
 
     def make_embedding(self) -> nn.Module:
         """Build the embedding."""
-        return Embedding(self.shape, self.group)
+        return Embedding(self.shape, self.group, self.share)
 
     def make_layer(self, number: int) -> nn.Module:
         """Build layer ``number``."""
@@ -270,11 +300,12 @@ class Transformer(StageBuilder):
         has_experts = moe is not None and number in moe.blocks(self.shape.layers)
         assert not has_experts or self.experts is not None, "a model with experts needs a factory of them"
         experts = self.experts(FIRST_LAYER + number) if has_experts and self.experts else None
-        return kind(self.shape, causal=self.shape.causal, group=self.group, experts=experts, number=number)
+        options: dict[str, Any] = {"causal": self.shape.causal, "group": self.group, "share": self.share}
+        return kind(self.shape, **options, experts=experts, number=number)
 
     def make_head(self) -> nn.Module:
         """Build the head."""
-        return Head(self.shape, self.group)
+        return Head(self.shape, self.group, self.share)
 
     def weight_std(self, name: str, weight: Tensor) -> float:
         """Return 0.02 as in GPT-2, and less for layers whose output is added to the residual stream."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -20,48 +20,80 @@ class AttentionRule(NamedTuple):
     soft_cap: float | None = None
     """Bound on the magnitude of scores, applied with tanh; None: unbounded."""
 
+    def factor(self, dims: int) -> float:
+        """Return the factor of the scores of heads with ``dims`` dimensions."""
+        return dims**-0.5 if self.scale is None else self.scale
+
+    def visible_keys(self, queries: range, length: int) -> range:
+        """Return the keys, of ``length`` in a sequence, to which at least one of consecutive queries attends."""
+        reach = length if self.window is None else self.window
+        stop = queries.stop if self.causal else queries.stop + reach - 1
+        return range(max(0, queries.start - reach + 1), min(length, stop))
+
 
 def attend(
-    q: Tensor, k: Tensor, v: Tensor, rule: AttentionRule, sinks: Tensor | None = None, bias: Tensor | None = None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    rule: AttentionRule,
+    sinks: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    offset: int = 0,
 ) -> Tensor:
-    """Return the values ``[batch, heads, sequence, value dims]`` that the queries attend to.
+    """Return the values ``[batch, heads, queries, value dims]`` that the queries attend to.
 
     Args:
-        q: ``[batch, heads, sequence, dims]``.
-        k: ``[batch, key-value heads, sequence, dims]``, each shared by a group of heads.
-        v: ``[batch, key-value heads, sequence, value dims]``.
+        q: ``[batch, heads, queries, dims]``.
+        k: ``[batch, key-value heads, keys, dims]``, each shared by a group of heads.
+        v: ``[batch, key-value heads, keys, value dims]``.
         rule: the attention mask, and how scores become weights.
         sinks: ``[heads]``, a score per head that takes part in the softmax but has no value.
-        bias: ``[heads, sequence, sequence]``, added to the scores; a soft cap does not bound it.
+        bias: ``[heads, queries, keys]``, added to the scores; a soft cap does not bound it.
+        offset: position of the first query minus that of the first key.
     """
-    length, shares = q.shape[2], q.shape[1] != k.shape[1]
-    is_bounded = rule.window is not None and rule.window < length
-    if rule.soft_cap is None and sinks is None:
-        if not is_bounded and bias is None:
-            return F.scaled_dot_product_attention(q, k, v, is_causal=rule.causal, scale=rule.scale, enable_gqa=shares)
-        mask = _attention_mask(rule, length, q.device)
+    queries, keys, shares = q.shape[2], k.shape[2], q.shape[1] != k.shape[1]
+    is_fused, is_whole = rule.soft_cap is None and sinks is None, queries == keys and offset == 0
+    options: dict[str, Any] = {"scale": rule.scale, "enable_gqa": shares}
+    if is_fused and is_whole and rule.causal and bias is None and not _is_bounded(rule, keys):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, **options)
+    mask = attention_mask(rule, queries, keys, offset, q.device)
+    if is_fused:
         if bias is not None:
-            mask = bias.masked_fill(~mask, -torch.inf)
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=rule.scale, enable_gqa=shares)
+            mask = bias if mask is None else bias.masked_fill(~mask, -torch.inf)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, **options)
     if shares:
         k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
-    scores = q @ k.mT * (q.shape[-1] ** -0.5 if rule.scale is None else rule.scale)
-    if rule.soft_cap is not None:
-        scores = rule.soft_cap * torch.tanh(scores / rule.soft_cap)
+    scores = attention_scores(q, k, rule)
     if bias is not None:
         scores = scores + bias
-    if rule.causal or is_bounded:
-        scores = scores.masked_fill(~_attention_mask(rule, length, q.device), -torch.inf)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf)
     if sinks is not None:
         column = sinks.to(scores.dtype).view(1, -1, 1, 1).expand(*scores.shape[:3], 1)
         scores = torch.cat((scores, column), -1)
-    weights = scores.softmax(-1)[..., :length]
+    weights = scores.softmax(-1)[..., :keys]
     return weights.to(v.dtype) @ v
 
 
-def _attention_mask(rule: AttentionRule, length: int, device: torch.device) -> Tensor:
-    """Return the attention mask ``[queries, keys]``, True where a query attends to a key."""
-    position = torch.arange(length, device=device)
-    distance = position[:, None] - position
-    window = length if rule.window is None else rule.window
+def attention_scores(q: Tensor, k: Tensor, rule: AttentionRule) -> Tensor:
+    """Return the scores ``[batch, heads, queries, keys]`` before the mask; each head has its own keys."""
+    scores = q @ k.mT * rule.factor(q.shape[-1])
+    return scores if rule.soft_cap is None else rule.soft_cap * torch.tanh(scores / rule.soft_cap)
+
+
+def _is_bounded(rule: AttentionRule, length: int) -> bool:
+    return rule.window is not None and rule.window < length
+
+
+def attention_mask(rule: AttentionRule, queries: int, keys: int, offset: int, device: torch.device) -> Tensor | None:
+    """Return the attention mask ``[queries, keys]``, True where a query attends to a key; None if all are True.
+
+    The first query is at position ``offset`` from the first key.
+    """
+    reach = max(offset + queries, keys - offset)
+    if not _is_bounded(rule, reach) and (not rule.causal or offset >= keys - 1):
+        return None
+    distance = torch.arange(offset, offset + queries, device=device)[:, None] - torch.arange(keys, device=device)
+    window = reach if rule.window is None else rule.window
     return (distance < window) & (distance >= 0 if rule.causal else distance > -window)

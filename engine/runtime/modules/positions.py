@@ -9,11 +9,20 @@ import torch
 from torch import Tensor
 
 from meshwave.engine.document.architecture import RopeScaling
+from meshwave.engine.runtime.modules.context_share import ContextShare
 
 
-def apply_rotary_embedding(x: Tensor, dims: int, theta: float, scaling: RopeScaling | None = None) -> Tensor:
-    """Rotate the first ``dims`` dimensions of ``x [batch, heads, sequence, head_dim]`` by position."""
-    cosines, sines = rotary_cosines_and_sines(x.shape[2], dims, theta, scaling, x.dtype, x.device)
+def apply_rotary_embedding(
+    x: Tensor, dims: int, theta: float, scaling: RopeScaling | None = None, share: ContextShare | None = None
+) -> Tensor:
+    """Rotate the first ``dims`` dimensions of ``x [batch, heads, tokens, head_dim]`` by position.
+
+    The tokens are whole sequences, or with context parallelism a ``share`` of them.
+    """
+    length = x.shape[2] if share is None else share.sequence
+    cosines, sines = rotary_cosines_and_sines(length, dims, theta, scaling, x.dtype, x.device)
+    if share is not None:
+        cosines, sines = share.select_own(cosines, 0), share.select_own(sines, 0)
     turned, rest = x[..., :dims], x[..., dims:]
     first, second = turned.chunk(2, -1)
     turned = turned * cosines + torch.cat((-second, first), -1) * sines
@@ -72,9 +81,11 @@ def _kept_share(frequencies: Tensor, dims: int, theta: float, scaling: RopeScali
     return 1 - ((dimension - first) / max(last - first, 1e-3)).clamp(0, 1)
 
 
-@lru_cache(maxsize=4)
-def alibi_bias(length: int, heads: int, own: range, scale: float, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return the bias of the attention scores ``[len(own), length, length]`` for the heads ``own`` of ``heads``.
+@lru_cache(maxsize=16)
+def alibi_bias(
+    queries: range, keys: range, heads: int, own: range, scale: float, dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    """Return the bias of the attention scores ``[len(own), queries, keys]`` for the heads ``own`` of ``heads``.
 
     The slopes are ``2^(-8 i / n)`` for a power of two ``n``; further heads take every second slope of ``2n`` heads.
     """
@@ -82,6 +93,5 @@ def alibi_bias(length: int, heads: int, own: range, scale: float, dtype: torch.d
     exponents = [8 * number / power for number in range(1, power + 1)]
     exponents += [4 * number / power for number in range(1, 2 * (heads - power), 2)]
     slopes = scale * torch.tensor([2 ** -exponents[head] for head in own], dtype=torch.float64)
-    position = torch.arange(length)
-    distance = (position[:, None] - position).abs()
+    distance = (torch.tensor(queries)[:, None] - torch.tensor(keys)).abs()
     return (-slopes[:, None, None] * distance).to(device, dtype)

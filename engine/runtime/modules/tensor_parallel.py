@@ -243,7 +243,12 @@ class VocabularyTable(EmbeddingTable):
 
 
 def parallel_cross_entropy(
-    logits: Tensor, targets: Tensor, vocabulary_range: range, group: Group, ignore_index: int
+    logits: Tensor,
+    targets: Tensor,
+    vocabulary_range: range,
+    group: Group,
+    ignore_index: int,
+    count: Tensor | None = None,
 ) -> Tensor:
     """Return the mean cross-entropy of logits whose columns are sharded over a group.
 
@@ -256,17 +261,27 @@ def parallel_cross_entropy(
         vocabulary_range: the tokens of this process's columns.
         group: the processes that hold the columns.
         ignore_index: the target of rows without a loss.
+        count: the number of rows by which the sum of their losses is divided; None: that of the rows with a loss.
     """
     if group.size == 1:
-        return F.cross_entropy(_at_least_float32(logits), targets, ignore_index=ignore_index)
-    loss: Tensor = _CrossEntropy.apply(logits, targets, vocabulary_range, group, ignore_index)  # type: ignore[no-untyped-call]
+        wide, how = _at_least_float32(logits), "mean" if count is None else "sum"
+        total = F.cross_entropy(wide, targets, ignore_index=ignore_index, reduction=how)
+        return total if count is None else total / count
+    count = (targets != ignore_index).sum() if count is None else count
+    loss: Tensor = _CrossEntropy.apply(logits, targets, vocabulary_range, group, ignore_index, count)  # type: ignore[no-untyped-call]
     return loss
 
 
 class _CrossEntropy(Function):
     @staticmethod
     def forward(
-        ctx: Any, logits: Tensor, targets: Tensor, vocabulary_range: range, group: Group, ignore_index: int
+        ctx: Any,
+        logits: Tensor,
+        targets: Tensor,
+        vocabulary_range: range,
+        group: Group,
+        ignore_index: int,
+        count: Tensor,
     ) -> Tensor:
         wide = _at_least_float32(logits)
         largest = wide.amax(1)
@@ -280,19 +295,18 @@ class _CrossEntropy(Function):
         target_logits = wide.gather(1, index.unsqueeze(1)).squeeze(1).masked_fill(~is_own, 0.0)
         dist.all_reduce(target_logits, group=group.handle)
         has_loss = targets != ignore_index
-        count = has_loss.sum()
         ctx.save_for_backward(exps.div_(total.unsqueeze(1)), index, is_own, has_loss, count)
         ctx.dtype = logits.dtype
         losses = (total.log() + largest - target_logits).masked_fill(~has_loss, 0.0)
         return losses.sum() / count
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         probabilities, index, is_own, has_loss, count = ctx.saved_tensors
         logits_gradient = probabilities.clone()
         logits_gradient.scatter_add_(1, index.unsqueeze(1), -is_own.to(logits_gradient.dtype).unsqueeze(1))
         logits_gradient.mul_((gradient / count) * has_loss.unsqueeze(1))
-        return logits_gradient.to(ctx.dtype), None, None, None, None
+        return logits_gradient.to(ctx.dtype), None, None, None, None, None
 
 
 def _at_least_float32(logits: Tensor) -> Tensor:

@@ -32,12 +32,13 @@ def draw() -> Callable[..., Document]:
         *,
         pp: int = 2,
         dp: int = 1,
+        cp: int = 1,
         tp: int = 1,
         kind: str = "gpt",
         layers: int = 4,
         **training: Any,
     ) -> Document:
-        lanes = dp * tp
+        lanes = dp * cp * tp
         link = {"latency_s": 1e-5, "bandwidth": 1e9}
         device = {"name": "core", "peak_flops": 5e10, "memory_bytes": 4e9, "memory_bandwidth": 1e10, "efficiency": 0.5}
         model = {"kind": kind, "layers": layers, "hidden": 16, "heads": 2, "sequence": 12, "vocab": 257, "ffn": 32}
@@ -45,7 +46,7 @@ def draw() -> Callable[..., Document]:
             {
                 "name": "ABCDEFGH"[r],
                 "devices": list(range(r * lanes, (r + 1) * lanes)),
-                "axes": {"dp": dp, "tp": tp},
+                "axes": {"dp": dp, **({"cp": cp} if cp > 1 else {}), "tp": tp},
             }
             for r in range(pp)
         ]

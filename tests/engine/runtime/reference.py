@@ -37,7 +37,7 @@ def train(job: Job, steps: int | None = None) -> Reference:
     """
     design = job.design
     training = design.training
-    dtype, microbatches = DTYPES[training.precision], design.meshes[0].dp * job.program.microbatches
+    dtype, microbatches = DTYPES[training.precision], design.meshes[0].data_parallel * job.program.microbatches
     experts = single_process_factory(design, 1 / microbatches, dtype) if design.model.moe else None
     model = build_stage(design.model, [sum(job.layers)], 0, training.seed, dtype, experts=experts)
     held_share = 0.0 if training.eval_every is None else training.eval_share
