@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.studio import Studio
-from meshwave.engine.document import load_design
+from meshwave.engine.document import Design, load_design
 from meshwave.engine.files import example
 from meshwave.engine.runs.launchers import launchers
 
@@ -29,3 +30,21 @@ def studio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Studio]:
     studio = Studio(FIRST)
     yield studio
     studio.close()
+
+
+@pytest.fixture
+def design() -> Design:
+    """Return a design with unit costs."""
+    return FIRST
+
+
+@pytest.fixture
+def seconds() -> Design:
+    """Return a design with roofline costs."""
+    return load_design(example("10-bert-on-tacc"))
+
+
+@pytest.fixture
+def session(design: Design) -> Session:
+    """Return the session of a page with the design."""
+    return Session(design)

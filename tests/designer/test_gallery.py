@@ -31,16 +31,6 @@ def few_schedules(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gallery_cards, "make_cards", held.judge_few)
 
 
-@pytest.fixture
-def design() -> Design:
-    return load_design(example("02-two-waves"))
-
-
-@pytest.fixture
-def session(design: Design) -> Session:
-    return Session(design)
-
-
 class Heard:
     """The messages of a widget to its page."""
 

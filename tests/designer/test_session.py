@@ -14,16 +14,6 @@ from meshwave.engine.files import example
 from meshwave.engine.findings import DesignError, Refusal
 
 
-@pytest.fixture
-def design() -> Design:
-    return load_design(example("02-two-waves"))
-
-
-@pytest.fixture
-def session(design: Design) -> Session:
-    return Session(design)
-
-
 def test_an_edit_is_one_undo_step(session: Session, design: Design) -> None:
     session.edit("pipeline.microbatches", 8, "8 microbatches")
 

@@ -1,0 +1,271 @@
+"""The fields of the design form, and the edits that inputs become."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from meshwave.designer.forms import (
+    form_sections,
+    format_number,
+    key_label,
+    make_edit,
+    read_input,
+)
+from meshwave.designer.forms.values import input_text
+from meshwave.designer.state.design_edits import fix_edit
+from meshwave.designer.state.design_session import Session
+from meshwave.engine.amounts import parse_amount
+from meshwave.engine.document import Design, load_design
+from meshwave.engine.errors import InputError
+from meshwave.engine.files import example, examples
+from meshwave.engine.schedules import schedules
+from tests._findings import refusal
+from tests.designer.widgets import by_path
+
+# ---- the form is read off the document ----
+
+
+@pytest.mark.parametrize("name", examples())
+def test_the_form_of_every_example_has_the_values_of_the_document(name: str) -> None:
+    design = load_design(example(name))
+    document = design.model_dump(mode="json")
+
+    for path, field in by_path(design).items():
+        if path in ("cluster", "cluster.device"):  # choices of a preset and of a data sheet, not values
+            continue
+        here: Any = document
+        for key in path.split("."):
+            here = here[key]
+        is_part = field["kind"] == "switch" and field["optional"]  # that is there or not
+        assert field["value"] == (here is not None if is_part else here), path
+        assert field["label"], path
+        assert field["help"], path
+        if field["kind"] not in ("choice", "switch"):
+            assert read_input(field, field["text"]) == here, f"{path} does not read back what it shows"
+
+
+def test_the_form_shows_used_fields_and_hides_others(design: Design) -> None:
+    keys = [section["key"] for section in form_sections(design)]
+
+    assert keys == ["model", "experts", "training", "pipeline", "transfer", "cluster", "cost"]
+
+
+@pytest.mark.parametrize("name", schedules)
+def test_a_schedule_has_its_own_options(name: str, design: Design) -> None:
+    chosen = Session(design)
+    chosen.edit("pipeline.microbatches", 8, "as many as the most demanding of them needs")
+    chosen.edit(*make_edit(chosen.design, by_path(chosen.design)["pipeline.schedule"], name))
+
+    own = {path.removeprefix("pipeline.") for path in by_path(chosen.design) if path.startswith("pipeline.")}
+
+    options = {option for option, field in schedules[name].model_fields.items() if option != "replicas"}  # always two
+    assert options <= own
+    assert ("actions" in own) == (name == "custom")
+
+
+def test_choosing_custom_starts_from_the_current_order(session: Session) -> None:
+    before = session.prediction.numbers["makespan_s"]
+
+    session.edit(*make_edit(session.design, by_path(session.design)["pipeline.schedule"], "custom"))
+
+    assert not session.errors
+    assert session.prediction.numbers["makespan_s"] == before
+
+
+def test_the_meaning_of_null_is_shown_under_an_empty_field(design: Design) -> None:
+    field = by_path(design)["model.ffn"]
+
+    assert (field["placeholder"], field["hint"]) == ("auto", "four times hidden")
+    assert "null" not in field["help"]
+
+
+def test_large_and_small_numbers_are_also_shown_with_prefixes(design: Design) -> None:
+    form = by_path(design)
+
+    assert form["cluster.device.memory_bytes"]["text"] == "4 GB"
+    assert form["cluster.intra_node.latency_s"]["text"] == "100 µs"
+    assert form["cluster.intra_node.bandwidth"]["unit"] == "B/s"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (8e10, "80e9"),
+        (3.12e14, "312e12"),
+        (5e-6, "5e-6"),
+        (0.0003, "0.0003"),
+        (50257, "50257"),
+        (0.0, "0"),
+        (1 / 3, repr(1 / 3)),
+    ],
+)
+def test_a_formatted_number_is_parsed_to_the_same_number(value: float, text: str) -> None:
+    assert format_number(value) == text
+    assert float(text) == value
+
+
+def test_keys_become_readable_labels() -> None:
+    assert [key_label(name) for name in ("micro_batch_size", "nics_per_node", "lr", "ffn")] == [
+        "Micro batch size", "NICs per node", "Learning rate", "FFN width",
+    ]  # fmt: skip
+
+
+# ---- an input becomes one edit ----
+
+
+@pytest.mark.parametrize(
+    ("path", "typed", "edit"),
+    [
+        ("pipeline.microbatches", "16", ("pipeline.microbatches", 16, "microbatches 16")),
+        ("pipeline.microbatches", "1e3", ("pipeline.microbatches", 1000, "microbatches 1000")),
+        ("training.lr", " 3e-4 ", ("training.lr", 3e-4, "learning rate 0.0003")),
+        ("training.clip_norm", "", ("training.clip_norm", None, "clip norm auto")),
+        ("cluster.device.memory_bytes", "80e9", ("cluster.device.memory_bytes", 80e9, "device memory 80 GB")),
+        ("cluster.device.memory_bytes", "80 GB", ("cluster.device.memory_bytes", 80e9, "device memory 80 GB")),
+        (
+            "cluster.inter_node.bandwidth",
+            "100 Gbit/s",
+            ("cluster.inter_node.bandwidth", 12.5e9, "inter node bandwidth 12.5 GB/s"),
+        ),
+        (
+            "cluster.inter_node.latency_s",
+            "50 us",
+            ("cluster.inter_node.latency_s", 5e-5, "inter node latency 50 µs"),
+        ),
+        ("pipeline.stages", "1, 2 1;1", ("pipeline.stages", [1, 2, 1, 1], "layers per stage 1, 2, 1, 1")),
+        ("training.optimizer", "sgd", ("training.optimizer", "sgd", "optimizer SGD")),
+        ("training.data", "notes.txt", ("training.data", "notes.txt", "training text notes.txt")),
+    ],
+)
+def test_an_input_becomes_one_edit(path: str, typed: Any, edit: Any, design: Design) -> None:
+    assert make_edit(design, by_path(design)[path], typed) == edit
+
+
+@pytest.mark.parametrize(
+    ("path", "typed", "code"),
+    [
+        ("cluster.device.memory_bytes", "80 GB/s", "not_an_amount"),
+        ("cluster.intra_node.bandwidth", "300 Gb/s", "bits_or_bytes"),
+        ("training.weight_decay", "3 k", "number_with_prefix"),
+        ("training.lr", "fast", "not_a_number"),
+        ("training.lr", "", "missing_number"),
+        ("training.lr", "nan", "number_too_large"),
+        ("model.layers", "2.5", "fractional_number"),
+        ("model.layers", "1e40", "number_too_large"),
+        ("training.optimizer", "lion", "unknown_choice"),
+    ],
+)
+def test_an_invalid_input_is_refused(path: str, typed: Any, code: str, design: Design) -> None:
+    assert refusal(lambda: make_edit(design, by_path(design)[path], typed)).code == code
+
+
+def test_another_cost_model_keeps_the_shared_keys(design: Design) -> None:
+    session = Session(design)
+
+    session.edit(*make_edit(design, by_path(design)["cost.kind"], "roofline"))
+
+    assert session.design.cost.kind == "roofline"
+    assert not session.errors
+
+
+def test_a_pasted_table_of_costs_per_stage_is_priced_and_shown_again(seconds: Design) -> None:
+    session = Session(seconds)
+    rows = [f"{stage}\t{0.01 * (1 + stage)}\t0.02\t0.01" for stage in range(seconds.stages)]
+
+    session.edit(*make_edit(seconds, by_path(seconds)["cost.stage_costs"], "\n".join(rows)))
+
+    field, priced = by_path(session.design)["cost.stage_costs"], session.prediction
+    assert not session.errors
+    assert priced is not None
+    first = priced.program.tables.forward[:, 0]
+    assert priced.costs.seconds[first] == pytest.approx([0.01 * (1 + stage) for stage in range(seconds.stages)])
+    assert field["text"].splitlines()[:2] == ["stage\tforward\tinput\tweight", "0\t0.01\t0.02\t0.01"]
+    assert read_input(field, field["text"]) == field["value"]
+    assert session.history[0] == f"costs per stage of {seconds.stages} stages"
+
+
+def test_costs_per_stage_follow_a_change_of_the_stages(session: Session) -> None:
+    given = {name: [1.0] * session.design.stages for name in ("forward", "input", "weight")}
+    session.edit("cost.stage_costs", given, "costs per stage")
+
+    session.edit("pipeline.waves", 1, "waves 1")
+
+    costs = session.design.cost.stage_costs
+    assert costs is not None
+    assert (costs.stages, sum(costs.forward)) == (session.design.stages, sum(given["forward"]))
+    assert not session.errors
+    session.edit(*make_edit(session.design, by_path(session.design)["cost.kind"], "roofline"))
+    assert session.design.cost.stage_costs is None, "units are not seconds"
+
+
+def test_a_wrong_number_of_costs_per_stage_is_a_problem_with_fixes(session: Session) -> None:
+    session.edit(*make_edit(session.design, by_path(session.design)["cost.stage_costs"], "1 1 1\n2 2 2"))
+    session.edit("training.steps", 3, "an edit of another part")
+
+    (problem,) = session.errors
+    assert (problem.where, problem.code) == ("cost.stage_costs", "stage_cost_count")
+    spread, _ = problem.fixes
+    session.edit(*fix_edit(session.design, problem, spread.label))
+    assert not session.errors
+
+
+def test_cost_models_that_need_more_input_are_not_offered(design: Design) -> None:
+    assert [option["value"] for option in by_path(design)["cost.kind"]["options"]] == ["roofline", "unit"]
+
+
+def test_a_preset_sets_the_cluster_and_is_then_selected(session: Session) -> None:
+    field = by_path(session.design)["cluster"]
+    assert field["value"] is None
+
+    session.edit(*make_edit(session.design, field, "dgx-a100"))
+
+    assert by_path(session.design)["cluster"]["value"] == "dgx-a100"
+    assert session.history[0] == "cluster preset DGX A100 80 GB"
+
+
+def test_amounts_in_inputs_are_read_back_as_the_same_value() -> None:
+    for value, unit in ((989.4e12, "FLOP/s"), (1 / 3, "s"), (1.25e9, "B/s"), (2**30, "B"), (0.0, "s")):
+        assert parse_amount(input_text("number", value, unit), unit) == value
+
+
+def test_a_node_type_sets_the_cluster_with_as_many_nodes_as_the_meshes_need() -> None:
+    session = Session(load_design(example("11-eight-by-32")))
+
+    session.edit(*make_edit(session.design, by_path(session.design)["cluster"], "gb200-nvl72"))
+
+    assert session.design.cluster.devices_per_node == 72
+    assert by_path(session.design)["cluster"]["value"] == "gb200-nvl72"
+
+
+def test_a_device_sets_its_data_sheet_and_its_link(session: Session) -> None:
+    field = by_path(session.design)["cluster.device"]
+
+    session.edit(*make_edit(session.design, field, "MI300X-192GB"))
+
+    cluster = session.design.cluster
+    assert (cluster.device.memory_bytes, cluster.intra_node.bandwidth) == (192e9, 448e9)
+    assert session.history[0] == "device MI300X-192GB"
+    assert by_path(session.design)["cluster.device"]["value"] == "MI300X-192GB"
+
+
+def test_meshes_keep_their_places_when_nodes_get_more_devices() -> None:
+    design = load_design(example("10-bert-on-tacc"))
+    session = Session(design)
+    node_of = [[design.cluster.node_of(device) for device in mesh.devices] for mesh in design.meshes]
+
+    session.edit(*make_edit(design, by_path(design)["cluster.devices_per_node"], "4"))
+
+    now = session.design
+    assert [[now.cluster.node_of(device) for device in mesh.devices] for mesh in now.meshes] == node_of
+
+
+def test_recomputation_is_typed_as_a_word_or_as_stages(design: Design) -> None:
+    field = by_path(design)["pipeline.recompute"]
+
+    assert (field["kind"], field["text"]) == ("list", "none")
+    assert make_edit(design, field, "full") == ("pipeline.recompute", "full", "recompute full")
+    assert make_edit(design, field, "0, 3") == ("pipeline.recompute", [0, 3], "recompute 0, 3")
+    with pytest.raises(InputError, match="'some' is not a number"):
+        make_edit(design, field, "some")
