@@ -31,7 +31,7 @@ SOURCE_SPECS = {"batch": BOUNDARY_SPEC, "sequence": ("S0", "S1", "R"), "hidden":
 """Sharding spec of the part that each source device sends, by ``transfer.boundary``."""
 SEQUENCE_PARALLEL_SPEC = SOURCE_SPECS["sequence"]
 """Sharding spec of the input and output of a stage with sequence parallelism."""
-CONTEXT_PARALLEL_SPECS = {
+CONTEXT_PARALLEL_SPECS: Mapping[tuple[str, ...], tuple[str, ...]] = {
     BOUNDARY_SPEC: ("S0", "S1", "R"),
     SOURCE_SPECS["sequence"]: ("S0", "S12", "R"),
     SOURCE_SPECS["hidden"]: ("S0", "S1", "S2"),

@@ -153,13 +153,13 @@ def _context_problems(design: Design) -> Iterator[Problem]:
     number, mesh = next(each for each in enumerate(design.meshes) if each[1].cp > 1)
     if not isinstance(model, LanguageModel):
         where = f"meshes[{number}].axes"
-        params = {"mesh": mesh.name, "model": model.kind}
+        names = {"mesh": mesh.name, "model": model.kind}
         fixes = [set_value(where, {"dp": mesh.dp, "tp": mesh.tp})]
-        yield Problem(where, "unsupported_context_parallelism", params, fixes=fixes)
+        yield Problem(where, "unsupported_context_parallelism", names, fixes=fixes)
     elif model.sequence % (chunks := 2 * degree):
-        params = {"sequence": model.sequence, "chunks": chunks, "cp": degree}
+        sizes = {"sequence": model.sequence, "chunks": chunks, "cp": degree}
         fixes = [set_value("model.sequence", -(-model.sequence // chunks) * chunks)]
-        yield Problem("model.sequence", "indivisible_chunks", params, fixes=fixes)
+        yield Problem("model.sequence", "indivisible_chunks", sizes, fixes=fixes)
 
 
 def _recompute_problems(design: Design) -> Iterator[Problem]:

@@ -70,13 +70,13 @@ def _attend_to_gathered(
     sinks: Tensor | None,
     bias: Bias | None,
 ) -> Tensor:
-    widths = k.shape[-1], v.shape[-1]
+    widths = [k.shape[-1], v.shape[-1]]
     gathered = share.restore_order(_gather(torch.cat((k, v), -1), share.group), 2)
     own = share.chunks_of(share.group.index)
     attended = []
-    for queries, chunk in zip(own, q.split(share.chunk_length, 2), strict=True):
+    for queries, chunk in zip(own, torch.split(q, share.chunk_length, 2), strict=True):
         seen = rule.visible_keys(queries, share.sequence)
-        keys, values = gathered.narrow(2, seen.start, len(seen)).split(widths, -1)
+        keys, values = torch.split(gathered.narrow(2, seen.start, len(seen)), widths, -1)
         added = None if bias is None else bias(queries, seen, q)
         attended.append(attend(chunk, keys, values, rule, sinks, added, offset=queries.start - seen.start))
     return torch.cat(attended, 2)
@@ -153,7 +153,7 @@ class _RingAttention(Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, ring: _Ring) -> Tensor:
         wide = torch.promote_types(q.dtype, torch.float32)
-        widths = k.shape[-1], v.shape[-1]
+        widths = [k.shape[-1], v.shape[-1]]
         values = q.new_zeros(*q.shape[:3], widths[1], dtype=wide)
         log_sums = q.new_full((*q.shape[:3], 1), -torch.inf, dtype=wide)
         if sinks is not None:
@@ -162,7 +162,7 @@ class _RingAttention(Function):
             for member, key_value in _pass_around(torch.cat((k, v), -1), ring.share.group):
                 for block in ring.blocks(member):
                     rows = block.rows
-                    keys, found = _share_heads(key_value[:, :, block.columns], q).split(widths, -1)
+                    keys, found = torch.split(_share_heads(key_value[:, :, block.columns], q), widths, -1)
                     scores = ring.finish_scores(attention_scores(q[:, :, rows], keys, ring.rule), block)
                     before = log_sums[:, :, rows]
                     after = torch.logaddexp(before, scores.logsumexp(-1, keepdim=True))
@@ -191,7 +191,7 @@ class _RingAttention(Function):
                     for_q[:, :, block.rows] += of_block[0]
                     for_key_value[:, :, block.columns] += of_block[1]
                 passed.add(for_key_value)
-            for_k, for_v = passed.wait().split((k.shape[-1], v.shape[-1]), -1)
+            for_k, for_v = torch.split(passed.wait(), [k.shape[-1], v.shape[-1]], -1)
         return for_q, for_k, for_v, None if sinks is None else rows.sink_gradient(sinks), None
 
 
@@ -210,7 +210,7 @@ class _Rows(NamedTuple):
     def gradients(self, key_value: Tensor, ring: _Ring, block: _Block) -> tuple[Tensor, Tensor]:
         """Return the gradients of the queries, and of the keys and values, of a block."""
         q, gradient, rule = self.q, self.gradient, ring.rule
-        k, v = _share_heads(key_value, q).split((q.shape[-1], gradient.shape[-1]), -1)
+        k, v = torch.split(_share_heads(key_value, q), [q.shape[-1], gradient.shape[-1]], -1)
         scores = attention_scores(q, k, rule)
         weights = (ring.finish_scores(scores, block) - self.log_sums).exp()
         slopes = weights * (gradient @ v.mT - self.mean)
@@ -233,7 +233,8 @@ def _share_heads(x: Tensor, q: Tensor) -> Tensor:
 
 def _sum_heads(gradient: Tensor, x: Tensor) -> Tensor:
     """Return the gradient of keys or values, summed over the query heads that share them."""
-    return gradient if gradient.shape[1] == x.shape[1] else gradient.unflatten(1, (x.shape[1], -1)).sum(2)
+    batch, heads, *rest = x.shape
+    return gradient if gradient.shape[1] == heads else gradient.view(batch, heads, -1, *rest).sum(2)
 
 
 # ---- messages around the ring ----

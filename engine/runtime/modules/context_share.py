@@ -57,6 +57,6 @@ class ContextShare:
 
     def restore_order(self, whole: Tensor, dim: int) -> Tensor:
         """Return the tokens of all members, joined in the order of the members, in the order of the sequence."""
-        parts = whole.split(self.chunk_length, dim)
+        parts = torch.split(whole, self.chunk_length, dim)
         order = sorted(range(len(parts)), key=lambda number: self.chunks[number].start)
         return torch.cat([parts[number] for number in order], dim)
