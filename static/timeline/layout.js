@@ -13,7 +13,8 @@ const STEP_NAMES = 150; // width of the names of lanes inside a block
 export const AXIS = 22;
 const LOWEST = 1.5; // least height of a lane; if there is too little room, the lanes scroll
 const BAND = 12; // least height of a band, in which low lanes are painted together
-const HIGHEST = 48;
+const HIGH = 48; // height of lanes beside which memory and links get the height that they want
+const HIGHEST = 96; // largest height of a lane, if there is room left
 const ROOMY = 26; // height to which lanes grow on zooming in, and height of pinned lanes
 const LINK = 24; // height of a link lane
 const BELOW_KEPT = 5; // gap between the pinned lanes and the scrolling lanes
@@ -48,17 +49,20 @@ export function arrange({ rows, held, linked, kept, view, width, height }) {
   const memory = memoryNeeds(held, whole, linked !== null);
   const links = linkNeeds(linked, whole);
   const least = memory.least + links.least;
-  const even = clamp((whole - titles - least) / Math.max(1, units + unitsOnTop), LOWEST, HIGHEST);
+  const even = clamp((whole - titles - least) / Math.max(1, units + unitsOnTop), LOWEST, HIGH);
   const mostOnTop = Math.max(4, (whole * MOST_KEPT) / unitsOnTop);
   const topPitch = unitsOnTop ? Math.min(Math.max(even, ROOMY), mostOnTop) : 0;
   const split = AXIS + unitsOnTop * topPitch + (unitsOnTop ? BELOW_KEPT : 0);
   const room = height - split - BOTTOM;
-  const fit = clamp((room - titles - least) / Math.max(1, units), LOWEST, HIGHEST);
+  const modest = clamp((room - titles - least) / Math.max(1, units), LOWEST, HIGH);
+  const left = room - titles - units * modest;
+  const linkHeight = clamp(left - memory.least, links.least, links.wanted);
+  const usualMemory = held.length ? clamp(left - linkHeight, memory.least, memory.wanted * 1.6) : 0;
+  const spare = Math.max(0, left - linkHeight - usualMemory);
+  const fit = modest === HIGH ? Math.min(HIGHEST, HIGH + spare / Math.max(1, units)) : modest;
+  const memoryHeight = Math.min(usualMemory + Math.max(0, spare - units * (fit - modest)), memory.wanted * 3);
   const pitch = clamp(fit * Math.sqrt(TICKS / (view.to - view.from)), fit, Math.max(fit, ROOMY));
   const content = titles + units * pitch;
-  const left = room - titles - units * fit;
-  const linkHeight = clamp(left - memory.least, links.least, links.wanted);
-  const memoryHeight = held.length ? clamp(left - linkHeight, memory.least, memory.wanted * 1.6) : 0;
   const bottom = Math.min(split + content, height - BOTTOM - memoryHeight - linkHeight);
   const scroll = clamp(view.scroll, 0, Math.max(0, content - (bottom - split)));
   return {

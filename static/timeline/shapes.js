@@ -60,7 +60,7 @@ export class Shapes {
       context.fillRect(left, y, Math.max(1, right - left - gap), height);
     }
     this.decorate({ x: left, y, width: right - left - gap, height }, op, shade, fill.deep);
-    const size = Math.min(12, Math.floor(height * 0.72));
+    const size = Math.floor(Math.min(height * 0.72, Math.max(12, height / 6)));
     if (size < 8) return;
     // the label of a block that extends beyond the view is in the middle of its visible part
     const [from, to] = [Math.max(left, frame.left), Math.min(right, frame.right)];

@@ -156,6 +156,15 @@ test("lanes are below one another and inside the canvas", () => {
   }
 });
 
+test("few lanes grow into free room, up to a limit, and then memory does", () => {
+  const lanes = layer();
+  const pitch = (/** @type {number} */ height) => chart([lanes], { height, held: [lanes] }).plan.pitch;
+  assert.ok(pitch(200) <= 48 && pitch(300) > 48 && pitch(300) < 96);
+  assert.equal(pitch(900), 96);
+  const { strips } = chart([lanes], { height: 900, held: [lanes] }).plan;
+  assert.ok(strips.length > 2 && strips[1].height > 60);
+});
+
 test("a lane kept on top is above the lanes that scroll", () => {
   const found = layer();
   const { plan } = chart([found], { kept: new Set([laneKey(found, 1)]) });
