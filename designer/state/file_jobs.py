@@ -95,7 +95,7 @@ def read_import(file: str, text: Any, name: str, design: Design) -> Imported:
         if not any(problem.code == TOO_FEW_DEVICES for problem in error.problems):
             raise
         made, notes = read(text, name)
-        opened = Problem("", "csv_new_design", {**error.problems[0].params}, "warning")
+        opened = Problem("", "imported_into_new_design", {**error.problems[0].params}, "warning")
         return Imported(made, (opened, *notes))
 
 

@@ -16,14 +16,24 @@ NONE = "none"
 LONGEST = 60  # maximum number of characters of a list that is written out
 
 
-def differences(first: Design, other: Design) -> list[str]:
-    """Return one line of text per difference, such as ``schedule: 1f1b -> hanayo, waves 2``.
+Difference = tuple[str, str, str]
+"""Name of a difference, such as ``schedule`` or ``model.hidden``, and both values as text."""
 
-    Lines are in the order of the document; names are ignored. A different schedule is listed with its options. Meshes
+
+def differences(first: Design, other: Design) -> list[str]:
+    """Return one line of text per difference, such as ``schedule: 1f1b -> hanayo, waves 2``."""
+    found = list_differences(first, other)
+    return [f"{name}: {one} -> {two}" if one != two else f"{name}: differs" for name, one, two in found]
+
+
+def list_differences(first: Design, other: Design) -> list[Difference]:
+    """Return the differences between two designs.
+
+    They are in the order of the document; names are ignored. A different schedule is listed with its options. Meshes
     are listed individually if both designs have the same number of them.
     """
     one, two = (design.model_dump(mode="json", exclude={"name", "format"}) for design in (first, other))
-    return [*_section_lines(one, two, dict([*_null_meanings(first), *_null_meanings(other)]))]
+    return [*_section_differences(one, two, dict([*_null_meanings(first), *_null_meanings(other)]))]
 
 
 def _null_meanings(part: Part, prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -35,27 +45,27 @@ def _null_meanings(part: Part, prefix: str = "") -> Iterator[tuple[str, str]]:
             yield from _null_meanings(value, f"{prefix}{name}.")
 
 
-def _section_lines(one: Mapping[str, Any], two: Mapping[str, Any], null: Meanings) -> Iterator[str]:
+def _section_differences(one: Mapping[str, Any], two: Mapping[str, Any], null: Meanings) -> Iterator[Difference]:
     for section in one:
         if section == "meshes":
-            yield from _mesh_lines(one[section], two[section])
+            yield from _mesh_differences(one[section], two[section])
         elif one[section] == two[section]:
             continue
         elif section == "pipeline":
-            yield from _pipeline_lines(one[section], two[section], null)
+            yield from _pipeline_differences(one[section], two[section], null)
         else:
-            yield from _part_lines(section, one[section], two[section], null)
+            yield from _part_differences(section, one[section], two[section], null)
 
 
-def _pipeline_lines(one: Mapping[str, Any], two: Mapping[str, Any], null: Meanings) -> Iterator[str]:
+def _pipeline_differences(one: Mapping[str, Any], two: Mapping[str, Any], null: Meanings) -> Iterator[Difference]:
     """Yield differences of the schedule first, then of the keys of every pipeline."""
     options = {*schedules[one["schedule"]].model_fields, *schedules[two["schedule"]].model_fields}
     same = one["schedule"] == two["schedule"]
     if not same:
-        yield f"schedule: {_schedule_text(one)} -> {_schedule_text(two)}"
+        yield "schedule", _schedule_text(one), _schedule_text(two)
     for key in one:
         if key != "schedule" and key in two and (same or key not in options):
-            yield from _value_lines(key, one[key], two[key], null.get(f"pipeline.{key}", NONE))
+            yield from _value_difference(key, one[key], two[key], null.get(f"pipeline.{key}", NONE))
 
 
 def _schedule_text(pipeline: Mapping[str, Any]) -> str:
@@ -68,13 +78,13 @@ def _schedule_text(pipeline: Mapping[str, Any]) -> str:
     return ", ".join(words)
 
 
-def _mesh_lines(one: Sequence[Mapping[str, Any]], two: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _mesh_differences(one: Sequence[Mapping[str, Any]], two: Sequence[Mapping[str, Any]]) -> Iterator[Difference]:
     if len(one) != len(two):
-        yield f"meshes: {len(one)} -> {len(two)}"
+        yield "meshes", str(len(one)), str(len(two))
         return
     for rank, (mine, theirs) in enumerate(zip(one, two, strict=True)):
         if mine["devices"] != theirs["devices"] or [*mine["axes"].items()] != [*theirs["axes"].items()]:
-            yield f"mesh {mine['name'] or rank}: {_mesh_text(mine)} -> {_mesh_text(theirs)}"
+            yield f"mesh {mine['name'] or rank}", _mesh_text(mine), _mesh_text(theirs)
 
 
 def _mesh_text(mesh: Mapping[str, Any]) -> str:
@@ -87,27 +97,24 @@ def _mesh_text(mesh: Mapping[str, Any]) -> str:
     )
 
 
-def _part_lines(path: str, one: Any, two: Any, null: Meanings) -> Iterator[str]:
+def _part_differences(path: str, one: Any, two: Any, null: Meanings) -> Iterator[Difference]:
     """Yield differences recursively; a part of another kind is listed by its kind."""
     if not isinstance(one, Mapping) or not isinstance(two, Mapping):
-        yield from _value_lines(path, one, two, null.get(path, NONE))
+        yield from _value_difference(path, one, two, null.get(path, NONE))
         return
     kinds = (one.get("kind"), two.get("kind"))
     if kinds[0] != kinds[1]:
-        yield f"{path}: {kinds[0]} -> {kinds[1]}"
+        yield path, str(kinds[0]), str(kinds[1])
     for key in one:
         if key in two and key != "kind":
-            yield from _part_lines(f"{path}.{key}", one[key], two[key], null)
+            yield from _part_differences(f"{path}.{key}", one[key], two[key], null)
 
 
-def _value_lines(path: str, one: Any, two: Any, null: str) -> Iterator[str]:
+def _value_difference(path: str, one: Any, two: Any, null: str) -> Iterator[Difference]:
     if one == two:
         return
-    texts = [null if value is None else value_text(value) for value in (one, two)]
-    if texts[0] == texts[1]:
-        yield f"{path}: differs"
-    else:
-        yield f"{path}: {texts[0]} -> {texts[1]}"
+    before, after = (null if value is None else value_text(value) for value in (one, two))
+    yield path, before, after
 
 
 def value_text(value: Any) -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import count
 from math import gcd, prod
-from typing import Annotated, Literal, Self
+from string import ascii_uppercase
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,6 +93,16 @@ class Mesh(Part):
             params = {"mesh": self.name, "count": count, "axes": dict(self.axes), "product": needed}
             raise validation_error("devices", "mesh_size", params, use_axes(self.name, count, gcd(self.tp, count)))
         return self
+
+
+def equal_meshes(ranks: int, axes: Mapping[Axis, int], names: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """Return the documents of meshes of consecutive devices; without names they are A to Z, A1 and so on."""
+    size = prod(axes.values())
+    letters = (letter + (str(turn) if turn else "") for turn in count() for letter in ascii_uppercase)
+    return [
+        {"name": name, "devices": [*range(rank * size, (rank + 1) * size)], "axes": dict(axes)}
+        for rank, name in zip(range(ranks), names or letters, strict=False)
+    ]
 
 
 def use_axes(mesh: str, devices: int, tp: int) -> Fix:

@@ -9,6 +9,8 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from meshwave.engine.frozen import FileName, Part, nullable
 
+MAX_STEPS = 10_000_000
+"""Maximum number of optimizer steps of a run."""
 Sharding = Literal["none", "optimizer", "gradients", "parameters"]
 ContextExchange = Literal["ring", "all_gather"]
 
@@ -18,7 +20,7 @@ class Training(Part):
 
     micro_batch_size: Annotated[int, Field(ge=1, le=1_000_000)] = 1
     """Number of sequences in one microbatch of one data-parallel replica."""
-    steps: Annotated[int, Field(ge=1, le=10_000_000)] = 20
+    steps: Annotated[int, Field(ge=1, le=MAX_STEPS)] = 20
     """Number of optimizer steps."""
     optimizer: Literal["adamw", "sgd"] = "adamw"
     """Optimizer of the weights."""
@@ -27,7 +29,7 @@ class Training(Part):
     lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
     """Learning rate after the warm-up: constant, or decaying to ``min_lr_factor`` of its largest value at the end of
     the run, linearly or along half a cosine (Loshchilov and Hutter, arXiv:1608.03983)."""
-    warmup_steps: Annotated[int, Field(ge=0, le=10_000_000)] = 0
+    warmup_steps: Annotated[int, Field(ge=0, le=MAX_STEPS)] = 0
     """Number of steps in which the learning rate grows linearly to its largest value."""
     min_lr_factor: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Smallest learning rate of a learning-rate schedule, as a fraction of the largest one."""
@@ -70,7 +72,7 @@ class Training(Part):
     or Megatron (.bin with an .idx beside it)."""
     tokenizer: FileName | None = nullable("the bytes of the text are its tokens")
     """File name of the tokenizer of a text, in the format of Hugging Face (tokenizer.json), beside the data."""
-    eval_every: Annotated[int, Field(ge=1, le=10_000_000)] | None = nullable("no evaluation")
+    eval_every: Annotated[int, Field(ge=1, le=MAX_STEPS)] | None = nullable("no evaluation")
     """Steps from one evaluation of the loss on held-out data to the next; the last step is followed by one too."""
     eval_batches: Annotated[int, Field(ge=1, le=1_000_000)] = 1
     """Batches of an evaluation, each as large as that of a step; they are the same in every evaluation."""

@@ -8,12 +8,12 @@ from typing import ClassVar, NamedTuple
 
 from meshwave.engine.document import Design
 from meshwave.engine.files import read_whole
-from meshwave.engine.findings import Problem, Refusal
+from meshwave.engine.findings import DesignError, Problem, Refusal
 from meshwave.engine.registry import Registry
 
 LARGEST_FILE_BYTES = 64_000_000
 DESIGN_SUFFIX = ".json"
-TOO_FEW_DEVICES = "csv_devices"
+TOO_FEW_DEVICES = "too_few_import_devices"
 """Code of the problem that the open design has fewer devices than the file needs; the page then opens a new design."""
 
 
@@ -50,6 +50,17 @@ class Import(ABC):
         Raises:
             DesignError: the file is invalid, or does not fit the design; contains the problems.
         """
+
+
+def check_device_count(design: Design, needed: int) -> None:
+    """Check that the cluster of a design has the devices that a file needs.
+
+    Raises:
+        DesignError: the cluster has fewer devices.
+    """
+    if needed > design.cluster.devices:
+        params = {"needed": needed, "name": design.name, "devices": design.cluster.devices}
+        raise DesignError([Problem("", TOO_FEW_DEVICES, params)])
 
 
 imports: Registry[type[Import]] = Registry("import format", "meshwave.engine.imports")

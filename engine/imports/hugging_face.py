@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from meshwave.engine.costs.presets import preset
 from meshwave.engine.document import Design, parse_design
+from meshwave.engine.document.meshes import equal_meshes
 from meshwave.engine.document.reading import read_json
 from meshwave.engine.hugging_face.config import Json, read_model
 from meshwave.engine.imports._base import Import, Imported, imports
@@ -54,7 +55,7 @@ def _new_document(name: str, model: Mapping[str, Any]) -> Json:
         "name": name,
         "cluster": cluster,
         "model": dict(model),
-        "meshes": [{"name": chr(ord("A") + n), "devices": [n], "axes": {"dp": 1, "tp": 1}} for n in range(devices)],
+        "meshes": equal_meshes(devices, {"dp": 1, "tp": 1}),
         "pipeline": {"schedule": "1f1b", "microbatches": 4 * devices},
         "training": {"precision": "bf16"},
     }

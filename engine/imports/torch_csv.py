@@ -11,14 +11,14 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from itertools import count
-from string import ascii_uppercase
 from typing import Any, ClassVar
 
 from meshwave.engine.costs.presets import preset
 from meshwave.engine.document import Design, parse_design
+from meshwave.engine.document.meshes import equal_meshes
 from meshwave.engine.document.pipeline import Section
-from meshwave.engine.findings import DesignError, Problem
-from meshwave.engine.imports._base import TOO_FEW_DEVICES, Import, Imported, imports
+from meshwave.engine.findings import Problem
+from meshwave.engine.imports._base import Import, Imported, check_device_count, imports
 from meshwave.engine.imports.csv_sheet import READ_SHARE, CellProblem, Sheet, cell_name
 from meshwave.engine.lowering.transfers import add_transfers
 from meshwave.engine.program.action import Action, Op, format_cells
@@ -67,7 +67,7 @@ def import_schedule(text: str, name: str, into: Design | None = None, *, draft: 
     stages, microbatches = (1 + max(getattr(a, of) for o in orders for a in o) for of in ("stage", "microbatch"))
     document = _new_document(name, len(orders), stages) if into is None else into.model_dump(mode="json")
     if into is not None:
-        notes += _fit_document(document, len(orders), stages)
+        notes += _fit_document(document, into, len(orders), stages)
     document["pipeline"] = {
         **_reusable_keys(document["pipeline"], stages),
         "schedule": "custom",
@@ -183,16 +183,13 @@ def _reusable_keys(pipeline: Mapping[str, Any], stages: int) -> dict[str, Any]:
     return kept
 
 
-def _fit_document(document: dict[str, Any], ranks: int, stages: int) -> list[Problem]:
-    """Adapt a design's document to the schedule, and return the changes as remarks."""
-    cluster, notes = document["cluster"], []
-    devices = cluster["nodes"] * cluster["devices_per_node"]
+def _fit_document(document: dict[str, Any], design: Design, ranks: int, stages: int) -> list[Problem]:
+    """Adapt the document of a design to the schedule, and return the changes as remarks."""
+    notes = []
     if len(document["meshes"]) != ranks:
-        if devices < ranks:
-            params = {"rows": ranks, "name": document["name"], "devices": devices}
-            raise DesignError([Problem("", TOO_FEW_DEVICES, params)])
+        check_device_count(design, ranks)
         notes.append(_make_remark("csv_meshes_replaced", meshes=ranks, before=len(document["meshes"])))
-        document["meshes"] = _single_device_meshes(ranks)
+        document["meshes"] = equal_meshes(ranks, {"dp": 1, "tp": 1})
     if document["model"].get("layers", stages) < stages:  # the shape of a U-Net determines its number of layers
         notes.append(_make_remark("csv_layers_added", layers=stages, before=document["model"]["layers"]))
         document["model"]["layers"] = stages
@@ -215,15 +212,6 @@ def _new_document(name: str, ranks: int, stages: int) -> dict[str, Any]:
         "name": name,
         "cluster": {**cluster, "nodes": nodes, **({"devices_per_node": ranks} if small else {})},
         "model": {**model, **shape},
-        "meshes": _single_device_meshes(ranks),
+        "meshes": equal_meshes(ranks, {"dp": 1, "tp": 1}),
         "pipeline": {},
     }
-
-
-def _single_device_meshes(ranks: int) -> list[dict[str, Any]]:
-    """Return meshes of one device each, in row order."""
-    names = (letter + (str(turn) if turn else "") for turn in count() for letter in ascii_uppercase)
-    return [
-        {"name": name, "devices": [rank], "axes": {"dp": 1, "tp": 1}}
-        for rank, name in zip(range(ranks), names, strict=False)
-    ]

@@ -6,6 +6,14 @@ from meshwave.engine.messages import Message
 
 MESSAGES: dict[str, Message] = {
     "import_not_text": "{file} is not text; save it as text in UTF-8",
+    "too_few_import_devices": (
+        "the file needs {needed} {needed:plural|device|devices}, and the cluster of {name!r} has {devices}; add nodes to it, "
+        "or import the file into a new design"
+    ),
+    "imported_into_new_design": (
+        "the file needs {needed} {needed:plural|device|devices}, and the cluster of {name!r} has {devices}: it was imported "
+        "into a new design; undo restores {name!r}"
+    ),
     "unknown_import": "{file} is in none of the formats that can be imported: {formats:list}; name one with --from",
     "trace_without_actions": (
         "the trace has no ranges that name computations, such as PP:2F0, Forward 3 or forward-compute; record it with "

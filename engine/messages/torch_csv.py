@@ -19,15 +19,7 @@ MESSAGES: dict[str, Message] = {
         "{action} is in row {row}, and other actions of stage {stage} are in row {home}; "
         "a stage runs forward and backward of a microbatch in one row"
     ),
-    "csv_devices": (
-        "the schedule has {rows} rows, one per mesh, and the cluster of {name!r} has {devices} "
-        "{devices:plural|device|devices}; add nodes to it, or import the schedule into a new design"
-    ),
     # remarks
-    "csv_new_design": (
-        "the schedule has {rows} rows, one per mesh, and the cluster of {name!r} has {devices} "
-        "{devices:plural|device|devices}: it was imported into a new design; undo restores {name!r}"
-    ),
     "csv_meshes_replaced": "{meshes} {meshes:plural|mesh|meshes} of one device each replaced the {before} of the design",
     "csv_layers_added": "the model now has {layers} layers instead of {before}, one per stage",
     "csv_without_reduction": (

@@ -31,7 +31,7 @@ def changed(name: str, **sections: Mapping[str, Any]) -> Design:
 
 
 def test_every_export_format_is_classified() -> None:
-    assert sorted(exports) == sorted((*WHOLE, *PICTURES, *ORDERS, "torchtitan"))
+    assert sorted(exports) == sorted((*WHOLE, *PICTURES, *ORDERS, "megatron", "torchtitan"))
 
 
 @pytest.mark.parametrize("form", ORDERS)
@@ -58,7 +58,7 @@ def test_recomputed_stages_are_listed(recompute: Any, said: str) -> None:
     assert words.startswith(f"the modules must recompute {said} (")
 
 
-@pytest.mark.parametrize("form", [*ORDERS, "torchtitan"])
+@pytest.mark.parametrize("form", [*ORDERS, "megatron", "torchtitan"])
 def test_unequal_meshes_are_refused(form: str) -> None:
     with pytest.raises(InputError, match="needs equal meshes, but A dp=2 x tp=1 and B dp=1 x tp=2 differ"):
         exports[form].to_bytes(predict(load_design(example("20-unequal-meshes"))))
@@ -73,7 +73,7 @@ def test_split_backwards_are_part_of_the_order(form: str) -> None:
 
 @pytest.mark.parametrize("form", exports)
 def test_a_plain_design_has_no_omissions(form: str) -> None:
-    assert exports[form].omissions(predict(load_design(example("01-first-wave")))) == []
+    assert exports[form].omissions(predict(load_design(example("03-gpt-on-two-cores")))) == []
 
 
 def test_ordinals_of_block_intervals() -> None:

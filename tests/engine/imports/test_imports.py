@@ -26,7 +26,7 @@ def test_every_import_format_is_described(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in imports if name in exports])
 def test_exported_files_are_recognized_and_imported(name: str, tmp_path: Path) -> None:
-    design = load_design(example("02-two-waves"))
+    design = load_design(example("03-gpt-on-two-cores"))
     path = tmp_path / f"a{exports[name].suffix}"
     path.write_bytes(exports[name].to_bytes(predict(design)))
 

@@ -186,8 +186,7 @@ def test_too_few_devices_are_reported(three: Design) -> None:
     text = "\n".join(f"{rank}F0,{rank}B0" for rank in range(4))
 
     assert faults(text, three) == [
-        "the schedule has 4 rows, one per mesh, and the cluster of 'three' has 3 devices; add nodes to it, or import the "
-        "schedule into a new design"
+        "the file needs 4 devices, and the cluster of 'three' has 3; add nodes to it, or import the file into a new design"
     ]
 
 

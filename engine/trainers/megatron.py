@@ -1,0 +1,271 @@
+"""Conversion of designs to arguments of Megatron-LM's ``pretrain_gpt.py``, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from meshwave.engine import messages
+from meshwave.engine.document.design import Design
+from meshwave.engine.document.model import LanguageModel
+from meshwave.engine.document.training import MAX_STEPS
+from meshwave.engine.findings import DesignError
+from meshwave.engine.trainers.argument_reader import ArgumentReader
+from meshwave.engine.trainers.jobs import NO_EFFECT_CODE, Degrees, Job
+from meshwave.engine.trainers.launch_script import Arguments, has_conditions, read_arguments
+from meshwave.engine.trainers.megatron_arguments import (
+    FLAGS,
+    LR_STYLES,
+    OPTIMIZERS,
+    SINGLE_VALUES,
+    TRAINING,
+    TRAINING_FLAGS,
+    has_no_effect,
+)
+from meshwave.engine.trainers.megatron_models import (
+    read_flags,
+    read_model,
+    read_values,
+    write_flags,
+    write_model,
+    write_values,
+)
+from meshwave.engine.trainers.megatron_pipelines import (
+    degree_arguments,
+    read_degrees,
+    read_pipeline,
+    recompute_arguments,
+    stage_arguments,
+)
+from meshwave.engine.trainers.models import Json
+
+SHARDINGS = {"no_shard": "none", "optim": "optimizer", "optim_grads": "gradients", "optim_grads_params": "parameters"}
+TOKENS = ".bin"
+
+
+def read_job(text: str, vocab: int | None = None, devices: int | None = None) -> Job:
+    """Read the arguments in a launch script, or in a list with one argument per line.
+
+    Args:
+        text: the script.
+        vocab: the vocabulary size if the arguments do not state it; None for that of Megatron-LM's default tokenizer.
+        devices: the number of devices if the launch command does not state it; None for as few as possible.
+
+    Raises:
+        DesignError: the arguments cannot be represented in a design; the error lists all reasons.
+    """
+    reader = ArgumentReader(read_arguments(text, FLAGS, SINGLE_VALUES))
+    model = read_model(reader, vocab)
+    degrees = read_degrees(reader, devices)
+    mtp_layers = model["mtp_layers"]
+    pipeline = read_pipeline(reader, model["layers"] - mtp_layers, mtp_layers, degrees)
+    training = _read_training(reader, degrees)
+    if has_conditions(text):
+        reader.note("all_branches")
+    _note_unused(reader)
+    if reader.problems:
+        raise DesignError(reader.problems)
+    return Job(model, degrees, pipeline, training, reader.notes)
+
+
+def write_arguments(design: Design, layers: Sequence[int]) -> Arguments:
+    """Return the arguments of a design with equal meshes.
+
+    Args:
+        design: a design whose model is a causal language model.
+        layers: number of layers of each stage.
+    """
+    assert isinstance(design.model, LanguageModel)
+    mesh, training = design.meshes[0], design.training
+    found = degree_arguments(design)
+    found |= dict(stage_arguments(design, layers))
+    found |= dict(recompute_arguments(design, layers))
+    section = training.model_dump(mode="json")
+    found |= write_values(TRAINING, section)
+    found["--global-batch-size"] = (str(design.sequences_per_step),)
+    found |= write_model(design.model)
+    found |= write_flags(TRAINING_FLAGS, section)
+    found |= dict(_sharding_arguments(training.sharding, mesh.dp))
+    found |= dict(_optimizer_arguments(design))
+    found |= dict(_precision_arguments(design))
+    found |= dict(_data_arguments(design))
+    return found
+
+
+# ---- training ----
+
+
+def _read_training(reader: ArgumentReader, degrees: Degrees) -> Json:
+    training: Json = {}
+    read_values(reader, TRAINING, training)
+    read_flags(reader, TRAINING_FLAGS, training)
+    batch = max(reader.integer("--global-batch-size", training["micro_batch_size"] * degrees.dp), 1)
+    steps, samples = reader.integer("--train-iters"), reader.integer("--train-samples")
+    training["steps"] = _limit_steps(reader, steps or (samples or 0) // batch or 1)
+    training["optimizer"] = reader.choice("--optimizer", OPTIMIZERS, "adam")
+    training["clip_norm"] = reader.number("--clip-grad", 1.0) or None
+    training["sharding"] = _read_sharding(reader)
+    training |= _read_learning_rate(reader, training["steps"], batch)
+    training |= _read_precision(reader)
+    training |= _read_data(reader)
+    if training["optimizer"] == "sgd" and reader.number("--sgd-momentum", 0.9):
+        reader.note("left_out_momentum")
+    return training
+
+
+def _limit_steps(reader: ArgumentReader, steps: int) -> int:
+    if steps > MAX_STEPS:
+        reader.note("limited_steps", steps=steps, most=MAX_STEPS)
+    return min(steps, MAX_STEPS)
+
+
+def _read_sharding(reader: ArgumentReader) -> str:
+    uses_optimizer = reader.flag("--use-distributed-optimizer")
+    kind = reader.choice("--data-parallel-sharding-strategy", SHARDINGS, "optim_grads_params")
+    frees = not reader.flag("--torch-fsdp2-no-reshard-after-forward")
+    for name in ("--overlap-grad-reduce", "--overlap-param-gather"):
+        reader.flag(name)  # the reductions of a design are overlapped anyway
+    if reader.flag("--use-megatron-fsdp"):
+        return str(kind)
+    if reader.flag("--use-torch-fsdp2"):
+        return "parameters" if frees else "gradients"
+    return "optimizer" if uses_optimizer else "none"
+
+
+def _sharding_arguments(sharding: str, dp: int) -> Iterator[tuple[str, tuple[str, ...]]]:
+    if sharding in ("gradients", "parameters"):
+        names = {ours: theirs for theirs, ours in SHARDINGS.items()}
+        yield "--use-megatron-fsdp", ()
+        yield "--data-parallel-sharding-strategy", (names[sharding],)
+    if sharding != "none":
+        yield "--use-distributed-optimizer", ()
+    if dp > 1:
+        yield "--overlap-grad-reduce", ()
+        if sharding != "none":
+            yield "--overlap-param-gather", ()
+
+
+def _read_learning_rate(reader: ArgumentReader, steps: int, batch: int) -> Json:
+    rate, least = reader.number("--lr"), reader.number("--min-lr", 0.0)
+    style = reader.text("--lr-decay-style", "linear")
+    if style not in LR_STYLES:
+        reader.note("other_lr_style", style=style)
+        style = "constant"
+    share, samples = reader.number("--lr-warmup-fraction"), reader.integer("--lr-warmup-samples", 0)
+    decay_samples = reader.integer("--lr-decay-samples")
+    decay = reader.integer("--lr-decay-iters", steps if decay_samples is None else decay_samples // batch)
+    if decay != steps and style != "constant":
+        reader.note("other_lr_end", decay=decay, steps=steps)
+    warmup = reader.integer("--lr-warmup-iters", samples // batch)
+    found: Json = {"lr_schedule": style, "warmup_steps": warmup if share is None else round(share * decay)}
+    if rate:
+        found |= {"lr": rate, "min_lr_factor": 0.0 if style == "constant" else float(f"{min(least / rate, 1.0):.12g}")}
+    return found
+
+
+def _optimizer_arguments(design: Design) -> Iterator[tuple[str, tuple[str, ...]]]:
+    training = design.training
+    yield "--train-iters", (str(training.steps),)
+    yield "--optimizer", ({ours: theirs for theirs, ours in OPTIMIZERS.items()}[training.optimizer],)
+    if training.optimizer == "sgd":
+        yield "--sgd-momentum", ("0.0",)
+    yield "--clip-grad", (repr(training.clip_norm or 0.0),)
+    yield "--lr", (repr(training.lr),)
+    yield "--lr-decay-style", (training.lr_schedule,)
+    yield "--lr-warmup-iters", (str(training.warmup_steps),)
+    yield (
+        "--min-lr",
+        (repr(training.lr if training.lr_schedule == "constant" else training.lr * training.min_lr_factor),),
+    )
+
+
+def _read_precision(reader: ArgumentReader) -> Json:
+    is_bf16, is_fp16 = reader.flag("--bf16"), reader.flag("--fp16")
+    fp8, fp4 = reader.text("--fp8-format"), reader.text("--fp4-format")
+    backend = reader.text("--attention-backend", "auto")
+    if is_fp16:
+        reader.note("fp16_as_bf16")
+    return {
+        "precision": "bf16" if is_bf16 or is_fp16 else "fp32",
+        "linear_precision": "fp8" if fp8 else "fp4" if fp4 else "same",
+        "fused_attention": backend not in ("unfused", "local"),
+    }
+
+
+def _precision_arguments(design: Design) -> Iterator[tuple[str, tuple[str, ...]]]:
+    training = design.training
+    if training.precision == "bf16":
+        yield "--bf16", ()
+    if training.linear_precision == "fp8":
+        yield "--fp8-format", ("hybrid",)
+    elif training.linear_precision == "fp4":
+        yield "--fp4-format", ("e2m1",)
+    if not training.fused_attention:
+        yield "--attention-backend", ("unfused",)
+
+
+# ---- data ----
+
+
+def _read_data(reader: ArgumentReader) -> Json:
+    reader.flag("--mock-data")
+    paths = reader.words("--data-path")
+    if len(paths) > 1:
+        reader.note("several_datasets", count=len(paths))
+    every, batches = reader.integer("--eval-interval"), reader.integer("--eval-iters", 100)
+    shares = [float(share) for share in reader.text("--split").split(",") if share.replace(".", "", 1).isdecimal()]
+    found: Json = {"eval_every": every if batches else None}
+    if found["eval_every"]:
+        found["eval_batches"] = batches
+        if len(shares) > 1 and 0 < shares[1] < sum(shares):
+            found["eval_share"] = float(f"{shares[1] / sum(shares):.12g}")
+    if len(paths) == 1:
+        found["data"] = f"{paths[0].rstrip('/').rpartition('/')[2]}{TOKENS}"
+    return found
+
+
+def _data_arguments(design: Design) -> Iterator[tuple[str, tuple[str, ...]]]:
+    training = design.training
+    if training.data is not None and training.data.endswith(TOKENS):
+        yield "--data-path", (training.data.removesuffix(TOKENS),)
+    else:
+        yield "--mock-data", ()
+    yield "--tokenizer-type", ("NullTokenizer",)
+    if training.eval_every is None:
+        yield "--eval-iters", ("0",)
+        return
+    yield "--eval-interval", (str(training.eval_every),)
+    yield "--eval-iters", (str(training.eval_batches),)
+    yield (
+        "--split",
+        (f"{float(f'{100 - 100 * training.eval_share:.12g}')},{float(f'{100 * training.eval_share:.12g}')},0",),
+    )
+
+
+# ---- remarks ----
+
+
+def _note_unused(reader: ArgumentReader) -> None:
+    """Add notes on the arguments that were not read, separately for those that do not matter and unknown ones."""
+    unused = reader.unused()
+    unknown = [name for name in unused if not has_no_effect(name)]
+    if unknown:
+        reader.note("unknown_arguments", arguments=unknown)
+    if len(unused) > len(unknown):
+        reader.note(NO_EFFECT_CODE, arguments=[name for name in unused if name not in unknown])
+
+
+messages.add_messages(
+    limited_steps="the job has {steps:,} steps; a design has at most {most:,}",
+    all_branches="the script has conditions; the arguments of all their branches are read",
+    left_out_momentum="the momentum of SGD is left out",
+    other_lr_style="--lr-decay-style {style} cannot be represented in a design; its learning rate is constant",
+    other_lr_end="the learning rate decays over the {steps} steps of the design, and not over {decay} steps",
+    fp16_as_bf16="--fp16 cannot be represented in a design; it uses bf16",
+    several_datasets="a design has one dataset; the {count} words of --data-path are left out",
+    unknown_arguments=lambda arguments: (
+        f"ignored arguments, which may change the model or its cost: {', '.join(arguments)}"
+    ),
+    arguments_without_effect=lambda arguments: (
+        f"ignored arguments, which change neither the schedule nor its cost: {', '.join(arguments)}"
+    ),
+)
