@@ -66,14 +66,14 @@ def broken_rules(page: Page) -> list[object]:
     )
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("path", DRAWN)
-def test_a_page_breaks_no_rule(link: str, visit: Callable[[str], Page], page: Page, path: str, theme: str) -> None:
-    page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+def test_a_page_breaks_no_rule(link: str, visit: Callable[[str], Page], page: Page, path: str) -> None:
     visit(f"{link}{path}")
     page.wait_for_function(f"{IDLE} && {DRAWN[path]}")
 
-    assert broken_rules(page) == []
+    for theme in ("light", "dark"):
+        page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+        assert broken_rules(page) == [], theme
 
 
 def test_the_tabs_of_a_run_break_no_rule(link: str, visit: Callable[[str], Page], page: Page, studio: Studio) -> None:

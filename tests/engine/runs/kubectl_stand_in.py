@@ -14,8 +14,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 RUN_POD = 'status=0; "$@" || status=$?; echo $status > "$STATUS"'
 
 
@@ -27,6 +25,8 @@ def main(state: Path, arguments: list[str]) -> None:
 
 
 def create(state: Path, words: list[str]) -> None:
+    import yaml  # takes longer than the other commands
+
     [document] = yaml.safe_load_all(Path(words[1]).read_text())
     name = document["metadata"]["name"]
     job = state / name

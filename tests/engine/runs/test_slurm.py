@@ -61,22 +61,6 @@ def launcher_of(record: Record, **options: object) -> SlurmLauncher:
     return SlurmLauncher(record, SlurmOptions(**given), "cluster")  # type: ignore[arg-type]
 
 
-def test_a_run_on_two_nodes_has_the_losses_of_a_local_run(slurm: SlurmLauncher, record: Record) -> None:
-    run = submit(slurm, two_nodes())
-
-    assert run.wait(timeout_s=PATIENCE_S) is State.SUCCEEDED, run.reason
-    assert (run.folder / "job.sh").read_text().count("#SBATCH") > 5
-    local = LocalLauncher(record)
-    try:
-        other = submit(local, two_nodes())  # type: ignore[arg-type]
-        assert other.wait(timeout_s=PATIENCE_S) is State.SUCCEEDED
-    finally:
-        local.close()
-    assert losses(run) == pytest.approx(losses(other), rel=1e-6)
-    assert run.log()[0].process == 0
-    assert {exit["code"] for exit in run.result().exits} == {0}  # type: ignore[union-attr]
-
-
 def test_a_cancelled_run_leaves_no_process(slurm: SlurmLauncher) -> None:
     run = submit(slurm, two_nodes(100_000))  # type: ignore[arg-type]
     wait_for_training(run)
@@ -93,7 +77,7 @@ def test_a_cancelled_run_leaves_no_process(slurm: SlurmLauncher) -> None:
 def test_a_killed_process_is_the_reason(slurm: SlurmLauncher) -> None:
     run = submit(slurm, two_nodes(100_000))  # type: ignore[arg-type]
     wait_for_training(run)
-    kill_worker(run)
+    kill_worker(run.folder)
 
     assert run.wait(timeout_s=PATIENCE_S) is State.FAILED
     assert "was ended by SIGKILL (exit -9)" in run.reason
@@ -118,13 +102,24 @@ def followed(cluster: slurm_cluster.Cluster, tmp_path_factory: pytest.TempPathFa
 
 def test_another_process_follows_a_run_to_its_end(followed: Run) -> None:
     assert (followed.state, followed.reason) == (State.SUCCEEDED, f"{STEPS} of {STEPS} steps")
+    assert (followed.folder / "job.sh").read_text().count("#SBATCH") > 5
+    assert followed.log()[0].process == 0
+    assert {exit["code"] for exit in followed.result().exits} == {0}  # type: ignore[union-attr]
+
+
+def test_a_run_on_two_nodes_has_the_losses_of_a_local_run(followed: Run, record: Record) -> None:
+    with closing(LocalLauncher(record)) as local:
+        other = submit(local, two_nodes(STEPS))  # type: ignore[arg-type]
+        assert other.wait(timeout_s=PATIENCE_S) is State.SUCCEEDED
+
+    assert losses(followed) == pytest.approx(losses(other), rel=1e-6)
 
 
 def test_a_killed_process_costs_no_accuracy(slurm: SlurmLauncher, followed: Run) -> None:
-    options = Options(checkpoints=Checkpoints(every_steps=5), restarts=1)
+    options = Options(checkpoints=Checkpoints(every_steps=25), restarts=1)
     run = submit(slurm, two_nodes(STEPS), options)  # type: ignore[arg-type]
     assert until_long(lambda: bool(complete_checkpoints(run.folder)))
-    kill_worker(run)
+    kill_worker(run.folder)
 
     assert run.wait(timeout_s=2 * PATIENCE_S) is State.SUCCEEDED, run.reason
     assert "was ended by SIGKILL" in read_attempts(run.folder)[0].reason

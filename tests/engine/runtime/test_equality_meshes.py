@@ -53,7 +53,7 @@ WIDE = [
 """As above, and how many cuts."""
 
 
-@pytest.mark.parametrize(("pipeline", "pp", "dp", "tp", "others"), WIDE, ids=case_name)
+@pytest.mark.parametrize(("pipeline", "pp", "dp", "tp", "others"), thinned(2, WIDE), ids=case_name)
 def test_larger_and_uneven_tensor_parallel_groups_train_like_one_process(
     pipeline: Document, pp: int, dp: int, tp: int, others: Document, crew: Any, draw: Callable[..., Document]
 ) -> None:
@@ -126,7 +126,7 @@ EXPERTS = [
 def test_a_model_with_experts_trains_like_one_process(
     schedule: str, pp: int, dp: int, tp: int, experts: Document, crew: Any, draw: Callable[..., Document]
 ) -> None:
-    document = draw({"schedule": schedule, "microbatches": 4}, pp=pp, dp=dp, tp=tp, layers=4, clip_norm=0.5)
+    document = draw({"schedule": schedule, "microbatches": 2}, pp=pp, dp=dp, tp=tp, layers=4, clip_norm=0.5)
     document["model"]["moe"] = MOE
     document["experts"] = experts
     assert_equal(crew.train(document), reference(document))
@@ -184,7 +184,7 @@ def test_an_architecture_with_experts_trains_like_one_process(
     crew: Any,
     draw: Callable[..., Document],
 ) -> None:
-    document = draw({"schedule": schedule, "microbatches": 4}, pp=pp, dp=dp, tp=tp, layers=4, clip_norm=0.5, steps=3)
+    document = draw({"schedule": schedule, "microbatches": 2}, pp=pp, dp=dp, tp=tp, layers=4, clip_norm=0.5)
     document["model"] |= {"kind": "transformer", **architecture}
     document["experts"] = experts
     expected = reference(document)
@@ -206,7 +206,7 @@ OVERLAPPED = [
 """A pipeline schedule with slots of two, dp and tp, and where the experts lie."""
 
 
-@pytest.mark.parametrize(("pipeline", "dp", "tp", "experts"), OVERLAPPED, ids=case_name)
+@pytest.mark.parametrize(("pipeline", "dp", "tp", "experts"), thinned(3, OVERLAPPED), ids=case_name)
 def test_slots_whose_exchanges_overlap_train_like_one_process(
     pipeline: Document, dp: int, tp: int, experts: Document, crew: Any, draw: Callable[..., Document]
 ) -> None:
@@ -230,7 +230,7 @@ def test_recomputed_experts_that_drop_tokens_train_like_one_process(
     experts: Document, crew: Any, draw: Callable[..., Document]
 ) -> None:
     """A token that is routed again must get the same slot."""
-    pipeline = {"schedule": "1f1b", "microbatches": 4, "recompute": "full"}
+    pipeline = {"schedule": "1f1b", "microbatches": 2, "recompute": "full"}
     document = draw(pipeline, pp=2, dp=2, tp=2, layers=4)
     document["model"]["moe"] = {**MOE, "capacity_factor": 0.7}
     document["experts"] = experts

@@ -122,7 +122,7 @@ def test_a_run_with_a_stopped_process_ends_and_names_it(tmp_path: Path) -> None:
     document = load_design(example("01-first-wave")).model_dump(mode="json")
     document["training"]["steps"] = 10_000
     (tmp_path / "design.json").write_text(json.dumps(document))
-    command = [sys.executable, "-m", "meshwave", "run", str(tmp_path / "design.json"), "--hang-timeout", "10", "--json"]
+    command = [sys.executable, "-m", "meshwave", "run", str(tmp_path / "design.json"), "--hang-timeout", "4", "--json"]
     home = {**os.environ, "MESHWAVE_HOME": str(tmp_path)}
     with subprocess.Popen(command, env=home, stdout=subprocess.PIPE, text=True) as run:
         try:

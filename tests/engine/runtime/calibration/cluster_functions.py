@@ -49,12 +49,16 @@ def _message_seconds(cluster: ProcessCluster, size: int) -> dict[str, float]:
     return seconds
 
 
-def is_overlap_correct(cluster: ProcessCluster, layout: dict[str, int]) -> bool:
+def are_overlaps_correct(cluster: ProcessCluster, groups: list[tuple[int, int]]) -> list[bool]:
+    """Return for each ``mp`` and ``esp`` whether an overlap gathers the sums over each place."""
+    return [_is_overlap_correct(cluster, mp, esp) for mp, esp in groups]
+
+
+def _is_overlap_correct(cluster: ProcessCluster, mp: int, esp: int) -> bool:
     """Return whether an overlap gathers the sum over each place of what it sent to each rank of the ``mp`` group."""
-    ranks, mp, esp = cluster.ranks, layout["mp"], layout["esp"]
-    rank = dist.get_rank()
+    ranks, rank = cluster.ranks, dist.get_rank()
     source = (100.0 * rank + torch.arange(ranks)).repeat_interleave(3)
-    case = {"collective": "overlap", "groups": [list(range(ranks))], **layout}
+    case = {"collective": "overlap", "groups": [list(range(ranks))], "mp": mp, "esp": esp}
     buffers = make_buffers(cluster, case, GroupCache(torch.device("cpu")), source, source)
     first = rank // mp * mp
     expected = [

@@ -79,8 +79,9 @@ def test_time_lasts_from_the_last_start_to_the_last_end() -> None:
 
 def test_the_overlap_gathers_the_sums_of_exchanged_blocks() -> None:
     """Rank r sends 100 r + q to rank q."""
-    for cluster, mp, esp in ((ProcessCluster(1, 4), 4, 2), (ProcessCluster(2, 2), 2, 1), (ProcessCluster(2, 2), 4, 1)):
-        assert run_in_cluster(f"{FUNCTIONS}:is_overlap_correct", cluster, {"mp": mp, "esp": esp}) == [True] * 4
+    for cluster, groups in ((ProcessCluster(1, 4), [(4, 2)]), (ProcessCluster(2, 2), [(2, 1), (4, 1)])):
+        found = run_in_cluster(f"{FUNCTIONS}:are_overlaps_correct", cluster, groups)
+        assert found == [[True] * len(groups)] * 4
 
 
 def test_an_all_to_all_is_correct_for_small_and_large_rows() -> None:
