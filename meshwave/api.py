@@ -29,8 +29,9 @@ from meshwave.engine.runs import Options, Record, State
 from meshwave.engine.runs import Run as LaunchedRun
 from meshwave.engine.runs.dry_run import Rehearsal
 from meshwave.engine.runs.emulation.hosts import default_hosts, read_executed_bundle
-from meshwave.engine.runs.launchers import launchers, specify_run
+from meshwave.engine.runs.launchers import specify_run
 from meshwave.engine.runs.run_comparison import compare_run
+from meshwave.engine.runs.targets import open_target
 
 if TYPE_CHECKING:
     from meshwave.engine.runs.accuracy import Comparison
@@ -204,7 +205,7 @@ def run(
         design = parse_design({**document, "training": {**document["training"], "steps": steps}})
     options = Options(rehearse=Rehearsal() if dry_run else None, hosts=default_hosts(design, hosts) if hosts else None)
     found = predictions.predict(design)
-    launcher = launchers[target](Record())
+    launcher = open_target(Record(), target)
     return Run(launcher.submit(specify_run(found, options)))
 
 

@@ -1,7 +1,7 @@
 """Launch targets: places where runs can be launched, each with a name, a launcher and the launcher's options.
 
 Targets are defined in TOML files: one of the user, and one that ``MESHWAVE_TARGETS`` names, for example for a
-deployment. A launcher that needs no options, such as ``local``, is also a target of the same name.
+deployment. A launcher that needs no options, such as ``local``, is itself a target; its table can only limit runs.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Target:
     def title(self) -> str:
         """Text of the target in a menu."""
         member = launchers[self.launcher]
-        return member.title if self.options is None else f"{self.name} ({member.title})"
+        return f"{self.name} ({member.title})" if member.needs_target else member.title
 
     def open(self, record: Record) -> Launcher:
         """Create the launcher of this target."""
@@ -105,7 +105,7 @@ def training_targets() -> list[Target]:
 
 
 def _machine_targets() -> dict[str, Target]:
-    return {name: Target(name, name) for name, member in launchers.items() if member.target_options is None}
+    return {name: Target(name, name) for name, member in launchers.items() if not member.needs_target}
 
 
 def _read_tables(file: Path) -> Mapping[str, Any]:
@@ -115,19 +115,27 @@ def _read_tables(file: Path) -> Mapping[str, Any]:
         raise Refusal("targets_unreadable", {"file": str(file), "reason": str(error)}) from None
 
 
+def _launcher_and_options(where: Mapping[str, str], name: str, table: Mapping[str, Any]) -> tuple[str, type[Part]]:
+    """Return the name of the launcher of a target, and the schema of its options."""
+    if name in launchers:
+        machine = launchers[name]
+        if machine.needs_target or machine.target_options is None or "launcher" in table:
+            raise Refusal("target_reserved", where)
+        return name, machine.target_options
+    known = {key: member.target_options for key, member in launchers.items() if member.needs_target}
+    kind = table.get("launcher")
+    model = known.get(kind) if isinstance(kind, str) else None
+    if not isinstance(kind, str) or model is None:
+        raise Refusal("target_launcher", {**where, "known": list(known)})
+    return kind, model
+
+
 def _parse_target(file: Path, name: str, table: Any) -> Target:
     where = {"file": str(file), "target": name}
     if not isinstance(table, dict):
         raise Refusal("target_not_a_table", where)
-    configurable = {key: member for key, member in launchers.items() if member.target_options is not None}
-    kind = table.get("launcher")
-    if not isinstance(kind, str) or kind not in configurable:
-        raise Refusal("target_launcher", {**where, "known": list(configurable)})
-    if name in launchers:
-        raise Refusal("target_reserved", where)
+    kind, model = _launcher_and_options(where, name, table)
     options = {key: value for key, value in table.items() if key != "launcher"}
-    model = configurable[kind].target_options
-    assert model is not None
     try:
         return Target(name, kind, model.model_validate_json(json.dumps(options, default=str)))
     except ValidationError as error:

@@ -16,6 +16,7 @@ from meshwave.engine.costs import PeakMemory
 from meshwave.engine.document import Design
 from meshwave.engine.document.unsupported import dry_run_problems, run_problems
 from meshwave.engine.errors import InputError, MeshwaveError, RunError
+from meshwave.engine.files import folder_bytes
 from meshwave.engine.findings import DesignError, Problem, RunRefusal
 from meshwave.engine.frozen import Part
 from meshwave.engine.messages import render
@@ -26,6 +27,7 @@ from meshwave.engine.runs.checkpoints import resume_problems
 from meshwave.engine.runs.dry_run import BLOCKS_MESSAGES
 from meshwave.engine.runs.initial_weights import check_initial_weights
 from meshwave.engine.runs.launchers._folders import enter_folders
+from meshwave.engine.runs.launchers._limits import TargetLimits, check_disk, check_processes
 from meshwave.engine.runs.launchers._queue import QueueThread
 from meshwave.engine.runs.launchers._specification import describe_manner
 from meshwave.engine.runs.options import Options
@@ -63,7 +65,8 @@ class Launcher(ABC):
     title: ClassVar[str]
     trains: ClassVar[bool] = True  # False for a launcher of dry runs only, which the page does not offer
     runs_survive: ClassVar[bool] = False  # True if its runs continue without the process that launched them
-    target_options: ClassVar[type[Part] | None] = None  # options of its launch targets; None if it needs none
+    target_options: ClassVar[type[Part] | None] = None  # options of its launch targets; None if it has none
+    needs_target: ClassVar[bool] = False  # False if the launcher itself is a launch target of the same name
 
     def __init__(self, record: Record) -> None:
         self.record = record
@@ -123,6 +126,23 @@ class Launcher(ABC):
     def close(self) -> None:
         """End all processes of this launcher, including those of its runs. Queued runs stay queued."""
         self._queue.close()
+
+    @property
+    def limits(self) -> TargetLimits:
+        """Limits on the runs of this place."""
+        return TargetLimits()
+
+    def check_limits(self, design: Design) -> None:
+        """Check that a run stays within the limits of this place.
+
+        Raises:
+            Refusal: it has too many processes, or the run folders are too large.
+        """
+        target = self.place.target or self.name
+        check_processes(self.limits, target, process_count(design))
+        if self.limits.megabytes is not None:
+            own = (entry for entry in self.record.entries() if entry.place == self.place)
+            check_disk(self.limits, target, sum(folder_bytes(self.record.folder(entry.id)) for entry in own))
 
     @property
     def runs_at_once(self) -> int:
@@ -188,6 +208,7 @@ class Launcher(ABC):
             raise DesignError(found)
         if options.initial_weights is not None:
             check_initial_weights(design, Path(options.initial_weights))
+        self.check_limits(design)
         self.check_requirements(spec.design, design, options)
         data = None if options.rehearse else training_text(design, data)
         if data is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -17,7 +16,7 @@ from pydantic import Field, PositiveInt, ValidationError, model_validator
 
 from meshwave.engine.document import Design
 from meshwave.engine.errors import RunError
-from meshwave.engine.files import folder_bytes, import_folder, write_private
+from meshwave.engine.files import import_folder, write_private
 from meshwave.engine.findings import Problem, Refusal, RunRefusal
 from meshwave.engine.frozen import Part, nullable, validation_error
 from meshwave.engine.messages import render
@@ -25,12 +24,16 @@ from meshwave.engine.run_files import Count, RunFile, RunFolderError, files_by_p
 from meshwave.engine.runs.checkpoints import INTERRUPTED
 from meshwave.engine.runs.launchers._base import Capabilities, Launcher
 from meshwave.engine.runs.launchers._host import Host, LocalHost
+from meshwave.engine.runs.launchers._limits import TargetLimits
 from meshwave.engine.runs.launchers._torchrun import (
     PROCESS_MODULE,
+    PROGRAM,
     SCRIPT,
     NodeLayout,
+    forked_program,
     interface_variables,
     node_script,
+    process_program,
 )
 from meshwave.engine.runs.options import Options
 from meshwave.engine.runs.outcome import Exit, Verdict, judge
@@ -38,6 +41,7 @@ from meshwave.engine.runs.process_identity import own_handle, recorded_owner
 from meshwave.engine.runs.run import Run, read_result
 from meshwave.engine.runs.run_database import Entry, Record, State
 from meshwave.engine.runs.run_folder import Bundle, process_count, read_bundle
+from meshwave.engine.runs.time_limit import write_time_limit
 
 MOST_PROCESSES = 4096
 
@@ -46,19 +50,6 @@ Folder = Annotated[str, Field(pattern=r"^/[\w./+@,=-]*$")]
 Address = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][\w.@:%+-]*$")]
 """Host for ssh: a name of its configuration, or ``user@host``."""
 Line = Annotated[str, Field(pattern=r"^[^\n\r\x00]*$")]
-
-
-class TargetLimits(Part):
-    """Limits on the runs of a launch target."""
-
-    processes: PositiveInt | None = nullable("no limit")
-    """Largest number of processes of a run; a larger run is refused."""
-    runs: PositiveInt | None = nullable("no limit")
-    """Runs that are active at the same time; others wait in the queue of Meshwave."""
-    minutes: Annotated[float, Field(gt=0)] | None = nullable("no limit")
-    """Time after its start at which a run is cancelled by the Meshwave that follows it."""
-    megabytes: Annotated[float, Field(gt=0)] | None = nullable("no limit")
-    """Disk space of the run folders of the target, as this machine sees them, above which a run is refused; 1 MB is 10^6 bytes."""
 
 
 class JobOptions(Part):
@@ -126,6 +117,7 @@ class JobLauncher(Launcher):
     most_runs: ClassVar[int] = 1000
     """Runs of a target that can be active at the same time, unless the target allows fewer."""
     runs_survive: ClassVar = True
+    needs_target: ClassVar = True
 
     def __init__(self, record: Record, options: JobOptions | None = None, target: str = "") -> None:
         """Create the launcher of a ``target``; without options it cannot launch runs."""
@@ -180,8 +172,12 @@ class JobLauncher(Launcher):
             self.host.run(["rm", "-rf", "--", self.folder_on_nodes(folder)])
 
     @property
+    def limits(self) -> TargetLimits:
+        return self.options.limits if self.options else TargetLimits()
+
+    @property
     def runs_at_once(self) -> int:
-        return min(self.most_runs, self.options.limits.runs or self.most_runs) if self.options else self.most_runs
+        return min(self.most_runs, self.limits.runs or self.most_runs)
 
     # ---- the launcher ----
 
@@ -212,28 +208,12 @@ class JobLauncher(Launcher):
     def check_requirements(self, design: Design, drawn: Design, options: Options) -> None:
         if options.hosts is not None:
             raise Refusal("hosts_on_target", {"target": self.target})
-        self._check_limits(design)
         layout = NodeLayout.from_design(design)
         params = {"target": self.target, "nodes": layout.nodes, "devices": max(layout.processes)}
         if layout.nodes > self.max_nodes:
             raise Refusal("too_many_nodes", {**params, "most": self.max_nodes})
         if self.options.devices_per_node is not None and max(layout.processes) > self.options.devices_per_node:
             raise Refusal("too_many_devices_per_node", {**params, "most": self.options.devices_per_node})
-
-    def _check_limits(self, design: Design) -> None:
-        limits, processes = self.options.limits, process_count(design)
-        if limits.processes is not None and processes > limits.processes:
-            params = {"processes": processes, "most": limits.processes, "target": self.target}
-            raise Refusal("target_processes", params)
-        if limits.megabytes is None:
-            return
-        own = (entry for entry in self.record.entries() if entry.place == self.place)
-        used_bytes, most_bytes = (
-            sum(folder_bytes(self.record.folder(entry.id)) for entry in own),
-            1e6 * limits.megabytes,
-        )
-        if used_bytes > most_bytes:
-            raise Refusal("target_disk", {"used_bytes": used_bytes, "most_bytes": most_bytes, "target": self.target})
 
     def prepare_folder(self, run: str) -> Path:
         """Create the run folder under the root of the target, if nodes share the root with this machine."""
@@ -259,7 +239,10 @@ class JobLauncher(Launcher):
     def push_program(self, layout: NodeLayout, folder: Path, module: str) -> str:
         """Copy a folder, with the scripts that start a module, to the nodes; return its path there."""
         remote = self.folder_on_nodes(folder)
-        for name, text in self.scripts(layout, folder.name, ["--module", module, remote]).items():
+        if self.limits.minutes is not None:
+            write_time_limit(folder, self.limits.minutes, self.target)
+        scripts = self.scripts(layout, folder.name, forked_program(remote))
+        for name, text in {**scripts, PROGRAM: process_program(module)}.items():
             write_private(folder / name, text)
         self.push(folder, remote)
         return remote
@@ -315,17 +298,10 @@ class JobLauncher(Launcher):
         self.pull(run.folder, job, everything=status.phase is Phase.ENDED)
         if status.phase is Phase.RUNNING:
             self.record.change_state(run.id, State.RUNNING)
-            self._end_overdue(run)
         if status.phase is Phase.ENDED:
             self._finish_run(run, status)
         elif status.note != entry.handle.get("waiting", ""):
             self.record.set_handle(run.id, {**entry.handle, "waiting": status.note})
-
-    def _end_overdue(self, run: Run) -> None:
-        """Cancel a run that takes longer than its target allows."""
-        minutes, started_s = self.options.limits.minutes, run.entry.started_s
-        if minutes is not None and started_s is not None and time.time() - started_s > 60 * minutes:
-            self.end_run(run, render("target_minutes", {"minutes": minutes, "target": self.target}))
 
     def _check_owner(self, entry: Entry) -> None:
         """End a run without a job if the process that was about to submit the job has ended."""

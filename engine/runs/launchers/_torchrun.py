@@ -11,6 +11,7 @@ from meshwave.engine.document import Design
 
 PROCESS_MODULE = "meshwave.engine.runtime.processes.torchrun_process"
 SCRIPT = "node.sh"
+PROGRAM = "process.py"
 FIRST_PORT, PORTS = 20_000, 12_000
 """First port and number of ports for rendezvous, below the ports that Linux uses for outgoing connections."""
 
@@ -84,9 +85,24 @@ def node_script(
 
 NODE_VARIABLES: Mapping[str, str] = {
     "OMP_NUM_THREADS": "1",  # the processes of a node share its cores
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # counting GPUs through CUDA prevents forks from using it
     "PYTHONSAFEPATH": "1",  # do not import modules from the run folder
     "PYTHONUNBUFFERED": "1",  # unbuffered, because the log is read during the run
 }
+
+
+def process_program(module: str) -> str:
+    """Return the Python program that runs ``module`` in each process of a node."""
+    return f"""# Runs in each process of the node; its argument is the run folder.
+from runpy import run_module
+
+run_module("{module}", run_name="__main__", alter_sys=True)
+"""
+
+
+def forked_program(folder: str) -> list[str]:
+    """Return the arguments of torchrun that run the program of a folder in forks of torchrun."""
+    return ["--start-method", "fork", "--run-path", f"{folder}/{PROGRAM}", folder]
 
 
 def interface_variables(interface: str | None) -> dict[str, str]:

@@ -24,6 +24,7 @@ from meshwave.engine.runs.emulation.hosts import check_emulation, host_topology
 from meshwave.engine.runs.emulation.topology import FILE as NETWORK_FILE
 from meshwave.engine.runs.launchers._base import MOST_PROCESSES, Capabilities, OwningLauncher, launchers
 from meshwave.engine.runs.launchers._environment import process_environment
+from meshwave.engine.runs.launchers._limits import MachineOptions, TargetLimits
 from meshwave.engine.runs.launchers._threaded import CLOSING_S
 from meshwave.engine.runs.launchers._warm_process import Zygote
 from meshwave.engine.runs.options import Options
@@ -32,6 +33,7 @@ from meshwave.engine.runs.process_identity import handle, own_handle
 from meshwave.engine.runs.run import Run
 from meshwave.engine.runs.run_database import Record, State
 from meshwave.engine.runs.run_folder import Bundle, process_count
+from meshwave.engine.runs.time_limit import write_time_limit
 
 PROCESSES_PER_CORE = 4
 """Maximum number of processes per core without a warning; with more, waiting for a core dominates the step time."""
@@ -47,10 +49,13 @@ class LocalLauncher(OwningLauncher):
 
     name: ClassVar[str] = "local"
     title: ClassVar[str] = "This machine"
+    target_options: ClassVar = MachineOptions
 
     def __init__(
         self,
         record: Record,
+        options: MachineOptions | None = None,
+        target: str = "",
         *,
         start: Literal["fork", "spawn"] | None = None,
         worker: str = "meshwave.engine.runtime.processes.worker",
@@ -60,12 +65,15 @@ class LocalLauncher(OwningLauncher):
 
         Args:
             record: the run database.
+            options: the options of this machine as a launch target; None for the defaults.
+            target: the name of the launch target, which is that of the launcher.
             start: ``fork`` processes from a warm process, or ``spawn`` new interpreters; by default whichever is safe
                 here.
             worker: the module that each process executes.
             path: a folder that contains the module, in addition to Meshwave's.
         """
         super().__init__(record)
+        self._options = options or MachineOptions()
         self._start_method = start or _safe_start_method()
         self._worker = worker
         self._path = path
@@ -74,6 +82,10 @@ class LocalLauncher(OwningLauncher):
         self._source_time_s = 0.0  # modification time of the code that the zygote has imported
         self._own: dict[str, tuple[Bundle, Zygote]] = {}  # active runs of this launcher
         self._settled = threading.Condition(self._lock)
+
+    @property
+    def limits(self) -> TargetLimits:
+        return self._options.limits
 
     def probe(self) -> Capabilities:
         if os.name != "posix":
@@ -108,6 +120,8 @@ class LocalLauncher(OwningLauncher):
         if bundle.options.hosts is not None:
             emulated = host_topology(bundle.design, bundle.drawn, bundle.options)
             write_private(bundle.folder / NETWORK_FILE, emulated.to_json())
+        if self.limits.minutes is not None:
+            write_time_limit(bundle.folder, self.limits.minutes, self.name)
         with self._lock:
             zygote = self._ready_zygote()
             zygote.launch(bundle.run, bundle.folder, bundle.processes)

@@ -1,50 +1,85 @@
 """Process started by torchrun: ``python -m meshwave.engine.runtime.processes.torchrun_process RUN_DIR``.
 
-It starts the worker of the run as a child, writes the child's output to the log of the run folder, and reports the exit
-of the child (``exit-<rank>.json``), including death by a signal. It does not import torch.
+It forks the worker of the run, which writes its output to the log of the run folder, and reports the exit of the worker
+(``exit-<rank>.json``), including death by a signal. In a fork of torchrun, the worker need not import torch again.
 
 ``MESHWAVE_PROCESS_ORDER`` lists the process of the run for each process rank of torchrun.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
+import traceback
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
+
+from meshwave.engine.runs.time_limit import Deadline
 
 WORKER = "meshwave.engine.runtime.processes.worker"
-LOOK_S = 0.05
+POLL_S = 0.05
+PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 
 
 def main(folder: Path, module: str = WORKER) -> int:
     """Run the worker until it ends and return its exit status."""
     parent, rank = os.getppid(), int(os.environ["RANK"])
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, 0)  # torch requests SIGINT, which would look like a request to end
     order = os.environ.get("MESHWAVE_PROCESS_ORDER", "").split()
     process = int(order[rank]) if order else rank
-    environment = {**os.environ, "RANK": str(process), "MESHWAVE_DIE_WITH_PARENT": "1"}
+    os.environ |= {"RANK": str(process), "MESHWAVE_DIE_WITH_PARENT": "1"}
+    deadline = Deadline(folder)
     asked_to_end = False
 
     def forward(number: int, frame: FrameType | None) -> None:
         nonlocal asked_to_end
         asked_to_end = True
-        worker.send_signal(number)
+        with suppress(ProcessLookupError):  # it has just ended
+            os.kill(worker, number)
 
-    with (folder / f"rank-{process}.log").open("ab") as log:
-        command = [sys.executable, "-m", module, str(folder)]
-        worker = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-    for number in (signal.SIGTERM, signal.SIGINT):
+    signals = {signal.SIGTERM, signal.SIGINT}
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # until there is a worker to which they can be forwarded
+    worker = os.fork()
+    if worker == 0:
+        _run_worker(folder, module, process)
+    for number in signals:
         signal.signal(number, forward)
-    while worker.poll() is None:
-        time.sleep(LOOK_S)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+    while (found := os.waitpid(worker, os.WNOHANG))[0] == 0:
+        time.sleep(POLL_S)
+        if deadline.cancel_overdue():
+            asked_to_end = True
+            os.kill(worker, signal.SIGKILL)
         if os.getppid() != parent:  # torchrun was killed; its children are still running
-            worker.kill()
-    write_exit(folder, process, worker.returncode, asked_to_end)
-    return worker.returncode if worker.returncode >= 0 else 1
+            os.kill(worker, signal.SIGKILL)
+    for number in signals:
+        signal.signal(number, signal.SIG_IGN)  # the pid of the worker may be reused
+    code = os.waitstatus_to_exitcode(found[1])
+    write_exit(folder, process, code, asked_to_end)
+    return code if code >= 0 else 1
+
+
+def _run_worker(folder: Path, module: str, process: int) -> NoReturn:
+    """Run the worker in this process, which was just forked, with its output in the log of the run folder."""
+    try:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT})
+        log = os.open(folder / f"rank-{process}.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        for descriptor in (1, 2):
+            os.dup2(log, descriptor)
+        import_module(module).main(folder)
+    except BaseException:  # the worker ends this process itself, unless it cannot be imported
+        traceback.print_exc()
+    os._exit(1)
 
 
 def write_exit(folder: Path, process: int, code: int, ours: bool) -> None:
@@ -65,4 +100,5 @@ def write_exit(folder: Path, process: int, code: int, ours: bool) -> None:
 if __name__ == "__main__":
     if len(sys.argv) != 2:
         sys.exit("usage: python -m meshwave.engine.runtime.processes.torchrun_process RUN_DIR")
-    sys.exit(main(Path(sys.argv[1])))
+    if status := main(Path(sys.argv[1])):
+        sys.exit(status)

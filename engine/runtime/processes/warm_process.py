@@ -41,6 +41,7 @@ from meshwave.engine.run_files import read_document
 from meshwave.engine.runs.emulation.network import INTERFACE, LINUX, Builder, Network, end_with_parent
 from meshwave.engine.runs.emulation.topology import read_topology
 from meshwave.engine.runs.options import PLAIN, Options
+from meshwave.engine.runs.time_limit import Deadline
 
 WORKER = "meshwave.engine.runtime.processes.worker"
 POLL_S = 0.02
@@ -66,10 +67,14 @@ class RunProcesses:
     sessions: set[int] = field(default_factory=set)  # session ids, equal to the pids
     # process, exit status, True if ended on request, time
     exits: list[tuple[int, int, bool, float]] = field(default_factory=list)
+    deadline: Deadline = field(init=False)
     is_cancelled: bool = False
     error: str = ""
     kill_at: float | None = None  # deadline after a request to end
     is_killed: bool = False
+
+    def __post_init__(self) -> None:
+        self.deadline = Deadline(self.folder)
 
     @property
     def is_ending(self) -> bool:
@@ -137,7 +142,9 @@ class RunProcesses:
         return self.is_ending and (status != -signal.SIGKILL or self.is_killed)
 
     def check(self) -> None:
-        """End the run if it is cancelled or its folder is removed, and kill its processes if they did not end in time."""
+        """End the run if it is cancelled, overdue or without a folder, and kill its processes if they did not end in time."""
+        if not self.is_ending:
+            self.deadline.cancel_overdue()
         if not self.is_ending and (self.folder / "cancel").exists():
             self.is_cancelled = True
             self.end()

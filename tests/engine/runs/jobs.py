@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from meshwave.engine.document import Design
 from meshwave.engine.runs import Run
+from meshwave.engine.runs.launchers._torchrun import PROGRAM
 from tests.engine.runs.play import draw
 
 STEPS = 150
@@ -39,16 +42,13 @@ def until_long(found: Callable[[], bool]) -> bool:
     return result
 
 
-def kill_worker(run: Run) -> None:
-    """Kill one process of a run that trains."""
-    command = ["pgrep", "--full", f"processes.worker .*{run.id}"]
-    worker = subprocess.run(command, capture_output=True, text=True, check=True)
-    os.kill(int(worker.stdout.split()[0]), signal.SIGKILL)
+def kill_worker(folder: Path) -> None:
+    """Kill one process of a run that trains, whose processes write to a folder."""
+    events = map(json.loads, (folder / "events-0.jsonl").read_text().splitlines())
+    os.kill([event["pid"] for event in events if event["event"] == "started"][-1], signal.SIGKILL)
 
 
 def processes_of(run: Run) -> list[int]:
     """The processes of a run that exist, by the run folder on their command lines."""
-    found = subprocess.run(
-        ["pgrep", "--full", f"torchrun_process.*{run.id}"], capture_output=True, text=True, check=False
-    )
+    found = subprocess.run(["pgrep", "--full", f"{run.id}/{PROGRAM}"], capture_output=True, text=True, check=False)
     return [int(pid) for pid in found.stdout.split()]

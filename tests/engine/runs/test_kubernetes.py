@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,11 @@ from meshwave.engine.runs.launchers.kubernetes import (
     job_name,
     kubernetes_job_status,
 )
+from meshwave.engine.runs.launchers.local import LocalLauncher
 from tests.conftest import until
 from tests.engine.runs.jobs import (
     PATIENCE_S,
+    STEPS,
     kill_worker,
     losses,
     processes_of,
@@ -92,11 +94,11 @@ def test_killed_and_evicted_pods_restart_the_run_from_its_checkpoint(
     kind: str, calls: Path, record: Record, tmp_path: Path
 ) -> None:
     launcher = launcher_of(record, tmp_path / "claim", kind=kind)
-    options = Options(checkpoints=Checkpoints(every_steps=5), restarts=2)
-    run = submit(launcher, two_nodes(1500), options)  # type: ignore[arg-type]
+    options = Options(checkpoints=Checkpoints(every_steps=20), restarts=2)
+    run = submit(launcher, two_nodes(4 * STEPS), options)  # type: ignore[arg-type]
     assert until_long(lambda: reconcile(record) or bool(complete_checkpoints(run.folder)))
 
-    kill_worker(run)
+    kill_worker(run.folder)
     assert until_long(lambda: reconcile(record) or len(read_attempts(run.folder)) == 1)
     assert until_long(lambda: reconcile(record) or run.progress.done > read_attempts(run.folder)[0].done)
     evict(run)
@@ -107,16 +109,19 @@ def test_killed_and_evicted_pods_restart_the_run_from_its_checkpoint(
     assert evicted.resumed_from >= evicted.done > killed.resumed_from > 0
     names = [json.loads(line)[2] for line in calls.read_text().splitlines() if json.loads(line)[0] == "delete"]
     assert names == [job_name(run.id), job_name(run.id, 1)]
-    undisturbed = submit(launcher, two_nodes(1500))  # type: ignore[arg-type]
-    assert undisturbed.wait(timeout_s=PATIENCE_S) is State.SUCCEEDED, undisturbed.reason
+    with closing(LocalLauncher(record)) as local:
+        undisturbed = submit(local, two_nodes(4 * STEPS))  # type: ignore[arg-type]
+        assert undisturbed.wait(timeout_s=PATIENCE_S) is State.SUCCEEDED, undisturbed.reason
     assert losses(run) == losses(undisturbed)
 
 
 def evict(run: Run) -> None:
     """Send SIGTERM to the pods of a run, as Kubernetes does before it removes them from their nodes."""
-    agents = subprocess.run(["pgrep", "--full", f"torch.distributed.run.*{run.id}"], capture_output=True, text=True)
-    for pid in agents.stdout.split():
-        os.kill(int(pid), signal.SIGTERM)
+    found = processes_of(run)
+    for pid in found:
+        parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        if parent not in found:
+            os.kill(pid, signal.SIGTERM)
 
 
 @pytest.mark.torch

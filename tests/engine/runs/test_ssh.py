@@ -92,13 +92,13 @@ def test_a_killed_process_costs_no_accuracy_and_another_run_waits(
     server: ssh_server.Server, record: Record, tmp_path: Path
 ) -> None:
     launcher = launcher_of(server, record, tmp_path, shared=True)
-    options = Options(checkpoints=Checkpoints(every_steps=5), restarts=1)
+    options = Options(checkpoints=Checkpoints(every_steps=25), restarts=1)
     run = submit(launcher, two_nodes(2 * STEPS), options)  # type: ignore[arg-type]
     other = submit(launcher, two_nodes(2 * STEPS))  # type: ignore[arg-type]
     reconcile(record)
     assert other.waiting_reason == f"position 1 of 1 in the queue; run {run.id} is active"
     assert until_long(lambda: bool(complete_checkpoints(tmp_path / "remote" / run.id)))
-    kill_worker(run)
+    kill_worker(tmp_path / "remote" / run.id)
 
     assert run.wait(timeout_s=PATIENCE_S) is State.SUCCEEDED, run.reason
     assert "was ended by SIGKILL" in read_attempts(run.folder)[0].reason
@@ -129,7 +129,9 @@ def test_checkpoints_need_a_shared_folder(ssh: SshLauncher) -> None:
 
 
 @pytest.mark.slurm
-def test_slurm_behind_a_login_node_runs_and_cancels(record: Record, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_run_on_slurm_behind_a_login_node_is_followed_and_cancelled(
+    record: Record, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     if why := slurm_cluster.missing() or ssh_server.missing():
         pytest.skip(why)
     root, folder = tmp_path_factory.mktemp("shared"), tmp_path_factory.mktemp("login")
@@ -140,13 +142,10 @@ def test_slurm_behind_a_login_node_runs_and_cancels(record: Record, tmp_path_fac
         given = {**remote_options(server, root), "via": "ssh", "login": "one", "interface": slurm_cluster.INTERFACE}
         launcher = SlurmLauncher(record, SlurmOptions(**given), "login")  # type: ignore[arg-type]
 
-        run = submit(launcher, two_nodes())  # type: ignore[arg-type]
-        assert run.wait(timeout_s=PATIENCE_S) is State.SUCCEEDED, (run.reason, run.log())
-        assert len(losses(run)) == 3
+        run = submit(launcher, two_nodes(100_000))  # type: ignore[arg-type]
+        assert until_long(lambda: reconcile(record) or run.progress.done > 0), (run.reason, run.log())
         assert (root / run.id / "job.sh").exists()
-
-        other = submit(launcher, two_nodes(100_000))  # type: ignore[arg-type]
-        assert until_long(lambda: reconcile(record) or other.progress.done > 0)
-        other.cancel()
-        assert other.wait(timeout_s=PATIENCE_S) is State.CANCELLED
-        assert until(lambda: not processes_of(other))
+        run.cancel()
+        assert run.wait(timeout_s=PATIENCE_S) is State.CANCELLED
+        assert len(losses(run)) > 0
+        assert until(lambda: not processes_of(run))

@@ -15,9 +15,10 @@ from meshwave.engine.predict.prediction import predict
 from meshwave.engine.run_files import write_document
 from meshwave.engine.runs import Options, Record, Run, State, reconcile
 from meshwave.engine.runs.emulation.hosts import default_hosts
-from meshwave.engine.runs.launchers import _jobs, launchers, open_run, specify_run
+from meshwave.engine.runs.launchers import launchers, open_run, specify_run
 from meshwave.engine.runs.launchers._base import Launcher
-from meshwave.engine.runs.launchers._jobs import JobLauncher, JobStatus, Phase, TargetLimits
+from meshwave.engine.runs.launchers._jobs import JobLauncher
+from meshwave.engine.runs.launchers._limits import TargetLimits
 from meshwave.engine.runs.launchers._torchrun import NodeLayout
 from meshwave.engine.runs.process_identity import own_handle
 from meshwave.engine.runs.run_folder import write_bundle
@@ -25,7 +26,7 @@ from meshwave.engine.runs.targets import find_target, open_target, read_targets,
 from tests.engine.runs.jobs import two_nodes
 from tests.engine.runs.play import draw
 
-JOB_LAUNCHERS = [name for name, member in launchers.items() if member.target_options is not None]
+JOB_LAUNCHERS = [name for name, member in launchers.items() if member.needs_target]
 EXAMPLES: dict[str, dict[str, Any]] = {
     "slurm": {"partition": "main"},
     "ssh": {"hosts": ["box1", "box2"], "root": "/nowhere"},
@@ -45,7 +46,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_this_machine_is_always_a_target(file: Path) -> None:
     assert find_target("local").options is None
-    assert set(read_targets()) == {name for name, member in launchers.items() if member.target_options is None}
+    assert set(read_targets()) == {name for name, member in launchers.items() if not member.needs_target}
 
 
 def test_targets_are_listed_and_offered(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,6 +77,8 @@ def test_a_file_of_the_user_replaces_targets_of_a_deployment(file: Path) -> None
         ("[x]\n", "target x has no launcher; add launcher = .*, one of kubernetes, slurm or ssh"),
         ('[x]\nlauncher = "slrum"\n', "target x has no launcher"),
         ('[local]\nlauncher = "slurm"\n', "the name local is taken"),
+        ("[local.limits]\nminutes = 0\n", "target local: limits.minutes: "),
+        ("[threads.limits]\nminutes = 1\n", "the name threads is taken"),
         ('[x]\nlauncher = "slurm"\npartitio = "gpu"\n', "target x: partitio: unknown key .* Did you mean 'partition'"),
         ('[x]\nlauncher = "slurm"\nnodes = "two"\n', "target x: nodes: "),
         ('[x]\nlauncher = "slurm"\nlimits.minutes = 0\n', "target x: limits.minutes: "),
@@ -190,10 +193,10 @@ def test_runs_over_the_limits_of_a_target_are_refused(member: JobLauncher) -> No
 
     member.options = member.options.model_copy(update={"limits": TargetLimits(megabytes=2.0)})
     with pytest.raises(Refusal, match="run folders of target there have 3.* MB, and it allows 2 MB; delete some"):
-        member.check_requirements(design, design, Options())
+        member.check_limits(design)
     member.options = member.options.model_copy(update={"limits": TargetLimits(processes=1)})
     with pytest.raises(Refusal, match="the design has 2 processes, and target there allows 1"):
-        member.check_requirements(design, design, Options())
+        member.check_limits(design)
 
 
 def test_a_target_limits_the_runs_that_are_active_at_the_same_time(member: JobLauncher) -> None:
@@ -214,25 +217,17 @@ def test_a_target_limits_the_runs_that_are_active_at_the_same_time(member: JobLa
     assert entry.state is State.QUEUED
 
 
-def test_a_run_that_takes_longer_than_its_target_allows_is_cancelled(
+def test_the_time_limit_of_a_target_is_part_of_the_run_folder(
     member: JobLauncher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    member.options = member.options.model_copy(update={"limits": TargetLimits(minutes=1.0)})
-    run = enter(member, State.RUNNING, job={"id": "1"})
-    ended: list[str] = []
-    status = JobStatus(Phase.RUNNING)
-    monkeypatch.setattr(type(member), "status", lambda self, run, job: status)
-    monkeypatch.setattr(type(member), "pull", lambda self, folder, job, everything=False: None)
-    monkeypatch.setattr(type(member), "end_run", lambda self, run, why: ended.append(why))
+    """The processes of the run read it there, so that it holds without a Meshwave that follows the run."""
+    member.options = member.options.model_copy(update={"limits": TargetLimits(minutes=90.0)})
+    monkeypatch.setattr(type(member), "push", lambda self, folder, remote: None)
+    folder = enter(member).folder
 
-    reconcile(member.record)
-    assert ended == []
-    started_s = run.entry.started_s
-    assert started_s is not None
-    monkeypatch.setattr(_jobs.time, "time", lambda: started_s + 61)
-    reconcile(member.record)
+    member.push_program(NodeLayout.from_design(two_nodes()), folder, "module")
 
-    assert ended == ["the limit of target there is 1 min"]
+    assert json.loads((folder / "time-limit.json").read_text()) == {"minutes": 90.0, "target": "there"}
 
 
 @pytest.mark.usefixtures("no_clients")
