@@ -16,7 +16,7 @@ from meshwave.engine.costs.block_models import BlockModel
 from meshwave.engine.costs.boundary_transfers import boundary_bytes
 from meshwave.engine.costs.distinct_actions import Kinds
 from meshwave.engine.costs.expert_blocks import ExpertBlock, expert_block, expert_layers_per_stage, sparse_layers
-from meshwave.engine.costs.operators import Kernels, Recomputed, Workload, number_sizes
+from meshwave.engine.costs.operators import Kernels, Workload, number_sizes
 from meshwave.engine.costs.sharding import StateBytes, state_bytes, state_shares, unsharded_bytes
 from meshwave.engine.costs.transformer_layers import Sparse
 from meshwave.engine.document import Design, Mesh
@@ -76,15 +76,10 @@ def workload(design: Design, mesh: Mesh) -> Workload:
         linear="product" if design.training.linear_precision == "same" else design.training.linear_precision,
         fuses_elementwise=design.training.compile,
         fuses_attention=design.training.fused_attention,
-        recomputes=_recomputed_part(design),
+        recomputes=design.pipeline.recomputed_part,
         overlaps_tensor_parallel=design.training.tensor_parallel_overlap,
     )
     return replace(load, precision=precision, sequence_parallel=is_sequence_parallel, kernels=kernels)
-
-
-def _recomputed_part(design: Design) -> Recomputed:
-    part = design.pipeline.recompute
-    return "none" if isinstance(part, tuple) or part == "full" else part
 
 
 def stage_copies(program: Program) -> Iterator[tuple[int, int]]:
@@ -154,7 +149,7 @@ def device_sizes(design: Design, program: Program, layers: Sequence[int]) -> Siz
         kept, transient = held.kept, held.transient
         if design.pipeline.recomputes(stage):
             kept, transient = held.recomputed, transient + kept
-        elif design.pipeline.recomputes_layers:
+        elif design.pipeline.recomputes_layers and isinstance(design.model, BlockModel):
             inputs = (layers[stage] - 1) * load.outside.hidden_bytes
             kept, transient = held.recomputed + inputs, transient + kept / layers[stage]
         activations[stage] = max(activations[stage], kept)

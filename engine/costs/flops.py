@@ -15,6 +15,7 @@ from meshwave.engine.costs.transformer_layers import (
     head,
     join,
     joining_layer,
+    kept_bytes,
     layer,
     prediction,
     shared_experts,
@@ -98,9 +99,9 @@ def activation_bytes(load: Workload, layers: int, *, first: bool, last: bool, sp
     """Return the bytes that a device keeps for a microbatch of a stage between its forward and its backward.
 
     These are the tensors that autograd keeps, and the output of the stage, from which the executor starts the backward.
-    The output of the last stage is one number.
+    A layer that is recomputed in part keeps fewer of them. The output of the last stage is one number.
     """
-    kept = sum_over_stage(lambda operator: operator.kept_bytes, load, layers, first, last, sparse)
+    kept = kept_bytes(load, layers, first=first, last=last, sparse=sparse)
     return kept if last else kept + load.outside.hidden_bytes
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from meshwave.engine.costs.operators import Kernel, Operator, Recomputed, Work
+from meshwave.engine.costs.operators import Kernel, Operator, Work
 from meshwave.engine.document import Device
 from meshwave.engine.document.devices import Constants
+from meshwave.engine.document.pipeline import RecomputedPart
 
 FORMAT_RATES: dict[Kernel, float] = {"fp8": 2.0, "fp4": 4.0}
 """Peak FLOP/s of a number format, relative to 16 bits."""
@@ -17,18 +18,7 @@ It is the ratio of FlashAttention-2 and 3 and of cuDNN for sequences of 4k to 16
 """
 
 
-END_OPERATORS = {
-    "embedding",
-    "embedding norm",
-    "last norm",
-    "logits",
-    "logit cap",
-    "loss",
-    "prediction embedding",
-    "prediction norms",
-    "prediction join",
-    "prediction projection",
-}
+END_OPERATORS = {"embedding", "embedding norm", "prediction embedding", "last norm", "logits", "logit cap", "loss"}
 """Names of the operators outside layers."""
 LAST_OPERATORS = {"feed-forward out", "feed-forward residual", "shared experts out"}
 """Names of the operators of a layer whose output its backward does not need."""
@@ -46,7 +36,7 @@ def work_seconds(work: Work, device: Device, *, is_fused: bool = False) -> float
     return max(work.flops / (peak * device.efficiency), work.bytes / device.memory_bandwidth)
 
 
-def recomputed_share(operator: Operator, part: Recomputed) -> float:
+def recomputed_share(operator: Operator, part: RecomputedPart | None) -> float:
     """Return the fraction of an operator's forward that is recomputed in the backward."""
     is_attention = operator.name == "attention"
     match part:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from meshwave.engine.document.architecture import PLAIN, Architecture
 from meshwave.engine.document.model import LanguageModel
+from meshwave.engine.document.pipeline import RecomputedPart
 from meshwave.engine.document.training import Training
 
 Number = TypeVar("Number", float, NDArray[np.float64])
@@ -75,6 +76,7 @@ class Operator(NamedTuple):
     kept_bytes: float = 0.0  # bytes that autograd keeps from the forward to the backward
     deferred_bytes: float = 0.0  # bytes that a split backward keeps from its first half to the weight gradients
     transient_bytes: float = 0.0  # bytes allocated and freed within the backward
+    output_bytes: float = 0.0  # bytes of the output of a matrix product or of attention
     forward_reduced: tuple[float, ...] = ()  # bytes of each tensor-parallel all-reduce
     backward_reduced: tuple[float, ...] = ()
     forward_gathered: tuple[float, ...] = ()  # bytes of each tensor-parallel all-gather or reduce-scatter
@@ -90,10 +92,6 @@ class HeadWidths(NamedTuple):
     outputs: float
 
 
-Recomputed = Literal["none", "attention", "operators", "layers", "layers-early-stop"]
-"""Part of a layer that its backward recomputes; recomputation of whole stages is independent of it."""
-
-
 class Kernels(NamedTuple):
     """Settings of a design for matrix products, attention, elementwise kernels and recomputation."""
 
@@ -103,8 +101,8 @@ class Kernels(NamedTuple):
     """False if attention scores are written to memory."""
     fuses_elementwise: bool = False
     """True if norms, activation functions and sums are compiled or hand-fused into few kernels."""
-    recomputes: Recomputed = "none"
-    """Part of a layer that its backward recomputes."""
+    recomputes: RecomputedPart | None = None
+    """Part of a layer that its backward recomputes; recomputation of whole stages is independent of it."""
     overlaps_tensor_parallel: bool = False
     """True if gathers and scatters overlap with adjacent matrix products."""
 
@@ -231,6 +229,7 @@ def product(
         kept_bytes=(load.outside.tokens if cut == "columns" else m) * k * item * keeps_input,
         deferred_bytes=m * (k + n) * item,
         transient_bytes=k * n * item + m * (k + n) * item,
+        output_bytes=m * n * item,
     )
     shared = (k if cut == "columns" else n) if exchanged is None else exchanged
     size = (m * shared * item,)
@@ -257,7 +256,8 @@ def attention_product(load: Workload) -> Operator:
     It has two matrix products in the forward and five in the backward, which recomputes the scores: ``2bs^2h`` FLOPs
     each if all heads have their own keys and values. It keeps queries, keys, values and one log-sum per row; the
     projection that reads its output keeps the output. A window limits the tokens that each token attends to. The bias
-    of ALiBi is read for each score. Unfused attention writes the scores, and keeps them unless it is recomputed.
+    of ALiBi is read for each score. Unfused attention writes the scores, and keeps them. Recomputed attention keeps
+    queries, keys and values only.
     """
     widths, item = load.head_widths, load.precision.item
     pairs = load.tokens * load.sequence * load.attended_share
@@ -275,8 +275,9 @@ def attention_product(load: Workload) -> Operator:
                 2 * (scores + values), 2 * (taken + given) + SCORE_PASSES[1] * matrix, "unfused-attention"
             ),
             parameters=sinks,
-            kept_bytes=taken if load.kernels.recomputes in ("attention", "operators") else taken + matrix,
+            kept_bytes=taken if load.kernels.recomputes == "attention" else taken + matrix,
             transient_bytes=taken + given + 2 * matrix,
+            output_bytes=given,
         )
     share = 0.5 if load.causal else 1.0
     bias = matrix if load.architecture.positions.kind == "alibi" else 0.0
@@ -287,8 +288,9 @@ def attention_product(load: Workload) -> Operator:
             3 * scores + 2 * values, 2 * (taken + given) + log_sums + bias, "attention-backward", share
         ),
         parameters=sinks,
-        kept_bytes=taken + log_sums,
+        kept_bytes=taken if load.kernels.recomputes == "attention" else taken + log_sums,
         transient_bytes=taken + given,
+        output_bytes=given + log_sums,
     )
 
 

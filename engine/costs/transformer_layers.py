@@ -314,20 +314,31 @@ def end_operators(load: Workload, *, first: bool, last: bool) -> tuple[Operator,
 def prediction(load: Workload, table: float) -> tuple[Operator, ...]:
     """Return the operators of a layer of multi-token prediction besides the layer itself (arXiv:2412.19437, section 2.2).
 
-    The embeddings of the next tokens and the input of the layer are normed, concatenated, and projected from ``2h`` to
-    ``h``; the output has a norm of its own and shares the head. ``table`` is the number of parameters of a copy of the
-    embedding table. The projection is replicated over tensor-parallel devices.
+    The embeddings of the next tokens are joined with the input of the layer; the output has a norm of its own and
+    shares the head. ``table`` is the number of parameters of a copy of the embedding table.
     """
-    outside = load.outside
     embedded, *_ = embedding(load)
     shared = (each._replace(parameters=0.0, copied=0.0) if each.name == "logits" else each for each in head(load))
     return (
         embedded._replace(name="prediction embedding", parameters=table),
-        norm("prediction norms", outside, 2 * load.hidden, rows=2),
-        elementwise("prediction join", outside, 2 * load.hidden, kept=0, read_and_written=(2, 2)),
-        product("prediction projection", outside, 2 * load.hidden, load.hidden, bias=False),
+        *prediction_input(load),
         *shared,
         *loss(load),
+    )
+
+
+def prediction_input(load: Workload) -> tuple[Operator, ...]:
+    """Return the operators at the beginning of a layer of multi-token prediction: two norms, and a projection.
+
+    Its input and the embeddings of the next tokens are normed, concatenated, and projected from ``2h`` to ``h``. Another
+    norm keeps the input too. Tensor-parallel devices replicate the projection.
+    """
+    outside = load.outside
+    norms = norm("prediction norms", outside, 2 * load.hidden, rows=2)
+    return (
+        norms._replace(kept_bytes=norms.kept_bytes - outside.hidden_bytes),
+        elementwise("prediction join", outside, 2 * load.hidden, kept=0, read_and_written=(2, 2)),
+        product("prediction projection", outside, 2 * load.hidden, load.hidden, bias=False),
     )
 
 
@@ -365,6 +376,36 @@ def largest_pair(blocks: Sequence[Sequence[Operator]]) -> tuple[float, float]:
     return max((a + c, b + d) for (a, b), (c, d) in pairwise([(0.0, 0.0), *sizes]))
 
 
+def kept_bytes(load: Workload, layers: int, *, first: bool, last: bool, sparse: Sparse = DENSE) -> float:
+    """Return the bytes that autograd keeps for a microbatch of a stage from its forward to its backward."""
+    uncommon = sparse.layers * _kept_layer_bytes(load, sparse.operators) if sparse.layers else 0.0
+    ends = sum(operator.kept_bytes for operator in end_operators(load, first=first, last=last))
+    if last and _recomputes_layers(load):
+        joined = sum(operator.kept_bytes for operator in prediction_input(load))
+        ends -= load.architecture.mtp_layers * joined  # the layer keeps its two inputs, of which a norm keeps one
+    return (layers - sparse.layers) * _kept_layer_bytes(load, layer(load)) + uncommon + ends
+
+
+def _recomputes_layers(load: Workload) -> bool:
+    """Return True if the backward runs layers again, as a whole or most of their operators."""
+    return load.kernels.recomputes not in (None, "attention")
+
+
+def _kept_layer_bytes(load: Workload, operators: Sequence[Operator]) -> float:
+    """Return the bytes that autograd keeps for a layer; those of its input if it is recomputed from that.
+
+    With the recomputation of operators, these are its input and the outputs of attention and of every second product.
+    """
+    match load.kernels.recomputes:
+        case "layers" | "layers-early-stop":
+            return load.outside.hidden_bytes
+        case "operators":
+            products = [each.output_bytes for each in operators if each.output_bytes and each.name != "attention"]
+            attention = sum(each.output_bytes for each in operators if each.name == "attention")
+            return load.outside.hidden_bytes + attention + sum(products[::2])
+    return sum(operator.kept_bytes for operator in operators)
+
+
 def deferred_bytes(load: Workload, layers: int, *, first: bool, last: bool, sparse: Sparse = DENSE) -> float:
     """Return the bytes that a device keeps for a microbatch of a stage between the halves of a split backward.
 
@@ -379,14 +420,16 @@ def deferred_bytes(load: Workload, layers: int, *, first: bool, last: bool, spar
 def transient_bytes(load: Workload, layers: int, *, first: bool, last: bool, sparse: Sparse = DENSE) -> float:
     """Return the bytes that the backward of the operator with the largest working set allocates and frees again.
 
-    The embedding's backward runs last, when the kept activations of all other operators are free, so they are
-    subtracted from its working set.
+    A layer that is recomputed allocates its activations again. The embedding's backward runs last, when the kept
+    activations of all other operators are free, so they are subtracted from its working set.
     """
     operators = layer(load) + end_operators(load, first=False, last=last) + (sparse.operators if sparse.layers else ())
     largest = max(operator.transient_bytes for operator in operators)
+    if _recomputes_layers(load):
+        largest += max(sum(operator.kept_bytes for operator in each) for each in (layer(load), sparse.operators))
     if not first:
         return largest
-    gone = sum_over_stage(lambda operator: operator.kept_bytes, load, layers, False, last, sparse)
+    gone = kept_bytes(load, layers, first=False, last=last, sparse=sparse)
     return max(largest, sum(operator.transient_bytes for operator in embedding(load)) - gone)
 
 

@@ -15,6 +15,9 @@ from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt, create_mode
 from meshwave.engine.frozen import Part, nullable
 from meshwave.engine.schedules import MAX_MICROBATCHES, Schedule, schedules
 
+RecomputedPart = Literal["attention", "operators", "layers", "layers-early-stop"]
+"""Part of every layer that its backward recomputes."""
+
 
 class Section(Part):
     """Keys of every pipeline."""
@@ -31,14 +34,18 @@ class Section(Part):
     """Mesh of each stage."""
     actions: Annotated[tuple[tuple[str, ...], ...], Field(min_length=1)] | None = None
     """Hand-drawn order of actions for each mesh, such as 0F0 0B0; only for the schedule custom."""
-    recompute: (
-        Literal["none", "attention", "operators", "layers", "layers-early-stop", "full"] | tuple[NonNegativeInt, ...]
-    ) = "none"
+    recompute: Literal["none", "full"] | RecomputedPart | tuple[NonNegativeInt, ...] = "none"
     """Activation recomputation, which saves memory at the cost of time (Chen et al., arXiv:1604.06174). 'none': all
     activations are kept. Numbers of stages, or 'full' for all: these stages keep only their input and run their forward
     again before their backward. 'layers': each layer is run again from its input; 'layers-early-stop': only up to the
     last tensor that its backward needs. 'attention': only the attention kernel is run again. 'operators': all operators
-    are run again, except attention and every second matrix product."""
+    of a layer are run again, except attention and every second matrix product."""
+
+    @property
+    def recomputed_part(self) -> RecomputedPart | None:
+        """Part of every layer that its backward recomputes; None if stages are recomputed as a whole or not at all."""
+        part = self.recompute
+        return None if isinstance(part, tuple) or part == "none" or part == "full" else part
 
     @property
     def recomputes_layers(self) -> bool:

@@ -163,10 +163,10 @@ def _context_problems(design: Design) -> Iterator[Problem]:
 
 
 def _recompute_problems(design: Design) -> Iterator[Problem]:
-    """Yield a problem of partial recomputation, which can be predicted but not run."""
-    if isinstance(design.pipeline.recompute, str) and design.pipeline.recompute not in ("none", "full"):
-        where = "pipeline.recompute"
-        yield Problem(where, "unsupported_recompute", fixes=[set_value(where, "full"), set_value(where, "none")])
+    """Yield a problem of compiled partial recomputation, which can be predicted but not run."""
+    if design.pipeline.recomputed_part is not None and design.training.compile:
+        fixes = [set_value("training.compile", False), set_value("pipeline.recompute", "full")]
+        yield Problem("pipeline.recompute", "compiled_recompute", fixes=fixes)
 
 
 def _evaluation_problems(design: Design) -> Iterator[Problem]:

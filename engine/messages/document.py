@@ -239,7 +239,7 @@ _RUNS: dict[str, Message] = {
     ),
     "context_parallel_dry_run": "dry runs do not support context parallelism yet",
     "indivisible_context": "cp = {cp} does not divide the sequence of {sequence} tokens of mesh {mesh}",
-    "unsupported_recompute": ("runs recompute whole stages only, not parts of a layer yet; the prediction includes it"),
+    "compiled_recompute": "runs of compiled layers recompute whole stages only, not parts of a layer; the prediction includes it",
     "batched_evaluation": "an evaluation cannot batch its messages; set transfer.batched to false or remove eval_every",
     "unsupported_architecture": (
         "runs do not support the value of {parts:list} with the other parts of the model; the prediction includes it"

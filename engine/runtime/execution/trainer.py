@@ -36,6 +36,7 @@ from meshwave.engine.runtime.experts.step_times import StepTrace
 from meshwave.engine.runtime.models import Stage, build_stage
 from meshwave.engine.runtime.models.transformer import Head
 from meshwave.engine.runtime.modules.context_share import ContextShare, balanced_chunks
+from meshwave.engine.runtime.modules.recomputation import recompute_layers
 from meshwave.engine.runtime.modules.tensor_parallel import WeightShard, has_partial_gradient, weight_shard
 
 
@@ -135,6 +136,9 @@ class Trainer:
             )
             for stage, module in self._modules.items()
         }
+        if (part := design.pipeline.recomputed_part) is not None:
+            for module in self._modules.values():
+                recompute_layers(module.layers.values(), part)
         streams = make_streams(world.device, alternates=training.overlaps_slots)
         clock = make_clock(world.device)
         self.trace = StepTrace(clock)

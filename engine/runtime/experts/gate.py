@@ -26,6 +26,7 @@ from torch.autograd import Function
 from meshwave.engine.document.model import PLAIN_ROUTER, Router
 from meshwave.engine.runtime.modules.deferred_gradients import DeferrableModule, add_gradient
 from meshwave.engine.runtime.modules.load_balance import mark_balance_bias
+from meshwave.engine.runtime.modules.recomputation import is_first_forward
 
 CapacityRule = Callable[[Tensor], int]
 """Function that returns the number of slots of an expert, given the number of routes to each expert, ``[experts]``."""
@@ -117,7 +118,7 @@ class Gate(DeferrableModule):
             if self.aux_loss or self.z_loss:
                 extra = self._gate_loss(scores, probabilities, sum_load(load))
                 weights = _AttachLoss.apply(weights, extra, self.loss_scale)  # type: ignore[no-untyped-call]
-        if self.balance is not None and torch.is_grad_enabled():  # a recomputed layer counts once
+        if self.balance is not None and is_first_forward():
             add_gradient(self.balance, load.to(self.balance.dtype) * self.load_share)
         capacity = capacity_rule(load)
         return Routing(weights, *_assign_slots(choice, load, capacity), load, capacity)

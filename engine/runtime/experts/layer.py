@@ -35,6 +35,7 @@ from meshwave.engine.runtime.experts.steps import (
 )
 from meshwave.engine.runtime.modules.activations import make_activation
 from meshwave.engine.runtime.modules.deferred_gradients import DeferrableModule
+from meshwave.engine.runtime.modules.recomputation import is_first_forward
 
 GROUP_KINDS = ("mp", "esp", "ep", "ep_esp")
 BACKWARD = StepPosition(Way.BACKWARD)
@@ -209,7 +210,7 @@ class ExpertLayer(DeferrableModule):
             tokens = self._runner.apply(step, tokens)
         routing = self._route(tokens)
         self.load = routing.load
-        if torch.is_grad_enabled():  # a recomputed layer counts once
+        if is_first_forward():
             self._route_counts += routing.load.double() * self._gate_share
         tokens = self._compute_experts(tokens, routing)
         for step in self._after:

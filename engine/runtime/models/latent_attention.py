@@ -27,6 +27,8 @@ class LatentAttention(nn.Module):
     head have rotary positions; all heads share the rotary dimensions of the key.
     """
 
+    attend = staticmethod(attend_in_context)
+
     def __init__(
         self,
         shape: LanguageModel,
@@ -75,7 +77,7 @@ class LatentAttention(nn.Module):
         key_rope = copy_to_group(key_rope, self.group).unsqueeze(1)
         q, key_rope = self._rotate(q), self._rotate(key_rope)
         k = torch.cat((key_rope.expand(-1, q.shape[1], -1, -1), key_nope), -1)
-        values = attend_in_context(q, k, v, self.rule, self.share)
+        values = self.attend(q, k, v, self.rule, self.share)
         out: Tensor = self.out(values.transpose(1, 2).reshape(batch, sequence, -1))
         return out
 

@@ -87,6 +87,8 @@ def make_norm(shape: LanguageModel, group: Group = ALONE) -> nn.Module:
 class Attention(nn.Module):
     """Self-attention; each process of the tensor-parallel group computes its own heads, with their keys and values."""
 
+    attend = staticmethod(attend_in_context)
+
     def __init__(
         self,
         shape: LanguageModel,
@@ -134,7 +136,7 @@ class Attention(nn.Module):
             v = v.clone()  # a view would keep the projection of all three
         sinks = None if self.sinks is None else self.sinks()
         bias = self._bias if self.positions.kind == "alibi" else None
-        values = attend_in_context(q, k, v, self.rule, self.share, sinks, bias)
+        values = self.attend(q, k, v, self.rule, self.share, sinks, bias)
         out: Tensor = self.out(values.transpose(1, 2).reshape(batch, sequence, -1))
         return out
 

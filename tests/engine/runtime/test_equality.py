@@ -198,12 +198,24 @@ def test_shared_slots_train_like_one_process(precision: str, crew: Any, draw: Ca
     assert_equal(crew.train(document, FUSED), reference(document), precision)
 
 
-@pytest.mark.parametrize(("schedule", "recompute"), [("1f1b", "full"), ("zb-h1", [1])], ids=str)
+ROUTED = {"experts": 4, "every": 2, "capacity_factor": None, "bias_correction": True, "bias_update_rate": 0.003}
+RECOMPUTED = [
+    ("1f1b", "full", {}, {}),
+    ("zb-h1", [1], {}, {}),
+    ("gpipe", "layers", {"dp": 2, "pp": 1, "sharding": "parameters"}, {}),
+    ("1f1b", "operators", {"tp": 2, "sequence_parallel": True}, {}),
+    ("zb-h1", "layers-early-stop", {}, {"kind": "transformer", "moe": ROUTED}),
+]
+"""A schedule, what is recomputed, training settings, and the model."""
+
+
+@pytest.mark.parametrize(("schedule", "recompute", "settings", "model"), RECOMPUTED, ids=case_name)
 def test_recomputing_activations_changes_no_bit(
-    schedule: str, recompute: Any, crew: Any, draw: Callable[..., Document]
+    schedule: str, recompute: Any, settings: Document, model: Document, crew: Any, draw: Callable[..., Document]
 ) -> None:
-    kept, recomputed = (
-        crew.train(draw({"schedule": schedule, "microbatches": 4, "recompute": stages}))
-        for stages in ("none", recompute)
-    )
-    assert_same_bits(recomputed, kept)
+    found = []
+    for each in ("none", recompute):
+        document = draw({"schedule": schedule, "microbatches": 4, "recompute": each}, **settings)
+        document["model"] |= model
+        found.append(crew.train(document))
+    assert_same_bits(found[1], found[0])

@@ -1,0 +1,92 @@
+"""Recomputation of parts of a layer in its backward (Korthikanti et al., arXiv:2205.05198, section 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextvars import ContextVar
+from functools import partial
+from itertools import count
+from typing import Any, Self
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+aten = torch.ops.aten
+ATTENTION_KERNELS = {
+    aten._scaled_dot_product_flash_attention_for_cpu.default,
+    aten._scaled_dot_product_flash_attention.default,
+    aten._scaled_dot_product_efficient_attention.default,
+    aten._scaled_dot_product_cudnn_attention.default,
+}
+PRODUCTS = {aten.mm.default, aten.addmm.default}
+
+_is_recomputing: ContextVar[bool] = ContextVar("is_recomputing", default=False)
+
+
+def is_first_forward() -> bool:
+    """Return True in a forward for which a backward follows, except when it is run again: such a forward counts once."""
+    return torch.is_grad_enabled() and not _is_recomputing.get()
+
+
+class _Recomputing(ExitStack):
+    """Context of a forward that is run again in the backward, in addition to another context."""
+
+    def __init__(self, other: AbstractContextManager[Any] | None = None) -> None:
+        super().__init__()
+        self._other = other
+
+    def __enter__(self) -> Self:
+        token = _is_recomputing.set(True)
+        self.callback(_is_recomputing.reset, token)
+        if self._other is not None:
+            self.enter_context(self._other)
+        return super().__enter__()
+
+
+def recompute_layers(layers: Iterable[nn.Module], part: str) -> None:
+    """Change layers so that their backward recomputes ``part`` of their forward, a value of ``pipeline.recompute``.
+
+    ``operators`` saves the output of attention and of every second matrix product, like torchtitan. The hooks of a
+    layer are not called again.
+    """
+    for layer in layers:
+        if part == "attention":
+            for module in layer.modules():
+                if (attend := getattr(module, "attend", None)) is not None:
+                    module.attend = _recomputed(attend, stops_early=True)
+        else:
+            contexts = _selective_contexts if part == "operators" else _plain_contexts
+            layer.forward = _recomputed(layer.forward, contexts, stops_early=part != "layers")
+
+
+Contexts = Callable[[], tuple[Any, Any]]
+
+
+def _plain_contexts() -> tuple[Any, Any]:
+    return nullcontext(), _Recomputing()
+
+
+def _recomputed(function: Callable[..., Any], contexts: Contexts = _plain_contexts, *, stops_early: bool) -> Any:
+    return partial(
+        checkpoint,
+        function,
+        use_reentrant=False,
+        context_fn=contexts,
+        determinism_check="none",
+        early_stop=stops_early,
+        preserve_rng_state=False,
+    )
+
+
+def _selective_contexts() -> tuple[Any, Any]:
+    """Return contexts that save the outputs of attention and of every second matrix product."""
+    products = count()
+
+    def policy(context: Any, operator: Any, *arguments: Any, **options: Any) -> CheckpointPolicy:
+        is_saved = operator in ATTENTION_KERNELS or (operator in PRODUCTS and next(products) % 2 == 0)
+        return CheckpointPolicy.MUST_SAVE if is_saved else CheckpointPolicy.PREFER_RECOMPUTE
+
+    forward, recomputation = create_selective_checkpoint_contexts(policy)  # type: ignore[no-untyped-call]
+    return forward, _Recomputing(recomputation)

@@ -1,0 +1,80 @@
+"""Recomputation of parts of a layer: the same gradients, and the kept bytes of the cost model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from meshwave.engine.costs import flops
+from meshwave.engine.costs.operators import Kernels, Workload
+from meshwave.engine.document.model import LanguageModel, model_families
+from meshwave.engine.runtime.device.memory import AllocationCount
+from meshwave.engine.runtime.execution.stages import LocalStage
+from meshwave.engine.runtime.models import Stage, build_stage
+from meshwave.engine.runtime.modules.recomputation import recompute_layers
+
+pytestmark = pytest.mark.torch
+
+SIZES = {"kind": "transformer", "layers": 4, "hidden": 64, "heads": 4, "sequence": 64, "vocab": 260}
+LLAMA = {
+    "attention": {"kv_heads": 2},
+    "mlp": {"gated": True, "activation": "silu", "bias": False},
+    "norm": {"kind": "rmsnorm"},
+    "positions": {"kind": "rope"},
+}
+PARTS = ["attention", "operators", "layers", "layers-early-stop"]
+CPU = torch.device("cpu")
+
+
+def local_stage(model: LanguageModel, part: Any, precision: str, *, splits_backward: bool) -> tuple[Stage, LocalStage]:
+    """Return the last of two stages, and its computation."""
+    module = build_stage(model, [2, 2], 1, 1)
+    if part is not None:
+        recompute_layers(module.layers.values(), part)
+    return module, LocalStage(module, precision, CPU, 1.0, splits_backward=splits_backward)
+
+
+def inputs(precision: str) -> tuple[Tensor, Tensor]:
+    chance = torch.Generator().manual_seed(0)
+    hidden = torch.randn(2, 64, 64, generator=chance).to(torch.bfloat16 if precision == "bf16" else torch.float32)
+    return hidden, torch.randint(0, 256, (2, 64), generator=chance)
+
+
+@pytest.mark.parametrize("architecture", [{}, LLAMA, {"mtp_layers": 1}], ids=["gpt", "llama", "mtp"])
+@pytest.mark.parametrize(("precision", "splits_backward"), [("fp32", True), ("bf16", False)])
+@pytest.mark.parametrize("part", PARTS)
+def test_recomputing_a_part_of_the_layers_changes_no_bit_of_the_gradients(
+    part: str, precision: str, splits_backward: bool, architecture: dict[str, Any]
+) -> None:
+    model = model_families["transformer"].model_validate({**SIZES, **architecture})
+    assert isinstance(model, LanguageModel)
+    found = []
+    for each in (None, part):
+        module, local = local_stage(model, each, precision, splits_backward=splits_backward)
+        x, targets = inputs(precision)
+        _, saved = local.forward(x, targets)
+        gradient = local.backward(saved, None)
+        found.append([gradient, *(weight.grad for weight in module.parameters())])
+
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("architecture", [{}, LLAMA], ids=["gpt", "llama"])
+@pytest.mark.parametrize("part", [None, *PARTS])
+def test_a_stage_keeps_the_bytes_that_are_predicted(part: str | None, architecture: dict[str, Any]) -> None:
+    model = model_families["transformer"].model_validate({**SIZES, **architecture})
+    assert isinstance(model, LanguageModel)
+    _, local = local_stage(model, part, "fp32", splits_backward=False)
+    x, targets = inputs("fp32")
+
+    with AllocationCount(CPU) as allocated:
+        loss, saved = local.forward(x, targets)
+    kept = allocated.bytes + x.nbytes + targets.nbytes - 2 * loss.nbytes
+    del saved
+
+    load = replace(Workload.from_model(model, batch=2), kernels=Kernels(recomputes=part))  # type: ignore[arg-type]
+    assert kept == flops.activation_bytes(load, 2, first=False, last=True)
