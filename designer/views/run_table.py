@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -14,7 +15,7 @@ import param
 
 from meshwave.designer.kit.assets import module_code, style_sheets
 from meshwave.designer.kit.canvas import Canvas, PlainData, plain_text, read_value
-from meshwave.designer.state.file_jobs import file_name
+from meshwave.designer.state.file_jobs import SMALL_FILE_BYTES, file_name
 from meshwave.designer.state.launches import Launches
 from meshwave.designer.views._view import FILL, View, views
 from meshwave.designer.views.followed_runs import FollowedRuns, mirror_params
@@ -24,7 +25,8 @@ from meshwave.engine.findings import Refusal
 from meshwave.engine.runs import Entry, Run, loss_text
 from meshwave.engine.runs.annotations import Annotations, read_annotations, write_annotations
 from meshwave.engine.runs.archives import SUFFIX, delete_run, export_run
-from meshwave.engine.runs.checkpoints import complete_checkpoints
+from meshwave.engine.runs.checkpoints import WEIGHTS_FILE, complete_checkpoints
+from meshwave.engine.runs.final_weights import save_final_weights
 from meshwave.engine.runs.recording import read_recording
 from meshwave.engine.runs.run_comparison import Outcome, read_outcome, short_error_text
 from meshwave.engine.units import duration, format_count, format_time, quantity
@@ -47,6 +49,7 @@ class ReadRun(NamedTuple):
     outcome: Outcome | None
     annotations: Annotations
     is_resumable: bool
+    has_weights: bool
 
 
 class RunTable(Canvas):
@@ -125,7 +128,9 @@ class RunTable(Canvas):
             "launched": Cell(format_time(entry.created_s), entry.created_s),
         }
         kept = {"tags": list(known.tags), "note": known.note, "over": entry.state.is_over}
-        return {"id": entry.id, "cells": cells, **kept, "resumable": read.is_resumable}
+        return {
+            "id": entry.id, "cells": cells, **kept, "resumable": read.is_resumable, "has_weights": read.has_weights,
+        }  # fmt: skip
 
     def _read_files(self, entry: Entry) -> ReadRun:
         """Read the files of a run; the files of a finished run are read again only after one was added or replaced."""
@@ -139,6 +144,7 @@ class RunTable(Canvas):
             read_outcome(entry, folder),
             read_annotations(folder),
             entry.state.is_over and bool(complete_checkpoints(folder)),
+            (folder / WEIGHTS_FILE).exists(),
         )
         if entry.state.is_over:
             self._read[entry.id] = changed_ns, found
@@ -189,6 +195,9 @@ class RunTable(Canvas):
             content = json.dumps(trace(read_recording(self._record.folder(entry.id)).timeline())).encode()
             self._download(f"{file_name(entry.name)}-{entry.id}.trace.json", "application/json", content)
             return
+        if gesture.get("to") == "weights":
+            self._export_weights(entry)
+            return
         with tempfile.TemporaryDirectory() as folder:
             file = export_run(self._record, entry, Path(folder) / (entry.id + SUFFIX))
             size = file.stat().st_size
@@ -199,8 +208,32 @@ class RunTable(Canvas):
                 )
             self._download(file.name, "application/gzip", file.read_bytes())
 
+    def _export_weights(self, entry: Entry) -> None:
+        """Download the weights that a run ended with as a checkpoint of Hugging Face."""
+        folder = self._record.folder(entry.id)
+        size = (folder / WEIGHTS_FILE).stat().st_size if (folder / WEIGHTS_FILE).exists() else 0
+        if size > LARGEST_DOWNLOAD_BYTES:
+            limit = quantity(LARGEST_DOWNLOAD_BYTES, "B")
+            raise Refusal(
+                "weights_too_large_to_download", {"run": entry.id, "size": quantity(size, "B"), "limit": limit}
+            )
+        name = f"{file_name(entry.name)}-{entry.id}"
+        self._followed.session.files.process(
+            f"Writing the weights of {entry.name} …",
+            partial(archive_weights, folder, name),
+            partial(self._download, f"{name}.tar", "application/x-tar"),
+            at_once=size <= SMALL_FILE_BYTES,
+        )
+
     def _download(self, name: str, mime: str, content: bytes) -> None:
         self.send({"type": "download", "name": name, "mime": mime, "content": content})
+
+
+def archive_weights(run_folder: Path, name: str) -> bytes:
+    """Return a tar archive of the folder ``name`` with the weights that a run ended with, for transformers."""
+    with tempfile.TemporaryDirectory() as folder:
+        save_final_weights(run_folder, Path(folder, "out", name))
+        return Path(shutil.make_archive(str(Path(folder, "weights")), "tar", Path(folder, "out"))).read_bytes()
 
 
 @views.register("runs")

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import param
 
 from meshwave.designer.kit.assets import module_code, style_sheets
-from meshwave.designer.kit.canvas import Canvas
+from meshwave.designer.kit.canvas import Canvas, plain_text, read_value
 from meshwave.designer.state.design_session import COMPUTING_PROBLEM, Session
 from meshwave.designer.state.launches import Launches
 from meshwave.designer.views._view import FILL, Page, View, views
@@ -26,6 +26,7 @@ from meshwave.designer.views.target_drawing import draw_target
 from meshwave.engine.document import parse_design
 from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.findings import Problem, Refusal
+from meshwave.engine.hugging_face.checkpoint_folders import list_checkpoints
 from meshwave.engine.imports import Trace
 from meshwave.engine.people.people_file import Role
 from meshwave.engine.predict.prediction import predict
@@ -63,7 +64,11 @@ class RunsPanel(Canvas):
 
     _esm = module_code("panels/runs.js")
     _stylesheets: ClassVar = style_sheets("panels/dock.css", "panels/runs.css")
-    _gestures = ("overlay", "use_measured", "bring_text", "default_text", "hosts")
+    weights = param.Dict(
+        default={"names": [], "name": ""},
+        doc="Names of the checkpoints that training can start from, and the chosen one; empty for random weights.",
+    )
+    _gestures = ("overlay", "use_measured", "bring_text", "default_text", "hosts", "weights")
 
     def __init__(
         self,
@@ -104,6 +109,8 @@ class RunsPanel(Canvas):
             for target in self._targets.values()
         ]
         self.bar.param.update(places=places if len(places) > 1 else [], place=self._chosen)
+        self._checkpoints = list_checkpoints()
+        self.weights = {"names": list(self._checkpoints), "name": ""}
         self._emulates_hosts = False  # True to emulate the network between nodes
         self._checked_s = 0.0
         self._reconciling: threading.Thread | None = None
@@ -117,7 +124,9 @@ class RunsPanel(Canvas):
     # ---- gestures ----
 
     def _launch(self, key: str | None) -> None:
-        self._start(self._launcher, key, self._with_emulated_hosts(PLAIN))
+        chosen = self._checkpoints.get(self.weights["name"])
+        options = PLAIN.model_copy(update={"initial_weights": str(chosen) if chosen is not None else None})
+        self._start(self._launcher, key, self._with_emulated_hosts(options))
 
     def _launch_dry_run(self, key: str | None) -> None:
         options = self._with_emulated_hosts(REHEARSAL)
@@ -214,6 +223,13 @@ class RunsPanel(Canvas):
         training = self._session.design.training.model_dump(mode="json") | {"data": None, "tokenizer": None}
         self._session.edit("training", training, "train on the built-in sample text")
 
+    def _on_weights(self, gesture: Mapping[str, Any]) -> None:
+        """Choose the checkpoint that the next training starts from; empty for random weights."""
+        name = read_value(gesture, "name", plain_text)
+        if name and name not in self._checkpoints:
+            raise Refusal("unknown_checkpoint", {"name": name})
+        self.weights = {**self.weights, "name": name}
+
     def _on_hosts(self, gesture: Mapping[str, Any]) -> None:
         self._emulates_hosts = bool(gesture.get("on"))
         self._follow_design()
@@ -300,7 +316,7 @@ def _reconcile(record: Record) -> None:
 
 @views.register("run")
 class RunView(View):
-    """The shown run and its progress, and the training text and emulated network of the next launch."""
+    """The shown run and its progress, and the training text, initial weights and emulated network of the next launch."""
 
     title: ClassVar = "Run"
     order: ClassVar = 2

@@ -22,16 +22,12 @@ from meshwave.engine.cli.launch import (
 )
 from meshwave.engine.cli.output import print_json, write_output
 from meshwave.engine.costs.profile_store import check_can_store
-from meshwave.engine.document.model import LanguageModel
 from meshwave.engine.exports.perfetto import trace
 from meshwave.engine.findings import Refusal
-from meshwave.engine.hugging_face.saving import save_checkpoint
-from meshwave.engine.hugging_face.tensor_files import read_config
 from meshwave.engine.messages import render
 from meshwave.engine.runs import Entry, Record, Run, reconcile
 from meshwave.engine.runs.archives import delete_run, export_run, import_run
-from meshwave.engine.runs.checkpoints import WEIGHTS_FILE
-from meshwave.engine.runs.initial_weights import initial_weights
+from meshwave.engine.runs.final_weights import save_final_weights
 from meshwave.engine.runs.launchers import enter_folders, open_run, resumed_launch
 from meshwave.engine.runs.process_identity import stopped_process_lines
 from meshwave.engine.runs.recording import read_recording
@@ -43,7 +39,6 @@ from meshwave.engine.runs.run_comparison import (
     save_run_profile,
     short_error_text,
 )
-from meshwave.engine.runs.run_folder import read_launched_design
 from meshwave.engine.runs.tensorboard import write_events
 
 
@@ -159,14 +154,7 @@ def _export(record: Record, entry: Entry, options: argparse.Namespace) -> int:
 
 def _weights(record: Record, entry: Entry, options: argparse.Namespace) -> int:
     """Write the weights that a run ended with as a checkpoint of Hugging Face."""
-    folder = record.folder(entry.id)
-    model, weights = read_launched_design(folder).model, folder / WEIGHTS_FILE
-    if not weights.exists():
-        raise Refusal("run_without_weights", {"run": entry.id})
-    if not isinstance(model, LanguageModel):
-        raise Refusal("weights_of_kind", {"kind": model.kind})
-    config = read_config(initial_weights(folder))
-    files = save_checkpoint(model, weights, Path(options.hugging_face), config)
+    files = save_final_weights(record.folder(entry.id), Path(options.hugging_face))
     _print({"run": entry.id, "files": [*map(str, files)]}, "\n".join(map(str, files)), options)
     return 0
 

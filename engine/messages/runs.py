@@ -216,6 +216,9 @@ MESSAGES: dict[str, Message] = {
     "run_not_annotated": "tags and note of run {run} cannot be saved: {error}",
     "run_too_large_to_download": "run {run} has {size} and the page downloads at most {limit}; "
     "export it with: meshwave runs export {run}",
+    "unknown_checkpoint": "there is no checkpoint {name!r} any more; reload the page",
+    "weights_too_large_to_download": "the weights of run {run} have {size} and the page downloads at most {limit}; "
+    "write them with: meshwave runs weights {run} --hugging-face FOLDER",
     "archive_exists": "{file} exists; choose another name with --out",
     "archive_unwritable": "cannot write {file}: {error}; choose another place with --out",
     "not_a_run_archive": "{file} is not an exported run: {reason}; choose a file that meshwave runs export has written",

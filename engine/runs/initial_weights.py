@@ -44,5 +44,5 @@ def initial_weights(run_folder: Path) -> tuple[Path, ...]:
 
 
 messages.add_messages(
-    initial_weights_of_kind="a model of kind {kind} cannot start from a checkpoint of Hugging Face; remove --init",
+    initial_weights_of_kind="a model of kind {kind} cannot start from a checkpoint of Hugging Face; draw its weights at random (without --init)",
 )

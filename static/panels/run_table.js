@@ -125,7 +125,7 @@ class RunTable extends Widget {
   // ── actions ──
 
   /** @param {RunRow} row @returns {MenuEntry[]} */
-  actions({ id, over, resumable, cells }) {
+  actions({ id, over, resumable, has_weights: hasWeights, cells }) {
     const send =
       (/** @type {string} */ type, gesture = {}) =>
       () =>
@@ -136,6 +136,9 @@ class RunTable extends Widget {
       { text: "Open its design", note: "new tab", choose: () => open(`./?run=${encodeURIComponent(id)}`, "_blank") },
       { text: isCompared ? "Remove from comparison" : "Compare", choose: send("compare", { on: !isCompared }) },
       ...(resumable ? [{ text: "Resume", note: "from its newest checkpoint", choose: send("resume") }] : []),
+      ...(hasWeights
+        ? [{ text: "Export weights", note: "Hugging Face, .tar", choose: send("export", { to: "weights" }) }]
+        : []),
       ...(over
         ? [
             { text: "Export run", note: ".tar.gz", choose: send("export", { to: "archive" }) },

@@ -1,4 +1,4 @@
-// The shown run and its progress, and the training text and the emulated network of the next launch.
+// The shown run and its progress, and the training text, initial weights and emulated network of the next launch.
 
 /** @import { Message } from "../kit/types" */
 /** @import { RunsModel } from "./types" */
@@ -46,6 +46,16 @@ class Runs extends Widget {
       this.picker,
       this.textProblem,
     );
+    this.weights = /** @type {HTMLSelectElement} */ (h("select.mw-input", { id: "mw-initial-weights" }));
+    this.weights.addEventListener("change", () => this.send("weights", { name: this.weights.value }));
+    this.weightsHint = h(
+      "div.mw-quiet",
+      {},
+      "Checkpoints of Hugging Face in the server's folder for them appear here.",
+    );
+    const weightsLabel = h("label", { for: "mw-initial-weights" }, "Initial weights");
+    this.weightsRow = h("section.mw-weights", { "aria-label": "Initial weights" }, weightsLabel, this.weights);
+    this.weightsRow.append(this.weightsHint);
     this.emulate = h("input", { type: "checkbox" });
     this.emulate.addEventListener("change", () => this.send("hosts", { on: this.emulate.checked }));
     this.emulateLabel = h("span");
@@ -53,11 +63,13 @@ class Runs extends Widget {
       "The processes of each node run in one network namespace, whose bandwidth the kernel " +
       "limits to that of the design. Without emulation all processes communicate over the loopback interface.";
     this.emulateRow = h("label.mw-check", { title: emulation }, this.emulate, this.emulateLabel);
-    this.root = h("div.mw-canvas.mw-runs", {}, this.textRow, this.emulateRow, this.run);
+    this.root = h("div.mw-canvas.mw-runs", {}, this.textRow, this.weightsRow, this.emulateRow, this.run);
     model.on(["run", "measured"], () => this.drawRun());
     model.on("text", () => this.drawText());
+    model.on("weights", () => this.drawWeights());
     model.on("hosts", () => this.drawEmulation());
     this.drawText();
+    this.drawWeights();
     this.drawEmulation();
     this.drawRun();
     window.meshwaveRuns = { model, root: this.root };
@@ -90,6 +102,14 @@ class Runs extends Widget {
     } catch {
       this.textProblem.textContent = `${file.name} is not a UTF-8 text file.`;
     }
+  }
+
+  drawWeights() {
+    const { names, name } = this.model.weights;
+    const options = names.map((each) => h("option", { value: each }, each));
+    this.weights.replaceChildren(h("option", { value: "" }, "Random"), ...options);
+    this.weights.value = name;
+    this.weightsHint.hidden = names.length > 0;
   }
 
   // ── the emulated network ──

@@ -358,6 +358,7 @@ export interface RunsModel extends Model {
   measured: { same?: boolean; overlaid?: boolean; calibrates?: boolean };
   hosts: { on?: boolean; words?: string };
   text: { name: string | null; largest: number };
+  weights: { names: string[]; name: string };
 }
 
 export interface BreakdownModel extends Model {
@@ -403,6 +404,7 @@ export interface RunRow {
   note: string;
   over: boolean;
   resumable: boolean;
+  has_weights: boolean;
 }
 
 export interface RunTableModel extends Model {

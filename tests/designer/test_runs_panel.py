@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
+import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.launches import Launches
@@ -20,11 +23,15 @@ from meshwave.designer.views.run_table import RunTable
 from meshwave.designer.views.runs import RunsPanel
 from meshwave.designer.views.step_curve import SHOWN_VALUES, StepCurve
 from meshwave.engine.document import Design, load_design, parse_design
+from meshwave.engine.document.model import LanguageModel
 from meshwave.engine.errors import RunError
 from meshwave.engine.files import example
+from meshwave.engine.hugging_face.weights import map_weights
+from meshwave.engine.hugging_face.writing import write_config
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs import Hosts, Options, Record, State, write_bundle
 from meshwave.engine.runs.accuracy import MeshMemory
+from meshwave.engine.runs.checkpoints import WEIGHTS_FILE
 from meshwave.engine.runs.launchers import specify_run
 from meshwave.engine.runs.process_identity import own_handle
 from meshwave.engine.runs.recording import Recorder, read_recording
@@ -576,6 +583,62 @@ def test_the_network_of_a_design_is_emulated_on_request(
     assert [options.rehearse is not None for options in asked] == [True, True, False]
     assert [options.hosts and options.hosts.nodes for options in asked] == [None, 2, 2]
     assert panel.bar.notice == "not now"
+
+
+def test_training_starts_from_a_checkpoint_in_the_folder_of_the_server(
+    show: Show, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("checkpoints/gpt2", "checkpoints/llama/snapshots/0", "checkpoints/empty", "elsewhere"):
+        (home / folder).mkdir(parents=True)
+        if folder != "checkpoints/empty":
+            (home / folder / "model.safetensors").touch()
+    panel, asked = show(), []
+    assert panel.weights == {"names": ["gpt2", "llama/snapshots/0"], "name": ""}
+
+    def submit(spec: RunSpec, **_: Any) -> Any:
+        asked.append(spec.options.initial_weights)
+        raise RunError("not now")
+
+    monkeypatch.setattr(panel._launcher, "submit", submit)
+    for name in ("llama/snapshots/0", "../elsewhere", ""):
+        panel._handle_msg({"type": "weights", "name": name})
+        panel.bar._handle_msg({"type": "launch", "key": name or "random"})
+    chosen = str(home / "checkpoints/llama/snapshots/0")
+    assert asked == [chosen, chosen, None]
+    monkeypatch.setenv("MESHWAVE_CHECKPOINTS", f"{home / 'elsewhere'}:{home / 'missing'}")
+    assert show().weights["names"] == ["elsewhere"]
+
+
+def test_the_weights_of_a_run_are_downloaded_for_transformers(
+    show: Show, session: Session, record: Record, home: Path
+) -> None:
+    document = session.design.model_dump(mode="json")
+    changes = {"layers": 2, "hidden": 8, "heads": 2, "sequence": 8, "vocab": 16}
+    document["model"] |= changes
+    document["meshes"], document["cluster"]["devices_per_node"] = document["meshes"][:1], 1
+    design = parse_design(document)
+    assert isinstance(design.model, LanguageModel)
+    entry = record.submit(name="tiny", launcher="local", handle={}, digest="0" * 16, processes=1, steps=1)[0]
+    record.change_state(entry.id, State.SUCCEEDED)
+    folder = record.folder(entry.id)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "design.json").write_text(design.to_json())
+    table = table_of(show())
+    (row,) = table.rows.data  # type: ignore[attr-defined]
+    assert not row["has_weights"]
+
+    mapped = map_weights(design.model, write_config(design.model)["model_type"])
+    save_file({each.name: np.zeros(each.shape, np.float32) for each in mapped}, folder / WEIGHTS_FILE)
+    sent: list[Any] = []
+    table.send = sent.append  # type: ignore[method-assign]
+    table._draw()
+    assert table.rows.data[0]["has_weights"]  # type: ignore[attr-defined]
+    table._handle_msg({"type": "export", "run": entry.id, "to": "weights"})
+    (file,) = (message for message in sent if message["type"] == "download")
+    name = f"tiny-{entry.id}"
+    assert file["name"] == f"{name}.tar"
+    with tarfile.open(fileobj=io.BytesIO(file["content"])) as archive:
+        assert {f"./{name}/config.json", f"./{name}/model.safetensors"} <= set(archive.getnames())
 
 
 def test_a_dataset_is_uploaded_and_removed(show: Show, session: Session) -> None:

@@ -124,7 +124,7 @@ GESTURES: Mapping[str, Sequence[Mapping[str, Any]]] = {
     ),
     "runs": (
         {"type": "open", "run": "20260101-000000-abcd"}, {"type": "overlay", "on": True}, {"type": "use_measured"},
-        {"type": "bring_text", "name": "a.txt", "text": "Call me Ishmael."}, {"type": "default_text"}, {"type": "hosts", "on": True},
+        {"type": "bring_text", "name": "a.txt", "text": "Call me Ishmael."}, {"type": "default_text"}, {"type": "weights", "name": ""}, {"type": "hosts", "on": True},
     ),
     "bar": ({"type": "launch", "key": "a"}, {"type": "rehearse", "key": "b"}, {"type": "cancel"}),
     "tabs": ({"type": "turn", "to": 1},),
