@@ -42,7 +42,17 @@ def affordable(path: Path) -> Design:
     return parse_design(document)
 
 
-@pytest.mark.parametrize("path", examples().values(), ids=list(examples()))
+REPEATED = "15-bert-base-moe"
+"""Example that runs in the nightly tests, because 16-gpt2-moe trains the same kind of design."""
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=name, marks=[pytest.mark.nightly] * (name == REPEATED))
+        for name, path in examples().items()
+    ],
+)
 def test_runs_and_what_was_measured_lies_over_what_was_predicted(path: Path, launcher: Launcher) -> None:
     prediction = predict(affordable(path))
 

@@ -39,7 +39,7 @@ def test_a_run_ends_with_checkpoints_and_its_weights(first: Run) -> None:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("name", [DESIGN, SAME_MODEL])
+@pytest.mark.parametrize("name", [pytest.param(DESIGN, marks=pytest.mark.nightly), SAME_MODEL])
 def test_a_run_goes_on_where_another_ended(first: Run, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     before = first.metrics()[-1]["loss"]
 
