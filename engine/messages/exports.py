@@ -14,11 +14,6 @@ MESSAGES: dict[str, Message] = {
         "torchtitan supports only models of equal transformer layers without skip connections; set the model's kind to "
         "gpt or bert to export it"
     ),
-    "torchtitan_experts": (
-        "torchtitan export does not support experts, and this model has {experts} in every {every}block; set model.moe to "
-        "null, or export script instead"
-    ),
-    "torchtitan_single_mesh": "torchtitan export needs a pipeline of at least two meshes; add a mesh",
     "torchtitan_placement": (
         "torchtitan derives the stage placement from the schedule name, and no schedule has this placement ({places}); it "
         "supports looped placement (1f1b, interleaved-1f1b) and a single V (hanayo with one wave, zb-v, dualpipe-v). Use "

@@ -79,7 +79,7 @@ def _job_document(job: Job, name: str, into: Design | None) -> Json:
     meshes = equal_meshes(degrees.pp, axes, names if len(names) == degrees.pp else ())
     found = {**document, "model": job.model, "meshes": meshes, "pipeline": job.pipeline}
     found["training"] = {**document["training"], **job.training}
-    if job.model["moe"] is not None:
+    if job.model.get("moe") is not None:
         experts = {"schedule": EXPERT_SCHEDULE, "ep": degrees.ep, "esp": degrees.etp, "degree": 1, "placement": None}
         found["experts"] = {**document["experts"], **experts}
     if "cost" in document:
@@ -153,6 +153,8 @@ def _comparable(design: Design, layers: Sequence[int]) -> Design:
         training["min_lr_factor"] = 0.0
     if training["precision"] != "bf16":
         training["bf16_gradients"] = False
+    if mesh.cp == 1:
+        training["context_parallel"] = Training().context_parallel
     document["cost"]["stage_costs"] = None
     return parse_design(document, draft=True)
 

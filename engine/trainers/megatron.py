@@ -13,6 +13,7 @@ from meshwave.engine.trainers.argument_reader import ArgumentReader
 from meshwave.engine.trainers.jobs import NO_EFFECT_CODE, Degrees, Job
 from meshwave.engine.trainers.launch_script import Arguments, has_conditions, read_arguments
 from meshwave.engine.trainers.megatron_arguments import (
+    CONTEXT_EXCHANGES,
     FLAGS,
     LR_STYLES,
     OPTIMIZERS,
@@ -84,6 +85,8 @@ def write_arguments(design: Design, layers: Sequence[int]) -> Arguments:
     found["--global-batch-size"] = (str(design.sequences_per_step),)
     found |= write_model(design.model)
     found |= write_flags(TRAINING_FLAGS, section)
+    if mesh.cp > 1:
+        found["--cp-comm-type"] = ("all_gather" if training.context_parallel == "all_gather" else "p2p",)
     found |= dict(_sharding_arguments(training.sharding, mesh.dp))
     found |= dict(_optimizer_arguments(design))
     found |= dict(_precision_arguments(design))
@@ -105,6 +108,8 @@ def _read_training(reader: ArgumentReader, degrees: Degrees) -> Json:
     training["clip_norm"] = reader.number("--clip-grad", 1.0) or None
     training["sharding"] = _read_sharding(reader)
     training |= _read_learning_rate(reader, training["steps"], batch)
+    exchange = reader.choice("--cp-comm-type", CONTEXT_EXCHANGES, "p2p")
+    training["context_parallel"] = exchange if degrees.cp > 1 else "ring"
     training |= _read_precision(reader)
     training |= _read_data(reader)
     if training["optimizer"] == "sgd" and reader.number("--sgd-momentum", 0.9):

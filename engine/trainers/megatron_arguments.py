@@ -85,6 +85,7 @@ LLAMA3_SCALING = {
 """Scaling of rotary positions by --use-rope-scaling; only its factor can be chosen."""
 YARN_CONTEXT = 4096
 """Original context length of the rotary positions of multi-latent attention, which has no argument."""
+CONTEXT_EXCHANGES = {"p2p": "ring", "all_gather": "all_gather", "allgather": "all_gather"}
 LR_STYLES = ("constant", "linear", "cosine")
 
 OTHER_FLAGS = {
@@ -96,7 +97,7 @@ OTHER_FLAGS = {
     "--account-for-loss-in-pipeline-split", "--torch-fsdp2-no-reshard-after-forward",
 }  # fmt: skip
 OTHER_VALUES = {
-    "--attention-backend", "--clip-grad", "--context-parallel-size", "--data-parallel-sharding-strategy", "--data-path",
+    "--attention-backend", "--clip-grad", "--context-parallel-size", "--cp-comm-type", "--data-parallel-sharding-strategy", "--data-path",
     "--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers", "--eval-interval", "--eval-iters",
     "--expert-model-parallel-size", "--expert-tensor-parallel-size", "--fp4-format", "--fp8-format", "--global-batch-size",
     "--lr", "--lr-decay-iters", "--lr-decay-samples", "--lr-decay-style", "--lr-warmup-fraction", "--lr-warmup-iters", "--lr-warmup-samples",

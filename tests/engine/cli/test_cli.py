@@ -587,7 +587,7 @@ def test_a_file_that_cannot_be_read_is_told_with_status_2(
         ((), "the following arguments are required: COMMAND"),
         (("simulat", "x"), "invalid choice: 'simulat'"),
         (("simulate",), "the following arguments are required: DESIGN"),
-        (("export", "x", "--to", "xls"), "there is no export called 'xls'. Known: html, kubernetes, perfetto,"),
+        (("export", "x", "--to", "xls"), "there is no export called 'xls'. Known: html, kubernetes, megatron,"),
         (("program", "x", "--rank", "one"), "invalid int value: 'one'"),
         (("examples", "02-two-wave"), "there is no example called '02-two-wave'. Did you mean '02-two-waves'?"),
         (("examples", "--to", "/dev/null/x"), "the folder /dev/null/x cannot be created: Not a directory"),

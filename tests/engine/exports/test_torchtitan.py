@@ -15,10 +15,11 @@ import pytest
 from meshwave.engine.document import load_design
 from meshwave.engine.errors import InputError
 from meshwave.engine.exports import exports, torch_csv
-from meshwave.engine.exports.torchtitan import files, module_names, placement_name
+from meshwave.engine.exports.torchtitan import files, placement_name
 from meshwave.engine.files import example
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.predict.prediction import predict
+from meshwave.engine.trainers.torchtitan import module_names
 from tests._strategies import Drawn
 
 LAYERS = 12
@@ -35,16 +36,17 @@ BOTH = {
     "parallelism": (
         "pipeline_parallel_degree", "pipeline_parallel_schedule_csv", "pipeline_parallel_schedule",
         "module_fqns_per_model_part", "data_parallel_replicate_degree", "data_parallel_shard_degree",
-        "tensor_parallel_degree", "fsdp_reshard_after_forward",
+        "tensor_parallel_degree", "context_parallel_degree", "fsdp_reshard_after_forward",
     ),
     "training": ("steps", "mixed_precision_param", "max_norm", "disable_cuda_graphs"),
 }  # fmt: skip
 SEQUENCES = {  # torchtitan 0.3.0
-    "parallelism": ("pipeline_parallel_microbatch_size",), "training": ("local_batch_size", "seq_len"),
+    "parallelism": ("pipeline_parallel_microbatch_size", "context_parallel_rotate_method"),
+    "training": ("local_batch_size", "global_batch_size", "seq_len"),
 }  # fmt: skip
 TOKENS = {  # later
     "parallelism": ("num_pp_microbatches",),
-    "training": ("num_tokens_per_microbatch_per_dp_rank", "max_context_length"),
+    "training": ("num_tokens_per_microbatch_per_dp_rank", "num_tokens_per_train_step", "max_context_length"),
 }
 
 
@@ -114,6 +116,7 @@ def test_the_recipe_sets_the_options_that_the_schedule_determines(torchtitan: Si
         "data_parallel_replicate_degree": 2,
         "data_parallel_shard_degree": 1,
         "tensor_parallel_degree": 1,
+        "context_parallel_degree": 1,
     }
     counted = {"num_tokens_per_microbatch_per_dp_rank": 3 * 32, "max_context_length": 32}
     assert set_in(torchtitan.training) == {
@@ -134,8 +137,11 @@ def test_the_recipe_refuses_a_model_with_another_number_of_layers(torchtitan: Si
         run(unpacked(Drawn({"schedule": "1f1b", "microbatches": 4}, 2))["meshwave/recipe.py"])
 
 
-@pytest.mark.parametrize(("recompute", "words"), [("full", "all of them"), ([1], "recomputes 1")])
-def test_torchtitan_recomputes_all_stages_or_none(torchtitan: SimpleNamespace, recompute: Any, words: str) -> None:
+@pytest.mark.parametrize(
+    ("recompute", "words"),
+    [("full", "recompute: full (torchtitan: layers)"), ([1], "recompute: 1 (torchtitan: layers)"), ("layers", "")],
+)
+def test_torchtitan_recomputes_all_layers_or_none(torchtitan: SimpleNamespace, recompute: Any, words: str) -> None:
     found = unpacked(Drawn({"schedule": "1f1b", "microbatches": 4, "recompute": recompute}, 2))
 
     run(found["meshwave/recipe.py"])
@@ -188,7 +194,7 @@ def test_the_name_places_stages_as_the_design_does(pipeline: dict[str, Any], ran
 
     program = lower(Drawn({**pipeline, "microbatches": 6}, ranks).design())
 
-    name = placement_name(program)
+    name = placement_name(program, pipeline["schedule"])
 
     assert get_schedule_class(name)
     assert style == ("v" if name in ("ZBVZeroBubble", "DualPipeV") else "loop")
@@ -209,10 +215,6 @@ def test_two_waves_are_refused_with_a_message() -> None:
 @pytest.mark.parametrize(
     ("drawn", "words"),
     [
-        (
-            Drawn({"schedule": "1f1b", "microbatches": 4}, 1),
-            "torchtitan export needs a pipeline of at least two meshes",
-        ),
         (Drawn({"schedule": "chimera", "microbatches": 4}, 2), "has 2 replicas of every stage"),
         (
             Drawn({"schedule": "1f1b", "microbatches": 4, "placement": [1, 0]}, 2),
@@ -225,14 +227,24 @@ def test_properties_that_torchtitan_does_not_support_are_refused(drawn: Drawn, w
         unpacked(drawn)
 
 
-def test_experts_are_refused() -> None:
-    with pytest.raises(InputError) as refused:
-        exports["torchtitan"].to_bytes(predict(load_design(example("16-gpt2-moe"))))
+def test_experts_are_distributed_as_in_the_design() -> None:
+    content = exports["torchtitan"].to_bytes(predict(load_design(example("16-gpt2-moe"))))
 
-    assert str(refused.value) == (
-        "torchtitan export does not support experts, and this model has 16 in every 2nd block; set model.moe to null, or "
-        "export script instead"
-    )
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        parallelism = tomllib.loads(archive.read("meshwave/torchtitan-0.2.toml").decode())["parallelism"]
+    assert (parallelism["expert_parallel_degree"], parallelism["expert_tensor_parallel_degree"]) == (4, 1)
+
+
+def test_one_mesh_accumulates_gradients_without_a_schedule(torchtitan: SimpleNamespace) -> None:
+    found = unpacked(Drawn({"schedule": "1f1b", "microbatches": 4}, 1), dp=2, training={"sharding": "parameters"})
+
+    run(found["meshwave/recipe.py"])
+
+    assert list(found) == ["meshwave/recipe.py", "meshwave/torchtitan-0.2.toml"]
+    batches = {"num_tokens_per_train_step": 8 * 32, "num_tokens_per_microbatch_per_dp_rank": 32}
+    batches = batches if torchtitan.counts_tokens else {"local_batch_size": 1, "global_batch_size": 8}
+    assert batches.items() <= set_in(torchtitan.training).items()
+    assert "pipeline_parallel_schedule" not in set_in(torchtitan.parallelism)
 
 
 def test_properties_without_a_setting_are_listed_in_both_files() -> None:
@@ -245,17 +257,23 @@ def test_properties_without_a_setting_are_listed_in_both_files() -> None:
 
     found = files(design, lower(design), (6, 6))
 
-    for name, start in (("recipe.py", "- "), ("torchtitan-0.2.toml", "# - ")):
-        assert [line.removeprefix(start) for line in found[name].splitlines() if line.startswith(start)] == [
-            "its model: gpt, hidden size 64, 4 heads, MLP width 256, vocabulary size 256",
-            "its optimizer: sgd, learning rate 0.1; its seed: 7",
-            "its learning-rate schedule: 0 warm-up steps, then constant",
-            'its data: "a.txt"',
-            "its evaluations: every 10 steps, on 10% of the data",
-            "its placement on devices; torchtitan numbers processes by pipeline rank, then dp, then tp",
-            "its precision: fp64; these settings use float32, the highest precision of torchtitan",
-            "its transfers: broadcast; torchtitan sends from each device to its counterpart",
-        ]
+    common = [
+        "its model: gpt, hidden size 64, 4 heads, MLP width 256, vocabulary size 256",
+        "mesh m0: devices 1, 0 (dp 1 x tp 2) (torchtitan: 2 devices from 0 (dp 1 x tp 2))",
+        "mesh m1: devices 3, 2 (dp 1 x tp 2) (torchtitan: 2 devices from 2 (dp 1 x tp 2))",
+        "training.optimizer: sgd (torchtitan: adamw)",
+        "training.precision: fp64 (torchtitan: fp32)",
+        "training.sequence_parallel: off (torchtitan: on)",
+        "training.data: a.txt (torchtitan: the built-in sample text)",
+        "transfer: broadcast (torchtitan sends from each device to its counterpart)",
+    ]
+    in_toml = [
+        "its optimizer: sgd, learning rate 0.1; its seed: 7",
+        "its learning-rate schedule: 0 warm-up steps, then constant",
+        "its evaluations: 1 batch every 10 steps",
+    ]
+    for name, start, listed in (("recipe.py", "- ", [*in_toml, *common]), ("torchtitan-0.2.toml", "# - ", common)):
+        assert [line.removeprefix(start) for line in found[name].splitlines() if line.startswith(start)] == listed
 
 
 def test_meshes_of_different_shapes_are_refused() -> None:

@@ -39,7 +39,10 @@ def draw_design(seed: int) -> Design:
         "model": model,
         "meshes": equal_meshes(pp, axes),
         "pipeline": pipeline,
-        "training": draw_training(chance),
+        "training": {
+            **draw_training(chance),
+            "context_parallel": chance.choice(["ring", "all_gather"]) if cp > 1 else "ring",
+        },
     }
     if model["moe"]:
         ep = chance.choice([size for size in (1, 2, 4) if dp * cp * tp % size == 0])
