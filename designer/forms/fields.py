@@ -214,6 +214,7 @@ _ADVANCED = (
     "cluster.watts_per_device", "experts.degree", "experts.load",
     "model.moe.aux_loss", "model.moe.z_loss", "training.bf16_gradients", "training.clip_norm", "training.compile",
     "training.fused_attention", "training.linear_precision", "training.seed", "training.tensor_parallel_overlap",
+    "training.unsharded_stages",
     "training.weight_decay", "transfer.batched", "transfer.boundary",
 )  # fmt: skip
 """Paths of the rarely changed fields, which are shown under Advanced."""

@@ -283,7 +283,7 @@ def _describe_step_time(was: float, now: float, unit: str) -> str:
 
 def _shown_blocks(timeline: Timeline) -> order_edits.Rows:
     """Return the timeline rows of the blocks, ordered as the page numbers the blocks."""
-    blocks = np.flatnonzero((timeline.op != Op.REDUCE_GRAD) & ~timeline.is_transfer)
+    blocks = np.flatnonzero(timeline.is_work)
     return blocks[np.lexsort((timeline.start[blocks], timeline.rank[blocks]))]
 
 

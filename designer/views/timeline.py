@@ -128,8 +128,8 @@ class _Columns:
 def _pack_layer(layer: Layer, columns: _Columns, ticks: float) -> dict[str, Any]:
     timeline = layer.timeline
     order, bounds = _span_order(timeline)
-    place = np.empty(len(order) + 1, np.int32)
-    place[order], place[-1] = np.arange(len(order), dtype=np.int32), -1
+    place = np.full(len(timeline) + 1, -1, np.int32)
+    place[order] = np.arange(len(order), dtype=np.int32)
     op = timeline.op.astype(np.uint8)
     if layer.critical is not None:
         op = op | np.where(layer.critical, CRITICAL, 0).astype(np.uint8)
@@ -190,13 +190,15 @@ def _pack_layer(layer: Layer, columns: _Columns, ticks: float) -> dict[str, Any]
 
 
 def _span_order(timeline: Timeline) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the order of the spans by kind (blocks, reductions, transfers), rank and start, and offsets of the ranks.
+    """Return the order of the spans by kind (blocks, collectives, transfers), rank and start, and offsets of the ranks.
 
-    Blocks of a rank do not overlap, so the page can search them; reductions and transfers overlap blocks.
+    Blocks of a rank do not overlap, so the page can search them; collectives and transfers overlap blocks. A RESHARD
+    takes no time and is not drawn.
     """
-    kind = (timeline.op == Op.REDUCE_GRAD) + 2 * timeline.is_transfer.astype(np.int64)
+    kind = timeline.is_collective + 2 * timeline.is_transfer.astype(np.int64)
     lane = kind * timeline.ranks + timeline.rank
     order = lexical_order((timeline.start, lane))
+    order = order[timeline.op[order] != Op.RESHARD]
     return order, np.searchsorted(lane[order], np.arange(3 * timeline.ranks + 1))
 
 

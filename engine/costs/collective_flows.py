@@ -59,6 +59,27 @@ def reduction_messages(design: Design, program: Program, held: Sizes) -> Mapping
     }
 
 
+def gather_rings(design: Design, program: Program, held: Sizes) -> list[list[Sharing]]:
+    """Return the rings of devices that gather sharded weights together, by stage; their ``share`` is in bytes."""
+    of_experts, found = number_sizes(design.training).computed_bytes(held.experts, held.experts), []
+    for stage in range(program.stages):
+        meshes = [design.meshes[rank] for rank in program.ranks_of(stage)]
+        experts = float(of_experts[:, stage].max())
+        shared = float(held.computed_bytes[:, stage].max()) - experts
+        parts = expert_sharing(design, meshes)[0] if experts else []
+        rings = [Sharing(tuple(group), shared) for group in weight_groups(meshes)]
+        found.append(rings + [Sharing(part.devices, part.share * experts) for part in parts])
+    return found
+
+
+def gather_messages(design: Design, program: Program, held: Sizes) -> Mapping[int, list[Message]]:
+    """Return the messages of the rings that gather the sharded weights of each stage."""
+    return {
+        stage: [each for ring in rings for each in ring_messages(design.cluster, ring.devices, ring.share, rounds=1)]
+        for stage, rings in enumerate(gather_rings(design, program, held))
+    }
+
+
 def add_exchanges(
     builder: NetworkBuilder,
     design: Design,

@@ -31,14 +31,17 @@ Floats = NDArray[np.float64]
 class Costs:
     """Costs of every row of a program, and memory of the devices."""
 
-    seconds: Floats  # [rows] seconds of compute, REDUCE_GRAD and STEP, of the transfer of a SEND; 0 for RECV; slots sum
+    seconds: (
+        Floats  # [rows] seconds of compute, collectives and STEP, of the transfer of a SEND; 0 for others; slots sum
+    )
     overlap_saved: Floats  # [rows] seconds by which a slot is shorter than the sum of its actions, at its second row
-    bytes: Floats  # [rows] bytes that one device sends in a SEND or reduces in a REDUCE_GRAD; otherwise 0
+    bytes: Floats  # [rows] bytes that one device sends in a SEND, reduces or gathers; otherwise 0
     transfer_model: TransferModel
     unit: Unit  # unit of ``seconds``: s, or the unit of unit costs
     static_bytes: Mapping[str, Floats]  # [ranks] bytes on one device: weights, gradients, optimizer
     gradient_bytes: Floats  # [ranks, stages] gradient bytes of each stage; 0 if a rank does not hold it
     reduced_bytes: Floats  # [ranks, stages] additional gradient bytes after a REDUCE_GRAD
+    unsharded_bytes: Floats  # [ranks, stages] weight bytes between an UNSHARD and a RESHARD
     sent_bytes: Floats  # [2, stages, microbatches] change of unacknowledged sent bytes at each forward and backward
     activation_bytes: Floats  # [stages] bytes that one device keeps for a microbatch, from F to the end of B or I
     deferred_bytes: Floats  # [stages] bytes that one device keeps for a microbatch, from the end of I to the end of W
@@ -188,6 +191,7 @@ def estimate(design: Design, program: Program) -> Costs:
         static_bytes=held.static_bytes,
         gradient_bytes=(held.own if design.training.shards_gradients else held.parameters) * item,
         reduced_bytes=(held.parameters if reduction_rounds(design) == 2 else held.own) * item,
+        unsharded_bytes=held.computed_bytes,
         sent_bytes=sent_bytes(program, size),
         activation_bytes=held.activation_bytes,
         deferred_bytes=held.deferred_bytes,

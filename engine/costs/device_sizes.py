@@ -290,7 +290,7 @@ def peak_per_rank(program: Program, change: Floats) -> Floats:
 
 
 def message_bytes_by_kind(design: Design, kinds: Kinds, held: Sizes) -> Floats:
-    """Return the bytes that one device sends in a SEND or reduces in a REDUCE_GRAD, ``[kinds]``; 0 for other actions.
+    """Return the bytes that one device sends, reduces or gathers, ``[kinds]``; 0 for other actions.
 
     For a SEND these are all bytes of the transfer divided by the number of source devices: with tensor parallelism,
     each device of the receiver gets the whole ``[b, s, h]`` of its replica.
@@ -301,6 +301,8 @@ def message_bytes_by_kind(design: Design, kinds: Kinds, held: Sizes) -> Floats:
     size[kinds.sends] = [boundary_bytes(design, *each) for each in ends]
     reduces = kinds.indices_of(Op.REDUCE_GRAD)
     size[reduces] = gradient_bytes(design, held)[kinds.stage[reduces]]
+    unshards = kinds.indices_of(Op.UNSHARD)
+    size[unshards] = held.computed_bytes[kinds.rank[unshards], kinds.stage[unshards]]
     return size
 
 

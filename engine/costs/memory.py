@@ -42,11 +42,11 @@ def peak_memory(program: Program, costs: Costs) -> PeakMemory:
     """Return the peak memory of every rank.
 
     A rank runs one action at a time, so its memory depends on the order of its actions but not on their times. The
-    categories are those at the time when their sum is largest. Activations change with computations. Gradients exist
-    from the first backward of a stage, and twice while they are reduced, since the reduction works on a contiguous
-    copy. Sent tensors are kept until their acknowledgement arrives, or to the end of the step, and count as
-    ``working``. The largest transient is added to the peak even if it occurs at another time, so the result is an upper
-    bound.
+    categories are those at the time when their sum is largest. Activations change with computations, and weights with
+    UNSHARD and RESHARD. Gradients exist from the first backward of a stage, and twice while they are reduced, since the
+    reduction works on a contiguous copy. Sent tensors are kept until their acknowledgement arrives, or to the end of the
+    step, and count as ``working``. The largest transient is added to the peak even if it occurs at another time, so the
+    result is an upper bound.
     """
     rows = np.flatnonzero((program.op < Op.SEND_F) | (program.op > Op.RECV_B))  # messages themselves change no memory
     offsets = np.searchsorted(rows, program.offsets)
@@ -57,9 +57,9 @@ def peak_memory(program: Program, costs: Costs) -> PeakMemory:
         np.cumsum(change, out=after[1:])
     total = alive.sum(axis=0)
     highest = np.array([a + int(np.argmax(total[a : b + 1])) for a, b in pairwise(offsets.tolist())], np.intp)
-    activations, gradients, sent = alive[:, highest] - alive[:, offsets[:-1]]
+    activations, unsharded, gradients, sent = alive[:, highest] - alive[:, offsets[:-1]]
     categories = {
-        "weights": costs.static_bytes["weights"],
+        "weights": costs.static_bytes["weights"] + unsharded,
         "gradients": gradients,
         "optimizer": costs.static_bytes["optimizer"],
         "activations": activations,
@@ -85,22 +85,22 @@ def memory_over_time(timeline: Timeline, costs: Costs) -> list[tuple[Floats, Flo
     Activations are allocated at the start of a forward and freed at the end of the backward; if the backward is split,
     the inputs of the weight gradient remain until its end. A sent tensor is kept from the computation that makes it to
     the computation that receives its acknowledgement, or to the optimizer step. Gradients are allocated at the end of
-    the first backward of a stage and freed by the optimizer step. Weights, optimizer states and the working set are
-    constant. Each rank starts at time 0.
+    the first backward of a stage and freed by the optimizer step. Gathered weights are allocated at the start of an
+    UNSHARD and freed by a RESHARD. Other weights, optimizer states and the working set are constant. Each rank starts at
+    time 0.
     """
     shown = np.flatnonzero(~timeline.is_transfer)
     op, rank = timeline.op[shown], timeline.rank[shown]
-    time = np.where((op == Op.F) | (op == Op.STEP), timeline.start[shown], timeline.end[shown])
+    time = np.where(np.isin(op, (Op.F, Op.STEP, Op.UNSHARD)), timeline.start[shown], timeline.end[shown])
     order = lexical_order((op == Op.STEP, time, rank))  # stable sort: an end stays before a start at the same time
     op, rank, time = op[order], rank[order], time[order]
     stage, microbatch = timeline.stage[shown][order], timeline.microbatch[shown][order]
-    kept, *held = _memory_changes(op, rank, stage, microbatch, costs)
+    kept, unsharded, *held = _memory_changes(op, rank, stage, microbatch, costs)
     steps = op == Op.STEP
     gone = np.bincount(rank, np.sum(held, axis=0), minlength=timeline.ranks)[rank[steps]]
     ends = timeline.end[shown][order][steps]
-    time, rank, change = (
-        np.concatenate(both) for both in ((time, ends), (rank, rank[steps]), (kept + np.sum(held, axis=0), -gone))
-    )
+    changes = kept + unsharded + np.sum(held, axis=0)
+    time, rank, change = (np.concatenate(both) for both in ((time, ends), (rank, rank[steps]), (changes, -gone)))
     order = np.argsort(rank, kind="stable")  # the end of the optimizer step is last
     time, change = time[order], change[order]
     always = costs.static_bytes["weights"] + costs.static_bytes["optimizer"] + costs.working_bytes
@@ -116,15 +116,18 @@ def memory_over_time(timeline: Timeline, costs: Costs) -> list[tuple[Floats, Flo
 
 def _memory_changes(
     op: NDArray[np.int8], rank: Ints, stage: Ints, microbatch: Ints, costs: Costs
-) -> tuple[Floats, Floats, Floats]:
-    """Return the change of activation, gradient and sent bytes at each action, ``[actions]`` each.
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """Return the change of activation, unsharded, gradient and sent bytes at each action, ``[actions]`` each.
 
     The actions of a rank are given in order. Reduced copies of gradients are added at the start of the optimizer step;
     its end, which frees all of them, is not included.
     """
     stages = costs.gradient_bytes.shape[1]
     cell = rank.astype(np.int64) * stages + stage
-    gradients, sent = np.zeros(len(op)), np.zeros(len(op))
+    unsharded, gradients, sent = np.zeros((3, len(op)))
+    for kind, sign in ((Op.UNSHARD, 1), (Op.RESHARD, -1)):
+        rows = np.flatnonzero(op == kind)
+        unsharded[rows] = sign * costs.unsharded_bytes.ravel()[cell[rows]]
     for way, makes in enumerate((op == Op.F, (op == Op.B) | (op == Op.I))):
         rows = np.flatnonzero(makes)
         sent[rows] = costs.sent_bytes[way, stage[rows], microbatch[rows]]
@@ -136,7 +139,7 @@ def _memory_changes(
     reduced, steps = op == Op.REDUCE_GRAD, op == Op.STEP
     copies = np.bincount(rank[reduced], costs.reduced_bytes.ravel()[cell[reduced]], minlength=len(costs.reduced_bytes))
     gradients[steps] = copies[rank[steps]]
-    return _activation_changes(op, stage, costs.activation_bytes, costs.deferred_bytes), gradients, sent
+    return _activation_changes(op, stage, costs.activation_bytes, costs.deferred_bytes), unsharded, gradients, sent
 
 
 def _activation_changes(op: NDArray[np.int8], stage: Ints, kept: Floats, deferred: Floats) -> Floats:

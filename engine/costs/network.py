@@ -312,23 +312,23 @@ def add_transfer_flows(builder: NetworkBuilder, design: Design, kinds: Kinds) ->
         builder.add_transfer(row, usage_of(*ends, tensors), ends, direct_bytes=direct_bytes)
 
 
-def add_reduction_flows(
+def add_collective_flows(
     builder: NetworkBuilder,
     design: Design,
     kinds: Kinds,
+    op: Op,
     messages: Mapping[int, Sequence[Message]],
-    *,
-    measured: bool = False,
+    measured: bool,
 ) -> None:
-    """Add the gradient reductions to the network.
+    """Add the collectives ``op`` to the network.
 
     Each mesh that holds a stage sends those ``messages`` of the stage whose source is one of its devices.
     """
-    for row in kinds.indices_of(Op.REDUCE_GRAD).tolist():
+    for row in kinds.indices_of(op).tolist():
         rank = int(kinds.rank[row])
         mine = set(design.meshes[rank].devices)
         sent = (message for message in messages.get(int(kinds.stage[row]), ()) if message.source in mine)
-        builder.add_collective(row, builder.fabric.usage(sent), ("gradients", rank), measured=measured)
+        builder.add_collective(row, builder.fabric.usage(sent), (op.name, rank), measured=measured)
 
 
 def sum_usages(usages: Iterable[Mapping[Port, float]]) -> dict[Port, float]:

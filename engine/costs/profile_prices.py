@@ -258,4 +258,5 @@ def _scale_seconds(seconds: Seconds, slowness: Callable[[OpName], float]) -> Sec
         seconds.forward_waits * slowness("F"),
         seconds.input_waits * slowness("I"),
         seconds.input_waits * slowness("I") - seconds.backward_waits * slowness("B"),
+        seconds.unshard,
     )

@@ -7,8 +7,9 @@ the same weights:
 - ``optimizer``: gradients are reduce-scattered once per step instead of all-reduced, and the updated weights gathered;
 - ``gradients``: each block of each microbatch reduce-scatters its gradients in the backward, while the next block
   computes;
-- ``parameters``: each block also gathers its weights before its forward and again before its backward, while the block
-  before it computes. The updated weights are not gathered.
+- ``parameters``: the weights are also gathered before they are needed, and the updated weights are not. Either the
+  program gathers whole stages by UNSHARD, beside its computations, or each block gathers its weights before its forward
+  and again before its backward, while the block before it computes.
 
 The unit of the last two is a block: the embedding, a layer, or the head.
 """
@@ -29,7 +30,7 @@ from meshwave.engine.costs.expert_blocks import expert_sharing
 from meshwave.engine.costs.flops import optimizer_state_bytes
 from meshwave.engine.costs.operators import Operator, Precision, number_sizes
 from meshwave.engine.document import Cluster, Design, Mesh
-from meshwave.engine.document.training import Sharding, Training
+from meshwave.engine.document.training import Training
 
 Floats = NDArray[np.float64]
 
@@ -114,11 +115,14 @@ def state_bytes(training: Training, parameters: float, copied: float, own: float
 
 
 def unsharded_bytes(design: Design, mesh: Mesh, parameters: float, copied: float) -> float:
-    """Return the bytes of gathered weights, and of unscattered gradients, of ``parameters`` parameters."""
+    """Return the bytes of the gathered weights and unscattered gradients of blocks with ``parameters`` parameters.
+
+    Weights that the program gathers are not included.
+    """
     training, size = design.training, number_sizes(design.training)
     if mesh.dp == 1 or not training.shards_gradients:
         return 0.0
-    gathered = size.computed_bytes(parameters, copied) if training.sharding == "parameters" else 0.0
+    gathered = size.computed_bytes(parameters, copied) if design.gathers_blocks else 0.0
     return gathered + parameters * size.gradients
 
 
@@ -180,24 +184,23 @@ class StateCollectives:
     dense: Sequence[Sequence[int]]
     experts: Sequence[ExpertGroup]
     precision: Precision
-    sharding: Sharding
+    shards_weights: bool
+    gathers_blocks: bool
+    """True if the computations gather the weights; False if the program does, or if the weights are not sharded."""
     all_reduce: AllReduce
 
-    def block_seconds(self, operators: Sequence[Operator], experts: float) -> tuple[float, float]:
-        """Return the seconds to gather the weights and to reduce-scatter the gradients of a block.
-
-        The weights are gathered if they are sharded.
-
-        Args:
-            operators: operators of the block.
-            experts: number of the parameters that belong to experts.
-        """
+    def gather_seconds(self, operators: Sequence[Operator], experts: float) -> float:
+        """Return the seconds to gather the weights of a block, ``experts`` of whose parameters belong to experts."""
+        if not self.shards_weights:
+            return 0.0
         parameters, copied = sum(each.parameters for each in operators), sum(each.copied for each in operators)
-        size = self.precision
-        expert_bytes = size.computed_bytes(experts, experts)
-        gather = self._exchange_seconds(size.computed_bytes(parameters, copied) - expert_bytes, expert_bytes)
-        scatter = self._exchange_seconds((parameters - experts) * size.gradients, experts * size.gradients)
-        return gather if self.sharding == "parameters" else 0.0, scatter
+        expert_bytes = self.precision.computed_bytes(experts, experts)
+        return self._exchange_seconds(self.precision.computed_bytes(parameters, copied) - expert_bytes, expert_bytes)
+
+    def scatter_seconds(self, operators: Sequence[Operator], experts: float) -> float:
+        """Return the seconds to reduce-scatter the gradients of a block."""
+        parameters, size = sum(each.parameters for each in operators), self.precision.gradients
+        return self._exchange_seconds((parameters - experts) * size, experts * size)
 
     def _exchange_seconds(self, dense: float, experts: float) -> float:
         """Return the seconds to gather or reduce-scatter these bytes of dense and expert state."""
@@ -212,4 +215,12 @@ def block_collectives(design: Design, mesh: Mesh, all_reduce: AllReduce) -> Stat
         return None
     experts = expert_sharing(design, [mesh])[0] if design.model.moe is not None else []
     groups, sizes = weight_groups([mesh]), number_sizes(training)
-    return StateCollectives(design.cluster, groups, experts, sizes, training.sharding, all_reduce)
+    return StateCollectives(
+        design.cluster,
+        groups,
+        experts,
+        sizes,
+        shards_weights=training.sharding == "parameters",
+        gathers_blocks=design.gathers_blocks,
+        all_reduce=all_reduce,
+    )

@@ -37,6 +37,8 @@ class Seconds(NamedTuple):
     """Seconds of the same waits in the input gradient; weight gradients do not wait for collectives."""
     hidden_waits: float = 0.0
     """Part of ``input_waits`` in which a whole backward computes weight gradients."""
+    unshard: float = 0.0
+    """Seconds to gather the weights, if the program does so."""
 
     def __add__(self, other: Seconds) -> Seconds:  # type: ignore[override]
         return Seconds(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
@@ -145,9 +147,8 @@ class MeshPrices:
         """Return the seconds of a stage whose ``layers`` layers differ, from all its operators."""
         operators = [*operators]
         found = self.part(operators)
-        return (
-            found + self._exposed_seconds([(layers, found.scale(1 / layers), operators, 0.0)]) if self._state else found
-        )
+        blocks = [(1, found.scale(1 / layers), operators[number::layers], 0.0) for number in range(layers)]
+        return found + self._exposed_seconds(blocks) if self._state else found
 
     def _equal_blocks(self, layers: int, first: bool, last: bool, experts: int, joins: int) -> Iterator[Blocks]:
         """Yield the equal blocks of a stage, approximately in the order of the forward."""
@@ -160,19 +161,23 @@ class MeshPrices:
         yield int(last), self.ends(first=False, last=True), ends(load, first=False, last=True), 0.0
 
     def _exposed_seconds(self, blocks: Iterable[Blocks]) -> Seconds:
-        """Return the seconds for which the stage waits for sharded state."""
-        assert self._state is not None, "requires sharded state"
-        times = [
-            BlockTimes(count, *block[:3], *self._state.block_seconds(operators, experts))
-            for count, block, operators, experts in blocks
-            if count
-        ]
+        """Return the seconds for which the stage waits for sharded state, and those to unshard it."""
+        state = self._state
+        assert state is not None, "requires sharded state"
+        times, unshard = [], 0.0
+        for count, block, operators, experts in blocks:
+            gather = state.gather_seconds(operators, experts) if count else 0.0
+            inside = gather if state.gathers_blocks else 0.0
+            unshard += count * (gather - inside)
+            if count:
+                times.append(BlockTimes(count, *block[:3], inside, state.scatter_seconds(operators, experts)))
         found = exposed_seconds(times)
         return Seconds(
             found.forward,
             found.input_gradient,
             found.weight_gradient,
             hidden=found.input_gradient + found.weight_gradient - found.backward,
+            unshard=unshard,
         )
 
     def pieces(self, part: StagePart, op: Op) -> Iterator[Piece]:

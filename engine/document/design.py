@@ -20,6 +20,9 @@ from meshwave.engine.document.upgrades import FORMAT
 from meshwave.engine.frozen import Part, Printable
 from meshwave.engine.schedules import Pipe
 
+DEFAULT_UNSHARDED_STAGES = 3
+"""Default number of unsharded stages of a mesh: one for a forward, one for a backward, and one that is being gathered."""
+
 _LIST_OF_SCALARS = re.compile(r"\[\n[^\[\]{}\"]*\]|\[\n\s*(?:\"\w*\",?\s*)+\]")  # lists of scalars are on one line
 
 
@@ -54,6 +57,20 @@ class Design(Part, defer_build=True):
     def stages(self) -> int:
         """Number of stages of the model."""
         return self.pipeline.stage_count(self.ranks)
+
+    @property
+    def unsharded_stages(self) -> int:
+        """Number of stages whose weights a mesh holds unsharded at once; 0 if the program does not unshard stages."""
+        training = self.training
+        if training.sharding != "parameters":
+            return 0
+        default = DEFAULT_UNSHARDED_STAGES if self.stages > 1 else 0
+        return default if training.unsharded_stages is None else training.unsharded_stages
+
+    @property
+    def gathers_blocks(self) -> bool:
+        """True if computations gather the weights of each block before it and free them after it."""
+        return self.training.sharding == "parameters" and not self.unsharded_stages
 
     @property
     def process_devices(self) -> tuple[int, ...]:

@@ -92,11 +92,15 @@ def _data_problems(design: Design) -> Iterator[Problem]:
 
 
 def _sharding_problems(design: Design) -> Iterator[Problem]:
-    """Yield a problem if gradients are divided within a mesh before replicas on other meshes are summed."""
+    """Yield problems of shared state: gradients that replicas on other meshes share, and options without effect."""
     training, where = design.training, "training.sharding"
     if training.shards_gradients and len(design.pipeline.routes(design.pipe)) > 1:
         params = {"schedule": design.pipeline.schedule, "sharding": training.sharding}
         yield Problem(where, "sharded_replicas", params, fixes=[set_value(where, "optimizer")])
+    if training.unsharded_stages is not None and training.sharding != "parameters":
+        where = "training.unsharded_stages"
+        params = {"sharding": training.sharding}
+        yield Problem(where, "unused_unsharded_stages", params, "warning", fixes=[set_value(where, None)])
 
 
 Check = Callable[["Design"], Iterator[Problem]]

@@ -44,7 +44,13 @@ class Training(Part):
     microbatches and of data-parallel replicas."""
     sharding: Sharding = "none"
     """State that the data-parallel replicas of a mesh divide among themselves instead of replicating it: optimizer
-    states (ZeRO-1), also gradients (ZeRO-2), also parameters (ZeRO-3, FSDP), which are then gathered block by block."""
+    states (ZeRO-1), also gradients (ZeRO-2), also parameters (ZeRO-3, FSDP), which are gathered when they are needed."""
+    unsharded_stages: Annotated[int, Field(ge=0, le=1_000)] | None = nullable(
+        "3 if the model has several stages, otherwise 0"
+    )
+    """With sharded parameters, the number of stages whose weights a mesh holds unsharded at once. UNSHARD gathers the
+    stages that the mesh computes next, ahead of time; RESHARD frees the others. 0: computations gather their weights
+    block by block."""
     sequence_parallel: bool = False
     """Tensor-parallel devices divide the tokens of norms, residual sums and messages among themselves, which divides
     the activations kept there (Korthikanti et al., arXiv:2205.05198)."""
@@ -92,11 +98,6 @@ class Training(Part):
     def is_evaluated_after(self, step: int) -> bool:
         """Return True if an evaluation follows a step; steps are counted from 0."""
         return self.eval_every is not None and ((step + 1) % self.eval_every == 0 or step + 1 == self.steps)
-
-    @property
-    def overlaps_slots(self) -> bool:
-        """True if the two actions of a slot may overlap; False if they gather weights, which each of them frees."""
-        return self.sharding != "parameters"
 
     @property
     def shards_gradients(self) -> bool:

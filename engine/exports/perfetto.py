@@ -13,7 +13,9 @@ from meshwave.engine.program.timeline import Floats, Timeline
 if TYPE_CHECKING:
     from meshwave.engine.predict.prediction import Prediction
 
-COMPUTE, REDUCTIONS, FIRST_LINK = 0, 1, 2  # threads of a mesh: computations, reductions, and one link per other mesh
+COMPUTE, REDUCTIONS, GATHERS, FIRST_LINK = range(4)
+"""Threads of a mesh: computations, reductions, gathers, and one link per other mesh."""
+COLLECTIVE_THREADS: dict[int, int] = {Op.REDUCE_GRAD: REDUCTIONS, Op.UNSHARD: GATHERS, Op.RESHARD: GATHERS}
 
 
 @exports.register("perfetto")
@@ -52,8 +54,9 @@ def _name_events(timeline: Timeline) -> Iterator[dict[str, Any]]:
         yield _metadata_event("process_name", rank, 0, name=f"mesh {mesh}")
         yield _metadata_event("process_sort_index", rank, 0, sort_index=rank)
         yield _metadata_event("thread_name", rank, COMPUTE, name="compute")
-    for rank in sorted(set(timeline.rank[timeline.op == Op.REDUCE_GRAD].tolist())):
-        yield _metadata_event("thread_name", rank, REDUCTIONS, name="gradient reductions")
+    for op, name in ((Op.REDUCE_GRAD, "gradient reductions"), (Op.UNSHARD, "weight gathers")):
+        for rank in sorted(set(timeline.rank[timeline.op == op].tolist())):
+            yield _metadata_event("thread_name", rank, COLLECTIVE_THREADS[op], name=name)
     moves = timeline.is_transfer
     for rank, peer in sorted(set(zip(timeline.rank[moves].tolist(), timeline.peer[moves].tolist(), strict=True))):
         yield _metadata_event("thread_name", rank, FIRST_LINK + peer, name=f"to mesh {timeline.meshes[peer]}")
@@ -92,7 +95,7 @@ def _slice_events(timeline: Timeline, bytes_of: Floats | None) -> Iterator[dict[
 def _thread_number(op: int, peer: int) -> int:
     if peer >= 0:
         return FIRST_LINK + peer
-    return REDUCTIONS if op == Op.REDUCE_GRAD else COMPUTE
+    return COLLECTIVE_THREADS.get(op, COMPUTE)
 
 
 def _arrow_events(timeline: Timeline) -> Iterator[dict[str, Any]]:

@@ -7,8 +7,8 @@ The format is ``compute_comms``. torch checks little of it, so the file must be 
   that another rank needs first would deadlock. All ranks list their messages in one common order, so that no rank does.
 - Every stage has its REDUCE_GRAD, with or without data parallelism: it also divides the gradients by the number of
   microbatches, and torch does not report a missing one.
-- UNSHARD and RESHARD gather and release the stages that fully sharded data parallelism shards; the next three stages
-  are gathered, as in torch's own lowering. Without sharding they have no effect.
+- UNSHARD and RESHARD gather and release the stages that fully sharded data parallelism shards. A design that does not
+  unshard stages gathers the default number of them, as in torch's own lowering; without sharding they have no effect.
 """
 
 from __future__ import annotations
@@ -20,17 +20,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwave.engine.document.design import DEFAULT_UNSHARDED_STAGES
 from meshwave.engine.exports._base import Export, exports
 from meshwave.engine.exports.torch_csv import check_exportable, common_mesh_shape, missing_properties
+from meshwave.engine.lowering.gathers import upcoming_stages
 from meshwave.engine.program.action import Action, Op, format_cells
 from meshwave.engine.program.program import Program
 from meshwave.engine.program.timeline import Timeline
 
 if TYPE_CHECKING:
     from meshwave.engine.predict.prediction import Prediction
-
-GATHERED = 3
-"""Number of stages of a rank that are gathered at the same time: one for a forward, one for a backward, one in flight."""
 
 Rows = NDArray[np.int64]
 
@@ -47,19 +46,23 @@ class TorchCsvComms(Export):
     @staticmethod
     def to_bytes(prediction: Prediction) -> bytes:
         common_mesh_shape(prediction.design, "torch's pipelining")
-        return ("\n".join(message_schedule_rows(prediction.program, prediction.timeline)) + "\n").encode()
+        limit = prediction.design.unsharded_stages or DEFAULT_UNSHARDED_STAGES
+        return ("\n".join(message_schedule_rows(prediction.program, prediction.timeline, limit)) + "\n").encode()
 
     @staticmethod
     def omissions(prediction: Prediction) -> list[str]:
         return list(missing_properties(prediction.design, prediction.program))
 
 
-def message_schedule_rows(program: Program, timeline: Timeline) -> list[str]:
+def message_schedule_rows(
+    program: Program, timeline: Timeline, unsharded_stages: int = DEFAULT_UNSHARDED_STAGES
+) -> list[str]:
     """Return one line of comma-separated actions per rank, without empty cells.
 
     Args:
         program: the program.
         timeline: timeline of this program; its times determine the places of receives.
+        unsharded_stages: number of stages that each rank holds unsharded at once.
 
     Raises:
         InputError: torch's runtime cannot run the program.
@@ -68,7 +71,7 @@ def message_schedule_rows(program: Program, timeline: Timeline) -> list[str]:
     orders: list[list[list[Action]]] = [[] for _ in range(program.ranks)]
     for rank, slot in _common_order(program, timeline):
         orders[rank].append(slot)
-    return [",".join(_add_updates(order)) for order in orders]
+    return [",".join(_add_updates(order, unsharded_stages)) for order in orders]
 
 
 def _common_order(program: Program, timeline: Timeline) -> Iterator[tuple[int, list[Action]]]:
@@ -103,13 +106,13 @@ def _matching_receive(send: Action) -> Action:
     return Action(Op.RECV_B, send.stage - 1, send.microbatch)
 
 
-def _add_updates(order: Sequence[list[Action]]) -> Iterator[str]:
+def _add_updates(order: Sequence[list[Action]], unsharded_stages: int) -> Iterator[str]:
     """Yield the cells of a rank, with the actions that gather, reduce and release its stages.
 
     A reduction follows the sends of its last backward, so that it does not delay them.
     """
     slots = [slot for slot in order if slot[0].op <= Op.W]
-    upcoming = iter(_needed_stages([[action.stage for action in slot] for slot in slots]))
+    upcoming = iter(upcoming_stages([[action.stage for action in slot] for slot in slots], unsharded_stages))
     left = Counter(stage for slot in slots for stage in _completed_stages(slot))
     gathered: list[int] = []
     complete: list[int] = []
@@ -132,13 +135,3 @@ def _add_updates(order: Sequence[list[Action]]) -> Iterator[str]:
 def _completed_stages(slot: Sequence[Action]) -> list[int]:
     """Return the stages whose weight gradients a slot computes."""
     return [action.stage for action in slot if action.op in (Op.B, Op.W)]
-
-
-def _needed_stages(stages: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Return for each slot the stages that it and the following slots need, nearest first, limited to ``GATHERED``."""
-    found: list[list[int]] = []
-    nearest: list[int] = []
-    for needed in reversed(stages):
-        nearest = list(dict.fromkeys([*needed, *nearest]))
-        found.append(nearest[:GATHERED])
-    return found[::-1]

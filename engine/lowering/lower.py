@@ -1,4 +1,4 @@
-"""Lowering of a design to its program: the schedule's computations, then transfers, then updates."""
+"""Lowering of a design to its program: the schedule's computations, then transfers, gathers and updates."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from meshwave.engine.document import Design
 from meshwave.engine.document.pipeline import Pipeline
 from meshwave.engine.document.pipeline_problems import meshes_by_rank
 from meshwave.engine.findings import DesignError, Problem
+from meshwave.engine.lowering.communication import Communication
 from meshwave.engine.lowering.program_problems import locate_problems
 from meshwave.engine.lowering.schedule_prices import findings, priced_pipe
-from meshwave.engine.lowering.transfers import Skips, add_transfers, onward_message_units, stage_skips
-from meshwave.engine.lowering.updates import add_updates, weight_sharers
 from meshwave.engine.program.program import Program
 from meshwave.engine.program.verification import computation_problems, verify
 from meshwave.engine.schedules import Pipe
@@ -33,43 +32,32 @@ def order_computations(design: Design) -> Program:
 
 
 def add_messages(computations: Program, design: Design) -> Program:
-    """Add the transfers and updates of a complete order of computations on the meshes of the design.
+    """Add the communication of a complete order of computations on the meshes of the design.
 
     The resulting program may still deadlock.
     """
-    handed = stage_skips(design), onward_message_units(design)
-    program = add_transfers(computations, *handed, batched=design.transfer.batched)
-    return add_updates(program, weight_sharers(design), clips=design.training.clip_norm is not None)
+    return Communication.from_design(design).add_to(computations)
 
 
 def lower(design: Design) -> Program:
-    """Return the program of a design: the schedule's computations, then transfers, then updates.
+    """Return the program of a design: the schedule's computations with their communication.
 
     Raises:
         DesignError: a custom order is incomplete or deadlocks; contains all problems.
     """
     ordering = design.pipeline.model_copy(update={"stages": None, "recompute": "none"})  # the order depends on neither
     try:
-        clips, batched = design.training.clip_norm is not None, design.transfer.batched
-        handed = stage_skips(design), onward_message_units(design)
-        return _lower(ordering, priced_pipe(design), handed, weight_sharers(design), clips, batched)
+        return _lower(ordering, priced_pipe(design), Communication.from_design(design))
     except _UnsoundOrder as error:
         raise DesignError(locate_problems(design, error.problems, error.order)) from None
 
 
 @lru_cache(maxsize=4)  # a change of costs keeps the program; a large program takes 200 MB
-def _lower(
-    pipeline: Pipeline,
-    pipe: Pipe,
-    handed: tuple[Skips, tuple[int, ...]],
-    copies: tuple[int, ...],
-    clips: bool,
-    batched: bool,
-) -> Program:
+def _lower(pipeline: Pipeline, pipe: Pipe, communication: Communication) -> Program:
     """Return the program for the parts of a design that determine it."""
     compute = _assign_meshes(pipeline.program(pipe), pipeline.placement)
     _raise_problems(computation_problems(compute, pipe.microbatches), compute)
-    program = add_updates(add_transfers(compute, *handed, batched=batched), copies, clips=clips)
+    program = communication.add_to(compute)
     _raise_problems(verify(program), compute)
     return program
 

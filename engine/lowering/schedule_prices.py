@@ -10,8 +10,8 @@ import numpy as np
 
 from meshwave.engine.costs import estimate
 from meshwave.engine.document import Design
+from meshwave.engine.lowering.communication import Communication
 from meshwave.engine.lowering.transfers import add_transfers, onward_message_units, stage_skips
-from meshwave.engine.lowering.updates import add_updates, weight_sharers
 from meshwave.engine.program.action import forward, input_gradient, weight_gradient
 from meshwave.engine.program.program import Program, build_program
 from meshwave.engine.schedules import Pipe, Prices
@@ -39,11 +39,10 @@ def _prices(design: Design) -> Prices:
     # Gradients count as always allocated. They exist from the first backward of a stage on, and nearly every order
     # keeps as many activations then as before: only an order with all forwards first could keep more.
     always = np.sum([*costs.static_bytes.values(), costs.working_bytes], axis=0)
-    copies, clips = weight_sharers(design), design.training.clip_norm is not None
-    handed, batched = (stage_skips(design), onward_message_units(design)), design.transfer.batched
+    communication = Communication.from_design(design)
 
     def simulated_step_seconds(compute: Program) -> float:
-        program = add_updates(add_transfers(compute, *handed, batched=batched), copies, clips=clips)
+        program = communication.add_to(compute)
         costs = estimate(design, program)
         return costs.play(program).makespan
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from meshwave.engine.document import Design
 from meshwave.engine.experts import expert_schedules
+from meshwave.engine.lowering.insertion import Insertion, insert_actions
 from meshwave.engine.program.action import Op
 from meshwave.engine.program.program import Program
 
@@ -49,10 +50,7 @@ def add_updates(program: Program, copies: tuple[int, ...], *, clips: bool = Fals
         copies: number of devices that share weights, for each rank; see :func:`weight_sharers`.
         clips: True if a step needs the norm of all gradients, so that all ranks step together.
     """
-    at: list[int] = []
-    stages: list[int] = []
-    ops: list[int] = []
-    added = np.zeros(program.ranks, np.int64)
+    insertions: list[Insertion] = []
     backward = (program.op == Op.B) | (program.op == Op.W) | (program.op == Op.SEND_B)
     for rank in range(program.ranks):
         rows = program.rows(rank)
@@ -63,22 +61,6 @@ def add_updates(program: Program, copies: tuple[int, ...], *, clips: bool = Fals
         if program.replicas > 1:
             last[:] = rows.stop
         for stage in sorted(held, key=lambda s: (last[s], s)):
-            at.append(int(last[stage]))
-            stages.append(stage)
-            ops.append(Op.REDUCE_GRAD)
-        at.append(rows.stop)
-        stages.append(-1)
-        ops.append(Op.STEP)
-        added[rank] = len(held) + 1
-    none = [-1] * len(at)
-    return replace(
-        program,
-        op=np.insert(program.op, at, np.array(ops, np.int8)),
-        stage=np.insert(program.stage, at, np.array(stages, np.int32)),
-        microbatch=np.insert(program.microbatch, at, np.array(none, np.int32)),
-        peer=np.insert(program.peer, at, np.array(none, np.int32)),
-        fused=np.insert(program.fused, at, False),
-        other=np.insert(program.other, at, np.array(none, np.int32)),
-        offsets=program.offsets + np.concatenate(([0], np.cumsum(added))),
-        clips=clips,
-    )
+            insertions.append(Insertion(rank, int(last[stage]), Op.REDUCE_GRAD, stage))
+        insertions.append(Insertion(rank, rows.stop, Op.STEP))
+    return replace(insert_actions(program, insertions), clips=clips)

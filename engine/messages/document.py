@@ -154,6 +154,10 @@ _DESIGN: dict[str, Message] = {
         "a {model} does not support tensor parallelism (tp={tp} of mesh {mesh}); use tp=1 and dp={dp}"
     ),
     "tokenizer_without_data": "the built-in sample text is trained on as bytes; set training.data, or remove the tokenizer",
+    "unused_unsharded_stages": (
+        "training.unsharded_stages has no effect with training.sharding {sharding!r}; "
+        "set it to null, or training.sharding to parameters"
+    ),
     "unused_data": "a {model} generates its data from the seed and reads no text; set training.data to null",
     "stage_count": "{schedule} needs {stages} stages, but pipeline.stages has {given} entries; give {stages}, or null",
     "divided_mtp_layers": (

@@ -121,6 +121,11 @@ MESSAGES: dict[str, Message] = {
         "{rank:rank} reduces stage {before} before stage {after}, and ranks that share these stages use another order; "
         "reduce shared stages in ascending order on every rank"
     ),
+    # gathers of sharded weights
+    "missing_unshard": "{rank:rank} runs {action:action} while stage {stage} is sharded; add {unshard:action} before it",
+    "repeated_unshard": "{rank:rank} runs {action:action} while stage {stage} is unsharded already; remove it",
+    "repeated_reshard": "{rank:rank} runs {action:action} while stage {stage} is sharded already; remove it",
+    "missing_reshard": "{rank:rank} ends the step with stage {stage} unsharded; add {action:action} after its last use",
     # deadlocks
     "deadlock": _deadlock,
 }

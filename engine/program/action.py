@@ -30,6 +30,8 @@ class Op(IntEnum):
     RECV_B = 7
     REDUCE_GRAD = 8  # sum a stage's gradients over its data-parallel copies and replicas
     STEP = 9  # clip and update the weights of all stages of a rank
+    UNSHARD = 10  # gather a stage's weights from its data-parallel copies
+    RESHARD = 11  # free the weights of a stage that other copies own
 
     @property
     def is_compute(self) -> bool:
@@ -39,6 +41,8 @@ class Op(IntEnum):
 
 SENDS = (Op.SEND_F, Op.SEND_B)
 RECEIVES = (Op.RECV_F, Op.RECV_B)
+COLLECTIVES = (Op.REDUCE_GRAD, Op.UNSHARD)
+"""Collectives over the copies of a stage, which run beside the computations of a rank."""
 
 
 class Action(NamedTuple):
@@ -112,7 +116,8 @@ def _shorten(text: str) -> str:
 
 
 _NOTATION = re.compile(
-    r"(\d{1,6})?(F|B|I|W|SEND_F|RECV_F|SEND_B|RECV_B|REDUCE_GRAD|STEP)(\d{1,6})?(?:(TO|FROM)(\d{1,6}))?", re.ASCII
+    r"(\d{1,6})?(F|B|I|W|SEND_F|RECV_F|SEND_B|RECV_B|REDUCE_GRAD|STEP|UNSHARD|RESHARD)(\d{1,6})?(?:(TO|FROM)(\d{1,6}))?",
+    re.ASCII,
 )
 
 
@@ -186,4 +191,6 @@ WORDS: Mapping[str, str] = {
     "SEND_B": "gradient",
     "REDUCE_GRAD": "gradient reduction",
     "STEP": "optimizer step",
+    "UNSHARD": "weight gather",
+    "RESHARD": "weight release",
 }

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwave.engine.program.action import Op
+from meshwave.engine.program.action import COLLECTIVES, Op
 from meshwave.engine.program.program import Program
 from meshwave.engine.program.shared_links import Network
 from meshwave.engine.program.simulation import flow_bytes
@@ -53,9 +53,11 @@ class FlowTable:
         row = np.repeat(rows, parts[rows])
         first = np.where(has_flow, np.cumsum(parts) - parts, -1)
         sizes = flow_bytes(program, seconds, network)
-        after, reduced = np.full(len(row), -1, np.int64), np.flatnonzero(program.op[row] == Op.REDUCE_GRAD)
-        same = np.flatnonzero(program.rank[row[reduced[1:]]] == program.rank[row[reduced[:-1]]])
-        after[reduced[same + 1]] = reduced[same]
+        after = np.full(len(row), -1, np.int64)
+        for op in COLLECTIVES:  # a rank runs those of one kind one after the other
+            found = np.flatnonzero(program.op[row] == op)
+            same = np.flatnonzero(program.rank[row[found[1:]]] == program.rank[row[found[:-1]]])
+            after[found[same + 1]] = found[same]
         group, members = _participant_groups(program, row, lanes)
         return cls(
             network=network,

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwave.engine.program.action import Op
+from meshwave.engine.program.gather_edges import gather_lines, gather_needs
 from meshwave.engine.program.tables import Columns
 
 Rows = NDArray[np.int64]
@@ -41,7 +42,7 @@ class Graph:
 def build_graph(program: Columns) -> Graph:
     """Return the dependency graph of a program. A transfer is a delay on an edge."""
     all_sends = _sends_of_computations(program)
-    lines = _slots_by_rank(program)
+    lines = [*_slots_by_rank(program), *gather_lines(program)]
     previous = _previous_rows(program, lines)
     needs, messages = _dependencies(program, all_sends[0])
     levels = _find_levels(program, lines, needs)
@@ -139,8 +140,8 @@ def _slots_of_rows(program: Columns, rows: Rows) -> Rows:
 def _dependencies(program: Columns, sends: Rows) -> tuple[list[Rows], list[Rows]]:
     """Return the rows on which computations depend beyond their line, and the SENDs between, each ``[rows]``.
 
-    Entries are -1 for none. There is one list for computations, another for the second computation of a slot, and one
-    for each message that skips stages to the same computation. A dependency within a rank follows from its order. It is
+    Entries are -1 for none. There is one list for computations, one for gathers, one for each message that skips stages
+    to the same computation, and another of each for the second computation of a slot. A dependency within a rank follows from its order. It is
     kept only if the needed row comes later, because then the order cannot satisfy it.
     """
     need, message = np.full(len(program), -1, np.int64), np.full(len(program) + 1, -1, np.int64)
@@ -157,6 +158,9 @@ def _dependencies(program: Columns, sends: Rows) -> tuple[list[Rows], list[Rows]
         message[target] = np.where(across, sends[source], -1)
     send, maker, taker = program.skip_messages
     needs, messages = [need], [message[:-1]]
+    if (program.op == Op.UNSHARD).any():
+        needs.append(gather_needs(program))
+        messages.append(np.full(len(program), -1, np.int64))
     skips = _spread_columns(len(program), taker, maker, send)
     needs, messages = needs + skips[::2], messages + skips[1::2]
     needs = [_slots_of_rows(program, each) for each in needs]

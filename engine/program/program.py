@@ -49,7 +49,7 @@ class Program:
 
     op: NDArray[np.int8]  # [rows] kind of action (Op)
     stage: Ints  # [rows] -1 for STEP
-    microbatch: Ints  # [rows] -1 for REDUCE_GRAD and STEP
+    microbatch: Ints  # [rows] -1 for actions on weights: REDUCE_GRAD, STEP, UNSHARD and RESHARD
     peer: Ints  # [rows] other rank of a SEND or RECV, else -1
     fused: NDArray[np.bool_]  # [rows] True for a backward that shares its slot with the forward in the preceding row
     offsets: NDArray[np.int64]  # [ranks + 1]

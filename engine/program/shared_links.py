@@ -70,7 +70,7 @@ class Network:
     use_ptr: Ints  # [kinds + 1]
     use_port: Ints  # [uses] ports that each kind uses
     use_weight: Floats  # [uses] bytes on the port per byte of the flow
-    row_kind: Ints  # [rows] kind of a SEND, a REDUCE_GRAD or the exchanges of a slot (first row); -1 for none
+    row_kind: Ints  # [rows] kind of a SEND, a collective or the exchanges of a slot (first row); -1 for none
     exchange_s: Floats  # [rows] seconds of a computation that its exchanges take alone
     parts: Ints  # [rows] number of times that exchanges and compute alternate inside a computation; else 1
     units: Ints  # [ports] maximum number of flows on a port that each flow uses exclusively; -1 for a shared port

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from meshwave.engine.compiled import compiled_module
 from meshwave.engine.files import import_path
 from meshwave.engine.program import shared_links_loop
-from meshwave.engine.program.action import Op
+from meshwave.engine.program.action import COLLECTIVES, Op
 from meshwave.engine.program.graph import Graph
 from meshwave.engine.program.program import Program, parse_program
 from meshwave.engine.program.shared_links import Network, pair_network
@@ -228,7 +228,7 @@ class _Tables:
     messages: Ints  # [messages] their rows
     makers: Ints  # [messages] row of the computation that produces each
     takers: Ints  # [messages]
-    has_flow: NDArray[np.bool_]  # [nodes + 1] computations and reductions
+    has_flow: NDArray[np.bool_]  # [nodes + 1] computations and collectives
 
     @classmethod
     def from_program(cls, program: Program) -> _Tables:
@@ -262,7 +262,7 @@ class _Tables:
         made = np.argsort(of_maker, kind="stable")
         made_ptr = np.concatenate(([0], np.cumsum(np.bincount(of_maker, minlength=nodes))))
         op = program.op[graph.nodes]
-        has_flow = np.concatenate(([False], (op <= Op.W) | (op == Op.REDUCE_GRAD)))
+        has_flow = np.concatenate(([False], (op <= Op.W) | np.isin(op, COLLECTIVES)))
         pending = np.bincount(target[real], minlength=nodes)
         return cls(pending, out_ptr, out_node, made_ptr, made, sends, makers, takers, has_flow)
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwave.engine.findings import Refusal
-from meshwave.engine.program.action import Action, Op
+from meshwave.engine.program.action import COLLECTIVES, Action, Op
 from meshwave.engine.program.row_order import lexical_order
 
 if TYPE_CHECKING:
@@ -36,9 +36,9 @@ class Timeline:
     meshes: tuple[str, ...]  # name of each rank's mesh
     rank: Ints  # [spans] rank of the action; the sender of a transfer
     peer: Ints  # [spans] receiver of a transfer, else -1
-    op: NDArray[np.int8]  # [spans] Op: F, B, I, W, SEND_F, SEND_B, REDUCE_GRAD or STEP
+    op: NDArray[np.int8]  # [spans] Op, without receives
     stage: Ints  # [spans] -1 for STEP
-    microbatch: Ints  # [spans] -1 for REDUCE_GRAD and STEP
+    microbatch: Ints  # [spans] -1 for actions on weights: REDUCE_GRAD, STEP, UNSHARD and RESHARD
     fused: Bools  # [spans] True if it shares the slot of the previous span, with equal start and end
     start: Floats  # [spans] seconds
     end: Floats  # [spans] seconds
@@ -71,6 +71,11 @@ class Timeline:
         """True for transfers, ``[spans]``."""
         sent: Bools = (self.op == Op.SEND_F) | (self.op == Op.SEND_B)
         return sent
+
+    @property
+    def is_collective(self) -> Bools:
+        """True for reductions of gradients and gathers of weights, which run beside computations, ``[spans]``."""
+        return np.isin(self.op, COLLECTIVES)
 
     def action(self, span: int) -> Action:
         """Return the action of a span."""
@@ -116,7 +121,7 @@ class Timeline:
 
     @cached_property
     def exposed_communication(self) -> Floats:
-        """Seconds in which each rank only waits for a transfer or a reduction in progress, ``[ranks]``.
+        """Seconds in which each rank only waits for a transfer or a collective in progress, ``[ranks]``.
 
         Waiting for a computation of another rank is bubble, not communication.
         """
@@ -237,10 +242,16 @@ def check_same_program(predicted: str, measured: str) -> None:
 
 
 def _span_keys(timeline: Timeline) -> NDArray[np.int64]:
-    """Return a key for the action and rank of each span, ``[spans]``."""
+    """Return a key for the action and rank of each span, ``[spans]``.
+
+    A rank repeats the UNSHARD and the RESHARD of a stage; they are numbered instead of a microbatch.
+    """
     key = timeline.rank.astype(np.int64)
     width = int(timeline.stage.max(initial=0)) + 2
     stages = (timeline.other + 1) * width + timeline.stage + 1
     for column, bits in ((timeline.op, 4), (stages, 24), (timeline.microbatch + 1, 21)):
         key = (key << bits) + column
+    repeated = np.flatnonzero(np.isin(timeline.op, (Op.UNSHARD, Op.RESHARD)))
+    order = repeated[np.argsort(key[repeated], kind="stable")]
+    key[order] += np.arange(len(order)) - np.searchsorted(key[order], key[order])
     return key

@@ -12,6 +12,7 @@ import numpy as np
 from meshwave.engine.findings import Problem
 from meshwave.engine.program.action import Action, Op
 from meshwave.engine.program.deadlock import deadlock_problems
+from meshwave.engine.program.gather_checks import gather_problems
 from meshwave.engine.program.message_checks import (
     Mask,
     Rows,
@@ -29,13 +30,13 @@ def verify(program: Program) -> list[Problem]:
 
     In a valid program every computation occurs once, on the rank of its stage; every tensor that changes ranks is sent
     after it is produced and received before it is consumed; per pair of ranks, receives are posted in the order of the
-    sends (NCCL has no tags); gradients are reduced and weights updated when they are complete, by all replicas in the
+    sends (NCCL has no tags); weights are unsharded while they are needed; gradients are reduced and weights updated when they are complete, by all replicas in the
     same order; and there is no deadlock.
     """
     return (
         computation_problems(program, program.microbatches)
         or message_problems(program)
-        or channel_problems(program) + _update_problems(program)
+        or channel_problems(program) + _update_problems(program) + gather_problems(program)
         or deadlock_problems(program)
     )
 
@@ -132,7 +133,7 @@ def _update_problems(program: Program) -> list[Problem]:
 
     A program without reductions and steps has no updates yet and passes.
     """
-    if not (program.op >= Op.REDUCE_GRAD).any():
+    if not np.isin(program.op, (Op.REDUCE_GRAD, Op.STEP)).any():
         return []
     rows = np.flatnonzero(program.op == Op.REDUCE_GRAD)
     reduces = [program.stage[rows[program.rank[rows] == rank]].tolist() for rank in range(program.ranks)]

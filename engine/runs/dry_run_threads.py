@@ -154,6 +154,8 @@ class _RankThread:
         self._start, self._end, self._wait = (column[rows] for column in (times.start, times.end, times.wait))
         self._consumed_receives = _consumed_receives(self._actions)
         self._reducing: list[int] = []  # rows whose reduction has started
+        self._gathering: dict[int, tuple[int, Coming]] = {}  # row and end of each gather by stage
+        self._gather_end_ns = 0
         self._arrived: dict[int, tuple[int, int]] = {}  # row -> arrival time, wait for the arrival
         self._slots = [row for row, action in enumerate(self._actions) if not action.fused]
 
@@ -175,15 +177,18 @@ class _RankThread:
             self._start[row] = self._device.free_ns
         elif op == Op.REDUCE_GRAD:
             self._announce_gradients(row)
+        elif op == Op.UNSHARD:
+            self._start_gather(row)
         elif op == Op.STEP:
             self._run_optimizer_step(row)
-        elif op not in RECEIVES:
+        elif op.is_compute:
             self._run_computation(row, slot)
 
     def _run_computation(self, row: int, slot: range) -> None:
         begin = time.perf_counter_ns()
         has_waited = self._device.finish_sending()
         for each in slot:
+            has_waited = self._finish_gather(self._actions[each].stage, begin) or has_waited
             for receive in self._consumed_receives[each]:
                 coming, is_late = self._inboxes[self._rank].take(message_key(self._actions[receive]))
                 taken = time.perf_counter_ns() if is_late else 0
@@ -202,6 +207,27 @@ class _RankThread:
             self._device.compute(self._waits[row] // len(exchanges), [flow])
             self._device.extend_until(self._device.wait_for_flow(flow))
         self._device.announce(sends)
+
+    def _start_gather(self, row: int) -> None:
+        """Start to gather the weights of a stage, after the previous gather of this rank."""
+        flow = self._all.flow(self._first + row)
+        if self._links is not None and flow >= 0:
+            self._links.announce(flow, 0, self._device.free_ns)
+        self._gather_end_ns = max(self._gather_end_ns, self._device.free_ns) + self._waits[row]
+        self._gathering[self._actions[row].stage] = row, Coming(self._gather_end_ns, flow)
+
+    def _finish_gather(self, stage: int, begin: int) -> bool:
+        """Wait until the weights of a stage are gathered; return False if its gather has been waited for before."""
+        if stage not in self._gathering:
+            return False
+        row, (due, flow) = self._gathering.pop(stage)
+        started = due - self._waits[row]
+        if self._links is not None and flow >= 0:
+            due = self._device.wait_for_flow(flow)
+            started = self._links.start_ns(flow)
+        self._start[row] = started
+        self._arrived[row] = self._device.wait_for_input(due), time.perf_counter_ns() - begin
+        return True
 
     def _announce_gradients(self, row: int) -> None:
         """Announce to all ranks with a replica of the stage that the gradients of this replica are complete."""

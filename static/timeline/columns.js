@@ -3,10 +3,9 @@
 /** @import { Links } from "./types" */
 
 export const TICKS = 2 ** 32 - 1; // ticks of the whole axis, of which starts and ends are unsigned integer parts
-/**
- * @type {Record<"F" | "B" | "I" | "W" | "SEND_F" | "RECV_F" | "SEND_B" | "RECV_B" | "REDUCE_GRAD" | "STEP", number>}
- */
-export const OP = { F: 0, B: 1, I: 2, W: 3, SEND_F: 4, RECV_F: 5, SEND_B: 6, RECV_B: 7, REDUCE_GRAD: 8, STEP: 9 };
+const SIDES = { SEND_F: 4, RECV_F: 5, SEND_B: 6, RECV_B: 7, REDUCE_GRAD: 8, UNSHARD: 10 };
+/** @type {Record<"F" | "B" | "I" | "W" | "STEP" | keyof typeof SIDES, number>} */
+export const OP = { F: 0, B: 1, I: 2, W: 3, STEP: 9, ...SIDES };
 const CRITICAL = 0x80;
 
 /**
@@ -114,7 +113,7 @@ export class Columns {
   }
 
   /** @param {number} span */
-  isReduction(span) {
+  isCollective(span) {
     return span >= this.blocks && span < this.sides;
   }
 
@@ -126,7 +125,7 @@ export class Columns {
   }
 
   /**
-   * The spans of a rank: kind 0 for blocks, 1 for reductions, 2 for transfers.
+   * The spans of a rank: kind 0 for blocks, 1 for collectives, 2 for transfers.
    * @param {number} kind @param {number} rank
    */
   range(kind, rank) {

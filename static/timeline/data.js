@@ -37,7 +37,8 @@ const skipKey = (op, stage, microbatch) => `${op} ${stage} ${microbatch}`;
 
 /**
  * One timeline. Its spans are numbered: first the blocks (computations and optimizer steps) of rank 0, 1, ... in order,
- * then the gradient reductions, then the transfers, by their sender. The inside of a block is a timeline, too.
+ * then the collectives (gradient reductions and weight gathers), then the transfers, by their sender. The inside of a
+ * block is a timeline, too.
  */
 export class Layer extends Columns {
   /** @type {Map<string, any>} */ cache = new Map();
@@ -100,7 +101,7 @@ export class Layer extends Columns {
    * @param {number} op @param {number} stage @param {number} rank
    */
   findOfRank(op, stage, rank) {
-    const [from, to] = this.range(op === OP.REDUCE_GRAD ? 1 : 0, rank);
+    const [from, to] = this.range(op === OP.REDUCE_GRAD || op === OP.UNSHARD ? 1 : 0, rank);
     for (let span = to - 1; span >= from; span--) {
       if (this.op[span] === op && this.stage[span] === stage) return span;
     }
@@ -256,8 +257,8 @@ export class Layer extends Columns {
     return this.halfOf(best) === 2 ? best - 1 : best;
   }
 
-  /** The reduction of a rank at a tick, or -1. @param {number} rank @param {number} tick */
-  reductionAt(rank, tick) {
+  /** The collective of a rank at a tick, or -1. @param {number} rank @param {number} tick */
+  collectiveAt(rank, tick) {
     const [from, to] = this.range(1, rank);
     for (let span = from; span < to; span++) {
       if (this.start[span] <= tick && tick <= this.end[span]) return span;

@@ -132,7 +132,7 @@ export function boxOf(frame, layer, span, lane) {
     const gap = half === 1 && lane.height > 12 ? 1 : 0;
     return { x, y: lane.y + (half - 1) * (lane.height / 2), width, height: lane.height / 2 - gap };
   }
-  if (!layer.isReduction(span)) return { x, y: lane.y, width, height: lane.height };
+  if (!layer.isCollective(span)) return { x, y: lane.y, width, height: lane.height };
   const height = Math.min(0.24 * lane.height, 6);
   return { x, y: lane.y + lane.height - height, width, height };
 }

@@ -100,7 +100,7 @@ export class LinkLanes extends Strips {
   shade(layer, flow) {
     const { colours, shades } = this;
     const span = layer.flow_span[flow];
-    const microbatch = Math.max(0, layer.microbatch[span]); // a reduction has no microbatch
+    const microbatch = Math.max(0, layer.microbatch[span]); // a collective has no microbatch
     const isLighter = (microbatch + layer.flow_part[flow]) & 1;
     const key = `${layer.op[span]} ${isLighter}`;
     const shade = shades.get(key) ?? css(mix(colours.ops[layer.op[span]], colours.background, ALTERNATE * isLighter));
@@ -211,6 +211,6 @@ function messageName(layer, flow, names) {
   const action = layer.notation(span, names);
   const mesh = layer.meshes[layer.rankOf(span)];
   if (layer.isTransfer(span)) return `${action}, mesh ${mesh} to ${layer.meshes[layer.peerOf(span)]}`;
-  if (layer.isReduction(span)) return `${action} of mesh ${mesh}`;
+  if (layer.isCollective(span)) return `${action} of mesh ${mesh}`;
   return `exchange ${layer.flow_part[flow] + 1} inside ${action} of mesh ${mesh}`;
 }

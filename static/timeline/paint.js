@@ -91,7 +91,7 @@ export class Pixels {
     if (!rows) return;
     this.paintIdle(lane, rows);
     this.paintBlocks(lane, rows);
-    this.paintReductions(lane, rows);
+    this.paintCollectives(lane, rows);
   }
 
   /**
@@ -106,7 +106,7 @@ export class Pixels {
     const extent = { low: this.width, high: -1, present: 0 };
     for (const lane of band.lanes) this.countLane(lane, 1 / band.lanes.length, extent);
     this.paintStacks({ ...rows, top: rows.top + 1 }, extent, this.fillsOf(band.layer));
-    for (const lane of band.lanes) this.paintReductions(lane, this.rowsOf(lane) ?? rows);
+    for (const lane of band.lanes) this.paintCollectives(lane, this.rowsOf(lane) ?? rows);
   }
 
   /** @param {{y: number, height: number}} lane @returns {Rows | null} */
@@ -279,17 +279,17 @@ export class Pixels {
   }
 
   /**
-   * Paint reductions, which overlap with blocks, as a bar along the bottom of the lane.
+   * Paint collectives, which overlap with blocks, as a bar along the bottom of the lane.
    * @param {Lane} lane @param {Rows} rows
    */
-  paintReductions(lane, rows) {
+  paintCollectives(lane, rows) {
     const { layer } = lane;
     const [from, to] = layer.range(1, lane.rank);
-    const [fill] = this.frame.colours.fills(OP.REDUCE_GRAD, [0]);
     const thickness = Math.max(1, Math.round(Math.min(0.24 * (rows.bottom - rows.top), 6 * this.frame.ratio)));
     const bar = { ...rows, first: Math.max(rows.first, rows.bottom - thickness) };
     for (let span = from; span < to; span++) {
       const [left, right] = [this.column(layer.start[span]), this.column(layer.end[span])];
+      const [fill] = this.frame.colours.fills(layer.op[span], [0]);
       if (right >= 0 && left < this.width) this.paintBlock(bar, left, Math.max(right, left + 1), fill, Infinity);
     }
   }

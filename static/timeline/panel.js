@@ -247,6 +247,7 @@ function otherFacts(found, write) {
   const size = found.transfers_bytes ? `, ${bytes(found.transfers_bytes)}` : "";
   if (found.transfers) lines.push([count(found.transfers, "transfer"), `${write(found.transfers_s)} in total${size}`]);
   if (found.reductions_s > 0) lines.push(["gradient reductions", `${write(found.reductions_s)} in total`]);
+  if (found.gathers_s > 0) lines.push(["weight gathers", `${write(found.gathers_s)} in total`]);
   return lines;
 }
 

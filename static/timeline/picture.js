@@ -45,7 +45,7 @@ export class Picture {
     [kept, scrolled].forEach((lanes, i) =>
       clipped(context, frame.parts[i], () => {
         pen.draw(frame, shapes[i], pixels.counts);
-        this.drawReductions(pen, lanes);
+        this.drawCollectives(pen, lanes);
         this.markErrors(context, lanes);
         outlineSlowLanes(context, chart, lanes);
       }),
@@ -80,8 +80,8 @@ export class Picture {
     return [pixels.shapes, below];
   }
 
-  /** Draw the bars of reductions again, above the shapes. @param {Shapes} pen @param {Lane[]} lanes */
-  drawReductions(pen, lanes) {
+  /** Draw the bars of collectives again, above the shapes. @param {Shapes} pen @param {Lane[]} lanes */
+  drawCollectives(pen, lanes) {
     const { frame } = this.chart;
     for (const lane of lanes) {
       const [from, to] = lane.layer.range(1, lane.rank);

@@ -9,7 +9,7 @@ import { TICKS } from "./columns.js";
 import { linkAt } from "./link_lanes.js";
 import { arrowAt } from "./transfers.js";
 
-const REDUCTIONS = 0.74; // part of a lane, from its top, below which the pointer hits reductions
+const COLLECTIVES = 0.74; // part of a lane, from its top, below which the pointer hits collectives
 const NEAR = 1.5; // CSS pixels within which the pointer hits a block
 
 /**
@@ -36,11 +36,11 @@ export function placeAt(chart, point) {
 /** @param {Frame} frame @param {Lane} lane @param {number} tick @param {number} y @param {Place | null} arrow */
 function placeInLane(frame, lane, tick, y, arrow) {
   const { layer, rank } = lane;
-  const reduction = y > lane.y + REDUCTIONS * lane.height ? layer.reductionAt(rank, tick) : -1;
-  const span = reduction >= 0 ? reduction : blockAt(frame, lane, tick, y);
+  const collective = y > lane.y + COLLECTIVES * lane.height ? layer.collectiveAt(rank, tick) : -1;
+  const span = collective >= 0 ? collective : blockAt(frame, lane, tick, y);
   if (span >= 0 && !(arrow && layer.duration(span) === 0)) return { layer, rank, span };
   if (arrow) return arrow;
-  const later = layer.reductionAt(rank, tick);
+  const later = layer.collectiveAt(rank, tick);
   if (later >= 0) return { layer, rank, span: later };
   return tick >= 0 && tick <= layer.last ? { layer, rank, span: -1, tick } : null;
 }

@@ -77,7 +77,7 @@ export class Toolbar {
   drawLegend() {
     const { data, rows } = this.chart;
     const { layers } = data;
-    const ops = [OP.F, OP.B, OP.I, OP.W, OP.REDUCE_GRAD, OP.STEP].filter((op) =>
+    const ops = [OP.F, OP.B, OP.I, OP.W, OP.UNSHARD, OP.REDUCE_GRAD, OP.STEP].filter((op) =>
       layers.some((layer) => layer.takesTime(op)),
     );
     const sends = layers.some((layer) => layer.links?.lanes.length) ? [OP.SEND_F, OP.SEND_B] : [];

@@ -57,7 +57,7 @@ export class Tooltip {
   explainGap({ layer, span, rank = 0, tick = 0, memory }) {
     if (layer.labels || memory !== undefined) return;
     if (span < 0) return this.explainIdle(layer, rank, layer.next(rank, tick), tick);
-    if (layer.isTransfer(span) || layer.isReduction(span)) return;
+    if (layer.isTransfer(span) || layer.isCollective(span)) return;
     const idle = layer.waited(span).ticks;
     if (idle >= 2) this.explainIdle(layer, layer.rankOf(span), span, layer.start[span] - idle / 2);
   }

@@ -251,6 +251,7 @@ export interface AreaAnswer {
   transfers_s: number;
   transfers_bytes: number;
   reductions_s: number;
+  gathers_s: number;
 }
 
 export interface PathAnswer {

@@ -22,7 +22,7 @@ export const SPANS = [
   { op: OP.SEND_B, stage: 1, mb: 0, start: 4, end: 4, cause: 5, peer: 0 },
   { op: OP.SEND_B, stage: 1, mb: 1, start: 7, end: 7, cause: 7, peer: 0 },
 ];
-const BOUNDS = [0, 4, 8, 8, 8, 10, 12]; // blocks, reductions and transfers of each mesh
+const BOUNDS = [0, 4, 8, 8, 8, 10, 12]; // blocks, collectives and transfers of each mesh
 
 /** Return the layer that a browser decodes from the packed message; `extra` adds columns and fields. */
 export function layer({ columns = {}, ...extra } = {}) {

@@ -19,7 +19,7 @@ from meshwave.engine.costs import flops
 from meshwave.engine.costs.alpha_beta import ring_all_reduce_seconds
 from meshwave.engine.costs.block_models import BlockModel
 from meshwave.engine.costs.boundary_transfers import boundary_seconds
-from meshwave.engine.costs.collective_flows import add_exchanges, reduction_messages
+from meshwave.engine.costs.collective_flows import add_exchanges, gather_messages, reduction_messages
 from meshwave.engine.costs.contention import UNMEASURED_LINK, LinkSharing
 from meshwave.engine.costs.cost_model import CostModel, Floats
 from meshwave.engine.costs.device_sizes import Sizes, joins_per_stage, stage_copies, workload
@@ -28,7 +28,7 @@ from meshwave.engine.costs.expert_blocks import expert_block, expert_layers_per_
 from meshwave.engine.costs.network import (
     Fabric,
     NetworkBuilder,
-    add_reduction_flows,
+    add_collective_flows,
     add_transfer_flows,
     serial_network,
 )
@@ -89,6 +89,10 @@ class OperatorCost(CostModel):
         if len(reduces):
             exposed = exposed_reductions(design, self.reduce_seconds(design, program, held), backward)
             seconds[reduces] = exposed[kinds.stage[reduces]]
+        unshards = kinds.indices_of(Op.UNSHARD)
+        if len(unshards):
+            gathers = _unshard_seconds(design, program, layers, self.prices(design))
+            seconds[unshards] = gathers[kinds.rank[unshards], kinds.stage[unshards]]
         steps = kinds.indices_of(Op.STEP)
         seconds[steps] = self.step_seconds(design, program, held)[kinds.rank[steps]]
         return seconds
@@ -104,14 +108,18 @@ class OperatorCost(CostModel):
         builder = NetworkBuilder(Fabric(design.cluster, self.link_sharing(design)), kinds, seconds)
         measured = self.measures_collectives(design) or design.cluster.device.constants is not None
         add_transfer_flows(builder, design, kinds)
-        add_reduction_flows(builder, design, kinds, reduction_messages(design, program, held), measured=measured)
+        add_collective_flows(
+            builder, design, kinds, Op.REDUCE_GRAD, reduction_messages(design, program, held), measured
+        )
+        if len(kinds.indices_of(Op.UNSHARD)):
+            add_collective_flows(builder, design, kinds, Op.UNSHARD, gather_messages(design, program, held), measured)
         waits = self.wait_seconds(design, program, kinds, layers)
         add_exchanges(builder, design, kinds, layers, waits, measured=measured)
         return builder.build(program), builder.seconds
 
     def overlap_share(self, design: Design) -> float:
         """Return the fraction of the hideable communication that overlapping the two actions of a slot hides."""
-        return float(design.training.overlaps_slots)
+        return float(not design.gathers_blocks)
 
     def measures_collectives(self, design: Design) -> bool:
         """Return True if the seconds of collectives are measured and therefore include their bottlenecks."""
@@ -259,6 +267,14 @@ def _compute_waits(design: Design, program: Program, layers: Sequence[int], pric
         own = _operator_seconds(design, program, layers, prices)
         given = _compute_seconds(design, program, layers, prices)
         table *= np.divide(given, own, out=np.zeros_like(own), where=own > 0)
+    return table
+
+
+def _unshard_seconds(design: Design, program: Program, layers: Sequence[int], prices: Sequence[MeshPrices]) -> Floats:
+    """Return the seconds to gather the weights of each stage, ``[ranks, stages]``."""
+    table = np.zeros((program.ranks, program.stages))
+    for rank, stage, price in _stage_prices(design, program, layers, prices):
+        table[rank, stage] = price.unshard
     return table
 
 

@@ -25,6 +25,8 @@ OPS: Mapping[Theme, Mapping[str, str]] = {
         "SEND_B": "#b87a00",
         "REDUCE_GRAD": "#c4500c",
         "STEP": "#4d5563",
+        "UNSHARD": "#5b3fa6",
+        "RESHARD": "#5b3fa6",
     },
     "dark": {
         "F": "#4d9de0",
@@ -35,6 +37,8 @@ OPS: Mapping[Theme, Mapping[str, str]] = {
         "SEND_B": "#f3c566",
         "REDUCE_GRAD": "#ee7f42",
         "STEP": "#a9b1bf",
+        "UNSHARD": "#a58cf0",
+        "RESHARD": "#a58cf0",
     },
 }
 

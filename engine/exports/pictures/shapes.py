@@ -195,7 +195,7 @@ class Sheet:
         else:
             yield from self._block_shapes(seen)
             yield from self._transfer_shapes(seen)
-        yield from self._reduction_shapes(seen)
+        yield from self._collective_shapes(seen)
 
     def _mean_width(self, seen: NDArray[np.bool_]) -> float:
         work = seen & self.timeline.is_compute
@@ -322,11 +322,11 @@ class Sheet:
                 parts[place] = _column_shares(timeline, order[first:last], edges)
             yield Shares(self.left, self.y(rank), self.right - self.left, self.lane, colours, parts)
 
-    def _reduction_shapes(self, seen: NDArray[np.bool_]) -> Iterator[Shape]:
+    def _collective_shapes(self, seen: NDArray[np.bool_]) -> Iterator[Shape]:
         timeline = self.timeline
         height = min(5.0, self.lane * 0.24)
-        colour = block_colour(Op.REDUCE_GRAD, theme=self.theme)
-        for span in np.flatnonzero(seen & (timeline.op == Op.REDUCE_GRAD)).tolist():
+        for span in np.flatnonzero(seen & timeline.is_collective).tolist():
+            colour = block_colour(Op(int(timeline.op[span])), theme=self.theme)
             a, b = float(self.x(timeline.start[span])), float(self.x(timeline.end[span]))
             y = self.y(int(timeline.rank[span])) + self.lane - height
             yield Box(a, y, max(b - a, 1), height, colour, words=self.tooltip(span))

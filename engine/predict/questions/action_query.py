@@ -22,6 +22,7 @@ OPS_BY_WORD = {
     "update": (Op.STEP,),
     "optimizer": (Op.STEP,),
     "reduction": (Op.REDUCE_GRAD,),
+    "gather": (Op.UNSHARD,),
     "transfer": SENDS,
     "send": SENDS,
     "activation": (Op.SEND_F,),

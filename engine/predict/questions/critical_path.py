@@ -21,7 +21,7 @@ FindLimit = Callable[[int, float, float], Limit | None]
 """Function that returns the port that delayed a span most between two times in seconds."""
 LIMIT_LOOKUPS = 1_000
 """Maximum number of transfers of a path whose port is looked up."""
-CATEGORIES = ("compute", "transfer", "reduction", "update", "waiting")
+CATEGORIES = ("compute", "transfer", "reduction", "gather", "update", "waiting")
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +61,7 @@ class CriticalPath:
             seconds[op <= Op.W],
             seconds[(op == Op.SEND_F) | (op == Op.SEND_B)],
             seconds[op == Op.REDUCE_GRAD],
+            seconds[op == Op.UNSHARD],
             seconds[op == Op.STEP],
             self.waits,
         )
@@ -126,7 +127,7 @@ def _seconds_by_key(key: NDArray[Any], seconds: Floats) -> dict[int, float]:
 
 
 def seconds_by_port(path: CriticalPath, find_limit: FindLimit) -> dict[str, float]:
-    """Return the seconds of transfers and reductions on a path, by name of the port that limits them, largest first.
+    """Return the seconds of transfers and collectives on a path, by name of the port that limits them, largest first.
 
     Only the :data:`LIMIT_LOOKUPS` longest are counted.
     """

@@ -12,10 +12,12 @@ from meshwave.engine.predict.link_load import port_name
 from meshwave.engine.predict.questions.critical_path import FindLimit
 from meshwave.engine.predict.questions.rank_activity import Gap, Lanes, Spans, overlap_seconds
 from meshwave.engine.predict.questions.text import Unit, format_amount, join_in_order
-from meshwave.engine.program.action import SENDS, Op
+from meshwave.engine.program.action import COLLECTIVES, SENDS, Op
 from meshwave.engine.units import format_count
 
-Activity = Literal["busy", "waits", "computing", "queue", "link", "reducing", "late"]
+Activity = Literal["busy", "waits", "computing", "queue", "link", "reducing", "gathering", "late"]
+_CARRIED: dict[int, Activity] = {Op.REDUCE_GRAD: "reducing", Op.UNSHARD: "gathering"}
+"""Activity of the links during a collective."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ def explain_gap(lanes: Lanes, gap: Gap, unit: Unit, find_limit: FindLimit = lamb
 
 def _add_port(parts: list[IdlePart], gap: Gap, cause: int, find_limit: FindLimit) -> list[IdlePart]:
     """Add the limiting port to the longest part that is spent on links."""
-    wire = [part for part in parts if part.what in ("queue", "link", "reducing")]
+    wire = [part for part in parts if part.what in ("queue", "link", "reducing", "gathering")]
     if not wire:
         return parts
     longest = max(wire, key=lambda part: part.seconds)
@@ -103,7 +105,7 @@ def _find_parts(lanes: Lanes, gap: Gap, cause: int, unit: Unit) -> tuple[int, li
             return cause, [_idle_part(lanes, "link", gap.start, gap.end, "sending it, which blocks the sender", unit)]
         maker = lanes.maker(cause)
         return (maker, _long_parts(lanes, gap, maker, cause, unit)) if maker >= 0 else (-1, [])
-    if op == Op.REDUCE_GRAD:
+    if op in COLLECTIVES:
         maker = int(timeline.cause[cause])
         return cause, _long_parts(lanes, gap, maker, cause, unit)
     if timeline.rank[cause] == gap.rank:
@@ -130,9 +132,9 @@ def _all_parts(lanes: Lanes, gap: Gap, maker: int, carrier: int, unit: Unit) -> 
     if carrier >= 0:
         starts, ends = (min(max(at, float(column[carrier])), gap.end) for column in (timeline.start, timeline.end))
         yield _idle_part(lanes, "queue", at, starts, "until the link is free", unit)
-        reduces = timeline.op[carrier] == Op.REDUCE_GRAD
-        what = ("reducing", "on the links") if reduces else ("link", "on the link")
-        yield _idle_part(lanes, what[0], starts, ends, what[1], unit)  # type: ignore[arg-type]
+        what = _CARRIED.get(int(timeline.op[carrier]), "link")
+        words = "on the link" if what == "link" else "on the links"
+        yield _idle_part(lanes, what, starts, ends, words, unit)
         at = ends
     yield _idle_part(lanes, "late", at, gap.end, "until it resumes", unit)
 

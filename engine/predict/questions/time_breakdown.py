@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshwave.engine.predict.questions.rank_activity import Lanes, overlap_seconds
-from meshwave.engine.program.action import Op
+from meshwave.engine.program.action import COLLECTIVES, Op
 from meshwave.engine.program.timeline import Floats
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class MeshTime:
     mesh: str
     busy_s: float
     idle_s: float
-    link_s: float  # idle time during which the awaited transfer or reduction is in progress
+    link_s: float  # idle time during which the awaited transfer or collective is in progress
     by_kind_s: Mapping[str, float]
 
 
@@ -42,7 +42,7 @@ class Area:
     by_kind_s: Mapping[str, float]  # F, B, I, W and STEP, with the sum busy_s; each action of a slot counts half
     blocks: Mapping[str, int]  # number of actions of each kind that overlap the area
     idle_s: float
-    link_s: float  # idle time during which the awaited transfer or reduction is in progress
+    link_s: float  # idle time during which the awaited transfer or collective is in progress
     fill_s: float  # idle time before the first work of a mesh, without link_s
     drain_s: float  # idle time after the last work of a mesh
     by_mesh: tuple[MeshTime, ...]
@@ -50,6 +50,7 @@ class Area:
     transfers_s: float  # sum over all transfers, including concurrent ones
     transfers_bytes: float | None  # None if the bytes are unknown
     reductions_s: float
+    gathers_s: float
     critical_s: float  # time during which the critical path is on the meshes of the area
     critical_share: float
 
@@ -105,9 +106,12 @@ def summarize_area(
     fill, drain = _fill_and_drain(lanes, start, end)
 
     moves = timeline.is_transfer & (chosen[timeline.rank] | chosen[timeline.peer])
-    under_way = np.where(moves, overlap_seconds(timeline.start, timeline.end, start, end), 0.0)
+    inside_area = overlap_seconds(timeline.start, timeline.end, start, end)
+    under_way = np.where(moves, inside_area, 0.0)
     touched = moves & (timeline.end > start) & (timeline.start < end)
-    reducing = chosen[timeline.rank] & (timeline.op == Op.REDUCE_GRAD)
+    reducing, gathering = (
+        np.where(chosen[timeline.rank] & (timeline.op == kind), inside_area, 0.0).sum() for kind in COLLECTIVES
+    )
     critical = path.seconds_within(start, end, chosen)
     return Area(
         start_s=start,
@@ -128,7 +132,8 @@ def summarize_area(
         transfers=int(touched.sum()),
         transfers_s=float(under_way.sum()),
         transfers_bytes=float(carried[touched].sum()) if carried is not None else None,
-        reductions_s=float(overlap_seconds(timeline.start[reducing], timeline.end[reducing], start, end).sum()),
+        reductions_s=float(reducing),
+        gathers_s=float(gathering),
         critical_s=critical,
         critical_share=critical / length if length else 0.0,
     )

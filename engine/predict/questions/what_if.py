@@ -19,7 +19,7 @@ from meshwave.engine.predict.questions.critical_path import CriticalPath
 from meshwave.engine.program.action import Op
 from meshwave.engine.program.program import Program
 
-Changed = Literal["stage", "mesh", "transfers", "reductions", "update"]
+Changed = Literal["stage", "mesh", "transfers", "reductions", "gathers", "update"]
 
 CHANGES_TRIED = 8
 """Maximum number of changes that are simulated for one program."""
@@ -27,7 +27,7 @@ CHANGES_TRIED = 8
 
 @dataclass(frozen=True)
 class Change:
-    """Group of actions that could be faster: of a stage or mesh (number), or all transfers, reductions or updates."""
+    """Group of actions that could be faster: of a stage or mesh (number), or all of one kind."""
 
     what: Changed
     number: int = -1
@@ -42,7 +42,7 @@ class Change:
         elif self.what == "transfers":
             changes = program.is_send
         else:
-            changes = program.op == (Op.REDUCE_GRAD if self.what == "reductions" else Op.STEP)
+            changes = program.op == {"reductions": Op.REDUCE_GRAD, "gathers": Op.UNSHARD, "update": Op.STEP}[self.what]
         return changes
 
     def name(self, meshes: tuple[str, ...]) -> str:
@@ -103,6 +103,7 @@ def _candidates(path: CriticalPath) -> Iterator[tuple[Change, float]]:
     names: tuple[tuple[Changed, str], ...] = (
         ("transfers", "transfer"),
         ("reductions", "reduction"),
+        ("gathers", "gather"),
         ("update", "update"),
     )
     for what, category in names:

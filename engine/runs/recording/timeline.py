@@ -87,25 +87,30 @@ def _causes(
     awaited: Mapping[int, MessageKey],
     scale: float,
 ) -> Int64s:
-    """Return the cause of each span, ``[spans]``: the transfer or reduction it waited for, or the previous span."""
+    """Return the cause of each span, ``[spans]``: the transfer or collective it waited for, or the previous span."""
     sent, held_up = _last_transfers(sends, end), _last_transfers(awaited, end)
     cause = np.full(len(spans), -1, np.int64)
-    before, previous, reduction, at = -1, -1, -1, -1
+    before, previous, reduction, at, gathers = -1, -1, -1, -1, dict[int, int]()
     for row, op in enumerate(spans["op"].tolist()):
         if rank[row] != at:
-            before, previous, reduction, at = -1, -1, -1, rank[row]
+            before, previous, reduction, at, gathers = -1, -1, -1, rank[row], {}
         if fused[row]:
             previous = before  # it started together with the previous row
-        needed = -1
+        needed, stage = -1, int(spans["stage"][row])
         if op < Op.W:
-            message = op == Op.F, int(spans["stage"][row]), int(spans["microbatch"][row])
+            message = op == Op.F, stage, int(spans["microbatch"][row])
             needed = held_up.get(message, sent.get(message, -1) if previous < 0 else -1)
         elif op == Op.STEP and (previous < 0 or has_waited(spans["wait_ns"][row], scale=scale)):
             needed = reduction
+        gather = gathers.pop(stage, -1) if op <= Op.W else -1
+        if gather >= 0 and has_waited(spans["wait_ns"][gather], end[gather] - spans["start_ns"][gather], scale):
+            needed = gather if needed < 0 or end[gather] > end[needed] else needed
         cause[row] = needed if needed >= 0 else previous
         if op == Op.REDUCE_GRAD:  # it overlaps with later spans
             reduction = row if reduction < 0 or end[row] > end[reduction] else reduction
-        elif row not in sends:
+        elif op == Op.UNSHARD:  # it overlaps with later spans too
+            gathers[stage] = row
+        elif row not in sends and op != Op.RESHARD:
             before, previous = previous, row
     return cause
 

@@ -40,6 +40,7 @@ from meshwave.engine.costs import layers_per_stage
 from meshwave.engine.document import Design, parse_design
 from meshwave.engine.findings import RunRefusal
 from meshwave.engine.lowering.transfers import add_transfers
+from meshwave.engine.program.action import Op
 from meshwave.engine.program.program import Program, format_program
 from meshwave.engine.runtime.communication.communicator import MessageFormat
 from meshwave.engine.runtime.communication.process_layout import MeshShape, ProcessLayout
@@ -128,7 +129,9 @@ class MeshwaveRuntime(Runtime):
         message = MessageFormat(
             (training.micro_batch_size, model.sequence, model.hidden), MESSAGE_DTYPES[training.precision]
         )
-        communicator = world.make_communicator(layout, message, layout.gradient_groups(layout.reduced_stages()))
+        communicator = world.make_communicator(
+            layout, message, layout.gradient_groups(layout.stages_with(Op.REDUCE_GRAD))
+        )
         split = layout.split_stages()
         stages = {
             stage: LocalStage(

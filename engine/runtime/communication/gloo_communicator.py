@@ -77,7 +77,7 @@ class GlooCommunicator(Communicator):
             return CompleteTensor(flat)
         host = flat.to("cpu")
         work = dist.all_reduce(host, group=self._groups[stage, members], async_op=True)
-        return _HostReduction(work, host, self._device)
+        return _Collective(work, host, self._device)
 
     def start_reduce_scatter(self, stage: int, members: tuple[int, ...], flat: Tensor) -> PendingTensor:
         """Start a reduce-scatter of gradients in host memory."""
@@ -140,19 +140,8 @@ class _HostTensor(PendingTensor):
         return self._host.to(self._device)
 
 
-class _GatheredTensor(PendingTensor):
-    """All-gathered tensor that arrives in host memory and is then copied to the device."""
-
-    def __init__(self, work: Work, host: Tensor, whole: Tensor) -> None:
-        self._work, self._host, self._whole = work, host, whole
-
-    def wait(self) -> Tensor:
-        self._work.wait()
-        return self._whole if self._host is self._whole else self._whole.copy_(self._host)
-
-
-class _HostReduction(_HostTensor):
-    """Reduction in host memory. Unlike a message, it reports its time of completion."""
+class _Collective(_HostTensor):
+    """Result of a collective in host memory. Unlike a message, it reports its time of completion."""
 
     def __init__(self, work: Work, host: Tensor, device: torch.device) -> None:
         super().__init__(work, host, device)
@@ -165,3 +154,15 @@ class _HostReduction(_HostTensor):
     @property
     def arrival(self) -> Stamp | None:
         return self._arrival_ns
+
+
+class _GatheredTensor(_Collective):
+    """All-gathered tensor that arrives in host memory and is then copied to the device."""
+
+    def __init__(self, work: Work, host: Tensor, whole: Tensor) -> None:
+        super().__init__(work, host, whole.device)
+        self._whole = whole
+
+    def wait(self) -> Tensor:
+        self._work.wait()
+        return self._whole if self._host is self._whole else self._whole.copy_(self._host)

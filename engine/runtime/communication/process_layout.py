@@ -133,13 +133,12 @@ class ProcessLayout:
 
     def split_stages(self) -> set[int]:
         """Return the stages whose backward the program splits into input and weight gradients."""
-        program = self.program
-        return set(program.stage[program.op == Op.I].tolist())
+        return set(self.stages_with(Op.I))
 
-    def reduced_stages(self) -> list[int]:
-        """Return the stages whose gradients the program reduces, in ascending order."""
+    def stages_with(self, op: Op) -> list[int]:
+        """Return the stages for which the program has an action ``op``, in ascending order."""
         program = self.program
-        return sorted(set(program.stage[program.op == Op.REDUCE_GRAD].tolist()))
+        return sorted(set(program.stage[program.op == op].tolist()))
 
     def message_sizes(self) -> list[tuple[int, int, int]]:
         """Return every (source rank, target rank, number of tensors) of the program's messages, in ascending order.

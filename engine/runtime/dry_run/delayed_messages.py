@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from meshwave.engine.costs.collective_flows import reduction_rings
+from meshwave.engine.costs.collective_flows import gather_rings, reduction_rings
 from meshwave.engine.costs.device_sizes import device_sizes
 from meshwave.engine.document import Design
 from meshwave.engine.machine import total_memory_bytes
@@ -48,6 +48,7 @@ class SharedTimes:
         gradients_ready: ``[stages, processes]`` times at which the gradients of a process are complete.
         norm_ready: ``[processes]`` times at which all gradients are reduced.
         step_ends: ``[processes]`` ends of the last step.
+        gathers_ready: ``[gathers, processes]`` times at which a process starts each of its gathers.
         flows_ready: ``[cells]`` times at which the members of the flows on shared links are ready.
     """
 
@@ -61,14 +62,18 @@ class SharedTimes:
             cells: the number of cells in which processes announce flows.
         """
         lanes, stages = max(len(layout.mesh(rank)) for rank in range(len(layout.shapes))), layout.program.stages
-        lengths = [tags * lanes, stages * layout.processes, layout.processes, layout.processes, cells]
+        program = layout.program
+        unshards = program.rank[program.op == Op.UNSHARD]
+        gathers, processes = int(np.bincount(unshards).max(initial=0)), layout.processes
+        lengths = [tags * lanes, stages * processes, gathers * processes, processes, processes, cells]
         with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b") as file:
             os.ftruncate(file.fileno(), 8 * sum(lengths))  # all processes set the same size
             self._map = mmap.mmap(file.fileno(), 8 * sum(lengths))
         parts = np.split(np.frombuffer(self._map, np.int64), np.cumsum(lengths)[:-1])
-        arrivals, gradients_ready, self.norm_ready, self.step_ends, self.flows_ready = parts
+        arrivals, gradients_ready, gathers_ready, self.norm_ready, self.step_ends, self.flows_ready = parts
         self.arrivals = arrivals.reshape(tags, lanes)
-        self.gradients_ready = gradients_ready.reshape(stages, layout.processes)
+        self.gradients_ready = gradients_ready.reshape(stages, processes)
+        self.gathers_ready = gathers_ready.reshape(gathers, processes)
 
 
 class DelayedCommunicator:
@@ -200,13 +205,14 @@ class DelayedTensor(PendingTensor):
         return self._departure_ns or None
 
 
-class _Reductions(PendingTensor):
-    """Group of reductions, complete when the last one is."""
+class Collectives(PendingTensor):
+    """Group of collectives, complete when the last one is."""
 
     def __init__(self, pending: Sequence[PendingTensor]) -> None:
         self._pending = pending
 
     def wait(self) -> Tensor:
+        """Wait until all collectives are complete, and return the last result."""
         found = [pending.wait() for pending in self._pending]
         return found[-1] if found else torch.zeros(())
 
@@ -223,22 +229,37 @@ def is_late(due_ns: int, requested_ns: int, arrived_ns: int) -> bool:
     return arrived_ns - requested_ns > max(MIN_LATE_NS, MIN_LATE_FRACTION * since_due)
 
 
-ReductionGroups = Mapping[int, Sequence[tuple[tuple[int, ...], float]]]
-"""Groups of processes that reduce the gradients of each stage, with the size of the gradients in bytes."""
+CollectiveGroups = Mapping[int, Sequence[tuple[tuple[int, ...], float]]]
+"""Groups of processes that reduce the gradients or gather the weights of each stage, with the size in bytes."""
 
 
-def reduction_groups(design: Design, layout: ProcessLayout, layers: tuple[int, ...]) -> ReductionGroups:
-    """Return the groups of processes that reduce each stage, in the same order on all processes."""
+def collective_groups(design: Design, layout: ProcessLayout, layers: tuple[int, ...], op: Op) -> CollectiveGroups:
+    """Return the groups of processes that run the collectives ``op`` of each stage, in the same order on all processes."""
     process = dict(zip(design.process_devices, range(layout.processes), strict=True))
-    rings = reduction_rings(design, layout.program, device_sizes(design, layout.program, layers))
+    find_rings = gather_rings if op == Op.UNSHARD else reduction_rings
+    rings = find_rings(design, layout.program, device_sizes(design, layout.program, layers))
     return {
         stage: [
             (tuple(process[device] for device in members), size)
             for members, size in rings[stage]
             if len(members) > 1 and size > 0
         ]
-        for stage in layout.reduced_stages()
+        for stage in layout.stages_with(op)
     }
+
+
+def representative_elements(
+    size: float, wait_ns: int, members: int, processes: int, *, emulates_links: bool, at_once: int = 1
+) -> int:
+    """Return the number of float32 elements that a collective of ``size`` bytes and ``wait_ns`` sends.
+
+    Without emulated links, this machine must be able to send them in that time. All ``processes`` hold the tensors of
+    ``at_once`` collectives.
+    """
+    limits = [size, MESSAGE_MEMORY_FRACTION * total_memory_bytes() / (processes * at_once)]
+    if not emulates_links:
+        limits.append(LOOPBACK_BYTES_PER_S * wait_ns / 1e9 / (2 * members))
+    return max(1, int(min(limits)) // 4)
 
 
 class WaitingUpdate:
@@ -255,7 +276,7 @@ class WaitingUpdate:
         device: Device,
         waits: Waits,
         shared: SharedTimes,
-        groups: ReductionGroups,
+        groups: CollectiveGroups,
         links: LiveLinks | None = None,
         *,
         emulates_links: bool,
@@ -265,26 +286,19 @@ class WaitingUpdate:
         self._communicator, self._emulates_links, self._links = communicator, emulates_links, links
         program, mine = layout.program, layout.program.rows(layout.rank(world.process))
         rows = [row for row in range(mine.start, mine.stop) if program.op[row] == Op.REDUCE_GRAD]
+        elements_of = partial(representative_elements, emulates_links=emulates_links, at_once=len(rows))
         self._reduction_ns = {int(program.stage[row]): int(waits.ns[row]) for row in rows}
         self._flow = {int(program.stage[row]): waits.flow(row) for row in rows} if links else {}
-        self._max_bytes = MESSAGE_MEMORY_FRACTION * total_memory_bytes() / (layout.processes * max(1, len(rows)))
         self._flat = {
             stage: [
-                (members, torch.zeros(self._element_count(stage, len(members), size), device=world.device))
+                (members, torch.zeros(elements_of(size, wait_ns, len(members), layout.processes), device=world.device))
                 for members, size in groups[stage]
                 if world.process in members
             ]
-            for stage in self._reduction_ns
+            for stage, wait_ns in self._reduction_ns.items()
         }
         self._reducing: list[tuple[int, PendingTensor]] = []
         self._complete_ns = 0
-
-    def _element_count(self, stage: int, members: int, size: float) -> int:
-        """Return the number of float32 elements that are sent to represent gradients of ``size`` bytes."""
-        fits = size
-        if not self._emulates_links:
-            fits = LOOPBACK_BYTES_PER_S * self._reduction_ns[stage] / 1e9 / (2 * members)
-        return max(1, int(min(self._max_bytes, size, fits)) // 4)
 
     def start_reduction(self, stage: int) -> None:
         """Publish the time at which the gradients of this process are complete, and start to reduce them."""
@@ -293,7 +307,7 @@ class WaitingUpdate:
             place = self._stage_processes(stage).index(self._world.process)
             self._links.announce(self._flow[stage], place, self._device.free_ns)
         started = [self._communicator.start_all_reduce(stage, members, flat) for members, flat in self._flat[stage]]
-        self._reducing.append((stage, _Reductions(started)))
+        self._reducing.append((stage, Collectives(started)))
 
     def collect_gradients(self) -> dict[int, PendingTensor]:
         """Wait for all reductions in order, and for the reductions of all processes if gradients are clipped."""

@@ -38,7 +38,7 @@ from meshwave.engine.runs.dry_run import (
     record_send_starts,
 )
 from meshwave.engine.runs.live_links import LiveLinks
-from meshwave.engine.runtime.communication.communicator import MessageFormat
+from meshwave.engine.runtime.communication.communicator import MessageFormat, PendingTensor
 from meshwave.engine.runtime.communication.process_layout import ProcessLayout
 from meshwave.engine.runtime.communication.world import World
 from meshwave.engine.runtime.device.accelerator import synchronize_stream
@@ -51,10 +51,11 @@ from meshwave.engine.runtime.dry_run.delayed_messages import (
     DelayedCommunicator,
     SharedTimes,
     WaitingUpdate,
+    collective_groups,
     is_late,
-    reduction_groups,
 )
 from meshwave.engine.runtime.dry_run.stage_collectives import StageCollectives
+from meshwave.engine.runtime.dry_run.waiting_gathers import WaitingGathers
 from meshwave.engine.runtime.execution.executor import Executor, Progress, Slot, StepTimes
 from meshwave.engine.runtime.execution.job import Job, RunNote
 from meshwave.engine.runtime.execution.stages import MESSAGE_DTYPES, Saved, Tensors
@@ -116,9 +117,16 @@ class DryRunner:
         shape = rows, smaller.model.sequence, smaller.model.hidden
         message = MessageFormat(shape, MESSAGE_DTYPES[design.training.precision])
         transfers = plan_boundary_transfers(smaller, layout)
-        groups = reduction_groups(design, layout, costs.layers)
-        gradient_groups = [(stage, members) for stage, its_groups in groups.items() for members, _ in its_groups]
-        communicator = world.make_communicator(layout, message, list(dict.fromkeys(gradient_groups)), transfers)
+        reductions, gathers = (
+            collective_groups(design, layout, costs.layers, op) for op in (Op.REDUCE_GRAD, Op.UNSHARD)
+        )
+        groups = [
+            (stage, members)
+            for found in (reductions, gathers)
+            for stage, its_groups in found.items()
+            for members, _ in its_groups
+        ]
+        communicator = world.make_communicator(layout, message, list(dict.fromkeys(groups)), transfers)
         lanes = [len(layout.mesh(rank)) for rank in range(program.ranks)]
         waits = self._waits = plan_waits(program, costs, self._scale, lanes)
         cells = int(waits.flows.cells[-1]) if waits.flows else 0
@@ -131,18 +139,13 @@ class DryRunner:
         messenger = DelayedCommunicator(
             communicator, layout, world, device, waits, self._shared, resharded, emulates_links=job.emulates_links
         )
-        stages = {stage: WaitingStage(program, stage, message, world.device) for stage in program.stages_of(self._rank)}
-        update = WaitingUpdate(
-            layout,
-            world,
-            communicator,
-            device,
-            waits,
-            self._shared,
-            groups,
-            self._links,
-            emulates_links=job.emulates_links,
-        )
+        parts = layout, world, communicator, device, waits, self._shared
+        update = WaitingUpdate(*parts, reductions, self._links, emulates_links=job.emulates_links)
+        waiting_gathers = WaitingGathers(*parts, gathers, self._links, emulates_links=job.emulates_links)
+        stages = {
+            stage: WaitingStage(program, stage, message, world.device, waiting_gathers)
+            for stage in program.stages_of(self._rank)
+        }
         ratio, exchange_note = _exchange_ratio(job, smaller, waits, durations)
         collectives = StageCollectives(design, layout, costs.layers, world, ratio) if exchange_note else None
         takes_turns = (
@@ -295,7 +298,10 @@ class WaitingStage:
 
     recomputes = False  # the wait includes the recomputation
 
-    def __init__(self, program: Program, stage: int, message: MessageFormat, device: torch.device) -> None:
+    def __init__(
+        self, program: Program, stage: int, message: MessageFormat, device: torch.device, gathers: WaitingGathers
+    ) -> None:
+        self._stage, self._gathers = stage, gathers
         skips = [(source, target) for source, target, _ in program.skips.tolist() if target > source + 1]
         self.skip_sources = tuple(source for source, target in skips if target == stage)
         self.skip_targets = tuple(target for source, target in skips if source == stage)
@@ -330,6 +336,13 @@ class WaitingStage:
         return self._gradient, []
 
     def weight_gradient(self, deferred: list[DeferredGradient]) -> None:
+        """Do nothing: there are no weights."""
+
+    def unshard_function(self, row: int) -> Callable[[], PendingTensor]:
+        """Return a function that starts a gather, which is complete at its modelled time."""
+        return self._gathers.unshard_function(row, self._stage)
+
+    def reshard(self) -> None:
         """Do nothing: there are no weights."""
 
     def drop_cast_weights(self) -> None:

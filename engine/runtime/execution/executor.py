@@ -23,7 +23,7 @@ from meshwave.engine.runtime.modules.deferred_gradients import DeferredGradient
 Batch = Mapping[int, tuple[Tensor, Tensor]]
 """Inputs and targets by microbatch, for microbatches whose first or last stage is on this rank."""
 
-FORWARD_OPS = (Op.F, Op.SEND_F, Op.RECV_F)
+FORWARD_OPS = (Op.F, Op.SEND_F, Op.RECV_F, Op.UNSHARD, Op.RESHARD)
 """Actions of an evaluation. They keep their order, so that they cannot deadlock if the program cannot."""
 
 RunAction = Callable[[], None]
@@ -53,6 +53,12 @@ class ComputeStage(Protocol):
 
     def weight_gradient(self, deferred: list[DeferredGradient]) -> None:
         """Compute the deferred weight gradients of a microbatch."""
+
+    def unshard_function(self, row: int) -> Callable[[], PendingTensor]:
+        """Return a function that starts to gather the weights that other processes own, for the UNSHARD at ``row``."""
+
+    def reshard(self) -> None:
+        """Free the weights that other processes own."""
 
     def drop_cast_weights(self) -> None:
         """Drop the copies of the weights in the compute dtype, because the weights have changed."""
@@ -98,7 +104,7 @@ class StepTimes:
     """Measured times of one step of one rank, one row per action, in nanoseconds of the host's clock."""
 
     start: NDArray[np.int64]  # time at which its inputs (of both actions of a slot) were ready; for a RECV, when posted
-    end: NDArray[np.int64]  # end of the action; for a RECV or REDUCE_GRAD, arrival of its tensor
+    end: NDArray[np.int64]  # end of the action; for a RECV or a collective, arrival of its tensor
     wait: NDArray[np.int64]  # time for which the rank waited for its inputs; for a RECV, for which its consumer waited
     losses: list[Tensor]  # losses of the microbatches whose last stage is on this rank
 
@@ -190,6 +196,7 @@ class Executor:
         self._tensors: dict[Action, Tensor] = {}  # produced and not yet consumed on this rank
         self._receiving: dict[Action, PendingTensor] = {}
         self._saved: dict[Action, Saved] = {}
+        self._unsharding: dict[int, tuple[int, PendingTensor]] = {}  # row and gather by stage
         self._deferred: dict[Action, list[DeferredGradient]] = {}  # deferred gradients of W actions
         self._losses: list[Tensor] = []
         rows = len(self._actions)
@@ -206,7 +213,7 @@ class Executor:
         """
         self._batch = batch
         self._losses = []
-        for store in (self._tensors, self._receiving, self._saved, self._deferred):
+        for store in (self._tensors, self._receiving, self._saved, self._unsharding, self._deferred):
             store.clear()
         start, end, requested, ready, stamp = self._start, self._end, self._requested, self._ready, self._stamp
         self._clock.begin()
@@ -241,10 +248,16 @@ class Executor:
             Op.RECV_B: lambda row, stage, mb: self._bind_receive(self._actions[row]),
             Op.REDUCE_GRAD: lambda row, stage, mb: lambda: self._update.start_reduction(stage),
             Op.STEP: lambda row, stage, mb: lambda: self._update_weights(row),
+            Op.UNSHARD: lambda row, stage, mb: self._bind_unshard(row, stage),
+            Op.RESHARD: lambda row, stage, mb: self._stages[stage].reshard,
         }
         bound = {
             row: bind[op](row, stage, mb) for row, (op, stage, mb, *_) in enumerate(self._actions) if op in self._ops
         }
+        unsharded = {stage for op, stage, *_ in self._actions if op == Op.UNSHARD}
+        for row, run in bound.items():
+            if self._actions[row].op.is_compute and self._actions[row].stage in unsharded:
+                bound[row] = self._bind_unsharded(row, run)
         slots: list[Slot] = []
         for row, run in bound.items():
             action = self._actions[row]
@@ -298,6 +311,43 @@ class Executor:
     def _bind_weight_gradient(self, row: int, stage: int, mb: int) -> RunAction:
         made, deferred, run = forward(stage, mb), self._deferred, self._stages[stage].weight_gradient
         return lambda: run(deferred.pop(made))
+
+    def _bind_unshard(self, row: int, stage: int) -> RunAction:
+        """Return a function that starts to gather the weights of a stage; the next computation of it waits for them."""
+        start = self._stages[stage].unshard_function(row)
+
+        def run() -> None:
+            self._unsharding[stage] = row, start()
+
+        return run
+
+    def _bind_unsharded(self, row: int, run: RunAction | Computation) -> RunAction | Computation:
+        """Return a computation that first waits until its stage is unsharded."""
+        stage, unsharding = self._actions[row].stage, self._unsharding
+        start, ready, stamp = self._start, self._ready, self._stamp
+
+        def wait() -> None:
+            if stage in unsharding:
+                unshard_row, pending = unsharding.pop(stage)
+                requested = ready[row]
+                pending.wait()
+                start[row] = ready[row] = stamp()
+                self._record_arrival(row, unshard_row, pending, requested)
+
+        if isinstance(run, Computation):
+            take = run.take_inputs
+
+            def take_unsharded() -> Inputs:
+                wait()
+                return take()
+
+            return run._replace(take_inputs=take_unsharded)
+
+        def run_unsharded() -> None:
+            wait()
+            run()
+
+        return run_unsharded
 
     def _bind_send(self, message: Action) -> RunAction:
         producer, consumer = message_producer(message)

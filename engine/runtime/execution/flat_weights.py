@@ -96,7 +96,9 @@ class FlatWeights:
         return [*([self._whole] if self._is_whole else []), *([self.part] if has_own else [])]
 
     def free(self) -> None:
-        """Free the parts of other processes; this process keeps its own part."""
+        """Free the parts of other processes; this process keeps its own part. An all-gather in flight ends before."""
+        if self._gathering is not None:
+            self.finish_gather()
         self._whole.untyped_storage().resize_(0)
         self._is_whole = False
 
@@ -111,12 +113,18 @@ class FlatWeights:
         part = self.part.to(self._whole.dtype)
         self._gathering = self._communicator.start_all_gather(self._stage, self._members, part, self._whole)
 
-    def finish_gather(self) -> None:
-        """Wait until the all-gather of the weights is complete."""
+    @property
+    def gathering(self) -> PendingTensor | None:
+        """All-gather of the weights that is in flight."""
+        return self._gathering
+
+    def finish_gather(self) -> Tensor:
+        """Wait until the all-gather of the weights is complete, and return the flat weights."""
         self.start_gather()
         if self._gathering is not None:
             self._gathering.wait()
             self._gathering, self._is_whole = None, True
+        return self._whole
 
     # ---- gradients ----
 

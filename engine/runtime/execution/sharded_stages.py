@@ -1,4 +1,4 @@
-"""Stages with sharded state: they gather weights and reduce-scatter gradients block by block."""
+"""Stages with sharded state: they reduce-scatter gradients, and gather weights, block by block or as a whole."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from meshwave.engine.runtime.communication.communicator import PendingTensor
+from meshwave.engine.runtime.device.clock import Stamp
 from meshwave.engine.runtime.execution.flat_weights import FlatWeights
 from meshwave.engine.runtime.models import Stage
 
@@ -49,24 +51,46 @@ class ShardedBlock:
             each.start_reduce_scatter()
 
 
+class _Unsharding(PendingTensor):
+    """Weights of a stage that are being gathered."""
+
+    def __init__(self, weights: list[FlatWeights]) -> None:
+        self._weights, self._last = weights, weights[-1].gathering
+
+    def wait(self) -> Tensor:
+        """Wait until all weights are gathered, and return the last ones."""
+        return [each.finish_gather() for each in self._weights][-1]
+
+    @property
+    def arrival(self) -> Stamp | None:
+        return None if self._last is None else self._last.arrival
+
+
 class ShardedStage:
     """Stage whose state is sharded block by block."""
 
     def __init__(
-        self, module: Stage, weights_of: Callable[[nn.Module], list[FlatWeights]], sharding: str, *, accumulates: bool
+        self,
+        module: Stage,
+        weights_of: Callable[[nn.Module], list[FlatWeights]],
+        *,
+        scatters: bool,
+        gathers_blocks: bool,
+        accumulates: bool,
     ) -> None:
         """Shard the state of a stage.
 
         Args:
             module: the stage.
             weights_of: returns the flat weights of a block.
-            sharding: the value of ``training.sharding``.
+            scatters: True to reduce-scatter the gradients of a block in the backward of each microbatch.
+            gathers_blocks: True to gather the weights of a block before its computations and to free them after these.
             accumulates: True if the weights have another dtype than the sum of their gradients.
         """
         self._accumulates = accumulates
         parts = [part for part in (module.embedding, *module.layers.values(), module.head) if part is not None]
         self.blocks = [ShardedBlock(weights_of(part)) for part in parts]
-        self._scatters, self._frees = sharding in ("gradients", "parameters"), sharding == "parameters"
+        self._scatters, self._frees = scatters, gathers_blocks
         for number, part in enumerate(parts):
             if self._scatters or accumulates:
                 self._register_hooks(number, part)
@@ -75,6 +99,17 @@ class ShardedStage:
     def weights(self) -> list[FlatWeights]:
         """Flat weights of all blocks."""
         return [each for block in self.blocks for each in block.weights]
+
+    def start_unshard(self) -> PendingTensor:
+        """Start to gather the weights of all blocks in the order of the forward; the result waits for all of them."""
+        for block in self.blocks:
+            block.start_gather()
+        return _Unsharding(self.weights)
+
+    def reshard(self) -> None:
+        """Free the weights owned by other processes."""
+        for block in self.blocks:
+            block.free()
 
     def gather_for_deferred(self) -> None:
         """Gather all weights before deferred gradients are computed, because some of their kernels read the weights."""

@@ -7,8 +7,9 @@ stores in addition to its own part:
 - ``optimizer``: all weights and all gradients, in the dtype of the optimizer. The reduction of a stage returns to each
   process the gradients of its part, and an optimizer step ends with an all-gather of the weights.
 - ``gradients``: all weights. The backward of each microbatch returns to each process the gradients of its part.
-- ``parameters``: nothing. Each block's weights are gathered before its forward and again before its backward, while the
-  previous block computes, and are freed afterwards.
+- ``parameters``: nothing. The program gathers the weights of a stage by UNSHARD and frees them by RESHARD. If it does
+  not, each block's weights are gathered before its forward and again before its backward, while the previous block
+  computes, and are freed afterwards.
 """
 
 from __future__ import annotations
@@ -42,8 +43,14 @@ class ShardedUpdate:
         communicator: Communicator,
         training: Training,
         observer: GradientObserver | None = None,
+        *,
+        gathers_blocks: bool,
     ) -> None:
-        """Shard the state of the stages of this rank; see :class:`OptimizerUpdate` for the arguments."""
+        """Shard the state of the stages of this rank.
+
+        See :class:`OptimizerUpdate` for the other arguments. ``gathers_blocks`` is True if the blocks gather sharded
+        weights themselves, because the program does not.
+        """
         self._weight_group, self._process, self._communicator = weight_group, process, communicator
         self._training, self._observer = training, observer
         self._names = {p: name for module in stages.values() for name, p in module.named_parameters()}
@@ -51,7 +58,8 @@ class ShardedUpdate:
             stage: ShardedStage(
                 module,
                 partial(self._flat_weights, stage),
-                training.sharding,
+                scatters=training.shards_gradients,
+                gathers_blocks=gathers_blocks,
                 accumulates=training.precision == "bf16" and not training.bf16_gradients,
             )
             for stage, module in stages.items()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd import Variable
 
+from meshwave.engine.runtime.communication.communicator import PendingTensor
 from meshwave.engine.runtime.execution.sharded_stages import ShardedStage
 from meshwave.engine.runtime.models import Stage
 from meshwave.engine.runtime.modules.deferred_gradients import (
@@ -145,6 +147,16 @@ class LocalStage:
             self._sharded.gather_for_deferred()
         compute_deferred_gradients(deferred)
         self._sharded.finish_backward()
+
+    def unshard_function(self, row: int) -> Callable[[], PendingTensor]:
+        """Return a function that starts to gather the weights that other processes own."""
+        assert self._sharded is not None, "only sharded stages are unsharded"
+        return self._sharded.start_unshard
+
+    def reshard(self) -> None:
+        """Free the weights that other processes own."""
+        assert self._sharded is not None, "only sharded stages are resharded"
+        self._sharded.reshard()
 
     def drop_cast_weights(self) -> None:
         """Drop the bf16 copies of the weights, because the weights have changed."""

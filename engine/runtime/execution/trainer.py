@@ -16,6 +16,7 @@ from meshwave.engine.costs.boundary_transfers import boundary_tensor, boundary_t
 from meshwave.engine.document import Design
 from meshwave.engine.document.model import LanguageModel
 from meshwave.engine.findings import Refusal
+from meshwave.engine.program.action import Op
 from meshwave.engine.runtime.communication.communicator import BoundaryTransfers, MessageFormat
 from meshwave.engine.runtime.communication.groups import Group
 from meshwave.engine.runtime.communication.process_layout import ProcessLayout
@@ -68,10 +69,12 @@ class Trainer:
         if world.size != layout.processes:
             params = {"processes": world.size, "devices": layout.processes, "meshes": program.ranks}
             raise Refusal("started_process_count", params)
-        if not design.training.overlaps_slots and program.fused.any() and world.device.type != "cpu":
-            raise Refusal("sharded_slots")
-        self._learning_rate = design.training.learning_rate
         training, model, rank = design.training, design.model, layout.rank(process)
+        unshards = (program.op[program.rows(rank)] == Op.UNSHARD).any()
+        gathers_blocks = training.sharding == "parameters" and not unshards
+        if gathers_blocks and program.fused.any() and world.device.type != "cpu":
+            raise Refusal("sharded_slots")
+        self._learning_rate = training.learning_rate
         self._model = model
         shape = layout.mesh_shape(process)
         rows = boundary_tensor(design).shape[0] * shape.cp // shape.dp  # sequences per microbatch in this process
@@ -109,7 +112,7 @@ class Trainer:
         if is_tied:
             _share_tied_weight(self._modules)
         message = MessageFormat((rows, tokens, model.hidden), MESSAGE_DTYPES[training.precision])
-        reduced = list(range(program.stages)) if training.shards_gradients else layout.reduced_stages()
+        reduced = list(range(program.stages)) if training.shards_gradients else layout.stages_with(Op.REDUCE_GRAD)
         gradient_groups = layout.gradient_groups(reduced)
         if training.sequence_parallel:
             everyone = [(stage, layout.processes_of_stage(stage)) for stage in reduced]
@@ -122,7 +125,11 @@ class Trainer:
         self._communicator = world.make_communicator(layout, message, list(dict.fromkeys(gradient_groups)), transfers)
         weight_group = _bind_weight_group(layout, process, self._modules, experts)
         update = self._modules, weight_group, process, self._communicator, training, observer
-        self._update = OptimizerUpdate(*update, tied) if training.sharding == "none" else ShardedUpdate(*update)
+        self._update = (
+            OptimizerUpdate(*update, tied)
+            if training.sharding == "none"
+            else ShardedUpdate(*update, gathers_blocks=gathers_blocks)
+        )
         stages = {
             stage: LocalStage(
                 module,
@@ -139,7 +146,7 @@ class Trainer:
         if (part := design.pipeline.recomputed_part) is not None:
             for module in self._modules.values():
                 recompute_layers(module.layers.values(), part)
-        streams = make_streams(world.device, alternates=training.overlaps_slots)
+        streams = make_streams(world.device, alternates=not gathers_blocks)
         clock = make_clock(world.device)
         self.trace = StepTrace(clock)
         for number, layer in self._expert_layers().items():

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from meshwave.engine.exports.perfetto import trace
+from meshwave.engine.exports.perfetto import FIRST_LINK, trace
 from meshwave.engine.program.action import Op
 from tests.designer.timelines import one_f_one_b
 
@@ -69,7 +69,7 @@ def test_a_trace_names_its_meshes_and_links_and_is_json() -> None:
 
     names = {(e["pid"], e["tid"]): e["args"]["name"] for e in written["traceEvents"] if e["name"] == "thread_name"}
     assert names[1, 0] == "compute"
-    assert names[1, 2] == "to mesh A"
-    assert names[1, 4] == "to mesh C"
+    assert names[1, FIRST_LINK] == "to mesh A"
+    assert names[1, FIRST_LINK + 2] == "to mesh C"
     sends = [e for e in written["traceEvents"] if e["ph"] == "X" and "SEND" in e["name"]]
     assert {e["args"]["bytes"] for e in sends} == {4096.0}

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from meshwave.engine.document.design import DEFAULT_UNSHARDED_STAGES
 from meshwave.engine.errors import InputError
-from meshwave.engine.exports.torch_csv_comms import GATHERED, message_schedule_rows
+from meshwave.engine.exports.torch_csv_comms import message_schedule_rows
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.program.action import Op, parse_cell
@@ -124,7 +125,7 @@ def test_each_stage_is_gathered_when_it_computes_and_reduced_once_when_it_is_com
                 else:
                     assert stage in gathered
                     reduced.append(stage)
-                assert len(gathered) <= GATHERED
+                assert len(gathered) <= DEFAULT_UNSHARDED_STAGES
                 continue
             computed = {action.stage for action in parse_cell(cell) if action.op <= Op.W}
             assert computed <= gathered

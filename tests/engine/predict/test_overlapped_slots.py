@@ -102,8 +102,9 @@ def test_measured_blocks_overlap_too() -> None:
     assert min(found.numbers["inside_communication_s"]) >= 0
 
 
-def test_actions_that_gather_weights_run_one_after_the_other() -> None:
-    found = case("dualpipe-v", training={"micro_batch_size": 1, "sharding": "parameters"})
+def test_actions_that_gather_their_own_weights_run_one_after_the_other() -> None:
+    training = {"micro_batch_size": 1, "sharding": "parameters", "unsharded_stages": 0}
+    found = case("dualpipe-v", training=training)
     slots, in_turn = slots_of(found)
     assert slots == pytest.approx(in_turn)
 

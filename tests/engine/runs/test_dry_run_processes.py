@@ -62,6 +62,13 @@ def with_experts() -> Design:
     return draw(pp=2, dp=2, model=model, experts=experts, training={"steps": 2})
 
 
+def with_gathers() -> Design:
+    """Two meshes that gather the weights of each of their stages several times per step."""
+    training = {"steps": 2, "sharding": "parameters", "unsharded_stages": 1}
+    pipeline = {"schedule": "interleaved-1f1b", "microbatches": 4}
+    return draw(pp=2, dp=2, model=LAYERS, pipeline=pipeline, training=training)
+
+
 def with_images() -> Design:
     """A model whose stages hand on tensors of different sizes."""
     model = {"kind": "u-net", "image_size": 16, "base_channels": 8, "blocks_per_level": 2, "heads": 2}
@@ -75,6 +82,7 @@ DESIGNS = {
     "replicas": (draw(pp=4, model=LAYERS, pipeline={"schedule": "chimera", "microbatches": 4}), 2.0),
     "unequal meshes and skips": (unequal(), 2.0),
     "experts": (with_experts(), 2.0),
+    "gathers of weights": (with_gathers(), 20.0),
     "messages of different sizes": (with_images(), 5.0),
 }
 

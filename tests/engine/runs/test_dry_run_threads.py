@@ -19,6 +19,8 @@ from meshwave.engine.runs.dry_run_threads import run_step_in_threads
 from tests.engine.runs.play import draw
 from tests.engine.runs.test_dry_run import in_units
 
+SMALL = {"kind": "gpt", "layers": 16, "hidden": 64, "heads": 2, "sequence": 64, "vocab": 260}
+
 
 @pytest.mark.parametrize(
     ("schedule", "model", "more"),
@@ -64,12 +66,30 @@ def test_gradients_are_reduced_before_anybody_steps() -> None:
     assert (played.end - played.start >= waits.ns - 1)[reduced].all(), "it begins when the last copy is complete"
 
 
+def test_a_computation_waits_for_the_weights_of_its_stage() -> None:
+    training = {"steps": 1, "sharding": "parameters", "unsharded_stages": 2}
+    pipeline = {"schedule": "looped-bfs", "microbatches": 2, "chunks": 4}
+    design = draw(pp=1, dp=2, model={**SMALL, "layers": 8}, pipeline=pipeline, training=training)
+    program = lower(design)
+    costs = estimate(design, program)
+
+    waits = plan_waits(program, costs, 0.2 / costs.play(program).makespan)
+    played = run_step_in_threads(waits)
+
+    gathers = np.flatnonzero(program.op == Op.UNSHARD)
+    assert len(gathers) > program.stages, "stages are gathered again for the backward"
+    for row in gathers.tolist():
+        later = np.flatnonzero(program.is_compute & (program.stage == program.stage[row]))
+        assert played.end[row] <= played.start[later[later > row][0]]
+    assert (played.end - played.start)[gathers].min() > 0
+
+
 def slow_network(schedule: str, **more: Any) -> Design:
     """Four meshes that alternate between two nodes, and messages that take as long as a forward."""
     return draw(
         pp=4,
         pipeline={"schedule": schedule, "microbatches": 8, **more},
-        model={"kind": "gpt", "layers": 16, "hidden": 64, "heads": 2, "sequence": 64, "vocab": 260},
+        model=SMALL,
         cluster={
             "nodes": 2,
             "devices_per_node": 2,

@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 
 from meshwave.engine.costs import estimate, layers_per_stage  # noqa: E402
 from meshwave.engine.lowering.lower import lower  # noqa: E402
+from meshwave.engine.program.action import Op  # noqa: E402
 from meshwave.engine.runs.dry_run import Device, plan_waits  # noqa: E402
 from meshwave.engine.runtime.communication.communicator import PendingTensor  # noqa: E402
 from meshwave.engine.runtime.dry_run.delayed_messages import (  # noqa: E402
@@ -20,8 +21,8 @@ from meshwave.engine.runtime.dry_run.delayed_messages import (  # noqa: E402
     DelayedTensor,
     SharedTimes,
     WaitingUpdate,
+    collective_groups,
     is_late,
-    reduction_groups,
 )
 from meshwave.engine.runtime.execution.job import Job  # noqa: E402
 from tests.engine.runs.play import draw  # noqa: E402
@@ -85,7 +86,7 @@ def test_only_a_delayed_reduction_has_a_modelled_departure(emulates_links: bool,
     program = lower(design)
     layout, costs = Job(design, program, layers_per_stage(design)).layout, estimate(design, program)
     device, communicator = Device("latency"), cast(Any, SimpleNamespace(start_all_reduce=lambda *what: BusyMachine()))
-    groups = reduction_groups(design, layout, costs.layers)
+    groups = collective_groups(design, layout, costs.layers, Op.REDUCE_GRAD)
     waits, shared = plan_waits(program, costs, 1.0), SharedTimes(tmp_path / "board", layout, 1)
     update = WaitingUpdate(layout, WORLD, communicator, device, waits, shared, groups, emulates_links=emulates_links)
     device.start(time.perf_counter_ns())

@@ -335,6 +335,17 @@ SHARDED = [
     ("parameters", {"schedule": "1f1b", "microbatches": 4}, 1, 2, 1, {"precision": "bf16", "optimizer": "sgd"}),
     ("parameters", {"schedule": "zb-v", "microbatches": 4}, 2, 2, 1, {"clip_norm": 0.5}),
     ("parameters", {"schedule": "1f1b", "microbatches": 4}, 2, 2, 1, {"kind": "u-transformer"}),
+    ("parameters", {"schedule": "zb-v", "microbatches": 4}, 2, 2, 1, {"unsharded_stages": 0}),
+    ("parameters", {"schedule": "interleaved-1f1b", "microbatches": 4}, 2, 2, 1, {"unsharded_stages": 1}),
+    ("parameters", {"schedule": "dualpipe-v", "microbatches": 8}, 2, 2, 1, {"unsharded_stages": 2}),
+    (
+        "parameters",
+        {"schedule": "looped-bfs", "microbatches": 4, "chunks": 4},
+        1,
+        2,
+        1,
+        {"precision": "bf16", "optimizer": "sgd", "unsharded_stages": 2},
+    ),
 ]
 """With sharded state: what is sharded, a schedule, meshes, copies, tensor-parallel devices, and what else is of interest there."""
 
@@ -354,6 +365,14 @@ def test_sharded_state_trains_like_one_process(
     expected = reference(document)
     document["training"]["sharding"] = sharding
     assert_equal(crew.train(document), expected, others.get("precision", "fp64"))
+
+
+def test_a_mesh_without_copies_trains_beside_one_that_gathers_weights(crew: Any, draw: Callable[..., Document]) -> None:
+    document = draw({"schedule": "1f1b", "microbatches": 4}, pp=2, layers=3, micro_batch_size=2)
+    document = unequal(document, [(2, 1), (1, 1)], "broadcast")
+    expected = reference(document)
+    document["training"]["sharding"] = "parameters"
+    assert_equal(crew.train(document), expected)
 
 
 DIVIDED_TOKENS = [

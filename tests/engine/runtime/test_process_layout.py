@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from meshwave.engine.document import parse_design
 from meshwave.engine.lowering.lower import lower
+from meshwave.engine.program.action import Op
 from meshwave.engine.program.program import Program
 from meshwave.engine.runtime.communication.groups import Group
 from meshwave.engine.runtime.communication.process_layout import MeshShape, ProcessLayout
@@ -90,7 +91,7 @@ def test_neighbouring_ranks_of_a_pipeline_send_in_both_directions() -> None:
 def test_tensor_parallel_processes_share_no_gradients() -> None:
     design = Drawn({"schedule": "1f1b", "microbatches": 4}, 2).design()
     layout = uniform_layout(lower(design), 1, 2)
-    assert layout.gradient_groups(layout.reduced_stages()) == []
+    assert layout.gradient_groups(layout.stages_with(Op.REDUCE_GRAD)) == []
 
 
 def test_a_tensor_parallel_group_has_one_data_parallel_index() -> None:
