@@ -58,6 +58,8 @@ def main(goal: str) -> None:
             install_chromium()
         if missing_cluster_programs():
             install_cluster_programs()
+    if goal == "nightly" and not (shutil.which("firefox-esr") or shutil.which("firefox")):
+        install_firefox()
 
 
 def is_done(goal: str) -> bool:
@@ -184,6 +186,17 @@ def install_chromium() -> None:
         [PYTHON, "-c", "from meshwave.engine.cli.doctor import CHROMIUM_REMEDY; print(CHROMIUM_REMEDY)"]
     )
     say(f"there is no Chromium and none could be installed, so the browser tests will fail. What to do: {remedy}")
+
+
+def install_firefox() -> None:
+    """Install Firefox with apt, 80 MB; on other systems, print that its test is skipped."""
+    apt = apt_get()
+    if apt:
+        say("installing Firefox for its test")
+        run([*apt, "update"], check=False)
+        run([*apt, "install", "--yes", "--no-install-recommends", "firefox-esr"], check=False)
+    if not shutil.which("firefox-esr"):
+        say("there is no Firefox, so its test is skipped")
 
 
 def sudo() -> list[str] | None:
