@@ -16,10 +16,11 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from inspect import isgenerator
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import IO, Any, BinaryIO
 
@@ -228,8 +229,7 @@ class Job:
         return news
 
     def _start(self, there: Connection, path: str) -> None:
-        process = _processes.Process(target=_serve, args=(there, path, _home_variable(), self._work), daemon=True)
-        process.start()
+        process = _start_process(there, path, self._work)
         with self._lock:
             self._process = process
             if self._is_over or self._stopped:  # stopped before it started
@@ -261,20 +261,39 @@ def _exit_text(status: int | None) -> str:
     return f"exit status {status}"
 
 
-def _home_variable() -> str | None:
-    return os.environ.get("MESHWAVE_HOME")
+def _start_process(there: Connection, path: str, work: Callable[[], Any]) -> Any:
+    """Start a process that runs a function, and if necessary the process from which it is forked."""
+    arguments = there, path, os.environ.get("MESHWAVE_HOME"), work
+    process = _processes.Process(target=_serve, args=arguments, daemon=True)
+    with _blocked_interrupts():
+        process.start()
+    return process
+
+
+@contextmanager
+def _blocked_interrupts() -> Iterator[None]:
+    """Block SIGINT in processes that are started meanwhile: Ctrl-C is for the server, which ends them."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    resource_tracker.ensure_running()  # its start unblocks the signal
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 # ---- in the job's process ----
 
 
 def _serve(connection: Connection, path: str, home: str | None, work: Callable[[], Any]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which ends this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # where it cannot be blocked
     os.environ.pop("MESHWAVE_HOME", None)
     os.environ.update({"MESHWAVE_HOME": home} if home is not None else {})
     try:
         arrays = open(path, "wb")  # noqa: SIM115  open until the process ends
-    except FileNotFoundError:  # the server, whose file it is, has ended
+    except OSError:  # the server, whose file it is, has ended
         return
     channel = _Channel(connection, arrays)
     threading.Thread(target=channel.report_progress, daemon=True).start()
@@ -314,19 +333,21 @@ class _Channel:
         assert server is not None
         while not wait([server.sentinel], PROGRESS_INTERVAL_S):
             if self._progress is not None:
-                with suppress(OSError):  # the server has closed the pipe
-                    self.send(self._progress)
+                self.send(self._progress)
                 self._progress = None
         os._exit(1)
 
     def send(self, news: News) -> None:
-        """Send news; the bytes of its arrays are written to the shared file."""
+        """Send news; the bytes of its arrays are written to the shared file. The process ends if nobody receives it."""
         buffers: list[pickle.PickleBuffer] = []
         data = pickle.dumps(news, protocol=5, buffer_callback=buffers.append)
         with self._lock:
             places = [self._write(buffer.raw()) for buffer in buffers]
             self._arrays.flush()
-            self._connection.send((data, places))
+            try:
+                self._connection.send((data, places))
+            except ConnectionError:  # the server has ended
+                os._exit(1)
 
     def _write(self, raw: memoryview) -> tuple[int, int]:
         """Append a buffer to the shared file and return its first and last offset."""

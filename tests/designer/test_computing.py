@@ -7,15 +7,16 @@ import queue
 import re
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bokeh.document import Document
 
-from meshwave.designer.state import predictions
+from meshwave.designer.state import jobs, predictions
 from meshwave.designer.state.design_session import Session, progress_text
-from meshwave.designer.state.jobs import Job, page_callback_scheduler
+from meshwave.designer.state.jobs import Done, Job, page_callback_scheduler, run_now
 from meshwave.designer.state.predictions import Predictions
 from meshwave.designer.views.problems import Problems
 from meshwave.engine.document import Design, parse_design
@@ -250,6 +251,26 @@ def test_a_killed_process_is_reported(page: Page) -> None:
 
     assert "the process ended early (signal 9; the machine may have too little memory)" in str(session.errors[0])
     assert session.design.pipeline.microbatches == 24
+
+
+def test_a_process_whose_server_has_ended_ends_without_a_traceback(tmp_path: Path) -> None:
+    here, there = jobs._processes.Pipe(duplex=False)
+    arrays, path = jobs._shared_file()
+    here.close()
+    with arrays, there:
+        process = jobs._start_process(there, path, partial(held.write_errors_to, tmp_path / "errors"))
+        process.join(GONE_ON_S)
+
+    assert process.exitcode == 1
+    assert (tmp_path / "errors").read_text() == ""
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="this system blocks no signals")
+def test_ctrl_c_does_not_reach_the_processes_of_jobs() -> None:
+    """The terminal sends it to all processes; the one that jobs are forked from would print a traceback."""
+    heard: queue.Queue[Any] = queue.Queue()
+    Job(partial(signal.pthread_sigmask, signal.SIG_BLOCK, ())).add_listener(run_now, heard.put)
+    assert heard.get(timeout=GONE_ON_S) == Done({signal.SIGINT})
 
 
 def test_a_function_that_cannot_be_pickled_is_reported() -> None:
