@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from meshwave.engine.document import Design, parse_design
 from meshwave.engine.findings import Refusal
@@ -100,17 +102,15 @@ class EditLog:
         self._path, self._check_space = path, check_space
 
     def replay(self) -> Replayed:
-        """Return the state after all lines of the log; a damaged log ends before its first damaged line."""
+        """Return the state after all lines of the log; damaged lines, such as one that was cut short, are skipped."""
         state = Replayed()
         try:
             lines = self._path.read_bytes().splitlines()
         except OSError:
             return state
         for line in lines:
-            try:
+            with suppress(ValueError, KeyError, IndexError, TypeError):
                 state.apply(json.loads(line))
-            except (ValueError, KeyError, IndexError, TypeError):
-                break
         return state
 
     def add_edit(
@@ -184,9 +184,18 @@ class EditLog:
         for line in (*versions, {"design": present.model_dump(mode="json")}):
             self._append(line)
 
+    @staticmethod
+    def _ends_with_line(file: BinaryIO) -> bool:
+        """Return whether the last line of a file is complete; otherwise the process was killed while it wrote it."""
+        if file.seek(0, os.SEEK_END) == 0:
+            return True
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) == b"\n"
+
     def _append(self, line: Mapping[str, Any]) -> None:
         try:
-            with self._path.open("ab") as file:
+            with self._path.open("a+b") as file:
+                file.write(b"" if self._ends_with_line(file) else b"\n")
                 file.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
         except OSError as error:
             raise Refusal("unwritable_history", {"reason": error.strerror}) from None

@@ -69,8 +69,9 @@ class Library:
     def _discard_deleted(self, age_s: float) -> None:
         """Discard the designs that were deleted longer ago than ``age_s``."""
         for path in self.folder.glob(f"*{DELETED}"):
-            if path.stat().st_mtime <= time.time() - age_s:
-                shutil.rmtree(path, ignore_errors=True)
+            with suppress(FileNotFoundError):  # it was restored meanwhile
+                if path.stat().st_mtime <= time.time() - age_s:
+                    shutil.rmtree(path, ignore_errors=True)
 
     def check_space(self, *, is_new: bool = False) -> None:
         """Check that there is space for an edit or a new design; if necessary, discard deleted designs.
@@ -189,10 +190,10 @@ class Library:
     def read_card(self, design: str) -> Card:
         """Return the stored card of a design, or an empty card."""
         try:
-            card: Card = json.loads(self.path(design, "card.json").read_bytes())
-            return card
+            card = json.loads(self.path(design, "card.json").read_bytes())
         except (OSError, ValueError):
             return {}
+        return card if isinstance(card, dict) else {}
 
     def write_card(self, design: str, changes: Mapping[str, Any]) -> None:
         """Change entries of the card of a design."""

@@ -29,13 +29,17 @@ class SharedDesigns:
     """The shared designs of a server, stored in a file that only the user can read."""
 
     def __init__(self, folder: Path, check_space: CheckSpace) -> None:
-        """Read the list of shared designs from a folder; a damaged list counts as empty."""
+        """Read the list of shared designs from a folder; with a damaged list no design is shared, nor can be."""
         self._folder, self._path, self._check_space = folder, folder / "shared.json", check_space
         self._open: dict[str, SharedDesign] = {}  # shared designs by key for editing
+        self._links: list[Link] = []
+        self._is_damaged = False
         try:
             self._links = [Link(*map(str, each)) for each in json.loads(self._path.read_bytes())]
+        except FileNotFoundError:
+            pass
         except (OSError, ValueError, TypeError):
-            self._links = []
+            self._is_damaged = True
 
     def link(self, library: Library, design: str) -> Link | None:
         """Return the link of a design; None if the design is not shared or does not exist."""
@@ -48,7 +52,7 @@ class SharedDesigns:
         """Share a design and return its link.
 
         Raises:
-            Refusal: the list of shared designs cannot be saved.
+            Refusal: the list of shared designs is damaged or cannot be saved.
         """
         known = self.link(library, design)
         if known is not None:
@@ -61,7 +65,7 @@ class SharedDesigns:
         """Stop sharing a design: its link becomes invalid.
 
         Raises:
-            Refusal: the list of shared designs cannot be saved.
+            Refusal: the list of shared designs is damaged or cannot be saved.
         """
         self._write([each for each in self._links if each != link])
         self._open.pop(link.edit_key, None)
@@ -100,6 +104,8 @@ class SharedDesigns:
         return library.folder.relative_to(self._folder).as_posix()
 
     def _write(self, links: list[Link]) -> None:
+        if self._is_damaged:
+            raise Refusal("damaged_links", {"path": str(self._path)})
         try:
             write_private(self._path, json.dumps(links))
         except OSError as error:

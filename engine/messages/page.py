@@ -44,6 +44,10 @@ MESSAGES: dict[str, Message] = {
     "too_many_members": "{count} people have this design open, which is the maximum; wait until one of them leaves",
     "design_of_somebody_else": "only the owner of the design can share it, or end sharing",
     "unwritable_link": "the list of shared designs cannot be saved: {reason}",
+    "damaged_links": (
+        "designs cannot be shared: the list of shared designs, {path}, is damaged; repair the file, or rename it to start "
+        "without links; then restart the server"
+    ),
     "unknown_shared_design": "this link is not valid; ask the owner of the design for a new link",
     "empty_comment": "type a comment",
     "long_comment": "the comment has {length:,} characters; the limit is {limit:,}",

@@ -73,7 +73,7 @@ def test_undo_and_redo_survive_a_reload(moves: list[str]) -> None:
         studio.close()
 
 
-def test_a_damaged_log_ends_before_its_first_damaged_line(studio: Studio) -> None:
+def test_a_line_of_the_log_that_was_cut_short_loses_no_other_line(studio: Studio) -> None:
     draft = tab(studio)
     draft.session.edit("name", "one", "rename")
     path = studio.library.path(GIVEN, "history.jsonl")
@@ -83,6 +83,13 @@ def test_a_damaged_log_ends_before_its_first_damaged_line(studio: Studio) -> Non
 
     assert again.session.design.name == "one"
     assert again.session.history == ("rename", "")
+    again.session.edit("name", "two", "rename again")
+    again.edit_log().add_version("kept", again.session.design)
+    last = tab(studio)
+    assert last.session.history == ("rename again", "")
+    assert [version.name for version in last.edit_log().versions()] == ["kept"]
+    last.session.undo()
+    assert last.session.design.name == "one"
 
 
 def test_a_log_that_is_too_large_is_restarted_and_keeps_the_versions(
@@ -172,6 +179,7 @@ def test_drafts_of_earlier_versions_are_moved_to_the_library(tmp_path: Path) -> 
 def test_a_damaged_design_does_not_hide_the_others(library: Library) -> None:
     sound, damaged = library.add(FIRST), library.add(FIRST)
     library.path(damaged, "design.json").write_text("{")
+    library.path(sound, "card.json").write_text("[]")
 
     assert [card["id"] for card in library.cards()] == [sound]
 

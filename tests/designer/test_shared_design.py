@@ -428,6 +428,16 @@ def test_a_link_opens_the_same_design_until_it_is_ended(tmp_path: Path, library:
             again.find_link(key)
 
 
+def test_a_damaged_list_of_links_is_never_overwritten(tmp_path: Path, library: Library) -> None:
+    path = tmp_path / "shared.json"
+    path.write_text("[[")
+    designs = SharedDesigns(tmp_path, lambda library, is_new: None)
+    assert designs.link(library, DESIGN) is None
+    with pytest.raises(Refusal, match="shared.json, is damaged; repair the file"):
+        designs.share(library, DESIGN)
+    assert path.read_text() == "[["
+
+
 def test_a_design_that_was_renamed_while_nobody_had_it_open_is_read_again(tmp_path: Path, library: Library) -> None:
     designs = SharedDesigns(tmp_path, lambda library, is_new: None)
     link = designs.share(library, DESIGN)
