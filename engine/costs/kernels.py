@@ -43,7 +43,8 @@ def recomputed_share(operator: Operator, part: RecomputedPart | None) -> float:
         case "attention":
             return float(is_attention)
         case "operators":
-            return 0.0 if is_attention else 0.5 if operator.forward.flops else 1.0
+            is_kept = is_attention or operator.name in END_OPERATORS
+            return 0.0 if is_kept else 0.5 if operator.forward.flops else 1.0
         case "layers":
             return float(operator.name not in END_OPERATORS)
         case "layers-early-stop":

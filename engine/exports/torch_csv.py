@@ -68,6 +68,8 @@ def missing_properties(design: Design, program: Program) -> Iterator[str]:
     if chosen := [str(stage) for stage in range(program.stages) if pipeline.recomputes(stage)]:
         which = "all stages" if len(chosen) == program.stages else f"stage{'s' * (len(chosen) > 1)} {', '.join(chosen)}"
         yield f"the modules must recompute {which} (torch.utils.checkpoint)"
+    if pipeline.recomputed_part is not None:
+        yield f"the modules must recompute parts of each layer: {pipeline.recomputed_part} (torch.utils.checkpoint)"
 
 
 def ordinal(number: int) -> str:

@@ -48,7 +48,7 @@ def test_an_order_lists_the_properties_that_modules_must_have(form: str, capfd: 
 
 @pytest.mark.parametrize(
     ("recompute", "said"),
-    [("full", "all stages"), ([1], "stage 1"), ([0, 2], "stages 0, 2")],
+    [("full", "all stages"), ([1], "stage 1"), ([0, 2], "stages 0, 2"), ("layers", "parts of each layer: layers")],
 )
 def test_recomputed_stages_are_listed(recompute: Any, said: str) -> None:
     prediction = predict(changed("01-first-wave", pipeline={"recompute": recompute}))
