@@ -26,6 +26,7 @@ from torch.autograd import Function
 from meshwave.engine.document.model import PLAIN_ROUTER, Router
 from meshwave.engine.runtime.modules.deferred_gradients import DeferrableModule, add_gradient
 from meshwave.engine.runtime.modules.load_balance import mark_balance_bias
+from meshwave.engine.runtime.modules.precision import at_least_float32
 from meshwave.engine.runtime.modules.recomputation import is_first_forward
 
 CapacityRule = Callable[[Tensor], int]
@@ -189,7 +190,7 @@ class _Scores(Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, gate: Gate) -> Tensor:
         ctx.save_for_backward(x)
         ctx.gate = gate
-        scores = _at_least_float32(x) @ _at_least_float32(weight).t()
+        scores = at_least_float32(x) @ at_least_float32(weight).t()
         return scores if bias is None else scores + bias
 
     @staticmethod
@@ -198,18 +199,14 @@ class _Scores(Function):
         gate: Gate = ctx.gate
         deferred = partial(_add_score_gradient, gate, x, gradient)
         deferred() if gate.gradient_queue is None else gate.gradient_queue.add(deferred)
-        return (gradient @ _at_least_float32(gate.weight)).to(x.dtype), None, None, None
+        return (gradient @ at_least_float32(gate.weight)).to(x.dtype), None, None, None
 
 
 @torch.no_grad()
 def _add_score_gradient(gate: Gate, x: Tensor, gradient: Tensor) -> None:
-    add_gradient(gate.weight, gradient.t() @ _at_least_float32(x))
+    add_gradient(gate.weight, gradient.t() @ at_least_float32(x))
     if gate.bias is not None:
         add_gradient(gate.bias, gradient.sum(0))
-
-
-def _at_least_float32(x: Tensor) -> Tensor:
-    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 class _AttachLoss(Function):

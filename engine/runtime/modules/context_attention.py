@@ -22,6 +22,7 @@ from meshwave.engine.runtime.communication.groups import Group, all_gather, redu
 from meshwave.engine.runtime.device.turns import wait_in_turn
 from meshwave.engine.runtime.modules.attention_product import AttentionRule, attend, attention_mask, attention_scores
 from meshwave.engine.runtime.modules.context_share import ContextShare
+from meshwave.engine.runtime.modules.precision import at_least_float32
 
 Bias = Callable[[range, range, Tensor], Tensor]
 """Function that returns ``[heads, queries, keys]``, added to the scores of tokens at these positions, with the dtype and
@@ -141,7 +142,7 @@ class _Ring(NamedTuple):
 
     def finish_scores(self, scores: Tensor, block: _Block) -> Tensor:
         """Return the scores of a block with the position bias and the mask, in at least float32."""
-        wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        wide = at_least_float32(scores)
         if self.bias is not None:
             wide = wide + self.bias(block.queries, block.keys, wide)
         sizes = len(block.queries), len(block.keys), block.queries.start - block.keys.start

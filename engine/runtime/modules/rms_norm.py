@@ -12,6 +12,7 @@ from torch.autograd import Function
 
 from meshwave.engine.runtime.communication.groups import ALONE, Group
 from meshwave.engine.runtime.modules.deferred_gradients import DeferrableModule, add_gradient
+from meshwave.engine.runtime.modules.precision import at_least_float32
 from meshwave.engine.runtime.modules.tensor_parallel import WeightShard
 
 
@@ -38,7 +39,7 @@ class RmsNorm(DeferrableModule):
 
     def weight_gradient(self, x: Tensor, scale: Tensor, gradient: Tensor) -> Tensor:
         """Return the gradient of the weight, given the input, the factor of each row and the gradient of the output."""
-        found = (_at_least_float32(gradient) * (_at_least_float32(x) * scale)).flatten(0, -2).sum(0)
+        found = (at_least_float32(gradient) * (at_least_float32(x) * scale)).flatten(0, -2).sum(0)
         if self.group.size > 1:
             dist.all_reduce(found, group=self.group.handle)
         return found
@@ -65,7 +66,7 @@ class ShardedRmsNorm(RmsNorm):
 class _RmsNorm(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, norm: RmsNorm) -> Tensor:
-        wide = _at_least_float32(x)
+        wide = at_least_float32(x)
         scale = torch.rsqrt(norm.mean(wide.square()) + norm.eps)
         ctx.save_for_backward(x, weight, scale)
         ctx.norm, ctx.queue = norm, norm.gradient_queue
@@ -80,14 +81,10 @@ class _RmsNorm(Function):
             weight_gradient = norm.weight_gradient(x, scale, gradient).to(weight.dtype)
         else:
             ctx.queue.add(partial(_add_weight_gradient, norm, x, scale, gradient))
-        normed, inner = _at_least_float32(x) * scale, _at_least_float32(gradient) * weight
+        normed, inner = at_least_float32(x) * scale, at_least_float32(gradient) * weight
         input_gradient = scale * (inner - normed * norm.mean(inner * normed))
         return input_gradient.to(x.dtype), weight_gradient, None
 
 
 def _add_weight_gradient(norm: RmsNorm, x: Tensor, scale: Tensor, gradient: Tensor) -> None:
     add_gradient(norm.weight, norm.weight_gradient(x, scale, gradient))
-
-
-def _at_least_float32(x: Tensor) -> Tensor:
-    return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -25,6 +25,7 @@ from torch.autograd import Function
 from meshwave.engine.runtime.communication.groups import ALONE, Group, all_gather, reduce_scatter
 from meshwave.engine.runtime.device.turns import wait_in_turn
 from meshwave.engine.runtime.modules.deferred_gradients import EmbeddingTable, Linear, add_linear_gradients
+from meshwave.engine.runtime.modules.precision import at_least_float32
 
 
 class WeightShard(NamedTuple):
@@ -264,7 +265,7 @@ def parallel_cross_entropy(
         count: the number of rows by which the sum of their losses is divided; None: that of the rows with a loss.
     """
     if group.size == 1:
-        wide, how = _at_least_float32(logits), "mean" if count is None else "sum"
+        wide, how = at_least_float32(logits), "mean" if count is None else "sum"
         total = F.cross_entropy(wide, targets, ignore_index=ignore_index, reduction=how)
         return total if count is None else total / count
     count = (targets != ignore_index).sum() if count is None else count
@@ -283,7 +284,7 @@ class _CrossEntropy(Function):
         ignore_index: int,
         count: Tensor,
     ) -> Tensor:
-        wide = _at_least_float32(logits)
+        wide = at_least_float32(logits)
         largest = wide.amax(1)
         dist.all_reduce(largest, dist.ReduceOp.MAX, group=group.handle)
         exps = (wide - largest.unsqueeze(1)).exp_()
@@ -307,7 +308,3 @@ class _CrossEntropy(Function):
         logits_gradient.scatter_add_(1, index.unsqueeze(1), -is_own.to(logits_gradient.dtype).unsqueeze(1))
         logits_gradient.mul_((gradient / count) * has_loss.unsqueeze(1))
         return logits_gradient.to(ctx.dtype), None, None, None, None, None
-
-
-def _at_least_float32(logits: Tensor) -> Tensor:
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))

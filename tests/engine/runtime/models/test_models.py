@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from meshwave.engine.document.architecture import Architecture
 from meshwave.engine.document.model import IGNORED, LanguageModel, model_families
 from meshwave.engine.errors import InputError
 from meshwave.engine.families.bert import MASK
@@ -128,3 +129,15 @@ def test_an_optimizer_equals_that_of_torch(name: str) -> None:
         their_optimizer.step()
     for one, other in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(one.detach(), other.detach(), rtol=1e-12)
+
+
+def test_the_defaults_of_a_transformer_are_a_gpt() -> None:
+    sizes = {"layers": 2, "hidden": 16, "heads": 2, "sequence": 8, "vocab": 256}
+    gpt, transformer = (
+        build_stage(model_families[kind].model_validate({"kind": kind, **sizes}), [2], 0, 1).state_dict()
+        for kind in ("gpt", "transformer")
+    )
+
+    assert Architecture() == model_families["transformer"].model_validate({"kind": "transformer", **sizes}).architecture
+    assert gpt.keys() == transformer.keys()
+    assert all(torch.equal(gpt[name], transformer[name]) for name in gpt)

@@ -25,10 +25,17 @@ from meshwave.engine.runtime.execution.checkpoint import WEIGHTS, Part
 from meshwave.engine.runtime.execution.initial_weights import WeightReader, load_initial_weights
 from meshwave.engine.runtime.experts.build import single_process_factory
 from meshwave.engine.runtime.models import Stage, build_stage
-from tests.engine.runtime.models.test_architectures import CONFIGURATIONS, GROUPED, SIZES
 
 pytestmark = pytest.mark.torch
 
+SIZES = {
+    "hidden_size": 24,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "vocab_size": 260,
+    "intermediate_size": 40,
+}
+GROUPED = {**SIZES, "num_key_value_heads": 2, "max_position_embeddings": 16}
 ROUTED = {"num_experts_per_tok": 2, "moe_intermediate_size": 16}
 LATENT = {"q_lora_rank": 12, "kv_lora_rank": 10, "qk_nope_head_dim": 6, "qk_rope_head_dim": 4, "v_head_dim": 8}
 DEEPSEEK = {**SIZES, **ROUTED, **LATENT, "n_routed_experts": 8, "n_shared_experts": 2, "first_k_dense_replace": 1}
@@ -46,8 +53,13 @@ DYNAMIC_ROPE = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}
 YARN_ROPE = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 8}
 DEEPSEEK_ROPE = {**YARN_ROPE, "beta_fast": 4, "mscale": 1.0, "mscale_all_dim": 0.707}
 SEPARATE = {"multi_query": False, "parallel_attn": False}
-COUNTED: dict[str, dict[str, Any]] = {
-    **CONFIGURATIONS,
+CONFIGURATIONS: dict[str, dict[str, Any]] = {
+    "mistral": {**GROUPED, "sliding_window": 5},
+    "qwen3": {**GROUPED, "head_dim": 8},
+    "phi3": {**GROUPED, "partial_rotary_factor": 0.5, "head_dim": 8},
+    "gpt_neox": {**SIZES, "rotary_pct": 0.5, "max_position_embeddings": 16},
+    "phi": {**SIZES, "max_position_embeddings": 16},
+    "falcon": {**SIZES, "tie_word_embeddings": False, "ffn_hidden_size": 40},
     "llama": {**GROUPED, "rope_parameters": LLAMA3_ROPE},
     "qwen2": {**GROUPED, "rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}},
     "mixtral": {**GROUPED, "num_local_experts": 4, "num_experts_per_tok": 2},
@@ -133,7 +145,7 @@ class Pair:
         return self.stage.head.logits(self.stage.forward_body(TOKENS))  # type: ignore[union-attr, operator, no-any-return]
 
 
-@pytest.fixture(scope="module", params=COUNTED)
+@pytest.fixture(scope="module", params=CONFIGURATIONS)
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     """Each model with weights that transformers saved and a run would start from."""
     theirs, model = make_models(request.param)
@@ -147,8 +159,8 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 def make_models(name: str) -> tuple[Any, LanguageModel]:
     """A small model of ``transformers`` with random weights, and the model that its own configuration is read as."""
-    settings = {key: value for key, value in COUNTED[name].items() if key != "model_type"}
-    config = transformers.AutoConfig.for_model(COUNTED[name].get("model_type", name), **settings, pad_token_id=0)
+    settings = {key: value for key, value in CONFIGURATIONS[name].items() if key != "model_type"}
+    config = transformers.AutoConfig.for_model(CONFIGURATIONS[name].get("model_type", name), **settings, pad_token_id=0)
     config.hidden_dropout = config.attention_dropout = config.embd_pdrop = config.resid_pdrop = config.attn_pdrop = 0.0
     with torch.random.fork_rng(), Doubles():
         torch.manual_seed(0)
@@ -255,10 +267,10 @@ def test_transformers_loads_saved_weights(pair: Pair, tmp_path: Path) -> None:
     assert own_weights(model_families["transformer"].model_validate(model)) == own_weights(pair.model)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", COUNTED)
+@pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_a_model_of_transformers_has_as_many_parameters_as_its_design(name: str) -> None:
-    settings = {key: value for key, value in COUNTED[name].items() if key != "model_type"}
-    config = transformers.AutoConfig.for_model(COUNTED[name].get("model_type", name), **settings, pad_token_id=0)
+    settings = {key: value for key, value in CONFIGURATIONS[name].items() if key != "model_type"}
+    config = transformers.AutoConfig.for_model(CONFIGURATIONS[name].get("model_type", name), **settings, pad_token_id=0)
     theirs = transformers.AutoModelForCausalLM.from_config(config)
     model, _ = read_model(json.loads(config.to_json_string(use_diff=False)))
     found = model_families["transformer"].model_validate(model)
