@@ -77,4 +77,8 @@ class MeasuredLoads:
 def _routing_key(design: Design) -> dict[str, Any]:
     """Return the parts of a design that determine how its gate routes tokens."""
     training = design.training
-    return {"model": design.model.model_dump(mode="json"), "data": training.data, "tokenizer": training.tokenizer}
+    return {
+        "model": design.model.model_dump(mode="json"),
+        "data": training.data,
+        "tokenizer": [training.tokenizer, training.end_of_text],
+    }

@@ -220,7 +220,11 @@ class RunsPanel(Canvas):
 
     def _on_default_text(self, gesture: Mapping[str, Any]) -> None:
         """Train on the built-in sample text, which has no tokenizer."""
-        training = self._session.design.training.model_dump(mode="json") | {"data": None, "tokenizer": None}
+        training = self._session.design.training.model_dump(mode="json") | {
+            "data": None,
+            "tokenizer": None,
+            "end_of_text": None,
+        }
         self._session.edit("training", training, "train on the built-in sample text")
 
     def _on_weights(self, gesture: Mapping[str, Any]) -> None:

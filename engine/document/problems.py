@@ -89,6 +89,9 @@ def _data_problems(design: Design) -> Iterator[Problem]:
     if design.training.tokenizer is not None and design.training.data is None:
         where = "training.tokenizer"
         yield Problem(where, "tokenizer_without_data", fixes=[set_value(where, None)])
+    if design.training.end_of_text is not None and design.training.tokenizer is None:
+        where = "training.end_of_text"
+        yield Problem(where, "end_of_text_without_tokenizer", fixes=[set_value(where, None)])
 
 
 def _sharding_problems(design: Design) -> Iterator[Problem]:

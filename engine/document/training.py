@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 
-from meshwave.engine.frozen import FileName, Part, nullable
+from meshwave.engine.frozen import FileName, Part, Printable, nullable
 
 MAX_STEPS = 10_000_000
 """Maximum number of optimizer steps of a run."""
@@ -74,10 +74,13 @@ class Training(Part):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Seed of the initial weights and of the order of the data."""
     data: FileName | None = nullable("the built-in sample text")
-    """File name of the data to train on: a text, JSON lines with texts under the key text (.jsonl), or tokens of nanoGPT (.bin)
-    or Megatron (.bin with an .idx beside it)."""
+    """File name of the data to train on: a text, JSON lines with texts under the key text (.jsonl), parquet files with texts in
+    the column text (.parquet), or tokens of nanoGPT (.bin) or Megatron (.bin with an .idx beside it)."""
     tokenizer: FileName | None = nullable("the bytes of the text are its tokens")
     """File name of the tokenizer of a text, in the format of Hugging Face (tokenizer.json), beside the data."""
+    end_of_text: Annotated[str, Field(min_length=1, max_length=60), Printable] | None = nullable("a newline")
+    """Token of the tokenizer that ends each document of JSON lines or parquet, such as <|endoftext|>. Documents follow each
+    other, so that a sequence can contain several of them; attention crosses their boundaries."""
     eval_every: Annotated[int, Field(ge=1, le=MAX_STEPS)] | None = nullable("no evaluation")
     """Steps from one evaluation of the loss on held-out data to the next; the last step is followed by one too."""
     eval_batches: Annotated[int, Field(ge=1, le=1_000_000)] = 1

@@ -153,6 +153,9 @@ _DESIGN: dict[str, Message] = {
     "unsupported_tensor_parallelism": (
         "a {model} does not support tensor parallelism (tp={tp} of mesh {mesh}); use tp=1 and dp={dp}"
     ),
+    "end_of_text_without_tokenizer": (
+        "training.end_of_text is a token of a tokenizer, and the design names none; set training.tokenizer, or remove it"
+    ),
     "tokenizer_without_data": "the built-in sample text is trained on as bytes; set training.data, or remove the tokenizer",
     "unused_unsharded_stages": (
         "training.unsharded_stages has no effect with training.sharding {sharding!r}; "

@@ -42,7 +42,7 @@ def enter_trace(record: Record, prediction: Prediction, trace: Trace, person: st
     Raises:
         Refusal: the computations of the trace differ from those of the design's program.
     """
-    no_text = {"data": None, "tokenizer": None}  # training texts are not part of a trace
+    no_text = {"data": None, "tokenizer": None, "end_of_text": None}  # training texts are not part of a trace
     training = prediction.design.training.model_copy(update=no_text)
     design = prediction.design.model_copy(update={"training": training})
     prediction = replace(prediction, design=design)

@@ -1,6 +1,7 @@
 """Training data in a run folder: the bytes of a text, or tokens of one type. The suffix of a file tells its format.
 
-Texts and JSON lines are tokenized at the launch if the design names a tokenizer. Files of tokens are memory maps: those
+Texts, JSON lines and parquet files are tokenized at the launch if the design names a tokenizer; the texts of JSON lines
+and parquet files are documents. The documents follow each other, so that a sequence can contain several of them. Files of tokens are memory maps: those
 of nanoGPT (``.bin``), those of Megatron (``.bin`` with an ``.idx`` beside it), and raw ones such as ``.uint16``.
 """
 
@@ -22,7 +23,9 @@ from meshwave.engine.files import copy_private, link_or_copy, open_private
 from meshwave.engine.findings import Refusal
 from meshwave.engine.runs.training_texts import find_text, texts_folder
 
-TEXT, JSON_LINES, MAP, INDEX = ".txt", ".jsonl", ".bin", ".idx"
+TEXT, JSON_LINES, PARQUET, MAP, INDEX = ".txt", ".jsonl", ".parquet", ".bin", ".idx"
+COLUMN = "text"
+"""Key of JSON lines, and column of parquet files, with the text of a document."""
 TOKEN_TYPES = {f".{name}": np.dtype(name) for name in ("uint8", "uint16", "uint32", "int32", "int64")}
 MEGATRON_MAGIC, MEGATRON_HEADER = b"MMIDIDX\x00\x00", struct.Struct("<9sQB")
 MEGATRON_TYPES = {1: "uint8", 4: "int32", 5: "int64", 8: "uint16"}
@@ -63,6 +66,11 @@ def is_tokens(path: Path) -> bool:
     return path.suffix == MAP or path.suffix in TOKEN_TYPES
 
 
+def has_documents(path: Path) -> bool:
+    """Return whether a file holds documents, which a launch converts to one text or to tokens."""
+    return path.suffix in (JSON_LINES, PARQUET)
+
+
 def stored_data(folder: Path) -> Path | None:
     """Return the data in a run folder; None if the run trains on the text that comes with Meshwave."""
     return next((path for path in sorted(folder.glob("data.*")) if path.suffix == TEXT or is_tokens(path)), None)
@@ -73,8 +81,11 @@ def check_training_data(design: Design, data: Path) -> None:
 
     Raises:
         DesignError: the tokenizer that the design names does not exist.
-        Refusal: the model reads bytes only, or the tokenizer does not fit the data or the model.
+        Refusal: the model reads bytes only, the tokenizer does not fit the data or the model, or a parquet file cannot
+            be read.
     """
+    if data.suffix == PARQUET:
+        _open_parquet(data)
     name = design.training.tokenizer
     takes_tokens = isinstance(design.model, LanguageModel) and design.model.takes_tokens
     if (name is not None or is_tokens(data)) and not takes_tokens:
@@ -97,8 +108,8 @@ def store_data(design: Design, source: Path, folder: Path) -> None:
         _copy_or_link(source, folder / f"data.{token_type(source).name}")
     elif design.training.tokenizer is not None:
         _store_tokens(design, source, folder)
-    elif source.suffix == JSON_LINES:
-        _write(folder / f"data{TEXT}", (text.encode() for text in _texts(source)))
+    elif has_documents(source):
+        _write(folder / f"data{TEXT}", (f"{text}\n".encode() for text in _texts(source)))
     else:
         _copy_or_link(source, folder / f"data{TEXT}")
 
@@ -106,9 +117,12 @@ def store_data(design: Design, source: Path, folder: Path) -> None:
 def _store_tokens(design: Design, source: Path, folder: Path) -> None:
     tokenizer = _load_tokenizer(design, source)
     kind = np.dtype(np.uint16 if tokenizer.get_vocab_size() <= 1 << 16 else np.uint32)
+    end = _end_token(design, tokenizer)
+    ending = "\n" if has_documents(source) and end is None else ""
+    last = [end] if has_documents(source) and end is not None else []
     encoded = (
-        np.asarray(found.ids, kind).tobytes()
-        for texts in _batches(_texts(source))
+        np.asarray([*found.ids, *last], kind).tobytes()
+        for texts in _batches(f"{text}{ending}" for text in _texts(source))
         for found in tokenizer.encode_batch(texts, add_special_tokens=False)
     )
     _write(folder / f"data.{kind.name}", encoded)
@@ -134,16 +148,56 @@ def _batches(texts: Iterator[str]) -> Iterator[list[str]]:
         yield batch
 
 
+def _end_token(design: Design, tokenizer: Any) -> int | None:
+    """Return the token that ends each document; None for a newline."""
+    name = design.training.end_of_text
+    if name is None:
+        return None
+    if (token := tokenizer.token_to_id(name)) is None:
+        raise Refusal("unknown_end_of_text", {"token": name, "tokenizer": design.training.tokenizer})
+    return int(token)
+
+
 def _texts(source: Path) -> Iterator[str]:
-    """Yield the texts of JSON lines, each of which a newline ends, or the lines of a text."""
+    """Yield the documents of JSON lines or of a parquet file, or the lines of a text."""
+    if source.suffix == PARQUET:
+        yield from _parquet_texts(source)
+        return
     with source.open(encoding="utf-8", errors="replace", newline="") as file:
         for number, line in enumerate(file, 1):
-            yield line if source.suffix != JSON_LINES else f"{_text_of_line(line, number, source)}\n"
+            yield _text_of_line(line, number, source) if source.suffix == JSON_LINES else line
+
+
+def _parquet_texts(source: Path) -> Iterator[str]:
+    row = 0
+    with _open_parquet(source) as file:
+        for batch in file.iter_batches(TEXTS_AT_ONCE, columns=[COLUMN]):
+            for text in batch.column(0).to_pylist():
+                row += 1
+                if not isinstance(text, str):
+                    raise Refusal("row_without_text", {"file": source.name, "row": row})
+                yield text
+
+
+def _open_parquet(source: Path) -> Any:
+    """Open a parquet file, whose column of texts exists."""
+    try:
+        from pyarrow import ArrowException, parquet  # optional
+    except ImportError:
+        raise Refusal("pyarrow_missing", {"file": source.name}) from None
+    try:
+        file = parquet.ParquetFile(source)
+    except (ArrowException, OSError) as error:
+        raise Refusal("unreadable_parquet", {"file": source.name, "reason": str(error)}) from None
+    if COLUMN not in file.schema_arrow.names:
+        file.close()
+        raise Refusal("parquet_without_text", {"file": source.name, "columns": file.schema_arrow.names})
+    return file
 
 
 def _text_of_line(line: str, number: int, source: Path) -> str:
     try:
-        text = json.loads(line)["text"]
+        text = json.loads(line)[COLUMN]
     except (ValueError, TypeError, KeyError):
         text = None
     if not isinstance(text, str):
@@ -165,6 +219,7 @@ def _load_tokenizer(design: Design, data: Path) -> Any:
     size, vocab = tokenizer.get_vocab_size(), getattr(design.model, "vocab", 0)
     if size > vocab:
         raise Refusal("tokenizer_vocabulary", {"tokenizer": name, "size": size, "vocab": vocab})
+    _end_token(design, tokenizer)
     return tokenizer
 
 
@@ -173,6 +228,13 @@ messages.add_messages(
     tokens_of_kind="a model of kind {kind} is trained on bytes and cannot read tokens ({file}); use a text without a tokenizer",
     tokenizer_of_tokens="{file} holds tokens already; set training.tokenizer to null, or train on a text",
     line_without_text="line {line} of {file} is not a JSON object with a text under the key text",
+    row_without_text="row {row} of {file} has no text in the column text",
+    parquet_without_text="{file} has no column text, but {columns:list}; rename the column with the texts",
+    unreadable_parquet="{file} cannot be read as parquet: {reason}",
+    pyarrow_missing="{file} needs the package pyarrow; install it: pip install 'meshwave[data]'",
+    unknown_end_of_text=(
+        "training.end_of_text {token:typed} is no token of {tokenizer}; name one of its tokens, such as <|endoftext|>"
+    ),
     tokenizers_missing="training.tokenizer needs the package tokenizers; install it: pip install 'meshwave[tokenizers]'",
     unreadable_tokenizer="{file} is not a tokenizer of Hugging Face: {reason}; use a file tokenizer.json",
     tokenizer_vocabulary="{tokenizer} has {size} tokens, but model.vocab is {vocab}; set model.vocab to {size} or more",

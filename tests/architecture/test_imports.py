@@ -16,10 +16,11 @@ EXCEPTIONS = {
     ("engine/compiled.py", "numba"),
     ("engine/exports/png.py", "PIL"),
     ("engine/hugging_face/saving.py", "safetensors"),
+    ("engine/runs/training_data.py", "pyarrow"),
     ("engine/runs/training_data.py", "tokenizers"),
     ("engine/program/timeline.py", "pandas"),
 }
-"""Imports inside functions: numba compiles where it is installed, Pillow writes PNG, safetensors weights, tokenizers reads texts, pandas has a timeline as a table."""
+"""Imports inside functions: numba compiles where it is installed, Pillow writes PNG, safetensors weights, pyarrow reads parquet files, tokenizers texts, pandas has a timeline as a table."""
 
 
 def imported_packages(file: Path) -> Iterator[str]:

@@ -15,7 +15,7 @@ from meshwave.engine.exports.script import unpack_program
 from meshwave.engine.files import write_whole
 from meshwave.engine.findings import Refusal
 from meshwave.engine.program.program import from_json
-from meshwave.engine.runs.training_data import JSON_LINES, check_training_data, is_tokens
+from meshwave.engine.runs.training_data import check_training_data, has_documents, is_tokens
 from meshwave.engine.runtime.execution.data import DEFAULT_TEXT
 from meshwave.engine.runtime.execution.job import Job
 from meshwave.engine.runtime.processes import worker
@@ -95,6 +95,6 @@ def _check_data(design: Design, data: Path) -> None:
     """
     if not data.is_file():
         raise Refusal("text_file_missing", {"path": str(data)})
-    if not is_tokens(data) and (design.training.tokenizer is not None or data.suffix == JSON_LINES):
+    if not is_tokens(data) and (design.training.tokenizer is not None or has_documents(data)):
         raise Refusal("unconverted_data", {"file": data.name})
     check_training_data(design, data)

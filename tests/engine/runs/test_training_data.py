@@ -1,9 +1,10 @@
-"""Data of a run: texts, JSON lines, tokens of nanoGPT and Megatron, and texts with a tokenizer."""
+"""Data of a run: texts, JSON lines, parquet files, tokens of nanoGPT and Megatron, and texts with a tokenizer."""
 
 from __future__ import annotations
 
 import json
 import struct
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,58 @@ def test_a_tokenizer_makes_the_tokens_of_a_text(name: str, tmp_path: Path) -> No
     found = stored(tmp_path / name, tmp_path / "run", tokenizer="tokenizer.json")
 
     assert found == [WORDS[word] for text in TEXTS for word in text.split()]
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_a_token_ends_each_document(suffix: str, tmp_path: Path) -> None:
+    write_tokenizer(tmp_path / "tokenizer.json")
+    write_documents(tmp_path / f"data{suffix}")
+
+    found = stored(tmp_path / f"data{suffix}", tmp_path / "run", tokenizer="tokenizer.json", end_of_text="end")
+
+    assert found == [token for text in TEXTS for token in [*(WORDS[word] for word in text.split()), WORDS["end"]]]
+
+
+def write_documents(path: Path) -> None:
+    """Write the texts as JSON lines, or as a parquet file with further columns; skip the test without pyarrow."""
+    if path.suffix == ".jsonl":
+        write_json_lines(path)
+        return
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pyarrow.table({"id": list(range(len(TEXTS))), "text": TEXTS}), path, row_group_size=2)
+
+
+def test_parquet_files_are_the_bytes_of_their_texts(tmp_path: Path) -> None:
+    write_documents(tmp_path / "data.parquet")
+
+    assert bytes(stored(tmp_path / "data.parquet", tmp_path / "run")).decode() == "the cat sat\non the mat\nthe end\n"
+
+
+def test_parquet_files_without_texts_are_refused(tmp_path: Path) -> None:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    (tmp_path / "damaged.parquet").write_bytes(b"PAR1")
+    parquet.write_table(pyarrow.table({"content": TEXTS}), tmp_path / "other.parquet")
+    parquet.write_table(pyarrow.table({"text": ["a", None]}), tmp_path / "null.parquet")
+
+    for name, code in (
+        ("damaged.parquet", "unreadable_parquet"),
+        ("other.parquet", "parquet_without_text"),
+        ("null.parquet", "row_without_text"),
+    ):
+        with pytest.raises(Refusal) as refused:
+            stored(tmp_path / name, tmp_path / name.partition(".")[0])
+        assert refused.value.problem.code == code
+
+
+def test_a_parquet_file_without_pyarrow_is_refused_with_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+
+    with pytest.raises(
+        Refusal, match=r"data.parquet needs the package pyarrow; install it: pip install 'meshwave\[data\]'"
+    ):
+        check_training_data(design(), tmp_path / "data.parquet")
 
 
 def test_a_memory_map_of_nanogpt_has_16_bit_tokens(tmp_path: Path) -> None:
@@ -152,11 +205,18 @@ def test_an_exported_script_refuses_data_that_a_launch_would_convert(tmp_path: P
         _check_data(design(**training), tmp_path / name)
 
 
-def test_a_tokenizer_without_data_is_a_problem() -> None:
+@pytest.mark.parametrize(
+    ("training", "code"),
+    [
+        ({"data": None, "tokenizer": "tokenizer.json"}, "tokenizer_without_data"),
+        ({"end_of_text": "end"}, "end_of_text_without_tokenizer"),
+    ],
+)
+def test_settings_of_data_that_need_others_are_problems(training: dict[str, Any], code: str) -> None:
     with pytest.raises(DesignError) as refused:
-        design(data=None, tokenizer="tokenizer.json")
+        design(**training)
 
-    assert [problem.code for problem in refused.value.problems] == ["tokenizer_without_data"]
+    assert [problem.code for problem in refused.value.problems] == [code]
 
 
 @pytest.mark.torch
