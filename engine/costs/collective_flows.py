@@ -13,13 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwave.engine.costs import transformer_layers as flops
-from meshwave.engine.costs.alpha_beta import Message
+from meshwave.engine.costs.alpha_beta import Message, ring_all_reduce_seconds
 from meshwave.engine.costs.block_models import BlockModel
+from meshwave.engine.costs.context_exchange import ContextCost
 from meshwave.engine.costs.device_sizes import Sizes, gradient_bytes, joins_per_stage, workload
 from meshwave.engine.costs.distinct_actions import Kinds
 from meshwave.engine.costs.expert_blocks import EXPERTS, Sharing, expert_block, expert_layers_per_stage, expert_sharing
 from meshwave.engine.costs.network import Fabric, NetworkBuilder, Usage, exchange_usage, ring_messages, sum_usages
-from meshwave.engine.costs.operators import Operator, number_sizes
+from meshwave.engine.costs.operators import Operator, attention_product, number_sizes
 from meshwave.engine.costs.sharding import reduction_rounds, weight_groups
 from meshwave.engine.document import Design, Mesh
 from meshwave.engine.program.action import Op
@@ -156,18 +157,22 @@ def reduced_bytes(design: Design, mesh: Mesh, stage: StageBlocks) -> tuple[float
 def exchange_usages(fabric: Fabric, design: Design, mesh: Mesh, stage: StageBlocks) -> tuple[Usage, Usage]:
     """Return the bytes that a forward and a backward of a stage send through each port.
 
-    They come from tensor-parallel reductions and from expert exchanges.
+    They come from tensor-parallel reductions, from expert exchanges, and from the part of context-parallel exchanges
+    that no computation hides.
     """
-    block = expert_block(design, mesh, workload(design, mesh))
+    load = workload(design, mesh)
+    block = expert_block(design, mesh, load)
+    contexts = ContextCost(fabric.cluster, mesh, load, ring_all_reduce_seconds).exposed(attention_product(load))
     found = []
-    for size, sent in zip(reduced_bytes(design, mesh, stage), ("forward_sent", "backward_sent"), strict=True):
+    for size, context, way in zip(reduced_bytes(design, mesh, stage), contexts, ("forward", "backward"), strict=True):
         usage = [
             fabric.usage(
                 message for group in mesh.groups("tp") for message in ring_messages(fabric.cluster, group, size)
-            )
+            ),
+            {port: stage.layers * part for port, part in fabric.usage(context.messages).items()},
         ]
         if block and stage.experts:
-            of_layer = exchange_usage(fabric, mesh.ordered_devices, getattr(block, sent))
+            of_layer = exchange_usage(fabric, mesh.ordered_devices, getattr(block, f"{way}_sent"))
             usage.append({port: stage.experts * part for port, part in of_layer.items()})
         found.append({port: part for port, part in sum_usages(usage).items() if part > 0})
     return found[0], found[1]

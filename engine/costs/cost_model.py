@@ -104,7 +104,7 @@ class CostModel(CostSection, ABC):
     def wait_seconds(self, design: Design, program: Program, kinds: Kinds, layers: tuple[int, ...]) -> Floats:
         """Return the seconds for which each computation waits for collectives inside it, ``[kinds]``.
 
-        These collectives are expert exchanges and tensor-parallel reductions.
+        These collectives are expert exchanges, tensor-parallel reductions and context-parallel exchanges.
         """
         return np.zeros(len(kinds))
 

@@ -62,7 +62,7 @@ def workload(design: Design, mesh: Mesh) -> Workload:
 
     A microbatch has ``micro_batch_size`` sequences on each data-parallel replica of the first mesh; a mesh with another
     ``dp`` divides the same sequences differently. Context-parallel devices share the tokens of a sequence, each with a
-    balanced part of a causal mask; the exchange of keys and values is assumed to be hidden behind attention.
+    balanced part of a causal mask.
     """
     first = design.meshes[0]
     batch = design.training.micro_batch_size * first.data_parallel / mesh.dp
@@ -79,7 +79,14 @@ def workload(design: Design, mesh: Mesh) -> Workload:
         recomputes=design.pipeline.recomputed_part,
         overlaps_tensor_parallel=design.training.tensor_parallel_overlap,
     )
-    return replace(load, precision=precision, sequence_parallel=is_sequence_parallel, kernels=kernels)
+    return replace(
+        load,
+        precision=precision,
+        sequence_parallel=is_sequence_parallel,
+        kernels=kernels,
+        cp=mesh.cp,
+        context_exchange=design.training.context_parallel,
+    )
 
 
 def stage_copies(program: Program) -> Iterator[tuple[int, int]]:

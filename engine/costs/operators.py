@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from meshwave.engine.document.architecture import PLAIN, Architecture
 from meshwave.engine.document.model import LanguageModel
 from meshwave.engine.document.pipeline import RecomputedPart
-from meshwave.engine.document.training import Training
+from meshwave.engine.document.training import ContextExchange, Training
 
 Number = TypeVar("Number", float, NDArray[np.float64])
 
@@ -81,6 +81,7 @@ class Operator(NamedTuple):
     backward_reduced: tuple[float, ...] = ()
     forward_gathered: tuple[float, ...] = ()  # bytes of each tensor-parallel all-gather or reduce-scatter
     backward_gathered: tuple[float, ...] = ()
+    context_bytes: float = 0.0  # bytes of keys and values that a device sends to its context-parallel group
 
 
 class HeadWidths(NamedTuple):
@@ -130,6 +131,10 @@ class Workload:
     causal: bool = False
     """True if a token attends only to earlier tokens."""
     kernels: Kernels = PLAIN_KERNELS
+    cp: int = 1
+    """Number of devices that divide the tokens of each sequence; ``batch`` counts their share."""
+    context_exchange: ContextExchange = "ring"
+    """Exchange of keys and values between these devices."""
 
     @classmethod
     def from_model(cls, model: LanguageModel, *, batch: float, tp: int = 1, precision: str = "fp32") -> Workload:
@@ -258,6 +263,10 @@ def attention_product(load: Workload) -> Operator:
     projection that reads its output keeps the output. A window limits the tokens that each token attends to. The bias
     of ALiBi is read for each score. Unfused attention writes the scores, and keeps them. Recomputed attention keeps
     queries, keys and values only.
+
+    Context-parallel devices exchange keys and values. After an all-gather, they keep those of all devices, and the
+    backward holds their gradients twice: computed, and in the order of the devices. A ring holds a received and a sent
+    part of keys and values, and of their gradients.
     """
     widths, item = load.head_widths, load.precision.item
     pairs = load.tokens * load.sequence * load.attended_share
@@ -266,6 +275,10 @@ def attention_product(load: Workload) -> Operator:
     given = load.tokens * widths.outputs * item
     log_sums = load.tokens * load.heads / load.tp * load.precision.statistics
     sinks = load.heads / load.tp if load.architecture.attention.sinks else 0.0
+    passed = load.tokens * (widths.keys + widths.values) * item if load.cp > 1 else 0.0
+    gathers = load.context_exchange == "all_gather"
+    kept = taken + (load.cp - 1) * passed * gathers
+    transient = taken + given + passed * (2 * load.cp if gathers else 4)
     matrix = pairs * load.heads / load.tp * item
     if not load.kernels.fuses_attention:
         return Operator(
@@ -275,9 +288,10 @@ def attention_product(load: Workload) -> Operator:
                 2 * (scores + values), 2 * (taken + given) + SCORE_PASSES[1] * matrix, "unfused-attention"
             ),
             parameters=sinks,
-            kept_bytes=taken if load.kernels.recomputes == "attention" else taken + matrix,
-            transient_bytes=taken + given + 2 * matrix,
+            kept_bytes=taken if load.kernels.recomputes == "attention" else kept + matrix,
+            transient_bytes=transient + 2 * matrix,
             output_bytes=given,
+            context_bytes=passed,
         )
     share = 0.5 if load.causal else 1.0
     bias = matrix if load.architecture.positions.kind == "alibi" else 0.0
@@ -288,9 +302,10 @@ def attention_product(load: Workload) -> Operator:
             3 * scores + 2 * values, 2 * (taken + given) + log_sums + bias, "attention-backward", share
         ),
         parameters=sinks,
-        kept_bytes=taken if load.kernels.recomputes == "attention" else taken + log_sums,
-        transient_bytes=taken + given,
+        kept_bytes=taken if load.kernels.recomputes == "attention" else kept + log_sums,
+        transient_bytes=transient,
         output_bytes=given + log_sums,
+        context_bytes=passed,
     )
 
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from meshwave.engine.costs import transformer_layers
 from meshwave.engine.costs.alpha_beta import AllReduce, ring_all_reduce_seconds
+from meshwave.engine.costs.context_exchange import ContextCost
 from meshwave.engine.costs.expert_blocks import EXPERTS, ExpertBlock
 from meshwave.engine.costs.kernels import recomputed_share, work_seconds
 from meshwave.engine.costs.operators import Operator, Workload
@@ -75,7 +76,7 @@ Blocks = tuple[int, Seconds, Sequence[Operator], float]
 
 
 class MeshPrices:
-    """Seconds of the parts of a model on one mesh, including tensor-parallel all-reduces."""
+    """Seconds of the parts of a model on one mesh, including tensor-parallel and context-parallel collectives."""
 
     def __init__(
         self,
@@ -89,6 +90,7 @@ class MeshPrices:
         self._cluster, self._load, self._block, self._all_reduce = cluster, load, block, all_reduce
         self._state = state
         self._groups = mesh.groups("tp")
+        self._context = ContextCost(cluster, mesh, load, all_reduce)
 
     @cached_property
     def layer(self) -> Seconds:
@@ -219,10 +221,12 @@ class MeshPrices:
         return computed + reductions + Seconds(input_gradient=again, input_waits=again)
 
     def _reduction_seconds(self, operators: Iterable[Operator]) -> Seconds:
-        """Return the seconds of the tensor-parallel reductions of operators, for which the devices wait."""
+        """Return the seconds of the collectives inside operators, for which the devices wait."""
         operators = [*operators]
+        exchanges = [self._context.exposed(each) for each in operators if each.context_bytes]
         forward, backward = (
-            self._all_reduce_seconds(size for each in operators for size in getattr(each, f"{way}_reduced"))
+            sum(getattr(each, way).seconds for each in exchanges)
+            + self._all_reduce_seconds(size for each in operators for size in getattr(each, f"{way}_reduced"))
             + self._gathered_share
             * self._all_reduce_seconds(size for each in operators for size in getattr(each, f"{way}_gathered"))
             for way in ("forward", "backward")

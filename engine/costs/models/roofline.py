@@ -158,11 +158,11 @@ class OperatorCost(CostModel):
 
     def prices(self, design: Design) -> list[MeshPrices]:
         """Return the prices on each mesh; meshes with equal costs share one object."""
-        known: dict[tuple[int, int, tuple[int, ...]], MeshPrices] = {}
+        known: dict[tuple[int, int, int, tuple[int, ...]], MeshPrices] = {}
 
         def prices(mesh: Mesh) -> MeshPrices:
-            lies = mesh.tp > 1 or design.model.moe is not None or design.training.sharding != "none"
-            key = (mesh.dp, mesh.tp, _node_numbers(design.cluster, mesh) if lies else ())
+            lies = max(mesh.tp, mesh.cp) > 1 or design.model.moe is not None or design.training.sharding != "none"
+            key = (mesh.data_parallel, mesh.cp, mesh.tp, _node_numbers(design.cluster, mesh) if lies else ())
             if key not in known:
                 known[key] = self.prices_on(design, mesh)
             return known[key]
