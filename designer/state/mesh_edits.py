@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
+from meshwave.designer.state.expert_edits import divisors
 from meshwave.designer.state.field_limits import NAME_LENGTH, read_name
 from meshwave.engine import document
 from meshwave.engine.document.meshes import AXES
@@ -141,12 +142,18 @@ def full_axes(axes: Axes) -> dict[str, int]:
 
 
 def axes_choices(mesh: Mesh) -> list[dict[str, int]]:
-    """Return all assignments of axes to the devices of a mesh, largest dp first; cp keeps its size."""
-    cp, found = mesh["axes"].get("cp", 1), []
-    rest = len(mesh["devices"]) // cp
-    for tp in (size for size in range(1, rest + 1) if rest % size == 0):
-        sizes = full_axes({"dp": rest // tp, "cp": cp, "tp": tp})
+    """Return the assignments of axes to the devices of a mesh, first those with its own cp; largest dp first.
+
+    With its own cp, the axes can have any order; with another cp, they are in the order dp, cp, tp.
+    """
+    devices, own, found = len(mesh["devices"]), mesh["axes"].get("cp", 1), []
+    for tp in divisors(devices // own):
+        sizes = full_axes({"dp": devices // own // tp, "cp": own, "tp": tp})
         found += [_order_axes(sizes, order) for order in permutations(axis for axis in sizes if sizes[axis] > 1)]
+    for cp in divisors(devices):
+        if cp != own:
+            rest = devices // cp
+            found += [full_axes({"dp": rest // tp, "cp": cp, "tp": tp}) for tp in divisors(rest)]
     return found
 
 

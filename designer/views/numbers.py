@@ -275,8 +275,8 @@ STEP_METRICS = (
         "Exposed communication",
         "Time in which a mesh waits for a transfer or a reduction and does not compute, averaged over the meshes. "
         "Communication that overlaps computation is not counted.\n"
-        "Inside blocks: time in which a forward or backward waits for expert exchanges or tensor-parallel reductions, "
-        "averaged over the meshes. The bubble counts it as compute time.",
+        "Inside blocks: time in which a forward or backward waits for expert exchanges, tensor-parallel reductions or "
+        "keys and values of other devices, averaged over the meshes. The bubble counts it as compute time.",
         lambda numbers: numbers["mean_exposed_communication_s"],
         _format_time,
         _describe_exposed,

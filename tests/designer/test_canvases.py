@@ -117,7 +117,9 @@ def test_invalid_axes_are_refused_with_the_valid_ones() -> None:
     assert mesh_edits.set_axes((A,), 0, {"dp": 1, "tp": 2})[0]["axes"] == {"dp": 1, "tp": 2}
     problem = refusal(lambda: mesh_edits.set_axes((A,), 0, {"dp": 2, "tp": 2}))
     assert problem.code == "invalid_mesh_axes"
-    assert problem.message == "dp 2 x tp 2 = 4, but mesh A has 2 devices; use dp 2 x tp 1, dp 1 x tp 2"
+    assert (
+        problem.message == "dp 2 x tp 2 = 4, but mesh A has 2 devices; use dp 2 x tp 1, dp 1 x tp 2, dp 1 x cp 2 x tp 1"
+    )
 
 
 def test_the_choices_of_axes_have_every_order_that_makes_a_difference() -> None:
@@ -127,11 +129,15 @@ def test_the_choices_of_axes_have_every_order_that_makes_a_difference() -> None:
         [("dp", 2), ("tp", 2)],
         [("tp", 2), ("dp", 2)],
         [("dp", 1), ("tp", 4)],
+        [("dp", 2), ("cp", 2), ("tp", 1)],
+        [("dp", 1), ("cp", 2), ("tp", 2)],
+        [("dp", 1), ("cp", 4), ("tp", 1)],
     ]
     with_context = {**mesh("A", *range(8)), "axes": {"cp": 2, "dp": 4}}
     assert [*mesh_edits.full_axes(with_context["axes"]).items()] == [("cp", 2), ("dp", 4), ("tp", 1)]
-    assert all(each["cp"] == 2 for each in mesh_edits.axes_choices(with_context))
-    assert len(mesh_edits.axes_choices(with_context)) == 2 + 6 + 2, "dp 4, dp 2 x tp 2, tp 4; each with cp"
+    choices = mesh_edits.axes_choices(with_context)
+    assert [each.get("cp", 1) for each in choices[:10]] == [2] * 10, "dp 4, dp 2 x tp 2, tp 4; each in every order"
+    assert [each.get("cp", 1) for each in choices[10:]] == [1, 1, 1, 1, 4, 4, 8]
 
 
 def test_a_resized_mesh_keeps_the_order_of_its_axes() -> None:
@@ -398,6 +404,9 @@ def test_a_new_mesh_is_selected(session: Session, cluster: ClusterCanvas, said: 
             [("dp", 2), ("tp", 2)],
             [("tp", 2), ("dp", 2)],
             [("dp", 1), ("tp", 4)],
+            [("dp", 2), ("cp", 2), ("tp", 1)],
+            [("dp", 1), ("cp", 2), ("tp", 2)],
+            [("dp", 1), ("cp", 4), ("tp", 1)],
         ],
     }
     assert [place.indices for place in cluster.places] == ["dp0", "dp1", "dp2", "dp3"]
