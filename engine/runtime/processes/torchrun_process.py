@@ -8,7 +8,6 @@ It forks the worker of the run, which writes its output to the log of the run fo
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import signal
@@ -21,18 +20,18 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+from meshwave.engine.runs.emulation.network import LINUX, PR_SET_PDEATHSIG, end_with_parent, libc
 from meshwave.engine.runs.time_limit import Deadline
 
 WORKER = "meshwave.engine.runtime.processes.worker"
 POLL_S = 0.05
-PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 
 
 def main(folder: Path, module: str = WORKER) -> int:
     """Run the worker until it ends and return its exit status."""
     parent, rank = os.getppid(), int(os.environ["RANK"])
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, 0)  # torch requests SIGINT, which would look like a request to end
+    if LINUX:
+        libc().prctl(PR_SET_PDEATHSIG, 0, 0, 0, 0)  # torch requests SIGINT, which would look like a request to end
     order = os.environ.get("MESHWAVE_PROCESS_ORDER", "").split()
     process = int(order[rank]) if order else rank
     os.environ |= {"RANK": str(process), "MESHWAVE_DIE_WITH_PARENT": "1"}
@@ -60,10 +59,11 @@ def main(folder: Path, module: str = WORKER) -> int:
             os.kill(worker, signal.SIGKILL)
         if os.getppid() != parent:  # torchrun was killed; its children are still running
             os.kill(worker, signal.SIGKILL)
-    for number in signals:
-        signal.signal(number, signal.SIG_IGN)  # the pid of the worker may be reused
     code = os.waitstatus_to_exitcode(found[1])
     write_exit(folder, process, code, asked_to_end)
+    for number in signals:
+        signal.signal(number, signal.SIG_DFL)
+    end_with_parent(parent)  # torch keeps this process until the others of the node have ended
     return code if code >= 0 else 1
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -17,7 +15,6 @@ from meshwave.engine.runs.launchers._limits import MachineOptions, TargetLimits
 from meshwave.engine.runs.launchers.local import LocalLauncher
 from meshwave.engine.runs.targets import open_target
 from meshwave.engine.runs.time_limit import FILE, Deadline, write_time_limit
-from meshwave.engine.runtime.processes import torchrun_process
 from tests.engine.runs.play import HERE, draw, processes, submit
 
 SECOND = 1 / 60
@@ -59,39 +56,6 @@ def test_an_overdue_run_of_this_machine_is_cancelled(record: Record) -> None:
         assert run.wait(timeout_s=30) is State.CANCELLED
         assert run.reason.endswith(": the limit of target local is 0.00833333 min"), run.reason
         assert not any(handle.is_alive() for handle in handles)
-
-
-def test_a_worker_that_torchrun_started_ends_at_the_limit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forked_worker: None
-) -> None:
-    write_time_limit(tmp_path, SECOND / 5, "boxes")
-    monkeypatch.setenv("RANK", "0")
-
-    status = torchrun_process.main(tmp_path, "sleeping_worker")
-
-    assert status == 1
-    assert json.loads((tmp_path / "exit-0.json").read_text()) | {"time_s": 0} == {
-        "process": 0,
-        "code": -9,
-        "ours": True,
-        "time_s": 0,
-    }
-    assert (tmp_path / "cancel").read_text() == "the limit of target boxes is 0.00333333 min"
-
-
-@pytest.fixture
-def forked_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A worker that sleeps, and the environment and signal handlers of this process, which a worker's parent changes."""
-    import signal
-
-    (tmp_path / "sleeping_worker.py").write_text("import time\n\n\ndef main(folder):\n    time.sleep(60)\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    with monkeypatch.context() as patch:
-        patch.setenv("MESHWAVE_DIE_WITH_PARENT", "0")
-        yield
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
 
 
 def test_the_limits_of_this_machine_are_read_from_the_file(
