@@ -109,6 +109,13 @@ class Library:
         """
         return load_design(self.path(design, "design.json"), draft=True)
 
+    def read_or(self, design: str, default: Design) -> Design:
+        """Return a design, or ``default`` if the library does not have it or cannot read it."""
+        try:
+            return self.read(design) if self.has(design) else default
+        except MeshwaveError:
+            return default
+
     def save(self, design: str, content: Design) -> None:
         """Write a design.
 

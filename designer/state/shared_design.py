@@ -8,23 +8,21 @@ from dataclasses import dataclass, field
 from itertools import chain, count
 from typing import Any, NamedTuple
 
-from meshwave.designer.state.design_edits import reset_stage_settings
 from meshwave.designer.state.edit_log import Author, LoggedStep
 from meshwave.designer.state.library import Library, new_id
-from meshwave.engine.document import Design, parse_design
+from meshwave.designer.state.merging import merge_changes, to_document
+from meshwave.engine.document import Design
 from meshwave.engine.document.changes import (
     MESH_ORDER,
     Change,
     Path,
-    apply_changes,
     find_changes,
     moves_meshes,
     overlap,
     unchanged_since,
 )
-from meshwave.engine.document.problems import problems
 from meshwave.engine.errors import InputError, escape_unprintable
-from meshwave.engine.findings import Problem, Refusal, problems_of
+from meshwave.engine.findings import Refusal
 from meshwave.engine.program.action import Action
 
 COLOURS = ("#0072b2", "#d55e00", "#18aa61", "#8d356f", "#90a7d5", "#e566ff", "#c20020", "#b114ff")
@@ -269,8 +267,9 @@ class SharedDesign:
 
     def submit(self, member: Member, before: Design, after: Design, label: str) -> None:
         """Apply an edit of a member; see :meth:`Member.submit`."""
-        is_current = before is self.design
-        design = after if is_current else self._merge(find_changes(_to_document(before), _to_document(after)), after)
+        design = after
+        if before is not self.design:
+            design = merge_changes(self.design, find_changes(to_document(before), to_document(after)), after)
         if design == self.design:
             return
         made = self._changes_to(design)
@@ -285,12 +284,12 @@ class SharedDesign:
         if not source:
             return
         label, changes = source[-1]
-        kept = unchanged_since(_to_document(self.design), changes)
+        kept = unchanged_since(to_document(self.design), changes)
         if not kept:
             source.pop()
             self.notify_all()
             raise Refusal("nothing_left_to_undo", {"label": label})
-        design = self._merge([each.inverse for each in reversed(kept)])
+        design = merge_changes(self.design, [each.inverse for each in reversed(kept)])
         source.pop()
         made = self._changes_to(design)
         if made:
@@ -300,7 +299,7 @@ class SharedDesign:
 
     def restore(self, member: Member, found: Replaced) -> None:
         """Set a value of a member again that somebody else has changed."""
-        design = self._merge([found.change.inverse])
+        design = merge_changes(self.design, [found.change.inverse])
         self.submit(member, self.design, design, f"restore {found.change.where}")
 
     def note_acceptance(self, member: Member, where: str) -> None:
@@ -309,23 +308,7 @@ class SharedDesign:
             self.library.log(self.name).add_acceptance(member.id, where)
 
     def _changes_to(self, design: Design) -> tuple[Change, ...]:
-        return tuple(find_changes(_to_document(self.design), _to_document(design)))
-
-    def _merge(self, changes: Iterable[Change], after: Design | None = None) -> Design:
-        """Return the current design with changes; ``after`` is the design that the author of the changes saw.
-
-        Raises:
-            Refusal: the result would be invalid.
-        """
-        try:
-            merged = apply_changes(_to_document(self.design), changes)
-            design = reset_stage_settings(parse_design(merged, draft=True), self.design)
-        except InputError as error:
-            raise Refusal("edits_do_not_fit", {"reason": _first_line(error)}) from None
-        known = {*_error_problems(self.design), *(_error_problems(after) if after is not None else ())}
-        if added := [each for each in _error_problems(design) if each not in known]:
-            raise Refusal("edits_do_not_fit", {"reason": str(added[0])})
-        return design
+        return tuple(find_changes(to_document(self.design), to_document(design)))
 
     def _check_positions(self, member: Member, made: Sequence[Change]) -> None:
         """Check that the numbers of meshes, stages and experts in a gesture still have the same meaning.
@@ -374,7 +357,7 @@ class SharedDesign:
     def _replay(self, first: str) -> None:
         """Read the edits of each person from the log, if the log leads to the current design."""
         log = self.library.log(self.name).replay()
-        if log.present != _to_document(self.design):
+        if log.present != to_document(self.design):
             return
         after = [*(each.document for each in log.past[1:]), log.present]
         for number, step in enumerate(log.past):
@@ -411,15 +394,3 @@ def _positions(design: Design) -> Any:
         stages = design.stages
     pipeline, moe = design.pipeline, design.model.moe
     return [mesh.name for mesh in design.meshes], pipeline.schedule, stages, pipeline.placement, moe and moe.experts
-
-
-def _to_document(design: Design) -> dict[str, Any]:
-    return design.model_dump(mode="json")
-
-
-def _error_problems(design: Design) -> list[Problem]:
-    return [each for each in problems(design) if each.severity == "error"]
-
-
-def _first_line(error: InputError) -> str:
-    return str(problems_of(error)[0])

@@ -21,9 +21,10 @@ from meshwave.designer.state.library import Library, is_id, new_id
 from meshwave.designer.state.predictions import Predictions
 from meshwave.designer.state.saved_designs import SavedDesigns
 from meshwave.designer.state.sharing import Link, SharedDesigns
+from meshwave.designer.state.tab_states import TabStates
 from meshwave.engine.document import Design
-from meshwave.engine.errors import InputError, MeshwaveError
-from meshwave.engine.files import home, write_private
+from meshwave.engine.errors import InputError
+from meshwave.engine.files import home
 from meshwave.engine.findings import Refusal, RunRefusal
 from meshwave.engine.lessons.progress import Course
 from meshwave.engine.people.limits import Limits
@@ -89,10 +90,12 @@ class Studio:
 
     def read_draft(self, draft: str) -> Design:
         """Return a design of the library, or the first design of new tabs if the library does not have it."""
-        try:
-            return self.library.read(draft) if self.library.has(draft) else self._first
-        except MeshwaveError:
-            return self._first
+        return self.library.read_or(draft, self._first)
+
+    @property
+    def tab_states(self) -> TabStates:
+        """The runs and lessons that tabs show."""
+        return TabStates(self.library, self._first)
 
     def claim_draft(self, draft: str, is_shown: IsShown) -> str:
         """Reserve ``draft`` for a tab and return it, or return a new ID if another visible tab has reserved it.
@@ -135,47 +138,6 @@ class Studio:
         for draft in drafts:
             draft.later(draft.join)
         return link
-
-    def read_shown_run(self, draft: str) -> str:
-        """Return the ID of the run that a tab shows; empty for none."""
-        try:
-            return self.library.path(draft, "run").read_text("utf-8").strip()
-        except (OSError, UnicodeDecodeError):
-            return ""
-
-    def save_shown_run(self, draft: str, run: str) -> None:
-        """Save the ID of the run that a tab shows."""
-        path = self.library.path(draft, "run")
-        with suppress(OSError):  # without the file, a reloaded tab shows no run; the list of runs still contains it
-            path.parent.mkdir(mode=0o700, exist_ok=True)
-            write_private(path, run)
-
-    def read_shown_lesson(self, draft: str) -> tuple[str, Design] | None:
-        """Return the lesson that a tab shows, if any, and the design that was open before the lesson."""
-        try:
-            lesson, before = self.library.path(draft, "lesson").read_text("utf-8").split()
-        except (OSError, ValueError):
-            return None
-        return (lesson, self.read_draft(before)) if is_id(before) else None
-
-    def save_shown_lesson(self, draft: str, lesson: str, before: Design) -> None:
-        """Save the name of the lesson that a tab shows, and the design that was open before it."""
-        path = self.library.path(draft, "lesson")
-        with suppress(OSError, InputError):  # without the file, a reloaded tab shows no lesson
-            copy = new_id() if before == self._first else self.library.add(before)
-            path.parent.mkdir(mode=0o700, exist_ok=True)
-            write_private(path, f"{lesson} {copy}")
-
-    def end_lesson(self, draft: str, design: Design) -> None:
-        """Save that a tab shows no lesson; the design from before it stays in the library unless it is open again."""
-        path = self.library.path(draft, "lesson")
-        shown = self.read_shown_lesson(draft)
-        if shown is None:
-            return
-        if shown[1] == design:
-            self.library.delete(path.read_text("utf-8").split()[1])
-        with suppress(OSError):
-            path.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Write the cards, and stop a calibration, the launchers and the run database."""
@@ -244,8 +206,8 @@ class Draft:
         self._saved, self._prediction, self._needs_card = design, self.session.prediction, True
         self.session.param.watch(lambda *_: self._follow_edit(), ["design", "document"])
         self.session.param.watch(lambda *_: self._follow_prediction(), "prediction")
-        self.run = studio.read_shown_run(self.name)
-        self.lesson = studio.read_shown_lesson(self.name)
+        self.run = studio.tab_states.read_run(self.name)
+        self.lesson = studio.tab_states.read_lesson(self.name)
         studio.drafts.add(self)
         self.join()
 
@@ -377,15 +339,15 @@ class Draft:
     def save_shown_run(self, run: str) -> None:
         """Save the ID of the run that the tab shows."""
         self.run = run
-        self._studio.save_shown_run(self.name, run)
+        self._studio.tab_states.save_run(self.name, run)
 
     def save_shown_lesson(self, lesson: tuple[str, Design] | None) -> None:
         """Save the lesson that the tab shows and the design that was open before it; None if the tab shows no lesson."""
         self.lesson = lesson
         if lesson is None:
-            self._studio.end_lesson(self.name, self.session.design)
+            self._studio.tab_states.end_lesson(self.name, self.session.design)
         else:
-            self._studio.save_shown_lesson(self.name, *lesson)
+            self._studio.tab_states.save_lesson(self.name, *lesson)
 
     def release(self) -> None:
         """Cancel the reservation of the design."""

@@ -23,7 +23,7 @@ from meshwave.engine.runs.launchers import open_run
 from meshwave.engine.runs.launchers._environment import PASSED_ON, process_environment
 from meshwave.engine.runs.launchers.local import LocalLauncher
 from meshwave.engine.runs.process_identity import handle
-from meshwave.engine.runtime.processes.warm_process import RunProcesses
+from meshwave.engine.runtime.processes.run_processes import RunProcesses
 from tests.engine.runs.play import HERE, all_gone, draw, processes, said, submit, until
 
 pytestmark = pytest.mark.slow
