@@ -82,6 +82,8 @@ def _job_document(job: Job, name: str, into: Design | None) -> Json:
     if job.model.get("moe") is not None:
         experts = {"schedule": EXPERT_SCHEDULE, "ep": degrees.ep, "esp": degrees.etp, "degree": 1, "placement": None}
         found["experts"] = {**document["experts"], **experts}
+    else:
+        found["experts"] = {}
     if "cost" in document:
         found["cost"] = {**document["cost"], "stage_costs": None}
     return found
@@ -145,6 +147,8 @@ def _comparable(design: Design, layers: Sequence[int]) -> Design:
     if design.model.moe is not None:
         ep, esp = expert_group_sizes(design, mesh)
         document["experts"] |= {"ep": ep, "esp": esp, "degree": document["experts"]["degree"] or 1}
+    else:
+        document["experts"] = {}
     training = document["training"]
     if training["eval_every"] is None:
         usual = Training()

@@ -267,10 +267,8 @@ messages.add_messages(
     other_lr_end="the learning rate decays over the {steps} steps of the design, and not over {decay} steps",
     fp16_as_bf16="--fp16 cannot be represented in a design; it uses bf16",
     several_datasets="a design has one dataset; the {count} words of --data-path are left out",
-    unknown_arguments=lambda arguments: (
-        f"ignored arguments, which may change the model or its cost: {', '.join(arguments)}"
-    ),
+    unknown_arguments=lambda arguments: f"not used, and may change the model or its cost: {', '.join(arguments)}",
     arguments_without_effect=lambda arguments: (
-        f"ignored arguments, which change neither the schedule nor its cost: {', '.join(arguments)}"
+        f"not used, and change neither the schedule nor its cost: {', '.join(arguments)}"
     ),
 )

@@ -81,10 +81,13 @@ def read_model(reader: ArgumentReader, vocab: int | None) -> Json:
     if not 1 <= (section["layers"] or 1) <= MOST_LAYERS:
         reader.problem("argument_value", argument="--num-layers", value=str(section["layers"]))
         section["layers"] = 1
+    padded = reader.integer("--padded-vocab-size")
+    section["vocab"] = section["vocab"] or padded
     if section["vocab"] is None:
         section["vocab"] = vocab or DEFAULT_VOCAB
         reader.note("assumed_vocabulary", vocab=section["vocab"])
-    _note_padding(reader, section["vocab"])
+    if padded is None:
+        _note_padding(reader, section["vocab"])
     section["tied_embeddings"] = not reader.flag("--untie-embeddings-and-output-weights")
     set_path(section, "norm.kind", reader.choice("--normalization", NORMS, "LayerNorm"))
     _read_mlp(reader, section)

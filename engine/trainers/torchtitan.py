@@ -44,9 +44,17 @@ NO_EFFECT = (
     "quantize",
 )
 """Sections that change neither the schedule of a design nor its predicted cost."""
+NO_EFFECT_KEYS = (
+    "debug.deterministic", "model.hf_assets_path", "optimizer.implementation", "parallelism.context_parallel_load_balancer",
+    "training.dataset", "training.dataset_path", "training.gc_freq", "validation.dataset",
+)  # fmt: skip
+"""Other keys without such an effect."""
 
 UNLIMITED_NORM = 1e9
 """Maximum gradient norm that stands for no limit, which torchtitan does not support."""
+
+NODE_DEVICES = 8
+"""Number of devices of a job that is divided among the rest of the devices, if that number is unknown."""
 
 
 def write_settings(design: Design, schedule: str | None, layers: Sequence[int]) -> dict[str, dict[str, Any]]:
@@ -176,7 +184,7 @@ class _Settings:
             for key in (part if isinstance(part, dict) else ())
             if (section, key) not in self._used
         ]
-        unknown = [name for section, name in unused if section not in NO_EFFECT]
+        unknown = [name for section, name in unused if section not in NO_EFFECT and name not in NO_EFFECT_KEYS]
         if unknown:
             self.note("unknown_arguments", arguments=unknown)
         if len(unused) > len(unknown):
@@ -189,7 +197,7 @@ def read_settings(text: str, model: LanguageModel | None, devices: int | None) -
     Args:
         text: the TOML document.
         model: the model if the settings name none that is known; its sequence length is replaced.
-        devices: the number of devices; None for as few as possible.
+        devices: the number of devices; None for one node.
 
     Raises:
         DesignError: the settings cannot be represented in a design; the error lists all reasons.
@@ -230,7 +238,7 @@ def _read_degrees(settings: _Settings, devices: int | None) -> tuple[Degrees, st
     copies = settings.size("data_parallel_replicate_degree")
     shards = settings.get("parallelism", "data_parallel_shard_degree", -1)
     if shards < 1:  # the rest of the devices
-        shards = max((devices or 0) // (copies * pp * tp * cp), -(-ep // (cp * (tp if etp == 1 else 1))), 1)
+        shards = max((devices or NODE_DEVICES) // (copies * pp * tp * cp), -(-ep // (cp * (tp if etp == 1 else 1))), 1)
     reshard = settings.get("parallelism", "fsdp_reshard_after_forward", "default")
     frees = reshard == "always" or reshard == "default" and pp == 1
     if copies > 1 and shards > 1:
@@ -339,9 +347,10 @@ def _read_training(settings: _Settings, degrees: Degrees) -> Json:
     found["tensor_parallel_overlap"] = settings.get("parallelism", "enable_async_tensor_parallel", False)
     components = settings.get("compile", "components", ["model", "loss"])
     found["compile"] = settings.get("compile", "enable", False) and "model" in components
-    if settings.get("validation", "enable", False):
-        found["eval_every"] = settings.get("validation", "freq", 10)
-        found["eval_batches"] = max(settings.get("validation", "steps", 1), 1)
+    is_evaluated = settings.get("validation", "enable", False)
+    every, batches = settings.get("validation", "freq", 10), settings.get("validation", "steps", 1)
+    if is_evaluated:
+        found |= {"eval_every": every, "eval_batches": max(batches, 1)}
     found["seed"] = settings.get("debug", "seed", None) or 0
     return found
 

@@ -171,7 +171,7 @@ def test_ignored_arguments_are_all_named() -> None:
 
     (note,) = read_job(f"{QWEN3_30B} {' '.join(names)}").notes[:1]
 
-    assert note.message == f"ignored arguments, which may change the model or its cost: {', '.join(names)}"
+    assert note.message == f"not used, and may change the model or its cost: {', '.join(names)}"
 
 
 @pytest.mark.parametrize(
