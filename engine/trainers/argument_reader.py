@@ -65,7 +65,7 @@ class ArgumentReader:
         """Return what the value of an argument stands for; other values than those of ``choices`` are a problem."""
         value = self.text(name, default)
         if value not in choices:
-            self.problem("unsupported_argument", argument=name, value=value, choices=list(choices))
+            self.problem("unsupported_argument", argument=name, value=value, choices=[each for each in choices if each])
         return choices.get(value, choices[default])
 
     def problem(self, code: str, **params: Any) -> None:

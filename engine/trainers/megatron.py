@@ -235,15 +235,13 @@ def _data_arguments(design: Design) -> Iterator[tuple[str, tuple[str, ...]]]:
     else:
         yield "--mock-data", ()
     yield "--tokenizer-type", ("NullTokenizer",)
+    share = 0.0 if training.eval_every is None else training.eval_share
+    yield "--split", (",".join(f"{100 * each:.12g}" for each in (1 - share, share, 0)),)
     if training.eval_every is None:
         yield "--eval-iters", ("0",)
         return
     yield "--eval-interval", (str(training.eval_every),)
     yield "--eval-iters", (str(training.eval_batches),)
-    yield (
-        "--split",
-        (f"{float(f'{100 - 100 * training.eval_share:.12g}')},{float(f'{100 * training.eval_share:.12g}')},0",),
-    )
 
 
 # ---- remarks ----
