@@ -69,5 +69,6 @@ def machine_load(folder: Path) -> Iterator[tuple[str, str]]:
         lines = Path("/proc/meminfo").read_text("ascii").splitlines()
         available = 1024 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1])
         yield "Memory available", f"{quantity(available, 'B')} of {quantity(total_memory_bytes(), 'B')}"
-    disk = shutil.disk_usage(folder)
-    yield "Disk", f"{quantity(disk.free, 'B')} free, {percent(disk.used / disk.total)} used"
+    with suppress(OSError):  # the folder was removed
+        disk = shutil.disk_usage(folder)
+        yield "Disk", f"{quantity(disk.free, 'B')} free, {percent(disk.used / disk.total)} used"

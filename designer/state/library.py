@@ -158,7 +158,9 @@ class Library:
         """Delete a design; it can be restored for 30 days, as long as there is space."""
         folder = self.path(design, "").resolve()
         if folder.exists():
-            os.utime(folder.rename(folder.with_name(design + DELETED)))
+            deleted = folder.with_name(design + DELETED)
+            shutil.rmtree(deleted, ignore_errors=True)  # a tab may have saved the design again after it was deleted
+            os.utime(folder.rename(deleted))
 
     def restore(self, design: str) -> None:
         """Restore a deleted design.

@@ -82,7 +82,7 @@ def check_disk(limits: Limits, record: Record, person: str) -> None:
         raise Refusal("launch_disk", {"used_bytes": used_bytes, "most_bytes": limits.megabytes * MEGABYTE})
     if limits.total.megabytes is None:
         return
-    used_bytes = _disk_bytes(record, (entry for entry in record.entries() if entry.person))
+    used_bytes = _disk_bytes(record, (entry for entry in record.entries(None) if entry.person))
     if used_bytes > limits.total.megabytes * MEGABYTE:
         raise Refusal("launch_total_disk", {"used_bytes": used_bytes, "most_bytes": limits.total.megabytes * MEGABYTE})
 

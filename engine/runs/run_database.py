@@ -304,10 +304,12 @@ class Record:
         known = ids[:20]
         raise Refusal("unknown_run", {"run": text, "known": known, "suggestion": closest_word(text, known)})
 
-    def entries(self, limit: int = 1000) -> list[Entry]:
-        """Return the entries of all runs, latest first."""
+    def entries(self, limit: int | None = 1000) -> list[Entry]:
+        """Return the entries of the latest ``limit`` runs, or of all runs if it is None; latest first."""
         with self._lock, self._convert_errors():
-            rows = self._db.execute("SELECT * FROM runs ORDER BY created_s DESC, id DESC LIMIT ?", (limit,))
+            rows = self._db.execute(
+                "SELECT * FROM runs ORDER BY created_s DESC, id DESC LIMIT ?", (-1 if limit is None else limit,)
+            )
             return self._read_rows(rows)
 
     def count_by_state(self) -> dict[State, int]:

@@ -166,6 +166,16 @@ def test_a_deleted_design_can_be_restored_for_thirty_days(tmp_path: Path, librar
     assert refusal(lambda: library.restore(gone)).code == "deleted_for_good"
 
 
+def test_a_design_that_was_saved_again_after_it_was_deleted_can_be_deleted_again(library: Library) -> None:
+    design = library.add(FIRST)
+    library.delete(design)
+    library.save(design, again := FIRST.model_copy(update={"name": "again"}))
+    library.delete(design)
+    assert library.cards() == []
+    library.restore(design)
+    assert library.read(design) == again
+
+
 def test_drafts_of_earlier_versions_are_moved_to_the_library(tmp_path: Path) -> None:
     (tmp_path / "drafts").mkdir()
     (tmp_path / "drafts" / f"{GIVEN}.json").write_text(FIRST.to_json())

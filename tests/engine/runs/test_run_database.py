@@ -140,6 +140,8 @@ def test_ids_sort_as_they_were_made(record: Record) -> None:
     assert len(set(ids)) == 20
     assert [run[:15] for run in ids] == sorted(run[:15] for run in ids)
     assert [entry.id for entry in record.entries()] == ids[::-1]
+    assert [entry.id for entry in record.entries(2)] == ids[:-3:-1]
+    assert record.entries(None) == record.entries()
     assert [entry.id for entry in record.active_runs()] == ids
 
 
