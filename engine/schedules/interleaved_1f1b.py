@@ -6,7 +6,7 @@ from typing import ClassVar
 from meshwave.engine import messages
 from meshwave.engine.findings import Problem, set_value
 from meshwave.engine.frozen import nullable
-from meshwave.engine.program.action import Action, backward, forward
+from meshwave.engine.program.action import Action, backward, forward, overlap
 from meshwave.engine.schedules._base import Count, Pipe, Schedule, indivisible_microbatches, schedules
 
 messages.add_messages(
@@ -28,6 +28,9 @@ class Interleaved1F1B(Schedule):
     """Stages (chunks) per rank."""
     group: Count | None = nullable("one per rank")
     """Microbatches that pass through one chunk before the next chunk runs."""
+    overlap: bool = False
+    """Run each forward and backward of the steady state in one slot, in which one computes while the other exchanges
+    tokens of experts or reduces (Megatron's ``--overlap-moe-expert-parallel-comm``); takes one more warm-up forward."""
 
     def stage_count(self, ranks: int) -> int:
         return ranks * self.chunks
@@ -55,9 +58,8 @@ class Interleaved1F1B(Schedule):
         ]
         forwards = [forward(chunk * pipe.ranks + rank, mb) for chunk, mb in turns]
         backwards = [backward((self.chunks - 1 - chunk) * pipe.ranks + rank, mb) for chunk, mb in turns]
-        warmup = min(2 * (pipe.ranks - rank - 1) + (self.chunks - 1) * group, len(turns))
+        warmup = min(2 * (pipe.ranks - rank - 1) + (self.chunks - 1) * group + self.overlap, len(turns))
         yield from forwards[:warmup]
         for f, b in zip(forwards[warmup:], backwards, strict=False):
-            yield f
-            yield b
+            yield from overlap(f, b) if self.overlap else (f, b)
         yield from backwards[len(turns) - warmup :]

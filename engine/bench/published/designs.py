@@ -49,6 +49,19 @@ EARLY_STOP = r"torch|Composer|Kempner|FSDP"
 """Pattern of frameworks with torch's checkpoints, which stop recomputing at the last tensor that a backward needs."""
 OVERLAPPED = r"NeMo|Megatron-Bridge"
 """Pattern of frameworks whose recipes overlap tensor-parallel communication."""
+OVERLAPPED_EXCHANGES = (
+    r"EP (A2A |all-to-all )?overlap",  # stated in the notes of a row
+    r"Bridge (25\.11|26\.\d\d).*Qwen3_235B.*H100",
+    r"Bridge 25\.11.*Qwen3_235B.* B200",
+    r"Bridge 26\.04.*GPT OSS.*GB200.*bf16",
+    r"Bridge 26\.0[4-8].*DeepSeekV3.* B200.*mxfp8.*ep32",
+    r"Bridge 26\.0[68].*(DeepSeekV3|Qwen3_|GPT OSS).*(GB[23]00).*mxfp8",
+    r"Bridge 26\.0[68].*GPT OSS.*GB200.*bf16",
+    r"Bridge 26\.0[68].*Qwen3_30B.*B300.*mxfp8",
+)
+"""Patterns of runs whose exchanges of experts overlap with compute: stated in their notes, or in the performance recipes of
+the release of Megatron-Bridge (tags v0.2.0 to v0.6.0, ``moe_a2a_overlap``); matched with the framework, model, device,
+precision, degree of expert parallelism and notes of a row."""
 EAGER = r"Composer|compile off"
 """Pattern of frameworks whose elementwise operators are separate kernels."""
 SHARDINGS = (
@@ -197,13 +210,21 @@ def _pipeline(run: Run) -> Json:
         run.pp * chunks > run.layers and chunks > 1
     ):  # Megatron counts embedding and loss as layers; a design does not
         chunks = next(fewer for fewer in range(chunks - 1, 0, -1) if chunks % fewer == 0)
-    schedule = {"schedule": "interleaved-1f1b", "chunks": chunks} if run.pp > 1 and chunks > 1 else {"schedule": "1f1b"}
     return {
-        **schedule,
+        **_schedule(run, chunks if run.pp > 1 else 1),
         "microbatches": run.gbs // (run.dp * run.mbs),
         "stages": stage_layers(run, run.pp * chunks if run.pp > 1 else 1),
         "recompute": _recompute(run),
     }
+
+
+def _schedule(run: Run, chunks: int) -> Json:
+    """Return the schedule of a row and its options; Megatron overlaps exchanges with several chunks or a single rank only."""
+    described = f"{run.framework} {run.model} {run.device} {run.precision} ep{run.ep} {run.notes or ''}"
+    overlaps = (chunks > 1 or run.pp == 1) and any(re.search(pattern, described) for pattern in OVERLAPPED_EXCHANGES)
+    if chunks > 1 or overlaps:
+        return {"schedule": "interleaved-1f1b", "chunks": chunks, "overlap": overlaps}
+    return {"schedule": "1f1b"}
 
 
 def _recompute(run: Run) -> str:

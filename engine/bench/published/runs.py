@@ -75,6 +75,7 @@ class Run(BaseModel):
     stage_layout: str | None = None
     schedule: str | None = None
     framework: str = ""
+    notes: str | None = None
     iteration_s: Annotated[float, Field(gt=0)] | None = None
     iteration_s_derived: Annotated[float, Field(gt=0)] | None = None
     memory_gib: float | None = None

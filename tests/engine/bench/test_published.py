@@ -57,6 +57,23 @@ def test_a_row_becomes_the_design_that_it_describes():
 
 
 @pytest.mark.parametrize(
+    ("change", "overlaps"),
+    [
+        ({}, False),
+        ({"notes": "DeepEP; EP overlap"}, True),
+        ({"framework": "Megatron-Bridge 26.06", "model": "DeepSeekV3", "device": "GB200 NVL72", "precision": "mxfp8"}, True),
+        ({"framework": "Megatron-Bridge 26.04", "model": "DeepSeekV3", "device": "GB200 NVL72", "precision": "mxfp8"}, False),
+        ({"notes": "EP overlap", "vp": 1}, False),
+    ],
+)
+def test_exchanges_overlap_in_runs_whose_notes_or_recipes_say_so(change, overlaps):
+    """Megatron overlaps the exchanges of a pipeline only if its ranks have several chunks."""
+    design = published_design(parse_run({**ROW, "vp": 2, **change})).design
+
+    assert getattr(design.pipeline, "overlap", False) == overlaps
+
+
+@pytest.mark.parametrize(
     ("layout", "layers", "stages", "expected"),
     [
         ("embedding and loss count as one layer each: uniform", 14, 4, [3, 4, 4, 3]),
