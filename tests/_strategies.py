@@ -73,8 +73,6 @@ def option(annotation: Any) -> st.SearchStrategy[Any]:
         return st.sampled_from(get_args(annotation))
     if annotation in (None, NoneType):
         return st.none()
-    if annotation is bool:
-        return st.booleans()
     inner = [each for each in get_args(annotation) if each is NoneType or isinstance(each, type) or get_args(each)]
     return st.one_of(*map(option, inner)) if inner and get_origin(annotation) is not None else st.integers(1, 4)
 

@@ -1,7 +1,7 @@
 """Interleaved 1F1B: several chunks per rank on a loop (Megatron-LM, arXiv:2104.04473, section 2.2)."""
 
 from collections.abc import Iterator, Sequence
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from meshwave.engine import messages
 from meshwave.engine.findings import Problem, set_value
@@ -28,9 +28,9 @@ class Interleaved1F1B(Schedule):
     """Stages (chunks) per rank."""
     group: Count | None = nullable("one per rank")
     """Microbatches that pass through one chunk before the next chunk runs."""
-    overlap: bool = False
-    """Run each forward and backward of the steady state in one slot, in which one computes while the other exchanges
-    tokens of experts or reduces (Megatron's ``--overlap-moe-expert-parallel-comm``); takes one more warm-up forward."""
+    slots: Literal["single", "fused"] = "single"
+    """Fused runs each forward and backward of the steady state in one slot, where one computes while the other exchanges
+    tokens of experts or reduces (Megatron's ``--overlap-moe-expert-parallel-comm``). It needs one more warm-up forward."""
 
     def stage_count(self, ranks: int) -> int:
         return ranks * self.chunks
@@ -58,8 +58,9 @@ class Interleaved1F1B(Schedule):
         ]
         forwards = [forward(chunk * pipe.ranks + rank, mb) for chunk, mb in turns]
         backwards = [backward((self.chunks - 1 - chunk) * pipe.ranks + rank, mb) for chunk, mb in turns]
-        warmup = min(2 * (pipe.ranks - rank - 1) + (self.chunks - 1) * group + self.overlap, len(turns))
+        is_fused = self.slots == "fused"
+        warmup = min(2 * (pipe.ranks - rank - 1) + (self.chunks - 1) * group + is_fused, len(turns))
         yield from forwards[:warmup]
         for f, b in zip(forwards[warmup:], backwards, strict=False):
-            yield from overlap(f, b) if self.overlap else (f, b)
+            yield from overlap(f, b) if is_fused else (f, b)
         yield from backwards[len(turns) - warmup :]

@@ -91,7 +91,7 @@ LR_STYLES = ("constant", "linear", "cosine")
 OTHER_FLAGS = {
     "--bf16", "--fp16", "--add-qkv-bias", "--disable-bias-linear", "--group-query-attention", "--mock-data",
     "--moe-router-enable-expert-bias", "--moe-router-pre-softmax", "--multi-latent-attention", "--no-position-embedding",
-    "--overlap-grad-reduce", "--overlap-param-gather", "--qk-layernorm", "--recompute-activations",
+    "--overlap-grad-reduce", "--overlap-moe-expert-parallel-comm", "--overlap-param-gather", "--qk-layernorm", "--recompute-activations",
     "--untie-embeddings-and-output-weights", "--use-distributed-optimizer", "--use-megatron-fsdp", "--use-torch-fsdp2",
     "--use-rope-scaling", "--use-rotary-position-embeddings", "--account-for-embedding-in-pipeline-split",
     "--account-for-loss-in-pipeline-split", "--torch-fsdp2-no-reshard-after-forward",

@@ -64,6 +64,7 @@ def degree_arguments(design: Design) -> Arguments:
 
 
 LAYOUT = "--pipeline-model-parallel-layout"
+OVERLAP = "--overlap-moe-expert-parallel-comm"
 
 
 def read_pipeline(reader: ArgumentReader, layers: int, mtp_layers: int, degrees: Degrees) -> Json:
@@ -84,10 +85,11 @@ def read_pipeline(reader: ArgumentReader, layers: int, mtp_layers: int, degrees:
     if 0 not in stages and not reader.text(LAYOUT):
         stages[-1] += mtp_layers
     group = reader.integer("--microbatch-group-size-per-virtual-pipeline-stage")
-    chunks = len(stages) // degrees.pp
+    chunks, overlaps = len(stages) // degrees.pp, reader.flag(OVERLAP)
     pipeline: Json = {"schedule": "1f1b", "microbatches": batch // per_step}
-    if chunks > 1:
+    if chunks > 1 or overlaps:
         pipeline |= {"schedule": "interleaved-1f1b", "chunks": chunks, "group": None if group == degrees.pp else group}
+        pipeline["slots"] = "fused" if overlaps else "single"
     is_even_split = len(stages) == 1 or 0 in stages
     pipeline["stages"] = None if is_even_split else stages
     pipeline["recompute"] = _read_recompute(reader, stages)
@@ -165,6 +167,8 @@ def stage_arguments(design: Design, layers: Sequence[int]) -> Iterator[tuple[str
         yield "--num-layers-per-virtual-pipeline-stage", (str(layers[0]),)
     if (group := getattr(design.pipeline, "group", None)) is not None and chunks > 1:
         yield "--microbatch-group-size-per-virtual-pipeline-stage", (str(group),)
+    if getattr(design.pipeline, "slots", "single") == "fused":
+        yield OVERLAP, ()
 
 
 # ---- recomputation ----

@@ -317,14 +317,17 @@ def _host_overlap_cases() -> Iterator[Case]:
     experts = {"model": {**DEEP, "layers": 8, "moe": MOE}, "experts": {"ep": 2}, "between": _nic(16)}
     halves = {"model": DEEP, "between": _nic(24)}
     one, other = {"meshes": ((2, 1),) * 2, **experts}, {"meshes": ((1, 2),) * 2, **halves}
+    interleaved = SCHEDULES["interleaved 1f1b"] | {"slots": "fused"}
     trainings = (
-        ("dualpipe with experts", "dualpipe", {**one, "devices": [[0, 2], [1, 3]]}),
-        ("dualpipe-v with experts", "dualpipe-v", {**one, "devices": [[0, 2], [1, 3]]}),
-        ("dualpipe-v with tp 2", "dualpipe-v", {**other, "devices": [[0, 2], [1, 3]]}),
+        ("dualpipe with experts", SCHEDULES["dualpipe"], one),
+        ("dualpipe-v with experts", SCHEDULES["dualpipe-v"], one),
+        ("interleaved 1f1b with experts", interleaved, one),
+        ("dualpipe-v with tp 2", SCHEDULES["dualpipe-v"], other),
     )
-    for training, name, options in trainings:
-        yield from _host_rivals([("overlapped", SCHEDULES[name])], training, "overlapped slots", **options)
-        yield from _host_rivals([("in turn", SCHEDULES[name])], training, "overlapped slots", cost=IN_TURN, **options)
+    for training, schedule, sizes in trainings:
+        options = {**sizes, "devices": [[0, 2], [1, 3]]}
+        yield from _host_rivals([("overlapped", schedule)], training, "overlapped slots", **options)
+        yield from _host_rivals([("in turn", schedule)], training, "overlapped slots", cost=IN_TURN, **options)
 
 
 # ---- training: as many processes as cores ----

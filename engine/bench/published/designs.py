@@ -223,7 +223,7 @@ def _schedule(run: Run, chunks: int) -> Json:
     described = f"{run.framework} {run.model} {run.device} {run.precision} ep{run.ep} {run.notes or ''}"
     overlaps = (chunks > 1 or run.pp == 1) and any(re.search(pattern, described) for pattern in OVERLAPPED_EXCHANGES)
     if chunks > 1 or overlaps:
-        return {"schedule": "interleaved-1f1b", "chunks": chunks, "overlap": overlaps}
+        return {"schedule": "interleaved-1f1b", "chunks": chunks, "slots": "fused" if overlaps else "single"}
     return {"schedule": "1f1b"}
 
 

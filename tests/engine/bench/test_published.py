@@ -42,6 +42,7 @@ ROW = {
     "recompute": "none",
     "iteration_s": 1.0,
 }
+RECIPE = {"model": "DeepSeekV3", "device": "GB200 NVL72", "precision": "mxfp8"}
 
 
 def test_a_row_becomes_the_design_that_it_describes():
@@ -61,8 +62,8 @@ def test_a_row_becomes_the_design_that_it_describes():
     [
         ({}, False),
         ({"notes": "DeepEP; EP overlap"}, True),
-        ({"framework": "Megatron-Bridge 26.06", "model": "DeepSeekV3", "device": "GB200 NVL72", "precision": "mxfp8"}, True),
-        ({"framework": "Megatron-Bridge 26.04", "model": "DeepSeekV3", "device": "GB200 NVL72", "precision": "mxfp8"}, False),
+        ({"framework": "Megatron-Bridge 26.06", **RECIPE}, True),
+        ({"framework": "Megatron-Bridge 26.04", **RECIPE}, False),
         ({"notes": "EP overlap", "vp": 1}, False),
     ],
 )
@@ -70,7 +71,7 @@ def test_exchanges_overlap_in_runs_whose_notes_or_recipes_say_so(change, overlap
     """Megatron overlaps the exchanges of a pipeline only if its ranks have several chunks."""
     design = published_design(parse_run({**ROW, "vp": 2, **change})).design
 
-    assert getattr(design.pipeline, "overlap", False) == overlaps
+    assert (getattr(design.pipeline, "slots", "single") == "fused") == overlaps
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,8 @@ def read(path: Path) -> tuple[dict[str, Any], list[list[str]]]:
     """Return the ``# key: value`` lines of a golden text, and the actions of each rank."""
     lines = path.read_text("utf-8").splitlines()
     pairs = (line[2:].split(": ") for line in lines if line.startswith("# "))
-    values = {"true": True}
     head = {
-        pair[0]: int(pair[1]) if pair[1].isdecimal() else values.get(pair[1], pair[1])
+        pair[0]: int(pair[1]) if pair[1].isdecimal() else pair[1]
         for pair in pairs
         if len(pair) == 2 and pair[0].isidentifier()
     }

@@ -31,7 +31,11 @@ def draw_design(seed: int) -> Design:
         "recompute": chance.choice(["none", "attention", "layers", "full"]),
     }
     if chunks > 1:
-        pipeline |= {"chunks": chunks, "group": chance.choice([None, 2 * pp])}
+        pipeline |= {
+            "chunks": chunks,
+            "group": chance.choice([None, 2 * pp]),
+            "slots": chance.choice(["single", "fused"]),
+        }
     document = {
         "format": "meshwave/1",
         "name": "a test",
