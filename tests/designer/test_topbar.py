@@ -230,7 +230,7 @@ def test_every_export_is_downloaded_as_a_file(
     name: str, bar: TopBar, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     messages = SentMessages(bar, monkeypatch)
-    session.edit("pipeline.waves", 1, "one wave, which all of them can say")
+    session.edit("pipeline", {"schedule": "1f1b", "microbatches": 4}, "1F1B, which every format expresses")
 
     bar._handle_msg({"type": "export", "name": name})
 
