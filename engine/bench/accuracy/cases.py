@@ -317,7 +317,7 @@ def _host_overlap_cases() -> Iterator[Case]:
     experts = {"model": {**DEEP, "layers": 8, "moe": MOE}, "experts": {"ep": 2}, "between": _nic(16)}
     halves = {"model": DEEP, "between": _nic(24)}
     one, other = {"meshes": ((2, 1),) * 2, **experts}, {"meshes": ((1, 2),) * 2, **halves}
-    interleaved = SCHEDULES["interleaved 1f1b"] | {"slots": "fused"}
+    interleaved = {**SCHEDULES["interleaved 1f1b"], "slots": "fused"}
     trainings = (
         ("dualpipe with experts", SCHEDULES["dualpipe"], one),
         ("dualpipe-v with experts", SCHEDULES["dualpipe-v"], one),
