@@ -242,7 +242,7 @@ def _nic(megabytes: float) -> Document:
 
 
 def _host_rivals(
-    schedules: Iterable[tuple[str, Document]], training: str, group: str, **options: Any
+    schedules: Iterable[tuple[str, Document]], training: str, group: str, /, **options: Any
 ) -> Iterator[Case]:
     """Yield cases of the same training with several schedules on two emulated hosts."""
     size = sum(dp * tp for dp, tp in options["meshes"])
@@ -271,6 +271,7 @@ def host_cases() -> Iterator[Case]:
     yield from _host_exchange_cases()
     yield from _host_resharding_cases()
     yield from _host_overlap_cases()
+    yield from _host_gather_cases()
 
 
 def _host_reduction_cases() -> Iterator[Case]:
@@ -328,6 +329,20 @@ def _host_overlap_cases() -> Iterator[Case]:
         options = {**sizes, "devices": [[0, 2], [1, 3]]}
         yield from _host_rivals([("overlapped", schedule)], training, "overlapped slots", **options)
         yield from _host_rivals([("in turn", schedule)], training, "overlapped slots", cost=IN_TURN, **options)
+
+
+def _host_gather_cases() -> Iterator[Case]:
+    """Yield cases in which gathers of sharded weights and transfers share the NICs."""
+    pair: dict[str, Any] = {"meshes": ((2, 1),) * 2, "devices": [[0, 2], [3, 1]]}
+    alone: dict[str, Any] = {"meshes": ((2, 1),)}
+    for training, names, limit, options in (
+        ("weights of 1 stage", ("interleaved 1f1b", "zb-v"), 1, pair),
+        ("weights of 3 stages", ("interleaved 1f1b",), 3, pair),
+        ("one mesh, weights of 1 stage", ("looped bfs",), 1, alone),
+    ):
+        sharding = {"sharding": "parameters", "unsharded_stages": limit}
+        shown = {"model": DEEP, "between": _nic(12), "training": sharding, **options}
+        yield from _host_rivals(_select(*names), training, "sharded parameters", **shown)
 
 
 # ---- training: as many processes as cores ----

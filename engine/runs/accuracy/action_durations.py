@@ -33,7 +33,8 @@ def measured_durations(prediction: Prediction, recording: Recording) -> Measured
     """Return the median duration of each action over the timed steps.
 
     The duration of a slot is divided between its two actions in proportion to their predictions. A reduction starts
-    when its last participant has begun it and the previous reduction of its rank is done. An optimizer step starts when
+    when its last participant has begun it and the previous reduction of its rank is done; a gather of weights starts
+    when the previous gather of its rank is done. An optimizer step starts when
     all its inputs have arrived. A transfer starts at its SEND; outside dry runs it starts when its receiver is ready,
     if that is later. Its end is known if the receiver waited for it.
     """
@@ -46,7 +47,10 @@ def measured_durations(prediction: Prediction, recording: Recording) -> Measured
     _divide_slot_durations(program, predicted, took)
     reduced = _replicated_reductions(prediction)
     took[:, program.op == Op.REDUCE_GRAD] = 0.0  # weights without copies are not reduced
-    took[:, reduced] = _reduction_seconds(program, reduced, start, end)
+    begun = _reduction_starts(program, reduced, start)
+    took[:, reduced] = _seconds_in_turn(program, reduced, begun, end)
+    gathers = np.flatnonzero(program.op == Op.UNSHARD)
+    took[:, gathers] = _seconds_in_turn(program, gathers, start[:, gathers], end)
     _set_step_durations(program, reduced, spans, start, end, took)
     seconds = np.median(took, axis=0)
     known = np.ones(len(program), np.bool_)
@@ -78,14 +82,28 @@ def _replicated_reductions(prediction: Prediction) -> Rows:
     return rows[copies[stage] > 1]
 
 
-def _reduction_seconds(program: Program, reduced: Rows, start: Floats, end: Floats) -> Floats:
-    """Return the duration of each reduction in seconds, ``[steps, reductions]``."""
-    took = np.zeros((len(start), len(reduced)))
+def _reduction_starts(program: Program, reduced: Rows, start: Floats) -> Floats:
+    """Return the time at which the last participant of each reduction begins it, ``[steps, reductions]``."""
+    stages = program.stage[reduced]
+    begun = [start[:, reduced[stages == stage]].max(axis=1) for stage in stages.tolist()]
+    return np.stack(begun, axis=1) if begun else np.zeros((len(start), 0))
+
+
+def _seconds_in_turn(program: Program, rows: Rows, begun: Floats, end: Floats) -> Floats:
+    """Return the duration of collectives of which a rank runs one after the other, ``[steps, rows]`` in seconds.
+
+    Args:
+        program: the program.
+        rows: the collectives.
+        begun: [steps, rows] times at which they begin unless an earlier one is in progress.
+        end: [steps, rows of the program] ends of all actions.
+    """
+    took = np.zeros_like(begun)
     before: dict[int, Floats] = {}
-    for number, row in enumerate(reduced.tolist()):
+    for number, row in enumerate(rows.tolist()):
         rank = int(program.rank[row])
-        begun = start[:, reduced[program.stage[reduced] == program.stage[row]]].max(axis=1)
-        took[:, number] = np.maximum(end[:, row] - np.maximum(begun, before.get(rank, begun)), 0.0)
+        first = np.maximum(begun[:, number], before.get(rank, begun[:, number]))
+        took[:, number] = np.maximum(end[:, row] - first, 0.0)
         before[rank] = end[:, row]
     return took
 

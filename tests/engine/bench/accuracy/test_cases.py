@@ -82,6 +82,7 @@ def test_more_than_twenty_share_links_that_the_kernel_shapes() -> None:
         "hosts, experts",
         "hosts, resharding",
         "hosts, overlapped slots",
+        "hosts, sharded parameters",
     }
     alone = [simulate(each.program, each.costs.seconds, "latency").makespan for each in predictions]
     longer = [each.timeline.makespan > 1.05 * least for each, least in zip(predictions, alone, strict=True)]
