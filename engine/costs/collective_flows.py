@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from meshwave.engine.costs import transformer_layers as flops
 from meshwave.engine.costs.alpha_beta import Message, ring_all_reduce_seconds
 from meshwave.engine.costs.block_models import BlockModel
-from meshwave.engine.costs.context_exchange import ContextCost
+from meshwave.engine.costs.context_exchange import ContextCost, ContextCosts
 from meshwave.engine.costs.device_sizes import Sizes, gradient_bytes, joins_per_stage, workload
 from meshwave.engine.costs.distinct_actions import Kinds
 from meshwave.engine.costs.expert_blocks import EXPERTS, Sharing, expert_block, expert_layers_per_stage, expert_sharing
@@ -154,15 +154,19 @@ def reduced_bytes(design: Design, mesh: Mesh, stage: StageBlocks) -> tuple[float
     return forward, backward
 
 
+def context_costs(design: Design, mesh: Mesh) -> ContextCosts:
+    """Return the part of the context-parallel exchange of a layer that no computation hides."""
+    load = workload(design, mesh)
+    return ContextCost(design.cluster, mesh, load, ring_all_reduce_seconds).exposed(attention_product(load))
+
+
 def exchange_usages(fabric: Fabric, design: Design, mesh: Mesh, stage: StageBlocks) -> tuple[Usage, Usage]:
     """Return the bytes that a forward and a backward of a stage send through each port.
 
     They come from tensor-parallel reductions, from expert exchanges, and from the part of context-parallel exchanges
     that no computation hides.
     """
-    load = workload(design, mesh)
-    block = expert_block(design, mesh, load)
-    contexts = ContextCost(fabric.cluster, mesh, load, ring_all_reduce_seconds).exposed(attention_product(load))
+    block, contexts = expert_block(design, mesh, workload(design, mesh)), context_costs(design, mesh)
     found = []
     for size, context, way in zip(reduced_bytes(design, mesh, stage), contexts, ("forward", "backward"), strict=True):
         usage = [

@@ -24,7 +24,12 @@ class Exposed(NamedTuple):
     """Part of an exchange that no computation hides."""
 
     seconds: float
-    messages: tuple[Message, ...]
+    messages: tuple[Message, ...]  # of equal size, one from each device
+
+    @property
+    def sent_bytes(self) -> float:
+        """Bytes that each device sends."""
+        return self.messages[0].bytes if self.messages else 0.0
 
 
 NOTHING = Exposed(0.0, ())

@@ -198,11 +198,6 @@ def dry_run_problems(design: Design) -> list[Problem]:
     if design.training.sequence_parallel:
         where = "training.sequence_parallel"
         return [Problem(where, "sequence_parallel_dry_run", fixes=[set_value(where, False)])]
-    for number, mesh in enumerate(design.meshes):
-        if mesh.cp > 1:
-            where = f"meshes[{number}].axes"
-            axes = {"dp": mesh.dp, "tp": mesh.tp}
-            return [Problem(where, "context_parallel_dry_run", fixes=[set_value(where, axes)])]
     if design.cost.transfer_model in ("batched", "half-duplex"):
         where, supported = "cost.transfer_model", list(DRY_RUN_TRANSFER_MODELS)
         params = {"transfer_model": design.cost.transfer_model, "supported": supported}

@@ -63,6 +63,7 @@ def case_document(
     schedule: Mapping[str, Any],
     meshes: MeshShapes = ((1, 1),) * 4,
     *,
+    cp: int = 1,
     microbatches: int = MICROBATCHES,
     model: Document = WIDE,
     cost: Document | None = None,
@@ -75,13 +76,13 @@ def case_document(
 ) -> dict[str, Any]:
     """Return a design document on the cluster of this benchmark.
 
-    ``between`` is the link between nodes of ``per_node`` devices. ``devices`` are the devices of each mesh, by default
+    ``meshes`` are the dp and tp of each mesh, and ``cp`` is that of all meshes. ``between`` is the link between nodes of ``per_node`` devices. ``devices`` are the devices of each mesh, by default
     assigned in order.
     """
-    in_order = iter(range(sum(dp * tp for dp, tp in meshes)))
-    placed = devices or [[next(in_order) for _ in range(dp * tp)] for dp, tp in meshes]
+    in_order = iter(range(sum(dp * cp * tp for dp, tp in meshes)))
+    placed = devices or [[next(in_order) for _ in range(dp * cp * tp)] for dp, tp in meshes]
     drawn = [
-        {"name": f"m{rank}", "devices": list(own), "axes": {"dp": dp, "tp": tp}}
+        {"name": f"m{rank}", "devices": list(own), "axes": {"dp": dp, **({"cp": cp} if cp > 1 else {}), "tp": tp}}
         for rank, ((dp, tp), own) in enumerate(zip(meshes, placed, strict=True))
     ]
     used = sum(len(mesh["devices"]) for mesh in drawn)
@@ -245,7 +246,7 @@ def _host_rivals(
     schedules: Iterable[tuple[str, Document]], training: str, group: str, /, **options: Any
 ) -> Iterator[Case]:
     """Yield cases of the same training with several schedules on two emulated hosts."""
-    size = sum(dp * tp for dp, tp in options["meshes"])
+    size = sum(dp * tp for dp, tp in options["meshes"]) * options.get("cp", 1)
     for name, schedule in schedules:
         drawn = case_document(schedule, link=INSIDE, **{"per_node": size // 2, **options})
         yield Case(f"hosts, {training}: {name}", f"hosts, {group}", drawn, rivals=f"hosts, {training}", uses_hosts=True)
@@ -269,6 +270,7 @@ def host_cases() -> Iterator[Case]:
     yield from _host_rivals(several, "one link, 1.5 MB/s", "one link", meshes=two, between=_nic(1.5))
     yield from _host_reduction_cases()
     yield from _host_exchange_cases()
+    yield from _host_context_cases()
     yield from _host_resharding_cases()
     yield from _host_overlap_cases()
     yield from _host_gather_cases()
@@ -297,6 +299,17 @@ def _host_exchange_cases() -> Iterator[Case]:
     yield from _host_rivals(_select("1f1b"), "experts, turned", "experts", devices=[[0, 2], [3, 1]], **pair)
     alone: dict[str, Any] = {"meshes": ((4, 1),), "microbatches": 4, "experts": {"ep": 4}, **experts}
     yield from _host_rivals(_select("1f1b"), "experts on 4 devices", "experts", **alone)
+
+
+def _host_context_cases() -> Iterator[Case]:
+    """Yield cases whose devices exchange keys and values between nodes."""
+    shape: dict[str, Any] = {"meshes": ((1, 1),) * 2, "cp": 2, "devices": [[0, 2], [1, 3]], "per_node": 2}
+    links: dict[str, Any] = {"link": INSIDE, "between": _nic(24)}
+    for exchange, schedule in (("ring", "1f1b"), ("ring", "zb-h1"), ("all_gather", "1f1b")):
+        how = {"context_parallel": exchange}
+        drawn = case_document(SCHEDULES[schedule], model=DEEP, training=how, **shape, **links)
+        training = f"hosts, cp 2, {exchange}"
+        yield Case(f"{training}: {schedule}", "hosts, context parallel", drawn, rivals=training, uses_hosts=True)
 
 
 def _host_resharding_cases() -> Iterator[Case]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import lcm
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -113,8 +114,9 @@ class DryRunner:
         self._world, self._process, self._rank = world, process, layout.rank(process)
         durations = action_durations(program, costs)
         smaller, size_note = shrink_to_fit(job, costs, self._scale, durations)
-        rows = boundary_tensor(smaller).shape[0] // layout.mesh_shape(process).dp
-        shape = rows, smaller.model.sequence, smaller.model.hidden
+        mesh = layout.mesh_shape(process)
+        rows = boundary_tensor(smaller).shape[0] * mesh.cp // mesh.dp
+        shape = rows, smaller.model.sequence // mesh.cp, smaller.model.hidden
         message = MessageFormat(shape, MESSAGE_DTYPES[design.training.precision])
         transfers = plan_boundary_transfers(smaller, layout)
         reductions, gathers = (
@@ -287,9 +289,9 @@ def _shrink_messages(design: Design, ratio: float) -> Design:
     """Return a design whose messages have at most the fraction ``ratio`` of the bytes."""
     if ratio >= 1:
         return design
-    model = design.model
+    model, parts = design.model, lcm(*(mesh.cp for mesh in design.meshes))
     hidden = max(1, int(model.hidden * ratio))
-    sequence = max(1, int(model.sequence * min(1.0, ratio * model.hidden / hidden)))
+    sequence = max(1, int(model.sequence / parts * min(1.0, ratio * model.hidden / hidden))) * parts
     return design.model_copy(update={"model": model.resize_messages(sequence, hidden)})
 
 

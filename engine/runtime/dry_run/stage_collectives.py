@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from meshwave.engine.costs.collective_flows import blocks_of_stages, reduced_bytes
+from meshwave.engine.costs.collective_flows import blocks_of_stages, context_costs, reduced_bytes
 from meshwave.engine.document import Design
 from meshwave.engine.document.expert_layers import price_expert_layer
 from meshwave.engine.experts import CostedStep, traffic
@@ -35,6 +35,8 @@ StartCollective = Callable[[], Any]
 Matrix = NDArray[np.float64]
 TENSOR_PARALLEL = "tp"
 """Key of the tensor-parallel group, in addition to the kinds of groups of an expert layer."""
+CONTEXT_PARALLEL = "cp"
+"""Key of the context-parallel group."""
 
 
 class Collective(NamedTuple):
@@ -68,16 +70,18 @@ class StageCollectives:
         self._rank = layout.rank(world.process)
         self._stages = blocks_of_stages(design, layers)
         experts = ExpertLayers(design, layout) if design.model.moe else None
-        groups = world.make_groups([*layout.tp_groups(), *(experts.required_groups() if experts else ())])
-        self._groups = {TENSOR_PARALLEL: groups[layout.tp_group(world.process)]}
+        members = [*layout.tp_groups(), *layout.cp_groups(), *(experts.required_groups() if experts else ())]
+        groups = world.make_groups(members)
+        own = {TENSOR_PARALLEL: layout.tp_group(world.process), CONTEXT_PARALLEL: layout.cp_group(world.process)}
+        self._groups = {kind: groups[its_members] for kind, its_members in own.items()}
         self._device = world.device
         if experts is not None:
             self._layer, mesh = experts.by_rank[self._rank].layer, layout.mesh(self._rank)
             first = mesh.index(world.process) // self._layer.devices * self._layer.devices
             block = mesh[first : first + self._layer.devices]
             self._index = block.index(world.process)
-            members = device_groups(self._layer, block, world.process)
-            self._groups |= {kind: groups[its_members] for kind, its_members in members.items()}
+            of_layer = device_groups(self._layer, block, world.process)
+            self._groups |= {kind: groups[its_members] for kind, its_members in of_layer.items()}
         self._buffers = torch.zeros(2, 0, device=world.device)
 
     def bind(self, actions: Sequence[Action], share: float) -> list[StartCollective]:
@@ -97,11 +101,19 @@ class StageCollectives:
         return forward + backward if self._design.pipeline.recomputes(action.stage) else backward
 
     def _stage_bytes(self, stage: int) -> tuple[CollectiveBytes, CollectiveBytes]:
-        """Return the bytes of the collectives in a forward and in a backward of a stage."""
+        """Return the bytes of the collectives in a forward and in a backward of a stage.
+
+        The exposed part of a context-parallel exchange is replaced by an all-gather that sends as many bytes.
+        """
         mesh, layers = self._design.meshes[self._rank], self._stages[stage].experts
-        all_reduce = Collective("all_reduce", TENSOR_PARALLEL)
+        all_reduce, all_gather = Collective("all_reduce", TENSOR_PARALLEL), Collective("all_gather", CONTEXT_PARALLEL)
         reduced = reduced_bytes(self._design, mesh, self._stages[stage])
-        forward, backward = (CollectiveBytes(Counter({all_reduce: size}), {}) for size in reduced)
+        of_layers = self._stages[stage].layers * mesh.cp / max(mesh.cp - 1, 1)
+        gathered = (of_layers * exposed.sent_bytes for exposed in context_costs(self._design, mesh))
+        forward, backward = (
+            CollectiveBytes(Counter({all_reduce: size, all_gather: whole}), {})
+            for size, whole in zip(reduced, gathered, strict=True)
+        )
         if not layers:
             return forward, backward
         priced = price_expert_layer(self._design, mesh)

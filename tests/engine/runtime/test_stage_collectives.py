@@ -28,6 +28,8 @@ EXPERTS = {**DEEP, "layers": 8, "moe": MOE}
 DESIGNS: dict[str, dict[str, Any]] = {
     "tp 2": {"meshes": ((1, 2),) * 2, "model": DEEP},
     "tp 4 x dp 2": {"meshes": ((2, 4),), "model": DEEP},
+    "cp 3": {"meshes": ((1, 1),) * 2, "cp": 3, "model": {**DEEP, "sequence": 96}},
+    "cp 2 x tp 2": {"meshes": ((1, 2),), "cp": 2, "model": DEEP, "training": {"context_parallel": "all_gather"}},
     "experts": {"meshes": ((2, 1),) * 2, "model": EXPERTS, "experts": {"ep": 2}},
     "experts and tp": {"meshes": ((2, 2),), "model": EXPERTS, "experts": {"schedule": "parm-s1", "ep": 2, "esp": 2}},
     "folded experts": {"meshes": ((1, 2),) * 2, "model": EXPERTS, "experts": {"schedule": "ppmoe"}},

@@ -79,6 +79,7 @@ def test_more_than_twenty_share_links_that_the_kernel_shapes() -> None:
         "hosts, one link",
         "hosts, data parallel",
         "hosts, tensor parallel",
+        "hosts, context parallel",
         "hosts, experts",
         "hosts, resharding",
         "hosts, overlapped slots",
