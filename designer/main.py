@@ -20,11 +20,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status; without arguments, open the designer."""
     words = list(sys.argv[1:] if arguments is None else arguments) or ["serve"]
     if words[0] == "bench":
+        from meshwave.designer.bench.learners import bench_learners
         from meshwave.designer.bench.page import bench_page
         from meshwave.designer.bench.sessions import bench_sessions, bench_soak
 
         bench.PARTS |= {"page": bench_page, "sessions": bench_sessions}
-        bench.TIMED_PARTS["soak"] = bench_soak
+        bench.TIMED_PARTS |= {"soak": bench_soak, "learners": bench_learners}
     return cli.main(words, serve=_serve, serve_workshop=_serve_workshop)
 
 

@@ -31,18 +31,23 @@ class PageClient:
         self._widgets: dict[str, str] = {}
 
     @classmethod
-    async def open(cls, link: str) -> Self:
+    async def open(cls, link: str, cookie: str = "") -> Self:
         """Open a link as a browser does: the page, its websocket, its document.
+
+        Args:
+            link: the link; without ``cookie``, it has the token.
+            cookie: the cookie of a browser that is admitted.
 
         Raises:
             RunError: the server did not respond in time, or closed the connection.
         """
         parts = urlsplit(link)
-        answer = await AsyncHTTPClient().fetch(link, request_timeout=PATIENCE_S)
+        answer = await AsyncHTTPClient().fetch(link, headers={"Cookie": cookie}, request_timeout=PATIENCE_S)
         found = _SESSION.search(answer.body.decode())
         if found is None:
             raise RunRefusal("page_without_session", {"link": f"{parts.netloc}{parts.path}"})
-        headers = {"Origin": f"http://{parts.netloc}", "Cookie": answer.headers["Set-Cookie"].partition(";")[0]}
+        cookie = cookie or answer.headers["Set-Cookie"].partition(";")[0]
+        headers = {"Origin": f"http://{parts.netloc}", "Cookie": cookie}
         address = f"ws://{parts.netloc}{parts.path.rstrip('/')}/ws"
         request = HTTPRequest(address, headers=headers, request_timeout=PATIENCE_S)
         page = cls(await websocket_connect(request, subprotocols=["bokeh", found[1]]))
@@ -57,6 +62,23 @@ class PageClient:
         """Send a gesture to the widget of a given class, such as ``TopBar``."""
         model = {"id": self._widgets[widget]}
         await self._event("data_event", [["model", model], ["data", Serializer().encode(dict(gesture))]])
+
+    async def ask(self, widget: str, gesture: Mapping[str, Any]) -> None:
+        """Send a gesture and wait until it is handled.
+
+        Raises:
+            RunError: the gesture was refused, or the server did not respond in time.
+        """
+        await self.gesture(widget, gesture)
+        answers: list[dict[str, Any]] = []
+
+        def is_answer(message: Message[Any]) -> bool:
+            answers.extend(each for each in _widget_messages(message) if each.get("gesture") == gesture["type"])
+            return bool(answers)
+
+        await self._receive(is_answer)
+        if answers[0]["refused"] is not None:
+            raise RunRefusal("refused_gesture", {"gesture": gesture["type"], "reason": answers[0]["refused"]})
 
     async def edit(self, microbatches: int) -> None:
         """Set the number of microbatches and wait for the new timeline."""
@@ -94,6 +116,22 @@ class PageClient:
 def _has_timeline(message: Message[Any]) -> bool:
     """Return whether a message has the columns of a timeline."""
     return any(event.get("attr") == "packed" for event in message.content.get("events", []))
+
+
+def _widget_messages(message: Message[Any]) -> Iterator[dict[str, Any]]:
+    """Yield the messages of widgets to their page, as plain data."""
+    for event in message.content.get("events", []):
+        if event["kind"] == "MessageSent":
+            data = _plain(event["msg_data"]).get("values", {}).get("data")
+            if isinstance(data, dict):
+                yield data
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as plain data, in which Bokeh's maps are dictionaries."""
+    if isinstance(value, dict) and value.get("type") == "map":
+        return {key: _plain(entry) for key, entry in value.get("entries", [])}
+    return {key: _plain(entry) for key, entry in value.items()} if isinstance(value, dict) else value
 
 
 def _widgets(content: Any) -> Iterator[tuple[str, str]]:

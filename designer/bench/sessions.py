@@ -56,10 +56,10 @@ def bench_soak(minutes: float, say: Say) -> Figures:
 
 async def _measure(link: str, count: int) -> Figures:
     await _visit(link)  # loads modules and caches that stay in memory
-    before = await _server_load(link)
-    opened = [await _await_timed(PageClient.open(link)) for _ in range(count)]
+    before = await server_load(link)
+    opened = [await await_timed(PageClient.open(link)) for _ in range(count)]
     pages = [page for page, _ in opened]
-    there = await _server_load(link)
+    there = await server_load(link)
     rounds = max(ROUNDS, LEAST_EDITS // count)
     period_s = min(EDIT_INTERVAL_S, count)
     edits = await asyncio.gather(
@@ -67,10 +67,10 @@ async def _measure(link: str, count: int) -> Figures:
     )
     for page in pages:
         await page.leave()
-    after = await _server_load(link)
+    after = await server_load(link)
     return {
-        **_quantiles("open", [seconds for _, seconds in opened]),
-        **_quantiles("edit", [seconds for each in edits for seconds in each]),
+        **quantiles("open", [seconds for _, seconds in opened]),
+        **quantiles("edit", [seconds for each in edits for seconds in each]),
         "memory of a session_bytes": (there["memory_bytes"] - before["memory_bytes"]) / count,
         **there,
         **{f"after the pages closed: {name}": value for name, value in after.items()},
@@ -88,7 +88,7 @@ async def _soak(link: str, minutes: float, say: Say) -> Figures:
             opened += TOGETHER
         title = f"after {(time.monotonic() - began) / 60:.1f} min and {opened} sessions"
         say(title)
-        figures |= {f"{title}: {name}": value for name, value in (await _server_load(link)).items()}
+        figures |= {f"{title}: {name}": value for name, value in (await server_load(link)).items()}
     return figures
 
 
@@ -104,11 +104,11 @@ async def _edit(page: PageClient, rounds: int, period_s: float, delay_s: float) 
     began, taken = time.monotonic(), []
     for turn in range(rounds):
         await asyncio.sleep(began + turn * period_s + delay_s - time.monotonic())
-        taken.append((await _await_timed(page.edit(MICROBATCHES[turn % len(MICROBATCHES)])))[1])
+        taken.append((await await_timed(page.edit(MICROBATCHES[turn % len(MICROBATCHES)])))[1])
     return taken
 
 
-async def _server_load(link: str) -> Figures:
+async def server_load(link: str) -> Figures:
     """Return memory and idle load of the server, once it has discarded the sessions of closed pages."""
     async with asyncio.timeout(PATIENCE_S):
         while (before := await _scrape(link))["meshwave_sessions"] != before["meshwave_connections"]:
@@ -134,12 +134,14 @@ async def _scrape(link: str) -> Figures:
     return {name: float(value) for name, value in (line for line in words if len(line) == 2 and "{" not in line[0])}
 
 
-async def _await_timed(work: Awaitable[T]) -> tuple[T, float]:
+async def await_timed(work: Awaitable[T]) -> tuple[T, float]:
+    """Return the result of a coroutine, and the seconds that it took."""
     began = time.perf_counter()
     return await work, time.perf_counter() - began
 
 
-def _quantiles(name: str, seconds: Sequence[float]) -> Figures:
+def quantiles(name: str, seconds: Sequence[float]) -> Figures:
+    """Return the median and the 95th percentile of durations."""
     return {
         f"{name}, median_s": float(np.median(seconds)),
         f"{name}, 95th percentile_s": float(np.quantile(seconds, 0.95)),

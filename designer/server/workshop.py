@@ -21,7 +21,14 @@ from meshwave.designer.pages.transfer_page import lab_page
 from meshwave.designer.server.access import new_token
 from meshwave.designer.server.logs import log_to_terminal
 from meshwave.designer.server.people import PersonStudios
-from meshwave.designer.server.serve import check_place, read_design, run_server, start_on_free_port, start_pages
+from meshwave.designer.server.serve import (
+    SESSION_LIFETIME_S,
+    check_place,
+    read_design,
+    run_server,
+    start_on_free_port,
+    start_pages,
+)
 from meshwave.designer.server.sessions import request_user
 from meshwave.designer.server.site import Place
 from meshwave.designer.server.workshop_access import TEACHER, WorkshopAccess, learner_user
@@ -29,7 +36,7 @@ from meshwave.designer.state.sharing import Link
 from meshwave.designer.state.studio import Draft, Studio
 from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.lessons.classroom import Classroom, workshop_folder
-from meshwave.engine.lessons.workshop import read_workshop
+from meshwave.engine.lessons.workshop import Workshop, read_workshop
 from meshwave.engine.people.limits import dry_run_result
 from meshwave.engine.people.people_file import OWNER
 
@@ -56,16 +63,7 @@ def serve_workshop(plan: Path, *, place: Place, show: bool = True) -> int:
     workshop = read_workshop(plan)
     token = new_token()
     log_to_terminal(token)
-    classroom = Classroom(workshop_folder(workshop.name), workshop)
-    studio = Studio(read_design(None), starts_with_library=True, folder=classroom.folder)
-    studio.launches.names = lambda: {person.id: person.name for person in classroom.people()}
-
-    def start(found: Place) -> pn.io.server.Server:
-        pages = WorkshopPages(classroom, studio, found.origin)
-        return start_pages(pages.routes(), studio, WorkshopAccess(classroom, token, found))
-
-    server, place = start_on_free_port(start, place)
-    PeriodicCallback(lambda: follow_runs(classroom, studio), FOLLOW_INTERVAL_MS).start()
+    server, place, classroom, studio = start_workshop(workshop, token, place)
     link = f"{place.origin}/board?token={token}"
     print(
         f"The workshop is ready. Open the teacher's board\n\n    {link}\n\n"
@@ -78,6 +76,28 @@ def serve_workshop(plan: Path, *, place: Place, show: bool = True) -> int:
     finally:
         classroom.close()
     return 0
+
+
+def start_workshop(
+    workshop: Workshop, token: str, place: Place, session_lifetime_s: float = SESSION_LIFETIME_S
+) -> tuple[pn.io.server.Server, Place, Classroom, Studio]:
+    """Start the server of a workshop, whose event loop the caller runs, and return it with its place and state.
+
+    Raises:
+        InputError: the port is in use, or there is no free one.
+        RunError: the folder of designs and runs cannot be used.
+    """
+    classroom = Classroom(workshop_folder(workshop.name), workshop)
+    studio = Studio(read_design(None), starts_with_library=True, folder=classroom.folder)
+    studio.launches.names = lambda: {person.id: person.name for person in classroom.people()}
+
+    def start(found: Place) -> pn.io.server.Server:
+        pages = WorkshopPages(classroom, studio, found.origin)
+        return start_pages(pages.routes(), studio, WorkshopAccess(classroom, token, found), session_lifetime_s)
+
+    server, place = start_on_free_port(start, place)
+    PeriodicCallback(lambda: follow_runs(classroom, studio), FOLLOW_INTERVAL_MS).start()
+    return server, place, classroom, studio
 
 
 def follow_runs(classroom: Classroom, studio: Studio) -> None:

@@ -17,6 +17,7 @@ MESSAGES: dict[str, Message] = {
     "page_bench_without_chromium": "the benchmark of the page needs Chromium; {remedy}",
     "page_bench_without_playwright": "the benchmark of the page needs playwright: pip install playwright",
     "page_without_session": "the page at {link} has no session; see the log of the server",
+    "refused_gesture": "the page refused the gesture {gesture}: {reason}",
     "connection_closed": "the server closed the connection: {reason}",
     "no_process_memory": "the server reports no memory: it is read from /proc, which exists on Linux only",
     "benchmark_run_failed": "{name}: {reason}",

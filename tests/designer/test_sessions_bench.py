@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from meshwave.designer.bench import learners
 from meshwave.designer.bench import sessions as sessions_bench
 from meshwave.designer.server.serve import read_design, serve_in_thread
 from meshwave.engine.bench import speed as bench
@@ -41,6 +42,18 @@ def test_the_benchmark_of_sessions_reports_times_and_leaves_no_session(
     assert 0 < figures["edit, median_s"] <= figures["edit, 95th percentile_s"]
     assert figures["memory_bytes"] > 20e6 and figures["after the pages closed: memory_bytes"] > 20e6
     assert figures["after the pages closed: idle processor_share"] >= 0
+
+
+@pytest.mark.slow
+def test_simulated_learners_go_through_a_lesson_without_an_error() -> None:
+    said: list[str] = []
+    with ThreadPoolExecutor(1) as elsewhere:  # as in run()
+        figures = elsewhere.submit(learners.measure_class, 2, 0.01, said.append).result()
+
+    assert said == []
+    assert (figures["learners"], figures["errors"]) == (2, 0)
+    assert 0 < figures["answer, median_s"] <= figures["answer, 95th percentile_s"]
+    assert figures["memory of a learner_bytes"] > 0
 
 
 @pytest.mark.slow
