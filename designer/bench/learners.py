@@ -38,7 +38,7 @@ MICROBATCHES = 9
 """Number of microbatches that no design of the lesson has, so that the edit changes the timeline."""
 TARGET = "threads"
 """Launch target of the dry runs, whose processes are threads."""
-RUNS_INTERVAL_S = 0.5
+RUNS_INTERVAL_S, RUNS_PATIENCE_S = 0.5, 600.0
 
 
 class Act(NamedTuple):
@@ -162,7 +162,7 @@ def _check_runs(workshop: Workshop) -> Iterator[str]:
     """Wait for the dry runs, and yield those that did not succeed."""
     record = Record(workshop_folder(workshop.name))
     try:
-        end = time.monotonic() + PATIENCE_S
+        end = time.monotonic() + RUNS_PATIENCE_S
         while any(not entry.state.is_over for entry in record.entries()) and time.monotonic() < end:
             time.sleep(RUNS_INTERVAL_S)
         entries = record.entries()
