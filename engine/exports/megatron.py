@@ -12,7 +12,7 @@ from meshwave.engine import messages
 from meshwave.engine.document import Design
 from meshwave.engine.document.model import LanguageModel
 from meshwave.engine.exports._base import Export, exports
-from meshwave.engine.exports.torch_csv import common_mesh_shape
+from meshwave.engine.exports.torch_csv import check_equal_meshes
 from meshwave.engine.findings import Refusal
 from meshwave.engine.trainers.jobs import omissions
 from meshwave.engine.trainers.megatron import read_job, write_arguments
@@ -70,7 +70,7 @@ def _check_exportable(prediction: Prediction) -> None:
     model = design.model
     if not isinstance(model, LanguageModel) or not model.causal or model.skips:
         raise Refusal("megatron_model", {"kind": model.kind})
-    common_mesh_shape(design, "Megatron-LM")
+    check_equal_meshes(design, "Megatron-LM")
     places = program.placement[0].tolist()
     if program.replicas > 1 or places != [stage % program.ranks for stage in range(len(places))]:
         raise Refusal("megatron_placement", {"schedule": design.pipeline.schedule})

@@ -32,7 +32,7 @@ class TorchCsv(Export):
 
     @staticmethod
     def to_bytes(prediction: Prediction) -> bytes:
-        common_mesh_shape(prediction.design, "torch's pipelining")
+        check_equal_meshes(prediction.design, "torch's pipelining")
         return ("\n".join(schedule_rows(prediction.program)) + "\n").encode()
 
     @staticmethod
@@ -40,17 +40,16 @@ class TorchCsv(Export):
         return list(missing_properties(prediction.design, prediction.program))
 
 
-def common_mesh_shape(design: Design, whose: str) -> tuple[int, int]:
-    """Return the dp and tp that all meshes have in common, as required by pipelines of ``whose``.
+def check_equal_meshes(design: Design, tool: str) -> None:
+    """Check that all meshes have the same axes, as required by pipelines of a tool.
 
     Raises:
         InputError: the meshes differ.
     """
-    shapes = {(mesh.dp, mesh.tp): mesh.name for mesh in design.meshes}
+    shapes = {(mesh.dp // mesh.cp, mesh.cp, mesh.tp): mesh.name for mesh in design.meshes}
     if len(shapes) > 1:
-        drawn = " and ".join(f"{name} dp={dp} x tp={tp}" for (dp, tp), name in list(shapes.items())[:2])
-        raise Refusal("unequal_meshes_for_torch", {"tool": whose, "meshes": drawn})
-    return next(iter(shapes))
+        drawn = [f"{name} dp={dp}{f' x cp={cp}' * (cp > 1)} x tp={tp}" for (dp, cp, tp), name in shapes.items()]
+        raise Refusal("unequal_meshes_for_torch", {"tool": tool, "meshes": " and ".join(drawn[:2])})
 
 
 def missing_properties(design: Design, program: Program) -> Iterator[str]:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from meshwave.engine.document.design import DEFAULT_UNSHARDED_STAGES
 from meshwave.engine.exports._base import Export, exports
-from meshwave.engine.exports.torch_csv import check_exportable, common_mesh_shape, missing_properties
+from meshwave.engine.exports.torch_csv import check_equal_meshes, check_exportable, missing_properties
 from meshwave.engine.lowering.gathers import upcoming_stages
 from meshwave.engine.program.action import Action, Op, format_cells
 from meshwave.engine.program.program import Program
@@ -45,7 +45,7 @@ class TorchCsvComms(Export):
 
     @staticmethod
     def to_bytes(prediction: Prediction) -> bytes:
-        common_mesh_shape(prediction.design, "torch's pipelining")
+        check_equal_meshes(prediction.design, "torch's pipelining")
         limit = prediction.design.unsharded_stages or DEFAULT_UNSHARDED_STAGES
         return ("\n".join(message_schedule_rows(prediction.program, prediction.timeline, limit)) + "\n").encode()
 

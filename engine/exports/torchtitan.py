@@ -73,7 +73,7 @@ def files(design: Design, program: Program, layers: Sequence[int]) -> dict[str, 
     """
     if not isinstance(design.model, LanguageModel) or design.model.skips:
         raise Refusal("torchtitan_model")
-    torch_csv.common_mesh_shape(design, "torchtitan")
+    torch_csv.check_equal_meshes(design, "torchtitan")
     name = placement_name(program, design.pipeline.schedule) if program.ranks > 1 else None
     toml = list(_toml_lines(write_settings(design, name, layers)))
     missing = list(_missing_settings(design, layers, "\n".join(toml)))

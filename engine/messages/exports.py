@@ -19,7 +19,7 @@ MESSAGES: dict[str, Message] = {
         "supports looped placement (1f1b, interleaved-1f1b) and a single V (hanayo with one wave, zb-v, dualpipe-v). Use "
         "one of these, or export torch-csv, which contains the placement"
     ),
-    "unequal_meshes_for_torch": "{tool} needs equal meshes, but {meshes} differ; use the same dp and tp on all meshes",
+    "unequal_meshes_for_torch": "{tool} needs equal meshes, but {meshes} differ; use the same axes on all meshes",
     "replicas_for_torch": (
         "torch's schedule CSV supports one rank per stage, and this design has {replicas} replicas of every stage; choose "
         "a schedule without replicas (one wave of hanayo instead of Chimera, or dualpipe-v instead of dualpipe) to export it"

@@ -78,3 +78,13 @@ def test_a_plain_design_has_no_omissions(form: str) -> None:
 
 def test_ordinals_of_block_intervals() -> None:
     assert [ordinal(number) for number in (1, 2, 3, 4, 11, 22)] == ["", "2nd ", "3rd ", "4th ", "11th ", "22nd "]
+
+
+@pytest.mark.parametrize("form", [*ORDERS, "megatron", "torchtitan"])
+def test_meshes_that_divide_sequences_differently_are_refused(form: str) -> None:
+    design = load_design(example("24-context-parallel"))
+    turned = design.meshes[0].model_copy(update={"axes": {"dp": 2, "tp": 1}})
+    design = design.model_copy(update={"meshes": (turned, *design.meshes[1:])})
+
+    with pytest.raises(InputError, match=r"dp=2 x tp=1 and .* dp=1 x cp=2 x tp=1 differ"):
+        exports[form].to_bytes(predict(design))

@@ -281,9 +281,7 @@ def test_meshes_of_different_shapes_are_refused() -> None:
     turned = design.meshes[1].model_copy(update={"axes": {"dp": 1, "tp": 2}})
     design = design.model_copy(update={"meshes": (design.meshes[0], turned)})
 
-    with pytest.raises(
-        InputError, match=r"m0 dp=2 x tp=1 and m1 dp=1 x tp=2 differ; use the same dp and tp on all meshes"
-    ):
+    with pytest.raises(InputError, match=r"m0 dp=2 x tp=1 and m1 dp=1 x tp=2 differ; use the same axes on all meshes"):
         files(design, lower(design), (6, 6))
 
 
