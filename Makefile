@@ -27,7 +27,7 @@ published: # predictions of the published runs again: their page, their picture 
 
 quick: # the tests that need neither torch, a browser nor seconds: make quick ARGS="-k hanayo"
 	@$(PYTHON) scripts/setup.py test
-	@exec $(VENV)/python -m pytest -q -n 2 --dist loadfile -m "not torch and not browser and not slow" \
+	@exec env HYPOTHESIS_PROFILE=quick $(VENV)/python -m pytest -q -n 2 --dist loadfile -m "not torch and not browser and not slow" \
 		--ignore tests/browser --ignore tests/engine/runtime $(ARGS)
 
 nightly: # new seeds, more sizes, other Pythons: make nightly ARGS="--only explore,full --seed 7"

@@ -80,6 +80,7 @@ def test_every_message_is_used(messages: dict[str, Message]) -> None:
     assert not messages.keys() - constants
 
 
+@pytest.mark.slow
 def test_every_message_finds_its_parameters(messages: dict[str, Message]) -> None:
     """As far as the parameters stand as a dictionary in the call."""
     lacking = set()

@@ -43,7 +43,7 @@ RENDERED = """() => {
 
 
 class Stage:
-    """A page that stays open for all tests of a module, each of which shows new widgets on it. The libraries of the
+    """A page that stays open for all tests with a browser, each of which shows new widgets on it. The libraries of the
     page are thus loaded only once, which takes many times longer than a test.
     """
 
@@ -159,7 +159,7 @@ def clean(documents_taken_back: None) -> None:
     """Clear the state of sessions after each test."""
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def kept_stage(browser: Browser) -> Iterator[Stage]:
     with serving() as serve:
         stage = Stage(browser, serve)
@@ -170,7 +170,7 @@ def kept_stage(browser: Browser) -> Iterator[Stage]:
 
 @pytest.fixture
 def stage(kept_stage: Stage, request: pytest.FixtureRequest) -> Iterator[Stage]:
-    """The empty page of the module; a test fails at its end if the page reported errors."""
+    """The empty page that stays open; a test fails at its end if the page reported errors."""
     kept_stage.complaints.clear()
     yield kept_stage
     if request.node.stash.get(FAILED, False):
@@ -222,8 +222,8 @@ def whole_page(stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 class Server:
-    """The start page, the designer and the transfer lab on one port for a module, with the studio of the running
-    test. The browser of the module thus loads and compiles the libraries of the page only once.
+    """The start page, the designer and the transfer lab on one port for all tests, with the studio of the running
+    test. The browser thus loads and compiles the libraries of the page only once.
     """
 
     def __init__(self, serve: Callable[..., str]) -> None:
@@ -240,7 +240,7 @@ class Server:
         )
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def kept_server() -> Iterator[Server]:
     with serving() as serve:
         server = Server(serve)
@@ -249,7 +249,7 @@ def kept_server() -> Iterator[Server]:
         studio.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def kept_context(browser: Browser) -> Iterator[BrowserContext]:
     context = new_context(browser)
     yield context
@@ -258,7 +258,7 @@ def kept_context(browser: Browser) -> Iterator[BrowserContext]:
 
 @pytest.fixture
 def studio(kept_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Studio:
-    """A studio with an empty library for the server of the module, without launches."""
+    """A studio with an empty library for the server that stays, without launches."""
     from meshwave.designer.state.studio import Studio
     from meshwave.engine.document import load_design
     from meshwave.engine.files import example
@@ -274,7 +274,7 @@ def studio(kept_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def served_page(
     kept_server: Server, kept_context: BrowserContext, studio: Studio, complaints: list[str]
 ) -> Iterator[Page]:
-    """A page in the browser of the module, which keeps only its cache between tests."""
+    """A page in the browser that stays open, which keeps only its cache between tests."""
     page = kept_context.new_page()
     origin = {"origin": kept_server.link.rstrip("/"), "storageTypes": "local_storage"}
     kept_context.new_cdp_session(page).send("Storage.clearDataForOrigin", origin)

@@ -40,6 +40,7 @@ def expert_map() -> Job:
     return view._job.job
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("begin", [transfer_lab, expert_map])
 def test_a_job_is_stopped_when_its_page_closes(
     begin: Callable[[], Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -58,6 +59,7 @@ def test_a_job_is_stopped_when_its_page_closes(
     assert job.join(PATIENCE_S)
 
 
+@pytest.mark.slow
 def test_closing_the_gallery_stops_its_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
     monkeypatch.setattr(gallery_cards, "make_cards", held.hold_cards)

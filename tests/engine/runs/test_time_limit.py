@@ -48,6 +48,7 @@ def test_a_run_without_a_readable_limit_has_none(tmp_path: Path, content: str | 
     assert not (tmp_path / "cancel").exists()
 
 
+@pytest.mark.slow
 def test_an_overdue_run_of_this_machine_is_cancelled(record: Record) -> None:
     with closing(limited(record, minutes=SECOND / 2)) as launcher:
         run = submit(launcher, draw("sleep"))
