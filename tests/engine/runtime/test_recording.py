@@ -314,3 +314,19 @@ def test_memory_is_read_and_damaged_files_are_reported(tmp_path: Path) -> None:
     for read in (read_memory, read_clocks):
         with pytest.raises(RunError, match="is damaged"):
             read(tmp_path)
+
+
+def test_a_computation_is_caused_by_the_gather_that_it_waited_for(tmp_path: Path) -> None:
+    program = parse_program("0UNSHARD 0F0 0F1 0B0 0B1 0RESHARD STEP")
+    rows = [(0, 300, 290), (300, 400, 290), (400, 500, 0), (500, 600, 0), (600, 700, 0), (700, 701, 0), (701, 800, 0)]
+    recorder = Recorder(tmp_path, program, ["A"], process=0, rank=0)
+    recorder.write(0, *(np.array(rows, np.int64).T * US))
+    recorder.close()
+
+    timeline = read_recording(tmp_path).timeline(0)
+
+    names = [str(timeline.action(span)) for span in range(len(timeline))]
+    causes = [names[cause] if cause >= 0 else "" for cause in timeline.cause.tolist()]
+    assert dict(zip(names, causes, strict=True)) == {
+        "0UNSHARD": "", "0F0": "0UNSHARD", "0F1": "0F0", "0B0": "0F1", "0B1": "0B0", "0RESHARD": "0B1", "STEP": "0B1",
+    }  # fmt: skip
