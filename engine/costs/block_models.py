@@ -54,6 +54,11 @@ class BlockModel(Model):
 
     # ---- derived ----
 
+    def block_output_units(self, block: int) -> int:
+        """Return the message units of the tensors that a block makes for the next block and for its skip connection."""
+        has_own_skip = any(source == block for source, _ in self.skips) and not self.skips_its_output(block)
+        return self.onward_message_units(block) + (self.skip_message_units(block) if has_own_skip else 0)
+
     def workload(self, batch: float, precision: str = "fp32") -> Workload:
         """Return the work of one device for a microbatch of ``batch`` samples."""
         return Workload(self.sequence, self.hidden, batch, PRECISIONS[precision])

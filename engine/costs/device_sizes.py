@@ -67,8 +67,11 @@ def workload(design: Design, mesh: Mesh) -> Workload:
     first = design.meshes[0]
     batch = design.training.micro_batch_size * first.data_parallel / mesh.dp
     model, precision = design.model, number_sizes(design.training)
+    recomputes = design.pipeline.recomputed_part
     if isinstance(model, BlockModel):
-        return replace(model.workload(batch), precision=precision)
+        if recomputes == "operators":
+            recomputes = "layers-early-stop"  # convolutions are run again
+        return replace(model.workload(batch), precision=precision, kernels=Kernels(recomputes=recomputes))
     assert isinstance(model, LanguageModel), "a model is one or the other"
     load = Workload.from_model(model, batch=batch, tp=mesh.tp)
     is_sequence_parallel = design.training.sequence_parallel and mesh.tp > 1
@@ -76,7 +79,7 @@ def workload(design: Design, mesh: Mesh) -> Workload:
         linear="product" if design.training.linear_precision == "same" else design.training.linear_precision,
         fuses_elementwise=design.training.compile,
         fuses_attention=design.training.fused_attention,
-        recomputes=design.pipeline.recomputed_part,
+        recomputes=recomputes,
         overlaps_tensor_parallel=design.training.tensor_parallel_overlap,
     )
     return replace(
@@ -156,9 +159,6 @@ def device_sizes(design: Design, program: Program, layers: Sequence[int]) -> Siz
         kept, transient = held.kept, held.transient
         if design.pipeline.recomputes(stage):
             kept, transient = held.recomputed, transient + kept
-        elif design.pipeline.recomputes_layers and isinstance(design.model, BlockModel):
-            inputs = (layers[stage] - 1) * load.outside.hidden_bytes
-            kept, transient = held.recomputed + inputs, transient + kept / layers[stage]
         activations[stage] = max(activations[stage], kept)
         deferred[stage] = max(deferred[stage], held.deferred)
         transients[rank] = max(transients[rank], transient)
@@ -220,19 +220,27 @@ def _block_stage_sizes(model: BlockModel, program: Program, layers: Sequence[int
     skips = program.skips.tolist()
 
     def sizes_of_stage(stage: int, load: Workload, block: ExpertBlock | None) -> StageSizes:
-        first, last = stage == 0, stage == program.stages - 1
-        operators = model.stage_operators(load, sum(layers[:stage]), layers[stage], last=last)
+        first, last, start = stage == 0, stage == program.stages - 1, sum(layers[:stage])
+        operators = model.stage_operators(load, start, layers[stage], last=last)
+        shared = model.shared_bytes(load)
+        kept, transient = sum(each.kept_bytes for each in operators), max(each.transient_bytes for each in operators)
+        if load.kernels.recomputes not in (None, "attention"):
+            blocks = range(start, start + layers[stage])
+            inside = [sum(each.kept_bytes for each in model.block_operators(load, block)) for block in blocks]
+            inputs = sum(model.block_output_units(block) for block in blocks[:-1]) * load.hidden_bytes
+            inputs -= (len(blocks) - 1) * shared
+            inputs += model.block_operators(load, start)[0].kept_bytes if first else 0.0
+            kept, transient = kept - sum(inside) + inputs, transient + max(inside)
         taken = model.input_units(layers, stage, skips) * load.hidden_bytes
         given = model.output_units(layers, stage, skips) * load.hidden_bytes
-        shared = model.shared_bytes(load)
         return StageSizes(
             parameters=sum(each.parameters for each in operators),
             copied=sum(each.copied for each in operators),
-            kept=sum(each.kept_bytes for each in operators) + taken + given + (0.0 if first else shared),
+            kept=kept + taken + given + (0.0 if first else shared),
             recomputed=model.input_bytes(load, taken, first=first, last=last),
             deferred=sum(each.deferred_bytes for each in operators) + shared,
-            transient=max(each.transient_bytes for each in operators),
-            neighbours=model.largest_neighbours(load, sum(layers[:stage]), layers[stage], last=last),
+            transient=transient,
+            neighbours=model.largest_neighbours(load, start, layers[stage], last=last),
         )
 
     return sizes_of_stage

@@ -18,7 +18,10 @@ It is the ratio of FlashAttention-2 and 3 and of cuDNN for sequences of 4k to 16
 """
 
 
-END_OPERATORS = {"embedding", "embedding norm", "prediction embedding", "last norm", "logits", "logit cap", "loss"}
+END_OPERATORS = {
+    *("embedding", "embedding norm", "prediction embedding", "last norm", "logits", "logit cap", "loss"),
+    *("input convolution", "noise step in", "noise step out", "output convolution"),
+}
 """Names of the operators outside layers."""
 LAST_OPERATORS = {"feed-forward out", "feed-forward residual", "shared experts out"}
 """Names of the operators of a layer whose output its backward does not need."""

@@ -51,6 +51,8 @@ class Residual(nn.Module):
 class PixelAttention(nn.Module):
     """Self-attention among pixels, with a norm before it and a residual connection."""
 
+    attend = staticmethod(F.scaled_dot_product_attention)
+
     def __init__(self, channels: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
@@ -64,7 +66,7 @@ class PixelAttention(nn.Module):
         tokens = self.norm(x).flatten(2).transpose(1, 2).contiguous()
         qkv = self.qkv(tokens).view(batch, -1, 3, self.heads, channels // self.heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)
-        values = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(batch, -1, channels)
+        values = self.attend(q, k, v).transpose(1, 2).reshape(batch, -1, channels)
         y: Tensor = x + self.out(values).transpose(1, 2).reshape(batch, channels, *sides)
         return y
 
