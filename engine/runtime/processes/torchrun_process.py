@@ -20,7 +20,8 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from meshwave.engine.runs.emulation.network import LINUX, PR_SET_PDEATHSIG, end_with_parent, libc
+from meshwave.engine.runs.emulation.namespaces import PR_SET_PDEATHSIG, libc
+from meshwave.engine.runs.emulation.network import LINUX, end_with_parent
 from meshwave.engine.runs.time_limit import Deadline
 
 WORKER = "meshwave.engine.runtime.processes.worker"
