@@ -35,6 +35,17 @@ class PostedMessages(NamedTuple):
             work.wait()
 
 
+def start_ring_shift(group: Group, output: Tensor, input: Tensor) -> Any:
+    """Start to send ``input`` to the next member, and to receive ``output`` of equal shape from the previous one.
+
+    Returns:
+        A handle with ``wait()``; both tensors must stay alive until then.
+    """
+    peers = [(group.index + step) % group.size for step in (-1, 1)]
+    rows = ([int(member == peer) for member in range(group.size)] for peer in peers)
+    return start_all_to_all(group, output.view(1, -1), input.view(1, -1), *rows)
+
+
 def start_all_to_all(
     group: Group, output: Tensor, input: Tensor, output_rows: Sequence[int], input_rows: Sequence[int]
 ) -> Any:

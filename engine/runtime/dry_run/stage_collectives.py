@@ -23,7 +23,7 @@ from meshwave.engine.document.expert_layers import price_expert_layer
 from meshwave.engine.experts import CostedStep, traffic
 from meshwave.engine.program.action import Action, Op
 from meshwave.engine.runtime.calibration.collective_timing import ITEM_BYTES, STARTS, CollectiveBuffers
-from meshwave.engine.runtime.communication.all_to_all import SMALL_BYTES, start_all_to_all
+from meshwave.engine.runtime.communication.all_to_all import SMALL_BYTES, start_all_to_all, start_ring_shift
 from meshwave.engine.runtime.communication.groups import Group
 from meshwave.engine.runtime.communication.process_layout import ProcessLayout
 from meshwave.engine.runtime.communication.world import World
@@ -44,6 +44,10 @@ class Collective(NamedTuple):
 
     name: str  # name of the torch.distributed operation
     group: str  # kind of group
+
+
+PASS_ON = Collective("ring_shift", CONTEXT_PARALLEL)
+"""Messages from each member of a context-parallel group to the next one."""
 
 
 class CollectiveBytes(NamedTuple):
@@ -103,16 +107,16 @@ class StageCollectives:
     def _stage_bytes(self, stage: int) -> tuple[CollectiveBytes, CollectiveBytes]:
         """Return the bytes of the collectives in a forward and in a backward of a stage.
 
-        The exposed part of a context-parallel exchange is replaced by an all-gather that sends as many bytes.
+        The exposed part of a context-parallel exchange is one message from each device to the next one.
         """
         mesh, layers = self._design.meshes[self._rank], self._stages[stage].experts
-        all_reduce, all_gather = Collective("all_reduce", TENSOR_PARALLEL), Collective("all_gather", CONTEXT_PARALLEL)
+        all_reduce = Collective("all_reduce", TENSOR_PARALLEL)
         reduced = reduced_bytes(self._design, mesh, self._stages[stage])
-        of_layers = self._stages[stage].layers * mesh.cp / max(mesh.cp - 1, 1)
-        gathered = (of_layers * exposed.sent_bytes for exposed in context_costs(self._design, mesh))
+        context_layers = self._stages[stage].layers
+        passed = (context_layers * exposed.sent_bytes for exposed in context_costs(self._design, mesh))
         forward, backward = (
-            CollectiveBytes(Counter({all_reduce: size, all_gather: whole}), {})
-            for size, whole in zip(reduced, gathered, strict=True)
+            CollectiveBytes(Counter({all_reduce: size, PASS_ON: sent}), {})
+            for size, sent in zip(reduced, passed, strict=True)
         )
         if not layers:
             return forward, backward
@@ -141,6 +145,8 @@ class StageCollectives:
         items = int(size / ITEM_BYTES) // group.size * group.size
         if group.size < 2 or not items:
             return None
+        if key == PASS_ON:
+            return lambda: start_ring_shift(group, *(buffer[:items] for buffer in self._two_buffers(items)))
         return lambda: STARTS[key.name](CollectiveBuffers(group, *self._two_buffers(items)), items)
 
     def _bind_all_to_all(self, key: Collective, matrix: Matrix) -> StartCollective | None:

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from meshwave.engine.runtime.communication.all_to_all import start_all_to_all
+from meshwave.engine.runtime.communication.all_to_all import start_ring_shift
 from meshwave.engine.runtime.communication.groups import Group, all_gather, reduce_scatter, to_group_memory
 from meshwave.engine.runtime.device.turns import wait_in_turn
 from meshwave.engine.runtime.modules.attention_product import AttentionRule, attend, attention_mask, attention_scores
@@ -248,9 +248,7 @@ class _Passing:
         self._device = sent.device
         self._sent = to_group_memory(sent, group).contiguous()
         self._arriving = torch.empty_like(self._sent)
-        peers = [(group.index + step) % group.size for step in (-1, 1)]
-        rows = ([int(member == peer) for member in range(group.size)] for peer in peers)
-        self._work = start_all_to_all(group, self._arriving.view(1, -1), self._sent.view(1, -1), *rows)
+        self._work = start_ring_shift(group, self._arriving, self._sent)
 
     def wait(self) -> Tensor:
         """Return the message from the previous member."""

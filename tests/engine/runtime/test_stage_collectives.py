@@ -49,10 +49,16 @@ class Recorder:
         for name in RINGS:
             patch.setitem(stage_collectives.STARTS, name, partial(self._ring, name))  # type: ignore[arg-type]
         patch.setattr(stage_collectives, "start_all_to_all", self._all_to_all)
+        patch.setattr(stage_collectives, "start_ring_shift", self._shift)
 
     def _ring(self, name: str, place: Any, items: int) -> Any:
         n = place.group.size
         self.sent += RINGS[name] * (n - 1) / n * items * 4
+        return SimpleNamespace(wait=lambda: None)
+
+    def _shift(self, group: Group, output: Any, input: Any) -> Any:
+        assert output.shape == input.shape
+        self.sent += input.nbytes
         return SimpleNamespace(wait=lambda: None)
 
     def _all_to_all(self, group: Group, output: Any, input: Any, received: list[int], sent: list[int]) -> Any:
