@@ -51,7 +51,7 @@ class Runs extends Widget {
     this.weightsHint = h(
       "div.mw-quiet",
       {},
-      "Checkpoints of Hugging Face in the server's folder for them appear here.",
+      "Hugging Face checkpoints in the folder “checkpoints” of the data folder appear here.",
     );
     const weightsLabel = h("label", { for: "mw-initial-weights" }, "Initial weights");
     this.weightsRow = h("section.mw-weights", { "aria-label": "Initial weights" }, weightsLabel, this.weights);
