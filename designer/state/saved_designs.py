@@ -83,19 +83,27 @@ class SavedDesigns:
         def total(is_fresh: bool) -> Saved:
             return Saved.sum(self.saved(each, is_fresh=is_fresh) for each in self.people())
 
-        _check(own, limits.designs, limits.designs_megabytes, is_new, "saved_designs")
+        codes = "saved_designs", "saved_designs_disk"
+        _check(own, limits.designs, limits.designs_megabytes, is_new, codes)
         if limits.total.designs is not None or limits.total.designs_megabytes is not None:
-            _check(total, limits.total.designs, limits.total.designs_megabytes, is_new, "saved_designs_total")
+            codes = "saved_designs_total", "saved_designs_total_disk"
+            _check(total, limits.total.designs, limits.total.designs_megabytes, is_new, codes)
 
 
 def _check(
-    measure: Callable[[bool], Saved], most: int | None, most_megabytes: float | None, is_new: bool, code: str
+    measure: Callable[[bool], Saved],
+    most: int | None,
+    most_megabytes: float | None,
+    is_new: bool,
+    codes: tuple[str, str],
 ) -> None:
+    """Check the limits of number and size; ``codes`` are those of the two refusals."""
+    number_code, size_code = codes
     saved = measure(False)
     if is_new and most is not None and saved.designs >= most:
-        raise Refusal(code, {"designs": saved.designs})
+        raise Refusal(number_code, {"designs": saved.designs})
     if most_megabytes is None or saved.bytes <= most_megabytes * MEGABYTE:
         return
     used_bytes = measure(True).bytes
     if used_bytes > most_megabytes * MEGABYTE:
-        raise Refusal(f"{code}_disk", {"used_bytes": used_bytes, "most_bytes": most_megabytes * MEGABYTE})
+        raise Refusal(size_code, {"used_bytes": used_bytes, "most_bytes": most_megabytes * MEGABYTE})
