@@ -1,5 +1,7 @@
 // All widgets by the path of their module. Pages load this module, or the bundle of it if there is one.
 
+import { startTranslation } from "./kit/language.js";
+
 export { render as "admin/admin.js" } from "./admin/admin.js";
 export { render as "cluster/cluster.js" } from "./cluster/cluster.js";
 export { render as "experts/experts.js" } from "./experts/experts.js";
@@ -28,3 +30,5 @@ export { render as "start/start.js" } from "./start/start.js";
 export { render as "timeline/timeline.js" } from "./timeline/timeline.js";
 export { render as "transfer/transfer.js" } from "./transfer/transfer.js";
 export { render as "wave/wave.js" } from "./wave/wave.js";
+
+await startTranslation();

@@ -186,7 +186,7 @@ def _key_fields(name: str, node: Json, value: Any, path: str, group: str) -> Ite
         optional=optional,
         placeholder=_PLACEHOLDERS.get(path, "auto" if optional else ""),
         hint=default if value is None else "",
-        help=f"{help} Empty: {default}." if optional and default else help,
+        help=" ".join((help, f"Empty: {default}.")) if optional and default else help,
         group=group,
         wide=kind in ("text", *LISTS),
         is_advanced=_is_advanced(path),
@@ -195,7 +195,7 @@ def _key_fields(name: str, node: Json, value: Any, path: str, group: str) -> Ite
     if words:
         field["options"] = [_option(path, each) for each in words]
     if kind in ("list", "numbers") and words:
-        field["hint"] = f"{', '.join(map(str, words))}, or {_EXAMPLES[kind]}"
+        field["hint"] = f"{' | '.join(map(str, words))}, or {_EXAMPLES[kind]}"
     if path in _MEMBERS:
         field["wide"], field["hint"] = True, ""
         field["help"] = next((option["help"] for option in field["options"] if option["value"] == value), help)

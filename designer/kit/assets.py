@@ -1,9 +1,11 @@
-"""Files of ``static/`` for the browser: style sheets as text, modules as URLs."""
+"""Files of ``static/`` for the browser: style sheets as text, modules and languages as URLs."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
+from html import escape
 from pathlib import Path
 from typing import Final
 
@@ -80,31 +82,46 @@ def module_code(name: str) -> str:
     return f'export const render = (await import(new URL("{_module_url(_WIDGETS)}", document.baseURI)))["{name}"];'
 
 
+def _locale_urls() -> dict[str, str]:
+    """Return the URL of each language file, by the code of its language."""
+    return {name[len("locale/") : -len(".json")]: f"assets/{version}/{name}" for version, name in _LOCALES}
+
+
+_LOCALES: Final = {
+    (modules_digest({path.name: content}), f"locale/{path.name}"): content
+    for path in sorted((_static_folder() / "locale").glob("*.json"))
+    for content in [path.read_bytes()]
+}
+"""Contents of the language files by version and name; each has a version of its own."""
+_ASSETS: Final = {(_VERSION, name): content for name, content in _MODULES.items()} | _LOCALES
+
 _PRELOADED = "".join(
     f'<link rel="modulepreload" href="{_module_url(name)}">'
     for name in _MODULES
     if name not in (_THEME, _NATIVE_IMPORT)
 )
 HEAD: Final = (
-    f'{{% block preamble %}}<link rel="icon" href="favicon.ico">{_PRELOADED}{{% endblock %}}'
+    f'{{% block preamble %}}<link rel="icon" href="favicon.ico">{_PRELOADED}'
+    f'<meta name="meshwave-languages" content="{escape(json.dumps(_locale_urls()))}">{{% endblock %}}'
     '{% block postamble %}<meta name="mw-signed-in-as" content="{{ signed_in_as | e }}">'
     f"<script>{read_static(_THEME)}</script>{{% endblock %}}"
 )
-"""Template of a page: it preloads the modules, names the person and sets the theme before the first paint."""
+"""Template of a page: it preloads the modules, names the languages and the person, and sets the theme early."""
 
 
 class Assets(RequestHandler):
-    """Request handler for the modules. They need no authentication, like Panel's own: they contain no user data."""
+    """Request handler for modules and languages. They need no authentication, like Panel's own modules."""
 
     def get(self, version: str, name: str) -> None:
-        """Send a module, or respond 404 if the version or the name is unknown."""
-        if version != _VERSION or name not in _MODULES:
+        """Send a file, or respond 404 if the version or the name is unknown."""
+        if (version, name) not in _ASSETS:
             raise HTTPError(404)
-        self.set_header("Content-Type", "text/javascript; charset=utf-8")
+        kind = "application/json" if name.endswith(".json") else "text/javascript"
+        self.set_header("Content-Type", f"{kind}; charset=utf-8")
         self.set_header("Cache-Control", f"max-age={YEAR_S}, immutable")
-        self.finish(_MODULES[name])
+        self.finish(_ASSETS[version, name])
 
 
 # Added to all servers of this process, like Panel's own routes, so that widgets also work outside the designer.
-toplevel_patterns.insert(0, (r"/assets/(\w+)/([\w/]+\.js)", Assets))
+toplevel_patterns.insert(0, (r"/assets/(\w+)/([\w/-]+\.(?:js|json))", Assets))
 ReactiveESM.__javascript_raw__ = [_module_url(_NATIVE_IMPORT)]

@@ -112,7 +112,7 @@ export class Meshes {
         style: { "max-width": `${box.width - 6}px` },
       },
       h("b.mw-rank", {}, String(rank)),
-      h("span.mw-name", {}, mesh.name),
+      h("span.mw-name", { translate: "no" }, mesh.name),
     );
     const needed = 70 + 26 * mesh.axes.length + nameWidth + (rank === model.selected ? 22 : 0);
     if (mesh.devices.length > 1 && box.width > needed && root.dataset.density === "full")

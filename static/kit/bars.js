@@ -4,6 +4,7 @@
 
 import { h, s } from "./dom.js";
 import { icon } from "./icons.js";
+import { languageEntries } from "./language.js";
 import { menu, tool } from "./shell.js";
 
 const THEME_KEY = "meshwave.theme"; // key of the theme in the browser's storage: light, dark or system
@@ -65,9 +66,10 @@ export class Theme {
   }
 }
 
-/** The button that shows the theme, and its menu. @param {Theme} theme */
+/** The button that shows the theme, and its menu with the themes and the languages. @param {Theme} theme */
 export function themePicker(theme) {
-  const button = tool("Theme", { glyph: theme.chosen, tip: "Theme: light, dark or system" });
+  const label = "Theme and language";
+  const button = tool(label, { glyph: theme.chosen });
   const choose = (/** @type {string} */ name) => {
     theme.choose(name);
     button.replaceChildren(icon(name));
@@ -79,7 +81,7 @@ export function themePicker(theme) {
       checked: name === theme.chosen,
       choose: () => choose(name),
     }));
-  return [button, menu(button, "Theme", entries)];
+  return [button, menu(button, label, () => [...entries(), ...languageEntries()])];
 }
 
 /**

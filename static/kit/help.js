@@ -1,15 +1,17 @@
 // Help for the page: links to the documentation site, which the server provides at docs/, and to entries of its
 // glossary.
 
+import { originalText } from "./language.js";
+
 const LONGEST_LABEL = 60; // characters; longer text is a sentence, which may contain several terms
 
 /** Pages in the help menu. */
-export const PAGES = {
-  "First tutorial": "tutorial.html",
-  "User guide": "guide/index.html",
-  Glossary: "glossary.html",
-  "Design document": "reference/document.html",
-};
+export const PAGES = [
+  ["First tutorial", "tutorial.html"],
+  ["User guide", "guide/index.html"],
+  ["Glossary", "glossary.html"],
+  ["Design document", "reference/document.html"],
+];
 
 /** The glossary entry for each term of the page. @type {Record<string, string>} */
 export const TERMS = {
@@ -133,7 +135,7 @@ export function helpOn(element) {
     if (at instanceof Element) around.push(/** @type {HTMLElement} */ (at));
   const field = around.find((each) => each.dataset.path);
   if (field?.dataset.path) return referenceOf(field.dataset.path);
-  const labels = around.flatMap((each) => [each.textContent ?? "", each.ariaLabel ?? ""]);
+  const labels = around.flatMap((each) => [originalText(each.textContent ?? ""), originalText(each.ariaLabel ?? "")]);
   const section = around.find((each) => each.dataset.section);
   return labels.map(entryOf).find(Boolean) ?? (section?.dataset.section && referenceOf(section.dataset.section));
 }

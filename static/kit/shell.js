@@ -360,7 +360,7 @@ function menuTarget({ key, ctrlKey, metaKey }, items, at) {
 }
 
 /** @param {HTMLElement} panel @param {MenuEntry} entry */
-function menuItem(panel, { text, note, checked, choose }) {
+function menuItem(panel, { text, isName, note, checked, choose }) {
   const isChoice = checked !== undefined;
   const onclick = () => {
     panel.hidePopover();
@@ -376,7 +376,7 @@ function menuItem(panel, { text, note, checked, choose }) {
       onclick,
     },
     isChoice && h("span.mw-mark", {}, checked ? icon("check") : ""),
-    h("span.mw-item-text", {}, text),
+    h("span.mw-item-text", { translate: isName ? "no" : null }, text),
     note && h("span.mw-item-note", {}, note),
   );
 }

@@ -51,6 +51,7 @@ export interface Button extends HTMLButtonElement {
 
 export interface MenuEntry {
   text: string;
+  isName?: boolean; // whether the text is a name, which is not translated
   note?: string;
   checked?: boolean;
   choose: () => void;

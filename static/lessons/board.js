@@ -65,7 +65,7 @@ class Board extends Widget {
     this.steps.append(h("option", { value: "" }, "No step"));
     for (const { name, title, steps } of this.state.lessons) {
       const options = steps.map((step, number) =>
-        h("option", { value: `${name} ${number}` }, `${number + 1}. ${step}`),
+        h("option", { value: `${name} ${number}`, translate: "no" }, `${number + 1}. ${step}`),
       );
       this.steps.append(h("optgroup", { label: title }, ...options));
     }

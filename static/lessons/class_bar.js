@@ -65,7 +65,7 @@ class ClassBar extends Widget {
     return h(
       "section.mw-class-card",
       { "aria-label": title },
-      h("h3", {}, title),
+      h("h3", { translate: "no" }, title),
       h("p", {}, text),
       h(
         "div.mw-class-row",

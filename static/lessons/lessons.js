@@ -6,6 +6,7 @@
 
 import { button } from "../kit/controls.js";
 import { find, focusedElement, h, setStyle } from "../kit/dom.js";
+import { translate } from "../kit/language.js";
 import { Tips, tool } from "../kit/shell.js";
 import { Widget } from "../kit/widget.js";
 
@@ -134,9 +135,9 @@ class Lessons extends Widget {
     return h(
       "button.mw-lesson-card",
       { type: "button", "data-lesson": name, onclick: () => this.send("start", { name }) },
-      h("b", {}, title),
+      h("b", { translate: "no" }, title),
       h("span.mw-lesson-note", {}, [note, state].filter(Boolean).join(" · ")),
-      h("span", {}, summary),
+      h("span", { translate: "no" }, summary),
     );
   }
 
@@ -146,7 +147,7 @@ class Lessons extends Widget {
     return [
       h("div.mw-lesson-note", {}, `Step ${number + 1} of ${count}`),
       h("progress", { max: count, value: number + 1, "aria-label": "Progress" }),
-      h("h2", { tabindex: -1 }, step.title),
+      h("h2", { tabindex: -1, translate: "no" }, step.title),
       html(step.text),
       check ? this.check(step, check) : "",
       explanation ? html(explanation, "mw-lesson-explanation") : "",
@@ -225,8 +226,8 @@ class Lessons extends Widget {
   /** The control with a path or label; the result is cached until the control is removed. @param {string} name */
   control(name) {
     if (this.highlighted?.name === name && this.highlighted.element.isConnected) return this.highlighted.element;
-    const text = CSS.escape(name);
-    const element = findInside(document, `[data-path="${text}"], [aria-label="${text}"]`);
+    const label = CSS.escape(translate(name));
+    const element = findInside(document, `[data-path="${CSS.escape(name)}"], [aria-label="${label}"]`);
     element?.scrollIntoView({ block: "nearest" });
     this.highlighted = element && { name, element };
     return element;
@@ -248,7 +249,7 @@ function findInside(root, selector) {
 
 /** HTML that Python converted from Markdown. @param {string} text */
 function html(text, kind = "") {
-  const box = h("div", { class: `mw-lesson-text ${kind}` });
+  const box = h("div", { class: `mw-lesson-text ${kind}`, translate: "no" });
   box.innerHTML = text;
   return box;
 }

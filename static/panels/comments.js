@@ -69,9 +69,8 @@ class Comments extends Widget {
   /** @param {CommentEntry} comment */
   line({ id, about, text, author, when, resolved, can_delete: canDelete }) {
     const of = `the comment of ${author} on ${about}`;
-    const verb = resolved ? "Reopen" : "Resolve";
-    const resolve = button(`${verb} ${of}`, {
-      content: verb,
+    const resolve = button(resolved ? `Reopen ${of}` : `Resolve ${of}`, {
+      content: resolved ? "Reopen" : "Resolve",
       onclick: () => this.send("resolve", { comment: id, on: !resolved }),
     });
     const remove = button(`Delete ${of}`, { content: "Delete", onclick: () => this.send("delete", { comment: id }) });
@@ -79,7 +78,7 @@ class Comments extends Widget {
       "li",
       { "data-resolved": String(resolved) },
       h("div.mw-comment-about", {}, h("b", {}, about), resolved && h("span.mw-quiet", {}, "resolved")),
-      h("div.mw-comment-text", {}, text),
+      h("div.mw-comment-text", { translate: "no" }, text),
       h("div.mw-comment-by", {}, `${author}, ${when}`),
       this.model.can_write && h("div.mw-comment-row", {}, resolve, canDelete && remove),
     );

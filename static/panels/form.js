@@ -7,6 +7,7 @@
 import { button } from "../kit/controls.js";
 import { consume, find, findAll, focusedElement, h, keepFocus } from "../kit/dom.js";
 import { icon } from "../kit/icons.js";
+import { translate } from "../kit/language.js";
 import { count } from "../kit/numbers.js";
 import { Tips } from "../kit/shell.js";
 import { Widget, plainData } from "../kit/widget.js";
@@ -220,8 +221,8 @@ class Field {
     this.input = /** @type {HTMLInputElement} */ (this.makeInput(id, data));
     this.input.isUnedited = () =>
       !this.refusal && this.input.value === (this.outstanding ? this.requested : this.known);
-    const label = [data.group !== data.label && data.group, data.label, data.unit].filter(Boolean).join(" ");
-    this.input.setAttribute("aria-label", label);
+    const labels = [data.group === data.label ? "" : data.group, data.label, data.unit].filter(Boolean);
+    this.input.setAttribute("aria-label", labels.map(translate).join(" "));
     this.input.setAttribute("aria-describedby", `${id}-words ${id}-hint ${id}-help`);
     this.label = h("label", { for: id, "data-tip": data.help }, h("span", {}, data.label));
     const control = data.kind === "switch" ? [h("div.mw-check", {}, this.input, this.label)] : [this.label, this.input];
@@ -241,8 +242,9 @@ class Field {
       return h("input", { id, name: path, type: "checkbox", onchange: () => this.request(this.input.checked) });
     const common = { id, name: path, autocomplete: "off", spellcheck: "false" };
     if (kind === "choice") {
+      // the options of an optional choice are names of presets
       const choices = options.map(({ title, help }, place) =>
-        h("option", { value: place, title: help || null }, title),
+        h("option", { value: place, title: help || null, translate: optional ? "no" : null }, title),
       );
       if (optional) choices.unshift(h("option", { value: "", disabled: true }, placeholder));
       const onchange = () => this.request(this.data.options?.[Number(this.input.value)].value ?? null);

@@ -231,6 +231,7 @@ class Row {
     if (cell.dataset.text === text) return;
     cell.dataset.text = text;
     if (key === "name") {
+      this.show.translate = false;
       this.show.textContent = text;
       this.show.title = `${text} (${this.data.id})`;
       if (!this.show.isConnected) cell.append(this.show);

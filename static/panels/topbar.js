@@ -160,10 +160,15 @@ class TopBar extends Widget {
   makeMenus() {
     const { tools, model } = this;
     const entries = (/** @type {NamedEntry[]} */ named, /** @type {string} */ type) => () =>
-      named.map(({ name, title, note }) => ({ text: title, note, choose: () => this.send(type, { name }) }));
+      named.map(({ name, title, note }) => ({
+        text: title,
+        isName: type === "example",
+        note,
+        choose: () => this.send(type, { name }),
+      }));
     const help = () => [
       { text: "Lessons", choose: () => this.send("lessons") },
-      ...Object.entries(PAGES).map(([text, page]) => ({ text, choose: () => openPage(page) })),
+      ...PAGES.map(([text, page]) => ({ text, choose: () => openPage(page) })),
       { text: "Keyboard shortcuts", note: "?", choose: () => this.showHelp() },
     ];
     return [
@@ -207,9 +212,9 @@ class TopBar extends Widget {
     this.shownName = name;
     this.name.setAttribute("size", String(Math.max(8, Math.min(48, name.length))));
     this.unsaved.hidden = !unsaved;
-    if (this.notice.title !== notice)
+    if (this.notice.dataset.text !== notice)
       this.notice.replaceChildren(...(notice ? [icon("warning"), h("span", {}, notice)] : []));
-    this.notice.title = notice;
+    this.notice.dataset.text = this.notice.title = notice;
     document.title = `${unsaved ? "• " : ""}${name} · Meshwave`;
     labelUndo(this.tools.undo, "Undo", history[0], keyNames("Ctrl+Z"));
     labelUndo(this.tools.redo, "Redo", history[1], keyNames("Ctrl+Shift+Z"));

@@ -38,7 +38,8 @@ function versionLine({ name, when, changes }, send) {
     onclick: () => send("restore_version", { name }),
   });
   const forget = tool(`Delete ${name}`, { text: "Delete", tip: "", onclick: () => send("forget_version", { name }) });
-  const head = h("div.mw-version", {}, h("b", {}, name), h("span.mw-quiet", {}, when), h("span.mw-grow"));
+  const title = h("b", { translate: "no" }, name);
+  const head = h("div.mw-version", {}, title, h("span.mw-quiet", {}, when), h("span.mw-grow"));
   head.append(restore, forget);
   return h("li", {}, head, h("div.mw-version-about", {}, about));
 }

@@ -307,7 +307,7 @@ function cardLink(href, { id, name = id, schedule, meshes, step, picture, when, 
     "a.mw-start-link",
     { href },
     h("div.mw-start-picture", {}, picture ? drawSchedule(picture) : null),
-    h("div.mw-start-name", {}, name),
+    h("div.mw-start-name", { translate: "no" }, name),
     h("div.mw-start-about", {}, about),
     when && h("div.mw-start-about", {}, `Edited ${when}`),
     tags.length > 0 && h("div.mw-start-tags", {}, ...tags.map((tag) => h("span.mw-start-tag", {}, tag))),
@@ -316,4 +316,4 @@ function cardLink(href, { id, name = id, schedule, meshes, step, picture, when, 
 
 /** @param {string} href @param {string} text @param {string} note */
 const line = (href, text, note) =>
-  h("li", {}, h("a.mw-start-line", { href }, h("span", {}, text), h("span.mw-start-about", {}, note)));
+  h("li", {}, h("a.mw-start-line", { href }, h("span", { translate: "no" }, text), h("span.mw-start-about", {}, note)));

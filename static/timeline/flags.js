@@ -6,7 +6,7 @@
 
 import { css, ink, rgb } from "../kit/palette.js";
 import { boxOf } from "./frame.js";
-import { outline, write } from "./shapes.js";
+import { outline, textWidth, write } from "./shapes.js";
 
 const HEIGHT = 14;
 
@@ -38,7 +38,7 @@ export class Flags {
     outline(context, box, { colour, width: 2.5 });
     const font = `600 11px ${colours.font}`;
     context.font = font;
-    const width = context.measureText(text).width + 8;
+    const width = textWidth(context, text) + 8;
     const left = Math.max(frame.left, Math.min(this.ends.get(span) ?? box.x, frame.right - width));
     this.ends.set(span, left + width + 1);
     const top = Math.max(frame.top, box.y - HEIGHT + 2);

@@ -8,7 +8,7 @@
 import { percent } from "../kit/numbers.js";
 import { css } from "../kit/palette.js";
 import { TITLE } from "./paint.js";
-import { clipped, line, write } from "./shapes.js";
+import { clipped, line, textWidth, write } from "./shapes.js";
 import { isOfRun, slowReason } from "./slow_lanes.js";
 import { title } from "./text.js";
 
@@ -172,7 +172,7 @@ export function paintTitles(context, { frame, plan, colours }) {
       for (const [text, isStrong] of title(row)) {
         const font = `${isStrong ? "600 " : ""}11px ${colours.font}`;
         write(context, text, x, y + TITLE / 2 + 1, { font, colour: css(isStrong ? colours.text : colours.muted) });
-        x += context.measureText(text).width + 6;
+        x += textWidth(context, text) + 6;
       }
     }
   });

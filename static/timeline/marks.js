@@ -6,7 +6,7 @@
 import { css } from "../kit/palette.js";
 import { AXIS } from "./layout.js";
 import { laneAt } from "./place.js";
-import { line, write } from "./shapes.js";
+import { line, textWidth, write } from "./shapes.js";
 import { amount } from "./units.js";
 
 const NEAR = 7; // CSS pixels within which a press hits a mark
@@ -111,7 +111,7 @@ export class Marks {
     line(context, a, y, b, y);
     const { style } = this;
     context.font = style.font;
-    const width = context.measureText(words).width + 10;
+    const width = textWidth(context, words) + 10;
     if (width > b - a) return;
     const middle = (a + b) / 2;
     context.fillStyle = css(colours.background);

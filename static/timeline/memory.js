@@ -8,7 +8,7 @@ import { css, mix, pixel } from "../kit/palette.js";
 import { TICKS, lowerBound } from "./columns.js";
 import { TALL } from "./frame.js";
 import { TITLE } from "./paint.js";
-import { clipped, line, write } from "./shapes.js";
+import { clipped, line, textWidth, write } from "./shapes.js";
 import { Strips } from "./strips.js";
 import { bytes } from "./units.js";
 
@@ -47,7 +47,7 @@ export class MemoryStrips extends Strips {
     let x = this.writeHeading(y, "Memory", words, isOver) + 16;
     others.forEach((other, i) => {
       const text = `${other.label}: peak ${bytes(Math.max(...other.peaks))}`;
-      const width = context.measureText(text).width;
+      const width = textWidth(context, text);
       if (x + 26 + width > frame.right) return;
       this.withPen(i, () => line(context, x, middle, x + 20, middle));
       write(context, text, x + 26, middle, { font: `11px ${colours.font}`, colour: css(colours.muted) });

@@ -243,7 +243,7 @@ export class Overlay {
     const text = amount(frame.tick(x) * layer.scale, layer.unit);
     const font = `600 11px ${colours.font}`;
     context.font = font;
-    const width = context.measureText(text).width + 10;
+    const width = shapes.textWidth(context, text) + 10;
     const left = clamp(x - width / 2, frame.left, frame.right - width);
     context.fillStyle = css(colours.text);
     context.beginPath();

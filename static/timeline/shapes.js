@@ -5,6 +5,7 @@
 /** @import { Box } from "../kit/types" */
 /** @import { Edges, Label, Lane, Segment } from "./types" */
 
+import { translate } from "../kit/language.js";
 import { css, mix } from "../kit/palette.js";
 import { OP } from "./columns.js";
 import { TALL, boxOf } from "./frame.js";
@@ -246,7 +247,7 @@ export function outline(context, { x, y, width, height }, { colour, width: lineW
 }
 
 /**
- * Write a text at a point in a font of 10 to 12 CSS pixels.
+ * Write a text at a point in a font of 10 to 12 CSS pixels, in the language of the page.
  * @param {CanvasRenderingContext2D} context @param {string} text @param {number} x @param {number} y
  * @param {{font: string, colour: string, align?: CanvasTextAlign, room?: number}} style
  */
@@ -255,8 +256,12 @@ export function write(context, text, x, y, { font, colour, align = "left", room 
   context.fillStyle = colour;
   context.textAlign = align;
   context.textBaseline = "middle";
-  context.fillText(room < Infinity ? shorten(context, text, room) : text, x, y);
+  const words = translate(text);
+  context.fillText(room < Infinity ? shorten(context, words, room) : words, x, y);
 }
+
+/** The width of a text in the language of the page. @param {CanvasRenderingContext2D} context @param {string} text */
+export const textWidth = (context, text) => context.measureText(translate(text)).width;
 
 /**
  * A text that is truncated to fit.

@@ -5,7 +5,7 @@
 
 import { css } from "../kit/palette.js";
 import { TITLE } from "./paint.js";
-import { line, write } from "./shapes.js";
+import { line, textWidth, write } from "./shapes.js";
 
 const NAME_HEIGHT = 11; // CSS pixels
 
@@ -29,10 +29,10 @@ export class Strips {
     context.strokeStyle = css(colours.line);
     line(context, 0, Math.round(y) + 0.5, plan.width, Math.round(y) + 0.5);
     write(context, title, 10, middle, { font: `600 11px ${colours.font}`, colour: css(colours.text) });
-    const x = 10 + context.measureText(title).width + 6;
+    const x = 10 + textWidth(context, title) + 6;
     const colour = css(isWarning ? colours.warning : colours.muted);
     write(context, words, x, middle, { font: `11px ${colours.font}`, colour, room: plan.width - x - 10 });
-    return x + context.measureText(words).width;
+    return x + textWidth(context, words);
   }
 
   /**
@@ -47,7 +47,7 @@ export class Strips {
     const font = `${isWarning ? "600 " : ""}10px ${colours.font}`;
     const colour = css(isWarning ? colours.warning : colours.muted);
     write(context, number, plan.gutter - 11, middle, { font, colour, align: "right" });
-    const room = plan.gutter - 20 - context.measureText(number).width;
+    const room = plan.gutter - 20 - textWidth(context, number);
     write(context, name, 10, middle, { font: `600 10.5px ${colours.font}`, colour: css(colours.text), room });
     return middle + NAME_HEIGHT / 2;
   }

@@ -4,6 +4,7 @@
 /** @import { LinkTimeline, Picture, Place, Simulation } from "./types" */
 
 import { h } from "../kit/dom.js";
+import { translate } from "../kit/language.js";
 import { clamp, count, roundUp } from "../kit/numbers.js";
 import { css, ink, mix, rgb } from "../kit/palette.js";
 import { tool } from "../kit/shell.js";
@@ -278,7 +279,8 @@ export class Lanes {
     context.fillStyle = css(this.colours.muted);
     context.font = "12px system-ui, sans-serif";
     context.textAlign = "center";
-    context.fillText("No message is sent: every rank already holds its part of the tensor.", width / 2, height / 2);
+    const text = "No message is sent: every rank already holds its part of the tensor.";
+    context.fillText(translate(text), width / 2, height / 2);
   }
 
   readColours() {
@@ -325,10 +327,10 @@ export class Lanes {
       context.fillRect(2, y + 1, 4, height - 2);
       context.textAlign = "left";
       context.fillStyle = css(text);
-      if (isFirst) context.fillText(`${this.view.model.host_word} ${host} `, 11, y + height / 2);
+      if (isFirst) context.fillText(translate(`${this.view.model.host_word} ${host} `), 11, y + height / 2);
       context.textAlign = "right";
       context.fillStyle = css(muted);
-      context.fillText(words, NAMES - 6, y + height / 2);
+      context.fillText(translate(words), NAMES - 6, y + height / 2);
     });
     context.textAlign = "left";
   }

@@ -2,6 +2,7 @@
 
 /** @import { Found, Hops, Lane, LinkTimeline, Picture } from "./types" */
 
+import { translate } from "../kit/language.js";
 import { css } from "../kit/palette.js";
 import { bytes, seconds } from "./format.js";
 
@@ -111,7 +112,7 @@ export class PlannedLanes {
    * @param {number} lane
    */
   writeOpen(context, task, from, to, lane) {
-    const name = to - from > 50 ? `task ${task}` : String(task);
+    const name = to - from > 50 ? translate(`task ${task}`) : String(task);
     if (to - from < 8 + 7 * name.length || !this.strip(lane)) return;
     context.fillStyle = css(this.chart.colours.text);
     context.textAlign = "left";

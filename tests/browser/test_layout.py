@@ -85,7 +85,7 @@ def test_a_small_window_shows_one_pane_at_a_time(page: Page) -> None:
 @pytest.mark.parametrize("width", [390, 820, 1280])
 def test_every_button_of_the_top_bar_can_be_reached(page: Page, width: int) -> None:
     resize(page, width)
-    for name in ("Open a design", "Export", "Help", "Theme"):
+    for name in ("Open a design", "Export", "Help", "Theme and language"):
         button = page.get_by_role("button", name=name, exact=True)
         button.scroll_into_view_if_needed()
         box = button.bounding_box()

@@ -1,0 +1,59 @@
+// The dictionary of the page, as node runs it: npm run check.
+
+import assert from "node:assert/strict";
+import test from "node:test";
+
+import { Dictionary } from "../../static/kit/language.js";
+
+const dictionary = new Dictionary({
+  Runs: "Läufe",
+  "No problems": "Keine Probleme",
+  "delete mesh {0}": "Mesh {0} löschen",
+  "{0} of {1}": "{0} von {1}",
+  "{0} instead of {1}": "{0} statt {1}",
+  "the port is busy {0}": "der Port ist {0} belegt",
+  "{0}; the port, {1} of the step": "{0}; der Port, {1} des Schritts",
+  'delete "{0}" in {1}': "„{0}“ in {1} löschen",
+  "mesh {0} sends to mesh {1}": "an Mesh {1} sendet Mesh {0}",
+  "more than the mean": "mehr als der Mittelwert",
+  block: "Block",
+  blocks: "Blöcke",
+  memory: "Speicher",
+});
+const check = (/** @type {string} */ english, /** @type {string} */ german) =>
+  assert.equal(dictionary.translate(english), german);
+
+test("a text has the translation of its entry, with the space around it", () => {
+  check("Runs", "Läufe");
+  check(" No problems\n", " Keine Probleme\n");
+});
+
+test("a text without an entry stays as it is", () => check("Frobnicate", "Frobnicate"));
+
+test("values are translated and take the places that the translation gives them", () => {
+  check("mesh A sends to mesh B", "an Mesh B sendet Mesh A");
+  check("blocks of memory", "Blöcke von Speicher");
+});
+
+test("values in quotation marks are names", () => check('delete "Runs" in Runs', "„Runs“ in Läufe löschen"));
+
+test("the first letter may be another one than in the source", () => {
+  check("Delete mesh 2", "Mesh 2 löschen");
+  check("Memory", "Speicher");
+  check("runs", "runs"); // a code, not the title
+});
+
+test("the most specific template is used", () =>
+  check("the port is busy 3%; the port, 5% of the step", "der Port ist 3% belegt; der Port, 5% des Schritts"));
+
+test("a template of one sentence does not match several", () =>
+  check("3 blocks. memory instead of blocks.", "3 Blöcke. Speicher statt Blöcke."));
+
+test("sentences, clauses, items and counted nouns are translated one by one", () => {
+  check("No problems. Runs: 1 block, 3 blocks (memory)", "Keine Probleme. Läufe: 1 Block, 3 Blöcke (Speicher)");
+  check("1 block · 2 kB/s memory", "1 Block · 2 kB/s Speicher");
+});
+
+test("a translated text is not translated again", () => {
+  assert.equal(dictionary.translate(dictionary.translate("delete mesh 2")), "Mesh 2 löschen");
+});
