@@ -130,9 +130,10 @@ def fit(runs: Sequence[Fitted], kinds: Sequence[str], start: Mapping[str, float]
     for _ in range(steps):
         slopes = np.zeros((len(runs), len(now)))
         for column in range(len(now)):
+            step = STEP if now[column] + STEP < highest[column] else -STEP
             moved = now.copy()
-            moved[column] += STEP
-            slopes[:, column] = (deviations(moved) - found) / STEP
+            moved[column] += step
+            slopes[:, column] = (deviations(moved) - found) / step
         weights = 1 / np.sqrt(1 + (found / LINEAR_BEYOND) ** 2) / NOISE**2
         matrix = slopes.T @ (weights[:, None] * slopes) + np.diag(1 / width**2)
         gradient = slopes.T @ (weights * found) + (now - centre) / width**2
