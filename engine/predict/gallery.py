@@ -278,7 +278,11 @@ def _variant_title(name: str, options: Mapping[str, Any]) -> str:
 
 
 _SELF_EXPLANATORY = {"grouping", "concatenation", "path"}  # options whose value alone identifies them in a title
-_OPTION_TITLES = {("backward", "split"): "split backward", ("backward", "whole"): "whole backward"}
+_OPTION_TITLES = {
+    ("slots", "fused"): "fused slots",
+    ("backward", "split"): "split backward",
+    ("backward", "whole"): "whole backward",
+}
 
 
 def searched_pipeline(design: Design) -> Pipeline | None:

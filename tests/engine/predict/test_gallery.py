@@ -63,10 +63,12 @@ def test_every_schedule_has_its_place_but_the_hand_drawn_one() -> None:
 def test_waves_and_chunks_go_as_far_as_the_layers() -> None:
     found = list_variants(drawn(ranks=4, layers=16))
     hanayo = {each.options["waves"]: each for each in found if each.schedule == "hanayo" and each.refusal is None}
-    loops = [each.options["chunks"] for each in found if each.schedule == "interleaved-1f1b" and each.refusal is None]
+    loops = [each.options for each in found if each.schedule == "interleaved-1f1b" and each.refusal is None]
 
     assert list(hanayo) == [1, 2]
-    assert loops == [2, 4]
+    assert [(each["chunks"], each["slots"]) for each in loops] == [
+        (chunks, slots) for chunks in (2, 4) for slots in ("single", "fused")
+    ]
     refused = [each for each in found if each.schedule == "hanayo" and each.refusal]
     assert [each.refusal.params for each in refused if each.refusal] == [{"stages": 32, "layers": 16}]
 
