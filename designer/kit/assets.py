@@ -123,5 +123,5 @@ class Assets(RequestHandler):
 
 
 # Added to all servers of this process, like Panel's own routes, so that widgets also work outside the designer.
-toplevel_patterns.insert(0, (r"/assets/(\w+)/([\w/-]+\.(?:js|json))", Assets))
+toplevel_patterns.insert(0, (r"/assets/(\w+)/([\w/.-]+)", Assets))
 ReactiveESM.__javascript_raw__ = [_module_url(_NATIVE_IMPORT)]

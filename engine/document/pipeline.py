@@ -34,7 +34,7 @@ class Section(Part):
     """Mesh of each stage."""
     actions: Annotated[tuple[tuple[str, ...], ...], Field(min_length=1)] | None = None
     """Hand-drawn order of actions for each mesh, such as 0F0 0B0; only for the schedule custom."""
-    recompute: Literal["none", "full"] | RecomputedPart | tuple[NonNegativeInt, ...] = "none"
+    recompute: Literal["none", RecomputedPart, "full"] | tuple[NonNegativeInt, ...] = "none"
     """Activation recomputation, which saves memory at the cost of time (Chen et al., arXiv:1604.06174). 'none': all
     activations are kept. Numbers of stages, or 'full' for all: these stages keep only their input and run their forward
     again before their backward. 'layers': each layer is run again from its input; 'layers-early-stop': only up to the

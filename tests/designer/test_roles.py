@@ -68,7 +68,7 @@ def routes(router: RuleRouter) -> Iterator[tuple[str, Any]]:
 
 def sample(pattern: str) -> str:
     """Return a path that matches the pattern of a route."""
-    parts = {"$": "", "/?": "/", "(?!extensions/)": "", "(.*)": "x", ".*": "x", "(\\w+)": "x", "([\\w/]+\\.js)": "x.js"}
+    parts = {"$": "", "/?": "/", "(?!extensions/)": "", "(.*)": "x", ".*": "x", "(\\w+)": "x", "([\\w/.-]+)": "x.js"}
     path = pattern
     for part, text in {**parts, "\\w+": "x"}.items():
         path = path.replace(part, text)
