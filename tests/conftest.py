@@ -245,12 +245,27 @@ def serve() -> Iterator[Callable[..., str]]:
 
 @contextmanager
 def serving() -> Iterator[Callable[..., str]]:
-    """The same for as long as it is entered.
+    """The same for as long as it is entered; it fails at the end if a session logged an exception."""
+    with serving_any() as start, failing_on_logged_exceptions():  # a server that stops may cut off what it does
+        yield start
 
-    What a session raised in a callback fails at the end: nobody would see it but in the server's log.
-    """
-    servers: list[Any] = []
+
+@contextmanager
+def failing_on_logged_exceptions() -> Iterator[None]:
+    """Fail at the end if our own code raised in a callback of a session, which only the server's log shows."""
     raised = _Raised()
+    logging.getLogger().addHandler(raised)
+    try:
+        yield
+    finally:
+        logging.getLogger().removeHandler(raised)
+    assert not raised.messages, "\n".join(raised.messages)
+
+
+@contextmanager
+def serving_any() -> Iterator[Callable[..., str]]:
+    """The same whatever the sessions log."""
+    servers: list[Any] = []
 
     def start(app: Any, **options: Any) -> str:
         import panel as pn
@@ -261,15 +276,12 @@ def serving() -> Iterator[Callable[..., str]]:
         _wait_for(port)
         return f"http://127.0.0.1:{port}/"
 
-    logging.getLogger().addHandler(raised)
     try:
         yield start
     finally:
-        logging.getLogger().removeHandler(raised)  # a server that stops may cut off what it does
         for server in servers:
             server.stop()
             server.join(PATIENCE_S)
-    assert not raised.messages, "\n".join(raised.messages)
 
 
 class _Raised(logging.Handler):

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.browser.drawn import SIZE, Drawn
-from tests.conftest import IDLE, PATIENCE_S, VIEWPORT, clean_page, new_context, serving, watch
+from tests.conftest import (
+    IDLE,
+    PATIENCE_S,
+    VIEWPORT,
+    clean_page,
+    failing_on_logged_exceptions,
+    new_context,
+    serving_any,
+    watch,
+)
 
 if TYPE_CHECKING:
     from bokeh.document import Document
@@ -161,7 +170,7 @@ def clean(documents_taken_back: None) -> None:
 
 @pytest.fixture(scope="package")
 def kept_stage(browser: Browser) -> Iterator[Stage]:
-    with serving() as serve:
+    with serving_any() as serve:
         stage = Stage(browser, serve)
         yield stage
         stage.leave()
@@ -172,7 +181,8 @@ def kept_stage(browser: Browser) -> Iterator[Stage]:
 def stage(kept_stage: Stage, request: pytest.FixtureRequest) -> Iterator[Stage]:
     """The empty page that stays open; a test fails at its end if the page reported errors."""
     kept_stage.complaints.clear()
-    yield kept_stage
+    with failing_on_logged_exceptions():
+        yield kept_stage
     if request.node.stash.get(FAILED, False):
         kept_stage.leave()
     else:
@@ -242,7 +252,7 @@ class Server:
 
 @pytest.fixture(scope="package")
 def kept_server() -> Iterator[Server]:
-    with serving() as serve:
+    with serving_any() as serve:
         server = Server(serve)
         yield server
     for studio in server.studios:
@@ -280,7 +290,8 @@ def served_page(
     kept_context.new_cdp_session(page).send("Storage.clearDataForOrigin", origin)
     kept_context.clear_cookies()
     kept_context.clear_permissions()
-    yield from clean_page(page, complaints)
+    with failing_on_logged_exceptions():
+        yield from clean_page(page, complaints)
 
 
 @pytest.fixture
