@@ -11,8 +11,6 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from threading import Thread
 from typing import Any, NamedTuple
@@ -20,9 +18,8 @@ from urllib.parse import urlencode
 
 from tornado.httpclient import AsyncHTTPClient
 
-from meshwave.designer.bench.page import temporary_home
 from meshwave.designer.bench.page_client import PATIENCE_S, PageClient
-from meshwave.designer.bench.sessions import LIFETIME_S, TOKEN, await_timed, quantiles, server_load
+from meshwave.designer.bench.sessions import LIFETIME_S, TOKEN, await_timed, quantiles, served, server_load
 from meshwave.designer.server.site import Place
 from meshwave.designer.server.workshop import start_workshop
 from meshwave.engine.bench.speed import Figures, Say
@@ -45,7 +42,7 @@ class Act(NamedTuple):
     """A gesture of a learner."""
 
     kind: str
-    """What it is measured as, such as ``answer``."""
+    """Name in the figures, such as ``answer``."""
     widget: str
     gesture: dict[str, Any]
 
@@ -58,7 +55,7 @@ def bench_learners(minutes: float, say: Say) -> Figures:
 def measure_class(count: int, minutes: float, say: Say) -> Figures:
     """Measure a class of ``count`` learners; ``say`` reports each error."""
     workshop = Workshop("bench", WorkshopPlan(title="Benchmark", people=count, lessons=(LESSON,)), {})
-    with _server(workshop) as (link, code):
+    with served(_serve, workshop) as (link, code):
         measured = asyncio.run(_measure(link, code, count, minutes * 60, say))
         errors = [*_check_results(workshop), *_check_runs(workshop)]
     for error in errors:
@@ -175,22 +172,6 @@ def _check_runs(workshop: Workshop) -> Iterator[str]:
 
 
 # ---- the server ----
-
-
-@contextmanager
-def _server(workshop: Workshop) -> Iterator[tuple[str, str]]:
-    """Serve a workshop from another process and yield its link and its code."""
-    context = get_context("spawn")
-    here, there = context.Pipe()
-    with temporary_home():
-        process = context.Process(target=_serve, args=(there, workshop))
-        process.start()
-        there.close()
-        try:
-            yield here.recv()
-        finally:
-            here.close()  # which stops the process
-            process.join()
 
 
 def _serve(pipe: Connection, workshop: Workshop) -> None:

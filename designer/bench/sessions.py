@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from tornado.httpclient import AsyncHTTPClient
@@ -41,7 +41,7 @@ def bench_sessions() -> Figures:
     """Measure opening, editing, memory and idle load with 1, 40 and 100 open pages, and after they close (three minutes)."""
     figures: Figures = {}
     for count in SESSIONS:
-        with _server() as link:
+        with served(_serve) as link:
             measured = asyncio.run(_measure(link, count))
         title = f"{count} session{'s' * (count > 1)}"
         figures |= {f"{title}: {name}": value for name, value in measured.items()}
@@ -50,7 +50,7 @@ def bench_sessions() -> Figures:
 
 def bench_soak(minutes: float, say: Say) -> Figures:
     """Open, edit and close pages for --minutes, and measure memory and idle load of the server over time."""
-    with _server() as link:
+    with served(_serve) as link:
         return asyncio.run(_soak(link, minutes, say))
 
 
@@ -149,12 +149,12 @@ def quantiles(name: str, seconds: Sequence[float]) -> Figures:
 
 
 @contextmanager
-def _server() -> Iterator[str]:
-    """Serve the designer from another process and yield its link."""
+def served(serve: Callable[..., None], *arguments: object) -> Iterator[Any]:
+    """Run ``serve(pipe, *arguments)`` in another process, and yield what it sends; it ends when the pipe is closed."""
     context = get_context("spawn")
     here, there = context.Pipe()
     with temporary_home():
-        process = context.Process(target=_serve, args=(there,))
+        process = context.Process(target=serve, args=(there, *arguments))
         process.start()
         there.close()
         try:

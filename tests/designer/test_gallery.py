@@ -21,6 +21,7 @@ from meshwave.engine.predict.prediction import predict
 from tests._findings import refusal
 from tests._strategies import document
 from tests.designer import held
+from tests.designer.widgets import SentMessages
 
 SEARCHED_S = 60.0
 
@@ -31,20 +32,15 @@ def few_schedules(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gallery_cards, "make_cards", held.judge_few)
 
 
-class Heard:
-    """The messages of a widget to its page."""
-
-    def __init__(self, widget: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.messages: list[dict[str, Any]] = []
-        monkeypatch.setattr(widget, "_send_msg", self.messages.append)
-
-    def of(self, kind: str) -> list[dict[str, Any]]:
-        return [message for message in self.messages if message["type"] == kind]
+class GalleryMessages(SentMessages):
+    """Messages that the gallery sent to its page."""
 
     @property
     def cards(self) -> dict[str, dict[str, Any]]:
         return {
-            variant_card["title"]: variant_card for message in self.of("found") for variant_card in message["cards"]
+            variant_card["title"]: variant_card
+            for message in self.of_type("found")
+            for variant_card in message["cards"]
         }
 
 
@@ -53,9 +49,9 @@ def gallery(session: Session) -> Gallery:
     return Gallery(session)
 
 
-def opened(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> Heard:
+def opened(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> GalleryMessages:
     """The gallery with all its cards."""
-    heard = Heard(gallery, monkeypatch)
+    heard = GalleryMessages(gallery, monkeypatch)
     gallery.open()
     wait_for(gallery)
     return heard
@@ -81,8 +77,8 @@ def test_opening_sends_a_description_then_cards_then_done(gallery: Gallery, monk
 
     kinds = [message["type"] for message in heard.messages]
     assert (kinds[0], kinds[-1]) == ("reset", "done")
-    assert heard.of("reset")[0]["about"].startswith("4 meshes, 4 microbatches, 16 layers")
-    assert heard.of("found")[-1]["notes"]
+    assert heard.of_type("reset")[0]["about"].startswith("4 meshes, 4 microbatches, 16 layers")
+    assert heard.of_type("found")[-1]["notes"]
     assert heard.cards["Hanayo, 2 waves"]["present"]
     assert "use 8" in heard.cards["DualPipe"]["reason"]
 
@@ -137,7 +133,7 @@ def test_a_refused_choice_leaves_the_gallery_open(
     gallery._handle_msg({"type": "choose", "key": heard.cards["GPipe"]["key"]})
 
     assert gallery.shown
-    assert heard.of("answered")[-1]["refused"] == "no"
+    assert heard.of_type("answered")[-1]["refused"] == "no"
     assert session.design is design
 
 
@@ -146,7 +142,7 @@ def test_a_card_of_an_earlier_design_is_refused(gallery: Gallery, monkeypatch: p
 
     gallery._handle_msg({"type": "choose", "key": "gone"})
 
-    assert "earlier design" in heard.of("answered")[-1]["refused"]
+    assert "earlier design" in heard.of_type("answered")[-1]["refused"]
 
 
 def test_the_gallery_follows_the_design_only_while_it_is_open(
@@ -156,11 +152,14 @@ def test_the_gallery_follows_the_design_only_while_it_is_open(
 
     session.edit("pipeline.microbatches", 8, "8 microbatches")
     wait_for(gallery)
-    assert [message["about"].split(", ")[1] for message in heard.of("reset")] == ["4 microbatches", "8 microbatches"]
+    assert [message["about"].split(", ")[1] for message in heard.of_type("reset")] == [
+        "4 microbatches",
+        "8 microbatches",
+    ]
 
     gallery._handle_msg({"type": "close"})
     session.edit("pipeline.microbatches", 4, "4 microbatches")
-    assert len(heard.of("reset")) == 2
+    assert len(heard.of_type("reset")) == 2
 
 
 def test_cards_are_kept_until_the_design_changes(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +169,7 @@ def test_cards_are_kept_until_the_design_changes(gallery: Gallery, monkeypatch: 
     gallery.open()
 
     assert gallery.shown
-    assert len(heard.of("reset")) == 1
+    assert len(heard.of_type("reset")) == 1
 
 
 def test_a_card_is_pinned_under_its_name_and_unpinned_by_a_second_click(
@@ -202,7 +201,7 @@ def test_an_internal_error_is_shown_and_ends_the_progress(gallery: Gallery, monk
     monkeypatch.setattr(gallery_cards, "make_cards", held.broken)
     heard = opened(gallery, monkeypatch)
 
-    assert "broken" in heard.of("answered")[-1]["refused"]
+    assert "broken" in heard.of_type("answered")[-1]["refused"]
     assert heard.messages[-1]["type"] == "done"
 
 
@@ -300,7 +299,7 @@ def test_columns_show_changes_and_differences_to_the_first(session: Session) -> 
 
 def test_designs_are_unpinned_added_and_cleared_in_the_table(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     table = Comparison(session)
-    heard = Heard(table, monkeypatch)
+    heard = GalleryMessages(table, monkeypatch)
     table.open()
     assert [column["open"] for column in table.columns] == [True]
 
@@ -311,7 +310,7 @@ def test_designs_are_unpinned_added_and_cleared_in_the_table(session: Session, m
     assert table.room == 0
 
     table._handle_msg({"type": "example", "name": "05-hanayo-as-chimera"})
-    assert "unpin one" in heard.of("answered")[-1]["refused"]
+    assert "unpin one" in heard.of_type("answered")[-1]["refused"]
     table._handle_msg({"type": "unpin", "place": 0})
     assert [pinned.design.name for pinned in session.pinned] == [column["name"] for column in table.columns[:2]]
     table._handle_msg({"type": "end"})
@@ -321,9 +320,9 @@ def test_designs_are_unpinned_added_and_cleared_in_the_table(session: Session, m
 
 def test_a_file_that_is_not_a_design_is_refused(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     table = Comparison(session)
-    heard = Heard(table, monkeypatch)
+    heard = GalleryMessages(table, monkeypatch)
 
     table._handle_msg({"type": "file", "text": "{}"})
 
-    assert heard.of("answered")[-1]["refused"]
+    assert heard.of_type("answered")[-1]["refused"]
     assert session.pinned == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,7 +26,7 @@ from meshwave.engine.people.limits import Limits
 from meshwave.engine.people.people_file import OWNER, Role, User
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs import State
-from meshwave.engine.runs.launchers import launchers, specify_run
+from meshwave.engine.runs.launchers import specify_run
 from meshwave.engine.runs.options import PLAIN, REHEARSAL
 from tests.conftest import until
 
@@ -36,12 +35,9 @@ VIEWER, DESIGNER, LAUNCHER, ADMIN = (User(role.value, role.value, role) for role
 
 
 @pytest.fixture
-def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Studio]:
-    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
-    monkeypatch.setattr(launchers["local"], "warm", lambda launcher: None)
-    studio = Studio(FIRST)
-    yield studio
-    studio.close()
+def shared(studio: Studio) -> Studio:
+    """Return the studio of the server, which all people share."""
+    return studio
 
 
 @pytest.fixture
