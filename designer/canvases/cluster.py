@@ -135,13 +135,13 @@ class ClusterCanvas(Canvas):
         self.selected = rank
 
     def _on_tile(self, gesture: Mapping[str, Any]) -> None:
-        pp, dp, tp = _read_tiling(gesture)
+        tiling = _read_tiling(gesture)
         self.selected = -1
-        self._edit_meshes(mesh_edits.tile_cluster(self._cluster, pp, dp, tp), f"tile {pp} x {dp} x {tp}")
+        self._edit_meshes(mesh_edits.tile_cluster(self._cluster, tiling), f"tile {tiling}")
 
     def _on_try_tile(self, gesture: Mapping[str, Any]) -> None:
         """Describe the result of a tiling while its numbers are typed; nothing is edited."""
-        possible, words = mesh_edits.describe_tile(self._cluster, *_read_tiling(gesture))
+        possible, words = mesh_edits.describe_tile(self._cluster, _read_tiling(gesture))
         self._send_msg({"type": "tile", "possible": possible, "words": words})
 
     def _on_nodes(self, gesture: Mapping[str, Any]) -> None:
@@ -205,6 +205,5 @@ def _to_documents(meshes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [{**mesh, "devices": list(mesh["devices"]), "axes": dict(mesh["axes"])} for mesh in meshes]
 
 
-def _read_tiling(gesture: Mapping[str, Any]) -> tuple[int, int, int]:
-    pp, dp, tp = (read_value(gesture, key, int) for key in ("pp", "dp", "tp"))
-    return pp, dp, tp
+def _read_tiling(gesture: Mapping[str, Any]) -> mesh_edits.Tiling:
+    return mesh_edits.Tiling(*(read_value(gesture, key, int) for key in mesh_edits.Tiling._fields))

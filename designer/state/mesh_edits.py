@@ -28,6 +28,24 @@ Cluster = Mapping[str, Any]
 Axes = Mapping[str, int]
 """Sizes of the axes of a mesh, outermost first."""
 
+
+class Tiling(NamedTuple):
+    """Number of equal meshes that cover a cluster, and the sizes of their axes."""
+
+    pp: int
+    dp: int
+    cp: int
+    tp: int
+
+    def __str__(self) -> str:
+        return " x ".join(map(str, self))
+
+    @property
+    def mesh_size(self) -> int:
+        """Number of devices of each mesh."""
+        return self.dp * self.cp * self.tp
+
+
 # ---- meshes ----
 
 
@@ -95,38 +113,40 @@ def reorder_meshes(meshes: Sequence[Mesh], mesh: int, rank: int) -> Meshes:
     return (*others[:rank], moved, *others[rank:])
 
 
-def tile_cluster(cluster: Cluster, pp: int, dp: int, tp: int) -> Meshes:
-    """Cover the cluster with ``pp`` equal meshes of ``dp`` x ``tp`` devices, in the order of devices.
+def tile_cluster(cluster: Cluster, tiling: Tiling) -> Meshes:
+    """Cover the cluster with equal meshes, in the order of devices.
 
     Every mesh is a rectangle. Of the shapes that fit, one with tp inside a node is preferred, then the one on the
     fewest nodes.
     """
-    problem = _tile_problem(cluster, pp, dp, tp)
+    problem = _tile_problem(cluster, tiling)
     if problem:
         raise Refusal(problem.code, problem.params)
+    pp, dp, cp, tp = tiling
     nodes, per_node = _cluster_size(cluster)
-    height, width = next(_tile_shapes(cluster, pp, dp * tp, tp))
+    height, width = next(_tile_shapes(cluster, tiling))
+    axes = full_axes({"dp": dp, "cp": cp, "tp": tp})
     corners = ((row, column) for row in range(0, nodes, height) for column in range(0, per_node - width + 1, width))
     return tuple(
         {
             "name": name,
             "devices": tuple(device_range(cluster, row, column, row + height - 1, column + width - 1)),
-            "axes": {"dp": dp, "tp": tp},
+            "axes": axes,
         }
         for name, (row, column) in zip(_first_names(pp), corners, strict=False)
     )
 
 
-def describe_tile(cluster: Cluster, pp: int, dp: int, tp: int) -> tuple[bool, str]:
+def describe_tile(cluster: Cluster, tiling: Tiling) -> tuple[bool, str]:
     """Return whether :func:`tile_cluster` is possible, and a sentence with its result or the reason why not."""
-    problem = _tile_problem(cluster, pp, dp, tp)
+    problem = _tile_problem(cluster, tiling)
     if problem:
         return False, problem.message
     total = cluster["nodes"] * cluster["devices_per_node"]
-    used = pp * dp * tp
-    meshes = format_count(pp, "mesh", "meshes")
+    used = tiling.pp * tiling.mesh_size
+    meshes = format_count(tiling.pp, "mesh", "meshes")
     rest = "all used" if used == total else f"{total - used} unused"
-    return True, f"{meshes} of {format_count(dp * tp, 'device')}, {rest}"
+    return True, f"{meshes} of {format_count(tiling.mesh_size, 'device')}, {rest}"
 
 
 def next_name(meshes: Sequence[Mesh]) -> str:
@@ -329,24 +349,25 @@ def _first_names(count: int) -> list[str]:
     return list(islice(_all_names(), count))
 
 
-def _tile_shapes(cluster: Cluster, pp: int, size: int, tp: int) -> Iterator[tuple[int, int]]:
-    """Yield (nodes, columns) of the rectangles of ``size`` devices of which ``pp`` fit, best first."""
+def _tile_shapes(cluster: Cluster, tiling: Tiling) -> Iterator[tuple[int, int]]:
+    """Yield (nodes, columns) of the rectangles that a mesh can cover, best first."""
     nodes, per_node = _cluster_size(cluster)
+    size = tiling.mesh_size
     widths = [width for width in range(1, min(size, per_node) + 1) if size % width == 0]
-    for width in sorted(widths, key=lambda width: (width % tp == 0, width), reverse=True):
+    for width in sorted(widths, key=lambda width: (width % tiling.tp == 0, width), reverse=True):
         height = size // width
-        if height <= nodes and (nodes // height) * (per_node // width) >= pp:
+        if height <= nodes and (nodes // height) * (per_node // width) >= tiling.pp:
             yield height, width
 
 
-def _tile_problem(cluster: Cluster, pp: int, dp: int, tp: int) -> Problem | None:
+def _tile_problem(cluster: Cluster, tiling: Tiling) -> Problem | None:
     nodes, per_node = _cluster_size(cluster)
-    total, needed = nodes * per_node, pp * dp * tp
-    if min(pp, dp, tp) < 1:
+    total, needed = nodes * per_node, tiling.pp * tiling.mesh_size
+    if min(tiling) < 1:
         return Problem("", "tiling_size")
     if needed > total:
-        return Problem("", "tiling_devices", {"pp": pp, "dp": dp, "tp": tp, "needed": needed, "devices": total})
-    if next(_tile_shapes(cluster, pp, dp * tp, tp), None) is None:
-        sizes = {"meshes": pp, "devices": dp * tp, "nodes": nodes, "devices_per_node": per_node}
+        return Problem("", "tiling_devices", {"tiling": str(tiling), "needed": needed, "devices": total})
+    if next(_tile_shapes(cluster, tiling), None) is None:
+        sizes = {"meshes": tiling.pp, "devices": tiling.mesh_size, "nodes": nodes, "devices_per_node": per_node}
         return Problem("", "tiling_shape", sizes)
     return None

@@ -41,11 +41,11 @@ _MESHES: dict[str, Message] = {
     "missing_name": "a {kind} needs a name",
     "long_name": "a {kind} name has at most {maximum} characters; this one has {length}",
     "taken_mesh_name": "rank {rank} is already called {name}; mesh names must be unique",
-    "tiling_size": "pp, dp and tp must be at least 1",
-    "tiling_devices": "{pp} x {dp} x {tp} needs {needed} devices; the cluster has {devices}",
+    "tiling_size": "pp, dp, cp and tp must be at least 1",
+    "tiling_devices": "{tiling} needs {needed} devices; the cluster has {devices}",
     "tiling_shape": (
         "{meshes} {meshes:plural|rectangle|rectangles} of {devices} devices do not fit on {nodes} x {devices_per_node}; "
-        "use another dp x tp"
+        "use another dp x cp x tp"
     ),
 }
 

@@ -1,11 +1,16 @@
-// Tiling of the cluster: three numbers, and a description of their effect that Python computes.
+// Tiling of the cluster: four numbers, and a description of their effect that Python computes.
 
 /** @import { Message } from "../kit/types" */
 
 import { button } from "../kit/controls.js";
 import { focusedElement, h } from "../kit/dom.js";
 
-const AXES = { pp: "meshes in the pipeline", dp: "data parallelism per mesh", tp: "tensor parallelism per mesh" };
+const AXES = {
+  pp: "meshes in the pipeline",
+  dp: "data parallelism per mesh",
+  cp: "context parallelism per mesh",
+  tp: "tensor parallelism per mesh",
+};
 
 export class Tiler {
   isTyped = false; // true if the numbers differ from those of the design
@@ -43,8 +48,8 @@ export class Tiler {
   }
 
   get sizes() {
-    const [pp, dp, tp] = this.fields.map((field) => Number.parseInt(field.value, 10) || 0);
-    return { pp, dp, tp };
+    const [pp, dp, cp, tp] = this.fields.map((field) => Number.parseInt(field.value, 10) || 0);
+    return { pp, dp, cp, tp };
   }
 
   /** Show the sizes of the design (of its first mesh if meshes differ), unless the user is typing. */
@@ -53,8 +58,8 @@ export class Tiler {
     const focused = focusedElement(root);
     if (this.isTyped && this.fields.some((field) => field === focused)) return;
     const { meshes } = model;
-    const { dp = 1, tp = 1 } = Object.fromEntries(meshes[0]?.axes ?? []);
-    const sizes = [Math.max(1, meshes.length), dp, tp];
+    const { dp = 1, cp = 1, tp = 1 } = Object.fromEntries(meshes[0]?.axes ?? []);
+    const sizes = [Math.max(1, meshes.length), dp, cp, tp];
     this.fields.forEach((field, i) => (field.value = String(sizes[i])));
     this.isTyped = false;
   }

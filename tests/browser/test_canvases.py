@@ -294,11 +294,12 @@ def test_the_cluster_is_tiled_or_the_reason_for_a_refusal_is_shown(page: Page, d
     words = page.locator(".mw-tile-words")
 
     pp.fill("9")
-    eventually(page, lambda: words.inner_text() == "9 x 1 x 1 needs 9 devices; the cluster has 8")
+    eventually(page, lambda: words.inner_text() == "9 x 1 x 1 x 1 needs 9 devices; the cluster has 8")
     page.get_by_role("button", name="Tile", exact=True).click(force=True)  # it says that it is disabled
-    eventually(page, lambda: notice(page, "cluster") == "9 x 1 x 1 needs 9 devices; the cluster has 8")
+    eventually(page, lambda: notice(page, "cluster") == "9 x 1 x 1 x 1 needs 9 devices; the cluster has 8")
     pp.fill("2")
-    page.get_by_label("dp: data parallelism per mesh").fill("4")
+    page.get_by_label("dp: data parallelism per mesh").fill("2")
+    page.get_by_label("cp: context parallelism per mesh").fill("2")
     eventually(page, lambda: words.inner_text() == "2 meshes of 4 devices, all used")
     page.keyboard.press("Enter")
 

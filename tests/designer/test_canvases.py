@@ -14,6 +14,7 @@ from meshwave.designer.state import design_edits as edits
 from meshwave.designer.state import mesh_edits
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.field_limits import field_limit
+from meshwave.designer.state.mesh_edits import Tiling
 from meshwave.engine.costs.boundary_transfers import boundary_bytes, boundary_seconds
 from meshwave.engine.document import Design, Training, parse_design
 from meshwave.engine.document import Mesh as MeshPart
@@ -159,23 +160,23 @@ def test_places_show_the_groups_of_other_axes() -> None:
     assert places({"dp": 4, "tp": 1})[1] == (1, 0, "dp1")
 
 
-@given(nodes=sizes, per_node=sizes, pp=sizes, dp=st.integers(1, 4), tp=st.integers(1, 4))
-def test_a_tiling_has_disjoint_rectangles_or_a_reason_why_not(
-    nodes: int, per_node: int, pp: int, dp: int, tp: int
-) -> None:
+@given(nodes=sizes, per_node=sizes, tiling=st.builds(Tiling, sizes, *[st.integers(1, 4)] * 3))
+def test_a_tiling_has_disjoint_rectangles_or_a_reason_why_not(nodes: int, per_node: int, tiling: Tiling) -> None:
     cluster = {"nodes": nodes, "devices_per_node": per_node}
-    possible, words = mesh_edits.describe_tile(cluster, pp, dp, tp)
+    possible, words = mesh_edits.describe_tile(cluster, tiling)
     if not possible:
-        assert refusal(lambda: mesh_edits.tile_cluster(cluster, pp, dp, tp)).message == words
+        assert refusal(lambda: mesh_edits.tile_cluster(cluster, tiling)).message == words
         return
 
-    meshes = mesh_edits.tile_cluster(cluster, pp, dp, tp)
+    meshes = mesh_edits.tile_cluster(cluster, tiling)
 
     redrawn: tuple[Any, ...] = ()
     for tiled in meshes:  # drawing refuses overlaps and what is no rectangle
         redrawn = mesh_edits.draw_mesh(redrawn, cluster, tiled["devices"], tiled["name"])
-    assert len(meshes) == pp
-    assert all(tiled["axes"] == {"dp": dp, "tp": tp} and len(tiled["devices"]) == dp * tp for tiled in meshes)
+    assert len(meshes) == tiling.pp
+    for tiled in meshes:
+        assert {"cp": 1, **tiled["axes"], "pp": tiling.pp} == tiling._asdict()
+        assert len(tiled["devices"]) == tiling.mesh_size
 
 
 @given(nodes=sizes, per_node=sizes, pp=sizes, tp=sizes)
@@ -183,17 +184,20 @@ def test_a_tiling_keeps_tensor_parallel_groups_inside_a_node_if_possible(
     nodes: int, per_node: int, pp: int, tp: int
 ) -> None:
     assume(pp <= nodes * (per_node // tp))
-    for tiled in mesh_edits.tile_cluster({"nodes": nodes, "devices_per_node": per_node}, pp, 1, tp):
+    for tiled in mesh_edits.tile_cluster({"nodes": nodes, "devices_per_node": per_node}, Tiling(pp, 1, 1, tp)):
         assert len({device // per_node for device in tiled["devices"]}) == 1
 
 
 def test_a_tiling_describes_its_result() -> None:
-    assert mesh_edits.describe_tile(CLUSTER, 2, 2, 1) == (True, "2 meshes of 2 devices, 4 unused")
-    assert mesh_edits.describe_tile(CLUSTER, 4, 2, 2) == (False, "4 x 2 x 2 needs 16 devices; the cluster has 8")
-    assert mesh_edits.describe_tile(CLUSTER, 2, 3, 1)[0]
-    assert mesh_edits.describe_tile(CLUSTER, 1, 5, 1) == (
+    assert mesh_edits.describe_tile(CLUSTER, Tiling(2, 1, 2, 1)) == (True, "2 meshes of 2 devices, 4 unused")
+    assert mesh_edits.describe_tile(CLUSTER, Tiling(4, 2, 1, 2)) == (
         False,
-        "1 rectangle of 5 devices do not fit on 2 x 4; use another dp x tp",
+        "4 x 2 x 1 x 2 needs 16 devices; the cluster has 8",
+    )
+    assert mesh_edits.describe_tile(CLUSTER, Tiling(2, 3, 1, 1))[0]
+    assert mesh_edits.describe_tile(CLUSTER, Tiling(1, 5, 1, 1)) == (
+        False,
+        "1 rectangle of 5 devices do not fit on 2 x 4; use another dp x cp x tp",
     )
 
 
@@ -219,7 +223,7 @@ def test_a_cluster_keeps_a_node_and_a_device() -> None:
 
 
 def test_mesh_names_continue_after_z() -> None:
-    meshes = mesh_edits.tile_cluster({"nodes": 4, "devices_per_node": 8}, 28, 1, 1)
+    meshes = mesh_edits.tile_cluster({"nodes": 4, "devices_per_node": 8}, Tiling(28, 1, 1, 1))
 
     assert [m["name"] for m in meshes[24:]] == ["Y", "Z", "AA", "AB"]
     assert mesh_edits.next_name(meshes[1:]) == "A"
@@ -362,7 +366,7 @@ def test_every_gesture_on_the_cluster_is_one_undo_step(
         ({"type": "delete", "mesh": 0}, "delete mesh tail"),
         ({"type": "nodes", "value": 3}, "3 nodes"),
         ({"type": "devices_per_node", "value": 8}, "8 devices per node"),
-        ({"type": "tile", "pp": 2, "dp": 4, "tp": 1}, "tile 2 x 4 x 1"),
+        ({"type": "tile", "pp": 2, "dp": 2, "cp": 2, "tp": 1}, "tile 2 x 2 x 2 x 1"),
     ]:
         before = session.design
         assert send(cluster, said, **gesture) is None, gesture
@@ -381,7 +385,9 @@ def test_a_refused_gesture_returns_a_reason_and_changes_nothing(
     assert send(cluster, said, type="draw", devices=[1, 2]) == (
         "device 1 belongs to mesh B; a device can be in one mesh only"
     )
-    assert send(cluster, said, type="tile", pp=3, dp=3, tp=1) == "3 x 3 x 1 needs 9 devices; the cluster has 8"
+    assert (
+        send(cluster, said, type="tile", pp=3, dp=3, cp=1, tp=1) == "3 x 3 x 1 x 1 needs 9 devices; the cluster has 8"
+    )
     assert session.design is before
 
 

@@ -63,7 +63,7 @@ GESTURES: Mapping[str, Sequence[Mapping[str, Any]]] = {
         {"type": "draw", "mesh": -1, "devices": [3]}, {"type": "move", "mesh": 0, "devices": [3]},
         {"type": "resize", "mesh": 0, "devices": [0, 1]}, {"type": "delete", "mesh": 1}, {"type": "rename", "mesh": 0, "name": "Z"},
         {"type": "axes", "mesh": 0, "dp": 1, "tp": 1}, {"type": "reorder", "mesh": 0, "rank": 1},
-        {"type": "tile", "pp": 2, "dp": 1, "tp": 1}, {"type": "try_tile", "pp": 2, "dp": 1, "tp": 2}, {"type": "nodes", "value": 2},
+        {"type": "tile", "pp": 2, "dp": 1, "cp": 1, "tp": 1}, {"type": "try_tile", "pp": 2, "dp": 1, "cp": 1, "tp": 2}, {"type": "nodes", "value": 2},
         {"type": "devices_per_node", "value": 4}, {"type": "pane", "pane": "experts"},
     ),
     "wave": (
