@@ -27,7 +27,7 @@ class Numbers extends Widget {
     this.note = h("button.mw-side-note", { type: "button", onclick: () => this.send("compare") });
     this.end = tool("End comparison", { glyph: "close", onclick: () => this.send("end") });
     this.root = h(
-      "section.mw-canvas.mw-shell.mw-numbers",
+      "section.mw-canvas.mw-shell.mw-numbers.mw-scroll-row",
       { "aria-label": "Predicted metrics" },
       this.tiles,
       h("div.mw-side", {}, this.pin, h("div.mw-side-row", {}, this.note, this.end)),
@@ -41,6 +41,7 @@ class Numbers extends Widget {
     this.root.toggleAttribute("data-stale", Boolean(this.model.stale.title));
     const tiles = plainData(this.model, "tiles");
     for (const tile of tiles) this.drawTile(tile);
+    this.tiles.style.setProperty("--tiles", tiles.length);
     for (const [key, { tile }] of this.parts) tile.hidden = !tiles.some((/** @type {Tile} */ each) => each.key === key);
     keepFocus(this.root, () => this.drawSide());
   }

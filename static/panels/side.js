@@ -22,7 +22,7 @@ class Tabs extends Widget {
         h("span.mw-tab-badge"),
       ),
     );
-    this.root = h("div.mw-canvas.mw-tabs", { role: "tablist", "aria-label": model.label }, ...this.tabs);
+    this.root = h("div.mw-canvas.mw-tabs.mw-scroll-row", { role: "tablist", "aria-label": model.label }, ...this.tabs);
     walkTabs(this.root);
     model.on(["active", "badges"], () => this.draw());
     this.draw();

@@ -52,23 +52,17 @@ class TopBar extends Widget {
     this.commands = new CommandPalette(() => this.listCommands(), keyNames);
     const { open, examples, save, saveAs, gallery, lab, versions, undo, redo, help } = this.tools;
     const rule = () => h("span.mw-rule", { "aria-hidden": "true" });
+    const homeTip = "My designs, runs, examples and lessons";
+    const home = h("a.mw-home", { href: "start", "aria-label": "Meshwave start page", "data-tip": homeTip }, brand());
     const files = [open, examples, save, saveAs, this.tools.export];
     const bar = [
-      ...[
-        h(
-          "a.mw-home",
-          { href: "start", "aria-label": "Meshwave start page", "data-tip": "My designs, runs, examples and lessons" },
-          brand(),
-        ),
-        rule(),
-        h("div.mw-title", {}, this.name, this.unsaved),
-        rule(),
-        ...files,
-        rule(),
-        gallery,
-        lab,
-      ],
-      ...[rule(), versions, undo, redo, h("span.mw-grow"), this.notice, theme, help, ...signOut(), drawerButton()],
+      home,
+      rule(),
+      h("div.mw-title", {}, this.name, this.unsaved),
+      rule(),
+      h("div.mw-topbar-tools", {}, ...files, rule(), gallery, lab, rule(), versions, undo, redo),
+      h("span.mw-grow"),
+      ...[this.notice, theme, help, ...signOut(), drawerButton()],
     ];
     const hidden = [
       ...splitters(),
@@ -271,14 +265,15 @@ class TopBar extends Widget {
         ...fixes.map((fix) => h("div.mw-trouble-fix", {}, `Fix: ${fix}`)),
       ),
     );
-    this.messageBox.classList.toggle("mw-noted", glyph === "warning");
+    this.messageBox.dataset.kind = glyph;
     this.messageBox.replaceChildren(
       h("div.mw-trouble-head", {}, icon(glyph), h("span", {}, title), close),
       h("ul", { hidden: !lines.length }, ...list),
     );
     const at = this.name.getBoundingClientRect();
-    Object.assign(this.messageBox.style, { top: `${at.bottom + 10}px`, left: `${at.left}px` });
     this.messageBox.showPopover();
+    const left = Math.max(6, Math.min(at.left, innerWidth - this.messageBox.offsetWidth - 6));
+    Object.assign(this.messageBox.style, { top: `${at.bottom + 10}px`, left: `${left}px` });
   }
 
   hideMessage() {

@@ -109,7 +109,7 @@ export class Chart {
     const { toolbar, edit } = this;
     const tools = [h("div.mw-grow"), edit.button, ...Object.values(toolbar.buttons)];
     const said = [this.depth.element, toolbar.legend, this.pinBar.element];
-    const bar = h("div.mw-bar.mw-timeline-bar", {}, ...said, ...tools);
+    const bar = h("div.mw-bar.mw-timeline-bar.mw-scroll-row", {}, ...said, ...tools);
     const above = [this.search, toolbar.play, this.help].map(({ element }) => element);
     const lanes = h("div.mw-timeline-lanes", {}, this.stage, this.notice, ...above);
     const body = h("div.mw-timeline-body", {}, lanes, this.panel.element);

@@ -83,11 +83,30 @@ def test_a_small_window_shows_one_pane_at_a_time(page: Page) -> None:
 
 
 @pytest.mark.parametrize("width", [390, 820, 1280])
-def test_every_button_of_the_top_bar_can_be_reached(page: Page, width: int) -> None:
+def test_the_top_bar_and_its_panels_fit_into_the_window(page: Page, width: int) -> None:
     resize(page, width)
-    for name in ("Open a design", "Export", "Help", "Theme and language"):
-        button = page.get_by_role("button", name=name, exact=True)
-        button.scroll_into_view_if_needed()
-        box = button.bounding_box()
-        assert box is not None and box["x"] >= 0 and box["x"] + box["width"] <= width + 0.5
+    for name in ("Open a design", "Examples", "Save as", "Export", "Undo", "Help", "Theme and language"):
+        expect_inside(page, page.get_by_role("button", name=name, exact=True))
+    for name in ("Examples", "Save as", "Export"):
+        page.get_by_role("button", name=name, exact=True).click()
+        expect_inside(page, page.locator(".mw-drop:popover-open"))
+        page.keyboard.press("Escape")
     assert page.evaluate("document.documentElement.scrollWidth") == width
+
+
+def expect_inside(page: Page, found: Locator) -> None:
+    box = found.bounding_box()
+    assert box is not None and page.viewport_size is not None
+    assert box["x"] >= 0 and box["x"] + box["width"] <= page.viewport_size["width"] + 0.5
+
+
+def test_experts_fit_into_a_small_window(whole_page: Callable[..., Page]) -> None:
+    page = whole_page(load_design(example("16-gpt2-moe")))
+    resize(page, 390)
+    page.get_by_role("navigation", name="Pane").get_by_role("button", name="Cluster").click()
+    page.get_by_role("button", name="Experts", exact=True).first.click()
+    for name in ("Traffic", "Compare schedules"):
+        expect_inside(page, page.get_by_role("button", name=name, exact=True))
+    page.get_by_role("button", name="Traffic", exact=True).click()
+    expect_inside(page, page.get_by_role("dialog", name="Traffic"))
+    page.evaluate(FORGET)
