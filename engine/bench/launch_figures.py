@@ -1,31 +1,69 @@
-"""Measurements of a launch target: first step, cancellation, checkpoints, and recovery from killed processes."""
+"""Measurements of launches: first step, cancellation, checkpoints, and recovery from killed processes."""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 from meshwave.engine.bench.kills import kill_figures, read_killed_runs
-from meshwave.engine.bench.measuring import run_to_end
-from meshwave.engine.bench.target_runs import TIMEOUT_S, Say, find_processes, two_nodes, wait_until
+from meshwave.engine.bench.measuring import run_to_end, temporary_launcher
+from meshwave.engine.bench.target_runs import LOOK_S, TIMEOUT_S, Say, find_processes, two_nodes, wait_until
 from meshwave.engine.files import write_private
 from meshwave.engine.findings import RunRefusal
-from meshwave.engine.predict.prediction import predict
+from meshwave.engine.predict.prediction import Prediction, predict
 from meshwave.engine.runs import Launcher, Options, Record, Run
 from meshwave.engine.runs.checkpoints import Checkpoints, complete_checkpoints
 from meshwave.engine.runs.launchers import specify_run
 from meshwave.engine.runs.launchers._torchrun import NodeLayout
 from meshwave.engine.runs.launchers.slurm import JOB_SCRIPT, SlurmLauncher, job_script
-from meshwave.engine.runs.run_folder import write_bundle
+from meshwave.engine.runs.run_folder import RunSpec, write_bundle
 from meshwave.engine.runs.targets import open_target
 
 WORKER = "meshwave.engine.runtime.processes.worker"
 ENDLESS, SHORT = 100_000, 40
 """Number of steps of runs that are cancelled, and of runs that are measured."""
+PROMPT_S = 0.001
+"""Interval, in seconds, of checks for the first step and the last process of a run on this machine."""
 Figures = dict[str, float]
+
+
+def measure_launch_times(prediction: Prediction, make: Callable[[Record], Launcher] | None = None) -> Figures:
+    """Launch a design twice on this machine, cold and warm, and cancel both runs.
+
+    The design needs so many steps that it does not end before.
+
+    Args:
+        prediction: the prediction of the design.
+        make: creates the launcher; None for the local launcher.
+
+    Raises:
+        RunError: a run did not reach its first step.
+    """
+    spec = specify_run(prediction)
+    with temporary_launcher(make) as launcher:
+        cold_s, run = _run_first_step(launcher, spec)
+        _cancel(run, launcher, PROMPT_S)
+        warm_s, run = _run_first_step(launcher, spec)
+        return {
+            "cold: call to the first step_s": cold_s,
+            "warm: call to the first step_s": warm_s,
+            "warm: call to all processes started_s": (run.started_s or run.created_s) - run.created_s,
+            "cancel to no process left_s": _cancel(run, launcher, PROMPT_S),
+        }
+
+
+def _run_first_step(launcher: Launcher, spec: RunSpec) -> tuple[float, Run]:
+    """Launch a run, and return the seconds from the call to the end of its first step."""
+    called_s = time.time()
+    run = launcher.submit(spec)
+    wait_until(lambda: (run.started_s and run.first_step_s) or run.state.is_over, "first step", PROMPT_S)
+    first_s = run.first_step_s
+    if first_s is None:
+        raise RunRefusal("no_first_step", {"run": run.id, "reason": run.reason})
+    return first_s - called_s, run
 
 
 def measure_target(name: str, kills: int, say: Say, file: Path | None = None) -> Figures:
@@ -109,10 +147,11 @@ def _follow_first_steps(run: Run, delays_s: list[float], seconds: float = 4.0) -
     return first_s
 
 
-def _cancel(run: Run, launcher: Launcher) -> float:
+def _cancel(run: Run, launcher: Launcher, look_s: float = LOOK_S) -> float:
+    """Cancel a run, and return the seconds until its last process has ended."""
     called_s = time.perf_counter()
     run.cancel()
-    wait_until(lambda: not find_processes(run, launcher), "end of the processes")
+    wait_until(lambda: not find_processes(run, launcher), "end of the processes", look_s)
     taken_s = time.perf_counter() - called_s
     run.wait(timeout_s=TIMEOUT_S)
     return taken_s

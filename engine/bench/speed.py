@@ -176,21 +176,14 @@ def measure_edit() -> Figures:
 
 def measure_launch() -> Figures:
     """Launch and cancel a run of four processes, cold and warm."""
-    from meshwave.engine.bench.launch_latency import measure_launch_times
+    from meshwave.engine.bench.launch_figures import measure_launch_times
     from meshwave.engine.document import load_design, parse_design
     from meshwave.engine.files import example
     from meshwave.engine.predict.prediction import predict
 
     document = load_design(example("01-first-wave")).model_dump(mode="json")
     document["training"]["steps"] = 10_000
-    prediction = predict(parse_design(document))
-    times = measure_launch_times(prediction)
-    return {
-        "cold: call to the first step_s": times.cold_s,
-        "warm: call to the first step_s": times.warm_s,
-        "warm: call to all processes started_s": times.warm_processes_s,
-        "cancel to no process left_s": times.cancel_s,
-    }
+    return measure_launch_times(predict(parse_design(document)))
 
 
 def measure_recording() -> Figures:

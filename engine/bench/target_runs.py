@@ -50,8 +50,8 @@ def _processes_on_hosts(run: Run, launcher: JobLauncher) -> Iterator[tuple[Host,
         yield launcher.host, int(pid)
 
 
-def wait_until(condition: Callable[[], object], what: str) -> None:
-    """Wait until a condition is true.
+def wait_until(condition: Callable[[], object], what: str, look_s: float = LOOK_S) -> None:
+    """Wait until a condition is true, which is checked every ``look_s`` seconds.
 
     Raises:
         RunRefusal: the time limit was exceeded; ``what`` names the missing event.
@@ -60,4 +60,4 @@ def wait_until(condition: Callable[[], object], what: str) -> None:
     while not condition():
         if time.monotonic() > deadline:
             raise RunRefusal("nothing_in_time", {"what": what, "seconds": TIMEOUT_S})
-        time.sleep(LOOK_S)
+        time.sleep(look_s)

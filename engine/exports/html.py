@@ -14,7 +14,7 @@ from meshwave.engine.exports._base import Export, exports
 from meshwave.engine.exports._html_experts import experts_section
 from meshwave.engine.exports._markup import escape
 from meshwave.engine.exports.pictures.palette import SURFACES, Theme
-from meshwave.engine.exports.pictures.shapes import Picture, lay_out_timeline
+from meshwave.engine.exports.pictures.shapes import lay_out_timeline
 from meshwave.engine.exports.png import draw_png
 from meshwave.engine.exports.svg import MAX_BLOCKS, theme_aware_svg
 from meshwave.engine.units import percent, quantity, units
@@ -22,6 +22,7 @@ from meshwave.engine.units import percent, quantity, units
 if TYPE_CHECKING:
     from meshwave.engine.predict.prediction import Prediction
 
+TITLE = "Predicted timeline"
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
 
@@ -55,7 +56,7 @@ def _page(prediction: Prediction) -> Iterator[str]:
     yield f"<style>{_style_sheet()}</style></head><body><main>"
     yield f"<h1>{name}</h1>"
     yield '<p class="keys">Zoom with the wheel, + and −; pan by dragging or with the arrow keys; press 0 to show all. Hover over a block for details.</p>'
-    yield f'<div id="timeline" tabindex="0" role="group" aria-label="Predicted timeline">{_timeline_element(prediction)}</div>'
+    yield f'<div id="timeline" tabindex="0" role="group" aria-label="{TITLE}">{_timeline_element(prediction)}</div>'
     yield from _figures_section(prediction)
     yield from experts_section(prediction)
     yield (
@@ -70,16 +71,12 @@ def _timeline_element(prediction: Prediction) -> str:
     """Return a drawing for both themes, or a bitmap if there are too many blocks for a drawing."""
     timeline, unit = prediction.timeline, prediction.costs.unit
     if 2 * int(timeline.is_work.sum()) > MAX_BLOCKS:  # drawn in both themes
-        picture = base64.b64encode(draw_png(timeline, title="Predicted timeline", unit=unit, width=2880)).decode()
-        return f'<img alt="Predicted timeline" draggable="false" src="data:image/png;base64,{picture}">'
-    light, dark = _timeline_drawing(prediction, "light"), _timeline_drawing(prediction, "dark")
+        bitmap = draw_png(lay_out_timeline(timeline, title=TITLE, unit=unit, width=2880))
+        source = f"data:image/png;base64,{base64.b64encode(bitmap).decode()}"
+        return f'<img alt="{TITLE}" draggable="false" src="{source}">'
+    themes: tuple[Theme, Theme] = "light", "dark"
+    light, dark = (lay_out_timeline(timeline, title=TITLE, unit=unit, theme=theme, dense=False) for theme in themes)
     return theme_aware_svg(light, dark, prediction.design.name or "Timeline")
-
-
-def _timeline_drawing(prediction: Prediction, theme: Theme) -> Picture:
-    return lay_out_timeline(
-        prediction.timeline, title="Predicted timeline", unit=prediction.costs.unit, theme=theme, dense=False
-    )
 
 
 def _figures_section(prediction: Prediction) -> Iterator[str]:

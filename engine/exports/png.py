@@ -10,10 +10,9 @@ import numpy as np
 
 from meshwave.engine.document.links import data_url
 from meshwave.engine.exports._base import Export, exports
-from meshwave.engine.exports.pictures.palette import Theme, rgb
+from meshwave.engine.exports.pictures.palette import rgb
 from meshwave.engine.exports.pictures.shapes import Box, Hatch, Line, Picture, Shares, Text, lay_out_timeline
 from meshwave.engine.exports.svg import arrow_head
-from meshwave.engine.program.timeline import Timeline
 
 if TYPE_CHECKING:
     from PIL import Image as Images
@@ -36,39 +35,21 @@ class Png(Export):
     @staticmethod
     def to_bytes(prediction: Prediction) -> bytes:
         design = prediction.design
-        return draw_png(prediction.timeline, title=design.name, unit=prediction.costs.unit, comment=data_url(design))
+        picture = lay_out_timeline(prediction.timeline, title=design.name, unit=prediction.costs.unit)
+        return draw_png(picture, comment=data_url(design))
 
 
-def draw_png(
-    timeline: Timeline,
-    *,
-    title: str = "",
-    unit: str = "s",
-    window: tuple[float, float] | None = None,
-    width: int = 1440,
-    theme: Theme = "light",
-    ratio: int = 2,
-    comment: str = "",
-) -> bytes:
-    """Return a PNG of the spans within ``window``, or of all spans.
+def draw_png(picture: Picture, *, ratio: int = 2, comment: str = "") -> bytes:
+    """Return a picture as a PNG.
 
     Args:
-        timeline: the timeline.
-        title: title of the picture.
-        unit: unit of its times: ``s``, or ``units`` for unit costs.
-        window: start and end in seconds; None for all spans.
-        width: width of the layout in pixels.
-        theme: colour theme.
+        picture: the picture.
         ratio: pixels of the image per pixel of the layout, as on high-density screens.
         comment: ASCII text stored in the file, such as the document of the design.
-
-    Raises:
-        InputError: the window has no spans.
     """
     from PIL import Image
     from PIL.PngImagePlugin import PngInfo
 
-    picture = lay_out_timeline(timeline, title=title, unit=unit, window=window, width=width, theme=theme)
     image = Image.new("RGB", (picture.width * ratio, picture.height * ratio), picture.surface["background"])
     _Painter(picture, image, ratio).paint()
     file = BytesIO()
@@ -87,7 +68,7 @@ class _Painter:
 
         self.picture, self.image, self.ratio = picture, image, ratio
         self.pen: Draws.ImageDraw = ImageDraw.Draw(image)
-        self.fonts: dict[tuple[float, bool], Any] = {}
+        self.fonts: dict[float, Any] = {}
         self.hatch = self._hatch_image()
 
     def paint(self) -> None:
@@ -147,10 +128,9 @@ class _Painter:
     def _font(self, size: float) -> Any:
         from PIL import ImageFont
 
-        key = (size, False)
-        if key not in self.fonts:
-            self.fonts[key] = ImageFont.load_default(size * self.ratio)
-        return self.fonts[key]
+        if size not in self.fonts:
+            self.fonts[size] = ImageFont.load_default(size * self.ratio)
+        return self.fonts[size]
 
     def _paint_shares(self, shares: Shares) -> None:
         """Paint stacked columns: each pixel has the colour of the part of the stack that contains it."""

@@ -120,7 +120,7 @@ def _element(shape: Shape, idle: str) -> str:
 
 
 def _line(line: Line) -> str:
-    x1, y1, x2, y2, colour, width, *_ = line
+    x1, y1, x2, y2, colour, width, _ = line
     path = f'<path d="M{x1:.2f} {y1:.2f}L{x2:.2f} {y2:.2f}" stroke="{colour}" stroke-width="{width:g}" fill="none"/>'
     if not line.arrow:
         return path

@@ -14,6 +14,7 @@ from functools import cache
 from string import Formatter
 from typing import Any
 
+from meshwave.engine.errors import suggestion_text
 from meshwave.engine.units import quantity
 
 Message = str | Callable[..., str]
@@ -54,11 +55,12 @@ def fill(template: str, **params: Any) -> str:
 
     In addition to the format specifications of Python, a template can use, after the colon: ``list`` and ``or`` ("0, 1
     and 3", "4 or 8"), ``plural|mesh|meshes`` (the noun for a number), ``quantity|B`` (a number with its unit),
-    ``typed`` (a text in quotes, shortened), ``rank`` ("rank 2", "ranks 0 and 2") and ``action`` ("2F0"). If the
-    parameters contain the names of ``meshes``, a rank is shown as its mesh. If they contain the ``cells`` of a table by
-    action, an action is shown with its cell, and a rank as its row.
+    ``typed`` (a text in quotes, shortened), ``hint`` (known names, after the parameter ``suggestion`` if it is not
+    None), ``rank`` ("rank 2", "ranks 0 and 2") and ``action`` ("2F0"). If the parameters contain the names of
+    ``meshes``, a rank is shown as its mesh. If they contain the ``cells`` of a table by action, an action is shown with
+    its cell, and a rank as its row.
     """
-    return _MessageFormatter(params.get("meshes", ()), params.get("cells")).vformat(template, (), params)
+    return _MessageFormatter(params).vformat(template, (), params)
 
 
 def catalogue() -> dict[str, Message]:
@@ -80,8 +82,10 @@ def _catalogue() -> dict[str, Message]:
 class _MessageFormatter(Formatter):
     """Formatter with the format specifications of :func:`fill`."""
 
-    def __init__(self, meshes: Sequence[str], cells: Mapping[str, str] | None) -> None:
-        self._meshes, self._cells = meshes, cells
+    def __init__(self, params: Mapping[str, Any]) -> None:
+        self._params = params
+        self._meshes: Sequence[str] = params.get("meshes", ())
+        self._cells: Mapping[str, str] | None = params.get("cells")
 
     def format_field(self, value: Any, format_spec: str) -> str:
         """Return a value formatted by its specification."""
@@ -96,6 +100,8 @@ class _MessageFormatter(Formatter):
                 return one if _count(value) == 1 else many
             case "quantity":
                 return quantity(value, rest)
+            case "hint":
+                return suggestion_text(value, self._params["suggestion"], self._params.get("other", ()))
             case "typed":
                 return _quote(value)
             case "rank":

@@ -4,20 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from meshwave.engine.errors import suggestion_text
 from meshwave.engine.messages import Message, fill, join_list
-
-
-def _unknown_key(key: str, known: Sequence[str], suggestion: str | None) -> str:
-    return f"unknown key {key!r}. {suggestion_text(known, suggestion)}"
-
-
-def _unknown_name(value: str, known: Sequence[str], suggestion: str | None, other: Sequence[str] = ()) -> str:
-    return f"unknown value {value!r}. {suggestion_text(known, suggestion, other)}"
-
-
-def _unknown_kind(noun: str, name: str, known: Sequence[str], suggestion: str | None) -> str:
-    return f"unknown {noun} {name}. {suggestion_text(known, suggestion)}"
 
 
 def _wrong_type(value: str, expected: Sequence[str]) -> str:
@@ -101,10 +88,10 @@ _TEXT: dict[str, Message] = {
 
 _VALUES: dict[str, Message] = {
     "missing_path": "the document has no {path}",
-    "unknown_key": _unknown_key,
+    "unknown_key": "unknown key {key!r}. {known:hint}",
     "unused_option": "{key!r} is an option of {schedules:list}, not of {schedule}; remove it",
-    "unknown_name": _unknown_name,
-    "unknown_kind": _unknown_kind,
+    "unknown_name": "unknown value {value!r}. {known:hint}",
+    "unknown_kind": "unknown {noun} {name}. {known:hint}",
     "missing_key": "{key!r} is missing; add it",
     "missing_kind": "{key!r} is missing; it selects the kind of this section",
     "wrong_type": _wrong_type,

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
-
-from meshwave.engine.errors import suggestion_text
 from meshwave.engine.messages import Message
 
 
@@ -36,10 +32,6 @@ def _unbalanced_slots(slots: float, tokens: float, divisible: bool) -> str:
         f"computes {slots:.3g} times the mean number of slots but receives {tokens:.3g} times the mean number of tokens; set model.moe.capacity_factor "
         f"to null to compute tokens only{advice}"
     )
-
-
-def _unknown(noun: str, name: str, known: Sequence[str], suggestion: str | None) -> str:
-    return f"unknown {noun} {name!r}. {suggestion_text(known, suggestion)}"
 
 
 _LAYER: dict[str, Message] = {
@@ -104,8 +96,8 @@ _SPEC: dict[str, Message] = {
     "no_expert_block": "no block has experts: model.moe.every is {every}, but the model has only {layers} layers",
     "mesh_without_experts": "no stage on mesh {mesh} has experts; the stages on {others} do",
     "rank_count": "ep={ep} x esp={esp} needs {needed} devices, but there are {ranks}; {advice}",
-    "unknown_collective": partial(_unknown, "collective"),
-    "unknown_group": partial(_unknown, "group"),
+    "unknown_collective": "unknown collective {name!r}. {known:hint}",
+    "unknown_group": "unknown group {name!r}. {known:hint}",
 }
 
 MESSAGES = {**_LAYER, **_GROUPS, **_LOAD, **_SPEC}

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from meshwave.engine.errors import suggestion_text
 from meshwave.engine.messages import Message
-
-
-def _unknown_member(kind: str, name: str, known: Sequence[str], suggestion: str | None) -> str:
-    return f"there is no {kind} called {name!r}. {suggestion_text(known, suggestion)}"
-
 
 MESSAGES: dict[str, Message] = {
     "unreadable_file": "cannot read {path}: {reason}",
     "unwritable_file": "cannot write {path}: {reason}",
     "file_too_large": "{path} is too large for a {kind} (at most {most_mb} MB); check that this is the right file",
     "unknown_design": "cannot read {name}: no file and no example has this name. {hint}",
-    "unknown_member": _unknown_member,
+    "unknown_member": "there is no {kind} called {name!r}. {known:hint}",
     "member_not_imported": (
         "the {kind} {name!r} of the package {package} cannot be imported: {error}; update or uninstall it"
     ),

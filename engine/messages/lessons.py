@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from meshwave.engine.errors import suggestion_text
 from meshwave.engine.messages import Message
-
-
-def _unknown_in_lesson(noun: str, name: str, known: list[str], suggestion: str | None) -> str:
-    return f"unknown {noun} {name!r}. {suggestion_text(known, suggestion)}"
 
 
 def _answer_not_a_number(unit: str) -> str:
@@ -29,7 +24,7 @@ MESSAGES: dict[str, Message] = {
     "lesson_without_steps": "the lesson has no steps; a heading such as '## First step' starts one",
     "lesson_too_many_steps": "{count} steps are too many; the limit is {limit}",
     "lesson_second_block": "the step has {count} blocks of TOML; put all its keys into one",
-    "lesson_unknown_name": _unknown_in_lesson,
+    "lesson_unknown_name": "unknown {noun} {name!r}. {known:hint}",
     "lesson_design_cycle": "the design {name!r} is its own base; start from a file or an example",
     "lesson_design_source": "the design {name!r} needs exactly one of 'file', 'example' and 'base'; it has {count}",
     "lesson_design_size": "{computations:,} computations are too many for a lesson; the limit is {limit:,}",

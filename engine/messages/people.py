@@ -3,28 +3,6 @@
 from __future__ import annotations
 
 from meshwave.engine.messages import Message
-from meshwave.engine.units import quantity
-
-
-def _launch_disk(used_bytes: float, most_bytes: float) -> str:
-    used, most = quantity(used_bytes, "B"), quantity(most_bytes, "B")
-    return f"your runs use {used} of disk space (limit: {most}); delete some in the Runs tab"
-
-
-def _launch_total_disk(used_bytes: float, most_bytes: float) -> str:
-    used, most = quantity(used_bytes, "B"), quantity(most_bytes, "B")
-    return f"the runs of all people use {used} of disk space (limit: {most}); some of them must be deleted first"
-
-
-def _saved_designs_disk(used_bytes: float, most_bytes: float) -> str:
-    used, most = quantity(used_bytes, "B"), quantity(most_bytes, "B")
-    return f"your designs use {used} of disk space (limit: {most}); delete designs that you no longer need"
-
-
-def _saved_designs_total_disk(used_bytes: float, most_bytes: float) -> str:
-    used, most = quantity(used_bytes, "B"), quantity(most_bytes, "B")
-    return f"the designs of all people use {used} of disk space (limit: {most}); some of them must be deleted first"
-
 
 ACTIONS = {
     "launch": "Launching training",
@@ -55,19 +33,27 @@ MESSAGES: dict[str, Message] = {
     "launch_target": "people here cannot launch on {target!r}; choose another launch target",
     "launch_processes": "the run has {processes} processes; one person may launch at most {most} here",
     "launch_runs": "you already have {runs} queued or active runs; wait until one of them ends, or cancel it",
-    "launch_disk": _launch_disk,
+    "launch_disk": (
+        "your runs use {used_bytes:quantity|B} of disk space (limit: {most_bytes:quantity|B}); delete some in the Runs tab"
+    ),
     "launch_total_runs": "people have {runs} queued or active runs together, and no more are allowed; try again later",
     "launch_total_processes": (
         "the run has {processes} processes, and the runs of all people have {busy}; "
         "{most} are allowed together; try again later"
     ),
-    "launch_total_disk": _launch_total_disk,
+    "launch_total_disk": (
+        "the runs of all people use {used_bytes:quantity|B} of disk space (limit: {most_bytes:quantity|B}); some of them must be deleted first"
+    ),
     "saved_designs": "you have {designs} saved designs, and no more are allowed here; delete some on the start page",
-    "saved_designs_disk": _saved_designs_disk,
+    "saved_designs_disk": (
+        "your designs use {used_bytes:quantity|B} of disk space (limit: {most_bytes:quantity|B}); delete designs that you no longer need"
+    ),
     "saved_designs_total": (
         "people have {designs} saved designs together, and no more are allowed; some of them must be deleted first"
     ),
-    "saved_designs_total_disk": _saved_designs_total_disk,
+    "saved_designs_total_disk": (
+        "the designs of all people use {used_bytes:quantity|B} of disk space (limit: {most_bytes:quantity|B}); some of them must be deleted first"
+    ),
     "other_run": "another person launched this run; you can change only your own runs",
     "proxy_address": "{address!r} is not an IP address",
     "header_login_without_proxy": (

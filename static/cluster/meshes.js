@@ -4,7 +4,7 @@
 /** @import { Axes, Mesh } from "./types" */
 
 import { meshColour } from "../kit/canvas.js";
-import { openMenu } from "../kit/controls.js";
+import { openMenu } from "../kit/shell.js";
 import { h } from "../kit/dom.js";
 import { ink, rgb } from "../kit/palette.js";
 import { around, grow, px } from "./layout.js";

@@ -18,7 +18,7 @@ export class Keyboard {
   /** @param {KeyboardEvent} event */
   key(event) {
     const { experts } = this;
-    if (closest(event, "input, .mw-menu") || experts.picture.state !== "ready") return;
+    if (closest(event, "input, .mw-drop") || experts.picture.state !== "ready") return;
     if (closest(event, "button") && (event.key === " " || event.key === "Enter")) return;
     const isOnBoard = experts.board.contains(/** @type {Node} */ (event.target));
     const act = (isOnBoard && this.boardAction(event)) || this.action(event);

@@ -2,8 +2,9 @@
 
 /** @import { Control } from "./types" */
 
-import { button, openMenu, stepper } from "../kit/controls.js";
+import { button, stepper } from "../kit/controls.js";
 import { find, focusedElement, h } from "../kit/dom.js";
+import { openMenu } from "../kit/shell.js";
 
 const EQUAL_BLOCKS = "Place experts in order, the same number on each device (Shift+B)";
 

@@ -1,9 +1,8 @@
-// Controls shared by the canvases: buttons, steppers, menus.
+// Controls shared by the canvases: buttons and steppers.
 
-/** @import { Button, MenuEntry } from "./types" */
+/** @import { Button } from "./types" */
 
-import { consume, find, focusedElement, h } from "./dom.js";
-import { clamp } from "./numbers.js";
+import { h } from "./dom.js";
 
 /**
  * A button that can be focused while it is disabled, so that the reason can be read.
@@ -96,53 +95,4 @@ export function stepper({ label, text = label, min = 1, onchange, onblocked }) {
     },
   );
   return element;
-}
-
-/**
- * Open a menu at `anchor`. The menu closes on a choice, Escape or a press elsewhere; `onclose` then ends the preview
- * of an entry.
- * @param {HTMLElement} root @param {HTMLElement} anchor @param {string} label @param {MenuEntry[]} entries
- * @param {() => void} [onclose]
- */
-export function openMenu(root, anchor, label, entries, onclose) {
-  const menu = h("div.mw-menu", { role: "menu", "aria-label": label });
-  const focused = focusedElement(root);
-  const end = new AbortController();
-  const close = () => {
-    end.abort();
-    menu.remove();
-    focused?.focus();
-    onclose?.();
-  };
-  const isInside = (/** @type {EventTarget | null} */ target) => menu.contains(/** @type {Node | null} */ (target));
-  for (const { text, checked, choose, preview } of entries) {
-    const onclick = () => {
-      close();
-      choose();
-    };
-    const listeners = { onclick, onfocus: preview, onpointerenter: preview };
-    menu.append(
-      h("button.mw-menu-item", { role: "menuitemradio", "aria-checked": String(checked), ...listeners }, text),
-    );
-  }
-  const items = /** @type {HTMLElement[]} */ ([...menu.children]);
-  menu.addEventListener("keydown", (event) => {
-    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
-    if (event.key === "Enter" || event.key === " ") return event.stopPropagation();
-    if (step) items.at((items.findIndex((item) => item === focusedElement(menu)) + step) % items.length)?.focus();
-    else if (event.key === "Escape") close();
-    else return;
-    consume(event);
-  });
-  root.append(menu);
-  const [box, at] = [root.getBoundingClientRect(), anchor.getBoundingClientRect()];
-  const isAbove = at.bottom - box.top + menu.offsetHeight + 6 > box.height;
-  menu.style.left = `${clamp(at.left - box.left, 4, Math.max(4, box.width - menu.offsetWidth - 4))}px`;
-  menu.style.top = `${Math.max(4, isAbove ? at.top - box.top - menu.offsetHeight - 3 : at.bottom - box.top + 3)}px`;
-  const { signal } = end;
-  root.addEventListener("pointerdown", (event) => isInside(event.target) || close(), { capture: true, signal });
-  menu.addEventListener("focusout", (event) => event.relatedTarget && !isInside(event.relatedTarget) && close(), {
-    signal,
-  });
-  (find(menu, '[aria-checked="true"]') ?? items[0])?.focus();
 }

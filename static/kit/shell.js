@@ -287,6 +287,7 @@ export function menu(anchor, label, entries) {
 function walkMenu(panel) {
   panel.addEventListener("keydown", (event) => {
     if (event.key === "Tab") return panel.hidePopover();
+    if (event.key === "Enter" || event.key === " ") return event.stopPropagation(); // the item takes it
     const items = findAll(panel, '[role^="menuitem"]');
     const next = menuTarget(event, items, items.indexOf(/** @type {HTMLElement} */ (focusedElement(panel))));
     if (next === undefined) return;
@@ -316,9 +317,23 @@ export function pointMenu(label) {
     const left = `${Math.max(4, Math.min(x, innerWidth - width - 4))}px`;
     const top = `${Math.max(4, Math.min(y, innerHeight - height - 4))}px`;
     Object.assign(element.style, { inset: "auto", margin: "0", left, top });
-    find(element, "button")?.focus();
+    firstFocusable(element)?.focus();
   };
   return { element, open };
+}
+
+/**
+ * Open a menu under `anchor`, within `root`; when it closes, `onclose` ends the preview of an entry.
+ * @param {HTMLElement} root @param {HTMLElement} anchor @param {string} label @param {MenuEntry[]} entries
+ * @param {() => void} [onclose]
+ */
+export function openMenu(root, anchor, label, entries, onclose = () => {}) {
+  const { element, open } = pointMenu(label);
+  element.addEventListener("beforetoggle", (event) => event.newState === "closed" && onclose());
+  element.addEventListener("toggle", (event) => event.newState === "closed" && element.remove());
+  root.append(element);
+  const { left, bottom } = anchor.getBoundingClientRect();
+  open({ x: left, y: bottom + 3 }, entries);
 }
 
 /**
@@ -365,7 +380,7 @@ function menuTarget({ key, ctrlKey, metaKey }, items, at) {
 }
 
 /** @param {HTMLElement} panel @param {MenuEntry} entry */
-function menuItem(panel, { text, isName, note, checked, choose }) {
+function menuItem(panel, { text, isName, note, checked, choose, preview }) {
   const isChoice = checked !== undefined;
   const onclick = () => {
     panel.hidePopover();
@@ -379,6 +394,8 @@ function menuItem(panel, { text, isName, note, checked, choose }) {
       tabindex: -1,
       "aria-checked": isChoice ? String(checked) : null,
       onclick,
+      onfocus: preview,
+      onpointerenter: preview,
     },
     isChoice && h("span.mw-mark", {}, checked ? icon("check") : ""),
     h("span.mw-item-text", { translate: isName ? "no" : null }, text),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from meshwave.engine.bench.accuracy import cases, hanayo
 from meshwave.engine.bench.accuracy.results import Result, Results
@@ -16,11 +16,11 @@ from meshwave.engine.bench.accuracy.summary import (
     Summary,
     summarize,
 )
+from meshwave.engine.bench.markdown import WIDTH, markdown_table, wrap_section
 from meshwave.engine.bench.papers.hanayo_bars import WAVES
 from meshwave.engine.bench.papers.hanayo_fit import TRANSFERS, data_sheet_ratio
 from meshwave.engine.units import quantity
 
-WIDTH = 118
 HEAD = """\
 # Accuracy
 
@@ -62,13 +62,7 @@ def markdown(results: Results) -> str:
         *_hanayo_section(results),
         *_dry_runs_section(results),
     ]
-    return "\n\n".join(_wrap(section.strip()) for section in sections) + "\n"
-
-
-def _wrap(section: str) -> str:
-    """Wrap a paragraph to lines of at most ``WIDTH`` characters; tables and headings are unchanged."""
-    plain = "\n" not in section and section[0] not in "#|!-"
-    return textwrap.fill(section, WIDTH, break_long_words=False, break_on_hyphens=False) if plain else section
+    return "\n\n".join(wrap_section(section.strip()) for section in sections) + "\n"
 
 
 def dry_run_results(results: Results) -> list[Result]:
@@ -84,11 +78,6 @@ def host_results(results: Results) -> list[Result]:
 def training_results(results: Results) -> list[Result]:
     """Return the training runs."""
     return results.select(cases.training_cases())
-
-
-def markdown_table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """Return a table in Markdown."""
-    return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *lines))
 
 
 # ---- target values ----

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
+from meshwave.engine.bench.markdown import markdown_table, wrap_section
 from meshwave.engine.bench.papers import (
     hanayo_clusters,
     hanayo_memory,
@@ -12,7 +12,7 @@ from meshwave.engine.bench.papers import (
     hanayo_throughput,
     hanayo_transfers,
 )
-from meshwave.engine.bench.papers.table import WIDTH, Grid, Row, Table, is_different
+from meshwave.engine.bench.papers.table import Grid, Row, Table, is_different
 
 BEGIN, END = "<!-- Hanayo, computed: scripts/papers_page.py -->", "<!-- Hanayo, end -->"
 
@@ -65,18 +65,13 @@ def section() -> str:
         hanayo_transfers.transfer_summary(),
         END,
     ]
-    return "\n\n".join(map(_wrap, parts))
+    return "\n\n".join(map(wrap_section, parts))
 
 
 def refresh(page: str) -> str:
     """Return a page with the section replaced."""
     before, _, rest = page.partition(BEGIN)
     return before + section() + rest.partition(END)[2]
-
-
-def _wrap(part: str) -> str:
-    plain = "\n" not in part and part[0] not in "#|<"
-    return textwrap.fill(part, WIDTH, break_long_words=False, break_on_hyphens=False) if plain else part
 
 
 def _count_equal_winners(rows: Iterable[Row]) -> str:
@@ -86,12 +81,8 @@ def _count_equal_winners(rows: Iterable[Row]) -> str:
     return ", ".join(f"{sum(same)} of {len(same)} are the paper's ({basis})" for basis, same in found.items())
 
 
-def _lines(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
-
-
 def _grid(grid: Grid) -> str:
-    return _lines(
+    return markdown_table(
         ("", *grid.columns),
         [(row.what, *("-" if each is None else f"{each:.3g}" for each in row.figures)) for row in grid.rows],
     )
@@ -104,7 +95,7 @@ def _basis_table(table: Table, only: str = "") -> str:
     found: dict[str, dict[str, Row]] = {}
     for row in rows:
         found.setdefault(row.what, {})[row.basis] = row
-    return _lines(("", table.printed, *bases), _basis_rows(found, bases, table))
+    return markdown_table(("", table.printed, *bases), _basis_rows(found, bases, table))
 
 
 def _basis_rows(found: dict[str, dict[str, Row]], bases: Sequence[str], table: Table) -> Iterator[Sequence[str]]:

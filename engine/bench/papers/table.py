@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-WIDTH = 118
+from meshwave.engine.bench.markdown import WIDTH
+
 Form = Literal["%", "number"]
 
 

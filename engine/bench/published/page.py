@@ -10,6 +10,8 @@ from importlib import resources
 from typing import Any
 from xml.sax.saxutils import escape
 
+from meshwave.engine.bench.markdown import markdown_table
+
 LARGE_ERROR = 0.1
 """Absolute error above which the reason of an error is listed."""
 SHOWN_ERROR = 0.5
@@ -37,47 +39,43 @@ def markdown(figures: Json) -> str:
         "",
         "## By device",
         "",
-        *_errors_table(summary["by_device"], ("device", "arch")),
+        _errors_table(summary["by_device"], ("device", "arch")),
         "",
         "## By source and device",
         "",
-        *_errors_table(summary["by_source"], ("publication", "device", "arch")),
+        _errors_table(summary["by_source"], ("publication", "device", "arch")),
         "",
         "## Assumed",
         "",
-        *_counts_table("assumption", Counter(each for row in rows for each in row["assumed"])),
+        _counts_table("assumption", Counter(each for row in rows for each in row["assumed"])),
         "",
         "## Refused",
         "",
-        *_counts_table("reason", summary["refused"]),
+        _counts_table("reason", summary["refused"]),
         "",
         "## Errors beyond 10%",
         "",
-        "| run | error | reason |",
-        "|---|---|---|",
-        *_large_errors(rows),
+        markdown_table(("run", "error", "reason"), _large_errors(rows)),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _errors_table(groups: Sequence[Json], keys: Sequence[str]) -> Iterator[str]:
-    yield "| " + " | ".join(keys) + " | runs | mean | bias | worst |"
-    yield "|---" * (len(keys) + 4) + "|"
+def _errors_table(groups: Sequence[Json], keys: Sequence[str]) -> str:
+    lines = []
     for each in groups:
-        name = " | ".join(str(each[key]) for key in keys)
-        yield f"| {name} | {each['rows']} | {each['mean']:.1%} | {each['bias']:+.1%} | {each['worst']:+.1%} |"
+        errors = f"{each['mean']:.1%}", f"{each['bias']:+.1%}", f"{each['worst']:+.1%}"
+        lines.append([*(str(each[key]) for key in keys), str(each["rows"]), *errors])
+    return markdown_table((*keys, "runs", "mean", "bias", "worst"), lines)
 
 
-def _counts_table(head: str, counts: Mapping[str, int]) -> Iterator[str]:
-    yield f"| {head} | rows |"
-    yield "|---|---|"
-    yield from (f"| {name} | {count} |" for name, count in Counter(counts).most_common())
+def _counts_table(head: str, counts: Mapping[str, int]) -> str:
+    return markdown_table((head, "rows"), ((name, str(count)) for name, count in Counter(counts).most_common()))
 
 
-def _large_errors(rows: Sequence[Json]) -> Iterator[str]:
+def _large_errors(rows: Sequence[Json]) -> Iterator[Sequence[str]]:
     for row in sorted(rows, key=lambda row: -abs(row["error"])):
         if abs(row["error"]) > LARGE_ERROR:
-            yield f"| {row['id']} | {row['error']:+.1%} | {error_reason(row)} |"
+            yield row["id"], f"{row['error']:+.1%}", error_reason(row)
 
 
 def error_reason(row: Json) -> str:

@@ -64,7 +64,6 @@ class Line(NamedTuple):
     colour: str
     width: float = 1
     arrow: bool = False
-    dashed: bool = False
 
 
 class Text(NamedTuple):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from meshwave.engine.bench.launch_latency import measure_launch_times
+from meshwave.engine.bench.launch_figures import measure_launch_times
 from meshwave.engine.cli import main as cli
 from meshwave.engine.cli.launch import Progress
 from meshwave.engine.errors import RunError
@@ -463,7 +463,7 @@ def test_how_long_a_click_takes_is_measured() -> None:
         prediction, lambda record: LocalLauncher(record, start="fork", worker="stand_in", path=HERE)
     )
 
-    assert min(times.cold_s, times.warm_s, times.warm_processes_s, times.cancel_s) > 0
+    assert min(times.values()) > 0
 
 
 def test_a_worker_that_cannot_be_imported_is_the_reason(record: Record, tmp_path: Path) -> None:
