@@ -37,6 +37,8 @@ class StageSizes(NamedTuple):
     kept: float
     recomputed: float
     """Bytes kept instead of ``kept`` if the stage is recomputed."""
+    outputs: float
+    """Part of ``kept`` that consists of outputs of the stage."""
     deferred: float
     transient: float
     neighbours: tuple[float, float]
@@ -53,6 +55,7 @@ class Sizes(NamedTuple):
     experts: Floats  # [ranks, stages] part of ``parameters`` that belongs to experts
     static_bytes: Mapping[str, Floats]  # [ranks] bytes of weights, gradients and optimizer
     activation_bytes: Floats  # [stages] bytes kept for one microbatch from its forward to its backward
+    offloaded_bytes: Floats  # [stages] bytes in host memory for one microbatch between its forward and its backward
     deferred_bytes: Floats  # [stages] bytes kept for one microbatch between the halves of a split backward
     working_bytes: Floats  # [ranks] bytes of the largest transient, and of the buffers of messages in flight
 
@@ -132,10 +135,11 @@ def device_sizes(design: Design, program: Program, layers: Sequence[int]) -> Siz
     larger device.
 
     A recomputed stage keeps its input, and its activations are part of the working set of its backward. Tensors of skip
-    connections are kept with the inputs and outputs of a stage.
+    connections are kept with the inputs and outputs of a stage. Offloaded activations of one layer are being copied, and
+    are part of the working set.
     """
     parameters, own, copied, gates, experts = np.zeros((5, program.ranks, program.stages))
-    activations, deferred = np.zeros((2, program.stages))
+    activations, offloads, deferred = np.zeros((3, program.stages))
     transients, gathered = np.zeros((2, program.ranks))
     shares = [
         state_shares(design, [design.meshes[rank] for rank in program.ranks_of(stage)])
@@ -159,6 +163,10 @@ def device_sizes(design: Design, program: Program, layers: Sequence[int]) -> Siz
         kept, transient = held.kept, held.transient
         if design.pipeline.recomputes(stage):
             kept, transient = held.recomputed, transient + kept
+        else:
+            offloaded = design.training.activation_offload * (kept - held.recomputed - held.outputs)
+            kept, transient = kept - offloaded, transient + offloaded / layers[stage]
+            offloads[stage] = max(offloads[stage], offloaded)
         activations[stage] = max(activations[stage], kept)
         deferred[stage] = max(deferred[stage], held.deferred)
         transients[rank] = max(transients[rank], transient)
@@ -172,6 +180,7 @@ def device_sizes(design: Design, program: Program, layers: Sequence[int]) -> Siz
         experts=experts,
         static_bytes={name: np.array([state._asdict()[name] for state in states]) for name in StateBytes._fields},
         activation_bytes=activations,
+        offloaded_bytes=offloads,
         deferred_bytes=deferred,
         working_bytes=transients
         + gathered
@@ -203,11 +212,13 @@ def _transformer_stage_sizes(design: Design, program: Program, layers: Sequence[
             uncommon = Sparse(joins[stage], transformer_layers.joining_layer(load))
         how: dict[str, Any] = {**ends, "sparse": uncommon}
         came, held = skipped[:, stage] * load.outside.hidden_bytes
+        output = 0.0 if ends["last"] else load.outside.hidden_bytes
         return StageSizes(
             parameters=flops.stage_parameters(load, layers[stage], **how),
             copied=flops.copied_parameters(load, layers[stage], **how),
             kept=flops.activation_bytes(load, layers[stage], **how) + came + held,
             recomputed=flops.input_bytes(load, **ends) + came,
+            outputs=output + held,
             deferred=transformer_layers.deferred_bytes(load, layers[stage], **how),
             transient=transformer_layers.transient_bytes(load, layers[stage], **how),
             neighbours=transformer_layers.largest_neighbours(load, layers[stage], **how),
@@ -238,6 +249,7 @@ def _block_stage_sizes(model: BlockModel, program: Program, layers: Sequence[int
             copied=sum(each.copied for each in operators),
             kept=kept + taken + given + (0.0 if first else shared),
             recomputed=model.input_bytes(load, taken, first=first, last=last),
+            outputs=given,
             deferred=sum(each.deferred_bytes for each in operators) + shared,
             transient=transient,
             neighbours=model.largest_neighbours(load, start, layers[stage], last=last),

@@ -35,6 +35,9 @@ class DataSheet(Part):
     """Bandwidth between a device and its memory in bytes/s."""
     link_bandwidth: Amount
     """Bandwidth of the link of a device inside the node, in one direction, in bytes/s."""
+    host_bandwidth: Amount = 26e9
+    """Bandwidth of copies to or from host memory in bytes/s, as measured on PCIe 3.0 (13 GB/s), PCIe 4.0, PCIe 5.0
+    (52 GB/s) and NVLink-C2C (200 GB/s)."""
     source: str
     """Source of the numbers."""
 
@@ -46,6 +49,7 @@ class DataSheet(Part):
             peak_flops=self.peak_flops,
             memory_bytes=self.memory_bytes,
             memory_bandwidth=self.memory_bandwidth,
+            host_bandwidth=self.host_bandwidth,
             efficiency=EFFICIENCY,
         )
 

@@ -36,6 +36,9 @@ class Device(Part):
     """Memory of one device in bytes."""
     memory_bandwidth: Rate
     """Bandwidth between a device and its memory in bytes/s."""
+    host_bandwidth: Rate = 26e9
+    """Bandwidth of copies between a device and the memory of its host, in one direction, in bytes/s. The default was
+    measured on PCIe 4.0."""
     efficiency: Annotated[float, Field(ge=1e-6, le=1)] = 0.5
     """Fraction of the peak FLOP/s in large matrix products. Not used for devices with built-in performance
     constants."""

@@ -58,6 +58,10 @@ class Training(Part):
     """Exchange of keys and values between context-parallel devices, which divide the tokens of each sequence. ring: each
     device passes them on to the next one while it computes attention to them (Liu et al., arXiv:2310.01889).
     all_gather: the devices gather all keys and values before attention (Llama 3, arXiv:2407.21783, section 3.3.2)."""
+    activation_offload: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of the activations of each stage that are in host memory between the forward and the backward (Rhu et al.,
+    arXiv:1602.08124). They are copied while the device computes; a stage waits for copies that take longer than that.
+    Inputs and outputs of stages stay on the device, and so do recomputed activations."""
     linear_precision: Literal["same", "fp8", "fp4"] = "same"
     """Number format of the matrix products of linear layers. same: as precision. fp8 and fp4 are supported in
     predictions only."""

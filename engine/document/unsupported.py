@@ -130,12 +130,15 @@ def _training_problems(design: Design) -> Iterator[Problem]:
     divides_tokens = isinstance(model, LanguageModel) and model.moe is None and not model.skips and not is_latent
     keys = [] if divides_tokens else ["sequence_parallel"]
     keys += ["bf16_gradients"] if training.sharding == "none" else []
-    keys += ["sharding"] if model.moe is not None else []
+    keys += ["sharding", "activation_offload"] if model.moe is not None else []
     for key in (*keys, "linear_precision", "fused_attention", "tensor_parallel_overlap"):
         usual = Training.model_fields[key].default
         value, where = getattr(training, key), f"training.{key}"
         if value != usual:
             yield Problem(where, "unsupported_training", {"key": key, "value": value}, fixes=[set_value(where, usual)])
+    if training.activation_offload and (clash := _offload_conflict(design)):
+        where, fixes = "training.activation_offload", [set_value("training.activation_offload", 0.0), clash]
+        yield Problem(where, "unsupported_offload", {"path": clash.edits[0][0]}, fixes=fixes)
     if training.sequence_parallel:
         yield from _token_problems(design)
     if model.architecture.copies_embedding and training.sharding != "none":
@@ -143,6 +146,17 @@ def _training_problems(design: Design) -> Iterator[Problem]:
         yield Problem("training.sharding", "tied_sharding", params, fixes=[set_value("training.sharding", "none")])
     if model.architecture.copies_embedding and len({mesh.tp for mesh in design.meshes}) > 1:
         yield Problem("meshes", "unequal_tied_meshes", {"sizes": sorted({mesh.tp for mesh in design.meshes})})
+
+
+def _offload_conflict(design: Design) -> Fix | None:
+    """Return the change of the setting that activation offload cannot be combined with; None if there is none.
+
+    Compiled blocks and selective recomputation keep tensors that are not saved through autograd's hooks; stages that are
+    recomputed as a whole save none.
+    """
+    if design.training.compile:
+        return set_value("training.compile", False)
+    return set_value("pipeline.recompute", "layers") if design.pipeline.recompute in ("full", "operators") else None
 
 
 def _context_problems(design: Design) -> Iterator[Problem]:

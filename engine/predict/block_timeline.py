@@ -9,15 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwave.engine.costs.cost_model import layers_per_stage
-from meshwave.engine.costs.device_sizes import workload
+from meshwave.engine.costs.device_sizes import device_sizes, workload
 from meshwave.engine.costs.expert_blocks import expert_block, split_backward
-from meshwave.engine.costs.models.roofline import mesh_prices
+from meshwave.engine.costs.models.roofline import mesh_prices, offload_seconds
 from meshwave.engine.costs.stage_costs import given_seconds
 from meshwave.engine.costs.stage_parts import StagePart, stage_parts
 from meshwave.engine.document import Design
 from meshwave.engine.document.expert_layers import expert_layer, price_expert_layer
 from meshwave.engine.experts import LAYER_OPS, CostedStep, LayerTimeline, Price, StepOp, play_layer
 from meshwave.engine.findings import Refusal
+from meshwave.engine.lowering.lower import lower
 from meshwave.engine.program.action import Op
 from meshwave.engine.program.timeline import Source, Timeline
 
@@ -181,6 +182,10 @@ class _BlockPrediction:
                 self._add_part(part, direction)
         given = given_seconds(self._design)
         scale = 1.0 if given is None or not self._now else float(given[self._op, stage]) / self._now
+        if self._design.training.activation_offload and self._op != Op.W:
+            held = device_sizes(self._design, lower(self._design), layers)
+            exposed = offload_seconds(self._design, held)[stage] / scale - self._now
+            self._add_on_all_devices("activation offload", None, exposed)
         return self._spans.build("predicted", scale)
 
     def _add_part(self, part: StagePart, direction: Op) -> None:

@@ -82,6 +82,8 @@ class OperatorCost(CostModel):
 
     def seconds(self, design: Design, program: Program, kinds: Kinds, layers: tuple[int, ...], held: Sizes) -> Floats:
         table = _compute_seconds(design, program, layers, self.prices(design))
+        copies = [Op.F, Op.B, Op.I]
+        table[copies] = np.maximum(table[copies], offload_seconds(design, held))
         seconds = _seconds_by_kind(kinds, table)
         backward = table[Op.B].max(axis=0)
         seconds[kinds.sends] = _transfer_seconds(design, kinds)
@@ -268,6 +270,14 @@ def _compute_waits(design: Design, program: Program, layers: Sequence[int], pric
         given = _compute_seconds(design, program, layers, prices)
         table *= np.divide(given, own, out=np.zeros_like(own), where=own > 0)
     return table
+
+
+def offload_seconds(design: Design, held: Sizes) -> Floats:
+    """Return the seconds to copy the offloaded activations of a microbatch to the host, or back, ``[stages]``.
+
+    A computation of a stage takes at least as long, because the copies overlap with it.
+    """
+    return held.offloaded_bytes / design.cluster.device.host_bandwidth
 
 
 def _unshard_seconds(design: Design, program: Program, layers: Sequence[int], prices: Sequence[MeshPrices]) -> Floats:

@@ -58,6 +58,8 @@ class DeviceKind(Part):
     """Memory of one device in bytes."""
     memory_bandwidth: Amount
     """Bandwidth between a device and its memory in bytes/s."""
+    host_bandwidth: Amount
+    """Measured bandwidth of copies to or from host memory in bytes/s, by the generation of PCIe or of NVLink-C2C."""
     multiprocessors: int
     """Number of streaming multiprocessors, each of which computes one tile of a matrix product."""
     link_bandwidth: Amount

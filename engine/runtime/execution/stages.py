@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from torch.autograd import Variable
 from meshwave.engine.runtime.communication.communicator import PendingTensor
 from meshwave.engine.runtime.execution.sharded_stages import ShardedStage
 from meshwave.engine.runtime.models import Stage
+from meshwave.engine.runtime.modules.activation_offload import ActivationOffload
 from meshwave.engine.runtime.modules.deferred_gradients import (
     DeferrableModule,
     DeferredGradient,
@@ -57,6 +59,7 @@ class LocalStage:
         splits_backward: bool = False,
         recomputes: bool = False,
         compiles: bool = False,
+        offload: float = 0.0,
         sharded: ShardedStage | None = None,
     ) -> None:
         """Prepare a stage.
@@ -72,6 +75,7 @@ class LocalStage:
                 arXiv:1604.06174).
             compiles: True to compile the blocks with torch.compile; ignored if the backward is split, which it does not
                 support.
+            offload: share of the activations that are moved to host memory between forward and backward.
             sharded: shards the state of the blocks among processes; None if the state is not sharded.
         """
         self._sharded = sharded
@@ -89,6 +93,7 @@ class LocalStage:
             elif splits_backward and next(part.parameters(recurse=False), None) is not None:
                 raise TypeError(f"{type(part).__name__} cannot defer the gradients of its weights")
         self.compiled_blocks = module.compile_blocks() if compiles and not splits_backward else 0
+        self._offload, self._device = 0.0 if recomputes else offload, device
         self.skip_sources, self.skip_targets = module.skip_sources, module.skip_targets
         self._is_first = module.is_first  # the input of the first stage is data, which needs no gradient
 
@@ -165,6 +170,14 @@ class LocalStage:
             for part in self._weighted:
                 part.drop_cast_weights()
 
+    def _offload_activations(self, *inputs: Tensor | None) -> AbstractContextManager[Any]:
+        """Return the context of a forward that moves activations to host memory; weights and inputs stay on the device."""
+        if not self._offload:
+            return nullcontext()
+        casts = (tensor for part in self._weighted for tensor in part.cast or ())
+        resident = (*self._module.parameters(), *self._module.buffers(), *casts, *inputs)
+        return ActivationOffload(self._offload, [each for each in resident if each is not None], self._device)
+
     def _run_with_graph(self, x: Tensor, targets: Tensor | None, skips: Tensors) -> Tensors:
         if not self._is_first:
             for tensor in (x, *skips):
@@ -173,15 +186,12 @@ class LocalStage:
 
     def _run(self, x: Tensor, targets: Tensor | None, skips: Tensors) -> Tensors:
         """Return the output, or for the last stage the loss, and the tensors for ``skip_targets``."""
-        if self._autocast is None:
+        if not self._has_cast_weights:
+            for part in self._weighted:
+                part.cast_weights(torch.bfloat16)
+            self._has_cast_weights = True
+        with self._autocast or nullcontext(), self._offload_activations(x, targets, *skips):
             outputs = self._call_module(x, targets, skips)
-        else:
-            if not self._has_cast_weights:
-                for part in self._weighted:
-                    part.cast_weights(torch.bfloat16)
-                self._has_cast_weights = True
-            with self._autocast:
-                outputs = self._call_module(x, targets, skips)
         return outputs if isinstance(outputs, tuple) else (outputs,)
 
     def _call_module(self, x: Tensor, targets: Tensor | None, skips: Tensors) -> Tensor | Tensors:

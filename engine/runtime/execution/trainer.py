@@ -139,6 +139,7 @@ class Trainer:
                 splits_backward=stage in layout.split_stages(),
                 recomputes=design.pipeline.recomputes(stage),
                 compiles=training.compile and training.sharding == "none",
+                offload=training.activation_offload,
                 sharded=self._update.sharded_stage(stage),
             )
             for stage, module in self._modules.items()

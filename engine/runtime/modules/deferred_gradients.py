@@ -52,6 +52,8 @@ class DeferrableModule(nn.Module):
     """Part of a model whose weight gradients can be deferred."""
 
     gradient_queue: GradientQueue | None = None  # None: autograd computes all gradients at once
+    cast: tuple[Tensor | None, ...] | None = None
+    """Copies of the weights in the compute dtype; None if it is their own dtype."""
 
     def cast_weights(self, dtype: torch.dtype) -> None:
         """Make copies of the weights in ``dtype``, used for all inputs until :meth:`drop_cast_weights`.

@@ -27,8 +27,13 @@ def test_every_example_can_run(name: str) -> None:
         (changed("model", moe={"experts": 4}, experts={"ep": 4}), "experts.ep", "split_expert_groups"),
         (changed("model", vocab=255), "model.vocab", "vocabulary"),
         (changed("model", kind="bert", vocab=256), "model.vocab", "vocabulary"),
+        (
+            changed("training", activation_offload=0.5, compile=True),
+            "training.activation_offload",
+            "unsupported_offload",
+        ),
     ],
-    ids=["experts", "bytes", "bytes and a mask"],
+    ids=["experts", "bytes", "bytes and a mask", "compiled blocks"],
 )
 def test_what_cannot_run_is_an_error_at_its_place(design: Design, where: str, code: str) -> None:
     assert [(found.where, found.code, found.severity) for found in run_problems(design)] == [(where, code, "error")]

@@ -219,3 +219,10 @@ def test_recomputing_activations_changes_no_bit(
         document["model"] |= model
         found.append(crew.train(document))
     assert_same_bits(found[1], found[0])
+
+
+def test_offloading_activations_of_sharded_stages_changes_no_bit(crew: Any, draw: Callable[..., Document]) -> None:
+    pipeline = {"schedule": "gpipe", "microbatches": 2, "recompute": "layers"}
+    settings = {"dp": 2, "pp": 1, "sharding": "parameters", "precision": "bf16"}
+    kept, offloaded = (crew.train(draw(pipeline, **settings, activation_offload=share)) for share in (0.0, 1.0))
+    assert_same_bits(offloaded, kept)
