@@ -7,6 +7,7 @@
 import { Theme, brand, themePicker } from "../kit/bars.js";
 import { button } from "../kit/controls.js";
 import { h, keepFocus } from "../kit/dom.js";
+import { keepNames } from "../kit/language.js";
 import { Modal } from "../kit/shell.js";
 import { signOut } from "../kit/sign_out.js";
 import { Widget, plainData } from "../kit/widget.js";
@@ -68,6 +69,7 @@ class Admin extends Widget {
 
   /** @param {AdminTable} table @param {AdminRow} row */
   line({ kind, action }, { id, cells, name, question }) {
+    keepNames([name]);
     const entries = cells.map((cell) => h("td", {}, cell));
     if (!action) return h("tr", {}, ...entries);
     const stop = button(`${action}: ${name}`, {

@@ -8,6 +8,7 @@ import { Canvas, Notice, meshColour } from "../kit/canvas.js";
 import { stepper } from "../kit/controls.js";
 import { find, h, setStyle } from "../kit/dom.js";
 import { contextMenu, receiveKeys } from "../kit/key_targets.js";
+import { keepNames } from "../kit/language.js";
 import { clamp, count } from "../kit/numbers.js";
 import { paneSwitch } from "../kit/panes.js";
 import { Footer } from "./footer.js";
@@ -150,6 +151,7 @@ export class Cluster extends Canvas {
   draw() {
     const { nodes, devices_per_node: perNode, meshes, limits } = this.model;
     const { clientWidth: width, clientHeight: height } = this.board;
+    keepNames(meshes.map(({ name }) => name));
     if (!width || !height) return;
     this.owners = new Map(meshes.flatMap((mesh, rank) => mesh.devices.map((device) => [device, rank])));
     this.layout = layOut(width, height, nodes, perNode);

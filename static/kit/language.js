@@ -27,6 +27,8 @@ const SEPARATORS = [
   /((?:^|\s)[−+≤]?\d[\d.,]*(?:%| [kMGT]?B(?:\/s)?| [mµn]?s)?(?:\s|$))/,
 ];
 const CACHED = 5000; // maximum number of texts whose translations are kept
+const MASK = 0xf0000; // the first of the private characters that stand for names while a text is translated
+const MASKED = /[\u{f0000}-\u{ffffd}]/gu;
 
 /**
  * @typedef {object} Template a translation with values
@@ -43,6 +45,9 @@ export class Dictionary {
   /** @type {Template[]} */ templates = [];
   /** @type {Map<string, Found>} */ found = new Map();
   /** @type {Map<string, string>} */ originals = new Map();
+  /** @type {string[]} */ names = [];
+  /** Matches the names that are no words of the table. @type {RegExp | null} */ typed = null;
+  /** Words of the table, in lower case. @type {Set<string> | undefined} */ words;
 
   /** @param {Record<string, string>} table translations by English text; values are {0}, {1}, ... in both */
   constructor(table) {
@@ -63,12 +68,45 @@ export class Dictionary {
 
   /** The translation of a text, or the text itself if there is none. @param {string} text */
   translate(text) {
-    if (this.found.size > CACHED) for (const texts of [this.found, this.originals]) texts.clear();
-    const found = this.find(text).text;
+    if (this.found.size > CACHED) this.clear();
+    const found = this.unmask(this.find(this.mask(text)).text);
     if (found === text) return text;
     this.found.set(found, { text: found, rest: 0 }); // a translated text on the page stays as it is
     this.originals.set(found, text);
     return found;
+  }
+
+  clear() {
+    for (const texts of [this.found, this.originals]) texts.clear();
+  }
+
+  /**
+   * Keep names that people typed as they are in all texts. A name that is a word of the table, such as "Runs", is kept
+   * only where it is a value of a text. Return true if there is a new name.
+   * @param {string[]} names
+   */
+  keep(names) {
+    const added = new Set(names.filter((name) => /[A-Za-z]{2}/.test(name) && !this.names.includes(name)));
+    if (!added.size) return false;
+    this.names.push(...added);
+    this.words ??= new Set([...this.exact.keys(), ...this.templates.map(({ part }) => part)].flatMap(wordsOf));
+    const typed = this.names.filter((name) => !this.exact.has(name) && !this.words?.has(name.toLowerCase()));
+    typed.sort((one, other) => other.length - one.length);
+    const pattern = typed.map(escapePattern).join("|");
+    this.typed = pattern ? new RegExp(`(?<![\\p{L}\\p{N}])(?:${pattern})(?![\\p{L}\\p{N}])`, "gu") : null;
+    this.found.clear();
+    return true;
+  }
+
+  /** Replace typed names by private characters, which have no translation. @param {string} text */
+  mask(text) {
+    if (!this.typed || this.exact.has(text)) return text;
+    return text.replace(this.typed, (name) => String.fromCodePoint(MASK + this.names.indexOf(name)));
+  }
+
+  /** @param {string} text */
+  unmask(text) {
+    return text.replace(MASKED, (mask) => this.names[/** @type {number} */ (mask.codePointAt(0)) - MASK]);
   }
 
   /** @param {string} text */
@@ -126,7 +164,7 @@ export class Dictionary {
   fill(translation, values, names) {
     let rest = 0;
     const text = translation.replace(VALUE, (_, place) => {
-      if (names.has(place)) return values[place];
+      if (names.has(place) || this.names.includes(values[place])) return values[place];
       const found = this.find(values[place]);
       rest += found.rest;
       return found.text;
@@ -134,6 +172,9 @@ export class Dictionary {
     return { text, rest };
   }
 }
+
+/** @param {string} text */
+const wordsOf = (text) => text.toLowerCase().match(/[a-z]+/g) ?? [];
 
 /** @param {string} text */
 const escapePattern = (text) => text.replace(/[$()*+.?[\\\]^{|}]/g, "\\$&");
@@ -189,6 +230,11 @@ let dictionary;
 /** The text in the language of the page. Only texts that are drawn on a canvas need it. @param {string} text */
 export const translate = (text) => dictionary?.translate(text) ?? text;
 
+/** Keep names that people typed as they are, also in texts that are already shown. @param {string[]} names */
+export function keepNames(names) {
+  if (dictionary?.keep(names)) watch(document.documentElement);
+}
+
 /** The English text of a text on the page. @param {string} text */
 export const originalText = (text) => dictionary?.originals.get(text) ?? text;
 
@@ -209,8 +255,14 @@ export async function startTranslation() {
   watch(document.documentElement);
 }
 
+/** @type {WeakSet<HTMLElement | ShadowRoot>} */
+const watched = new WeakSet();
+
 /** Translate all texts in a tree, and those that change later. @param {HTMLElement | ShadowRoot} root */
 function watch(root) {
+  root.childNodes.forEach(translateTree);
+  if (watched.has(root)) return;
+  watched.add(root);
   const observer = new MutationObserver((records) => {
     for (const { type, target, attributeName, addedNodes } of records)
       if (type === "characterData") translateText(/** @type {Text} */ (target));
@@ -224,28 +276,21 @@ function watch(root) {
     attributes: true,
     attributeFilter: ATTRIBUTES,
   });
-  root.childNodes.forEach(translateTree);
 }
-
-/** @type {WeakSet<ShadowRoot>} */
-const watched = new WeakSet();
 
 /** @param {Node} node */
 function translateTree(node) {
   if (node instanceof Text) return translateText(node);
   if (!(node instanceof Element)) return;
   for (const name of ATTRIBUTES) translateAttribute(node, name);
-  if (node.shadowRoot && !watched.has(node.shadowRoot)) {
-    watched.add(node.shadowRoot);
-    watch(node.shadowRoot);
-  }
+  if (node.shadowRoot) watch(node.shadowRoot);
   if (!node.matches(KEPT)) node.childNodes.forEach(translateTree);
 }
 
 /** @param {Text} node */
 function translateText(node) {
   if (node.parentElement?.closest(KEPT)) return;
-  const text = translate(node.data);
+  const text = translate(originalText(node.data));
   if (text !== node.data) node.data = text;
 }
 
@@ -253,6 +298,6 @@ function translateText(node) {
 function translateAttribute(element, name) {
   const value = element.getAttribute(name);
   if (!value || element.closest("[translate='no']")) return;
-  const text = translate(value);
+  const text = translate(originalText(value));
   if (text !== value) element.setAttribute(name, text);
 }

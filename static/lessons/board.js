@@ -5,6 +5,7 @@
 
 import { button } from "../kit/controls.js";
 import { h, keepFocus } from "../kit/dom.js";
+import { keepNames } from "../kit/language.js";
 import { signOut } from "../kit/sign_out.js";
 import { Widget, plainData } from "../kit/widget.js";
 import { leaderboard } from "./leaderboard.js";
@@ -57,7 +58,10 @@ class Board extends Widget {
     const { title, code, link, picture } = this.state;
     const box = h("div.mw-board-picture", { role: "img", "aria-label": "QR code of the link to join" });
     box.innerHTML = picture;
-    const lines = [h("h1", {}, title), h("p", {}, "Open ", h("a", { href: link }, link), " and type the code")];
+    const lines = [
+      h("h1", { translate: "no" }, title),
+      h("p", {}, "Open ", h("a", { href: link }, link), " and type the code"),
+    ];
     return h("header.mw-board-head", {}, h("div", {}, ...lines, h("strong.mw-board-code", {}, code)), box);
   }
 
@@ -99,6 +103,7 @@ class Board extends Widget {
 
   draw() {
     const { announcement, class_step: step, people, most, challenges, now_s: now } = this.state;
+    keepNames([announcement.message, step, ...people.flatMap((person) => [person.name, person.step])]);
     this.behindS = Math.max(this.behindS, now - Date.now() / 1000);
     this.pause.textContent = announcement.is_paused ? "Continue" : "Pause all";
     const told = [
@@ -139,7 +144,7 @@ class Board extends Widget {
     return h(
       "tr",
       { "data-long": String(isLong) },
-      h("td", {}, name),
+      h("td", { translate: "no" }, name),
       h("td", {}, step || "no lesson open"),
       h("td", {}, `${Math.floor(seconds / 60)} min`, isLong ? " (long)" : ""),
       h("td", {}, `${passed}`),
@@ -165,6 +170,6 @@ class Board extends Widget {
         content: "Open design",
         onclick: () => this.send("open", { person: leader.person, challenge: name }),
       });
-    return h("section", { "aria-label": title }, h("h2", {}, title), leaderboard(leaders, open));
+    return h("section", { "aria-label": title }, h("h2", { translate: "no" }, title), leaderboard(leaders, open));
   }
 }

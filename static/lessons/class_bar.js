@@ -5,6 +5,7 @@
 
 import { button } from "../kit/controls.js";
 import { h, keepFocus } from "../kit/dom.js";
+import { keepNames } from "../kit/language.js";
 import { dropdown } from "../kit/shell.js";
 import { Widget } from "../kit/widget.js";
 import { leaderboard } from "./leaderboard.js";
@@ -19,7 +20,7 @@ class ClassBar extends Widget {
   bar = h("div.mw-class-strip", { role: "region", "aria-label": "Workshop" });
   cover = h("div.mw-class-cover", { role: "alert", hidden: "" }, h("p", {}, "The teacher paused the workshop."));
   refusal = h("span.mw-class-refused", { role: "alert" });
-  live = h("div.mw-sr", { role: "status", "aria-live": "polite" });
+  live = h("div.mw-sr", { role: "status", "aria-live": "polite", translate: "no" });
 
   opener = button("Challenges");
 
@@ -40,6 +41,7 @@ class ClassBar extends Widget {
 
   draw() {
     const { name_shown: name, message, class_step: step, paused, challenges } = this.model;
+    keepNames([step, ...challenges.map(({ title }) => title)]);
     this.cover.hidden = !paused;
     this.live.textContent = message;
     if (!name) {
@@ -47,8 +49,8 @@ class ClassBar extends Widget {
       return;
     }
     const parts = [
-      h("strong", {}, name),
-      message && h("span.mw-class-message", {}, message),
+      h("strong", { translate: "no" }, name),
+      message && h("span.mw-class-message", { translate: "no" }, message),
       step && button(`Go to the class step: ${step}`, { onclick: () => this.send("go") }),
       challenges.length > 0 && this.opener,
     ];
@@ -66,7 +68,7 @@ class ClassBar extends Widget {
       "section.mw-class-card",
       { "aria-label": title },
       h("h3", { translate: "no" }, title),
-      h("p", {}, text),
+      h("p", { translate: "no" }, text),
       h(
         "div.mw-class-row",
         {},

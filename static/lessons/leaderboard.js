@@ -15,7 +15,7 @@ export function leaderboard(leaders, action = () => "") {
       "tr",
       {},
       h("td", {}, `${leader.rank}`),
-      h("td", {}, leader.name),
+      h("td", { translate: "no" }, leader.name),
       h("td", {}, leader.text),
       h("td", {}, leader.run && (leader.result || "in progress")),
       h("td", {}, action(leader)),

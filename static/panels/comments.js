@@ -5,6 +5,7 @@
 
 import { button } from "../kit/controls.js";
 import { h, keepFocus } from "../kit/dom.js";
+import { keepNames } from "../kit/language.js";
 import { Widget, plainData } from "../kit/widget.js";
 
 /** @param {{model: CommentsModel}} args */
@@ -61,6 +62,7 @@ class Comments extends Widget {
   drawList() {
     /** @type {CommentEntry[]} */
     const comments = plainData(this.model, "comments");
+    keepNames(comments.map(({ author }) => author));
     keepFocus(this.root, () => this.list.replaceChildren(...comments.map((comment) => this.line(comment))), this.text);
     this.none.textContent = this.model.notice || "No comments yet.";
     this.none.hidden = comments.length > 0;

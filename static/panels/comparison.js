@@ -6,6 +6,7 @@ import { filePicker } from "../kit/bars.js";
 import { button } from "../kit/controls.js";
 import { h, keepFocus } from "../kit/dom.js";
 import { icon } from "../kit/icons.js";
+import { keepNames } from "../kit/language.js";
 import { DialogWidget, menu, tipped, tool, walkTips } from "../kit/shell.js";
 
 const NONE = "–"; // the text for a missing number
@@ -31,6 +32,7 @@ class Comparison extends DialogWidget {
     const examples = () =>
       model.examples.map(({ name, title, note }) => ({
         text: title,
+        isName: true,
         note,
         choose: () => this.send("example", { name }),
       }));
@@ -58,6 +60,7 @@ class Comparison extends DialogWidget {
 
   draw() {
     const { columns, figures, room, stale } = this.model;
+    keepNames(columns.map(({ name }) => name));
     this.room.textContent = room ? `${room} more can be added` : "Limit of 4 designs; unpin one to add another";
     for (const each of [this.pin, this.example, this.file]) each.enable(room > 0);
     this.end.hidden = columns.length < 2;
@@ -94,7 +97,12 @@ class Comparison extends DialogWidget {
       h("span.mw-grow"),
       !open && unpin,
     );
-    return h("th", { scope: "col", class: open ? "mw-open" : null }, top, h("div.mw-column-name", {}, name));
+    return h(
+      "th",
+      { scope: "col", class: open ? "mw-open" : null },
+      top,
+      h("div.mw-column-name", { translate: "no" }, name),
+    );
   }
 }
 

@@ -5,6 +5,7 @@
 import { button } from "../kit/controls.js";
 import { h, keepFocus } from "../kit/dom.js";
 import { icon } from "../kit/icons.js";
+import { keepNames } from "../kit/language.js";
 import { Tips, tool } from "../kit/shell.js";
 import { Widget, plainData } from "../kit/widget.js";
 
@@ -75,6 +76,7 @@ class Numbers extends Widget {
 
   drawSide() {
     const { stale, pinned, is_pinned: isPinned, can_pin: canPin } = this.model;
+    keepNames(pinned);
     const tip = isPinned
       ? "This design is pinned. Press to unpin it (P)."
       : "Pin the metrics and the timeline of this design for comparison; up to 3 designs (P).";

@@ -6,6 +6,7 @@
 import { download } from "../kit/bars.js";
 import { button } from "../kit/controls.js";
 import { closest, h } from "../kit/dom.js";
+import { keepNames } from "../kit/language.js";
 import { count } from "../kit/numbers.js";
 import { Modal, Tips, openOnContext, pointMenu, tool } from "../kit/shell.js";
 import { Widget, plainData } from "../kit/widget.js";
@@ -95,6 +96,7 @@ class RunTable extends Widget {
   draw() {
     /** @type {RunRow[]} */
     const all = plainData(this.model, "rows");
+    keepNames(all.flatMap(({ cells, tags, note }) => [cells.name[0], note, tags.join(", "), ...tags]));
     const words = this.search.value.toLowerCase().split(/\s+/).filter(Boolean);
     const found = all.filter((row) => words.every((word) => textOf(row).includes(word))).sort(order(this.sorted));
     COLUMNS.forEach(([key], at) => {

@@ -6,6 +6,7 @@
 import { filePicker, sizeProblem } from "../kit/bars.js";
 import { button } from "../kit/controls.js";
 import { h, keepFocus } from "../kit/dom.js";
+import { keepNames } from "../kit/language.js";
 import { Widget } from "../kit/widget.js";
 import { stateBadge } from "./tables.js";
 
@@ -86,6 +87,7 @@ class Runs extends Widget {
 
   drawText() {
     const { name } = this.model.text;
+    if (name) keepNames([name]);
     this.textName.textContent = `Training text: ${name ?? "default"}`;
     this.textName.title = name ?? "";
     keepFocus(this.textRow, () => (this.defaultText.hidden = !name));
@@ -94,6 +96,7 @@ class Runs extends Widget {
 
   /** @param {File} file */
   async uploadText(file) {
+    keepNames([file.name]);
     this.textProblem.textContent = sizeProblem(file, this.model.text.largest);
     if (this.textProblem.textContent) return;
     try {
@@ -106,7 +109,7 @@ class Runs extends Widget {
 
   drawWeights() {
     const { names, name } = this.model.weights;
-    const options = names.map((each) => h("option", { value: each }, each));
+    const options = names.map((each) => h("option", { value: each, translate: "no" }, each));
     this.weights.replaceChildren(h("option", { value: "" }, "Random"), ...options);
     this.weights.value = name;
     this.weightsHint.hidden = names.length > 0;
@@ -135,7 +138,7 @@ class Runs extends Widget {
       h(
         "div.mw-run-head",
         {},
-        h("span.mw-run-name", { title: `${run.name} (${run.id})` }, run.name),
+        h("span.mw-run-name", { translate: "no", title: `${run.name} (${run.id})` }, run.name),
         stateBadge(run.state),
       ),
       h(

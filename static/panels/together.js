@@ -6,6 +6,7 @@
 import { button } from "../kit/controls.js";
 import { h, keepFocus } from "../kit/dom.js";
 import { icon } from "../kit/icons.js";
+import { keepNames } from "../kit/language.js";
 import { css, ink, rgb } from "../kit/palette.js";
 import { Tips, dropdown, tool } from "../kit/shell.js";
 import { Widget } from "../kit/widget.js";
@@ -88,6 +89,7 @@ class Together extends Widget {
 
   draw() {
     const { people, read_only: isReadOnly, can_share: canShare, links } = this.model;
+    keepNames(people.map(({ name }) => name));
     this.opener.hidden = !(canShare || links.edit || people.length);
     const shown = people.length > MOST_SHOWN ? people.slice(0, MOST_SHOWN - 1) : people;
     const more = people.length - shown.length;

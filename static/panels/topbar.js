@@ -9,6 +9,7 @@ import { focusedElement, h } from "../kit/dom.js";
 import { PAGES, openHelpOnF1, openPage } from "../kit/help.js";
 import { pressKey, takesKeys } from "../kit/key_targets.js";
 import { icon } from "../kit/icons.js";
+import { keepNames } from "../kit/language.js";
 import { Modal, Tips, dropdown, menu, tool } from "../kit/shell.js";
 import { signOut } from "../kit/sign_out.js";
 import { Widget } from "../kit/widget.js";
@@ -201,6 +202,7 @@ class TopBar extends Widget {
 
   draw() {
     const { name_of_design: name, history, unsaved, notice } = this.model;
+    keepNames([name]);
     const isTyping = this.name === focusedElement(this.root) && this.name.value !== this.shownName;
     if (!isTyping) this.name.value = name;
     this.shownName = name;
@@ -209,6 +211,7 @@ class TopBar extends Widget {
     if (this.notice.dataset.text !== notice)
       this.notice.replaceChildren(...(notice ? [icon("warning"), h("span", {}, notice)] : []));
     this.notice.dataset.text = this.notice.title = notice;
+    document.querySelector("title")?.setAttribute("translate", "no");
     document.title = `${unsaved ? "• " : ""}${name} · Meshwave`;
     labelUndo(this.tools.undo, "Undo", history[0], keyNames("Ctrl+Z"));
     labelUndo(this.tools.redo, "Redo", history[1], keyNames("Ctrl+Shift+Z"));
@@ -238,7 +241,9 @@ class TopBar extends Widget {
   async open(files) {
     const texts = await Promise.all(files.map((file) => readFile(file, this.model.largest)));
     const size = texts.reduce((sum, text, i) => sum + (text?.length ?? files[i].size), 0);
-    const name = files.map((file) => file.name).join(", ");
+    const names = files.map((file) => file.name);
+    keepNames(names);
+    const name = names.join(", ");
     const problem = sizeProblem({ name, size }, this.model.largest);
     if (problem) {
       const message = `${problem} The command meshwave import reads larger traces.`;

@@ -3,6 +3,7 @@
 /** @import { NamedVersion, TopBarModel } from "./types" */
 
 import { h } from "../kit/dom.js";
+import { keepNames } from "../kit/language.js";
 import { tool } from "../kit/shell.js";
 
 /**
@@ -11,7 +12,11 @@ import { tool } from "../kit/shell.js";
  */
 export function versionPanel(model, send) {
   const list = h("ul.mw-versions");
-  const draw = () => list.replaceChildren(...(model.versions ?? []).map((version) => versionLine(version, send)));
+  const draw = () => {
+    const versions = model.versions ?? [];
+    keepNames(versions.map(({ name }) => name));
+    list.replaceChildren(...versions.map((version) => versionLine(version, send)));
+  };
   model.on("versions", draw);
   draw();
   return [versionForm(send), list];

@@ -7,6 +7,7 @@ import { Theme, brand, download, filePicker, sizeProblem, themePicker } from "..
 import { consume, h, keepFocus } from "../kit/dom.js";
 import { openHelpOnF1 } from "../kit/help.js";
 import { icon } from "../kit/icons.js";
+import { keepNames } from "../kit/language.js";
 import { drawSchedule } from "../kit/schedule_picture.js";
 import { Modal, Tips, menu, tool } from "../kit/shell.js";
 import { signOut } from "../kit/sign_out.js";
@@ -132,6 +133,7 @@ class Start extends Widget {
     const all = plainData(this.model, "designs");
     const tags = [...new Set(all.flatMap((card) => card.tags ?? []))].sort();
     if (!tags.includes(this.tag)) this.tag = "";
+    keepNames(all.map(({ name }) => name ?? ""));
     const words = this.search.value.toLowerCase().split(/\s+/);
     const found = all.filter((card) => this.matches(card, words));
     const nothing = all.length ? "No design matches." : "Designs are saved here as you edit them.";
@@ -176,7 +178,8 @@ class Start extends Widget {
       this.tag = this.tag === tag ? "" : tag;
       this.drawDesigns();
     };
-    return h("button.mw-start-tag", { type: "button", "aria-pressed": String(this.tag === tag), onclick }, tag);
+    const attributes = { type: "button", translate: "no", "aria-pressed": String(this.tag === tag), onclick };
+    return h("button.mw-start-tag", attributes, tag);
   }
 
   /** @param {DesignCard} card */
@@ -282,6 +285,7 @@ class Start extends Widget {
 
   /** @param {File} file */
   async open(file) {
+    keepNames([file.name]);
     const problem = sizeProblem(file, this.model.largest);
     if (problem) this.say(problem);
     else this.send("open", { file: file.name, text: await file.text() });
@@ -310,7 +314,8 @@ function cardLink(href, { id, name = id, schedule, meshes, step, picture, when, 
     h("div.mw-start-name", { translate: "no" }, name),
     h("div.mw-start-about", {}, about),
     when && h("div.mw-start-about", {}, `Edited ${when}`),
-    tags.length > 0 && h("div.mw-start-tags", {}, ...tags.map((tag) => h("span.mw-start-tag", {}, tag))),
+    tags.length > 0 &&
+      h("div.mw-start-tags", {}, ...tags.map((tag) => h("span.mw-start-tag", { translate: "no" }, tag))),
   );
 }
 

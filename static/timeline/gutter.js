@@ -128,7 +128,7 @@ function writeName(context, chart, { lane, name, middle }) {
   const isSingle = (lane.some?.at(-1) ?? lane.rank) === lane.rank;
   const taken = isSingle && plan.gutter > 80 ? writeSide(context, chart, lane, middle + 0.5) : 0;
   const style = { font: `600 11px ${colours.font}`, colour: css(colours.text), room: plan.gutter - 20 - taken };
-  write(context, name, 10, middle + 0.5, style);
+  write(context, name, 10, middle + 0.5, { ...style, isName: !lane.layer.labels });
 }
 
 /**
@@ -171,8 +171,9 @@ export function paintTitles(context, { frame, plan, colours }) {
       let x = 10;
       for (const [text, isStrong] of title(row)) {
         const font = `${isStrong ? "600 " : ""}11px ${colours.font}`;
-        write(context, text, x, y + TITLE / 2 + 1, { font, colour: css(isStrong ? colours.text : colours.muted) });
-        x += textWidth(context, text) + 6;
+        const colour = css(isStrong ? colours.text : colours.muted);
+        write(context, text, x, y + TITLE / 2 + 1, { font, colour, isName: isStrong });
+        x += (isStrong ? context.measureText(text).width : textWidth(context, text)) + 6;
       }
     }
   });

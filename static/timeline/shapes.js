@@ -249,14 +249,15 @@ export function outline(context, { x, y, width, height }, { colour, width: lineW
 /**
  * Write a text at a point in a font of 10 to 12 CSS pixels, in the language of the page.
  * @param {CanvasRenderingContext2D} context @param {string} text @param {number} x @param {number} y
- * @param {{font: string, colour: string, align?: CanvasTextAlign, room?: number}} style
+ * @param {{font: string, colour: string, align?: CanvasTextAlign, room?: number, isName?: boolean}} style names are
+ * not translated
  */
-export function write(context, text, x, y, { font, colour, align = "left", room = Infinity }) {
+export function write(context, text, x, y, { font, colour, align = "left", room = Infinity, isName = false }) {
   context.font = font;
   context.fillStyle = colour;
   context.textAlign = align;
   context.textBaseline = "middle";
-  const words = translate(text);
+  const words = isName ? text : translate(text);
   context.fillText(room < Infinity ? shorten(context, words, room) : words, x, y);
 }
 

@@ -7,6 +7,7 @@
 /** @import { Switch } from "./toolbar.js" */
 
 import { h } from "../kit/dom.js";
+import { keepNames } from "../kit/language.js";
 import { css } from "../kit/palette.js";
 import { followTheme, oncePerFrame, watchPixelRatio } from "../kit/widget.js";
 import { Asker } from "./ask.js";
@@ -157,6 +158,7 @@ export class Chart {
     const actions = [this.pinned, this.focus].map((place) => place && actionName(place));
     const began = performance.now();
     this.data = decode(this.model.packed);
+    keepNames(this.data.layers.flatMap(({ label, labels, meshes }) => (labels ? [label] : [label, ...meshes])));
     this.stats.decodeMs = performance.now() - began;
     const isChange = before.layers.length > 0 && this.hasData;
     const ratio = isChange ? before.horizon / this.data.horizon : 1;

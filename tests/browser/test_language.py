@@ -42,6 +42,14 @@ CUT_OFF = """() => {
     const wide = document.documentElement.scrollWidth > innerWidth ? ["the page"] : [];
     return [...wide, ...all(document).filter(isCut).map((each) => each.textContent)];
 }"""
+RECORD_DRAWN_TEXTS = """() => {
+    window.drawnTexts = new Set();
+    const fillText = CanvasRenderingContext2D.prototype.fillText;
+    CanvasRenderingContext2D.prototype.fillText = function (text, ...rest) {
+        drawnTexts.add(text);
+        return fillText.call(this, text, ...rest);
+    };
+}"""
 
 
 @pytest.fixture
@@ -94,10 +102,13 @@ def test_names_are_not_translated(visit: Callable[[str], Page], kept_server: Ser
     page = visit(f"{kept_server.link}?lang=de")
     open_designer(page)
 
-    name = page.get_by_label("Name des Entwurfs")
-    name.fill("Runs")
-    name.press("Enter")
-    page.wait_for_function(IDLE)
+    page.evaluate(RECORD_DRAWN_TEXTS)
+    for typed in ("Runs on two devices", "Runs"):
+        name = page.get_by_label("Name des Entwurfs")
+        name.fill(typed)
+        name.press("Enter")
+        page.wait_for_function("(name) => document.title.endsWith(`${name} · Meshwave`)", arg=typed)
+        page.wait_for_function("(name) => drawnTexts.has(name)", arg=typed)
     page.get_by_role("link", name="Startseite von Meshwave").click()
 
     expect(page.locator("[data-design]").get_by_text("Runs", exact=True)).to_be_visible()

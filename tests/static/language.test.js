@@ -54,6 +54,17 @@ test("sentences, clauses, items and counted nouns are translated one by one", ()
   check("1 block · 2 kB/s memory", "1 Block · 2 kB/s Speicher");
 });
 
+test("names that people typed are kept in all texts", () => {
+  const names = new Dictionary({ "delete mesh {0}": "Mesh {0} löschen", "{0} of {1}": "{0} von {1}", Runs: "Läufe" });
+  assert.equal(names.translate("Runs of the class"), "Läufe von the class");
+  assert.ok(names.keep(["Runs of the class", "Runs", "A"]));
+  assert.ok(!names.keep(["Runs", "A"]));
+  assert.equal(names.translate("Runs of the class"), "Runs of the class");
+  assert.equal(names.translate("Delete mesh Runs of the class"), "Mesh Runs of the class löschen");
+  assert.equal(names.translate("Delete mesh Runs"), "Mesh Runs löschen");
+  assert.equal(names.translate("Runs"), "Läufe"); // a title of the page, where an element does not say otherwise
+});
+
 test("a translated text is not translated again", () => {
   assert.equal(dictionary.translate(dictionary.translate("delete mesh 2")), "Mesh 2 löschen");
 });
