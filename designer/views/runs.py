@@ -224,6 +224,8 @@ class RunsPanel(Canvas):
             "data": None,
             "tokenizer": None,
             "end_of_text": None,
+            "document_end": None,
+            "document_lengths": None,
         }
         self._session.edit("training", training, "train on the built-in sample text")
 

@@ -14,6 +14,7 @@ from meshwave.engine.costs.device_sizes import Sizes, device_sizes, message_byte
 from meshwave.engine.costs.distinct_actions import Kinds, kinds
 from meshwave.engine.costs.model_flops import model_flops
 from meshwave.engine.costs.operators import number_sizes
+from meshwave.engine.costs.packed_documents import attended_shares, mean_attended_share, pack_equal_documents
 from meshwave.engine.costs.sharding import reduction_rounds
 from meshwave.engine.costs.stage_balance import keep_at_end
 from meshwave.engine.document import Design
@@ -182,8 +183,9 @@ def estimate(design: Design, program: Program) -> Costs:
     size = message_bytes_by_kind(design, distinct, held)[distinct.of_row]
     item = number_sizes(design.training).gradients
     saved = _slot_savings(model, design, program, of_kinds, layers)
+    of_documents = _document_seconds(model, design, program, layers, held)
     return Costs(
-        seconds=of_kinds[distinct.of_row] - saved,
+        seconds=of_kinds[distinct.of_row] - saved + of_documents,
         overlap_saved=saved,
         bytes=size,
         transfer_model=transfer_model,
@@ -197,13 +199,34 @@ def estimate(design: Design, program: Program) -> Costs:
         deferred_bytes=held.deferred_bytes,
         working_bytes=held.working_bytes,
         capacity_bytes=design.cluster.device.memory_bytes,
-        model_flops=model_flops(design.model, samples),
+        model_flops=model_flops(design.model, samples, mean_attended_share(design)),
         peak_flops=model.peak_flops(design) * sum(len(mesh.devices) for mesh in design.meshes),
         samples=samples,
         tokens=samples * design.model.sequence,
         layers=layers,
         network=network,
     )
+
+
+def _document_seconds(
+    model: CostModel, design: Design, program: Program, layers: tuple[int, ...], held: Sizes
+) -> Floats:
+    """Return the seconds by which each computation exceeds that of a mean microbatch, ``[rows]``.
+
+    Attention is linear in the share of the sequence to which tokens attend, so two prices determine its slope.
+    """
+    shares, none = attended_shares(design), np.zeros(len(program))
+    if shares is None or program.microbatches != len(shares):
+        return none
+    equal = [pack_equal_documents(design, share) for share in (shares.min(), shares.max())]
+    low, high = map(mean_attended_share, equal)
+    if low == high:
+        return none
+    distinct = kinds(program)
+    less, more = (model.seconds(each, program, distinct, layers, held) for each in equal)
+    slope = (more - less) / (high - low)
+    change = slope[distinct.of_row] * (shares - shares.mean())[program.microbatch]
+    return np.where(program.is_compute, change, none)
 
 
 def wait_seconds(design: Design, program: Program, layers: tuple[int, ...]) -> Floats:

@@ -17,6 +17,7 @@ from meshwave.engine.costs.boundary_transfers import boundary_bytes
 from meshwave.engine.costs.distinct_actions import Kinds
 from meshwave.engine.costs.expert_blocks import ExpertBlock, expert_block, expert_layers_per_stage, sparse_layers
 from meshwave.engine.costs.operators import Kernels, Workload, number_sizes
+from meshwave.engine.costs.packed_documents import mean_attended_share
 from meshwave.engine.costs.sharding import StateBytes, state_bytes, state_shares, unsharded_bytes
 from meshwave.engine.costs.transformer_layers import Sparse
 from meshwave.engine.document import Design, Mesh
@@ -88,6 +89,7 @@ def workload(design: Design, mesh: Mesh) -> Workload:
     return replace(
         load,
         precision=precision,
+        attended_share=mean_attended_share(design),
         sequence_parallel=is_sequence_parallel,
         kernels=kernels,
         cp=mesh.cp,

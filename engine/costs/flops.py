@@ -6,6 +6,7 @@ The formulas sum the operators of :mod:`meshwave.engine.costs.operators`, which 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from meshwave.engine.costs.operators import Operator, Workload, number_sizes
 from meshwave.engine.costs.transformer_layers import (
@@ -63,7 +64,7 @@ def active_parameters(model: LanguageModel) -> float:
     return model_parameters(model) - len(model.expert_blocks) * idle
 
 
-def model_flops(model: LanguageModel, sequences: float) -> float:
+def model_flops(model: LanguageModel, sequences: float, attended_share: float | None = None) -> float:
     """Return the FLOPs of forward and backward of ``sequences`` sequences through the whole model.
 
     ``72 b s l h^2 (1 + s/6h + v/12lh)`` for ``f = 4h``: three times the forward, since a backward costs two forwards
@@ -71,9 +72,11 @@ def model_flops(model: LanguageModel, sequences: float) -> float:
     et al., arXiv:2204.02311, appendix B): recomputation inside an attention kernel is not counted, and a causal mask
     saves nothing. A layer with experts counts the ``top_k`` experts of each token and the gate's ``2bshE``, regardless
     of padding and dropped tokens. The end of a skip connection adds ``4bsh^2``, a layer of multi-token prediction
-    ``4bsh^2 + 2bshv``.
+    ``4bsh^2 + 2bshv``. With ``attended_share``, a token attends to this fraction of the sequence.
     """
     load = Workload.from_model(model, batch=sequences)
+    if attended_share is not None:
+        load = replace(load, attended_share=attended_share)
     once = model.layers * _forward_flops(layer(load)) + len(model.skips) * _forward_flops(join(load))
     moe = model.moe
     if moe is not None:  # a token's experts and the gate, instead of the dense block

@@ -149,7 +149,7 @@ class Workload:
             heads=model.heads,
             vocab=model.vocab,
             architecture=model.architecture,
-            attended_share=model.attended_share,
+            attended_share=float(model.attended_share(model.sequence)),
             causal=model.causal,
         )
 

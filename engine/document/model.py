@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
+import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
@@ -257,15 +258,17 @@ class LanguageModel(Model):
         attention = self.architecture.attention
         return self.heads if attention.latent else attention.kv_heads or self.heads
 
-    @property
-    def attended_share(self) -> float:
-        """Fraction of the sequence that a token attends to if a window limits it, averaged over the layers."""
-        attention = self.architecture.attention
+    def attended_share(self, length: int | NDArray[np.int64]) -> Any:
+        """Return the fraction of the sequence to which a token of a document of ``length`` tokens attends.
+
+        A window limits it; the result is averaged over the layers and ignores the causal mask.
+        """
+        attention, share = self.architecture.attention, length / self.sequence
         if attention.window is None:
-            return 1.0
+            return share
         unbounded = self.layers // attention.full_every if attention.full_every else 0
-        bound = min(1.0, attention.window / self.sequence)
-        return (unbounded + (self.layers - unbounded) * bound) / self.layers
+        bound = np.minimum(share, attention.window / self.sequence)
+        return (unbounded * share + (self.layers - unbounded) * bound) / self.layers
 
     def supports_tensor_parallelism(self, tp: int) -> bool:
         """Return True if ``tp`` divides the number of heads of keys and values."""

@@ -20,6 +20,7 @@ from meshwave.engine.document.mesh_problems import (
     mesh_shape_problems,
     tensor_parallel_problems,
 )
+from meshwave.engine.document.model import LanguageModel
 from meshwave.engine.document.partial_validation import replace_refused_parts
 from meshwave.engine.document.pipeline_problems import order_problems, schedule_problems, stage_problems
 from meshwave.engine.findings import Problem, set_value
@@ -92,6 +93,12 @@ def _data_problems(design: Design) -> Iterator[Problem]:
     if design.training.end_of_text is not None and design.training.tokenizer is None:
         where = "training.end_of_text"
         yield Problem(where, "end_of_text_without_tokenizer", fixes=[set_value(where, None)])
+    if design.training.document_end is not None and not isinstance(design.model, LanguageModel):
+        where = "training.document_end"
+        yield Problem(where, "documents_without_text", {"model": design.model.kind}, fixes=[set_value(where, None)])
+    if design.training.document_lengths is not None and design.training.document_end is None:
+        where = "training.document_lengths"
+        yield Problem(where, "unused_document_lengths", severity="warning", fixes=[set_value(where, None)])
 
 
 def _sharding_problems(design: Design) -> Iterator[Problem]:

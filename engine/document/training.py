@@ -13,6 +13,7 @@ MAX_STEPS = 10_000_000
 """Maximum number of optimizer steps of a run."""
 Sharding = Literal["none", "optimizer", "gradients", "parameters"]
 ContextExchange = Literal["ring", "all_gather"]
+DocumentLength = Annotated[int, Field(ge=1, le=1_000_000_000)]
 
 
 class Training(Part):
@@ -84,7 +85,16 @@ class Training(Part):
     """File name of the tokenizer of a text, in the format of Hugging Face (tokenizer.json), beside the data."""
     end_of_text: Annotated[str, Field(min_length=1, max_length=60), Printable] | None = nullable("a newline")
     """Token of the tokenizer that ends each document of JSON lines or parquet, such as <|endoftext|>. Documents follow each
-    other, so that a sequence can contain several of them; attention crosses their boundaries."""
+    other, so that a sequence can contain several of them."""
+    document_end: Annotated[int, Field(ge=0)] | None = nullable("attention crosses the boundaries of documents")
+    """Number of the token that ends each document, such as 50256 for GPT-2, or 10 for each line of a text. Tokens attend
+    to tokens of their own document only, and positions restart with each document."""
+    document_lengths: Annotated[tuple[DocumentLength, ...], Field(min_length=1, max_length=100_000)] | None = nullable(
+        "each sequence is one document"
+    )
+    """Numbers of tokens of consecutive documents, for predictions with document_end. Sequences are filled with them in
+    order and from the start again; a document at the end of a sequence is divided. The attention of each microbatch takes
+    the time of its own documents."""
     eval_every: Annotated[int, Field(ge=1, le=MAX_STEPS)] | None = nullable("no evaluation")
     """Steps from one evaluation of the loss on held-out data to the next; the last step is followed by one too."""
     eval_batches: Annotated[int, Field(ge=1, le=1_000_000)] = 1

@@ -26,6 +26,7 @@ def run_problems(design: Design) -> list[Problem]:
         *_architecture_problems(design),
         *_training_problems(design),
         *_context_problems(design),
+        *_document_problems(design),
         *_recompute_problems(design),
         *_evaluation_problems(design),
     ]
@@ -174,6 +175,17 @@ def _context_problems(design: Design) -> Iterator[Problem]:
         sizes = {"sequence": model.sequence, "chunks": chunks, "cp": degree}
         fixes = [set_value("model.sequence", -(-model.sequence // chunks) * chunks)]
         yield Problem("model.sequence", "indivisible_chunks", sizes, fixes=fixes)
+
+
+def _document_problems(design: Design) -> Iterator[Problem]:
+    """Yield a problem of documents in a sequence that is divided, or whose blocks are compiled for one length."""
+    where, null = "training.document_end", set_value("training.document_end", None)
+    if design.training.document_end is None:
+        return
+    if any(mesh.cp > 1 for mesh in design.meshes):
+        yield Problem(where, "documents_with_context_parallelism", fixes=[null])
+    if design.training.compile:
+        yield Problem(where, "documents_with_compile", fixes=[set_value("training.compile", False), null])
 
 
 def _recompute_problems(design: Design) -> Iterator[Problem]:

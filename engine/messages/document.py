@@ -143,6 +143,17 @@ _DESIGN: dict[str, Message] = {
     "end_of_text_without_tokenizer": (
         "training.end_of_text is a token of a tokenizer, and the design names none; set training.tokenizer, or remove it"
     ),
+    "documents_without_text": "a {model} is not trained on texts and has no documents; set training.document_end to null",
+    "unused_document_lengths": (
+        "predictions use training.document_lengths only with training.document_end; set the token that ends a document"
+    ),
+    "documents_with_context_parallelism": (
+        "runs with context parallelism do not restrict attention to documents yet; use dp or tp instead of cp, or set "
+        "training.document_end to null"
+    ),
+    "documents_with_compile": (
+        "blocks are compiled for sequences of one length; set training.compile to false, or training.document_end to null"
+    ),
     "tokenizer_without_data": "the built-in sample text is trained on as bytes; set training.data, or remove the tokenizer",
     "unused_unsharded_stages": (
         "training.unsharded_stages has no effect with training.sharding {sharding!r}; "

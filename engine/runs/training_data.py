@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from meshwave.engine import messages
 from meshwave.engine.document import Design
@@ -74,6 +75,12 @@ def has_documents(path: Path) -> bool:
 def stored_data(folder: Path) -> Path | None:
     """Return the data in a run folder; None if the run trains on the text that comes with Meshwave."""
     return next((path for path in sorted(folder.glob("data.*")) if path.suffix == TEXT or is_tokens(path)), None)
+
+
+def document_lengths(tokens: NDArray[Any], end: int) -> tuple[int, ...]:
+    """Return the number of tokens of each document in consecutive tokens; each ends with the token ``end``, or at their end."""
+    starts = np.flatnonzero(tokens[:-1] == end) + 1
+    return tuple(np.diff(starts, prepend=0, append=len(tokens)).tolist())
 
 
 def check_training_data(design: Design, data: Path) -> None:

@@ -50,7 +50,7 @@ from meshwave.engine.runtime.device.clock import make_clock
 from meshwave.engine.runtime.device.memory import keep_freed_memory
 from meshwave.engine.runtime.device.streams import make_streams
 from meshwave.engine.runtime.execution import executor
-from meshwave.engine.runtime.execution.data import DEFAULT_TEXT, TrainingBatches
+from meshwave.engine.runtime.execution.data import DEFAULT_TEXT, Microbatch, TrainingBatches
 from meshwave.engine.runtime.execution.executor import Executor
 from meshwave.engine.runtime.execution.stages import DTYPES, MESSAGE_DTYPES, LocalStage
 from meshwave.engine.runtime.execution.update import OptimizerUpdate
@@ -69,8 +69,8 @@ class Workload:
     program: Program
     """Computations and transfers."""
     world: World
-    batch: list[tuple[Tensor, Tensor]]
-    """Inputs and targets of all microbatches."""
+    batch: list[Microbatch]
+    """All microbatches of a step."""
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -202,7 +202,8 @@ class TorchRuntime(Runtime):
             ]
             if torch_orders != orders:
                 raise RunRefusal("other_order_of_torch", {"schedule": str(kind)})
-        tokens, targets = (torch.cat(column) for column in zip(*workload.batch, strict=True))
+        tokens = torch.cat([each.inputs for each in workload.batch])
+        targets = torch.cat([each.targets for each in workload.batch])
         self._inputs = [tokens] if 0 in modules else []
         self._targets = targets if program.stages - 1 in modules else None
 

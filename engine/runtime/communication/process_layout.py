@@ -117,10 +117,13 @@ class ProcessLayout:
         """Return the processes that hold any part of a stage, in ascending order."""
         return tuple(process for rank in self.program.ranks_of(stage) for process in self.mesh(rank))
 
-    def microbatches(self, rank: int) -> list[int]:
-        """Return the microbatches whose first or last stage is on a rank, so that it needs their inputs or targets."""
-        ends = (0, self.program.stages - 1)
-        return [mb for mb in range(self.program.microbatches) if rank in {self.rank_of(stage, mb) for stage in ends}]
+    def microbatches(self, rank: int, *, inner: bool = False) -> list[int]:
+        """Return the microbatches whose first or last stage, or with ``inner`` any stage, is on a rank.
+
+        The first and the last stage need their inputs and targets.
+        """
+        stages = range(self.program.stages) if inner else (0, self.program.stages - 1)
+        return [mb for mb in range(self.program.microbatches) if rank in {self.rank_of(stage, mb) for stage in stages}]
 
     def gradient_groups(self, stages: Iterable[int]) -> list[tuple[int, tuple[int, ...]]]:
         """Return (stage, processes) of every group of several processes that reduces gradients of one of ``stages``."""

@@ -57,6 +57,7 @@ from meshwave.engine.runtime.dry_run.delayed_messages import (
 )
 from meshwave.engine.runtime.dry_run.stage_collectives import StageCollectives
 from meshwave.engine.runtime.dry_run.waiting_gathers import WaitingGathers
+from meshwave.engine.runtime.execution.data import Microbatch
 from meshwave.engine.runtime.execution.executor import Executor, Progress, Slot, StepTimes
 from meshwave.engine.runtime.execution.job import Job, RunNote
 from meshwave.engine.runtime.execution.stages import MESSAGE_DTYPES, Saved, Tensors
@@ -157,7 +158,7 @@ class DryRunner:
         self._communicator = communicator
         self._executor = WaitingExecutor(layout, world, stages, messenger, update, device, waits, collectives, pieces)
         nothing = torch.empty(0)
-        self._batch = dict.fromkeys(layout.microbatches(self._rank), (nothing, nothing))
+        self._batch = dict.fromkeys(layout.microbatches(self._rank), Microbatch(nothing, nothing))
         self._start_ns = self._origin_ns = 0
         texts = [exchange_note, "" if raise_priority(_thread_ids()) else NO_PRIORITY_NOTE]
         self.notes = [RunNote(dry_run_note(durations, self._scale, costs.unit)), size_note]

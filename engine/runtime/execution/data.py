@@ -13,7 +13,8 @@ from torch import Tensor
 
 from meshwave.engine.document.model import Model
 from meshwave.engine.findings import Refusal
-from meshwave.engine.runs.training_data import token_type
+from meshwave.engine.runs.training_data import document_lengths, token_type
+from meshwave.engine.runtime.modules.documents import DocumentLengths
 
 DEFAULT_TEXT = Path(__file__).parent / "texts" / "default.txt"
 
@@ -66,6 +67,14 @@ class Text:
         return window
 
 
+class Microbatch(NamedTuple):
+    """Microbatch of one data-parallel replica."""
+
+    inputs: Tensor  # for language models int64 [micro_batch_size, sequence]
+    targets: Tensor  # of the same shape
+    documents: DocumentLengths | None = None  # None if each sequence is one document
+
+
 class TrainingBatches:
     """Microbatches of one data-parallel replica.
 
@@ -84,6 +93,7 @@ class TrainingBatches:
         micro_batch_size: int,
         share: range | None = None,
         part: DataPart = WHOLE,
+        document_end: int | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
         """Open the training text if the model needs one.
@@ -96,6 +106,7 @@ class TrainingBatches:
             micro_batch_size: number of sequences per microbatch of a replica.
             share: indices of this replica's sequences among those of all replicas; None for the first replica.
             part: part of the data that windows are taken from; held-out data have random numbers of their own.
+            document_end: token that ends each document; None if each sequence is one document.
             device: device of the returned tensors.
 
         Raises:
@@ -108,17 +119,26 @@ class TrainingBatches:
         self._micro_batch_size = micro_batch_size
         self._microbatches = microbatches
         self._share = range(micro_batch_size) if share is None else share
-        self._device = device
+        self._document_end, self._device = document_end, device
 
-    def step(self, step: int) -> list[tuple[Tensor, Tensor]]:
-        """Return inputs and targets of all microbatches of a step, ``[microbatches]``."""
+    def step(self, step: int) -> list[Microbatch]:
+        """Return all microbatches of a step, ``[microbatches]``."""
         return [self.microbatch(step, mb) for mb in range(self._microbatches)]
 
-    def microbatch(self, step: int, mb: int) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets of a microbatch, for language models int64 ``[micro_batch_size, sequence]``."""
-        examples = [self._draw_example(step, self._sequence_index(mb, row)) for row in self._share]
-        inputs, targets = (torch.from_numpy(np.stack(column)) for column in zip(*examples, strict=True))
-        return inputs.to(self._device, non_blocking=True), targets.to(self._device, non_blocking=True)
+    def microbatch(self, step: int, mb: int) -> Microbatch:
+        """Return a microbatch of a step."""
+        examples, documents = [], []
+        for row in self._share:
+            rng = Generator(Philox(key=self._seed, counter=[0, self._stream, step, self._sequence_index(mb, row)]))
+            window = np.empty(0, np.uint8) if self._text is None else self._text.draw_window(rng)
+            examples.append(self._model.example(window, rng))
+            if self._document_end is not None:
+                documents.append(document_lengths(window[: self._model.sequence], self._document_end))
+        inputs, targets = (
+            torch.from_numpy(np.stack(column)).to(self._device, non_blocking=True)
+            for column in zip(*examples, strict=True)
+        )
+        return Microbatch(inputs, targets, documents or None)
 
     def _sequence_index(self, mb: int, row: int) -> int:
         """Return the index in the global batch of a row of a microbatch.
@@ -128,8 +148,3 @@ class TrainingBatches:
         """
         replica, place = divmod(row, self._micro_batch_size)
         return (replica * self._microbatches + mb) * self._micro_batch_size + place
-
-    def _draw_example(self, step: int, sequence: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        rng = Generator(Philox(key=self._seed, counter=[0, self._stream, step, sequence]))
-        window = np.empty(0, np.uint8) if self._text is None else self._text.draw_window(rng)
-        return self._model.example(window, rng)

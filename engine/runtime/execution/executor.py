@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -17,11 +18,13 @@ from meshwave.engine.runtime.communication.communicator import PendingTensor
 from meshwave.engine.runtime.communication.process_layout import ProcessLayout
 from meshwave.engine.runtime.device.clock import Clock, Stamp
 from meshwave.engine.runtime.device.streams import Streams
+from meshwave.engine.runtime.execution.data import Microbatch
 from meshwave.engine.runtime.execution.stages import Saved, Tensors
 from meshwave.engine.runtime.modules.deferred_gradients import DeferredGradient
+from meshwave.engine.runtime.modules.documents import pack_documents
 
-Batch = Mapping[int, tuple[Tensor, Tensor]]
-"""Inputs and targets by microbatch, for microbatches whose first or last stage is on this rank."""
+Batch = Mapping[int, Microbatch]
+"""Microbatches whose first or last stage is on this rank, or all that it computes if they have documents."""
 
 FORWARD_OPS = (Op.F, Op.SEND_F, Op.RECV_F, Op.UNSHARD, Op.RESHARD)
 """Actions of an evaluation. They keep their order, so that they cannot deadlock if the program cannot."""
@@ -274,7 +277,8 @@ class Executor:
 
         def compute(inputs: Inputs) -> None:
             x, skips = inputs
-            y, kept = local.forward(x, self._batch[mb][1] if is_last else None, skips)
+            with self._documents_of(mb):
+                y, kept = local.forward(x, self._batch[mb].targets if is_last else None, skips)
             if is_last:
                 self._losses.append(y)
             else:
@@ -283,7 +287,7 @@ class Executor:
                 tensors[name] = tensor.detach()
             saved[producer] = kept._replace(skip_outputs=()) if local.recomputes else kept
 
-        take = self._bind_tensor(row, forward(stage - 1, mb)) if stage else lambda: self._batch[mb][0]
+        take = self._bind_tensor(row, forward(stage - 1, mb)) if stage else lambda: self._batch[mb].inputs
         skips = [forward(source, mb)._replace(other=stage) for source in local.skip_sources]
         return Computation(producer, self._bind_inputs(row, take, skips), compute)
 
@@ -293,7 +297,8 @@ class Executor:
 
         def compute(gradients: Inputs) -> None:
             kept = saved.pop(made)
-            put(run(kept, *gradients), kept)
+            with self._documents_of(mb):
+                put(run(kept, *gradients), kept)
 
         return Computation(made, self._bind_gradient_inputs(row, stage, mb), compute)
 
@@ -303,10 +308,16 @@ class Executor:
 
         def compute(gradients: Inputs) -> None:
             kept = saved.pop(made)
-            gradient, deferred[made] = run(kept, *gradients)
+            with self._documents_of(mb):
+                gradient, deferred[made] = run(kept, *gradients)
             put(gradient, kept)
 
         return Computation(made, self._bind_gradient_inputs(row, stage, mb), compute)
+
+    def _documents_of(self, mb: int) -> AbstractContextManager[None]:
+        """Return a context that sets the documents of a microbatch."""
+        microbatch = self._batch.get(mb)
+        return pack_documents(None if microbatch is None else microbatch.documents)
 
     def _bind_weight_gradient(self, row: int, stage: int, mb: int) -> RunAction:
         made, deferred, run = forward(stage, mb), self._deferred, self._stages[stage].weight_gradient

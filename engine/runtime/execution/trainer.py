@@ -87,6 +87,7 @@ class Trainer:
             microbatches=program.microbatches,
             micro_batch_size=training.micro_batch_size,
             share=range(first_row, first_row + rows),
+            document_end=training.document_end,
             device=world.device,
         )
         held_share = 0.0 if training.eval_every is None else training.eval_share
@@ -159,7 +160,7 @@ class Trainer:
             self._evaluator = Executor(*parts, forwards_only=True, progress=self._executor.progress)
             self._held_out = make_batches(part=DataPart(held_share, is_held_out=True))
         self._eval_batches = training.eval_batches
-        self._own_microbatches = layout.microbatches(rank)
+        self._own_microbatches = layout.microbatches(rank, inner=training.document_end is not None)
         self.notes = self._compilation_notes(stages.values()) if training.compile else []
         """Notes for the user about how the run trains."""
 

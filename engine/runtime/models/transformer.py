@@ -17,6 +17,7 @@ from meshwave.engine.runtime.modules.attention_product import AttentionRule
 from meshwave.engine.runtime.modules.context_attention import attend_in_context
 from meshwave.engine.runtime.modules.context_share import ContextShare
 from meshwave.engine.runtime.modules.deferred_gradients import EmbeddingTable, Linear, Norm
+from meshwave.engine.runtime.modules.documents import document_positions, packed_documents
 from meshwave.engine.runtime.modules.positions import alibi_bias, apply_rotary_embedding
 from meshwave.engine.runtime.modules.rms_norm import RmsNorm, ShardedRmsNorm
 from meshwave.engine.runtime.modules.sharded_vector import ShardedVector
@@ -61,13 +62,16 @@ class Embedding(nn.Module):
 
     def _own_positions(self, tokens: Tensor) -> Tensor:
         assert self.position is not None, "learned positions"
-        if self.share is None:
+        documents = packed_documents()
+        if documents is not None:
+            rows: Tensor = self.position(document_positions(documents, tokens.device))
+        elif self.share is None:
             rows = self.position.first_rows(tokens.shape[1])
         else:
             rows = self.share.select_own(self.position.first_rows(self.share.sequence), 0)
         if self.group.divides_tokens:
             own = self.group.own_range(tokens.shape[1])
-            rows = rows[own.start : own.stop]
+            rows = rows[..., own.start : own.stop, :]
         return rows
 
 

@@ -22,6 +22,7 @@ from meshwave.engine.runtime.communication.groups import Group, all_gather, redu
 from meshwave.engine.runtime.device.turns import wait_in_turn
 from meshwave.engine.runtime.modules.attention_product import AttentionRule, attend, attention_mask, attention_scores
 from meshwave.engine.runtime.modules.context_share import ContextShare
+from meshwave.engine.runtime.modules.documents import attend_by_document, packed_documents
 from meshwave.engine.runtime.modules.precision import at_least_float32
 
 Bias = Callable[[range, range, Tensor], Tensor]
@@ -50,8 +51,13 @@ def attend_in_context(
         bias: returns the position bias of scores; None for no bias.
     """
     if share is None:
-        whole = range(q.shape[2])
-        return attend(q, k, v, rule, sinks, None if bias is None else bias(whole, whole, q))
+
+        def attend_whole(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            whole = range(q.shape[2])
+            return attend(q, k, v, rule, sinks, None if bias is None else bias(whole, whole, q))
+
+        documents = packed_documents()
+        return attend_whole(q, k, v) if documents is None else attend_by_document(attend_whole, q, k, v, documents)
     q, k = q.to(v.dtype), k.to(v.dtype)  # on an accelerator, norms of queries and keys return float32
     if share.exchange == "all_gather" or share.group.size == 1:
         return _attend_to_gathered(q, k, v, rule, share, sinks, bias)

@@ -13,6 +13,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
+from meshwave.engine.runtime.modules.documents import pack_documents, packed_documents
+
 aten = torch.ops.aten
 ATTENTION_KERNELS = {
     aten._scaled_dot_product_flash_attention_for_cpu.default,
@@ -31,15 +33,19 @@ def is_first_forward() -> bool:
 
 
 class _Recomputing(ExitStack):
-    """Context of a forward that is run again in the backward, in addition to another context."""
+    """Context of a forward that is run again in the backward, in addition to another context.
+
+    It is created in the first forward, whose documents the second one has too.
+    """
 
     def __init__(self, other: AbstractContextManager[Any] | None = None) -> None:
         super().__init__()
-        self._other = other
+        self._other, self._documents = other, packed_documents()
 
     def __enter__(self) -> Self:
         token = _is_recomputing.set(True)
         self.callback(_is_recomputing.reset, token)
+        self.enter_context(pack_documents(self._documents))
         if self._other is not None:
             self.enter_context(self._other)
         return super().__enter__()

@@ -87,7 +87,9 @@ def with_a_transformer() -> dict[str, Any]:
         "logit_soft_cap": 30.0,
         "attention": {**attention, "latent": latent},
     }
-    return document({"schedule": "1f1b", "microbatches": 4}, 2, model=model, cost={"kind": "roofline"})
+    found = document({"schedule": "1f1b", "microbatches": 4}, 2, model=model, cost={"kind": "roofline"})
+    found["training"] = {**found.get("training", {}), "document_end": 10, "document_lengths": [10, 20]}
+    return found
 
 
 DOCUMENTS = (with_experts, with_unequal_meshes, with_unit_costs, with_costs_per_stage, with_images, with_a_transformer)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from meshwave.engine.document import parse_design
+from meshwave.engine.document.problems import problems
 from meshwave.engine.findings import DesignError, Refusal
 from meshwave.engine.runs.training_data import check_training_data, store_data, stored_data, token_type
 
@@ -219,6 +220,16 @@ def test_settings_of_data_that_need_others_are_problems(training: dict[str, Any]
     assert [problem.code for problem in refused.value.problems] == [code]
 
 
+def test_documents_need_a_text_and_their_lengths_need_documents() -> None:
+    images = json.loads((Path(__file__).parents[3] / "examples" / "21-u-net.json").read_text())
+    images["training"]["document_end"] = 10
+
+    with pytest.raises(DesignError) as refused:
+        parse_design(images)
+    assert [problem.code for problem in refused.value.problems] == ["documents_without_text"]
+    assert [problem.code for problem in problems(design(document_lengths=[3]))] == ["unused_document_lengths"]
+
+
 @pytest.mark.torch
 def test_windows_of_tokens_are_drawn_and_checked(tmp_path: Path) -> None:
     """A step has the same tokens whenever it runs: a resumed run goes on with the data of the next step."""
@@ -234,7 +245,7 @@ def test_windows_of_tokens_are_drawn_and_checked(tmp_path: Path) -> None:
     first = [batches(300).step(step) for step in range(6)]
     resumed = batches(300)
     for step in range(3, 6):
-        for (inputs, targets), (again, _) in zip(first[step], resumed.step(step), strict=True):
+        for (inputs, targets, _), (again, *_) in zip(first[step], resumed.step(step), strict=True):
             assert inputs.equal(again) and targets.equal(inputs + 1)
     with pytest.raises(Refusal, match="set model.vocab above all tokens"):
         [batches(20).step(step) for step in range(20)]

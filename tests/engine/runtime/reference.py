@@ -9,11 +9,12 @@ from torch import Tensor
 
 from meshwave.engine.document.model import MoE
 from meshwave.engine.families.transformer import RoutedExperts
-from meshwave.engine.runtime.execution.data import DataPart, TrainingBatches
+from meshwave.engine.runtime.execution.data import DataPart, Microbatch, TrainingBatches
 from meshwave.engine.runtime.execution.job import Job
 from meshwave.engine.runtime.execution.stages import DTYPES
 from meshwave.engine.runtime.experts.build import single_process_factory
 from meshwave.engine.runtime.models import build_stage
+from meshwave.engine.runtime.modules.documents import pack_documents
 
 BALANCE = "gate.balance"
 """End of the names of biases that balance the load of experts, whose gradients are loads."""
@@ -60,7 +61,8 @@ def train(job: Job, steps: int | None = None) -> Reference:
         if training.is_evaluated_after(step):
             held_out = _batches(job, microbatches, DataPart(held_share, is_held_out=True))
             with torch.no_grad():
-                found = [model(*pair) for batch in range(training.eval_batches) for pair in held_out.step(batch)]
+                drawn = [each for batch in range(training.eval_batches) for each in held_out.step(batch)]
+                found = [_loss(model, each) for each in drawn]
             evaluations.append(float(torch.stack(found).mean()))
     parameters = {name: p.detach() for name, p in model.named_parameters()}
     return Reference(tuple(losses), tuple(norms), gradients, parameters, tuple(evaluations))
@@ -76,7 +78,14 @@ def _batches(job: Job, microbatches: int, part: DataPart) -> TrainingBatches:
         microbatches=microbatches,
         micro_batch_size=training.micro_batch_size,
         part=part,
+        document_end=training.document_end,
     )
+
+
+def _loss(model: torch.nn.Module, microbatch: Microbatch) -> Tensor:
+    with pack_documents(microbatch.documents):
+        loss: Tensor = model(microbatch.inputs, microbatch.targets)
+    return loss
 
 
 @torch.no_grad()
@@ -88,12 +97,12 @@ def _balance_load(model: torch.nn.Module, moe: MoE | None) -> None:
             bias += moe.bias_update_rate * torch.sign(bias.grad.mean() - bias.grad)
 
 
-def _accumulate(model: torch.nn.Module, batch: list[tuple[Tensor, Tensor]], *, bf16: bool) -> float:
+def _accumulate(model: torch.nn.Module, batch: list[Microbatch], *, bf16: bool) -> float:
     """Add the gradients of the mean loss over ``batch``, and return that loss."""
     total = 0.0
-    for inputs, targets in batch:
+    for microbatch in batch:
         with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-            loss = model(inputs, targets) / len(batch)
+            loss = _loss(model, microbatch) / len(batch)
         loss.backward()
         total += float(loss.detach())
     return total

@@ -18,6 +18,7 @@ from meshwave.engine.runtime.communication.communicator import PendingTensor  # 
 from meshwave.engine.runtime.communication.process_layout import MeshShape, ProcessLayout  # noqa: E402
 from meshwave.engine.runtime.device.clock import Clock  # noqa: E402
 from meshwave.engine.runtime.device.streams import Streams  # noqa: E402
+from meshwave.engine.runtime.execution.data import Microbatch  # noqa: E402
 from meshwave.engine.runtime.execution.executor import Executor, Progress  # noqa: E402
 from meshwave.engine.runtime.execution.stages import Saved, Tensors  # noqa: E402
 from meshwave.engine.runtime.modules.deferred_gradients import DeferredGradient  # noqa: E402
@@ -120,7 +121,7 @@ def test_the_wait_for_a_second_input_begins_when_the_first_has_arrived() -> None
     layout = ProcessLayout(parse_program(SKIP), (MeshShape(1, 1),) * 3)
     executor = Executor(layout, 2, {2: Stage(clock)}, SlowMessenger(clock, delays_ns), NoUpdate(), clock, Streams())
 
-    times = executor.run({0: (torch.zeros(()), torch.zeros(()))})
+    times = executor.run({0: Microbatch(torch.zeros(()), torch.zeros(()))})
 
     skip, neighbour, forward, backward, *_ = zip(
         times.start.tolist(), times.end.tolist(), times.wait.tolist(), strict=True
@@ -143,6 +144,8 @@ def test_an_evaluation_runs_forwards_only_and_reports_their_rows_in_the_program(
     layout = ProcessLayout(parse_program(SKIP), (MeshShape(1, 1),) * 3)
     messenger = SlowMessenger(clock, {Action(Op.F, 1, 0): 800, Action(Op.F, 0, 0, 0, 2): 3})
     parts = layout, 2, {2: WatchedStage(clock)}, messenger, NoUpdate(), clock, Streams()
-    times = Executor(*parts, forwards_only=True, progress=progress).run({0: (torch.zeros(()), torch.zeros(()))})
+    times = Executor(*parts, forwards_only=True, progress=progress).run(
+        {0: Microbatch(torch.zeros(()), torch.zeros(()))}
+    )
 
     assert (rows, progress.row, len(times.losses), clock.now) == ([2], 6, 1, 813)

@@ -130,20 +130,20 @@ _DESIGN = {
 
 
 def test_images_are_determined_by_the_seed_and_differ() -> None:
-    inputs, noise = _batches().microbatch(0, 0)
-    again, _ = _batches().microbatch(0, 0)
+    inputs, noise, _ = _batches().microbatch(0, 0)
+    again = _batches().microbatch(0, 0)
     different = [_batches(seed=4).microbatch(0, 0)[0], _batches().microbatch(1, 0)[0], _batches().microbatch(0, 1)[0]]
 
     assert inputs.shape == (16, 3 * 8 * 8 + 1)
     assert noise.shape == (16, 3, 8, 8)
-    assert torch.equal(inputs, again)
+    assert torch.equal(inputs, again.inputs)
     assert not any(torch.equal(inputs, other) for other in different)
     assert len(torch.unique(inputs, dim=0)) == 16
 
 
 def test_an_example_is_an_image_with_noise() -> None:
     """Without the noise it is an image between -1 and 1; after the last noise step only noise is left."""
-    inputs, noise = (each.double() for each in _batches(noise_steps=1000).microbatch(0, 0))
+    inputs, noise = (each.double() for each in _batches(noise_steps=1000).microbatch(0, 0)[:2])
     steps = inputs[:, -1].numpy()
     assert steps.min() >= 1
     assert steps.max() <= 1000
@@ -178,7 +178,7 @@ def test_the_blocks_of_a_u_net_compile_without_a_graph_break(monkeypatch: pytest
 
     monkeypatch.setattr("meshwave.engine.runtime.models.stages.COMPILER", "aot_eager")
     design: Any = parse_design(_DESIGN | {"model": SMALL})
-    inputs, noise = _batches().microbatch(0, 0)
+    inputs, noise, _ = _batches().microbatch(0, 0)
     torch._dynamo.reset()
     counters.clear()
     found = []
@@ -202,7 +202,7 @@ def test_a_u_net_learns() -> None:
     losses = []
     for step in range(60):
         optimizer.zero_grad()
-        loss = model(*batches.microbatch(step, 0))
+        loss = model(*batches.microbatch(step, 0)[:2])
         loss.backward()
         optimizer.step()
         losses.append(float(loss.detach()))

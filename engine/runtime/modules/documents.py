@@ -1,0 +1,50 @@
+"""Documents that are packed into the sequences of the microbatch that is computed.
+
+A token attends to tokens of its own document only, and learned positions restart with each document. Rotary positions
+and ALiBi depend on distances only and need no restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import torch
+from torch import Tensor
+
+DocumentLengths = Sequence[Sequence[int]]
+"""Number of tokens of each document, for each sequence of a microbatch; their sum is the length of the sequence."""
+
+_packed: ContextVar[DocumentLengths | None] = ContextVar("packed", default=None)
+
+
+def packed_documents() -> DocumentLengths | None:
+    """Return the documents of the microbatch that is computed; None if each sequence is one document."""
+    return _packed.get()
+
+
+@contextmanager
+def pack_documents(lengths: DocumentLengths | None) -> Iterator[None]:
+    """Set the documents of the microbatch that is computed inside the context."""
+    token = _packed.set(lengths)
+    try:
+        yield
+    finally:
+        _packed.reset(token)
+
+
+def attend_by_document(
+    attend: Callable[[Tensor, Tensor, Tensor], Tensor], q: Tensor, k: Tensor, v: Tensor, lengths: DocumentLengths
+) -> Tensor:
+    """Return the values of ``attend``, called for each document alone; the tensors are ``[batch, heads, tokens, dims]``."""
+    rows = []
+    for row, documents in enumerate(lengths):
+        parts = (torch.split(each[row : row + 1], list(documents), 2) for each in (q, k, v))
+        rows.append(torch.cat([attend(*part) for part in zip(*parts, strict=True)], 2))
+    return torch.cat(rows)
+
+
+def document_positions(lengths: DocumentLengths, device: torch.device) -> Tensor:
+    """Return the position of each token in its document, ``[batch, tokens]``."""
+    return torch.tensor([[place for each in row for place in range(each)] for row in lengths], device=device)

@@ -1,0 +1,100 @@
+"""Attention costs what the documents of each microbatch cost, not what whole sequences would."""
+
+from __future__ import annotations
+
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshwave.engine.costs import estimate
+from meshwave.engine.costs.packed_documents import attended_shares
+from meshwave.engine.document import Design, parse_design
+from meshwave.engine.lowering.lower import lower
+from meshwave.engine.program.action import Op
+
+LENGTHS = [4096, 1024, 1024, 1024, 1024, 2048, 2048, 3000, 96, 1000]
+"""Documents of four sequences: 4096; 4 x 1024; 2 x 2048; 3000 + 96 + 1000."""
+
+
+def packed(lengths: list[int] | None, *, dp: int = 1, tp: int = 1, **model: Any) -> Design:
+    link = {"latency_s": 1e-6, "bandwidth": 3e11}
+    device = {"peak_flops": 3e14, "memory_bytes": 8e10, "memory_bandwidth": 2e12}
+    sizes = {"kind": "gpt", "layers": 4, "hidden": 1024, "heads": 8, "sequence": 4096, "vocab": 50000, **model}
+    size, axes = dp * tp, {"dp": dp, "tp": tp}
+    return parse_design(
+        {
+            "format": "meshwave/1",
+            "cluster": {
+                "nodes": 1, "devices_per_node": 2 * size, "device": device, "intra_node": link, "inter_node": link,
+            },
+            "model": sizes,
+            "meshes": [
+                {"name": name, "devices": [*range(first, first + size)], "axes": axes}
+                for name, first in (("A", 0), ("B", size))
+            ],
+            "pipeline": {"schedule": "1f1b", "microbatches": 4},
+            "training": {"document_end": 0, "document_lengths": lengths},
+            "cost": {"kind": "roofline"},
+        }
+    )  # fmt: skip
+
+
+def seconds_by_microbatch(design: Design, op: Op, stage: int = 0) -> list[float]:
+    program = lower(design)
+    rows = np.flatnonzero((program.op == op) & (program.stage == stage))
+    return [float(each) for each in estimate(design, program).seconds[rows[np.argsort(program.microbatch[rows])]]]
+
+
+def test_shares_are_the_sums_of_the_squares_of_the_lengths() -> None:
+    expected = [1.0, 4 * (1 / 4) ** 2, 2 * (1 / 2) ** 2, (3000**2 + 96**2 + 1000**2) / 4096**2]
+    np.testing.assert_allclose(attended_shares(packed(LENGTHS)), expected)
+
+
+@given(
+    lengths=st.lists(st.integers(1, 9000), min_size=1, max_size=6),
+    window=st.none() | st.integers(1, 5000),
+)
+def test_shares_are_those_of_documents_that_are_packed_one_by_one(lengths: list[int], window: int | None) -> None:
+    model = {"kind": "transformer", "attention": {"window": window, "full_every": 2}}
+    expected, documents = [], cycle(lengths)
+    left = next(documents)
+    for _ in range(4):
+        total, room = 0.0, 4096
+        while room:
+            size = min(left, room)
+            total += size * (size + min(size, window or size)) / 2
+            room, left = room - size, left - size or next(documents)
+        expected.append(total / 4096**2)
+
+    np.testing.assert_allclose(attended_shares(packed(lengths, **model)), expected, rtol=1e-9)
+
+
+def test_the_replica_with_the_most_attention_determines_the_time() -> None:
+    """The first replica has the four sequences of the list, the second one document in each sequence."""
+    np.testing.assert_allclose(attended_shares(packed([*LENGTHS, *[4096] * 4], dp=2)), [1, 1, 1, 1])
+
+
+def test_a_window_limits_attention_inside_documents() -> None:
+    window = {"kind": "transformer", "attention": {"window": 1000}}
+    found = attended_shares(packed(LENGTHS, **window))
+    last = (3000 * 1000 + 96 * 96 + 1000 * 1000) / 4096**2
+    np.testing.assert_allclose(found, [1000 / 4096, 1000 / 4096, 1000 / 4096, last])
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_each_microbatch_takes_as_long_as_if_all_had_its_documents(tp: int) -> None:
+    documents = [LENGTHS[:1], LENGTHS[1:5], LENGTHS[5:7], LENGTHS[7:]]
+    for op in (Op.F, Op.B):
+        found = seconds_by_microbatch(packed(LENGTHS, tp=tp), op)
+        alone = [seconds_by_microbatch(packed(each, tp=tp), op)[0] for each in documents]
+        np.testing.assert_allclose(found, alone, rtol=1e-3)  # short documents are not exactly linear
+        assert found[0] > found[3] > found[2] > found[1]
+
+
+def test_sequences_of_one_document_cost_what_they_cost_without_documents() -> None:
+    plain, whole = packed(None), packed([4096])
+    assert seconds_by_microbatch(whole, Op.B) == seconds_by_microbatch(plain, Op.B)
