@@ -108,6 +108,8 @@ class Administration:
         person = self._studio.launches.names().get(entry.person, entry.person)
         since = _since(time.time() - (entry.started_s or entry.created_s))
         state, target = entry.state.lower(), entry.place.target or entry.place.launcher
+        if failure := self._studio.launches.failures.get(entry.id):
+            state = f"{state}; not cancelled: {failure}"
         return {
             "id": entry.id,
             "cells": [entry.name, person, state, target, str(entry.processes), *used.cells(), since],
@@ -119,7 +121,7 @@ class Administration:
         entry = self._studio.record.get(id)
         if entry.state.is_over:
             raise Refusal("run_is_over")
-        self._studio.launches.cancel(entry, "by an administrator")
+        self._studio.launches.start_cancelling(entry, "by an administrator")
 
     # ---- computations ----
 

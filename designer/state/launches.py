@@ -17,7 +17,7 @@ from meshwave.engine.imports import Trace
 from meshwave.engine.people.limits import MACHINE_TARGETS, Limits, check_disk, check_launch, overdue_runs
 from meshwave.engine.people.people_file import OWNER, Role, User
 from meshwave.engine.predict.prediction import Prediction, predict
-from meshwave.engine.runs import Entry, Launcher, Record, Run
+from meshwave.engine.runs import Entry, Launcher, Record, Run, reconcile
 from meshwave.engine.runs.dry_run import limit_steps
 from meshwave.engine.runs.imported_trace import enter_trace
 from meshwave.engine.runs.launchers import default_launcher, open_run, specify_run, watch_queues
@@ -36,8 +36,11 @@ class Launches:
         self.names: Callable[[], Mapping[str, str]] = dict
         """Function that returns the names of people by their IDs, where several people share the server."""
         self._launchers: dict[str, Launcher] = {}
-        self._overdue: dict[str, threading.Thread] = {}  # the latest attempts to cancel overdue runs, by ID
-        self._failures: dict[str, str] = {}  # why overdue runs could not be cancelled, by ID
+        self._opening = threading.Lock()
+        self._checking: threading.Thread | None = None
+        self._cancelling: dict[str, threading.Thread] = {}  # the latest attempts to cancel runs, by ID
+        self.failures: dict[str, str] = {}
+        """Reasons why runs could not be cancelled by the server or an administrator, by ID."""
 
     def check_role(self, *, is_dry_run: bool) -> None:
         """Check that the role of the user allows to launch training or a dry run.
@@ -64,9 +67,10 @@ class Launches:
         Raises:
             Refusal: there is no such target, or it is not offered.
         """
-        if name not in self._launchers:
-            self._launchers[name] = open_target(self.record, name)
-        return self._launchers[name]
+        with self._opening:
+            if name not in self._launchers:
+                self._launchers[name] = open_target(self.record, name)
+            return self._launchers[name]
 
     def submit(self, launcher: Launcher, spec: RunSpec, key: str | None, data: Path | None = None) -> Run:
         """Launch or queue a run; see :meth:`Launcher.submit`."""
@@ -102,32 +106,43 @@ class Launches:
             Refusal: somebody else launched it.
         """
 
-    def watch_queues(self) -> None:
-        """Start the queued runs of all targets in their order, each as soon as it can run."""
-        watch_queues(self.record, self.open)
+    def check_runs(self, wait_s: float) -> None:
+        """Record the active runs that have ended, and start queued runs as soon as they can run.
+
+        A thread does so, because a cluster may take seconds to respond; ``wait_s`` is the longest wait for it.
+        """
+        if self._checking is None or not self._checking.is_alive():
+            self._checking = threading.Thread(target=self._check_runs, daemon=True)
+            self._checking.start()
+            self._checking.join(wait_s)
+
+    def _check_runs(self) -> None:
+        with suppress(MeshwaveError, sqlite3.ProgrammingError):  # the disk is full, or the database was closed
+            reconcile(self.record)
+            watch_queues(self.record, self.open)
 
     def cancel_overdue(self, limits: Limits, unlimited: Container[str] = frozenset()) -> None:
-        """Start to cancel the runs of people that take too long, except those of people without limits.
+        """Start to cancel the runs of people that take too long, except those of people without limits."""
+        for entry in overdue_runs(limits, self.record, time.time(), unlimited):
+            self.start_cancelling(entry, f"it reached the time limit of this server, {limits.minutes:g} min")
 
-        Each run is cancelled in a thread of its own, because a cluster may take seconds to respond.
-        """
-        overdue = {entry.id: entry for entry in overdue_runs(limits, self.record, time.time(), unlimited)}
-        self._overdue = {run: thread for run, thread in self._overdue.items() if thread.is_alive()}
-        why = f"it reached the time limit of this server, {limits.minutes:g} min"
-        for run in overdue.keys() - self._overdue.keys():
-            thread = threading.Thread(target=self._cancel_overdue_run, args=(overdue[run], why), daemon=True)
-            self._overdue[run] = thread
+    def start_cancelling(self, entry: Entry, why: str) -> None:
+        """Cancel a run in a thread of its own, because a cluster may take seconds to respond."""
+        self._cancelling = {run: thread for run, thread in self._cancelling.items() if thread.is_alive()}
+        if entry.id not in self._cancelling:
+            thread = threading.Thread(target=self._cancel_or_log, args=(entry, why), daemon=True)
+            self._cancelling[entry.id] = thread
             thread.start()
 
-    def _cancel_overdue_run(self, entry: Entry, why: str) -> None:
-        """Cancel a run; if that fails, log the reason unless it is known. The next check tries again."""
+    def _cancel_or_log(self, entry: Entry, why: str) -> None:
+        """Cancel a run; if that fails, log the reason unless it is known."""
         with suppress(sqlite3.ProgrammingError):  # the database was closed
             try:
                 self.cancel(entry, why)
             except MeshwaveError as error:
-                if self._failures.get(entry.id) != str(error):
-                    self._failures[entry.id] = str(error)
-                    _log.warning("run %s exceeds the time limit and cannot be cancelled: %s", entry.id, error)
+                if self.failures.get(entry.id) != str(error):
+                    self.failures[entry.id] = str(error)
+                    _log.warning("run %s cannot be cancelled (%s): %s", entry.id, why, error)
 
     def close(self) -> None:
         """Close the launchers, which ends their runs."""
@@ -213,6 +228,6 @@ class PersonLaunches(Launches):
         if entry.person != self.user.id and not self._is_unlimited:
             raise Refusal("other_run", {})
 
-    def watch_queues(self) -> None:
-        """Start the queued runs of all people."""
-        self._shared.watch_queues()
+    def check_runs(self, wait_s: float) -> None:
+        """Record the active runs of all people that have ended, and start queued ones."""
+        self._shared.check_runs(wait_s)

@@ -29,7 +29,10 @@ from meshwave.engine.findings import Refusal, RunRefusal
 from meshwave.engine.lessons.progress import Course
 from meshwave.engine.people.limits import Limits
 from meshwave.engine.people.people_file import OWNER, Role, User
-from meshwave.engine.runs import Record, reconcile
+from meshwave.engine.runs import Record
+
+FIRST_CHECK_WAIT_S = 2.0
+"""Longest wait, when a server starts, for the check of active runs, for which a cluster may have to respond."""
 
 IsShown = Callable[[], bool]
 
@@ -63,10 +66,9 @@ class Studio:
         self.saved_designs: SavedDesigns | None = None
         """The libraries of all people, where several people use this server."""
         self.record = Record(folder)
-        reconcile(self.record)
         self.launches = Launches(self.record)
         self.launches.open("local").warm()
-        self.launches.watch_queues()
+        self.launches.check_runs(FIRST_CHECK_WAIT_S)
         self.calibration = BackgroundCalibration()
         self.predictions = Predictions()
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import param
 
 from meshwave.designer.kit.assets import module_code, style_sheets
 from meshwave.designer.kit.canvas import Canvas, plain_text, read_value
 from meshwave.designer.kit.defects import defect_text
+from meshwave.designer.state.background_calls import call_in_background
+from meshwave.designer.state.jobs import Later
 from meshwave.engine.errors import MeshwaveError
+
+T = TypeVar("T")
 
 
 class LaunchBar(Canvas):
@@ -25,6 +30,7 @@ class LaunchBar(Canvas):
     )
     place = param.String(default="", doc="Name of the selected target.")
     drawing = param.String(default="", doc="Name of the target whose cluster is being measured for the design.")
+    activity = param.String(default="", doc="What the launch target is being asked to do, such as to cancel the run.")
     status = param.Dict(
         default={}, doc="Status of the run: True if it is running, the completed fraction of the steps, and a sentence."
     )
@@ -40,9 +46,12 @@ class LaunchBar(Canvas):
         cancel: Callable[[], Any],
         choose: Callable[[str], Any],
         draw: Callable[[], Any],
+        later: Later | None = None,
         **params: Any,
     ) -> None:
+        """Create the bar; ``later`` schedules a callback in the event loop of the page."""
         super().__init__(**params)
+        self._later = later
         self._launch, self._rehearse, self._cancel = launch, rehearse, cancel
         self._choose, self._draw = choose, draw
 
@@ -66,6 +75,18 @@ class LaunchBar(Canvas):
         except Exception as error:
             self.notice = defect_text(error)
             raise
+
+    def call_target(self, activity: str, work: Callable[[], T], then: Callable[[T], object]) -> None:
+        """Call a function that may wait for a launch target outside the event loop, then ``then`` with its result.
+
+        The page shows the activity meanwhile, and a refusal afterwards.
+        """
+        self.activity = activity
+        call_in_background(work, self._later, lambda done: self._try(partial(self._end_call, done, then)))
+
+    def _end_call(self, done: Future[T], then: Callable[[T], object]) -> None:
+        self.activity = ""
+        then(done.result())
 
     def _on_choose(self, gesture: Mapping[str, Any]) -> None:
         self._try(partial(self._choose, read_value(gesture, "place", plain_text)))

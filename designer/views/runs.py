@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sqlite3
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar
 
 import param
@@ -24,18 +23,18 @@ from meshwave.designer.views.run_data import FollowedRun
 from meshwave.designer.views.run_text import fixed_stages
 from meshwave.designer.views.target_drawing import draw_target
 from meshwave.engine.document import parse_design
-from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.findings import Problem, Refusal
 from meshwave.engine.hugging_face.checkpoint_folders import list_checkpoints
 from meshwave.engine.imports import Trace
 from meshwave.engine.people.people_file import Role
 from meshwave.engine.predict.prediction import predict
-from meshwave.engine.runs import Launcher, Options, Record, Run, reconcile
+from meshwave.engine.runs import Launcher, Options, Run
 from meshwave.engine.runs.dry_run import limit_steps
 from meshwave.engine.runs.emulation.hosts import default_hosts
 from meshwave.engine.runs.launchers import default_launcher, resumed_launch, specify_run
 from meshwave.engine.runs.options import PLAIN, REHEARSAL
 from meshwave.engine.runs.run_comparison import save_run_profile
+from meshwave.engine.runs.run_folder import RunSpec
 from meshwave.engine.runs.training_texts import LARGEST_UPLOAD_BYTES, save_text
 from meshwave.engine.units import format_count, quantity
 
@@ -43,7 +42,7 @@ DEFAULT_TARGET = "local"
 REFRESH_INTERVAL_S = 0.15
 CHECK_INTERVAL_S = 2.0
 """Interval of the checks for launchers that have ended and for changes of the machine."""
-RECONCILE_WAIT_S = 0.1
+CHECK_WAIT_S = 0.1
 """Longest wait for such a check; checks of runs on this machine are faster."""
 
 
@@ -102,6 +101,7 @@ class RunsPanel(Canvas):
             self._cancel,
             self._choose,
             self._draw,
+            session.later,
             **params,
         )
         places = [
@@ -113,7 +113,6 @@ class RunsPanel(Canvas):
         self.weights = {"names": list(self._checkpoints), "name": ""}
         self._emulates_hosts = False  # True to emulate the network between nodes
         self._checked_s = 0.0
-        self._reconciling: threading.Thread | None = None
         self.followed = FollowedRuns(session, self._record, on_show, first)
         mirror_params(self.followed, self, "run", "measured")
         mirror_params(self.followed, self.bar, "status")
@@ -155,14 +154,18 @@ class RunsPanel(Canvas):
         prediction = session.prediction
         if options.rehearse:
             prediction = replace(prediction, design=limit_steps(prediction.design))
-        self._show_launched(self.launches.submit(launcher, specify_run(prediction, options), key))
+        self._submit(launcher, specify_run(prediction, options), key)
+
+    def _submit(self, launcher: Launcher, spec: RunSpec, key: str | None, data: Path | None = None) -> None:
+        work = partial(self.launches.submit, launcher, spec, key, data)
+        self.bar.call_target("Starting …", work, self._show_launched)
 
     def resume(self, run: str) -> None:
         """Launch the design of a run again, from the newest checkpoint of the run."""
         self._session.check_editable()
         design, options, text = resumed_launch(self._record.folder(run))
         launcher = self.launches.open(default_launcher(design, options))
-        self._show_launched(self.launches.submit(launcher, specify_run(predict(design), options), None, text))
+        self._submit(launcher, specify_run(predict(design), options), None, text)
 
     def enter_trace(self, trace: Trace) -> None:
         """Enter a trace of another tool as a run of the open design, and show its timeline over the prediction."""
@@ -179,8 +182,8 @@ class RunsPanel(Canvas):
         self._session.check_editable()
         active = self.followed.active
         if active is not None:
-            self.launches.cancel(self._record.get(active.run.id))
-        self.refresh()
+            work = partial(self.launches.cancel, self._record.get(active.run.id))
+            self.bar.call_target("Cancelling …", work, lambda _: self.refresh())
 
     def _draw(self) -> None:
         self.launches.check_target(self._chosen)  # the limits may have changed since the page was opened
@@ -299,11 +302,7 @@ class RunsPanel(Canvas):
         """Check for changes outside the page, such as a launcher that was killed or a new dataset."""
         if time.monotonic() - self._checked_s > CHECK_INTERVAL_S:
             self._checked_s = time.monotonic()
-            if self._reconciling is None or not self._reconciling.is_alive():  # a cluster may take seconds to respond
-                self._reconciling = threading.Thread(target=_reconcile, args=(self._record,), daemon=True)
-                self._reconciling.start()
-                self._reconciling.join(RECONCILE_WAIT_S)
-            self.launches.watch_queues()
+            self.launches.check_runs(CHECK_WAIT_S)
             self._update_launch_buttons()
 
 
@@ -313,11 +312,6 @@ def _refusal_text(find_reason: Callable[[], str]) -> str:
         return find_reason()
     except Refusal as refusal:
         return str(refusal)
-
-
-def _reconcile(record: Record) -> None:
-    with suppress(MeshwaveError, sqlite3.ProgrammingError):  # the disk is full, or the database was closed
-        reconcile(record)
 
 
 @views.register("run")

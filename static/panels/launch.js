@@ -44,7 +44,9 @@ class LaunchBar extends Widget {
       h("div.mw-launchbar-row", {}, this.places, this.drawCluster, this.status),
       this.progress,
     );
-    model.on(["launchable", "rehearsable", "notice", "places", "place", "drawing", "status"], () => this.draw());
+    model.on(["launchable", "rehearsable", "notice", "places", "place", "drawing", "activity", "status"], () =>
+      this.draw(),
+    );
     this.draw();
   }
 
@@ -118,10 +120,10 @@ class LaunchBar extends Widget {
 
   /** @param {boolean} isRunning */
   drawStatus(isRunning) {
-    const { launchable, notice, status } = this.model;
+    const { launchable, notice, activity, status } = this.model;
     const problem = notice || (!isRunning && launchable.reason);
     if (problem) this.showStatus(problem, "error");
     else if (this.isAsking) this.showStatus(`${launchable.question}. Launch anyway?`, "warning");
-    else this.showStatus(status.words || (isRunning ? "" : "Train on this machine, or start a dry run"));
+    else this.showStatus(activity || status.words || (isRunning ? "" : "Train on this machine, or start a dry run"));
   }
 }

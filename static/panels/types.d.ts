@@ -154,6 +154,7 @@ export interface LaunchModel extends Model {
   places: { name: string; title: string; drawable: boolean }[];
   place: string;
   drawing: string;
+  activity: string;
   status: { running?: boolean; share?: number; words?: string };
 }
 

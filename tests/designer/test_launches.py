@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,7 @@ from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs import Entry, Record, State
 from meshwave.engine.runs.launchers import specify_run
 from meshwave.engine.runs.options import REHEARSAL
+from meshwave.engine.runs.process_identity import own_handle
 from tests.conftest import PATIENCE_S, until
 
 ADA, GRACE = User("ada", "Ada", Role.LAUNCHER), User("grace", "Grace", Role.LAUNCHER)
@@ -159,4 +160,92 @@ def test_overdue_runs_are_cancelled_independently_and_each_failure_is_logged_onc
     assert is_cancelled["slow"].wait(PATIENCE_S)
     assert until(lambda: caplog.messages)
     assert len(caplog.messages) == 1
-    assert f"run {entries[0].id} exceeds the time limit and cannot be cancelled" in caplog.messages[0]
+    assert caplog.messages[0].startswith(f"run {entries[0].id} cannot be cancelled (it reached the time limit")
+    assert shared.failures[entries[0].id] in caplog.messages[0]
+
+
+class SlowCluster:
+    """A cluster that responds when the test allows it."""
+
+    def __init__(self) -> None:
+        self.responds = threading.Event()
+        self.threads: list[threading.Thread] = []
+
+    def wait(self, *_: object, **__: object) -> None:
+        self.threads.append(threading.current_thread())
+        assert self.responds.wait(PATIENCE_S)
+
+
+@pytest.fixture
+def cluster() -> Iterator[SlowCluster]:
+    made = SlowCluster()
+    yield made
+    made.responds.set()
+
+
+def test_the_event_loop_does_not_wait_while_a_cluster_cancels_a_run(
+    shared: Launches, cluster: SlowCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = {"owner": own_handle(), "processes": []}
+    entry, _ = shared.record.submit(name="run", launcher="threads", handle=handle, digest="", processes=1, steps=1)
+    callbacks: list[Callable[[], None]] = []
+    panel = RunsPanel(Session(load_design(example("02-two-waves")), later=callbacks.append), shared)
+
+    def refuse(*_: object) -> None:
+        cluster.wait()
+        raise RunRefusal("read_only_run", {"run": entry.id})
+
+    monkeypatch.setattr(shared, "cancel", refuse)
+    panel.bar._handle_msg({"type": "cancel"})
+
+    assert panel.bar.activity == "Cancelling …"
+    assert until(lambda: cluster.threads) != [threading.current_thread()]
+    cluster.responds.set()
+    assert until(lambda: callbacks)
+    callbacks.pop()()
+    assert panel.bar.activity == ""
+    assert entry.id in panel.bar.notice
+
+
+def test_the_event_loop_does_not_wait_while_a_cluster_starts_a_run(
+    shared: Launches, cluster: SlowCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    callbacks: list[Callable[[], None]] = []
+    panel = RunsPanel(Session(load_design(example("02-two-waves")), later=callbacks.append), shared)
+    monkeypatch.setattr("meshwave.engine.runs.launchers.ssh.SshLauncher.launch", cluster.wait)
+    panel.bar._handle_msg({"type": "choose", "place": "cluster"})
+
+    panel.bar._handle_msg({"type": "launch", "key": "a click"})
+
+    assert panel.bar.activity == "Starting …"
+    assert until(lambda: cluster.threads) != [threading.current_thread()]
+    assert not callbacks
+    cluster.responds.set()
+    assert until(lambda: callbacks)
+    callbacks.pop()()
+    assert panel.run["state"] == "STARTING"
+    assert (panel.bar.activity, panel.bar.notice) == ("", "")
+
+
+def test_pages_do_not_wait_while_runs_on_a_cluster_are_checked_and_started(
+    shared: Launches, cluster: SlowCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("reconcile", "watch_queues"):
+        monkeypatch.setattr(f"meshwave.designer.state.launches.{name}", cluster.wait)
+    shared.check_runs(0)
+    PersonLaunches(shared, ADA, Limits).check_runs(0)
+
+    assert until(lambda: cluster.threads)
+    cluster.responds.set()
+    assert until(lambda: len(cluster.threads) == 2)
+    assert len({*cluster.threads}) == 1, "one check at a time for all pages"
+    assert threading.current_thread() not in cluster.threads
+
+
+def test_a_launch_asks_no_other_cluster(shared: Launches, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared.record.submit(name="run", launcher="ssh", handle={}, digest="", processes=1, steps=1)
+    monkeypatch.setattr("meshwave.engine.runs.launchers.ssh.SshLauncher.from_entry", pytest.fail)
+    monkeypatch.setattr("meshwave.designer.state.launches.default_launcher", lambda *_: "threads")
+    run = shared.dry_run(load_design(example("02-two-waves")))
+    run.cancel()
+    run.wait(timeout_s=PATIENCE_S)

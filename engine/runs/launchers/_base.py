@@ -213,7 +213,7 @@ class Launcher(ABC):
         data = None if options.rehearse else training_text(design, data)
         if data is not None:
             check_training_data(design, data)
-        reconcile(self.record)
+        reconcile(self.record, self.place)
         entry, is_new = self.record.submit(
             name=design.name,
             launcher=self.name,
@@ -355,8 +355,8 @@ def _launcher_of(record: Record, entry: Entry) -> Launcher:
     return launchers[entry.launcher].from_entry(record, entry)
 
 
-def reconcile(record: Record) -> None:
-    """Check every active run, and set it to LOST if its launcher is gone.
+def reconcile(record: Record, place: Place | None = None) -> None:
+    """Check every active run of a place, or of all places, and set it to LOST if its launcher is gone.
 
     Runs of another live process are left to that process. Called when an app starts, when runs are listed, and before a
     run is launched. A new run database is filled from the run folders.
@@ -364,9 +364,11 @@ def reconcile(record: Record) -> None:
     if record.is_new:
         enter_folders(record)
     for entry in record.active_runs():
+        if place not in (None, entry.place):
+            continue
         with suppress(InputError, RunError):  # the launcher is not installed, or the disk is full
             _launcher_of(record, entry).poll(Run(record, entry.id))
-    for entry in {entry.place: entry for entry in reversed(record.queued_runs())}.values():
+    for entry in {entry.place: entry for entry in reversed(record.queued_runs(place))}.values():
         with suppress(MeshwaveError, OSError):  # the same, or the run cannot be started
             if launchers[entry.launcher].runs_survive:
                 _launcher_of(record, entry).start_next()

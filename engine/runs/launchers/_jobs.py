@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -10,14 +11,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
 from pydantic import Field, PositiveInt, ValidationError, model_validator
 
 from meshwave.engine.document import Design
 from meshwave.engine.errors import RunError
 from meshwave.engine.files import import_folder, write_private
-from meshwave.engine.findings import Problem, Refusal, RunRefusal
+from meshwave.engine.findings import Problem, Refusal
 from meshwave.engine.frozen import Part, nullable, validation_error
 from meshwave.engine.messages import render
 from meshwave.engine.run_files import Count, RunFile, RunFolderError, files_by_process, first_problem, read_document
@@ -99,6 +100,14 @@ class JobStatus:
     """True if the job failed because of a process, whose own report says more."""
 
 
+class NodeCounts(NamedTuple):
+    """Nodes of a target."""
+
+    total: int
+    free: int | None = None
+    """Number of nodes on which no job runs now; None if nobody knows."""
+
+
 class _ExitFile(RunFile):
     process: Count
     code: int
@@ -166,6 +175,14 @@ class JobLauncher(Launcher):
         """Maximum number of nodes of a run."""
         return self.options.nodes or MOST_PROCESSES
 
+    def count_nodes(self) -> NodeCounts | None:
+        """Return the number of nodes that the target has, and how many of them are free; None if nobody knows.
+
+        Raises:
+            RunRefusal: the scheduler does not answer.
+        """
+        return NodeCounts(self.options.nodes) if self.options.nodes else None
+
     def remove(self, folder: Path) -> None:
         """Remove the folder of a target check from the nodes."""
         if not isinstance(self.host, LocalHost):
@@ -193,9 +210,7 @@ class JobLauncher(Launcher):
         if self.options is None:
             return Capabilities(Problem("", "target_required", {"launcher": self.name}))
         for command in self.clients:
-            try:
-                LocalHost().run(["which", command])
-            except RunRefusal:
+            if shutil.which(command) is None:
                 return Capabilities(Problem("", "command_missing", {"command": command}))
         sizes = self.options.nodes, self.options.devices_per_node
         most = sizes[0] * sizes[1] if all(sizes) else MOST_PROCESSES
@@ -230,7 +245,13 @@ class JobLauncher(Launcher):
 
     def launch(self, bundle: Bundle) -> None:
         job = self.start_program(NodeLayout.from_design(bundle.design), bundle.folder, PROCESS_MODULE)
+        self.record_job(bundle, job)
+
+    def record_job(self, bundle: Bundle, job: Mapping[str, Any]) -> None:
+        """Record the identifiers of the job of a run; end the job if the run was cancelled before that."""
         self.record.set_handle(bundle.run, {**self.handle(), "job": job})
+        if (bundle.folder / "cancel").exists():
+            self._end_job(bundle.run, bundle.folder, job)
 
     def start_program(self, layout: NodeLayout, folder: Path, module: str) -> Mapping[str, Any]:
         """Start a module on nodes with a folder as its argument; return the identifiers of the job."""
@@ -270,11 +291,13 @@ class JobLauncher(Launcher):
             return
         with suppress(OSError):  # a job without its folder ends as well
             write_private(run.folder / "cancel", why)
-        job = entry.handle.get("job")
-        if job is None:
-            return
-        self.note_cancelled(self.folder_on_nodes(run.folder))
-        self.end(run.id, job)
+        job = self.record.get(run.id).handle.get("job")  # read after the file was written; see record_job()
+        if job is not None:
+            self._end_job(run.id, run.folder, job)
+
+    def _end_job(self, run: str, folder: Path, job: Mapping[str, Any]) -> None:
+        self.note_cancelled(self.folder_on_nodes(folder))
+        self.end(run, job)
 
     def note_cancelled(self, folder: str) -> None:
         """Mark a run as cancelled, so that its processes end without writing a checkpoint."""
