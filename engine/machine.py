@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
+import subprocess
+from collections import Counter
 from contextlib import suppress
 from functools import cache
 from importlib import metadata
+from itertools import takewhile
 from pathlib import Path
+from typing import NamedTuple
 
 
 def package_versions() -> dict[str, str]:
@@ -51,3 +56,40 @@ def usable_cores() -> int:
 def has_gpu() -> bool:
     """Return True if runs may find a GPU, so that their tensors are not in main memory."""
     return shutil.which("nvidia-smi") is not None and os.environ.get("CUDA_VISIBLE_DEVICES") != ""
+
+
+NEAR_PATHS = frozenset({"PIX", "PXB"})
+"""Paths between a GPU and a NIC that do not leave their PCIe switches, as nvidia-smi names them."""
+
+
+class GpuTopology(NamedTuple):
+    """Links of the GPUs of this machine."""
+
+    links: str = ""
+    """Most common link between two GPUs as nvidia-smi names it, such as ``NV18``; empty if there are no two."""
+    nics: int | None = None
+    """Number of NICs near a GPU, or of all NICs if none is near; None if nvidia-smi lists none."""
+
+
+def gpu_topology() -> GpuTopology:
+    """Return the links of the GPUs of this machine as nvidia-smi reports them."""
+    with suppress(OSError, subprocess.SubprocessError):
+        command = ["nvidia-smi", "topo", "--matrix"]
+        return parse_gpu_topology(
+            subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
+        )
+    return GpuTopology()
+
+
+def parse_gpu_topology(matrix: str) -> GpuTopology:
+    """Return the links in a matrix that nvidia-smi has printed; its rows are GPUs, its columns GPUs and NICs."""
+    lines = [line.split() for line in re.sub(r"\x1b\[\d*m", "", matrix).splitlines() if line.strip()]
+    columns = [*takewhile(lambda word: word != "CPU", lines[0])] if lines else []
+    rows = [line[1 : 1 + len(columns)] for line in lines[1:] if line[0] in columns and line[0].startswith("GPU")]
+    paths: dict[str, list[str]] = {
+        name: [*cells] for name, cells in zip(columns, zip(*rows, strict=False), strict=False)
+    }
+    links = Counter(path for name in paths if name.startswith("GPU") for path in paths[name] if path != "X")
+    nics = [name for name in paths if not name.startswith("GPU")]
+    near = [name for name in nics if NEAR_PATHS.intersection(paths[name])]
+    return GpuTopology(links.most_common(1)[0][0] if links else "", len(near or nics) or None)

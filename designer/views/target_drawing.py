@@ -8,7 +8,7 @@ from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.jobs import Done, Failed, Job, News, run_now
 from meshwave.designer.views.launch_bar import LaunchBar
 from meshwave.engine.errors import MeshwaveError
-from meshwave.engine.runs.target_check import target_cluster
+from meshwave.engine.runs.target_check import nodes_text, target_cluster
 
 
 def draw_target(session: Session, bar: LaunchBar, target: str) -> None:
@@ -23,8 +23,10 @@ def draw_target(session: Session, bar: LaunchBar, target: str) -> None:
 def _receive_news(session: Session, bar: LaunchBar, target: str, news: News) -> None:
     if isinstance(news, Done):
         bar.drawing = ""
+        cluster, counts = news.value
+        nodes = f", nodes: {nodes_text(counts)}" if counts else ""
         try:
-            session.edit("cluster", news.value.model_dump(mode="json"), f"draw the cluster of {target}")
+            session.edit("cluster", cluster.model_dump(mode="json"), f"draw the cluster of {target}{nodes}")
         except MeshwaveError as error:  # the design has changed since and no longer fits, or is read-only
             bar.notice = str(error)
     elif isinstance(news, Failed):

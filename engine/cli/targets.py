@@ -13,8 +13,9 @@ from meshwave.engine.cli.output import print_json
 from meshwave.engine.findings import Refusal
 from meshwave.engine.machine import package_versions
 from meshwave.engine.runs import Record
+from meshwave.engine.runs.launchers._jobs import NodeCounts
 from meshwave.engine.runs.recording import Clocks
-from meshwave.engine.runs.target_check import TargetReport, check_target, report_lines
+from meshwave.engine.runs.target_check import TargetReport, check_target, job_launcher, nodes_text, report_lines
 from meshwave.engine.runs.targets import Target, open_target, read_targets, target_files
 
 
@@ -53,26 +54,38 @@ def _target_json(target: Target, record: Record) -> dict[str, Any]:
 def _check(options: argparse.Namespace) -> int:
     """Print the hardware, software and problems of a target; return 1 if it cannot be used."""
     drawn = designs.load(options.design).cluster if options.design else None
-    report, clocks = _measure(options)
+    report, clocks, counts = _measure(options)
     problems = [*report.problems(package_versions())]
     if options.json:
         found = report.model_dump(mode="json")
-        print_json({"report": found, "clocks": clocks.note, "problems": [each.to_json() for each in problems]})
+        nodes = counts._asdict() if counts else None
+        print_json(
+            {
+                "report": found,
+                "clocks": clocks.note,
+                "nodes": nodes,
+                "problems": [each.to_json() for each in problems],
+            }
+        )
     else:
-        print("\n".join([*report_lines(report, clocks, drawn), *map(str, problems)]))
+        print("\n".join([*report_lines(report, clocks, counts, drawn), *map(str, problems)]))
     return 1 if any(problem.severity == "error" for problem in problems) else 0
 
 
 def _draw(options: argparse.Namespace) -> int:
-    report, _ = _measure(options)
-    print(json.dumps({"cluster": report.cluster().model_dump(mode="json", exclude_none=True)}, indent=2))
+    report, _, counts = _measure(options)
+    nodes = options.nodes or (counts.total if counts else None)
+    if counts:
+        print(f"nodes of {options.target}: {nodes_text(counts)}", file=sys.stderr)
+    print(json.dumps({"cluster": report.cluster(nodes).model_dump(mode="json", exclude_none=True)}, indent=2))
     return 0
 
 
-def _measure(options: argparse.Namespace) -> tuple[TargetReport, Clocks]:
+def _measure(options: argparse.Namespace) -> tuple[TargetReport, Clocks, NodeCounts | None]:
     for name in ("nodes", "devices"):
         count = getattr(options, name)
         if count is not None and count < 1:
             raise Refusal("too_few_nodes", {"count": count}, f"--{name}")
     with closing(Record()) as record, closing(open_target(record, options.target)) as launcher:
-        return check_target(launcher, options.nodes, options.devices)
+        report, clocks = check_target(launcher, options.nodes, options.devices)
+        return report, clocks, job_launcher(launcher).count_nodes()

@@ -13,12 +13,12 @@ from typing import Any
 
 from pydantic import PositiveFloat, PositiveInt
 
-from meshwave.engine.document.cluster import Cluster
+from meshwave.engine.document.cluster import MAX_DEVICES, Cluster
 from meshwave.engine.errors import RunError
 from meshwave.engine.findings import Problem, Refusal, RunRefusal
 from meshwave.engine.run_files import Count, RunFile, read_document, write_document
 from meshwave.engine.runs.launchers import Launcher
-from meshwave.engine.runs.launchers._jobs import JobLauncher, JobStatus, Phase
+from meshwave.engine.runs.launchers._jobs import JobLauncher, JobStatus, NodeCounts, Phase
 from meshwave.engine.runs.launchers._torchrun import NodeLayout
 from meshwave.engine.runs.recording import Clocks
 from meshwave.engine.runs.recording.clocks import read_clocks
@@ -72,6 +72,10 @@ class TargetReport(RunFile):
     intra_node: LinkReport | None
     inter_node: LinkReport | None
     device: DeviceReport
+    nics: PositiveInt | None = None
+    """Number of NICs of a node for messages between GPUs; None if the driver lists none."""
+    device_links: str = ""
+    """Links between the GPUs of a node as the driver names them, such as ``NV18``; empty if it does not."""
 
     @property
     def nodes(self) -> int:
@@ -99,7 +103,11 @@ class TargetReport(RunFile):
             yield Problem("", "folder_not_shared", {}, severity="warning")
 
     def cluster(self, nodes: int | None = None) -> Cluster:
-        """Return the reported cluster as the ``cluster`` section of a document."""
+        """Return the reported cluster as the ``cluster`` section of a document, with as many nodes as it can have.
+
+        Args:
+            nodes: the number of nodes; None for those that were checked.
+        """
         first = self.processes[0]
         inside, between = self.intra_node or self.inter_node, self.inter_node or self.intra_node
         if inside is None or between is None:
@@ -116,15 +124,31 @@ class TargetReport(RunFile):
             {"latency_s": _round_measurement(each.latency_s), "bandwidth": _round_measurement(each.bandwidth)}
             for each in (inside, between)
         ]
-        counts = {"nodes": nodes or self.nodes, "devices_per_node": self.devices_per_node}
+        counts = {
+            "nodes": min(nodes or self.nodes, MAX_DEVICES // self.devices_per_node),
+            "devices_per_node": self.devices_per_node,
+            "nics_per_node": self.nics or 1,
+        }
         return Cluster.model_validate({**counts, "device": device, "intra_node": links[0], "inter_node": links[1]})
 
 
-def report_lines(report: TargetReport, clocks: Clocks, drawn: Cluster | None = None) -> Iterator[str]:
-    """Yield the lines of a report as text; ``drawn`` is a cluster whose links are compared."""
+def report_lines(
+    report: TargetReport, clocks: Clocks, counts: NodeCounts | None = None, drawn: Cluster | None = None
+) -> Iterator[str]:
+    """Yield the lines of a report as text.
+
+    Args:
+        report: the report.
+        clocks: the clocks of the processes.
+        counts: the nodes of the target.
+        drawn: a cluster whose links are compared.
+    """
     first = report.processes[0]
-    yield f"nodes     {report.nodes}, {report.devices_per_node} processes each, backend {report.backend}"
+    of = f" of {nodes_text(counts)}" if counts else ""
+    yield f"nodes     {report.nodes}{of}, {report.devices_per_node} processes each, backend {report.backend}"
     yield f"device    {first.device}, {quantity(first.memory_bytes, 'B')}, {quantity(report.device.flops, 'FLOP/s')}"
+    if report.device_links:
+        yield f"topology  GPUs of a node are joined by {report.device_links}; NICs per node: {report.nics or 'unknown'}"
     yield f"versions  {', '.join(f'{name} {version}' for name, version in first.versions.items())}"
     for name, link, drawn_link in (
         ("inside a node", report.intra_node, drawn and drawn.intra_node),
@@ -138,6 +162,11 @@ def report_lines(report: TargetReport, clocks: Clocks, drawn: Cluster | None = N
             )
     if clocks.note:
         yield f"clocks    {clocks.note}"
+
+
+def nodes_text(counts: NodeCounts) -> str:
+    """Return the number of nodes of a target, and how many of them are free, as text."""
+    return f"{counts.total}" if counts.free is None else f"{counts.total} ({counts.free} free now)"
 
 
 def check_target(
@@ -163,15 +192,17 @@ def check_target(
         return report, read_clocks(folder)
 
 
-def target_cluster(name: str) -> Cluster:
-    """Return the cluster that a short job reports for a launch target, with the node count that its options state.
+def target_cluster(name: str) -> tuple[Cluster, NodeCounts | None]:
+    """Return the cluster that a short job reports for a launch target, with all its nodes, and their number.
 
     Raises:
         Refusal: the target does not exist, or is this machine.
         RunRefusal: the job fails, or exceeds the time limit.
     """
     with closing(Record()) as record, closing(open_target(record, name)) as launcher:
-        return check_target(launcher)[0].cluster(job_launcher(launcher).options.nodes)
+        report, _ = check_target(launcher)
+        counts = job_launcher(launcher).count_nodes()
+        return report.cluster(counts.total if counts else None), counts
 
 
 def job_launcher(launcher: Launcher) -> JobLauncher:

@@ -11,14 +11,15 @@ from meshwave.engine.document import load_design
 from meshwave.engine.document.cluster import Cluster
 from meshwave.engine.files import example
 from meshwave.engine.findings import RunRefusal
+from meshwave.engine.runs.launchers._jobs import NodeCounts
 from tests.conftest import until
 
 
-def report(name: str) -> Cluster:
+def report(name: str) -> tuple[Cluster, NodeCounts]:
     if name == "broken":
         raise RunRefusal("target_check_failed", {"target": name, "why": "its job ended", "said": "no module torch"})
     cluster = load_design(example("02-two-waves")).cluster
-    return cluster.model_copy(update={"nodes": 8})
+    return cluster.model_copy(update={"nodes": 8}), NodeCounts(8, 3)
 
 
 @pytest.fixture

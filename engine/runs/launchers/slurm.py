@@ -24,6 +24,7 @@ from meshwave.engine.runs.launchers._jobs import (
     JobOptions,
     JobStatus,
     Line,
+    NodeCounts,
     Phase,
 )
 from meshwave.engine.runs.launchers._torchrun import FIRST_PORT, PORTS, PROCESS_MODULE, SCRIPT, NodeLayout
@@ -115,7 +116,7 @@ class SlurmLauncher(JobLauncher):
         finally:
             self._array = None
         for bundle, job in zip(array, jobs, strict=True):
-            self.record.set_handle(bundle.run, {**self.handle(), "job": {"id": job}})
+            self.record_job(bundle, {"id": job})
         return runs
 
     def launch(self, bundle: Bundle) -> None:
@@ -142,6 +143,12 @@ class SlurmLauncher(JobLauncher):
     @property
     def clients(self) -> tuple[str, ...]:
         return ("ssh", "rsync") if self.options.via else ("sbatch", "scontrol", "scancel")
+
+    def count_nodes(self) -> NodeCounts | None:
+        counts = partition_nodes(self.host.run(["sinfo", "--noheader", "--format=%P %F"]), self.options.partition)
+        if counts is None or self.options.nodes is None:
+            return counts
+        return NodeCounts(min(counts.total, self.options.nodes), counts.free)
 
     def scripts(self, layout: NodeLayout, run: str, program: Sequence[str]) -> dict[str, str]:
         variables = {
@@ -205,6 +212,21 @@ def slurm_job_status(state: str, reason: str) -> JobStatus:
     if state in ENDED_BY_SLURM:
         return JobStatus(Phase.ENDED, failure=Problem("", "ended_by_slurm", {"state": state}))
     return JobStatus(Phase.ENDED)
+
+
+def partition_nodes(output: str, partition: str | None) -> NodeCounts | None:
+    """Return the nodes of a partition, by default of the default partition, from the output of sinfo.
+
+    Args:
+        output: lines of a partition, marked with ``*`` if it is the default, and its numbers of nodes:
+            allocated/idle/other/total.
+        partition: the partition; None for the default.
+    """
+    for name, counts in (line.split() for line in output.splitlines()):
+        if name.rstrip("*") == partition or (partition is None and name.endswith("*")):
+            _, idle, _, total = map(int, counts.split("/"))
+            return NodeCounts(total, idle)
+    return None
 
 
 def _scontrol_field(text: str, name: str) -> str:

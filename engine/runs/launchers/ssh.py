@@ -14,7 +14,7 @@ from meshwave.engine.findings import Problem, Refusal
 from meshwave.engine.frozen import nullable
 from meshwave.engine.runs.launchers._base import launchers
 from meshwave.engine.runs.launchers._host import Host, SshHost
-from meshwave.engine.runs.launchers._jobs import Address, JobLauncher, JobOptions, JobStatus, Line, Phase
+from meshwave.engine.runs.launchers._jobs import Address, JobLauncher, JobOptions, JobStatus, Line, NodeCounts, Phase
 from meshwave.engine.runs.launchers._torchrun import NodeLayout, rendezvous_port
 from meshwave.engine.runs.options import Options
 
@@ -73,6 +73,9 @@ class SshLauncher(JobLauncher):
     @property
     def max_nodes(self) -> int:
         return min(self.options.nodes or len(self.hosts), len(self.hosts))
+
+    def count_nodes(self) -> NodeCounts:
+        return NodeCounts(self.max_nodes)
 
     def remove(self, folder: Path) -> None:
         for host in self.hosts:

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from meshwave.engine.machine import package_versions, total_memory_bytes
+from meshwave.engine.machine import GpuTopology, gpu_topology, package_versions, total_memory_bytes
 from meshwave.engine.run_files import write_document
 from meshwave.engine.runs.recording import write_clocks
 from meshwave.engine.runtime.calibration.device_timing import matrix_flops_per_s, time_copies
@@ -45,6 +45,7 @@ def main(folder: Path) -> None:
         for number in range(_node_count(processes))
     ]
     inside = [each["process"] for each in processes if each["node"] == 0]
+    topology = gpu_topology() if world.process == 0 else GpuTopology()
     report = {
         "processes": processes,
         "all_seen": _gather_values(all(seen)),
@@ -52,6 +53,8 @@ def main(folder: Path) -> None:
         "intra_node": _measure_links(world, inside),
         "inter_node": _measure_links(world, first),
         "device": _measure_device(world) if world.process == 0 else None,
+        "device_links": topology.links,
+        "nics": topology.nics,
     }
     if world.process == 0:
         write_clocks(folder, comparison.clocks)

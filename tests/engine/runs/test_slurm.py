@@ -197,6 +197,7 @@ def test_the_check_of_a_target_reports_nodes_and_links(
 
     found = json.loads(capsys.readouterr().out)
     assert (status, found["problems"]) == (0, [])
+    assert found["nodes"]["total"] == 2
     report = found["report"]
     assert [each["node"] for each in report["processes"]] == [0, 0, 1, 1]
     assert all(report["all_seen"])
@@ -217,9 +218,11 @@ def test_a_design_takes_the_cluster_of_a_target(
     monkeypatch.setenv("MESHWAVE_TARGETS", str(tmp_path / "targets.toml"))
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path / "home"))
 
-    drawn = target_cluster("two")
+    drawn, counts = target_cluster("two")
 
     assert (drawn.nodes, drawn.devices_per_node) == (2, 2)
+    assert counts is not None
+    assert counts.total == 2
 
 
 def test_a_target_is_calibrated_by_a_job_on_its_nodes(

@@ -17,11 +17,12 @@ from meshwave.engine.runs import Options, Record, Run, State, reconcile
 from meshwave.engine.runs.emulation.hosts import default_hosts
 from meshwave.engine.runs.launchers import launchers, open_run, specify_run
 from meshwave.engine.runs.launchers._base import Launcher
-from meshwave.engine.runs.launchers._jobs import JobLauncher
+from meshwave.engine.runs.launchers._jobs import JobLauncher, NodeCounts
 from meshwave.engine.runs.launchers._limits import TargetLimits
 from meshwave.engine.runs.launchers._torchrun import NodeLayout
+from meshwave.engine.runs.launchers.slurm import partition_nodes
 from meshwave.engine.runs.process_identity import own_handle
-from meshwave.engine.runs.run_folder import write_bundle
+from meshwave.engine.runs.run_folder import read_bundle, write_bundle
 from meshwave.engine.runs.targets import find_target, open_target, read_targets, training_targets
 from tests.engine.runs.jobs import two_nodes
 from tests.engine.runs.play import draw
@@ -228,6 +229,32 @@ def test_the_time_limit_of_a_target_is_part_of_the_run_folder(
     member.push_program(NodeLayout.from_design(two_nodes()), folder, "module")
 
     assert json.loads((folder / "time-limit.json").read_text()) == {"minutes": 90.0, "target": "there"}
+
+
+@pytest.mark.parametrize(
+    ("partition", "counts"), [(None, NodeCounts(8, 5)), ("debug", NodeCounts(2, 0)), ("gone", None)]
+)
+def test_the_nodes_of_a_partition_are_counted(partition: str | None, counts: NodeCounts | None) -> None:
+    assert partition_nodes("main* 2/5/1/8\ndebug 2/0/0/2\n", partition) == counts
+
+
+def test_a_run_that_is_cancelled_while_its_job_is_submitted_ends(
+    member: JobLauncher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[object] = []
+    run = enter(member)
+
+    def start_program(*_: object) -> dict[str, str]:
+        run.cancel()
+        return {"id": "1"}
+
+    monkeypatch.setattr(type(member), "start_program", start_program)
+    monkeypatch.setattr(type(member), "note_cancelled", lambda self, folder: None)
+    monkeypatch.setattr(type(member), "end", lambda self, run, job: ended.append((run, job)))
+
+    member.launch(read_bundle(run.folder))
+
+    assert ended == [(run.id, {"id": "1"})]
 
 
 @pytest.mark.usefixtures("no_clients")
