@@ -75,7 +75,7 @@ def kill_figures(
     """Kill a process of each random run until there are ``kills`` runs; count losses, leftovers and wrong results."""
     found, expected = [*earlier], dict[int, list[float]]()
     for number in range(len(earlier), kills):
-        chance = random.Random(number)  # reproducible when continued later
+        chance = random.Random(f"{target} {number}")  # reproducible when continued later
         choice = chance.randrange(len(SCHEDULES))
         if choice not in expected:
             plain = run_to_end(launcher, specify_run(predict(_design(choice))), "undisturbed", TIMEOUT_S)
