@@ -64,7 +64,8 @@ class Training(Part):
     arXiv:1602.08124). They are copied while the device computes; a stage waits for copies that take longer than that.
     Inputs and outputs of stages stay on the device, and so do recomputed activations."""
     linear_precision: Literal["same", "fp8", "fp4"] = "same"
-    """Number format of the matrix products of linear layers. same: as precision. fp8 and fp4 are supported in
+    """Number format of the matrix products of linear layers. same: as precision. fp8: runs scale each tensor by
+    its largest value, and need devices that multiply in fp8 (NVIDIA: compute capability 8.9 or higher) or CPUs. fp4:
     predictions only."""
     tensor_parallel_overlap: bool = False
     """Split the gathers and scatters of sequence parallelism into chunks and overlap them with the adjacent matrix

@@ -132,7 +132,10 @@ def _training_problems(design: Design) -> Iterator[Problem]:
     keys = [] if divides_tokens else ["sequence_parallel"]
     keys += ["bf16_gradients"] if training.sharding == "none" else []
     keys += ["sharding", "activation_offload"] if model.moe is not None else []
-    for key in (*keys, "linear_precision", "fused_attention", "tensor_parallel_overlap"):
+    multiplies_float8 = isinstance(model, LanguageModel) and model.moe is None and not training.compile
+    if training.linear_precision == "fp4" or not multiplies_float8 or training.precision == "fp64":
+        keys += ["linear_precision"]
+    for key in (*keys, "fused_attention", "tensor_parallel_overlap"):
         usual = Training.model_fields[key].default
         value, where = getattr(training, key), f"training.{key}"
         if value != usual:

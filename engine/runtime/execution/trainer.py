@@ -21,6 +21,7 @@ from meshwave.engine.runtime.communication.communicator import BoundaryTransfers
 from meshwave.engine.runtime.communication.groups import Group
 from meshwave.engine.runtime.communication.process_layout import ProcessLayout
 from meshwave.engine.runtime.communication.world import World
+from meshwave.engine.runtime.device.accelerator import device_name
 from meshwave.engine.runtime.device.clock import make_clock
 from meshwave.engine.runtime.device.streams import make_streams
 from meshwave.engine.runtime.execution.checkpoint import Part, load_checkpoint
@@ -37,6 +38,7 @@ from meshwave.engine.runtime.experts.step_times import StepTrace
 from meshwave.engine.runtime.models import Stage, build_stage
 from meshwave.engine.runtime.models.transformer import Head
 from meshwave.engine.runtime.modules.context_share import ContextShare, balanced_chunks
+from meshwave.engine.runtime.modules.products import MULTIPLE, multiplies_float8, use_float8
 from meshwave.engine.runtime.modules.recomputation import recompute_layers
 from meshwave.engine.runtime.modules.tensor_parallel import WeightShard, has_partial_gradient, weight_shard
 
@@ -148,6 +150,8 @@ class Trainer:
         if (part := design.pipeline.recomputed_part) is not None:
             for module in self._modules.values():
                 recompute_layers(module.layers.values(), part)
+        self.notes = self._use_float8(world.device) if training.linear_precision == "fp8" else []
+        """Notes for the user about how the run trains."""
         streams = make_streams(world.device, alternates=not gathers_blocks)
         clock = make_clock(world.device)
         self.trace = StepTrace(clock)
@@ -161,8 +165,17 @@ class Trainer:
             self._held_out = make_batches(part=DataPart(held_share, is_held_out=True))
         self._eval_batches = training.eval_batches
         self._own_microbatches = layout.microbatches(rank, inner=training.document_end is not None)
-        self.notes = self._compilation_notes(stages.values()) if training.compile else []
-        """Notes for the user about how the run trains."""
+        self.notes += self._compilation_notes(stages.values()) if training.compile else []
+
+    def _use_float8(self, device: torch.device) -> list[RunNote]:
+        """Let the layers multiply in fp8, and return a note with the number of linear layers that do."""
+        if not multiplies_float8(device):
+            raise Refusal("no_float8", {"device": device_name(device)})
+        parts = (part for stage in self._modules.values() for part in stage.layers.modules())
+        chosen, linear = map(int, self._communicator.sum_over_processes([*use_float8(parts)]).tolist())
+        note = f"fp8: {chosen} of {linear} linear layers (over all processes) multiply in fp8"
+        rest = f"; the sizes of the others are not multiples of {MULTIPLE}" if chosen < linear else ""
+        return [RunNote(note + rest)]
 
     def _compilation_notes(self, stages: Iterable[LocalStage]) -> list[RunNote]:
         """Return a note with the number of blocks that torch compiles in all processes."""

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from meshwave.engine.runtime.device.accelerator import uses_autocast
+from meshwave.engine.runtime.modules.products import PLAIN, Products
 
 DeferredGradient = Callable[[], None]
 """Function that computes the weight gradients of a module for one microbatch and accumulates them."""
@@ -38,6 +39,17 @@ class GradientQueue:
         """Return and remove all deferred gradients."""
         gradients, self._gradients = self._gradients, []
         return gradients
+
+
+class _NoQueue(GradientQueue):
+    """Stand-in for a queue in a whole backward, which computes the gradients of weights at once."""
+
+    def add(self, gradient: DeferredGradient) -> None:
+        """Compute a gradient."""
+        gradient()
+
+
+NO_QUEUE = _NoQueue()
 
 
 @torch.no_grad()
@@ -72,6 +84,7 @@ class Linear(DeferrableModule, nn.Linear):
     """
 
     cast: tuple[Tensor, Tensor | None] | None = None
+    products: Products = PLAIN
 
     def reset_parameters(self) -> None:
         """Leave the weights uninitialised."""
@@ -87,7 +100,7 @@ class Linear(DeferrableModule, nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``x [..., inputs]`` to ``[..., outputs]``."""
-        if self.gradient_queue is not None:
+        if self._uses_function:
             return self._forward_deferred(x, has_bias=True)
         weight, bias = self.cast or (self.weight, self.bias)
         return F.linear(x, weight, bias)
@@ -99,14 +112,19 @@ class Linear(DeferrableModule, nn.Linear):
         """
         weight, bias = self.cast or (self.weight, self.bias)
         assert bias is not None, "a map with a bias"
-        if self.gradient_queue is None:
+        if not self._uses_function:
             return F.linear(x, weight), bias
         return self._forward_deferred(
             x, has_bias=False
         ), bias.detach()  # the gradient of the bias is deferred with that of the weight
 
+    @property
+    def _uses_function(self) -> bool:
+        """True if autograd's own linear map does not compute the gradients."""
+        return self.gradient_queue is not None or self.products is not PLAIN
+
     def _forward_deferred(self, x: Tensor, *, has_bias: bool) -> Tensor:
-        out: Tensor = _DeferringLinear.apply(x, self, self.gradient_queue, has_bias)  # type: ignore[no-untyped-call]
+        out: Tensor = _DeferringLinear.apply(x, self, self.gradient_queue or NO_QUEUE, has_bias)  # type: ignore[no-untyped-call]
         return out
 
 
@@ -194,14 +212,14 @@ class _DeferringLinear(Function):
         x = x.to(weight.dtype)
         ctx.save_for_backward(x)
         ctx.weight, ctx.linear, ctx.queue = weight, linear, queue
-        return F.linear(x, weight, bias if has_bias else None)
+        return linear.products.output(x, weight, bias if has_bias else None)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         (x,) = ctx.saved_tensors
         rows = gradient.reshape(-1, gradient.shape[-1])
         ctx.queue.add(partial(add_linear_gradients, ctx.linear, x.view(-1, x.shape[-1]), rows))
-        return rows.mm(ctx.weight).view(x.shape), None, None, None
+        return ctx.linear.products.input_gradient(rows, ctx.weight).view(x.shape), None, None, None
 
 
 class _DeferringNorm(Function):
@@ -300,7 +318,7 @@ class _DeferringFirstRows(Function):
 
 def add_linear_gradients(linear: Linear, x: Tensor, gradient: Tensor) -> None:
     """Add to the gradients of weight and bias, given ``x [rows, inputs]`` and the output gradient ``[rows, outputs]``."""
-    add_gradient(linear.weight, gradient.t().mm(x))
+    add_gradient(linear.weight, linear.products.weight_gradient(gradient, x))
     if linear.bias is not None:
         add_gradient(linear.bias, gradient.sum(0))
 

@@ -22,7 +22,7 @@ ATTENTION_KERNELS = {
     aten._scaled_dot_product_efficient_attention.default,
     aten._scaled_dot_product_cudnn_attention.default,
 }
-PRODUCTS = {aten.mm.default, aten.addmm.default}
+PRODUCTS = {aten.mm.default, aten.addmm.default, aten._scaled_mm.default}
 
 _is_recomputing: ContextVar[bool] = ContextVar("is_recomputing", default=False)
 

@@ -32,8 +32,14 @@ def test_every_example_can_run(name: str) -> None:
             "training.activation_offload",
             "unsupported_offload",
         ),
+        (
+            changed("training", linear_precision="fp8", compile=True),
+            "training.linear_precision",
+            "unsupported_training",
+        ),
+        (changed("training", linear_precision="fp4"), "training.linear_precision", "unsupported_training"),
     ],
-    ids=["experts", "bytes", "bytes and a mask", "compiled blocks"],
+    ids=["experts", "bytes", "bytes and a mask", "offload", "compiled fp8", "fp4"],
 )
 def test_what_cannot_run_is_an_error_at_its_place(design: Design, where: str, code: str) -> None:
     assert [(found.where, found.code, found.severity) for found in run_problems(design)] == [(where, code, "error")]

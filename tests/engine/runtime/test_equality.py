@@ -226,3 +226,12 @@ def test_offloading_activations_of_sharded_stages_changes_no_bit(crew: Any, draw
     settings = {"dp": 2, "pp": 1, "sharding": "parameters", "precision": "bf16"}
     kept, offloaded = (crew.train(draw(pipeline, **settings, activation_offload=share)) for share in (0.0, 1.0))
     assert_same_bits(offloaded, kept)
+
+
+def test_products_in_fp8_train_almost_like_those_in_bf16(crew: Any, draw: Callable[..., Document]) -> None:
+    settings = {"tp": 2, "pp": 1, "sequence_parallel": True, "precision": "bf16"}
+    pipeline = {"schedule": "1f1b", "microbatches": 2, "recompute": "operators"}
+    usual, fp8 = (crew.train(draw(pipeline, **settings, linear_precision=each)) for each in ("same", "fp8"))
+    losses, expected = fp8[0]["losses"], usual[0]["losses"]
+    assert losses != expected
+    assert losses == pytest.approx(expected, rel=0.02)

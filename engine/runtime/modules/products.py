@@ -1,0 +1,85 @@
+"""Matrix products of linear layers: in the dtype of the weights, or in fp8 with dynamic scales."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+FORWARD_DTYPE, GRADIENT_DTYPE = torch.float8_e4m3fn, torch.float8_e5m2
+"""Dtypes of activations and weights, and of the gradients of outputs (Micikevicius et al., arXiv:2209.05433)."""
+MULTIPLE = 16
+"""Sizes over which fp8 kernels sum, and numbers of columns, are multiples of this number."""
+
+
+class Products:
+    """Products of a linear layer and of its backward, in the dtype of the weights."""
+
+    def output(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Return the output ``[..., outputs]`` for ``x [..., inputs]``."""
+        return F.linear(x, weight, bias)
+
+    def input_gradient(self, gradient: Tensor, weight: Tensor) -> Tensor:
+        """Return the gradient of the input, ``[rows, inputs]``, for the gradient of the output ``[rows, outputs]``."""
+        return gradient.mm(weight)
+
+    def weight_gradient(self, gradient: Tensor, x: Tensor) -> Tensor:
+        """Return the gradient of the weight, ``[outputs, inputs]``, for ``x [rows, inputs]``."""
+        return gradient.t().mm(x)
+
+
+class Float8Products(Products):
+    """Products in fp8, each tensor with one scale that maps its largest value to the largest number of the format."""
+
+    def output(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Return the output; the bias is added in its own dtype."""
+        out = multiply_float8(x.flatten(0, -2), weight.t(), FORWARD_DTYPE).view(*x.shape[:-1], -1)
+        return out if bias is None else out + bias
+
+    def input_gradient(self, gradient: Tensor, weight: Tensor) -> Tensor:
+        """Return the gradient of the input."""
+        return multiply_float8(gradient, weight, GRADIENT_DTYPE)
+
+    def weight_gradient(self, gradient: Tensor, x: Tensor) -> Tensor:
+        """Return the gradient of the weight, a sum over rows, to which rows of zeros are added."""
+        missing = -len(x) % MULTIPLE
+        gradient, x = (F.pad(tensor, (0, 0, 0, missing)) for tensor in (gradient, x))
+        return multiply_float8(gradient.t(), x, GRADIENT_DTYPE)
+
+
+PLAIN, FLOAT8 = Products(), Float8Products()
+
+
+def multiply_float8(first: Tensor, second: Tensor, first_dtype: torch.dtype) -> Tensor:
+    """Return the product of two matrices, the second one in ``float8_e4m3fn``, in the dtype of the first one."""
+    one, one_scale = _to_float8(first, first_dtype)
+    other, other_scale = _to_float8(second.t(), FORWARD_DTYPE)  # kernels read its columns
+    return torch._scaled_mm(one, other.t(), scale_a=one_scale, scale_b=other_scale, out_dtype=first.dtype)
+
+
+def _to_float8(tensor: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return a contiguous fp8 copy, and the factor that scales it back."""
+    largest = torch.finfo(dtype).max
+    scale = tensor.abs().amax().float().clamp(min=1e-12) / largest
+    return (tensor.float() / scale).clamp(-largest, largest).to(dtype).contiguous(), scale
+
+
+def multiplies_float8(device: torch.device) -> bool:
+    """Return True if a device multiplies matrices in fp8."""
+    square = torch.ones(MULTIPLE, MULTIPLE, dtype=torch.bfloat16, device=device)
+    try:
+        multiply_float8(square, square, GRADIENT_DTYPE)
+    except (RuntimeError, ValueError):
+        return False
+    return True
+
+
+def use_float8(modules: Iterable[torch.nn.Module]) -> tuple[int, int]:
+    """Let linear layers multiply in fp8 if the kernels support their sizes; return the numbers of those and of all."""
+    linear = [each for each in modules if isinstance(each, torch.nn.Linear)]
+    chosen = [each for each in linear if not any(size % MULTIPLE for size in each.weight.shape)]
+    for each in chosen:
+        each.products = FLOAT8  # type: ignore[assignment]
+    return len(chosen), len(linear)
