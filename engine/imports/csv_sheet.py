@@ -27,7 +27,6 @@ MOST_CANDIDATES = 4_000  # maximum number of actions compared with an unknown on
 
 COMPUTATIONS = (Op.F, Op.B, Op.I, Op.W)
 MESSAGES = (*SENDS, *RECEIVES)
-_SHARDING = re.compile(r"(\d{1,6})\s*(UNSHARD|RESHARD)", re.ASCII)
 _SLOT = re.compile(r"\([^()]*\)")
 
 Place = tuple[int, int]
@@ -63,8 +62,6 @@ class Sheet:
     def _read_cell(self, row: int, column: int, cell: str) -> None:
         if not cell:
             self.empty.append((row, column))
-            return
-        if _SHARDING.fullmatch(cell):
             return
         try:
             actions = parse_cell(cell)

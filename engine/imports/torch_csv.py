@@ -1,28 +1,30 @@
 """Import of a pipeline schedule from a CSV file of torch.distributed.pipelining as a custom design.
 
 A row is a rank, a cell an action. Both of torch's forms are supported. The messages of ``compute_comms`` are checked
-against the computations and then dropped, since lowering adds its own. Problems are reported with the spreadsheet names
-of their cells.
+against the computations and then dropped, since lowering adds its own. So are REDUCE_GRAD, UNSHARD and RESHARD; a remark
+says where lowering places them differently. Problems are reported with the spreadsheet names of their cells.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
-from itertools import count
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, count
 from typing import Any, ClassVar
 
 from meshwave.engine.costs.presets import preset
 from meshwave.engine.document import Design, parse_design
+from meshwave.engine.document.design import DEFAULT_UNSHARDED_STAGES
 from meshwave.engine.document.meshes import equal_meshes
 from meshwave.engine.document.pipeline import Section
 from meshwave.engine.findings import Problem
 from meshwave.engine.imports._base import Import, Imported, check_device_count, imports
 from meshwave.engine.imports.csv_sheet import READ_SHARE, CellProblem, Sheet, cell_name
+from meshwave.engine.lowering.gathers import add_gathers
 from meshwave.engine.lowering.transfers import add_transfers
 from meshwave.engine.program.action import Action, Op, format_cells
-from meshwave.engine.program.program import build_program
+from meshwave.engine.program.program import Program, build_program
 from meshwave.engine.program.verification import computation_problems, verify
 from meshwave.engine.progress import report_progress
 from meshwave.engine.schedules.custom import MAX_TABLE_SIZE
@@ -63,11 +65,14 @@ def import_schedule(text: str, name: str, into: Design | None = None, *, draft: 
     Raises:
         DesignError: the schedule has problems, or does not fit the design; contains the first ones with their cells.
     """
-    orders, notes = read_schedule(text)
+    sheet = read_schedule(text)
+    orders = [[action for action in order if action.op <= Op.W] for order in sheet.orders]
+    notes = list(_remarks(sheet))
     stages, microbatches = (1 + max(getattr(a, of) for o in orders for a in o) for of in ("stage", "microbatch"))
     document = _new_document(name, len(orders), stages) if into is None else into.model_dump(mode="json")
     if into is not None:
         notes += _fit_document(document, into, len(orders), stages)
+    notes += _adopt_gathers(sheet, build_program(orders), document.get("training", {}))
     document["pipeline"] = {
         **_reusable_keys(document["pipeline"], stages),
         "schedule": "custom",
@@ -78,8 +83,8 @@ def import_schedule(text: str, name: str, into: Design | None = None, *, draft: 
     return Imported(parse_design(document, draft=draft), tuple(notes))
 
 
-def read_schedule(text: str) -> tuple[list[list[Action]], list[Problem]]:
-    """Return the computations of each rank, and remarks about the file.
+def read_schedule(text: str) -> Sheet:
+    """Return the cells of a file whose computations and messages are valid.
 
     Raises:
         DesignError: the schedule has problems; contains the first ones with their cells.
@@ -89,7 +94,7 @@ def read_schedule(text: str) -> tuple[list[list[Action]], list[Problem]]:
     for problems in (sheet.problems, _cells_after_gap(sheet), _program_problems(sheet)):
         sheet.raise_problems(problems)
     report_progress(CHECKED_SHARE, "making the design")
-    return [[a for a in order if a.op <= Op.W] for order in sheet.orders], list(_remarks(sheet))
+    return sheet
 
 
 # ---- problems ----
@@ -157,6 +162,8 @@ def _remarks(sheet: Sheet) -> Iterator[Problem]:
         yield _make_remark("csv_without_reduction", stages=unreduced)
     if sheet.has_messages and sheet.empty:
         yield _make_remark("csv_empty_cells", cell=cell_name(sheet.empty[0]))
+    if moved := [cell for order in sheet.orders for cell in _moved_reductions(order)]:
+        yield _make_remark("csv_moved_reductions", actions=moved)
     rows_of: dict[int, set[int]] = defaultdict(set)
     for action, places in sheet.places.items():
         if action.op <= Op.W:
@@ -164,6 +171,47 @@ def _remarks(sheet: Sheet) -> Iterator[Problem]:
     copied = sorted(stage for stage, rows in rows_of.items() if len(rows) > 1)
     if copied:
         yield _make_remark("csv_replicas", stage=copied[0], rows=sorted(rows_of[copied[0]]))
+
+
+def _moved_reductions(order: Sequence[Action]) -> Iterator[str]:
+    """Yield the reductions of a rank that do not come between the last backward of their stage and the next slot."""
+    slots = list(accumulate(action.op <= Op.W and not action.fused for action in order))
+    last = {action.stage: slot for action, slot in zip(order, slots, strict=True) if action.op in (Op.B, Op.W)}
+    for action, slot in zip(order, slots, strict=True):
+        if action.op == Op.REDUCE_GRAD and last.get(action.stage) != slot:
+            yield str(action)
+
+
+def _adopt_gathers(sheet: Sheet, program: Program, training: dict[str, Any]) -> Iterator[Problem]:
+    """Set the number of unsharded stages in a training section, and yield a remark if UNSHARD or RESHARD differ."""
+    orders = [_placed_gathers(order) for order in sheet.orders]
+    most = max(_most_unsharded(order) for order in orders)
+    if not most:
+        return
+    if training.get("sharding") != "parameters":
+        yield _make_remark("csv_unused_gathers", stages=most)
+        return
+
+    def is_placed_by(limit: int) -> bool:
+        gathered = add_gathers(program, [limit] * program.ranks)
+        return all(_placed_gathers(gathered.actions(rank)) == order for rank, order in enumerate(orders))
+
+    given = training["unsharded_stages"]
+    if not is_placed_by(DEFAULT_UNSHARDED_STAGES if given is None and program.stages > 1 else given or 0):
+        training["unsharded_stages"] = most
+        if not is_placed_by(most):
+            yield _make_remark("csv_other_gathers", stages=most)
+
+
+def _placed_gathers(order: Iterable[Action]) -> list[Action]:
+    """Return the computations, UNSHARD and RESHARD actions of a rank."""
+    return [action for action in order if action.op <= Op.W or action.op in (Op.UNSHARD, Op.RESHARD)]
+
+
+def _most_unsharded(order: Iterable[Action]) -> int:
+    """Return the maximum number of stages that a rank holds unsharded at once."""
+    changes = {Op.UNSHARD: 1, Op.RESHARD: -1}
+    return max(accumulate((changes.get(action.op, 0) for action in order), initial=0))
 
 
 def _make_remark(code: str, **params: Any) -> Problem:

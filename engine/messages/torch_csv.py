@@ -26,6 +26,18 @@ MESSAGES: dict[str, Message] = {
         "{stages:plural|stage|stages} {stages:list} had no REDUCE_GRAD: torch would not divide their gradients by the "
         "number of microbatches. Here they are divided; export the design for a file with REDUCE_GRAD"
     ),
+    "csv_moved_reductions": (
+        "the reductions {actions:list} were dropped; here gradients are reduced directly after the last backward of their "
+        "stage"
+    ),
+    "csv_unused_gathers": (
+        "UNSHARD and RESHARD, which hold up to {stages} {stages:plural|stage|stages} of a rank unsharded, were dropped; "
+        "they need training.sharding parameters"
+    ),
+    "csv_other_gathers": (
+        "UNSHARD and RESHARD were dropped; here they are placed by training.unsharded_stages = {stages}, the number of the "
+        "file"
+    ),
     "csv_empty_cells": "torch refuses empty cells in a file with messages, such as {cell}; they were dropped",
     "csv_replicas": "stage {stage} is in rows {rows:list}, so it has replicas; torch itself would refuse the file",
 }

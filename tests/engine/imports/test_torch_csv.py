@@ -62,7 +62,7 @@ def test_exported_schedules_are_imported_in_both_forms(drawn: Drawn, seed: int) 
             found, notes = import_schedule(text, "a schedule", into)
             assert orders(found) == orders(design)
             assert found.ranks == design.ranks
-            assert notes == ()
+            assert {note.code for note in notes} == ({"csv_unused_gathers"} if "UNSHARD" in text else set())
 
 
 def test_schedules_that_torch_lowers_and_writes_are_imported(tmp_path: Path) -> None:
@@ -78,7 +78,41 @@ def test_schedules_that_torch_lowers_and_writes_are_imported(tmp_path: Path) -> 
 
     assert design.name == "theirs"
     assert ",".join(orders(design)[1]) == "1F0,1B0,1F1,1B1"
+    assert [note.code for note in notes] == ["csv_unused_gathers"]
+
+
+def sharded(schedule: str, unsharded_stages: int | None = None) -> Design:
+    """Return a design whose two meshes shard the parameters of their stages."""
+    training = {"sharding": "parameters", "unsharded_stages": unsharded_stages}
+    return parse_design(document({"schedule": schedule, "microbatches": 4}, 2, dp=2, training=training))
+
+
+@pytest.mark.parametrize(("exported", "into", "expected"), [(None, None, None), (1, None, 1), (2, 0, 2)])
+def test_the_gathers_of_an_exported_schedule_are_read_back(
+    exported: int | None, into: int | None, expected: int | None
+) -> None:
+    design = sharded("interleaved-1f1b", exported)
+    text = exports["torch-csv-comms"].to_bytes(predict(design)).decode()
+
+    found, notes = import_schedule(text, "x", sharded("gpipe", into))
+
+    assert found.training.unsharded_stages == expected
     assert notes == ()
+    assert format_program(lower(found)) == format_program(lower(design))
+
+
+def test_other_places_of_gathers_and_reductions_are_reported() -> None:
+    text = (
+        "0UNSHARD,0F0,0F1,0SEND_F0,0SEND_F1,0RECV_B0,0RECV_B1,0B0,0B1,0RESHARD,0REDUCE_GRAD\n"
+        "1RECV_F0,1RECV_F1,0UNSHARD,1UNSHARD,1F0,1B0,1REDUCE_GRAD,1F1,1B1,1SEND_B0,1SEND_B1"
+    )
+
+    notes = import_schedule(text, "x", sharded("gpipe")).notes
+
+    assert {note.code: dict(note.params) for note in notes} == {
+        "csv_moved_reductions": {"actions": ["1REDUCE_GRAD"]},
+        "csv_other_gathers": {"stages": 2},
+    }
 
 
 @pytest.mark.torch
@@ -98,7 +132,7 @@ def test_dumps_of_torchs_own_schedules_are_imported(name: str, tmp_path: Path) -
 
         theirs = [[str(action) for action in schedule.pipeline_order[rank] if action is not None] for rank in range(2)]
         assert orders(found.design) == theirs
-        assert found.notes == ()
+        assert [note.code for note in found.notes] == (["csv_unused_gathers"] if form == "compute_comms" else [])
 
 
 @pytest.mark.parametrize(

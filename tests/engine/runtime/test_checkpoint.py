@@ -90,6 +90,13 @@ LAYOUTS = {
         "tp": 1,
         "sharding": "optimizer",
     },
+    "context": {"pipeline": {"schedule": "zb-h1", "microbatches": 4}, "pp": 2, "cp": 2},
+    "sharded context": {
+        "pipeline": {"schedule": "gpipe", "microbatches": 4},
+        "pp": 1,
+        "cp": 2,
+        "sharding": "parameters",
+    },
     "one": {"pipeline": {"schedule": "gpipe", "microbatches": 4}, "pp": 1, "dp": 1, "tp": 1},
 }
 PAIRS = [
@@ -102,6 +109,8 @@ PAIRS = [
     ("three uneven cuts", "sharded states"),
     ("sharded states", "tp"),
     ("sharded", "sharded states"),
+    ("tp", "sharded context"),
+    ("sharded context", "context"),
 ]
 
 
