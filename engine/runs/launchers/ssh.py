@@ -28,8 +28,14 @@ ps -o lstart= -p $!
 true
 """
 """Shell script that starts the processes of a node in a session of their own, and prints its leader and start time."""
-LOOK = 'cat "$1/node-$2.exit" 2>/dev/null || { echo alive; ps -o lstart= -p "$3"; ps -o stat= -p "$3"; true; }'
-"""Shell script that prints the exit status of a node, or the start time and the state of its session leader."""
+LOOK = """
+leader=$(ps -o lstart= -p "$3"; ps -o stat= -p "$3")
+cat "$1/node-$2.exit" 2>/dev/null || printf 'alive\\n%s\\n' "$leader"
+"""
+"""Shell script that prints the exit status of a node, or the start time and the state of its session leader.
+
+It looks for the leader first, because the leader may write the exit status and end at any moment.
+"""
 END = '[ "$(ps -o lstart= -p "$1")" = "$2" ] && kill -TERM -- "-$1"; true'
 """Shell script that ends a node, unless its session leader has ended and the process number was reused."""
 
