@@ -22,6 +22,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
@@ -80,19 +81,24 @@ def missing_requirement() -> str | None:
     if absent:
         return f"the command {absent[0]} is not installed; install iproute2"
     try:
-        tried = subprocess.run(
-            [sys.executable, "-m", "meshwave.engine.runs.emulation.network"],
-            env={**os.environ, "PYTHONPATH": import_path()},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=30,
-        )
+        _test_emulation_in_process()
+    except subprocess.CalledProcessError as error:
+        return (error.stderr.strip().splitlines() or [f"status {error.returncode}"])[-1]
     except (OSError, subprocess.SubprocessError) as error:
         return f"the test failed: {error}"
-    if tried.returncode == 0:
-        return None
-    return (tried.stderr.strip().splitlines() or [f"status {tried.returncode}"])[-1]
+    return None
+
+
+@cache  # a failure is tested again, because the user may remedy it
+def _test_emulation_in_process() -> None:
+    subprocess.run(
+        [sys.executable, "-m", "meshwave.engine.runs.emulation.network"],
+        env={**os.environ, "PYTHONPATH": import_path()},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    )
 
 
 def _command_path(name: str) -> str | None:
