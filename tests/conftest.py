@@ -20,6 +20,8 @@ from hypothesis import HealthCheck, settings
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page
 
+    from tests.engine.runtime.crew_client import Crew
+
 PATIENCE_S = 20.0
 """How long a test waits for what should come at once: a machine that does much beside may be slow for seconds."""
 ROOT = Path(__file__).resolve().parents[1]
@@ -111,6 +113,25 @@ def meshwave_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         folder = str(tmp_path_factory.mktemp("meshwave-home"))
         patch.setenv("MESHWAVE_HOME", folder)
         yield folder
+
+
+@pytest.fixture(scope="session")
+def crew() -> Iterator[Crew]:
+    """Crew that all tests share."""
+    from tests.engine.runtime.crew_client import Crew
+
+    crew = Crew()
+    yield crew
+    crew.end()
+
+
+@pytest.fixture(scope="session")
+def warm_processes() -> Iterator[None]:
+    """Warm processes that all launchers on this machine share, which import torch only once for all tests."""
+    from tests.warm_processes import shared_warm_processes
+
+    with shared_warm_processes():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 EXTENSIONS = ROOT / "docs/examples/extensions"
 COPIED = ("meshwave", "engine", "designer", "static", "examples", "docs", "tests", "pyproject.toml")
-DERIVED = shutil.ignore_patterns("__pycache__", "node_modules")
+DERIVED = shutil.ignore_patterns("node_modules")
 
 
 def example_files() -> list[Path]:
@@ -20,7 +20,10 @@ def example_files() -> list[Path]:
 
 
 def copy_tree(folder: Path, *, extended: bool = True) -> Path:
-    """Copy the tree into ``folder``, and add the examples if it is to be ``extended``."""
+    """Copy the tree into ``folder``, and add the examples if it is to be ``extended``.
+
+    The copy has the compiled modules of the tree, which take many seconds to compile.
+    """
     for name in COPIED:
         source = ROOT / name
         if source.is_dir():

@@ -74,6 +74,7 @@ def test_importing_meshwave_imports_nothing_heavy() -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.usefixtures("warm_processes")
 def test_a_run_trains_and_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
     design = mw.example("01-first-wave")

@@ -173,8 +173,8 @@ def test_a_new_family_trains_by_a_new_launcher_as_in_one_process(tree: Path) -> 
         tree, "alone.json", meshes=[{"name": "A", "devices": [0]}], pipeline={"schedule": "gpipe", "microbatches": 4}
     )
     found = [
-        json.loads(meshwave(tree, "run", design, "--on", "torchrun", "--json"))
-        for design in (write(tree, "design.json"), alone)
+        json.loads(meshwave(tree, "run", design, "--on", target, "--json"))
+        for design, target in ((write(tree, "design.json"), "torchrun"), (alone, "local"))
     ]
 
     losses = [[step["loss"] for step in each["metrics"]] for each in found]

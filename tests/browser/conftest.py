@@ -164,8 +164,8 @@ class Look:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def clean(documents_taken_back: None) -> None:
-    """Clear the state of sessions after each test."""
+def clean(documents_taken_back: None, warm_processes: None) -> None:
+    """Clear the state of sessions after each test, and share the warm processes of launches."""
 
 
 @pytest.fixture(scope="package")

@@ -8,13 +8,12 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from meshwave.engine.cli.main import main
-from tests.engine.runtime.conftest import Crew
+from tests.engine.runtime.crew_client import Crew
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -38,6 +37,7 @@ def run(block: str, name: str, names: dict[str, object]) -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.usefixtures("warm_processes")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_the_examples_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -45,13 +45,6 @@ def test_the_examples_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pyt
 
     for block in BLOCK.findall(page.read_text(encoding="utf-8")):
         run(block, str(page), names)
-
-
-@pytest.fixture(scope="module")
-def crew() -> Iterator[Crew]:
-    crew = Crew()
-    yield crew
-    crew.end()
 
 
 @pytest.mark.torch

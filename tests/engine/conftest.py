@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from meshwave.engine.schedules import auto
+from tests.engine.runtime.crew_client import Crew
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -25,3 +30,18 @@ def one_thread() -> None:
     """Tests run side by side: threads of small tensors would only wait for each other, and burn a core while they do."""
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def forked_clusters(crew: Crew) -> Iterator[None]:
+    """Fork clusters of processes from the crew, which has imported torch. Their output comes at their end."""
+    from meshwave.engine.runtime.calibration import emulated_cluster
+
+    @contextmanager
+    def run(folder: Path, uses_gpus: bool) -> Iterator[SimpleNamespace]:
+        status, output = crew.run_cluster(folder)
+        yield SimpleNamespace(stdout=io.StringIO(output), returncode=status, wait=lambda: status)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(emulated_cluster, "_parent_process", run)
+        yield

@@ -14,6 +14,8 @@ from meshwave.engine.predict.prediction import predict
 
 TINY = Size(layers=2, hidden=16, sequence=16, experts=4, micro_batch=2, microbatches=2, steps=4)
 
+pytestmark = pytest.mark.usefixtures("warm_processes")
+
 
 @pytest.fixture(scope="module")
 def trained() -> dict[str, Any]:

@@ -25,7 +25,7 @@ from meshwave.engine.experts import Choice, Layer, expert_schedules
 from meshwave.engine.runs.emulation import network
 from meshwave.engine.runtime.calibration.emulated_cluster import ProcessCluster
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("forked_clusters")]
 
 
 def layer(mp: int, esp: int, **options: object) -> Layer:

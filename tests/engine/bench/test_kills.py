@@ -39,6 +39,7 @@ def test_the_lines_of_a_target_are_read_without_one_that_was_cut_short(tmp_path:
 
 @pytest.mark.torch
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_processes")
 def test_a_killed_run_is_finished_and_the_count_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kills, "STEPS", 20)
     file = tmp_path / "kills.jsonl"

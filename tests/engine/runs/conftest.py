@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,11 @@ import pytest
 from meshwave.engine.runs import Record
 from meshwave.engine.runs.launchers.local import LocalLauncher
 from tests.engine.runs.play import HERE
+
+
+@pytest.fixture(autouse=True, scope="session")
+def shares_warm_processes(warm_processes: None) -> None:
+    """Let the launchers of all tests share warm processes."""
 
 
 @pytest.fixture
@@ -33,3 +39,10 @@ def launcher(record: Record) -> Iterator[LocalLauncher]:
     launcher = LocalLauncher(record, start="fork", worker="stand_in", path=HERE)
     yield launcher
     launcher.close()
+
+
+@pytest.fixture(scope="session")
+def trainer(tmp_path_factory: pytest.TempPathFactory, warm_processes: None) -> Iterator[LocalLauncher]:
+    """A launcher whose workers train."""
+    with closing(Record(tmp_path_factory.mktemp("trainer"))) as record, closing(LocalLauncher(record)) as launcher:
+        yield launcher

@@ -47,6 +47,7 @@ def running(folder: Path, path: str = "") -> Iterator[Server]:
     for key in ("host_key", "user_key"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / key], check=True)
     (folder / "user_key.pub").rename(folder / "authorized_keys")
+    variables = ["SHLVL=1", *([f"PATH={path}"] if path else [])]  # at level 0, bash reads the user's .bashrc
     server = [
         *(f"ListenAddress {address}:{port}" for address in ADDRESSES.values()),
         f"HostKey {folder}/host_key",
@@ -56,7 +57,7 @@ def running(folder: Path, path: str = "") -> Iterator[Server]:
         "UsePAM no",
         "PasswordAuthentication no",
         "MaxStartups 100",
-        *([f"SetEnv PATH={path}"] if path else []),
+        f"SetEnv {' '.join(variables)}",
     ]
     client = [
         f"IdentityFile {folder}/user_key",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +14,7 @@ from meshwave.engine.predict.prediction import Prediction, predict
 from meshwave.engine.program.action import Op
 from meshwave.engine.program.simulation import simulate
 from meshwave.engine.program.timeline import overlay
-from meshwave.engine.runs import Options, Record, Run, State
+from meshwave.engine.runs import Options, Run, State
 from meshwave.engine.runs.dry_run import CATCH_UP_FRACTION, Rehearsal, slot_seconds
 from meshwave.engine.runs.launchers import specify_run
 from meshwave.engine.runs.launchers.local import LocalLauncher
@@ -28,17 +27,6 @@ pytestmark = [pytest.mark.torch, pytest.mark.skipif(sys.platform == "win32", rea
 LAYERS: dict[str, Any] = {"kind": "gpt", "layers": 16, "hidden": 32, "heads": 2, "sequence": 32, "vocab": 260}
 SLACK_S = 2e-4
 """By how much the stamps of a wait may be closer together than the wait was long."""
-
-
-@pytest.fixture(scope="module")
-def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalLauncher]:
-    """One warm process for all tests of this file, as an app has one."""
-    record = Record(tmp_path_factory.mktemp("home"))
-    launcher = LocalLauncher(record)
-    launcher.warm()
-    yield launcher
-    launcher.close()
-    record.close()
 
 
 def in_units(schedule: str, **more: Any) -> Design:
@@ -94,19 +82,19 @@ class Found:
     recording: Recording
 
 
-def rehearse(launcher: LocalLauncher, design: Design, scale: float) -> Found:
+def rehearse(trainer: LocalLauncher, design: Design, scale: float) -> Found:
     prediction = predict(design)
     options = Options(rehearse=Rehearsal(scale=scale))
-    run = launcher.submit(specify_run(prediction, options))
+    run = trainer.submit(specify_run(prediction, options))
     assert run.wait(timeout_s=60) is State.SUCCEEDED, run.reason
     return Found(run, prediction, read_recording(run.folder))
 
 
 @pytest.mark.parametrize("name", DESIGNS)
-def test_processes_play_every_action_in_order_and_none_too_short(launcher: LocalLauncher, name: str) -> None:
+def test_processes_play_every_action_in_order_and_none_too_short(trainer: LocalLauncher, name: str) -> None:
     design, scale = DESIGNS[name]
 
-    found = rehearse(launcher, design, scale)
+    found = rehearse(trainer, design, scale)
 
     timeline, prediction = found.recording.timeline(), found.prediction
     joined = overlay(prediction.timeline, timeline)
@@ -155,23 +143,23 @@ def _every_input_was_there(timeline: Any) -> None:
     assert all(came is None or start >= came - 1e-9 for start, came in took)
 
 
-def test_processes_share_links_as_the_simulator_does(launcher: LocalLauncher) -> None:
+def test_processes_share_links_as_the_simulator_does(trainer: LocalLauncher) -> None:
     design = slow_network("gpipe")
     prediction = predict(design)
     alone = simulate(prediction.program, prediction.costs.seconds, "latency").makespan
 
-    found = rehearse(launcher, design, 2.0 / prediction.timeline.makespan)
+    found = rehearse(trainer, design, 2.0 / prediction.timeline.makespan)
 
     assert prediction.timeline.makespan > 1.1 * alone, "else nothing is shared that matters"
     assert found.run.metrics()[0]["seconds"] == pytest.approx(prediction.timeline.makespan, rel=0.08)
 
 
 @pytest.mark.parametrize("name", ["tensor parallel", "experts"])
-def test_collectives_inside_stages_are_sent(launcher: LocalLauncher, name: str) -> None:
+def test_collectives_inside_stages_are_sent(trainer: LocalLauncher, name: str) -> None:
     design = with_experts() if name == "experts" else in_halves()
     prediction = predict(design)
 
-    found = rehearse(launcher, design, 1.0 / prediction.timeline.makespan)
+    found = rehearse(trainer, design, 1.0 / prediction.timeline.makespan)
 
     assert any(note.startswith("collectives inside stages have ") for note in found.run.notes())
     assert found.run.metrics()[1]["seconds"] == pytest.approx(prediction.timeline.makespan, rel=0.15)
@@ -184,7 +172,7 @@ def in_halves() -> Design:
     return parse_design(document)
 
 
-def test_what_no_machine_here_could_train_is_rehearsed(launcher: LocalLauncher) -> None:
+def test_what_no_machine_here_could_train_is_rehearsed(trainer: LocalLauncher) -> None:
     """GPT-3 with 175 billion parameters, and words that no text of bytes fits: the weights are nowhere, and
     messages are as small as they have to be."""
     gpt3 = {"kind": "gpt", "layers": 96, "hidden": 12288, "heads": 96, "sequence": 2048, "vocab": 128}
@@ -192,8 +180,8 @@ def test_what_no_machine_here_could_train_is_rehearsed(launcher: LocalLauncher) 
     prediction = predict(design)
     scale = 0.5 / prediction.timeline.makespan
 
-    assert {problem.code for problem in launcher.problems(design)} == {"vocabulary", "text_missing"}
-    found = rehearse(launcher, design, scale)
+    assert {problem.code for problem in trainer.problems(design)} == {"vocabulary", "text_missing"}
+    found = rehearse(trainer, design, scale)
 
     assert len(overlay(prediction.timeline, found.recording.timeline()).measured) == len(prediction.timeline)
     assert "messages are smaller than modelled" in found.run.notes()[2]

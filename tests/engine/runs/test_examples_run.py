@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,23 +10,15 @@ from meshwave.engine.document import Design, load_design, parse_design
 from meshwave.engine.files import examples
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.program.timeline import overlay
-from meshwave.engine.runs import Launcher, Record, State
-from meshwave.engine.runs.launchers import launchers, specify_run
+from meshwave.engine.runs import State
+from meshwave.engine.runs.launchers import specify_run
+from meshwave.engine.runs.launchers.local import LocalLauncher
 from meshwave.engine.runs.recording import read_recording
 
 pytestmark = pytest.mark.torch
 
 STEPS, PATIENCE_S = 2, 120
 LARGEST_HIDDEN = 256
-
-
-@pytest.fixture(scope="module")
-def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
-    with (
-        closing(Record(tmp_path_factory.mktemp("examples"))) as record,
-        closing(launchers["local"](record)) as launcher,
-    ):
-        yield launcher
 
 
 def affordable(path: Path) -> Design:
@@ -53,10 +43,10 @@ REPEATED = "15-bert-base-moe"
         for name, path in examples().items()
     ],
 )
-def test_runs_and_what_was_measured_lies_over_what_was_predicted(path: Path, launcher: Launcher) -> None:
+def test_runs_and_what_was_measured_lies_over_what_was_predicted(path: Path, trainer: LocalLauncher) -> None:
     prediction = predict(affordable(path))
 
-    run = launcher.submit(specify_run(prediction))
+    run = trainer.submit(specify_run(prediction))
     state = run.wait(timeout_s=PATIENCE_S)
 
     assert state is State.SUCCEEDED, run.reason

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import sys
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -68,32 +67,10 @@ def launcher_of(record: Record, root: Path, **changes: Any) -> KubernetesLaunche
 @pytest.mark.torch
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["trainjob", pytest.param("jobset", marks=pytest.mark.nightly)])
-def test_a_run_is_submitted_and_followed(kind: str, calls: Path, record: Record, tmp_path: Path) -> None:
-    launcher = launcher_of(record, tmp_path / "claim", kind=kind, context="west", namespace="team")
-
-    run = submit(launcher, two_nodes())  # type: ignore[arg-type]
-
-    assert run.wait(timeout_s=PATIENCE_S) is State.SUCCEEDED, (run.reason, run.log())
-    assert len(losses(run)) == 3
-    assert run.folder.resolve() == tmp_path / "claim" / run.id
-    created, got, *_ = map(json.loads, calls.read_text().splitlines())
-    assert created == [
-        "--context=west",
-        "--namespace=team",
-        "create",
-        "--filename",
-        f"{tmp_path}/claim/{run.id}/manifest.yaml",
-    ]
-    assert got[2:4] == ["get", f"{kind}s.{'trainer.kubeflow.org' if kind == 'trainjob' else 'jobset.x-k8s.io'}"]
-
-
-@pytest.mark.torch
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["trainjob", pytest.param("jobset", marks=pytest.mark.nightly)])
 def test_killed_and_evicted_pods_restart_the_run_from_its_checkpoint(
-    kind: str, calls: Path, record: Record, tmp_path: Path
+    kind: str, calls: Path, record: Record, trainer: LocalLauncher, tmp_path: Path
 ) -> None:
-    launcher = launcher_of(record, tmp_path / "claim", kind=kind)
+    launcher = launcher_of(record, tmp_path / "claim", kind=kind, context="west", namespace="team")
     options = Options(checkpoints=Checkpoints(every_steps=20), restarts=2)
     run = submit(launcher, two_nodes(4 * STEPS), options)  # type: ignore[arg-type]
     assert until_long(lambda: reconcile(record) or bool(complete_checkpoints(run.folder)))
@@ -107,11 +84,15 @@ def test_killed_and_evicted_pods_restart_the_run_from_its_checkpoint(
     killed, evicted = read_attempts(run.folder)
     assert "was ended by SIGKILL" in killed.reason
     assert evicted.resumed_from >= evicted.done > killed.resumed_from > 0
-    names = [json.loads(line)[2] for line in calls.read_text().splitlines() if json.loads(line)[0] == "delete"]
+    assert run.folder.resolve() == tmp_path / "claim" / run.id
+    given = [json.loads(line) for line in calls.read_text().splitlines()]
+    assert {tuple(arguments[:2]) for arguments in given} == {("--context=west", "--namespace=team")}
+    assert given[0][2:] == ["create", "--filename", f"{tmp_path}/claim/{run.id}/manifest.yaml"]
+    assert given[1][2:4] == ["get", f"{kind}s.{'trainer.kubeflow.org' if kind == 'trainjob' else 'jobset.x-k8s.io'}"]
+    names = [arguments[4] for arguments in given if arguments[2] == "delete"]
     assert names == [job_name(run.id), job_name(run.id, 1)]
-    with closing(LocalLauncher(record)) as local:
-        undisturbed = submit(local, two_nodes(4 * STEPS))  # type: ignore[arg-type]
-        assert undisturbed.wait(timeout_s=PATIENCE_S) is State.SUCCEEDED, undisturbed.reason
+    undisturbed = submit(trainer, two_nodes(4 * STEPS))
+    assert undisturbed.wait(timeout_s=PATIENCE_S) is State.SUCCEEDED, undisturbed.reason
     assert losses(run) == losses(undisturbed)
 
 

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -171,14 +170,6 @@ def test_a_run_whose_server_was_killed_is_started_again_by_the_next_one(tmp_path
     assert Run(record, name, server).wait(timeout_s=30) is State.SUCCEEDED
     assert "which launched it, ended after" in read_attempts(run.folder)[0].reason
     server.close()
-
-
-@pytest.fixture(scope="module")
-def trainer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalLauncher]:
-    """A launcher whose processes train."""
-    launcher = LocalLauncher(Record(tmp_path_factory.mktemp("home")))
-    yield launcher
-    launcher.close()
 
 
 STEPS = 12

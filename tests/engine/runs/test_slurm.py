@@ -36,7 +36,7 @@ from tests.engine.runs.jobs import (
     until_long,
     wait_for_training,
 )
-from tests.engine.runs.play import submit
+from tests.engine.runs.play import draw, submit
 
 pytestmark = [pytest.mark.slurm, pytest.mark.torch, pytest.mark.slow]
 
@@ -61,9 +61,17 @@ def launcher_of(record: Record, **options: object) -> SlurmLauncher:
     return SlurmLauncher(record, SlurmOptions(**given), "cluster")  # type: ignore[arg-type]
 
 
-def test_a_cancelled_run_leaves_no_process(slurm: SlurmLauncher) -> None:
+def test_a_run_is_cancelled_as_soon_as_slurm_answers_and_leaves_no_process(
+    slurm: SlurmLauncher, record: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = submit(slurm, two_nodes(100_000))  # type: ignore[arg-type]
     wait_for_training(run)
+    with monkeypatch.context() as patch:
+        patch.setenv("PATH", "/nowhere")
+        reconcile(record)
+        with pytest.raises(RunError, match="scancel is not installed"):
+            run.cancel()
+    assert run.state in (State.STARTING, State.RUNNING)
 
     run.cancel()
 
@@ -86,9 +94,12 @@ def test_a_killed_process_is_the_reason(slurm: SlurmLauncher) -> None:
 
 @pytest.fixture(scope="module")
 def followed(cluster: slurm_cluster.Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    """A run that another process, which has its record only, followed to its end."""
+    """A run that lost a process, and that another process, which has its record only, followed to its end."""
+    options = Options(checkpoints=Checkpoints(every_steps=25), restarts=1)
     with closing(Record(tmp_path_factory.mktemp("followed"))) as record:
-        run = submit(launcher_of(record), two_nodes(STEPS))  # type: ignore[arg-type]
+        run = submit(launcher_of(record), two_nodes(STEPS), options)  # type: ignore[arg-type]
+        assert until_long(lambda: bool(complete_checkpoints(run.folder)))
+        kill_worker(run.folder)
         # Nothing of the launcher is left, as after a restart of the server.
 
         def is_over() -> bool:
@@ -107,23 +118,12 @@ def test_another_process_follows_a_run_to_its_end(followed: Run) -> None:
     assert {exit["code"] for exit in followed.result().exits} == {0}  # type: ignore[union-attr]
 
 
-def test_a_run_on_two_nodes_has_the_losses_of_a_local_run(followed: Run, record: Record) -> None:
-    with closing(LocalLauncher(record)) as local:
-        other = submit(local, two_nodes(STEPS))  # type: ignore[arg-type]
-        assert other.wait(timeout_s=PATIENCE_S) is State.SUCCEEDED
+def test_a_run_that_lost_a_process_has_the_losses_of_a_local_run(followed: Run, trainer: LocalLauncher) -> None:
+    other = submit(trainer, two_nodes(STEPS))
+    assert other.wait(timeout_s=PATIENCE_S) is State.SUCCEEDED
 
+    assert "was ended by SIGKILL" in read_attempts(followed.folder)[0].reason
     assert losses(followed) == pytest.approx(losses(other), rel=1e-6)
-
-
-def test_a_killed_process_costs_no_accuracy(slurm: SlurmLauncher, followed: Run) -> None:
-    options = Options(checkpoints=Checkpoints(every_steps=25), restarts=1)
-    run = submit(slurm, two_nodes(STEPS), options)  # type: ignore[arg-type]
-    assert until_long(lambda: bool(complete_checkpoints(run.folder)))
-    kill_worker(run.folder)
-
-    assert run.wait(timeout_s=2 * PATIENCE_S) is State.SUCCEEDED, run.reason
-    assert "was ended by SIGKILL" in read_attempts(run.folder)[0].reason
-    assert losses(run) == losses(followed)
 
 
 def test_a_job_that_waits_says_why_and_can_be_cancelled(cluster: slurm_cluster.Cluster, record: Record) -> None:
@@ -165,21 +165,6 @@ def test_a_run_that_may_not_restart_says_how_to_resume_it(cluster: slurm_cluster
     assert run.wait(timeout_s=PATIENCE_S) is State.FAILED
     assert "it wrote a checkpoint" in run.reason
     assert f"--resume {run.id}" in run.reason
-
-
-def test_slurm_that_does_not_answer_leaves_a_run_as_it_is(
-    slurm: SlurmLauncher, record: Record, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = submit(slurm, two_nodes(100_000))  # type: ignore[arg-type]
-    with monkeypatch.context() as patch:
-        patch.setenv("PATH", "/nowhere")
-        reconcile(record)
-        with pytest.raises(RunError, match="scancel is not installed"):
-            run.cancel()
-
-    assert run.state in (State.STARTING, State.RUNNING)
-    run.cancel()
-    assert run.wait(timeout_s=PATIENCE_S) is State.CANCELLED
 
 
 def test_the_check_of_a_target_reports_nodes_and_links(
@@ -258,7 +243,7 @@ def test_a_sweep_of_designs_is_one_job_array(
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path / "home"))
     designs = [tmp_path / f"{steps}.json" for steps in (2, 3)]
     for steps, path in zip((2, 3), designs, strict=True):
-        path.write_text(two_nodes(steps).to_json())
+        path.write_text(draw("one node", pp=1, steps=steps).to_json())
 
     assert cli.main(["sweep", *map(str, designs), "--on", "two", "--json"]) == 0
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from meshwave.engine.predict.prediction import predict
-from meshwave.engine.runs import Record, Run, State
+from meshwave.engine.runs import Run, State
 from meshwave.engine.runs.accuracy.stragglers import find_stragglers, straggler_meshes, straggler_slowdown
 from meshwave.engine.runs.launchers.local import LocalLauncher
 from meshwave.engine.runs.recording import Recorder, read_recording
@@ -99,11 +99,10 @@ def stragglers(run: Run) -> list[tuple[str, int | None]]:
 
 
 @pytest.mark.torch
-def test_a_process_that_is_held_up_is_named_while_it_trains(tmp_path: Path) -> None:
-    launcher = LocalLauncher(Record(tmp_path))
+def test_a_process_that_is_held_up_is_named_while_it_trains(trainer: LocalLauncher) -> None:
     model = {"kind": "gpt", "layers": 2, "hidden": 64, "heads": 2, "sequence": 64, "vocab": 256}
     training = {"steps": 10_000, "lr": 0.01, "micro_batch_size": 2}
-    run = submit(launcher, draw(pp=1, dp=2, model=model, training=training))
+    run = submit(trainer, draw(pp=1, dp=2, model=model, training=training))
     slow, done = processes(run)[1], threading.Event()
 
     def hold_up() -> None:
@@ -123,4 +122,3 @@ def test_a_process_that_is_held_up_is_named_while_it_trains(tmp_path: Path) -> N
         slow.send(signal.SIGCONT)
         run.cancel()
     assert run.wait(timeout_s=30) is State.CANCELLED
-    launcher.close()

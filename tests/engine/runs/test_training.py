@@ -6,12 +6,11 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from meshwave.engine.runs import Hosts, Options, Record, Run, State
+from meshwave.engine.runs import Hosts, Options, Run, State
 from meshwave.engine.runs.emulation.network import missing_requirement
 from meshwave.engine.runs.launchers.local import LocalLauncher
 from meshwave.engine.runs.recording import read_recording
@@ -23,26 +22,15 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalLauncher]:
-    """One warm process for all tests of this file, as an app has one."""
-    record = Record(tmp_path_factory.mktemp("home"))
-    launcher = LocalLauncher(record)
-    launcher.warm()
-    yield launcher
-    launcher.close()
-    record.close()
-
-
-def training(launcher: LocalLauncher) -> Run:
+def training(trainer: LocalLauncher) -> Run:
     """A run that goes on until it is ended, at its first step or later."""
-    run = submit(launcher, draw(steps=1_000_000))
+    run = submit(trainer, draw(steps=1_000_000))
     until(lambda: run.metrics(), "the first step")
     return run
 
 
-def test_a_design_trains_the_same_on_emulated_hosts(launcher: LocalLauncher) -> None:
-    run = submit(launcher, draw(pp=2, dp=2, steps=3))
+def test_a_design_trains_the_same_on_emulated_hosts(trainer: LocalLauncher) -> None:
+    run = submit(trainer, draw(pp=2, dp=2, steps=3))
 
     assert run.wait(timeout_s=60) is State.SUCCEEDED, run.reason
     assert len(run.metrics()) == 3
@@ -52,7 +40,7 @@ def test_a_design_trains_the_same_on_emulated_hosts(launcher: LocalLauncher) -> 
     if reason := missing_requirement():
         pytest.skip(reason)
     hosts = Hosts(nodes=2, intra_bandwidth=4e7, inter_bandwidth=1e7)
-    spread = submit(launcher, draw(pp=2, dp=2, steps=3), options=Options(hosts=hosts))
+    spread = submit(trainer, draw(pp=2, dp=2, steps=3), options=Options(hosts=hosts))
 
     assert spread.wait(timeout_s=60) is State.SUCCEEDED, spread.reason
     assert [row["loss"] for row in spread.metrics()] == [row["loss"] for row in run.metrics()]
@@ -64,8 +52,8 @@ def test_a_design_trains_the_same_on_emulated_hosts(launcher: LocalLauncher) -> 
     assert all_gone(spread)
 
 
-def test_fresh_interpreters_train_as_well(launcher: LocalLauncher) -> None:
-    fresh = LocalLauncher(launcher.record, start="spawn")
+def test_fresh_interpreters_train_as_well(trainer: LocalLauncher) -> None:
+    fresh = LocalLauncher(trainer.record, start="spawn")
 
     run = submit(fresh, draw(pp=2, steps=2))
 
@@ -73,10 +61,10 @@ def test_fresh_interpreters_train_as_well(launcher: LocalLauncher) -> None:
     fresh.close()
 
 
-def test_nothing_listens_on_a_public_interface(launcher: LocalLauncher) -> None:
-    run = training(launcher)
-    assert launcher._zygote is not None
-    pids = [launcher._zygote.pid, *(process.pid for process in processes(run))]
+def test_nothing_listens_on_a_public_interface(trainer: LocalLauncher) -> None:
+    run = training(trainer)
+    assert trainer._zygote is not None
+    pids = [trainer._zygote.pid, *(process.pid for process in processes(run))]
 
     listening = {address for pid in pids for address in listening_on(pid)}
     run.cancel()
@@ -86,15 +74,16 @@ def test_nothing_listens_on_a_public_interface(launcher: LocalLauncher) -> None:
     assert run.wait(timeout_s=60) is State.CANCELLED
 
 
-def test_the_warm_process_has_one_thread(launcher: LocalLauncher) -> None:
-    until(lambda: launcher._zygote and launcher._zygote.is_ready, "the import")
-    assert launcher._zygote is not None
+def test_the_warm_process_has_one_thread(trainer: LocalLauncher) -> None:
+    trainer.warm()
+    until(lambda: trainer._zygote and trainer._zygote.is_ready, "the import")
+    assert trainer._zygote is not None
 
-    assert len(os.listdir(f"/proc/{launcher._zygote.pid}/task")) == 1, "a fork has no other threads"
+    assert len(os.listdir(f"/proc/{trainer._zygote.pid}/task")) == 1, "a fork has no other threads"
 
 
-def test_a_rank_that_is_killed_while_it_trains_is_the_reason(launcher: LocalLauncher) -> None:
-    run = training(launcher)
+def test_a_rank_that_is_killed_while_it_trains_is_the_reason(trainer: LocalLauncher) -> None:
+    run = training(trainer)
 
     os.kill(processes(run)[2].pid, signal.SIGKILL)
 

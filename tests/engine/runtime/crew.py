@@ -30,6 +30,7 @@ from meshwave.engine.document import parse_design
 from meshwave.engine.families import model_families
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.program.program import parse_program
+from meshwave.engine.runtime.calibration import emulated_cluster
 from meshwave.engine.runtime.communication.world import join_run
 from meshwave.engine.runtime.execution import checkpoint
 from meshwave.engine.runtime.execution.job import Job
@@ -136,6 +137,22 @@ def run_script(path: str, size: int) -> list[bytes]:
     return _outcomes(size, run)
 
 
+def run_cluster(folder: str) -> tuple[int, str]:
+    """Run the cluster whose job is in a folder, and return its exit status and what its processes print."""
+    output, (reader, writer) = Path(folder) / "output", os.pipe()
+
+    def run() -> None:
+        for path, descriptor in ((output, 1), (Path(folder) / emulated_cluster.LOG, 2)):
+            os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), descriptor)
+        os.dup2(reader, 0)  # it ends when this input is closed
+        emulated_cluster.main(Path(folder))
+
+    [status] = _fork(1, run)
+    os.close(reader)
+    os.close(writer)
+    return status, output.read_text()
+
+
 def _warm_up() -> None:
     """Import all lazily imported modules once, so that forked processes have them."""
     torch.set_num_threads(1)
@@ -144,6 +161,11 @@ def _warm_up() -> None:
     np.unique([0])
     gc.collect()
     gc.freeze()  # a collection in a fork would copy every page it looks at
+
+
+TASKS: dict[str, Callable[..., Any]] = {
+    task.__name__: task for task in (train, run_workers, call, run_script, run_cluster)
+}
 
 
 def main() -> None:
@@ -155,10 +177,7 @@ def main() -> None:
             task, arguments = pickle.load(sys.stdin.buffer)
         except EOFError:
             return
-        pickle.dump(
-            {"train": train, "run_workers": run_workers, "call": call, "run_script": run_script}[task](*arguments),
-            answers,
-        )
+        pickle.dump(TASKS[task](*arguments), answers)
         answers.flush()
 
 

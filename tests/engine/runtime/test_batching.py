@@ -10,7 +10,7 @@ import pytest
 
 from meshwave.engine.document import parse_design
 from meshwave.engine.lowering.lower import lower
-from tests.engine.runtime.conftest import Crew, Document
+from tests.engine.runtime.crew_client import Crew, Document
 from tests.engine.runtime.equality import assert_equal, case_name, layers_for, reference
 
 TASKS = "tests.engine.runtime.batching_tasks"

@@ -13,7 +13,7 @@ from meshwave.engine.document import parse_design
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.program.action import Op
 from meshwave.engine.program.program import Program
-from tests.engine.runtime.conftest import Crew, Document
+from tests.engine.runtime.crew_client import Crew, Document
 from tests.engine.runtime.equality import unequal
 
 TASKS = "tests.engine.runtime.communicator_tasks"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from meshwave.engine.resharding import strategies
-from tests.engine.runtime.conftest import Crew
+from tests.engine.runtime.crew_client import Crew
 
 TASKS = "tests.engine.runtime.resharding_tasks"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.runtime.conftest import Crew
+from tests.engine.runtime.crew_client import Crew
 
 TASKS = "tests.engine.runtime.resharding_many_tasks"
 

@@ -19,6 +19,8 @@ from meshwave.engine.runtime.calibration.collective_timing import slowest_second
 from meshwave.engine.runtime.calibration.emulated_cluster import ProcessCluster, run_in_cluster
 from meshwave.engine.runtime.communication.all_to_all import SMALL_BYTES
 
+pytestmark = pytest.mark.usefixtures("forked_clusters")
+
 COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
 SIZES = (1000, 64_000)
 FUNCTIONS = "tests.engine.runtime.calibration.cluster_functions"

@@ -23,6 +23,8 @@ from meshwave.engine.runtime.calibration.contention_timing import (
 )
 from meshwave.engine.runtime.calibration.emulated_cluster import ProcessCluster
 
+pytestmark = pytest.mark.usefixtures("forked_clusters")
+
 INTRA, INTER = 80e6, 20e6
 SIZE = 1 << 20
 EMULATED = ProcessCluster(2, 2, INTRA, INTER)

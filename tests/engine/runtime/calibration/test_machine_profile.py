@@ -17,6 +17,8 @@ from meshwave.engine.runtime.calibration import (
 )
 from meshwave.engine.runtime.calibration.emulated_cluster import ProcessCluster
 
+pytestmark = pytest.mark.usefixtures("forked_clusters")
+
 STAGES = (
     ("layer", 1, 1, 32, 64),
     ("layer", 3, 2, 32, 64),
