@@ -21,11 +21,6 @@ _ROOT = Path(__file__).absolute().parents[1]
 """Folder that contains ``engine``, ``static`` and ``examples``: the checkout, or ``meshwave`` in an installation."""
 
 
-def examples_folder() -> Path:
-    """Return the folder of the example designs."""
-    return _ROOT / "examples"
-
-
 def documentation_folder() -> Path:
     """Return the folder of the documentation site; it exists once the site has been built."""
     is_checkout = (_ROOT / "Makefile").exists()
@@ -40,7 +35,7 @@ def glossary_file() -> Path:
 
 def examples() -> dict[str, Path]:
     """Return the files of the example designs by name."""
-    return {path.stem: path for path in sorted(examples_folder().glob("*.json"))}
+    return {path.stem: path for path in sorted((_ROOT / "examples").glob("*.json"))}
 
 
 def example(name: str) -> Path:

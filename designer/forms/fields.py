@@ -275,7 +275,7 @@ def _tag_fields(key: str, node: Json, values: Json) -> Iterator[Field]:
         return
     chosen = values[tag]
     options = [
-        Option(value=name, title=_member_title(key, name), help=one_line(member.get("description", "")))
+        Option(value=name, title=str(_UNIONS[key][name].title), help=one_line(member.get("description", "")))
         for name, member in members.items()
         if name == chosen or set(member.get("required", ())) <= {tag, *values, *_initial_values(key, name)}
     ]
@@ -286,11 +286,6 @@ def _tag_fields(key: str, node: Json, values: Json) -> Iterator[Field]:
 def _initial_values(key: str, name: str) -> Json:
     """Return the initial values of a member of a union for keys that the document may lack."""
     return {} if key == "pipeline" else _UNIONS[key][name].initial_values()
-
-
-def _member_title(key: str, name: str) -> str:
-    """Return the title of a member of a union."""
-    return str(_UNIONS[key][name].title)
 
 
 _UNIONS: Mapping[str, Mapping[str, Any]] = {"pipeline": schedules, "model": model_families, "cost": cost_models}

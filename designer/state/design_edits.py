@@ -59,7 +59,7 @@ def choose_schedule(design: Design, name: str) -> dict[str, Any]:
     chosen = {**schedule_options(name, pipeline), "schedule": name, "microbatches": pipeline["microbatches"]}
     if name == "custom":
         kept = {key: pipeline[key] for key in ("stages", "recompute")}
-        return {**chosen, **kept, "actions": pipeline["actions"] or _current_order(design)}
+        return {**chosen, **kept, "actions": pipeline["actions"] or format_program(lower(design), compute_only=True)}
     old: Any = design.pipeline
     same_path = _stage_routes(schedule_with(name, pipeline), design) == _stage_routes(old, design)
     kept = {key: pipeline[key] if same_path else None for key in STAGE_SETTINGS}
@@ -162,11 +162,6 @@ messages.add_messages(
         "A custom schedule would start from {actions:,} actions, and at most {maximum:,} can be drawn; use fewer microbatches"
     ),
 )
-
-
-def _current_order(design: Design) -> list[list[str]]:
-    """Return the current order of computations of each mesh, with the placement of the document."""
-    return format_program(lower(design), compute_only=True)
 
 
 def _stage_routes(schedule: Schedule, design: Design) -> list[list[int]] | None:

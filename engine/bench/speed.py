@@ -119,7 +119,7 @@ def _summary(part: Callable[..., Any]) -> str:
     return (doc or "").splitlines()[0]
 
 
-def to_text(figures: Mapping[str, Any]) -> str:
+def to_text(figures: Mapping[str, Any]) -> list[str]:
     """Format figures as lines of text for a terminal."""
     lines = []
     for part, values in figures.items():
@@ -128,7 +128,7 @@ def to_text(figures: Mapping[str, Any]) -> str:
             lines += import_module(TEXTS[part]).to_text(values)
         else:
             lines += [f"  {name:<58}{_format_figure(name, value):>12}" for name, value in values.items()]
-    return "\n".join(lines)
+    return lines
 
 
 def _format_figure(name: str, value: float) -> str:
@@ -223,7 +223,8 @@ def measure_runtime() -> Figures:
     return compare_runtimes({name: schedule_pair(ranks, size, *pair) for name, pair in PAIRS.items()}, ranks, TURNS)
 
 
-def _print_progress(line: str) -> None:
+def print_progress(line: str) -> None:
+    """Print a line about the progress on standard error."""
     print(line, file=sys.stderr, flush=True)
 
 
@@ -231,26 +232,26 @@ def measure_moe() -> dict[str, Any]:
     """Measure and predict expert schedules on two emulated nodes (five minutes; less on several GPUs)."""
     from meshwave.engine.bench.expert_schedules import moe
 
-    return moe(count_gpus(), say=_print_progress)
+    return moe(count_gpus(), say=print_progress)
 
 
 def measure_convergence() -> dict[str, Any]:
     """Train PPMoE and expert parallelism on two emulated nodes, loss against steps and time (one minute)."""
-    return convergence(say=_print_progress)
+    return convergence(say=print_progress)
 
 
 def measure_resharding() -> dict[str, Any]:
     """Measure and predict transfer strategies on three emulated nodes (one minute)."""
     from meshwave.engine.runtime.benchmarks.resharding import benchmark_resharding
 
-    return benchmark_resharding(on_line=_print_progress)
+    return benchmark_resharding(on_line=print_progress)
 
 
 def measure_gpu() -> dict[str, Any]:
     """Train a GPT of 1.3 billion parameters on one GPU with several options (five minutes, needs a GPU)."""
     from meshwave.engine.runtime.benchmarks.gpu import benchmark_gpu
 
-    return benchmark_gpu(count_gpus(), _print_progress)
+    return benchmark_gpu(count_gpus(), print_progress)
 
 
 def compare_runtimes(pairs: Mapping[str, Mapping[str, Any]], ranks: int, turns: int) -> Figures:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from meshwave.engine.bench import speed
-from meshwave.engine.cli.output import print_json
+from meshwave.engine.cli.output import print_result
 from meshwave.engine.findings import Refusal
 
 
@@ -21,16 +20,12 @@ def bench(options: argparse.Namespace) -> int:
         raise Refusal("runs_option", where="--runs")
     figures = speed.run_benchmarks(
         options.parts,
-        say=lambda line: print(line, file=sys.stderr, flush=True),
+        say=speed.print_progress,
         only=[word for word in (options.only or "").split(",") if word],
         out=Path(options.out) if options.out else None,
         minutes=options.minutes,
     )
-    if options.json:
-        print_json(figures)
-    else:
-        print(speed.to_text(figures))
-    return 0
+    return print_result(options, figures, speed.to_text)
 
 
 def _bench_target(options: argparse.Namespace) -> int:
@@ -41,25 +36,15 @@ def _bench_target(options: argparse.Namespace) -> int:
         raise Refusal("launch_option", where="--on" if options.on else "--kills")
     name = options.on or "local"
     file = Path(options.out) if options.out else None
-    figures = measure_target(
-        name, options.kills or 0, lambda line: print(f"{name}: {line}", file=sys.stderr, flush=True), file
-    )
-    if options.json:
-        print_json({name: figures})
-    else:
-        print(speed.to_text({name: figures}))
-    return 0
+    figures = measure_target(name, options.kills or 0, lambda line: speed.print_progress(f"{name}: {line}"), file)
+    return print_result(options, {name: figures}, speed.to_text)
 
 
 def _bench_published(options: argparse.Namespace) -> int:
     from meshwave.engine.bench.published import command
 
     path = Path(options.runs) if options.runs else None
-    figures = command.published(path, say=lambda line: print(line, file=sys.stderr, flush=True))
+    figures = command.published(path, say=speed.print_progress)
     if options.out:
         command.write_results(figures, Path(options.out))
-    if options.json:
-        print_json(figures)
-    else:
-        print(command.to_text(figures))
-    return 0
+    return print_result(options, figures, command.to_text)

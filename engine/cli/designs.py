@@ -320,8 +320,5 @@ def print_examples(options: argparse.Namespace) -> int:
         print(f"copied {len(files.examples())} examples to {folder}", file=sys.stderr)
     else:
         titles = {name: load_design(path).name for name, path in files.examples().items()}
-        if options.json:
-            print_json(titles)
-        else:
-            print("\n".join(f"{name:<24}{title}" for name, title in titles.items()))
+        return print_result(options, titles, lambda titles: (f"{name:<24}{title}" for name, title in titles.items()))
     return 0

@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import Any
 
-from meshwave.engine.cli.output import print_json
+from meshwave.engine.cli.output import print_json, print_result
 from meshwave.engine.costs.hardware import DataSheet, data_sheets
 from meshwave.engine.costs.presets import preset, presets
 from meshwave.engine.units import quantity
@@ -18,11 +18,8 @@ def hardware(options: argparse.Namespace) -> int:
         chosen = preset(options.name)
         print_json(chosen.cluster.model_dump(mode="json"))
         print(chosen.source, file=sys.stderr)
-    elif options.json:
-        print_json(_table())
-    else:
-        print("\n".join(_lines()))
-    return 0
+        return 0
+    return print_result(options, _table(), lambda _: _lines())
 
 
 def _table() -> dict[str, Any]:

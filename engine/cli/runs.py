@@ -20,7 +20,7 @@ from meshwave.engine.cli.launch import (
     run_summary,
     with_steps,
 )
-from meshwave.engine.cli.output import print_json, write_output
+from meshwave.engine.cli.output import print_json, print_result, write_output
 from meshwave.engine.costs.profile_store import check_can_store
 from meshwave.engine.exports.perfetto import trace
 from meshwave.engine.findings import Refusal
@@ -148,41 +148,34 @@ def _export(record: Record, entry: Entry, options: argparse.Namespace) -> int:
         file = write_events(Run(record, entry.id), Path(options.out or entry.id))
     else:
         file = export_run(record, entry, Path(options.out) if options.out else None)
-    _print({"run": entry.id, "file": str(file)}, str(file), options)
-    return 0
+    return _print({"run": entry.id, "file": str(file)}, str(file), options)
 
 
 def _weights(record: Record, entry: Entry, options: argparse.Namespace) -> int:
     """Write the weights that a run ended with as a checkpoint of Hugging Face."""
     files = save_final_weights(record.folder(entry.id), Path(options.hugging_face))
-    _print({"run": entry.id, "files": [*map(str, files)]}, "\n".join(map(str, files)), options)
-    return 0
+    return _print({"run": entry.id, "files": [*map(str, files)]}, "\n".join(map(str, files)), options)
 
 
 def _import(record: Record, options: argparse.Namespace) -> int:
     entry = import_run(record, Path(options.file))
-    _print(_entry_json(entry), _title(entry), options)
-    return 0
+    return _print(_entry_json(entry), _title(entry), options)
 
 
 def _rebuild(record: Record, options: argparse.Namespace) -> int:
     """Enter all run folders that the run database lacks."""
     found = enter_folders(record)
-    _print({"entered": found}, f"entered {len(found)} {'run' if len(found) == 1 else 'runs'}", options)
-    return 0
+    return _print({"entered": found}, f"entered {len(found)} {'run' if len(found) == 1 else 'runs'}", options)
 
 
 def _delete(record: Record, entry: Entry, options: argparse.Namespace) -> int:
     delete_run(record, entry)
-    _print({"run": entry.id, "deleted": True}, f"deleted {_title(entry)}", options)
-    return 0
+    return _print({"run": entry.id, "deleted": True}, f"deleted {_title(entry)}", options)
 
 
-def _print(value: dict[str, Any], line: str, options: argparse.Namespace) -> None:
-    if options.json:
-        print_json(value)
-    else:
-        print(line)
+def _print(value: dict[str, Any], text: str, options: argparse.Namespace) -> int:
+    """Print a result as JSON if ``--json`` is given, otherwise as text; return status 0."""
+    return print_result(options, value, lambda _: [text])
 
 
 def _profile(record: Record, entry: Entry, options: argparse.Namespace) -> int:
@@ -190,30 +183,22 @@ def _profile(record: Record, entry: Entry, options: argparse.Namespace) -> int:
     check_can_store()
     run = Run(record, entry.id)
     name = save_run_profile(run)
-    if options.json:
-        print_json({"run": run.id, "profile": name, "cost": {"kind": "calibrated", "profile": name}})
-    else:
-        print(f'{name}: use it in a design with "cost": {{"kind": "calibrated", "profile": "{name}"}}')
-    return 0
+    cost = {"kind": "calibrated", "profile": name}
+    value = {"run": run.id, "profile": name, "cost": cost}
+    return _print(value, f'{name}: use it in a design with "cost": {json.dumps(cost)}', options)
 
 
 def _logs(record: Record, entry: Entry, options: argparse.Namespace) -> int:
     lines = Run(record, entry.id).log(10_000)
-    if options.json:
-        print_json({"log": [{"process": line.process, "text": line.text} for line in lines]})
-    else:
-        print("\n".join(map(str, lines)))
-    return 0
+    value = {"log": [{"process": line.process, "text": line.text} for line in lines]}
+    return _print(value, "\n".join(map(str, lines)), options)
 
 
 def _cancel(record: Record, entry: Entry, options: argparse.Namespace) -> int:
     run = open_run(record, entry.id)
     run.cancel()
     state = run.wait(timeout_s=5)
-    if options.json:
-        print_json({"run": run.id, "state": str(state)})
-    else:
-        print(f"{run.id}: {str(state).lower()}")
+    _print({"run": run.id, "state": str(state)}, f"{run.id}: {str(state).lower()}", options)
     return 0 if state.is_over else 1
 
 

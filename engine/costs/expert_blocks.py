@@ -13,7 +13,7 @@ of its output, and later the gradients of rows and weights before they are accum
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
@@ -35,7 +35,6 @@ from meshwave.engine.experts import (
     Links,
     Price,
     Rates,
-    Step,
     StepOp,
     expert_schedules,
     max_experts_per_device,
@@ -219,7 +218,7 @@ def _expert_operator(load: Workload, priced: Price) -> Operator:
     cut = layer.esp if schedule.shards_experts else 1
     wide, inner = layer.ffn_hidden / cut, layer.inner / cut
     steps = [costed.step for costed in priced.forward]
-    gate = _flops_of_op(steps, StepOp.GATE)
+    gate = sum(step.flops for step in steps if step.op == StepOp.GATE)
     gated = gate / (2 * hidden * layer.experts)  # tokens
     restored = max(step.bytes for step in steps if step.op == StepOp.RESTORE)
     weights = max_experts_per_device(schedule, layer) * layer.expert_parameters(cut)
@@ -239,7 +238,3 @@ def _expert_operator(load: Workload, priced: Price) -> Operator:
         deferred_bytes=of_gate + priced.rows * (2 * hidden + wide + inner) * item,
         transient_bytes=(wide_rows + max(inner_rows, priced.rows * hidden + weights)) * item + 2 * buffer,
     )
-
-
-def _flops_of_op(steps: Iterable[Step], op: StepOp) -> float:
-    return sum(step.flops for step in steps if step.op == op)

@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwave.engine.program.row_order import lexical_order
-from meshwave.engine.program.tables import Columns
+from meshwave.engine.program.tables import Columns, Messages
 
 Rows = NDArray[np.int64]
-
-
-class Messages(NamedTuple):
-    """Rows of messages, each ``[messages]``: the SEND, and the computations that produce and consume the tensor."""
-
-    send: Rows
-    maker: Rows
-    taker: Rows
 
 
 def find_messages(program: Columns) -> Messages:

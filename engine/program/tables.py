@@ -59,7 +59,7 @@ class Columns(Protocol):
     @property
     def tables(self) -> Tables: ...
     @property
-    def skip_messages(self) -> Skipping: ...
+    def skip_messages(self) -> Messages: ...
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,8 @@ class Tables:
     send_backward: Rows
 
 
-class Skipping(NamedTuple):
-    """Rows of the messages that skip stages, each ``[messages]``: SEND, producer and consumer."""
+class Messages(NamedTuple):
+    """Rows of messages, each ``[messages]``: the SEND, and the computations that produce and consume the tensor."""
 
     send: Rows
     maker: Rows
@@ -102,7 +102,7 @@ def find_tables(program: Columns) -> Tables:
     )
 
 
-def find_skipping(program: Columns) -> Skipping:
+def find_skipping(program: Columns) -> Messages:
     """Return the messages that skip stages and have both ends.
 
     :mod:`meshwave.engine.program.verification` reports the others.
@@ -117,7 +117,7 @@ def find_skipping(program: Columns) -> Skipping:
         found.append((send, made[program.stage[send], mb], made[program.other[send], mb]))
     send, maker, taker = (np.concatenate(column) for column in zip(*found, strict=True))
     both = (maker >= 0) & (taker >= 0)
-    return Skipping(send[both], maker[both], taker[both])
+    return Messages(send[both], maker[both], taker[both])
 
 
 def message_units(program: Columns) -> NDArray[np.int32]:

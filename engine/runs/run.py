@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
@@ -128,7 +127,11 @@ class Run:
         """Entry in the run database, with the result of the run even if the database could not be written."""
         entry = self._record.get(self.id)
         result = None if entry.state.is_over else read_result(self.folder)
-        return entry if result is None else replace(entry, state=State(result.state), reason=result.reason)
+        return (
+            entry
+            if result is None
+            else entry.model_copy(update={"state": State(result.state), "reason": result.reason})
+        )
 
     @property
     def state(self) -> State:

@@ -11,13 +11,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import Field, Json, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
+from pydantic_core import PydanticKnownError, from_json
 
 from meshwave.engine.errors import RunError, closest_word
 from meshwave.engine.files import home
@@ -68,39 +68,20 @@ class Place(NamedTuple):
     target: str | None = None
 
 
-@dataclass(frozen=True)
-class Entry:
-    """Entry of a run in the database. Times are in Unix seconds."""
-
-    id: str
-    key: str | None
-    name: str
-    state: State
-    reason: str
-    launcher: str
-    handle: Mapping[str, Any]  # data by which the launcher finds the run again
-    digest: str  # hash of the program
-    processes: int
-    steps: int
-    created_s: float
-    started_s: float | None
-    finished_s: float | None
-    manner: str = ""  # text on how it differs from plain training, such as "rehearsal, time x 40"
-    is_rehearsal: bool = False  # True for a dry run
-    person: str = ""  # ID of the workshop learner who launched it; empty for the user
-
-    @property
-    def place(self) -> Place:
-        """Launcher and target of the run."""
-        return Place(self.launcher, self.handle.get("target"))
-
-
 Seconds = Annotated[float, Field(ge=0, le=2e11)]
 """Time in Unix seconds, up to the year 8307."""
 
 
-class _Row(RunFile):
-    """Types of the columns of the table of runs."""
+def _parse_column(value: Any) -> Any:
+    """Return the data in a column of JSON text."""
+    try:
+        return from_json(value) if isinstance(value, str) else value
+    except ValueError as error:
+        raise PydanticKnownError("json_invalid", {"error": str(error)}) from None
+
+
+class Entry(RunFile):
+    """Entry of a run in the database. Times are in Unix seconds."""
 
     id: str
     key: str | None
@@ -108,16 +89,26 @@ class _Row(RunFile):
     state: Annotated[State, Field(strict=False)]
     reason: str
     launcher: str
-    handle: Json[dict[str, Any]]
+    handle: Annotated[dict[str, Any], BeforeValidator(_parse_column)]
+    """Data by which the launcher finds the run again."""
     digest: str
+    """Hash of the program."""
     processes: Count
     steps: Count
     created_s: Seconds
     started_s: Seconds | None
     finished_s: Seconds | None
-    manner: str
-    is_rehearsal: Annotated[bool, Field(strict=False)]  # an integer in SQLite
-    person: str
+    manner: str = ""
+    """Text on how it differs from plain training, such as "rehearsal, time x 40"."""
+    is_rehearsal: Annotated[bool, Field(strict=False)] = False
+    """True for a dry run; an integer in SQLite."""
+    person: str = ""
+    """ID of the workshop learner who launched it; empty for the user."""
+
+    @property
+    def place(self) -> Place:
+        """Launcher and target of the run."""
+        return Place(self.launcher, self.handle.get("target"))
 
 
 class Record:
@@ -244,11 +235,10 @@ class Record:
     def adopt(self, entry: Entry) -> None:
         """Enter a finished run whose folder exists; do nothing if it already has an entry."""
         with self._transaction() as db:
-            columns = [field.name for field in fields(Entry)]
-            values = {**asdict(entry), "handle": json.dumps(entry.handle)}
-            places = ", ".join("?" * len(columns))
-            statement = f"INSERT OR IGNORE INTO runs ({', '.join(columns)}) VALUES ({places})"
-            db.execute(statement, [values[column] for column in columns])
+            values = {**entry.model_dump(), "handle": json.dumps(entry.handle)}
+            places = ", ".join("?" * len(values))
+            statement = f"INSERT OR IGNORE INTO runs ({', '.join(values)}) VALUES ({places})"
+            db.execute(statement, [*values.values()])
 
     def delete(self, run: str) -> None:
         """Remove a run from the database; its folder stays."""
@@ -399,7 +389,7 @@ class Record:
             RunRefusal: the row is damaged.
         """
         try:
-            return Entry(**vars(_Row.model_validate(dict(row))))
+            return Entry.model_validate(dict(row))
         except ValidationError as error:
             run = row["id"] if isinstance(row["id"], str) else "without a name"
             where = {"path": str(self._path), "name": self._path.name}

@@ -52,7 +52,7 @@ export interface Dim {
   at: number[];
 }
 
-export interface Picture {
+export interface Picture extends PlanRow {
   number: number;
   shape: number[];
   size: string;
@@ -64,14 +64,6 @@ export interface Picture {
   hosts: number[];
   lanes: { host: number; way: string; nic: number }[];
   held: { task: number[]; lane: number[]; start_s: number[]; end_s: number[] };
-  strategy: string;
-  ordering: string;
-  makespan: string;
-  makespan_s: number;
-  played: string;
-  played_s: number;
-  bound: string;
-  optimal: boolean;
   unplayed: string;
 }
 

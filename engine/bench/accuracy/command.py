@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from meshwave.engine.bench.accuracy import cases, hanayo
 from meshwave.engine.bench.accuracy.cases import Case
 from meshwave.engine.bench.accuracy.machine_load import describe_machine
-from meshwave.engine.bench.accuracy.measure import open_bench
+from meshwave.engine.bench.accuracy.measure import Bench, open_bench
 from meshwave.engine.bench.accuracy.picture import svg
-from meshwave.engine.bench.accuracy.results import Result, Results, read_results, write_results
+from meshwave.engine.bench.accuracy.results import Results, read_results, write_results
 from meshwave.engine.bench.accuracy.summary import summarize
 from meshwave.engine.bench.accuracy.table import dry_run_results, host_results, markdown, training_results
 from meshwave.engine.errors import MeshwaveError
@@ -23,18 +23,6 @@ from meshwave.engine.findings import Refusal
 Say = Callable[[str], None]
 MISSING = "missing"
 """Word that selects the cases without a result."""
-
-
-class Measures(Protocol):
-    """Object that can measure a case."""
-
-    def measure(self, case: Case) -> Result:
-        """Measure a case and return the result.
-
-        Raises:
-            MeshwaveError: the case cannot be measured.
-        """
-        ...
 
 
 def accuracy(only: Sequence[str], out: Path | None, say: Say) -> dict[str, Any]:
@@ -58,7 +46,7 @@ def measure_all(
     only: Sequence[str],
     path: Path,
     say: Say,
-    open_bench: Callable[[], AbstractContextManager[Measures]],
+    open_bench: Callable[[], AbstractContextManager[Bench]],
 ) -> dict[str, str]:
     """Measure the selected cases, and write the result file after each of them.
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from meshwave.engine.bench.accuracy.cases import MODEL, Case, case_document
 from meshwave.engine.bench.accuracy.results import Result
 from meshwave.engine.bench.papers.hanayo_bars import EIGHT, MEASURED, WAVES, Place, paper_throughputs
+from meshwave.engine.bench.papers.hanayo_designs import SCHEMES
 from meshwave.engine.bench.papers.hanayo_fit import TRANSFERS, backward_ratio, data_sheet_ratio, wave_speed_ups
 
 WHO: Mapping[str, Mapping[str, object]] = {
@@ -16,10 +17,7 @@ WHO: Mapping[str, Mapping[str, object]] = {
     "Chimera": {"schedule": "chimera"},
     "Chimera-wave": {"schedule": "hanayo", "waves": 1},
     "interleaved 1F1B": {"schedule": "interleaved-1f1b", "chunks": 4},
-    "H-1": {"schedule": "hanayo", "waves": 1},
-    "H-2": {"schedule": "hanayo", "waves": 2},
-    "H-4": {"schedule": "hanayo", "waves": 4},
-    "H-8": {"schedule": "hanayo", "waves": 8},
+    **{name: schedule for name, schedule in SCHEMES.items() if name.startswith("H-")},
 }
 """Schedules by their names in the paper.
 

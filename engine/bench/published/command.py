@@ -46,8 +46,8 @@ def write_results(figures: Mapping[str, Any], path: Path) -> None:
     write_whole(path.with_suffix(".svg"), page.svg(figures).encode())
 
 
-def to_text(figures: Mapping[str, Any]) -> str:
-    """Return predicted and published runs and their summary as a table for a terminal."""
+def to_text(figures: Mapping[str, Any]) -> list[str]:
+    """Return predicted and published runs and their summary as the lines of a table for a terminal."""
     lines = [_run_line(row) for row in figures["rows"]]
     summary = figures["summary"]
     for title, key in (("by source and device", "by_source"), ("by device", "by_device")):
@@ -58,7 +58,7 @@ def to_text(figures: Mapping[str, Any]) -> str:
     order = summary["order"]
     lines += ["", f"order of configurations of one model right in {order['right']} of {order['pairs']} pairs"]
     lines += [f"refused, {code}: {count} rows" for code, count in summary["refused"].items()]
-    return "\n".join(lines)
+    return lines
 
 
 def _run_line(row: Mapping[str, Any]) -> str:

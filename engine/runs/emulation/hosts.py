@@ -144,9 +144,9 @@ def host_topology(design: Design, drawn: Design, options: Options) -> Topology:
     requested = {"per process": hosts.intra_bandwidth / scale, "per NIC": hosts.inter_bandwidth / scale}
     where = _placement_text(node_of, hosts.nodes, drawn.cluster.nodes)
     return Topology(
-        node_of,
-        intra,
-        inter,
+        node_of=node_of,
+        intra=intra,
+        inter=inter,
         nics=cluster.nics_per_node,
         apart=True,
         latency_s=cluster.inter_node.latency_s * scale,

@@ -109,7 +109,7 @@ def _command_path(name: str) -> str | None:
 def _test_emulation() -> NoReturn:
     """Create the smallest network with all features; on failure, print the reason to standard error."""
     try:
-        _create_namespaces(Topology((0, 0, 1), intra=1e6, inter=1e6, nics=2, apart=True))
+        _create_namespaces(Topology(node_of=(0, 0, 1), intra=1e6, inter=1e6, nics=2, apart=True))
     except (OSError, RunError) as error:
         sys.exit(network_error_text(error))
     sys.exit(0)

@@ -2,48 +2,48 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from meshwave.engine.errors import InputError
 from meshwave.engine.findings import Refusal
 from meshwave.engine.run_files import NotNegative, RunFile, damaged_file, read_document
 
-FORMAT, FILE = "meshwave-network/1", "network.json"
-"""File of a run folder that describes its emulated network, and the format of the file."""
+FORMAT: Literal["meshwave-network/1"] = "meshwave-network/1"
+FILE = "network.json"
+"""File of a run folder that describes its emulated network."""
 SUBNET = "10.78.0.0/16"
 MOST_PROCESSES = 64
 LEAST_RATE, MOST_RATE = 1e4, 1e11
 """Limits of emulated link rates in bytes/s; slower links take too long, faster links exceed any machine."""
 
 
-@dataclass(frozen=True)
-class Topology:
+class Topology(RunFile):
     """Node of each process, and link rates in bytes/s in each direction."""
 
-    node_of: tuple[int, ...]
+    format: Literal["meshwave-network/1"] = FORMAT
+    node_of: tuple[Annotated[int, Field(ge=0, lt=MOST_PROCESSES)], ...]
     """Node index of each process, ``[processes]``."""
     intra: float
     """Rate of the link of each process inside its node, in bytes/s."""
     inter: float
     """Rate of one NIC in bytes/s."""
-    nics: int = 1
+    nics: Annotated[int, Field(ge=1)] = 1
     """Number of NICs of a node, which its processes share."""
     apart: bool = False
     """True if messages to other nodes use a second link of the process, as fast as one NIC, as in the cost models.
 
     Otherwise they use its link inside the node.
     """
-    latency_s: float = 0.0
+    latency_s: NotNegative = 0.0
     """Latency between nodes in the design, in seconds; it is not emulated."""
     note: str = ""
     """Description of the network, shown with the times of its runs."""
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check_limits(self) -> Self:
         if not 1 <= len(self.node_of) <= MOST_PROCESSES:
             raise Refusal("process_count", {"processes": len(self.node_of), "most": MOST_PROCESSES})
         if not all(LEAST_RATE <= rate <= MOST_RATE for rate in (self.intra, self.inter)):
@@ -51,6 +51,7 @@ class Topology:
             raise Refusal("link_rates", {"intra": self.intra, "inter": self.inter, **limits})
         if self.inter > self.intra and not self.apart:
             raise Refusal("uplink_faster_than_link", {"intra": self.intra, "inter": self.inter})
+        return self
 
     @property
     def processes(self) -> int:
@@ -74,18 +75,7 @@ class Topology:
 
     def to_json(self) -> str:
         """Return the content of ``network.json``."""
-        return json.dumps({"format": FORMAT, **asdict(self)}, indent=2) + "\n"
-
-
-class _File(RunFile):
-    format: Literal["meshwave-network/1"]
-    node_of: tuple[Annotated[int, Field(ge=0, lt=MOST_PROCESSES)], ...]
-    intra: float
-    inter: float
-    nics: Annotated[int, Field(ge=1)]
-    apart: bool
-    latency_s: NotNegative
-    note: str
+        return self.model_dump_json(indent=2) + "\n"
 
 
 def read_topology(folder: Path) -> Topology | None:
@@ -94,8 +84,7 @@ def read_topology(folder: Path) -> Topology | None:
     Raises:
         RunFolderError: the file is damaged.
     """
-    found = read_document(folder / FILE, _File)
     try:
-        return Topology(**found.model_dump(exclude={"format"})) if found else None
+        return read_document(folder / FILE, Topology)
     except InputError as error:
         raise damaged_file(folder / FILE, str(error)) from None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import yaml
 
 CONTAINER = "node"
 """Name of the replicated job and of its container, as the runtimes of Kubeflow Trainer call them."""
@@ -124,32 +126,16 @@ def _volume_mounts(pods: Pods) -> Json:
 
 def to_yaml(*documents: Json) -> str:
     """Return documents as human-readable YAML."""
-    return "---\n".join("\n".join(_yaml_lines(document, "")) + "\n" for document in documents)
+    text: str = yaml.dump_all(documents, Dumper=_ManifestDumper, sort_keys=False, width=math.inf)
+    return text
 
 
-def _yaml_lines(value: Any, indent: str) -> Iterator[str]:
-    """Yield the YAML lines of a mapping or a sequence; scalars are written as JSON, which YAML includes."""
-    for key, each in value.items() if isinstance(value, Mapping) else ((None, each) for each in value):
-        start = f"{indent}-" if key is None else f"{indent}{_yaml_scalar(key)}:"
-        if isinstance(each, Mapping | list) and each:
-            inner = list(_yaml_lines(each, indent + "  "))
-            if key is None:  # the first line of an entry stands beside its dash
-                yield f"{start} {inner[0].lstrip()}"
-                yield from inner[1:]
-            else:
-                yield start
-                yield from inner
-        elif isinstance(each, str) and "\n" in each:
-            yield f"{start} |"
-            yield from (f"{indent}  {line}".rstrip() for line in each.rstrip("\n").split("\n"))
-        else:
-            yield f"{start} {_yaml_scalar(each)}"
+class _ManifestDumper(yaml.SafeDumper):  # type: ignore[misc]  # yaml has no types
+    """Writer of YAML in which texts of several lines are blocks."""
+
+    def represent_text(self, text: str) -> yaml.ScalarNode:
+        """Return the node of a text."""
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
 
 
-def _yaml_scalar(value: Any) -> str:
-    is_plain = isinstance(value, str) and value.replace("-", "").replace(".", "").replace("/", "").isalpha()
-    return value if is_plain and value.lower() not in AMBIGUOUS and value[0].isalpha() else json.dumps(value)
-
-
-AMBIGUOUS = {"true", "false", "yes", "no", "on", "off", "null", "y", "n"}
-"""Words that YAML parsers may read as something other than text."""
+_ManifestDumper.add_representer(str, _ManifestDumper.represent_text)

@@ -20,9 +20,9 @@ Int64s = NDArray[np.int64]
 class ClockOffset(NamedTuple):
     """Offset of a clock from that of process 0, measured by the message with the shortest round trip."""
 
-    at_ns: int  # time of the measurement on that clock
-    ahead_ns: int  # offset from the clock of process 0
-    round_trip_ns: int
+    at_ns: Nanoseconds  # time of the measurement on that clock
+    ahead_ns: Nanoseconds  # offset from the clock of process 0
+    round_trip_ns: Annotated[Nanoseconds, Field(ge=0)]
 
 
 @dataclass(frozen=True)
@@ -86,14 +86,9 @@ def write_clocks(folder: Path, clocks: Clocks) -> None:
     write_document(folder / "clocks.json", {"format": FORMAT, "processes": processes})
 
 
-class _Clock(RunFile):
-    same_host: bool
-    seen: tuple[tuple[Nanoseconds, Nanoseconds, Annotated[Nanoseconds, Field(ge=0)]], ...]
-
-
 class _File(RunFile):
     format: Literal["meshwave-clocks/1"]
-    processes: tuple[_Clock, ...]
+    processes: tuple[ProcessClock, ...]
 
 
 def read_clocks(folder: Path) -> Clocks:
@@ -103,7 +98,4 @@ def read_clocks(folder: Path) -> Clocks:
         RunFolderError: the file is damaged.
     """
     found = read_document(folder / "clocks.json", _File)
-    processes = found.processes if found else ()
-    return Clocks(
-        tuple(ProcessClock(each.same_host, tuple(ClockOffset(*seen) for seen in each.seen)) for each in processes)
-    )
+    return Clocks(found.processes if found else ())

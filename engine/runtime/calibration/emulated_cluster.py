@@ -99,7 +99,7 @@ class ProcessCluster:
         """Emulated network of the cluster; None if links are not emulated."""
         if self.intra_bandwidth is None or self.inter_bandwidth is None:
             return None
-        return Topology(self.node_by_rank, self.intra_bandwidth, self.inter_bandwidth)
+        return Topology(node_of=self.node_by_rank, intra=self.intra_bandwidth, inter=self.inter_bandwidth)
 
     def __str__(self) -> str:
         if self.uses_gpus:

@@ -114,7 +114,7 @@ class MemoryCount:
         other = {} if self.slows_step else {"other": self._before - sum(self._resident.values())}
         categories = {**self._resident, **other, WITHIN: self._within}
         how = "count of all allocations of torch" if self.slows_step else "statistics of torch's allocator"
-        return MeasuredMemory(step, sum(categories.values()), categories, how)
+        return MeasuredMemory(step=step, peak_bytes=sum(categories.values()), by_category=categories, how=how)
 
 
 class AllocationCount:

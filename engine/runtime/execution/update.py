@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
+from meshwave.engine.document.training import Training
 from meshwave.engine.runtime.communication.communicator import Communicator, PendingTensor
 from meshwave.engine.runtime.execution.checkpoint import WEIGHTS, Part
 from meshwave.engine.runtime.execution.optimizers import OPTIMIZERS
@@ -23,26 +23,6 @@ Members = tuple[int, ...]
 WeightGroup = Callable[[int, nn.Parameter], tuple[Members, int]]
 """Function that returns the processes that reduce the gradient of a weight, and the one that counts it in the norm,
 given the stage and the weight."""
-
-
-class Training(Protocol):
-    """Fields of the ``training`` section of a design that the update needs."""
-
-    @property
-    def optimizer(self) -> str:
-        """Name of the optimizer."""
-
-    @property
-    def lr(self) -> float:
-        """Learning rate."""
-
-    @property
-    def weight_decay(self) -> float:
-        """Decoupled weight decay."""
-
-    @property
-    def clip_norm(self) -> float | None:
-        """Maximum norm of the gradients; None if they are not clipped."""
 
 
 class OptimizerUpdate:

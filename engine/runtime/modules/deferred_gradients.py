@@ -77,12 +77,14 @@ class DeferrableModule(nn.Module):
         """Drop the copies of the weights in the compute dtype, because the weights change."""
 
 
-class Linear(DeferrableModule, nn.Linear):
-    """Linear map whose weights are uninitialised: the model draws them.
+class CastModule(DeferrableModule):
+    """Module whose weights are uninitialised: the model draws them.
 
     ``cast`` contains weight and bias in the compute dtype; None if it is their own dtype.
     """
 
+    weight: Tensor
+    bias: Tensor | None
     cast: tuple[Tensor, Tensor | None] | None = None
     products: Products = PLAIN
 
@@ -97,6 +99,10 @@ class Linear(DeferrableModule, nn.Linear):
     def drop_cast_weights(self) -> None:
         """Drop the copies of the weights in the compute dtype."""
         self.cast = None
+
+
+class Linear(CastModule, nn.Linear):
+    """Linear map."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``x [..., inputs]`` to ``[..., outputs]``."""
@@ -141,23 +147,8 @@ class Norm(DeferrableModule, nn.LayerNorm):
         return out
 
 
-class Convolution(DeferrableModule, nn.Conv2d):
-    """Convolution of images with a bias. Like :class:`Linear`, it is uninitialised and has copies in ``cast``."""
-
-    cast: tuple[Tensor, Tensor] | None = None
-
-    def reset_parameters(self) -> None:
-        """Leave the weights uninitialised."""
-
-    @torch.enable_grad()
-    def cast_weights(self, dtype: torch.dtype) -> None:
-        """Make copies in ``dtype`` through which autograd passes gradients to the weights."""
-        assert self.bias is not None, "a convolution with a bias"
-        self.cast = self.weight.to(dtype), self.bias.to(dtype)
-
-    def drop_cast_weights(self) -> None:
-        """Drop the copies of the weights in the compute dtype."""
-        self.cast = None
+class Convolution(CastModule, nn.Conv2d):
+    """Convolution of images with a bias."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Convolve images ``[batch, channels, height, width]``."""

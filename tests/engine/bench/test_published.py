@@ -133,7 +133,7 @@ def test_predictions_are_summarized_by_source_and_device(tmp_path, capsys):
     assert figures["summary"]["by_source"][0]["rows"] == 2
     assert figures["summary"]["order"]["pairs"] == 1
     assert figures["summary"]["refused"] == {"run_unreadable": 1}
-    assert "order of configurations" in to_text(figures)
+    assert "order of configurations" in "\n".join(to_text(figures))
 
 
 def test_a_missing_file_and_a_misplaced_option_are_refused(tmp_path, capsys):

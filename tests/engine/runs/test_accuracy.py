@@ -284,7 +284,8 @@ def test_units_are_compared_with_a_rehearsal_alone(tmp_path: Path) -> None:
 def test_memory_is_compared_mesh_by_mesh_with_the_fullest_device(tmp_path: Path) -> None:
     prediction = predict(draw(pp=2, dp=2))
     for process, size in enumerate((1e6, 3e6, 2e6)):
-        MeasuredMemory(2, size, {"weights": size / 2, WITHIN: size / 2}, "counted").write(tmp_path, process)
+        found = {"weights": size / 2, WITHIN: size / 2}
+        MeasuredMemory(step=2, peak_bytes=size, by_category=found, how="counted").write(tmp_path, process)
 
     first, second = compared(tmp_path, prediction, prediction.costs.seconds).memory
 

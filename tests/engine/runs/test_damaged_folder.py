@@ -67,7 +67,7 @@ def write_run(folder: Path) -> None:
     record(folder, bundle.prediction, seconds, scale=2.0)
     record_inside(folder, bundle.prediction, np.zeros_like(seconds))
     write_clocks(folder, Clocks((ProcessClock(), ProcessClock(False, (ClockOffset(5, 7, 9), ClockOffset(50, 7, 9))))))
-    MeasuredMemory(1, 1e6, {"weights": 1e6}, "counted").write(folder, 0)
+    MeasuredMemory(step=1, peak_bytes=1e6, by_category={"weights": 1e6}, how="counted").write(folder, 0)
     write_routing(folder, 0, {1: [1.0, 2.0], 3: [3.0, 0.0]})
     rows = [{"time": 1.0, "event": "started", "device": "CPU", "note": "computes"}]
     rows += [{"time": 2.0 + step, "event": "step", "step": step} for step in range(3)]

@@ -425,7 +425,7 @@ def test_what_goes_across_has_a_link_of_its_own_as_fast_as_one_nic(can_shape: No
     look = (
         "import subprocess; from meshwave.engine.runs.emulation.network import Topology, make_network\n"
         "def told(*command): return subprocess.run(command, capture_output=True, text=True, check=True).stdout\n"
-        "network = make_network(Topology((0, 0, 1), intra=4e6, inter=1e6, nics=2, apart=True))\n"
+        "network = make_network(Topology(node_of=(0, 0, 1), intra=4e6, inter=1e6, nics=2, apart=True))\n"
         "assert 'tbf' not in told('tc', 'qdisc')\n"
         "network.enter(2); print(told('tc', 'qdisc'), told('ip', 'route'))"
     )

@@ -305,7 +305,7 @@ def test_times_of_ranks_with_different_clocks_are_aligned(tmp_path: Path) -> Non
 
 
 def test_memory_is_read_and_damaged_files_are_reported(tmp_path: Path) -> None:
-    found = MeasuredMemory(4, 3e6, {"weights": 1e6, "within the step": 2e6}, "counted")
+    found = MeasuredMemory(step=4, peak_bytes=3e6, by_category={"weights": 1e6, "within the step": 2e6}, how="counted")
     found.write(tmp_path, 11)
 
     assert read_memory(tmp_path) == {11: found}
