@@ -128,8 +128,3 @@ def crossing_tensors(model: list[Layer], cut: int) -> list[Made]:
 def forward_flops(model: list[Layer]) -> float:
     """Return the FLOPs of the forward of one image."""
     return sum(layer.work.flops for layer in model)
-
-
-def parameter_count(model: list[Layer]) -> float:
-    """Return the number of parameters."""
-    return sum(layer.work.parameters for layer in model)

@@ -6,9 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
-from numpy.typing import NDArray
-
 from meshwave.engine.predict.link_flows import Limit, LinkFlows
 from meshwave.engine.predict.questions.action_query import Query, parse_query
 from meshwave.engine.predict.questions.critical_path import CriticalPath, find_critical_path, seconds_by_port
@@ -74,12 +71,3 @@ class Inspector:
         compute = self.timeline.stage >= 0
         stages = int(self.timeline.stage[compute].max(initial=-1)) + 1
         return parse_query(text, self.timeline.meshes, stages, int(self.timeline.microbatch.max(initial=-1)) + 1)
-
-    def find_spans(self, text: str) -> NDArray[np.int64]:
-        """Return the spans that match a search query, ordered by start.
-
-        Raises:
-            InputError: the text names nothing in the timeline.
-        """
-        found = np.flatnonzero(self.parse_query(text).matches(self.timeline))
-        return found[np.lexsort((found, self.timeline.start[found]))]

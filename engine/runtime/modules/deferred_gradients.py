@@ -84,7 +84,7 @@ class CastModule(DeferrableModule):
     """
 
     weight: Tensor
-    bias: Tensor | None
+    bias: Any  # a tensor; None for a module without a bias
     cast: tuple[Tensor, Tensor | None] | None = None
     products: Products = PLAIN
 

@@ -147,7 +147,7 @@ def test_the_u_transformer_has_as_many_parameters_as_it_is_called_by(channels: i
     layers = u_transformer.model_layers(channels)
 
     assert len(layers) == 13
-    assert u_transformer.parameter_count(layers) / 1e9 == pytest.approx(billions, abs=0.006)
+    assert sum(layer.work.parameters for layer in layers) / 1e9 == pytest.approx(billions, abs=0.006)
 
 
 def test_skips_cross_every_cut_between_their_levels() -> None:
