@@ -37,8 +37,12 @@ SCALING_KEYS = {
 Json = dict[str, Any]
 
 
-def read_model(config: Any) -> tuple[Json, list[Problem]]:
+def read_model(config: Any, *, includes_mtp: bool = False) -> tuple[Json, list[Problem]]:
     """Convert a configuration to the model section of a design, and return it with notes.
+
+    Args:
+        config: the configuration.
+        includes_mtp: True to include the layers of multi-token prediction, which transformers leaves out.
 
     Raises:
         DesignError: some settings cannot be represented; the error lists all of them by key.
@@ -54,6 +58,9 @@ def read_model(config: Any) -> tuple[Json, list[Problem]]:
     model = reader.read()
     if reader.problems:
         raise DesignError(reader.problems)
+    mtp_layers = model.pop("mtp_layers", None)
+    if mtp_layers and includes_mtp:
+        model |= {"mtp_layers": mtp_layers, "layers": model["layers"] + mtp_layers}
     return model, list(reader.notes())
 
 

@@ -163,7 +163,12 @@ MODEL_TYPES: Mapping[str, ModelType] = {
     ),
     "deepseek_v3": ModelType(
         {**_RMS, **_GATED, "positions.kind": "rope", "moe.score": "sigmoid", "moe.bias_correction": True},
-        {**_DEEPSEEK, "moe.every": _make_key("moe_layer_freq", default=1), "moe.normalize": _make_key("norm_topk_prob", default=True)},
+        {
+            **_DEEPSEEK,
+            "moe.every": _make_key("moe_layer_freq", default=1),
+            "moe.normalize": _make_key("norm_topk_prob", default=True),
+            "mtp_layers": _make_key("num_nextn_predict_layers", default=0),
+        },
         {"scoring_func": ("sigmoid",), "topk_method": ("noaux_tc",), "rope_interleave": (True,)},
     ),
     "olmo": ModelType(

@@ -35,6 +35,10 @@ class TensorNames(NamedTuple):
     experts: ExpertNames = ExpertNames()
     transposes: bool = False
     """True if the matrices of layers are stored as [inputs, outputs]."""
+    embedding_copy: str = ""
+    """Name, in a layer of multi-token prediction, of its copy of the embedding table."""
+    head_copy: str = ""
+    """Name, in a layer of multi-token prediction, of its copy of the projection to the vocabulary."""
     groups_heads: bool = False
     """True if queries, keys and values are stored together, one group of heads after another."""
     norm_offset: float = 0.0
@@ -101,7 +105,17 @@ _FALCON_NAMES = TensorNames(
 TENSOR_NAMES: Mapping[str, TensorNames] = {
     "mixtral": TensorNames(experts=_MIXTRAL_EXPERTS),
     "deepseek_v2": TensorNames(parts=_LATENT),
-    "deepseek_v3": TensorNames(parts=_LATENT),
+    "deepseek_v3": TensorNames(
+        parts={
+            **_LATENT,
+            "hidden_norm": ("hnorm",),
+            "embedding_norm": ("enorm",),
+            "join": ("eh_proj",),
+            "last_norm": ("shared_head.norm",),
+        },
+        embedding_copy="embed_tokens.weight",
+        head_copy="shared_head.head.weight",
+    ),
     "olmo2": TensorNames(parts=_AFTER),
     "gemma": _GEMMA_NAMES,
     "gemma2": _GEMMA2_NAMES,

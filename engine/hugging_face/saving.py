@@ -16,7 +16,7 @@ from meshwave.engine.document.model import LanguageModel
 from meshwave.engine.files import write_whole
 from meshwave.engine.findings import Refusal
 from meshwave.engine.hugging_face.tensor_files import CONFIG, SUFFIX, read_tensors
-from meshwave.engine.hugging_face.weights import Source, Weight, map_weights
+from meshwave.engine.hugging_face.weights import Source, Weight, copied_weights, map_weights
 from meshwave.engine.hugging_face.writing import model_differences, write_config
 
 Array = NDArray[Any]
@@ -56,7 +56,8 @@ def save_checkpoint(
     try:
         with safe_open(weights, framework="numpy") as file:
             config["dtype"] = str(file.get_tensor(mapped[0].name).dtype)
-            found = _write_files(_checkpoint_tensors(mapped, file), folder)
+            copied = copied_weights(model, config["model_type"])
+            found = _write_files(_checkpoint_tensors([*mapped, *copied], file), folder)
     except (OSError, SafetensorError) as error:
         raise Refusal("unwritable_file", {"path": str(folder), "reason": str(error)}) from None
     write_whole(folder / CONFIG, (json.dumps(config, indent=2) + "\n").encode())

@@ -182,9 +182,10 @@ def _surplus(weights: list[Weight], stored: StoredTensors) -> list[str]:
 
 
 def _is_constant(name: str, shape: Shape) -> bool:
-    """Return whether a tensor holds rotary frequencies, numbers of positions, or a causal mask."""
+    """Return True if a tensor holds rotary frequencies, numbers of positions, a causal mask, or a copy of a weight."""
     is_mask = name.endswith((".attn.bias", ".attention.bias")) and shape[:2] == (1, 1)
-    return is_mask or name.endswith((".inv_freq", ".position_ids", ".masked_bias"))
+    is_copy = name.endswith((".shared_head.head.weight", ".embed_tokens.weight"))  # multi-token prediction
+    return is_mask or is_copy or name.endswith((".inv_freq", ".position_ids", ".masked_bias"))
 
 
 def _problems(weights: list[Weight], stored: StoredTensors) -> Iterator[Problem]:

@@ -13,6 +13,8 @@ from meshwave.engine.document.architecture import Latent
 from meshwave.engine.document.model import LanguageModel, MoE
 from meshwave.engine.hugging_face.names import LAYER_PARTS, TENSOR_NAMES, TensorNames
 
+JOIN = "join"
+"""Projection of a hidden state and of an embedding at the beginning of a layer of multi-token prediction."""
 Shape = tuple[int, ...]
 Order = NDArray[np.int64]
 
@@ -65,6 +67,21 @@ def map_weights(model: LanguageModel, model_type: str) -> list[Weight]:
     names = TENSOR_NAMES.get(model_type, TensorNames())
     mapper = _Mapper(model, names)
     return [mapper.map(name, shape) for name, shape in own_weights(model).items()]
+
+
+def copied_weights(model: LanguageModel, model_type: str) -> list[Weight]:
+    """Return the weights that checkpoints also contain as copies, in their layers of multi-token prediction."""
+    names, architecture = TENSOR_NAMES.get(model_type, TensorNames()), model.architecture
+    table = "embedding.token.weight"
+    copies = {
+        names.embedding_copy: table,
+        names.head_copy: table if architecture.tied_embeddings else "head.project.weight",
+    }
+    return [
+        Weight(weight, (Source(f"{names.layers}.{number}.{copy}", (model.vocab, model.hidden)),))
+        for number in range(model.layers - architecture.mtp_layers, model.layers)
+        for copy, weight in copies.items()
+    ]
 
 
 def identical_weights(model: LanguageModel) -> list[Weight]:
@@ -223,7 +240,7 @@ class _Mapper:
             self._source(_full_name(f"{prefix}.{each}", kind), (count, *shape[1:]), part)
             for each, count in zip(theirs, rows, strict=True)
         )
-        return Weight(name, tuple(sources))
+        return Weight(name, tuple(sources), dim=1 if part == JOIN else 0)
 
     def _rows(self, part: str, rows: int, sources: int) -> Sequence[int]:
         """Return the number of rows of each source."""
@@ -244,7 +261,9 @@ class _Mapper:
 
     def _order(self, part: str) -> Order | None:
         """Return the order of the rows of a weight, as indices into the checkpoint's tensor; None if it is equal."""
-        latent = self._model.architecture.attention.latent
+        latent, hidden = self._model.architecture.attention.latent, self._model.hidden
+        if part == JOIN:  # theirs maps the embedding, then the hidden state
+            return np.roll(np.arange(2 * hidden), hidden)
         if part == "attention.qkv" and self._names.groups_heads:
             attention = self._model.architecture.attention
             dims = attention.head_dim or self._model.hidden // self._model.heads

@@ -74,7 +74,7 @@ def model_differences(model: LanguageModel, config: Json) -> dict[str, tuple[Any
     Raises:
         DesignError: the configuration cannot be represented.
     """
-    section, _ = read_model(config)
+    section, _ = read_model(config, includes_mtp=model.architecture.mtp_layers > 0)
     other = model_families["transformer"].model_validate(section)
     assert isinstance(other, LanguageModel)
     mine, theirs = _function_values(model), _function_values(other)
@@ -187,6 +187,7 @@ def _candidate(model: LanguageModel, model_type: str) -> Json:
         section["ffn"] = model.ffn_hidden
     section["mlp"]["activation"] = _NAMES_OF_ACTIVATIONS.get(model.architecture.mlp.activation)
     values = dict(_flatten(section))
+    values["layers"] -= model.architecture.mtp_layers
     config: Json = {"architectures": [CLASSES[model_type]], "model_type": model_type}
     for path, key in {**SIZES, **kind.keys}.items():
         config[key.names[0]] = values.get(path)
