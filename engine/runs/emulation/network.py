@@ -83,7 +83,8 @@ def missing_requirement() -> str | None:
     try:
         _test_emulation_in_process()
     except subprocess.CalledProcessError as error:
-        return (error.stderr.strip().splitlines() or [f"status {error.returncode}"])[-1]
+        lines: list[str] = error.stderr.strip().splitlines()
+        return lines[-1] if lines else f"status {error.returncode}"
     except (OSError, subprocess.SubprocessError) as error:
         return f"the test failed: {error}"
     return None

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from meshwave.engine.findings import Refusal
-from meshwave.engine.resharding import Link, Links, Mesh, SpecError, Transfer, plan_transfer
+from meshwave.engine.resharding import Link, Links, Load, Mesh, SpecError, Transfer, check_load, plan_joint_transfer
 from meshwave.engine.resharding import Tensor as Shape
 from meshwave.engine.runtime.resharding.tensor_checks import dtype_name
 
@@ -139,39 +139,37 @@ def _shorten(value: Any) -> str:
     return text if len(text) <= 120 else f"{text[:120]}..."
 
 
-def plan_agreed_transfer(agreed: Mapping[str, Any], host_names: Sequence[str]) -> tuple[Transfer, torch.dtype]:
+def plan_agreed_transfer(
+    tensors: Sequence[Mapping[str, Any]], agreed: Mapping[str, Any], host_names: Mapping[int, str]
+) -> Transfer:
     """Plan the transfer on which the processes have agreed.
 
     Args:
+        tensors: shape, dtype, layouts and perhaps name of each tensor, as plain data.
         agreed: the merged statement.
         host_names: name of the host of each process.
 
-    Returns:
-        The plan, and the dtype of the tensor.
-
     Raises:
-        InputError: a required value is missing, or values are inconsistent.
+        InputError: the spec of a tensor does not fit its shape, or the strategy or ordering does not exist.
     """
-    for name in ("shape", "dtype", "source", "destination"):
-        if name not in agreed:
-            raise Refusal("transfer_incomplete", {"name": name})
-    shape, dtype = tuple(agreed["shape"]), getattr(torch, agreed["dtype"])
     ends = ("source", "destination")
-    host = assign_hosts(agreed.get("hosts"), [agreed[end] for end in ends], dict(enumerate(host_names)))
-    source, destination = (parse_side(end, agreed[end], len(shape), host) for end in ends)
-    try:
-        planned = plan_transfer(
-            Shape(shape, dtype.itemsize),
-            source,
-            destination,
-            agreed_links(agreed, host),
-            strategy=agreed.get("strategy"),
-            ordering=agreed["ordering"],
-            chunks=agreed.get("chunks"),
-        )
-    except SpecError as error:
-        raise Refusal(error.problem.code, error.problem.params) from None
-    return planned, dtype
+    host = assign_hosts(agreed.get("hosts"), [each[end] for each in tensors for end in ends], host_names)
+    loads = []
+    for each in tensors:
+        shape = Shape(tuple(each["shape"]), getattr(torch, each["dtype"]).itemsize)
+        source, destination = (parse_side(end, each[end], len(shape.shape), host) for end in ends)
+        loads.append(Load(shape, source, destination, each.get("name", "")))
+        try:
+            check_load(loads[-1])
+        except SpecError as error:
+            raise Refusal(error.problem.code, error.problem.params, loads[-1].name) from None
+    return plan_joint_transfer(
+        loads,
+        agreed_links(agreed, host),
+        strategy=agreed.get("strategy"),
+        ordering=agreed["ordering"],
+        chunks=agreed.get("chunks"),
+    )
 
 
 def agreed_links(agreed: Mapping[str, Any], host: dict[int, int]) -> Links:

@@ -16,17 +16,14 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from meshwave.engine.findings import Refusal
-from meshwave.engine.resharding import Link, Load, SpecError, Transfer, check_load, plan_joint_transfer
-from meshwave.engine.resharding import Tensor as Shape
+from meshwave.engine.resharding import Link, Transfer
 from meshwave.engine.runtime.device.accelerator import current_device
 from meshwave.engine.runtime.resharding.agreement import (
     TensorLayout,
-    agreed_links,
-    assign_hosts,
     describe_layout,
     is_dtensor,
     merge_statements,
-    parse_side,
+    plan_agreed_transfer,
 )
 from meshwave.engine.runtime.resharding.bound_transfer import BoundTransfer, PendingTransfer, Shards
 from meshwave.engine.runtime.resharding.rendezvous import Rendezvous
@@ -182,7 +179,7 @@ def prepare_many(
         InputError: the transfer is invalid on this or another process.
         RunError: another process did not call this function in time.
     """
-    tensors = [_describe_item(item) for item in items]
+    tensors = [_describe_item(number, item) for number, item in enumerate(items)]
     ranks = sorted({rank for each in tensors for end in ("source", "destination") for rank in each[end]["ranks"]})
     if dist.get_rank() not in ranks:
         return None
@@ -203,7 +200,7 @@ def prepare_many(
     statements = rendezvous.gather("asked", statement)
     host_names = {process: each["host name"] for process, each in zip(ranks, statements, strict=True)}
     agreed = _merge_with_tensors(statements, ranks, items)
-    planned = _plan_tensors(tensors, agreed, host_names)
+    planned = plan_agreed_transfer(tensors, agreed, host_names)
     merge_statements(rendezvous.gather("planned", {"plan": planned.digest.hex()}), ranks)
     process, own_device = dist.get_rank(), current_device(agreed.get("device", "cpu"))
     transport = make_transport(planned, process, own_device, timeout, members_only=True)
@@ -211,10 +208,10 @@ def prepare_many(
     return ReshardingList(planned, process, dtypes, transport, own_device, rendezvous.take_tags)
 
 
-def _describe_item(item: ReshardItem) -> dict[str, Any]:
+def _describe_item(number: int, item: ReshardItem) -> dict[str, Any]:
     ends = {"source": item.source, "destination": item.destination}
     return {
-        "name": item.name,
+        "name": item.name or f"tensor {number}",
         "shape": list(item.shape),
         "dtype": dtype_name(item.dtype),
         **{end: describe_layout(end, layout) for end, layout in ends.items()},
@@ -241,31 +238,3 @@ def _merge_with_tensors(
                 name = items[number].name or f"number {number}"
                 raise Refusal("tensor_disagreement", {"first": processes[0], "process": process, "tensor": name})
     return agreed
-
-
-def _plan_tensors(
-    tensors: Sequence[Mapping[str, Any]], agreed: Mapping[str, Any], host_names: Mapping[int, str]
-) -> Transfer:
-    """Plan the transfer on which the processes have agreed.
-
-    Raises:
-        InputError: the spec of a tensor does not fit its shape, or the strategy or ordering does not exist.
-    """
-    ends = ("source", "destination")
-    host = assign_hosts(agreed.get("hosts"), [each[end] for each in tensors for end in ends], host_names)
-    loads = []
-    for number, each in enumerate(tensors):
-        shape = Shape(tuple(each["shape"]), getattr(torch, each["dtype"]).itemsize)
-        source, destination = (parse_side(end, each[end], len(shape.shape), host) for end in ends)
-        loads.append(Load(shape, source, destination, each["name"] or f"tensor {number}"))
-        try:
-            check_load(loads[-1])
-        except SpecError as error:
-            raise Refusal(error.problem.code, error.problem.params, loads[-1].name) from None
-    return plan_joint_transfer(
-        loads,
-        agreed_links(agreed, host),
-        strategy=agreed.get("strategy"),
-        ordering=agreed["ordering"],
-        chunks=agreed.get("chunks"),
-    )

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from meshwave.engine.errors import InputError
+from meshwave.engine.findings import Refusal
 from meshwave.engine.resharding import Link
 from meshwave.engine.runtime.device.accelerator import current_device
 from meshwave.engine.runtime.resharding.agreement import (
@@ -114,8 +115,12 @@ def prepare(
     statements = gather_statements(statement)
     if own_error is not None:
         raise own_error
-    agreed, host_names = merge_statements(statements), [each["host name"] for each in statements]
-    planned, agreed_dtype = plan_agreed_transfer(agreed, host_names)
+    agreed = merge_statements(statements)
+    for name in ("shape", "dtype", "source", "destination"):
+        if name not in agreed:
+            raise Refusal("transfer_incomplete", {"name": name})
+    host_names = {process: each["host name"] for process, each in enumerate(statements)}
+    planned, agreed_dtype = plan_agreed_transfer([agreed], agreed, host_names), getattr(torch, agreed["dtype"])
     merge_statements(gather_statements({"plan": planned.digest.hex()}))
     process, device = dist.get_rank(), current_device(agreed.get("device", "cpu"))
     return Resharding(planned, process, agreed_dtype, make_transport(planned, process, device, timeout), device)
