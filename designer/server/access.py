@@ -90,7 +90,7 @@ class Access(AuthProvider, ABC):
         self._failures: deque[tuple[str, float]] = deque(maxlen=MOST_FAILURES)  # addresses and times
         self._ended: dict[str, None] = {}  # IDs of sessions that an administrator ended
         names = (ADDRESS, "localhost") if place.address == ADDRESS else ()
-        self.hosts = list(dict.fromkeys([*(f"{name}:{place.port}" for name in names), self.site.host]))
+        self.hosts = list(dict.fromkeys([*(place.direct_site(name).host for name in names), self.site.host]))
         self.link_followed = threading.Event()
         super().__init__()
 

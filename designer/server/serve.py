@@ -264,8 +264,9 @@ def find_free_port(wanted: int | None, address: str = ADDRESS) -> int:
     Raises:
         InputError: the port is in use, or no port is free.
     """
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
     for port in [wanted] if wanted is not None else range(FIRST_PORT, FIRST_PORT + PORTS):
-        with socket.socket() as probe:
+        with socket.socket(family) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((address, port))

@@ -10,6 +10,8 @@ from urllib.parse import urlsplit
 from meshwave.engine.findings import Refusal
 
 ADDRESS = "127.0.0.1"
+DEFAULT_PORTS = {"http": 80, "https": 443}
+"""Ports that browsers leave out of the headers ``Host`` and ``Origin``."""
 
 
 class Site(NamedTuple):
@@ -47,8 +49,11 @@ class Place(NamedTuple):
     @property
     def site(self) -> Site:
         """The address that browsers open."""
-        scheme = "https" if self.certificate else "http"
-        return self.proxy or Site(f"{scheme}://{self.address}:{self.port}", "")
+        return self.proxy or self.direct_site(self.address)
+
+    def direct_site(self, host: str) -> Site:
+        """Return the address of the server itself, without a proxy, by a name of its host."""
+        return make_site("https" if self.certificate else "http", host, self.port)
 
     @property
     def origin(self) -> str:
@@ -60,21 +65,28 @@ def parse_site(url: str) -> Site:
     """Return the site of a URL.
 
     Raises:
-        Refusal: the URL is invalid, or it uses http and its host is not a loopback address.
+        Refusal: the URL is invalid, its host is an IPv6 address, or it uses http and its host is not a loopback address.
     """
     try:
         parts = urlsplit(url)
         is_site = parts.scheme in ("http", "https") and parts.hostname and not (parts.query or parts.fragment)
-        port = f":{parts.port}" if parts.port else ""
+        port = parts.port
     except ValueError:
         is_site = False
     if not is_site or "@" in parts.netloc:
         raise Refusal("not_a_site", {"url": url})
     host = parts.hostname or ""
+    if ":" in host:
+        raise Refusal("address_without_name", {"address": host})
     if parts.scheme == "http" and not is_loopback(host):
         raise Refusal("site_without_tls", {"url": url})
-    shown = f"[{host}]" if ":" in host else host
-    return Site(f"{parts.scheme}://{shown}{port}", parts.path.rstrip("/"))
+    return make_site(parts.scheme, host, port, parts.path.rstrip("/"))
+
+
+def make_site(scheme: str, host: str, port: int | None, root: str = "") -> Site:
+    """Return a site as browsers write it, without the default port."""
+    shown_port = "" if port in (None, DEFAULT_PORTS[scheme]) else f":{port}"
+    return Site(f"{scheme}://{host}{shown_port}", root)
 
 
 def check_encryption(place: Place) -> None:
@@ -88,20 +100,23 @@ def check_encryption(place: Place) -> None:
             raise Refusal("unreadable_certificate", {"path": str(path)})
     if (place.certificate is None) != (place.key is None):
         raise Refusal("certificate_without_key")
-    if is_loopback(place.address):
-        return
-    if not place.site.is_encrypted:
+    if not is_loopback(place.address) and not place.site.is_encrypted:
         raise Refusal("unencrypted_address", {"address": place.address})
-    if place.proxy is None and is_wildcard(place.address):
+    if place.proxy is None and not can_be_opened(place.address):
         raise Refusal("address_without_name", {"address": place.address})
 
 
-def is_wildcard(address: str) -> bool:
-    """Return whether an address stands for all addresses of this machine."""
+def can_be_opened(address: str) -> bool:
+    """Return whether pages can be opened at an address.
+
+    An address that stands for all addresses of this machine is none for browsers, and Panel builds no pages for IPv6
+    addresses in URLs.
+    """
     try:
-        return ipaddress.ip_address(address).is_unspecified
+        parsed = ipaddress.ip_address(address)
     except ValueError:
-        return not address
+        return bool(address)
+    return parsed.version == 4 and not parsed.is_unspecified
 
 
 def is_loopback(address: str) -> bool:

@@ -109,8 +109,7 @@ class RunsPanel(Canvas):
             for target in self._targets.values()
         ]
         self.bar.param.update(places=places if len(places) > 1 else [], place=self._chosen)
-        self._checkpoints = list_checkpoints()
-        self.weights = {"names": list(self._checkpoints), "name": ""}
+        self._checkpoints: dict[str, Path] = {}
         self._emulates_hosts = False  # True to emulate the network between nodes
         self._checked_s = 0.0
         self.followed = FollowedRuns(session, self._record, on_show, first)
@@ -245,6 +244,13 @@ class RunsPanel(Canvas):
 
     # ---- updates ----
 
+    def _list_checkpoints(self) -> None:
+        """Offer the checkpoints that exist now, and the chosen one; if it was deleted, its launch is refused."""
+        name = self.weights["name"]
+        chosen = {name: self._checkpoints[name]} if name else {}
+        self._checkpoints = list_checkpoints() | chosen
+        self.weights = {"names": list(self._checkpoints), "name": name}
+
     def _follow_design(self) -> None:
         self.text = {"name": self._session.design.training.data, "largest": LARGEST_UPLOAD_BYTES}
         cluster = self._session.design.cluster
@@ -299,10 +305,11 @@ class RunsPanel(Canvas):
         self.followed.refresh()
 
     def _check_environment(self) -> None:
-        """Check for changes outside the page, such as a launcher that was killed or a new dataset."""
+        """Check for changes outside the page: launchers that were killed, new datasets and checkpoints."""
         if time.monotonic() - self._checked_s > CHECK_INTERVAL_S:
             self._checked_s = time.monotonic()
             self.launches.check_runs(CHECK_WAIT_S)
+            self._list_checkpoints()
             self._update_launch_buttons()
 
 

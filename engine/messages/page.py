@@ -85,7 +85,10 @@ MESSAGES: dict[str, Message] = {
         "serving {address} to other machines needs user accounts; create them with meshwave people add, and add "
         "--people FILE"
     ),
-    "address_without_name": "browsers cannot open {address}; add --url with the address that they open",
+    "address_without_name": (
+        "browsers cannot open the page at {address}; use a host name or an IPv4 address, or add --url with the address "
+        "that browsers open"
+    ),
     "too_many_compared_runs": "at most {maximum} runs can be compared; remove one first",
     "page_limit": (
         "{subject} of {computations:,} computations is too large for the page, which computes up to {limit:,}; "

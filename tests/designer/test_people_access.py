@@ -135,6 +135,8 @@ def test_too_many_failures_from_one_address_are_refused(tmp_path: Path, monkeypa
         (Place("127.0.0.1", certificate=Path(__file__)), "certificate_without_key"),
         (Place("192.168.1.20", certificate=Path(__file__), key=Path(__file__)), ""),
         (Place("0.0.0.0", certificate=Path(__file__), key=Path(__file__)), "address_without_name"),
+        (Place("::1"), "address_without_name"),
+        (Place("::", proxy=parse_site("https://hub.example.org/")), ""),
     ],
 )
 def test_other_machines_are_served_with_tls_under_a_name_that_they_can_open(place: Place, code: str) -> None:

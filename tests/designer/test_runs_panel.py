@@ -605,6 +605,15 @@ def test_training_starts_from_a_checkpoint_in_the_folder_of_the_server(
         panel.bar._handle_msg({"type": "launch", "key": name or "random"})
     chosen = str(home / "checkpoints/llama/snapshots/0")
     assert asked == [chosen, chosen, None]
+
+    panel._handle_msg({"type": "weights", "name": "gpt2"})
+    for name in ("gpt2", "llama/snapshots/0"):
+        (home / "checkpoints" / name / "model.safetensors").unlink()
+    (home / "checkpoints/empty/model.safetensors").touch()
+    monkeypatch.setattr(runs, "CHECK_INTERVAL_S", 0.0)
+    panel.refresh()
+    assert panel.weights == {"names": ["empty", "gpt2"], "name": "gpt2"}  # the chosen one is not replaced silently
+
     monkeypatch.setenv("MESHWAVE_CHECKPOINTS", f"{home / 'elsewhere'}:{home / 'missing'}")
     assert show().weights["names"] == ["elsewhere"]
 
