@@ -32,7 +32,7 @@ class ClassBar(Canvas):
 
     _esm = module_code("lessons/class_bar.js")
     _stylesheets: ClassVar = style_sheets("kit/shell.css", "lessons/class_bar.css")
-    _gestures = ("go", "start", "submit", "confirm")
+    _gestures = ("lessons", "go", "start", "submit", "confirm")
 
     def __init__(
         self,
@@ -69,6 +69,10 @@ class ClassBar(Canvas):
         tutor = self._lessons.tutor
         lesson = tutor.lesson.name if tutor.lesson is not None else ""
         self._classroom.place(self._person, lesson, tutor.progress.step if lesson else 0, draft)
+
+    def _on_lessons(self, gesture: Mapping[str, Any]) -> None:
+        """Open the list of lessons."""
+        self._lessons.open()
 
     def _on_go(self, gesture: Mapping[str, Any]) -> None:
         """Open the step that the teacher chose."""

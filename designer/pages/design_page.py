@@ -180,6 +180,7 @@ class Widgets:
         # Watchers run in the order of registration, so an edit updates the timeline and the numbers first.
         self.timeline = TimelineChart(can_edit=True, on_open=self._open_block, on_pin=self._select_block, **FILL)
         self._selected_block: Block | None = None
+        self._shown_memory: bool | None = None  # while the lanes of memory are hidden: whether they were shown
         self.order_editor = OrderEditor(session, self.timeline.send)
         self.timeline.on_order = self.order_editor.handle
         self.content = TimelineContent(
@@ -410,8 +411,14 @@ class Widgets:
         self.content.show_tried(tried)
 
     def _hide_numbers(self) -> None:
-        """Blur the numbers while a lesson asks for one."""
-        self.numbers.styles = {**self.numbers.styles, "filter": "blur(7px)" if self.lessons.hides_numbers else "none"}
+        """Blur the numbers and the launch bar, and hide the lanes of memory, while a lesson asks for a number."""
+        hides = self.lessons.hides_numbers
+        for widget in (self.numbers, self.runs.bar):
+            widget.styles = {**widget.styles, "filter": "blur(7px)" if hides else "none"}
+        if hides and self._shown_memory is None:
+            self._shown_memory, self.timeline.show_memory = self.timeline.show_memory, False
+        elif not hides and self._shown_memory is not None:
+            self.timeline.show_memory, self._shown_memory = self._shown_memory, None
 
     def _show_control(self, control: str) -> None:
         """Show the form if it has the control that a lesson points at."""

@@ -14,7 +14,7 @@ from meshwave.engine.errors import MeshwaveError
 
 PAGES = ("/", "/start", "/transfer", "/admin", "/board")
 """Paths of the pages to which a browser returns after signing in."""
-REFUSED = "Open the link that <code>meshwave serve</code> printed; it contains the access token of this page."
+REFUSED = "Open the link that Meshwave printed at its last start; it contains the access token of this page."
 CROSS_SITE = (
     "You followed a link from another site. If this is your Meshwave, <a id='on' href='.{path}'>open it here</a>."
     "<script>document.getElementById('on').hash = location.hash</script>"

@@ -145,6 +145,7 @@ class WorkshopPages:
         widgets.lessons.param.watch(lambda *_: note(), "step")
         widgets.session.param.watch(lambda *_: note(), "design")
         _follow_changes(self._classroom, bar.refresh)
+        note()
         return bar
 
     def _board_page(self) -> Viewable:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
+from urllib.parse import quote
 
 from tornado.web import RequestHandler
 
-from meshwave.designer.server.access import TokenAccess
+from meshwave.designer.server.access import TokenAccess, required_role
 from meshwave.designer.server.access_pages import AccessForm, SignOut
 from meshwave.designer.server.site import Place
 from meshwave.engine.findings import Refusal
@@ -42,6 +43,12 @@ class WorkshopAccess(TokenAccess):
     def _learner(self, id: str) -> User | None:
         found = next((each for each in self.classroom.people() if each.id == id), None)
         return learner_user(found) if found else None
+
+    def _refusal_page(self, handler: Any) -> str:
+        """Return the page to which a refused request is redirected; the form to join is not for the teacher's pages."""
+        if handler.request.user is None and required_role(handler.request.path) is Role.ADMIN:
+            return f"/refused?next={quote(handler.request.path)}"
+        return super()._refusal_page(handler)
 
     def name_to_sign_out(self, user: User) -> str:
         """Return the name of the learner or the teacher."""

@@ -67,18 +67,21 @@ def _read_processes(text: str, number: int) -> Iterator[TracedProcess]:
         events = document["traceEvents"]
         base_ns = int(document.get("baseTimeNanoseconds", 0))
         rank = document.get("distributedInfo", {}).get("rank")
+        number = number if rank is None else int(rank)
         ranges = [event for event in events if event.get("ph") == "X" and "dur" in event]
         on_gpu = {event["pid"] for event in ranges if event.get("cat") == GPU_RANGES}
         by_pid: dict[Any, list[TracedAction]] = defaultdict(list)
         for event in ranges:
             if not on_gpu or event.get("cat") == GPU_RANGES:
                 by_pid[event["pid"]] += _computations_of_event(event, base_ns)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Refusal("damaged_trace", {"reason": repr(error)}) from None
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise Refusal("damaged_trace", {"reason": str(error)}) from None
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
+        raise Refusal("damaged_trace_events") from None
     named = {pid: tuple(sorted(each, key=_start_time_ns)) for pid, each in by_pid.items() if each}
     if rank is not None or len(named) == 1:
         together = sorted((action for each in named.values() for action in each), key=_start_time_ns)
-        yield TracedProcess(number if rank is None else int(rank), tuple(together))
+        yield TracedProcess(number, tuple(together))
         return
     for process, pid in enumerate(sorted(named, key=lambda pid: (str(type(pid)), pid))):
         yield TracedProcess(process, named[pid])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
@@ -57,11 +58,11 @@ def user_folder() -> Path:
     return home() / "lessons"
 
 
-def _installed_roots() -> Iterator[Path]:
-    """Yield the folders of packages that entry points name; the packages themselves are not imported."""
-    for entry in entry_points(group=_ENTRY_POINTS):
-        spec = find_spec(entry.module)
-        yield from map(Path, (spec and spec.submodule_search_locations) or ())
+@cache
+def _installed_roots() -> tuple[Path, ...]:
+    """Return the folders of packages that entry points name; the packages themselves are not imported."""
+    specs = [find_spec(entry.module) for entry in entry_points(group=_ENTRY_POINTS)]
+    return tuple(Path(folder) for spec in specs for folder in (spec and spec.submodule_search_locations) or ())
 
 
 def find_lesson(name: str) -> Lesson:

@@ -20,6 +20,10 @@ MESSAGES: dict[str, Message] = {
         "torch.profiler while torch.distributed.pipelining or Megatron runs"
     ),
     "damaged_trace": "the file is not a Chrome trace: {reason}",
+    "damaged_trace_events": (
+        "the file is not a Chrome trace: 'traceEvents' must be a list of events, and each range needs the fields "
+        "'name', 'pid', 'ts' and 'dur'"
+    ),
     "trace_without_design": "a trace must be imported into a design; name the design with --into",
     "trace_of_more_processes": "the trace contains process {process}, but the design has only {processes} processes",
     "trace_without_stages": (

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 import shutil
 import tarfile
 import tempfile
+import zlib
 from pathlib import Path, PurePosixPath
 
 from meshwave.engine.findings import Refusal, RunRefusal
@@ -16,6 +18,7 @@ SUFFIX = ".meshwave-run.tar.gz"
 LARGEST_RUN_BYTES = 200_000_000_000
 """Maximum total size, in bytes, of the files of an imported archive."""
 MOST_FILES = 100_000
+LARGEST_READ_BYTES = 16_000_000
 _RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
 
 
@@ -58,12 +61,12 @@ def import_run(record: Record, file: Path) -> Entry:
     runs = record.place / "runs"
     with tempfile.TemporaryDirectory(prefix=".import-", dir=runs) as temporary:
         try:
-            with tarfile.open(file, "r:*") as archive:
-                run = _check_members(archive, file)
+            with BoundedReads(file) as content, tarfile.open(fileobj=content, mode="r:") as archive:
+                run = _check_members(archive, file, shutil.disk_usage(runs).free)
                 if record.folder(run).exists():
                     raise Refusal("run_exists", {"run": run})
                 archive.extractall(temporary, filter="data")
-        except (OSError, EOFError, tarfile.TarError) as error:
+        except (OSError, EOFError, ValueError, zlib.error, tarfile.TarError) as error:
             raise _archive_error(file, str(error)) from None
         folder = Path(temporary) / run
         entry = read_entry(folder)
@@ -96,13 +99,29 @@ def delete_run(record: Record, entry: Entry) -> None:
         raise RunRefusal("run_not_deleted", {"run": entry.id, "error": error.strerror}) from None
 
 
-def _check_members(archive: tarfile.TarFile, file: Path) -> str:
+class BoundedReads(gzip.GzipFile):
+    """Compressed file that refuses to read much at once, as a header that pretends to be large makes tarfile do."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Read at most :data:`LARGEST_READ_BYTES`.
+
+        Raises:
+            OSError: more is asked for.
+        """
+        if size is None or not 0 <= size <= LARGEST_READ_BYTES:
+            raise OSError("a header is too large")
+        return super().read(size)
+
+
+def _check_members(archive: tarfile.TarFile, file: Path, free_bytes: int) -> str:
     """Check an archive before extraction, and return the id of the run; its folder must be the only content."""
     names, total_bytes = set(), 0
     for count, member in enumerate(archive, 1):
         total_bytes += member.size
         if count > MOST_FILES or total_bytes > LARGEST_RUN_BYTES:
             raise _archive_error(file, "it contains more files or bytes than a run folder can have")
+        if total_bytes > free_bytes:
+            raise _archive_error(file, "its content is larger than the free space of the disk")
         if not (member.isfile() or member.isdir() or member.islnk()):
             raise _archive_error(file, f"{member.name} is not a file")
         names.add(PurePosixPath(member.name).parts[0] if member.name else "")

@@ -23,10 +23,15 @@ class Board extends Widget {
   told = h("p.mw-board-told", { role: "status" });
   refusal = h("p.mw-board-refused", { role: "alert" });
   message = /** @type {HTMLInputElement} */ (
-    h("input.mw-input", { "aria-label": "Message to all learners", maxlength: "300" })
+    h("input.mw-input", {
+      "aria-label": "Message to all learners",
+      placeholder: "Message to all learners",
+      maxlength: "300",
+    })
   );
   steps = /** @type {HTMLSelectElement} */ (h("select.mw-input", { "aria-label": "Class step" }));
   pause = button("", { onclick: () => this.send("pause", { paused: !this.state.announcement.is_paused }) });
+  removing = ""; // person whose removal is to be confirmed
   behindS = 0; // seconds by which the clock of this browser is behind the server's
 
   /** @param {BoardModel} model */
@@ -157,10 +162,29 @@ class Board extends Widget {
           {},
           hasDesign && button(`Open together with ${name}`, { content: "Open together", ...join }),
           hasDesign && button(`Open design of ${name} read-only`, { content: "Read-only", ...watch }),
-          button(`Remove ${name}`, { content: "Remove", onclick: () => this.send("remove", { person: id }) }),
+          this.remover(id, name),
         ),
       ),
     );
+  }
+
+  /**
+   * A button that removes a person at the second click, since the scores cannot be restored.
+   * @param {string} id @param {string} name
+   */
+  remover(id, name) {
+    const isAsking = this.removing === id;
+    const [label, content] = isAsking
+      ? [`Remove ${name} and the scores`, "Remove with scores?"]
+      : [`Remove ${name}`, "Remove"];
+    return button(label, {
+      content,
+      onclick: () => {
+        this.removing = isAsking ? "" : id;
+        if (isAsking) this.send("remove", { person: id });
+        else this.draw();
+      },
+    });
   }
 
   /** @param {import("./types").Challenge} challenge */

@@ -23,6 +23,7 @@ class ClassBar extends Widget {
   live = h("div.mw-sr", { role: "status", "aria-live": "polite", translate: "no" });
 
   opener = button("Challenges");
+  size = new ResizeObserver(() => this.reserveSpace());
 
   /** @param {ClassBarModel} model */
   constructor(model) {
@@ -30,8 +31,18 @@ class ClassBar extends Widget {
     this.list = dropdown(this.opener, "Challenges", () => this.cards());
     this.list.classList.add("mw-class-list");
     this.root = h("div.mw-canvas.mw-shell.mw-class", {}, this.bar, this.list, this.cover, this.live);
+    this.size.observe(this.bar);
     model.on(PARAMETERS, () => this.draw());
     this.draw();
+  }
+
+  remove() {
+    this.size.disconnect();
+  }
+
+  /** Let panes that the bar covers end above it. */
+  reserveSpace() {
+    document.documentElement.style.setProperty("--mw-class-height", `${this.bar.offsetHeight + 12}px`);
   }
 
   /** @param {Message} message */
@@ -51,7 +62,13 @@ class ClassBar extends Widget {
     const parts = [
       h("strong", { translate: "no" }, name),
       message && h("span.mw-class-message", { translate: "no" }, message),
-      step && button(`Go to the class step: ${step}`, { onclick: () => this.send("go") }),
+      button("Lessons", { onclick: () => this.send("lessons") }),
+      step &&
+        button(`Go to the class step: ${step}`, {
+          content: "Go to the class step",
+          title: step,
+          onclick: () => this.send("go"),
+        }),
       challenges.length > 0 && this.opener,
     ];
     this.bar.replaceChildren(...parts.filter((part) => part !== "" && part !== false));

@@ -36,12 +36,14 @@ class Tally:
     calls: int = 0
     slow: int = 0
     slowest_s: float = 0.0
+    new_lines: int = 0
     failures: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def count(self, report: Report) -> None:
         self.inputs += 1
         self.accepted += report.accepted
         self.calls += report.calls
+        self.new_lines += report.new_lines
         self.slow += report.seconds >= SLOW_S
         self.slowest_s = max(self.slowest_s, report.seconds)
 
@@ -49,14 +51,17 @@ class Tally:
 def fuzz(name: str, seconds: float, seed: int, folder: Path = FOLDER) -> Tally:
     """Read damaged inputs of a target for ``seconds``, after those that failed once; then make those that fail small."""
     tally, target, chance = Tally(name), target_called(name), Random(f"{seed} {name}")
-    end = time.monotonic() + seconds
     kept: dict[Path, Finding] = {}
+    pool = [*target.seeds()]
     with Worker(name) as worker:
-        for content in _inputs(target, name, chance):
+        end = time.monotonic() + seconds
+        for content in _inputs(target, name, chance, pool):
             if time.monotonic() > end:
                 break
             report = worker.examine(content)
             tally.count(report)
+            if report.new_lines and _can_be_damaged(target, content):
+                pool.append(content)
             for finding in report.findings:
                 tally.failures[finding.signature] += 1
                 if tally.failures[finding.signature] == 1:
@@ -70,11 +75,19 @@ def fuzz(name: str, seconds: float, seed: int, folder: Path = FOLDER) -> Tally:
     return tally
 
 
-def _inputs(target: Target, name: str, chance: Random) -> Iterator[bytes]:
-    seeds = [*target.seeds()]
-    damaged = (target.mutate(chance, seeds) for _ in iter(int, 1))
-    chance.shuffle(seeds)
+def _inputs(target: Target, name: str, chance: Random, pool: Sequence[bytes]) -> Iterator[bytes]:
+    """Yield those that failed once, and then damaged copies of those in ``pool``, which may grow meanwhile."""
+    damaged = (target.mutate(chance, pool) for _ in iter(int, 1))
     return chain((path.read_bytes() for path in kept_seeds(name)), damaged)
+
+
+def _can_be_damaged(target: Target, content: bytes) -> bool:
+    """Return whether an input is still of the form that the target damages, such as JSON."""
+    try:
+        target.mutate(Random(0), [content])
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return False
+    return True
 
 
 def kept_seeds(name: str) -> list[Path]:
@@ -114,7 +127,7 @@ def replay(path: Path) -> int:
 
 def table(tallies: Iterable[Tally]) -> str:
     """Return the summary: a row for each target, a line for each failure."""
-    rows: list[Sequence[object]] = [("target", "inputs", "accepted", "calls", "failures", "slow", "slowest s")]
+    rows: list[Sequence[object]] = [("target", "inputs", "accepted", "calls", "failures", "slow", "slowest s", "lines")]
     tallies = list(tallies)
     for each in tallies:
         rows.append(
@@ -126,6 +139,7 @@ def table(tallies: Iterable[Tally]) -> str:
                 len(each.failures),
                 each.slow,
                 f"{each.slowest_s:.1f}",
+                each.new_lines or "",
             )
         )
     lines = ["".join(f"{cell!s:<16}" if not at else f"{cell!s:>10}" for at, cell in enumerate(row)) for row in rows]

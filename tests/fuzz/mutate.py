@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from copy import deepcopy
@@ -156,6 +157,37 @@ PIECES = (
     b"\x00", b"\xff", b"\xef\xbb\xbf", b"\xed\xa0\x80", b"\xc3", b"\r", b"\n", b"\x1b[31m", b"{", b"}", b"[", b"]", b'"', b",",
     b":", b"-", b"\\u0000", b"\\ud800", b"NaN", b"Infinity", b"1e999", b"9" * 5000, b"//", b"'",
 )  # fmt: skip
+
+
+def mutate_text(chance: Random, seeds: Sequence[bytes]) -> bytes:
+    """Return a damaged copy of one text of ``seeds``, in which lines of another may stand; often still of its form."""
+    lines, other = (chance.choice(seeds).decode("utf-8", "replace").split("\n") for _ in range(2))
+    for _ in range(1 + int(chance.expovariate(0.7))):
+        at = chance.randrange(len(lines))
+        match chance.randrange(8):
+            case 0:
+                del lines[at : at + chance.choice((1, 1, 3))]
+            case 1:
+                lines.insert(at, lines[chance.randrange(len(lines))])
+            case 2:
+                lines[at:at] = other[(begin := chance.randrange(len(other))) : begin + chance.choice((1, 3, 20))]
+            case 3 | 4:
+                lines[at] = _with_other_value(chance, lines[at], r"-?\d+(?:\.\d+)?", [str(each) for each in NUMBERS])
+            case 5 | 6:
+                lines[at] = _with_other_value(chance, lines[at], r'(?<=")[^"]*(?=")|\w+', STRINGS)
+            case 7:
+                return mutate_bytes(chance, "\n".join(lines).encode("utf-8", "surrogatepass"))
+        lines = lines or [""]
+    return "\n".join(lines).encode("utf-8", "surrogatepass")
+
+
+def _with_other_value(chance: Random, line: str, pattern: str, values: Sequence[str]) -> str:
+    """Return a line with one part that matches a pattern replaced."""
+    found = list(re.finditer(pattern, line))
+    if not found:
+        return line
+    part = chance.choice(found)
+    return line[: part.start()] + chance.choice(values) + line[part.end() :]
 
 
 def mutate_bytes(chance: Random, content: bytes) -> bytes:

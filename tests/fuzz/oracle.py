@@ -11,8 +11,10 @@ import unicodedata
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 from meshwave.engine.errors import MeshwaveError
 
@@ -77,14 +79,15 @@ def threads_watched() -> Iterator[list[BaseException]]:
 def about_exception(error: BaseException) -> Complaint:
     """An exception that no person should see, named by its type and the function of ours that it left."""
     frames = traceback.extract_tb(error.__traceback__)
-    ours = [frame for frame in frames if _is_product(frame.filename)] or list(frames)[-1:]
+    ours = [frame for frame in frames if is_product(frame.filename)] or list(frames)[-1:]
     last = ours[-1] if ours else None
     where = f"{_place(last.filename)}:{last.name}" if last else "nowhere"
     text = "".join(traceback.format_exception(error, limit=-6))
     return Complaint(f"{type(error).__name__} in {where}", text)
 
 
-def _is_product(file: str) -> bool:
+def is_product(file: str) -> bool:
+    """Return whether a source file belongs to the engine or the designer."""
     return file.startswith((str(ROOT / "engine"), str(ROOT / "designer")))
 
 
@@ -118,6 +121,14 @@ def about_json(text: str | bytes) -> Iterator[Complaint]:
         yield Complaint("output is not JSON", f"{error}: {str(text)[:400]}")
 
 
+@cache
+def _parser(*commands: Any) -> Any:
+    """Return the parser of the command line, which takes longer to make than most commands run."""
+    from meshwave.engine.cli.parser import parser
+
+    return parser(*commands)
+
+
 class Ended(NamedTuple):
     """What a command left behind."""
 
@@ -131,7 +142,7 @@ def run_cli(*arguments: str) -> Ended:
     from meshwave.engine.cli import main as cli
 
     out, err = io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True), io.StringIO()
-    with redirect_stdout(out), redirect_stderr(err):
+    with redirect_stdout(out), redirect_stderr(err), patch.object(cli, "parser", _parser):
         status = cli.main(arguments)
     return Ended(status, out.buffer.getvalue(), err.getvalue())  # type: ignore[attr-defined]
 

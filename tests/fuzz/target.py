@@ -17,8 +17,8 @@ from tests.fuzz.mutate import mutate_json
 from tests.fuzz.oracle import Act
 
 NAMES = (
-    "designs", "transfers", "expert_layers", "schedules", "orders", "profiles", "run_folders", "gestures", "lessons",
-    "workshops",
+    "designs", "transfers", "expert_layers", "schedules", "orders", "settings", "traces", "profiles", "run_folders",
+    "archives", "gestures", "lessons", "workshops", "requests",
 )  # fmt: skip
 """The targets, each a module of :mod:`tests.fuzz.targets`."""
 
@@ -27,6 +27,8 @@ class Target(ABC):
     """One form of input."""
 
     suffix: ClassVar[str] = ".json"
+    is_guided: ClassVar[bool] = False
+    """True to damage inputs further that ran new lines of the product; counting lines costs time."""
     entrance: ClassVar[int] = 1
     """Calls that every input meets; an input that meets more was accepted."""
 

@@ -1,20 +1,26 @@
-"""A process that reads inputs under limits, so that a hang or a memory error is a finding and ends nothing else."""
+"""A process that reads inputs under limits, so that a hang or a memory error is a finding and ends nothing else.
+
+It also reports writes outside its folder, and counts the lines of the product that an input is the first to run.
+"""
 
 from __future__ import annotations
 
 import multiprocessing
+import multiprocessing.util
 import os
 import resource
 import sys
 import tempfile
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import NamedTuple, Self
+from types import CodeType, FrameType
+from typing import Any, NamedTuple, Self
 
-from tests.fuzz.oracle import Act, Complaint, complaints_about
-from tests.fuzz.target import NAMES, UnfitError, target_called
+from tests.fuzz.oracle import Act, Complaint, complaints_about, is_product
+from tests.fuzz.target import NAMES, Target, UnfitError, target_called
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload([f"tests.fuzz.targets.{name}" for name in NAMES])
@@ -52,6 +58,7 @@ class Report(NamedTuple):
     accepted: bool
     seconds: float  # processor time of the slowest call
     findings: tuple[Finding, ...]
+    new_lines: int = 0  # lines of the product that no input of this worker had run before
 
 
 class Worker:
@@ -124,32 +131,104 @@ def serve(connection: Connection, name: str, limits: Limits) -> None:
     """Read inputs until nobody sends any."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with tempfile.TemporaryDirectory(prefix="meshwave-fuzz-") as folder:
+        tempfile.tempdir = folder
+        os.chdir(folder)
         os.environ["MESHWAVE_HOME"] = str(Path(folder, "home"))
-        target = target_called(name)
+        examiner = Examiner(connection, target_called(name), Path(folder).resolve(), limits)
         _limit_memory(limits)
-        path = Path(folder, f"input{target.suffix}")
+        path = Path(folder, f"input{examiner.target.suffix}")
         connection.send("ready")
         while True:
             try:
                 path.write_bytes(connection.recv())
             except EOFError:
                 return
-            connection.send(_examined(connection, name, path, limits))
+            connection.send(examiner.examine(path))
 
 
-def _examined(connection: Connection, name: str, path: Path, limits: Limits) -> Report:
-    target = target_called(name)
-    findings: list[Finding] = []
-    calls, slowest = 0, 0.0
-    with suppress(UnfitError):
-        for call, act in target.calls(path):
-            connection.send(call)
-            calls += 1
-            begun = time.process_time()
-            _limit_time(limits)
-            findings += [Finding(call, each.rule, each.detail) for each in _guarded(act)]
-            slowest = max(slowest, time.process_time() - begun)
-    return Report(calls, calls > target.entrance, slowest, tuple(findings))
+class Examiner:
+    """Passes inputs to the calls of a target, and watches what they do."""
+
+    def __init__(self, connection: Connection, target: Target, folder: Path, limits: Limits) -> None:
+        self.target, self._connection, self._limits = target, connection, limits
+        self._lines, self._writes = Lines(), Writes(folder)
+
+    def examine(self, path: Path) -> Report:
+        """Return how the input at ``path`` is answered."""
+        findings: list[Finding] = []
+        calls, slowest, lines = 0, 0.0, self._lines.count
+        with suppress(UnfitError):
+            for call, act in self.target.calls(path):
+                self._connection.send(call)
+                calls += 1
+                begun = time.process_time()
+                _limit_time(self._limits)
+                with self._lines.counted() if self.target.is_guided else nullcontext():
+                    found = _guarded(act)
+                findings += [Finding(call, each.rule, each.detail) for each in (*found, *self._writes.complaints())]
+                slowest = max(slowest, time.process_time() - begun)
+        return Report(calls, calls > self.target.entrance, slowest, tuple(findings), self._lines.count - lines)
+
+
+class Lines:
+    """Lines of the product that were run; a function is watched until all of its lines were."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._left: dict[CodeType, set[int]] = {}
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Watch the calls of this thread."""
+        sys.settrace(self._enter)
+        try:
+            yield
+        finally:
+            sys.settrace(None)
+
+    def _enter(self, frame: FrameType, event: str, argument: Any) -> Any:
+        code = frame.f_code
+        if code not in self._left:
+            lines = {line for _, _, line in code.co_lines() if line} if is_product(code.co_filename) else set()
+            self._left[code] = lines
+        return self._step if self._left[code] else None
+
+    def _step(self, frame: FrameType, event: str, argument: Any) -> Any:
+        left = self._left[frame.f_code]
+        if frame.f_lineno in left:
+            left.discard(frame.f_lineno)
+            self.count += 1
+        return self._step
+
+
+class Writes:
+    """Files that this process wrote, renamed or deleted outside a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folders = (folder, Path(multiprocessing.util.get_temp_dir()).resolve())
+        self._outside = set[str]()
+        sys.addaudithook(self._note)
+
+    def complaints(self) -> list[Complaint]:
+        """Return what was written since the last call."""
+        found = [Complaint("writes outside its folder", path) for path in sorted(self._outside)]
+        self._outside.clear()
+        return found
+
+    def _note(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open":
+            path, _, flags = arguments
+            paths = [path] if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) else []
+        else:
+            paths = [arguments[at] for at in CHANGES.get(event, ())]
+        for path in paths:
+            if isinstance(path, (str, bytes, os.PathLike)) and not self._may_write(Path(os.fsdecode(path))):
+                self._outside.add(os.fsdecode(path))
+
+    def _may_write(self, path: Path) -> bool:
+        is_cache = path.parent.name == "__pycache__" or path == Path(os.devnull)
+        place = path.parent.resolve() / path.name
+        return is_cache or any(place.is_relative_to(folder) for folder in self._folders)
 
 
 def _guarded(act: Act) -> list[Complaint]:
@@ -157,6 +236,13 @@ def _guarded(act: Act) -> list[Complaint]:
         return complaints_about(act)
     except MemoryError:  # while the answer was looked at
         return [Complaint("MemoryError in the answer", "")]
+
+
+CHANGES = {
+    "os.remove": (0,), "os.rename": (0, 1), "os.mkdir": (0,), "os.rmdir": (0,), "os.truncate": (0,), "os.chmod": (0,),
+    "os.symlink": (1,), "os.link": (1,), "sqlite3.connect": (0,),
+}  # fmt: skip
+"""Audit events of changes to the file system, and which of their arguments are changed paths."""
 
 
 def _limit_time(limits: Limits) -> None:

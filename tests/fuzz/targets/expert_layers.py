@@ -19,6 +19,8 @@ OTHER = {
 class ExpertLayers(Target):
     """Every schedule of an expert layer, as data and in words."""
 
+    is_guided = True
+
     def seeds(self) -> list[bytes]:
         return [json.dumps(document).encode() for document in (LAYER, {**LAYER, **OTHER}, {**LAYER, "fit": None})]
 

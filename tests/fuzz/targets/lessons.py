@@ -12,7 +12,7 @@ from meshwave.engine.document import load_design
 from meshwave.engine.files import example
 from meshwave.engine.lessons import lesson_folders
 from meshwave.engine.lessons.reading import user_folder
-from tests.fuzz.mutate import mutate_bytes
+from tests.fuzz.mutate import mutate_text
 from tests.fuzz.oracle import ROOT, Act, Complaint, Ended, about_command, about_text
 from tests.fuzz.target import Target
 
@@ -22,6 +22,7 @@ NAME = "fuzzed"
 class Lessons(Target):
     """The text of a lesson is refused at its place, or the page shows all of its steps."""
 
+    is_guided = True
     suffix = ".md"
     entrance = 2
 
@@ -30,7 +31,7 @@ class Lessons(Target):
         yield from (folder.joinpath("lesson.md").read_bytes() for folder in lesson_folders().values())
 
     def mutate(self, chance: Random, seeds: Sequence[bytes]) -> bytes:
-        return mutate_bytes(chance, chance.choice(seeds))
+        return mutate_text(chance, seeds)
 
     def calls(self, path: Path) -> Iterator[tuple[str, Act]]:
         folder = user_folder() / NAME

@@ -25,6 +25,8 @@ OVERLAP = {"collective": "overlap", "mp": 4, "esp": 4}
 class Profiles(Target):
     """A profile is refused at its place, or everything that uses it has finite numbers."""
 
+    is_guided = True
+
     def seeds(self) -> list[bytes]:
         whole = known(blocks=tuple(map(block, ("layer", "experts", "joining", "embedding", "head"))))
         contended = known(contention=(contention(), contention("same_node")))

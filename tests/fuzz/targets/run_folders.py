@@ -36,7 +36,7 @@ class RunFolders(Target):
     entrance = 1
 
     def seeds(self) -> Iterator[bytes]:
-        yield from (json.dumps(make()).encode() for make in (_rehearsed, _measured))
+        yield from (json.dumps(make()).encode() for make in (recorded_files, _measured))
 
     def mutate(self, chance: Random, seeds: Sequence[bytes]) -> bytes:
         files, other = (json.loads(chance.choice(seeds)) for _ in range(2))
@@ -113,7 +113,7 @@ def _taken_up(home: Path) -> dict[str, str]:
 
 
 @cache
-def _rehearsed() -> dict[str, str]:
+def recorded_files() -> dict[str, str]:
     """A dry run in threads of this process, as the launcher leaves it."""
     before = os.environ.get("MESHWAVE_HOME")
     with tempfile.TemporaryDirectory() as folder:
@@ -132,7 +132,7 @@ def _measured() -> dict[str, str]:
     prediction = predict(load_design(example(SHOWN)))
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
-        for name, content in _rehearsed().items():
+        for name, content in recorded_files().items():
             (home / name).parent.mkdir(parents=True, exist_ok=True)
             (home / name).write_bytes(content.encode("latin-1"))
         (run,) = (home / "runs").iterdir()

@@ -25,6 +25,7 @@ INTO = ("02-two-waves", "16-gpt2-moe", "21-u-net")
 class Schedules(Target):
     """A schedule is refused at its cell, or becomes a sound design."""
 
+    is_guided = True
     suffix = ".csv"
     entrance = 1 + len(INTO)
 
@@ -55,7 +56,7 @@ class Schedules(Target):
             )
         for made in ended:
             if made.status == 0:
-                yield "check what was imported", lambda made=made: _checked(path.with_suffix(".json"), made)  # type: ignore[misc]
+                yield "check what was imported", lambda made=made: check_import(path.with_suffix(".json"), made)  # type: ignore[misc]
 
 
 def _change_cells(chance: Random, rows: list[list[str]]) -> None:
@@ -81,7 +82,8 @@ def _change_cells(chance: Random, rows: list[list[str]]) -> None:
             rows.remove(row)
 
 
-def _checked(path: Path, made: Ended) -> Iterator[Complaint]:
+def check_import(path: Path, made: Ended) -> Iterator[Complaint]:
+    """Check that a design printed by ``import`` is sound."""
     path.write_bytes(made.out)
     ended: list[Ended] = []
     yield from about_command("check", str(path), ended=ended)

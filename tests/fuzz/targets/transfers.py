@@ -15,6 +15,8 @@ from tests.fuzz.target import Target
 class Transfers(Target):
     """Every plan of a transfer, as data and in words."""
 
+    is_guided = True
+
     def seeds(self) -> list[bytes]:
         cases = [document for _, document in edits.starting_transfers().values()]
         return [json.dumps(document).encode() for document in (TRANSFER, TRANSFERS, *cases)]

@@ -9,7 +9,7 @@ from random import Random
 
 from meshwave.engine.lessons.classroom import Classroom, workshop_folder
 from meshwave.engine.lessons.workshop import read_workshop
-from tests.fuzz.mutate import mutate_bytes
+from tests.fuzz.mutate import mutate_text
 from tests.fuzz.oracle import ROOT, Act, Complaint, about_command, about_json
 from tests.fuzz.target import Target
 
@@ -17,6 +17,7 @@ from tests.fuzz.target import Target
 class Workshops(Target):
     """The TOML of a workshop is refused at its place, or a class can be made of it."""
 
+    is_guided = True
     suffix = ".toml"
     entrance = 1
 
@@ -24,7 +25,7 @@ class Workshops(Target):
         yield (ROOT / "docs/examples/workshop.toml").read_bytes()
 
     def mutate(self, chance: Random, seeds: Sequence[bytes]) -> bytes:
-        return mutate_bytes(chance, chance.choice(seeds))
+        return mutate_text(chance, seeds)
 
     def calls(self, path: Path) -> Iterator[tuple[str, Act]]:
         yield "workshop", lambda: _make_class(path)
