@@ -240,7 +240,7 @@ def _guarded(act: Act) -> list[Complaint]:
 
 CHANGES = {
     "os.remove": (0,), "os.rename": (0, 1), "os.mkdir": (0,), "os.rmdir": (0,), "os.truncate": (0,), "os.chmod": (0,),
-    "os.symlink": (1,), "os.link": (1,), "sqlite3.connect": (0,),
+    "os.symlink": (1,), "os.link": (1,), "shutil.rmtree": (0,), "sqlite3.connect": (0,),
 }  # fmt: skip
 """Audit events of changes to the file system, and which of their arguments are changed paths."""
 
