@@ -130,7 +130,12 @@ def _kill_and_judge_run(
 def _kill_random_process(run: Run, launcher: Launcher, chance: random.Random) -> tuple[str, int]:
     """Kill a random process of a run after a random number of steps; return its command line and the steps."""
     after = chance.randrange(STEPS)
-    wait_until(lambda: launcher.poll(run) or run.state.is_over or run.progress.done >= after, "step")
+
+    def has_steps_and_processes() -> bool:
+        launcher.poll(run)
+        return run.state.is_over or (run.progress.done >= after and bool(find_processes(run, launcher)))
+
+    wait_until(has_steps_and_processes, "step")
     time.sleep(chance.uniform(0, LARGEST_DELAY_S))  # at any moment of a step, of a checkpoint or of the end
     found = [*find_processes(run, launcher), *_warm_process(run)]
     if not found or run.state.is_over:

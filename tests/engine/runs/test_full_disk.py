@@ -1,4 +1,4 @@
-"""A run whose disk becomes full ends, says so, leaves no process, and the record knows it once there is room."""
+"""Runs on a disk that becomes full or read-only: they are reported and counted once the disk can be written again."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from meshwave.engine.cli import main as cli
+from meshwave.engine.errors import RunError
 from meshwave.engine.runs import Record, State, reconcile
 from meshwave.engine.runs.launchers.local import LocalLauncher
 from tests.engine.runs.play import HERE, draw, processes, said, submit, until
@@ -65,6 +67,30 @@ def test_a_run_ends_and_its_end_is_entered_once_there_is_room(disk: Path) -> Non
     assert (again.get(run.id).state, again.get(run.id).reason) == (State.FAILED, reason)
     record.close()
     again.close()
+
+
+def remount(disk: Path, how: str) -> None:
+    subprocess.run(["mount", "-o", f"remount,{how}", disk], check=True)
+
+
+def test_a_read_only_folder_is_named_and_keeps_its_runs(
+    disk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MESHWAVE_HOME", str(disk / "home"))
+    about = {"launcher": "local", "handle": {}, "digest": "", "processes": 1, "steps": 1}
+    with closing(Record()) as record:
+        entry, _ = record.submit(name="run", **about)  # type: ignore[arg-type]
+        before = record.get(entry.id)
+    remount(disk, "ro")
+
+    with pytest.raises(RunError, match=r"Read-only file system.*set MESHWAVE_HOME"):
+        Record()
+    assert cli.main(["runs", "list"]) == 1
+    assert "set MESHWAVE_HOME" in capsys.readouterr().err
+
+    remount(disk, "rw")
+    with closing(Record()) as record:
+        assert record.entries() == [before]
 
 
 @pytest.mark.torch

@@ -17,6 +17,8 @@ Document = dict[str, Any]
 Outcomes = list[dict[str, Any]]
 
 MOE = {"experts": 4, "top_k": 2, "capacity_factor": None, "every": 2, "aux_loss": 0.05, "z_loss": 0.01}
+BALANCED = {"score": "sigmoid", "bias_correction": True, "bias_update_rate": 0.05}
+"""A router with a state of its own: a bias of each expert, updated from the load of each step."""
 
 
 @pytest.fixture
@@ -136,7 +138,7 @@ def test_experts_resume_under_another_placement(train: Any, draw: Any, tmp_path:
     documents = []
     for experts in ({"schedule": "parm-s1", "ep": 2, "esp": 2}, {"schedule": "ppmoe", "ep": 2, "esp": 1}):
         document = draw({"schedule": "1f1b", "microbatches": 4}, pp=1, dp=2, tp=2, steps=4)
-        document["model"]["moe"] = MOE
+        document["model"] |= {"kind": "transformer", "moe": {**MOE, **BALANCED}}
         document["experts"] = experts
         documents.append(document)
     whole = train(documents[0], tmp_path / "whole", 4)

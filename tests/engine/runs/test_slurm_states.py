@@ -1,0 +1,61 @@
+"""The state of a Slurm job from the output of its commands, which stand-ins print: the controller, then accounting."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from meshwave.engine.runs import Record
+from meshwave.engine.runs.launchers._jobs import Phase
+from meshwave.engine.runs.launchers.slurm import SlurmLauncher, SlurmOptions
+
+UNKNOWN = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
+"""Answer of the controller about a job that ended some minutes ago."""
+
+
+@pytest.fixture
+def slurm(record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SlurmLauncher:
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    return SlurmLauncher(record, SlurmOptions(), "cluster")
+
+
+def write_command(folder: Path, name: str, script: str) -> None:
+    (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+    (folder / name).chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("accounting", "phase", "failure"),
+    [
+        ("echo COMPLETED", Phase.ENDED, None),
+        ("echo FAILED", Phase.ENDED, None),
+        ("echo TIMEOUT", Phase.ENDED, "ended_by_slurm"),
+        ("echo NODE_FAIL", Phase.ENDED, "ended_by_slurm"),
+        ("echo 'CANCELLED by 1000'", Phase.ENDED, "ended_by_slurm"),
+        ("echo REQUEUED", Phase.WAITING, None),
+        ("echo RUNNING", Phase.RUNNING, None),
+        ("true", Phase.ENDED, None),
+        ("echo 'Slurm accounting storage is disabled' >&2; exit 1", Phase.ENDED, None),
+    ],
+)
+def test_a_job_that_the_controller_has_forgotten_has_its_state_from_accounting(
+    slurm: SlurmLauncher, tmp_path: Path, accounting: str, phase: Phase, failure: str | None
+) -> None:
+    write_command(tmp_path, "scontrol", UNKNOWN)
+    write_command(
+        tmp_path, "sacct", f'[ "$*" = "--noheader --parsable2 --allocations --jobs 7 --format=State" ] && {accounting}'
+    )
+
+    status = slurm.status("run", {"id": "7"})
+
+    assert (status.phase, status.failure.code if status.failure else None) == (phase, failure)
+
+
+def test_a_job_that_waits_has_its_reason_and_its_position(slurm: SlurmLauncher, tmp_path: Path) -> None:
+    write_command(tmp_path, "scontrol", "echo 'JobId=7 JobName=x JobState=PENDING Reason=Priority Partition=main'")
+    write_command(tmp_path, "squeue", 'case "$*" in *--partition=main*) printf "5\\n7\\n9\\n";; esac')
+
+    status = slurm.status("run", {"id": "7"})
+
+    assert (status.phase, status.note) == (Phase.WAITING, "Priority; position 2 of 3 in the queue")
