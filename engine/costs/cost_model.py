@@ -191,7 +191,7 @@ def estimate(design: Design, program: Program) -> Costs:
         transfer_model=transfer_model,
         unit=model.unit,
         static_bytes=held.static_bytes,
-        gradient_bytes=(held.own if design.training.shards_gradients else held.parameters) * item,
+        gradient_bytes=(held.own if design.training.scatters_blocks else held.parameters) * item,
         reduced_bytes=(held.parameters if reduction_rounds(design) == 2 else held.own) * item,
         unsharded_bytes=held.computed_bytes,
         sent_bytes=sent_bytes(program, size),

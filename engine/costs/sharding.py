@@ -6,7 +6,7 @@ the same weights:
 
 - ``optimizer``: gradients are reduce-scattered once per step instead of all-reduced, and the updated weights gathered;
 - ``gradients``: each block of each microbatch reduce-scatters its gradients in the backward, while the next block
-  computes;
+  computes, or the program does so for a whole stage by REDUCE_GRAD, as for ``optimizer``;
 - ``parameters``: the weights are also gathered before they are needed, and the updated weights are not. Either the
   program gathers whole stages by UNSHARD, beside its computations, or each block gathers its weights before its forward
   and again before its backward, while the block before it computes.
@@ -83,8 +83,8 @@ def state_shares(design: Design, meshes: Sequence[Mesh]) -> Shares:
 
 
 def reduction_rounds(design: Design) -> int:
-    """Return the ring rounds that reduce gradients at the end of a step: 2 for all-reduce, 1 for its halves."""
-    return 1 if design.training.sharding == "optimizer" else 2
+    """Return the ring rounds of REDUCE_GRAD: 2 for an all-reduce, 1 for its half, the reduce-scatter."""
+    return 2 if design.training.sharding == "none" else 1
 
 
 class StateBytes(NamedTuple):
@@ -109,7 +109,7 @@ def state_bytes(training: Training, parameters: float, copied: float, own: float
     master = copied * size.weights * share if size.copy else 0.0
     return StateBytes(
         weights=computed + master,
-        gradients=(own if training.shards_gradients else parameters) * size.gradients,
+        gradients=(own if training.scatters_blocks else parameters) * size.gradients,
         optimizer=own * optimizer_state_bytes(training),
     )
 
@@ -123,7 +123,7 @@ def unsharded_bytes(design: Design, mesh: Mesh, parameters: float, copied: float
     if mesh.dp == 1 or not training.shards_gradients:
         return 0.0
     gathered = size.computed_bytes(parameters, copied) if design.gathers_blocks else 0.0
-    return gathered + parameters * size.gradients
+    return gathered + (parameters * size.gradients if training.scatters_blocks else 0.0)
 
 
 # ---- collectives of blocks ----
@@ -185,6 +185,8 @@ class StateCollectives:
     experts: Sequence[ExpertGroup]
     precision: Precision
     shards_weights: bool
+    scatters_blocks: bool
+    """True if the backward scatters the gradients; False if the program does."""
     gathers_blocks: bool
     """True if the computations gather the weights; False if the program does, or if the weights are not sharded."""
     all_reduce: AllReduce
@@ -198,7 +200,9 @@ class StateCollectives:
         return self._exchange_seconds(self.precision.computed_bytes(parameters, copied) - expert_bytes, expert_bytes)
 
     def scatter_seconds(self, operators: Sequence[Operator], experts: float) -> float:
-        """Return the seconds to reduce-scatter the gradients of a block."""
+        """Return the seconds to reduce-scatter the gradients of a block in the backward."""
+        if not self.scatters_blocks:
+            return 0.0
         parameters, size = sum(each.parameters for each in operators), self.precision.gradients
         return self._exchange_seconds((parameters - experts) * size, experts * size)
 
@@ -221,6 +225,7 @@ def block_collectives(design: Design, mesh: Mesh, all_reduce: AllReduce) -> Stat
         experts,
         sizes,
         shards_weights=training.sharding == "parameters",
+        scatters_blocks=training.scatters_blocks,
         gathers_blocks=design.gathers_blocks,
         all_reduce=all_reduce,
     )

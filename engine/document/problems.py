@@ -111,6 +111,10 @@ def _sharding_problems(design: Design) -> Iterator[Problem]:
         where = "training.unsharded_stages"
         params = {"sharding": training.sharding}
         yield Problem(where, "unused_unsharded_stages", params, "warning", fixes=[set_value(where, None)])
+    if training.gradient_reduction == "step" and not training.shards_gradients:
+        where = "training.gradient_reduction"
+        params = {"sharding": training.sharding}
+        yield Problem(where, "unused_gradient_reduction", params, "warning", fixes=[set_value(where, "microbatch")])
 
 
 Check = Callable[["Design"], Iterator[Problem]]

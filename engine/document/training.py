@@ -52,6 +52,10 @@ class Training(Part):
     """With sharded parameters, the number of stages whose weights a mesh holds unsharded at once. UNSHARD gathers the
     stages that the mesh computes next, ahead of time; RESHARD frees the others. 0: computations gather their weights
     block by block."""
+    gradient_reduction: Literal["microbatch", "step"] = "microbatch"
+    """Reduce-scatter of sharded gradients. microbatch: each block reduces its gradients in the backward of every
+    microbatch. step: REDUCE_GRAD reduces those of a stage once, after its last backward, as in
+    torch.distributed.pipelining; until then, each device holds all gradients of the stage."""
     sequence_parallel: bool = False
     """Tensor-parallel devices divide the tokens of norms, residual sums and messages among themselves, which divides
     the activations kept there (Korthikanti et al., arXiv:2205.05198)."""
@@ -119,5 +123,10 @@ class Training(Part):
 
     @property
     def shards_gradients(self) -> bool:
-        """True if the backward of every microbatch leaves each device only its share of the gradients."""
+        """True if each device keeps only its share of reduced gradients."""
         return self.sharding in ("gradients", "parameters")
+
+    @property
+    def scatters_blocks(self) -> bool:
+        """True if the backward of every microbatch reduce-scatters the gradients of each block."""
+        return self.shards_gradients and self.gradient_reduction == "microbatch"

@@ -18,9 +18,9 @@ def weight_sharers(design: Design) -> tuple[int, ...]:
 
     These are the data-parallel copies, or all devices if expert layers share a gate or an expert across tensor
     parallelism, or if norms compute a share of the tokens. The number is 1 if the backward of every microbatch shards
-    its gradients, because then no reduction is left at the end of a step.
+    its gradients, because then no reduction is left for the program.
     """
-    if design.training.shards_gradients:
+    if design.training.scatters_blocks:
         return (1,) * design.ranks
     if design.training.sequence_parallel:
         return tuple(len(mesh.devices) for mesh in design.meshes)

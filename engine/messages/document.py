@@ -159,6 +159,10 @@ _DESIGN: dict[str, Message] = {
         "training.unsharded_stages has no effect with training.sharding {sharding!r}; "
         "set it to null, or training.sharding to parameters"
     ),
+    "unused_gradient_reduction": (
+        "training.gradient_reduction has no effect with training.sharding {sharding!r}, which reduces gradients once per "
+        "step; set it to microbatch, or training.sharding to gradients or parameters"
+    ),
     "unused_data": "a {model} generates its data from the seed and reads no text; set training.data to null",
     "stage_count": "{schedule} needs {stages} stages, but pipeline.stages has {given} entries; give {stages}, or null",
     "divided_mtp_layers": (

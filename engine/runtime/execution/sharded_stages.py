@@ -87,12 +87,12 @@ class ShardedStage:
             gathers_blocks: True to gather the weights of a block before its computations and to free them after these.
             accumulates: True if the weights have another dtype than the sum of their gradients.
         """
-        self._accumulates = accumulates
         parts = [part for part in (module.embedding, *module.layers.values(), module.head) if part is not None]
         self.blocks = [ShardedBlock(weights_of(part)) for part in parts]
         self._scatters, self._frees = scatters, gathers_blocks
+        self._finishes_blocks = scatters or accumulates or gathers_blocks
         for number, part in enumerate(parts):
-            if self._scatters or accumulates:
+            if self._finishes_blocks:
                 self._register_hooks(number, part)
 
     @property
@@ -119,7 +119,7 @@ class ShardedStage:
 
     def finish_backward(self) -> None:
         """Finish the blocks whose gradients were deferred or missing during the backward."""
-        if self._scatters or self._accumulates:
+        if self._finishes_blocks:
             for block in reversed(self.blocks):
                 if any(gradient is not None for gradient in block.gradients()):
                     self._finish_block(block)
@@ -161,9 +161,9 @@ class ShardedStage:
             self._finish_block(block)
 
     def _finish_block(self, block: ShardedBlock) -> None:
-        if not self._scatters:
+        if self._scatters:
+            block.start_reduce_scatter()
+        else:
             block.accumulate_gradients()
-            return
-        block.start_reduce_scatter()
         if self._frees:
             block.free()

@@ -6,7 +6,8 @@ stores in addition to its own part:
 
 - ``optimizer``: all weights and all gradients, in the dtype of the optimizer. The reduction of a stage returns to each
   process the gradients of its part, and an optimizer step ends with an all-gather of the weights.
-- ``gradients``: all weights. The backward of each microbatch returns to each process the gradients of its part.
+- ``gradients``: all weights. The backward of each microbatch returns to each process the gradients of its part; or, with
+  ``training.gradient_reduction: step``, the reduction of a stage does.
 - ``parameters``: nothing. The program gathers the weights of a stage by UNSHARD and frees them by RESHARD. If it does
   not, each block's weights are gathered before its forward and again before its backward, while the previous block
   computes, and are freed afterwards.
@@ -58,7 +59,7 @@ class ShardedUpdate:
             stage: ShardedStage(
                 module,
                 partial(self._flat_weights, stage),
-                scatters=training.shards_gradients,
+                scatters=training.scatters_blocks,
                 gathers_blocks=gathers_blocks,
                 accumulates=training.precision == "bf16" and not training.bf16_gradients,
             )
@@ -151,7 +152,7 @@ class ShardedUpdate:
     def collect_gradients(self) -> dict[int, PendingTensor]:
         """Wait for all gradients, and return the last reduction of each stage."""
         for stage, sharded in self.stages.items():
-            if self._training.sharding == "optimizer" and stage not in self._reductions:
+            if not self._training.scatters_blocks and stage not in self._reductions:
                 self.start_reduction(stage)
                 del self._reductions[stage]
             for each in sharded.weights:

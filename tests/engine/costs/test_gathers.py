@@ -23,8 +23,10 @@ MODEL = {"layers": 16, "hidden": 512, "heads": 8, "sequence": 64, "vocab": 512}
 MakeDesign = Callable[..., Design]
 
 
-def sharded(design: MakeDesign, schedule: str = "1f1b", limit: int | None = None, **more: Any) -> Design:
-    training = {"sharding": "parameters", "unsharded_stages": limit}
+def sharded(
+    design: MakeDesign, schedule: str = "1f1b", limit: int | None = None, reduction: str = "microbatch", **more: Any
+) -> Design:
+    training = {"sharding": "parameters", "unsharded_stages": limit, "gradient_reduction": reduction}
     return design(more.pop("pp", 2), dp=2, schedule=schedule, model=MODEL, training=training, **more)
 
 
@@ -57,14 +59,15 @@ def test_every_schedule_computes_with_gathered_stages_only(name: str, limit: int
 @pytest.mark.torch
 @pytest.mark.parametrize("limit", [1, 2, 3])
 @pytest.mark.parametrize("name", ["interleaved-1f1b", "looped-bfs", "zb-v"])
-def test_gathers_are_placed_as_torch_places_them(name: str, limit: int, design: MakeDesign) -> None:
+def test_gathers_and_reductions_are_placed_as_torch_places_them(name: str, limit: int, design: MakeDesign) -> None:
     torch = pytest.importorskip("torch.distributed.pipelining.schedules")
-    made = sharded(design, name, limit)
+    made = sharded(design, name, limit, "step")
     computed = format_program(order_computations(made))
     for order, cells in zip(computed, format_program(lower(made)), strict=True):
         actions = [torch._Action.from_str(cell) for cell in order]
-        expected = [str(action) for action in torch._add_unshard_reshard(actions, limit)]
-        ours = [cell for cell in cells if "_" not in cell and cell != "STEP"]
+        gathered = torch._add_unshard_reshard(actions, limit)
+        expected = [str(action) for action in torch._add_reduce_grad(gathered, made.pipeline.microbatches)]
+        ours = [cell for cell in cells if not ("SEND" in cell or "RECV" in cell or cell == "STEP")]
         assert sorted_runs(ours) == sorted_runs(expected)
 
 

@@ -73,6 +73,24 @@ def test_sharded_gradients_are_scattered_by_every_microbatch(design: Callable[..
     assert not (program.op == Op.REDUCE_GRAD).any()
 
 
+@pytest.mark.parametrize("sharding", ["gradients", "parameters"])
+def test_gradients_that_are_reduced_once_take_a_reduce_scatter_and_whole_gradients(
+    sharding: str, design: Callable[..., Design]
+) -> None:
+    training = {"sharding": sharding, "unsharded_stages": 3 if sharding == "parameters" else None}
+    made = {
+        how: design(2, dp=8, model=LARGE, training={**training, "gradient_reduction": how})
+        for how in ("microbatch", "step")
+    }
+    every, once = (priced(each) for each in made.values())
+    states = priced(design(2, dp=8, model=LARGE, training={"sharding": "optimizer"}))
+    memory = [peak_memory(*each).by_category["gradients"] for each in (every, once)]
+
+    assert seconds_of(once, Op.REDUCE_GRAD) == pytest.approx(seconds_of(states, Op.REDUCE_GRAD))
+    assert seconds_of(once, Op.B) < seconds_of(every, Op.B), "no block waits for its reduce-scatter"
+    assert (memory[1] > 7 * memory[0]).all()
+
+
 def test_compute_hides_the_collectives_of_its_neighbours() -> None:
     """Three blocks, the first of which computes too briefly to hide the gather of the second."""
     blocks = [BlockTimes(1, 1.0, 1.0, 1.0, 3.0, 3.0), BlockTimes(2, 5.0, 5.0, 5.0, 4.0, 4.0)]

@@ -51,8 +51,8 @@ def with_experts() -> Design:
 
 
 def with_gathers() -> Design:
-    """Two meshes that gather the weights of each of their stages several times per step."""
-    training = {"steps": 2, "sharding": "parameters", "unsharded_stages": 1}
+    """Two meshes that gather the weights of their stages several times per step, and reduce their gradients once."""
+    training = {"steps": 2, "sharding": "parameters", "unsharded_stages": 1, "gradient_reduction": "step"}
     pipeline = {"schedule": "interleaved-1f1b", "microbatches": 4}
     return draw(pp=2, dp=2, model=LAYERS, pipeline=pipeline, training=training)
 

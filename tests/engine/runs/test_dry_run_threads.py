@@ -66,8 +66,8 @@ def test_gradients_are_reduced_before_anybody_steps() -> None:
     assert (played.end - played.start >= waits.ns - 1)[reduced].all(), "it begins when the last copy is complete"
 
 
-def test_a_computation_waits_for_the_weights_of_its_stage() -> None:
-    training = {"steps": 1, "sharding": "parameters", "unsharded_stages": 2}
+def test_sharded_stages_are_gathered_before_their_computations_and_reduced_after_them() -> None:
+    training = {"steps": 1, "sharding": "parameters", "unsharded_stages": 2, "gradient_reduction": "step"}
     pipeline = {"schedule": "looped-bfs", "microbatches": 2, "chunks": 4}
     design = draw(pp=1, dp=2, model={**SMALL, "layers": 8}, pipeline=pipeline, training=training)
     program = lower(design)
@@ -81,7 +81,12 @@ def test_a_computation_waits_for_the_weights_of_its_stage() -> None:
     for row in gathers.tolist():
         later = np.flatnonzero(program.is_compute & (program.stage == program.stage[row]))
         assert played.end[row] <= played.start[later[later > row][0]]
-    assert (played.end - played.start)[gathers].min() > 0
+    reductions = np.flatnonzero(program.op == Op.REDUCE_GRAD)
+    assert program.stage[reductions].tolist() == [3, 2, 1, 0]
+    for row in reductions.tolist():
+        computed = np.flatnonzero(program.is_compute & (program.stage == program.stage[row]))
+        assert played.end[row] >= played.end[computed].max()
+    assert (played.end - played.start)[[*gathers, *reductions]].min() > 0
 
 
 def slow_network(schedule: str, **more: Any) -> Design:

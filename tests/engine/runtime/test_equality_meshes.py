@@ -338,6 +338,16 @@ SHARDED = [
     ("parameters", {"schedule": "zb-v", "microbatches": 4}, 2, 2, 1, {"unsharded_stages": 0}),
     ("parameters", {"schedule": "interleaved-1f1b", "microbatches": 4}, 2, 2, 1, {"unsharded_stages": 1}),
     ("parameters", {"schedule": "dualpipe-v", "microbatches": 8}, 2, 2, 1, {"unsharded_stages": 2}),
+    ("gradients", {"schedule": "zb-v", "microbatches": 4}, 2, 2, 1, {"gradient_reduction": "step"}),
+    ("parameters", {"schedule": "interleaved-1f1b", "microbatches": 4}, 2, 2, 1, {"gradient_reduction": "step"}),
+    (
+        "parameters",
+        {"schedule": "1f1b", "microbatches": 4},
+        1,
+        2,
+        1,
+        {"precision": "bf16", "optimizer": "sgd", "gradient_reduction": "step"},
+    ),
     (
         "parameters",
         {"schedule": "looped-bfs", "microbatches": 4, "chunks": 4},
