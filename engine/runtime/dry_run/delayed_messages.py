@@ -6,11 +6,14 @@ import mmap
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from meshwave.engine.costs.collective_flows import gather_rings, reduction_rings
@@ -262,87 +265,125 @@ def representative_elements(
     return max(1, int(min(limits)) // 4)
 
 
-class WaitingUpdate:
-    """Update step of a dry run: reduces gradients in the modelled time and updates no weights.
+@dataclass
+class WaitingCollectives:
+    """Collectives of the stages of this process: real all-reduces that are complete at the modelled time.
 
-    Its messages are as large as this machine can send in that time.
+    Their messages are as large as this machine can send in that time. Over emulated links they have their full size and
+    are not delayed.
     """
 
-    def __init__(
-        self,
-        layout: ProcessLayout,
-        world: World,
-        communicator: Communicator,
-        device: Device,
-        waits: Waits,
-        shared: SharedTimes,
-        groups: CollectiveGroups,
-        links: LiveLinks | None = None,
-        *,
-        emulates_links: bool,
-    ) -> None:
-        """Allocate the messages. Over emulated links they have their full size and are not delayed."""
-        self._layout, self._world, self._device, self._shared = layout, world, device, shared
-        self._communicator, self._emulates_links, self._links = communicator, emulates_links, links
-        program, mine = layout.program, layout.program.rows(layout.rank(world.process))
-        rows = [row for row in range(mine.start, mine.stop) if program.op[row] == Op.REDUCE_GRAD]
-        elements_of = partial(representative_elements, emulates_links=emulates_links, at_once=len(rows))
-        self._reduction_ns = {int(program.stage[row]): int(waits.ns[row]) for row in rows}
-        self._flow = {int(program.stage[row]): waits.flow(row) for row in rows} if links else {}
-        self._flat = {
+    layout: ProcessLayout
+    world: World
+    communicator: Communicator
+    device: Device
+    waits: Waits
+    shared: SharedTimes
+    groups: CollectiveGroups
+    links: LiveLinks | None = None
+    emulates_links: bool = field(kw_only=True)
+
+    op: ClassVar[Op]
+    """Action that starts the collectives."""
+    size_factor: ClassVar[float] = 1.0
+    """Size of the all-reduces, relative to the size of the collectives that they represent."""
+
+    def __post_init__(self) -> None:
+        """Allocate the messages."""
+        program, process = self.layout.program, self.world.process
+        rows = program.rows(self.layout.rank(process))
+        self._rows = [row for row in range(rows.start, rows.stop) if program.op[row] == self.op]
+        row_of_stage = {int(program.stage[row]): row for row in self._rows}
+        self._flats = {
             stage: [
-                (members, torch.zeros(elements_of(size, wait_ns, len(members), layout.processes), device=world.device))
-                for members, size in groups[stage]
-                if world.process in members
+                (members, self._make_message(size, int(self.waits.ns[row]), len(members), len(row_of_stage)))
+                for members, size in self.groups[stage]
+                if process in members
             ]
-            for stage, wait_ns in self._reduction_ns.items()
+            for stage, row in row_of_stage.items()
         }
-        self._reducing: list[tuple[int, PendingTensor]] = []
-        self._complete_ns = 0
+        self._last_end_ns = 0  # end of the latest collective that a computation has waited for
+
+    def _make_message(self, size: float, wait_ns: int, members: int, at_once: int) -> Tensor:
+        elements = representative_elements(
+            size * self.size_factor,
+            wait_ns,
+            members,
+            self.layout.processes,
+            emulates_links=self.emulates_links,
+            at_once=at_once,
+        )
+        return torch.zeros(elements, device=self.world.device)
+
+    def _start(self, row: int, place: int, ready: NDArray[np.int64], members: list[int]) -> DelayedTensor:
+        """Publish the time at which this process is ready, and start the collectives of a row.
+
+        Args:
+            row: row of the action.
+            place: place of this process among the members of a flow.
+            ready: times at which the processes are ready, by process.
+            members: processes that must be ready before the collectives start.
+        """
+        stage, flow = int(self.layout.program.stage[row]), self.waits.flow(row)
+        ready[self.world.process] = self.device.free_ns
+        if self.links is not None and flow >= 0:
+            self.links.announce(flow, place, self.device.free_ns)
+        started = [self.communicator.start_all_reduce(stage, *each) for each in self._flats[stage]]
+        times = self._bind_times(row, flow, ready, members)
+        return DelayedTensor(Collectives(started), self.device, self.world, *times)
+
+    def _bind_times(
+        self, row: int, flow: int, ready: NDArray[np.int64], members: list[int]
+    ) -> tuple[Callable[[], int], Callable[[int], int] | None]:
+        """Return functions for the due time and the start time; over emulated links collectives are due at once."""
+        links, wait_ns = self.links, int(self.waits.ns[row])
+        if self.emulates_links:
+            return lambda: 0, None
+        if links is None or flow < 0:
+            return partial(self._due_ns, wait_ns, ready, members), lambda due_ns: due_ns - wait_ns
+        return partial(self._wait_for_flow, flow), lambda due_ns: links.start_ns(flow)
+
+    def _due_ns(self, wait_ns: int, ready: NDArray[np.int64], members: list[int]) -> int:
+        """Return the end of a collective in ns. It starts when its members are ready and the previous one is complete.
+
+        Computations wait for collectives in the order in which these start.
+        """
+        self._last_end_ns = max(int(ready[members].max()), self._last_end_ns) + wait_ns
+        return self._last_end_ns
+
+    def _wait_for_flow(self, flow: int) -> int:
+        self._last_end_ns = self.device.wait_for_flow(flow)
+        return self._last_end_ns
+
+
+class WaitingUpdate(WaitingCollectives):
+    """Update step of a dry run: reduces gradients in the modelled time and updates no weights."""
+
+    op = Op.REDUCE_GRAD
+
+    def __post_init__(self) -> None:
+        """Allocate the messages."""
+        super().__post_init__()
+        self._row_of_stage = {int(self.layout.program.stage[row]): row for row in self._rows}
+        self._reducing: dict[int, PendingTensor] = {}
 
     def start_reduction(self, stage: int) -> None:
         """Publish the time at which the gradients of this process are complete, and start to reduce them."""
-        self._shared.gradients_ready[stage, self._world.process] = self._device.free_ns
-        if self._links is not None and self._flow[stage] >= 0:
-            place = self._stage_processes(stage).index(self._world.process)
-            self._links.announce(self._flow[stage], place, self._device.free_ns)
-        started = [self._communicator.start_all_reduce(stage, members, flat) for members, flat in self._flat[stage]]
-        self._reducing.append((stage, Collectives(started)))
+        ranks = self.layout.program.ranks_of(stage)
+        members = [process for rank in ranks for process in self.layout.mesh(rank)]
+        place, ready = members.index(self.world.process), self.shared.gradients_ready[stage]
+        self._reducing[stage] = self._start(self._row_of_stage[stage], place, ready, members)
 
     def collect_gradients(self) -> dict[int, PendingTensor]:
         """Wait for all reductions in order, and for the reductions of all processes if gradients are clipped."""
-        self._complete_ns, found = 0, dict[int, PendingTensor]()
-        for stage, pending in self._reducing:
-            found[stage] = DelayedTensor(pending, self._device, self._world, *self._bind_times(stage))
-            found[stage].wait()
-        self._reducing.clear()
-        if self._layout.program.clips:
-            self._shared.norm_ready[self._world.process] = max(self._device.free_ns, self._complete_ns)
-            self._communicator.sum_over_processes([0.0])
-            self._device.wait_for_input(int(self._shared.norm_ready.max()))
+        found, self._reducing, self._last_end_ns = self._reducing, {}, 0
+        for pending in found.values():
+            pending.wait()
+        if self.layout.program.clips:
+            self.shared.norm_ready[self.world.process] = max(self.device.free_ns, self._last_end_ns)
+            self.communicator.sum_over_processes([0.0])
+            self.device.wait_for_input(int(self.shared.norm_ready.max()))
         return found
-
-    def _stage_processes(self, stage: int) -> list[int]:
-        return [process for rank in self._layout.program.ranks_of(stage) for process in self._layout.mesh(rank)]
-
-    def _bind_times(self, stage: int) -> tuple[Callable[[], int], Callable[[int], int] | None]:
-        """Return functions for the due time and the start time of a reduction; over emulated links it is due at once."""
-        if self._emulates_links:
-            return lambda: 0, None
-        links, flow = self._links, self._flow.get(stage, -1)
-        if links is None or flow < 0:
-            return partial(self._due_ns, stage), lambda due_ns: due_ns - self._reduction_ns[stage]
-        return partial(self._wait_for_flow, flow), lambda due_ns: links.start_ns(flow)
-
-    def _wait_for_flow(self, flow: int) -> int:
-        self._complete_ns = self._device.wait_for_flow(flow)
-        return self._complete_ns
-
-    def _due_ns(self, stage: int) -> int:
-        """Return the end of a reduction in ns. It starts when all gradients and the previous reduction are complete."""
-        ready = int(self._shared.gradients_ready[stage, self._stage_processes(stage)].max())
-        self._complete_ns = max(self._complete_ns, ready) + self._reduction_ns[stage]
-        return self._complete_ns
 
     def apply(self) -> None:
         """Do nothing: there are no weights."""

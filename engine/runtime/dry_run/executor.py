@@ -304,7 +304,7 @@ class WaitingStage:
     def __init__(
         self, program: Program, stage: int, message: MessageFormat, device: torch.device, gathers: WaitingGathers
     ) -> None:
-        self._stage, self._gathers = stage, gathers
+        self._gathers = gathers
         skips = [(source, target) for source, target, _ in program.skips.tolist() if target > source + 1]
         self.skip_sources = tuple(source for source, target in skips if target == stage)
         self.skip_targets = tuple(target for source, target in skips if source == stage)
@@ -343,7 +343,7 @@ class WaitingStage:
 
     def unshard_function(self, row: int) -> Callable[[], PendingTensor]:
         """Return a function that starts a gather, which is complete at its modelled time."""
-        return self._gathers.unshard_function(row, self._stage)
+        return self._gathers.unshard_function(row)
 
     def reshard(self) -> None:
         """Do nothing: there are no weights."""
