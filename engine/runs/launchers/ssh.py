@@ -38,6 +38,20 @@ It looks for the leader first, because the leader may write the exit status and 
 """
 END = '[ "$(ps -o lstart= -p "$1")" = "$2" ] && kill -TERM -- "-$1"; true'
 """Shell script that ends a node, unless its session leader has ended and the process number was reused."""
+KILL = """
+[ "$(ps -o lstart= -p "$1")" = "$2" ] || exit 0
+for _ in $(seq "$3"); do
+    processes=$(pgrep -g "$1" | grep -vx "$1") || exit 0
+    sleep 0.1
+done
+kill -KILL $processes
+true
+"""
+"""Shell script that kills the processes of a node except its session leader, which then writes the exit status, if they
+do not end within a number of tenths of a second. torchrun does not notice SIGTERM while its node has succeeded and it
+waits up to five minutes for another node that has failed.
+"""
+PATIENCE_TENTHS_S = 30
 
 
 class SshOptions(JobOptions):
@@ -141,8 +155,11 @@ class SshLauncher(JobLauncher):
         return None  # the status is being written
 
     def end(self, run: str, job: Mapping[str, Any]) -> None:
-        for host, node in zip(self.hosts, job["nodes"], strict=False):
+        nodes = [*zip(self.hosts, job["nodes"], strict=False)]
+        for host, node in nodes:
             host.run(["bash", "-c", END, "end", node["pid"], node["born"]])
+        for host, node in nodes:
+            host.run(["bash", "-c", KILL, "kill", node["pid"], node["born"], str(PATIENCE_TENTHS_S)])
 
     def note_cancelled(self, folder: str) -> None:
         for host in self.hosts:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +17,18 @@ from meshwave.engine.predict.prediction import predict
 from meshwave.engine.run_files import write_document
 from meshwave.engine.runs import Options, Record, Run, State, reconcile
 from meshwave.engine.runs.emulation.hosts import default_hosts
-from meshwave.engine.runs.launchers import launchers, open_run, specify_run
+from meshwave.engine.runs.launchers import launchers, open_run, specify_run, ssh
 from meshwave.engine.runs.launchers._base import Launcher
+from meshwave.engine.runs.launchers._host import LocalHost
 from meshwave.engine.runs.launchers._jobs import JobLauncher, NodeCounts
 from meshwave.engine.runs.launchers._limits import TargetLimits
 from meshwave.engine.runs.launchers._torchrun import NodeLayout
 from meshwave.engine.runs.launchers.slurm import partition_nodes
+from meshwave.engine.runs.launchers.ssh import SshLauncher, SshOptions
 from meshwave.engine.runs.process_identity import own_handle
 from meshwave.engine.runs.run_folder import read_bundle, write_bundle
 from meshwave.engine.runs.targets import find_target, open_target, read_targets, training_targets
+from tests.conftest import PATIENCE_S, until
 from tests.engine.runs.jobs import two_nodes
 from tests.engine.runs.play import draw
 
@@ -298,3 +303,26 @@ def test_a_run_of_another_version_is_left_alone(member: JobLauncher) -> None:
     assert member.record.get(run.id).state is State.RUNNING
     with pytest.raises(Refusal, match="was launched by another version of Meshwave: "):
         open_run(member.record, run.id)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="hosts need Linux")
+def test_processes_of_a_host_that_ignore_the_request_to_end_are_killed(
+    record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As torchrun does on a host that has succeeded while another one has failed."""
+    monkeypatch.setattr(ssh, "PATIENCE_TENTHS_S", 2)
+    launcher = SshLauncher(record, SshOptions(hosts=("one",), root="/work"), "boxes")
+    host = LocalHost()
+    monkeypatch.setitem(vars(launcher), "hosts", [host])
+    script = "trap : TERM; bash -c 'trap \"\" TERM; exec sleep 60'; echo $? >status"
+    leader = subprocess.Popen(["bash", "-c", script], start_new_session=True, cwd=tmp_path)
+    pid = str(leader.pid)
+    assert until(lambda: "sleep" in host.attempt(["ps", "-o", "comm=", "-g", pid]).output)
+    born = host.run(["ps", "-o", "lstart=", "-p", pid]).rstrip("\n")
+
+    launcher.end("run", {"nodes": [{"pid": pid, "born": "another process"}]})
+    assert leader.poll() is None
+    launcher.end("run", {"nodes": [{"pid": pid, "born": born}]})
+
+    leader.wait(timeout=PATIENCE_S)
+    assert (tmp_path / "status").read_text() == "137\n", "the status of a killed process"
