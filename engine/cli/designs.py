@@ -248,10 +248,11 @@ def compare(options: argparse.Namespace) -> int:
 @with_progress
 def import_file(options: argparse.Namespace) -> int:
     """Convert a file of another tool to a design, and write the design."""
-    from meshwave.engine.imports import load_import, load_trace, traces
+    from meshwave.engine.imports import load_import, load_trace, split_name, traces
 
     into, form = load(options.into) if options.into else None, getattr(options, "from") or ""
-    trace = load_trace(options.file, form if form in traces else "") if form in ("", *traces) else None
+    is_named = split_name(options.file[0])[1] and not form  # a trace has no name
+    trace = load_trace(options.file, form if form in traces else "") if form in ("", *traces) and not is_named else None
     if trace is not None:
         return _enter_trace(into, trace)
     if len(options.file) > 1:

@@ -27,6 +27,7 @@ from meshwave.engine.trainers.torchtitan import (
     UNLIMITED_NORM,
     module_names,
     parallelism_settings,
+    parse_toml,
     read_settings,
     write_settings,
 )
@@ -226,7 +227,7 @@ def _missing_settings(design: Design, layers: Sequence[int], toml: str) -> Itera
             f"its model: {model.kind}, hidden size {model.hidden}, {model.heads} heads, MLP width {model.ffn_hidden}, "
             f"vocabulary size {model.vocab}"
         )
-    job = read_settings(toml, model, len(design.process_devices))
+    job = read_settings(parse_toml(toml), model, len(design.process_devices))
     job = job._replace(pipeline={**_order_keys(design), **{key: job.pipeline[key] for key in ("stages", "recompute")}})
     hidden = ("order_in_csv", "assumed_model")
     found = omissions(design, layers, job, "torchtitan")

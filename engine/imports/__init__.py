@@ -8,6 +8,7 @@ from meshwave.engine.imports._base import (
     imports,
     is_import,
     load_import,
+    split_name,
 )
 from meshwave.engine.imports._traces import (
     Trace,
@@ -20,4 +21,4 @@ from meshwave.engine.imports._traces import (
 )
 
 __all__ = ["Trace", "TraceFormat", "TracedAction", "TracedProcess", "load_trace", "parse_trace", "traces"]
-__all__ += ["TOO_FEW_DEVICES", "Import", "Imported", "find_format", "imports", "is_import", "load_import"]
+__all__ += ["TOO_FEW_DEVICES", "Import", "Imported", "find_format", "imports", "is_import", "load_import", "split_name"]

@@ -90,16 +90,25 @@ def _formats_of(file: str) -> list[str]:
     return [name for name, each in imports.items() if file.lower().endswith(each.suffixes)]
 
 
+def split_name(path: Path | str) -> tuple[str, str]:
+    """Return the file and the name in ``FILE:NAME``; the name is empty if there is none."""
+    file, _, name = str(path).rpartition(":")
+    return (file, name) if name.isidentifier() and not Path(path).exists() else (str(path), "")
+
+
 def load_import(path: Path | str, into: Design | None = None, form: str = "") -> Imported:
     """Read a design from a file of another tool; ``form`` is its format, "" to detect it.
+
+    ``FILE:NAME`` names one of several designs in a file.
 
     Raises:
         InputError: the file cannot be read, or its format is unknown.
         DesignError: the file contains no valid design, or one that does not fit ``into``.
     """
-    content = read_whole(path, "schedule", LARGEST_FILE_BYTES)
+    file, part = split_name(path)
+    content = read_whole(file, "schedule", LARGEST_FILE_BYTES)
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise Refusal("import_not_text", {"file": str(path)}) from None
-    return imports[form or find_format(str(path), text)].read(text, Path(path).stem, into)
+        raise Refusal("import_not_text", {"file": file}) from None
+    return imports[form or find_format(file, text)].read(text, part or Path(file).stem, into)

@@ -8,7 +8,8 @@ from meshwave.engine.document import Design
 from meshwave.engine.document.model import LanguageModel
 from meshwave.engine.imports._base import Import, Imported, check_device_count, imports
 from meshwave.engine.trainers.jobs import job_design
-from meshwave.engine.trainers.torchtitan import read_settings
+from meshwave.engine.trainers.models import Json
+from meshwave.engine.trainers.torchtitan import parse_toml, read_settings
 
 
 @imports.register("torchtitan")
@@ -25,8 +26,13 @@ class Torchtitan(Import):
 
     @staticmethod
     def read(text: str, name: str, into: Design | None = None, *, draft: bool = False) -> Imported:
-        model = into.model if into is not None and isinstance(into.model, LanguageModel) else None
-        job = read_settings(text, model, into.cluster.devices if into is not None else None)
-        if into is not None:
-            check_device_count(into, job.degrees.devices)
-        return Imported(job_design(job, name, into, draft=draft), tuple(job.notes))
+        return import_sections(parse_toml(text), name, into, draft=draft)
+
+
+def import_sections(sections: Json, name: str, into: Design | None, *, draft: bool) -> Imported:
+    """Return the design that sections of settings describe; see :meth:`Import.read`."""
+    model = into.model if into is not None and isinstance(into.model, LanguageModel) else None
+    job = read_settings(sections, model, into.cluster.devices if into is not None else None)
+    if into is not None:
+        check_device_count(into, job.degrees.devices)
+    return Imported(job_design(job, name, into, draft=draft), tuple(job.notes))

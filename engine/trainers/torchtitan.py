@@ -34,6 +34,7 @@ ROTATIONS = {"all_gather": "allgather", "ring": "alltoall"}
 RECOMPUTE = {"none": "none", "layers": "full", "full": "full", "operators": "selective"}
 NO_EFFECT = (
     "job",
+    "dataloader",
     "profiling",
     "metrics",
     "checkpoint",
@@ -191,21 +192,30 @@ class _Settings:
             self.note(NO_EFFECT_CODE, arguments=[name for _, name in unused if name not in unknown])
 
 
-def read_settings(text: str, model: LanguageModel | None, devices: int | None) -> Job:
+def parse_toml(text: str) -> Json:
+    """Return the sections of a job file.
+
+    Raises:
+        DesignError: the text is not TOML.
+    """
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise DesignError([Problem("", "unreadable_toml", {"reason": str(error)})]) from None
+
+
+def read_settings(sections: Json, model: LanguageModel | None, devices: int | None) -> Job:
     """Read the settings of a job.
 
     Args:
-        text: the TOML document.
+        sections: the sections of the settings, with the names of the TOML.
         model: the model if the settings name none that is known; its sequence length is replaced.
         devices: the number of devices; None for one node.
 
     Raises:
         DesignError: the settings cannot be represented in a design; the error lists all reasons.
     """
-    try:
-        settings = _Settings(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
-        raise DesignError([Problem("", "unreadable_toml", {"reason": str(error)})]) from None
+    settings = _Settings(sections)
     sequence = settings.get("training", "seq_len", 2048)
     section = _read_model(settings, model, sequence)
     degrees, sharding = _read_degrees(settings, devices)

@@ -19,7 +19,7 @@ from meshwave.engine.findings import DesignError
 from meshwave.engine.imports import load_import
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.trainers.jobs import EXPERT_SCHEDULE
-from meshwave.engine.trainers.torchtitan import read_settings
+from meshwave.engine.trainers.torchtitan import parse_toml, read_settings
 from meshwave.engine.trainers.torchtitan_models import FLAVORS, flavor_section
 
 PIPELINES = [
@@ -138,7 +138,7 @@ log_freq = 10
 
 
 def test_a_published_job_file_has_the_published_model() -> None:
-    job = read_settings(LLAMA3_405B, None, 128)
+    job = read_settings(parse_toml(LLAMA3_405B), None, 128)
 
     assert (job.degrees.dp, job.degrees.tp, job.training["sharding"]) == (16, 8, "parameters")
     assert (job.training["linear_precision"], job.pipeline["recompute"]) == ("fp8", "layers")
