@@ -20,7 +20,8 @@ from pygments.token import Comment, String
 ROOT = Path(__file__).parents[1]
 PYTHON = (
     "designer/canvases", "designer/forms", "designer/kit", "designer/lessons", "designer/pages", "designer/state",
-    "designer/views", "engine/messages", "engine/predict", "engine/document/differences.py",
+    "designer/views", "designer/server/administration.py", "designer/server/usage.py", "engine/messages", "engine/predict",
+    "engine/document/differences.py",
 )  # fmt: skip
 """Python sources whose texts are shown on the page."""
 NOT_SHOWN = frozenset(

@@ -97,7 +97,7 @@ class TransferSession(param.Parameterized):
         Raises:
             InputError: the strategy or ordering is unknown.
         """
-        title = f"{strategies[strategy].title}, {orderings[ordering].title.lower()}"
+        title = f"{strategies[strategy].title}, {orderings[ordering].title}"
         self._push_step(self.state._replace(strategy=strategy, ordering=ordering), title)
 
     def load(self, text: str | bytes, label: str, strategy: str | None = None, ordering: str | None = None) -> None:

@@ -16,7 +16,10 @@ const ATTRIBUTES = [
 /** Elements whose texts are names, code or typed text. */
 const KEPT = "[translate='no'], code, kbd, pre, script, style, textarea";
 const VALUE = /\{(\d+)\}/g; // a value in a template: "mesh {0} of {1}"
+const AMOUNT = /^[−+≤]?\d[\d.,]*(?:%| [kMGT]?B(?:\/s)?| [mµn]?s)?$/; // a number with its unit
 const QUOTED = /^(".*"|'.*'|`.*`|“.*”)$/s; // a name or a code
+const SENTENCES = /\n+|(?<=[.!?…]) /;
+const LONGEST_NAME = 20; // letters; a value with more letters without a translation is a text without an entry
 /** Where texts are divided: into sentences, clauses, items, and numbers with their nouns. */
 const SEPARATORS = [
   /(\n+|(?<=[.!?…]) )/,
@@ -54,7 +57,7 @@ export class Dictionary {
     for (const entry of Object.entries(table)) {
       const [english, translation] = entry.map((text) => text.replace(/^[,;:.] /, "")); // as in the parts of a text
       const parts = english.split(VALUE).filter((_, place) => place % 2 === 0);
-      if (parts.length === 1) this.exact.set(english, translation);
+      if (parts.length === 1) this.addText(english, translation);
       else {
         const part = parts.reduce((longest, each) => (each.length > longest.length ? each : longest));
         const pattern = new RegExp(`^${parts.map(escapePattern).join("(.*?)")}$`, "s");
@@ -64,6 +67,14 @@ export class Dictionary {
     }
     const size = (/** @type {Template} */ { pattern }) => pattern.source.replaceAll("(.*?)", "").length;
     this.templates.sort((one, other) => size(other) - size(one)); // the most specific template first
+  }
+
+  /** Add an entry without values, and its sentences, which a text may have on their own. @param {string[]} entry */
+  addText(...entry) {
+    const [english, translation] = entry.map((text) => text.split(SENTENCES));
+    this.exact.set(entry[0], entry[1]);
+    if (english.length === translation.length)
+      english.forEach((text, at) => this.exact.has(text) || this.exact.set(text, translation[at]));
   }
 
   /** The translation of a text, or the text itself if there is none. @param {string} text */
@@ -123,7 +134,7 @@ export class Dictionary {
   /** The translation that leaves the fewest letters in English. @param {string} text @returns {Found} */
   search(text) {
     let best = { text, rest: text.match(/[A-Za-z]/g)?.length ?? 0 };
-    if (best.rest < 2 || QUOTED.test(text)) return { text, rest: 0 };
+    if (best.rest < 2 || QUOTED.test(text) || AMOUNT.test(text)) return { text, rest: 0 };
     for (const found of this.candidates(text)) {
       if (found.rest < best.rest) best = found;
       if (best.rest === 0) break;
@@ -166,7 +177,7 @@ export class Dictionary {
     const text = translation.replace(VALUE, (_, place) => {
       if (names.has(place) || this.names.includes(values[place])) return values[place];
       const found = this.find(values[place]);
-      rest += found.rest;
+      rest += found.rest > LONGEST_NAME ? Infinity : found.rest;
       return found.text;
     });
     return { text, rest };

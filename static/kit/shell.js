@@ -254,18 +254,14 @@ export function dropdown(anchor, label, make, role = null) {
   return panel;
 }
 
-const SMALL_PX = 700; // a panel uses the whole width of a narrower window, as page_layout.css shows one pane
-
 /** @param {HTMLElement} panel @param {HTMLElement} anchor */
 function placeBelow(panel, anchor) {
   const at = anchor.getBoundingClientRect();
-  const isRight = at.left > innerWidth / 2;
-  const isSmall = innerWidth < SMALL_PX;
-  const [left, right] = isSmall ? [6, 6] : [at.left, Math.max(6, innerWidth - at.right)];
+  const [isRight, isSmall] = [at.left > innerWidth / 2, innerWidth < 700]; // a small window shows one pane
   Object.assign(panel.style, {
     top: `${at.bottom + 4}px`,
-    left: isRight && !isSmall ? "auto" : `${left}px`,
-    right: isRight || isSmall ? `${right}px` : "auto",
+    left: isRight || isSmall ? "6px" : `${at.left}px`,
+    right: isRight && !isSmall ? `${Math.max(6, innerWidth - at.right)}px` : "6px",
     marginLeft: isRight ? "auto" : "0",
   });
 }

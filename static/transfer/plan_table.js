@@ -102,6 +102,6 @@ export class PlanTable {
 /** @param {Member} strategy @param {Member} ordering @param {PlanRow} row */
 function planLabel(strategy, ordering, row) {
   const proof = row.optimal ? "optimal" : `lower bound ${row.bound}`;
-  const name = `${strategy.title}, ${ordering.title.toLowerCase()}`;
+  const name = `${strategy.title}, ${ordering.title}`;
   return `${name}: ${row.makespan} planned (${proof}), ${row.played} simulated`;
 }
