@@ -190,6 +190,8 @@ def test_an_administrator_cancels_a_run_and_its_row_disappears(
     (row,) = rows(administration, "run")
     assert row["cells"][1] == "Lin"
     assert row["question"].endswith("of Lin?")
+    shared.launches.failures[run.id] = "no answer"
+    assert rows(administration, "run")[0]["cells"][2].endswith("; not cancelled: no answer")
     administration.stop("run", row["id"])
     assert run.wait(timeout_s=30) is State.CANCELLED
     assert run.reason.endswith("by an administrator")

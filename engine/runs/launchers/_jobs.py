@@ -296,8 +296,10 @@ class JobLauncher(Launcher):
             self._end_job(run.id, run.folder, job)
 
     def _end_job(self, run: str, folder: Path, job: Mapping[str, Any]) -> None:
-        self.note_cancelled(self.folder_on_nodes(folder))
-        self.end(run, job)
+        try:
+            self.note_cancelled(self.folder_on_nodes(folder))
+        finally:  # a host may not respond, and others can be ended
+            self.end(run, job)
 
     def note_cancelled(self, folder: str) -> None:
         """Mark a run as cancelled, so that its processes end without writing a checkpoint."""

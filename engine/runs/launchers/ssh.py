@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from meshwave.engine.document import Design
-from meshwave.engine.findings import Problem, Refusal
+from meshwave.engine.findings import Problem, Refusal, RunRefusal
 from meshwave.engine.frozen import nullable
 from meshwave.engine.runs.launchers._base import launchers
 from meshwave.engine.runs.launchers._host import Host, SshHost
@@ -156,14 +156,29 @@ class SshLauncher(JobLauncher):
 
     def end(self, run: str, job: Mapping[str, Any]) -> None:
         nodes = [*zip(self.hosts, job["nodes"], strict=False)]
-        for host, node in nodes:
-            host.run(["bash", "-c", END, "end", node["pid"], node["born"]])
-        for host, node in nodes:
-            host.run(["bash", "-c", KILL, "kill", node["pid"], node["born"], str(PATIENCE_TENTHS_S)])
+        end = [(host, ["bash", "-c", END, "end", node["pid"], node["born"]]) for host, node in nodes]
+        patience = str(PATIENCE_TENTHS_S)
+        kill = [(host, ["bash", "-c", KILL, "kill", node["pid"], node["born"], patience]) for host, node in nodes]
+        _run_all([*end, *kill])
 
     def note_cancelled(self, folder: str) -> None:
-        for host in self.hosts:
-            host.run(["touch", f"{folder}/cancel"])
+        _run_all([(host, ["touch", f"{folder}/cancel"]) for host in self.hosts])
+
+
+def _run_all(commands: Sequence[tuple[Host, Sequence[str]]]) -> None:
+    """Run commands on hosts, also after one of them has failed.
+
+    Raises:
+        RunRefusal: the first command that failed, as on a host that does not respond.
+    """
+    failures = []
+    for host, command in commands:
+        try:
+            host.run(command)
+        except RunRefusal as error:
+            failures.append(error)
+    if failures:
+        raise failures[0]
 
 
 LOST = 255

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from meshwave.engine.cli import main as cli
 from meshwave.engine.errors import RunError
-from meshwave.engine.findings import FindingError, Refusal
+from meshwave.engine.findings import FindingError, Refusal, RunRefusal
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.run_files import write_document
 from meshwave.engine.runs import Options, Record, Run, State, reconcile
@@ -326,3 +327,29 @@ def test_processes_of_a_host_that_ignore_the_request_to_end_are_killed(
 
     leader.wait(timeout=PATIENCE_S)
     assert (tmp_path / "status").read_text() == "137\n", "the status of a killed process"
+
+
+class StandInHost(LocalHost):
+    """A host that records the commands that it is asked to run, and may not respond."""
+
+    def __init__(self, *, responds: bool) -> None:
+        self.commands: list[Sequence[str]] = []
+        self.responds = responds
+
+    def run(self, command: Sequence[str]) -> str:
+        self.commands.append(command)
+        if not self.responds:
+            raise RunRefusal("host_unreachable", {"host": "one", "said": "timed out"})
+        return ""
+
+
+def test_a_cancelled_run_ends_on_all_hosts_that_respond(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    launcher = SshLauncher(record, SshOptions(hosts=("one", "two"), root="/work"), "boxes")
+    hosts = [StandInHost(responds=False), StandInHost(responds=True)]
+    monkeypatch.setitem(vars(launcher), "hosts", hosts)
+    run = enter(launcher, State.RUNNING, job={"nodes": [{"pid": "1", "born": "x"}, {"pid": "2", "born": "x"}]})
+
+    with pytest.raises(RunRefusal, match="one cannot be reached by ssh"):
+        run.cancel()
+
+    assert [command[0] for command in hosts[1].commands] == ["touch", "bash", "bash"]
