@@ -7,6 +7,7 @@ import re
 
 from bokeh.util import logconfig
 from panel.io.logging import panel_log_handler
+from tornado.websocket import WebSocketClosedError
 
 LONGEST_LINE = 2_000
 """Largest number of characters of a log line; Bokeh logs unreadable messages of up to 20 MB in full."""
@@ -27,9 +28,16 @@ class LogFormatter(logging.Formatter):
         return _TOO_LONG.sub(lambda line: f"{line[1]}... ({len(line[0]):,} characters)", text)
 
 
+def is_worth_logging(record: logging.LogRecord) -> bool:
+    """Return False for the exception of a message to a browser that has just left, which asyncio logs."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, WebSocketClosedError)
+
+
 def log_to_terminal(token: str = "") -> None:
     """Log warnings and errors to standard error, without the ``token`` of the link, if there is one."""
     handler = logging.StreamHandler()
+    handler.addFilter(is_worth_logging)
     logconfig.basicConfig(handlers=[handler])
     for each in (handler, panel_log_handler):  # Panel's loggers do not propagate
         each.setFormatter(LogFormatter(token))

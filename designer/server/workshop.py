@@ -84,10 +84,11 @@ def start_workshop(
     """Start the server of a workshop, whose event loop the caller runs, and return it with its place and state.
 
     Raises:
-        InputError: the port is in use, or there is no free one.
+        InputError: the port is in use, there is no free one, or the workshop is being served already.
         RunError: the folder of designs and runs cannot be used.
     """
     classroom = Classroom(workshop_folder(workshop.name), workshop)
+    classroom.reserve()
     studio = Studio(read_design(None), starts_with_library=True, folder=classroom.folder)
     studio.launches.names = lambda: {person.id: person.name for person in classroom.people()}
 

@@ -6,6 +6,7 @@ import argparse
 import os
 import shutil
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +26,13 @@ def workshop(options: argparse.Namespace) -> int:
     folder = workshop_folder(plan.name)
     if not folder.is_dir():
         raise Refusal("workshop_not_begun", {"name": plan.name})
-    if options.reset:
-        shutil.rmtree(folder)
-        print(f"deleted {folder}")
-        return 0
-    classroom = Classroom(folder, plan)
-    try:
-        return print_result(options, classroom.results(), _to_lines)
-    finally:
-        classroom.close()
+    with closing(Classroom(folder, plan)) as classroom:
+        if not options.reset:
+            return print_result(options, classroom.results(), _to_lines)
+        classroom.reserve()
+    shutil.rmtree(folder)
+    print(f"deleted {folder}")
+    return 0
 
 
 def _to_lines(results: Mapping[str, Any]) -> Iterable[str]:

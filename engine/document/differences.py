@@ -119,6 +119,8 @@ def _value_difference(path: str, one: Any, two: Any, null: str) -> Iterator[Diff
 
 def value_text(value: Any) -> str:
     """Return a value of a document as short text."""
+    if value is None:
+        return NONE
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, float):

@@ -88,6 +88,7 @@ class Classroom:
             RunError: the folder cannot be used.
         """
         self.folder, self.workshop, self._clock, self.changes = folder, workshop, clock, 0
+        self._reservation: sqlite3.Connection | None = None
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._db = sqlite3.connect(folder / "workshop.sqlite", isolation_level=None, check_same_thread=False)
@@ -96,9 +97,23 @@ class Classroom:
         except (OSError, sqlite3.Error) as error:
             raise RunRefusal("unwritable_workshop", {"folder": str(folder), "reason": str(error)}) from None
 
+    def reserve(self) -> None:
+        """Reserve the workshop for this process until :meth:`close`; the lock of a process that is killed ends with it.
+
+        Raises:
+            Refusal: another process serves the workshop.
+        """
+        self._reservation = sqlite3.connect(self.folder / "server.sqlite", timeout=0, isolation_level=None)
+        try:
+            self._reservation.execute("BEGIN EXCLUSIVE")
+        except sqlite3.OperationalError:
+            raise Refusal("workshop_is_served", {"name": self.workshop.name}) from None
+
     def close(self) -> None:
-        """Close the database."""
+        """Close the database, and end the reservation if there is one."""
         self._db.close()
+        if self._reservation is not None:
+            self._reservation.close()
 
     def _read_fact(self, name: str) -> str:
         row = self._db.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()

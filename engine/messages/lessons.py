@@ -50,5 +50,6 @@ MESSAGES: dict[str, Message] = {
     "workshop_condition_unmet": "the design does not meet this condition: {condition}; it has {value}",
     "workshop_no_score": "{number!r} is not available for this design; choose a cost model in seconds",
     "workshop_not_begun": "the workshop {name!r} has no results yet; serve it first",
+    "workshop_is_served": "a server of the workshop {name!r} is running; stop it first",
     "workshop_unknown_person": "this person has left the workshop",
 }

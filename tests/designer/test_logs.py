@@ -6,7 +6,9 @@ import logging
 import re
 import sys
 
-from meshwave.designer.server.logs import LONGEST_LINE, LogFormatter
+from tornado.websocket import WebSocketClosedError
+
+from meshwave.designer.server.logs import LONGEST_LINE, LogFormatter, is_worth_logging
 
 
 def formatted(message: str, *args: object) -> str:
@@ -25,6 +27,16 @@ def test_a_long_message_is_truncated_in_the_log() -> None:
     assert text.startswith("ERROR bokeh: Unhandled exception receiving a message: b'xxx")
     assert re.search(r"\.\.\. \(19,000,\d+ characters\)$", text)
     assert len(text) < LONGEST_LINE + 100
+
+
+def test_a_browser_that_leaves_while_it_is_sent_something_is_not_logged() -> None:
+    left, other = (
+        logging.LogRecord("asyncio", logging.ERROR, __file__, 1, "never retrieved", (), (type(error), error, None))
+        for error in (WebSocketClosedError(), ValueError())
+    )
+
+    assert not is_worth_logging(left)
+    assert is_worth_logging(other)
 
 
 def test_a_traceback_is_logged_completely() -> None:

@@ -220,9 +220,12 @@ def test_results_are_printed_and_reset(
     assert main(["workshop", str(EXAMPLE), "--results"]) == 2
     classroom = Classroom(tmp_path / "workshops" / "workshop", workshop)
     join(classroom, "Ada")
-    classroom.close()
+    classroom.reserve()
     assert main(["workshop", str(EXAMPLE), "--results"]) == 0
     assert "Ada: 0 checks passed in 0 lessons" in capsys.readouterr().out
+    assert main(["workshop", str(EXAMPLE), "--reset"]) == 2
+    assert "a server of the workshop 'workshop' is running" in capsys.readouterr().err
+    classroom.close()
     assert main(["workshop", str(EXAMPLE), "--reset"]) == 0
     assert not (tmp_path / "workshops" / "workshop").exists()
 

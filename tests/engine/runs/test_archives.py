@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
+import shutil
 import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +18,7 @@ import pytest
 from meshwave.engine.cli import main as cli
 from meshwave.engine.findings import Refusal
 from meshwave.engine.runs import Entry, Record
-from meshwave.engine.runs.archives import delete_run, import_run
+from meshwave.engine.runs.archives import LARGEST_READ_BYTES, delete_run, import_run
 from meshwave.engine.runs.checkpoints import complete_checkpoints
 
 DRY_RUN = ["run", "01-first-wave", "--rehearse", "--steps", "1", "--on", "threads"]
@@ -139,6 +142,7 @@ FILE, LINK, DEVICE = tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.CHRTYPE
         [(f"{FOLDER}/link", LINK, b"/etc/passwd")],
         [(f"{FOLDER}/device", DEVICE, b"")],
         [(f"{FOLDER}/a", FILE, b"x"), ("20260101-000000-abce/a", FILE, b"x")],
+        [("header", tarfile.XHDTYPE, b"12 size=auto")],
     ],
 )
 def test_an_archive_of_anything_else_is_refused_and_leaves_nothing(
@@ -150,6 +154,32 @@ def test_an_archive_of_anything_else_is_refused_and_leaves_nothing(
 
     assert list((tmp_path / "here" / "runs").iterdir()) == []
     assert not (tmp_path / "outside").exists()
+
+
+@pytest.mark.parametrize(
+    ("size", "kind", "reason"),
+    [
+        (10**11, FILE, "larger than the free space"),
+        (LARGEST_READ_BYTES + 1, tarfile.XHDTYPE, "a header is too large"),
+    ],
+)
+def test_an_archive_that_expands_is_refused_before_it_fills_disk_or_memory(
+    home: Callable[[str], Record],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    size: int,
+    kind: bytes,
+    reason: str,
+) -> None:
+    record = home("here")
+    info = tarfile.TarInfo(f"{FOLDER}/large")
+    info.size, info.type = size, kind
+    path = tmp_path / "x.tar.gz"
+    path.write_bytes(gzip.compress(info.tobuf(tarfile.GNU_FORMAT) + bytes(1024)))
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: SimpleNamespace(free=10**10))
+
+    with pytest.raises(Refusal, match=reason):
+        import_run(record, path)
 
 
 def test_a_damaged_run_in_an_archive_is_refused(home: Callable[[str], Record], tmp_path: Path) -> None:
