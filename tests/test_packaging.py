@@ -63,7 +63,7 @@ def test_the_wheel_holds_all_that_the_source_tree_does(wheel: Path) -> None:
     for package in ("engine", "designer"):
         assert names >= {f"meshwave/{package}/{name}" for name in tree(package)}, "a file is left out"
     assert any(name.startswith("meshwave/engine/costs/presets/") and name.endswith(".json") for name in names)
-    assert names >= {"meshwave/engine/runtime/execution/texts/default.txt", "meshwave/glossary.md"}
+    assert names >= {"meshwave/engine/runs/texts/default.txt", "meshwave/glossary.md"}
     assert {name for name in names if name.startswith("meshwave/docs/")} == {
         f"meshwave/docs/{name}" for name in tree("build/docs")
     }, "`make docs` and the wheel differ"

@@ -11,6 +11,8 @@ from meshwave.engine.frozen import FileName, Part, Printable, nullable
 
 MAX_STEPS = 10_000_000
 """Maximum number of optimizer steps of a run."""
+MAX_DOCUMENTS = 100_000
+"""Maximum number of lengths of documents in a design."""
 Sharding = Literal["none", "optimizer", "gradients", "parameters"]
 ContextExchange = Literal["ring", "all_gather"]
 DocumentLength = Annotated[int, Field(ge=1, le=1_000_000_000)]
@@ -94,8 +96,8 @@ class Training(Part):
     document_end: Annotated[int, Field(ge=0)] | None = nullable("attention crosses the boundaries of documents")
     """Number of the token that ends each document, such as 50256 for GPT-2, or 10 for each line of a text. Tokens attend
     to tokens of their own document only, and positions restart with each document."""
-    document_lengths: Annotated[tuple[DocumentLength, ...], Field(min_length=1, max_length=100_000)] | None = nullable(
-        "each sequence is one document"
+    document_lengths: Annotated[tuple[DocumentLength, ...], Field(min_length=1, max_length=MAX_DOCUMENTS)] | None = (
+        nullable("each sequence is one document")
     )
     """Numbers of tokens of consecutive documents, for predictions with document_end. Sequences are filled with them in
     order and from the start again; a document at the end of a sequence is divided. The attention of each microbatch takes

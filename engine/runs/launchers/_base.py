@@ -29,7 +29,7 @@ from meshwave.engine.runs.initial_weights import check_initial_weights
 from meshwave.engine.runs.launchers._folders import enter_folders
 from meshwave.engine.runs.launchers._limits import TargetLimits, check_disk, check_processes
 from meshwave.engine.runs.launchers._queue import QueueThread
-from meshwave.engine.runs.launchers._specification import describe_manner
+from meshwave.engine.runs.launchers._specification import describe_manner, predict_documents
 from meshwave.engine.runs.options import Options
 from meshwave.engine.runs.outcome import Exit, Verdict, to_json
 from meshwave.engine.runs.process_identity import own_handle, recorded_owner, recorded_processes
@@ -213,6 +213,8 @@ class Launcher(ABC):
         data = None if options.rehearse else training_text(design, data)
         if data is not None:
             check_training_data(design, data)
+        if options.rehearse is None:
+            spec = predict_documents(spec, data)
         reconcile(self.record, self.place)
         entry, is_new = self.record.submit(
             name=design.name,

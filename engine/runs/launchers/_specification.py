@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,8 +12,9 @@ from meshwave.engine.predict.prediction import Prediction, predict
 from meshwave.engine.runs.dry_run import Rehearsal, action_durations, default_scale, step_wall_seconds
 from meshwave.engine.runs.emulation.hosts import apply_hosts, cap_link_rates, default_hosts, scale_for_links
 from meshwave.engine.runs.options import PLAIN, Hosts, Options
-from meshwave.engine.runs.run_folder import RunSpec, process_count, read_launched_design, read_options
+from meshwave.engine.runs.run_folder import RunSpec, fix_layers, process_count, read_launched_design, read_options
 from meshwave.engine.runs.training_data import stored_data
+from meshwave.engine.runs.training_windows import first_step_documents
 
 
 def specify_run(prediction: Prediction, options: Options = PLAIN) -> RunSpec:
@@ -30,6 +32,25 @@ def specify_run(prediction: Prediction, options: Options = PLAIN) -> RunSpec:
     if hosts is not None:
         prediction = _predict_on(cap_link_rates(prediction.design, dry_run), prediction)
     return RunSpec(prediction, drawn, options)
+
+
+def predict_documents(spec: RunSpec, data: Path | None) -> RunSpec:
+    """Return the specification with the prediction for the documents of the first step, if they are known.
+
+    Args:
+        spec: the specification of a run.
+        data: the training text; None for the text that comes with Meshwave.
+
+    Raises:
+        InputError: the text is too short.
+    """
+    design, prediction = spec.design, spec.prediction
+    lengths = first_step_documents(design, data)
+    if lengths is None:
+        return spec
+    training = design.training.model_copy(update={"document_lengths": lengths})
+    design = fix_layers(design.model_copy(update={"training": training}), prediction.costs.layers)
+    return replace(spec, prediction=_predict_on(design, prediction))
 
 
 class ResumedLaunch(NamedTuple):

@@ -42,6 +42,7 @@ from meshwave.engine.findings import RunRefusal
 from meshwave.engine.lowering.transfers import add_transfers
 from meshwave.engine.program.action import Op
 from meshwave.engine.program.program import Program, format_program
+from meshwave.engine.runs.training_windows import DEFAULT_TEXT
 from meshwave.engine.runtime.communication.communicator import MessageFormat
 from meshwave.engine.runtime.communication.process_layout import MeshShape, ProcessLayout
 from meshwave.engine.runtime.communication.world import World, join_run, leave_run
@@ -50,7 +51,7 @@ from meshwave.engine.runtime.device.clock import make_clock
 from meshwave.engine.runtime.device.memory import keep_freed_memory
 from meshwave.engine.runtime.device.streams import make_streams
 from meshwave.engine.runtime.execution import executor
-from meshwave.engine.runtime.execution.data import DEFAULT_TEXT, Microbatch, TrainingBatches
+from meshwave.engine.runtime.execution.data import Microbatch, TrainingBatches
 from meshwave.engine.runtime.execution.executor import Executor
 from meshwave.engine.runtime.execution.stages import DTYPES, MESSAGE_DTYPES, LocalStage
 from meshwave.engine.runtime.execution.update import OptimizerUpdate

@@ -16,8 +16,8 @@ from meshwave.engine.runs.dry_run import BLOCKS_MESSAGES, Rehearsal
 from meshwave.engine.runs.initial_weights import initial_weights
 from meshwave.engine.runs.options import HANG_TIMEOUT_S, PLAIN, Options
 from meshwave.engine.runs.training_data import stored_data
+from meshwave.engine.runs.training_windows import DEFAULT_TEXT
 from meshwave.engine.runtime.communication.process_layout import MeshShape, ProcessLayout
-from meshwave.engine.runtime.execution.data import DEFAULT_TEXT
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from meshwave.engine.document import Design
 from meshwave.engine.document.model import LanguageModel
 from meshwave.engine.findings import Refusal
 from meshwave.engine.program.action import Op
+from meshwave.engine.runs.training_windows import training_part
 from meshwave.engine.runtime.communication.communicator import BoundaryTransfers, MessageFormat
 from meshwave.engine.runtime.communication.groups import Group
 from meshwave.engine.runtime.communication.process_layout import ProcessLayout
@@ -25,7 +26,7 @@ from meshwave.engine.runtime.device.accelerator import device_name
 from meshwave.engine.runtime.device.clock import make_clock
 from meshwave.engine.runtime.device.streams import make_streams
 from meshwave.engine.runtime.execution.checkpoint import Part, load_checkpoint
-from meshwave.engine.runtime.execution.data import DataPart, TrainingBatches
+from meshwave.engine.runtime.execution.data import TrainingBatches
 from meshwave.engine.runtime.execution.executor import Executor, Progress, StepTimes
 from meshwave.engine.runtime.execution.initial_weights import load_initial_weights
 from meshwave.engine.runtime.execution.job import Job, RunNote
@@ -92,8 +93,8 @@ class Trainer:
             document_end=training.document_end,
             device=world.device,
         )
-        held_share = 0.0 if training.eval_every is None else training.eval_share
-        self._batches = make_batches(part=DataPart(held_share))
+        trained_part = training_part(training)
+        self._batches = make_batches(part=trained_part)
         dtype = DTYPES[training.precision]
         self._scale = 1 / (shape.dp * program.microbatches)
         self._tp_index = layout.tp_index(process)
@@ -162,7 +163,7 @@ class Trainer:
         self._stages = stages
         if training.eval_every is not None:
             self._evaluator = Executor(*parts, forwards_only=True, progress=self._executor.progress)
-            self._held_out = make_batches(part=DataPart(held_share, is_held_out=True))
+            self._held_out = make_batches(part=trained_part._replace(is_held_out=True))
         self._eval_batches = training.eval_batches
         self._own_microbatches = layout.microbatches(rank, inner=training.document_end is not None)
         self.notes += self._compilation_notes(stages.values()) if training.compile else []

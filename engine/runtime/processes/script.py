@@ -16,7 +16,7 @@ from meshwave.engine.files import write_whole
 from meshwave.engine.findings import Refusal
 from meshwave.engine.program.program import from_json
 from meshwave.engine.runs.training_data import check_training_data, has_documents, is_tokens
-from meshwave.engine.runtime.execution.data import DEFAULT_TEXT
+from meshwave.engine.runs.training_windows import DEFAULT_TEXT
 from meshwave.engine.runtime.execution.job import Job
 from meshwave.engine.runtime.processes import worker
 

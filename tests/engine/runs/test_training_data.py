@@ -11,9 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from meshwave.engine.costs.packed_documents import attended_shares
 from meshwave.engine.document import parse_design
 from meshwave.engine.document.problems import problems
 from meshwave.engine.findings import DesignError, Refusal
+from meshwave.engine.predict.prediction import predict
+from meshwave.engine.runs.launchers import specify_run
+from meshwave.engine.runs.launchers._specification import predict_documents
 from meshwave.engine.runs.training_data import check_training_data, store_data, stored_data, token_type
 
 TEXTS = ["the cat sat", "on the mat", "the end"]
@@ -228,6 +232,26 @@ def test_documents_need_a_text_and_their_lengths_need_documents() -> None:
         parse_design(images)
     assert [problem.code for problem in refused.value.problems] == ["documents_without_text"]
     assert [problem.code for problem in problems(design(document_lengths=[3]))] == ["unused_document_lengths"]
+
+
+@pytest.mark.torch
+def test_a_launch_predicts_the_documents_of_the_first_step(tmp_path: Path) -> None:
+    from meshwave.engine.runtime.execution.data import TrainingBatches
+
+    (tmp_path / "data.txt").write_text("a line\nanother and longer line\nthe end\n" * 20)
+    plain = design(document_end=10, micro_batch_size=2).model_dump(mode="json")
+    given = parse_design(
+        {**plain, "model": {**plain["model"], "sequence": 40}, "pipeline": {"schedule": "gpipe", "microbatches": 3}}
+    )
+
+    found = predict_documents(specify_run(predict(given)), tmp_path / "data.txt")
+
+    sizes = {"seed": 0, "microbatches": 3, "micro_batch_size": 2, "document_end": 10}
+    drawn = [each.documents for each in TrainingBatches(tmp_path / "data.txt", given.model, **sizes).step(0)]
+    expected = [sum(length**2 for row in rows or () for length in row) / 2 / 40**2 for rows in drawn]
+    np.testing.assert_allclose(attended_shares(found.design), expected)
+    assert found.drawn == given
+    assert max(expected) < 1
 
 
 @pytest.mark.torch

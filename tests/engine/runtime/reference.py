@@ -9,7 +9,8 @@ from torch import Tensor
 
 from meshwave.engine.document.model import MoE
 from meshwave.engine.families.transformer import RoutedExperts
-from meshwave.engine.runtime.execution.data import DataPart, Microbatch, TrainingBatches
+from meshwave.engine.runs.training_windows import DataPart
+from meshwave.engine.runtime.execution.data import Microbatch, TrainingBatches
 from meshwave.engine.runtime.execution.job import Job
 from meshwave.engine.runtime.execution.stages import DTYPES
 from meshwave.engine.runtime.experts.build import single_process_factory

@@ -14,7 +14,7 @@ from meshwave.engine.document import parse_design
 from meshwave.engine.document.unsupported import run_problems
 from meshwave.engine.runs.recording import read_clocks
 from meshwave.engine.runs.recording.layer_steps import _read_layer_steps
-from meshwave.engine.runtime.execution.data import DataPart, Text
+from meshwave.engine.runs.training_windows import DataPart, Text
 from tests.engine.runtime.equality import Document, assert_equal, reference
 
 EVALUATED = [

@@ -16,7 +16,8 @@ from meshwave.engine.document.architecture import Architecture
 from meshwave.engine.document.model import IGNORED, LanguageModel, model_families
 from meshwave.engine.errors import InputError
 from meshwave.engine.families.bert import MASK
-from meshwave.engine.runtime.execution.data import DEFAULT_TEXT, TrainingBatches
+from meshwave.engine.runs.training_windows import DEFAULT_TEXT
+from meshwave.engine.runtime.execution.data import TrainingBatches
 from meshwave.engine.runtime.execution.optimizers import OPTIMIZERS
 from meshwave.engine.runtime.models import build_stage
 

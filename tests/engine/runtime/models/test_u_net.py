@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from meshwave.engine.document import parse_design
 from meshwave.engine.lowering.lower import lower
-from meshwave.engine.runtime.execution.data import DEFAULT_TEXT, TrainingBatches
+from meshwave.engine.runs.training_windows import DEFAULT_TEXT
+from meshwave.engine.runtime.execution.data import TrainingBatches
 from meshwave.engine.runtime.execution.stages import LocalStage
 from meshwave.engine.runtime.models import build_stage
 from tests.engine.runtime.equality import assert_equal, assert_same_bits, case_name, reference
