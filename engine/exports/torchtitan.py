@@ -249,6 +249,8 @@ def _recipe_omissions(design: Design) -> Iterator[str]:
     yield f"its learning-rate schedule: {training.warmup_steps} warm-up steps, then {training.lr_schedule}{least}"
     if training.compile:
         yield "its compiled blocks"
+    if training.linear_precision == "fp8":
+        yield "its linear layers in fp8"
     if training.eval_every is not None:
         batches = "1 batch" if training.eval_batches == 1 else f"{training.eval_batches} batches"
         yield f"its evaluations: {batches} every {training.eval_every} steps"
