@@ -11,25 +11,26 @@ from meshwave.engine import messages
 from meshwave.engine.document.model import LanguageModel
 from meshwave.engine.findings import DesignError, Problem, Refusal
 from meshwave.engine.hugging_face.keys import MODEL_TYPES
+from meshwave.engine.hugging_face.quantization import MXFP4_TYPE, SCALED_TYPE, join_quantized
 from meshwave.engine.hugging_face.weights import Shape, Weight, identical_weights, map_weights
 from meshwave.engine.hugging_face.writing import model_differences, representing_configs, write_config
 
 CONFIG, SUFFIX, INDEX_SUFFIX = "config.json", ".safetensors", ".safetensors.index.json"
 LARGEST_HEADER_BYTES = 100_000_000
-FLOAT_TYPES = ("F64", "F32", "F16", "BF16")
-"""Types of tensors whose values are the weights; the values of other types are quantized and need scales."""
+WEIGHT_TYPES = ("F64", "F32", "F16", "BF16", SCALED_TYPE, MXFP4_TYPE)
+"""Types of tensors from which weights can be read."""
 MOST_PROBLEMS = 20
 """Maximum number of problems of a checkpoint that are shown; a checkpoint of another model has thousands."""
 
 
 class StoredTensors(NamedTuple):
-    """Tensors of a checkpoint."""
+    """Tensors of a checkpoint; a quantized tensor and its scales are one tensor."""
 
     shapes: Mapping[str, Shape]
     types: Mapping[str, str]
-    """The type of each tensor, as safetensors names it."""
+    """The type of each tensor, as safetensors names it unless it is quantized."""
     files: Mapping[str, Path]
-    """File that contains each tensor."""
+    """File that contains each tensor; a tensor of scales has its own entry."""
 
 
 def checkpoint_files(path: Path) -> list[Path]:
@@ -74,7 +75,7 @@ def read_tensors(files: Sequence[Path]) -> StoredTensors:
         if path.name.endswith(SUFFIX):
             for name, (shape, dtype) in _read_header(path).items():
                 shapes[name], types[name], places[name] = shape, dtype, path
-    return StoredTensors(shapes, types, places)
+    return StoredTensors(*join_quantized(shapes, types), places)
 
 
 def _read_header(path: Path) -> dict[str, tuple[Shape, str]]:
@@ -195,9 +196,9 @@ def _problems(weights: list[Weight], stored: StoredTensors) -> Iterator[Problem]
         elif stored.shapes[name] != shape:
             params = {"tensor": name, "shape": list(stored.shapes[name]), "expected": list(shape)}
             yield Problem("", "misshapen_tensor", params)
-        elif stored.types[name] not in FLOAT_TYPES:
+        elif stored.types[name] not in WEIGHT_TYPES:
             yield Problem(
-                "", "quantized_tensor", {"tensor": name, "type": stored.types[name], "known": list(FLOAT_TYPES)}
+                "", "quantized_tensor", {"tensor": name, "type": stored.types[name], "known": list(WEIGHT_TYPES)}
             )
 
 

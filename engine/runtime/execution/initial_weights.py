@@ -11,9 +11,11 @@ from safetensors import safe_open
 from torch import Tensor
 
 from meshwave.engine.document.model import LanguageModel
+from meshwave.engine.hugging_face.quantization import GROUP_SCALES, GROUPS, SCALES
 from meshwave.engine.hugging_face.tensor_files import find_weights
 from meshwave.engine.hugging_face.weights import Source, Weight
 from meshwave.engine.runtime.execution.checkpoint import WEIGHTS, State
+from meshwave.engine.runtime.execution.dequantization import dequantize_fp8, dequantize_mxfp4
 
 
 def load_initial_weights(files: Sequence[Path], model: LanguageModel, state: State) -> None:
@@ -47,12 +49,25 @@ class WeightReader:
         return torch.cat([self._read_source(source, weight.dim) for source in weight.sources], weight.dim)
 
     def _read_source(self, source: Source, dim: int) -> Tensor:
-        path = self._files[source.name]
-        if path not in self._open:
-            self._open[path] = safe_open(path, framework="pt")
-        stored = self._open[path].get_slice(source.name)
-        tensor: Tensor = stored[:] if source.expert is None else stored[source.expert]
+        tensor = self._read_values(source.name, source.expert)
         tensor = tensor.t() if source.is_transposed else tensor
         if source.order is not None:
             tensor = tensor.index_select(dim, torch.from_numpy(source.order))
         return tensor if source.offset == 0 else tensor.to(torch.float64) + source.offset
+
+    def _read_values(self, name: str, expert: int | None) -> Tensor:
+        """Return a tensor, or one expert's part of it, after dequantization."""
+        if name + GROUPS in self._files:
+            return dequantize_mxfp4(
+                self._read_part(name + GROUPS, expert), self._read_part(name + GROUP_SCALES, expert)
+            )
+        tensor = self._read_part(name, expert)
+        return dequantize_fp8(tensor, self._read_part(name + SCALES, None)) if name + SCALES in self._files else tensor
+
+    def _read_part(self, name: str, expert: int | None) -> Tensor:
+        path = self._files[name]
+        if path not in self._open:
+            self._open[path] = safe_open(path, framework="pt")
+        stored = self._open[path].get_slice(name)
+        tensor: Tensor = stored[:] if expert is None else stored[expert]
+        return tensor
