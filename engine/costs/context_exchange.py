@@ -56,9 +56,8 @@ class ContextCost:
             return ContextCosts(NOTHING, NOTHING)
         if self._load.context_exchange == "all_gather":
             return ContextCosts(*[self._gather(n * size)] * 2)
-        is_fused, device = self._load.kernels.fuses_elementwise, self._cluster.device
         works = operator.forward, operator.input_gradient
-        forward_s, backward_s = (work_seconds(work, device, is_fused=is_fused) / n for work in works)
+        forward_s, backward_s = (work_seconds(work, self._cluster.device, self._load.kernels) / n for work in works)
         both = [(2 * size, backward_s)] * (n - 2)
         return ContextCosts(
             self._pass_around([(size, forward_s)] * (n - 1)),

@@ -85,6 +85,7 @@ def workload(design: Design, mesh: Mesh) -> Workload:
         fuses_attention=design.training.fused_attention,
         recomputes=recomputes,
         overlaps_tensor_parallel=design.training.tensor_parallel_overlap,
+        blocks_launches=design.training.blocking_launches,
     )
     return replace(
         load,

@@ -61,7 +61,7 @@ class Work(NamedTuple):
     flops: float = 0.0
     bytes: float = 0.0
     kernel: Kernel = "memory"
-    unmasked: float = 1.0  # share of the attention FLOPs that a kernel executes if it skips masked pairs
+    slowdown: float = 1.0  # of the FLOPs: below 1 if masked pairs are skipped, above 1 without tensor cores
 
 
 class Operator(NamedTuple):
@@ -106,6 +106,8 @@ class Kernels(NamedTuple):
     """Part of a layer that its backward recomputes; recomputation of whole stages is independent of it."""
     overlaps_tensor_parallel: bool = False
     """True if gathers and scatters overlap with adjacent matrix products."""
+    blocks_launches: bool = False
+    """True if the host waits for each kernel before it launches the next one."""
 
 
 PLAIN_KERNELS = Kernels()
@@ -255,14 +257,20 @@ arXiv:2205.05198, section 4.1).
 """
 
 
+TENSOR_CORE_ALIGNMENT = 8
+"""Tensor cores need heads of a multiple of this number of 16-bit elements."""
+WITHOUT_TENSOR_CORES = 16.0
+"""Peak FLOP/s of tensor cores relative to that of 32-bit numbers without them, 312 to 19.5 TFLOP/s on A100."""
+
+
 def attention_product(load: Workload) -> Operator:
     """Return the operator ``softmax(q k^T) v``, fused so that the ``s^2`` matrix is not stored (arXiv:2205.14135).
 
     It has two matrix products in the forward and five in the backward, which recomputes the scores: ``2bs^2h`` FLOPs
     each if all heads have their own keys and values. It keeps queries, keys, values and one log-sum per row; the
     projection that reads its output keeps the output. A window limits the tokens that each token attends to. The bias
-    of ALiBi is read for each score. Unfused attention writes the scores, and keeps them. Recomputed attention keeps
-    queries, keys and values only.
+    of ALiBi is read for each score. Unfused attention writes the scores and keeps them; its products do not use tensor
+    cores if the size of a head is not aligned. Recomputed attention keeps queries, keys and values only.
 
     Context-parallel devices exchange keys and values. After an all-gather, they keep those of all devices, and the
     backward holds their gradients twice: computed, and in the order of the devices. A ring holds a received and a sent
@@ -281,11 +289,18 @@ def attention_product(load: Workload) -> Operator:
     transient = taken + given + passed * (2 * load.cp if gathers else 4)
     matrix = pairs * load.heads / load.tp * item
     if not load.kernels.fuses_attention:
+        is_aligned = widths.outputs * load.tp / load.heads % TENSOR_CORE_ALIGNMENT == 0
+        forward = Work(
+            scores + values,
+            taken + given + SCORE_PASSES[0] * matrix,
+            "unfused-attention",
+            1.0 if is_aligned else WITHOUT_TENSOR_CORES,
+        )
         return Operator(
             "attention",
-            forward=Work(scores + values, taken + given + SCORE_PASSES[0] * matrix, "unfused-attention"),
-            input_gradient=Work(
-                2 * (scores + values), 2 * (taken + given) + SCORE_PASSES[1] * matrix, "unfused-attention"
+            forward=forward,
+            input_gradient=forward._replace(
+                flops=2 * forward.flops, bytes=2 * (taken + given) + SCORE_PASSES[1] * matrix
             ),
             parameters=sinks,
             kept_bytes=taken if load.kernels.recomputes == "attention" else kept + matrix,

@@ -206,8 +206,7 @@ class MeshPrices:
 
     def _operator_seconds(self, operator: Operator) -> Seconds:
         works = operator.forward, operator.input_gradient, operator.weight_gradient
-        is_fused = self._load.kernels.fuses_elementwise
-        forward, *backward = (work_seconds(work, self._cluster.device, is_fused=is_fused) for work in works)
+        forward, *backward = (work_seconds(work, self._cluster.device, self._load.kernels) for work in works)
         share = recomputed_share(operator, self._load.kernels.recomputes)
         computed_again = forward * share
         computed = Seconds(

@@ -76,6 +76,9 @@ class Training(Part):
     tensor_parallel_overlap: bool = False
     """Split the gathers and scatters of sequence parallelism into chunks and overlap them with the adjacent matrix
     products."""
+    blocking_launches: bool = False
+    """The host waits for each kernel before it launches the next one, as with CUDA_LAUNCH_BLOCKING=1. For devices with
+    built-in performance constants, predictions add the time between kernels to each operator."""
     fused_attention: bool = True
     """Compute attention in one kernel that keeps its scores on chip; otherwise, predictions move the scores through
     memory."""

@@ -62,6 +62,8 @@ OVERLAPPED_EXCHANGES = (
 """Patterns of runs whose exchanges of experts overlap with compute: stated in their notes, or in the performance recipes of
 the release of Megatron-Bridge (tags v0.2.0 to v0.6.0, ``moe_a2a_overlap``); matched with the framework, model, device,
 precision, degree of expert parallelism and notes of a row."""
+BLOCKING = r"Megatron-DeepSpeed"
+"""Pattern of frameworks whose step times have a fixed part per layer and microbatch, as if the host waited for each kernel."""
 EAGER = r"Composer|compile off"
 """Pattern of frameworks whose elementwise operators are separate kernels."""
 SHARDINGS = (
@@ -276,6 +278,7 @@ def _training(run: Run) -> Json:
         "bf16_gradients": "PURE" in run.precision,
         "tensor_parallel_overlap": bool(re.search(OVERLAPPED, run.framework)) and run.sequence_parallel,
         "compile": not re.search(EAGER, run.framework),
+        "blocking_launches": bool(re.search(BLOCKING, run.framework)),
         "fused_attention": not re.search(UNFUSED, f"{run.attention_type} {run.framework}"),
     }
 

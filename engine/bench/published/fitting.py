@@ -57,7 +57,7 @@ PRIORS = {
     "eager_memory_efficiency": Prior(0.40, 0.2, 0.2, 0.6),
     "kernel_s": Prior(8e-6, 0.5, 1e-6, 40e-6),
     "intra_node_efficiency": Prior(0.78, 0.1, 0.4, 0.95),
-    "inter_node_efficiency": Prior(0.75, 0.15, 0.4, 0.97),
+    "inter_node_efficiency": Prior(0.75, 0.15, 0.5, 0.97),
     "intra_node_latency_s": Prior(3e-6, 0.5, 0.5e-6, 15e-6),
     "inter_node_latency_s": Prior(10e-6, 0.5, 3e-6, 40e-6),
     "overlap": Prior(0.7, 0.3, 0.2, 1.0),

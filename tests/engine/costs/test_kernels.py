@@ -5,9 +5,9 @@ import json
 import pytest
 
 from meshwave.engine.costs.device_sizes import workload
-from meshwave.engine.costs.kernels import END_OPERATORS, LAST_OPERATORS, work_seconds
+from meshwave.engine.costs.kernels import BLOCKING_S, END_OPERATORS, LAST_OPERATORS, work_seconds
 from meshwave.engine.costs.models.roofline import mesh_prices
-from meshwave.engine.costs.operators import Work
+from meshwave.engine.costs.operators import Kernels, Work
 from meshwave.engine.costs.transformer_layers import end_operators, feed_forward, layer, prediction_input
 from meshwave.engine.document import Cluster, Device, Link, parse_design
 from meshwave.engine.document.devices import device_kinds
@@ -44,11 +44,31 @@ def test_unfused_attention_adds_the_time_of_its_scores():
 
 
 def test_elementwise_work_takes_a_fixed_time_and_that_of_its_bytes():
-    eager, fused = (work_seconds(Work(0.0, 2e12), NAMED, is_fused=is_fused) for is_fused in (False, True))
+    eager, fused = (work_seconds(Work(0.0, 2e12), NAMED, Kernels(fuses_elementwise=each)) for each in (False, True))
 
     assert eager == pytest.approx(CONSTANTS.kernel_s + 1 / CONSTANTS.eager_memory_efficiency)
     assert fused == pytest.approx(CONSTANTS.kernel_s + 1 / CONSTANTS.memory_efficiency)
     assert work_seconds(Work(), NAMED) == 0.0
+
+
+def test_launches_that_block_add_a_fixed_time_to_each_kernel():
+    blocking = Kernels(blocks_launches=True)
+    for work in (Work(0.0, 2e12), Work(312e12, 1.0, "product"), Work(312e12, 1.0, "unfused-attention")):
+        assert work_seconds(work, NAMED, blocking) - work_seconds(work, NAMED) == pytest.approx(BLOCKING_S)
+    assert work_seconds(Work(), NAMED, blocking) == 0.0
+
+
+def test_products_of_unfused_attention_use_tensor_cores_only_if_the_size_of_a_head_is_aligned():
+    def slowdown(heads):
+        document = json.loads(example("03-gpt-on-two-cores").read_text())
+        document["model"] |= {"hidden": 192, "heads": heads}
+        document["training"]["fused_attention"] = False
+        design = parse_design(document)
+        (attention,) = (each for each in layer(workload(design, design.meshes[0])) if each.name == "attention")
+        return {attention.forward.slowdown, attention.input_gradient.slowdown}
+
+    assert slowdown(heads=12) == {1.0}
+    assert slowdown(heads=16) == {16.0}
 
 
 def test_links_of_a_known_device_sustain_a_share_of_the_drawn_bandwidth():
