@@ -64,8 +64,8 @@ the release of Megatron-Bridge (tags v0.2.0 to v0.6.0, ``moe_a2a_overlap``); mat
 precision, degree of expert parallelism and notes of a row."""
 BLOCKING = r"Megatron-DeepSpeed"
 """Pattern of frameworks whose step times have a fixed part per layer and microbatch, as if the host waited for each kernel."""
-EAGER = r"Composer|compile off"
-"""Pattern of frameworks whose elementwise operators are separate kernels."""
+EAGER = r"Composer|compile off|no torch.compile|fsdp;"
+"""Pattern of frameworks and notes of runs whose elementwise operators are separate kernels."""
 SHARDINGS = (
     (r"zero2|shard_grad_op|optimizer\+gradients", "gradients"),
     (r"zero1", "optimizer"),
@@ -277,7 +277,7 @@ def _training(run: Run) -> Json:
         "sequence_parallel": run.sequence_parallel,
         "bf16_gradients": "PURE" in run.precision,
         "tensor_parallel_overlap": bool(re.search(OVERLAPPED, run.framework)) and run.sequence_parallel,
-        "compile": not re.search(EAGER, run.framework),
+        "compile": not re.search(EAGER, f"{run.framework} {run.notes}"),
         "blocking_launches": bool(re.search(BLOCKING, run.framework)),
         "fused_attention": not re.search(UNFUSED, f"{run.attention_type} {run.framework}"),
     }
