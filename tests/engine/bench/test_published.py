@@ -9,6 +9,7 @@ import pytest
 
 from meshwave.engine.bench.published.command import error_rows, published, to_text
 from meshwave.engine.bench.published.designs import published_design, stage_layers
+from meshwave.engine.bench.published.page import LARGE_ERROR, error_reason
 from meshwave.engine.bench.published.predictions import predict_runs, to_json
 from meshwave.engine.bench.published.runs import parse_run, read_rows
 from meshwave.engine.cli.main import main
@@ -72,6 +73,20 @@ def test_exchanges_overlap_in_runs_whose_notes_or_recipes_say_so(change, overlap
     design = published_design(parse_run({**ROW, "vp": 2, **change})).design
 
     assert (getattr(design.pipeline, "slots", "single") == "fused") == overlaps
+
+
+@pytest.mark.parametrize(
+    ("change", "compiled", "blocking"),
+    [
+        ({"framework": "Megatron-LM 2022"}, True, False),
+        ({"framework": "torchtitan", "notes": "no torch.compile; node interconnect not stated"}, False, False),
+        ({"framework": "Megatron-DeepSpeed Feb 2022"}, True, True),
+    ],
+)
+def test_software_that_a_row_states_selects_kernels_and_launches(change, compiled, blocking):
+    training = published_design(parse_run({**ROW, **change})).design.training
+
+    assert (training.compile, training.blocking_launches) == (compiled, blocking)
 
 
 @pytest.mark.parametrize(
@@ -164,6 +179,12 @@ def test_the_errors_behind_intervals_are_those_of_the_shipped_runs_and_constants
 
     expected = [stored[row["id"]] for row in rows if row["id"] in stored]
     assert found == [{**row, "error": pytest.approx(row["error"], abs=2e-4)} for row in expected]
+
+
+def test_every_large_error_has_a_reason():
+    large = [asdict(run) for run in all_runs() if abs(run.error) > LARGE_ERROR]
+
+    assert [row["id"] for row in large if error_reason(row) == "not found"] == []
 
 
 def test_every_constant_of_a_device_has_an_origin():
