@@ -27,6 +27,7 @@ SHORTCUTS = (
     Shortcut("Design", "G", "gallery of schedules", "gallery"),
     Shortcut("Design", "X", "show experts or cluster", "experts"),
     Shortcut("Design", "L", "focus the launch button", "launch"),
+    Shortcut("Design", "F6", "go to the next pane, with Shift to the previous one", "panes"),
     Shortcut("Design", "F1", "help on the element under the pointer or focus"),
     Shortcut("Design", "?", "keyboard help", "help"),
     Shortcut("Fields", "Enter", "apply the input"),

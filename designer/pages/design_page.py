@@ -452,7 +452,7 @@ class Widgets:
         """Arrange all widgets on one screen, with the bar of a workshop over them."""
         areas = {
             "top": self.topbar, "people": self.together, "numbers": self.numbers, "launch": self.runs.bar, "cluster": self.cluster,
-            "wave": self.wave, "experts": self.experts, "side": self.side, "timeline": self.dock, "lesson": self.lessons,
+            "wave": self.wave, "experts": self.experts, "timeline": self.dock, "side": self.side, "lesson": self.lessons,
         }  # fmt: skip
         for area, view in areas.items():
             view.css_classes = [*(view.css_classes or []), f"mw-area-{area}"]

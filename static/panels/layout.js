@@ -1,7 +1,7 @@
 // The layout of the page: splitters between its areas, the drawer of narrow windows, and the panes of small ones.
 // page_layout.css arranges the areas by custom properties of the root element, which are set here.
 
-import { consume, h } from "../kit/dom.js";
+import { consume, findAll, h } from "../kit/dom.js";
 import { icon } from "../kit/icons.js";
 import { clamp } from "../kit/numbers.js";
 
@@ -115,6 +115,31 @@ export function paneButtons() {
       }
     });
   return element;
+}
+
+/**
+ * Move the focus to the next visible pane of the page, or to the previous one.
+ * @param {HTMLElement} bar the top bar @param {boolean} [isBack]
+ */
+export function focusPane(bar, isBack = false) {
+  const { host } = /** @type {ShadowRoot} */ (bar.getRootNode());
+  const page = /** @type {ShadowRoot} */ (host.getRootNode());
+  const panes = findAll(page, "[class*='mw-area-']").filter(firstFocusable);
+  const at = panes.findIndex((pane) => pane.matches(":focus-within"));
+  const next = isBack ? Math.max(at, 0) - 1 : (at + 1) % panes.length;
+  firstFocusable(/** @type {HTMLElement} */ (panes.at(next)))?.focus();
+}
+
+/** The first visible element inside another one, also in shadow roots, that can have the focus.
+ * @param {Element} element @returns {HTMLElement | null} */
+function firstFocusable(element) {
+  for (const child of (element.shadowRoot ?? element).children) {
+    const isVisible = child.checkVisibility({ visibilityProperty: true });
+    if (isVisible && child instanceof HTMLElement && child.tabIndex >= 0) return child;
+    const inner = firstFocusable(child);
+    if (inner) return inner;
+  }
+  return null;
 }
 
 /** @returns {Record<string, number>} */

@@ -26,7 +26,7 @@ const CLICKED = ["checkbox", "radio", "range", "button", "file"]; // types of in
  * @param {HTMLElement} target @param {string} name
  */
 export function isForTarget(target, name) {
-  if (["save", "open", "commands"].includes(name)) return false;
+  if (["save", "open", "commands", "panes"].includes(name)) return false;
   const isUndo = name === "undo" || name === "redo";
   if (isUndo && target.isUnedited?.()) return false; // the input has no edit to undo
   if (target.closest?.('[role="menu"]')) return true;

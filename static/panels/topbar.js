@@ -14,7 +14,7 @@ import { Modal, Tips, dropdown, menu, tool } from "../kit/shell.js";
 import { signOut } from "../kit/sign_out.js";
 import { Widget } from "../kit/widget.js";
 import { CommandPalette } from "./commands.js";
-import { drawerButton, paneButtons, splitters } from "./layout.js";
+import { drawerButton, focusPane, paneButtons, splitters } from "./layout.js";
 import { helpGroup, isForTarget, keyNames, shortcutOf } from "./shortcuts.js";
 import { readFile } from "./trace_file.js";
 import { versionPanel } from "./versions.js";
@@ -321,6 +321,7 @@ class TopBar extends Widget {
     if (!name || isForTarget(target, name)) return;
     event.preventDefault();
     if (view) this.send("view", { name: view.name });
+    else if (name === "panes") focusPane(this.root, event.shiftKey);
     else this.run(name, target);
   }
 
@@ -334,6 +335,7 @@ class TopBar extends Widget {
   run(name, target) {
     if (name === "help") return this.showHelp();
     if (name === "commands") return this.commands.open();
+    if (name === "panes") return focusPane(this.root);
     if (name !== "save" && name !== "open") return this.send(name);
     target.blur?.(); // commit the input that is being typed
     this.tools[name].click();

@@ -69,6 +69,16 @@ def test_the_side_panel_of_a_narrow_window_is_a_drawer(page: Page) -> None:
     page.evaluate(FORGET)
 
 
+def test_f6_moves_the_focus_from_pane_to_pane(page: Page) -> None:
+    resize(page, 1280)
+    areas = ["top", "numbers", "launch", "cluster", "wave", "timeline", "side", "top"]
+    page.get_by_role("link", name="Meshwave start page").focus()
+    for key, visited in (("F6", areas), ("Shift+F6", areas[::-1])):
+        for area in visited[1:]:
+            page.keyboard.press(key)
+            assert page.locator(f".mw-area-{area}").evaluate("pane => pane.matches(':focus-within')"), (key, area)
+
+
 def test_a_small_window_shows_one_pane_at_a_time(page: Page) -> None:
     resize(page, 390)
     stage = page.locator(".mw-timeline-stage")
