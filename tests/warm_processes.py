@@ -39,12 +39,10 @@ class SharedZygote:
 
 
 class WarmProcesses:
-    """Shared warm processes by the environment of their runs.
+    """Shared warm processes that fork a worker, by the environment of their runs. Those of other workers are not shared."""
 
-    Only forks that train are shared: stand-ins of workers start without torch.
-    """
-
-    def __init__(self) -> None:
+    def __init__(self, worker: str) -> None:
+        self._worker = worker
         self._processes: dict[frozenset[tuple[str, str]], Zygote] = {}
         self._users: list[SharedZygote] = []
 
@@ -57,7 +55,7 @@ class WarmProcesses:
         on_end: Callable[[Any, str], None],
     ) -> Zygote | SharedZygote:
         """Return the warm process of a launcher; the arguments are those of :class:`Zygote`."""
-        if (start, worker) != ("fork", WORKER):
+        if (start, worker) != ("fork", self._worker):
             return Zygote(start, worker, environment, on_event, on_end)
         variables = frozenset((name, value) for name, value in environment.items() if name != "MESHWAVE_HOME")
         process = self._processes.get(variables)
@@ -79,9 +77,9 @@ class WarmProcesses:
 
 
 @contextmanager
-def shared_warm_processes() -> Iterator[None]:
-    """Let launchers of runs on this machine share warm processes."""
-    processes = WarmProcesses()
+def shared_warm_processes(worker: str = WORKER) -> Iterator[None]:
+    """Let launchers of runs on this machine share warm processes that fork ``worker``."""
+    processes = WarmProcesses(worker)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(local, "Zygote", processes.open)
         yield

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -34,8 +35,15 @@ from meshwave.engine.units import quantity
 from tests.engine.costs.profiles import known
 from tests.engine.runs.play import HERE, all_gone, draw, processes, said, until
 from tests.engine.runs.recorded import record
+from tests.warm_processes import shared_warm_processes
 
 pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True, scope="module")
+def shares_stand_ins() -> Iterator[None]:
+    with shared_warm_processes("stand_in"):
+        yield
 
 
 @pytest.fixture
