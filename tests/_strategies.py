@@ -11,7 +11,7 @@ from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
 import numpy as np
-from hypothesis import assume
+from hypothesis import assume, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -22,10 +22,17 @@ from meshwave.engine.program.action import Action, Op
 from meshwave.engine.program.program import Program, build_program, format_program
 from meshwave.engine.resharding import orderings, strategies
 from meshwave.engine.schedules import Pipe, schedules
+from tests.conftest import EXAMPLES
 
 LINK = {"latency_s": 1e-5, "bandwidth": 25e9}
 A100 = {"name": "A100", "peak_flops": 312e12, "memory_bytes": 80e9, "memory_bandwidth": 2e12, "efficiency": 0.5}
 GPT = {"kind": "gpt", "layers": 240, "hidden": 64, "heads": 4, "sequence": 32, "vocab": 256}
+
+
+def examples(by_day: int) -> int:
+    """Number of examples of a property that takes long: ``by_day``, and in proportion under other profiles."""
+    assert settings.default is not None
+    return max(1, by_day * settings.default.max_examples // EXAMPLES)
 
 
 def document(pipeline: Mapping[str, Any], ranks: int, *, dp: int = 1, **sections: Any) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from meshwave.engine.document.changes import find_changes, overlap
 from meshwave.engine.errors import InputError
 from meshwave.engine.findings import Refusal
 from meshwave.engine.program.action import Action, Op
+from tests._strategies import examples
 from tests.designer.conftest import FIRST
 
 DESIGN = "0123456789ab"
@@ -344,7 +345,7 @@ def act(page: Page, move: str, path: str, seed: int) -> None:
         page.receive()
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.integers(2, 4), MOVES)
 def test_any_interleaving_converges_and_loses_no_edit_silently(count: int, moves: Any) -> None:
     with TemporaryDirectory() as folder:
@@ -381,7 +382,7 @@ def test_any_interleaving_converges_and_loses_no_edit_silently(count: int, moves
         assert len({json.dumps(document(page.session.design)) for page in pages}) == 1
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(st.permutations(list(PATHS)), st.integers(2, 4))
 def test_edits_of_different_values_survive_in_any_order_and_undo_leaves_the_others(
     order: list[str], count: int

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwave.engine.costs import estimate, layers_per_stage
@@ -261,7 +261,6 @@ def seconds(split: Sequence[int], blocks: Sequence[int], each: Sequence[Sequence
 
 
 @pytest.mark.slow
-@settings(max_examples=200)
 @given(data=st.data(), layers=st.integers(1, 9), every=st.integers(1, 3))
 def test_the_slowest_stage_is_as_fast_as_in_any_split(data: st.DataObject, layers: int, every: int) -> None:
     stages = data.draw(st.integers(1, min(layers, 4)))

@@ -20,6 +20,7 @@ from meshwave.engine.families._u_net_blocks import element_count
 from meshwave.engine.families.u_net import UNet
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.program.action import SENDS, Op
+from tests._strategies import examples
 from tests.engine.costs.profiles import known, of_a_run
 
 Document = dict[str, Any]
@@ -46,7 +47,6 @@ def u_nets(draw: st.DrawFn) -> UNet:
 
 
 @given(u_nets())
-@settings(max_examples=60, deadline=None)
 def test_every_block_takes_what_the_one_before_hands_on_and_its_skip_connection_brings(model: UNet) -> None:
     blocks = model.blocks
 
@@ -62,7 +62,7 @@ def test_every_block_takes_what_the_one_before_hands_on_and_its_skip_connection_
 
 @pytest.mark.torch
 @given(u_nets())
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12))
 def test_torch_builds_so_many_parameters_and_counts_so_many_flops(model: UNet) -> None:
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -236,7 +236,6 @@ def test_stages_are_balanced_by_what_their_blocks_cost() -> None:
 
 @pytest.mark.slow
 @given(st.data())
-@settings(max_examples=100, deadline=None)
 def test_a_split_of_unequal_blocks_has_the_fastest_slowest_stage(data: st.DataObject) -> None:
     stages, layers = data.draw(st.integers(1, 4)), data.draw(st.integers(4, 8))
     seconds = st.lists(st.integers(0, 9).map(float), min_size=layers, max_size=layers)

@@ -23,7 +23,7 @@ from tests._findings import refusal
 from tests._strategies import document, documents
 from tests.engine.document.schema import faults
 
-some = settings(max_examples=40, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+some = settings(suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 SCHEMA = Design.model_json_schema()
 
 
@@ -288,7 +288,6 @@ JSON = st.recursive(
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
 @given(data=st.data(), value=JSON)
 def test_anything_in_any_place_is_refused_in_words_or_taken(data: st.DataObject, value: Any) -> None:
     """Never a traceback: a mistake in a file is not a mistake in Meshwave."""
@@ -306,7 +305,6 @@ def test_anything_in_any_place_is_refused_in_words_or_taken(data: st.DataObject,
         assert parse_design(design.to_json()) == design
 
 
-@settings(max_examples=60)
 @given(content=st.binary(max_size=200) | st.text(max_size=200).map(lambda text: text.encode("utf-8", "replace")))
 def test_any_bytes_are_refused_in_words(content: bytes) -> None:
     with pytest.raises(DesignError) as refused:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwave.engine.document import parse_design
@@ -33,7 +33,6 @@ def took(name: str, of: Layer, links: Links = LINKS, rates: Rates = COMPUTES) ->
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
 @given(of=layers(), dropless=st.booleans())
 def test_the_choice_is_the_fastest_candidate(of: Layer, dropless: bool) -> None:
     of = replace(of, capacity_factor=None) if dropless else of

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, event, given, settings
+from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
 from meshwave.engine.document import Design, parse_design
@@ -98,7 +98,6 @@ def accepted(document: Document) -> Design | None:
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
 @given(document=documents())
 def test_accepted_designs_are_lowered_priced_and_simulated(document: Document) -> None:
     design = accepted(document)

@@ -28,6 +28,7 @@ from meshwave.engine.experts import (
     price,
 )
 from meshwave.engine.experts._collectives import traffic
+from tests._strategies import examples
 
 LINKS = Links(Line(1e-5, 2e-10), Line(3e-5, 8e-10))
 STEPPED = [name for name in expert_schedule_names(option=False) if not expert_schedules[name].chooses]
@@ -131,7 +132,6 @@ def table(name: str, of: Layer) -> tuple[list[tuple[str, str, float]], list[tupl
 
 
 @pytest.mark.parametrize("name", STEPPED)
-@settings(max_examples=60)
 @given(of=layers())
 def test_every_collective_transfers_the_bytes_of_the_papers(name: str, of: Layer) -> None:
     assume_it_runs(name, of)
@@ -148,7 +148,6 @@ def test_every_collective_transfers_the_bytes_of_the_papers(name: str, of: Layer
         assert each.intra_bytes + each.inter_bytes == pytest.approx(each.sent_bytes)
 
 
-@settings(max_examples=60)
 @given(of=layers())
 def test_bytes_between_nodes_are_those_of_the_summary(of: Layer) -> None:
     """Section 1: 2 N_ESP D (1 - G/P) for the baseline, divided by N_MP for Parm, and by n for the late gather."""
@@ -247,7 +246,6 @@ def seconds(of: Layer, per_node: int) -> dict[str, float]:
 
 
 @pytest.mark.slow
-@settings(max_examples=200)
 @given(of=layers())
 def test_seconds_are_those_of_the_topology_model(of: Layer) -> None:
     per_node = (of.nodes or ()).count(0)
@@ -427,7 +425,6 @@ def test_gate_and_experts_take_the_longer_of_their_flops_and_their_bytes() -> No
 
 
 @pytest.mark.parametrize("name", STEPPED)
-@settings(max_examples=40)
 @given(of=layers())
 def test_an_unchunked_layer_takes_the_sum_of_its_steps(name: str, of: Layer) -> None:
     assume_it_runs(name, of)
@@ -437,7 +434,6 @@ def test_an_unchunked_layer_takes_the_sum_of_its_steps(name: str, of: Layer) -> 
 
 
 @pytest.mark.parametrize("name", STEPPED)
-@settings(max_examples=40)
 @given(of=layers(), degree=st.sampled_from([1, 2, 4]))
 def test_the_simulation_respects_lanes_and_causes_and_sends_all_bytes(name: str, of: Layer, degree: int) -> None:
     of = replace(of, degree=degree)
@@ -513,7 +509,6 @@ def test_replicas_on_one_node_serve_equal_numbers_of_places(ep: int, copies: st.
     assert served[served > 0].max() - served[served > 0].min() <= 1
 
 
-@settings(max_examples=60)
 @given(of=placed())
 def test_sent_bytes_equal_requested_bytes(of: Layer) -> None:
     for name in ("deepspeed", "parm-s1", "a2a-allgather"):
@@ -589,7 +584,7 @@ def test_a_gather_between_nodes_is_not_hidden() -> None:
 
 @pytest.mark.parametrize("name", STEPPED)
 @given(layout=layouts, load=st.sampled_from([None, "hot"]))
-@settings(max_examples=10)
+@settings(max_examples=examples(10))
 def test_the_traffic_of_all_to_alls_adds_up_to_the_bytes_that_devices_send(
     name: str, layout: tuple[int, int, int, int], load: str | None
 ) -> None:

@@ -6,7 +6,7 @@ import re
 from collections import deque
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from meshwave.engine.document.design import DEFAULT_UNSHARDED_STAGES
@@ -46,7 +46,6 @@ def test_1f1b_on_two_ranks() -> None:
 
 
 @pytest.mark.slow
-@settings(deadline=None)
 @given(drawn=any_program, seed=seeds)
 def test_the_file_is_the_program_with_its_messages(drawn: Drawn, seed: int) -> None:
     program = lower(drawn.design())
@@ -62,7 +61,6 @@ def test_the_file_is_the_program_with_its_messages(drawn: Drawn, seed: int) -> N
 
 
 @pytest.mark.slow
-@settings(deadline=None)
 @given(drawn=any_program, seed=seeds)
 def test_no_rank_deadlocks_if_every_action_blocks(drawn: Drawn, seed: int) -> None:
     """Strictest behaviour of NCCL: actions are sequential, and a message blocks both ends until both have started."""
@@ -105,7 +103,6 @@ def parse(cell: str) -> tuple[str, str]:
     return "compute", cell
 
 
-@settings(deadline=None)
 @given(drawn=any_program)
 def test_each_stage_is_gathered_when_it_computes_and_reduced_once_when_it_is_complete(drawn: Drawn) -> None:
     """Without REDUCE_GRAD torch silently leaves gradients undivided."""

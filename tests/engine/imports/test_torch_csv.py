@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from meshwave.engine.document import Design, parse_design
@@ -46,7 +46,6 @@ def faults(text: str, into: Design | None = None) -> list[str]:
 
 
 @pytest.mark.slow
-@settings(deadline=None)
 @given(drawn=st.sampled_from(list(schedules)).flatmap(lambda name: pipelines(name, 4, 6)), seed=seeds)
 def test_exported_schedules_are_imported_in_both_forms(drawn: Drawn, seed: int) -> None:
     design = drawn.design()

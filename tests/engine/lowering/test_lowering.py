@@ -18,10 +18,10 @@ from meshwave.engine.program.action import Action, Op
 from meshwave.engine.program.program import Program, format_program, from_json, parse_program, to_json
 from meshwave.engine.program.verification import verify
 from meshwave.engine.schedules import schedules
-from tests._strategies import Drawn, compute_programs, document, pipelines, skips_between
+from tests._strategies import Drawn, compute_programs, document, examples, pipelines, skips_between
 from tests.engine.program.walk import inputs, other_end
 
-few = settings(max_examples=15, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+few = settings(max_examples=examples(15), suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 
 
 def computations(order: list[Action]) -> list[Action]:

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwave.engine.document import parse_design
@@ -68,7 +68,6 @@ def test_a_fix_names_its_edit_and_removes_the_problem(orders: Orders, code: str,
     assert problems(fixed) == []
 
 
-@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_every_fix_of_a_disturbed_order_removes_its_problem(data: st.DataObject) -> None:
     program = data.draw(compute_programs(ranks=3, microbatches=3, slots=True))

@@ -22,13 +22,11 @@ from meshwave.engine.program.program import Program, format_program, parse_progr
 from meshwave.engine.program.simulation import simulate
 from meshwave.engine.program.verification import verify
 from meshwave.engine.schedules import schedules
-from tests._strategies import GPT, Drawn, compute_programs, pipelines, skips_between
+from tests._strategies import GPT, Drawn, compute_programs, examples, pipelines, skips_between
 from tests.engine.program.walk import left_over, other_end
 
-some = settings(
-    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow]
-)
-few = settings(max_examples=30, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+some = settings(max_examples=examples(12), suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+few = settings(max_examples=examples(30), suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 SENDS = (Op.SEND_F, Op.SEND_B)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwave.engine.predict.link_flows import Limit, LinkFlows
@@ -14,8 +14,6 @@ from meshwave.engine.program.action import Op
 from meshwave.engine.program.shared_links import Port
 from tests.engine.predict.test_link_load import two_nodes
 from tests.engine.program.links import shared_predictions
-
-some = settings(max_examples=40)
 
 
 def flows_of(prediction: Prediction) -> LinkFlows:
@@ -89,7 +87,6 @@ def test_where_one_transfer_passes_at_a_time_the_nic_that_is_taken_is_named() ->
     assert any("which carries one transfer at a time" in each for each in words)
 
 
-@some
 @given(prediction=shared_predictions(), at=st.floats(0, 1, exclude_max=True))
 def test_a_mesh_that_waits_for_a_transfer_is_told_the_port(prediction: Prediction, at: float) -> None:
     ask, plain = inspector(prediction), Inspector(prediction.timeline, None, prediction.costs.unit)
@@ -110,7 +107,6 @@ def test_a_mesh_that_waits_for_a_transfer_is_told_the_port(prediction: Predictio
             assert part.seconds == max(each.seconds for each in wire)
 
 
-@some
 @given(prediction=shared_predictions())
 def test_the_transfers_of_the_critical_path_add_up_by_port(prediction: Prediction) -> None:
     ask = inspector(prediction)

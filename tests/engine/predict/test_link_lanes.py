@@ -6,7 +6,7 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwave.engine.predict import link_lanes as lanes_module
@@ -16,11 +16,8 @@ from meshwave.engine.program import link_shares
 from tests.engine.predict.test_link_load import two_nodes
 from tests.engine.program.links import shared_predictions
 
-some = settings(max_examples=40)
-
 
 @pytest.mark.slow
-@some
 @given(prediction=shared_predictions())
 def test_the_area_of_the_shares_is_the_bytes_that_pass_a_port(prediction: Prediction) -> None:
     flows = prediction.link_flows
@@ -37,7 +34,6 @@ def test_the_area_of_the_shares_is_the_bytes_that_pass_a_port(prediction: Predic
         assert area == pytest.approx(lane.load.busy_s, rel=1e-5, abs=2e-6 * span)  # parts have six digits
 
 
-@some
 @given(prediction=st.one_of(shared_predictions(), shared_predictions("link-serial")))
 def test_no_port_carries_more_than_it_can_and_shares_leave_each_other_room(prediction: Prediction) -> None:
     flows = prediction.link_flows
@@ -59,7 +55,6 @@ def test_no_port_carries_more_than_it_can_and_shares_leave_each_other_room(predi
 
 
 @pytest.mark.slow
-@some
 @given(prediction=shared_predictions())
 def test_every_flow_moves_its_bytes_between_its_first_and_its_last(prediction: Prediction) -> None:
     flows, timeline = prediction.link_flows, prediction.timeline

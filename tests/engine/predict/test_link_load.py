@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwave.engine.document import parse_design
@@ -14,10 +14,7 @@ from meshwave.engine.units import percent
 from tests._strategies import document
 from tests.engine.program.links import nodes_of_two, shared_predictions
 
-some = settings(max_examples=40)
 
-
-@some
 @given(prediction=st.one_of(*map(shared_predictions, ("shared-links", "link-serial", "latency", "sender-blocking"))))
 def test_no_prediction_is_below_a_bound(prediction: Prediction) -> None:
     bounds, makespan = prediction.lower_bounds, prediction.timeline.makespan
@@ -29,7 +26,6 @@ def test_no_prediction_is_below_a_bound(prediction: Prediction) -> None:
     assert all(0 < load.share <= 1 + 1e-9 for load in prediction.port_loads)
 
 
-@some
 @given(prediction=shared_predictions())
 def test_the_bytes_of_the_ports_are_those_that_transfers_and_collectives_send(prediction: Prediction) -> None:
     """What leaves nodes and devices comes to others."""

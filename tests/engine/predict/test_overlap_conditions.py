@@ -21,8 +21,9 @@ from meshwave.engine.program.action import Action, Op, forward, input_gradient, 
 from meshwave.engine.program.program import Program, build_program
 from meshwave.engine.program.simulation import simulate
 from meshwave.engine.schedules import Pipe, schedules
+from tests._strategies import examples
 
-few = settings(max_examples=20, deadline=None)
+few = settings(max_examples=examples(20))
 P = st.integers(2, 5)
 quarters = st.integers(1, 16).map(lambda number: number / 4)
 shares = st.integers(1, 7).map(lambda eighths: eighths / 8)

@@ -15,7 +15,7 @@ from meshwave.engine.document import parse_design
 from meshwave.engine.findings import DesignError
 from meshwave.engine.predict.prediction import check_design, predict
 from meshwave.engine.schedules import schedules
-from tests._strategies import Drawn, document, pipelines
+from tests._strategies import Drawn, document, examples, pipelines
 
 SLOW_LINKS = {"latency_s": 1e-5, "bandwidth": 1e9}
 
@@ -64,7 +64,7 @@ def test_seconds_come_from_the_roofline() -> None:
     assert numbers["samples_per_s"] == 8 / numbers["makespan_s"]
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@settings(max_examples=examples(30), suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 @given(data=st.data(), kind=st.sampled_from(["unit", "roofline"]), dp=st.integers(1, 2))
 def test_every_schedule_has_all_the_numbers_and_they_are_json(data: st.DataObject, kind: str, dp: int) -> None:
     drawn = data.draw(st.sampled_from(list(schedules)).flatmap(pipelines))
@@ -79,7 +79,7 @@ def test_every_schedule_has_all_the_numbers_and_they_are_json(data: st.DataObjec
     assert numbers["samples_per_s"] == pytest.approx(dp * drawn.microbatches / numbers["makespan_s"])
 
 
-@settings(max_examples=20, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@settings(max_examples=examples(20), suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 @given(data=st.data())
 def test_the_most_memory_over_time_is_the_peak(data: st.DataObject) -> None:
     drawn = data.draw(st.sampled_from(list(schedules)).flatmap(pipelines))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import combinations, permutations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwave.engine.lowering.transfers import add_transfers
@@ -60,7 +60,6 @@ def test_the_greedy_repair_can_run(order: Program) -> None:
     assert runs(module._Search(order).repair_greedily().order)
 
 
-@settings(max_examples=60)
 @given(order=scrambled(most=3, ranks=2, microbatches=2))
 def test_no_smaller_repair_exists(order: Program) -> None:
     found = repair(order)

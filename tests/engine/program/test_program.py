@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from meshwave.engine.errors import InputError
 from meshwave.engine.program.action import Action, Op
 from meshwave.engine.program.program import Program, build_program, format_program, from_json, parse_program, to_json
-from tests._strategies import compute_programs, programs
+from tests._strategies import compute_programs, examples, programs
 
 SMALL = """
     0F0 0SEND_F0 0RECV_B0 0B0 STEP
@@ -25,14 +25,12 @@ def as_read(orders: list[list[str]], program: Program) -> Program:
     return replace(parse_program(orders), skips=program.skips)
 
 
-@settings(max_examples=40)
 @given(program=programs() | programs(slots=True))
 def test_formatted_text_parses_to_the_same_value(program: Program) -> None:
     """Peers and the placement, which the text omits, are derived."""
     assert as_read(format_program(program), program) == replace(program, clips=False)
 
 
-@settings(max_examples=40)
 @given(program=programs() | programs(slots=True))
 def test_a_program_survives_a_json_round_trip(program: Program) -> None:
     document = json.loads(json.dumps(to_json(program)))
@@ -71,7 +69,7 @@ def test_two_routes_through_the_ranks_are_two_replicas() -> None:
     assert program.stages_of(0) == [0, 1]
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(program=compute_programs())
 def test_different_orders_have_different_digests(program: Program) -> None:
     same = build_program([program.actions(rank) for rank in range(program.ranks)])

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -23,8 +23,6 @@ from meshwave.engine.program.timeline import Timeline
 from tests._strategies import document, programs, seconds, seeds
 from tests.engine.program.slow_network import SlowNetwork, fair_rates
 from tests.engine.program.test_simulation import spans_of
-
-some = settings(max_examples=40)
 
 
 def network_of(program: Program, seed: int, *, ranks_per_node: int = 2, exchanges: bool = True) -> Network:
@@ -98,7 +96,6 @@ def played(program: Program, takes: NDArray[np.float64], network: Network) -> Ti
 
 
 @pytest.mark.slow
-@some
 @given(program=programs(), seed=seeds)
 def test_the_simulation_equals_a_reference_network(program: Program, seed: int) -> None:
     takes, network = untied(program, seed), network_of(program, seed)
@@ -111,7 +108,6 @@ def test_the_simulation_equals_a_reference_network(program: Program, seed: int) 
             assert found[task][0] == pytest.approx(start, rel=1e-7, abs=1e-7), task
 
 
-@some
 @given(program=programs(), seed=seeds)
 def test_exclusive_links_equal_a_reference_network(program: Program, seed: int) -> None:
     takes, network = untied(program, seed), nics_of(program, units=1 + seed % 2)
@@ -122,7 +118,6 @@ def test_exclusive_links_equal_a_reference_network(program: Program, seed: int) 
         assert found[task] == pytest.approx(span, rel=1e-9, abs=1e-9), task
 
 
-@some
 @given(program=programs() | programs(slots=True), seed=seeds)
 def test_the_compiled_loop_equals_the_python_loop(program: Program, seed: int) -> None:
     assert is_available(), "the tests install numba"
@@ -139,7 +134,6 @@ def test_the_compiled_loop_equals_the_python_loop(program: Program, seed: int) -
         assert one.tolist() == other.tolist()
 
 
-@some
 @given(program=programs() | programs(slots=True), seed=seeds)
 def test_without_sharing_each_flow_takes_its_time_alone(program: Program, seed: int) -> None:
     """The fast path and the loop give equal times on a network without full ports."""
@@ -157,7 +151,6 @@ def test_without_sharing_each_flow_takes_its_time_alone(program: Program, seed: 
 
 
 @pytest.mark.slow
-@some
 @given(program=programs() | programs(slots=True), seed=seeds)
 def test_sharing_never_helps(program: Program, seed: int) -> None:
     takes, network = seconds(program, seed), network_of(program, seed)
@@ -169,7 +162,6 @@ def test_sharing_never_helps(program: Program, seed: int) -> None:
 
 
 @pytest.mark.slow
-@some
 @given(program=programs(), seed=seeds)
 def test_causes_are_the_ends_for_which_spans_waited(program: Program, seed: int) -> None:
     takes, network = seconds(program, seed), network_of(program, seed)
@@ -180,7 +172,6 @@ def test_causes_are_the_ends_for_which_spans_waited(program: Program, seed: int)
         assert timeline.start[span] == (timeline.end[cause] if cause >= 0 else 0.0)
 
 
-@some
 @given(kinds=st.lists(st.integers(0, 3), min_size=1, max_size=12), seed=seeds)
 def test_a_fair_rate_is_that_of_a_full_port_or_the_most(kinds: list[int], seed: int) -> None:
     """Definition of max-min fairness, checked for the reference implementation."""

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -25,7 +25,6 @@ from tests.engine.schedules.play import program as pipeline
 
 MODELS: tuple[TransferModel, ...] = ("latency", "sender-blocking", "link-serial", "batched")
 models = st.sampled_from(MODELS)
-some = settings(max_examples=60)
 Task = tuple[int, Action]  # (rank, action)
 
 
@@ -194,7 +193,6 @@ def spans_of(timeline: Timeline) -> dict[Task, tuple[float, float]]:
 # ---- promises ----
 
 
-@some
 @given(program=programs() | programs(slots=True), seed=seeds, model=models)
 def test_the_simulation_equals_a_reference_clock(program: Program, seed: int, model: TransferModel) -> None:
     takes = seconds(program, seed)
@@ -202,7 +200,6 @@ def test_the_simulation_equals_a_reference_clock(program: Program, seed: int, mo
     assert spans_of(simulate(program, takes, model)) == by_the_clock(program, takes, model)
 
 
-@some
 @given(program=programs(), seed=seeds, model=models)
 def test_a_cause_ends_exactly_when_the_span_that_it_delayed_begins(
     program: Program, seed: int, model: TransferModel
@@ -220,7 +217,6 @@ def test_a_cause_ends_exactly_when_the_span_that_it_delayed_begins(
             assert names[cause] in waits[names[span]]
 
 
-@some
 @given(program=programs(), seed=seeds, model=models)
 def test_the_critical_path_is_without_gaps_and_as_long_as_the_step(
     program: Program, seed: int, model: TransferModel
@@ -233,7 +229,6 @@ def test_the_critical_path_is_without_gaps_and_as_long_as_the_step(
     assert timeline.start[path[1:]].tolist() == timeline.end[path[:-1]].tolist()
 
 
-@some
 @given(program=programs() | programs(slots=True), seed=seeds, model=models, slower=st.floats(0, 10))
 def test_slower_work_never_shortens_the_step(program: Program, seed: int, model: TransferModel, slower: float) -> None:
     takes = seconds(program, seed)
@@ -243,7 +238,6 @@ def test_slower_work_never_shortens_the_step(program: Program, seed: int, model:
     assert simulate(program, more, model).makespan >= simulate(program, takes, model).makespan
 
 
-@some
 @given(program=programs(), seed=seeds)
 def test_contention_never_helps(program: Program, seed: int) -> None:
     takes = seconds(program, seed)
@@ -253,7 +247,6 @@ def test_contention_never_helps(program: Program, seed: int) -> None:
         assert (contended.end >= latency.end - 1e-9).all()
 
 
-@some
 @given(program=programs(), seed=seeds, model=models)
 def test_the_simulation_is_deterministic_and_scales_with_the_time_unit(
     program: Program, seed: int, model: TransferModel
@@ -267,7 +260,6 @@ def test_the_simulation_is_deterministic_and_scales_with_the_time_unit(
     assert (8 * once.end).tolist() == fine.end.tolist()
 
 
-@some
 @given(program=programs(), seed=seeds)
 def test_transfer_models_agree_if_transfers_are_free(program: Program, seed: int) -> None:
     takes = seconds(program, seed)

@@ -15,7 +15,7 @@ from meshwave.engine.program.action import Op, parse_action
 from meshwave.engine.program.program import Program, parse_program
 from meshwave.engine.program.simulation import simulate
 from meshwave.engine.program.timeline import Timeline, overlay
-from tests._strategies import programs, seconds, seeds
+from tests._strategies import examples, programs, seconds, seeds
 
 
 def drawn(*spans: tuple[int, str, float, float], **columns: Any) -> Timeline:
@@ -150,7 +150,6 @@ def test_a_measured_timeline_may_begin_after_zero() -> None:
     assert timeline.bubble_ratio == 0
 
 
-@settings(max_examples=40)
 @given(program=programs(), seed=seeds, model=st.sampled_from(["latency", "sender-blocking", "link-serial"]))
 def test_time_is_work_or_idle_and_exposed_is_a_part_of_idle(program: Program, seed: int, model: Any) -> None:
     timeline = simulate(program, seconds(program, seed), model)
@@ -161,7 +160,6 @@ def test_time_is_work_or_idle_and_exposed_is_a_part_of_idle(program: Program, se
     assert (timeline.exposed_communication >= 0).all()
 
 
-@settings(max_examples=40)
 @given(program=programs(), seed=seeds)
 def test_the_span_bubble_is_a_part_of_the_bubble(program: Program, seed: int) -> None:
     takes = seconds(program, seed)
@@ -172,7 +170,6 @@ def test_the_span_bubble_is_a_part_of_the_bubble(program: Program, seed: int) ->
     assert -1e-9 <= timeline.span_bubble_ratio <= timeline.bubble_ratio + 1e-9 <= 1
 
 
-@settings(max_examples=40)
 @given(program=programs(), seed=seeds)
 def test_nothing_is_exposed_if_transfers_and_reductions_are_free(program: Program, seed: int) -> None:
     takes = seconds(program, seed)
@@ -188,7 +185,7 @@ def measured(predicted: Timeline, **columns: Any) -> Timeline:
     return replace(predicted, source="measured", **columns)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(program=programs(), seed=seeds)
 def test_every_recorded_action_is_joined_with_its_prediction_in_any_order(program: Program, seed: int) -> None:
     predicted = simulate(program, seconds(program, seed))

@@ -17,10 +17,10 @@ from meshwave.engine.program.action import Action, Op
 from meshwave.engine.program.message_checks import MAX_LISTED
 from meshwave.engine.program.program import Program, build_program, parse_program
 from meshwave.engine.program.verification import computation_problems, verify
-from tests._strategies import compute_programs, programs
+from tests._strategies import compute_programs, examples, programs
 from tests.engine.program.walk import inputs, left_over
 
-faults = settings(max_examples=40, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+faults = settings(suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 Orders = list[list[Action]]
 
 
@@ -427,7 +427,7 @@ def test_a_reported_cycle_exists_and_is_the_shortest(program: Program) -> None:
     assert mine.index(moved) < mine.index(after)
 
 
-@settings(faults, max_examples=15)
+@settings(faults, max_examples=examples(15))
 @given(program=shuffled())
 def test_repeated_suggested_moves_end_without_a_deadlock(program: Program) -> None:
     for _ in range(len(program) ** 2):

@@ -6,7 +6,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwave.engine.resharding import Mesh, SpecError, Tensor, rank_boxes, unit_tasks
@@ -35,7 +35,6 @@ def test_cuts_are_nested_not_flat() -> None:
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
 def test_distinct_boxes_tile_the_tensor_once(data: st.DataObject) -> None:
     shape = tuple(data.draw(st.lists(st.integers(1, 7), min_size=1, max_size=3)))
     mesh, spec = data.draw(layouts(len(shape)))
@@ -47,7 +46,6 @@ def test_distinct_boxes_tile_the_tensor_once(data: st.DataObject) -> None:
 
 @pytest.mark.slow
 @given(st.data())
-@settings(max_examples=150, deadline=None)
 def test_unit_tasks_tile_the_tensor_and_name_all_owners_and_receivers(data: st.DataObject) -> None:
     shape = tuple(data.draw(st.lists(st.integers(1, 7), min_size=1, max_size=3)))
     source, source_spec = data.draw(layouts(len(shape)))
@@ -96,7 +94,6 @@ def test_an_invalid_spec_is_refused(spec: tuple[str, ...], code: str) -> None:
 
 @pytest.mark.torch
 @given(st.data())
-@settings(max_examples=60, deadline=None)
 def test_boxes_are_those_of_torch(data: st.DataObject) -> None:
     """For layouts that plain placements can express: axes of a dim in ascending order."""
     torch = pytest.importorskip("torch")

@@ -27,6 +27,7 @@ from meshwave.engine.resharding import (
     unit_tasks,
 )
 from tests._findings import refusal
+from tests._strategies import examples
 
 INTRA, INTER = Link(1e-5, 4e10), Link(5e-5, 1.25e9)
 
@@ -68,7 +69,7 @@ ROWS = transfer([2, 2], [3, 2], [13, 6], ("S0 R", "S0 R"))
 
 
 @pytest.mark.parametrize("strategy", strategies)
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(data=st.data())
 def test_the_last_message_of_a_task_ends_at_the_planned_time(strategy: str, data: st.DataObject) -> None:
     hosts = data.draw(st.lists(st.integers(0, 3), min_size=2, max_size=7))
@@ -177,7 +178,6 @@ def test_the_example_of_the_paper_is_drawn_to_scale() -> None:
     assert data["optimal"] and data["makespan_s"] == data["bound_s"]
 
 
-@settings(max_examples=40)
 @given(st.data())
 def test_boxes_cover_the_page_once_whatever_the_dims(data: st.DataObject) -> None:
     shape = data.draw(st.lists(st.integers(1, 9), max_size=4))

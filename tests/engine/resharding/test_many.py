@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwave.engine.cli.main import main
@@ -47,7 +47,6 @@ def lists(draw: st.DrawFn) -> list[Load]:
 
 
 @pytest.mark.slow
-@settings(max_examples=80, deadline=None)
 @given(lists(), st.sampled_from([*strategies, None]), st.sampled_from(list(orderings)))
 def test_every_tensor_has_all_its_slices_and_no_plan_of_one_is_longer(
     loads: list[Load], strategy: str | None, ordering: str

@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwave.engine.errors import InputError
@@ -87,7 +87,6 @@ def of(task: UnitTask) -> tuple[int, ...]:
 
 @pytest.mark.slow
 @given(transfers())
-@settings(max_examples=300, deadline=None)
 def test_every_rank_of_the_destination_gets_its_box(planned: Transfer) -> None:
     whole = np.arange(prod(planned.tensor.shape)).reshape(planned.tensor.shape)
     shards = replayed(planned)
@@ -98,7 +97,6 @@ def test_every_rank_of_the_destination_gets_its_box(planned: Transfer) -> None:
 
 @pytest.mark.slow
 @given(transfers())
-@settings(max_examples=200, deadline=None)
 def test_no_rank_is_sent_elements_that_it_holds(planned: Transfer) -> None:
     got: dict[tuple[int, int], int] = Counter()
     for move in planned.moves:
@@ -113,7 +111,6 @@ def test_no_rank_is_sent_elements_that_it_holds(planned: Transfer) -> None:
 
 @pytest.mark.slow
 @given(transfers())
-@settings(max_examples=200, deadline=None)
 def test_bytes_between_hosts_are_those_of_the_formulas(planned: Transfer) -> None:
     """``A B n``, ``A n``, ``n`` and those of the rings, without receivers on the sender's own host."""
     links = planned.links

@@ -8,7 +8,7 @@ from collections import Counter
 from functools import cache
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwave.engine.bench.resharding_planner import CASES, plan_case
@@ -16,7 +16,6 @@ from meshwave.engine.resharding import Job, Link, Links, Mesh, Tensor, lower_bou
 
 dfs = importlib.import_module("meshwave.engine.resharding.orderings.dfs")  # by name the package holds its registry
 FREE = Link(), Link(0.0, 1.25e9)
-few = settings(max_examples=40, deadline=None)
 
 
 @st.composite
@@ -57,7 +56,6 @@ def length(jobs: list[Job], name: str) -> tuple[float, bool]:
     return max(placed.end for placed in run_in_order(jobs, answer.order)), answer.is_optimal
 
 
-@few
 @given(problems())
 def test_the_search_finds_the_optimum_and_reports_the_proof(jobs: list[Job]) -> None:
     shortest = best(jobs)
@@ -80,7 +78,6 @@ def rounds(draw: st.DrawFn) -> list[Job]:
     ]
 
 
-@few
 @given(rounds())
 def test_jobs_of_one_length_take_as_many_rounds_as_the_busiest_side(jobs: list[Job]) -> None:
     """A bipartite graph can be edge-coloured with as many colours as its maximum degree; senders are balanced."""

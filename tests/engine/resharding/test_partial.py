@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwave.designer.state.transfer_drawing import TransferDrawing
@@ -73,7 +73,6 @@ def groups(planned: Transfer) -> dict[int, list[int]]:
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
 @given(partial_transfers())
 def test_every_receiver_ends_with_the_sum(planned: Transfer) -> None:
     """Replayed message by message: a rank that forwards a slice must have all partial sums of it, each once."""
@@ -100,7 +99,6 @@ def test_every_receiver_ends_with_the_sum(planned: Transfer) -> None:
     assert got == Counter({rank: volume(box) for rank, box in planned.destination_boxes.items() if volume(box)})
 
 
-@settings(max_examples=100, deadline=None)
 @given(partial_transfers())
 def test_costs_include_sums_and_the_playback_sends_their_addends(planned: Transfer) -> None:
     plan = planned.plan

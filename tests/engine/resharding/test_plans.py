@@ -8,7 +8,7 @@ from math import ceil
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwave.engine.cli.main import main
@@ -105,7 +105,6 @@ def ends(jobs: list[Job], order: list[tuple[int, int]]) -> float:
 
 
 @given(problems())
-@settings(max_examples=60, deadline=None)
 def test_the_search_equals_an_exhaustive_search(jobs: list[Job]) -> None:
     best = min(
         ends(jobs, [(number, hosts[number]) for number in order])

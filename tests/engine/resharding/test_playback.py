@@ -27,6 +27,7 @@ from meshwave.engine.resharding import (
 )
 from meshwave.engine.resharding import playback as played
 from meshwave.engine.runtime.benchmarks.resharding import CASES, CLUSTER
+from tests._strategies import examples
 from tests.engine.resharding.test_moves import INTER, INTRA, transfers
 
 SECOND_A_BYTE = Link(0.0, 1.0)
@@ -45,7 +46,7 @@ def moved(
 
 
 @pytest.mark.parametrize("strategy", strategies)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25))
 @given(st.integers(1, 4000), st.integers(1, 6))
 def test_a_task_alone_takes_no_longer_than_its_formula(strategy: str, elements: int, receivers: int) -> None:
     found = moved(elements, 1, receivers, strategy, (INTRA, INTER))
@@ -57,7 +58,6 @@ def test_a_task_alone_takes_no_longer_than_its_formula(strategy: str, elements: 
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
 @given(transfers())
 def test_no_nic_carries_more_than_it_can(found: Transfer) -> None:
     carried: Counter[tuple[str, int]] = Counter()
@@ -139,7 +139,6 @@ def plays(found: Transfer) -> Playback:
     return play_plan(found.plan, found.tasks, found.links)
 
 
-@settings(max_examples=50, deadline=None)
 @given(transfers())
 def test_every_byte_is_simulated_once_and_the_last_one_ends_the_playback(found: Transfer) -> None:
     told = plays(found)
@@ -157,7 +156,6 @@ def test_every_byte_is_simulated_once_and_the_last_one_ends_the_playback(found: 
 
 
 @pytest.mark.slow
-@settings(max_examples=50, deadline=None)
 @given(transfers())
 def test_no_port_exceeds_its_capacity_at_any_time(found: Transfer) -> None:
     told = plays(found)
@@ -197,7 +195,6 @@ def test_a_message_uses_its_share_and_then_the_released_capacity() -> None:
     }
 
 
-@settings(max_examples=50, deadline=None)
 @given(transfers())
 def test_the_bars_of_a_port_do_not_overlap_and_have_the_area_of_their_bytes(found: Transfer) -> None:
     sent = plays(found).messages or ()

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from meshwave.engine.bench.papers.resharding import CASES, FREE
 from meshwave.engine.resharding import Job, lower_bound, orderings, plan, run_in_order
+from tests._strategies import examples
 
 
 def ordered(jobs: list[Job], nics: int = 1) -> list[tuple[int, int]]:
@@ -27,7 +28,7 @@ def test_released_cases_reach_the_bound_except_with_two_slice_lengths(number: in
 
 
 @given(st.integers(2, 7), st.integers(1, 2))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20))
 def test_each_set_is_as_large_as_its_hosts_allow(hosts: int, nics: int) -> None:
     """Equal jobs from every host to every host: each set of the best order is a whole matching, or nearly."""
     jobs = [Job(1, {sender: 1.0}, (100 + receiver,)) for sender in range(hosts) for receiver in range(hosts)]

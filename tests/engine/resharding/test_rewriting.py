@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwave.engine.bench.papers import alpa
@@ -16,7 +16,6 @@ NAME = "rewrite-allgather"
 
 
 @given(st.data())
-@settings(max_examples=200, deadline=None)
 def test_groups_stay_on_a_host_and_gather_the_requested_boxes(data: st.DataObject) -> None:
     """Any mesh of one to three axes with ranks in any order; also uneven and empty shards."""
     per_host = data.draw(st.integers(1, 8))

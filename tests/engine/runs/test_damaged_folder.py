@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwave.engine.document import load_design
@@ -208,7 +208,6 @@ def refused(call: Callable[[], Any]) -> str:
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32))
 @pytest.mark.filterwarnings("error")
 def test_a_damaged_file_is_a_sentence_or_left_out(seed: int, pristine: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -22,7 +22,6 @@ from meshwave.engine.runs.live_links import GRACE_NS, LiveLinks, LiveNetwork
 from tests._strategies import programs, seconds, seeds
 from tests.engine.program.test_shared_links import TWO, network_of, nics_of, untied
 
-some = settings(max_examples=40)
 MS = 10**6
 
 
@@ -99,7 +98,6 @@ class Announced:
             )
 
 
-@some
 @given(program=programs() | programs(slots=True), seed=seeds, early=st.sampled_from([0.0, 0.5, 100.0]))
 def test_answers_as_the_simulator_where_all_is_announced_in_time(program: Program, seed: int, early: float) -> None:
     takes, network = seconds(program, seed), network_of(program, seed)
@@ -110,7 +108,6 @@ def test_answers_as_the_simulator_where_all_is_announced_in_time(program: Progra
     announced.check()
 
 
-@some
 @given(program=programs(), seed=seeds)
 def test_one_transfer_at_a_time_as_the_simulator(program: Program, seed: int) -> None:
     takes = untied(program, seed)

@@ -38,9 +38,7 @@ from meshwave.engine.schedules._order_search import (
     simulate_orders,
 )
 from meshwave.engine.schedules._steady_state import repeat_pattern
-from tests._strategies import document
-
-few = settings(max_examples=40)
+from tests._strategies import document, examples
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -82,7 +80,6 @@ def shops(draw: st.DrawFn) -> Shop:
 any_heuristic = st.sampled_from([*list_heuristics(True)])
 
 
-@few
 @given(shop=shops(), heuristic=any_heuristic)
 def test_a_greedy_order_is_complete_runs_and_fits_the_memory(shop: Shop, heuristic: Heuristic) -> None:
     orders = greedy_order(shop, heuristic)
@@ -94,7 +91,6 @@ def test_a_greedy_order_is_complete_runs_and_fits_the_memory(shop: Shop, heurist
     assert fits_memory(shop, program)
 
 
-@few
 @given(shop=shops(), heuristic=any_heuristic)
 def test_the_simulation_of_orders_equals_the_simulator(shop: Shop, heuristic: Heuristic) -> None:
     orders = greedy_order(shop, heuristic)
@@ -114,7 +110,7 @@ def test_the_simulation_of_orders_equals_the_simulator(shop: Shop, heuristic: He
     assert played.makespan >= order_lower_bound(shop) * (1 - 1e-9)
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(shop=shops())
 def test_an_improved_order_is_not_slower_runs_and_fits_the_memory(shop: Shop) -> None:
     orders = greedy_order(shop, Heuristic())

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwave.engine.program.action import Op
@@ -22,7 +22,6 @@ P, M = st.integers(1, 8), st.integers(1, 12)
 COSTS = [(1.0, 1.0), (1.0, 2.0), (1.0, 3.0), (2.0, 1.0), (4.0, 5.0)]
 """F and B."""
 costs = st.sampled_from(COSTS)
-few = settings(max_examples=40)
 
 
 def transfers(most: float) -> st.SearchStrategy[float]:
@@ -33,7 +32,6 @@ def transfers(most: float) -> st.SearchStrategy[float]:
 # ---- makespan ----
 
 
-@few
 @given(p=P, m=M, cost=costs, c=transfers(4))
 def test_gpipe_fills_and_drains(p: int, m: int, cost: tuple[float, float], c: float) -> None:
     f, b = cost
@@ -41,7 +39,6 @@ def test_gpipe_fills_and_drains(p: int, m: int, cost: tuple[float, float], c: fl
     assert makespan("gpipe", p, m, f, b, c) == pytest.approx((m + p - 1) * (f + b) + 2 * (p - 1) * c)
 
 
-@few
 @given(p=P, m=M, cost=costs)
 def test_1f1b_takes_as_long_as_gpipe_where_transfers_are_free(p: int, m: int, cost: tuple[float, float]) -> None:
     f, b = cost
@@ -49,7 +46,6 @@ def test_1f1b_takes_as_long_as_gpipe_where_transfers_are_free(p: int, m: int, co
     assert makespan("1f1b", p, m, f, b) == pytest.approx((m + p - 1) * (f + b))
 
 
-@few
 @given(p=st.integers(2, 6), times=st.integers(1, 3), c=transfers(3))
 def test_1f1b_exposes_transfers_in_every_round_of_its_steady_state(p: int, times: int, c: float) -> None:
     m = p * times
@@ -58,7 +54,6 @@ def test_1f1b_exposes_transfers_in_every_round_of_its_steady_state(p: int, times
     assert makespan("1f1b", p, m, 1, 2, c) == pytest.approx((m + p - 1) * 3 + exposed * c)
 
 
-@few
 @given(p=P, m=M, cost=costs)
 def test_eager_1f1b_takes_as_long_as_1f1b_where_transfers_are_free(p: int, m: int, cost: tuple[float, float]) -> None:
     f, b = cost
@@ -66,7 +61,6 @@ def test_eager_1f1b_takes_as_long_as_1f1b_where_transfers_are_free(p: int, m: in
     assert makespan("eager-1f1b", p, m, f, b) == pytest.approx((m + p - 1) * (f + b))
 
 
-@few
 @given(p=P, times=st.integers(1, 4), c=transfers(1))
 def test_eager_1f1b_exposes_one_transfer_per_direction(p: int, times: int, c: float) -> None:
     """If a round trip to the next rank takes no longer than the forwards that run ahead."""
@@ -81,7 +75,6 @@ def test_eager_1f1b_is_faster_with_slow_transfers() -> None:
     assert makespan("eager-1f1b", 4, 16, 1, 2, 0.5) == 60
 
 
-@few
 @given(p=P, v=st.integers(1, 4), more=st.integers(0, 9), cost=costs)
 def test_breadth_first_divides_the_bubble_as_interleaving_does(
     p: int, v: int, more: int, cost: tuple[float, float]
@@ -92,7 +85,6 @@ def test_breadth_first_divides_the_bubble_as_interleaving_does(
     assert makespan("looped-bfs", p, m, f, b, chunks=v) == pytest.approx((v * m + p - 1) * (f + b))
 
 
-@few
 @given(p=P, cost=costs, c=transfers(4))
 def test_gems_has_the_makespan_of_the_hanayo_paper(p: int, cost: tuple[float, float], c: float) -> None:
     """Figure 2: P^2 T_B + (2P-1) T_F + (P^2-1) T_C, for a backward at least as long as a forward."""
@@ -101,7 +93,6 @@ def test_gems_has_the_makespan_of_the_hanayo_paper(p: int, cost: tuple[float, fl
     assert makespan("gems", p, p, f, b, c) == pytest.approx(p * p * b + (2 * p - 1) * f + (p * p - 1) * c)
 
 
-@few
 @given(p=P, v=st.integers(1, 4), times=st.integers(1, 3), cost=costs)
 def test_interleaving_divides_the_bubble_by_the_chunks(p: int, v: int, times: int, cost: tuple[float, float]) -> None:
     f, b = cost
@@ -110,7 +101,6 @@ def test_interleaving_divides_the_bubble_by_the_chunks(p: int, v: int, times: in
     assert makespan("interleaved-1f1b", p, m, f, b, chunks=v) == pytest.approx((v * m + p - 1) * (f + b))
 
 
-@few
 @given(p=st.integers(2, 6), v=st.integers(2, 4), c=transfers(1))
 def test_interleaving_exposes_a_transfer_for_each_hop_down_and_up(p: int, v: int, c: float) -> None:
     expected = (v * p + p - 1) * 3 + (2 * v * p - 2) * c
@@ -118,7 +108,6 @@ def test_interleaving_exposes_a_transfer_for_each_hop_down_and_up(p: int, v: int
     assert makespan("interleaved-1f1b", p, p, 1, 2, c, chunks=v) == pytest.approx(expected)
 
 
-@few
 @given(half=st.integers(1, 5), b=st.sampled_from([1.0, 1.5, 2.0, 3.0]), c=transfers(2))
 def test_chimera_with_as_many_microbatches_as_ranks(half: int, b: float, c: float) -> None:
     d = 2 * half
@@ -127,7 +116,6 @@ def test_chimera_with_as_many_microbatches_as_ranks(half: int, b: float, c: floa
     assert makespan("chimera", d, d, 1, b, c) == pytest.approx(d + (2 * d - 2) * b + hops * c)
 
 
-@few
 @given(half=st.integers(1, 4), units=st.integers(1, 4))
 def test_chimera_adds_no_bubble_between_groups_for_equal_forwards_and_backwards(half: int, units: int) -> None:
     d = 2 * half
@@ -138,7 +126,6 @@ def test_chimera_adds_no_bubble_between_groups_for_equal_forwards_and_backwards(
     assert timeline.bubble_ratio == pytest.approx((d - 2) / (2 * n + d - 2))
 
 
-@few
 @given(half=st.integers(1, 4), units=st.integers(1, 4), b=st.sampled_from([1.0, 2.0, 3.0]))
 def test_chimera_adds_a_bubble_per_group_for_longer_backwards(half: int, units: int, b: float) -> None:
     d = 2 * half
@@ -147,7 +134,6 @@ def test_chimera_adds_a_bubble_per_group_for_longer_backwards(half: int, units: 
     assert makespan("chimera", d, units * d, 1, b) == pytest.approx(expected)
 
 
-@few
 @given(p=st.integers(2, 8), w=st.integers(1, 3), cost=costs, c=transfers(2))
 def test_hanayo_with_as_many_microbatches_as_ranks(p: int, w: int, cost: tuple[float, float], c: float) -> None:
     """The term in c is linear if c is small compared with the stages."""
@@ -158,7 +144,6 @@ def test_hanayo_with_as_many_microbatches_as_ranks(p: int, w: int, cost: tuple[f
     assert makespan("hanayo", p, p, f, b, c, waves=w) == pytest.approx(expected)
 
 
-@few
 @given(p=st.integers(2, 6), w=st.integers(1, 3), groups=st.integers(1, 4), b=st.sampled_from([1.0, 2.0, 3.0]))
 def test_grouped_hanayo_adds_a_bubble_per_group_for_longer_backwards(p: int, w: int, groups: int, b: float) -> None:
     m = groups * p
@@ -167,7 +152,6 @@ def test_grouped_hanayo_adds_a_bubble_per_group_for_longer_backwards(p: int, w: 
     assert makespan("hanayo", p, m, 1, b, waves=w) == pytest.approx(expected)
 
 
-@few
 @given(p=st.integers(2, 6), w=st.integers(1, 3), more=st.integers(0, 9), cost=costs)
 def test_ungrouped_hanayo_has_the_same_bubble_for_any_number_of_microbatches(
     p: int, w: int, more: int, cost: tuple[float, float]
@@ -187,7 +171,6 @@ evenly = st.integers(1, 4).flatmap(
 """Replicas, and ranks that they divide."""
 
 
-@few
 @given(sizes=evenly, units=st.integers(1, 3))
 def test_more_replicas_divide_the_bubble_of_chimera(sizes: tuple[int, int], units: int) -> None:
     """D/f - 2 slots of a forward and a backward, with f replicas in each direction."""
@@ -199,7 +182,6 @@ def test_more_replicas_divide_the_bubble_of_chimera(sizes: tuple[int, int], unit
     assert timeline.makespan == 2 * n + 2 * d / replicas - 2
 
 
-@few
 @given(sizes=evenly, units=st.integers(1, 3))
 def test_forward_doubling_adds_no_bubble_for_backwards_of_twice_the_duration(
     sizes: tuple[int, int], units: int
@@ -222,7 +204,6 @@ def test_concatenations_of_the_example_of_the_paper() -> None:
 # ---- split backwards ----
 
 
-@few
 @given(p=P, more=st.integers(0, 12), cost=st.sampled_from([(1, 1, 1), (1, 2, 1), (2, 1.5, 1), (3, 2, 1)]))
 def test_zb_h1_leaves_a_third_of_the_bubble_of_1f1b(p: int, more: int, cost: tuple[float, float, float]) -> None:
     """(P-1)(F+I-W) of idle time between a rank's first start and its last end."""
@@ -236,7 +217,6 @@ def test_zb_h1_leaves_a_third_of_the_bubble_of_1f1b(p: int, more: int, cost: tup
     assert longest_idle(timeline) == pytest.approx((p - 1) * (f + i - w))
 
 
-@few
 @given(p=P, more=st.integers(0, 12))
 def test_zb_h2_is_zero_bubble_only_if_no_rank_waits_for_the_others(p: int, more: int) -> None:
     m = 2 * p - 1 + more
@@ -251,7 +231,6 @@ def test_zb_h2_is_faster_than_zb_h1_once_transfers_take_time() -> None:
     assert makespan("zb-h2", 4, 16, 1, 2, 0.5) < makespan("zb-h1", 4, 16, 1, 2, 0.5)
 
 
-@few
 @given(p=P, more=st.integers(0, 12))
 def test_zb_v_has_no_idle_time_between_computations(p: int, more: int) -> None:
     m = 2 * p - 1 + more
@@ -268,7 +247,6 @@ def test_zb_v_with_too_few_microbatches_to_fill_it() -> None:
     assert (timeline.makespan, timeline.bubble_ratio) == (30, pytest.approx(0.2))
 
 
-@few
 @given(p=P, v=st.integers(1, 4), times=st.integers(1, 3))
 def test_interleaved_zero_bubble_leaves_a_third_of_the_bubble_of_interleaving(p: int, v: int, times: int) -> None:
     m = p * times
@@ -276,7 +254,6 @@ def test_interleaved_zero_bubble_leaves_a_third_of_the_bubble_of_interleaving(p:
     assert makespan("interleaved-zb", p, m, 1, 2, chunks=v) == 3 * v * m + p - 1
 
 
-@few
 @given(p=P, more=st.integers(0, 9))
 def test_dualpipe_v_has_the_published_bubble(p: int, more: int) -> None:
     """(PP/2 - 1)(F&B + B - 3W), with PP = 2P stages in one direction.
@@ -288,7 +265,6 @@ def test_dualpipe_v_has_the_published_bubble(p: int, more: int) -> None:
     assert makespan("dualpipe-v", p, m, 1, 2) == 6 * m + (p - 1) * 2
 
 
-@few
 @given(half=st.integers(1, 4), more=st.integers(0, 6))
 def test_dualpipe_has_the_same_bubble_on_twice_the_ranks(half: int, more: int) -> None:
     p, m = 2 * half, 2 * (2 * half + more)
@@ -302,7 +278,6 @@ def test_dualpipe_in_the_examples_of_the_paper() -> None:
     assert makespan("dualpipe", 8, 20, 1, 2) == 66
 
 
-@few
 @given(p=st.integers(1, 16), more=st.integers(0, 12))
 def test_v_half_and_v_min_have_the_published_bubbles(p: int, more: int) -> None:
     """Relative to the bubble of 1F1B, 6(P-1) slots: a half (plus up to P/4 slots) and two thirds."""
@@ -336,7 +311,6 @@ def longest_idle(timeline: Timeline) -> float:
 # ---- order ----
 
 
-@few
 @given(p=P, w=st.integers(1, 3), grouping=st.sampled_from(["grouped", "ungrouped"]), data=st.data())
 def test_hanayo_with_fewer_microbatches_omits_the_missing_ones(
     p: int, w: int, grouping: str, data: st.DataObject
@@ -349,7 +323,6 @@ def test_hanayo_with_fewer_microbatches_omits_the_missing_ones(
         assert fewer.actions(rank) == [action for action in full.actions(rank) if action.microbatch < m]
 
 
-@few
 @given(p=P, w=st.integers(1, 3))
 def test_both_groupings_of_hanayo_are_the_papers_order_for_as_many_microbatches_as_ranks(p: int, w: int) -> None:
     grouped, ungrouped = (
@@ -374,27 +347,23 @@ def test_interleaving_takes_microbatches_in_groups_as_megatron_does() -> None:
 # ---- memory and messages ----
 
 
-@few
 @given(p=P, m=M)
 def test_gpipe_keeps_every_microbatch_and_1f1b_those_in_flight(p: int, m: int) -> None:
     assert activations("gpipe", p, m) == [m] * p
     assert activations("1f1b", p, m) == [min(m, p - r) for r in range(p)]
 
 
-@few
 @given(p=P, m=M)
 def test_eager_1f1b_keeps_nearly_twice_as_many(p: int, m: int) -> None:
     assert activations("eager-1f1b", p, m) == [min(m, 2 * (p - r) - 1) for r in range(p)]
 
 
-@few
 @given(p=P, m=M, v=st.integers(1, 4))
 def test_breadth_first_keeps_everything_and_gems_one(p: int, m: int, v: int) -> None:
     assert activations("looped-bfs", p, m, chunks=v) == pytest.approx([v * m] * p)
     assert activations("gems", p, m) == [1] * p
 
 
-@few
 @given(p=P, more=st.integers(0, 9))
 def test_split_backwards_keep_equal_activations_on_every_rank(p: int, more: int) -> None:
     m = 2 * p - 1 + more
@@ -404,20 +373,17 @@ def test_split_backwards_keep_equal_activations_on_every_rank(p: int, more: int)
     assert activations("zb-v", p, m) == [2 * p] * p
 
 
-@few
 @given(p=P, v=st.integers(1, 4), times=st.integers(1, 3))
 def test_interleaved_zero_bubble_keeps_a_group_of_every_chunk(p: int, v: int, times: int) -> None:
     assert activations("interleaved-zb", p, p * times, chunks=v) == pytest.approx([v * p] * p)
 
 
-@few
 @given(half=st.integers(2, 4), more=st.integers(0, 6))
 def test_dualpipe_keeps_one_more_than_there_are_stages_in_a_direction(half: int, more: int) -> None:
     assert activations("dualpipe-v", half, 2 * half + more) == [2 * half + 1] * half
     assert activations("dualpipe", 2 * half, 4 * half + 2 * more) == [2 * half + 1] * 2 * half
 
 
-@few
 @given(p=st.integers(1, 24), m=st.integers(1, 60))
 def test_building_blocks_bound_the_activations_of_a_rank(p: int, m: int) -> None:
     """About P and 2P/3 chunks, which are a half and a third of the activations of 1F1B."""
@@ -427,7 +393,6 @@ def test_building_blocks_bound_the_activations_of_a_rank(p: int, m: int) -> None
         assert kept == most or m < p
 
 
-@few
 @given(sizes=evenly, units=st.integers(1, 3))
 def test_forward_doubling_keeps_about_twice_the_activations(sizes: tuple[int, int], units: int) -> None:
     """No rank keeps more than two microbatches per rank."""
@@ -442,7 +407,6 @@ def test_forward_doubling_keeps_about_twice_the_activations(sizes: tuple[int, in
     assert doubled == [2 * d - share + 1 + place for place in places]
 
 
-@few
 @given(p=P, v=st.integers(1, 4), times=st.integers(1, 3), extra=st.integers(0, 3))
 def test_interleaving_keeps_a_group_per_additional_chunk(p: int, v: int, times: int, extra: int) -> None:
     group = p + extra
@@ -452,7 +416,6 @@ def test_interleaving_keeps_a_group_per_additional_chunk(p: int, v: int, times: 
     assert activations("interleaved-1f1b", p, m, chunks=v, group=group) == pytest.approx(expected)
 
 
-@few
 @given(half=st.integers(1, 5), units=st.integers(1, 3))
 def test_chimera_keeps_half_on_the_outer_ranks_and_all_in_the_middle(half: int, units: int) -> None:
     d = 2 * half
@@ -460,7 +423,6 @@ def test_chimera_keeps_half_on_the_outer_ranks_and_all_in_the_middle(half: int, 
     assert activations("chimera", d, units * d) == [half + 1 + min(r, d - 1 - r) for r in range(d)]
 
 
-@few
 @given(p=P, w=st.integers(1, 4), groups=st.integers(1, 3))
 def test_grouped_hanayo_keeps_the_activations_of_one_group(p: int, w: int, groups: int) -> None:
     expected = [(2 * w - 1) * p + 1 + r for r in range(p)]
@@ -468,7 +430,6 @@ def test_grouped_hanayo_keeps_the_activations_of_one_group(p: int, w: int, group
     assert activations("hanayo", p, groups * p, waves=w) == pytest.approx(expected)
 
 
-@few
 @given(p=P, w=st.integers(1, 4), more=st.integers(0, 6))
 def test_ungrouped_hanayo_keeps_all_activations(p: int, w: int, more: int) -> None:
     m = p + more
@@ -477,7 +438,6 @@ def test_ungrouped_hanayo_keeps_all_activations(p: int, w: int, more: int) -> No
     assert activations("hanayo", p, m, waves=w, grouping="ungrouped") == pytest.approx(expected)
 
 
-@few
 @given(p=st.integers(2, 8), m=M, w=st.integers(1, 3))
 def test_turning_points_of_a_wave_need_no_message_but_laps_of_a_loop_do(p: int, m: int, w: int) -> None:
     times = max(1, m // p) * p
@@ -499,7 +459,6 @@ def test_only_replicas_need_a_second_copy_of_the_weights(name: str) -> None:
     assert all(len(made.stages_of(rank)) * made.ranks == copies * made.stages for rank in range(4))
 
 
-@few
 @given(sizes=evenly)
 def test_every_replica_of_chimera_is_a_copy_on_every_rank(sizes: tuple[int, int]) -> None:
     replicas, d = sizes

@@ -18,14 +18,14 @@ from meshwave.engine.program.simulation import simulate
 from meshwave.engine.program.verification import verify
 from meshwave.engine.schedules import Pipe, schedules
 from tests._findings import check_fixes, find_problems
-from tests._strategies import Drawn, document, option, pipelines
+from tests._strategies import Drawn, document, examples, option, pipelines
 from tests.engine.program.walk import left_over, other_end
 from tests.engine.schedules.play import makespan, program
 
 every_schedule = pytest.mark.parametrize("name", schedules)
 automatic = [name for name in schedules if name != "custom"]
-few = settings(max_examples=6, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
-drawn = settings(max_examples=15, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+few = settings(max_examples=examples(6), suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+drawn = settings(max_examples=examples(15), suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 
 
 @every_schedule

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwave.engine.program.action import Op
@@ -14,7 +14,6 @@ from tests.engine.schedules.play import activations, makespan, play, program
 
 P, M, WAVES = st.integers(1, 8), st.integers(1, 20), st.integers(1, 3)
 groupings = st.sampled_from(["grouped", "ungrouped"])
-few = settings(max_examples=60)
 
 
 def took(p: int, m: int, *costs: float, **options: Any) -> tuple[float, float]:
@@ -23,7 +22,6 @@ def took(p: int, m: int, *costs: float, **options: Any) -> tuple[float, float]:
     return split, whole
 
 
-@few
 @given(p=P, w=WAVES, times=st.integers(1, 3), more=st.integers(0, 9), grouping=groupings)
 def test_a_split_backward_leaves_only_the_unavoidable_bubble(
     p: int, w: int, times: int, more: int, grouping: str
@@ -57,7 +55,6 @@ def test_one_wave_with_a_split_backward_equals_four_with_a_whole_one() -> None:
     assert bubbles[1, "split"] == bubbles[4, "whole"] == bubbles[1, "whole"] / 4
 
 
-@few
 @given(p=P, w=WAVES, m=M, grouping=groupings, c=st.integers(0, 24).map(lambda eighths: eighths / 8))
 @pytest.mark.parametrize(
     ("forward", "backward", "weight"), [(1, 2, 1), (1, 2, 0.75), (1, 2, 0.5), (1, 2.5, 1), (1, 3, 1.5)]
@@ -72,7 +69,6 @@ def test_a_split_backward_is_not_slower_if_backwards_are_longer_than_forwards(
 
 
 @pytest.mark.slow
-@few
 @given(p=P, w=WAVES, m=M, c=st.integers(0, 24).map(lambda eighths: eighths / 8))
 def test_an_ungrouped_split_backward_is_never_slower(p: int, w: int, m: int, c: float) -> None:
     for backward in (0.5, 1.0, 2.0):
@@ -80,7 +76,6 @@ def test_an_ungrouped_split_backward_is_never_slower(p: int, w: int, m: int, c: 
         assert split <= whole + 1e-9
 
 
-@few
 @given(p=P, w=WAVES, m=M)
 def test_a_split_backward_keeps_the_activations_of_the_last_rank(p: int, w: int, m: int) -> None:
     """P activations of a device's share, 2WP stages, on every rank; ungrouped all of them."""
@@ -93,7 +88,6 @@ def test_a_split_backward_keeps_the_activations_of_the_last_rank(p: int, w: int,
         assert max(grouped) == pytest.approx(max(activations("hanayo", p, m, waves=w)))
 
 
-@few
 @given(p=P, w=WAVES, m=M, grouping=groupings)
 def test_without_weight_gradients_the_order_is_that_of_whole_backwards(p: int, w: int, m: int, grouping: str) -> None:
     """Removing the weight gradients gives the order with whole backwards."""

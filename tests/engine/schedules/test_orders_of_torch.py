@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from meshwave.engine.program.program import format_program
 from meshwave.engine.schedules import Pipe, schedules
+from tests._strategies import examples
 
 pytestmark = pytest.mark.torch
 
-few = settings(max_examples=15, deadline=None)
+few = settings(max_examples=examples(15))
 P, V, M = st.integers(1, 5), st.integers(1, 3), st.integers(1, 12)
 
 

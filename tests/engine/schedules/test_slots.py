@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -16,7 +16,6 @@ from meshwave.engine.schedules import Pipe, _base, chimera, hanayo, schedules
 from meshwave.engine.schedules._building_blocks import PERIOD, BlockSchedule
 from tests.engine.schedules.test_closed_forms import evenly
 
-few = settings(max_examples=40)
 Slots = Mapping[Op, NDArray[np.int64]]
 
 
@@ -31,7 +30,6 @@ def drawn(name: str, pipe: Pipe, **options: Any) -> tuple[NDArray[np.int64], Slo
     return rank, slots
 
 
-@few
 @given(sizes=evenly, n=st.integers(1, 30))
 def test_chimera_with_any_number_of_replicas(sizes: tuple[int, int], n: int) -> None:
     replicas, d = sizes
@@ -41,7 +39,6 @@ def test_chimera_with_any_number_of_replicas(sizes: tuple[int, int], n: int) -> 
     assert most_in_a_slot((rank, slots[Op.F]), (rank, slots[Op.B])) == 1
 
 
-@few
 @given(sizes=evenly, units=st.integers(1, 3))
 def test_chimera_with_two_forwards_in_a_slot(sizes: tuple[int, int], units: int) -> None:
     replicas, d = sizes
@@ -54,7 +51,6 @@ def test_chimera_with_two_forwards_in_a_slot(sizes: tuple[int, int], units: int)
     assert most_in_a_slot((rank[:, first], slots[Op.F][:, first]), (rank, slots[Op.B])) == 1
 
 
-@few
 @given(p=st.integers(1, 6), w=st.integers(1, 3), m=st.integers(1, 20))
 def test_hanayo_in_groups(p: int, w: int, m: int) -> None:
     rank, slots = drawn("hanayo", Pipe(p, m), waves=w)
@@ -63,7 +59,6 @@ def test_hanayo_in_groups(p: int, w: int, m: int) -> None:
     assert most_in_a_slot((rank, slots[Op.F]), (rank, slots[Op.B])) == 1
 
 
-@few
 @given(p=st.integers(1, 64))
 @pytest.mark.parametrize("name", ["v-half", "v-min"])
 def test_blocks(name: str, p: int) -> None:

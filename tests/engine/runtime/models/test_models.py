@@ -20,6 +20,7 @@ from meshwave.engine.runs.training_windows import DEFAULT_TEXT
 from meshwave.engine.runtime.execution.data import TrainingBatches
 from meshwave.engine.runtime.execution.optimizers import OPTIMIZERS
 from meshwave.engine.runtime.models import build_stage
+from tests._strategies import examples
 
 LANGUAGE_MODELS = [kind for kind, family in model_families.items() if issubclass(family, LanguageModel)]
 
@@ -39,7 +40,7 @@ def batches(
 
 
 @pytest.mark.parametrize("kind", LANGUAGE_MODELS)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20))
 @given(cuts=st.lists(st.integers(0, 4), max_size=4), seed=st.integers(0, 2**62))
 def test_any_split_has_the_weights_of_the_whole_model(kind: str, cuts: list[int], seed: int) -> None:
     edges = [0, *sorted(cuts), 4]

@@ -18,6 +18,7 @@ from meshwave.engine.runs.training_windows import DEFAULT_TEXT
 from meshwave.engine.runtime.execution.data import TrainingBatches
 from meshwave.engine.runtime.execution.stages import LocalStage
 from meshwave.engine.runtime.models import build_stage
+from tests._strategies import examples
 from tests.engine.runtime.equality import assert_equal, assert_same_bits, case_name, reference
 
 Document = dict[str, Any]
@@ -161,7 +162,7 @@ def test_an_example_is_an_image_with_noise() -> None:
 
 
 @given(cuts=st.sets(st.integers(1, 8)), seed=st.integers(0, 2**62))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15))
 def test_any_split_of_a_u_net_has_the_weights_of_the_whole_model(cuts: set[int], seed: int) -> None:
     design: Any = parse_design(_DESIGN | {"model": SMALL})
     layers = [end - start for start, end in pairwise([0, *sorted(cuts), 9])]
