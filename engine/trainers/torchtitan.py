@@ -220,7 +220,13 @@ def read_settings(sections: Json, model: LanguageModel | None, devices: int | No
     section = _read_model(settings, model, sequence)
     degrees, sharding = _read_degrees(settings, devices)
     pipeline, micro_batch_size = _read_pipeline(settings, section, degrees)
-    training = {**_read_training(settings, degrees), "sharding": sharding, "micro_batch_size": micro_batch_size}
+    reduces_once = degrees.pp > 1 and sharding != "none"  # pipelines reduce sharded gradients by REDUCE_GRAD
+    training = {
+        **_read_training(settings, degrees),
+        "sharding": sharding,
+        "gradient_reduction": "step" if reduces_once else "microbatch",
+        "micro_batch_size": micro_batch_size,
+    }
     settings.note_unused()
     if settings.problems:
         raise DesignError(settings.problems)

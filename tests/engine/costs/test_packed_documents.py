@@ -15,6 +15,7 @@ from meshwave.engine.costs.packed_documents import attended_shares
 from meshwave.engine.document import Design, parse_design
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.program.action import Op
+from meshwave.engine.runs.dry_run import plan_waits
 
 LENGTHS = [4096, 1024, 1024, 1024, 1024, 2048, 2048, 3000, 96, 1000]
 """Documents of four sequences: 4096; 4 x 1024; 2 x 2048; 3000 + 96 + 1000."""
@@ -93,6 +94,16 @@ def test_each_microbatch_takes_as_long_as_if_all_had_its_documents(tp: int) -> N
         alone = [seconds_by_microbatch(packed(each, tp=tp), op)[0] for each in documents]
         np.testing.assert_allclose(found, alone, rtol=1e-3)  # short documents are not exactly linear
         assert found[0] > found[3] > found[2] > found[1]
+
+
+def test_dry_runs_wait_for_the_documents_of_each_microbatch() -> None:
+    design = packed(LENGTHS)
+    program = lower(design)
+    waits = plan_waits(program, estimate(design, program), 1000.0)
+
+    rows = np.flatnonzero((program.op == Op.F) & (program.stage == 0))
+    expected = [1000.0 * each for each in seconds_by_microbatch(design, Op.F)]
+    np.testing.assert_allclose(waits.ns[rows[np.argsort(program.microbatch[rows])]] / 1e9, expected, rtol=1e-6)
 
 
 def test_sequences_of_one_document_cost_what_they_cost_without_documents() -> None:

@@ -55,6 +55,7 @@ def draw_design(seed: int) -> Design:
         "precision": chance.choice(["fp32", "bf16"]),
         "linear_precision": chance.choice(["same", "fp8"]),
         "sharding": sharding,
+        "gradient_reduction": "step" if pp > 1 and sharding != "none" else "microbatch",
         "sequence_parallel": tp > 1,
         "context_parallel": chance.choice(["ring", "all_gather"]) if cp > 1 else "ring",
         "tensor_parallel_overlap": chance.choice([True, False]),
