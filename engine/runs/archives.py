@@ -68,6 +68,8 @@ def import_run(record: Record, file: Path) -> Entry:
                 archive.extractall(temporary, filter="data")
         except (OSError, EOFError, ValueError, zlib.error, tarfile.TarError) as error:
             raise _archive_error(file, str(error)) from None
+        except KeyError as error:  # a link to a file that is not in the archive
+            raise _archive_error(file, str(error.args[0])) from None
         folder = Path(temporary) / run
         entry = read_entry(folder)
         folder.chmod(0o700)
@@ -124,7 +126,7 @@ def _check_members(archive: tarfile.TarFile, file: Path, free_bytes: int) -> str
             raise _archive_error(file, "its content is larger than the free space of the disk")
         if not (member.isfile() or member.isdir() or member.islnk()):
             raise _archive_error(file, f"{member.name} is not a file")
-        names.add(PurePosixPath(member.name).parts[0] if member.name else "")
+        names.update(PurePosixPath(member.name).parts[:1] or ("",))
     if len(names) != 1 or not _RUN_ID.fullmatch(run := names.pop()):
         raise _archive_error(file, "it does not contain exactly one run folder")
     return run

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import re
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 from types import SimpleNamespace
 from typing import Any
@@ -14,11 +16,14 @@ from urllib.request import Request, urlopen
 
 import pytest
 from bokeh.util.token import get_token_payload
+from tornado.websocket import WebSocketClosedError
 
+from meshwave.designer.bench.page_client import PageClient
 from meshwave.designer.kit.assets import HEAD
 from meshwave.designer.server.access import METRICS_TOKEN, MOST_SIGN_INS, SIGN_IN_DAYS, TokenAccess, new_token
 from meshwave.designer.server.serve import start_user_pages
 from meshwave.designer.server.site import Place
+from meshwave.engine.errors import RunError
 from tests.designer.web import answer, cookie_of, served, websocket_status
 
 TOKEN = "a-token-for-tests"
@@ -175,6 +180,19 @@ def test_a_request_with_a_large_body_is_rejected_without_reading_it(port: int) -
     connection.endheaders()
 
     assert connection.getresponse().status == 400
+
+
+@pytest.mark.slow
+def test_a_message_that_is_too_large_closes_the_websocket(port: int) -> None:
+    async def send() -> None:
+        page = await PageClient.open(f"http://127.0.0.1:{port}/?example=02-two-waves&token={TOKEN}")
+        await page.ask("TopBar", {"type": "rename", "name": "x" * 21_000_000})
+
+    with (
+        pytest.raises((RunError, WebSocketClosedError)),
+        ThreadPoolExecutor(1) as elsewhere,
+    ):  # this thread may have the loop of a browser
+        elsewhere.submit(asyncio.run, send()).result()
 
 
 def test_health_needs_no_authentication(port: int) -> None:

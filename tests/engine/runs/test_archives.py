@@ -142,7 +142,8 @@ FILE, LINK, DEVICE = tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.CHRTYPE
         [(f"{FOLDER}/link", LINK, b"/etc/passwd")],
         [(f"{FOLDER}/device", DEVICE, b"")],
         [(f"{FOLDER}/a", FILE, b"x"), ("20260101-000000-abce/a", FILE, b"x")],
-        [("header", tarfile.XHDTYPE, b"12 size=auto")],
+        [(f"{FOLDER}/link", tarfile.LNKTYPE, b"missing")],
+        [(".", tarfile.DIRTYPE, b"")],
     ],
 )
 def test_an_archive_of_anything_else_is_refused_and_leaves_nothing(
