@@ -16,6 +16,7 @@ export const PAGES = [
 /** The glossary entry for each term of the page. @type {Record<string, string>} */
 export const TERMS = {
   activation: "activations-in-flight",
+  "activation offload": "activation-offload",
   alpha: "alpha",
   axis: "axis",
   backward: "backward",

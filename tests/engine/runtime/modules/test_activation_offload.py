@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from meshwave.engine.document import parse_design
+from meshwave.engine.predict.block_timeline import predict_block
 from meshwave.engine.predict.prediction import predict
+from meshwave.engine.program.action import Op
 from meshwave.engine.runtime.execution.stages import DTYPES, MESSAGE_DTYPES, LocalStage
 from meshwave.engine.runtime.models import build_stage
 from meshwave.engine.runtime.modules import activation_offload
@@ -98,3 +100,6 @@ def test_copies_that_take_longer_than_computation_are_exposed() -> None:
     moved = without.activation_bytes - slow.activation_bytes
     assert slow.seconds.max() == pytest.approx(moved.max() / 1e6)
     assert (slow.working_bytes > without.working_bytes).all()
+    block = predict_block(draw(1.0, host_bandwidth=1e6), 1, 1, Op.B)
+    assert block.labels[-1] == "activation offload"
+    assert block.timeline.end.max() == pytest.approx((without.activation_bytes - slow.activation_bytes)[1] / 1e6)
