@@ -226,9 +226,9 @@ class Writes:
                 self._outside.add(os.fsdecode(path))
 
     def _may_write(self, path: Path) -> bool:
-        is_cache = path.parent.name == "__pycache__" or path == Path(os.devnull)
+        is_cache = "__pycache__" in (path.name, path.parent.name)
         place = path.parent.resolve() / path.name
-        return is_cache or any(place.is_relative_to(folder) for folder in self._folders)
+        return is_cache or path == Path(os.devnull) or any(place.is_relative_to(folder) for folder in self._folders)
 
 
 def _guarded(act: Act) -> list[Complaint]:
