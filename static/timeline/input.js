@@ -18,6 +18,7 @@ const DELTA_PX = [1, 16, 400]; // CSS pixels by delta mode of the wheel: pixels,
 
 export class Input {
   /** @type {(Point & {moved: boolean, selects: boolean}) | null} */ drag = null;
+  /** Positions of the fingers on the chart, by pointer. @type {Map<number, Point>} */ fingers = new Map();
   openedAt = -Infinity; // time of the last press on an arrow
 
   /** @param {Chart} chart */
@@ -34,7 +35,7 @@ export class Input {
         pointerdown: (event) => this.press(event),
         pointermove: (event) => this.move(event),
         pointerup: (event) => this.release(event),
-        pointercancel: () => this.endDrag(),
+        pointercancel: (event) => this.endDrag(event),
         pointerleave: () => chart.point(null),
         dblclick: (event) => this.doubleClick(event),
         keydown: (event) => this.key(event),
@@ -73,6 +74,7 @@ export class Input {
   press(event) {
     if (event.button !== 0) return;
     this.chart.stage.setPointerCapture(event.pointerId);
+    if (event.pointerType === "touch") this.fingers.set(event.pointerId, this.at(event));
     this.drag = { ...this.at(event), moved: false, selects: event.shiftKey || this.chart.selection.isMode };
   }
 
@@ -81,6 +83,7 @@ export class Input {
     const { chart, drag } = this;
     const at = this.at(event);
     if (!drag) return chart.point(at);
+    if (this.fingers.size > 1) return this.pinch(event.pointerId, at);
     const [dx, dy] = [drag.x - at.x, drag.y - at.y];
     if (!drag.moved && Math.hypot(dx, dy) < DRAG_PX) return;
     drag.moved = true;
@@ -91,14 +94,31 @@ export class Input {
     Object.assign(drag, at);
   }
 
+  /** Zoom by the distance of two fingers, around their middle. @param {number} finger @param {Point} at */
+  pinch(finger, at) {
+    const { view, frame } = this.chart;
+    const distance = () => {
+      const [one, other] = this.fingers.values();
+      return Math.max(1, Math.hypot(one.x - other.x, one.y - other.y));
+    };
+    const before = distance();
+    this.fingers.set(finger, at);
+    if (this.drag) this.drag.moved = true;
+    const [one, other] = this.fingers.values();
+    const [x, y] = [(one.x + other.x) / 2, (one.y + other.y) / 2];
+    view.zoom(distance() / before, clamp(x, frame.left, frame.right), y);
+  }
+
   /** @param {PointerEvent} event */
   release(event) {
     const { drag } = this;
-    this.endDrag();
+    this.endDrag(event);
     if (drag && !drag.moved) this.click(this.at(event), event.timeStamp);
   }
 
-  endDrag() {
+  /** @param {PointerEvent} event */
+  endDrag(event) {
+    this.fingers.delete(event.pointerId);
     this.drag = null;
     delete this.chart.stage.dataset.dragging;
     this.chart.overpaint();

@@ -93,6 +93,27 @@ def test_the_wheel_zooms_around_the_pointer_and_dragging_pans(drawn: Drawn) -> N
     assert drawn.ask("pinned") is None  # a drag is no click
 
 
+def test_two_fingers_zoom_around_their_middle(drawn: Drawn) -> None:
+    drawn.show(layer(8, 32))
+    x, y = drawn.block(3, 3, 16)
+    before = drawn.ask("view")
+    devices = drawn.page.context.new_cdp_session(drawn.page)
+
+    def touch(event: str, *distances: int) -> None:
+        points = [{"x": x + distance, "y": y, "id": number} for number, distance in enumerate(distances)]
+        devices.send("Input.dispatchTouchEvent", {"type": event, "touchPoints": points})
+
+    touch("touchStart", -20, 20)
+    touch("touchMove", -80, 80)
+    touch("touchEnd")
+    drawn.settle()
+
+    after = drawn.ask("view")
+    assert after["to"] - after["from"] == pytest.approx((before["to"] - before["from"]) / 4, rel=0.1)
+    assert drawn.block(3, 3, 16)[0] == pytest.approx(x, abs=8)
+    assert drawn.ask("pinned") is None
+
+
 def test_lanes_grow_when_the_user_zooms_into_many_lanes(drawn: Drawn) -> None:
     drawn.show(layer(64, 512))
     drawn.page.mouse.move(700, 180)
