@@ -306,7 +306,11 @@ def _device_field(cluster: Json) -> Field:
     known, name = data_sheets(), cluster["device"]["name"]
     options = [Option(value=each.name, title=each.name, help=each.source) for each in known.values()]
     chosen = name if name in known else None
-    help = known[chosen].source if chosen else "Set the data sheet of a device and its link inside the node."
+    help = (
+        known[chosen].source
+        if chosen
+        else "Set the device fields and the link inside nodes to those of a known device."
+    )
     return {**_choice_field(DEVICE, "Device", chosen, options, help), "optional": True, "placeholder": "custom"}
 
 

@@ -18,7 +18,8 @@ NONE = "-"  # an empty line of a field of rows
 _UNITS = (("_s", "s", 2), ("_bytes", "B", 6), ("bandwidth", "B/s", 0), ("_flops", "FLOP/s", 6))
 _SPELLINGS = {
     "1f1b": "1F1B", "adamw": "AdamW", "bert": "BERT", "degree": "chunks", "ep": "EP", "esp": "ESP",
-    "every": "every n-th block", "ffn": "FFN width", "gpt": "GPT", "kv": "KV", "lr": "learning rate", "mlp": "MLP",
+    "eval_every": "evaluation interval", "every": "every n-th block", "ffn": "FFN width", "full_every": "full attention every n-th layer", "gpt": "GPT", "kv": "KV", "lr": "learning rate",
+    "micro_batch_size": "microbatch size", "mlp": "MLP",
     "moe": "MoE", "nics": "NICs", "qk": "QK", "qkv": "QKV", "sgd": "SGD", "u-net": "U-Net", "u-transformer": "U-ViT", "vocab": "vocabulary",
 }  # fmt: skip
 
@@ -33,7 +34,8 @@ def label_and_unit(name: str) -> tuple[str, str]:
 
 def key_label(name: str) -> str:
     """Return a key as a label: "NICs per node" for ``nics_per_node``."""
-    return capitalize_word(" ".join(_SPELLINGS.get(word, word) for word in name.split("_")))
+    words = [name] if name in _SPELLINGS else name.split("_")
+    return capitalize_word(" ".join(_SPELLINGS.get(word, word) for word in words))
 
 
 def capitalize_word(text: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 from meshwave.engine.document import Design
 from meshwave.engine.document.expert_layers import expert_layer, uses_tensor_parallel_groups
-from meshwave.engine.document.expert_problems import EQUAL_BLOCKS, PLACEMENT, expert_problems, split_expert_groups
+from meshwave.engine.document.expert_problems import EQUAL_BLOCKS, PLACEMENT, expert_group_problem, expert_problems
 from meshwave.engine.document.experts import Experts, load_problems
 from meshwave.engine.experts import Homes, Layer, equal_blocks, expert_schedules
 from meshwave.engine.findings import DesignError, Problem, Refusal
@@ -239,7 +239,7 @@ def layer_problem(design: Design, rank: int) -> Problem | None:
     if design.model.moe is None:
         return Problem("model.moe", "missing_experts")
     if not uses_tensor_parallel_groups(design) and len(mesh.devices) % (experts.ep * experts.esp):
-        return split_expert_groups(design, mesh)
+        return expert_group_problem(design, mesh)
     for problem in load_problems(experts.load, design.model.moe.experts):
         return problem.with_path_prefix("experts")
     return None if placement_fits(design) else Problem(PLACEMENT, "mismatched_placement", fixes=[EQUAL_BLOCKS])

@@ -140,7 +140,7 @@ class Member:
         self.dismiss(number)
 
     def dismiss(self, number: int) -> None:
-        """Accept that somebody else has changed a value."""
+        """Accept the change of another person that replaced a value of this one."""
         for each in self.replaced:
             if each.number == number:
                 self.shared.note_acceptance(self, each.change.where)
@@ -149,7 +149,7 @@ class Member:
             self.notify()
 
     def forget_replaced(self, where: str) -> None:
-        """No longer offer the value at a path back."""
+        """Stop offering to restore the replaced value at a path."""
         self.replaced = [each for each in self.replaced if each.change.where != where]
 
     def rename(self, name: str) -> None:
@@ -340,7 +340,7 @@ class SharedDesign:
             self.notice = f"The latest edits are not saved; a restart of the server would discard them: {error}"
 
     def _record_changes(self, member: Member, made: Iterable[Change]) -> None:
-        """Record the values that a member set, and offer replaced values back to other members."""
+        """Record the values that a member set, and offer other members to restore the values that it replaced."""
         for change in made:
             if change.path == MESH_ORDER and not moves_meshes(change):
                 continue

@@ -142,7 +142,8 @@ class TopBar(Canvas):
             self._refuse_file(file, problems_of(error))
             return
         words = (
-            "Its timeline lies over the prediction. Calibrate from this run, in the Run tab, prices the design by it."
+            "Its timeline is overlaid on the prediction. To price the design with its times, press “Calibrate from "
+            "this run” in the Run tab."
         )
         self._send_list(f"{file} is a run of this design", [{"where": "", "message": words}], "notes")
 

@@ -187,7 +187,7 @@ def device_sizes(design: Design, program: Program, layers: Sequence[int]) -> Siz
         deferred_bytes=deferred,
         working_bytes=transients
         + gathered
-        + _buffered_units(program) * np.array([load.outside.hidden_bytes for load in loads]),
+        + _buffered_units(program) * np.array([load.residual_stream.hidden_bytes for load in loads]),
     )
 
 
@@ -214,8 +214,8 @@ def _transformer_stage_sizes(design: Design, program: Program, layers: Sequence[
         if joins[stage]:
             uncommon = Sparse(joins[stage], transformer_layers.joining_layer(load))
         how: dict[str, Any] = {**ends, "sparse": uncommon}
-        came, held = skipped[:, stage] * load.outside.hidden_bytes
-        output = 0.0 if ends["last"] else load.outside.hidden_bytes
+        came, held = skipped[:, stage] * load.residual_stream.hidden_bytes
+        output = 0.0 if ends["last"] else load.residual_stream.hidden_bytes
         return StageSizes(
             parameters=flops.stage_parameters(load, layers[stage], **how),
             copied=flops.copied_parameters(load, layers[stage], **how),

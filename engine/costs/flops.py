@@ -105,7 +105,7 @@ def activation_bytes(load: Workload, layers: int, *, first: bool, last: bool, sp
     A layer that is recomputed in part keeps fewer of them. The output of the last stage is one number.
     """
     kept = kept_bytes(load, layers, first=first, last=last, sparse=sparse)
-    return kept if last else kept + load.outside.hidden_bytes
+    return kept if last else kept + load.residual_stream.hidden_bytes
 
 
 def input_bytes(load: Workload, *, first: bool, last: bool) -> float:
@@ -114,7 +114,7 @@ def input_bytes(load: Workload, *, first: bool, last: bool) -> float:
     This is Chen et al., arXiv:1604.06174, with a whole stage as the segment.
     """
     ids = 8 * load.tokens
-    return (ids if first else load.outside.hidden_bytes) + (ids if last else 0)
+    return (ids if first else load.residual_stream.hidden_bytes) + (ids if last else 0)
 
 
 def optimizer_state_bytes(training: Training) -> int:

@@ -166,8 +166,8 @@ class Workload:
         return self.tokens * self.hidden * self.precision.item
 
     @property
-    def outside(self) -> Workload:
-        """Workload outside attention and MLP; with sequence parallelism, it has ``1/tp`` of the tokens."""
+    def residual_stream(self) -> Workload:
+        """Workload of norms, residual sums and messages; with sequence parallelism, it has ``1/tp`` of the tokens."""
         if not self.sequence_parallel:
             return self
         return replace(self, batch=self.batch / self.tp, sequence_parallel=False)
@@ -233,7 +233,7 @@ def product(
         weight_gradient=Work(once.flops, item * (m * k + m * n) + accumulation_bytes(k * n, load), kernel),
         parameters=parameters,
         copied=parameters,
-        kept_bytes=(load.outside.tokens if cut == "columns" else m) * k * item * keeps_input,
+        kept_bytes=(load.residual_stream.tokens if cut == "columns" else m) * k * item * keeps_input,
         deferred_bytes=m * (k + n) * item,
         transient_bytes=k * n * item + m * (k + n) * item,
         output_bytes=m * n * item,

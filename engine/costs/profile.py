@@ -365,8 +365,8 @@ def collective_group_sizes(ranks: int, mp: int, esp: int) -> dict[str, int]:
     return {"mp": mp, "esp": esp, "ep": ranks // esp, "ep_esp": ranks}
 
 
-def group_members(group: str, ranks: int, mp: int, esp: int) -> list[list[int]]:
-    """Return the ranks of all groups of a kind.
+def collective_group_members(group: str, ranks: int, mp: int, esp: int) -> list[list[int]]:
+    """Return the ranks of each group of a kind.
 
     ``mp`` and ``esp`` groups have adjacent ranks; an ``ep`` group has every ``esp``-th rank.
     """

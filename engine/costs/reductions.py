@@ -49,7 +49,7 @@ def _weight_gather_seconds(design: Design, program: Program, held: Sizes, all_re
 
 
 def _tied_head_seconds(design: Design, program: Program, all_reduce: AllReduce) -> Floats:
-    """Return the seconds of an optimizer step to sum gradients of a table on the first and last stage, ``[ranks]``."""
+    """Return the seconds per step to sum the gradients of an embedding table that two stages share, ``[ranks]``."""
     seconds = np.zeros(program.ranks)
     if design.model.architecture.copies_embedding and program.stages > 1:
         ranks = sorted({rank for stage in (0, program.stages - 1) for rank in program.ranks_of(stage)})

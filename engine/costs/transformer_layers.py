@@ -76,7 +76,7 @@ def attention(load: Workload) -> tuple[Operator, ...]:
         attention_product(load),
         product("attention output", load, outputs, load.hidden, bias=part.out_bias, cut="rows"),
         *_norm_operators("attention", load, "after"),
-        residual("attention residual", load.outside),
+        residual("attention residual", load.residual_stream),
     )
 
 
@@ -85,7 +85,7 @@ def _norm_operators(name: str, load: Workload, place: str) -> tuple[Operator, ..
     placement = load.architecture.norm.placement
     if placement not in (place, "both"):
         return ()
-    return (norm(f"{name} norm" if placement != "both" else f"{name} norm {place}", load.outside),)
+    return (norm(f"{name} norm" if placement != "both" else f"{name} norm {place}", load.residual_stream),)
 
 
 def _projections(load: Workload) -> Iterator[Operator]:
@@ -125,12 +125,12 @@ def _latent_projections(load: Workload, latent: Latent) -> Iterator[Operator]:
     if latent.q_rank is None:
         yield product("query", load, load.hidden, widths.queries, bias=False, cut="columns")
     else:
-        yield product("query down", load.outside, load.hidden, latent.q_rank, bias=bias)
-        yield norm("query norm", load.outside, latent.q_rank)
+        yield product("query down", load.residual_stream, load.hidden, latent.q_rank, bias=bias)
+        yield norm("query norm", load.residual_stream, latent.q_rank)
         yield product("query up", load, latent.q_rank, widths.queries, bias=False, cut="columns")
     narrow = latent.kv_rank + latent.rope_dim
-    yield product("key-value down", load.outside, load.hidden, narrow, bias=bias)
-    yield norm("key-value norm", load.outside, latent.kv_rank)
+    yield product("key-value down", load.residual_stream, load.hidden, narrow, bias=bias)
+    yield norm("key-value norm", load.residual_stream, latent.kv_rank)
     made = heads * latent.nope_dim + widths.values
     yield product("key-value up", load, latent.kv_rank, made, bias=False, cut="columns", exchanged=narrow)
     yield elementwise("rotation", load, (heads + 1) * latent.rope_dim, kept=0, read_and_written=(2, 2))
@@ -150,7 +150,10 @@ def operators_around_mlp(load: Workload) -> tuple[tuple[Operator, ...], tuple[Op
     """Return the operators of a layer before and after its feed-forward block, or the experts in its place."""
     shares_norm = load.architecture.residual == "parallel-one-norm"
     before = () if shares_norm else _norm_operators("feed-forward", load, "before")
-    return before, (*_norm_operators("feed-forward", load, "after"), residual("feed-forward residual", load.outside))
+    return before, (
+        *_norm_operators("feed-forward", load, "after"),
+        residual("feed-forward residual", load.residual_stream),
+    )
 
 
 def feed_forward(name: str, load: Workload, width: int) -> tuple[Operator, ...]:
@@ -218,7 +221,7 @@ def join(load: Workload) -> tuple[Operator, ...]:
     ``2h^2 + h`` parameters, ``4bsh^2`` forward FLOPs (U-ViT: Bao et al., arXiv:2209.12152, section 3.2). Tensor
     parallelism replicates both.
     """
-    outside = load.outside
+    outside = load.residual_stream
     return (
         elementwise("skip concatenation", outside, 2 * load.hidden, kept=0, read_and_written=(2, 2)),
         product("skip projection", outside, 2 * load.hidden, load.hidden),
@@ -253,7 +256,7 @@ def embedding(load: Workload) -> tuple[Operator, ...]:
             forward_gathered=exchanged if load.sequence_parallel else (),
             backward_gathered=exchanged if load.sequence_parallel else (),
         ),
-        *([norm("embedding norm", load.outside)] if architecture.embedding_norm else []),
+        *([norm("embedding norm", load.residual_stream)] if architecture.embedding_norm else []),
     )
 
 
@@ -263,7 +266,7 @@ def head(load: Workload) -> tuple[Operator, ...]:
     part, cut = load.architecture, load.vocab / load.tp
     capped = [elementwise("logit cap", load, cut, kept=1, read_and_written=(4, 4))] if part.logit_soft_cap else []
     return (
-        norm("last norm", load.outside),
+        norm("last norm", load.residual_stream),
         product("logits", load, load.hidden, cut, bias=part.head_bias, cut="columns", kernel="product"),
         *capped,
     )
@@ -333,7 +336,7 @@ def prediction_input(load: Workload) -> tuple[Operator, ...]:
     Its input and the embeddings of the next tokens are normed, concatenated, and projected from ``2h`` to ``h``. Another
     norm keeps the input too. Tensor-parallel devices replicate the projection.
     """
-    outside = load.outside
+    outside = load.residual_stream
     norms = norm("prediction norms", outside, 2 * load.hidden, rows=2)
     return (
         norms._replace(kept_bytes=norms.kept_bytes - outside.hidden_bytes),
@@ -398,11 +401,11 @@ def _kept_layer_bytes(load: Workload, operators: Sequence[Operator]) -> float:
     """
     match load.kernels.recomputes:
         case "layers" | "layers-early-stop":
-            return load.outside.hidden_bytes
+            return load.residual_stream.hidden_bytes
         case "operators":
             products = [each.output_bytes for each in operators if each.output_bytes and each.name != "attention"]
             attention = sum(each.output_bytes for each in operators if each.name == "attention")
-            return load.outside.hidden_bytes + attention + sum(products[::2])
+            return load.residual_stream.hidden_bytes + attention + sum(products[::2])
     return sum(operator.kept_bytes for operator in operators)
 
 

@@ -101,7 +101,7 @@ class Positions(Part):
 
 
 class Latent(Part):
-    """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434): queries, keys and values from narrow vectors.
+    """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434): projections from compressed vectors.
 
     The defaults are those of DeepSeek-V2 and V3.
     """

@@ -91,7 +91,7 @@ def _unused_group_sizes(design: Design) -> Iterator[Problem]:
             yield Problem(where, "unused_group_size", params, "warning", [set_value(where, 1)])
 
 
-def split_expert_groups(design: Design, mesh: Mesh) -> Problem:
+def expert_group_problem(design: Design, mesh: Mesh) -> Problem:
     """Return the problem of expert groups that do not fit into a mesh."""
     ep, esp = expert_group_sizes(design, mesh)
     given = {"ep": design.experts.ep, "esp": design.experts.esp, "devices": len(mesh.devices), "mesh": mesh.name}
@@ -104,7 +104,7 @@ def _mesh_group_problems(design: Design) -> Iterator[Problem]:
     ep, esp = design.experts.ep, design.experts.esp
     split = next((mesh for mesh in design.meshes if len(mesh.devices) % (ep * esp)), None)
     if split is not None:
-        yield split_expert_groups(design, split).replace(severity="warning")
+        yield expert_group_problem(design, split).replace(severity="warning")
     for number, mesh in _valid_meshes(design):
         mesh_ep, mesh_esp = expert_group_sizes(design, mesh)
         if mesh_ep * mesh_esp % mesh.tp:

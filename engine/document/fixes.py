@@ -11,7 +11,7 @@ from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any
 
 from meshwave.engine.document.cluster import MAX_DEVICES
-from meshwave.engine.document.meshes import use_axes
+from meshwave.engine.document.meshes import axes_fix
 from meshwave.engine.findings import REMOVED, Edit, Fix, Refusal
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def rename_key(path: str, value: Any, name: str) -> Fix:
 
 def use_mesh_axes(number: int, mesh: Mesh, tp: int) -> Fix:
     """Return the fix that sets the tp of a mesh, and its dp to the rest of its devices."""
-    return use_axes(mesh.name, len(mesh.devices), tp).with_path_prefix(f"meshes[{number}]")
+    return axes_fix(mesh.name, len(mesh.devices), tp).with_path_prefix(f"meshes[{number}]")
 
 
 def keep_devices(number: int, mesh: Mesh, devices: Sequence[int]) -> Fix:

@@ -91,7 +91,7 @@ class Mesh(Part):
         if needed != len(self.devices):
             count = len(self.devices)
             params = {"mesh": self.name, "count": count, "axes": dict(self.axes), "product": needed}
-            raise validation_error("devices", "mesh_size", params, use_axes(self.name, count, gcd(self.tp, count)))
+            raise validation_error("devices", "mesh_size", params, axes_fix(self.name, count, gcd(self.tp, count)))
         return self
 
 
@@ -105,8 +105,8 @@ def equal_meshes(ranks: int, axes: Mapping[Axis, int], names: Sequence[str] = ()
     ]
 
 
-def use_axes(mesh: str, devices: int, tp: int) -> Fix:
-    """Return the fix that sets the tp of a mesh, and its dp to the rest of its devices."""
+def axes_fix(mesh: str, devices: int, tp: int) -> Fix:
+    """Return the fix that sets the tp size of a mesh, and its dp size to the number of devices divided by tp."""
     dp = devices // tp
     return Fix("use_axes", {"mesh": mesh, "dp": dp, "tp": tp}, (("axes", {"dp": dp, "tp": tp}),))
 

@@ -46,7 +46,7 @@ class Training(Part):
     """With bf16, accumulate and reduce gradients in bf16 instead of fp32. Their rounding errors grow with the number of
     microbatches and of data-parallel replicas."""
     sharding: Sharding = "none"
-    """State that the data-parallel replicas of a mesh divide among themselves instead of replicating it: optimizer
+    """Training state that is sharded over the data-parallel replicas of a mesh instead of replicated: optimizer
     states (ZeRO-1), also gradients (ZeRO-2), also parameters (ZeRO-3, FSDP), which are gathered when they are needed."""
     unsharded_stages: Annotated[int, Field(ge=0, le=1_000)] | None = nullable(
         "3 if the model has several stages, otherwise 0"
@@ -59,8 +59,8 @@ class Training(Part):
     microbatch. step: REDUCE_GRAD reduces those of a stage once, after its last backward, as in
     torch.distributed.pipelining; until then, each device holds all gradients of the stage."""
     sequence_parallel: bool = False
-    """Tensor-parallel devices divide the tokens of norms, residual sums and messages among themselves, which divides
-    the activations kept there (Korthikanti et al., arXiv:2205.05198)."""
+    """Shard the tokens of norms, residual sums and messages over the tensor-parallel devices, which reduces the
+    activations stored there (Korthikanti et al., arXiv:2205.05198)."""
     context_parallel: ContextExchange = "ring"
     """Exchange of keys and values between context-parallel devices, which divide the tokens of each sequence. ring: each
     device passes them on to the next one while it computes attention to them (Liu et al., arXiv:2310.01889).
@@ -70,7 +70,7 @@ class Training(Part):
     arXiv:1602.08124). They are copied while the device computes; a stage waits for copies that take longer than that.
     Inputs and outputs of stages stay on the device, and so do recomputed activations."""
     linear_precision: Literal["same", "fp8", "fp4"] = "same"
-    """Number format of the matrix products of linear layers. same: as precision. fp8: runs scale each tensor by
+    """Number format of the matrix products of linear layers. same: the format of precision. fp8: runs scale each tensor by
     its largest value, and need devices that multiply in fp8 (NVIDIA: compute capability 8.9 or higher) or CPUs. fp4:
     predictions only."""
     tensor_parallel_overlap: bool = False
@@ -97,18 +97,18 @@ class Training(Part):
     """Token of the tokenizer that ends each document of JSON lines or parquet, such as <|endoftext|>. Documents follow each
     other, so that a sequence can contain several of them."""
     document_end: Annotated[int, Field(ge=0)] | None = nullable("attention crosses the boundaries of documents")
-    """Number of the token that ends each document, such as 50256 for GPT-2, or 10 for each line of a text. Tokens attend
+    """ID of the token that ends each document, such as 50256 for GPT-2, or 10 for each line of a text. Tokens attend
     to tokens of their own document only, and positions restart with each document."""
     document_lengths: Annotated[tuple[DocumentLength, ...], Field(min_length=1, max_length=MAX_DOCUMENTS)] | None = (
         nullable("each sequence is one document")
     )
-    """Numbers of tokens of consecutive documents, for predictions with document_end. Sequences are filled with them in
+    """Lengths of consecutive documents in tokens, for predictions with document_end. Sequences are filled with them in
     order and from the start again; a document at the end of a sequence is divided. The attention of each microbatch takes
     the time of its own documents."""
     eval_every: Annotated[int, Field(ge=1, le=MAX_STEPS)] | None = nullable("no evaluation")
-    """Steps from one evaluation of the loss on held-out data to the next; the last step is followed by one too."""
+    """Number of steps between evaluations of the loss on held-out data; one more follows the last step."""
     eval_batches: Annotated[int, Field(ge=1, le=1_000_000)] = 1
-    """Batches of an evaluation, each as large as that of a step; they are the same in every evaluation."""
+    """Number of batches of an evaluation, each as large as that of a step; they are the same in every evaluation."""
     eval_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
     """Share of the text, at its end, that is held out if there are evaluations."""
 

@@ -8,7 +8,7 @@ from math import gcd, lcm
 from meshwave.engine.document.architecture import Architecture
 from meshwave.engine.document.design import Design
 from meshwave.engine.document.expert_layers import expert_group_sizes, uses_tensor_parallel_groups
-from meshwave.engine.document.expert_problems import split_expert_groups
+from meshwave.engine.document.expert_problems import expert_group_problem
 from meshwave.engine.document.model import LanguageModel
 from meshwave.engine.document.training import Training
 from meshwave.engine.findings import Fix, Problem, set_value
@@ -37,7 +37,7 @@ def _expert_group_problems(design: Design) -> Iterator[Problem]:
         return
     for mesh in design.meshes:
         if expert_group_sizes(design, mesh) != (design.experts.ep, design.experts.esp):
-            yield split_expert_groups(design, mesh)
+            yield expert_group_problem(design, mesh)
             return
 
 

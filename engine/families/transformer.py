@@ -37,13 +37,13 @@ class RoutedExperts(MoE):
     router_bias: bool = False
     """Add a bias to the router's logits."""
     bias_correction: bool = False
-    """Balance the load by a number per expert that changes the choice of experts but not their weights
+    """Balance the load by a bias per expert that affects the choice of experts but not their weights
     (arXiv:2408.15664)."""
     bias_update_rate: Annotated[float, Field(ge=0, le=1)] = 1e-3
-    """Change of that number in a step: up for an expert with less than the mean load, down for one with more."""
+    """Change of the balancing bias per step: up for an expert with less than the mean load, down for one with more."""
     groups: Size = 1
-    """Groups of experts, of which a token visits some only: those with its best expert, or with bias_correction those
-    with its two best experts."""
+    """Number of expert groups. A token visits only its best groups, ranked by the score of their best expert, or with
+    bias_correction by the sum of their two best scores."""
     top_groups: Size = 1
     """Number of groups of experts that a token visits."""
 

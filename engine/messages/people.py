@@ -21,35 +21,35 @@ def _role_required(action: str, needed: str, role: str) -> str:
 
 MESSAGES: dict[str, Message] = {
     "session_is_over": "this page is no longer open",
-    "run_is_over": "this run is over",
-    "job_is_over": "this computation is over",
+    "run_is_over": "this run has ended",
+    "job_is_over": "this computation has ended",
     "too_many_tries": "too many failed attempts; wait a minute and try again",
-    "wrong_token": "the name or the token is wrong; whoever runs the server can make a new token",
-    "sign_in_at_proxy": "sign in at the reverse proxy in front of this server; it has not said who you are",
-    "sign_in_changed": "people sign in in another way since their file has changed; restart the server",
-    "unlisted_person": "{name} is not listed here; whoever runs the server can add this name",
+    "wrong_token": "wrong name or token; an administrator of this server can create a new token",
+    "sign_in_at_proxy": "the reverse proxy in front of this server did not identify you; sign in there",
+    "sign_in_changed": "the sign-in method in the people file has changed; restart the server",
+    "unlisted_person": "{name} has no account on this server; an administrator can add this name",
     "unverified_email": "the provider has not verified that {name} is your address; verify it there first",
     "role_required": _role_required,
-    "launch_target": "people here cannot launch on {target!r}; choose another launch target",
+    "launch_target": "this server does not permit launches on {target!r}; choose another launch target",
     "launch_processes": "the run has {processes} processes; one person may launch at most {most} here",
     "launch_runs": "you already have {runs} queued or active runs; wait until one of them ends, or cancel it",
     "launch_disk": (
         "your runs use {used_bytes:quantity|B} of disk space (limit: {most_bytes:quantity|B}); delete some in the Runs tab"
     ),
-    "launch_total_runs": "people have {runs} queued or active runs together, and no more are allowed; try again later",
+    "launch_total_runs": "all people together have {runs} queued or active runs, which is the limit; try again later",
     "launch_total_processes": (
         "the run has {processes} processes, and the runs of all people have {busy}; "
-        "{most} are allowed together; try again later"
+        "the limit for all people is {most}; try again later"
     ),
     "launch_total_disk": (
         "the runs of all people use {used_bytes:quantity|B} of disk space (limit: {most_bytes:quantity|B}); some of them must be deleted first"
     ),
-    "saved_designs": "you have {designs} saved designs, and no more are allowed here; delete some on the start page",
+    "saved_designs": "you have {designs} saved designs, which is the limit; delete some on the start page",
     "saved_designs_disk": (
         "your designs use {used_bytes:quantity|B} of disk space (limit: {most_bytes:quantity|B}); delete designs that you no longer need"
     ),
     "saved_designs_total": (
-        "people have {designs} saved designs together, and no more are allowed; some of them must be deleted first"
+        "all people together have {designs} saved designs, which is the limit; some of them must be deleted first"
     ),
     "saved_designs_total_disk": (
         "the designs of all people use {used_bytes:quantity|B} of disk space (limit: {most_bytes:quantity|B}); some of them must be deleted first"

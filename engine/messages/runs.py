@@ -187,7 +187,7 @@ MESSAGES: dict[str, Message] = {
     "slower_steps": "steps take {after_s:quantity|s}, {ratio:.2g} times as long as the first ones ({before_s:quantity|s})",
     # comparisons and profiles of runs
     "prediction_in_units": (
-        "the prediction is in units, which cannot be compared with seconds; use roofline or calibrated costs"
+        "the prediction is in cost units, which cannot be compared with seconds; use roofline or calibrated costs"
     ),
     "spans_of_another_program": "the spans in {folder} do not belong to its program; launch the design again",
     "no_recorded_step": "not all ranks have recorded a training step yet",

@@ -72,7 +72,7 @@ MESSAGES: dict[str, Message] = {
         "same number on every node"
     ),
     "manifest_too_large": (
-        "the design has {bytes:,} bytes and a ConfigMap takes {most:,}; launch it on a Kubernetes target, which uses a volume"
+        "the design has {bytes:,} bytes, and a ConfigMap holds at most {most:,}; launch it on a Kubernetes target, which uses a volume"
     ),
     # checks
     "check_of_machine": "{launcher} is this machine; meshwave doctor checks it, and meshwave calibrate measures it",

@@ -35,8 +35,8 @@ MESSAGES: dict[str, Message] = {
         "they need training.sharding parameters"
     ),
     "csv_other_gathers": (
-        "UNSHARD and RESHARD were dropped; here they are placed by training.unsharded_stages = {stages}, the number of the "
-        "file"
+        "UNSHARD and RESHARD were dropped; here they are placed by training.unsharded_stages = {stages}, as many as in "
+        "the file"
     ),
     "csv_empty_cells": "torch refuses empty cells in a file with messages, such as {cell}; they were dropped",
     "csv_replicas": "stage {stage} is in rows {rows:list}, so it has replicas; torch itself would refuse the file",

@@ -44,7 +44,7 @@ class Role(StrEnum):
     """Also see who is there, end sessions, cancel runs of others, calibrate the machine, and read the metrics."""
 
     def includes(self, other: Role) -> bool:
-        """Return whether this role may do everything that another one may."""
+        """Return True if this role has all rights of another role."""
         order = list(Role)
         return order.index(self) >= order.index(other)
 
@@ -164,7 +164,7 @@ class People(Part):
 
 
 def read_people(path: Path) -> People:
-    """Read a file of people.
+    """Read the file of the people who may sign in to a server.
 
     Raises:
         Refusal: the file cannot be read.

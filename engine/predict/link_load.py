@@ -141,8 +141,8 @@ class Bounds(NamedTuple):
         if self.binding == "network":
             return f"{port} of the step"
         if self.binding == "compute":
-            return f"mesh {self.mesh} computes {self._percent(self.busy_s)} of the step"
-        path = f"the critical path takes {self._percent(self.critical_path_s)} of the step without shared links"
+            return f"mesh {self.mesh} computes for {self._percent(self.busy_s)} of the step"
+        path = f"the critical path without shared links takes {self._percent(self.critical_path_s)} of the step"
         if self.critical_path_s < (1 - EQUAL_BOUNDS_WITHIN) * self.makespan_s:
             path += ", and waiting for shared links takes the rest"
         return f"{path}; the busiest port, {port} of the step" if port else path

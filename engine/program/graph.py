@@ -194,7 +194,7 @@ def _find_levels(program: Columns, lines: list[Rows], needs: list[Rows]) -> list
 
 
 def _update_levels(program: Columns, sends: list[Rows]) -> tuple[list[Rows], _Edges]:
-    """Return the levels of reductions and steps, and all edges into them.
+    """Return the levels of gradient reductions and optimizer steps in the graph, and all edges into them.
 
     Gradients of a stage are reduced when all its copies are complete, one stage of a rank after the other; a rank runs
     its optimizer step when its gradients are reduced.

@@ -136,7 +136,7 @@ class Network:
         )
 
     def bytes_of(self, program: Program, seconds: Floats) -> Floats:
-        """Return the bytes of the flow of each row, ``[rows]``, for which it takes ``seconds`` alone; 0 for none."""
+        """Return the bytes of each row's flow, ``[rows]``, given its uncontended ``seconds``; 0 for rows without a flow."""
         size = np.zeros(len(program))
         rows = np.flatnonzero(self.row_kind >= 0)
         kind = self.row_kind[rows]

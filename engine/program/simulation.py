@@ -51,8 +51,8 @@ def simulate(
     if transfer_model == "half-duplex" or (transfer_model == "link-serial" and network is None):
         network = pair_network(program, half_duplex=transfer_model == "half-duplex")
     if transfer_model in ("latency", "sender-blocking", "batched") or network is None:
-        return _play_alone(program, seconds, meshes, transfer_model)
-    alone = alone or _play_alone(program, seconds, meshes)
+        return _simulate_uncontended(program, seconds, meshes, transfer_model)
+    alone = alone or _simulate_uncontended(program, seconds, meshes)
     sizes = flow_bytes(program, seconds, network)
     if not is_contended(network, _uncontended_flows(program, network, sizes, alone)):
         return replace(alone, meshes=meshes or alone.meshes)
@@ -63,7 +63,7 @@ def simulate(
 
 def is_shared(program: Program, seconds: Floats, network: Network) -> bool:
     """Return True if any flow of a program waits for another flow, or shares a full port with it."""
-    alone = _play_alone(program, seconds, None)
+    alone = _simulate_uncontended(program, seconds, None)
     return is_contended(network, _uncontended_flows(program, network, flow_bytes(program, seconds, network), alone))
 
 
@@ -77,10 +77,10 @@ def link_rates(program: Program, seconds: Floats, network: Network, entries: int
 # ---- without sharing ----
 
 
-def _play_alone(
+def _simulate_uncontended(
     program: Program, seconds: Floats, meshes: tuple[str, ...] | None, transfer_model: TransferModel = "latency"
 ) -> Timeline:
-    """Simulate level by level; a transfer is a separate delay on an edge."""
+    """Return the timeline without contention for links: each transfer delays an edge of the graph on its own."""
     graph = program.graph
     transfer = graph.edge_message
     blocked = graph.edge_blocked
@@ -91,7 +91,7 @@ def _play_alone(
         transfer = np.where(transfer >= 0, transfer, blocked)
     lag = np.zeros(len(transfer))
     lag[transfer >= 0] = seconds[transfer[transfer >= 0]]
-    start, end = _play_levels(graph, slot_sums(program, seconds)[graph.nodes], lag)
+    start, end = _simulate_levels(graph, slot_sums(program, seconds)[graph.nodes], lag)
     by_edge = _last_inputs(graph, start, end, lag)
     by_row = np.concatenate(([-1], graph.nodes))[graph.edge_source[by_edge]]
     cause = np.concatenate(([-1], np.where(transfer[by_edge] >= 0, transfer[by_edge], by_row)))
@@ -142,7 +142,7 @@ def slot_sums(program: Program, values: Floats) -> Floats:
     return values
 
 
-def _play_levels(graph: Graph, duration: Floats, lag: Floats) -> tuple[Floats, Floats]:
+def _simulate_levels(graph: Graph, duration: Floats, lag: Floats) -> tuple[Floats, Floats]:
     """Return start and end of every node, each ``[nodes + 1]``; node 0 is the start of the step."""
     start, end = np.zeros(len(graph.nodes) + 1), np.zeros(len(graph.nodes) + 1)
     duration = np.concatenate(([0.0], duration))

@@ -49,7 +49,7 @@ class Progress(NamedTuple):
 
 
 class Contention(NamedTuple):
-    """Number of processes and of the fewer cores that they share."""
+    """Number of processes, and the smaller number of cores that they share."""
 
     processes: int
     cores: int

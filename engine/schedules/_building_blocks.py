@@ -57,7 +57,7 @@ class BlockSchedule(Schedule):
         return [wave_path(pipe.ranks)]
 
     @abstractmethod
-    def block(self, ranks: int, rank: int) -> Block:
+    def block_slots(self, ranks: int, rank: int) -> Block:
         """Return the slots of a rank's forwards and input gradients.
 
         The slots of all ranks leave one slot for every tensor dependency, and no two computations of a rank share a
@@ -65,7 +65,7 @@ class BlockSchedule(Schedule):
         """
 
     def orders(self, pipe: Pipe) -> list[Rows]:
-        blocks = [self.block(pipe.ranks, rank) for rank in range(pipe.ranks)]
+        blocks = [self.block_slots(pipe.ranks, rank) for rank in range(pipe.ranks)]
         down, up = [block.input_down for block in blocks], [block.input_up for block in blocks]
         first = np.array([*down, *reversed(up)])
         return _drain(

@@ -21,7 +21,7 @@ Orders = list[list[Task]]
 
 @dataclass(frozen=True)
 class Shop:
-    """Job-shop problem: every microbatch passes all stages and back, and each stage runs on its rank."""
+    """Job-shop problem of a step: each microbatch runs forward through all stages, then backward through them."""
 
     microbatches: int
     rank: tuple[int, ...]  # [stages] rank of each stage

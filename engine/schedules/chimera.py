@@ -28,11 +28,12 @@ messages.add_messages(
 
 @schedules.register("chimera")
 class Chimera(Schedule):
-    """Replicas of the model, half of them down and half up the ranks, fill each other's bubbles.
+    """Run half of the model replicas down the ranks and half up, so that they fill each other's bubbles.
 
     Every replica has its own copy of the weights. For two replicas and as many microbatches as ranks, the order is the
-    one drawn in the paper. More replicas are rotated by equal shares of the ranks, also as in the paper. Their time
-    slots, and those of the other concatenations, are not in the paper; Meshwave derives them by the same rule.
+    one drawn in the paper. With more replicas, those of one direction are rotated by equal numbers of ranks, also as in
+    the paper. Their time slots, and those of the other concatenations, are not in the paper; Meshwave derives them by
+    the same rule.
     """
 
     title: ClassVar = "Chimera"
@@ -41,7 +42,7 @@ class Chimera(Schedule):
     replicas: Count = 2
     """Copies of the model: half of them run down the meshes, half run up."""
     concatenation: Literal["direct", "forward-doubling", "backward-halving"] = "direct"
-    """Concatenation of groups of microbatches. Direct adds a bubble per group if the backward takes longer than the
+    """Rule that joins consecutive groups of microbatches. Direct adds a bubble per group if the backward takes longer than the
     forward; forward-doubling adds none if it takes twice as long, and keeps twice the activations; backward-halving is
     the same order for microbatches of half the size."""
 

@@ -9,7 +9,7 @@ from meshwave.engine.schedules._base import Count, Pipe, Schedule, schedules
 
 @schedules.register("looped-bfs")
 class LoopedBFS(Schedule):
-    """Run all microbatches through one chunk before the next: the bubble of interleaving, with the most memory.
+    """Run all microbatches through one chunk before the next; it has the bubble of interleaving and needs more memory.
 
     Each stage's weights are gathered once per direction, and every activation is kept.
     """

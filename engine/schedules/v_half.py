@@ -8,7 +8,7 @@ from meshwave.engine.schedules._building_blocks import Block, BlockSchedule
 
 @schedules.register("v-half")
 class VHalf(BlockSchedule):
-    """Half the activations of 1F1B for about half its bubble, on stages in one wave over the ranks.
+    """Keep half the activations of 1F1B, with about half its bubble, on stages in one wave over the ranks.
 
     A rank keeps at most floor(P/2) + 1 activations of its share of the model.
     """
@@ -16,8 +16,8 @@ class VHalf(BlockSchedule):
     title: ClassVar = "V-Half"
     published: ClassVar = "2024-05"
 
-    def block(self, ranks: int, rank: int) -> Block:
-        """Return slots where forwards run down the ranks, and input gradients of the second chunk too, at half speed.
+    def block_slots(self, ranks: int, rank: int) -> Block:
+        """Return slots in which forwards down and input gradients up take two slots per rank, the others one.
 
         The total time for which its two activations are kept is then equal on all ranks.
         """

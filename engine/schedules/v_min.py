@@ -8,7 +8,7 @@ from meshwave.engine.schedules._building_blocks import Block, BlockSchedule
 
 @schedules.register("v-min")
 class VMin(BlockSchedule):
-    """A third of the activations of 1F1B for about two thirds of its bubble.
+    """Keep a third of the activations of 1F1B, with about two thirds of its bubble.
 
     This holds if forward, input gradient and weight gradient have equal durations and transfers take no time; otherwise
     the bubble grows with the microbatches. A rank keeps at most floor((P + 4) / 3) activations of its share of the
@@ -18,8 +18,8 @@ class VMin(BlockSchedule):
     title: ClassVar = "V-Min"
     published: ClassVar = "2024-05"
 
-    def block(self, ranks: int, rank: int) -> Block:
-        """Return slots where all computations run at full speed; no schedule on one wave needs less memory."""
+    def block_slots(self, ranks: int, rank: int) -> Block:
+        """Return slots in which each computation takes one slot per rank; no schedule on one wave needs less memory."""
         apart = 0 if ranks % 3 else 2  # keeps the four slots apart
         return Block(
             forward_down=rank,

@@ -210,7 +210,7 @@ def _checkpoint_section(part: Any) -> Json:
 
 
 def _convert_token_counts(parallelism: Json, training: Json) -> None:
-    """Replace numbers of tokens, which versions after 0.3.0 have, by numbers of sequences."""
+    """Convert batch sizes in tokens, as used after torchtitan 0.3.0, to batch sizes in sequences."""
     keys = ("max_context_length", "num_tokens_per_microbatch_per_dp_rank")
     sequence, tokens = (training.get(key) for key in keys)
     if not (isinstance(sequence, int) and isinstance(tokens, int) and 0 < sequence <= tokens):

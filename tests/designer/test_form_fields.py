@@ -108,7 +108,7 @@ def test_a_formatted_number_is_parsed_to_the_same_number(value: float, text: str
 
 def test_keys_become_readable_labels() -> None:
     assert [key_label(name) for name in ("micro_batch_size", "nics_per_node", "lr", "ffn")] == [
-        "Micro batch size", "NICs per node", "Learning rate", "FFN width",
+        "Microbatch size", "NICs per node", "Learning rate", "FFN width",
     ]  # fmt: skip
 
 

@@ -78,7 +78,7 @@ def test_the_panel_of_runs_opens_for_people_who_may_not_launch_on_this_machine(
     assert panel.bar.place == place
     if not targets:
         reasons = [panel.bar.launchable["reason"], panel.bar.rehearsable["reason"]]
-        assert all(reason.startswith("people here cannot launch on") for reason in reasons)
+        assert all(reason.startswith("this server does not permit launches on") for reason in reasons)
 
 
 def test_a_target_that_is_no_longer_allowed_is_not_measured(shared: Launches) -> None:
@@ -86,7 +86,7 @@ def test_a_target_that_is_no_longer_allowed_is_not_measured(shared: Launches) ->
     panel = RunsPanel(Session(load_design(example("02-two-waves"))), PersonLaunches(shared, ADA, lambda: limits))
     limits = Limits(targets=("local",))
     panel.bar._handle_msg({"type": "draw"})
-    assert panel.bar.notice.startswith("people here cannot launch on 'cluster'")
+    assert panel.bar.notice.startswith("this server does not permit launches on 'cluster'")
     assert panel.bar.drawing == ""
 
 

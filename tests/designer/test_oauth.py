@@ -182,8 +182,8 @@ def test_the_role_of_the_file_applies(provider: Provider, site: Site, browser: O
 @pytest.mark.parametrize(
     ("claims", "reason"),
     [
-        ({"email": "mallory@example.org"}, "mallory@example.org is not listed here"),
-        ({"email": "<b>mallory"}, "&lt;b&gt;mallory is not listed here"),
+        ({"email": "mallory@example.org"}, "mallory@example.org has no account on this server"),
+        ({"email": "<b>mallory"}, "&lt;b&gt;mallory has no account on this server"),
         (
             {"email": "ada@example.org", "email_verified": False},
             "has not verified that ada@example.org is your address",

@@ -50,7 +50,7 @@ def test_the_number_of_designs_of_a_person_is_limited(server: Server) -> None:
     server.limits = Limits(designs=2)
     first, _ = server.ada.add(FIRST), server.ada.add(FIRST)
     assert refused(server.ada.add, FIRST) == (
-        "you have 2 saved designs, and no more are allowed here; delete some on the start page"
+        "you have 2 saved designs, which is the limit; delete some on the start page"
     )
     assert refused(server.ada.duplicate, first) != ""
     assert refused(server.ada.save, first, EDITED) == ""
@@ -90,7 +90,7 @@ def test_deleted_designs_give_way_to_new_ones(server: Server) -> None:
 def test_the_designs_of_all_people_are_limited_together(server: Server) -> None:
     server.limits = Limits(total=TotalLimits(designs=2))
     first, _ = server.ada.add(FIRST), server.grace.add(FIRST)
-    assert refused(server.grace.add, FIRST).startswith("people have 2 saved designs together")
+    assert refused(server.grace.add, FIRST).startswith("all people together have 2 saved designs")
     assert refused(server.ada.save, first, EDITED) == ""
 
     server.limits = Limits(total=TotalLimits(designs_megabytes=0.1))

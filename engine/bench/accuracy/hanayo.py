@@ -35,7 +35,7 @@ def place_title(cluster: str, ranks: int) -> str:
 
 
 def paper_cases() -> list[Case]:
-    """Return the cases of all schedules on each cluster of the paper; microbatches equal devices per pipeline."""
+    """Return the cases of all schedules on each cluster of the paper, with as many microbatches as devices."""
     return [case for cluster, ranks in MEASURED for case in _cluster_cases(cluster, ranks)]
 
 

@@ -31,7 +31,7 @@ def tables() -> Iterator[Table | Grid]:
     yield search()
     yield weak_scaling()
     yield two_wave_gains()
-    yield placements()
+    yield placement_efficiencies()
     yield strong_scaling()
 
 
@@ -218,7 +218,7 @@ NUMBERS: tuple[Number, ...] = ("fp32", "16 bit")
 PLACEMENTS: tuple[Placement, ...] = ("pipelines", "copies")
 
 
-def placements() -> Grid:
+def placement_efficiencies() -> Grid:
     """Return the parallel efficiency by precision and placement, neither of which the paper states."""
     ways = [(number, placement) for number in NUMBERS for placement in PLACEMENTS]
     lines = [

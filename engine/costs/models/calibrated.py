@@ -61,7 +61,7 @@ class CalibratedCost(OperatorCost):
     """measured: price messages as in the profile; drawn: price them by the links of the drawn cluster, which may differ
     from the measured links."""
     transfer_model: TransferModel = "shared-links"
-    """shared-links: transfers and collectives share NICs and links; latency: none disturbs another; sender-blocking: a transfer occupies its sender; link-serial: a NIC carries one transfer at a time; half-duplex: both directions between two meshes share their rate; batched: an adjacent send and receive between two meshes form one batch, and both meshes wait until both are done."""
+    """shared-links: transfers and collectives share NICs and links; latency: none delays another; sender-blocking: a transfer occupies its sender; link-serial: a NIC carries one transfer at a time; half-duplex: both directions between two meshes share their rate; batched: an adjacent send and receive between two meshes form one batch, and both meshes wait until both are done."""
 
     # ---- facts ----
 

@@ -198,7 +198,7 @@ class RooflineCost(OperatorCost):
     """Fraction of the communication that is hidden by the compute of the other action when a forward and a backward
     overlap, of all that can be hidden (0: none, 1: all)."""
     transfer_model: TransferModel = "shared-links"
-    """shared-links: transfers and collectives share NICs and links; latency: none disturbs another; sender-blocking: a transfer occupies its sender; link-serial: a NIC carries one transfer at a time; half-duplex: both directions between two meshes share their rate; batched: an adjacent send and receive between two meshes form one batch, and both meshes wait until both are done."""
+    """shared-links: transfers and collectives share NICs and links; latency: none delays another; sender-blocking: a transfer occupies its sender; link-serial: a NIC carries one transfer at a time; half-duplex: both directions between two meshes share their rate; batched: an adjacent send and receive between two meshes form one batch, and both meshes wait until both are done."""
 
     def overlap_share(self, design: Design) -> float:
         return self.overlap * super().overlap_share(design)

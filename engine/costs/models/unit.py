@@ -61,7 +61,7 @@ class UnitCost(CostModel):
     fused: Units | None = nullable("the sum of both")
     """Time of a slot in which a forward and a backward overlap."""
     transfer_model: UnitTransferModel = "latency"
-    """latency: no transfer disturbs another; sender-blocking: a transfer occupies its sender; link-serial: a NIC carries one transfer at a time; half-duplex: both directions between two meshes share their rate; batched: an adjacent send and receive between two meshes form one batch, and both meshes wait until both are done."""
+    """latency: no transfer delays another; sender-blocking: a transfer occupies its sender; link-serial: a NIC carries one transfer at a time; half-duplex: both directions between two meshes share their rate; batched: an adjacent send and receive between two meshes form one batch, and both meshes wait until both are done."""
 
     @model_validator(mode="after")
     def _check_weight(self) -> Self:

@@ -76,7 +76,7 @@ def node_script(
         "umask 077",
         "node=$1 address=$2 port=$3",
         f"processes=({' '.join(map(str, layout.processes))})",
-        *_exports(exported),
+        *_export_commands(exported),
         *setup,
         " \\\n    ".join(torchrun),
     ]
@@ -110,6 +110,6 @@ def interface_variables(interface: str | None) -> dict[str, str]:
     return {} if interface is None else dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), interface)
 
 
-def _exports(variables: Mapping[str, str]) -> Iterator[str]:
+def _export_commands(variables: Mapping[str, str]) -> Iterator[str]:
     for name, value in variables.items():
         yield f"export {name}={shlex.quote(value)}"

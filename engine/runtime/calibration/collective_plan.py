@@ -16,8 +16,8 @@ from meshwave.engine.costs.profile import (
     Name,
     Profile,
     ShapedRates,
+    collective_group_members,
     collective_group_sizes,
-    group_members,
 )
 from meshwave.engine.runtime.calibration.emulated_cluster import ProcessCluster
 
@@ -74,7 +74,7 @@ class CollectivePlan:
             size_by_group = collective_group_sizes(ranks, mp, esp)
             for group, name in product(GROUPS, COLLECTIVES):
                 if size_by_group[group] > 1 and (only is None or (name, group) in only):
-                    case = CollectiveCase(name, tuple(map(tuple, group_members(group, ranks, mp, esp))))
+                    case = CollectiveCase(name, tuple(map(tuple, collective_group_members(group, ranks, mp, esp))))
                     kinds = cases.setdefault(case, [])
                     kinds += [group] if group not in kinds else []
             if mp > 1:

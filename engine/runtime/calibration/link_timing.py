@@ -52,7 +52,10 @@ def measure_links(cluster: ProcessCluster, plan: Mapping[str, Any]) -> list[list
 
 
 def _time_round_trips(communicator: Communicator, pair: Sequence[int], items: int, device: torch.device) -> list[float]:
-    """Return the times of round trips in seconds on the first process of a pair, which posts its receive first."""
+    """Time round trips between two processes, and return the times in seconds on the first; other processes return [].
+
+    The first process posts its receive before it sends.
+    """
     dist.barrier()
     first, second = pair
     if dist.get_rank() not in pair:

@@ -413,7 +413,7 @@ class WaitingExecutor(Executor):
         if not flows or self._collectives is None:
             return lambda: device.compute(total_ns, sends)
         if self._pieces is not None and slot.last > slot.row:
-            both = [self._bind_turns(each, flows[0], self._pieces) for each in (slot.row, slot.last)]
+            both = [self._bind_alternating_computation(each, flows[0], self._pieces) for each in (slot.row, slot.last)]
             return lambda: self._turns.run(*both)
         actions, part_ns = self._actions[slot.row : slot.last + 1], total_ns // len(flows)
         starts = self._collectives.bind(actions, 1 / len(flows))
@@ -430,8 +430,11 @@ class WaitingExecutor(Executor):
 
         return wait
 
-    def _bind_turns(self, row: int, flow: int, find_pieces: FindPieces) -> Callable[[], None]:
-        """Return a function that waits for each piece of a computation and passes the turn at each exchange."""
+    def _bind_alternating_computation(self, row: int, flow: int, find_pieces: FindPieces) -> Callable[[], None]:
+        """Return a function that waits for the modelled time of a computation that shares a slot with another one.
+
+        At each of its exchanges, the other computation of the slot takes its turn.
+        """
         assert self._collectives is not None, "a computation with exchanges"
         pieces = find_pieces(self._first_row + row)
         whole = sum(piece.wait_s for piece in pieces) or 1.0

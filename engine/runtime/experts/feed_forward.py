@@ -147,7 +147,11 @@ class FeedForward:
                 self.drop_cast_weights()
 
     def forward(self, x: Tensor, counts: Sequence[int]) -> tuple[Tensor, list[SavedRun]]:
-        """Compute the rows ``x [rows, hidden]``, sorted by expert; expert ``e`` has ``counts[e]`` rows."""
+        """Apply the experts to ``x [rows, hidden]``, sorted by expert, of which expert ``e`` has ``counts[e]`` rows.
+
+        Returns:
+            The outputs ``[rows, hidden]``, and the tensors that the backward needs.
+        """
         w_in, b_in, w_out, b_out = (self._stacked_weights(name, x.dtype) for name in WEIGHTS)
         results, saved = [x[:0]], []
         for run in _equal_runs(counts):

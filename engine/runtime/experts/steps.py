@@ -234,9 +234,10 @@ class StepRunner:
         return [int(e) for e in (self.layer.serving_places[source] == target).nonzero()[0]]
 
     def outgoing_blocks(self, kind: str, source: int, target: int, copies: int) -> list[int]:
-        """Return the blocks that a device of a group of a kind sends to another device, in order.
+        """Return the indices of the blocks that device ``source`` sends to device ``target``, in order.
 
-        In a group of all devices it sends the copy for the shard of the receiver, in other groups all copies.
+        There is one block per copy of the tokens and expert. In a group of kind ``ep``, a device sends all copies; in a
+        group of all devices, it sends only the copy for the expert shard of the receiver.
         """
         layer = self.layer
         sent_copies = range(copies) if kind == "ep" else [target % layer.esp]

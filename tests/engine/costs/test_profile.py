@@ -20,8 +20,8 @@ from meshwave.engine.costs.profile import (
     Machine,
     MeasuredCollective,
     Profile,
+    collective_group_members,
     collective_group_sizes,
-    group_members,
     load_profile,
     parse_profile,
 )
@@ -102,13 +102,13 @@ def test_a_curve_that_starts_below_nothing_starts_at_nothing() -> None:
 
 
 def test_groups_lie_as_the_layout_says() -> None:
-    assert group_members("mp", 8, 2, 4) == [[0, 1], [2, 3], [4, 5], [6, 7]]
-    assert group_members("esp", 8, 2, 4) == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    assert group_members("ep", 8, 2, 4) == [[0, 4], [1, 5], [2, 6], [3, 7]]
-    assert group_members("ep_esp", 8, 2, 4) == [[0, 1, 2, 3, 4, 5, 6, 7]]
+    assert collective_group_members("mp", 8, 2, 4) == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert collective_group_members("esp", 8, 2, 4) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert collective_group_members("ep", 8, 2, 4) == [[0, 4], [1, 5], [2, 6], [3, 7]]
+    assert collective_group_members("ep_esp", 8, 2, 4) == [[0, 1, 2, 3, 4, 5, 6, 7]]
     assert collective_group_sizes(8, 2, 4) == {"mp": 2, "esp": 4, "ep": 2, "ep_esp": 8}
     with pytest.raises(InputError, match="groups of esp=3 do not divide 8 ranks"):
-        group_members("ep", 8, 2, 3)
+        collective_group_members("ep", 8, 2, 3)
 
 
 def test_the_fit_is_what_an_expert_layer_takes() -> None:

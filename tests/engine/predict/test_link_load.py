@@ -76,14 +76,14 @@ def test_what_binds_is_said_in_a_sentence() -> None:
     )
     assert fast.lower_bounds.binding == "critical_path"
     assert fast.lower_bounds.description.startswith(
-        "the critical path takes 100% of the step without shared links; the busiest"
+        "the critical path without shared links takes 100% of the step; the busiest"
     )
 
 
-def test_a_mesh_that_computes_all_the_time_is_what_binds() -> None:
+def test_a_mesh_that_computes_all_the_time_is_the_bottleneck() -> None:
     bounds = Bounds(0.2, 1.0, 0.995, Port("link-in", 3), "B", 1.0, "compute")
 
-    assert bounds.description == "mesh B computes 99.5% of the step"
+    assert bounds.description == "mesh B computes for 99.5% of the step"
     assert (bounds.binding_s, bounds.share) == (0.995, 0.995)
 
 

@@ -270,7 +270,7 @@ def test_units_are_compared_with_a_rehearsal_alone(tmp_path: Path) -> None:
 
     run = compared(tmp_path, prediction, prediction.costs.seconds)
     assert run.to_json()["error"] is None
-    assert run.to_json()["no_error_since"].startswith("the prediction is in units, which cannot be compared")
+    assert run.to_json()["no_error_since"].startswith("the prediction is in cost units, which cannot be compared")
     assert run.cause is None
 
     rehearsal = compared(tmp_path, prediction, prediction.costs.seconds, source="rehearsed", scale=0.02)

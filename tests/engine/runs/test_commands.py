@@ -302,7 +302,7 @@ def test_units_are_not_held_against_seconds(
     found = json.loads(capsys.readouterr().out)["comparison"]
     assert found["error"] is None
     assert {kind["error"] for kind in found["by_kind"].values()} == {None}
-    assert found["no_error_since"].startswith("the prediction is in units, which cannot be compared")
+    assert found["no_error_since"].startswith("the prediction is in cost units, which cannot be compared")
 
 
 def test_each_step_is_said_once(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

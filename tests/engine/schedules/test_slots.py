@@ -65,7 +65,7 @@ def test_blocks(name: str, p: int) -> None:
     """A block takes six distinct slots of the period, and produces every tensor in time."""
     schedule = schedules[name]()
     assert isinstance(schedule, BlockSchedule)
-    blocks = [schedule.block(p, rank) for rank in range(p)]
+    blocks = [schedule.block_slots(p, rank) for rank in range(p)]
 
     for block in blocks:
         assert len({slot % PERIOD for slot in (*block, *block.weights())}) == PERIOD

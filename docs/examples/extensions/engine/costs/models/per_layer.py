@@ -29,7 +29,7 @@ class PerLayerCost(CostModel):
     layer_s: Annotated[float, Field(gt=0, le=1e6)] = 0.001
     """Forward of one microbatch through one layer."""
     transfer_model: UnitTransferModel = "latency"
-    """latency: no transfer disturbs another; sender-blocking: a transfer occupies its sender."""
+    """latency: no transfer delays another; sender-blocking: a transfer occupies its sender."""
 
     def layers_per_stage(self, design: Design) -> tuple[int, ...]:
         return equal_split(design.model.layers, design.stages)
