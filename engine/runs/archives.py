@@ -117,7 +117,8 @@ class BoundedReads(gzip.GzipFile):
 
 def _check_members(archive: tarfile.TarFile, file: Path, free_bytes: int) -> str:
     """Check an archive before extraction, and return the id of the run; its folder must be the only content."""
-    names, total_bytes = set(), 0
+    names: set[str] = set()
+    total_bytes = 0
     for count, member in enumerate(archive, 1):
         total_bytes += member.size
         if count > MOST_FILES or total_bytes > LARGEST_RUN_BYTES:

@@ -19,8 +19,10 @@ EXCEPTIONS = {
     ("engine/runs/training_data.py", "pyarrow"),
     ("engine/runs/training_data.py", "tokenizers"),
     ("engine/program/timeline.py", "pandas"),
+    ("engine/runs/launchers/_manifests.py", "yaml"),
 }
-"""Imports inside functions: numba compiles where it is installed, Pillow writes PNG, safetensors weights, pyarrow reads parquet files, tokenizers texts, pandas has a timeline as a table."""
+"""Imports inside functions: numba compiles where it is installed, Pillow writes PNG, safetensors writes weights, pyarrow reads
+parquet files, tokenizers reads texts, pandas has a timeline as a table, PyYAML writes manifests of Kubernetes."""
 
 
 def imported_packages(file: Path) -> Iterator[str]:

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
-
 CONTAINER = "node"
 """Name of the replicated job and of its container, as the runtimes of Kubeflow Trainer call them."""
 PORT = 29_500
@@ -125,17 +123,15 @@ def _volume_mounts(pods: Pods) -> Json:
 
 
 def to_yaml(*documents: Json) -> str:
-    """Return documents as human-readable YAML."""
-    text: str = yaml.dump_all(documents, Dumper=_ManifestDumper, sort_keys=False, width=math.inf)
-    return text
+    """Return documents as human-readable YAML, in which texts of several lines are blocks."""
+    import yaml  # not at the top, because planning needs numpy and pydantic alone
 
+    class Dumper(yaml.SafeDumper):  # type: ignore[misc]  # yaml has no types
+        pass
 
-class _ManifestDumper(yaml.SafeDumper):  # type: ignore[misc]  # yaml has no types
-    """Writer of YAML in which texts of several lines are blocks."""
+    def represent_text(dumper: Dumper, text: str) -> yaml.ScalarNode:
+        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
 
-    def represent_text(self, text: str) -> yaml.ScalarNode:
-        """Return the node of a text."""
-        return self.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
-
-
-_ManifestDumper.add_representer(str, _ManifestDumper.represent_text)
+    Dumper.add_representer(str, represent_text)
+    found: str = yaml.dump_all(documents, Dumper=Dumper, sort_keys=False, width=math.inf)
+    return found

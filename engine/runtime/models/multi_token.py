@@ -62,7 +62,8 @@ class PredictingStage(Stage):
     """Last stage of a model with multi-token prediction.
 
     In training, its loss is that of the next token plus the weighted mean of the losses of further tokens; otherwise it
-    is that of the next token.
+    is that of the next token. As in Megatron-LM, a layer of multi-token prediction takes the normalized output of the
+    layer before it.
     """
 
     def __init__(self, parts: Parts, predictions: int, weight: float) -> None:
@@ -74,14 +75,15 @@ class PredictingStage(Stage):
     def forward(self, x: Tensor, targets: Tensor | None = None) -> Tensor:
         """Return the mean loss of the microbatch."""
         assert isinstance(self.head, PredictionHead) and targets is not None, "the last stage"
-        x = self.forward_body(x)
-        loss: Tensor = self.head(x, targets)
+        x = self.head.norm(self.forward_body(x))
+        loss = self.head.normalized_loss(x, targets)
         if not self.training:
             return loss
         for layer in [*self.layers.values()][-self.predictions :]:
-            x = layer(x, self.head.embed(targets.clamp(min=0)))
+            assert isinstance(layer, PredictionLayer), "one of the last layers"
+            x = layer.last_norm(layer(x, self.head.embed(targets.clamp(min=0))))
             targets = torch.cat([targets[:, 1:], torch.full_like(targets[:, :1], IGNORED)], 1)
-            loss = loss + self.weight / self.predictions * self.head(x, targets, layer.last_norm)
+            loss = loss + self.weight / self.predictions * self.head.normalized_loss(x, targets)
         return loss
 
 

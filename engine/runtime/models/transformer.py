@@ -247,16 +247,17 @@ class Head(nn.Module):
         if self.is_tied:
             self.project.weight = table
 
-    def forward(self, x: Tensor, targets: Tensor, norm: nn.Module | None = None) -> Tensor:
-        """Return the mean loss of ``x [batch, sequence, hidden]`` for ``targets [batch, sequence]``.
+    def forward(self, x: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean loss of ``x [batch, sequence, hidden]`` for ``targets [batch, sequence]``."""
+        return self.normalized_loss(self.norm(x), targets)
 
-        ``norm`` replaces the last norm of the model.
-        """
-        return self.loss(self.logits(x, norm), targets)
+    def normalized_loss(self, x: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean loss of normalized ``x [batch, sequence, hidden]`` for ``targets [batch, sequence]``."""
+        return self.loss(self.logits(x), targets)
 
-    def logits(self, x: Tensor, norm: nn.Module | None = None) -> Tensor:
-        """Return this process's columns of the logits, ``[batch, sequence, vocabulary / group size]``."""
-        logits: Tensor = self.project((norm or self.norm)(x))
+    def logits(self, x: Tensor) -> Tensor:
+        """Return this process's columns of the logits of normalized ``x``: [batch, sequence, vocabulary / group size]."""
+        logits: Tensor = self.project(x)
         return logits if self.cap is None else self.cap * torch.tanh(logits / self.cap)
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:

@@ -49,8 +49,8 @@ def plain_loss(stage: Stage, tokens: Tensor, weight: float) -> Tensor:
         logits = x @ stage.head.project.weight.T  # type: ignore[union-attr, operator]
         return cross_entropy(logits[:, : tokens.shape[1] - ahead].flatten(0, 1), tokens[:, ahead:].flatten())
 
-    x = stage.forward_body(tokens[:, :-1])
-    found = loss(norm("head.norm", x), 1)
+    x = norm("head.norm", stage.forward_body(tokens[:, :-1]))
+    found = loss(x, 1)
     for number, ahead in ((2, 2), (3, 3)):
         name = f"layers.{number}"
         following = torch.cat([tokens[:, ahead - 1 :], tokens.new_zeros(len(tokens), ahead - 2)], 1)
@@ -58,7 +58,8 @@ def plain_loss(stage: Stage, tokens: Tensor, weight: float) -> Tensor:
         joined = torch.cat([norm(f"{name}.hidden_norm", x), norm(f"{name}.embedding_norm", embedded)], -1)
         block = stage.layers[str(number)]
         x = super(type(block), block).forward(joined @ named[f"{name}.join.weight"].T)  # type: ignore[misc]
-        found = found + weight / 2 * loss(norm(f"{name}.last_norm", x), ahead)
+        x = norm(f"{name}.last_norm", x)
+        found = found + weight / 2 * loss(x, ahead)
     return found
 
 
