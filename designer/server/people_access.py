@@ -78,7 +78,7 @@ class PeopleAccess(Access):
         """Sign in the person whom an OAuth provider names.
 
         Raises:
-            Refusal: the file does not list the name, or people sign in in another way by now.
+            Refusal: the file does not list the name, or its sign-in method has changed.
         """
         people = self.file.people
         if people.login != "oauth":

@@ -52,12 +52,12 @@ class Place(NamedTuple):
         return self.proxy or self.direct_site(self.address)
 
     def direct_site(self, host: str) -> Site:
-        """Return the address of the server itself, without a proxy, by a name of its host."""
+        """Return the address of the server without the proxy, at a given host name."""
         return make_site("https" if self.certificate else "http", host, self.port)
 
     @property
     def origin(self) -> str:
-        """The same as text, without a slash at its end."""
+        """Address of the page as text, without a slash at its end."""
         return f"{self.site.origin}{self.site.root}"
 
 

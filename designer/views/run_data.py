@@ -173,13 +173,13 @@ class FollowedRun:
         return self.has_same_program(prediction) and self.has_same_links(prediction.design)
 
     def has_same_program(self, prediction: Prediction) -> bool:
-        """Return whether the run measured the predicted program and work, on any links."""
+        """Return True if the run executed the predicted program and computations, regardless of its links."""
         if self.measured is None or self.measured.digest != prediction.program.digest:
             return False
         return self.computes_step_of(prediction.design)
 
     def has_same_links(self, design: Design) -> bool:
-        """Return whether the emulated links of the run are the links for which the design is predicted."""
+        """Return True unless the run emulated other links than the prediction assumes."""
         return self.bundle is None or matches_links(self.bundle, design)
 
     def computes_step_of(self, design: Design) -> bool:

@@ -201,14 +201,14 @@ class NetworkBuilder:
         self._of_kind[row] = self._append_kind(usage, seconds, connection)
 
     def add_collective(self, row: int, usage: Usage, connection: object, *, measured: bool) -> None:
-        """Add the reductions of kind ``row``; ``measured`` seconds are not raised to the time of the ports."""
+        """Add the reductions of kind ``row``. Unless ``measured``, they take at least the time that the ports need."""
         if usage and self.seconds[row] > 0:
             if not measured:
                 self.seconds[row] = max(self.seconds[row], self._latency_s(usage) + self._port_seconds(usage))
             self._of_kind[row] = self._append_kind(usage, float(self.seconds[row]), connection)
 
     def add_exchange(self, row: int, usage: Usage, seconds: float, layers: int, *, measured: bool) -> None:
-        """Add exchanges inside computations of kind ``row``, which alone take ``seconds`` of the computation."""
+        """Add exchanges inside computations of kind ``row``, which take ``seconds`` of the computation if uncontended."""
         if not usage or seconds <= 0:
             return
         phases = max(1, min(layers, MAX_EXCHANGE_PHASES))

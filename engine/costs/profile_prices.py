@@ -172,7 +172,7 @@ def measured_design(design: Design, profile: Profile) -> Design:
 
 
 def _measured_device(design: Design, profile: Profile) -> Device:
-    """Return the device with measured rates; if the profile is of a run, based on the reference device of the run."""
+    """Return the device of the design, or of the profiled run if there is one, with its measured rates."""
     device = profile.reference or design.cluster.device
     own = {"name": "measured device", "memory_bytes": design.cluster.device.memory_bytes}
     rate = matrix_rate(profile, design.training.precision)

@@ -249,7 +249,7 @@ class LanguageModel(Model):
 
     @property
     def window(self) -> int:
-        """Number of text bytes per example."""
+        """Number of bytes or tokens of the text per example, including those used only as targets."""
         return self.sequence + self.lookahead
 
     @property

@@ -260,7 +260,7 @@ class _Mapper:
         )
 
     def _order(self, part: str) -> Order | None:
-        """Return the order of the rows of a weight, as indices into the checkpoint's tensor; None if it is equal."""
+        """Return the order of the rows of a weight, as indices into the checkpoint's tensor; None if both are equal."""
         latent, hidden = self._model.architecture.attention.latent, self._model.hidden
         if part == JOIN:  # theirs maps the embedding, then the hidden state
             return np.roll(np.arange(2 * hidden), hidden)

@@ -110,7 +110,7 @@ _TRAINING: dict[str, Message] = {
     "damaged_checkpoint_file": "{name} of checkpoint {checkpoint} is damaged; resume from an earlier checkpoint",
     "checkpoint_not_loaded": "cannot load checkpoint {checkpoint}: {reason}",
     "no_float8": (
-        "{device} does not multiply matrices in fp8 (NVIDIA GPUs do from compute capability 8.9); set "
+        "{device} does not support fp8 matrix products (NVIDIA GPUs do from compute capability 8.9); set "
         "training.linear_precision to same"
     ),
     "no_accelerator": "torch finds no accelerator on this machine",

@@ -242,7 +242,7 @@ class _Trials:
         self._best: tuple[Candidate, Program] | None = None
 
     def simulate(self, name: str, program: Program, *, proved: bool = True) -> None:
-        """Simulate an order. An order that is not ``proved`` may deadlock, and is then skipped."""
+        """Simulate an order and keep its result; an order that may deadlock (not ``proved``) is skipped if it does."""
         if program.digest in self._seen or (not proved and len(program.graph.stuck)):
             return
         self._seen.add(program.digest)

@@ -134,7 +134,7 @@ def _transfer_omissions(design: Design, tool: str) -> list[Problem]:
 
 
 def _comparable(design: Design, layers: Sequence[int]) -> Design:
-    """Return a design in the form in which a job is read: with the choices that its defaults stand for."""
+    """Return a design in the form that importing its job gives, so that both can be compared."""
     document, mesh = design.model_dump(mode="json"), design.meshes[0]
     assert isinstance(design.model, LanguageModel)
     document["model"] = transformer_section(design.model)

@@ -186,7 +186,7 @@ class Launcher(ABC):
             self.finish_or_restart(read_bundle(run.folder), verdict)
 
     def submit(self, spec: RunSpec, *, data: Path | None = None, key: str | None = None, person: str = "") -> Run:
-        """Enter a run in the run database and launch it, or queue it while too many others are active.
+        """Record a run in the run database and launch it, or queue it while too many other runs are active.
 
         Args:
             spec: the specification of the run; see :func:`specify_run`.
@@ -295,7 +295,7 @@ class Launcher(ABC):
     def finish_or_restart(self, bundle: Bundle, verdict: Verdict, exits: Iterable[Exit] = ()) -> None:
         """Restart a failed run if its options allow it. Otherwise write its result to the run folder and the database.
 
-        If the database cannot be written, as on a full disk, the next :meth:`poll` enters the result.
+        If the database cannot be written, as on a full disk, the next :meth:`poll` writes the result.
         """
         if verdict.state in (State.FAILED, State.LOST) and self.restart(bundle.run, verdict.reason, self.handle()):
             self.watch_queue()

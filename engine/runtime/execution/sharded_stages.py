@@ -58,7 +58,7 @@ class _Unsharding(PendingTensor):
         self._weights, self._last = weights, weights[-1].gathering
 
     def wait(self) -> Tensor:
-        """Wait until all weights are gathered, and return the last ones."""
+        """Wait until all weights are gathered, and return those of the last gather."""
         return [each.finish_gather() for each in self._weights][-1]
 
     @property

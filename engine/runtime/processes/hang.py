@@ -56,7 +56,7 @@ class Watched:
     """True if a signal has stopped the process."""
 
     def is_behind(self, order_key: OrderKey) -> bool:
-        """Return True if the process is silent or has not reached a position, so that its message may be missing."""
+        """Return True if the process is silent or has not reached a position of the program."""
         return self.silent_s is not None or self.position.order_key < order_key
 
 
