@@ -99,7 +99,7 @@ def test_the_text_has_losses_and_seconds_of_steps() -> None:
     assert text[8].split() == ["once", "2.00", "4.00", "6.00"]
     assert "step time: median 500 ms, IQR 400 ms - 600 ms (2 steps); 1.50 s to a loss of 3.5000" in text[10]
     assert text[-1].endswith("PPMoE and expert parallel, tokens sent once: 0.5")
-    assert bench.to_text({"convergence": found()}).splitlines()[0] == "convergence"
+    assert bench.to_text({"convergence": found()})[0] == "convergence"
 
 
 def test_seconds_to_a_loss_end_with_the_first_step_that_reaches_it() -> None:
