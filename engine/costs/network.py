@@ -208,7 +208,7 @@ class NetworkBuilder:
             self._of_kind[row] = self._append_kind(usage, float(self.seconds[row]), connection)
 
     def add_exchange(self, row: int, usage: Usage, seconds: float, layers: int, *, measured: bool) -> None:
-        """Add exchanges inside computations of kind ``row``, which take ``seconds`` of the computation if uncontended."""
+        """Add exchanges inside computations of kind ``row``, which take ``seconds`` of it without contention."""
         if not usage or seconds <= 0:
             return
         phases = max(1, min(layers, MAX_EXCHANGE_PHASES))
