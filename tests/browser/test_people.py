@@ -66,7 +66,7 @@ def sign_in(browser: Browser, server: Server) -> Iterator[Callable[..., Page]]:
 def test_people_do_what_their_roles_allow_and_an_administrator_ends_a_page(
     server: Server, sign_in: Callable[..., Page]
 ) -> None:
-    expect(sign_in("admin", token="wrong").get_by_role("alert")).to_contain_text("the name or the token is wrong")
+    expect(sign_in("admin", token="wrong").get_by_role("alert")).to_contain_text("wrong name or token")
 
     designer = sign_in("designer")
     expect(designer.get_by_role("heading", name="Examples")).to_be_visible()
