@@ -1,4 +1,5 @@
-// The panel beside the lanes: metrics of the selected area, or the critical path and its what-if analysis.
+// The panel beside the lanes: metrics of the selected area, the critical path and its what-if analysis, or the matches
+// of a search (matches.js).
 
 /** @import { Child } from "../kit/types" */
 /** @import { Chart } from "./timeline.js" */
@@ -26,7 +27,7 @@ const BUBBLES =
 
 export class Panel {
   isClosed = false; // true after the user closed the panel, until the user opens it again
-  /** @type {"area" | "path" | null} */ shown = null;
+  /** @type {"area" | "path" | "matches" | null} */ shown = null;
   faster = 0.1;
   timer = 0;
   title = h("b");
@@ -57,7 +58,11 @@ export class Panel {
 
   close() {
     const { selection, stage } = this.chart;
-    if (selection.area) {
+    if (this.shown === "matches") {
+      this.hide();
+      if (selection.area) selection.ask();
+      else this.fill();
+    } else if (selection.area) {
       selection.leave();
     } else {
       this.isClosed = true;
@@ -74,19 +79,19 @@ export class Panel {
   fill() {
     const { selection, asker, model, openLayer } = this.chart;
     this.stop();
-    if (selection.area && !this.isClosed) return;
+    if (this.shown === "matches" || (selection.area && !this.isClosed)) return;
     if (!model.show_critical || !openLayer?.critical || this.isClosed) return this.hide();
     const ask = () =>
       asker.ask("path", openLayer, {}, (found, refused) => {
-        if (model.show_critical && !selection.area) this.showPath(found, refused);
+        if (model.show_critical && !selection.area && this.shown !== "matches") this.showPath(found, refused);
       });
     if (this.shown === "path") this.timer = setTimeout(ask, PATH_DELAY_MS);
     else ask();
   }
 
-  /** @param {"area" | "path"} shown @param {string} title @param {Child[]} parts */
+  /** @param {"area" | "path" | "matches"} shown @param {string} title @param {Child[]} parts */
   show(shown, title, ...parts) {
-    this.shown = shown;
+    this.shown = this.element.dataset.shown = shown;
     this.title.textContent = title;
     this.body.replaceChildren(h("div", {}, ...parts));
     this.element.hidden = false;
@@ -235,7 +240,7 @@ export class Panel {
 const section = (title, ...parts) => h("section", {}, h("h4", {}, title), ...parts);
 
 /** @param {[string, string][]} lines */
-const pairs = (lines) =>
+export const pairs = (lines) =>
   h("dl.mw-timeline-pairs", {}, ...lines.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
 
 /** @param {AreaAnswer} found @param {Write} write */

@@ -25,3 +25,29 @@ export function matchingSpans(layer, { ops, stage, microbatch, rank }) {
   }
   return found.sort((a, b) => layer.start[a] - layer.start[b]);
 }
+
+/**
+ * Statistics of the durations of spans, in seconds or cost units; `share` is relative to the step time of all meshes.
+ * @param {Columns} layer @param {number[]} spans at least one
+ */
+export function durationStatistics(layer, spans) {
+  let [sum, min, max] = [0, Infinity, 0];
+  for (const span of spans) {
+    const duration = layer.duration(span);
+    sum += duration;
+    min = Math.min(min, duration);
+    max = Math.max(max, duration);
+  }
+  const available = layer.ranks * layer.makespan;
+  return { sum, mean: sum / spans.length, min, max, share: available ? sum / available : 0 };
+}
+
+/**
+ * Spans in the order of a key; spans with equal keys keep their order.
+ * @param {number[]} spans @param {(span: number) => number} key @param {boolean} isDescending
+ */
+export function sortSpans(spans, key, isDescending) {
+  const keys = new Map(spans.map((span) => [span, key(span)]));
+  const difference = (/** @type {number} */ a, /** @type {number} */ b) => Number(keys.get(a)) - Number(keys.get(b));
+  return spans.toSorted(isDescending ? (a, b) => difference(b, a) : difference);
+}

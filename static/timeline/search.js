@@ -9,6 +9,7 @@ import { h } from "../kit/dom.js";
 import { css } from "../kit/palette.js";
 import { boxOf } from "./frame.js";
 import { AXIS } from "./layout.js";
+import { Matches } from "./matches.js";
 import { matchingSpans } from "./query.js";
 import { announcement } from "./text.js";
 
@@ -26,6 +27,7 @@ export class Search {
   /** @param {Chart} chart */
   constructor(chart) {
     this.chart = chart;
+    this.matches = new Matches(this);
     this.field = h("input.mw-timeline-find", {
       type: "search",
       placeholder: "3F7, F7, B of stage 2, mesh C",
@@ -43,7 +45,11 @@ export class Search {
     previous.addEventListener("click", () => this.step(-1));
     next.addEventListener("click", () => this.step(1));
     close.addEventListener("click", () => this.close());
-    const parts = [this.field, this.count, previous, next, close];
+    const table = button("Table", {
+      title: "List the matches with their durations",
+      onclick: () => this.matches.toggle(),
+    });
+    const parts = [this.field, this.count, previous, next, table, close];
     this.element = h("div.mw-timeline-search", { role: "search", hidden: true }, ...parts);
     this.field.addEventListener("input", () => {
       clearTimeout(this.timer);
@@ -64,6 +70,7 @@ export class Search {
 
   close() {
     this.element.hidden = true;
+    this.matches.close();
     this.setQuery(null);
     this.chart.stage.focus();
   }
@@ -107,6 +114,7 @@ export class Search {
     if (openLayer) this.layer = openLayer;
     this.element.toggleAttribute("data-refused", Boolean(refused));
     this.drawCount(refused);
+    this.matches.refresh();
     this.chart.overpaint();
   }
 
@@ -120,16 +128,29 @@ export class Search {
 
   /** Go to the next or the previous match; the first step goes to the first match in view. @param {number} by */
   step(by) {
-    const { hits, layer, chart } = this;
+    const { hits } = this;
     if (!hits.length) return;
-    this.at = this.at < 0 ? this.firstInView(by) : this.at + by;
-    this.at = (this.at + hits.length) % hits.length;
-    const place = { layer, span: hits[this.at] };
+    const at = this.at < 0 ? this.firstInView(by) : this.at + by;
+    this.goTo((at + hits.length) % hits.length);
+  }
+
+  /** Go to a match and pin it. @param {number} span */
+  choose(span) {
+    this.goTo(this.hits.indexOf(span));
+    this.chart.pinBar.pin({ layer: this.layer, span });
+  }
+
+  /** @param {number} at index of the match */
+  goTo(at) {
+    const { hits, layer, chart } = this;
+    this.at = at;
+    const place = { layer, span: hits[at] };
     if (!layer.isTransfer(place.span)) chart.focus = place;
     chart.related = null;
     const text = announcement(place, chart.model.palette, null);
-    chart.live.textContent = `${this.at + 1} of ${hits.length}: ${text}`;
+    chart.live.textContent = `${at + 1} of ${hits.length}: ${text}`;
     this.drawCount();
+    this.matches.markCurrent();
     chart.view.reveal(place);
     chart.overpaint();
   }

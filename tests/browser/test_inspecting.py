@@ -286,6 +286,43 @@ def test_a_search_runs_again_when_the_design_changes(drawn: Drawn) -> None:
     drawn.until("chart.hits.total === 24")
 
 
+def test_the_matches_are_a_table_that_is_sorted_and_pins_blocks(drawn: Drawn) -> None:
+    drawn.show(layer(4, 8))
+    drawn.key("/")
+    drawn.page.keyboard.type("stage 1")
+    drawn.until("chart.hits.total === 16")
+
+    drawn.page.get_by_role("button", name="Table").click()
+
+    rows = panel(drawn).locator("tbody tr")
+    expect(rows).to_have_count(16)
+    expect(panel(drawn)).to_contain_text("16 matches: 18.2% of the time of all meshes")
+    panel(drawn).get_by_role("button", name="Microbatch").click()
+    panel(drawn).get_by_role("button", name="Microbatch").click()
+    expect(rows.first.locator("th")).to_have_text("1F7")
+    expect(panel(drawn).locator("[aria-sort]")).to_have_text("Microbatch")
+
+    rows.first.click()
+    assert drawn.ask("pinned")["stage"] == 1
+    assert drawn.ask("hits")["current"] == "1F7"
+    expect(rows.first).to_have_attribute("aria-current", "true")
+
+    drawn.page.get_by_label("Find blocks").press("Escape")
+    expect(panel(drawn)).to_be_hidden()
+
+
+def test_the_table_of_matches_is_cut_after_500_rows(drawn: Drawn) -> None:
+    drawn.show(layer(16, 128))
+    drawn.key("/")
+    drawn.page.keyboard.type("F")
+    drawn.until("chart.hits.total === 2048")
+
+    drawn.page.get_by_role("button", name="Table").click()
+
+    expect(panel(drawn).locator("tbody tr")).to_have_count(500)
+    expect(panel(drawn)).to_contain_text("first 500 of 2048 matches")
+
+
 # causes, effects, flows
 
 

@@ -4,7 +4,7 @@ import { test } from "node:test";
 import { OP, lowerBound } from "../../static/timeline/columns.js";
 import { decode } from "../../static/timeline/data.js";
 import { areaCsv } from "../../static/timeline/csv.js";
-import { matchingSpans } from "../../static/timeline/query.js";
+import { durationStatistics, matchingSpans, sortSpans } from "../../static/timeline/query.js";
 import { SPANS, layer, tick } from "./columns.js";
 
 const names = ["F", "B", "I", "W", "SEND_F", "RECV_F", "SEND_B", "RECV_B", "REDUCE_GRAD", "STEP"];
@@ -141,4 +141,20 @@ test("a search finds spans by op, stage, microbatch and mesh, in the order of th
     "0SEND_F0",
     "0SEND_F1",
   ]);
+});
+
+test("statistics of durations count each span once, relative to the step time of all meshes", () => {
+  const found = layer({ makespan: 9 });
+  const { share, ...times } = durationStatistics(found, [0, 2, 5]); // 0F0, 0B0 and 1B0
+
+  const expected = { sum: 5, mean: 5 / 3, min: 1, max: 2 };
+  for (const [name, value] of Object.entries(expected)) assert.ok(Math.abs(times[name] - value) < 1e-6, name);
+  assert.ok(Math.abs(share - 5 / 18) < 1e-6);
+});
+
+test("spans with equal keys keep their order in both directions", () => {
+  const isOdd = (span) => span % 2;
+
+  assert.deepEqual(sortSpans([4, 1, 3, 2], isOdd, false), [4, 2, 1, 3]);
+  assert.deepEqual(sortSpans([4, 1, 3, 2], isOdd, true), [1, 3, 4, 2]);
 });
