@@ -31,6 +31,11 @@ def escape_unprintable(text: str, escaped: str = CONTROLS + BREAKS) -> str:
     return re.sub(f"[{escaped}]", lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
+def shorten(text: str, longest: int) -> str:
+    """Return a text of at most ``longest`` characters; the end of a longer text is replaced by "..."."""
+    return text if len(text) <= longest else f"{text[: longest - 3]}..."
+
+
 def closest_word(word: str, known: Iterable[str]) -> str | None:
     """Return the known word that is most similar to ``word``; None if no word is similar."""
     return next(iter(get_close_matches(word, sorted(known), n=1, cutoff=0.5)), None)
@@ -39,7 +44,8 @@ def closest_word(word: str, known: Iterable[str]) -> str | None:
 def suggestion_text(known: Iterable[str], suggestion: str | None, others: Iterable[str] = ()) -> str:
     """Return a hint with a suggestion and the known names, such as "Did you mean 'gpipe'? Known: 1f1b, gpipe."."""
     hint = f"Did you mean {suggestion!r}? " if suggestion else ""
-    return f"{hint}Known: {'; or '.join([', '.join(sorted(known)), *others])}."
+    names = "; or ".join(filter(None, [", ".join(sorted(known)), *others])) or "none"
+    return f"{hint}Known: {names}."
 
 
 def nearest_names(word: str, known: Iterable[str]) -> str:

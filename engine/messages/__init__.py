@@ -14,7 +14,7 @@ from functools import cache
 from string import Formatter
 from typing import Any
 
-from meshwave.engine.errors import suggestion_text
+from meshwave.engine.errors import shorten, suggestion_text
 from meshwave.engine.units import quantity
 
 Message = str | Callable[..., str]
@@ -24,6 +24,10 @@ LONGEST_LIST = 6
 """Maximum number of items of a list that a message shows."""
 LONGEST_QUOTE = 40
 """Maximum number of characters of a typed text that a message shows."""
+LONGEST_NAME = 200
+"""Maximum number of characters of a quoted name or of an item of a list that a message shows."""
+LONGEST_LINE = 500
+"""Maximum number of characters of each line of a parameter that a message shows."""
 
 _added: dict[str, Message] = {}
 
@@ -45,6 +49,7 @@ def render(code: str, params: Mapping[str, Any]) -> str:
     Raises:
         KeyError: the catalogue lacks the code, or the parameters lack one that the message names.
     """
+    params = {key: _shorten_lines(value) if isinstance(value, str) else value for key, value in params.items()}
     message = _added[code] if code in _added else _catalogue()[code]
     text = message(**params) if callable(message) else fill(message, **params)
     return f"{text}\n{params['excerpt']}" if "excerpt" in params else text
@@ -87,6 +92,11 @@ class _MessageFormatter(Formatter):
         self._meshes: Sequence[str] = params.get("meshes", ())
         self._cells: Mapping[str, str] | None = params.get("cells")
 
+    def convert_field(self, value: Any, conversion: str | None) -> Any:
+        """Return a value as text, such as a name in quotes, which is shortened."""
+        shown = shorten(value, LONGEST_NAME) if conversion == "r" and isinstance(value, str) else value
+        return super().convert_field(shown, conversion)
+
     def format_field(self, value: Any, format_spec: str) -> str:
         """Return a value formatted by its specification."""
         kind, _, rest = format_spec.partition("|")
@@ -128,8 +138,11 @@ class _MessageFormatter(Formatter):
 
 
 def _quote(text: str) -> str:
-    text = text.strip()
-    return repr(text if len(text) <= LONGEST_QUOTE else f"{text[: LONGEST_QUOTE - 3]}...")
+    return repr(shorten(text.strip(), LONGEST_QUOTE))
+
+
+def _shorten_lines(text: str) -> str:
+    return "\n".join(shorten(line, LONGEST_LINE) for line in text.split("\n"))
 
 
 def _count(value: Any) -> int:
@@ -138,7 +151,7 @@ def _count(value: Any) -> int:
 
 def join_list(items: Sequence[Any], conjunction: str, longest: int = LONGEST_LIST) -> str:
     """Return a list as text, such as "0, 1 and 3"; after ``longest`` items, the rest is shown as "..."."""
-    words = [str(item) for item in items]
+    words = [shorten(str(item), LONGEST_NAME) for item in items]
     if len(words) > longest:
         return f"{', '.join(words[:longest])}, ..."
     *others, last = words or [""]

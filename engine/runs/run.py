@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from pydantic import ConfigDict
 
-from meshwave.engine.errors import RunError, escape_unprintable
+from meshwave.engine.errors import RunError, escape_unprintable, shorten
 from meshwave.engine.findings import RunRefusal
 from meshwave.engine.messages import render
 from meshwave.engine.run_files import (
@@ -36,6 +36,8 @@ POLL_S = 0.5
 RESULT = "result.json"
 LOG_BYTES = 65_536
 """Maximum number of bytes read from the beginning or end of a log."""
+LONGEST_LOG_LINE = 1000
+"""Maximum number of characters of a log line that :meth:`Run.log` returns."""
 
 
 class Progress(NamedTuple):
@@ -240,13 +242,18 @@ class Run:
         return stopped_process_lines(self.entry)
 
     def log(self, lines: int = 200, process: int | None = None, query: str = "") -> list[LogLine]:
-        """Return the last ``lines`` log lines that contain ``query``, ignoring case, of each process or of one."""
+        """Return the last ``lines`` log lines that contain ``query``, ignoring case, of each process or of one.
+
+        Lines of more than :data:`LONGEST_LOG_LINE` characters are shortened.
+        """
         wanted, found = query.casefold(), []
         for number, path in files_by_process(self.folder, "rank", ".log").items():
             if process in (None, number):
                 matching = [text for text in last_lines(path, LOG_BYTES) if wanted in text.casefold()]
                 last = matching[-lines:] if lines > 0 else []
-                found += [LogLine(number, escape_unprintable(text.expandtabs())) for text in last]
+                found += [
+                    LogLine(number, shorten(escape_unprintable(text.expandtabs()), LONGEST_LOG_LINE)) for text in last
+                ]
         return found
 
     def result(self) -> Result | None:

@@ -9,7 +9,7 @@ import pytest
 
 from meshwave.engine.errors import InputError, MeshwaveError, RunError, nearest_names
 from meshwave.engine.findings import DesignError, Problem, Refusal, RunRefusal
-from meshwave.engine.messages import fill
+from meshwave.engine.messages import LONGEST_LINE, LONGEST_NAME, fill
 
 
 @pytest.mark.parametrize(
@@ -19,6 +19,7 @@ from meshwave.engine.messages import fill
         ("xyz", ["gpipe", "1f1b"], "Known: 1f1b, gpipe."),
         ("devcies", ["devices", "axes"], "Did you mean 'devices'? Known: axes, devices."),
         ("", ["a"], "Known: a."),
+        ("picture.png", [], "Known: none."),
     ],
 )
 def test_the_nearest_known_word_is_offered(word: str, known: list[str], told: str) -> None:
@@ -47,6 +48,15 @@ def test_wrong_input_and_failed_runs_are_told_apart() -> None:
     assert not issubclass(RunError, InputError)
     assert issubclass(Refusal, InputError)
     assert issubclass(RunRefusal, RunError)
+
+
+def test_a_message_shortens_what_it_repeats_from_the_input() -> None:
+    name = f"b{'9' * 1000}\n{'9' * 1000}"
+    quoted = Problem("", "unknown_member", {"kind": "example", "name": name, "known": [], "suggestion": None}).message
+    plain = Problem("", "lesson_unreadable", {"reason": name}).message
+
+    assert quoted == f"there is no example called 'b{'9' * (LONGEST_NAME - 4)}...'. Known: none."
+    assert plain == f"b{'9' * (LONGEST_LINE - 4)}...\n{'9' * (LONGEST_LINE - 3)}..."
 
 
 @pytest.mark.parametrize("kind", [Refusal, RunRefusal])

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -41,7 +42,7 @@ from meshwave.engine.runs.recording import (
     write_clocks,
     write_routing,
 )
-from meshwave.engine.runs.run import Progress, read_result
+from meshwave.engine.runs.run import LONGEST_LOG_LINE, Progress, read_result
 from meshwave.engine.runs.run_comparison import (
     compare_run,
     comparison_lines,
@@ -227,6 +228,19 @@ def test_a_damaged_file_is_a_sentence_or_left_out(seed: int, pristine: Path) -> 
         raise
     finally:
         there.close()
+
+
+def test_a_long_line_of_a_log_is_shortened(tmp_path: Path) -> None:
+    """Each control character becomes six characters."""
+    with closing(Record(tmp_path)) as there:
+        entry, _ = there.submit(name="it", launcher="local", handle={}, digest="0", processes=1, steps=1)
+        folder = there.folder(entry.id)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "rank-0.log").write_text("\0" * LONGEST_LOG_LINE + "\nstep 1\n")
+        long, short = Run(there, entry.id).log()
+
+    assert len(long.text) == LONGEST_LOG_LINE and long.text.endswith("...")
+    assert short.text == "step 1"
 
 
 def test_what_is_whole_is_read(pristine: Path, tmp_path: Path) -> None:
