@@ -14,6 +14,7 @@ from types import FrameType
 
 import panel as pn
 from panel.viewable import Viewable
+from tornado.web import RedirectHandler
 
 from meshwave.designer.pages.admin_page import admin_page
 from meshwave.designer.pages.design_page import warm_up
@@ -139,8 +140,9 @@ def start_pages(
     place = access.place
     tls = {"ssl_certfile": str(place.certificate), "ssl_keyfile": str(place.key)} if place.certificate else {}
     administration = Administration(studio)
+    pages = {**pages, "/admin": lambda: admin_page(administration.read, administration.stop)}
     server: pn.io.server.Server = pn.serve(  # type: ignore[no-untyped-call]
-        {**pages, "/admin": lambda: admin_page(administration.read, administration.stop)},
+        pages,
         port=place.port,
         address=place.address,
         websocket_origin=access.hosts,
@@ -160,7 +162,11 @@ def start_pages(
         **tls,
     )
     administration.application = server._tornado
-    server._tornado.add_handlers(".*", [*metrics_routes(studio), *documentation.documentation_routes(access.site.root)])
+    root = access.site.root
+    slashes = [
+        (f"{path}/", RedirectHandler, {"url": f"{root}{path}", "permanent": False}) for path in pages if path != "/"
+    ]
+    server._tornado.add_handlers(".*", [*metrics_routes(studio), *documentation.documentation_routes(root), *slashes])
     server.start()  # otherwise Bokeh neither discards sessions nor pings connections
     return server
 

@@ -50,6 +50,12 @@ def sign_in(port: int) -> str:
     return cookie_of(answer(port, f"/?token={TOKEN}"))
 
 
+def test_a_page_with_a_slash_is_redirected_to_the_page(port: int) -> None:
+    found = answer(port, "/transfer/?design=example")
+
+    assert (found.status, found.headers["Location"]) == (302, "/transfer?design=example")
+
+
 def test_modules_are_served_to_any_client_and_nothing_else_is(port: int) -> None:
     url = re.search(r'href="(assets/\w+/widgets.js)"', HEAD)
     assert url is not None
