@@ -73,8 +73,8 @@ class Rehearsal(Part):
 
     @property
     def description(self) -> str:
-        """Text such as ``rehearsal, time x 40``, which the run database stores."""
-        return "rehearsal" if self.scale is None else f"rehearsal, time x {number(self.scale)}"
+        """Text such as ``dry run, time x 40``, which the run database stores."""
+        return "dry run" if self.scale is None else f"dry run, time x {number(self.scale)}"
 
 
 def limit_steps(design: Design) -> Design:

@@ -64,7 +64,7 @@ class Options(Part):
 
     @property
     def description(self) -> str:
-        """Text such as ``rehearsal, time x 40; on 2 emulated hosts``; empty for plain training."""
+        """Text such as ``dry run, time x 40; on 2 emulated hosts``; empty for plain training."""
         parts: list[str] = [part.description for part in (self.rehearse, self.hosts) if part is not None]
         parts += [f"resumes run {self.resume}"] if self.resume else []
         parts += [f"starts from {PurePath(self.initial_weights).name}"] if self.initial_weights else []

@@ -99,7 +99,7 @@ class Entry(RunFile):
     started_s: Seconds | None
     finished_s: Seconds | None
     manner: str = ""
-    """Text on how it differs from plain training, such as "rehearsal, time x 40"."""
+    """Text on how it differs from plain training, such as "dry run, time x 40"."""
     is_rehearsal: Annotated[bool, Field(strict=False)] = False
     """True for a dry run; an integer in SQLite."""
     person: str = ""

@@ -7,7 +7,7 @@ import sqlite3
 import time
 from pathlib import Path
 
-VERSION = 4
+VERSION = 5
 PATIENCE_S = 10.0
 """Maximum time, in seconds, that a writer waits for another writer; a transaction takes less than a millisecond."""
 
@@ -47,6 +47,7 @@ UPGRADES = {
     UPDATE runs SET is_rehearsal = 1 WHERE manner LIKE 'rehearsal%';
     """,
     3: "ALTER TABLE runs ADD COLUMN person TEXT NOT NULL DEFAULT '';",
+    4: "UPDATE runs SET manner = 'dry run' || substr(manner, length('rehearsal') + 1) WHERE manner LIKE 'rehearsal%';",
 }
 """SQL statements that upgrade the tables, by the version from which they upgrade."""
 

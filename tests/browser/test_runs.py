@@ -155,7 +155,7 @@ def test_a_dry_run_is_started_by_keyboard_and_its_timeline_is_overlaid(
         page.keyboard.press("Enter")
 
         expect(launch.locator(".mw-launchbar-words")).to_contain_text("done: 2 steps", timeout=RUN_MS)
-        expect(launch.locator(".mw-launchbar-words")).to_contain_text("rehearsal, time x")
+        expect(launch.locator(".mw-launchbar-words")).to_contain_text("dry run, time x")
         expect(page.locator(".mw-run")).to_contain_text("dry run: nothing is computed")
         expect(page.get_by_label("Overlay measured timeline")).to_be_checked()
         page.goto("about:blank")

@@ -533,9 +533,9 @@ def test_a_dry_run_is_started_followed_and_marked(
     until(lambda: panel.refresh() or panel.run.get("state") == "SUCCEEDED", "its end")
     until(lambda: panel.refresh() or session.measured, "its timeline")
 
-    assert panel.run["manner"].startswith("rehearsal, time x ")
+    assert panel.run["manner"].startswith("dry run, time x ")
     assert panel.bar.status["words"] == f"{panel.run['manner']}: done: 1 steps"
-    assert rows_of(panel)[0]["cells"]["kind"].text.startswith("rehearsal, time x ")
+    assert rows_of(panel)[0]["cells"]["kind"].text.startswith("dry run, time x ")
     assert panel.run["figures"][0] == ["dry run", "no loss"]
     assert losses_of(panel) == []
     assert session.measured is not None and session.measured.source == "rehearsed"

@@ -21,6 +21,7 @@ WIDEST = 0.12
 """Error at the edges of the right-hand chart; a larger error is drawn at the edge, with its value."""
 TITLE = "Predicted and measured step times"
 WAYS: Mapping[Way, str] = {"rehearsed": "dry runs: stages wait, messages are real", "measured": "measured runs"}
+_KINDS: Mapping[Way, str] = {"rehearsed": "dry run", "measured": "measured"}
 BANDS = ((TAIL_AIM, 0.12), (MEDIAN_AIM, 0.26))
 """Relative half width and colour opacity of each band."""
 
@@ -146,7 +147,7 @@ class _Sheet:
 
     def _dot(self, result: Result, x: float, y: float) -> Box:
         predicted, measured = (quantity(seconds, "s") for seconds in _wall_seconds(result))
-        label = f"{result.case}: predicted {predicted}, {result.way} {measured}, {result.error:+.1%}"
+        label = f"{result.case}: predicted {predicted}, {_KINDS[result.way]} {measured}, {result.error:+.1%}"
         return Box(x - DOT / 2, y - DOT / 2, DOT, DOT, self.dot[result.way], DOT / 2, label)
 
 

@@ -398,13 +398,13 @@ def test_a_rehearsal_is_marked_wherever_it_is_told_of(
     out, err = capsys.readouterr()
     foretold, started, *_ = err.splitlines()
     assert re.fullmatch(r"a step should take [0-9.]+ ms, all 2 [0-9.]+ ms", foretold)
-    assert started.endswith("2 processes, rehearsal, time x 0.001")
+    assert started.endswith("2 processes, dry run, time x 0.001")
     assert re.search(r"step 2 of 2  [0-9.]+ units per step", err)
     assert "note      dry run: nothing is computed, each action waits 0.001 s per unit" in out
     assert "loss" not in out
 
     assert cli.main(["runs", "list"]) == 0
-    assert "train (rehearsal, time x 0.001)" in capsys.readouterr().out
+    assert "train (dry run, time x 0.001)" in capsys.readouterr().out
     assert cli.main(["runs", "show", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
-    assert (shown["manner"], shown["launcher"]) == ("rehearsal, time x 0.001", "threads")
+    assert (shown["manner"], shown["launcher"]) == ("dry run, time x 0.001", "threads")

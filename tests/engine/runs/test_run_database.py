@@ -254,9 +254,9 @@ def test_a_record_of_an_older_version_keeps_its_runs_and_takes_new_ones(tmp_path
     db.close()
 
     record = Record(tmp_path)
-    new = enter(record, manner="rehearsal, time x 40", is_rehearsal=True)
+    new = enter(record, manner="dry run, time x 40", is_rehearsal=True)
     assert [(entry.manner, entry.is_rehearsal) for entry in record.entries()] == [
-        ("rehearsal, time x 40", True), ("", False),
+        ("dry run, time x 40", True), ("", False),
     ]  # fmt: skip
     assert {new.id, old} == {entry.id for entry in record.entries()}
     record.close()
@@ -275,7 +275,9 @@ def test_dry_runs_of_an_older_record_stay_dry_runs(tmp_path: Path) -> None:
     db.close()
 
     record = Record(tmp_path)
-    assert {entry.id: entry.is_rehearsal for entry in record.entries()} == {training: False, dry_run: True}
+    assert {entry.id: (entry.is_rehearsal, entry.manner) for entry in record.entries()} == {
+        training: (False, ""), dry_run: (True, "dry run, time x 40; on 2 emulated hosts (100 MB/s between them)"),
+    }  # fmt: skip
     record.close()
 
 
@@ -342,7 +344,7 @@ def test_a_damaged_index_is_reported_and_rebuilt_from_the_run_folders(tmp_path: 
         entry, lost = record.get(done.id), record.get("lost")
 
     assert (entry.name, entry.state, entry.reason, entry.steps) == ("done", State.FAILED, "it broke", 7)
-    assert (entry.processes, entry.manner, entry.is_rehearsal) == (4, "rehearsal", True)
+    assert (entry.processes, entry.manner, entry.is_rehearsal) == (4, "dry run", True)
     assert (lost.state, lost.reason) == (State.LOST, "its end was not recorded; the files that it wrote are kept")
 
 

@@ -123,8 +123,8 @@ def test_processes_are_counted_mesh_by_mesh() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (Options(rehearse=Rehearsal(scale=40.0)), "rehearsal, time x 40"),
-        (Options(rehearse=Rehearsal()), "rehearsal"),
+        (Options(rehearse=Rehearsal(scale=40.0)), "dry run, time x 40"),
+        (Options(rehearse=Rehearsal()), "dry run"),
         (
             Options(hosts=Hosts(nodes=2, intra_bandwidth=3e11, inter_bandwidth=2.5e10)),
             "on 2 emulated hosts (25 GB/s between them)",

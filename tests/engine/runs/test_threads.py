@@ -41,7 +41,7 @@ def test_it_is_a_run_with_a_recording_of_every_action(rehearser: ThreadsLauncher
     run = submit(rehearser, design)
 
     assert run.wait(timeout_s=PATIENCE_S) is State.SUCCEEDED
-    assert (run.entry.manner, run.entry.is_rehearsal) == ("rehearsal, time x 0.001", True)
+    assert (run.entry.manner, run.entry.is_rehearsal) == ("dry run, time x 0.001", True)
     recording = read_recording(run.folder)
     timeline = recording.timeline()
     joined = overlay(prediction.timeline, timeline)

@@ -170,7 +170,7 @@ def test_every_design_is_a_dot_with_its_words_on_both_sides_and_in_both_themes()
     for theme in ("light", "dark"):
         (part,) = [group for group in picture.iterfind(f"{SPACE}g") if group.get("class") == theme]
         says = [title.text for title in part.iterfind(f"{SPACE}rect/{SPACE}title")]
-        assert says.count("1f1b: predicted 1 s, rehearsed 1.02 s, +2.0%") == 2  # by the clock: twice as slow
+        assert says.count("1f1b: predicted 1 s, dry run 1.02 s, +2.0%") == 2  # by the clock: twice as slow
         assert says.count("a <b>: predicted 1 s, measured 1.5 s, +50.0%") == 2
         ground = part.find(f"{SPACE}rect")
         assert ground is not None
