@@ -242,7 +242,9 @@ class TimelineChart(JSComponent):
     show_links = param.Boolean(default=False, doc="Show lanes of NICs and links with the share of each message.")
     show_device_links = param.Boolean(default=False, doc="Show the lanes of each device in addition to those of nodes.")
     flags = param.List(default=[], doc="Rank, op, stage and microbatch of marked blocks, with a colour and a text.")
-    opened = param.Integer(default=0, doc="Counter of opened documents; when it changes, pinned lanes are unpinned.")
+    opened = param.Integer(
+        default=0, doc="Counter of opened documents; when it changes, lanes are unpinned and their filter is cleared."
+    )
     can_edit = param.Boolean(default=False, doc="True if the order of the open design can be edited by hand.")
     slow_lanes = param.Dict(default={}, doc="By mesh, why a run is slow there; its measured lanes are marked.")
     palette = param.Dict(default=as_data(), constant=True)

@@ -6,6 +6,7 @@
 
 import { pointIn } from "../kit/canvas.js";
 import { openOnContext, pointMenu } from "../kit/shell.js";
+import { keepLane } from "./pinned_lanes.js";
 import { laneAt, placeAt } from "./place.js";
 
 /** Create the context menu of a chart and return its element. @param {Chart} chart */
@@ -53,7 +54,7 @@ function pointEntries(chart, at) {
   const name = lane?.kept ? "Unpin lane" : "Pin lane to the top";
   const mark = { text: "Toggle mark here", note: "X", choose: () => marks.toggle(frame.tick(at.x)) };
   return [
-    ...(lane ? [{ text: name, note: "U", choose: () => chart.keepLane(lane) }] : []),
+    ...(lane ? [{ text: name, note: "U", choose: () => keepLane(chart, lane) }] : []),
     ...(at.x >= frame.left ? [mark] : []),
   ];
 }

@@ -61,6 +61,17 @@ export class Layer extends Columns {
     return null;
   }
 
+  /** The stages whose blocks a rank runs. @param {number} rank */
+  stagesOf(rank) {
+    return this.stagesByRank[rank];
+  }
+
+  get stagesByRank() {
+    return this.once("stagesByRank", () =>
+      this.meshes.map((_, rank) => [...new Set(this.stage.slice(...this.range(0, rank)))]),
+    );
+  }
+
   /** The transfer of the result of a computation, or -1 if it stays on its mesh. @param {number} span */
   sendOf(span) {
     const sends = { [OP.F]: OP.SEND_F, [OP.B]: OP.SEND_B, [OP.I]: OP.SEND_B }[this.op[span]];

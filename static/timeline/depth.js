@@ -11,7 +11,7 @@ import { actionName, placeOf } from "./place.js";
 
 /** The view of the iteration while a block is open. */
 /** @typedef {{place: ViewWindow, isWhole: boolean, horizon: number, actions: (ActionName | null)[], kept: Set<string>,
- *    marks: number[], flow: number}} SavedView */
+ *    filter: string, marks: number[], flow: number}} SavedView */
 
 export class Depth {
   /** @type {SavedView | null} */ saved = null;
@@ -75,12 +75,14 @@ export class Depth {
       horizon: before.horizon,
       actions,
       kept: chart.kept,
+      filter: chart.filter.text,
       marks: marks.times,
       flow: chart.flow,
     };
     view.stop();
     view.showWhole();
     chart.kept = new Set();
+    chart.filter.set("");
     chart.flow = 0;
     marks.times = [];
     selection.drop();
@@ -101,6 +103,7 @@ export class Depth {
     if (!saved.isWhole) chart.view.look(saved.place.from * ratio, Math.min(saved.place.to * ratio, 1.1 * TICKS));
     chart.view.scroll = saved.place.scroll;
     Object.assign(chart, { kept: saved.kept, flow: saved.flow });
+    chart.filter.set(saved.filter);
     chart.marks.times = saved.marks;
     [chart.pinned, chart.focus] = saved.actions.map((action) => placeOf(chart.data, action));
   }

@@ -10,6 +10,7 @@ import { receiveKeys } from "../kit/key_targets.js";
 import { clamp } from "../kit/numbers.js";
 import { contextMenu } from "./context_menu.js";
 import { AXIS } from "./layout.js";
+import { keepLane, keepLaneHere } from "./pinned_lanes.js";
 import { laneAt, placeAt } from "./place.js";
 
 const DRAG_PX = 4; // a press that moves by fewer CSS pixels is a click
@@ -133,7 +134,7 @@ export class Input {
     const { frame } = chart;
     const lane = laneAt(chart, at);
     if (at.y < AXIS && at.x >= frame.left && at.x <= frame.right) chart.marks.toggle(frame.tick(at.x));
-    else if (at.x < frame.left && lane) chart.keepLane(lane);
+    else if (at.x < frame.left && lane) keepLane(chart, lane);
     else this.pin(placeAt(chart, at), time);
   }
 
@@ -205,9 +206,10 @@ function keyActions(chart) {
     ShiftArrowRight: walk(1), ShiftArrowLeft: walk(-1), ShiftArrowDown: walk(0, 1), ShiftArrowUp: walk(0, -1),
     Enter: () => chart.enter(), Backspace: () => chart.depth.isDeep && chart.depth.back(),
     f: () => chart.showSelected(),
-    b: () => chart.pinBar.nextFlow(), r: inIteration(() => chart.selection.start()), u: () => chart.keepLaneHere(),
+    b: () => chart.pinBar.nextFlow(), r: inIteration(() => chart.selection.start()), u: () => keepLaneHere(chart),
     x: () => chart.marks.toggleHere(), Shiftx: () => chart.marks.clear(),
-    "/": inIteration(() => chart.search.open()), n: () => chart.search.step(1), Shiftn: () => chart.search.step(-1),
+    "/": inIteration(() => chart.search.open()), g: () => chart.filter.open(),
+    n: () => chart.search.step(1), Shiftn: () => chart.search.step(-1),
     c: toggle("show_critical"), m: toggle("show_memory"), t: toggle("show_transfers"),
     l: inIteration(toggle("show_links")), Shiftl: inIteration(toggle("show_device_links")),
     " ": () => chart.toolbar.play.toggle(),

@@ -19,6 +19,7 @@ const ROOMY = 26; // height to which lanes grow on zooming in, and height of pin
 const LINK = 24; // height of a link lane
 const BELOW_KEPT = 5; // gap between the pinned lanes and the scrolling lanes
 const BOTTOM = 4;
+const HIDDEN = -1000; // y of hidden lanes
 // largest parts of the height
 const MOST_KEPT = 0.45; // for the pinned lanes
 const LEAST_LINKS = 0.3; // for link lanes if there are many
@@ -30,23 +31,24 @@ export const laneKey = (layer, rank) => `${layer.number}:${rank}`;
 
 /**
  * Contents to arrange: rows of layers that share their lanes, layers whose memory is shown, the layer whose links
- * are shown, keys of lanes kept on top.
- * @typedef {{rows: Layer[][], held: Layer[], linked: Layer | null, kept: Set<string>, view: ViewWindow, width: number,
- *   height: number}} Arrangement
+ * are shown, keys of lanes kept on top, a test for the other lanes to show.
+ * @typedef {{rows: Layer[][], held: Layer[], linked: Layer | null, kept: Set<string>,
+ *   isShown: LaneTest, view: ViewWindow, width: number, height: number}} Arrangement
  */
 
-/** A row with the ranks of its pinned lanes and the ranks of its scrolling lanes. */
-/** @typedef {{row: Layer[], top: number[], ranks: number[]}} Part */
+/** @typedef {(layer: Layer, rank: number) => boolean} LaneTest */
+/** A row with the ranks of its pinned lanes, its scrolling lanes and its hidden lanes. */
+/** @typedef {{row: Layer[], top: number[], ranks: number[], hidden: number[]}} Part */
 
 /** Arrange all parts of the chart in CSS pixels. @param {Arrangement} arrangement @returns {Plan} */
-export function arrange({ rows, held, linked, kept, view, width, height }) {
+export function arrange({ rows, held, linked, kept, isShown, view, width, height }) {
   const gutter = rows.some(([layer]) => layer.labels) ? STEP_NAMES : width < 620 ? 60 : 100;
-  const parts = rows.map((row) => partOf(row, kept));
+  const parts = rows.map((row) => partOf(row, kept, isShown));
   const units = parts.reduce((sum, { row, ranks }) => sum + ranks.length * unitsPerLane(row), 0);
   const unitsOnTop = parts.reduce((sum, { row, top }) => sum + top.length * unitsPerLane(row), 0);
   const titles = rows.length * TITLE;
   const whole = height - AXIS - BOTTOM;
-  const memory = memoryNeeds(held, whole, linked !== null);
+  const memory = memoryNeeds(held, isShown, whole, linked !== null);
   const links = linkNeeds(linked, whole);
   const least = memory.least + links.least;
   const even = clamp((whole - titles - least) / Math.max(1, units + unitsOnTop), LOWEST, HIGH);
@@ -76,16 +78,19 @@ export function arrange({ rows, held, linked, kept, view, width, height }) {
     split,
     size: { left: gutter, top: AXIS, split, right: Math.max(gutter + 20, width - 10), bottom },
     links: linked && placeLinks(linked, bottom + 2, linkHeight),
-    strips: placeMemory(memory.shared, bottom + 2 + linkHeight, memoryHeight),
+    strips: placeMemory(memory.shared, isShown, bottom + 2 + linkHeight, memoryHeight),
     ...placeLanes(parts, topPitch, split - scroll, pitch),
   };
 }
 
-/** @param {Layer[]} row @param {Set<string>} kept @returns {Part} */
-function partOf(row, kept) {
+/** @param {Layer[]} row @param {Set<string>} kept @param {LaneTest} isShown @returns {Part} */
+function partOf(row, kept, isShown) {
   const ranks = row[0].meshes.map((_, rank) => rank);
   const isKept = (/** @type {number} */ rank) => kept.has(laneKey(row[0], rank));
-  return { row, top: ranks.filter(isKept), ranks: ranks.filter((rank) => !isKept(rank)) };
+  const others = ranks.filter((rank) => !isKept(rank));
+  const isHidden = (/** @type {number} */ rank) => !isShown(row[0], rank);
+  const scrolled = others.filter((rank) => !isHidden(rank));
+  return { row, top: ranks.filter(isKept), ranks: scrolled, hidden: others.filter(isHidden) };
 }
 
 /** The relative height of lanes; a lane that two timelines share is higher. @param {Layer[]} row */
@@ -117,11 +122,17 @@ function placeLanes(parts, topPitch, top, pitch) {
     bands.push(...bandsOf(placed));
     y += ranks.length * height;
   }
-  const index = new Map(lanes.map((lane) => [lane.layer.number * 65536 + lane.rank, lane]));
+  const unseen = parts.flatMap(({ row, hidden }) =>
+    row.flatMap((layer) => hidden.map((rank) => hiddenLane(layer, rank))),
+  );
+  const index = new Map([...lanes, ...unseen].map((lane) => [lane.layer.number * 65536 + lane.rank, lane]));
   const laneOf = (/** @type {Layer} */ layer, /** @type {number} */ rank) =>
     /** @type {Lane} */ (index.get(layer.number * 65536 + rank));
   return { lanes, bands, titles, laneOf };
 }
+
+/** A lane above the canvas, without height. @param {Layer} layer @param {number} rank @returns {Lane} */
+const hiddenLane = (layer, rank) => ({ layer, rank, y: HIDDEN, height: 0, whole: [HIDDEN, 0] });
 
 /** @param {Layer[]} row @param {number[]} ranks @param {number} top @param {number} pitch @returns {Lane[]} */
 const lanesOf = (row, ranks, top, pitch) =>
@@ -210,11 +221,11 @@ function placeLinks(layer, y, height) {
 
 // ── memory ──
 
-/** @param {Layer[]} held @param {number} whole @param {boolean} hasLinks */
-function memoryNeeds(held, whole, hasLinks) {
+/** @param {Layer[]} held @param {LaneTest} isShown @param {number} whole @param {boolean} hasLinks */
+function memoryNeeds(held, isShown, whole, hasLinks) {
   const shared = shareStrips(held);
   const height = (/** @type {number} */ ranks) => (ranks <= FEW ? ranks * 22 : Math.min(170, ranks * 3));
-  const wanted = shared.reduce((sum, [layer]) => sum + height(layer.ranks) + TITLE, 0);
+  const wanted = shared.reduce((sum, [layer]) => sum + height(shownRanks(layer, isShown).length) + TITLE, 0);
   return { shared, wanted, least: Math.min(wanted, whole * (hasLinks ? 0.24 : 0.36)) };
 }
 
@@ -229,17 +240,22 @@ function shareStrips(held) {
   return isOne ? [layers] : held.map((layer) => [layer]);
 }
 
-/** @param {Layer[][]} shared @param {number} top @param {number} height */
-function placeMemory(shared, top, height) {
-  const ranks = shared.reduce((sum, [layer]) => sum + layer.ranks, 0);
+/** @param {Layer} layer @param {LaneTest} isShown */
+const shownRanks = (layer, isShown) => layer.meshes.map((_, rank) => rank).filter((rank) => isShown(layer, rank));
+
+/** @param {Layer[][]} shared @param {LaneTest} isShown @param {number} top @param {number} height */
+function placeMemory(shared, isShown, top, height) {
+  const ranks = shared.reduce((sum, [layer]) => sum + shownRanks(layer, isShown).length, 0);
   const each = (height - shared.length * TITLE) / Math.max(1, ranks);
   /** @type {Strip[]} */
   const strips = [];
   for (const [layer, ...others] of shared) {
     strips.push({ layer, others, rank: -1, y: top, height: TITLE });
     top += TITLE;
-    for (let rank = 0; rank < layer.ranks; rank++, top += each)
+    for (const rank of shownRanks(layer, isShown)) {
       strips.push({ layer, others, rank, y: top, height: each });
+      top += each;
+    }
   }
   return strips;
 }

@@ -189,7 +189,7 @@ export class Overlay {
       const lane = plan.laneOf(layer, layer.rankOf(span));
       if (layer.isTransfer(span)) {
         const to = plan.laneOf(layer, layer.peerOf(span));
-        if (to) this.pen.transfer(frame, layer, span, lane, to, { alpha: 1, width: 1.8 });
+        if (lane.height && to?.height) this.pen.transfer(frame, layer, span, lane, to, { alpha: 1, width: 1.8 });
       } else if (frame.isLaneClear(lane)) {
         this.pen.block(frame, layer, span, lane, labels);
       }
@@ -207,8 +207,7 @@ export class Overlay {
     context.strokeStyle = css(isStrong ? colours.text : colours.muted, 0.85);
     context.lineWidth = isStrong ? 1.4 : 1;
     for (const [from, to] of pairs) {
-      if (layer.isTransfer(from) || layer.isTransfer(to)) continue;
-      if (layer.start[to] < frame.from || layer.end[from] > frame.to) continue;
+      if (!this.isJoinInView(layer, from, to)) continue;
       const [a, b] = [from, to].map((span) => boxOf(frame, layer, span, plan.laneOf(layer, layer.rankOf(span))));
       const [x1, y1, x2, y2] = [a.x + a.width, a.y + a.height / 2, b.x, b.y + b.height / 2];
       if (Math.abs(y1 - y2) < 1 && x2 - x1 < 6) continue;
@@ -218,6 +217,14 @@ export class Overlay {
       context.bezierCurveTo(x1 + bend, y1, x2 - bend, y2, x2, y2);
       context.stroke();
     }
+  }
+
+  /** @param {Layer} layer @param {number} from @param {number} to */
+  isJoinInView(layer, from, to) {
+    const { frame, plan } = this.chart;
+    if (layer.isTransfer(from) || layer.isTransfer(to)) return false;
+    if (layer.start[to] < frame.from || layer.end[from] > frame.to) return false;
+    return [from, to].every((span) => plan.laneOf(layer, layer.rankOf(span)).height > 0);
   }
 
   /** @param {Place} place @param {string} colour @param {number} width @param {number[]} [dash] */

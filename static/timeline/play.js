@@ -146,7 +146,7 @@ export class Play {
     const { frame, plan, colours } = this.chart;
     for (const span of layer.transfersAt(tick)) {
       const [from, to] = [layer.rankOf(span), layer.peerOf(span)].map((rank) => plan.laneOf(layer, rank));
-      if (!from || !to || !(frame.isLaneClear(from) || frame.isLaneClear(to))) continue;
+      if (!from?.height || !to?.height || !(frame.isLaneClear(from) || frame.isLaneClear(to))) continue;
       const [start, end] = [from, to].map(({ y, height }) => y + height / 2);
       const part = (tick - layer.start[span]) / (layer.end[span] - layer.start[span]);
       context.beginPath();

@@ -18,7 +18,8 @@ import { Edit } from "./edit.js";
 import { Colours, Frame, resizeCanvas } from "./frame.js";
 import { Help } from "./help.js";
 import { Input } from "./input.js";
-import { arrange, laneKey, rowsOf } from "./layout.js";
+import { LaneFilter } from "./lane_filter.js";
+import { arrange, rowsOf } from "./layout.js";
 import { Marks } from "./marks.js";
 import { Overlay } from "./overlay.js";
 import { Panel } from "./panel.js";
@@ -41,7 +42,7 @@ export function render({ model, el }) {
   const chart = new Chart(model);
   model.on("packed", () => chart.read());
   model.on(["stale", "empty", "flags", "slow_lanes", ...SWITCHES], () => chart.refresh());
-  model.on("opened", () => chart.unpinLanes());
+  model.on("opened", () => chart.resetLanes());
   el.style.height = "100%";
   requestAnimationFrame(() => model.on("remove", chart.connect()));
   return chart.root;
@@ -91,6 +92,7 @@ export class Chart {
     this.marks = new Marks(this);
     this.selection = new Selection(this);
     this.search = new Search(this);
+    this.filter = new LaneFilter(this);
     this.panel = new Panel(this);
     this.pinBar = new PinBar(this);
     this.help = new Help(this);
@@ -111,7 +113,8 @@ export class Chart {
     const tools = [h("div.mw-grow"), edit.button, ...Object.values(toolbar.buttons)];
     const said = [this.depth.element, toolbar.legend, this.pinBar.element];
     const bar = h("div.mw-bar.mw-timeline-bar.mw-scroll-row", {}, ...said, ...tools);
-    const above = [this.search, toolbar.play, this.help].map(({ element }) => element);
+    const fields = h("div.mw-timeline-fields", {}, this.filter.element, this.search.element);
+    const above = [fields, toolbar.play.element, this.help.element];
     const lanes = h("div.mw-timeline-lanes", {}, this.stage, this.notice, ...above);
     const body = h("div.mw-timeline-body", {}, lanes, this.panel.element);
     return h("div.mw-canvas.mw-timeline", {}, bar, edit.element, body, this.live, this.probe);
@@ -211,6 +214,7 @@ export class Chart {
     this.toolbar.refresh();
     this.pinBar.draw();
     this.panel.fill();
+    this.filter.drawCount();
     this.stale.textContent = model.stale;
     this.stale.hidden = !isStale;
     this.root.toggleAttribute("data-stale", isStale);
@@ -233,7 +237,8 @@ export class Chart {
     const held = model.show_memory ? data.layers.filter((layer) => layer.hasMemory) : [];
     const linked = (model.show_links && data.layers.find((layer) => layer.links)) || null;
     const { clientWidth: width, clientHeight: height } = this.stage;
-    const plan = arrange({ rows: this.rows, held, linked, kept: this.kept, view: this.view, width, height });
+    const { rows, kept, view } = this;
+    const plan = arrange({ rows, held, linked, kept, isShown: this.filter.isShown, view, width, height });
     this.view.scroll = plan.scroll;
     return plan;
   }
@@ -350,39 +355,22 @@ export class Chart {
     else if (place) this.view.show(place);
   }
 
-  // ── pinned lanes ──
-
-  /** Pin a lane to the top, or unpin it. @param {{layer: Layer, rank: number}} lane */
-  keepLane({ layer, rank }) {
-    const row = this.rows.find((row) => row.includes(layer)) ?? [layer];
-    const key = laneKey(row[0], rank);
-    if (!this.kept.delete(key)) this.kept.add(key);
-    const state = this.kept.has(key) ? "pinned to the top" : "unpinned";
-    this.live.textContent = `Mesh ${layer.meshes[rank]} is ${state}.`;
-    this.repaint();
-  }
-
-  unpinLanes() {
+  /** Unpin all lanes and show lanes that were hidden, for another design. */
+  resetLanes() {
     this.kept.clear();
+    this.filter.set("");
     this.repaint();
-  }
-
-  /** Pin the lane under the pointer, or else the lane of the focused block. */
-  keepLaneHere() {
-    const lane = this.pointer && laneAt(this, this.pointer);
-    const place = this.focus ?? this.pinned;
-    if (lane) this.keepLane(lane);
-    else if (place) this.keepLane({ layer: place.layer, rank: place.layer.rankOf(place.span) });
   }
 
   /** Close the topmost panel or clear the latest selection. */
   escape() {
-    const { help, selection, search, panel, depth, toolbar } = this;
+    const { help, selection, search, filter, panel, depth, toolbar } = this;
     if (help.isOpen) help.toggle(false);
     else if (toolbar.play.isOn) toolbar.play.stop();
     else if (selection.area || selection.isMode) selection.leave();
     else if (!search.element.hidden) search.close();
     else if (this.pinned) this.pin(null);
+    else if (filter.text) filter.close();
     else if (panel.isOpen) panel.close();
     else if (depth.isDeep) depth.back();
     else this.tooltip.hide();

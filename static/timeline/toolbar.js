@@ -42,6 +42,10 @@ export class Toolbar {
         title: "Find blocks: 3F7, B of stage 2, mesh C (/)",
         onclick: () => chart.search.open(),
       }),
+      filter: button("Filter", {
+        title: "Show some lanes only: mesh C, rank 0-3, stage 5 (G)",
+        onclick: () => chart.filter.open(),
+      }),
       play: button("Play", {
         kind: "mw-timeline-toggle",
         title: "Play the step from the start of the view (Space); , and . step from event to event",
@@ -69,7 +73,7 @@ export class Toolbar {
     buttons.show_critical.hidden = !data.layers.some((layer) => layer.critical);
     buttons.show_links.hidden = !hasLinks;
     buttons.show_device_links.hidden = !hasLinks || !model.show_links;
-    for (const each of [buttons.png, buttons.fit, buttons.play]) each.hidden = !hasData;
+    for (const each of [buttons.png, buttons.fit, buttons.play, buttons.filter]) each.hidden = !hasData;
     const { show_transfers: transfers, area, find, link } = buttons;
     for (const each of [transfers, area, find, link]) each.hidden = !hasData || depth.isDeep;
   }

@@ -41,7 +41,7 @@ function transfersInView(plan, frame, lanes) {
       for (let span = first; span < last && layer.start[span] <= frame.to; span++) {
         if (layer.end[span] < frame.from) continue;
         const to = plan.laneOf(layer, layer.peerOf(span));
-        if (to && isArrowVisible(frame, from, to)) found.push({ from, span, to });
+        if (isArrowVisible(frame, from, to)) found.push({ from, span, to });
         if (found.length > MOST_ARROWS) return found;
       }
     }
@@ -50,10 +50,12 @@ function transfersInView(plan, frame, lanes) {
 }
 
 /**
- * True if an arrow between two lanes is in view; if there are pinned lanes, both ends have to be in view.
- * @param {Frame} frame @param {Lane} from @param {Lane} to
+ * True if an arrow between two lanes is in view; if there are pinned lanes, both ends have to be in view. An
+ * arrow from or to a hidden lane is not.
+ * @param {Frame} frame @param {Lane} from @param {Lane | undefined} to
  */
 function isArrowVisible(frame, from, to) {
+  if (!from.height || !to?.height) return false;
   if (frame.split === frame.top) return frame.isLaneVisible(from) || frame.isLaneVisible(to);
   return [from, to].every((lane) => lane.height >= LEAST_HEIGHT && frame.isLaneClear(lane));
 }

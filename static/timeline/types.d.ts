@@ -225,6 +225,7 @@ export interface LinkedView {
   find: string;
   marks: number[];
   lanes: string[];
+  filter: string;
   area: number[] | null;
   show: string[] | null;
   program: string | null;

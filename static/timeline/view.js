@@ -179,11 +179,18 @@ export class View {
     else this.panTo(place);
   }
 
+  /** Show all lanes if the lane of a span is hidden. @param {Place} place */
+  unhide({ layer, span }) {
+    const { plan, filter } = this.chart;
+    if (!plan.laneOf(layer, layer.rankOf(span)).height) filter.set("");
+  }
+
   /** Pan by the smallest amount that brings a span into view. @param {Place} place */
   panTo({ layer, span }) {
-    const { frame, plan } = this.chart;
+    const { frame } = this.chart;
+    this.unhide({ layer, span });
     const [x, right] = [frame.x(layer.start[span]), frame.x(layer.end[span])];
-    const { y, height, kept } = plan.laneOf(layer, layer.rankOf(span));
+    const { y, height, kept } = this.chart.plan.laneOf(layer, layer.rankOf(span));
     const isLeft = x < frame.left;
     const toRight = right > frame.right ? Math.min(right - frame.right + 40, x - frame.left) : 0;
     const dx = isLeft ? x - frame.left - 40 : toRight;
@@ -198,6 +205,7 @@ export class View {
    * @param {Place} place @param {number} [spans]
    */
   show({ layer, span }, spans = 5) {
+    this.unhide({ layer, span });
     const [start, end] = [layer.start[span], layer.end[span]];
     const half = (Math.max(end - start, 1) * spans) / 2;
     const middle = (start + end) / 2;

@@ -473,6 +473,24 @@ def test_pinned_lanes_stay_on_top_while_other_lanes_scroll(drawn: Drawn) -> None
     assert len(drawn.ask("kept")) == 1
 
 
+def test_a_filter_shows_some_lanes_until_escape(drawn: Drawn) -> None:
+    drawn.show(layer(16, 4))
+    everything = drawn.ask("names")
+    drawn.key("g")
+    drawn.page.keyboard.type("rank 2-3, stage 9")
+    count = drawn.page.locator(".mw-timeline-filtered")
+    expect(count).to_have_text("3 of 16 lanes")
+    drawn.settle()
+    assert drawn.ask("names") == [everything[rank] for rank in (2, 3, 9)]
+
+    for key in ("t", "c"):  # arrows and the critical path pass hidden lanes
+        drawn.key(key)
+    drawn.key("Escape")
+    expect(count).to_be_hidden()
+    drawn.settle()
+    assert drawn.ask("names") == everything
+
+
 # two in one slot
 
 

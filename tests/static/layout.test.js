@@ -6,6 +6,7 @@ import { around, layOut, nearestTile } from "../../static/cluster/layout.js";
 import { arrange as arrangeExperts, headForm } from "../../static/experts/layout.js";
 import { Frame } from "../../static/timeline/frame.js";
 import { TICKS } from "../../static/timeline/columns.js";
+import { laneTest } from "../../static/timeline/lane_filter.js";
 import { arrange as arrangeLanes, laneKey, rowsOf } from "../../static/timeline/layout.js";
 import { readLink } from "../../static/timeline/permalink.js";
 import { laneAt, placeAt } from "../../static/timeline/place.js";
@@ -142,8 +143,9 @@ test("inner arcs are lower, and points of an arc have no distance from it", () =
 });
 
 /** The parts of a chart that geometry needs. */
-function chart(layers, { kept = new Set(), held = [], view = WHOLE, width = 1000, height = 300 } = {}) {
-  const plan = arrangeLanes({ rows: rowsOf({ layers }, false), held, linked: null, kept, view, width, height });
+function chart(layers, { kept = new Set(), filter = "", held = [], view = WHOLE, width = 1000, height = 300 } = {}) {
+  const rows = rowsOf({ layers }, false);
+  const plan = arrangeLanes({ rows, held, linked: null, kept, isShown: laneTest(filter), view, width, height });
   return { plan, frame: new Frame(view, plan.size, 1, null), arrows: [] };
 }
 
@@ -170,6 +172,30 @@ test("a lane kept on top is above the lanes that scroll", () => {
   const { plan } = chart([found], { kept: new Set([laneKey(found, 1)]) });
   const [top, scrolled] = [plan.laneOf(found, 1), plan.laneOf(found, 0)];
   assert.ok(top.kept && top.y + top.height <= plan.split && scrolled.y >= plan.split);
+});
+
+test("a filter names lanes by a part of the name, mesh, rank or stage", () => {
+  const found = layer({ meshes: ["A", "BA"] }); // a stage each
+  const ranks = (/** @type {string} */ text) => [0, 1].filter((rank) => laneTest(text)(found, rank));
+  assert.deepEqual([ranks(""), ranks("a"), ranks("mesh a"), ranks("b")], [[0, 1], [0, 1], [0], [1]]);
+  assert.deepEqual([ranks("rank 1"), ranks("ranks 1-7"), ranks("rank 2")], [[1], [1], []]);
+  assert.deepEqual([ranks("stage 0"), ranks("stages 1-2"), ranks("stage 1, rank 0")], [[0], [1], [0, 1]]);
+});
+
+test("a lane that the filter hides has no height, and no memory strip; a pinned lane stays", () => {
+  const found = layer();
+  const { plan, frame } = chart([found], { filter: "mesh b", held: [found] });
+  assert.deepEqual([plan.lanes.map(({ rank }) => rank), plan.strips.map(({ rank }) => rank)], [[1], [-1, 1]]);
+  const hidden = plan.laneOf(found, 0);
+  assert.ok(hidden.height === 0 && !frame.isLaneVisible(hidden) && !frame.isLaneClear(hidden));
+  const { lanes } = chart([found], { filter: "mesh b", kept: new Set([laneKey(found, 0)]) }).plan;
+  assert.deepEqual(
+    lanes.map(({ rank, kept = false }) => [rank, kept]),
+    [
+      [0, true],
+      [1, false],
+    ],
+  );
 });
 
 test("a measured timeline shares the row of the one before, unless that is alone", () => {
