@@ -35,7 +35,7 @@ from meshwave.engine.people.people_file import OWNER, Role, User
 SIGN_IN_DAYS = 7
 MOST_SIGN_INS = 1000
 TRIES_PER_MINUTE = 60
-"""Failed attempts from one address, which a whole class may share; a code of a workshop is one of 10^9."""
+"""Failed attempts from one address, which several people behind one proxy may share."""
 MOST_FAILURES = 1000
 """Failed attempts that are remembered."""
 METRICS_TOKEN = "MESHWAVE_METRICS_TOKEN"

@@ -12,7 +12,6 @@ from tornado.web import RequestHandler
 from meshwave.designer.server.access import TokenAccess, required_role
 from meshwave.designer.server.access_pages import AccessForm, SignOut
 from meshwave.designer.server.site import Place
-from meshwave.engine.findings import Refusal
 from meshwave.engine.lessons.classroom import LONGEST_NAME, Classroom, Learner
 from meshwave.engine.people.people_file import Role, User
 
@@ -63,16 +62,9 @@ class WorkshopAccess(TokenAccess):
         """Admit a learner and store the learner's key in a cookie of the browser.
 
         Raises:
-            Refusal: the code is wrong, the name is taken, or there were too many attempts.
+            Refusal: the code is wrong, the name is empty or taken, or the workshop is full.
         """
-        self.check_tries(handler)
-        try:
-            key = self.classroom.join(code, name)
-        except Refusal as refusal:
-            if refusal.problem.code == "workshop_wrong_code":
-                self.note_failure(handler)
-            raise
-        self._set_cookie(handler, self._learner_cookie, key, "Lax")
+        self._set_cookie(handler, self._learner_cookie, self.classroom.join(code, name), "Lax")
 
     @property
     def endpoints(self) -> list[tuple[str, type[RequestHandler]]]:

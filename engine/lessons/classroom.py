@@ -27,7 +27,8 @@ from meshwave.engine.lessons.workshop import Score, Workshop
 LONGEST_NAME = 40
 CODE_LETTERS = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"
 """Letters and digits that are not easily confused."""
-CODE_LENGTH = 6
+CODE_LENGTH = 8
+"""Length of a code: 10^12 codes cannot be guessed in the hours of a workshop, so wrong codes need no limit."""
 _TABLES = """
 CREATE TABLE IF NOT EXISTS people (
     id TEXT PRIMARY KEY, name TEXT NOT NULL UNIQUE COLLATE NOCASE, key TEXT NOT NULL, joined_s REAL NOT NULL,
@@ -93,7 +94,8 @@ class Classroom:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._db = sqlite3.connect(folder / "workshop.sqlite", isolation_level=None, check_same_thread=False)
             self._db.executescript(f"PRAGMA journal_mode = WAL; {_TABLES}")
-            self.code = self._read_fact("code") or self._new_code()
+            code = self._read_fact("code")
+            self.code = code if len(code) == CODE_LENGTH else self._new_code()  # older versions used shorter codes
         except (OSError, sqlite3.Error) as error:
             raise RunRefusal("unwritable_workshop", {"folder": str(folder), "reason": str(error)}) from None
 

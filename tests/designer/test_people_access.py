@@ -12,7 +12,10 @@ from tornado.httputil import HTTPHeaders
 from meshwave.designer.server.people_access import PeopleAccess
 from meshwave.designer.server.serve import serve
 from meshwave.designer.server.site import Place, check_encryption, parse_site
+from meshwave.designer.server.workshop_access import WorkshopAccess
 from meshwave.engine.findings import Refusal
+from meshwave.engine.lessons.classroom import CODE_LETTERS, Classroom
+from meshwave.engine.lessons.workshop import read_workshop
 from meshwave.engine.people.people_file import PeopleFile, Role, add_person
 
 HEADER_FILE = """login = "header"
@@ -122,6 +125,20 @@ def test_too_many_failures_from_one_address_are_refused(tmp_path: Path, monkeypa
     assert refusal("10.0.0.7") == "wrong_token"
     now = 61.0
     assert refusal() == "wrong_token"
+
+
+def test_wrong_codes_never_keep_others_from_joining_a_workshop(tmp_path: Path) -> None:
+    classroom = Classroom(tmp_path, read_workshop(Path(__file__).parents[2] / "docs/examples/workshop.toml"))
+    access = WorkshopAccess(classroom, "token", Place(port=5006))
+    for number in range(200):
+        with pytest.raises(Refusal, match="this is not the code of the workshop"):
+            access.join(FakeHandler(), f"GUESS{number}", "Eve")  # type: ignore[arg-type]
+
+    learner: Any = FakeHandler()
+    access.join(learner, classroom.code, "Ada")
+    assert classroom.find_by_key(learner.cookie) is not None
+    assert len(CODE_LETTERS) ** len(classroom.code) > 10**12
+    classroom.close()
 
 
 @pytest.mark.parametrize(

@@ -206,6 +206,15 @@ def test_a_restart_keeps_people_scores_and_the_announcement(
     assert (told.message, told.lesson, told.step, told.is_paused) == ("look here", "05-waves", 2, True)
 
 
+def test_a_short_code_of_an_older_version_is_replaced(classroom: Classroom) -> None:
+    code = classroom.code
+    classroom._execute("UPDATE facts SET value = 'ABC234' WHERE name = 'code'")
+    again = Classroom(classroom.folder, classroom.workshop)
+
+    assert len(again.code) == len(code) and again.code != code
+    assert Classroom(classroom.folder, classroom.workshop).code == again.code
+
+
 def test_a_removed_person_can_join_again(classroom: Classroom) -> None:
     ada = join(classroom, "Ada")
     classroom.remove(ada)
