@@ -154,7 +154,7 @@ _PLURAL = re.compile(r"\{[^{}|]*:plural\|([^{}|]*)\|([^{}|]*)\}")
 _WORDS = re.compile(r"[A-Za-z]{2}.*[ ].*[A-Za-z]{2}|^[A-Z][a-z]+([.:…]| …)?$", re.S)
 _CODE = re.compile(
     r"mw-|^[-./:~(]*[.#[-][a-z]|^[A-Z]\d|^(meshes|pipeline|data|rgb|var|button|input|color-mix)[.(,-]|sans-serif|\bpx\b|minmax"
-    r"|^\((prefers|resolution)|charset|<link|^export const|immutable|/advanced |-hint |noopener|cpu_op|^static/|Ctrl\+Y"
+    r"|^\((prefers|resolution)|charset|<link|@font-face|^export const|immutable|/advanced |-hint |noopener|cpu_op|^static/|Ctrl\+Y"
     r'|^translate\(|^calc\(|%s|^"tabs"'
 )
 _KEYS = frozenset(

@@ -1,5 +1,6 @@
 // All widgets by the path of their module. Pages load this module, or the bundle of it if there is one.
 
+import { loadFont } from "./kit/font.js";
 import { startTranslation } from "./kit/language.js";
 
 export { render as "admin/admin.js" } from "./admin/admin.js";
@@ -31,4 +32,4 @@ export { render as "timeline/timeline.js" } from "./timeline/timeline.js";
 export { render as "transfer/transfer.js" } from "./transfer/transfer.js";
 export { render as "wave/wave.js" } from "./wave/wave.js";
 
-await startTranslation();
+await Promise.all([startTranslation(), loadFont()]);

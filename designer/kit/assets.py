@@ -1,4 +1,4 @@
-"""Files of ``static/`` for the browser: style sheets as text, modules and languages as URLs."""
+"""Files of ``static/`` for the browser: style sheets as text, modules, languages and fonts as URLs."""
 
 from __future__ import annotations
 
@@ -82,18 +82,35 @@ def module_code(name: str) -> str:
     return f'export const render = (await import(new URL("{_module_url(_WIDGETS)}", document.baseURI)))["{name}"];'
 
 
+def _versioned_files(pattern: str) -> dict[tuple[str, str], bytes]:
+    """Return the contents of files of ``static/`` by version and name; each has a version of its own."""
+    return {
+        (modules_digest({path.name: content}), path.relative_to(_static_folder()).as_posix()): content
+        for path in sorted(_static_folder().glob(pattern))
+        for content in [path.read_bytes()]
+    }
+
+
 def _locale_urls() -> dict[str, str]:
     """Return the URL of each language file, by the code of its language."""
-    return {name[len("locale/") : -len(".json")]: f"assets/{version}/{name}" for version, name in _LOCALES}
+    return {Path(name).stem: f"assets/{version}/{name}" for version, name in _LOCALES}
 
 
-_LOCALES: Final = {
-    (modules_digest({path.name: content}), f"locale/{path.name}"): content
-    for path in sorted((_static_folder() / "locale").glob("*.json"))
-    for content in [path.read_bytes()]
-}
-"""Contents of the language files by version and name; each has a version of its own."""
-_ASSETS: Final = {(_VERSION, name): content for name, content in _MODULES.items()} | _LOCALES
+def _font_faces() -> str:
+    """Return the elements that preload the fonts and declare them by weight."""
+    urls = {name.removesuffix(".woff2")[-3:]: f"assets/{version}/{name}" for version, name in _FONTS}
+    links = (f'<link rel="preload" href="{url}" as="font" type="font/woff2" crossorigin>' for url in urls.values())
+    rules = (
+        f"<style>@font-face {{ font-family: Roboto; font-weight: {weight}; src: url('{url}') }}</style>"
+        for weight, url in urls.items()
+    )
+    return "".join((*links, *rules))
+
+
+_LOCALES: Final = _versioned_files("locale/*.json")
+_FONTS: Final = _versioned_files("fonts/*.woff2")  # named by their weight, such as roboto-400.woff2
+_ASSETS: Final = {(_VERSION, name): content for name, content in _MODULES.items()} | _LOCALES | _FONTS
+_CONTENT_TYPES: Final = {".json": "application/json; charset=utf-8", ".woff2": "font/woff2"}
 
 _PRELOADED = "".join(
     f'<link rel="modulepreload" href="{_module_url(name)}">'
@@ -101,23 +118,23 @@ _PRELOADED = "".join(
     if name not in (_THEME, _NATIVE_IMPORT)
 )
 HEAD: Final = (
-    f'{{% block preamble %}}<link rel="icon" href="favicon.ico">{_PRELOADED}'
+    f'{{% block preamble %}}<link rel="icon" href="favicon.ico">{_PRELOADED}{_font_faces()}'
     f'<meta name="meshwave-languages" content="{escape(json.dumps(_locale_urls()))}">{{% endblock %}}'
     '{% block postamble %}<meta name="mw-signed-in-as" content="{{ signed_in_as | e }}">'
     f"<script>{read_static(_THEME)}</script>{{% endblock %}}"
 )
-"""Template of a page: it preloads the modules, names the languages and the person, and sets the theme early."""
+"""Template of a page: it preloads the modules and fonts, names the languages and the person, and sets the theme early."""
 
 
 class Assets(RequestHandler):
-    """Request handler for modules and languages. They need no authentication, like Panel's own modules."""
+    """Request handler for modules, languages and fonts. They need no authentication, like Panel's own modules."""
 
     def get(self, version: str, name: str) -> None:
         """Send a file, or respond 404 if the version or the name is unknown."""
         if (version, name) not in _ASSETS:
             raise HTTPError(404)
-        kind = "application/json" if name.endswith(".json") else "text/javascript"
-        self.set_header("Content-Type", f"{kind}; charset=utf-8")
+        kind = _CONTENT_TYPES.get(Path(name).suffix, "text/javascript; charset=utf-8")
+        self.set_header("Content-Type", kind)
         self.set_header("Cache-Control", f"max-age={YEAR_S}, immutable")
         self.finish(_ASSETS[version, name])
 

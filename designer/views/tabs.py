@@ -93,5 +93,5 @@ FRAME = {
     "overflow": "auto",
     "background": "var(--mw-surface)",
     "color": "var(--mw-text)",
-    "font": "13px system-ui, sans-serif",
+    "font": "13px Roboto, system-ui, sans-serif",
 }

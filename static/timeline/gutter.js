@@ -145,11 +145,11 @@ function writeSide(context, chart, lane, y) {
   } = lane;
   const colour = css(colours.muted);
   const align = /** @type {CanvasTextAlign} */ ("right");
-  const slow = { font: `600 10.5px ${colours.font}`, colour: css(colours.warning), align };
+  const slow = { font: `600 11px ${colours.font}`, colour: css(colours.warning), align };
   const isSlow = slowReason(chart, lane) !== "";
   const row = rows.find((each) => each.includes(layer)) ?? [];
   if (row.length === 2 && height >= 2 * LINE) {
-    const font = `10px ${colours.font}`;
+    const font = `11px ${colours.font}`;
     row.forEach((each, i) => {
       const [text, style] = isSlow && isOfRun(each) ? ["slow", slow] : [SOURCES[each.source], { font, colour, align }];
       write(context, text ?? each.source, plan.gutter - 13, top + height * HALVES[i], style);
@@ -157,7 +157,7 @@ function writeSide(context, chart, lane, y) {
     return 50;
   }
   if (layer.labels) return 0;
-  const style = { font: `10.5px ${colours.font}`, colour, align };
+  const style = { font: `11px ${colours.font}`, colour, align };
   write(context, isSlow ? "slow" : percent(layer.busy[rank]), plan.gutter - 13, y, isSlow ? slow : style);
   return 34;
 }

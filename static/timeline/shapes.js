@@ -247,7 +247,7 @@ export function outline(context, { x, y, width, height }, { colour, width: lineW
 }
 
 /**
- * Write a text at a point in a font of 10 to 12 CSS pixels, in the language of the page.
+ * Write a text at a point in a font of 11 to 13 CSS pixels, in the language of the page.
  * @param {CanvasRenderingContext2D} context @param {string} text @param {number} x @param {number} y
  * @param {{font: string, colour: string, align?: CanvasTextAlign, room?: number, isName?: boolean}} style names are
  * not translated

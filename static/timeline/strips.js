@@ -44,11 +44,11 @@ export class Strips {
   writeLabel(middle, { name, number, free, isWarning = false }) {
     if (middle - NAME_HEIGHT / 2 < free) return free;
     const { context, colours, plan } = this;
-    const font = `${isWarning ? "600 " : ""}10px ${colours.font}`;
+    const font = `${isWarning ? "600 " : ""}11px ${colours.font}`;
     const colour = css(isWarning ? colours.warning : colours.muted);
     write(context, number, plan.gutter - 11, middle, { font, colour, align: "right" });
     const room = plan.gutter - 20 - textWidth(context, number);
-    write(context, name, 10, middle, { font: `600 10.5px ${colours.font}`, colour: css(colours.text), room });
+    write(context, name, 10, middle, { font: `600 11px ${colours.font}`, colour: css(colours.text), room });
     return middle + NAME_HEIGHT / 2;
   }
 }

@@ -4,6 +4,7 @@
 /** @import { LinkTimeline, Picture, Place, Simulation } from "./types" */
 
 import { h } from "../kit/dom.js";
+import { FONT } from "../kit/font.js";
 import { translate } from "../kit/language.js";
 import { clamp, count, roundUp } from "../kit/numbers.js";
 import { css, ink, mix, rgb } from "../kit/palette.js";
@@ -277,7 +278,7 @@ export class Lanes {
   /** @param {CanvasRenderingContext2D} context @param {number} width @param {number} height */
   paintNothing(context, width, height) {
     context.fillStyle = css(this.colours.muted);
-    context.font = "12px system-ui, sans-serif";
+    context.font = `12px ${FONT}`;
     context.textAlign = "center";
     const text = "No message is sent: every rank already holds its part of the tensor.";
     context.fillText(translate(text), width / 2, height / 2);
@@ -315,7 +316,7 @@ export class Lanes {
   paintLanes(context) {
     const { lanes } = this.front;
     const { background, text, muted } = this.colours;
-    context.font = "11px system-ui, sans-serif";
+    context.font = `11px ${FONT}`;
     context.textBaseline = "middle";
     lanes.forEach(({ host, words }, lane) => {
       if (!this.isVisible(lane)) return;
@@ -366,7 +367,7 @@ export class Lanes {
     const first = Math.ceil(from / step);
     const last = Math.min(first + 59, Math.floor((to * (1 + 1e-9)) / step));
     context.textAlign = "center";
-    context.font = "11px system-ui, sans-serif";
+    context.font = `11px ${FONT}`;
     for (let tick = first; tick <= last; tick++) {
       const x = this.x(tick * step);
       context.fillStyle = css(this.colours.line);

@@ -2,6 +2,7 @@
 
 /** @import { Found, Hops, Lane, LinkTimeline, Picture } from "./types" */
 
+import { FONT } from "../kit/font.js";
 import { translate } from "../kit/language.js";
 import { css } from "../kit/palette.js";
 import { bytes, seconds } from "./format.js";
@@ -77,7 +78,7 @@ export class PlannedLanes {
   paint(context) {
     for (const bar of this.picture.held.task.keys()) this.paintBar(context, bar);
     if (this.chart.shownTask !== undefined) this.request(this.chart.shownTask);
-    context.font = "10px system-ui, sans-serif";
+    context.font = `11px ${FONT}`;
     context.textAlign = "center";
     for (const [task, hops] of this.hops) this.paintHops(context, task, hops);
   }
@@ -116,7 +117,7 @@ export class PlannedLanes {
     if (to - from < 8 + 7 * name.length || !this.strip(lane)) return;
     context.fillStyle = css(this.chart.colours.text);
     context.textAlign = "left";
-    context.font = "600 10px system-ui, sans-serif";
+    context.font = `600 11px ${FONT}`;
     context.fillText(name, from + 4, this.chart.top(lane) + 1.5 + STRIP / 2);
   }
 
@@ -129,7 +130,7 @@ export class PlannedLanes {
     if (to - from < 8 + 7 * name.length) return;
     context.fillStyle = this.chart.isHighlighted(task) ? ink : css(this.chart.colours.text);
     context.textAlign = "center";
-    context.font = "600 11px system-ui, sans-serif";
+    context.font = `600 11px ${FONT}`;
     context.fillText(name, (from + to) / 2, y);
   }
 

@@ -3,6 +3,7 @@
 
 /** @import { Found, Lane, LinkTimeline, Picture, Simulation } from "./types" */
 
+import { FONT } from "../kit/font.js";
 import { css } from "../kit/palette.js";
 import { bytes, seconds } from "./format.js";
 
@@ -93,7 +94,7 @@ export class SimulatedLanes {
     const [from, to] = this.chart.window;
     const isVisible = (/** @type {number} */ bar) => ends[bar] >= from && starts[bar] <= to;
     context.textAlign = "center";
-    context.font = "600 10px system-ui, sans-serif";
+    context.font = `600 11px ${FONT}`;
     this.lanes.forEach(({ isSender, first, bars, largest }, lane) => {
       if (!this.chart.isVisible(lane)) return;
       if (isSender) for (const [message, bar] of first) this.paintLatency(context, lane, message, bar);

@@ -31,6 +31,14 @@ DRAWN = {
     "transfer": "document.querySelector('.bk-panel-models-layout-Column') !== null",
 }
 
+FONT = """() => {
+    const elements = (root) => [...root.querySelectorAll("*")].flatMap((each) => [each, ...inside(each)]);
+    const inside = ({ shadowRoot }) => (shadowRoot ? elements(shadowRoot) : []);
+    const canvas = elements(document).find((each) => each.matches(".mw-canvas"));
+    return [...[...document.fonts].map(({ status }) => status), parseFloat(getComputedStyle(canvas).fontSize)];
+}"""
+"""State of the two weights of the bundled font, and the size of body text in CSS pixels."""
+
 TABS = {
     "Loss": "canvas",
     "Error breakdown": ".mw-compare",
@@ -71,6 +79,7 @@ def test_a_page_breaks_no_rule(link: str, visit: Callable[[str], Page], page: Pa
     visit(f"{link}{path}")
     page.wait_for_function(f"{IDLE} && {DRAWN[path]}")
 
+    assert page.evaluate(FONT) == ["loaded", "loaded", 13]
     for theme in ("light", "dark"):
         page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
         assert broken_rules(page) == [], theme
