@@ -97,7 +97,8 @@ def outcome(server: Served, path: str, handler: Any, cookie: str) -> str:
     location = response.headers.get("Location", "").removeprefix(".")
     if location.startswith(("/sign-in", "/refused")):
         return "sign in" if location.startswith("/sign-in") else "refused"
-    if location == f"{path}/":
+    other_form = path.removesuffix("/") if path.endswith("/") else f"{path}/"
+    if location and location == other_form:
         return outcome(server, location, handler, cookie)
     if response.status == 403 and path != "/refused":
         return "refused" if cookie else "sign in"
