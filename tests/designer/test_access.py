@@ -6,6 +6,7 @@ import asyncio
 import base64
 import re
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
@@ -15,11 +16,13 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
+from bokeh.protocol import Protocol
 from bokeh.util.token import get_token_payload
 from tornado.websocket import WebSocketClosedError
 
 from meshwave.designer.bench.page_client import PageClient
 from meshwave.designer.kit.assets import HEAD
+from meshwave.designer.server import sockets
 from meshwave.designer.server.access import METRICS_TOKEN, MOST_SIGN_INS, SIGN_IN_DAYS, TokenAccess, new_token
 from meshwave.designer.server.serve import start_user_pages
 from meshwave.designer.server.site import Place
@@ -48,6 +51,24 @@ def status(port: int, path: str, **headers: str) -> int:
 def sign_in(port: int) -> str:
     """The cookie that a browser gets for the link."""
     return cookie_of(answer(port, f"/?token={TOKEN}"))
+
+
+def test_messages_beyond_the_rate_wait_and_none_is_lost(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sockets, "MESSAGES_PER_S", 100)
+    monkeypatch.setattr(sockets, "BURST", 10)
+
+    async def flood(count: int) -> float:
+        page = await PageClient.open(f"http://127.0.0.1:{port}/?token={TOKEN}")
+        began = time.monotonic()
+        for _ in range(count):
+            await page._send(Protocol().create("SERVER-INFO-REQ"))
+        for _ in range(count):
+            await page._receive(lambda message: message.msgtype == "SERVER-INFO-REPLY")
+        took = time.monotonic() - began
+        page._socket.close()
+        return took
+
+    assert asyncio.run(flood(60)) > 0.4
 
 
 def test_a_page_with_a_slash_is_redirected_to_the_page(port: int) -> None:

@@ -1,0 +1,43 @@
+"""Websockets of pages, which limit the rate at which the messages of a page are read."""
+
+from __future__ import annotations
+
+import asyncio
+
+from bokeh.server.urls import per_app_patterns
+from panel.io.server import WSHandler
+
+MESSAGES_PER_S = 300
+"""Messages of a page that are read per second in the long run; a drag sends one or two for each frame of the display."""
+BURST = 600
+"""Messages of a page that are read without waiting, such as those of a page that opens."""
+FRAMES_PER_MESSAGE = 3
+"""Websocket frames of a message of Bokeh: header, metadata and content."""
+
+
+class RateLimitedSocket(WSHandler):
+    """Websocket that waits before it reads more messages than the limit.
+
+    No message is lost: the sender waits too, since Tornado reads the next frame of a connection after this one is
+    handled. Other pages do not wait.
+    """
+
+    _due_s = 0.0
+    """Time on the clock of the event loop at which the frames read so far comply with the rate."""
+
+    async def on_message(self, fragment: str | bytes) -> None:
+        """Handle a frame of a message, as soon as the rate allows it."""
+        now = asyncio.get_running_loop().time()
+        earliest_s = now - BURST / MESSAGES_PER_S
+        self._due_s = max(self._due_s, earliest_s) + 1 / (MESSAGES_PER_S * FRAMES_PER_MESSAGE)
+        if self._due_s > now:
+            await asyncio.sleep(self._due_s - now)
+        await super().on_message(fragment)
+
+
+def limit_message_rates() -> None:
+    """Use rate-limited websockets in the servers of this process that are started from now on."""
+    per_app_patterns[:] = [
+        (path, RateLimitedSocket if issubclass(handler, WSHandler) else handler)
+        for path, handler, *_ in per_app_patterns
+    ]
