@@ -104,7 +104,21 @@ FIXES = [
     ("use_axes", {"mesh": "C", "dp": 2, "tp": 1}, "use dp=2 tp=1 on mesh C"),
 ]
 
-GOLDEN = [*DOCUMENT, *SCHEDULES, *EXPERTS, *TRANSFERS, *PROFILES, *FIXES]
+GALLERY = [
+    (
+        "faster_schedule",
+        {"schedule": "GPipe", "step": 2.0, "unit": "s", "reduction": 0.25, "memory_ratio": ratio},
+        f"GPipe takes 2 s: 25.0% shorter than the current schedule, with {memory}.",
+    )
+    for ratio, memory in (
+        (0.5, "50.0% less memory"),
+        (1.003, "the same memory"),
+        (1.4, "40.0% more memory"),
+        (151.0, "151.0 times the memory"),
+    )
+]
+
+GOLDEN = [*GALLERY, *DOCUMENT, *SCHEDULES, *EXPERTS, *TRANSFERS, *PROFILES, *FIXES]
 
 
 @pytest.mark.parametrize(("code", "params", "text"), GOLDEN, ids=[code for code, *_ in GOLDEN])
