@@ -243,7 +243,7 @@ class TimelineChart(JSComponent):
     show_device_links = param.Boolean(default=False, doc="Show the lanes of each device in addition to those of nodes.")
     flags = param.List(default=[], doc="Rank, op, stage and microbatch of marked blocks, with a colour and a text.")
     opened = param.Integer(
-        default=0, doc="Counter of opened documents; when it changes, lanes are unpinned and their filter is cleared."
+        default=0, doc="Counter of opened documents; when it changes, all lanes are shown and unpinned."
     )
     can_edit = param.Boolean(default=False, doc="True if the order of the open design can be edited by hand.")
     slow_lanes = param.Dict(default={}, doc="By mesh, why a run is slow there; its measured lanes are marked.")

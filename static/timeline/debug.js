@@ -49,6 +49,9 @@ export function debug(chart) {
     get kept() {
       return [...chart.kept];
     },
+    get collapsed() {
+      return [...chart.collapse.rows];
+    },
     get playhead() {
       const { tick } = chart.toolbar.play;
       return tick === null ? null : tick * scale();

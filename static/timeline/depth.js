@@ -11,7 +11,7 @@ import { actionName, placeOf } from "./place.js";
 
 /** The view of the iteration while a block is open. */
 /** @typedef {{place: ViewWindow, isWhole: boolean, horizon: number, actions: (ActionName | null)[], kept: Set<string>,
- *    filter: string, marks: number[], flow: number}} SavedView */
+ *    filter: string, collapsed: Set<number>, marks: number[], flow: number}} SavedView */
 
 export class Depth {
   /** @type {SavedView | null} */ saved = null;
@@ -76,6 +76,7 @@ export class Depth {
       actions,
       kept: chart.kept,
       filter: chart.filter.text,
+      collapsed: chart.collapse.rows,
       marks: marks.times,
       flow: chart.flow,
     };
@@ -83,6 +84,7 @@ export class Depth {
     view.showWhole();
     chart.kept = new Set();
     chart.filter.set("");
+    chart.collapse.set(new Set());
     chart.flow = 0;
     marks.times = [];
     selection.drop();
@@ -104,6 +106,7 @@ export class Depth {
     chart.view.scroll = saved.place.scroll;
     Object.assign(chart, { kept: saved.kept, flow: saved.flow });
     chart.filter.set(saved.filter);
+    chart.collapse.set(saved.collapsed);
     chart.marks.times = saved.marks;
     [chart.pinned, chart.focus] = saved.actions.map((action) => placeOf(chart.data, action));
   }

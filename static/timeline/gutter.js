@@ -168,7 +168,7 @@ export function paintTitles(context, { frame, plan, colours }) {
   clipped(context, edges, () => {
     for (const { row, y } of plan.titles) {
       if (y + TITLE < frame.split || y > frame.bottom) continue;
-      let x = 10;
+      let x = 16;
       for (const [text, isStrong] of title(row)) {
         const font = `${isStrong ? "600 " : ""}11px ${colours.font}`;
         const colour = css(isStrong ? colours.text : colours.muted);

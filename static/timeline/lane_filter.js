@@ -54,10 +54,7 @@ export class LaneFilter {
     element.hidden = !text && document.activeElement !== field;
     if (!chart.isDrawn) return;
     this.drawCount();
-    chart.plan = chart.layout();
-    if (chart.focus && !chart.plan.laneOf(chart.focus.layer, chart.focus.layer.rankOf(chart.focus.span)).height)
-      chart.focus = null;
-    chart.repaint();
+    chart.rearrange();
   }
 
   /** @param {KeyboardEvent} event */

@@ -20,6 +20,7 @@ const LINK = 24; // height of a link lane
 const BELOW_KEPT = 5; // gap between the pinned lanes and the scrolling lanes
 const BOTTOM = 4;
 const HIDDEN = -1000; // y of hidden lanes
+const SUMMARY = 18; // height of the summary of a collapsed row
 // largest parts of the height
 const MOST_KEPT = 0.45; // for the pinned lanes
 const LEAST_LINKS = 0.3; // for link lanes if there are many
@@ -31,9 +32,10 @@ export const laneKey = (layer, rank) => `${layer.number}:${rank}`;
 
 /**
  * Contents to arrange: rows of layers that share their lanes, layers whose memory is shown, the layer whose links
- * are shown, keys of lanes kept on top, a test for the other lanes to show.
+ * are shown, keys of lanes kept on top, a test for the other lanes to show,
+ * rows whose lanes are replaced by a summary.
  * @typedef {{rows: Layer[][], held: Layer[], linked: Layer | null, kept: Set<string>,
- *   isShown: LaneTest, view: ViewWindow, width: number, height: number}} Arrangement
+ *   isShown: LaneTest, collapsed: Layer[][], view: ViewWindow, width: number, height: number}} Arrangement
  */
 
 /** @typedef {(layer: Layer, rank: number) => boolean} LaneTest */
@@ -41,12 +43,12 @@ export const laneKey = (layer, rank) => `${layer.number}:${rank}`;
 /** @typedef {{row: Layer[], top: number[], ranks: number[], hidden: number[]}} Part */
 
 /** Arrange all parts of the chart in CSS pixels. @param {Arrangement} arrangement @returns {Plan} */
-export function arrange({ rows, held, linked, kept, isShown, view, width, height }) {
+export function arrange({ rows, held, linked, kept, isShown, collapsed, view, width, height }) {
   const gutter = rows.some(([layer]) => layer.labels) ? STEP_NAMES : width < 620 ? 60 : 100;
-  const parts = rows.map((row) => partOf(row, kept, isShown));
+  const parts = rows.map((row) => partOf(row, kept, collapsed.includes(row) ? () => false : isShown));
   const units = parts.reduce((sum, { row, ranks }) => sum + ranks.length * unitsPerLane(row), 0);
   const unitsOnTop = parts.reduce((sum, { row, top }) => sum + top.length * unitsPerLane(row), 0);
-  const titles = rows.length * TITLE;
+  const titles = rows.length * TITLE + collapsed.length * SUMMARY;
   const whole = height - AXIS - BOTTOM;
   const memory = memoryNeeds(held, isShown, whole, linked !== null);
   const links = linkNeeds(linked, whole);
@@ -79,7 +81,7 @@ export function arrange({ rows, held, linked, kept, isShown, view, width, height
     size: { left: gutter, top: AXIS, split, right: Math.max(gutter + 20, width - 10), bottom },
     links: linked && placeLinks(linked, bottom + 2, linkHeight),
     strips: placeMemory(memory.shared, isShown, bottom + 2 + linkHeight, memoryHeight),
-    ...placeLanes(parts, topPitch, split - scroll, pitch),
+    ...placeLanes(parts, collapsed, topPitch, split - scroll, pitch),
   };
 }
 
@@ -98,8 +100,11 @@ const unitsPerLane = (row) => (row.length === 2 ? 1.8 : 1);
 
 // ── lanes ──
 
-/** @param {Part[]} parts @param {number} topPitch @param {number} top @param {number} pitch */
-function placeLanes(parts, topPitch, top, pitch) {
+/**
+ * @param {Part[]} parts @param {Layer[][]} collapsed @param {number} topPitch @param {number} top
+ * @param {number} pitch
+ */
+function placeLanes(parts, collapsed, topPitch, top, pitch) {
   /** @type {Lane[]} */
   const lanes = [];
   /** @type {RowTitle[]} */
@@ -115,8 +120,9 @@ function placeLanes(parts, topPitch, top, pitch) {
   y = top;
   for (const { row, ranks } of parts) {
     const height = pitch * unitsPerLane(row);
-    titles.push({ row, y, height: TITLE + ranks.length * height });
-    y += TITLE;
+    const above = TITLE + (collapsed.includes(row) ? SUMMARY : 0);
+    titles.push({ row, y, height: above + ranks.length * height });
+    y += above;
     const placed = lanesOf(row, ranks, y, height);
     lanes.push(...placed);
     bands.push(...bandsOf(placed));

@@ -180,7 +180,7 @@ function scaleOf(...layers) {
  * The outline of columns of values as a step curve.
  * @param {Float32Array} columns @param {number} left @param {number} bottom @param {(value: number) => number} y
  */
-function stepPath(columns, left, bottom, y) {
+export function stepPath(columns, left, bottom, y) {
   const path = new Path2D();
   path.moveTo(left, bottom);
   let last = 0;

@@ -1,6 +1,6 @@
 // A link to the current view. The fragment of the URL contains the window, pin, search, marks, pinned lanes, filter of
-// lanes and switches; the rest of the URL names the design. The access token is left out, so that the link can be
-// shared.
+// lanes, collapsed rows and switches; the rest of the URL names the design. The access token is left out, so that the
+// link can be shared.
 
 /** @import { Chart } from "./timeline.js" */
 /** @import { ActionName, LinkedView } from "./types" */
@@ -57,6 +57,7 @@ function stateOf(chart) {
   add("marks", marks.times.map(round));
   add("lanes", [...chart.kept]);
   if (chart.filter.text) add("filter", [chart.filter.text]);
+  add("collapsed", [...chart.collapse.rows]);
   add("area", areaValues(chart));
   const shown = Object.keys(SWITCHES).filter((name) => model[SWITCHES[name]]);
   add("show", shown.length ? shown : ["none"]);
@@ -104,6 +105,7 @@ export function readLink(hash) {
     marks: (numbers("marks") ?? []).slice(0, MOST_MARKS).sort((a, b) => a - b),
     lanes: parts("lanes").filter((lane) => /^\d+:\d+$/.test(lane)),
     filter: (state.get("filter") ?? "").slice(0, 200),
+    collapsed: numbers("collapsed") ?? [],
     area: numbers("area", 5),
     show: state.has("show") ? parts("show") : null,
     program: state.get("program"),
@@ -138,6 +140,7 @@ function showView(chart, link) {
   const lanes = new Set(data.layers.flatMap((layer) => layer.meshes.map((_, rank) => laneKey(layer, rank))));
   chart.kept = new Set(link.lanes.filter((lane) => lanes.has(lane)));
   chart.filter.set(link.filter);
+  chart.collapse.set(new Set(link.collapsed));
   chart.marks.times = link.marks;
   if (link.window) view.look(link.window[0] / scale, link.window[1] / scale);
   view.scroll = link.scroll * chart.layout().content;

@@ -56,6 +56,7 @@ export class Picture {
       if (chart.model.show_transfers) arrows = paintTransfers(pen, chart, visible);
       this.markEnds(context);
     });
+    chart.collapse.paint(context);
     new LinkLanes(context, frame, plan).paint();
     new MemoryStrips(context, frame, plan).paint();
     paintNames(context, chart, kept, scrolled);

@@ -60,9 +60,14 @@ export function laneAt({ frame, plan }, { y }) {
   return plan.lanes.find((lane) => frame.isLaneVisible(lane) && y >= lane.y && y < lane.y + lane.height) ?? null;
 }
 
-/** The first block in view, of the first lane in view. @param {Chart} chart */
+/** True if the filter or a collapsed row hides the lane of a span. @param {Chart} chart @param {Place} place */
+export const isHidden = ({ plan }, { layer, span }) => plan.laneOf(layer, layer.rankOf(span)).height === 0;
+
+/** The first block in view, of the first lane in view; null if all rows are collapsed. @param {Chart} chart */
 export function firstPlace({ frame, plan, view }) {
-  const { layer, rank } = plan.lanes.find((lane) => frame.isLaneClear(lane)) ?? plan.lanes[0];
+  const lane = plan.lanes.find((lane) => frame.isLaneClear(lane)) ?? plan.lanes[0];
+  if (!lane) return null;
+  const { layer, rank } = lane;
   const span = layer.next(rank, Math.max(0, view.from));
   return { layer, span: span >= 0 ? span : layer.range(0, rank)[1] - 1 };
 }

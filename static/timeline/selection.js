@@ -75,6 +75,7 @@ export class Selection {
     const [from, to] = [start.x, end.x].map((x) => frame.tick(clamp(x, frame.left, frame.right))).sort((a, b) => a - b);
     const [top, bottom] = [start.y, end.y].sort((a, b) => a - b);
     const visible = plan.lanes.filter((lane) => frame.isLaneVisible(lane));
+    if (!visible.length) return;
     const crossed = visible.filter(({ y, height }) => y <= bottom && y + height >= top);
     const first = crossed.find(({ y, height }) => start.y >= y && start.y < y + height) ?? crossed[0] ?? visible[0];
     const { layer } = first;

@@ -11,6 +11,7 @@ import { keepNames } from "../kit/language.js";
 import { css } from "../kit/palette.js";
 import { followTheme, oncePerFrame, watchPixelRatio } from "../kit/widget.js";
 import { Asker } from "./ask.js";
+import { Collapse } from "./collapse.js";
 import { decode } from "./data.js";
 import { debug } from "./debug.js";
 import { Depth } from "./depth.js";
@@ -26,7 +27,7 @@ import { Panel } from "./panel.js";
 import { followLink, readLink } from "./permalink.js";
 import { Picture } from "./picture.js";
 import { PinBar } from "./pin_bar.js";
-import { actionName, firstPlace, laneAt, placeAt, placeBeside, placeOf, twinOf } from "./place.js";
+import { actionName, firstPlace, isHidden, laneAt, placeAt, placeBeside, placeOf, twinOf } from "./place.js";
 import { Search } from "./search.js";
 import { Selection } from "./selection.js";
 import { nameTitle, slowReasons } from "./slow_lanes.js";
@@ -93,6 +94,7 @@ export class Chart {
     this.selection = new Selection(this);
     this.search = new Search(this);
     this.filter = new LaneFilter(this);
+    this.collapse = new Collapse(this);
     this.panel = new Panel(this);
     this.pinBar = new PinBar(this);
     this.help = new Help(this);
@@ -114,7 +116,7 @@ export class Chart {
     const said = [this.depth.element, toolbar.legend, this.pinBar.element];
     const bar = h("div.mw-bar.mw-timeline-bar.mw-scroll-row", {}, ...said, ...tools);
     const fields = h("div.mw-timeline-fields", {}, this.filter.element, this.search.element);
-    const above = [fields, toolbar.play.element, this.help.element];
+    const above = [this.collapse.element, fields, toolbar.play.element, this.help.element];
     const lanes = h("div.mw-timeline-lanes", {}, this.stage, this.notice, ...above);
     const body = h("div.mw-timeline-body", {}, lanes, this.panel.element);
     return h("div.mw-canvas.mw-timeline", {}, bar, edit.element, body, this.live, this.probe);
@@ -238,9 +240,19 @@ export class Chart {
     const linked = (model.show_links && data.layers.find((layer) => layer.links)) || null;
     const { clientWidth: width, clientHeight: height } = this.stage;
     const { rows, kept, view } = this;
-    const plan = arrange({ rows, held, linked, kept, isShown: this.filter.isShown, view, width, height });
+    const { isShown } = this.filter;
+    const collapsed = rows.filter((row) => this.collapse.isCollapsed(row));
+    const plan = arrange({ rows, held, linked, kept, isShown, collapsed, view, width, height });
     this.view.scroll = plan.scroll;
     return plan;
+  }
+
+  /** Arrange the lanes after some were hidden or shown. */
+  rearrange() {
+    if (!this.isDrawn) return;
+    this.plan = this.layout();
+    if (this.focus && isHidden(this, this.focus)) this.focus = null;
+    this.repaint();
   }
 
   paint() {
@@ -263,6 +275,7 @@ export class Chart {
     }
     this.stats.paintMs = performance.now() - began;
     this.stats.paints++;
+    this.collapse.drawButtons();
     this.overlay.paint();
   }
 
@@ -359,7 +372,7 @@ export class Chart {
   resetLanes() {
     this.kept.clear();
     this.filter.set("");
-    this.repaint();
+    this.collapse.set(new Set());
   }
 
   /** Close the topmost panel or clear the latest selection. */

@@ -226,6 +226,7 @@ export interface LinkedView {
   marks: number[];
   lanes: string[];
   filter: string;
+  collapsed: number[];
   area: number[] | null;
   show: string[] | null;
   program: string | null;

@@ -5,6 +5,7 @@
 
 import { clamp } from "../kit/numbers.js";
 import { TICKS } from "./columns.js";
+import { isHidden } from "./place.js";
 
 const MARGIN = 0.012; // margin left and right of the step, as a part of the step
 const WHOLE = { from: -MARGIN * TICKS, to: (1 + MARGIN) * TICKS, scroll: 0 };
@@ -82,6 +83,7 @@ export class View {
     const { plan } = this.chart;
     const scrolled = plan.lanes.filter((lane) => !lane.kept);
     const lane = scrolled.find((lane) => y < lane.y + lane.height) ?? scrolled.at(-1) ?? plan.lanes[0];
+    if (!lane) return () => this.scroll;
     const part = clamp((y - lane.y) / lane.height, 0, 1);
     return () => {
       const after = this.chart.layout();
@@ -179,10 +181,12 @@ export class View {
     else this.panTo(place);
   }
 
-  /** Show all lanes if the lane of a span is hidden. @param {Place} place */
-  unhide({ layer, span }) {
-    const { plan, filter } = this.chart;
-    if (!plan.laneOf(layer, layer.rankOf(span)).height) filter.set("");
+  /** Show the lane of a span if it is hidden. @param {Place} place */
+  unhide(place) {
+    const { chart } = this;
+    const row = chart.rows.find((row) => row.includes(place.layer));
+    if (row && isHidden(chart, place)) chart.collapse.turn(row, false);
+    if (isHidden(chart, place)) chart.filter.set("");
   }
 
   /** Pan by the smallest amount that brings a span into view. @param {Place} place */

@@ -491,6 +491,35 @@ def test_a_filter_shows_some_lanes_until_escape(drawn: Drawn) -> None:
     assert drawn.ask("names") == everything
 
 
+def test_the_lanes_of_a_timeline_collapse_by_pointer_and_by_keys(drawn: Drawn) -> None:
+    drawn.show(layer(4, 8, "Before"), layer(4, 8))
+    assert len(drawn.ask("names")) == 8
+    triangle = drawn.page.get_by_role("button", name="Lanes of Before")
+    triangle.click()
+    expect(triangle).to_have_attribute("aria-expanded", "false")
+    assert len(drawn.ask("names")) == 4
+    triangle.press("ArrowRight")
+    expect(triangle).to_have_attribute("aria-expanded", "true")
+
+    for name in ("Before", "Open design"):
+        drawn.page.get_by_role("button", name=f"Lanes of {name}").press("ArrowLeft")
+    drawn.settle()
+    assert drawn.ask("names") == []
+    drawn.page.mouse.move(700, 300)
+    drawn.page.mouse.wheel(0, -200)
+    for key in ("j", "0", "c"):
+        drawn.key(key)
+    assert drawn.ask("focus") is None
+
+    drawn.key("/")
+    field = drawn.page.locator(".mw-timeline-find")
+    field.fill("2F3")
+    drawn.until("chart.hits.total === 1")
+    field.press("Enter")  # the row of the match expands
+    expect(drawn.page.get_by_role("button", name="Lanes of Open design")).to_have_attribute("aria-expanded", "true")
+    assert drawn.ask("collapsed") == [0]
+
+
 # two in one slot
 
 

@@ -288,6 +288,8 @@ def test_opening_another_design_unpins_lanes_and_shows_its_cluster(whole_page: W
     for key in "ju":  # the block in focus, and its lane on top
         page.locator(".mw-timeline-stage").press(key)
     page.wait_for_function("window.meshwaveTimeline.kept.length === 1")
+    page.locator(".mw-timeline-collapse button").click()
+    page.wait_for_function("window.meshwaveTimeline.collapsed.length === 1")
     page.get_by_role("button", name="Experts", exact=True).click()
     expect(page.locator(".mw-xchip").first).to_be_visible()
     expect(page.locator(".mw-wave")).to_be_hidden()
@@ -295,7 +297,7 @@ def test_opening_another_design_unpins_lanes_and_shows_its_cluster(whole_page: W
     open_design(page, two_waves("no experts"))
 
     expect(page.locator(".mw-cluster")).to_be_visible()
-    page.wait_for_function("window.meshwaveTimeline.kept.length === 0")
+    page.wait_for_function("window.meshwaveTimeline.kept.length + window.meshwaveTimeline.collapsed.length === 0")
 
     page.get_by_role("button", name="Experts", exact=True).click()
     expect(page.get_by_role("heading", name="This model has no experts")).to_be_visible()

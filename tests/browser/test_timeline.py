@@ -305,12 +305,23 @@ def test_the_keyboard_reaches_the_chart_and_its_buttons(drawn: Drawn) -> None:
     stage = drawn.page.locator(".mw-timeline-stage")
 
     reached = []
-    for _ in range(12):
+    for _ in range(14):
         drawn.page.keyboard.press("Tab")
         reached.append(focused(drawn.page, 'at.getAttribute("role") ?? at.getAttribute("aria-label")'))
 
-    buttons = {"Transfers", "Critical path", "Memory", "Area", "Find", "Fit", "Link", "PNG", "Keyboard shortcuts"}
-    assert buttons | {"application"} <= set(reached)
+    buttons = {
+        "Transfers",
+        "Critical path",
+        "Memory",
+        "Area",
+        "Find",
+        "Filter",
+        "Fit",
+        "Link",
+        "PNG",
+        "Keyboard shortcuts",
+    }
+    assert buttons | {"application", "Lanes of Open design"} <= set(reached)
     assert "4 meshes" in (stage.get_attribute("aria-label") or "")
 
 

@@ -6,6 +6,7 @@ import { around, layOut, nearestTile } from "../../static/cluster/layout.js";
 import { arrange as arrangeExperts, headForm } from "../../static/experts/layout.js";
 import { Frame } from "../../static/timeline/frame.js";
 import { TICKS } from "../../static/timeline/columns.js";
+import { busyShares } from "../../static/timeline/collapse.js";
 import { laneTest } from "../../static/timeline/lane_filter.js";
 import { arrange as arrangeLanes, laneKey, rowsOf } from "../../static/timeline/layout.js";
 import { readLink } from "../../static/timeline/permalink.js";
@@ -143,9 +144,19 @@ test("inner arcs are lower, and points of an arc have no distance from it", () =
 });
 
 /** The parts of a chart that geometry needs. */
-function chart(layers, { kept = new Set(), filter = "", held = [], view = WHOLE, width = 1000, height = 300 } = {}) {
+function chart(
+  layers,
+  { kept = new Set(), filter = "", collapsed = [], held = [], view = WHOLE, width = 1000, height = 300 } = {},
+) {
   const rows = rowsOf({ layers }, false);
-  const plan = arrangeLanes({ rows, held, linked: null, kept, isShown: laneTest(filter), view, width, height });
+  const contents = { rows, held, linked: null, kept, isShown: laneTest(filter) };
+  const plan = arrangeLanes({
+    ...contents,
+    collapsed: rows.filter((_, at) => collapsed.includes(at)),
+    view,
+    width,
+    height,
+  });
   return { plan, frame: new Frame(view, plan.size, 1, null), arrows: [] };
 }
 
@@ -195,6 +206,31 @@ test("a lane that the filter hides has no height, and no memory strip; a pinned 
       [0, true],
       [1, false],
     ],
+  );
+});
+
+test("a collapsed row is thin and has no lanes but the pinned ones, and other rows get its room", () => {
+  const [first, second] = [layer(), Object.assign(layer(), { number: 1 })];
+  const open = chart([first, second]).plan;
+  const { plan } = chart([first, second], { collapsed: [0], kept: new Set([laneKey(first, 1)]) });
+  assert.deepEqual(
+    plan.lanes.map(({ layer: { number }, rank }) => [number, rank]),
+    [
+      [0, 1],
+      [1, 0],
+      [1, 1],
+    ],
+  );
+  assert.equal(plan.laneOf(first, 0).height, 0);
+  assert.ok(plan.titles[0].height < open.titles[0].height / 2 && plan.titles[1].height > open.titles[1].height / 2);
+  assert.equal(chart([first], { collapsed: [0] }).plan.lanes.length, 0);
+});
+
+test("the summary of a collapsed row is the share of ranks that compute", () => {
+  const shares = busyShares(layer(), WHOLE, new Float32Array(10));
+  assert.deepEqual(
+    [...shares].map((share) => Number(share.toFixed(3))),
+    [0.5, 1, 0.5, 0.5, 1, 1, 0.5, 0.5, 0.5, 0],
   );
 });
 
