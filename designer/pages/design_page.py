@@ -36,6 +36,7 @@ from meshwave.designer.views.design_comparison import Comparison
 from meshwave.designer.views.expert_schedules import ExpertSchedules
 from meshwave.designer.views.flags import block_flags, mesh_flags
 from meshwave.designer.views.gallery import Gallery
+from meshwave.designer.views.notes import add_note, timeline_notes
 from meshwave.designer.views.numbers import Numbers
 from meshwave.designer.views.problems import Problems
 from meshwave.designer.views.profiles import Profiles
@@ -207,7 +208,9 @@ class Widgets:
         )
         session.param.watch(lambda *_: self._show_design(), ["design", "prediction", "problems"])
         self.cluster.param.watch(lambda *_: self._select_mesh(), ["selected", "meshes"])
-        session.param.watch(lambda *_: self._show_flags(), ["people", "design", "comments"])
+        if tab is not None:
+            self.timeline.on_note = lambda message: add_note(tab, message)
+        session.param.watch(lambda *_: self._show_flags(), ["people", "design", "comments", "read_only"])
         self.gallery = Gallery(session)
         self.comparison = Comparison(session)
         self.expert_schedules = ExpertSchedules(session)
@@ -315,6 +318,8 @@ class Widgets:
         comments = self.tab.readable_comments() if self.tab is not None else []
         self.cluster.flags = mesh_flags(people, comments, self.session.design)
         self.timeline.flags = block_flags(people, comments)
+        self.timeline.notes = timeline_notes(comments)
+        self.timeline.can_note = self.tab is not None and not self.session.read_only
         still_open = sum(not each.is_resolved for each in comments)
         self.side.set_badge("comments", str(still_open) if still_open else "", "")
 

@@ -1,4 +1,4 @@
-"""Comments on a design, its meshes, blocks and runs, stored next to the document in the library."""
+"""Comments on a design, its meshes, blocks, runs and timeline, stored next to the document in the library."""
 
 from __future__ import annotations
 
@@ -26,11 +26,19 @@ LARGEST_FILE_BYTES = 8_000_000
 class Target(Part):
     """The object of a comment; by default the design as a whole."""
 
-    kind: Literal["design", "mesh", "block", "run"] = "design"
+    kind: Literal["design", "mesh", "block", "run", "time", "area"] = "design"
     name: Annotated[str, Field(max_length=100)] = ""
-    """Name of the mesh, action of the block, or ID of the run; empty for the design."""
+    """Name of the mesh, action of the block, or ID of the run; empty for others."""
     rank: int = -1
     """Rank of the block."""
+    start: Annotated[float, Field(ge=0)] = 0.0
+    """Start of the area of the timeline, or the time in it."""
+    end: Annotated[float, Field(ge=0)] = 0.0
+    """End of the area; the start if it is a time."""
+    unit: Literal["s", "units"] = "s"
+    """Unit of start and end: seconds, or the unit of unit costs."""
+    ranks: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(max_length=100_000)] = ()
+    """Ranks of the area."""
 
 
 class Comment(Part):

@@ -16,7 +16,7 @@ from meshwave.designer.state.studio import Draft
 from meshwave.designer.views._view import FILL, View, views
 from meshwave.engine.document import Design
 from meshwave.engine.findings import Refusal
-from meshwave.engine.units import format_time
+from meshwave.engine.units import duration, format_time
 
 
 class CommentList(Canvas):
@@ -113,6 +113,10 @@ def target_title(target: Target, design: Design) -> str:
         return f"Mesh {target.name}" + ("" if target.name in names else " (removed)")
     if target.kind == "block":
         return f"Block {target.name}" + (f" on mesh {names[target.rank]}" if 0 <= target.rank < len(names) else "")
+    if target.kind == "time":
+        return f"Time {duration(target.start, target.unit)}"
+    if target.kind == "area":
+        return f"Area from {duration(target.start, target.unit)} to {duration(target.end, target.unit)}"
     return f"Run {target.name}" if target.kind == "run" else "Design"
 
 

@@ -242,6 +242,8 @@ class TimelineChart(JSComponent):
     show_links = param.Boolean(default=False, doc="Show lanes of NICs and links with the share of each message.")
     show_device_links = param.Boolean(default=False, doc="Show the lanes of each device in addition to those of nodes.")
     flags = param.List(default=[], doc="Rank, op, stage and microbatch of marked blocks, with a colour and a text.")
+    notes = param.List(default=[], doc="Notes on times and areas; see ``timeline_notes``.")
+    can_note = param.Boolean(default=False, doc="True if notes can be added on this page.")
     opened = param.Integer(
         default=0, doc="Counter of opened documents; when it changes, all lanes are shown and unpinned."
     )
@@ -270,6 +272,7 @@ class TimelineChart(JSComponent):
         super().__init__(**params)  # type: ignore[no-untyped-call]
         self._on_pin, self._on_open = on_pin, on_open
         self.on_order: Callable[[Mapping[str, Any]], None] | None = None  # handles requests of the edit mode
+        self.on_note: Callable[[Mapping[str, Any]], str] | None = None  # adds a note; returns why it is refused
         self._inspectors: list[tuple[Layer, Inspector]] = []
 
     def show(self, layers: Sequence[Layer], stale: str = "", crumbs: Sequence[str] = ()) -> None:  # type: ignore[override]
@@ -299,6 +302,8 @@ class TimelineChart(JSComponent):
             self.on_order(message)
         elif kind in ("open", "back") and self._on_open is not None:
             self._open_block(message)
+        elif kind == "note" and self.on_note is not None:
+            self.send({"type": "noted", "refused": self.on_note(message)})
 
     def _open_block(self, message: Mapping[str, Any]) -> None:
         """Show the inside of a block, or the step again; a refusal is sent to the page."""

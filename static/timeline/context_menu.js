@@ -49,12 +49,14 @@ function blockEntries(chart, place) {
 
 /** @param {Chart} chart @param {Point} at @returns {MenuEntry[]} */
 function pointEntries(chart, at) {
-  const { frame, marks } = chart;
+  const { frame, marks, overlay } = chart;
   const lane = laneAt(chart, at);
   const name = lane?.kept ? "Unpin lane" : "Pin lane to the top";
   const mark = { text: "Toggle mark here", note: "X", choose: () => marks.toggle(frame.tick(at.x)) };
+  const note = { text: "Add a note here", choose: () => overlay.notes.writeAt(marks.snapToMark(at)) };
   return [
     ...(lane ? [{ text: name, note: "U", choose: () => keepLane(chart, lane) }] : []),
     ...(at.x >= frame.left ? [mark] : []),
+    ...(at.x >= frame.left && overlay.notes.canAdd ? [note] : []),
   ];
 }

@@ -64,6 +64,13 @@ export class Marks {
     return edges.find((edge) => Math.abs(frame.x(edge) - point.x) <= SNAP) ?? tick;
   }
 
+  /** The tick of the mark at a point; without a mark, of a block's edge or the point. @param {Point} point */
+  snapToMark(point) {
+    const { frame, data } = this.chart;
+    const ticks = this.times.map((time) => time / data.layers[0].scale);
+    return ticks.find((tick) => Math.abs(frame.x(tick) - point.x) < NEAR) ?? this.snap(point);
+  }
+
   /** @param {CanvasRenderingContext2D} context */
   paint(context) {
     const { frame, data } = this.chart;

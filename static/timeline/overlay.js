@@ -12,6 +12,7 @@ import { Flags } from "./flags.js";
 import { flowOf } from "./flow.js";
 import { boxOf } from "./frame.js";
 import { AXIS } from "./layout.js";
+import { Notes } from "./notes.js";
 import { TITLE } from "./paint.js";
 import { twinOf } from "./place.js";
 import * as shapes from "./shapes.js";
@@ -25,6 +26,7 @@ export class Overlay {
   constructor(chart) {
     this.chart = chart;
     this.flags = new Flags(chart);
+    this.notes = new Notes(chart);
   }
 
   paint() {
@@ -59,6 +61,7 @@ export class Overlay {
     if (hover && hover.span >= 0) this.paintHover(hover);
     if (focus && (chart.isFocused || hits)) this.outline(focus, css(colours.accent), 2);
     this.flags.paint(context);
+    this.notes.paint(context);
     chart.edit.paint(context);
   }
 

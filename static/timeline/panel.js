@@ -27,7 +27,7 @@ const BUBBLES =
 
 export class Panel {
   isClosed = false; // true after the user closed the panel, until the user opens it again
-  /** @type {"area" | "path" | "matches" | null} */ shown = null;
+  /** @type {"area" | "path" | "matches" | "note" | null} */ shown = null;
   faster = 0.1;
   timer = 0;
   title = h("b");
@@ -51,6 +51,11 @@ export class Panel {
     return !this.element.hidden;
   }
 
+  /** True if the panel shows the matches or the form of a note, which stay until they are closed. */
+  get isRequested() {
+    return this.shown === "matches" || this.shown === "note";
+  }
+
   hide() {
     this.shown = null;
     this.element.hidden = true;
@@ -58,7 +63,7 @@ export class Panel {
 
   close() {
     const { selection, stage } = this.chart;
-    if (this.shown === "matches") {
+    if (this.isRequested) {
       this.hide();
       if (selection.area) selection.ask();
       else this.fill();
@@ -79,17 +84,17 @@ export class Panel {
   fill() {
     const { selection, asker, model, openLayer } = this.chart;
     this.stop();
-    if (this.shown === "matches" || (selection.area && !this.isClosed)) return;
+    if (this.isRequested || (selection.area && !this.isClosed)) return;
     if (!model.show_critical || !openLayer?.critical || this.isClosed) return this.hide();
     const ask = () =>
       asker.ask("path", openLayer, {}, (found, refused) => {
-        if (model.show_critical && !selection.area && this.shown !== "matches") this.showPath(found, refused);
+        if (model.show_critical && !selection.area && !this.isRequested) this.showPath(found, refused);
       });
     if (this.shown === "path") this.timer = setTimeout(ask, PATH_DELAY_MS);
     else ask();
   }
 
-  /** @param {"area" | "path" | "matches"} shown @param {string} title @param {Child[]} parts */
+  /** @param {"area" | "path" | "matches" | "note"} shown @param {string} title @param {Child[]} parts */
   show(shown, title, ...parts) {
     this.shown = this.element.dataset.shown = shown;
     this.title.textContent = title;
@@ -145,6 +150,7 @@ export class Panel {
       section("Other metrics of the selection", pairs(otherFacts(found, long))),
       isUnits && h("p.mw-timeline-note", {}, "Times are in units of the unit costs, not in seconds."),
       h("div.mw-timeline-panel-buttons", {}, zoom, save),
+      area.layer === chart.openLayer && chart.overlay.notes.formFor(area.from, area.to, area.ranks),
     );
     chart.live.textContent = `Selection: ${write(found.seconds)} on ${meshes}, ${idle} idle.`;
   }

@@ -42,7 +42,7 @@ const NOTICE_MS = 4000;
 export function render({ model, el }) {
   const chart = new Chart(model);
   model.on("packed", () => chart.read());
-  model.on(["stale", "empty", "flags", "slow_lanes", ...SWITCHES], () => chart.refresh());
+  model.on(["stale", "empty", "flags", "notes", "can_note", "slow_lanes", ...SWITCHES], () => chart.refresh());
   model.on("opened", () => chart.resetLanes());
   el.style.height = "100%";
   requestAnimationFrame(() => model.on("remove", chart.connect()));

@@ -21,7 +21,23 @@ export interface Flag {
   text: string;
 }
 
+/** The subject of a note; times in seconds or cost units, as `unit` says; without ranks, it is the time `start`. */
+export interface NoteTarget {
+  start: number;
+  end: number;
+  unit: string;
+  ranks: number[];
+}
+
+export interface Note extends NoteTarget {
+  kind: "time" | "area";
+  text: string;
+  colour: string;
+}
+
 export interface TimelineModel extends Model {
+  notes: Note[];
+  can_note: boolean;
   flags: Flag[];
   packed: ArrayBuffer;
   stale: string;

@@ -31,6 +31,13 @@ def predicted(name: str = "03-gpt-on-two-cores", **pipeline: Any) -> Any:
     return prediction_layer(predict(parse_design(document)), name)
 
 
+COUNT_NOTE_PIXELS = """canvas => {
+    const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+    return data.filter((value, at) => at % 4 === 0 && value === 240 && data[at + 1] === 228 && data[at + 2] === 66).length;
+}"""
+"""Number of pixels in the colour of notes."""
+
+
 def panel(drawn: Drawn) -> Locator:
     return drawn.page.locator(".mw-timeline-panel")
 
@@ -321,6 +328,28 @@ def test_the_table_of_matches_is_cut_after_500_rows(drawn: Drawn) -> None:
 
     expect(panel(drawn).locator("tbody tr")).to_have_count(500)
     expect(panel(drawn)).to_contain_text("first 500 of 2048 matches")
+
+
+def test_a_note_is_written_at_a_time_and_drawn(drawn: Drawn) -> None:
+    notes: list[Any] = []
+    drawn.chart.on_note = lambda message: notes.append(message) or ""
+    drawn.chart.can_note = True
+    drawn.show(layer(4, 8))
+    x, y = drawn.block(1, 1, 2)
+
+    drawn.page.mouse.click(x, y, button="right")
+    drawn.page.get_by_role("menuitem", name="Add a note here").click()
+    drawn.page.get_by_label("Note", exact=True).fill("<b>Matches</b>")
+    drawn.page.get_by_role("button", name="Add note").click()
+
+    eventually(drawn.page, lambda: notes)
+    target = notes[0]["target"]
+    assert (notes[0]["text"], target["ranks"], target["unit"]) == ("<b>Matches</b>", [], "s")
+    assert target["start"] == target["end"] > 0
+    canvas = drawn.page.locator(".mw-timeline-over")
+    assert canvas.evaluate(COUNT_NOTE_PIXELS) == 0
+    drawn.chart.notes = [{**target, "kind": "time", "text": notes[0]["text"], "colour": "#f0e442"}]
+    eventually(drawn.page, lambda: canvas.evaluate(COUNT_NOTE_PIXELS) > 100)
 
 
 # causes, effects, flows

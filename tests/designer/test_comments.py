@@ -11,6 +11,7 @@ from meshwave.designer.state.comments import LONGEST_COMMENT, MOST_COMMENTS, Com
 from meshwave.designer.state.studio import Draft, Studio
 from meshwave.designer.views.comments import CommentList, target_title
 from meshwave.designer.views.flags import COMMENT_COLOUR, block_flags, mesh_flags
+from meshwave.designer.views.notes import add_note, timeline_notes
 from meshwave.engine.findings import Refusal
 from tests.designer.conftest import FIRST
 
@@ -155,6 +156,43 @@ def test_a_damaged_target_is_refused(studio: Studio, target: object) -> None:
     panel = Panel(studio)
     panel.send("add", text="x", target=target)
     assert str(panel.refused).startswith("the page sent an invalid value of 'target'")
+
+
+NOTE = {"start": 0.01, "end": 0.02, "unit": "s", "ranks": [0, 1]}
+
+
+def test_notes_on_times_and_areas_are_comments(studio: Studio) -> None:
+    panel = Panel(studio)
+
+    assert add_note(panel.draft, {"target": NOTE, "text": "<b>slow</b>"}) == ""
+    assert add_note(panel.draft, {"target": {**NOTE, "end": 0.01, "ranks": []}, "text": "starts here"}) == ""
+
+    assert [each["about"] for each in panel.listed_comments] == ["Area from 10 ms to 20 ms", "Time 10 ms"]
+    assert timeline_notes(panel.draft.readable_comments()) == [
+        {**NOTE, "kind": "area", "text": "<b>slow</b>", "colour": COMMENT_COLOUR},
+        {
+            "kind": "time",
+            "start": 0.01,
+            "end": 0.01,
+            "unit": "s",
+            "ranks": [],
+            "text": "starts here",
+            "colour": COMMENT_COLOUR,
+        },
+    ]
+    panel.send("delete", comment=panel.listed_comments[0]["id"])
+    panel.send("resolve", comment=panel.listed_comments[0]["id"], on=True)
+    assert timeline_notes(panel.draft.readable_comments()) == []
+
+
+@pytest.mark.parametrize(
+    "change", [{"start": -1}, {"end": float("nan")}, {"unit": "m"}, {"ranks": [-1]}, {"ranks": None}]
+)
+def test_a_damaged_note_is_refused(studio: Studio, change: dict[str, Any]) -> None:
+    panel = Panel(studio)
+    refused = add_note(panel.draft, {"target": {**NOTE, **change}, "text": "x"})
+    assert refused.startswith("the page sent an invalid value of 'target'")
+    assert panel.listed_comments == []
 
 
 def test_open_comments_are_marked_where_they_belong(comments: Comments) -> None:
