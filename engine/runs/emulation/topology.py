@@ -18,6 +18,8 @@ SUBNET = "10.78.0.0/16"
 MOST_PROCESSES = 64
 LEAST_RATE, MOST_RATE = 1e4, 1e11
 """Limits of emulated link rates in bytes/s; slower links take too long, faster links exceed any machine."""
+Rate = Annotated[float, Field(allow_inf_nan=True)]
+"""Rate in bytes/s; the check of the limits rejects infinite rates and NaN, with the limits in its message."""
 
 
 class Topology(RunFile):
@@ -26,9 +28,9 @@ class Topology(RunFile):
     format: Literal["meshwave-network/1"] = FORMAT
     node_of: tuple[Annotated[int, Field(ge=0, lt=MOST_PROCESSES)], ...]
     """Node index of each process, ``[processes]``."""
-    intra: float
+    intra: Rate
     """Rate of the link of each process inside its node, in bytes/s."""
-    inter: float
+    inter: Rate
     """Rate of one NIC in bytes/s."""
     nics: Annotated[int, Field(ge=1)] = 1
     """Number of NICs of a node, which its processes share."""

@@ -162,7 +162,7 @@ class LogitsStage(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Compute the stage. The last stage returns logits."""
         x = self.stage.forward_body(x)
-        return x if self.stage.head is None else self.stage.head.logits(self.stage.head.norm(x))  # type: ignore[operator]
+        return x if self.stage.head is None else self.stage.head.logits(x)  # type: ignore[operator]
 
 
 class TorchRuntime(Runtime):

@@ -76,14 +76,14 @@ class PredictingStage(Stage):
         """Return the mean loss of the microbatch."""
         assert isinstance(self.head, PredictionHead) and targets is not None, "the last stage"
         x = self.head.norm(self.forward_body(x))
-        loss = self.head.normalized_loss(x, targets)
+        loss = self.head.loss(self.head.normalized_logits(x), targets)
         if not self.training:
             return loss
         for layer in [*self.layers.values()][-self.predictions :]:
             assert isinstance(layer, PredictionLayer), "one of the last layers"
             x = layer.last_norm(layer(x, self.head.embed(targets.clamp(min=0))))
             targets = torch.cat([targets[:, 1:], torch.full_like(targets[:, :1], IGNORED)], 1)
-            loss = loss + self.weight / self.predictions * self.head.normalized_loss(x, targets)
+            loss = loss + self.weight / self.predictions * self.head.loss(self.head.normalized_logits(x), targets)
         return loss
 
 

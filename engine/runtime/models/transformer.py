@@ -249,14 +249,14 @@ class Head(nn.Module):
 
     def forward(self, x: Tensor, targets: Tensor) -> Tensor:
         """Return the mean loss of ``x [batch, sequence, hidden]`` for ``targets [batch, sequence]``."""
-        return self.normalized_loss(self.norm(x), targets)
-
-    def normalized_loss(self, x: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean loss of normalized ``x [batch, sequence, hidden]`` for ``targets [batch, sequence]``."""
         return self.loss(self.logits(x), targets)
 
     def logits(self, x: Tensor) -> Tensor:
-        """Return this process's columns of the logits of normalized ``x``: [batch, sequence, vocabulary / group size]."""
+        """Return this process's columns of the logits, ``[batch, sequence, vocabulary / group size]``."""
+        return self.normalized_logits(self.norm(x))
+
+    def normalized_logits(self, x: Tensor) -> Tensor:
+        """Return the logits of ``x``, which is normalized already."""
         logits: Tensor = self.project(x)
         return logits if self.cap is None else self.cap * torch.tanh(logits / self.cap)
 

@@ -20,8 +20,11 @@ _packed: ContextVar[DocumentLengths | None] = ContextVar("packed", default=None)
 
 
 def packed_documents() -> DocumentLengths | None:
-    """Return the documents of the microbatch that is computed; None if each sequence is one document."""
-    return _packed.get()
+    """Return the documents of the microbatch that is computed; None if each sequence is one document.
+
+    Designs with compiled layers have no packed documents, and compilers cannot trace a context variable.
+    """
+    return None if torch.compiler.is_compiling() else _packed.get()
 
 
 @contextmanager
