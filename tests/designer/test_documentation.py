@@ -67,5 +67,5 @@ def test_the_built_site_is_served_to_authenticated_users_only(
     assert status(owner, f"{address}docs/guide/../../secret")[0] in (403, 404)
     code, text = status(build_opener(), f"{address}docs/")
     assert code == 403
-    assert "meshwave serve" in text
+    assert "Open the link that Meshwave printed" in text
     assert "the first page" not in text
