@@ -11,6 +11,7 @@ import { contextMenu, receiveKeys } from "../kit/key_targets.js";
 import { keepNames } from "../kit/language.js";
 import { clamp, count } from "../kit/numbers.js";
 import { paneSwitch } from "../kit/panes.js";
+import { boxOf } from "../kit/zoom.js";
 import { Footer } from "./footer.js";
 import { Gestures } from "./gestures.js";
 import { Grid } from "./grid.js";
@@ -309,8 +310,8 @@ export class Cluster extends Canvas {
     const mesh = this.model.meshes[rank];
     const place = find(this.meshes.layer, `.mw-mesh-label[data-mesh="${rank}"]`);
     if (!place || this.nameField) return;
-    const box = place.getBoundingClientRect();
-    const board = this.board.getBoundingClientRect();
+    const box = boxOf(place);
+    const board = boxOf(this.board);
     const finish = (/** @type {boolean} */ commits) => {
       if (this.nameField !== field) return;
       this.nameField = null;

@@ -2,6 +2,7 @@
 
 import { pointIn, trackPointer } from "../kit/canvas.js";
 import { closest } from "../kit/dom.js";
+import { pointOf } from "../kit/zoom.js";
 import { nearestTile } from "./layout.js";
 
 const DRAG_PX = 4; // a press that moves by fewer CSS pixels is a click
@@ -70,7 +71,7 @@ export class Gestures {
    */
   begin(event, kind, rank, from, handle) {
     this.end();
-    this.gesture = { kind, rank, from, handle, started: false, at: [event.clientX, event.clientY] };
+    this.gesture = { kind, rank, from, handle, started: false, at: [pointOf(event).x, pointOf(event).y] };
     this.untrack = trackPointer({
       onmove: (event) => this.drag(event),
       onrelease: (event) => this.release(event),
@@ -84,7 +85,7 @@ export class Gestures {
     if (!gesture) return;
     cluster.pointer = pointIn(event, cluster.root);
     const [x, y] = gesture.at;
-    if (!gesture.started && Math.hypot(event.clientX - x, event.clientY - y) < DRAG_PX) return;
+    if (!gesture.started && Math.hypot(pointOf(event).x - x, pointOf(event).y - y) < DRAG_PX) return;
     gesture.started = true;
     this.lastPress = null; // the press is a drag, not a click
     cluster.showGhost(this.target(gesture, this.nearest(event).device));
@@ -146,7 +147,7 @@ export class Gestures {
     const isSecond =
       lastPress !== null &&
       event.timeStamp - lastPress.timeStamp < DOUBLE_MS &&
-      Math.hypot(event.clientX - lastPress.clientX, event.clientY - lastPress.clientY) < DRAG_PX;
+      Math.hypot(pointOf(event).x - pointOf(lastPress).x, pointOf(event).y - pointOf(lastPress).y) < DRAG_PX;
     this.lastPress = isSecond ? null : event;
     return isSecond;
   }

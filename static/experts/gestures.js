@@ -6,6 +6,7 @@
 
 import { pointIn, trackPointer } from "../kit/canvas.js";
 import { closest, h, setStyle } from "../kit/dom.js";
+import { boxOf, pointOf } from "../kit/zoom.js";
 
 const DRAG_PX = 4; // a press that moves by fewer CSS pixels is a click
 
@@ -45,7 +46,7 @@ export class Gestures {
   /** @param {PointerEvent} event */
   onpress(event) {
     const { board, notice, picture, carried } = this.experts;
-    const isOnScrollBar = event.target === board && event.offsetX > board.clientWidth;
+    const isOnScrollBar = event.target === board && pointIn(event, board).x > board.clientWidth;
     if (event.button !== 0 || closest(event, "button, input") || isOnScrollBar || picture.state !== "ready") return;
     event.preventDefault();
     notice.hide();
@@ -61,7 +62,7 @@ export class Gestures {
     this.press = {
       key,
       adds,
-      at: { x: event.clientX, y: event.clientY },
+      at: pointOf(event),
       from: pointIn(event, experts.root),
       before: adds ? [...experts.selected] : [],
       isDrag: false,
@@ -93,7 +94,7 @@ export class Gestures {
     if (!press) return;
     experts.pointer = pointIn(event, experts.root);
     if (!press.isDrag) {
-      if (Math.hypot(event.clientX - press.at.x, event.clientY - press.at.y) < DRAG_PX) return;
+      if (Math.hypot(pointOf(event).x - press.at.x, pointOf(event).y - press.at.y) < DRAG_PX) return;
       press.isDrag = true;
       if (press.key) this.beginDrag(press.key, hasControl(event));
       else this.rectangle.hidden = false;
@@ -154,10 +155,10 @@ export class Gestures {
     const [left, top] = [Math.min(a.x, b.x), Math.min(a.y, b.y)];
     const [width, height] = [Math.abs(a.x - b.x), Math.abs(a.y - b.y)];
     setStyle(this.rectangle, { left: `${left}px`, top: `${top}px`, width: `${width}px`, height: `${height}px` });
-    const root = experts.root.getBoundingClientRect();
+    const root = boxOf(experts.root);
     const box = new DOMRect(left + root.left, top + root.top, width, height);
     const touched = [...experts.places.chips.values()]
-      .filter((chip) => overlaps(chip.getBoundingClientRect(), box))
+      .filter((chip) => overlaps(boxOf(chip), box))
       .map((chip) => chip.dataset.key ?? "");
     experts.select([...new Set([...press.before, ...touched])]);
   }

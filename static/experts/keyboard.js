@@ -2,6 +2,7 @@
 // drops it.
 
 import { ARROW_MOVES, closest, consume, findAll, setTabStop } from "../kit/dom.js";
+import { boxOf } from "../kit/zoom.js";
 import { parseKey } from "./gestures.js";
 
 const LOAD_FACTOR = 1.5;
@@ -162,7 +163,7 @@ function atOf({ dataset }) {
  */
 function nearest(here, others, right, down) {
   const middle = (/** @type {HTMLElement} */ element) => {
-    const { left, top, width, height } = element.getBoundingClientRect();
+    const { left, top, width, height } = boxOf(element);
     return [left + width / 2, top + height / 2];
   };
   const [x, y] = middle(here);

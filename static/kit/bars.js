@@ -6,6 +6,7 @@ import { h, s } from "./dom.js";
 import { icon } from "./icons.js";
 import { languageEntries } from "./language.js";
 import { menu, tool } from "./shell.js";
+import { chooseTextSize, textSize } from "./zoom.js";
 
 const THEME_KEY = "meshwave.theme"; // key of the theme in the browser's storage: light, dark or system
 const THEMES = ["light", "dark", "system"];
@@ -66,9 +67,16 @@ export class Theme {
   }
 }
 
-/** The button that shows the theme, and its menu with the themes and the languages. @param {Theme} theme */
+const textSizeEntries = () =>
+  Object.entries({ normal: "Normal text", large: "Large text, for a projector" }).map(([size, text]) => ({
+    text,
+    checked: size === textSize(),
+    choose: () => chooseTextSize(size),
+  }));
+
+/** The button that shows the theme, and its menu with the themes, text sizes and languages. @param {Theme} theme */
 export function themePicker(theme) {
-  const label = "Theme and language";
+  const label = "Theme, text size and language";
   const button = tool(label, { glyph: theme.chosen });
   const choose = (/** @type {string} */ name) => {
     theme.choose(name);
@@ -81,7 +89,7 @@ export function themePicker(theme) {
       checked: name === theme.chosen,
       choose: () => choose(name),
     }));
-  return [button, menu(button, label, () => [...entries(), ...languageEntries()])];
+  return [button, menu(button, label, () => [...entries(), ...textSizeEntries(), ...languageEntries()])];
 }
 
 /**

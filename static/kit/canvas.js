@@ -5,6 +5,7 @@
 import { consume, h } from "./dom.js";
 import { clamp } from "./numbers.js";
 import { Widget, oncePerFrame } from "./widget.js";
+import { boxOf, pointOf } from "./zoom.js";
 
 /**
  * The colour of a mesh. The page may override the palette by --mw-mesh-N.
@@ -45,9 +46,15 @@ export function trackPointer({ onmove, onrelease, oncancel, onkey = () => {} }) 
  * Position of an event on an element.
  * @param {{clientX: number, clientY: number}} event @param {Element} element @returns {Point}
  */
-export function pointIn(event, element) {
-  const { left, top } = element.getBoundingClientRect();
-  return { x: event.clientX - left, y: event.clientY - top };
+export const pointIn = (event, element) => offsetIn(pointOf(event), element);
+
+/**
+ * Position on an element of a point of the page.
+ * @param {Point} point @param {Element} element @returns {Point}
+ */
+export function offsetIn({ x, y }, element) {
+  const { left, top } = boxOf(element);
+  return { x: x - left, y: y - top };
 }
 
 /**
@@ -138,15 +145,15 @@ export class Canvas extends Widget {
 
   /** @param {HTMLElement} element @param {string} text */
   announceAt(element, text) {
-    const { left, bottom } = element.getBoundingClientRect();
-    const box = this.root.getBoundingClientRect();
+    const { left, bottom } = boxOf(element);
+    const box = boxOf(this.root);
     this.notice.announce(text, { x: left - box.left - 14, y: bottom - box.top - 12 });
   }
 
   /** Show the next notices beside an element. @param {Element} element */
   pointAt(element) {
-    const { left, bottom } = element.getBoundingClientRect();
-    const box = this.root.getBoundingClientRect();
+    const { left, bottom } = boxOf(element);
+    const box = boxOf(this.root);
     this.pointer = { x: left - box.left, y: bottom - box.top - 12 };
   }
 }

@@ -2,6 +2,8 @@
 
 /** @import { Attributes, Child, HtmlOf, SvgOf } from "./types" */
 
+import { boxOf } from "./zoom.js";
+
 const SVG = "http://www.w3.org/2000/svg";
 
 /** @type {Record<string, number | undefined>} */
@@ -108,8 +110,8 @@ export function indexByKey(key, at, count, columns = 1) {
 
 /** Number of elements per row of a wrapped list. @param {HTMLElement[]} elements */
 export function countPerRow(elements) {
-  const { top } = elements[0].getBoundingClientRect();
-  const next = elements.findIndex((element) => element.getBoundingClientRect().top > top + 4);
+  const { top } = boxOf(elements[0]);
+  const next = elements.findIndex((element) => boxOf(element).top > top + 4);
   return next < 0 ? elements.length : next;
 }
 

@@ -3,6 +3,7 @@
 /** @import { ScheduleChoice, SchedulePicture } from "./types" */
 
 import { ARROW_STEPS, closest, consume, h, s, setTabStop } from "./dom.js";
+import { boxOf } from "./zoom.js";
 
 const SIZE = { width: 84, height: 38 };
 const OPS = ["f", "b", "i", "w"];
@@ -86,7 +87,7 @@ export class ScheduleRow {
 
   /** @param {HTMLElement} card */
   reveal(card) {
-    const [row, box] = [this.element.getBoundingClientRect(), card.getBoundingClientRect()];
+    const [row, box] = [boxOf(this.element), boxOf(card)];
     if (box.left < row.left) this.element.scrollLeft -= row.left - box.left + 12;
     if (box.right > row.right) this.element.scrollLeft += box.right - row.right + 12;
   }

@@ -7,6 +7,7 @@ import { ARROW_STEPS, closest, consume, find, findAll, focusedElement, h } from 
 import { helpOn } from "./help.js";
 import { icon } from "./icons.js";
 import { Widget, send } from "./widget.js";
+import { boxOf, pageHeight, pageWidth, pointOf } from "./zoom.js";
 
 /**
  * A button with an icon, text or both, and a tooltip unless `tip` is "".
@@ -55,9 +56,9 @@ export class Tips {
     const hint = helpOn(target) ? h("div.mw-quiet", {}, "F1: help on this element") : "";
     this.box.replaceChildren(target.dataset.tip ?? "", hint);
     this.box.showPopover();
-    const [at, box] = [target.getBoundingClientRect(), this.box.getBoundingClientRect()];
-    const left = Math.max(6, Math.min(at.left + at.width / 2 - box.width / 2, innerWidth - box.width - 6));
-    const isBelow = at.bottom + 6 + box.height < innerHeight;
+    const [at, box] = [boxOf(target), boxOf(this.box)];
+    const left = Math.max(6, Math.min(at.left + at.width / 2 - box.width / 2, pageWidth() - box.width - 6));
+    const isBelow = at.bottom + 6 + box.height < pageHeight();
     this.box.style.left = `${left}px`;
     this.box.style.top = `${isBelow ? at.bottom + 6 : at.top - box.height - 6}px`;
   }
@@ -256,12 +257,12 @@ export function dropdown(anchor, label, make, role = null) {
 
 /** @param {HTMLElement} panel @param {HTMLElement} anchor */
 function placeBelow(panel, anchor) {
-  const at = anchor.getBoundingClientRect();
-  const [isRight, isSmall] = [at.left > innerWidth / 2, innerWidth < 700]; // a small window shows one pane
+  const at = boxOf(anchor);
+  const [isRight, isSmall] = [at.left > pageWidth() / 2, pageWidth() < 700]; // a small window shows one pane
   Object.assign(panel.style, {
     top: `${at.bottom + 4}px`,
     left: isRight || isSmall ? "6px" : `${at.left}px`,
-    right: isRight && !isSmall ? `${Math.max(6, innerWidth - at.right)}px` : "6px",
+    right: isRight && !isSmall ? `${Math.max(6, pageWidth() - at.right)}px` : "6px",
     marginLeft: isRight ? "auto" : "0",
   });
 }
@@ -309,9 +310,9 @@ export function pointMenu(label) {
     focused = focusedElement(element);
     element.replaceChildren(...entries.map((entry) => menuItem(element, entry)));
     if (!element.matches(":popover-open")) element.showPopover();
-    const { width, height } = element.getBoundingClientRect();
-    const left = `${Math.max(4, Math.min(x, innerWidth - width - 4))}px`;
-    const top = `${Math.max(4, Math.min(y, innerHeight - height - 4))}px`;
+    const { width, height } = boxOf(element);
+    const left = `${Math.max(4, Math.min(x, pageWidth() - width - 4))}px`;
+    const top = `${Math.max(4, Math.min(y, pageHeight() - height - 4))}px`;
     Object.assign(element.style, { inset: "auto", margin: "0", left, top });
     firstFocusable(element)?.focus();
   };
@@ -328,7 +329,7 @@ export function openMenu(root, anchor, label, entries, onclose = () => {}) {
   element.addEventListener("beforetoggle", (event) => event.newState === "closed" && onclose());
   element.addEventListener("toggle", (event) => event.newState === "closed" && element.remove());
   root.append(element);
-  const { left, bottom } = anchor.getBoundingClientRect();
+  const { left, bottom } = boxOf(anchor);
   open({ x: left, y: bottom + 3 }, entries);
 }
 
@@ -345,19 +346,18 @@ export function openOnContext(area, show) {
   area.addEventListener("contextmenu", (event) => {
     const target = /** @type {HTMLElement} */ (event.target);
     const isKey = event.button !== 2 && event.pointerType !== "touch";
-    const { left, bottom } = target.getBoundingClientRect();
-    if (show(isKey ? { x: left + 8, y: bottom } : { x: event.clientX, y: event.clientY }, target, isKey))
-      consume(event);
+    const { left, bottom } = boxOf(target);
+    if (show(isKey ? { x: left + 8, y: bottom } : pointOf(event), target, isKey)) consume(event);
   });
   area.addEventListener("pointerdown", (event) => {
     end();
     if (event.pointerType !== "touch") return;
-    start = { x: event.clientX, y: event.clientY };
+    start = pointOf(event);
     const target = /** @type {HTMLElement} */ (event.target);
     timer = setTimeout(() => show(start, target, false), LONG_PRESS_MS);
   });
   area.addEventListener("pointermove", (event) => {
-    if (Math.hypot(event.clientX - start.x, event.clientY - start.y) > LONG_PRESS_PX) end();
+    if (Math.hypot(pointOf(event).x - start.x, pointOf(event).y - start.y) > LONG_PRESS_PX) end();
   });
   for (const type of ["pointerup", "pointercancel"]) area.addEventListener(type, end);
 }

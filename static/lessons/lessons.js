@@ -9,10 +9,12 @@ import { find, focusedElement, h, setStyle } from "../kit/dom.js";
 import { translate } from "../kit/language.js";
 import { Tips, tool } from "../kit/shell.js";
 import { Widget } from "../kit/widget.js";
+import { boxOf, chooseTextSize, textSize } from "../kit/zoom.js";
 
 const RING_INTERVAL_MS = 250;
 const RING_MARGIN = 4;
-const SIZE = "meshwave-lesson-size"; // key in the browser's storage: "large" for a projector
+
+const toggleSize = () => chooseTextSize(textSize() === "large" ? "normal" : "large");
 
 /** @param {{model: LessonsModel}} args */
 export const render = ({ model }) => new Lessons(model).root;
@@ -38,7 +40,6 @@ class Lessons extends Widget {
     this.timer = setInterval(() => this.drawRing(), RING_INTERVAL_MS);
     this.observer = new ResizeObserver(() => this.focusWhenShown());
     this.observer.observe(this.root);
-    this.root.dataset.size = localStorage.getItem(SIZE) ?? "";
     this.draw();
   }
 
@@ -55,19 +56,13 @@ class Lessons extends Widget {
       this.title,
       h("span.mw-grow"),
       tool("All lessons", { text: "All", tip: all, onclick: () => this.send("list") }),
-      tool("Larger text", { text: "A+", tip: larger, onclick: () => this.toggleSize() }),
+      tool("Larger text", { text: "A+", tip: larger, onclick: toggleSize }),
       tool("Close the lesson", {
         glyph: "close",
         tip: "Close; your design is restored",
         onclick: () => this.send("leave"),
       }),
     );
-  }
-
-  toggleSize() {
-    const size = this.root.dataset.size === "large" ? "" : "large";
-    localStorage.setItem(SIZE, size);
-    this.root.dataset.size = size;
   }
 
   /** @param {Message} message */
@@ -214,7 +209,7 @@ class Lessons extends Widget {
     const isShown = Boolean(target?.checkVisibility({ visibilityProperty: true }));
     if (isShown !== this.ring.matches(":popover-open")) this.ring.togglePopover(isShown);
     if (!target || !isShown) return;
-    const { left, top, width, height } = target.getBoundingClientRect();
+    const { left, top, width, height } = boxOf(target);
     setStyle(this.ring, {
       left: `${left - RING_MARGIN}px`,
       top: `${top - RING_MARGIN}px`,

@@ -4,6 +4,7 @@
 import { consume, findAll, h } from "../kit/dom.js";
 import { icon } from "../kit/icons.js";
 import { clamp } from "../kit/numbers.js";
+import { pageHeight, pageWidth, pointOf } from "../kit/zoom.js";
 
 const SIZES_KEY = "meshwave.layout"; // key of the sizes in the browser's storage
 const STEP_PX = 16; // CSS pixels per press of an arrow key
@@ -20,7 +21,7 @@ const EDGES = [
     label: "Height of the canvases",
     usual: 300,
     least: 0,
-    most: () => innerHeight - 250,
+    most: () => pageHeight() - 250,
     isRow: true,
   },
   {
@@ -28,7 +29,7 @@ const EDGES = [
     label: "Width of the side panel",
     usual: 320,
     least: 240,
-    most: () => Math.min(900, innerWidth - 500),
+    most: () => Math.min(900, pageWidth() - 500),
     isRow: false,
   },
 ];
@@ -60,9 +61,9 @@ function splitter(edge) {
     writeSize(property, size);
   };
   element.addEventListener("pointerdown", (event) => {
-    const [from, before] = [isRow ? event.clientY : event.clientX, size];
+    const [from, before] = [isRow ? pointOf(event).y : pointOf(event).x, size];
     element.setPointerCapture(event.pointerId);
-    element.onpointermove = (move) => set(before + (isRow ? move.clientY - from : from - move.clientX));
+    element.onpointermove = (move) => set(before + (isRow ? pointOf(move).y - from : from - pointOf(move).x));
     element.onpointerup = element.onpointercancel = () => {
       element.onpointermove = null;
       keep(size);

@@ -10,6 +10,7 @@ import { keepNames } from "../kit/language.js";
 import { count } from "../kit/numbers.js";
 import { Modal, Tips, openOnContext, pointMenu, tool } from "../kit/shell.js";
 import { Widget, plainData } from "../kit/widget.js";
+import { boxOf } from "../kit/zoom.js";
 import { stateBadge } from "./tables.js";
 
 /** @type {[key: string, title: string, isNumber: boolean][]} */
@@ -192,7 +193,7 @@ class Row {
     }
     this.more = tool("Actions", { text: "⋯", kind: "mw-run-more", tip: "" });
     this.more.addEventListener("click", () => {
-      const { left, bottom } = this.more.getBoundingClientRect();
+      const { left, bottom } = boxOf(this.more);
       table.menu.open({ x: left, y: bottom + 2 }, table.actions(this.data));
     });
     this.more.setAttribute("aria-haspopup", "menu");

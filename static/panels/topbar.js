@@ -1,5 +1,4 @@
-// The top bar: the name of the design, files on the user's machine, undo, theme, and the keyboard shortcuts of the
-// page.
+// The top bar: the name of the design, files on the user's machine, undo, theme, and keyboard shortcuts.
 
 /** @import { Message } from "../kit/types" */
 /** @import { Command, FileMessage, NamedEntry, Shortcut, TopBarModel } from "./types" */
@@ -13,6 +12,7 @@ import { keepNames } from "../kit/language.js";
 import { Modal, Tips, dropdown, menu, tool } from "../kit/shell.js";
 import { signOut } from "../kit/sign_out.js";
 import { Widget } from "../kit/widget.js";
+import { boxOf, pageWidth } from "../kit/zoom.js";
 import { CommandPalette } from "./commands.js";
 import { drawerButton, focusPane, paneButtons, splitters } from "./layout.js";
 import { helpGroup, isForTarget, keyNames, shortcutOf } from "./shortcuts.js";
@@ -275,9 +275,9 @@ class TopBar extends Widget {
       h("div.mw-trouble-head", {}, icon(glyph), h("span", {}, title), close),
       h("ul", { hidden: !lines.length }, ...list),
     );
-    const at = this.name.getBoundingClientRect();
+    const at = boxOf(this.name);
     this.messageBox.showPopover();
-    const left = Math.max(6, Math.min(at.left, innerWidth - this.messageBox.offsetWidth - 6));
+    const left = Math.max(6, Math.min(at.left, pageWidth() - this.messageBox.offsetWidth - 6));
     Object.assign(this.messageBox.style, { top: `${at.bottom + 10}px`, left: `${left}px` });
   }
 

@@ -4,7 +4,7 @@
 /** @import { Chart } from "./timeline.js" */
 /** @import { Place } from "./types" */
 
-import { pointIn } from "../kit/canvas.js";
+import { offsetIn } from "../kit/canvas.js";
 import { openOnContext, pointMenu } from "../kit/shell.js";
 import { keepLane } from "./pinned_lanes.js";
 import { laneAt, placeAt } from "./place.js";
@@ -24,7 +24,7 @@ export function contextMenu(chart) {
 /** The entries for a point, or for the focused block. @param {Chart} chart @param {Point | null} point */
 function entriesAt(chart, point) {
   const { depth, view } = chart;
-  const at = point && pointIn({ clientX: point.x, clientY: point.y }, chart.stage);
+  const at = point && offsetIn(point, chart.stage);
   const place = at ? placeAt(chart, at) : (chart.focus ?? chart.pinned);
   /** @type {MenuEntry[]} */
   const back = depth.isDeep ? [{ text: "Back", note: "Backspace", choose: () => depth.back() }] : [];

@@ -10,6 +10,7 @@ import { h } from "../kit/dom.js";
 import { keepNames } from "../kit/language.js";
 import { css } from "../kit/palette.js";
 import { followTheme, oncePerFrame, watchPixelRatio } from "../kit/widget.js";
+import { pixelRatio } from "../kit/zoom.js";
 import { Asker } from "./ask.js";
 import { Collapse } from "./collapse.js";
 import { decode } from "./data.js";
@@ -259,7 +260,7 @@ export class Chart {
     const began = performance.now();
     if (!this.stage.clientWidth || !this.stage.clientHeight) return;
     this.readColours();
-    const ratio = window.devicePixelRatio || 1;
+    const ratio = pixelRatio();
     this.plan = this.layout();
     for (const canvas of [this.base, this.over]) resizeCanvas(canvas, this.plan, ratio);
     const context = /** @type {CanvasRenderingContext2D} */ (this.base.getContext("2d", { alpha: false }));

@@ -5,6 +5,7 @@
 /** @import { Attributes, Box } from "../kit/types" */
 /** @import { Dim, Piece, Picture, Place, Rect } from "./types" */
 
+import { pointIn } from "../kit/canvas.js";
 import { closest, h, s } from "../kit/dom.js";
 import { oncePerFrame } from "../kit/widget.js";
 import { Raster } from "./raster.js";
@@ -136,7 +137,8 @@ export class Grid {
   outlinePiece(event) {
     if (!this.picture || !this.isRaster || closest(event, "[data-piece]")) return;
     this.outlined?.remove();
-    const piece = this.raster.find(event.offsetX, event.offsetY);
+    const { x, y } = pointIn(event, this.svg);
+    const piece = this.raster.find(x, y);
     this.outlined = piece < 0 ? null : this.outline(piece);
     if (this.outlined) this.svg.append(this.outlined);
     this.hover(/** @type {HTMLElement | null} */ (/** @type {Element | null} */ (this.outlined)));

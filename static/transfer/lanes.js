@@ -10,6 +10,7 @@ import { clamp, count, roundUp } from "../kit/numbers.js";
 import { css, ink, mix, rgb } from "../kit/palette.js";
 import { tool } from "../kit/shell.js";
 import { oncePerFrame } from "../kit/widget.js";
+import { pixelRatio } from "../kit/zoom.js";
 import { listRanks, seconds } from "./format.js";
 import { LanesInput } from "./lanes_input.js";
 import { PlannedLanes } from "./planned_lanes.js";
@@ -239,7 +240,7 @@ export class Lanes {
     const { clientWidth, clientHeight } = this.element;
     const context = this.canvas.getContext("2d");
     if (!this.picture || clientWidth < NAMES + 20 || clientHeight < 30 || !context) return;
-    const ratio = window.devicePixelRatio || 1;
+    const ratio = pixelRatio();
     const [width, height] = [Math.round(clientWidth * ratio), Math.round(clientHeight * ratio)];
     if (this.canvas.width !== width || this.canvas.height !== height) Object.assign(this.canvas, { width, height });
     context.setTransform(ratio, 0, 0, ratio, 0, 0);

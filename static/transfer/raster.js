@@ -3,6 +3,7 @@
 /** @import { RasterPiece } from "./types" */
 
 import { h } from "../kit/dom.js";
+import { pixelRatio } from "../kit/zoom.js";
 
 export class Raster {
   canvas = h("canvas.mw-tr-crowd", { "aria-hidden": "true" });
@@ -13,7 +14,7 @@ export class Raster {
    * @param {RasterPiece[]} pieces @param {number} width @param {number} height
    */
   set(pieces, width, height) {
-    const ratio = window.devicePixelRatio || 1;
+    const ratio = pixelRatio();
     this.pieces = pieces;
     Object.assign(this.canvas, {
       width: Math.round(width * ratio),
@@ -26,7 +27,7 @@ export class Raster {
   paint(opacity) {
     const context = this.canvas.getContext("2d");
     if (!this.pieces.length || !context) return;
-    const ratio = window.devicePixelRatio || 1;
+    const ratio = pixelRatio();
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     // whole pixels of the screen are filled many times faster than fractional pixels
     const whole = (/** @type {number} */ length) => Math.round(length * ratio) / ratio;

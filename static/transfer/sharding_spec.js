@@ -5,6 +5,7 @@
 
 import { closest, consume, find, findAll, focusedElement, h } from "../kit/dom.js";
 import { tool } from "../kit/shell.js";
+import { boxOf, pointOf } from "../kit/zoom.js";
 
 const DRAG_PX = 4;
 const HELP = `The sharding spec has an entry for each tensor dim:
@@ -148,10 +149,10 @@ export class ShardingSpec {
       this.markTarget(null);
     };
     const move = (/** @type {PointerEvent} */ to) => {
-      if (!ghost && Math.hypot(to.clientX - event.clientX, to.clientY - event.clientY) < DRAG_PX) return;
+      if (!ghost && Math.hypot(pointOf(to).x - pointOf(event).x, pointOf(to).y - pointOf(event).y) < DRAG_PX) return;
       ghost ??= this.beginDrag(axis, chip);
-      ghost.style.left = `${to.clientX - ghost.offsetWidth / 2}px`;
-      ghost.style.top = `${to.clientY - ghost.offsetHeight / 2}px`;
+      ghost.style.left = `${pointOf(to).x - ghost.offsetWidth / 2}px`;
+      ghost.style.top = `${pointOf(to).y - ghost.offsetHeight / 2}px`;
       this.markTarget(this.slotAt(to));
     };
     const cancel = (/** @type {KeyboardEvent} */ key) => {
@@ -162,7 +163,7 @@ export class ShardingSpec {
     const release = (/** @type {PointerEvent} */ up) => {
       const slot = ghost && this.slotAt(up);
       end();
-      if (slot && Number(axis) < this.shape.length) this.drop(Number(axis), slot, up.clientX);
+      if (slot && Number(axis) < this.shape.length) this.drop(Number(axis), slot, pointOf(up).x);
     };
     this.element.addEventListener("pointermove", move, options);
     this.element.addEventListener("pointercancel", end, options);
@@ -187,10 +188,11 @@ export class ShardingSpec {
   }
 
   /** @param {PointerEvent} event */
-  slotAt({ clientX, clientY }) {
+  slotAt(event) {
+    const { x, y } = pointOf(event);
     const isInside = (/** @type {DOMRect} */ { left, right, top, bottom }) =>
-      clientX >= left && clientX <= right && clientY >= top && clientY <= bottom;
-    return findAll(this.slots, ".mw-tr-slot").find((slot) => isInside(slot.getBoundingClientRect())) ?? null;
+      x >= left && x <= right && y >= top && y <= bottom;
+    return findAll(this.slots, ".mw-tr-slot").find((slot) => isInside(boxOf(slot))) ?? null;
   }
 
   /** @param {HTMLElement | null} slot */
@@ -202,7 +204,7 @@ export class ShardingSpec {
   drop(axis, slot, x) {
     const others = findAll(slot, ".mw-tr-axis").filter((chip) => Number(chip.dataset.axis) !== axis);
     const before = others.filter((chip) => {
-      const { left, width } = chip.getBoundingClientRect();
+      const { left, width } = boxOf(chip);
       return left + width / 2 < x;
     });
     if (slot.dataset.dim === "none") this.place(axis, null, 0);

@@ -5,6 +5,7 @@
 import { pointIn, trackPointer } from "../kit/canvas.js";
 import { closest } from "../kit/dom.js";
 import { clamp, count } from "../kit/numbers.js";
+import { pointOf } from "../kit/zoom.js";
 
 export const STALE = "These are the stages of the last valid design; fix the problems first";
 
@@ -122,7 +123,7 @@ export class Gestures {
     if (stage) this.pressStage(event, Number(stage.dataset.stage), Number(stage.dataset.replica), Boolean(grip));
     if (!grip) return;
     this.pending = null;
-    this.layerDrag = { boundary: Number(grip.dataset.boundary), from: event.clientX, count: 0 };
+    this.layerDrag = { boundary: Number(grip.dataset.boundary), from: pointOf(event).x, count: 0 };
     this.track(
       (event) => this.dragLayers(event),
       () => this.dropLayers(),
@@ -136,7 +137,7 @@ export class Gestures {
     if (isOnGrip) return;
     if (this.wave.picture.stale) return this.wave.notice.announce(STALE, pointIn(event, this.wave.root));
     const home = this.wave.picture.routes[replica][stage];
-    this.stageDrag = { stage, replica, home, mesh: home, from: event.clientY };
+    this.stageDrag = { stage, replica, home, mesh: home, from: pointOf(event).y };
     this.track(
       (event) => this.dragStage(event),
       () => this.dropStage(),
@@ -157,7 +158,7 @@ export class Gestures {
     const { home, from } = this.stageDrag;
     const { layout, picture } = this.wave;
     this.wave.pointer = pointIn(event, this.wave.root);
-    const lanes = Math.round((event.clientY - from) / layout.lane);
+    const lanes = Math.round((pointOf(event).y - from) / layout.lane);
     this.moveStageTo(clamp(home + lanes, 0, picture.meshes.length - 1));
   }
 
@@ -208,7 +209,7 @@ export class Gestures {
     const { layers } = this.wave.picture;
     this.wave.pointer = pointIn(event, this.wave.root);
     // a drag to the right enlarges the left stage: layers move to the left
-    const wanted = -Math.round((event.clientX - from) / Math.max(this.wave.layout.perLayer, 1));
+    const wanted = -Math.round((pointOf(event).x - from) / Math.max(this.wave.layout.perLayer, 1));
     this.layerDrag.count = clamp(wanted, -(layers[boundary + 1] - 1), layers[boundary] - 1);
     const isLimited = wanted !== this.layerDrag.count;
     const now = this.wave.layers;

@@ -6,6 +6,7 @@
 
 import { consume, focusedElement, indexByKey, s } from "../kit/dom.js";
 import { clamp } from "../kit/numbers.js";
+import { boxOf } from "../kit/zoom.js";
 import { NEAR, arcLevels, arcOf, arcPath, distanceTo, round } from "./arcs.js";
 
 const MANY = 12; // more arcs are paler
@@ -122,7 +123,7 @@ export class Skips {
     this.mark(drawn);
     if (!drawn) return this.wave.tip.hide();
     const { svg, root, tip } = this.wave;
-    const [board, box] = [svg.getBoundingClientRect(), root.getBoundingClientRect()];
+    const [board, box] = [boxOf(svg), boxOf(root)];
     const { crown } = drawn.arc;
     tip.show(drawn.skip.words, { x: board.left - box.left + crown.x, y: board.top - box.top + crown.y });
   }

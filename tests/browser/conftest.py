@@ -96,6 +96,7 @@ class Stage:
                 history.replaceState(null, "", location.pathname);
                 localStorage.clear();
                 delete document.documentElement.dataset.theme;
+                delete document.documentElement.dataset.textSize;
                 delete window.meshwaveTimeline;
                 delete window.meshwaveRuns;
             }"""

@@ -58,6 +58,38 @@ def test_splitters_are_dragged_moved_by_keys_and_reset(page: Page) -> None:
     page.evaluate(FORGET)
 
 
+def test_large_text_zooms_the_page_and_the_pointer_hits_what_it_points_at(page: Page) -> None:
+    resize(page, 1280)
+    side, picker = page.locator(".mw-area-side"), page.get_by_role("button", name="Theme, text size and language")
+    expect(side).to_be_visible()
+
+    picker.click()
+    page.get_by_role("menuitemradio", name="Large text, for a projector").click()
+    painted(page)
+    expect(side).not_to_be_visible()  # 1280 window pixels are 1024 page pixels
+    assert page.evaluate("localStorage.getItem('meshwave.text-size')") == "large"
+
+    wave, at = (
+        page.locator(".mw-area-wave"),
+        page.get_by_role("separator", name="Height of the canvases").bounding_box(),
+    )
+    assert at is not None
+    assert size(wave)[1] == pytest.approx(1.25 * 300, abs=2)
+    page.mouse.move(at["x"] + 50, at["y"] + 3)
+    page.mouse.down()
+    page.mouse.move(at["x"] + 50, at["y"] - 47, steps=3)
+    page.mouse.up()
+    assert size(wave)[1] == pytest.approx(1.25 * 300 - 50, abs=2)
+
+    picker.click()
+    menu, button = page.get_by_role("menu", name="Theme, text size and language").bounding_box(), picker.bounding_box()
+    assert menu is not None and button is not None
+    assert menu["y"] == pytest.approx(button["y"] + button["height"] + 5, abs=2)
+    page.get_by_role("menuitemradio", name="Normal text").click()
+    expect(side).to_be_visible()
+    page.evaluate(FORGET)
+
+
 def test_the_side_panel_of_a_narrow_window_is_a_drawer(page: Page) -> None:
     resize(page, 820)
     form = page.get_by_label("Layers", exact=True)
@@ -95,7 +127,7 @@ def test_a_small_window_shows_one_pane_at_a_time(page: Page) -> None:
 @pytest.mark.parametrize("width", [390, 820, 1280])
 def test_the_top_bar_and_its_panels_fit_into_the_window(page: Page, width: int) -> None:
     resize(page, width)
-    for name in ("Open a design", "Examples", "Save as", "Export", "Undo", "Help", "Theme and language"):
+    for name in ("Open a design", "Examples", "Save as", "Export", "Undo", "Help", "Theme, text size and language"):
         expect_inside(page, page.get_by_role("button", name=name, exact=True))
     for name in ("Examples", "Save as", "Export"):
         page.get_by_role("button", name=name, exact=True).click()
