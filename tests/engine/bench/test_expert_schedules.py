@@ -64,7 +64,7 @@ def test_nothing_that_is_called_is_left_unmeasured(measurements: ExpertMeasureme
 
 
 def test_the_text_tells_every_figure(measurements: ExpertMeasurements) -> None:
-    text = benches.to_text({"moe": figures(measurements)})
+    text = "\n".join(benches.to_text({"moe": figures(measurements)}))
 
     assert "4 processes over this machine's loopback, not emulated" in text
     assert all(text.count(f"\n  {name} ") == len(measurements.layers) for name in NAMES)
