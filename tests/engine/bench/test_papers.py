@@ -125,7 +125,7 @@ def test_a_row_says_what_it_rests_on() -> None:
 
 
 def test_the_bench_prints_tables_that_a_terminal_shows(figures: dict[str, Any]) -> None:
-    lines = bench.to_text({"papers": figures}).splitlines()
+    lines = bench.to_text({"papers": figures})
 
     assert max(map(len, lines)) <= 140
     assert any(line.startswith("Hanayo, figure 1") for line in lines)
