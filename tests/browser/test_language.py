@@ -94,7 +94,7 @@ def test_start_page_and_designer_are_german_and_can_be_switched_back(
     expect_german(page)
     page.keyboard.press("Escape")
 
-    page.get_by_role("button", name="Design und Sprache").click()
+    page.get_by_role("button", name="Design, Textgröße und Sprache").click()
     page.get_by_role("menuitemradio", name="English").click()
     expect(page.get_by_role("button", name="Gallery")).to_be_visible()
     assert page.locator("html").get_attribute("lang") != "de"

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from bokeh.io import doc
 
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.studio import Studio
@@ -20,6 +21,15 @@ FIRST = load_design(example("02-two-waves"))
 @pytest.fixture(autouse=True, scope="session")
 def clean(documents_taken_back: None) -> None:
     """Clear the state of sessions after each test."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_document_of_earlier_servers() -> None:
+    """Forget the documents whose callbacks had not ended when the servers of earlier modules were stopped.
+
+    Bokeh would return one of them as the current document of a view that is created without a page.
+    """
+    doc._PATCHED_CURDOCS.clear()
 
 
 @pytest.fixture
