@@ -15,7 +15,6 @@ import secrets
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -29,15 +28,10 @@ from meshwave.designer.pages.start_page import DESIGN_ARGUMENTS
 from meshwave.designer.server.access_pages import RefusedPage
 from meshwave.designer.server.sessions import end_session, open_sessions, session_user
 from meshwave.designer.server.site import ADDRESS, Place
-from meshwave.engine.findings import Refusal
 from meshwave.engine.people.people_file import OWNER, Role, User
 
 SIGN_IN_DAYS = 7
 MOST_SIGN_INS = 1000
-TRIES_PER_MINUTE = 60
-"""Failed attempts from one address, which several people behind one proxy may share."""
-MOST_FAILURES = 1000
-"""Failed attempts that are remembered."""
 METRICS_TOKEN = "MESHWAVE_METRICS_TOKEN"
 """Environment variable with a token that can only read the metrics, for a monitoring system."""
 
@@ -87,7 +81,6 @@ class Access(AuthProvider, ABC):
         self.cookies = [self.cookie]
         """Names of the cookies that admit a browser."""
         self._sign_ins: dict[str, tuple[float, str]] = {}  # expiry and identity by value of the cookie, earliest first
-        self._failures: deque[tuple[str, float]] = deque(maxlen=MOST_FAILURES)  # addresses and times
         self._ended: dict[str, None] = {}  # IDs of sessions that an administrator ended
         names = (ADDRESS, "localhost") if place.address == ADDRESS else ()
         self.hosts = list(dict.fromkeys([*(place.direct_site(name).host for name in names), self.site.host]))
@@ -184,20 +177,6 @@ class Access(AuthProvider, ABC):
             samesite=same_site,
             secure=self.site.is_encrypted,
         )
-
-    def check_tries(self, handler: Any) -> None:
-        """Check that an address has not failed too often in the last minute.
-
-        Raises:
-            Refusal: it has.
-        """
-        address, now = str(handler.request.remote_ip), self._clock()
-        if sum(each == address and time_s > now - 60 for each, time_s in self._failures) >= TRIES_PER_MINUTE:
-            raise Refusal("too_many_tries", {})
-
-    def note_failure(self, handler: Any) -> None:
-        """Count a failed attempt to sign in."""
-        self._failures.append((str(handler.request.remote_ip), self._clock()))
 
     def end_session(self, session: str) -> None:
         """Refuse websockets of a session from now on; its browser would otherwise connect again."""

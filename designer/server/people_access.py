@@ -59,17 +59,15 @@ class PeopleAccess(Access):
         """Sign in a person with a personal token.
 
         Raises:
-            Refusal: the name or the token is wrong, people sign in elsewhere, or there were too many attempts.
+            Refusal: the name or the token is wrong, or people sign in elsewhere.
         """
         people = self.file.people
         if people.login == "header":
             raise Refusal("sign_in_at_proxy", {})
         if people.login == "oauth":
             raise Refusal("sign_in_changed", {})
-        self.check_tries(handler)
         person = people.find(name.strip())
         if not is_token_of(person, token.strip()):
-            self.note_failure(handler)
             raise Refusal("wrong_token", {})
         assert person is not None
         self._sign_in_person(handler, person)

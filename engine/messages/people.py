@@ -23,7 +23,6 @@ MESSAGES: dict[str, Message] = {
     "session_is_over": "this page is no longer open",
     "run_is_over": "this run has ended",
     "job_is_over": "this computation has ended",
-    "too_many_tries": "too many failed attempts; wait a minute and try again",
     "wrong_token": "wrong name or token; an administrator of this server can create a new token",
     "sign_in_at_proxy": "the reverse proxy in front of this server did not identify you; sign in there",
     "sign_in_changed": "the sign-in method in the people file has changed; restart the server",

@@ -221,7 +221,7 @@ def test_people_no_longer_sign_in_at_the_provider_once_the_file_says_so(
 ) -> None:
     provider.claims, before = {"email": "ada@example.org"}, site.people.read_text()
     site.people.write_text(
-        '[[people]]\nname = "ada@example.org"\nrole = "admin"\ntoken = "scrypt$' + f'{0:032}${0:064}"\n'
+        '[[people]]\nname = "ada@example.org"\nrole = "admin"\ntoken = "sha256$' + f'{0:032}${0:064}"\n'
     )
     try:
         assert "restart the server" in visit(browser, f"{site.link}/")[2]

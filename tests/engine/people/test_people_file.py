@@ -20,7 +20,7 @@ from meshwave.engine.people.people_file import (
     read_people,
 )
 
-TOKEN = 'token = "scrypt$' + "0" * 32 + "$" + "0" * 64 + '"'
+TOKEN = 'token = "sha256$' + "0" * 32 + "$" + "0" * 64 + '"'
 
 
 def codes(path: Path, text: str) -> list[str]:
