@@ -140,7 +140,7 @@ State = Mapping[str, Part]
 
 
 def import_checkpoint_modules() -> None:
-    """Import torch.distributed.checkpoint, which takes a second, before the first checkpoint is due."""
+    """Import torch.distributed.checkpoint, which takes a second of the interpreter's time, before the first step."""
     for name in ("default_planner", "filesystem", "state_dict_loader", "state_dict_saver"):
         import_module(f"torch.distributed.checkpoint.{name}")
 

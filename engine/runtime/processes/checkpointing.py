@@ -11,7 +11,12 @@ from typing import Any
 
 from meshwave.engine.run_files import write_document
 from meshwave.engine.runs.checkpoints import FOLDER, INTERRUPTED, WEIGHTS_FILE, Checkpoint, Checkpoints, step_folder
-from meshwave.engine.runtime.execution.checkpoint import WEIGHTS, Checkpointer, read_whole_state
+from meshwave.engine.runtime.execution.checkpoint import (
+    WEIGHTS,
+    Checkpointer,
+    import_checkpoint_modules,
+    read_whole_state,
+)
 from meshwave.engine.runtime.execution.job import Job
 from meshwave.engine.runtime.execution.trainer import Trainer
 
@@ -52,6 +57,8 @@ class Checkpointing:
     def __init__(self, folder: Path, job: Job, trainer: Trainer, process: int, report: Report) -> None:
         self._folder, self._trainer, self._process, self._report = folder, trainer, process, report
         self._plan, self._steps = job.checkpoints, job.design.training.steps
+        if self._plan is not None:  # imported during training, they would slow steps and delay the second checkpoint
+            import_checkpoint_modules()
         self._request = EndRequest(folder)
         plan = self._plan or (Checkpoints() if self._request.is_heard else None)
         self._writer = _make_writer(folder / FOLDER, job, trainer, plan) if plan else None

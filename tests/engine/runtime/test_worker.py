@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +17,8 @@ import pytest
 from meshwave.engine.document.expert_layers import resolve_expert_layer
 from meshwave.engine.errors import InputError
 from meshwave.engine.predict.prediction import predict
+from meshwave.engine.runs import Options
+from meshwave.engine.runs.checkpoints import Checkpoints
 from meshwave.engine.runs.recording import read_recording, read_routing
 from meshwave.engine.runtime.execution.job import read_job
 from meshwave.engine.runtime.processes.worker import drop_steps_from
@@ -305,6 +309,23 @@ def _is_alive(pid: int) -> bool:
         return not state.exists() or state.read_text().rpartition(")")[2].split()[0] != "Z"
     except ProcessLookupError:
         return False
+
+
+def test_a_process_imports_what_checkpoints_need_before_its_first_step(
+    draw: Callable[..., Document], write_run: Callable[..., Path]
+) -> None:
+    """An import in the writer's thread would slow the steps, and the second checkpoint would wait for it."""
+    folder = write_run(draw({"schedule": "gpipe", "microbatches": 1}, pp=1, steps=2))
+    (folder / "options.json").write_text(Options(checkpoints=Checkpoints(every_steps=1)).model_dump_json())
+    worker = [sys.executable, "-u", "-X", "importtime", "-m", "meshwave.engine.runtime.processes.worker", str(folder)]
+    alone = {**os.environ, "RANK": "0", "WORLD_SIZE": "1"}
+
+    done = subprocess.run(worker, env=alone, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=True)
+
+    before, _, after = done.stdout.partition("step 1: ")
+    assert "torch.distributed.checkpoint.filesystem" in before
+    assert after
+    assert "torch.distributed.checkpoint" not in after
 
 
 def test_a_restarted_job_keeps_the_rows_of_steps_that_it_does_not_repeat(tmp_path: Path) -> None:
