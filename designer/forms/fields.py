@@ -99,9 +99,9 @@ _LABELS: Mapping[str, str] = {
     "pipeline.stages": "Layers per stage",
     "training.data": "Training text",
     "training.micro_batch_size": "Microbatch size",
-    "training.tensor_parallel_overlap": "Overlap of tp",
+    "training.tensor_parallel_overlap": "Tensor-parallel overlap",
     "transfer.batched": "Batched send/recv",
-    "transfer.boundary": "Split over tp devices",
+    "transfer.boundary": "Split over TP devices",
 }
 """Labels of keys whose names would be unclear as labels."""
 

@@ -17,10 +17,15 @@ NONE = "-"  # an empty line of a field of rows
 
 _UNITS = (("_s", "s", 2), ("_bytes", "B", 6), ("bandwidth", "B/s", 0), ("_flops", "FLOP/s", 6))
 _SPELLINGS = {
-    "1f1b": "1F1B", "adamw": "AdamW", "bert": "BERT", "degree": "chunks", "ep": "EP", "esp": "ESP",
-    "eval_every": "evaluation interval", "every": "every n-th block", "ffn": "FFN width", "full_every": "full attention every n-th layer", "gpt": "GPT", "kv": "KV", "lr": "learning rate",
-    "micro_batch_size": "microbatch size", "mlp": "MLP",
-    "moe": "MoE", "nics": "NICs", "qk": "QK", "qkv": "QKV", "sgd": "SGD", "u-net": "U-Net", "u-transformer": "U-ViT", "vocab": "vocabulary",
+    "1f1b": "1F1B", "adamw": "AdamW", "alibi": "ALiBi", "aux": "auxiliary", "bert": "BERT", "cp": "CP",
+    "degree": "chunks", "dp": "DP", "ep": "EP", "eps": "epsilon", "esp": "ESP", "eval": "evaluation",
+    "eval_every": "evaluation interval", "every": "every n-th block", "ffn": "FFN width",
+    "full_every": "full attention every n-th layer", "gelu": "GELU", "gpt": "GPT", "inter_node": "link between nodes",
+    "intra_node": "link inside a node", "kv": "KV", "layernorm": "LayerNorm", "lr": "learning rate",
+    "micro_batch_size": "microbatch size", "min": "minimum", "mlp": "MLP", "moe": "MoE", "mtp": "MTP", "nics": "NICs",
+    "nope": "NoPE", "qk": "QK", "qkv": "QKV", "relu": "ReLU", "rmsnorm": "RMSNorm", "rope": "RoPE", "sgd": "SGD",
+    "silu": "SiLU", "tp": "TP", "u-net": "U-Net", "u-transformer": "U-ViT", "vocab": "vocabulary", "warmup": "warm-up",
+    "yarn": "YaRN",
 }  # fmt: skip
 
 

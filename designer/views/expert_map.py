@@ -79,7 +79,7 @@ def make_expert_map(cluster: GridCluster = CLUSTERS["pcie"]) -> dict[str, Any]:
 
 
 def _ranking(names: Sequence[str], best: NDArray[np.int64], lead: NDArray[np.float64]) -> dict[str, Any]:
-    """Return the fastest schedule of each layer, its lead over the second, and the wins of each schedule."""
+    """Return the fastest schedule of each layer, its speedup over the second fastest, and the wins of each schedule."""
     wins = np.bincount(best, minlength=len(names)).tolist()
     return {
         "schedules": [

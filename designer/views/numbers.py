@@ -241,7 +241,7 @@ STEP_METRICS = (
         "bubble",
         "Bubble",
         "Share of time in which meshes do not compute: 1 − busy time ÷ (meshes × iteration time). "
-        "The span bubble counts each mesh only from its own first start to its own last end.",
+        "The span bubble of a mesh is measured from the start of its first action to the end of its last one.",
         lambda numbers: numbers["bubble_ratio"],
         _format_percent,
         lambda numbers, value: f"span {_format_percent(numbers, numbers['span_bubble_ratio'])}",

@@ -26,7 +26,7 @@ def _receive_news(session: Session, bar: LaunchBar, target: str, news: News) -> 
         cluster, counts = news.value
         nodes = f", nodes: {nodes_text(counts)}" if counts else ""
         try:
-            session.edit("cluster", cluster.model_dump(mode="json"), f"draw the cluster of {target}{nodes}")
+            session.edit("cluster", cluster.model_dump(mode="json"), f"use the cluster of {target}{nodes}")
         except MeshwaveError as error:  # the design has changed since and no longer fits, or is read-only
             bar.notice = str(error)
     elif isinstance(news, Failed):

@@ -160,7 +160,7 @@ class Architecture(Part):
     """Architecture of a transformer without its sizes and experts."""
 
     residual: Literal["sequential", "parallel", "parallel-one-norm"] = "sequential"
-    """parallel: attention and MLP take the same input, with a norm each or with one norm."""
+    """parallel: attention and MLP take the same input; each has its own norm, or both share one."""
     tied_embeddings: bool = False
     """The output head shares the weights of the embedding; if they are on different devices, each has a copy."""
     head_bias: bool = False

@@ -65,7 +65,7 @@ class _Made(Section):
 
 def _make_section(name: str, schedule: type[Schedule]) -> Any:
     fields: dict[str, Any] = {
-        "schedule": (Literal[name], Field(default=name, description="The rule that orders compute."))
+        "schedule": (Literal[name], Field(default=name, description="Rule that orders the actions of each rank."))
     }
     title = "".join(word.capitalize() for word in name.split("-")) + "Pipeline"
     made = create_model(title, __base__=(schedule, _Made), __doc__=schedule.help(), __module__=__name__, **fields)

@@ -28,7 +28,7 @@ class Training(Part):
     optimizer: Literal["adamw", "sgd"] = "adamw"
     """Optimizer of the weights."""
     lr: PositiveFloat = 3e-4
-    """Learning rate; with a learning-rate schedule, the largest one."""
+    """Learning rate; its maximum if there is a learning-rate schedule."""
     lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
     """Learning rate after the warm-up: constant, or decaying to ``min_lr_factor`` of its largest value at the end of
     the run, linearly or along half a cosine (Loshchilov and Hutter, arXiv:1608.03983)."""
@@ -70,7 +70,7 @@ class Training(Part):
     arXiv:1602.08124). They are copied while the device computes; a stage waits for copies that take longer than that.
     Inputs and outputs of stages stay on the device, and so do recomputed activations."""
     linear_precision: Literal["same", "fp8", "fp4"] = "same"
-    """Number format of the matrix products of linear layers. same: the format of precision. fp8: runs scale each tensor by
+    """Number format of the matrix products of linear layers. same: the compute precision. fp8: runs scale each tensor by
     its largest value, and need devices that multiply in fp8 (NVIDIA: compute capability 8.9 or higher) or CPUs. fp4:
     predictions only."""
     tensor_parallel_overlap: bool = False
@@ -102,8 +102,8 @@ class Training(Part):
     document_lengths: Annotated[tuple[DocumentLength, ...], Field(min_length=1, max_length=MAX_DOCUMENTS)] | None = (
         nullable("each sequence is one document")
     )
-    """Lengths of consecutive documents in tokens, for predictions with document_end. Sequences are filled with them in
-    order and from the start again; a document at the end of a sequence is divided. The attention of each microbatch takes
+    """Lengths of consecutive documents in tokens, for predictions with document_end. They fill the sequences in order, and
+    the list is repeated; a document that does not fit at the end of a sequence continues in the next one. The attention of each microbatch takes
     the time of its own documents."""
     eval_every: Annotated[int, Field(ge=1, le=MAX_STEPS)] | None = nullable("no evaluation")
     """Number of steps between evaluations of the loss on held-out data; one more follows the last step."""

@@ -34,13 +34,13 @@ class Challenge(Part):
     text: Text
     """Description of the task."""
     design: Name
-    """Name of the start design."""
+    """Name of the initial design."""
     number: Text
     """Number of ``simulate --json`` that is the score, such as ``samples_per_s``."""
     best: Literal["smallest", "largest"]
     """Score that leads: the smallest or the largest."""
     fixed: Annotated[tuple[Text, ...], Field(max_length=20)] = ("cluster", "cost", "model")
-    """Keys of the document that must stay as in the start design, so that nobody wins with faster devices."""
+    """Keys of the document that must stay as in the initial design, so that nobody wins with faster devices."""
     conditions: Annotated[tuple[Condition, ...], Field(max_length=10)] = ()
     """Conditions that a design must meet; they compare with values, not with other designs."""
 
@@ -101,7 +101,7 @@ class Workshop:
 
 
 def score_design(challenge: Challenge, start: Design, prediction: Prediction) -> Score:
-    """Return the score of a design in a challenge whose start design is ``start``.
+    """Return the score of a design in a challenge whose initial design is ``start``.
 
     Raises:
         Refusal: a fixed key differs from that of ``start``, a condition is not met, or the score is not available.

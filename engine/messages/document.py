@@ -100,7 +100,7 @@ _VALUES: dict[str, Message] = {
     "long_list": "the list has more than {maximum:,} entries; shorten it",
     "empty_text": "the text is empty; enter at least one character",
     "long_text": "the text has {length} characters; use at most {maximum}",
-    "control_character": "{text} has a control character; remove it",
+    "control_character": "{text} contains a control character; remove it",
     "invalid_value": "{reason}",
 }
 
@@ -111,7 +111,8 @@ _PARTS: dict[str, Message] = {
     "mesh_size": _wrong_mesh_size,
     "indivisible_width": _indivisible_width,
     "stage_cost_columns": (
-        "there are {forward} forwards, {input} input gradients and {weight} weight gradients; give one of each per stage"
+        "there are costs of {forward} forwards, {input} input gradients and {weight} weight gradients; give one of each "
+        "per stage"
     ),
     "top_k": "top_k = {top_k} exceeds the {experts} experts of the model; use {experts} or less",
 }
@@ -171,7 +172,7 @@ _DESIGN: dict[str, Message] = {
     "stage_layers": "the stages have {given} layers, but the model has {layers}; change a stage or the model",
     "stage_cost_count": (
         "costs are given for {given} {given:plural|stage|stages}, but the design has {stages}; give one row per stage, "
-        "or spread the costs"
+        "or redistribute the costs"
     ),
     "too_few_layers": (
         "{stages} stages need at least {stages} layers, and the model has {layers}; use fewer stages or more layers"

@@ -73,7 +73,7 @@ _EXPERTS: dict[str, Message] = {
     "expert_everywhere": "expert {expert} is on every device already",
     "last_replica": f"{_PLACE % 'holds|hold'} the only replica of expert {{expert}}; move it instead",
     "expert_not_held": f"{_PLACE % 'does|do'} not hold expert {{expert}}",
-    "unknown_expert_place": "there is no place {place}; the layer has places 0 to {last}",
+    "unknown_expert_place": "there is no device group {place}; the layer has device groups 0 to {last}",
     "unused_groups": _unused_groups,
 }
 

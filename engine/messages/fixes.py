@@ -30,7 +30,7 @@ MESSAGES: dict[str, Message] = {
     "remove_action": "remove {action}",
     "use_microbatches": "use {microbatches} {microbatches:plural|microbatch|microbatches}",
     "balance_stages": "balance the stages by cost",
-    "spread_stage_costs": "spread the costs over {stages} {stages:plural|stage|stages}",
+    "spread_stage_costs": "redistribute the costs over {stages} {stages:plural|stage|stages}",
     "remove_stage_costs": "remove the costs per stage",
     "default_placement": "use the default placement",
 }

@@ -164,8 +164,8 @@ def _split_backward(
 ) -> str:
     bubble = "" if span_bubble_ratio is None else f" and a span bubble ratio of {percent(span_bubble_ratio)}"
     return (
-        f"The step is {percent(reduction)} shorter with {_variant_name(schedule)} than with {_variant_name(other)}, the best "
-        f"schedule with full backwards, with {_relative_memory(memory_ratio)}{bubble}."
+        f"The best schedule with full backwards is {_variant_name(other)}. The step is {percent(reduction)} shorter with "
+        f"{_variant_name(schedule)}, with {_relative_memory(memory_ratio)}{bubble}."
     )
 
 

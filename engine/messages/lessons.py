@@ -46,7 +46,7 @@ MESSAGES: dict[str, Message] = {
     "workshop_name_taken": "the name {name!r} is already taken; choose another one, or ask the teacher to remove it",
     "workshop_full": "the workshop is full: {people} people have joined",
     "workshop_name": "type a name of 1 to {longest} characters",
-    "workshop_fixed_key": "{key!r} is fixed in this challenge; restore its value, or open the start design again",
+    "workshop_fixed_key": "{key!r} is fixed in this challenge; restore its value, or open the initial design again",
     "workshop_condition_unmet": "the design does not meet this condition: {condition}; it has {value}",
     "workshop_no_score": "{number!r} is not available for this design; choose a cost model in seconds",
     "workshop_not_begun": "the workshop {name!r} has no results yet; serve it first",

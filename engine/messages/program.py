@@ -89,7 +89,7 @@ MESSAGES: dict[str, Message] = {
         "{action:action} occurs {sends} {sends:plural|time|times} and {receive:action} {receives} "
         "{receives:plural|time|times}; keep one of each"
     ),
-    "unknown_skip": "{action:action} has no other end: no tensor skips between these stages; remove it",
+    "unknown_skip": "{action:action} has no matching message: no tensor skips between these stages; remove it",
     "message_of_first_stage": "{action:action} has no matching send: there is no stage before the first; remove it",
     "message_of_last_stage": "{action:action} has no matching receive: there is no stage after the last; remove it",
     "message_on_wrong_rank": (

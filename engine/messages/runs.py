@@ -17,8 +17,8 @@ def _slow_link(rate: str, least: float, scale: str | None) -> str:
 
 def _text_missing(name: str, folders: Sequence[str]) -> str:
     return (
-        f"the text {name} does not exist (looked in {', '.join(folders)}); put it there, choose it in the Run panel or "
-        "by meshwave run --data FILE, or set data to null for the built-in sample text"
+        f"the text {name} does not exist (looked in {', '.join(folders)}); put it there, choose it in the Run tab or "
+        "with meshwave run --data FILE, or set data to null for the built-in sample text"
     )
 
 
@@ -102,9 +102,10 @@ MESSAGES: dict[str, Message] = {
     "processes_ended": "the processes of the run were terminated before they finished",
     "launcher_unknown": "the run database does not name the process that launched this run",
     "launcher_ended": (
-        "process {pid}, which launched it, ended after {done} of {total} steps; the files that it wrote are kept"
+        "process {pid}, which launched the run, ended after {done} of {total} steps; the files that the run wrote are "
+        "kept"
     ),
-    "end_not_recorded": "its end was not recorded; the files that it wrote are kept",
+    "end_not_recorded": "the end of the run was not recorded; the files that it wrote are kept",
     "warm_process_gone": "the process that starts runs has ended ({reason}); launch again",
     "warm_process_killed": "the launcher process was ended by {signal}",
     "warm_process_failed": lambda status, last_line: (
@@ -141,7 +142,9 @@ MESSAGES: dict[str, Message] = {
     ),
     "program_of_another_design": "program.json does not match design.json",
     "impossible_stage_layers": "{stages} stages cannot hold {layers} of {total} layers",
-    "text_of_design_missing": "training.data names {name}; give the path of that file, or set training.data to null",
+    "text_of_design_missing": (
+        "the run needs the text {name} of training.data; give the path of that file, or set training.data to null"
+    ),
     "unreadable_text": "cannot read the training text {file}: {reason}",
     "empty_training_text": "{name} is empty; choose a text with content to train on",
     "text_too_large": (
@@ -228,8 +231,8 @@ MESSAGES: dict[str, Message] = {
     "too_many_processes": _too_many_processes,
     "machine_memory": (
         "the {processes} processes need {needed_bytes:quantity|B} of memory together, and this machine has "
-        "{available_bytes:quantity|B} and no GPU; train a smaller model or micro_batch_size here, or launch on a "
-        "machine with more memory"
+        "{available_bytes:quantity|B} and no GPU; use a smaller model or training.micro_batch_size, or "
+        "launch on a machine with more memory"
     ),
     "crowded_cores": (
         "{processes} processes would share {cores} {cores:plural|core|cores}: the run is slow, and its times are dominated "

@@ -30,8 +30,8 @@ MESSAGES: dict[str, Message] = {
     "partial_entry": "{entry!r} is not an entry of a spec, which has R or S with axes for each dim; use the key 'partial'",
     "partial_destination": "the destination receives the sum and cannot be partial itself; remove its partial axes",
     "spec_length": (
-        "the tensor has {dims} {dims:plural|dim|dims} and the spec {entries} {entries:plural|entry|entries}; "
-        "give one per dim"
+        "the tensor has {dims} {dims:plural|dim|dims} and the spec has {entries} {entries:plural|entry|entries}; "
+        "give one entry per dim"
     ),
     "invalid_sharding": "{entry!r} is not a sharding; use R, or S with mesh axes such as S0 or S01",
     "unknown_axis": "{entry} names axis {axis}, and the mesh has axes 0 to {last}",

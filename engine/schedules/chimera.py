@@ -30,10 +30,10 @@ messages.add_messages(
 class Chimera(Schedule):
     """Run half of the model replicas down the ranks and half up, so that they fill each other's bubbles.
 
-    Every replica has its own copy of the weights. For two replicas and as many microbatches as ranks, the order is the
-    one drawn in the paper. With more replicas, those of one direction are rotated by equal numbers of ranks, also as in
-    the paper. Their time slots, and those of the other concatenations, are not in the paper; Meshwave derives them by
-    the same rule.
+    Every replica has its own copy of the weights. For two replicas and as many microbatches as ranks, the order is that
+    of the paper's figure. With more replicas, those of one direction are rotated by equal numbers of ranks, also as in
+    the paper. The paper does not give the time slots of more than two replicas or of other concatenations; Meshwave
+    derives them by the same rule.
     """
 
     title: ClassVar = "Chimera"

@@ -16,7 +16,7 @@ messages.add_messages(
 
 @schedules.register("interleaved-1f1b")
 class Interleaved1F1B(Schedule):
-    """Split each rank's share into chunks, which divides the bubble and multiplies the transfers by their number.
+    """Split the share of each rank into chunks: v chunks divide the bubble by v and multiply the transfers by v.
 
     Chunks are assigned to the ranks in a loop.
     """

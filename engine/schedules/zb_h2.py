@@ -11,7 +11,7 @@ from meshwave.engine.schedules.zb_h1 import split_1f1b
 
 @schedules.register("zb-h2")
 class ZeroBubbleH2(Schedule):
-    """Split the backward and fill the pipeline twice as deep.
+    """Split the backward and fill the bubble with more warm-up forwards, at nearly twice the activations of 1F1B.
 
     If ranks run their optimizer steps without waiting for each other, no rank is idle between its first and last
     computation.

@@ -68,7 +68,7 @@ class ExpertSchedules extends DialogWidget {
     this.map.element.hidden = !isMap;
     if (isMap) this.map.draw(this.model.map);
     this.about.textContent = isMap
-      ? "Fastest expert schedule for each of 1,296 layer configurations, and its lead over the second"
+      ? "Fastest expert schedule for each of 1,296 layer configurations, and its speedup over the second fastest"
       : this.model.about;
     this.drawCards();
   }

@@ -13,7 +13,7 @@ const LOSS_MS = 3000; // a page that is connected again sooner says nothing
 const lossNote = h(
   "div.mw-connection",
   { role: "alert" },
-  "The connection to the server is lost, or this page was ended. ",
+  "The connection to the server is lost, or an administrator ended this session. ",
   h("button", { type: "button", onclick: () => location.reload() }, "Reload"),
 );
 

@@ -89,7 +89,7 @@ class ClassBar extends Widget {
       h(
         "div.mw-class-row",
         {},
-        button("Open the start design", { onclick: () => this.send("start", { challenge: name }) }),
+        button("Open the initial design", { onclick: () => this.send("start", { challenge: name }) }),
         button("Submit the open design", {
           kind: "mw-primary",
           onclick: () => this.send("submit", { challenge: name }),
@@ -98,7 +98,7 @@ class ClassBar extends Widget {
       own && h("p", {}, own),
       canConfirm &&
         button("Confirm by a dry run", {
-          title: "Run the schedule of your best design with waiting instead of computing, and measure the step time",
+          title: "Run the schedule of your best design with compute replaced by waiting, and measure the step time",
           onclick: () => this.send("confirm", { challenge: name }),
         }),
       leaderboard(leaders),

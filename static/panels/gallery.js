@@ -17,7 +17,7 @@ const ORDERS = [
   ["traffic", "Traffic", "Bytes sent between meshes per step"],
   ["weights", "Weights", "Copies of the model weights"],
 ];
-const SPAN = "The span bubble counts each mesh from its own first start to its own last end.";
+const SPAN = "The span bubble of a mesh is measured from the start of its first action to the end of its last one.";
 
 /** @param {{model: GalleryModel}} args */
 export const render = ({ model }) => new Gallery(model).root;

@@ -22,8 +22,8 @@ const SMALL_GAIN = 5e-4;
 
 const BUBBLES =
   "Bubble ratio: fraction of time in which meshes do not compute, 1 − busy ÷ (meshes × step time). Span " +
-  "bubble ratio: the same between the first and the last block of each mesh, as in the papers on zero bubble " +
-  "schedules.";
+  "bubble ratio: the same fraction, measured for each mesh from the start of its first block to the end of its last " +
+  "one, as in the papers on zero bubble schedules.";
 
 export class Panel {
   isClosed = false; // true after the user closed the panel, until the user opens it again

@@ -105,7 +105,7 @@ def test_people_do_what_their_roles_allow_and_an_administrator_ends_a_page(
     row.get_by_role("button").click()
     admin.get_by_role("dialog").get_by_role("button", name="End session").click()
     expect(row).to_be_hidden()
-    expect(designer.get_by_role("alert").filter(has_text="this page was ended")).to_be_visible()
+    expect(designer.get_by_role("alert").filter(has_text="an administrator ended this session")).to_be_visible()
     designer.get_by_role("button", name="Reload").click()
     designer.wait_for_function(IDLE)
     expect(row).to_be_visible()  # the page updates by itself
@@ -114,7 +114,7 @@ def test_people_do_what_their_roles_allow_and_an_administrator_ends_a_page(
     beside.goto(f"{server.link}start")
     beside.get_by_role("link", name="Sign out viewer").click()
     expect(beside.get_by_text("You are signed out")).to_be_visible()
-    expect(viewer.get_by_role("alert").filter(has_text="this page was ended")).to_be_visible()
+    expect(viewer.get_by_role("alert").filter(has_text="an administrator ended this session")).to_be_visible()
     beside.get_by_role("link", name="Sign in again").click()
     expect(beside.get_by_role("heading", name="Sign in to Meshwave")).to_be_visible()
 

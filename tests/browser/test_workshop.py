@@ -126,7 +126,7 @@ def test_a_workshop_from_joining_to_its_results(
 
     # A challenge.
     other.get_by_role("button", name="Challenges").click()
-    other.get_by_role("button", name="Open the start design").click()
+    other.get_by_role("button", name="Open the initial design").click()
     other.get_by_role("button", name="Submit the open design").click()
     expect(other.get_by_text(re.compile("Place 1: "))).to_be_visible()
     expect(board.get_by_role("region", name="The fastest step")).to_contain_text("Grace")

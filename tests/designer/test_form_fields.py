@@ -127,12 +127,12 @@ def test_keys_become_readable_labels() -> None:
         (
             "cluster.inter_node.bandwidth",
             "100 Gbit/s",
-            ("cluster.inter_node.bandwidth", 12.5e9, "inter node bandwidth 12.5 GB/s"),
+            ("cluster.inter_node.bandwidth", 12.5e9, "link between nodes bandwidth 12.5 GB/s"),
         ),
         (
             "cluster.inter_node.latency_s",
             "50 us",
-            ("cluster.inter_node.latency_s", 5e-5, "inter node latency 50 µs"),
+            ("cluster.inter_node.latency_s", 5e-5, "link between nodes latency 50 µs"),
         ),
         ("pipeline.stages", "1, 2 1;1", ("pipeline.stages", [1, 2, 1, 1], "layers per stage 1, 2, 1, 1")),
         ("training.optimizer", "sgd", ("training.optimizer", "sgd", "optimizer SGD")),

@@ -195,8 +195,8 @@ class RooflineCost(OperatorCost):
     kind: Literal["roofline"] = "roofline"
     """Seconds from FLOPs, bytes and links."""
     overlap: Annotated[float, Field(ge=0, le=1)] = 1.0
-    """Fraction of the communication that is hidden by the compute of the other action when a forward and a backward
-    overlap, of all that can be hidden (0: none, 1: all)."""
+    """Fraction of the hideable communication that is hidden when a forward and a backward overlap (0: none, 1: all).
+    The compute of each action can hide the communication of the other one."""
     transfer_model: TransferModel = "shared-links"
     """shared-links: transfers and collectives share NICs and links; latency: none delays another; sender-blocking: a transfer occupies its sender; link-serial: a NIC carries one transfer at a time; half-duplex: both directions between two meshes share their rate; batched: an adjacent send and receive between two meshes form one batch, and both meshes wait until both are done."""
 

@@ -209,7 +209,8 @@ def test_the_fastest_that_fits_is_told_against_the_present() -> None:
 
     assert found["Fastest that fits"].startswith("ZB-H1 takes ")
     assert "shorter than the current schedule" in found["Fastest that fits"]
-    assert "shorter with ZB-H1 than with 1F1B" in found["Split backward"]
+    assert "with full backwards is 1F1B. The step is" in found["Split backward"]
+    assert "shorter with ZB-H1, with" in found["Split backward"]
     assert gallery_notes([]) == []
 
 

@@ -285,7 +285,7 @@ def test_killing_the_app_leaves_nothing_and_the_record_says_so(tmp_path: Path) -
     reconcile(record)
 
     assert record.get(run.id).state is State.LOST
-    assert f"process {owner.pid}, which launched it, ended after 1 of" in record.get(run.id).reason
+    assert f"process {owner.pid}, which launched the run, ended after 1 of" in record.get(run.id).reason
     assert (run.folder / "rank-0.log").exists()
 
 

@@ -168,7 +168,7 @@ def test_a_run_whose_server_was_killed_is_started_again_by_the_next_one(tmp_path
     watch_queues(record, lambda name: server)
 
     assert Run(record, name, server).wait(timeout_s=30) is State.SUCCEEDED
-    assert "which launched it, ended after" in read_attempts(run.folder)[0].reason
+    assert "which launched the run, ended after" in read_attempts(run.folder)[0].reason
     server.close()
 
 

@@ -345,7 +345,10 @@ def test_a_damaged_index_is_reported_and_rebuilt_from_the_run_folders(tmp_path: 
 
     assert (entry.name, entry.state, entry.reason, entry.steps) == ("done", State.FAILED, "it broke", 7)
     assert (entry.processes, entry.manner, entry.is_rehearsal) == (4, "dry run", True)
-    assert (lost.state, lost.reason) == (State.LOST, "its end was not recorded; the files that it wrote are kept")
+    assert (lost.state, lost.reason) == (
+        State.LOST,
+        "the end of the run was not recorded; the files that it wrote are kept",
+    )
 
 
 def test_an_index_without_its_tables_is_damaged(record: Record) -> None:
