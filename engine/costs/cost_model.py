@@ -215,18 +215,17 @@ def _document_seconds(
 
     Attention is linear in the share of the sequence to which tokens attend, so two prices determine its slope.
     """
-    shares, none = attended_shares(design), np.zeros(len(program))
-    if shares is None or program.microbatches != len(shares):
+    found, none = [attended_shares(design, mesh) for mesh in design.meshes], np.zeros(len(program))
+    if found[0] is None or program.microbatches != len(found[0]):
         return none
+    shares = np.stack([each for each in found if each is not None])  # [meshes, microbatches]
     equal = [pack_equal_documents(design, share) for share in (shares.min(), shares.max())]
-    low, high = map(mean_attended_share, equal)
-    if low == high:
-        return none
+    low, high = (np.array([mean_attended_share(each, mesh) for mesh in design.meshes]) for each in equal)
     distinct = kinds(program)
-    less, more = (model.seconds(each, program, distinct, layers, held) for each in equal)
-    slope = (more - less) / (high - low)
-    change = slope[distinct.of_row] * (shares - shares.mean())[program.microbatch]
-    return np.where(program.is_compute, change, none)
+    less, more = (model.seconds(each, program, distinct, layers, held)[distinct.of_row] for each in equal)
+    change = (shares - shares.mean(axis=1, keepdims=True))[program.rank, program.microbatch]
+    slope = np.divide(more - less, (high - low)[program.rank], out=none.copy(), where=(high > low)[program.rank])
+    return np.where(program.is_compute, slope * change, none)
 
 
 def wait_seconds(design: Design, program: Program, layers: tuple[int, ...]) -> Floats:

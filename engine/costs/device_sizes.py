@@ -90,7 +90,7 @@ def workload(design: Design, mesh: Mesh) -> Workload:
     return replace(
         load,
         precision=precision,
-        attended_share=mean_attended_share(design),
+        attended_share=mean_attended_share(design, mesh),
         sequence_parallel=is_sequence_parallel,
         kernels=kernels,
         cp=mesh.cp,

@@ -181,14 +181,11 @@ def _context_problems(design: Design) -> Iterator[Problem]:
 
 
 def _document_problems(design: Design) -> Iterator[Problem]:
-    """Yield a problem of documents in a sequence that is divided, or whose blocks are compiled for one length."""
-    where, null = "training.document_end", set_value("training.document_end", None)
-    if design.training.document_end is None:
-        return
-    if any(mesh.cp > 1 for mesh in design.meshes):
-        yield Problem(where, "documents_with_context_parallelism", fixes=[null])
-    if design.training.compile:
-        yield Problem(where, "documents_with_compile", fixes=[set_value("training.compile", False), null])
+    """Yield a problem of documents in a sequence whose blocks are compiled for one length."""
+    where = "training.document_end"
+    if design.training.document_end is not None and design.training.compile:
+        fixes = [set_value("training.compile", False), set_value(where, None)]
+        yield Problem(where, "documents_with_compile", fixes=fixes)
 
 
 def _recompute_problems(design: Design) -> Iterator[Problem]:

@@ -148,10 +148,6 @@ _DESIGN: dict[str, Message] = {
     "unused_document_lengths": (
         "predictions use training.document_lengths only with training.document_end; set the token that ends a document"
     ),
-    "documents_with_context_parallelism": (
-        "runs with context parallelism do not restrict attention to documents yet; use dp or tp instead of cp, or set "
-        "training.document_end to null"
-    ),
     "documents_with_compile": (
         "blocks are compiled for sequences of one length; set training.compile to false, or training.document_end to null"
     ),

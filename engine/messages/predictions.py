@@ -56,6 +56,10 @@ MESSAGES: dict[str, Message] = {
     "jitter_out_of_range": "a jitter of {jitter:g} is out of range; use 0 to {most:g}",
     **COVERAGE,
     "memory": _memory,
+    "context_imbalance": (
+        "documents give the context-parallel devices of mesh {mesh} unequal attention: the slowest has {ratio:.2f} times the "
+        "mean, and the others wait for it; use a smaller cp, or longer documents"
+    ),
     "unused_devices": "{idle} of {devices} devices belong to no mesh and stay idle",
     "equal_shares": (
         "unit costs give all {stages} stages the same cost, but {layers} layers cannot be divided equally ({least} or "

@@ -22,6 +22,7 @@ from meshwave.engine.costs import (
     wait_seconds,
 )
 from meshwave.engine.costs.model_flops import parameter_counts
+from meshwave.engine.costs.packed_documents import context_imbalance
 from meshwave.engine.document import Design
 from meshwave.engine.document.expert_layers import resolve_expert_layer
 from meshwave.engine.document.problems import problems
@@ -255,9 +256,17 @@ def _memory_remedies(design: Design, category: str) -> list[str]:
     }[category]
 
 
+NOTABLE_IMBALANCE = 1.1
+"""Attention of the slowest context-parallel device, relative to the mean, above which there is a warning."""
+
+
 def _design_warnings(design: Design) -> Iterator[Problem]:
     used = {device for mesh in design.meshes for device in mesh.devices}
     idle = design.cluster.devices - len(used)
     if idle:
         yield Problem("meshes", "unused_devices", {"idle": idle, "devices": design.cluster.devices}, "warning")
+    imbalance, number = max((context_imbalance(design, mesh), number) for number, mesh in enumerate(design.meshes))
+    if imbalance > NOTABLE_IMBALANCE:
+        params = {"mesh": design.meshes[number].name, "ratio": imbalance}
+        yield Problem(f"meshes[{number}].axes.cp", "context_imbalance", params, "warning")
     yield from (problem.replace(severity="warning") for problem in run_problems(design))

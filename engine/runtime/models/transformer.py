@@ -64,7 +64,8 @@ class Embedding(nn.Module):
         assert self.position is not None, "learned positions"
         documents = packed_documents()
         if documents is not None:
-            rows: Tensor = self.position(document_positions(documents, tokens.device))
+            places = document_positions(documents, tokens.device)
+            rows: Tensor = self.position(places if self.share is None else self.share.select_own(places, 1))
         elif self.share is None:
             rows = self.position.first_rows(tokens.shape[1])
         else:

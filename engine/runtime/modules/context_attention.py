@@ -9,7 +9,8 @@ and their gradients behind them, one step later.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -22,7 +23,13 @@ from meshwave.engine.runtime.communication.groups import Group, all_gather, redu
 from meshwave.engine.runtime.device.turns import wait_in_turn
 from meshwave.engine.runtime.modules.attention_product import AttentionRule, attend, attention_mask, attention_scores
 from meshwave.engine.runtime.modules.context_share import ContextShare
-from meshwave.engine.runtime.modules.documents import attend_by_document, packed_documents
+from meshwave.engine.runtime.modules.documents import (
+    DocumentLengths,
+    attend_by_document,
+    documents_of_rows,
+    packed_documents,
+    split_by_document,
+)
 from meshwave.engine.runtime.modules.precision import at_least_float32
 
 Bias = Callable[[range, range, Tensor], Tensor]
@@ -50,43 +57,89 @@ def attend_in_context(
         sinks: ``[heads]``, a score per head that takes part in the softmax but has no value.
         bias: returns the position bias of scores; None for no bias.
     """
+    documents = packed_documents()
     if share is None:
 
         def attend_whole(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             whole = range(q.shape[2])
             return attend(q, k, v, rule, sinks, None if bias is None else bias(whole, whole, q))
 
-        documents = packed_documents()
         return attend_whole(q, k, v) if documents is None else attend_by_document(attend_whole, q, k, v, documents)
     q, k = q.to(v.dtype), k.to(v.dtype)  # on an accelerator, norms of queries and keys return float32
     if share.exchange == "all_gather" or share.group.size == 1:
-        return _attend_to_gathered(q, k, v, rule, share, sinks, bias)
-    values: Tensor = _RingAttention.apply(q, k, v, sinks, _Ring(rule, share, bias))  # type: ignore[no-untyped-call]
+        return _attend_to_gathered(q, k, v, _Shared(rule, share, bias, documents), sinks)
+    values: Tensor = _RingAttention.apply(q, k, v, sinks, _Shared(rule, share, bias, documents))  # type: ignore[no-untyped-call]
     return values
+
+
+class _Block(NamedTuple):
+    """Queries of this process that belong to one document in each sequence, and keys to which they attend."""
+
+    batch: slice  # the sequences
+    rows: slice  # of the own tokens
+    queries: range  # positions of the rows
+    keys: range  # positions of the keys to which at least one of the queries attends
+
+
+class _Shared(NamedTuple):
+    """Attention rule, share, position bias and documents of context-parallel attention."""
+
+    rule: AttentionRule
+    share: ContextShare
+    bias: Bias | None
+    documents: DocumentLengths | None
+
+    def blocks_by_sequence(self) -> Iterator[list[_Block]]:
+        """Yield the own queries of each sequence in their order, with all keys to which they attend.
+
+        Without documents, the sequences of a microbatch share their blocks.
+        """
+        for batch, lengths in documents_of_rows(self.documents, self.share.sequence):
+            yield [*self._blocks(batch, lengths)]
+
+    def _blocks(self, batch: slice, lengths: Sequence[int]) -> Iterator[_Block]:
+        for number, chunk in enumerate(self.share.chunks_of(self.share.group.index)):
+            for queries, document in split_by_document(chunk, lengths):
+                first = number * self.share.chunk_length - chunk.start
+                rows = slice(first + queries.start, first + queries.stop)
+                seen = self.rule.visible_keys(queries, document.stop)
+                yield _Block(batch, rows, queries, range(max(document.start, seen.start), seen.stop))
+
+    def blocks_of(self, member: int) -> Iterator[tuple[_Block, slice]]:
+        """Yield the own queries with the keys that a member holds, and the place of the keys in its tokens."""
+        size = self.share.chunk_length
+        for block in chain.from_iterable(self.blocks_by_sequence()):
+            for number, held in enumerate(self.share.chunks_of(member)):
+                start, stop = max(held.start, block.keys.start), min(held.stop, block.keys.stop)
+                if start < stop:
+                    first = number * size - held.start
+                    yield block._replace(keys=range(start, stop)), slice(first + start, first + stop)
+
+    def finish_scores(self, scores: Tensor, block: _Block) -> Tensor:
+        """Return the scores of a block with the position bias and the mask, in at least float32."""
+        wide = at_least_float32(scores)
+        if self.bias is not None:
+            wide = wide + self.bias(block.queries, block.keys, wide)
+        sizes = len(block.queries), len(block.keys), block.queries.start - block.keys.start
+        mask = attention_mask(self.rule, *sizes, scores.device)
+        return wide if mask is None else wide.masked_fill(~mask, -torch.inf)
 
 
 # ---- all_gather ----
 
 
-def _attend_to_gathered(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    rule: AttentionRule,
-    share: ContextShare,
-    sinks: Tensor | None,
-    bias: Bias | None,
-) -> Tensor:
-    widths = [k.shape[-1], v.shape[-1]]
+def _attend_to_gathered(q: Tensor, k: Tensor, v: Tensor, shared: _Shared, sinks: Tensor | None) -> Tensor:
+    widths, share = [k.shape[-1], v.shape[-1]], shared.share
     gathered = share.restore_order(_gather(torch.cat((k, v), -1), share.group), 2)
-    own = share.chunks_of(share.group.index)
-    attended = []
-    for queries, chunk in zip(own, torch.split(q, share.chunk_length, 2), strict=True):
-        seen = rule.visible_keys(queries, share.sequence)
-        keys, values = torch.split(gathered.narrow(2, seen.start, len(seen)), widths, -1)
-        added = None if bias is None else bias(queries, seen, q)
-        attended.append(attend(chunk, keys, values, rule, sinks, added, offset=queries.start - seen.start))
-    return torch.cat(attended, 2)
+
+    def attend_block(block: _Block) -> Tensor:
+        batch, rows, queries, seen = block
+        keys, values = torch.split(gathered[batch, :, seen.start : seen.stop], widths, -1)
+        added = None if shared.bias is None else shared.bias(queries, seen, q)
+        offset = queries.start - seen.start
+        return attend(q[batch, :, rows], keys, values, shared.rule, sinks, added, offset=offset)
+
+    return torch.cat([torch.cat([*map(attend_block, blocks)], 2) for blocks in shared.blocks_by_sequence()])
 
 
 def _gather(own: Tensor, group: Group) -> Tensor:
@@ -118,47 +171,9 @@ class _Gather(Function):
 # ---- ring ----
 
 
-class _Block(NamedTuple):
-    """Chunk of the own queries, and the keys of another member to which at least one of them attends."""
-
-    rows: slice  # of the own tokens
-    columns: slice  # of the tokens of the other member
-    queries: range  # positions of the rows
-    keys: range  # positions of the columns
-
-
-class _Ring(NamedTuple):
-    """Attention rule, position bias and share of a ring."""
-
-    rule: AttentionRule
-    share: ContextShare
-    bias: Bias | None
-
-    def blocks(self, member: int) -> Iterator[_Block]:
-        """Yield the blocks of the own queries and the keys of a member that are not masked as a whole."""
-        size = self.share.chunk_length
-        for row, queries in enumerate(self.share.chunks_of(self.share.group.index)):
-            seen = self.rule.visible_keys(queries, self.share.sequence)
-            for column, keys in enumerate(self.share.chunks_of(member)):
-                start, stop = max(keys.start, seen.start), min(keys.stop, seen.stop)
-                if start < stop:
-                    first = column * size - keys.start
-                    columns = slice(first + start, first + stop)
-                    yield _Block(slice(row * size, (row + 1) * size), columns, queries, range(start, stop))
-
-    def finish_scores(self, scores: Tensor, block: _Block) -> Tensor:
-        """Return the scores of a block with the position bias and the mask, in at least float32."""
-        wide = at_least_float32(scores)
-        if self.bias is not None:
-            wide = wide + self.bias(block.queries, block.keys, wide)
-        sizes = len(block.queries), len(block.keys), block.queries.start - block.keys.start
-        mask = attention_mask(self.rule, *sizes, scores.device)
-        return wide if mask is None else wide.masked_fill(~mask, -torch.inf)
-
-
 class _RingAttention(Function):
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, ring: _Ring) -> Tensor:
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, ring: _Shared) -> Tensor:
         wide = torch.promote_types(q.dtype, torch.float32)
         widths = [k.shape[-1], v.shape[-1]]
         values = q.new_zeros(*q.shape[:3], widths[1], dtype=wide)
@@ -167,16 +182,17 @@ class _RingAttention(Function):
             log_sums.copy_(sinks.view(1, -1, 1, 1))
         with torch.autocast(q.device.type, enabled=False):
             for member, key_value in _pass_around(torch.cat((k, v), -1), ring.share.group):
-                for block in ring.blocks(member):
-                    rows = block.rows
-                    keys, found = torch.split(_share_heads(key_value[:, :, block.columns], q), widths, -1)
-                    scores = ring.finish_scores(attention_scores(q[:, :, rows], keys, ring.rule), block)
-                    before = log_sums[:, :, rows]
+                for block, columns in ring.blocks_of(member):
+                    place = block.batch, slice(None), block.rows
+                    held = key_value[block.batch, :, columns]
+                    keys, found = torch.split(_share_heads(held, q), widths, -1)
+                    scores = ring.finish_scores(attention_scores(q[place], keys, ring.rule), block)
+                    before = log_sums[place]
                     after = torch.logaddexp(before, scores.logsumexp(-1, keepdim=True))
                     base = after.clamp_min(torch.finfo(wide).min)  # a row may see no key yet
                     attended = (scores - base).exp().to(found.dtype) @ found
-                    values[:, :, rows] = values[:, :, rows] * (before - base).exp() + attended
-                    log_sums[:, :, rows] = after
+                    values[place] = values[place] * (before - base).exp() + attended
+                    log_sums[place] = after
         output = values.to(q.dtype)
         ctx.save_for_backward(q, k, v, sinks, output, log_sums)
         ctx.ring = ring
@@ -187,16 +203,16 @@ class _RingAttention(Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients, computed block by block (FlashAttention, arXiv:2205.14135, appendix B.2)."""
         q, k, v, sinks, output, log_sums = ctx.saved_tensors
-        ring: _Ring = ctx.ring
+        ring: _Shared = ctx.ring
         with torch.autocast(q.device.type, enabled=False):
             rows = _Rows(q, gradient, log_sums, (gradient * output).sum(-1, keepdim=True, dtype=log_sums.dtype))
             for_q, passed = torch.zeros_like(q), _PassedSum(ring.share.group)
             for member, key_value in _pass_around(torch.cat((k, v), -1), ring.share.group):
                 for_key_value = torch.zeros_like(key_value)
-                for block in ring.blocks(member):
-                    of_block = rows.select(block.rows).gradients(key_value[:, :, block.columns], ring, block)
-                    for_q[:, :, block.rows] += of_block[0]
-                    for_key_value[:, :, block.columns] += of_block[1]
+                for block, columns in ring.blocks_of(member):
+                    of_block = rows.select(block).gradients(key_value[block.batch, :, columns], ring, block)
+                    for_q[block.batch, :, block.rows] += of_block[0]
+                    for_key_value[block.batch, :, columns] += of_block[1]
                 passed.add(for_key_value)
             for_k, for_v = torch.split(passed.wait(), [k.shape[-1], v.shape[-1]], -1)
         return for_q, for_k, for_v, None if sinks is None else rows.sink_gradient(sinks), None
@@ -210,11 +226,11 @@ class _Rows(NamedTuple):
     log_sums: Tensor
     mean: Tensor
 
-    def select(self, rows: slice) -> _Rows:
-        """Return some of the rows."""
-        return _Rows(*(each[:, :, rows] for each in self))
+    def select(self, block: _Block) -> _Rows:
+        """Return the rows of a block."""
+        return _Rows(*(each[block.batch, :, block.rows] for each in self))
 
-    def gradients(self, key_value: Tensor, ring: _Ring, block: _Block) -> tuple[Tensor, Tensor]:
+    def gradients(self, key_value: Tensor, ring: _Shared, block: _Block) -> tuple[Tensor, Tensor]:
         """Return the gradients of the queries, and of the keys and values, of a block."""
         q, gradient, rule = self.q, self.gradient, ring.rule
         k, v = torch.split(_share_heads(key_value, q), [q.shape[-1], gradient.shape[-1]], -1)

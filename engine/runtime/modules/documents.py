@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
@@ -35,6 +36,23 @@ def pack_documents(lengths: DocumentLengths | None) -> Iterator[None]:
         yield
     finally:
         _packed.reset(token)
+
+
+def documents_of_rows(documents: DocumentLengths | None, sequence: int) -> Iterator[tuple[slice, Sequence[int]]]:
+    """Yield sequences of a microbatch with the lengths of their documents; all together if each is one document."""
+    if documents is None:
+        yield slice(None), (sequence,)
+        return
+    for row, lengths in enumerate(documents):
+        yield slice(row, row + 1), lengths
+
+
+def split_by_document(tokens: range, lengths: Sequence[int]) -> Iterator[tuple[range, range]]:
+    """Yield the parts of consecutive tokens of a sequence that belong to one document, and the tokens of the document."""
+    for start, stop in pairwise(accumulate(lengths, initial=0)):
+        part = range(max(start, tokens.start), min(stop, tokens.stop))
+        if part:
+            yield part, range(start, stop)
 
 
 def attend_by_document(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import cycle
+from collections.abc import Iterator
+from itertools import cycle, islice
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwave.engine.costs import estimate
-from meshwave.engine.costs.packed_documents import attended_shares
+from meshwave.engine.costs.packed_documents import attended_shares, context_imbalance
 from meshwave.engine.document import Design, parse_design
 from meshwave.engine.lowering.lower import lower
+from meshwave.engine.predict.prediction import predict
 from meshwave.engine.program.action import Op
 from meshwave.engine.runs.dry_run import plan_waits
 
@@ -21,11 +23,11 @@ LENGTHS = [4096, 1024, 1024, 1024, 1024, 2048, 2048, 3000, 96, 1000]
 """Documents of four sequences: 4096; 4 x 1024; 2 x 2048; 3000 + 96 + 1000."""
 
 
-def packed(lengths: list[int] | None, *, dp: int = 1, tp: int = 1, **model: Any) -> Design:
+def packed(lengths: list[int] | None, *, dp: int = 1, tp: int = 1, cp: int = 1, rows: int = 1, **model: Any) -> Design:
     link = {"latency_s": 1e-6, "bandwidth": 3e11}
     device = {"peak_flops": 3e14, "memory_bytes": 8e10, "memory_bandwidth": 2e12}
     sizes = {"kind": "gpt", "layers": 4, "hidden": 1024, "heads": 8, "sequence": 4096, "vocab": 50000, **model}
-    size, axes = dp * tp, {"dp": dp, "tp": tp}
+    size, axes = dp * cp * tp, {"dp": dp, "cp": cp, "tp": tp}
     return parse_design(
         {
             "format": "meshwave/1",
@@ -38,7 +40,7 @@ def packed(lengths: list[int] | None, *, dp: int = 1, tp: int = 1, **model: Any)
                 for name, first in (("A", 0), ("B", size))
             ],
             "pipeline": {"schedule": "1f1b", "microbatches": 4},
-            "training": {"document_end": 0, "document_lengths": lengths},
+            "training": {"document_end": 0, "document_lengths": lengths, "micro_batch_size": rows},
             "cost": {"kind": "roofline"},
         }
     )  # fmt: skip
@@ -61,15 +63,8 @@ def test_shares_are_the_sums_of_the_squares_of_the_lengths() -> None:
 )
 def test_shares_are_those_of_documents_that_are_packed_one_by_one(lengths: list[int], window: int | None) -> None:
     model = {"kind": "transformer", "attention": {"window": window, "full_every": 2}}
-    expected, documents = [], cycle(lengths)
-    left = next(documents)
-    for _ in range(4):
-        total, room = 0.0, 4096
-        while room:
-            size = min(left, room)
-            total += size * (size + min(size, window or size)) / 2
-            room, left = room - size, left - size or next(documents)
-        expected.append(total / 4096**2)
+    sequences = islice(sequences_of(lengths, 4096), 4)
+    expected = [sum(size * (size + min(size, window or size)) / 2 for size in each) / 4096**2 for each in sequences]
 
     np.testing.assert_allclose(attended_shares(packed(lengths, **model)), expected, rtol=1e-9)
 
@@ -84,6 +79,61 @@ def test_a_window_limits_attention_inside_documents() -> None:
     found = attended_shares(packed(LENGTHS, **window))
     last = (3000 * 1000 + 96 * 96 + 1000 * 1000) / 4096**2
     np.testing.assert_allclose(found, [1000 / 4096, 1000 / 4096, 1000 / 4096, last])
+
+
+def sequences_of(lengths: list[int], size: int) -> Iterator[list[int]]:
+    """Yield the documents of each sequence, packed one by one."""
+    documents = cycle(lengths)
+    left = next(documents)
+    while True:
+        sequence, room = list[int](), size
+        while room:
+            sequence.append(min(left, room))
+            left, room = left - sequence[-1] or next(documents), room - sequence[-1]
+        yield sequence
+
+
+@given(
+    lengths=st.lists(st.integers(1, 40), min_size=1, max_size=6),
+    cp=st.sampled_from([2, 3]),
+    rows=st.integers(1, 2),
+    is_causal=st.booleans(),
+)
+def test_the_device_with_the_most_pairs_of_queries_and_keys_determines_the_time_of_context_parallelism(
+    lengths: list[int], cp: int, rows: int, is_causal: bool
+) -> None:
+    """A causal query counts twice its keys less one, so that a document counts as its square."""
+    design = packed(lengths, cp=cp, rows=rows, sequence=24, kind="gpt" if is_causal else "bert", vocab=257)
+    sequences, size, expected = sequences_of(lengths, 24), 24 // (2 * cp), []
+    for _ in range(4):
+        by_device = np.zeros(cp)
+        for sequence in (next(sequences) for _ in range(rows)):
+            seen = [2 * place + 1 if is_causal else length for length in sequence for place in range(length)]
+            chunks = np.reshape(seen, (2 * cp, size)).sum(axis=1)
+            by_device += (chunks + chunks[::-1])[:cp]
+        expected.append(by_device.max() / (rows * 24 / cp * 24))
+
+    np.testing.assert_allclose(attended_shares(design, design.meshes[0]), expected)
+
+
+def test_context_parallelism_divides_one_document_equally_and_short_ones_not() -> None:
+    """The four chunks of the second sequence have 1, 3, 5 and 1 shares of the pairs, of which one device has two in the middle."""
+    whole, divided = packed([4096], cp=2), packed([3072, 1024], cp=2)
+    assert context_imbalance(whole, whole.meshes[0]) == 1
+    assert context_imbalance(divided, divided.meshes[0]) == pytest.approx((3 + 5) / (10 / 2))
+    assert [problem.code for problem in predict(divided).warnings] == ["context_imbalance"]
+    assert predict(whole).warnings == []
+
+
+def test_microbatches_take_the_time_of_their_slowest_device() -> None:
+    """Attention alone differs: with one sequence per microbatch, the shares are those of the slowest device of each."""
+    design = packed(LENGTHS, cp=2)
+    shares = attended_shares(design, design.meshes[0])
+    assert shares is not None
+    found = np.array(seconds_by_microbatch(design, Op.F))
+    slope = (found[0] - found[1]) / (shares[0] - shares[1])
+    np.testing.assert_allclose(found, found[0] + slope * (shares - shares[0]))
+    assert slope > 0
 
 
 @pytest.mark.parametrize("tp", [1, 2])

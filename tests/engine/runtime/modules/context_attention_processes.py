@@ -14,6 +14,7 @@ from meshwave.engine.runtime.communication.groups import Group
 from meshwave.engine.runtime.modules.attention_product import AttentionRule
 from meshwave.engine.runtime.modules.context_attention import Bias, attend_in_context
 from meshwave.engine.runtime.modules.context_share import ContextShare, balanced_chunks
+from meshwave.engine.runtime.modules.documents import pack_documents
 from meshwave.engine.runtime.modules.positions import alibi_bias
 
 BATCH, HEADS, KEY_HEADS, DIMS, VALUE_DIMS = 2, 4, 2, 6, 5
@@ -28,14 +29,17 @@ RULES = (
 
 
 def compare_with_whole_sequences(sequence: int) -> list[tuple[str, float]]:
-    """Return the largest difference of outputs and gradients, by exchange, rule and sinks."""
+    """Return the largest difference of outputs and gradients, by exchange, rule, sinks and documents."""
     members = tuple(range(dist.get_world_size()))
     group = Group(members, dist.get_rank(), dist.new_group())
     found = []
-    for exchange, rule, (has_sinks, bias) in product(EXCHANGES, RULES, ((False, None), (True, None), (False, _bias))):
+    documents = [[4, 1, sequence - 5], [sequence - 7, 7]]
+    added = (False, None), (True, None), (False, _bias)
+    for exchange, rule, (has_sinks, bias), packed in product(EXCHANGES, RULES, added, (None, documents)):
         share = ContextShare(group, balanced_chunks(sequence, group.size), exchange)
-        case = f"{exchange} {rule} {has_sinks} {bias}"
-        found.append((case, _largest_difference(share, rule, bias, has_sinks=has_sinks)))
+        case = f"{exchange} {rule} {has_sinks} {bias} {packed}"
+        with pack_documents(packed):
+            found.append((case, _largest_difference(share, rule, bias, has_sinks=has_sinks)))
     return found
 
 

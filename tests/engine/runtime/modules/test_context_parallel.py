@@ -78,4 +78,4 @@ def test_attention_and_its_gradients_equal_those_of_whole_sequences(processes: i
     for found in crew.call(name, processes, sequence):
         assert isinstance(found, list), found
         assert [case for case, difference in found if difference > 1e-12] == []
-        assert len(found) == 30
+        assert len(found) == 60
