@@ -1,6 +1,6 @@
 """Compilation of modules of plain loops with numba, if numba is installed.
 
-Such a module contains only functions on lists and arrays, so Python can run it too. Compilation takes seconds, once for
+Such a module contains only functions on lists and arrays that allocate none, so Python can run it too. Compilation takes seconds, once for
 each installation: numba caches the result next to the source or in the user's cache folder.
 """
 
@@ -53,7 +53,9 @@ def _compile(name: str) -> ModuleType | None:
 
 
 def _compile_function(njit: Callable[..., Any], function: FunctionType) -> Any:
+    # The functions allocate nothing. Counting references of the tables, at each call, would take most of the time.
+    options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
     try:
-        return njit(cache=True, nogil=True, error_model="numpy")(function)
+        return njit(cache=True, **options)(function)
     except RuntimeError:  # neither the folder of the source nor the user's cache folder is writable
-        return njit(nogil=True, error_model="numpy")(function)
+        return njit(**options)(function)

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, ClassVar
 
-import panel as pn
 import param
 
 from meshwave.designer.kit.assets import module_code, style_sheets
@@ -16,7 +15,7 @@ from meshwave.designer.kit.canvas import Overlay, plain_text, read_value
 from meshwave.designer.kit.traffic import traffic_data
 from meshwave.designer.state import transfer_edits as edits
 from meshwave.designer.state import transfer_fields, transfer_links
-from meshwave.designer.state.jobs import Done, Failed, Job, Listener, News, PartialResult, page_callback_scheduler
+from meshwave.designer.state.jobs import Done, Failed, Job, Listener, News, PartialResult, run_now
 from meshwave.designer.state.transfer_plans import compare_rows
 from meshwave.designer.state.transfer_session import TransferSession
 from meshwave.engine.document.transfer_document import TransferSpec
@@ -104,21 +103,17 @@ class TransferView(Overlay):
         )
         self.session = session
         self._taken = on_take
-        document = pn.state.curdoc
-        self._later = page_callback_scheduler(document)
+        self._later = session.later or run_now
         self._job: Listener | None = None
         self._number = 0
         self.picture: dict[str, Any] = {}  # see TransferDrawing.to_data(); with its number and sizes in words
         self._asked: TransferSpec | None = None
         self._tables: dict[TransferSpec, list[dict[str, Any]]] = {}
         session.param.watch(lambda *_: self._draw_if_shown(), ["state", "problems", "drawing", "history"])
-        self._is_live = document is None
+        self._is_live = session.later is None or self.mode == "over"  # a page is loaded before its overlays open
         self._draw_if_shown()
-        if document is not None:
-            pn.state.onload(self._begin)
-            pn.state.on_session_destroyed(lambda context: self.stop_jobs())
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
         """Start jobs once the page is loaded; their results can reach it only then."""
         self._is_live = True
         if self.shown:

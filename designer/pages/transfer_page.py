@@ -99,8 +99,11 @@ FIRST_CASE = "rows"
 
 def lab_page() -> pn.viewable.Viewable:
     """Return the transfer lab as a page; its link contains the transfer, so that it can be reloaded and shared."""
+    lab = make_lab(page_callback_scheduler(prepare_page()))
+    pn.state.onload(lab.begin)
+    pn.state.on_session_destroyed(lambda context: lab.stop_jobs())
     return pn.Column(
-        make_lab(page_callback_scheduler(prepare_page())),
+        lab,
         sizing_mode="stretch_both",
         margin=0,
         styles={"height": "100vh", "width": "100vw"},

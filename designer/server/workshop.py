@@ -15,7 +15,8 @@ from tornado.ioloop import PeriodicCallback
 from meshwave.designer.kit.page_setup import hide_token, prepare_page
 from meshwave.designer.lessons.board import Board
 from meshwave.designer.lessons.class_bar import ClassBar
-from meshwave.designer.pages.design_page import Widgets, page
+from meshwave.designer.pages.design_page import page
+from meshwave.designer.pages.design_widgets import Widgets
 from meshwave.designer.pages.start_page import front_page, start_page
 from meshwave.designer.pages.transfer_page import lab_page
 from meshwave.designer.server.access import new_token

@@ -61,7 +61,7 @@ class TransferSession(param.Parameterized):
             later: schedules a callback in the page's event loop; if given, large transfers are planned by jobs.
         """
         super().__init__()  # type: ignore[no-untyped-call]
-        self._later = later
+        self.later = later
         self._job: Listener | None = None
         self.open(spec, strategy, ordering)
 
@@ -155,13 +155,13 @@ class TransferSession(param.Parameterized):
         """Return the problems and the drawing of a state; a large transfer is planned by a job and returns neither."""
         try:
             spec = parse_transfer(json.dumps(state.document))
-            if self._later is None or is_small_transfer(spec):
+            if self.later is None or is_small_transfer(spec):
                 return [], TransferDrawing.from_spec(spec, state.strategy, state.ordering)
             _check_names(state)
         except InputError as error:
             return list(problems_of(error)), None
         work = partial(draw_plan, spec, state.strategy, state.ordering)
-        self._job = Job(work, "plan of a transfer").add_listener(self._later, self._handle_news)
+        self._job = Job(work, "plan of a transfer").add_listener(self.later, self._handle_news)
         return [], None
 
     def _handle_news(self, news: News) -> None:

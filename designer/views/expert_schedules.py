@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
-import panel as pn
 import param
 
 from meshwave.designer.canvases.expert_metrics import METRIC_HELP, LayerCosts, explain_terms
@@ -15,7 +14,7 @@ from meshwave.designer.kit.assets import colour_rule, module_code, style_sheets
 from meshwave.designer.kit.canvas import Overlay, plain_text, read_value, short_message
 from meshwave.designer.state import expert_edits as edits
 from meshwave.designer.state.design_session import Session
-from meshwave.designer.state.jobs import Done, Failed, Job, Listener, News, page_callback_scheduler
+from meshwave.designer.state.jobs import Done, Failed, Job, Listener, News, run_now
 from meshwave.designer.views.expert_map import LINKS, make_expert_map
 from meshwave.engine.document import Design
 from meshwave.engine.document.experts import Experts
@@ -96,13 +95,10 @@ class ExpertSchedules(Overlay):
         super().__init__(**params)
         self._session = session
         self._rank = 0
-        document = pn.state.curdoc
-        self._later = page_callback_scheduler(document)
+        self._later = session.later or run_now
         self._job: Listener | None = None
         self._mapped: GridCluster | None = None  # cluster of the map that is shown or being computed
         session.param.watch(lambda *_: self._draw_if_shown(), "design")
-        if document is not None:
-            pn.state.on_session_destroyed(lambda context: self.stop_jobs())
 
     def stop_jobs(self) -> None:
         """Stop the background job that computes the map."""

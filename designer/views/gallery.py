@@ -10,13 +10,12 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar
 
-import panel as pn
 import param
 
 from meshwave.designer.kit.assets import colour_rule, module_code, style_sheets
 from meshwave.designer.kit.canvas import Overlay, plain_text, read_value
 from meshwave.designer.state.design_session import Session
-from meshwave.designer.state.jobs import Done, Failed, Job, Listener, News, PartialResult, page_callback_scheduler
+from meshwave.designer.state.jobs import Done, Failed, Job, Listener, News, PartialResult, run_now
 from meshwave.designer.views import gallery_cards
 from meshwave.engine.document import Design
 from meshwave.engine.errors import InputError
@@ -52,8 +51,7 @@ class Gallery(Overlay):
         self._job: Listener | None = None
         self._variants: dict[str, Variant] = {}
         self._pins: dict[str, Design] = {}  # by the key of the card
-        document = pn.state.curdoc
-        self._later = page_callback_scheduler(document)
+        self._later = session.later or run_now
         session.param.watch(lambda *_: self._predict_variants(), "design")
         session.param.watch(lambda *_: self._mark_pins(), "pinned")
 

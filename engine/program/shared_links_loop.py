@@ -1,241 +1,226 @@
 """Event loop of :mod:`meshwave.engine.program.shared_links`: plain loops over flat tables, for Python or numba.
 
-A *node* is an action of the program, a *message* a SEND, an *exchange* the collectives inside a node. A *flow* is a
-message or an exchange in progress: flow ``m`` is message ``m``, flow ``messages + n`` the exchange of node ``n``. Flows
-of one *class* use the same ports with the same weights, and therefore have the same rate.
-
 ``served[c]`` is the number of bytes that a flow of class ``c`` would have transferred if it had always been active, so
 that a rate change updates a class instead of each of its flows: a flow that starts at ``served`` ends at ``served +
 size``.
-
-Tables are lists if Python runs the loop, which is faster then, and arrays if it is compiled. The functions take the
-tables that they use as separate arguments, since numba is ten times slower if it passes a tuple of fifty arrays.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+
+from meshwave.engine.program.shared_links_tables import (
+    ACTIVE,
+    FOUND,
+    HEAP,
+    LOGGED,
+    MOMENT,
+    ORDER,
+    SEEDS,
+    WAITING,
+    Flows,
+    Nodes,
+    Result,
+    Room,
+    Table,
+)
 
 RATE_TOLERANCE = 1e-9
 """Relative difference up to which rates count as equal."""
 
-Table = Any
-
-
-class Nodes(NamedTuple):
-    """Actions of a program and the dependencies between them."""
-
-    pending: Table  # [nodes] number of inputs that have not arrived
-    out_ptr: Table  # [nodes + 1]
-    out_node: Table  # [edges] nodes that wait for each node, without messages
-    made_ptr: Table  # [nodes + 1]
-    made: Table  # [messages] messages that each node sends, in order
-    compute: Table  # [nodes] seconds of each part
-    parts: Table  # [nodes] parts that are not computed; exchanges of a node run between its parts
-    takers: Table  # [messages] node that consumes each, -1 for none
-
-
-class Flows(NamedTuple):
-    """Messages and exchanges, and the ports that they use."""
-
-    kind: Table  # [flows] -1 for a node without exchanges
-    size: Table  # [flows] bytes
-    latency: Table  # [kinds] seconds
-    connection: Table  # [kinds]
-    class_of: Table  # [kinds]
-    class_ptr: Table  # [classes + 1]
-    port: Table  # [uses] the ports of each class
-    weight: Table  # [uses]
-    most: Table  # [classes] bytes/s of a flow alone
-    port_ptr: Table  # [ports + 1]
-    class_at: Table  # [uses] the classes at each port
-    capacity: Table  # [ports] bytes/s
-    units: Table  # [ports] number of flows that may still start on an exclusive port; -1 for a shared port
-
-
-class Result(NamedTuple):
-    """Start and end of every action and message, and the log of rates."""
-
-    start: Table  # [nodes]
-    end: Table  # [nodes]
-    cause: Table  # [nodes] a node, or nodes + a message; -1 for none
-    sent: Table  # [messages] start of each
-    came: Table  # [messages] arrival of each
-    sent_cause: Table  # [messages] like ``cause``
-    log_time: Table  # [entries] times at which the rate of a class changes; later entries may not fit
-    log_class: Table
-    log_rate: Table
-
-
-class Room(NamedTuple):
-    """Working memory of the loop."""
-
-    counts: Table  # [8] see the indices below
-    heap_time: Table  # [flows + 1] events: a node has computed a part, or (nodes + flow) a latency is over
-    heap_order: Table
-    heap_code: Table
-    behind: Table  # [flows] flow that waits behind each for its connection, -1 for none
-    first: Table  # [connections] flow in progress, -1 for none
-    last: Table  # [connections] last flow that waits
-    waiting: Table  # [connections + 1] flows that have their connection and wait for ports, in order of request
-    asked: Table  # [flows] number of the request for its connection
-    heap_first: Table  # [classes] start of the heap of its flows
-    marks: Table  # value of ``served`` at which each of them ends
-    numbers: Table  # the flow of each mark
-    busy: Table  # [classes] number of flows
-    served: Table  # [classes]
-    since: Table  # [classes] time to which ``served`` refers
-    rate: Table  # [classes]
-    ends: Table  # [2 * leaves] tree: the end of the next flow of each of ``active`` from ``leaves`` on, and of two the first
-    active: Table  # [classes] busy classes, in any order
-    place: Table  # [classes] index of each in ``active``
-    demand: Table  # [ports] bytes/s of its flows if each were alone
-    left: Table  # [ports]
-    shares: Table  # [ports]
-    fair: Table  # [classes]
-    found: Table  # [classes] those whose rates may change now
-    seeds: Table  # [ports + 1] ports from which changes of rates spread
-    port_mark: Table  # [ports] number of the last event that noted each
-    class_mark: Table  # [classes]
-
-
-HEAP, ORDER, ACTIVE, WAITING, LOGGED, MOMENT, FOUND, SEEDS = range(8)
-"""Indices of ``Room.counts``."""
-
 
 def play_flows(nodes: Nodes, flows: Flows, result: Result, room: Room) -> int:
-    """Simulate a program on shared links and return the number of rate changes, logged or not.
-
-    The loop is one function because numba passes tables slowly: with one function per kind of event, the compiled loop
-    took 30% longer (32 meshes, 256 microbatches).
-    """
-    pending, out_ptr, out_node, made_ptr, made, compute, parts, takers = nodes
-    kind, size, latency, connection, class_of, class_ptr, port, weight, most, port_ptr, class_at, capacity, units = (
-        flows
-    )
-    start, end, cause, sent, came, sent_cause, log_time, log_class, log_rate = result
-    counts, heap_time, heap_order, heap_code, behind, first, last, waiting, asked, heap_first = room[:10]
-    marks, numbers, busy, served, since, rate, ends, active, place, demand, left, shares = room[10:22]
-    fair, found, seeds, port_mark, class_mark = room[22:]
-    count, messages, now = len(pending), len(takers), 0.0
-    push(heap_time, heap_order, heap_code, counts, compute[0], 0)
+    """Simulate a program on shared links and return the number of rate changes, logged or not."""
+    counts, now = room.counts, 0.0
+    push(room, nodes.compute[0], 0)
     while counts[HEAP] > 0 or counts[ACTIVE] > 0:
         counts[MOMENT] += 1
         counts[FOUND] = counts[SEEDS] = 0
-        done, ended = -1, -1  # node, flow
-        if counts[HEAP] == 0 or ends[1] < heap_time[0]:
-            now = max(now, ends[1])
-            flow_class = active[find_first_end(ends)]
-            served[flow_class] += rate[flow_class] * (now - since[flow_class])
-            since[flow_class] = now
-            ended = pop_mark(marks, numbers, heap_first[flow_class], busy[flow_class])
-            mark_ports(class_ptr, port, demand, capacity, port_mark, seeds, counts, flow_class)
-            add_demand(class_ptr, port, weight, demand, capacity, units, -most[flow_class], flow_class)
-            busy[flow_class] -= 1
-            if busy[flow_class] > 0:
-                mark_class(class_mark, found, counts, flow_class)
-            else:
-                served[flow_class] = rate[flow_class] = 0.0
-                counts[ACTIVE] -= 1
-                moved, to = active[counts[ACTIVE]], place[flow_class]
-                set_end(ends, to, ends[(len(ends) >> 1) + counts[ACTIVE]])
-                set_end(ends, counts[ACTIVE], math.inf)
-                active[to], place[moved] = moved, to
-                log(log_time, log_class, log_rate, counts, now, flow_class, 0.0)
-            line = connection[kind[ended]]
-            first[line] = -1
-            if behind[ended] >= 0:
-                first[line] = behind[ended]
-                queue(waiting, asked, counts, behind[ended])
-            if ended < messages:
-                came[ended] = now
-                taker = takers[ended]
-                if taker >= 0:
-                    pending[taker] -= 1
-                    if pending[taker] == 0:
-                        start[taker], cause[taker] = now, count + ended
-                        push(heap_time, heap_order, heap_code, counts, now + compute[taker], taker)
-            else:
-                node = ended - messages
-                parts[node] -= 1
-                if parts[node] == 0:
-                    done = node
-                else:
-                    push(heap_time, heap_order, heap_code, counts, now + compute[node], node)
+        ended = -1
+        if counts[HEAP] == 0 or room.ends[1] < room.heap_time[0]:
+            now = max(now, room.ends[1])
+            ended = end_first_flow(flows, result, room, now)
+            done = deliver_flow(nodes, result, room, now, ended)
         else:
-            pop(heap_time, heap_order, heap_code, counts)
-            now = max(now, heap_time[counts[HEAP]])
-            code = heap_code[counts[HEAP]]
-            if code >= count:  # a latency is over
-                flow = code - count
-                line = connection[kind[flow]]
-                counts[ORDER] += 1
-                asked[flow] = counts[ORDER]
-                if first[line] >= 0:
-                    behind[last[line]] = flow
-                else:
-                    first[line] = flow
-                    queue(waiting, asked, counts, flow)
-                last[line] = flow
-            elif kind[messages + code] >= 0:  # a part is computed, and exchanges follow
-                moment = now + latency[kind[messages + code]]
-                push(heap_time, heap_order, heap_code, counts, moment, count + messages + code)
-            else:
-                done = code
+            pop(room)
+            now = max(now, room.heap_time[counts[HEAP]])
+            done = handle_event(nodes, flows, room, now, room.heap_code[counts[HEAP]])
         if done >= 0:
-            end[done] = now
-            for at in range(out_ptr[done], out_ptr[done + 1]):
-                node = out_node[at]
-                pending[node] -= 1
-                if pending[node] == 0:
-                    start[node], cause[node] = now, done
-                    push(heap_time, heap_order, heap_code, counts, now + compute[node], node)
-            for at in range(made_ptr[done], made_ptr[done + 1]):
-                message = made[at]
-                sent[message], sent_cause[message] = now, done
-                push(heap_time, heap_order, heap_code, counts, now + latency[kind[message]], count + message)
-        kept, here = 0, counts[WAITING]
-        for at in range(here):
-            flow = waiting[at]
-            flow_class = class_of[kind[flow]]
-            if not has_units(class_ptr, port, units, flow_class):
-                waiting[kept] = flow
-                kept += 1
-                continue
-            if ended >= 0 and flow < messages:
-                sent[flow] = now
-                sent_cause[flow] = count + ended if ended < messages else ended - messages
-            if busy[flow_class] == 0:
-                place[flow_class] = counts[ACTIVE]
-                active[counts[ACTIVE]] = flow_class
-                counts[ACTIVE] += 1
-                since[flow_class] = now
-            served[flow_class] += rate[flow_class] * (now - since[flow_class])
-            since[flow_class] = now
-            add_demand(class_ptr, port, weight, demand, capacity, units, most[flow_class], flow_class)
-            mark_ports(class_ptr, port, demand, capacity, port_mark, seeds, counts, flow_class)
-            mark_class(class_mark, found, counts, flow_class)
-            push_mark(marks, numbers, heap_first[flow_class], busy[flow_class], served[flow_class] + size[flow], flow)
-            busy[flow_class] += 1
-        counts[WAITING] = kept
-        if counts[FOUND] + counts[SEEDS] == 0:
-            continue
-        find_coupled(
-            class_ptr, port, port_ptr, class_at, busy, demand, capacity, port_mark, class_mark, seeds, found, counts
-        )
-        compute_fair_rates(
-            class_ptr, port, weight, most, busy, demand, capacity, left, shares, fair, found, counts[FOUND]
-        )
-        for at in range(counts[FOUND]):
-            flow_class = found[at]
-            if fair[flow_class] != rate[flow_class]:
-                served[flow_class] += rate[flow_class] * (now - since[flow_class])
-                since[flow_class], rate[flow_class] = now, fair[flow_class]
-                log(log_time, log_class, log_rate, counts, now, flow_class, fair[flow_class])
-            left_to_serve = max(0.0, marks[heap_first[flow_class]] - served[flow_class])
-            set_end(ends, place[flow_class], since[flow_class] + left_to_serve / rate[flow_class])
+            end_node(nodes, flows, result, room, now, done)
+        start_flows(nodes, flows, result, room, now, ended)
+        if counts[FOUND] + counts[SEEDS] > 0:
+            update_rates(flows, result, room, now)
     return int(counts[LOGGED])
+
+
+# ---- nodes ----
+
+
+def handle_event(nodes: Nodes, flows: Flows, room: Room, now: float, code: int) -> int:
+    """Continue a flow whose latency is over or a node that has computed a part; return the node that ends, or -1."""
+    count, exchange, done = len(nodes.pending), len(nodes.takers) + code, -1
+    if code >= count:  # a latency is over
+        request_connection(flows, room, code - count)
+    elif flows.kind[exchange] >= 0:  # a part is computed, and exchanges follow
+        push(room, now + flows.latency[flows.kind[exchange]], count + exchange)
+    else:
+        done = code
+    return done
+
+
+def deliver_flow(nodes: Nodes, result: Result, room: Room, now: float, flow: int) -> int:
+    """Continue the node that waits for a flow; return it if the flow was its last exchange, otherwise -1."""
+    messages, done = len(nodes.takers), -1
+    if flow < messages:
+        result.came[flow] = now
+        if nodes.takers[flow] >= 0:
+            count_input(nodes, result, room, now, nodes.takers[flow], len(nodes.pending) + flow)
+    else:
+        node = flow - messages
+        nodes.parts[node] -= 1
+        if nodes.parts[node] == 0:
+            done = node
+        else:
+            push(room, now + nodes.compute[node], node)
+    return done
+
+
+def count_input(nodes: Nodes, result: Result, room: Room, now: float, node: int, cause: int) -> None:
+    """Count an input that has arrived at a node, and start the node if it was the last one."""
+    nodes.pending[node] -= 1
+    if nodes.pending[node] == 0:
+        result.start[node], result.cause[node] = now, cause
+        push(room, now + nodes.compute[node], node)
+
+
+def end_node(nodes: Nodes, flows: Flows, result: Result, room: Room, now: float, done: int) -> None:
+    """End a node: its output arrives at the nodes that wait for it, and the latencies of its messages begin."""
+    result.end[done] = now
+    for at in range(nodes.out_ptr[done], nodes.out_ptr[done + 1]):
+        count_input(nodes, result, room, now, nodes.out_node[at], done)
+    for at in range(nodes.made_ptr[done], nodes.made_ptr[done + 1]):
+        message = nodes.made[at]
+        result.sent[message], result.sent_cause[message] = now, done
+        push(room, now + flows.latency[flows.kind[message]], len(nodes.pending) + message)
+
+
+# ---- flows ----
+
+
+def request_connection(flows: Flows, room: Room, flow: int) -> None:
+    """Give a flow its connection, or let it wait behind the last flow that has requested it."""
+    line, counts = flows.connection[flows.kind[flow]], room.counts
+    counts[ORDER] += 1
+    room.asked[flow] = counts[ORDER]
+    if room.first[line] >= 0:
+        room.behind[room.last[line]] = flow
+    else:
+        room.first[line] = flow
+        queue(room, flow)
+    room.last[line] = flow
+
+
+def end_first_flow(flows: Flows, result: Result, room: Room, now: float) -> int:
+    """End the flow that ends first, give its connection to the next one, and return it."""
+    flow_class = room.active[find_first_end(room.ends)]
+    serve(room, now, flow_class)
+    ended = pop_mark(room.marks, room.numbers, room.heap_first[flow_class], room.busy[flow_class])
+    mark_ports(flows, room, flow_class)
+    add_demand(flows, room, -flows.most[flow_class], flow_class)
+    room.busy[flow_class] -= 1
+    if room.busy[flow_class] > 0:
+        mark_class(room, flow_class)
+    else:
+        end_class(room, flow_class)
+        log(result, room.counts, now, flow_class, 0.0)
+    line = flows.connection[flows.kind[ended]]
+    room.first[line] = room.behind[ended]
+    if room.behind[ended] >= 0:
+        queue(room, room.behind[ended])
+    return ended
+
+
+def start_flows(nodes: Nodes, flows: Flows, result: Result, room: Room, now: float, ended: int) -> None:
+    """Start the waiting flows whose ports are free; ``ended`` is the flow that has ended now, -1 for none."""
+    count, messages, kept = len(nodes.pending), len(nodes.takers), 0
+    for at in range(room.counts[WAITING]):
+        flow = room.waiting[at]
+        if not has_units(flows.class_ptr, flows.port, flows.units, flows.class_of[flows.kind[flow]]):
+            room.waiting[kept] = flow
+            kept += 1
+            continue
+        if ended >= 0 and flow < messages:
+            result.sent[flow] = now
+            result.sent_cause[flow] = count + ended if ended < messages else ended - messages
+        start_flow(flows, room, now, flow)
+    room.counts[WAITING] = kept
+
+
+def start_flow(flows: Flows, room: Room, now: float, flow: int) -> None:
+    """Add a flow to its class."""
+    flow_class = flows.class_of[flows.kind[flow]]
+    if room.busy[flow_class] == 0:
+        room.place[flow_class] = room.counts[ACTIVE]
+        room.active[room.counts[ACTIVE]] = flow_class
+        room.counts[ACTIVE] += 1
+    serve(room, now, flow_class)
+    add_demand(flows, room, flows.most[flow_class], flow_class)
+    mark_ports(flows, room, flow_class)
+    mark_class(room, flow_class)
+    mark = room.served[flow_class] + flows.size[flow]
+    push_mark(room.marks, room.numbers, room.heap_first[flow_class], room.busy[flow_class], mark, flow)
+    room.busy[flow_class] += 1
+
+
+def serve(room: Room, now: float, flow_class: int) -> None:
+    """Update the bytes that the flows of a class have transferred."""
+    room.served[flow_class] += room.rate[flow_class] * (now - room.since[flow_class])
+    room.since[flow_class] = now
+
+
+def end_class(room: Room, flow_class: int) -> None:
+    """Remove a class from the active ones after its last flow has ended."""
+    counts, ends, active = room.counts, room.ends, room.active
+    room.served[flow_class] = room.rate[flow_class] = 0.0
+    counts[ACTIVE] -= 1
+    moved, to = active[counts[ACTIVE]], room.place[flow_class]
+    set_end(ends, to, ends[(len(ends) >> 1) + counts[ACTIVE]])
+    set_end(ends, counts[ACTIVE], math.inf)
+    active[to], room.place[moved] = moved, to
+
+
+def queue(room: Room, flow: int) -> None:
+    """Insert the first flow of a connection into the flows that wait for ports, in the order of their requests."""
+    waiting, asked = room.waiting, room.asked
+    at = room.counts[WAITING]
+    while at > 0 and asked[waiting[at - 1]] > asked[flow]:
+        waiting[at] = waiting[at - 1]
+        at -= 1
+    waiting[at] = flow
+    room.counts[WAITING] += 1
+
+
+def has_units(class_ptr: Table, port: Table, units: Table, flow_class: int) -> bool:
+    """Return True if a flow of a class may start, which requires free units on its exclusive ports."""
+    free = True
+    for use in range(class_ptr[flow_class], class_ptr[flow_class + 1]):
+        free = free and units[port[use]] != 0
+    return free
+
+
+def add_demand(flows: Flows, room: Room, rate: float, flow_class: int) -> None:
+    """Add a flow of a class to the demand of its ports; with a negative rate, remove one."""
+    demand, units = room.demand, flows.units
+    for use in range(flows.class_ptr[flow_class], flows.class_ptr[flow_class + 1]):
+        at = flows.port[use]
+        demand[at] += flows.weight[use] * rate
+        if demand[at] < flows.capacity[at] * RATE_TOLERANCE:
+            demand[at] = 0.0
+        if units[at] >= 0:
+            units[at] += -1 if rate > 0 else 1
+
+
+# ---- ends of the active classes: a tree ----
 
 
 def find_first_end(ends: Table) -> int:
@@ -258,21 +243,12 @@ def set_end(ends: Table, place: int, end: float) -> None:
         ends[at] = first
 
 
-def log(
-    log_time: Table, log_class: Table, log_rate: Table, counts: Table, now: float, flow_class: int, rate: float
-) -> None:
-    """Append the rate of a class to the log, if the log is not full."""
-    at = counts[LOGGED]
-    if at < len(log_time):
-        log_time[at], log_class[at], log_rate[at] = now, flow_class, rate
-    counts[LOGGED] += 1
-
-
 # ---- events: a binary heap ----
 
 
-def push(times: Table, orders: Table, codes: Table, counts: Table, time: float, code: int) -> None:
+def push(room: Room, time: float, code: int) -> None:
     """Add an event: a node has computed a part, or (``nodes + flow``) a latency has ended."""
+    counts, times, orders, codes = room.counts, room.heap_time, room.heap_order, room.heap_code
     counts[ORDER] += 1
     at = counts[HEAP]
     counts[HEAP] += 1
@@ -283,8 +259,9 @@ def push(times: Table, orders: Table, codes: Table, counts: Table, time: float, 
     times[at], orders[at], codes[at] = time, counts[ORDER], code
 
 
-def pop(times: Table, orders: Table, codes: Table, counts: Table) -> None:
+def pop(room: Room) -> None:
     """Move the first event behind the end of the heap."""
+    counts, times, orders, codes = room.counts, room.heap_time, room.heap_order, room.heap_code
     counts[HEAP] -= 1
     last = counts[HEAP]
     first_time, first_code = times[0], codes[0]
@@ -332,103 +309,62 @@ def is_before(keys: Table, orders: Table, at: int, key: float, order: int) -> bo
     return bool(keys[at] < key or (keys[at] == key and orders[at] < order))
 
 
-# ---- start of flows ----
-
-
-def queue(waiting: Table, asked: Table, counts: Table, flow: int) -> None:
-    """Insert the first flow of a connection into the flows that wait for ports, in the order of their requests."""
-    at = counts[WAITING]
-    while at > 0 and asked[waiting[at - 1]] > asked[flow]:
-        waiting[at] = waiting[at - 1]
-        at -= 1
-    waiting[at] = flow
-    counts[WAITING] += 1
-
-
-def has_units(class_ptr: Table, port: Table, units: Table, flow_class: int) -> bool:
-    """Return True if a flow of a class may start, which requires free units on its exclusive ports."""
-    free = True
-    for use in range(class_ptr[flow_class], class_ptr[flow_class + 1]):
-        free = free and units[port[use]] != 0
-    return free
-
-
-def add_demand(
-    class_ptr: Table,
-    port: Table,
-    weight: Table,
-    demand: Table,
-    capacity: Table,
-    units: Table,
-    rate: float,
-    flow_class: int,
-) -> None:
-    """Add a flow of a class to the demand of its ports; with a negative rate, remove one."""
-    for use in range(class_ptr[flow_class], class_ptr[flow_class + 1]):
-        at = port[use]
-        demand[at] += weight[use] * rate
-        if demand[at] < capacity[at] * RATE_TOLERANCE:
-            demand[at] = 0.0
-        if units[at] >= 0:
-            units[at] += -1 if rate > 0 else 1
-
-
 # ---- rates ----
 
 
-def mark_ports(
-    class_ptr: Table,
-    port: Table,
-    demand: Table,
-    capacity: Table,
-    port_mark: Table,
-    seeds: Table,
-    counts: Table,
-    flow_class: int,
-) -> None:
+def update_rates(flows: Flows, result: Result, room: Room, now: float) -> None:
+    """Update the rates of the marked classes, and of the classes that depend on them."""
+    counts, found, fair, rate = room.counts, room.found, room.fair, room.rate
+    find_coupled(flows, room)
+    compute_fair_rates(
+        flows.class_ptr, flows.port, flows.weight, flows.most, room.busy, room.demand, flows.capacity, room.left,
+        room.shares, fair, found, counts[FOUND],
+    )  # fmt: skip
+    for at in range(counts[FOUND]):
+        flow_class = found[at]
+        if fair[flow_class] != rate[flow_class]:
+            serve(room, now, flow_class)
+            rate[flow_class] = fair[flow_class]
+            log(result, counts, now, flow_class, fair[flow_class])
+        left_to_serve = max(0.0, room.marks[room.heap_first[flow_class]] - room.served[flow_class])
+        set_end(room.ends, room.place[flow_class], room.since[flow_class] + left_to_serve / rate[flow_class])
+
+
+def mark_ports(flows: Flows, room: Room, flow_class: int) -> None:
     """Mark the ports of a class that all their flows together could fill, since rates may change there."""
-    for use in range(class_ptr[flow_class], class_ptr[flow_class + 1]):
-        at = port[use]
-        if port_mark[at] != counts[MOMENT] and demand[at] > capacity[at] * (1 + RATE_TOLERANCE):
-            port_mark[at] = counts[MOMENT]
-            seeds[counts[SEEDS]] = at
+    counts = room.counts
+    for use in range(flows.class_ptr[flow_class], flows.class_ptr[flow_class + 1]):
+        at = flows.port[use]
+        is_marked = room.port_mark[at] == counts[MOMENT]
+        if not is_marked and room.demand[at] > flows.capacity[at] * (1 + RATE_TOLERANCE):
+            room.port_mark[at] = counts[MOMENT]
+            room.seeds[counts[SEEDS]] = at
             counts[SEEDS] += 1
 
 
-def mark_class(class_mark: Table, found: Table, counts: Table, flow_class: int) -> None:
+def mark_class(room: Room, flow_class: int) -> None:
     """Mark a class whose rate must be computed."""
-    if class_mark[flow_class] != counts[MOMENT]:
-        class_mark[flow_class] = counts[MOMENT]
-        found[counts[FOUND]] = flow_class
+    counts = room.counts
+    if room.class_mark[flow_class] != counts[MOMENT]:
+        room.class_mark[flow_class] = counts[MOMENT]
+        room.found[counts[FOUND]] = flow_class
         counts[FOUND] += 1
 
 
-def find_coupled(
-    class_ptr: Table,
-    port: Table,
-    port_ptr: Table,
-    class_at: Table,
-    busy: Table,
-    demand: Table,
-    capacity: Table,
-    port_mark: Table,
-    class_mark: Table,
-    seeds: Table,
-    found: Table,
-    counts: Table,
-) -> None:
+def find_coupled(flows: Flows, room: Room) -> None:
     """Mark all busy classes whose rates depend on the marked ports.
 
     These are the classes that use a marked port, and recursively those that share with them a port that could be full.
     """
+    counts = room.counts
     while counts[SEEDS] > 0:
         counts[SEEDS] -= 1
-        seed = seeds[counts[SEEDS]]
-        for at in range(port_ptr[seed], port_ptr[seed + 1]):
-            flow_class = class_at[at]
-            if busy[flow_class] > 0 and class_mark[flow_class] != counts[MOMENT]:
-                mark_class(class_mark, found, counts, flow_class)
-                mark_ports(class_ptr, port, demand, capacity, port_mark, seeds, counts, flow_class)
+        seed = room.seeds[counts[SEEDS]]
+        for at in range(flows.port_ptr[seed], flows.port_ptr[seed + 1]):
+            flow_class = flows.class_at[at]
+            if room.busy[flow_class] > 0 and room.class_mark[flow_class] != counts[MOMENT]:
+                mark_class(room, flow_class)
+                mark_ports(flows, room, flow_class)
 
 
 def compute_fair_rates(
@@ -494,3 +430,11 @@ def fair_rate(
         if demand[at] > capacity[at] * (1 + RATE_TOLERANCE) and left[at] < rate * shares[at]:
             rate = left[at] / shares[at]
     return rate
+
+
+def log(result: Result, counts: Table, now: float, flow_class: int, rate: float) -> None:
+    """Append the rate of a class to the log, if the log is not full."""
+    at = counts[LOGGED]
+    if at < len(result.log_time):
+        result.log_time[at], result.log_class[at], result.log_rate[at] = now, flow_class, rate
+    counts[LOGGED] += 1

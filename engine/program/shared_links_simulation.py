@@ -21,7 +21,7 @@ from meshwave.engine.program.action import COLLECTIVES, Op
 from meshwave.engine.program.graph import Graph
 from meshwave.engine.program.program import Program, parse_program
 from meshwave.engine.program.shared_links import Network, pair_network
-from meshwave.engine.program.shared_links_loop import Flows, Nodes, Result, Room
+from meshwave.engine.program.shared_links_tables import Flows, Nodes, Result, Room
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -105,7 +105,7 @@ def test_a_design_is_written_and_read_in_the_new_formats(tree: Path) -> None:
 PAGE = """
 import json
 from meshwave.designer.forms.fields import form_sections
-from meshwave.designer.pages.design_page import Widgets
+from meshwave.designer.pages.design_widgets import Widgets
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.studio import Studio
 from meshwave.engine.document import load_design

@@ -198,7 +198,7 @@ def whole_page(stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     """
     import panel as pn
 
-    from meshwave.designer.pages.design_page import Widgets
+    from meshwave.designer.pages.design_widgets import Widgets
     from meshwave.designer.state.design_session import Session
     from meshwave.designer.state.studio import Studio
     from meshwave.designer.views.runs import REFRESH_INTERVAL_S

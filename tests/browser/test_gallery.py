@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from meshwave.designer.state.design_session import Session
+from meshwave.designer.state.jobs import page_callback_scheduler
 from meshwave.designer.views import gallery_cards
 from meshwave.designer.views.design_comparison import Comparison
 from meshwave.designer.views.gallery import Gallery
@@ -78,12 +79,12 @@ def shown(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shown]:
     import panel as pn
 
     monkeypatch.setattr(gallery_cards, "make_cards", held.judge_for_browser)
-    session = Session(load_design(example("02-two-waves")))
-    overlays: list[Any] = []
+    parts: list[Any] = []
 
     def app() -> pn.viewable.Viewable:
+        session = Session(load_design(example("02-two-waves")), page_callback_scheduler(pn.state.curdoc))
         fill: dict[str, Any] = {"sizing_mode": "stretch_both"}
-        gallery, comparison = overlays[:] = [Gallery(session), Comparison(session)]
+        _, gallery, comparison = parts[:] = [session, Gallery(session), Comparison(session)]
         top = TopBar(session, on_gallery=gallery.open, on_compare=comparison.open, **fill)
         numbers = Numbers(session, on_compare=comparison.open, **fill)
         for area, view in {"top": top, "numbers": numbers}.items():
@@ -95,8 +96,8 @@ def shown(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shown]:
     page.wait_for_selector(".mw-tile")
     for title in ("mw-gallery-title", "mw-comparison-title"):
         page.wait_for_selector(f"#{title}", state="attached")
-    yield Shown(page, session, *overlays)
-    overlays[0].stop_jobs()
+    yield Shown(page, *parts)
+    parts[1].stop_jobs()
 
 
 # ---- the gallery ----

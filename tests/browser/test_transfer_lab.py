@@ -50,12 +50,16 @@ class Shown:
 @pytest.fixture
 def shown(stage: Stage) -> Callable[[str], Shown]:
     def open_lab(fragment: str = "") -> Shown:
+        import panel as pn
+
         from meshwave.designer.pages.transfer_page import make_lab
+        from meshwave.designer.state.jobs import page_callback_scheduler
 
         views: list[TransferView] = []
 
         def app() -> Any:
-            views.append(make_lab())
+            views.append(make_lab(page_callback_scheduler(pn.state.curdoc)))
+            views[0].begin()
             return views[0]
 
         stage.page.evaluate("fragment => (location.hash = fragment)", fragment)

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from meshwave.designer.main import main
-from meshwave.designer.pages.design_page import Widgets, warm_up
+from meshwave.designer.pages.design_page import warm_up
+from meshwave.designer.pages.design_widgets import Widgets
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.studio import Draft, Studio
 from meshwave.designer.views import timeline

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,13 @@ from bokeh.document import Document
 from panel.io.state import set_curdoc
 
 from meshwave.designer.canvases import transfer
-from meshwave.designer.state import transfer_links as edits
+from meshwave.designer.pages import design_page
+from meshwave.designer.pages.transfer_page import lab_page
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.jobs import Job
-from meshwave.designer.state.transfer_session import TransferSession
+from meshwave.designer.state.studio import Studio
 from meshwave.designer.views import expert_schedules, gallery, gallery_cards
 from meshwave.engine.document import load_design
-from meshwave.engine.document.transfer_document import parse_transfer
 from meshwave.engine.files import example
 from tests.conftest import PATIENCE_S
 from tests.designer import held
@@ -27,14 +26,15 @@ Begin = Callable[[], Any]
 
 
 def transfer_lab() -> Job:
-    view = transfer.TransferView(TransferSession(parse_transfer(json.dumps(edits.starting_transfers()["uneven"][1]))))
-    view._begin()
+    (view,) = lab_page().objects
+    view.begin()
     assert view._job is not None
     return view._job.job
 
 
 def expert_map() -> Job:
-    view = expert_schedules.ExpertSchedules(Session(load_design(example("01-first-wave"))))
+    column = design_page.page(Studio(load_design(example("01-first-wave"))))
+    (view,) = (each for each in column.objects if isinstance(each, expert_schedules.ExpertSchedules))
     view._handle_msg({"type": "map", "links": "pcie"})
     assert view._job is not None
     return view._job.job

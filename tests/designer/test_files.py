@@ -40,7 +40,7 @@ class Page:
         while not holds():
             self._turns.get(timeout=DONE_S)()
 
-    def of_type(self, kind: str) -> list[dict[str, Any]]:
+    def messages_of_type(self, kind: str) -> list[dict[str, Any]]:
         return [message for message in self.sent if message["type"] == kind]
 
 
@@ -56,7 +56,7 @@ def test_a_large_design_is_read_by_a_job_and_opened(page: Page) -> None:
     page.open("other.json", json.dumps(document({"schedule": "gpipe", "microbatches": 7}, 4)))
 
     assert page.session.notice == "Reading other.json …"
-    assert page.of_type("answered")[-1]["refused"] is None, "the page goes on"
+    assert page.messages_of_type("answered")[-1]["refused"] is None, "the page goes on"
     page.until(lambda: page.session.opened)
     assert page.session.design.pipeline.microbatches == 7
     assert page.session.notice == ""
@@ -66,10 +66,10 @@ def test_problems_of_a_large_file_are_listed_and_the_design_stays(page: Page) ->
     design = page.session.design
 
     page.open("wrong.json", json.dumps({**document({"schedule": "gpipe", "microbatches": 7}, 4), "meshes": [{}] * 9}))
-    page.until(lambda: page.of_type("trouble"))
+    page.until(lambda: page.messages_of_type("trouble"))
 
-    assert page.of_type("trouble")[-1]["title"] == "wrong.json was not opened"
-    first = page.of_type("trouble")[-1]["lines"][0]
+    assert page.messages_of_type("trouble")[-1]["title"] == "wrong.json was not opened"
+    first = page.messages_of_type("trouble")[-1]["lines"][0]
     assert (first["where"], first["message"]) == ("meshes[0].name", "'name' is missing; add it")
     assert page.session.design is design
 
@@ -86,10 +86,11 @@ def test_a_large_schedule_is_imported_by_a_job(page: Page) -> None:
 def test_the_export_of_a_large_step_is_written_by_a_job(page: Page) -> None:
     page.bar._handle_msg({"type": "export", "name": "torch-csv"})
 
-    assert page.of_type("download") == []
-    page.until(lambda: page.of_type("download"))
+    assert page.messages_of_type("download") == []
+    page.until(lambda: page.messages_of_type("download"))
     assert (
-        page.of_type("download")[0]["content"] == files.export_prediction("torch-csv", page.session.prediction).content
+        page.messages_of_type("download")[0]["content"]
+        == files.export_prediction("torch-csv", page.session.prediction).content
     )
     assert page.session.notice == ""
 
@@ -114,7 +115,7 @@ def test_an_order_that_is_too_long_for_the_page_is_not_opened(monkeypatch: pytes
 
     page.open("waves.csv", "\n".join(",".join(row) for row in order))
 
-    assert page.of_type("trouble")[-1]["lines"] == [
+    assert page.messages_of_type("trouble")[-1]["lines"] == [
         {
             "where": "pipeline.actions",
             "message": "an order of 128 computations is too large for the page, which computes up to 30; use fewer "
@@ -136,5 +137,5 @@ def test_a_large_trace_is_read_by_a_job_and_several_designs_are_refused(page: Pa
     assert [len(process.actions) for process in found[0].processes] == [1, 1]
     design = page.session.design.to_json()
     page.bar._handle_msg({"type": "open", "files": [{"file": f"{name}.json", "text": design} for name in "ab"]})
-    page.until(lambda: page.of_type("trouble"))
-    assert "only traces can consist of several files" in page.of_type("trouble")[-1]["lines"][0]["message"]
+    page.until(lambda: page.messages_of_type("trouble"))
+    assert "only traces can consist of several files" in page.messages_of_type("trouble")[-1]["lines"][0]["message"]

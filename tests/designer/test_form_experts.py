@@ -159,7 +159,7 @@ def test_a_refused_value_changes_nothing_and_is_answered_at_its_field(
 
     form._handle_msg({"type": "change", "path": "model.heads", "value": "7"})
 
-    (answer,) = messages.of_type("changed")
+    (answer,) = messages.messages_of_type("changed")
     assert session.design is design
     assert answer["path"] == "model.heads"
     assert "heads" in answer["refused"]
@@ -172,7 +172,7 @@ def test_an_input_of_a_removed_field_is_refused(session: Session, monkeypatch: p
 
     form._handle_msg({"type": "change", "path": "pipeline.chunks", "value": "7"})
 
-    assert "no longer has this field" in messages.of_type("changed")[0]["refused"]
+    assert "no longer has this field" in messages.messages_of_type("changed")[0]["refused"]
 
 
 def test_the_form_follows_the_session(session: Session) -> None:

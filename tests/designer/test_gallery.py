@@ -39,7 +39,7 @@ class GalleryMessages(SentMessages):
     def cards(self) -> dict[str, dict[str, Any]]:
         return {
             variant_card["title"]: variant_card
-            for message in self.of_type("found")
+            for message in self.messages_of_type("found")
             for variant_card in message["cards"]
         }
 
@@ -77,8 +77,8 @@ def test_opening_sends_a_description_then_cards_then_done(gallery: Gallery, monk
 
     kinds = [message["type"] for message in heard.messages]
     assert (kinds[0], kinds[-1]) == ("reset", "done")
-    assert heard.of_type("reset")[0]["about"].startswith("4 meshes, 4 microbatches, 16 layers")
-    assert heard.of_type("found")[-1]["notes"]
+    assert heard.messages_of_type("reset")[0]["about"].startswith("4 meshes, 4 microbatches, 16 layers")
+    assert heard.messages_of_type("found")[-1]["notes"]
     assert heard.cards["Hanayo, 2 waves"]["present"]
     assert "use 8" in heard.cards["DualPipe"]["reason"]
 
@@ -133,7 +133,7 @@ def test_a_refused_choice_leaves_the_gallery_open(
     gallery._handle_msg({"type": "choose", "key": heard.cards["GPipe"]["key"]})
 
     assert gallery.shown
-    assert heard.of_type("answered")[-1]["refused"] == "no"
+    assert heard.messages_of_type("answered")[-1]["refused"] == "no"
     assert session.design is design
 
 
@@ -142,7 +142,7 @@ def test_a_card_of_an_earlier_design_is_refused(gallery: Gallery, monkeypatch: p
 
     gallery._handle_msg({"type": "choose", "key": "gone"})
 
-    assert "earlier design" in heard.of_type("answered")[-1]["refused"]
+    assert "earlier design" in heard.messages_of_type("answered")[-1]["refused"]
 
 
 def test_the_gallery_follows_the_design_only_while_it_is_open(
@@ -152,14 +152,14 @@ def test_the_gallery_follows_the_design_only_while_it_is_open(
 
     session.edit("pipeline.microbatches", 8, "8 microbatches")
     wait_for(gallery)
-    assert [message["about"].split(", ")[1] for message in heard.of_type("reset")] == [
+    assert [message["about"].split(", ")[1] for message in heard.messages_of_type("reset")] == [
         "4 microbatches",
         "8 microbatches",
     ]
 
     gallery._handle_msg({"type": "close"})
     session.edit("pipeline.microbatches", 4, "4 microbatches")
-    assert len(heard.of_type("reset")) == 2
+    assert len(heard.messages_of_type("reset")) == 2
 
 
 def test_cards_are_kept_until_the_design_changes(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +169,7 @@ def test_cards_are_kept_until_the_design_changes(gallery: Gallery, monkeypatch: 
     gallery.open()
 
     assert gallery.shown
-    assert len(heard.of_type("reset")) == 1
+    assert len(heard.messages_of_type("reset")) == 1
 
 
 def test_a_card_is_pinned_under_its_name_and_unpinned_by_a_second_click(
@@ -201,7 +201,7 @@ def test_an_internal_error_is_shown_and_ends_the_progress(gallery: Gallery, monk
     monkeypatch.setattr(gallery_cards, "make_cards", held.broken)
     heard = opened(gallery, monkeypatch)
 
-    assert "broken" in heard.of_type("answered")[-1]["refused"]
+    assert "broken" in heard.messages_of_type("answered")[-1]["refused"]
     assert heard.messages[-1]["type"] == "done"
 
 
@@ -310,7 +310,7 @@ def test_designs_are_unpinned_added_and_cleared_in_the_table(session: Session, m
     assert table.room == 0
 
     table._handle_msg({"type": "example", "name": "05-hanayo-as-chimera"})
-    assert "unpin one" in heard.of_type("answered")[-1]["refused"]
+    assert "unpin one" in heard.messages_of_type("answered")[-1]["refused"]
     table._handle_msg({"type": "unpin", "place": 0})
     assert [pinned.design.name for pinned in session.pinned] == [column["name"] for column in table.columns[:2]]
     table._handle_msg({"type": "end"})
@@ -324,5 +324,5 @@ def test_a_file_that_is_not_a_design_is_refused(session: Session, monkeypatch: p
 
     table._handle_msg({"type": "file", "text": "{}"})
 
-    assert heard.of_type("answered")[-1]["refused"]
+    assert heard.messages_of_type("answered")[-1]["refused"]
     assert session.pinned == []

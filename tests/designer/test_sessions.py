@@ -20,7 +20,7 @@ from tornado.ioloop import PeriodicCallback
 
 from meshwave.designer.bench.page_client import PageClient
 from meshwave.designer.canvases.transfer import TransferView
-from meshwave.designer.pages.design_page import Widgets
+from meshwave.designer.pages.design_widgets import Widgets
 from meshwave.designer.server import serve as server
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.studio import Studio

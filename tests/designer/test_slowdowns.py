@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from meshwave.designer.pages.design_page import Widgets
+from meshwave.designer.pages.design_widgets import Widgets
 from meshwave.designer.pages.timeline_layers import pinned_prediction, timeline_layers
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.studio import Studio

@@ -52,7 +52,7 @@ def test_an_unknown_example_is_refused(bar: TopBar, session: Session, monkeypatc
 
     bar._handle_msg({"type": "example", "name": "../../etc/passwd"})
 
-    assert "there is no example" in messages.of_type("answered")[0]["refused"]
+    assert "there is no example" in messages.messages_of_type("answered")[0]["refused"]
 
 
 def test_a_saved_design_opens_unchanged(bar: TopBar, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,7 +62,7 @@ def test_a_saved_design_opens_unchanged(bar: TopBar, session: Session, monkeypat
 
     bar._handle_msg({"type": "save"})
 
-    (download,) = messages.of_type("download")
+    (download,) = messages.messages_of_type("download")
     assert download["name"] == "a b two waves.json"
     assert parse_design(download["content"]) == session.design
     assert not bar.unsaved
@@ -74,7 +74,7 @@ def test_save_as_renames_and_saves(bar: TopBar, session: Session, monkeypatch: p
     bar._handle_msg({"type": "save_as", "name": "  another   name "})
 
     assert session.design.name == "another name"
-    assert messages.of_type("download")[0]["name"] == "another name.json"
+    assert messages.messages_of_type("download")[0]["name"] == "another name.json"
     assert session.history[0] == "save as another name"
 
 
@@ -87,7 +87,7 @@ def test_a_file_with_invalid_sections_is_reported_and_changes_nothing(
 
     bar._handle_msg({"type": "open", "files": [{"file": "x.json", "text": json.dumps(document)}]})
 
-    (message,) = messages.of_type("trouble")
+    (message,) = messages.messages_of_type("trouble")
     assert message["title"] == "x.json was not opened"
     assert message["lines"][0]["where"] == "cluster.nodes"
     assert session.design is before
@@ -116,7 +116,7 @@ def test_importing_a_schedule_is_one_edit_of_the_open_design(
     assert (session.design.name, session.design.meshes) == (before.name, before.meshes)
     assert session.prediction.timeline.makespan == predict(before).timeline.makespan
     assert bar.unsaved
-    assert not messages.of_type("trouble")
+    assert not messages.messages_of_type("trouble")
     session.undo()
     assert session.design is before
 
@@ -128,7 +128,7 @@ def test_a_schedule_with_errors_is_reported_at_its_cells_and_changes_nothing(
 
     bar._handle_msg({"type": "open", "files": [{"file": "x.csv", "text": "0F0,0B0\n1F0,1X0"}]})
 
-    (message,) = messages.of_type("trouble")
+    (message,) = messages.messages_of_type("trouble")
     assert message["title"] == "x.csv was not opened"
     assert message["lines"] == [
         {
@@ -148,7 +148,7 @@ def test_other_changes_of_an_import_are_reported(
 
     bar._handle_msg({"type": "open", "files": [{"file": "x.csv", "text": "0F0,0B0\n1F0,1B0"}]})
 
-    (message,) = messages.of_type("notes")
+    (message,) = messages.messages_of_type("notes")
     assert [line["message"] for line in message["lines"]] == [
         "2 meshes of one device each replaced the 4 of the design"
     ]
@@ -164,7 +164,7 @@ def test_a_schedule_larger_than_the_cluster_opens_as_a_new_design(
     bar._handle_msg({"type": "open", "files": [{"file": "twenty.csv", "text": text}]})
 
     assert (session.design.name, session.design.ranks) == ("twenty", 20)
-    assert "undo restores" in messages.of_type("notes")[0]["lines"][0]["message"]
+    assert "undo restores" in messages.messages_of_type("notes")[0]["lines"][0]["message"]
     session.undo()
     assert session.design is before
 
@@ -210,7 +210,7 @@ def test_an_empty_or_too_long_name_is_refused(bar: TopBar, session: Session, mon
     for name in ("  ", "x" * 201):
         bar._handle_msg({"type": "rename", "name": name})
 
-    assert all(answer["refused"] for answer in messages.of_type("answered"))
+    assert all(answer["refused"] for answer in messages.messages_of_type("answered"))
     assert session.design is before
 
 
@@ -234,7 +234,7 @@ def test_every_export_is_downloaded_as_a_file(
 
     bar._handle_msg({"type": "export", "name": name})
 
-    (download,) = messages.of_type("download")
+    (download,) = messages.messages_of_type("download")
     assert download["content"]
     assert download["name"].startswith("Two waves")
     assert download["mime"] != "application/octet-stream"
@@ -249,7 +249,7 @@ def test_parts_that_an_export_omits_are_reported(
     for name in ("svg", "torch-csv"):
         bar._handle_msg({"type": "export", "name": name})
 
-    (message,) = messages.of_type("notes")
+    (message,) = messages.messages_of_type("notes")
     assert message["title"] == "Some parts of the design are not in Two waves on four meshes.csv"
     assert "the modules must recompute all stages" in message["lines"][0]["message"]
 
@@ -263,8 +263,8 @@ def test_a_draft_with_errors_is_not_exported_as_the_previous_design(
     bar._handle_msg({"type": "export", "name": "svg"})
     bar._handle_msg({"type": "pin"})
 
-    assert not messages.of_type("download")
-    for answer in messages.of_type("answered"):
+    assert not messages.messages_of_type("download")
+    for answer in messages.messages_of_type("answered"):
         assert "the design has errors: model.layers: 16 stages need" in answer["refused"]
     assert session.pinned == []
     assert not Numbers(session).can_pin

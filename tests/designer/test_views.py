@@ -10,7 +10,7 @@ import panel as pn
 import pytest
 
 from meshwave.designer.kit.shortcuts import SHORTCUTS
-from meshwave.designer.pages.design_page import Widgets
+from meshwave.designer.pages.design_widgets import Widgets
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.studio import Studio
 from meshwave.designer.views import Place, View, views

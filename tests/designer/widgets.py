@@ -22,5 +22,5 @@ class SentMessages:
         self.messages: list[dict[str, Any]] = []
         patch.setattr(widget, "_send_msg", self.messages.append)
 
-    def of_type(self, kind: str) -> list[dict[str, Any]]:
+    def messages_of_type(self, kind: str) -> list[dict[str, Any]]:
         return [message for message in self.messages if message["type"] == kind]

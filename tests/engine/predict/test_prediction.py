@@ -20,13 +20,13 @@ from tests._strategies import Drawn, document, examples, pipelines
 SLOW_LINKS = {"latency_s": 1e-5, "bandwidth": 1e9}
 
 
-def of(pipeline: dict[str, Any], ranks: int, **sections: Any) -> dict[str, Any]:
+def predicted_numbers(pipeline: dict[str, Any], ranks: int, **sections: Any) -> dict[str, Any]:
     return predict(parse_design(document(pipeline, ranks, **sections))).numbers
 
 
 def test_numbers_of_two_waves_on_four_meshes() -> None:
     """Figure 3e of the Hanayo paper: F = 1 and B = 2 a stage, 60 slots, a fifth of them bubble."""
-    numbers = of(
+    numbers = predicted_numbers(
         {"schedule": "hanayo", "waves": 2, "microbatches": 4}, 4, cost={"kind": "unit", "forward": 4, "backward": 8}
     )
 
@@ -45,7 +45,7 @@ def test_numbers_of_two_waves_on_four_meshes() -> None:
 
 
 def test_chimera_keeps_two_copies_of_the_weights() -> None:
-    numbers = of({"schedule": "chimera", "microbatches": 4}, 4)
+    numbers = predicted_numbers({"schedule": "chimera", "microbatches": 4}, 4)
 
     assert numbers["weight_copies"] == [2] * 4
     assert numbers["makespan_s"] == 16

@@ -39,7 +39,7 @@ def drawn(*spans: tuple[int, str, float, float], **columns: Any) -> Timeline:
     return Timeline(**{**standing, **columns})
 
 
-def of(text: str, *, forward: float = 1, backward: float = 2, transfer: float = 0, **model: Any) -> Timeline:
+def simulate_text(text: str, *, forward: float = 1, backward: float = 2, transfer: float = 0, **model: Any) -> Timeline:
     program = parse_program(text)
     cost = {Op.F: forward, Op.B: backward, Op.SEND_F: transfer, Op.SEND_B: transfer}
     return simulate(program, np.array([cost.get(Op(op), 0.0) for op in program.op.tolist()]), **model)
@@ -56,7 +56,7 @@ PIPE = """
 
 def test_busy_and_bubble_of_two_ranks_and_one_microbatch() -> None:
     """Each rank computes in 3 of 6 time units."""
-    timeline = of(PIPE)
+    timeline = simulate_text(PIPE)
 
     assert timeline.makespan == 6
     assert timeline.busy.tolist() == [3, 3]
@@ -65,11 +65,11 @@ def test_busy_and_bubble_of_two_ranks_and_one_microbatch() -> None:
 
 def test_the_span_bubble_excludes_late_starts_and_early_ends() -> None:
     """Rank 0 spans all 6 time units and rank 1 only 3: 3 of 9 are idle."""
-    assert of(PIPE).span_bubble_ratio == pytest.approx(1 - 6 / 9)
+    assert simulate_text(PIPE).span_bubble_ratio == pytest.approx(1 - 6 / 9)
 
 
 def test_transfers_are_not_busy() -> None:
-    timeline = of(PIPE, transfer=1)
+    timeline = simulate_text(PIPE, transfer=1)
 
     assert timeline.makespan == 8
     assert timeline.busy.tolist() == [3, 3]
@@ -90,7 +90,7 @@ def test_communication_is_exposed_only_while_a_transfer_is_in_flight() -> None:
     The 2 time units are the transfer of the gradient; in the 4 before, rank 1 waits and computes. Rank 1 waits from 0
     to 3, of which 2 are the transfer of the activation.
     """
-    timeline = of(PIPE, forward=1, backward=1, transfer=2)
+    timeline = simulate_text(PIPE, forward=1, backward=1, transfer=2)
 
     assert timeline.makespan == 8
     assert timeline.exposed_communication.tolist() == [2, 2]
@@ -98,7 +98,7 @@ def test_communication_is_exposed_only_while_a_transfer_is_in_flight() -> None:
 
 def test_a_transfer_during_a_computation_is_not_exposed() -> None:
     """Two microbatches: the second activation is transferred during the first computation, except for one of two units."""
-    timeline = of(
+    timeline = simulate_text(
         """
         0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0B0 0RECV_B1 0B1
         1RECV_F0 1F0 1B0 1SEND_B0 1RECV_F1 1F1 1B1 1SEND_B1
@@ -113,7 +113,7 @@ def test_a_transfer_during_a_computation_is_not_exposed() -> None:
 
 
 def test_a_blocking_sender_is_exposed_to_its_own_transfers() -> None:
-    timeline = of(PIPE, forward=1, backward=1, transfer=2, transfer_model="sender-blocking")
+    timeline = simulate_text(PIPE, forward=1, backward=1, transfer=2, transfer_model="sender-blocking")
 
     assert timeline.exposed_communication.tolist() == [2, 2]
 
@@ -128,7 +128,7 @@ def test_a_reduction_is_exposed_if_its_rank_has_no_other_work() -> None:
 
 
 def test_the_critical_path_of_one_microbatch_is_its_forward_and_backward_path() -> None:
-    timeline = of(PIPE, transfer=1)
+    timeline = simulate_text(PIPE, transfer=1)
 
     path = [str(timeline.action(span)) for span in timeline.critical_path]
 

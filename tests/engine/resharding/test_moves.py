@@ -67,7 +67,9 @@ def replayed(planned: Transfer) -> dict[int, np.ndarray]:
     held: dict[tuple[int, int], np.ndarray] = {}  # rank and task: the slice, -1 where it is not there
     for number, task in enumerate(planned.tasks):
         owned = whole[tuple(slice(*side) for side in task.box)].reshape(-1)
-        held |= {(rank, number): owned if rank in task.senders else np.full_like(owned, -1) for rank in of(task)}
+        held |= {
+            (rank, number): owned if rank in task.senders else np.full_like(owned, -1) for rank in participants(task)
+        }
     for move in planned.moves:
         part = slice(move.start, move.stop)
         held[move.target, move.task][part] = held[move.source, move.task][part]
@@ -81,7 +83,7 @@ def replayed(planned: Transfer) -> dict[int, np.ndarray]:
     return shards
 
 
-def of(task: UnitTask) -> tuple[int, ...]:
+def participants(task: UnitTask) -> tuple[int, ...]:
     return *task.senders, *task.receivers
 
 
@@ -102,7 +104,7 @@ def test_no_rank_is_sent_elements_that_it_holds(planned: Transfer) -> None:
     for move in planned.moves:
         task = planned.tasks[move.task]
         assert move.elements > 0 and move.source != move.target
-        assert move.target in task.receivers and move.source in of(task)
+        assert move.target in task.receivers and move.source in participants(task)
         got[move.target, move.task] += move.elements
     assert got == {
         (rank, number): task.elements for number, task in enumerate(planned.tasks) for rank in task.receivers

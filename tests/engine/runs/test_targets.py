@@ -310,7 +310,7 @@ def test_a_run_of_another_version_is_left_alone(member: JobLauncher) -> None:
 def test_processes_of_a_host_that_ignore_the_request_to_end_are_killed(
     record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As torchrun does on a host that has succeeded while another one has failed."""
+    """State of a host whose torchrun has succeeded while another host has failed."""
     monkeypatch.setattr(ssh, "PATIENCE_TENTHS_S", 2)
     launcher = SshLauncher(record, SshOptions(hosts=("one",), root="/work"), "boxes")
     host = LocalHost()

@@ -75,7 +75,7 @@ def test_layers_of_multi_token_prediction_are_read_and_written_under_the_names_o
     find_weights(model, checkpoint_files(tmp_path / "last"))
 
 
-def as_torch(tensors: dict[str, Any]) -> dict[str, torch.Tensor]:
+def torch_tensors(tensors: dict[str, Any]) -> dict[str, torch.Tensor]:
     return {name: torch.as_tensor(tensor) for name, tensor in tensors.items()}
 
 
@@ -88,7 +88,7 @@ def read_weight(model: LanguageModel, folder: Path, name: str) -> torch.Tensor:
 @pytest.mark.parametrize("has_config", [True, False])
 def test_weights_in_fp8_are_multiplied_by_the_scales_of_their_blocks(has_config: bool, tmp_path: Path) -> None:
     section = {**LLAMA, "hidden": 136, "ffn": 300}
-    tensors = as_torch(write_checkpoint(section, tmp_path / "weights"))
+    tensors = torch_tensors(write_checkpoint(section, tmp_path / "weights"))
     name = "model.layers.1.mlp.down_proj.weight"
     scales = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])  # of blocks of 128 rows and columns
     expected = tensors[name].to(torch.float8_e4m3fn).float()
@@ -106,7 +106,7 @@ def test_weights_in_fp8_are_multiplied_by_the_scales_of_their_blocks(has_config:
 def test_experts_in_mxfp4_have_the_values_of_transformers(tmp_path: Path) -> None:
     from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
-    tensors = as_torch(write_checkpoint(GPT_OSS, tmp_path / "weights"))
+    tensors = torch_tensors(write_checkpoint(GPT_OSS, tmp_path / "weights"))
     name, chance = "model.layers.2.mlp.experts.gate_up_proj", torch.Generator().manual_seed(0)
     experts, inputs, outputs = tensors.pop(name).shape
     tensors[f"{name}_blocks"] = torch.randint(256, (experts, outputs, inputs // 32, 16), generator=chance).byte()

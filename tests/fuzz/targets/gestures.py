@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 from panel.custom import JSComponent
 
-from meshwave.designer.pages.design_page import Widgets
+from meshwave.designer.pages.design_widgets import Widgets
 from meshwave.designer.pages.transfer_page import make_lab
 from meshwave.designer.state.background_calibration import BackgroundCalibration
 from meshwave.designer.state.studio import Draft, Studio
