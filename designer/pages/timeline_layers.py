@@ -8,6 +8,7 @@ import numpy as np
 
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.views.followed_runs import RunTimeline
+from meshwave.designer.views.lane_groups import group_lanes
 from meshwave.designer.views.timeline import Layer, Pin
 from meshwave.designer.views.timeline_links import find_link_lanes
 from meshwave.engine.findings import Refusal
@@ -31,7 +32,8 @@ def timeline_layers(
         if _same_axis(pinned, prediction):
             shown.append(prediction_layer(pinned, f"Pinned: {pinned.design.name}"))
     if session.slowed is not None and prediction is not None and tried is None:
-        shown.append(Layer(session.slowed, "With slowdowns", unit=prediction.costs.unit))
+        groups = group_lanes(session.slowed, prediction.design)
+        shown.append(Layer(session.slowed, "With slowdowns", unit=prediction.costs.unit, groups=groups))
     if prediction is not None:
         lanes = find_link_lanes(prediction, devices=devices) if links else None
         shown.append(replace(prediction_layer(prediction, prediction.design.name), links=lanes))
@@ -44,7 +46,7 @@ def run_layers(run: RunTimeline) -> tuple[list[Layer], list[str]]:
     """Return the layers of a run of another design, measured over predicted, and the navigation path to them."""
     path = ["Open design", run.name]
     if run.prediction is None:
-        return [Layer(run.measured, "Measured")], path
+        return [Layer(run.measured, "Measured", groups=group_lanes(run.measured))], path
     layers = [prediction_layer(run.prediction, "Predicted"), _measured_layer(run.measured, run.prediction)]
     return [replace(layer, opens=False, crosses=False) for layer in layers], path
 
@@ -81,15 +83,15 @@ def _measured_layer(timeline: Timeline, prediction: Prediction) -> Layer:
     With unit costs a measured timeline is scaled to the length of the prediction. A dry run has the unit of the
     prediction, and no details of its blocks.
     """
-    unit = prediction.costs.unit
+    unit, groups = prediction.costs.unit, group_lanes(timeline, prediction.design)
     doubt = f", clock resolution {quantity(timeline.doubt_s, 's')}" if timeline.doubt_s else ""
     if timeline.source == "rehearsed":
-        return Layer(timeline, f"Dry run{doubt}", unit=unit, over=True)
+        return Layer(timeline, f"Dry run{doubt}", unit=unit, over=True, groups=groups)
     if unit == "s" or not timeline.makespan:
-        return Layer(timeline, f"Measured{doubt}", unit=unit, over=True, opens=unit == "s")
+        return Layer(timeline, f"Measured{doubt}", unit=unit, over=True, opens=unit == "s", groups=groups)
     stretch = prediction.timeline.makespan / timeline.makespan
     stretched = replace(timeline, start=timeline.start * stretch, end=timeline.end * stretch)
-    return Layer(stretched, "Measured, scaled to the predicted length", unit=unit, over=True)
+    return Layer(stretched, "Measured, scaled to the predicted length", unit=unit, over=True, groups=groups)
 
 
 def prediction_layer(prediction: Prediction, label: str) -> Layer:
@@ -111,4 +113,5 @@ def prediction_layer(prediction: Prediction, label: str) -> Layer:
         opens=prediction.costs.unit == "s",
         crosses=True,
         find_flows=lambda: prediction.link_flows,
+        groups=group_lanes(timeline, prediction.design),
     )

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwave.designer.views.lane_groups import group_block_lanes
 from meshwave.designer.views.timeline import BlockSteps, Layer
 from meshwave.engine.errors import RunError
 from meshwave.engine.experts import Step, StepOp
@@ -93,7 +94,7 @@ def block_layer(found: BlockTimeline, label: str, numbers: _SpanNumbers) -> Laye
         bytes=found.sent,
         tones=[devices[device] for device in found.devices],
     )
-    return Layer(shown, label, steps=steps)
+    return Layer(shown, label, steps=steps, groups=group_block_lanes(shown, found.devices))
 
 
 def _palette_op(word: str, step: StepOp | None) -> Op:

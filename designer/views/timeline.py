@@ -16,6 +16,8 @@ from panel.custom import JSComponent
 from meshwave.designer.kit.assets import module_code, style_sheets
 from meshwave.designer.kit.canvas import parse_integers, plain_text, read_value
 from meshwave.designer.kit.defects import defect_text
+from meshwave.designer.views.lane_groups import LaneGroups, group_choices
+from meshwave.designer.views.lane_groups import as_data as groups_data
 from meshwave.designer.views.timeline_links import pack_links
 from meshwave.engine.costs import Costs
 from meshwave.engine.errors import InputError, MeshwaveError
@@ -71,6 +73,7 @@ class Layer:
     crosses: bool = False  # True if the transfers behind its arrows can be shown
     links: LinkLanes | str | None = None  # lanes of the links, or the reason why there are none; None if not requested
     find_flows: Callable[[], LinkFlows | None] = lambda: None  # flows on the links, to explain delays
+    groups: Sequence[LaneGroups] = ()
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,8 @@ def pack_layers(layers: Sequence[Layer], crumbs: Sequence[str] = ()) -> bytes:
         over = number > 0 and layer.over and not packed[-1]["over"] and _same_program(layers[number - 1], layer)
         row += not over
         packed.append(_pack_layer(layer, columns, TICKS / horizon) | {"row": row, "over": over})
-    header = {"format": FORMAT, "horizon": horizon, "unit": layers[0].unit, "layers": packed, "crumbs": list(crumbs)}
+    choices = group_choices([layer.groups for layer in layers], is_compared=any(layer["over"] for layer in packed))
+    header = {"format": FORMAT, "horizon": horizon, "layers": packed, "crumbs": list(crumbs), "choices": choices}
     text = json.dumps(header, separators=(",", ":"), allow_nan=False).encode()
     text += b" " * (-(len(text) + 4) % 8)
     return b"".join([len(text).to_bytes(4, "little"), text, *columns.parts])
@@ -177,6 +181,7 @@ def _pack_layer(layer: Layer, columns: _Columns, ticks: float) -> dict[str, Any]
         "source": timeline.source,
         "unit": layer.unit,
         "meshes": list(timeline.meshes),
+        "groups": groups_data(layer.groups),
         "stages": shade.shape[1],
         "microbatches": int(timeline.microbatch.max(initial=-1)) + 1,
         "makespan": timeline.makespan,

@@ -1,6 +1,6 @@
 // Columns of a timeline, as designer/views/timeline.py packs them.
 
-/** @import { Links } from "./types" */
+/** @import { LaneGroups, Links } from "./types" */
 
 export const TICKS = 2 ** 32 - 1; // ticks of the whole axis, of which starts and ends are unsigned integer parts
 const SIDES = { SEND_F: 4, RECV_F: 5, SEND_B: 6, RECV_B: 7, REDUCE_GRAD: 8, UNSHARD: 10 };
@@ -33,6 +33,7 @@ export class Columns {
   /** @type {string} */ digest;
   /** @type {number} */ makespan;
   /** @type {string[]} */ meshes;
+  /** @type {LaneGroups | undefined} */ groups;
   /** @type {number} */ stages;
   /** @type {number} */ microbatches;
   /** @type {number[]} */ tints;

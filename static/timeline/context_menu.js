@@ -54,7 +54,12 @@ function pointEntries(chart, at) {
   const name = lane?.kept ? "Unpin lane" : "Pin lane to the top";
   const mark = { text: "Toggle mark here", note: "X", choose: () => marks.toggle(frame.tick(at.x)) };
   const note = { text: "Add a note here", choose: () => overlay.notes.writeAt(marks.snapToMark(at)) };
+  const section =
+    lane &&
+    !lane.kept &&
+    chart.plan.titles.find(({ row, ranks }) => row.includes(lane.layer) && ranks.includes(lane.rank));
   return [
+    ...(section ? [{ text: "Collapse these lanes", choose: () => chart.collapse.turn(section) }] : []),
     ...(lane ? [{ text: name, note: "U", choose: () => keepLane(chart, lane) }] : []),
     ...(at.x >= frame.left ? [mark] : []),
     ...(at.x >= frame.left && overlay.notes.canAdd ? [note] : []),

@@ -18,7 +18,7 @@ const MICROBATCH_OPS = new Set([OP.F, OP.B, OP.I, OP.W, OP.SEND_F, OP.SEND_B]);
 
 /** Decode the layers of a message; an empty message has no layers. @param {ArrayBuffer} [buffer] @returns {Data} */
 export function decode(buffer) {
-  if (!buffer?.byteLength) return { horizon: 1, layers: [], crumbs: [] };
+  if (!buffer?.byteLength) return { horizon: 1, layers: [], crumbs: [], choices: [] };
   const length = new DataView(buffer).getUint32(0, true);
   const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
   const column = (/** @type {[string, number, number]} */ [type, offset, size]) =>
@@ -26,7 +26,7 @@ export function decode(buffer) {
   const layers = header.layers.map(
     (/** @type {any} */ layer, /** @type {number} */ number) => new Layer(layer, number, header.horizon, column),
   );
-  return { horizon: header.horizon, layers, crumbs: header.crumbs ?? [] };
+  return { horizon: header.horizon, layers, crumbs: header.crumbs ?? [], choices: header.choices ?? [] };
 }
 
 /**

@@ -50,7 +50,11 @@ export function debug(chart) {
       return [...chart.kept];
     },
     get collapsed() {
-      return [...chart.collapse.rows];
+      return [...chart.collapse.keys];
+    },
+    /** The titles of groups, each with its lanes below it. */
+    get groups() {
+      return chart.plan.titles.filter(({ name }) => name).map(({ name, ranks }) => ({ name, ranks }));
     },
     get playhead() {
       const { tick } = chart.toolbar.play;

@@ -1,6 +1,7 @@
 // The level of detail of the timeline: the whole iteration, the layers inside a block, or the transfer behind an
 // arrow. The view of the iteration is restored when a block is closed; a transfer is shown in a dialog.
 
+/** @import { Folds } from "./collapse.js" */
 /** @import { Chart } from "./timeline.js" */
 /** @import { ActionName, Data, Place, ViewWindow } from "./types" */
 
@@ -11,7 +12,7 @@ import { actionName, placeOf } from "./place.js";
 
 /** The view of the iteration while a block is open. */
 /** @typedef {{place: ViewWindow, isWhole: boolean, horizon: number, actions: (ActionName | null)[], kept: Set<string>,
- *    filter: string, collapsed: Set<number>, marks: number[], flow: number}} SavedView */
+ *    filter: string, collapsed: Folds, marks: number[], flow: number}} SavedView */
 
 export class Depth {
   /** @type {SavedView | null} */ saved = null;
@@ -76,7 +77,7 @@ export class Depth {
       actions,
       kept: chart.kept,
       filter: chart.filter.text,
-      collapsed: chart.collapse.rows,
+      collapsed: chart.collapse.folds,
       marks: marks.times,
       flow: chart.flow,
     };
@@ -84,7 +85,7 @@ export class Depth {
     view.showWhole();
     chart.kept = new Set();
     chart.filter.set("");
-    chart.collapse.set(new Set());
+    chart.collapse.reset();
     chart.flow = 0;
     marks.times = [];
     selection.drop();

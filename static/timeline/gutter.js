@@ -3,10 +3,11 @@
 /** @import { Frame } from "./frame.js" */
 /** @import { Layer } from "./data.js" */
 /** @import { Chart } from "./timeline.js" */
-/** @import { Lane } from "./types" */
+/** @import { Lane, RowTitle, Section } from "./types" */
 
 import { percent } from "../kit/numbers.js";
 import { css } from "../kit/palette.js";
+import { groupFigures, groupShares } from "./collapse.js";
 import { TITLE } from "./paint.js";
 import { clipped, line, textWidth, write } from "./shapes.js";
 import { isOfRun, slowReason } from "./slow_lanes.js";
@@ -37,14 +38,17 @@ export function paintNames(context, chart, kept, scrolled) {
 
 /** @param {CanvasRenderingContext2D} context @param {Chart} chart @param {Lane[]} lanes */
 function writeNames(context, chart, lanes) {
-  const { frame, colours } = chart;
+  const { frame, plan, colours } = chart;
   for (const lane of lanes.filter(isFirst)) {
     const [y, height] = lane.whole;
     context.fillStyle = colours.mesh(lane.layer.toneOf(lane.rank));
     context.fillRect(frame.left - 7, y, 3, height);
     if (lane.kept) paintKeptSign(context, css(colours.accent), y + height / 2);
   }
-  for (const name of laneNames(lanes, frame)) writeName(context, chart, name);
+  const isFree = (/** @type {number} */ y) =>
+    !plan.titles.some(({ y: top, above }) => y + LINE / 2 > top + 1 && y - LINE / 2 < top + above - 1);
+  for (const name of laneNames(lanes, frame))
+    if (name.lane.kept || isFree(name.middle)) writeName(context, chart, name);
 }
 
 /**
@@ -101,7 +105,8 @@ const deviceName = ({ meshes }, rank) => `device ${meshes[rank].split(" ")[0]}`;
 function nameOf({ layer, rank, some }) {
   const last = some?.at(-1) ?? rank;
   if (last === rank) return layer.meshes[rank];
-  if (!layer.labels) return `${layer.meshes[rank]} – ${layer.meshes[last]}`;
+  const isRange = last - rank === (some ?? []).length - 1;
+  if (!layer.labels) return `${layer.meshes[rank]}${isRange ? " – " : ", "}${layer.meshes[last]}`;
   const [one, other] = [deviceName(layer, rank), deviceName(layer, last)];
   return one === other ? one : `${one} – ${other.split(" ")[1]}`;
 }
@@ -163,18 +168,37 @@ function writeSide(context, chart, lane, y) {
 }
 
 /** @param {CanvasRenderingContext2D} context @param {Chart} chart */
-export function paintTitles(context, { frame, plan, colours }) {
+export function paintTitles(context, chart) {
+  const { frame, plan } = chart;
   const edges = { left: 0, top: frame.split, right: plan.width, bottom: frame.bottom };
   clipped(context, edges, () => {
-    for (const { row, y } of plan.titles) {
-      if (y + TITLE < frame.split || y > frame.bottom) continue;
-      let x = 16;
-      for (const [text, isStrong] of title(row)) {
-        const font = `${isStrong ? "600 " : ""}11px ${colours.font}`;
-        const colour = css(isStrong ? colours.text : colours.muted);
-        write(context, text, x, y + TITLE / 2 + 1, { font, colour, isName: isStrong });
-        x += (isStrong ? context.measureText(text).width : textWidth(context, text)) + 6;
-      }
-    }
+    for (const section of plan.titles)
+      if (section.y + TITLE >= frame.split && section.y <= frame.bottom) writeTitle(context, chart, section);
   });
+}
+
+/** @param {CanvasRenderingContext2D} context @param {Chart} chart @param {RowTitle} section */
+function writeTitle(context, { plan, colours }, section) {
+  const { row, name, head, y } = section;
+  let x = 16;
+  for (const [text, isStrong] of name === undefined ? title(row) : groupTitle(section)) {
+    const font = `${isStrong ? "600 " : ""}11px ${colours.font}`;
+    const colour = css(isStrong ? colours.text : colours.muted);
+    const room = head ? undefined : plan.gutter - 6 - x;
+    write(context, text, x, y + TITLE / 2 + 1, { font, colour, room, isName: isStrong && name === undefined });
+    x += (isStrong ? context.measureText(text).width : textWidth(context, text)) + 6;
+  }
+}
+
+/**
+ * The name of a group, its number of lanes and its busy share; short beside the summary of a collapsed group.
+ * @param {Section} section @returns {[string, boolean][]}
+ */
+function groupTitle(section) {
+  const { name = "", members, isCollapsed } = section;
+  const figures = isCollapsed ? `${members.length}, ${groupShares(section).join(", ")}` : groupFigures(section);
+  return [
+    [name, true],
+    [figures, false],
+  ];
 }

@@ -44,6 +44,7 @@ const SHORTCUTS = [
     ["/", "find blocks; Enter and Shift+Enter step through them"],
     ["N, Shift+N", "next, previous match"],
     ["G", "filter lanes by mesh, rank or stage; Esc shows all"],
+    ["Shift+G", "group lanes; ← and → on a triangle collapse and expand"],
     ["U", "pin the lane to the top (or click its name)"],
     ["C", "critical path, and what-if analysis"],
     ["T, M", "transfers, memory"],

@@ -126,14 +126,16 @@ export class Input {
   }
 
   /**
-   * Handle a click: set a mark on the axis, pin a lane on its name, else pin the block.
+   * Handle a click: set a mark on the axis, collapse lanes on their title, pin a lane on its name, else pin the block.
    * @param {Point} at @param {number} time
    */
   click(at, time) {
     const { chart } = this;
     const { frame } = chart;
     const lane = laneAt(chart, at);
+    const title = chart.collapse.titleAt(at);
     if (at.y < AXIS && at.x >= frame.left && at.x <= frame.right) chart.marks.toggle(frame.tick(at.x));
+    else if (title) chart.collapse.turn(title);
     else if (at.x < frame.left && lane) keepLane(chart, lane);
     else this.pin(placeAt(chart, at), time);
   }
@@ -208,7 +210,7 @@ function keyActions(chart) {
     f: () => chart.showSelected(),
     b: () => chart.pinBar.nextFlow(), r: inIteration(() => chart.selection.start()), u: () => keepLaneHere(chart),
     x: () => chart.marks.toggleHere(), Shiftx: () => chart.marks.clear(),
-    "/": inIteration(() => chart.search.open()), g: () => chart.filter.open(),
+    "/": inIteration(() => chart.search.open()), g: () => chart.filter.open(), Shiftg: () => chart.toolbar.openGroups(),
     n: () => chart.search.step(1), Shiftn: () => chart.search.step(-1),
     c: toggle("show_critical"), m: toggle("show_memory"), t: toggle("show_transfers"),
     l: inIteration(toggle("show_links")), Shiftl: inIteration(toggle("show_device_links")),

@@ -1,15 +1,16 @@
 // The positions of lanes, titles, link lanes and memory strips on the canvas.
 
 /** @import { Layer } from "./data.js" */
-/** @import { Band, Data, Lane, Plan, RowTitle, Strip, ViewWindow } from "./types" */
+/** @import { Band, Data, Lane, Plan, RowTitle, Section, Strip, ViewWindow } from "./types" */
 
 import { clamp } from "../kit/numbers.js";
 import { TICKS } from "./columns.js";
 import { TALL } from "./frame.js";
 import { TITLE } from "./paint.js";
+import { groupsOf, laneKey, sectionsOf } from "./sections.js";
 
 // CSS pixels
-const STEP_NAMES = 150; // width of the names of lanes inside a block
+const WIDE_NAMES = 150; // width of the names of lanes inside a block, and of groups
 export const AXIS = 22;
 const LOWEST = 1.5; // least height of a lane; if there is too little room, the lanes scroll
 const BAND = 12; // least height of a band, in which low lanes are painted together
@@ -20,35 +21,32 @@ const LINK = 24; // height of a link lane
 const BELOW_KEPT = 5; // gap between the pinned lanes and the scrolling lanes
 const BOTTOM = 4;
 const HIDDEN = -1000; // y of hidden lanes
-const SUMMARY = 18; // height of the summary of a collapsed row
 // largest parts of the height
 const MOST_KEPT = 0.45; // for the pinned lanes
 const LEAST_LINKS = 0.3; // for link lanes if there are many
 
 const FEW = 10; // largest number of meshes whose memory is drawn as curves
 
-/** The key of a pinned lane. @param {Layer} layer @param {number} rank */
-export const laneKey = (layer, rank) => `${layer.number}:${rank}`;
-
 /**
  * Contents to arrange: rows of layers that share their lanes, layers whose memory is shown, the layer whose links
- * are shown, keys of lanes kept on top, a test for the other lanes to show,
- * rows whose lanes are replaced by a summary.
- * @typedef {{rows: Layer[][], held: Layer[], linked: Layer | null, kept: Set<string>,
- *   isShown: LaneTest, collapsed: Layer[][], view: ViewWindow, width: number, height: number}} Arrangement
+ * are shown, keys of lanes kept on top, a test for the other lanes to show, the criterion that groups lanes,
+ * keys of the sections whose lanes are replaced by a summary.
+ * @typedef {{rows: Layer[][], held: Layer[], linked: Layer | null, kept: Set<string>, isShown: LaneTest,
+ *   grouping: string, collapsed: Set<string>, view: ViewWindow, width: number, height: number}} Arrangement
  */
 
 /** @typedef {(layer: Layer, rank: number) => boolean} LaneTest */
-/** A row with the ranks of its pinned lanes, its scrolling lanes and its hidden lanes. */
-/** @typedef {{row: Layer[], top: number[], ranks: number[], hidden: number[]}} Part */
+/** Lanes of a row. @typedef {{row: Layer[], ranks: number[]}} Part */
 
 /** Arrange all parts of the chart in CSS pixels. @param {Arrangement} arrangement @returns {Plan} */
-export function arrange({ rows, held, linked, kept, isShown, collapsed, view, width, height }) {
-  const gutter = rows.some(([layer]) => layer.labels) ? STEP_NAMES : width < 620 ? 60 : 100;
-  const parts = rows.map((row) => partOf(row, kept, collapsed.includes(row) ? () => false : isShown));
-  const units = parts.reduce((sum, { row, ranks }) => sum + ranks.length * unitsPerLane(row), 0);
-  const unitsOnTop = parts.reduce((sum, { row, top }) => sum + top.length * unitsPerLane(row), 0);
-  const titles = rows.length * TITLE + collapsed.length * SUMMARY;
+export function arrange({ rows, held, linked, kept, isShown, grouping, collapsed, view, width, height }) {
+  const hasWideNames = rows.some(([layer]) => layer.labels || groupsOf(layer, grouping).length);
+  const gutter = hasWideNames ? WIDE_NAMES : width < 620 ? 60 : 100;
+  const sections = rows.flatMap((row) => sectionsOf(row, { kept, isShown, grouping, collapsed }));
+  const top = rows.map((row) => keptPart(row, kept));
+  const units = unitsOf(sections);
+  const unitsOnTop = unitsOf(top);
+  const titles = sections.reduce((sum, { above }) => sum + above, 0);
   const whole = height - AXIS - BOTTOM;
   const memory = memoryNeeds(held, isShown, whole, linked !== null);
   const links = linkNeeds(linked, whole);
@@ -81,19 +79,18 @@ export function arrange({ rows, held, linked, kept, isShown, collapsed, view, wi
     size: { left: gutter, top: AXIS, split, right: Math.max(gutter + 20, width - 10), bottom },
     links: linked && placeLinks(linked, bottom + 2, linkHeight),
     strips: placeMemory(memory.shared, isShown, bottom + 2 + linkHeight, memoryHeight),
-    ...placeLanes(parts, collapsed, topPitch, split - scroll, pitch),
+    ...placeLanes(top, sections, topPitch, split - scroll, pitch),
   };
 }
 
-/** @param {Layer[]} row @param {Set<string>} kept @param {LaneTest} isShown @returns {Part} */
-function partOf(row, kept, isShown) {
-  const ranks = row[0].meshes.map((_, rank) => rank);
-  const isKept = (/** @type {number} */ rank) => kept.has(laneKey(row[0], rank));
-  const others = ranks.filter((rank) => !isKept(rank));
-  const isHidden = (/** @type {number} */ rank) => !isShown(row[0], rank);
-  const scrolled = others.filter((rank) => !isHidden(rank));
-  return { row, top: ranks.filter(isKept), ranks: scrolled, hidden: others.filter(isHidden) };
-}
+/** The pinned lanes of a row. @param {Layer[]} row @param {Set<string>} kept @returns {Part} */
+const keptPart = (row, kept) => ({
+  row,
+  ranks: row[0].meshes.map((_, rank) => rank).filter((rank) => kept.has(laneKey(row[0], rank))),
+});
+
+/** @param {Part[]} parts */
+const unitsOf = (parts) => parts.reduce((sum, { row, ranks }) => sum + ranks.length * unitsPerLane(row), 0);
 
 /** The relative height of lanes; a lane that two timelines share is higher. @param {Layer[]} row */
 const unitsPerLane = (row) => (row.length === 2 ? 1.8 : 1);
@@ -101,10 +98,10 @@ const unitsPerLane = (row) => (row.length === 2 ? 1.8 : 1);
 // ── lanes ──
 
 /**
- * @param {Part[]} parts @param {Layer[][]} collapsed @param {number} topPitch @param {number} top
+ * @param {Part[]} kept @param {Section[]} sections @param {number} topPitch @param {number} top
  * @param {number} pitch
  */
-function placeLanes(parts, collapsed, topPitch, top, pitch) {
+function placeLanes(kept, sections, topPitch, top, pitch) {
   /** @type {Lane[]} */
   const lanes = [];
   /** @type {RowTitle[]} */
@@ -112,33 +109,32 @@ function placeLanes(parts, collapsed, topPitch, top, pitch) {
   /** @type {Band[]} */
   const bands = [];
   let y = AXIS;
-  for (const { row, top: ranks } of parts) {
+  for (const { row, ranks } of kept) {
     const height = topPitch * unitsPerLane(row);
     lanes.push(...lanesOf(row, ranks, y, height).map((lane) => ({ ...lane, kept: true })));
     y += ranks.length * height;
   }
   y = top;
-  for (const { row, ranks } of parts) {
+  for (const section of sections) {
+    const { row, ranks, above } = section;
     const height = pitch * unitsPerLane(row);
-    const above = TITLE + (collapsed.includes(row) ? SUMMARY : 0);
-    titles.push({ row, y, height: above + ranks.length * height });
+    titles.push({ ...section, y, height: above + ranks.length * height });
     y += above;
     const placed = lanesOf(row, ranks, y, height);
     lanes.push(...placed);
     bands.push(...bandsOf(placed));
     y += ranks.length * height;
   }
-  const unseen = parts.flatMap(({ row, hidden }) =>
-    row.flatMap((layer) => hidden.map((rank) => hiddenLane(layer, rank))),
-  );
-  const index = new Map([...lanes, ...unseen].map((lane) => [lane.layer.number * 65536 + lane.rank, lane]));
+  const hidden = kept.flatMap(({ row }) => row.flatMap(hiddenLanes));
+  const index = new Map([...hidden, ...lanes].map((lane) => [lane.layer.number * 65536 + lane.rank, lane]));
   const laneOf = (/** @type {Layer} */ layer, /** @type {number} */ rank) =>
     /** @type {Lane} */ (index.get(layer.number * 65536 + rank));
   return { lanes, bands, titles, laneOf };
 }
 
-/** A lane above the canvas, without height. @param {Layer} layer @param {number} rank @returns {Lane} */
-const hiddenLane = (layer, rank) => ({ layer, rank, y: HIDDEN, height: 0, whole: [HIDDEN, 0] });
+/** All lanes of a timeline above the canvas, without height. @param {Layer} layer @returns {Lane[]} */
+const hiddenLanes = (layer) =>
+  layer.meshes.map((_, rank) => ({ layer, rank, y: HIDDEN, height: 0, whole: [HIDDEN, 0] }));
 
 /** @param {Layer[]} row @param {number[]} ranks @param {number} top @param {number} pitch @returns {Lane[]} */
 const lanesOf = (row, ranks, top, pitch) =>
@@ -267,14 +263,15 @@ function placeMemory(shared, isShown, top, height) {
 }
 
 /**
- * The layers of each row: a measured timeline shares the lanes of the previous timeline, unless that one `isAlone`.
- * @param {Data} data @param {boolean} isAlone
+ * The layers of each row: a measured timeline shares the lanes of the previous timeline, unless that one `isAlone` or
+ * each kind `isSeparate`.
+ * @param {Data} data @param {boolean} isAlone @param {boolean} isSeparate
  */
-export function rowsOf(data, isAlone) {
+export function rowsOf(data, isAlone, isSeparate) {
   /** @type {Layer[][]} */
   const rows = [];
   for (const layer of data.layers) {
-    if (!layer.over) rows.push([layer]);
+    if (!layer.over || (isSeparate && !isAlone)) rows.push([layer]);
     else if (!isAlone) rows[rows.length - 1].push(layer);
   }
   return rows;

@@ -34,7 +34,7 @@ export class LinkLanes extends Strips {
   /** @param {Layer} layer @param {number} y */
   writeTitle(layer, y) {
     const { lanes = [], words = "" } = layer.links ?? {};
-    const label = this.plan.titles.length > 1 ? layer.label : "";
+    const label = this.plan.titles.filter(({ name }) => name === undefined).length > 1 ? layer.label : "";
     const about = lanes.length ? "height: share of the capacity; percentage: utilization over the whole step" : "";
     this.writeHeading(y, "Links", [label, words, about].filter(Boolean).join("; "));
   }

@@ -13,7 +13,6 @@ import { flowOf } from "./flow.js";
 import { boxOf } from "./frame.js";
 import { AXIS } from "./layout.js";
 import { Notes } from "./notes.js";
-import { TITLE } from "./paint.js";
 import { twinOf } from "./place.js";
 import * as shapes from "./shapes.js";
 import { amount } from "./units.js";
@@ -85,7 +84,7 @@ export class Overlay {
     };
     fill(frame.top, frame.split - 3);
     if (frame.split > frame.top) return fill(frame.split, frame.bottom); // arrows to pinned lanes cross the titles
-    for (const { y, height } of plan.titles) fill(Math.max(y + TITLE, frame.split), y + height);
+    for (const { y, height, head } of plan.titles) fill(Math.max(y + head, frame.split), y + height);
   }
 
   // ── the pin ──

@@ -1,13 +1,13 @@
 // A link to the current view. The fragment of the URL contains the window, pin, search, marks, pinned lanes, filter of
-// lanes, collapsed rows and switches; the rest of the URL names the design. The access token is left out, so that the
-// link can be shared.
+// lanes, groups, collapsed lanes and switches; the rest of the URL names the design. The access token is left out, so
+// that the link can be shared.
 
 /** @import { Chart } from "./timeline.js" */
 /** @import { ActionName, LinkedView } from "./types" */
 
 import { OP } from "./columns.js";
-import { laneKey } from "./layout.js";
 import { actionName } from "./place.js";
+import { laneKey } from "./sections.js";
 
 const NAME = "timeline"; // start of the fragment
 const MOST_MARKS = 50;
@@ -57,7 +57,8 @@ function stateOf(chart) {
   add("marks", marks.times.map(round));
   add("lanes", [...chart.kept]);
   if (chart.filter.text) add("filter", [chart.filter.text]);
-  add("collapsed", [...chart.collapse.rows]);
+  if (chart.collapse.grouping) add("group", [chart.collapse.grouping]);
+  add("collapsed", [...chart.collapse.keys]);
   add("area", areaValues(chart));
   const shown = Object.keys(SWITCHES).filter((name) => model[SWITCHES[name]]);
   add("show", shown.length ? shown : ["none"]);
@@ -105,7 +106,8 @@ export function readLink(hash) {
     marks: (numbers("marks") ?? []).slice(0, MOST_MARKS).sort((a, b) => a - b),
     lanes: parts("lanes").filter((lane) => /^\d+:\d+$/.test(lane)),
     filter: (state.get("filter") ?? "").slice(0, 200),
-    collapsed: numbers("collapsed") ?? [],
+    grouping: state.get("group") ?? "",
+    collapsed: parts("collapsed").filter((key) => /^\d+(:.{1,80})?$/.test(key)),
     area: numbers("area", 5),
     show: state.has("show") ? parts("show") : null,
     program: state.get("program"),
@@ -140,7 +142,7 @@ function showView(chart, link) {
   const lanes = new Set(data.layers.flatMap((layer) => layer.meshes.map((_, rank) => laneKey(layer, rank))));
   chart.kept = new Set(link.lanes.filter((lane) => lanes.has(lane)));
   chart.filter.set(link.filter);
-  chart.collapse.set(new Set(link.collapsed));
+  chart.collapse.set({ keys: new Set(link.collapsed), grouping: link.grouping });
   chart.marks.times = link.marks;
   if (link.window) view.look(link.window[0] / scale, link.window[1] / scale);
   view.scroll = link.scroll * chart.layout().content;

@@ -11,7 +11,7 @@ import { TALL } from "./frame.js";
 import { paintNames, paintTitles } from "./gutter.js";
 import { LinkLanes } from "./link_lanes.js";
 import { MemoryStrips } from "./memory.js";
-import { Pixels, TITLE } from "./paint.js";
+import { Pixels } from "./paint.js";
 import { Shapes, clipped, line } from "./shapes.js";
 import { outlineSlowLanes } from "./slow_lanes.js";
 import { paintTransfers } from "./transfers.js";
@@ -119,11 +119,11 @@ export class Picture {
     const { frame, plan, colours } = this.chart;
     context.strokeStyle = css(colours.text, 0.55);
     context.lineWidth = 1;
-    for (const { row, y, height } of plan.titles) {
+    for (const { row, y, height, head } of plan.titles.filter(({ height, head }) => height > head)) {
       row.forEach((layer, i) => {
         const x = Math.round(frame.x(layer.last)) + 0.5;
         context.setLineDash(i ? [] : [3, 3]);
-        line(context, x, Math.max(y + TITLE - 2, frame.split), x, Math.max(y + height, frame.split));
+        line(context, x, Math.max(y + head - 2, frame.split), x, Math.max(y + height, frame.split));
       });
       context.setLineDash([]);
     }

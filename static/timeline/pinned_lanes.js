@@ -3,8 +3,8 @@
 /** @import { Layer } from "./data.js" */
 /** @import { Chart } from "./timeline.js" */
 
-import { laneKey } from "./layout.js";
 import { laneAt } from "./place.js";
+import { laneKey } from "./sections.js";
 
 /** Pin a lane to the top, or unpin it. @param {Chart} chart @param {{layer: Layer, rank: number}} lane */
 export function keepLane(chart, { layer, rank }) {

@@ -9,6 +9,7 @@ import { css } from "../kit/palette.js";
 import { laneAt } from "./place.js";
 
 const PIN = "Pin this lane to the top, or unpin it (U)";
+const TURN = "Collapse or expand these lanes (← and → on the triangle)";
 
 /** @param {Layer} layer */
 export const isOfRun = ({ source }) => source !== "predicted";
@@ -31,7 +32,8 @@ export function slowReasons({ model, data }) {
 /** The tooltip of the name of a lane. @param {Chart} chart @param {Point} at */
 export function nameTitle(chart, at) {
   const lane = laneAt(chart, at);
-  const reason = lane ? slowReason(chart, lane) : "";
+  if (!lane) return TURN;
+  const reason = slowReason(chart, lane);
   return reason ? `${reason}. ${PIN}` : PIN;
 }
 

@@ -117,7 +117,7 @@ export class Chart {
     const said = [this.depth.element, toolbar.legend, this.pinBar.element];
     const bar = h("div.mw-bar.mw-timeline-bar.mw-scroll-row", {}, ...said, ...tools);
     const fields = h("div.mw-timeline-fields", {}, this.filter.element, this.search.element);
-    const above = [this.collapse.element, fields, toolbar.play.element, this.help.element];
+    const above = [this.collapse.element, fields, toolbar.play.element, toolbar.groups, this.help.element];
     const lanes = h("div.mw-timeline-lanes", {}, this.stage, this.notice, ...above);
     const body = h("div.mw-timeline-body", {}, lanes, this.panel.element);
     return h("div.mw-canvas.mw-timeline", {}, bar, edit.element, body, this.live, this.probe);
@@ -187,7 +187,7 @@ export class Chart {
 
   /** Choose the timelines that share lanes; in edit mode, no timeline is drawn over the edited order. */
   arrangeRows() {
-    this.rows = rowsOf(this.data, this.edit.isOn);
+    this.rows = rowsOf(this.data, this.edit.isOn, this.collapse.isSeparate);
     for (const name of /** @type {const} */ (["pinned", "focus", "hover"]))
       if (!this.isShown(this[name])) this[name] = null;
     if (this.isDrawn) this.plan = this.layout(); // the overlay may be painted before the picture
@@ -242,8 +242,7 @@ export class Chart {
     const { clientWidth: width, clientHeight: height } = this.stage;
     const { rows, kept, view } = this;
     const { isShown } = this.filter;
-    const collapsed = rows.filter((row) => this.collapse.isCollapsed(row));
-    const plan = arrange({ rows, held, linked, kept, isShown, collapsed, view, width, height });
+    const plan = arrange({ rows, held, linked, kept, isShown, ...this.collapse.shown, view, width, height });
     this.view.scroll = plan.scroll;
     return plan;
   }
@@ -315,7 +314,7 @@ export class Chart {
   partAt(at) {
     if (!at) return "";
     if (this.hover && this.hover.span >= 0) return "span";
-    if (at.x < this.frame.left && laneAt(this, at)) return "name";
+    if (at.x < this.frame.left && (laneAt(this, at) || this.collapse.titleAt(at))) return "name";
     return at.y < this.frame.top ? "axis" : "";
   }
 
@@ -373,7 +372,7 @@ export class Chart {
   resetLanes() {
     this.kept.clear();
     this.filter.set("");
-    this.collapse.set(new Set());
+    this.collapse.reset();
   }
 
   /** Close the topmost panel or clear the latest selection. */

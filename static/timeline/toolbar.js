@@ -4,6 +4,7 @@
 
 import { button } from "../kit/controls.js";
 import { h } from "../kit/dom.js";
+import { menu } from "../kit/shell.js";
 import { OP } from "./columns.js";
 import { copyLink } from "./permalink.js";
 import { Play } from "./play.js";
@@ -46,6 +47,7 @@ export class Toolbar {
         title: "Show some lanes only: mesh C, rank 0-3, stage 5 (G)",
         onclick: () => chart.filter.open(),
       }),
+      groups: button("Group", { title: "Group the lanes, by node for example, and collapse groups (Shift+G)" }),
       play: button("Play", {
         kind: "mw-timeline-toggle",
         title: "Play the step from the start of the view (Space); , and . step from event to event",
@@ -60,6 +62,11 @@ export class Toolbar {
         onclick: () => chart.help.toggle(),
       }),
     };
+    this.groups = menu(this.buttons.groups, "Groups of lanes", () => chart.collapse.entries());
+  }
+
+  openGroups() {
+    if (!this.buttons.groups.hidden) this.buttons.groups.click();
   }
 
   refresh() {
@@ -71,6 +78,7 @@ export class Toolbar {
     const hasLinks = hasData && openLayer?.unit === "s" && !depth.isDeep;
     buttons.show_memory.hidden = !data.layers.some((layer) => layer.hasMemory);
     buttons.show_critical.hidden = !data.layers.some((layer) => layer.critical);
+    buttons.groups.hidden = !data.choices.length;
     buttons.show_links.hidden = !hasLinks;
     buttons.show_device_links.hidden = !hasLinks || !model.show_links;
     for (const each of [buttons.png, buttons.fit, buttons.play, buttons.filter]) each.hidden = !hasData;
@@ -86,7 +94,7 @@ export class Toolbar {
     );
     const sends = layers.some((layer) => layer.links?.lanes.length) ? [OP.SEND_F, OP.SEND_B] : [];
     const hasReturn = layers.some((layer) => layer.shade.some((shade) => shade & 1));
-    const isCompared = rows.some((row) => row.length === 2 && row[0].unit === "s");
+    const isCompared = rows.flat().some(({ over, unit }) => over && unit === "s");
     this.legend.replaceChildren(
       ...[...ops, ...sends].flatMap((op) => this.opEntry(op)),
       ...(layers.length ? [entry("idle", "idle")] : []),

@@ -58,7 +58,12 @@ export interface Data {
   horizon: number; // seconds, or units, of the whole axis
   layers: Layer[];
   crumbs: string[];
+  /** Criteria by which lanes can be grouped. */
+  choices: { by: string; label: string }[];
 }
+
+/** By criterion, the names of the groups and the group of each lane. */
+export type LaneGroups = Record<string, { names: string[]; of: number[] }>;
 
 /** A lane of links: a port with its number among the lanes. */
 export interface Port {
@@ -126,8 +131,20 @@ export interface Band {
   lanes: Lane[];
 }
 
-export interface RowTitle {
+/** A row of timelines, or a group of its lanes; pinned lanes are `members`, but not among its `ranks`. */
+export interface Section {
   row: Layer[];
+  name?: string; // of a group
+  key: string;
+  all: number[];
+  members: number[]; // the lanes that the filter shows
+  ranks: number[]; // the lanes below its title
+  head: number; // height of its title in CSS pixels
+  above: number; // height of its title and its summary
+  isCollapsed: boolean;
+}
+
+export interface RowTitle extends Section {
   y: number;
   height: number;
 }
@@ -242,7 +259,8 @@ export interface LinkedView {
   marks: number[];
   lanes: string[];
   filter: string;
-  collapsed: number[];
+  grouping: string;
+  collapsed: string[];
   area: number[] | null;
   show: string[] | null;
   program: string | null;

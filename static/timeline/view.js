@@ -185,7 +185,7 @@ export class View {
   unhide(place) {
     const { chart } = this;
     const row = chart.rows.find((row) => row.includes(place.layer));
-    if (row && isHidden(chart, place)) chart.collapse.turn(row, false);
+    if (row && isHidden(chart, place)) chart.collapse.unfold(row, place.layer.rankOf(place.span));
     if (isHidden(chart, place)) chart.filter.set("");
   }
 

@@ -546,7 +546,84 @@ def test_the_lanes_of_a_timeline_collapse_by_pointer_and_by_keys(drawn: Drawn) -
     drawn.until("chart.hits.total === 1")
     field.press("Enter")  # the row of the match expands
     expect(drawn.page.get_by_role("button", name="Lanes of Open design")).to_have_attribute("aria-expanded", "true")
-    assert drawn.ask("collapsed") == [0]
+    assert drawn.ask("collapsed") == ["0"]
+
+
+def grouped(ranks: int, microbatches: int, per_node: int, **known: Any) -> Any:
+    """Return a layer whose lanes are in groups by node."""
+    from meshwave.designer.views.lane_groups import LaneGroups
+
+    names = [f"node {number}" for number in range(ranks // per_node)]
+    of = [rank // per_node for rank in range(ranks)]
+    return layer(ranks, microbatches, groups=(LaneGroups("node", names, of),), **known)
+
+
+def choose_group(drawn: Drawn, name: str) -> None:
+    drawn.page.get_by_role("button", name="Group", exact=True).click()
+    drawn.page.get_by_role("menu", name="Groups of lanes").get_by_text(name, exact=True).click()
+    drawn.settle()
+
+
+def test_lanes_are_grouped_by_node_and_groups_collapse_by_pointer_and_by_keys(drawn: Drawn) -> None:
+    drawn.show(grouped(64, 64, 8))
+    assert drawn.ask("groups") == []  # until somebody groups
+
+    choose_group(drawn, "Node")
+    assert [group["name"] for group in drawn.ask("groups")] == [f"node {number}" for number in range(8)]
+    triangle = drawn.page.get_by_role(
+        "button", name=re.compile("Lanes of Open design, node 2, 8 lanes, busy .*% of the step")
+    )
+    triangle.press("ArrowLeft")
+    expect(triangle).to_have_attribute("aria-expanded", "false")
+    assert [len(group["ranks"]) for group in drawn.ask("groups")] == [8, 8, 0, 8, 8, 8, 8, 8]
+
+    box = triangle.bounding_box()
+    assert box is not None
+    drawn.page.mouse.click(box["x"] + 60, box["y"] + 9)  # on its name
+    expect(triangle).to_have_attribute("aria-expanded", "true")
+
+    choose_group(drawn, "Collapse all groups")
+    assert drawn.ask("names") == []
+    drawn.key("/")
+    field = drawn.page.locator(".mw-timeline-find")
+    field.fill("20F3")
+    drawn.until("chart.hits.total === 1")
+    field.press("Enter")  # the group of the match expands
+    drawn.until("chart.groups[2].ranks.length === 8")
+    assert len(drawn.ask("collapsed")) == 7
+
+    drawn.key("Shift+g")
+    drawn.page.get_by_role("menu", name="Groups of lanes").get_by_text("No groups").click()
+    drawn.settle()
+    assert drawn.ask("groups") == []
+
+
+def test_groups_show_filtered_lanes_only_and_are_kept_in_a_link(drawn: Drawn) -> None:
+    drawn.show(grouped(16, 8, 4))
+    choose_group(drawn, "Node")
+    drawn.page.get_by_role("button", name=re.compile("node 1,")).press("ArrowLeft")
+    drawn.key("g")
+    drawn.page.get_by_label("Filter lanes").fill("rank 3-6")
+    expect(drawn.page.get_by_role("button", name=re.compile("node 0, 1 of 4 lanes"))).to_be_visible()
+    assert drawn.ask("groups") == [{"name": "node 0", "ranks": [3]}, {"name": "node 1", "ranks": []}]
+
+    drawn.page.get_by_role("button", name="Link", exact=True).click()
+    fragment = urlsplit(drawn.page.url).fragment
+    assert "group=node" in fragment
+    choose_group(drawn, "No groups")
+    drawn.page.evaluate("location.hash = ''")
+    drawn.page.evaluate("hash => { location.hash = hash }", fragment)
+    drawn.until("chart.groups.length === 2")
+    assert drawn.ask("collapsed") == ["0:node 1"]
+
+
+def test_predicted_and_measured_lanes_are_separated_by_kind(drawn: Drawn) -> None:
+    measured = layer(4, 8, "Measured", over=True)
+    drawn.show(layer(4, 8), measured)
+    assert len(drawn.ask("names")) == 4
+    choose_group(drawn, "Kind")
+    assert len(drawn.ask("names")) == 8
+    expect(drawn.page.get_by_role("button", name="Lanes of Measured")).to_be_visible()
 
 
 # two in one slot

@@ -8,9 +8,10 @@ import { Frame } from "../../static/timeline/frame.js";
 import { TICKS } from "../../static/timeline/columns.js";
 import { busyShares } from "../../static/timeline/collapse.js";
 import { laneTest } from "../../static/timeline/lane_filter.js";
-import { arrange as arrangeLanes, laneKey, rowsOf } from "../../static/timeline/layout.js";
+import { arrange as arrangeLanes, rowsOf } from "../../static/timeline/layout.js";
 import { readLink } from "../../static/timeline/permalink.js";
 import { laneAt, placeAt } from "../../static/timeline/place.js";
+import { groupKey, laneKey } from "../../static/timeline/sections.js";
 import { arcLevels, arcMargin, arcOf, distanceTo } from "../../static/wave/arcs.js";
 import { arrange as arrangeWave, moveLayers } from "../../static/wave/layout.js";
 import { layer, tick } from "./columns.js";
@@ -146,17 +147,20 @@ test("inner arcs are lower, and points of an arc have no distance from it", () =
 /** The parts of a chart that geometry needs. */
 function chart(
   layers,
-  { kept = new Set(), filter = "", collapsed = [], held = [], view = WHOLE, width = 1000, height = 300 } = {},
+  {
+    kept = new Set(),
+    filter = "",
+    grouping = "",
+    collapsed = [],
+    held = [],
+    view = WHOLE,
+    width = 1000,
+    height = 300,
+  } = {},
 ) {
-  const rows = rowsOf({ layers }, false);
+  const rows = rowsOf({ layers }, false, false);
   const contents = { rows, held, linked: null, kept, isShown: laneTest(filter) };
-  const plan = arrangeLanes({
-    ...contents,
-    collapsed: rows.filter((_, at) => collapsed.includes(at)),
-    view,
-    width,
-    height,
-  });
+  const plan = arrangeLanes({ ...contents, grouping, collapsed: new Set(collapsed), view, width, height });
   return { plan, frame: new Frame(view, plan.size, 1, null), arrows: [] };
 }
 
@@ -212,7 +216,7 @@ test("a lane that the filter hides has no height, and no memory strip; a pinned 
 test("a collapsed row is thin and has no lanes but the pinned ones, and other rows get its room", () => {
   const [first, second] = [layer(), Object.assign(layer(), { number: 1 })];
   const open = chart([first, second]).plan;
-  const { plan } = chart([first, second], { collapsed: [0], kept: new Set([laneKey(first, 1)]) });
+  const { plan } = chart([first, second], { collapsed: ["0"], kept: new Set([laneKey(first, 1)]) });
   assert.deepEqual(
     plan.lanes.map(({ layer: { number }, rank }) => [number, rank]),
     [
@@ -223,11 +227,41 @@ test("a collapsed row is thin and has no lanes but the pinned ones, and other ro
   );
   assert.equal(plan.laneOf(first, 0).height, 0);
   assert.ok(plan.titles[0].height < open.titles[0].height / 2 && plan.titles[1].height > open.titles[1].height / 2);
-  assert.equal(chart([first], { collapsed: [0] }).plan.lanes.length, 0);
+  assert.equal(chart([first], { collapsed: ["0"] }).plan.lanes.length, 0);
+});
+
+const byNode = { groups: { node: { names: ["node 0", "node 1"], of: [1, 0] } } };
+
+test("groups have a title each, in the order of their names, and a collapsed group is a thin row", () => {
+  const found = layer(byNode);
+  const open = chart([found], { grouping: "node" }).plan;
+  assert.deepEqual(
+    open.titles.map(({ name, ranks }) => [name, ranks]),
+    [
+      [undefined, []],
+      ["node 0", [1]],
+      ["node 1", [0]],
+    ],
+  );
+  assert.ok(open.laneOf(found, 1).y < open.laneOf(found, 0).y);
+  const key = groupKey([found], "node", 0);
+  const { plan } = chart([found], { grouping: "node", collapsed: [key] });
+  assert.deepEqual([plan.laneOf(found, 0).height, plan.titles[2].height], [0, 18]);
+  assert.deepEqual(plan.titles[2].members, [0]);
+  assert.equal(chart([found], { grouping: "node", collapsed: ["0"] }).plan.titles.length, 1);
+  assert.equal(chart([found], { grouping: "other" }).plan.titles.length, 1);
+});
+
+test("the filter leaves out groups without lanes, and pinned lanes count in their group", () => {
+  const found = layer(byNode);
+  const names = (options) => chart([found], { grouping: "node", ...options }).plan.titles.map(({ name }) => name);
+  assert.deepEqual(names({ filter: "mesh b" }), [undefined, "node 0"]);
+  const kept = new Set([laneKey(found, 0)]);
+  assert.deepEqual(names({ filter: "mesh b", kept }), [undefined, "node 0", "node 1"]);
 });
 
 test("the summary of a collapsed row is the share of ranks that compute", () => {
-  const shares = busyShares(layer(), WHOLE, new Float32Array(10));
+  const shares = busyShares(layer(), [0, 1], WHOLE, new Float32Array(10));
   assert.deepEqual(
     [...shares].map((share) => Number(share.toFixed(3))),
     [0.5, 1, 0.5, 0.5, 1, 1, 0.5, 0.5, 0.5, 0],
@@ -236,8 +270,9 @@ test("the summary of a collapsed row is the share of ranks that compute", () => 
 
 test("a measured timeline shares the row of the one before, unless that is alone", () => {
   const [below, over] = [layer(), Object.assign(layer(), { over: true })];
-  assert.deepEqual(rowsOf({ layers: [below, over] }, false), [[below, over]]);
-  assert.deepEqual(rowsOf({ layers: [below, over] }, true), [[below]]);
+  assert.deepEqual(rowsOf({ layers: [below, over] }, false, false), [[below, over]]);
+  assert.deepEqual(rowsOf({ layers: [below, over] }, true, true), [[below]]);
+  assert.deepEqual(rowsOf({ layers: [below, over] }, false, true), [[below], [over]]);
 });
 
 test("a point hits a block, idle time, or the name of a lane", () => {
@@ -253,10 +288,13 @@ test("a point hits a block, idle time, or the name of a lane", () => {
 });
 
 test("invalid values of a link are left out", () => {
-  const read = readLink("#timeline?window=1~2&pin=0~1~B~3~4&marks=5~x~1&lanes=0:1~evil&show=memory&scroll=0.5");
+  const read = readLink(
+    "#timeline?window=1~2&pin=0~1~B~3~4&marks=5~x~1&lanes=0:1~evil&show=memory&scroll=0.5&collapsed=0~1:node 2~x",
+  );
   assert.deepEqual(read.window, [1, 2]);
   assert.deepEqual(read.pin, { layer: 0, rank: 1, op: 1, stage: 3, mb: 4 });
   assert.deepEqual([read.marks, read.lanes, read.show, read.scroll], [[1, 5], ["0:1"], ["memory"], 0.5]);
+  assert.deepEqual(read.collapsed, ["0", "1:node 2"]);
   assert.equal(readLink("#timeline?pin=0~0~X~0~0&window=1").pin, null);
   assert.equal(readLink("#other"), null);
 });
