@@ -46,7 +46,8 @@ WAITING = {
     "SPECIAL_EXIT",
     "RESV_DEL_HOLD",
 }
-ENDED_BY_SLURM = {"TIMEOUT", "NODE_FAIL", "BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY", "PREEMPTED", "CANCELLED"}
+FAILED = "FAILED"
+ENDED_BY_SLURM = {"TIMEOUT", "NODE_FAIL", "BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY", "PREEMPTED", "CANCELLED", FAILED}
 Word = Annotated[str, Field(pattern=r"^[\w.,:@+%*&|()\[\]=/-]+$")]
 
 
@@ -210,7 +211,8 @@ def slurm_job_status(state: str, reason: str) -> JobStatus:
     if state in RUNNING:
         return JobStatus(Phase.RUNNING)
     if state in ENDED_BY_SLURM:
-        return JobStatus(Phase.ENDED, failure=Problem("", "ended_by_slurm", {"state": state}))
+        failure = Problem("", "ended_by_slurm", {"state": state})
+        return JobStatus(Phase.ENDED, failure=failure, is_consequence=state == FAILED)
     return JobStatus(Phase.ENDED)
 
 

@@ -1,14 +1,15 @@
-"""A real Slurm of two nodes on this machine, each in a network namespace of its own."""
+"""A real Slurm of two nodes on this machine, each in a network namespace of its own, with or without accounting."""
 
 from __future__ import annotations
 
 import os
 import secrets
+import shlex
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,8 @@ from pathlib import Path
 from tests.engine.runs.guard import Guard
 
 PROGRAMS = ("slurmctld", "slurmd", "munged", "nsenter", "ip")
-CLIENTS = ("sbatch", "scontrol", "scancel", "squeue", "sinfo", "srun", "sacct")
+ACCOUNTING_PROGRAMS = ("slurmdbd", "mariadbd", "mariadb-install-db", "my_print_defaults")
+CLIENTS = ("sbatch", "scontrol", "scancel", "squeue", "sinfo", "srun", "sacct", "sacctmgr")
 INTERFACE = "mw0"
 START_S = 15.0
 CONFIGURATION = """
@@ -39,7 +41,7 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 MpiDefault=none
 JobAcctGatherType=jobacct_gather/none
-AccountingStorageType=accounting_storage/none
+{accounting}
 SlurmdParameters=config_overrides
 ReturnToService=2
 KillWait=5
@@ -50,14 +52,34 @@ NodeName=n2 NodeHostname={host} NodeAddr=10.77.0.2 Port={node_2} CPUs=8
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=20
 PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10
 """
+NO_ACCOUNTING = "AccountingStorageType=accounting_storage/none"
+ACCOUNTING = """
+AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageHost=10.77.0.1
+AccountingStoragePass={folder}/munge.socket
+MinJobAge=2
+"""
+DATABASE_DAEMON = """
+DbdHost={host}
+DbdAddr=10.77.0.1
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+SlurmUser=root
+PidFile={folder}/slurmdbd.pid
+LogFile={folder}/slurmdbd.log
+StorageType=accounting_storage/mysql
+StorageHost=localhost
+StorageUser=root
+"""
 
 
-def missing() -> str:
+def missing(*, accounting: bool = False) -> str:
     """Why the cluster cannot be started here; empty if it can."""
     if not sys.platform.startswith("linux") or os.geteuid() != 0:
         return "a test cluster needs root on Linux, for network namespaces and slurmd"
-    absent = [name for name in (*PROGRAMS, "sbatch") if shutil.which(name, path=search_path()) is None]
-    return f"not installed: {', '.join(absent)} (scripts/setup.py test installs slurm-wlm and munge)" if absent else ""
+    programs = (*PROGRAMS, "sbatch", *(ACCOUNTING_PROGRAMS if accounting else ()))
+    absent = [name for name in programs if shutil.which(name, path=search_path()) is None]
+    return f"not installed: {', '.join(absent)} (scripts/setup.py test installs their packages)" if absent else ""
 
 
 def search_path() -> str:
@@ -86,13 +108,18 @@ class Cluster:
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[Cluster]:
-    """Start the cluster; it ends with this context."""
+def running(folder: Path, *, accounting: bool = False) -> Iterator[Cluster]:
+    """Start the cluster; it ends with this context.
+
+    With ``accounting``, the controller forgets jobs within seconds of their end.
+    """
     names = tuple(f"mw{secrets.token_hex(3)}{end}" for end in "ab")
     first = 17_000 + os.getpid() % 1000 * 3
     host = os.uname().nodename
     ports = {"port": first, "node_1": first + 1, "node_2": first + 2}
-    (folder / "slurm.conf").write_text(CONFIGURATION.format(folder=folder, host=host, **ports))
+    accounts = ACCOUNTING.format(folder=folder) if accounting else NO_ACCOUNTING
+    parts = {"folder": folder, "host": host, "accounting": accounts}
+    (folder / "slurm.conf").write_text(CONFIGURATION.format(**parts, **ports))
     (folder / "state").mkdir()
     (folder / "munge.key").write_bytes(secrets.token_bytes(1024))
     (folder / "munge.key").chmod(0o600)
@@ -101,16 +128,36 @@ def running(folder: Path) -> Iterator[Cluster]:
         _make_network(names)
         guard.start("munged", *_munge_options(folder), environment=environment)
         inside = [["nsenter", f"--net=/run/netns/{name}"] for name in names]
+        cluster = Cluster(folder, _write_clients(folder, inside[0]), (names[0], names[1]))
+        if accounting:
+            _start_accounting(guard, cluster, inside[0])
         configuration = ["-f", str(folder / "slurm.conf")]
         guard.start(*inside[0], "slurmctld", *configuration, "-c", environment=environment)
         for number, enter in enumerate(inside, 1):
             guard.start(*enter, "slurmd", *configuration, "-N", f"n{number}", environment=environment)
-        cluster = Cluster(folder, _write_clients(folder, inside[0]), (names[0], names[1]))
         _wait_until_idle(cluster)
         try:
             yield cluster
         finally:
             _end_jobs(cluster)
+
+
+def _start_accounting(guard: Guard, cluster: Cluster, enter: list[str]) -> None:
+    """Start MariaDB and slurmdbd, and add the cluster to the database, which the controller must find there."""
+    folder, socket = cluster.folder, cluster.folder / "mariadb.socket"
+    path = folder / "slurmdbd.conf"
+    path.write_text(DATABASE_DAEMON.format(folder=folder, host=os.uname().nodename))
+    path.chmod(0o600)
+    environment = {**os.environ, "PATH": search_path(), "MYSQL_UNIX_PORT": str(socket)}
+    data = ["--no-defaults", f"--datadir={folder}/mariadb", "--user=root"]
+    log = f">>{folder}/mariadb.log 2>&1"
+    install = ["mariadb-install-db", *data, "--skip-test-db", "--auth-root-authentication-method=normal"]
+    guard.start("sh", "-c", f"exec {shlex.join(install)} {log}", environment=environment)
+    serve = ["mariadbd", *data, "--skip-networking", f"--socket={socket}"]
+    wait = f"for _ in $(seq 100); do [ -S {socket} ] && exit; sleep 0.1; done; cat {folder}/mariadb.log >&2; exit 1"
+    guard.start("sh", "-c", f"{shlex.join(serve)} {log} & {wait}", environment=environment)
+    guard.start(*enter, "slurmdbd", environment={**environment, "SLURM_CONF": str(folder / "slurm.conf")})
+    _wait_until_ready(lambda: cluster.command("sacctmgr", "-i", "add", "cluster", "meshwave"), folder / "slurmdbd.log")
 
 
 def _make_network(names: tuple[str, ...]) -> None:
@@ -147,13 +194,22 @@ def _write_clients(folder: Path, enter: list[str]) -> Path:
 
 
 def _wait_until_idle(cluster: Cluster) -> None:
+    def are_idle() -> bool:
+        shown = cluster.command("sinfo", "--noheader", "--partition=main", "--format=%D %t")
+        return shown.split() == ["2", "idle"]
+
+    _wait_until_ready(are_idle, cluster.folder / "slurmctld.log")
+
+
+def _wait_until_ready(attempt: Callable[[], object], log: Path) -> None:
+    """Call a function until its result is true and it raises no error of a command."""
     end = time.monotonic() + START_S
     while time.monotonic() < end:
         with suppress(subprocess.CalledProcessError):
-            if cluster.command("sinfo", "--noheader", "--partition=main", "--format=%D %t").split() == ["2", "idle"]:
+            if attempt():
                 return
         time.sleep(0.2)
-    raise RuntimeError(f"the nodes of Slurm are not ready: {(cluster.folder / 'slurmctld.log').read_text()[-2000:]}")
+    raise RuntimeError(f"Slurm is not ready: {log.read_text()[-2000:]}")
 
 
 def _end_jobs(cluster: Cluster) -> None:

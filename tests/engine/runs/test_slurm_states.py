@@ -29,7 +29,7 @@ def write_command(folder: Path, name: str, script: str) -> None:
     ("accounting", "phase", "failure"),
     [
         ("echo COMPLETED", Phase.ENDED, None),
-        ("echo FAILED", Phase.ENDED, None),
+        ("echo FAILED", Phase.ENDED, "ended_by_slurm"),
         ("echo TIMEOUT", Phase.ENDED, "ended_by_slurm"),
         ("echo NODE_FAIL", Phase.ENDED, "ended_by_slurm"),
         ("echo 'CANCELLED by 1000'", Phase.ENDED, "ended_by_slurm"),
