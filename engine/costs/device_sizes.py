@@ -82,7 +82,7 @@ def workload(design: Design, mesh: Mesh) -> Workload:
     kernels = Kernels(
         linear="product" if design.training.linear_precision == "same" else design.training.linear_precision,
         fuses_elementwise=design.training.compile,
-        fuses_attention=design.training.fused_attention,
+        attention=design.training.attention_kernel,
         recomputes=recomputes,
         overlaps_tensor_parallel=design.training.tensor_parallel_overlap,
         blocks_launches=design.training.blocking_launches,

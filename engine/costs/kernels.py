@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from meshwave.engine.costs.operators import PLAIN_KERNELS, Kernel, Kernels, Operator, Work
 from meshwave.engine.document import Device
-from meshwave.engine.document.devices import Constants
+from meshwave.engine.document.devices import Constants, find_device_kind
 from meshwave.engine.document.pipeline import RecomputedPart
 
 FORMAT_RATES: dict[Kernel, float] = {"fp8": 2.0, "fp4": 4.0}
@@ -73,20 +73,28 @@ def _kernel_seconds(work: Work, device: Device, constants: Constants, kernels: K
         return fixed_s + work.bytes / (device.memory_bandwidth * share) if work.bytes else 0.0
     moved = work.bytes / (device.memory_bandwidth * constants.memory_efficiency)
     peak = device.peak_flops * FORMAT_RATES.get(work.kernel, 1.0)
-    seconds = work.flops * work.slowdown / (peak * _efficiency(work.kernel, constants, is_fused))
+    seconds = work.flops * work.slowdown / (peak * _efficiency(work.kernel, device, constants, kernels))
     if work.kernel == "unfused-attention":
         return fixed_s + seconds + moved
     return fixed_s + max(seconds, moved)
 
 
-def _efficiency(kernel: Kernel, constants: Constants, is_fused: bool) -> float:
+def _efficiency(kernel: Kernel, device: Device, constants: Constants, kernels: Kernels) -> float:
     """Return the fraction of peak FLOP/s that a kernel sustains."""
-    attention = constants.attention_efficiency if is_fused else constants.eager_attention_efficiency
     match kernel:
         case "attention":
-            return attention
+            return _attention_efficiency(device, constants, kernels)
         case "attention-backward":
-            return attention * BACKWARD_SHARE
+            return _attention_efficiency(device, constants, kernels) * BACKWARD_SHARE
         case "fp8" | "fp4":
             return constants.product_8bit_efficiency
     return constants.product_efficiency
+
+
+def _attention_efficiency(device: Device, constants: Constants, kernels: Kernels) -> float:
+    """Return the fraction of peak FLOP/s in the forward of fused attention: of its kernel, or of the usual one."""
+    if kernels.attention == "default":
+        return constants.attention_efficiency if kernels.fuses_elementwise else constants.eager_attention_efficiency
+    kind = find_device_kind(device.name)
+    measured = kind.attention_kernels if kind else {}
+    return measured.get(kernels.attention, constants.attention_efficiency)

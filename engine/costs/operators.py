@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwave.engine.document.architecture import PLAIN, Architecture
+from meshwave.engine.document.devices import AttentionKernel
 from meshwave.engine.document.model import LanguageModel
 from meshwave.engine.document.pipeline import RecomputedPart
 from meshwave.engine.document.training import ContextExchange, Training
@@ -96,10 +97,10 @@ class HeadWidths(NamedTuple):
 class Kernels(NamedTuple):
     """Settings of a design for matrix products, attention, elementwise kernels and recomputation."""
 
+    attention: AttentionKernel = "default"
+    """Kernel of attention; an unfused one writes the scores to memory."""
     linear: Literal["product", "fp8", "fp4"] = "product"
     """Number format of the matrix products of linear layers."""
-    fuses_attention: bool = True
-    """False if attention scores are written to memory."""
     fuses_elementwise: bool = False
     """True if norms, activation functions and sums are compiled or hand-fused into few kernels."""
     recomputes: RecomputedPart | None = None
@@ -288,7 +289,7 @@ def attention_product(load: Workload) -> Operator:
     kept = taken + (load.cp - 1) * passed * gathers
     transient = taken + given + passed * (2 * load.cp if gathers else 4)
     matrix = pairs * load.heads / load.tp * item
-    if not load.kernels.fuses_attention:
+    if load.kernels.attention == "unfused":
         is_aligned = widths.outputs * load.tp / load.heads % TENSOR_CORE_ALIGNMENT == 0
         forward = Work(
             scores + values,

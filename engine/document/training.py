@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 
+from meshwave.engine.document.devices import AttentionKernel
 from meshwave.engine.frozen import FileName, Part, Printable, nullable
 
 MAX_STEPS = 10_000_000
@@ -79,9 +80,11 @@ class Training(Part):
     blocking_launches: bool = False
     """The host waits for each kernel before it launches the next one, as with CUDA_LAUNCH_BLOCKING=1. For devices with
     built-in performance constants, predictions add the time between kernels to each operator."""
-    fused_attention: bool = True
-    """Compute attention in one kernel that keeps its scores on chip; otherwise, predictions move the scores through
-    memory."""
+    attention_kernel: AttentionKernel = "default"
+    """Kernel of attention, for predictions. default: the usual fused kernel of the device, which keeps the scores on chip.
+    flash_2, flash_3, cudnn: FlashAttention-2 (arXiv:2307.08691), FlashAttention-3 (arXiv:2407.08608), and attention of
+    cuDNN, which differ on devices of the Hopper generation. unfused: several kernels, which move the scores through
+    memory. Runs use the kernel of torch."""
     compile: bool = False
     """Compile each block with torch.compile before its first step, which takes about a minute. Blocks with experts
     or sharded state, tensor-parallel blocks and stages with a split backward are not compiled. For devices with

@@ -135,7 +135,7 @@ def _training_problems(design: Design) -> Iterator[Problem]:
     multiplies_float8 = isinstance(model, LanguageModel) and model.moe is None and not training.compile
     if training.linear_precision == "fp4" or not multiplies_float8 or training.precision == "fp64":
         keys += ["linear_precision"]
-    for key in (*keys, "blocking_launches", "fused_attention", "tensor_parallel_overlap"):
+    for key in (*keys, "blocking_launches", "attention_kernel", "tensor_parallel_overlap"):
         usual = Training.model_fields[key].default
         value, where = getattr(training, key), f"training.{key}"
         if value != usual:

@@ -35,7 +35,17 @@ def upgrade(document: Mapping[str, Any]) -> dict[str, Any]:
     current = dict(document)
     for number in range(version, VERSION):
         current = UPGRADES[number](current)
-    return {**current, "format": FORMAT}
+    return {**_name_attention_kernel(current), "format": FORMAT}
+
+
+def _name_attention_kernel(document: dict[str, Any]) -> dict[str, Any]:
+    """Return a document with ``training.attention_kernel`` in place of the Boolean ``fused_attention`` before it."""
+    training = document.get("training")
+    if not isinstance(training, Mapping) or not isinstance(training.get("fused_attention"), bool):
+        return document
+    others = {key: value for key, value in training.items() if key != "fused_attention"}
+    kernel = "default" if training["fused_attention"] else "unfused"
+    return {**document, "training": {"attention_kernel": kernel, **others}}
 
 
 def _format_error(code: str, params: Mapping[str, Any], *fixes: Fix) -> DesignError:

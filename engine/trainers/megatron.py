@@ -40,6 +40,9 @@ from meshwave.engine.trainers.megatron_pipelines import (
 from meshwave.engine.trainers.models import Json
 
 SHARDINGS = {"no_shard": "none", "optim": "optimizer", "optim_grads": "gradients", "optim_grads_params": "parameters"}
+ATTENTION_BACKENDS = {"flash_2": "flash", "flash_3": "flash", "cudnn": "fused", "unfused": "unfused"}
+"""Value of ``--attention-backend`` for each attention kernel but the default one."""
+ATTENTION_KERNELS = {"flash": "flash_2", "fused": "cudnn", "unfused": "unfused", "local": "unfused"}
 TOKENS = ".bin"
 
 
@@ -192,7 +195,7 @@ def _read_precision(reader: ArgumentReader) -> Json:
     return {
         "precision": "bf16" if is_bf16 or is_fp16 else "fp32",
         "linear_precision": "fp8" if fp8 else "fp4" if fp4 else "same",
-        "fused_attention": backend not in ("unfused", "local"),
+        "attention_kernel": ATTENTION_KERNELS.get(backend, "default"),
     }
 
 
@@ -204,8 +207,8 @@ def _precision_arguments(design: Design) -> Iterator[tuple[str, tuple[str, ...]]
         yield "--fp8-format", ("hybrid",)
     elif training.linear_precision == "fp4":
         yield "--fp4-format", ("e2m1",)
-    if not training.fused_attention:
-        yield "--attention-backend", ("unfused",)
+    if training.attention_kernel != "default":
+        yield "--attention-backend", (ATTENTION_BACKENDS[training.attention_kernel],)
 
 
 # ---- data ----

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from meshwave.engine.bench.published.runs import Run
 from meshwave.engine.document import Design
-from meshwave.engine.document.devices import DeviceKind, device_kinds
+from meshwave.engine.document.devices import AttentionKernel, DeviceKind, device_kinds
 from meshwave.engine.document.loading import parse_design
 from meshwave.engine.errors import InputError
 from meshwave.engine.findings import Refusal, problems_of
@@ -43,6 +43,14 @@ PRODUCTS = ((r"fp4", "fp4"), (r"fp8|float8", "fp8"))
 RECOMPUTE = {"none": "none", "selective": "attention", "full": "layers"}
 UNFUSED = r"no flash attention|Megatron-LM 20(21|22)|Megatron-DeepSpeed"
 """Pattern of attention types and frameworks in which attention is several kernels."""
+STATED_FLASH_2 = r"fms-fsdp"
+"""Pattern of sources that state FlashAttention-2."""
+IMPLIED_FLASH_2 = r"torchtitan (Dec 2024|Jun 2025)|torchtitan .*A100|KempnerForge"
+"""Pattern of frameworks, devices and sources of runs that leave the choice to torch, which takes FlashAttention-2.
+
+cuDNN has had to be selected since October 2024 (pytorch/pytorch#138649; #142132 measures 329 TFLOP/s on H100), which
+torchtitan does on Blackwell only (pytorch/torchtitan#1196), and never came first on Ampere.
+"""
 PER_OPERATOR = r"per op|selective layer|torchtitan .*selective"
 """Pattern of recomputation that keeps attention and every second matrix product."""
 EARLY_STOP = r"torch|Composer|Kempner|FSDP"
@@ -279,8 +287,17 @@ def _training(run: Run) -> Json:
         "tensor_parallel_overlap": bool(re.search(OVERLAPPED, run.framework)) and run.sequence_parallel,
         "compile": not re.search(EAGER, f"{run.framework} {run.notes}"),
         "blocking_launches": bool(re.search(BLOCKING, run.framework)),
-        "fused_attention": not re.search(UNFUSED, f"{run.attention_type} {run.framework}"),
+        "attention_kernel": _attention_kernel(run),
     }
+
+
+def _attention_kernel(run: Run) -> AttentionKernel:
+    described = f"{run.attention_type} {run.framework}"
+    if re.search(UNFUSED, described):
+        return "unfused"
+    if re.search(f"{STATED_FLASH_2}|{IMPLIED_FLASH_2}", f"{run.framework} {run.device} {run.source}"):
+        return "flash_2"
+    return "default"
 
 
 def _assumptions(run: Run, kind: DeviceKind) -> Iterator[str]:
@@ -290,6 +307,8 @@ def _assumptions(run: Run, kind: DeviceKind) -> Iterator[str]:
         yield "fewer chunks, since each has a layer"
     if run.recompute == "selective" or "block" in (run.recompute_detail or ""):
         yield "recomputed part of a layer"
+    if re.search(IMPLIED_FLASH_2, f"{run.framework} {run.device}"):
+        yield "attention kernel that torch selects"
     if run.mtp_layers:
         yield "prediction of further tokens as one more layer"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -14,6 +14,7 @@ from meshwave.engine.frozen import Part
 Amount = Annotated[float, Field(ge=1)]
 Share = Annotated[float, Field(gt=0, le=1)]
 Seconds = Annotated[float, Field(ge=0, le=1)]
+AttentionKernel = Literal["default", "flash_2", "flash_3", "cudnn", "unfused"]
 
 
 class Constants(Part):
@@ -71,6 +72,9 @@ class DeviceKind(Part):
     nic_bandwidth: Amount
     """Bandwidth of one NIC in one direction, in bytes/s."""
     constants: Constants
+    attention_kernels: Mapping[AttentionKernel, Share] = {}
+    """Measured fraction of the 16-bit peak FLOP/s in the forward of attention kernels, counting pairs inside the mask.
+    Kernels that are missing here have ``attention_efficiency``."""
     origin: Mapping[str, str]
     """Source of the data sheet and of each constant."""
 

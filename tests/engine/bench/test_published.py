@@ -90,6 +90,21 @@ def test_software_that_a_row_states_selects_kernels_and_launches(change, compile
 
 
 @pytest.mark.parametrize(
+    ("change", "kernel", "assumptions"),
+    [
+        ({"framework": "Megatron-DeepSpeed Feb 2022"}, "unfused", 0),
+        ({"framework": "torchtitan Jun 2025"}, "flash_2", 1),
+        ({"source": "foundation-model-stack/fms-fsdp@5a296af:README.md"}, "flash_2", 0),
+        ({"framework": "NeMo 25.04"}, "default", 0),
+    ],
+)
+def test_an_attention_kernel_is_stated_or_implied_by_the_framework(change, kernel, assumptions):
+    design, assumed = published_design(parse_run({**ROW, **change}))
+
+    assert (design.training.attention_kernel, len(assumed)) == (kernel, assumptions)
+
+
+@pytest.mark.parametrize(
     ("layout", "layers", "stages", "expected"),
     [
         ("embedding and loss count as one layer each: uniform", 14, 4, [3, 4, 4, 3]),

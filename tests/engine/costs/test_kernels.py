@@ -37,6 +37,17 @@ def test_fused_attention_skips_masked_pairs():
     assert whole - half == pytest.approx(0.5 / CONSTANTS.eager_attention_efficiency)
 
 
+def test_attention_kernels_of_a_generation_differ_and_others_are_the_usual_one():
+    def seconds(device, kernel):
+        sheet = device_kinds()[device].model_dump(include={"name", *SHEET})
+        return work_seconds(Work(1e15, 1.0, "attention"), Device(**sheet), Kernels(kernel, fuses_elementwise=True))
+
+    hopper = [seconds("H200-SXM5-141GB", kernel) for kernel in ("flash_3", "cudnn", "flash_2")]
+    assert hopper == sorted(set(hopper))
+    assert seconds("H200-SXM5-141GB", "flash_2") > 1.5 * seconds("H200-SXM5-141GB", "default")
+    assert seconds("A100-SXM4-80GB", "flash_2") == seconds("A100-SXM4-80GB", "default")
+
+
 def test_unfused_attention_adds_the_time_of_its_scores():
     without, with_scores = (work_seconds(Work(312e12, size, "unfused-attention"), NAMED) for size in (0.0, 2e12))
 
@@ -62,7 +73,7 @@ def test_products_of_unfused_attention_use_tensor_cores_only_if_the_size_of_a_he
     def slowdown(heads):
         document = json.loads(example("03-gpt-on-two-cores").read_text())
         document["model"] |= {"hidden": 192, "heads": heads}
-        document["training"]["fused_attention"] = False
+        document["training"]["attention_kernel"] = "unfused"
         design = parse_design(document)
         (attention,) = (each for each in layer(workload(design, design.meshes[0])) if each.name == "attention")
         return {attention.forward.slowdown, attention.input_gradient.slowdown}

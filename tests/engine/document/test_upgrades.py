@@ -35,6 +35,15 @@ def test_each_version_is_brought_to_the_next(monkeypatch: pytest.MonkeyPatch) ->
     assert (newer.code, newer.params) == ("newer_format", {"version": 4, "supported": 3})
 
 
+@pytest.mark.parametrize(("fused", "kernel"), [(True, "default"), (False, "unfused")])
+def test_fused_attention_of_older_documents_becomes_a_kernel(fused: bool, kernel: str) -> None:
+    old = document({"schedule": "gpipe", "microbatches": 1}, 1)
+
+    design = parse_design({**old, "training": {"fused_attention": fused, "steps": 7}})
+
+    assert (design.training.attention_kernel, design.training.steps) == (kernel, 7)
+
+
 def test_there_is_a_way_up_from_every_version() -> None:
     assert sorted(upgrades.UPGRADES) == list(range(1, upgrades.VERSION))
     assert f"meshwave/{upgrades.VERSION}" == upgrades.FORMAT

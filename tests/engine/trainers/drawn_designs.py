@@ -139,7 +139,7 @@ def draw_training(chance: random.Random) -> dict[str, Any]:
         "sequence_parallel": chance.choice([True, False]),
         "linear_precision": chance.choice(["same", "fp8", "fp4"]),
         "tensor_parallel_overlap": chance.choice([True, False]),
-        "fused_attention": chance.choice([True, False]),
+        "attention_kernel": chance.choice(["default", "flash_2", "cudnn", "unfused"]),
         "seed": chance.choice([0, 1234]),
         "data": chance.choice([None, "corpus.bin"]),
     }
