@@ -44,7 +44,7 @@ def energy(joules: float) -> str:
     return quantity(joules, "J") if joules < 3.6e6 else quantity(joules / 3600, "Wh")
 
 
-def units(value: float) -> str:
+def format_units(value: float) -> str:
     """Format a time in units, such as ``1 unit``, ``7.333 units`` or ``27,010 units``, never with an exponent."""
     text = f"{value:.4g}" if abs(value) < 9999.5 else f"{value:,.0f}"
     return f"{text} unit{'' if value == 1 else 's'}"
@@ -52,7 +52,7 @@ def units(value: float) -> str:
 
 def duration(value: float, unit: str) -> str:
     """Format a time in seconds, or in units of unit costs."""
-    return quantity(value, unit) if unit == "s" else units(value)
+    return quantity(value, unit) if unit == "s" else format_units(value)
 
 
 def percent(part: float) -> str:

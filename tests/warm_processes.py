@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 
 from meshwave.engine.runs.launchers import local
-from meshwave.engine.runs.launchers._warm_process import Zygote
+from meshwave.engine.runs.launchers._warm_process import WarmProcess
 from meshwave.engine.runtime.processes.torchrun_process import WORKER
 
 Event = Mapping[str, Any]
 
 
-class SharedZygote:
+class SharedWarmProcess:
     """Warm process of one launcher, whose runs are forked from a process that serves other launchers too.
 
-    It has the interface of :class:`Zygote`. The shared process outlives it.
+    It has the interface of :class:`WarmProcess`. The shared process outlives it.
     """
 
-    def __init__(self, process: Zygote, on_event: Callable[[Event], None]) -> None:
+    def __init__(self, process: WarmProcess, on_event: Callable[[Event], None]) -> None:
         self._process, self.on_event = process, on_event
         self._is_closed = False
         self.launch, self.pid = process.launch, process.pid
@@ -43,8 +43,8 @@ class WarmProcesses:
 
     def __init__(self, worker: str) -> None:
         self._worker = worker
-        self._processes: dict[frozenset[tuple[str, str]], Zygote] = {}
-        self._users: list[SharedZygote] = []
+        self._processes: dict[frozenset[tuple[str, str]], WarmProcess] = {}
+        self._users: list[SharedWarmProcess] = []
 
     def open(
         self,
@@ -53,17 +53,17 @@ class WarmProcesses:
         environment: Mapping[str, str],
         on_event: Callable[[Event], None],
         on_end: Callable[[Any, str], None],
-    ) -> Zygote | SharedZygote:
-        """Return the warm process of a launcher; the arguments are those of :class:`Zygote`."""
+    ) -> WarmProcess | SharedWarmProcess:
+        """Return the warm process of a launcher; the arguments are those of :class:`WarmProcess`."""
         if (start, worker) != ("fork", self._worker):
-            return Zygote(start, worker, environment, on_event, on_end)
+            return WarmProcess(start, worker, environment, on_event, on_end)
         variables = frozenset((name, value) for name, value in environment.items() if name != "MESHWAVE_HOME")
         process = self._processes.get(variables)
         if process is None or not process.is_alive:
-            process = Zygote(start, worker, environment, self._forward_event, lambda process, reason: None)
+            process = WarmProcess(start, worker, environment, self._forward_event, lambda process, reason: None)
             self._processes[variables] = process
         self._users = [user for user in self._users if user.is_alive]
-        self._users.append(SharedZygote(process, on_event))
+        self._users.append(SharedWarmProcess(process, on_event))
         return self._users[-1]
 
     def close(self) -> None:
@@ -81,6 +81,6 @@ def shared_warm_processes(worker: str = WORKER) -> Iterator[None]:
     """Let launchers of runs on this machine share warm processes that fork ``worker``."""
     processes = WarmProcesses(worker)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(local, "Zygote", processes.open)
+        patch.setattr(local, "WarmProcess", processes.open)
         yield
     processes.close()

@@ -19,7 +19,7 @@ from urllib.parse import urlencode
 from tornado.httpclient import AsyncHTTPClient
 
 from meshwave.designer.bench.page_client import PATIENCE_S, PageClient
-from meshwave.designer.bench.sessions import LIFETIME_S, TOKEN, await_timed, quantiles, served, server_load
+from meshwave.designer.bench.sessions import LIFETIME_S, TOKEN, await_timed, quantiles, server_load, serving_process
 from meshwave.designer.server.site import Place
 from meshwave.designer.server.workshop import start_workshop
 from meshwave.engine.bench.speed import Figures, Say
@@ -55,7 +55,7 @@ def bench_learners(minutes: float, say: Say) -> Figures:
 def measure_class(count: int, minutes: float, say: Say) -> Figures:
     """Measure a class of ``count`` learners; ``say`` reports each error."""
     workshop = Workshop("bench", WorkshopPlan(title="Benchmark", people=count, lessons=(LESSON,)), {})
-    with served(_serve, workshop) as (link, code):
+    with serving_process(_serve, workshop) as (link, code):
         measured = asyncio.run(_measure(link, code, count, minutes * 60, say))
         errors = [*_check_results(workshop), *_check_runs(workshop)]
     for error in errors:

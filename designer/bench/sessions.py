@@ -41,7 +41,7 @@ def bench_sessions() -> Figures:
     """Measure opening, editing, memory and idle load with 1, 40 and 100 open pages, and after they close (three minutes)."""
     figures: Figures = {}
     for count in SESSIONS:
-        with served(_serve) as link:
+        with serving_process(_serve) as link:
             measured = asyncio.run(_measure(link, count))
         title = f"{count} session{'s' * (count > 1)}"
         figures |= {f"{title}: {name}": value for name, value in measured.items()}
@@ -50,7 +50,7 @@ def bench_sessions() -> Figures:
 
 def bench_soak(minutes: float, say: Say) -> Figures:
     """Open, edit and close pages for --minutes, and measure memory and idle load of the server over time."""
-    with served(_serve) as link:
+    with serving_process(_serve) as link:
         return asyncio.run(_soak(link, minutes, say))
 
 
@@ -149,7 +149,7 @@ def quantiles(name: str, seconds: Sequence[float]) -> Figures:
 
 
 @contextmanager
-def served(serve: Callable[..., None], *arguments: object) -> Iterator[Any]:
+def serving_process(serve: Callable[..., None], *arguments: object) -> Iterator[Any]:
     """Run ``serve(pipe, *arguments)`` in another process, and yield what it sends; it ends when the pipe is closed."""
     context = get_context("spawn")
     here, there = context.Pipe()

@@ -21,8 +21,8 @@ from meshwave.engine.experts import (
     device_load,
     dropped_shares,
     expert_schedules,
-    play_layer,
     price,
+    simulate_layer,
 )
 from meshwave.engine.exports.pictures.palette import LOAD_BOUNDS
 from meshwave.engine.units import percent, quantity
@@ -118,8 +118,8 @@ class LayerCosts:
         self.imbalance = float(load.max()), float(load.mean())
         has_room = layer.capacity_factor is not None
         self.dropped = percent(dropped_shares(price.name, price.layer)) if has_room else ""
-        self.forward_s = play_layer(price, price.forward).makespan
-        self.backward_s = play_layer(price, price.backward).makespan
+        self.forward_s = simulate_layer(price, price.forward).makespan
+        self.backward_s = simulate_layer(price, price.backward).makespan
         self.memory = expert_bytes(design, layer) * max(map(len, explicit_homes(layer)))
 
     @classmethod

@@ -20,14 +20,14 @@ from meshwave.designer.state.transfer_plans import compare_rows
 from meshwave.designer.state.transfer_session import TransferSession
 from meshwave.engine.document.transfer_document import TransferSpec
 from meshwave.engine.findings import DesignError, Problem, Refusal, unknown_name
-from meshwave.engine.resharding import MAX_PLAYED_MESSAGES, orderings, plan_traffic, strategies
+from meshwave.engine.resharding import MAX_SIMULATED_MESSAGES, orderings, plan_traffic, strategies
 from meshwave.engine.units import quantity
 
 LARGEST_FILE_BYTES = 1_000_000  # read in 0.2 s; meshes of 4,096 devices take a tenth of it
 KEPT_TABLES = 8
 PLANNING = "Planning this transfer; the previous one is shown meanwhile."
 NOT_SIMULATED = (
-    f"The plan has more than {MAX_PLAYED_MESSAGES:,} messages, too many to simulate one by one: the timeline and the time are "
+    f"The plan has more than {MAX_SIMULATED_MESSAGES:,} messages, too many to simulate one by one: the timeline and the time are "
     "the planner's estimate."
 )
 

@@ -71,7 +71,7 @@ class Widgets:
         self.order_editor = OrderEditor(session, self.timeline.send)
         self.timeline.on_order = self.order_editor.handle
         self.content = TimelineContent(
-            session, self.timeline, lambda prediction: self.runs.followed.find_measured(prediction)
+            session, self.timeline, lambda prediction: self.runs.followed.find_measuring_run(prediction)
         )
         session.param.watch(lambda *_: self._show_opened(), "opened")
         self.numbers = Numbers(session, on_compare=lambda: self.comparison.open(), **FILL)
@@ -109,7 +109,7 @@ class Widgets:
             on_compare=self.comparison.open,
             on_experts=lambda: self._show_pane("cluster" if self.experts.visible else "experts"),
             on_lessons=lambda: self.lessons.open(),
-            on_trace=lambda trace: self.runs.enter_trace(trace),
+            on_trace=lambda trace: self.runs.add_trace_run(trace),
             edit_log=edit_log,
             **FILL,
         )
@@ -299,7 +299,7 @@ class Widgets:
 
     def _show_tried(self, tried: Prediction | None) -> None:
         self.numbers.preview(tried)
-        self.content.show_tried(tried)
+        self.content.show_trial_step(tried)
 
     def _hide_numbers(self) -> None:
         """Blur the numbers and the launch bar, and hide the lanes of memory, while a lesson asks for a number."""

@@ -24,16 +24,16 @@ class TimelineContent:
     """Keeps a timeline up to date with the open design, with an open block, or with the run that replaces it."""
 
     def __init__(
-        self, session: Session, chart: TimelineChart, find_measured: Callable[[Prediction], Run | None]
+        self, session: Session, chart: TimelineChart, find_measuring_run: Callable[[Prediction], Run | None]
     ) -> None:
         """Follow a session.
 
         Args:
             session: the open design.
             chart: the timeline.
-            find_measured: returns the run that measured a predicted step; None if there is none.
+            find_measuring_run: returns the run that measured a predicted step; None if there is none.
         """
-        self._session, self._chart, self._find_measured = session, chart, find_measured
+        self._session, self._chart, self._find_measuring_run = session, chart, find_measuring_run
         self._block: Pin | None = None  # the block whose inside is shown
         self._run: RunTimeline | None = None  # shown instead of the open design
         self._sources: tuple[Any, ...] = ()  # the values from which the current layers were made
@@ -72,7 +72,7 @@ class TimelineContent:
         self._block = block
         self.refresh()
 
-    def show_tried(self, tried: Prediction | None) -> None:
+    def show_trial_step(self, tried: Prediction | None) -> None:
         """Show the step of an edit that a gesture tries; None shows the current step again."""
         if tried is None:
             self.refresh()
@@ -120,7 +120,7 @@ class TimelineContent:
         rank, action = self._block.rank, self._block.action
         try:
             prediction = pinned_prediction(self._session, self._block)
-            run = self._find_measured(prediction) if not self._session.is_stale else None
+            run = self._find_measuring_run(prediction) if not self._session.is_stale else None
             measured = measured_block(run, prediction, rank, action) if run else None
             return block_layers(prediction, rank, action, measured)
         except InputError:

@@ -151,7 +151,7 @@ class Access(AuthProvider, ABC):
         self._set_cookie(handler, self.cookie, value, same_site)
         handler.request.cookie_values = {value}
 
-    def signed_in(self, handler: Any) -> str | None:
+    def signed_in_identity(self, handler: Any) -> str | None:
         """Return the identity with which the browser of a request signed in; None if it did not."""
         expiry, identity = self._sign_ins.get(handler.get_cookie(self.cookie, ""), (0.0, ""))
         return identity if expiry > self._clock() else None
@@ -251,7 +251,7 @@ class TokenAccess(Access):
         self._token = token
 
     def _find_user(self, handler: Any) -> User | None:
-        if self.signed_in(handler) is not None:
+        if self.signed_in_identity(handler) is not None:
             return OWNER
         if self._is_token(handler.get_argument("token", "")):
             self.sign_in(handler, OWNER.id)

@@ -35,7 +35,7 @@ class PeopleAccess(Access):
 
     def _signed_in_person(self, handler: Any) -> Person | None:
         """Return the person who signed in; None if the person has another token by now."""
-        identity = self.signed_in(handler) or ""
+        identity = self.signed_in_identity(handler) or ""
         person = self.file.people.find(identity.partition(" ")[0])
         return person if person is not None and _identity(person) == identity else None
 

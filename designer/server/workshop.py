@@ -106,7 +106,7 @@ def follow_runs(classroom: Classroom, studio: Studio) -> None:
     """Cancel learners' runs that take too long, and store the results of finished dry runs of challenges."""
     try:
         studio.launches.cancel_overdue(classroom.workshop.plan.limits)
-        classroom.enter_results(partial(dry_run_result, studio.record))
+        classroom.record_results(partial(dry_run_result, studio.record))
     except MeshwaveError as error:  # such as a full disk; tried again at the next check
         _log.warning("%s", error)
 

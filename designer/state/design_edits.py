@@ -112,7 +112,7 @@ def reset_stage_settings(design: Design, before: Design) -> Design:
     gone = {key: None for key, value in given.items() if value is not None and len(value) != count}
     cost = design.cost
     if cost.stage_costs == before.cost.stage_costs and _has_matching_stage_costs(before):
-        cost = cost.spread_over(count)
+        cost = cost.redistribute_costs(count)
     return design.model_copy(update={"cost": cost, "pipeline": pipeline.model_copy(update=gone)})
 
 

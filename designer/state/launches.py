@@ -19,7 +19,7 @@ from meshwave.engine.people.people_file import OWNER, Role, User
 from meshwave.engine.predict.prediction import Prediction, predict
 from meshwave.engine.runs import Entry, Launcher, Record, Run, reconcile
 from meshwave.engine.runs.dry_run import limit_steps
-from meshwave.engine.runs.imported_trace import enter_trace
+from meshwave.engine.runs.imported_trace import add_trace_run
 from meshwave.engine.runs.launchers import default_launcher, open_run, specify_run, watch_queues
 from meshwave.engine.runs.options import REHEARSAL
 from meshwave.engine.runs.run_folder import RunSpec, process_count
@@ -82,13 +82,13 @@ class Launches:
         launcher = self.open(default_launcher(design, REHEARSAL))
         return self.submit(launcher, specify_run(prediction, REHEARSAL), None)
 
-    def enter_trace(self, prediction: Prediction, trace: Trace) -> Run:
+    def add_trace_run(self, prediction: Prediction, trace: Trace) -> Run:
         """Enter a trace of another tool as a run of a predicted design.
 
         Raises:
             Refusal: the trace has other computations than the program of the design.
         """
-        return Run(self.record, enter_trace(self.record, prediction, trace).id)
+        return Run(self.record, add_trace_run(self.record, prediction, trace).id)
 
     def cancel(self, entry: Entry, why: str = "") -> None:
         """Cancel a run, including runs that another process launched.
@@ -198,17 +198,17 @@ class PersonLaunches(Launches):
             check_launch(self._limits(), self.record, self.user.id, process_count(spec.drawn))
         return launcher.submit(spec, data=data, key=key, person=self.user.id)
 
-    def enter_trace(self, prediction: Prediction, trace: Trace) -> Run:
+    def add_trace_run(self, prediction: Prediction, trace: Trace) -> Run:
         """Enter a trace of another tool as a run of the person.
 
         Raises:
             Refusal: the role does not allow it, the runs use too much disk space, or the trace has other computations
                 than the program of the design.
         """
-        self.user.check(Role.DESIGNER, "enter_trace")
+        self.user.check(Role.DESIGNER, "add_trace_run")
         if not self._is_unlimited:  # a trace starts no processes
             check_disk(self._limits(), self.record, self.user.id)
-        return Run(self.record, enter_trace(self.record, prediction, trace, self.user.id).id)
+        return Run(self.record, add_trace_run(self.record, prediction, trace, self.user.id).id)
 
     def cancel(self, entry: Entry, why: str = "") -> None:
         """Cancel a run.

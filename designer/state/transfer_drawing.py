@@ -21,17 +21,17 @@ from meshwave.engine.resharding import (
     Lane,
     LaneUse,
     Plan,
-    Playback,
-    PlayedMessage,
+    PlanSimulation,
     Port,
+    SimulatedMessage,
     UnitTask,
     candidate_transfers,
     is_empty,
     nic_sides,
     plan_lanes,
-    play_plan,
     port_shares,
     rank_boxes,
+    simulate_plan,
     task_hops,
     unit_tasks,
     volume,
@@ -125,9 +125,9 @@ class TransferDrawing:
         return cls(spec, made.tasks, made.plan, *plan_lanes(made.plan, made.tasks, spec.lines))
 
     @cached_property
-    def simulation(self) -> Playback:
+    def simulation(self) -> PlanSimulation:
         """Simulation of the plan with shared links."""
-        return play_plan(self.plan, self.tasks, self.spec.lines)
+        return simulate_plan(self.plan, self.tasks, self.spec.lines)
 
     def to_data(self) -> dict[str, Any]:
         """Return the data of the drawing without the chunks; positions and sizes are shares of the picture."""
@@ -181,7 +181,7 @@ class TransferDrawing:
             "bars": {name: [bar[place] for bar in bars] for place, name in enumerate(BAR_COLUMNS)},
         }
 
-    def _link_share(self, sent: PlayedMessage) -> float | None:
+    def _link_share(self, sent: SimulatedMessage) -> float | None:
         rate = self.spec.lines.link_between(sent.move.source, sent.move.target).bandwidth
         took = sent.end_s - sent.start_s
         return round(sent.bytes / took / rate, 4) if rate and took else None

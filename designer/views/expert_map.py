@@ -68,7 +68,7 @@ def make_expert_map(cluster: GridCluster = CLUSTERS["pcie"]) -> dict[str, Any]:
         "across": across,
         "rankings": {
             "alike": _ranking(SPREADING_SCHEDULES, found.winner[order], (second / first)[order]),
-            "fitting": _ranking(found.names, found.fastest[order], found.lead[order]),
+            "fitting": _ranking(found.names, found.fastest[order], found.speedup_over_second[order]),
         },
         "measures": [{"key": key, "text": text} for key, text in MEASURES.items()],
         "deepspeed": found.speedup()[order].round(4).tolist(),

@@ -27,7 +27,7 @@ from meshwave.engine.experts import (
     StepOp,
     expert_schedule_names,
     expert_schedules,
-    play_layer,
+    simulate_layer,
 )
 from meshwave.engine.findings import Refusal
 from meshwave.engine.predict.expert_map import GridCluster, find_cluster
@@ -224,7 +224,7 @@ def slowest_device_picture(price: Price) -> dict[str, Any]:
     """Return the lanes of the slowest device as columns, first the forward and then the backward."""
     parts, offset = [], 0.0
     for direction in (price.forward, price.backward):
-        played = play_layer(price, direction)
+        played = simulate_layer(price, direction)
         parts.append((played, offset))
         offset += played.makespan
     device = int(parts[0][0].device[np.argmax(parts[0][0].end)])

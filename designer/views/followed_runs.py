@@ -79,7 +79,7 @@ class FollowedRuns(param.Parameterized):
         """The run that *Cancel* ends: the shown run if it is active or queued, else the run in progress."""
         return self.shown if self.shown is not None and self.shown.status.get("running") else self.live
 
-    def find_measured(self, prediction: Prediction) -> Run | None:
+    def find_measuring_run(self, prediction: Prediction) -> Run | None:
         """Return the run that measured the predicted step: the shown run, else the latest finished run.
 
         None if the shown run matches but is not overlaid.

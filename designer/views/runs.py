@@ -166,11 +166,11 @@ class RunsPanel(Canvas):
         launcher = self.launches.open(default_launcher(design, options))
         self._submit(launcher, specify_run(predict(design), options), None, text)
 
-    def enter_trace(self, trace: Trace) -> None:
+    def add_trace_run(self, trace: Trace) -> None:
         """Enter a trace of another tool as a run of the open design, and show its timeline over the prediction."""
         self._session.check_editable()
         prediction = self._session.current_prediction("compare with a trace")
-        self._show_launched(self.launches.enter_trace(prediction, trace))
+        self._show_launched(self.launches.add_trace_run(prediction, trace))
 
     def _show_launched(self, run: Run) -> None:
         self.followed.show(FollowedRun(run))

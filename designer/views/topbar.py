@@ -127,7 +127,7 @@ class TopBar(Canvas):
 
     def _show_opened(self, file: str, found: files.OpenedFile) -> None:
         if found.trace is not None:
-            self._enter_trace(file, found.trace)
+            self._add_trace_run(file, found.trace)
         elif found.design is None:
             self._refuse_file(file, found.problems)
         elif found.is_import:
@@ -135,7 +135,7 @@ class TopBar(Canvas):
         else:
             self._open_design(found.design, f"open {file}")
 
-    def _enter_trace(self, file: str, trace: Trace) -> None:
+    def _add_trace_run(self, file: str, trace: Trace) -> None:
         try:
             self._on_trace(trace)
         except InputError as error:

@@ -254,7 +254,7 @@ def import_file(options: argparse.Namespace) -> int:
     is_named = split_name(options.file[0])[1] and not form  # a trace has no name
     trace = load_trace(options.file, form if form in traces else "") if form in ("", *traces) and not is_named else None
     if trace is not None:
-        return _enter_trace(into, trace)
+        return _add_trace_run(into, trace)
     if len(options.file) > 1:
         raise Refusal("several_files", {}, "FILE")
     design, notes = load_import(options.file[0], into, form)
@@ -264,17 +264,17 @@ def import_file(options: argparse.Namespace) -> int:
     return 0
 
 
-def _enter_trace(design: Design | None, trace: Trace) -> int:
+def _add_trace_run(design: Design | None, trace: Trace) -> int:
     """Enter a trace as a run of a design, and print the comparison with its prediction."""
     from meshwave.engine.cli.launch import compare_if_possible, run_lines
     from meshwave.engine.predict.prediction import predict
     from meshwave.engine.runs import Record, Run
-    from meshwave.engine.runs.imported_trace import enter_trace
+    from meshwave.engine.runs.imported_trace import add_trace_run
 
     if design is None:
         raise Refusal("trace_without_design", {}, "--into")
     with closing(Record()) as record:
-        run = Run(record, enter_trace(record, predict(design), trace).id)
+        run = Run(record, add_trace_run(record, predict(design), trace).id)
         print("\n".join([f"run {run.id}: {design.name}", *run_lines(run, compare_if_possible(run))]))
     return 0
 

@@ -28,7 +28,7 @@ from meshwave.engine.messages import render
 from meshwave.engine.runs import Entry, Record, Run, reconcile
 from meshwave.engine.runs.archives import delete_run, export_run, import_run
 from meshwave.engine.runs.final_weights import save_final_weights
-from meshwave.engine.runs.launchers import enter_folders, open_run, resumed_launch
+from meshwave.engine.runs.launchers import open_run, restore_entries, resumed_launch
 from meshwave.engine.runs.process_identity import stopped_process_lines
 from meshwave.engine.runs.recording import read_recording
 from meshwave.engine.runs.run_comparison import (
@@ -164,7 +164,7 @@ def _import(record: Record, options: argparse.Namespace) -> int:
 
 def _rebuild(record: Record, options: argparse.Namespace) -> int:
     """Enter all run folders that the run database lacks."""
-    found = enter_folders(record)
+    found = restore_entries(record)
     return _print({"entered": found}, f"entered {len(found)} {'run' if len(found) == 1 else 'runs'}", options)
 
 

@@ -49,8 +49,8 @@ def transfer_seconds(cluster: Cluster, messages: Iterable[Message]) -> float:
                 nodes[direction, cluster.node_of(device)] += message.bytes / cluster.nics_per_node
     busiest_nic = max([*inter.values(), *nodes.values()], default=None)
     return max(
-        _message_seconds(cluster.near, max(intra.values(), default=None)),
-        _message_seconds(cluster.far, busiest_nic),
+        _message_seconds(cluster.link_inside_node, max(intra.values(), default=None)),
+        _message_seconds(cluster.link_between_nodes, busiest_nic),
     )
 
 
@@ -86,13 +86,25 @@ def _ring_seconds(cluster: Cluster, group: Sequence[int], size: float, rings_out
         return 0.0
     nodes = Counter(cluster.node_of(device) for device in group)
     if len(nodes) == 1:
-        return 2 * (n - 1) * (cluster.near.latency_s + size / n / cluster.near.bandwidth)
+        return 2 * (n - 1) * (cluster.link_inside_node.latency_s + size / n / cluster.link_inside_node.bandwidth)
     sharing = max(rings_out[node] / cluster.nics_per_node for node in nodes)
     if cluster.device.constants is None:
-        return 2 * (n - 1) * (cluster.far.latency_s + size / n * max(1.0, sharing) / cluster.far.bandwidth)
+        return (
+            2
+            * (n - 1)
+            * (
+                cluster.link_between_nodes.latency_s
+                + size / n * max(1.0, sharing) / cluster.link_between_nodes.bandwidth
+            )
+        )
     within = min(nodes.values())
-    per_byte = max(max(sharing, 1 / within) / cluster.far.bandwidth, 1 / cluster.near.bandwidth)
-    steps = 2 * (len(nodes) - 1) * cluster.far.latency_s + 2 * (n - len(nodes)) * cluster.near.latency_s
+    per_byte = max(
+        max(sharing, 1 / within) / cluster.link_between_nodes.bandwidth, 1 / cluster.link_inside_node.bandwidth
+    )
+    steps = (
+        2 * (len(nodes) - 1) * cluster.link_between_nodes.latency_s
+        + 2 * (n - len(nodes)) * cluster.link_inside_node.latency_s
+    )
     return steps + 2 * (n - 1) / n * size * per_byte
 
 
@@ -104,5 +116,5 @@ def small_all_reduce_seconds(cluster: Cluster, devices: Sequence[int], size: flo
     if len(devices) < 2:
         return 0.0
     nodes = {cluster.node_of(device) for device in devices}
-    link = cluster.far if len(nodes) > 1 else cluster.near
+    link = cluster.link_between_nodes if len(nodes) > 1 else cluster.link_inside_node
     return ceil(log2(len(devices))) * (link.latency_s + size / link.bandwidth)

@@ -86,7 +86,7 @@ def boundary_seconds(design: Design, source: int, destination: int, tensors: int
             Message(*pair, share) for pair in zip(ends[0].ordered_devices, ends[1].ordered_devices, strict=True)
         )
         return transfer_seconds(design.cluster, messages)
-    return _numbered_transfer(design, source, destination, tensors).played_s
+    return _numbered_transfer(design, source, destination, tensors).simulated_s
 
 
 def boundary_messages(design: Design, source: int, destination: int, tensors: int = 1) -> list[Message]:
@@ -163,7 +163,9 @@ def max_chunks(tasks: Iterable[UnitTask]) -> int:
 def _links(cluster: Cluster, source: Grid, destination: Grid, tasks: Sequence[UnitTask]) -> Links:
     """Return the links for a plan; its hosts are nodes, or devices if no slice has to leave its node."""
     node = {rank: host for grid in (source, destination) for rank, host in zip(grid.ranks, grid.hosts, strict=True)}
-    near, far = (Link(link.latency_s, link.bandwidth) for link in (cluster.near, cluster.far))
+    near, far = (
+        Link(link.latency_s, link.bandwidth) for link in (cluster.link_inside_node, cluster.link_between_nodes)
+    )
     nodes = [({node[rank] for rank in task.senders}, {node[rank] for rank in task.receivers}) for task in tasks]
     if all(len(needing) <= 1 and needing <= owning for owning, needing in nodes):
         return Links(near, near, {rank: rank for rank in node})

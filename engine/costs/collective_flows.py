@@ -157,7 +157,7 @@ def reduced_bytes(design: Design, mesh: Mesh, stage: StageBlocks) -> tuple[float
 def context_costs(design: Design, mesh: Mesh) -> ContextCosts:
     """Return the part of the context-parallel exchange of a layer that no computation hides."""
     load = workload(design, mesh)
-    return ContextCost(design.cluster, mesh, load, ring_all_reduce_seconds).exposed(attention_product(load))
+    return ContextCost(design.cluster, mesh, load, ring_all_reduce_seconds).exposed_parts(attention_product(load))
 
 
 def exchange_usages(fabric: Fabric, design: Design, mesh: Mesh, stage: StageBlocks) -> tuple[Usage, Usage]:

@@ -49,7 +49,7 @@ class ContextCost:
         self._cluster, self._load, self._all_reduce = cluster, load, all_reduce
         self._groups, self._size = mesh.groups("cp"), mesh.cp
 
-    def exposed(self, operator: Operator) -> ContextCosts:
+    def exposed_parts(self, operator: Operator) -> ContextCosts:
         """Return the exposed parts of the exchanges of an attention operator."""
         size, n = operator.context_bytes, self._size
         if n == 1:

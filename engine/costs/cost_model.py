@@ -55,7 +55,9 @@ class Costs:
     layers: tuple[int, ...]  # [stages] layers of each stage
     network: Network | None = None  # None if transfers do not share links
 
-    def play(self, program: Program, seconds: Floats | None = None, meshes: tuple[str, ...] | None = None) -> Timeline:
+    def simulate(
+        self, program: Program, seconds: Floats | None = None, meshes: tuple[str, ...] | None = None
+    ) -> Timeline:
         """Simulate the priced program, with other ``seconds`` if they are given.
 
         The collectives inside a computation scale with its seconds.
@@ -65,10 +67,10 @@ class Costs:
             before, after = slot_sums(program, self.seconds), slot_sums(program, seconds)
             ratio = np.divide(after, before, out=np.ones(len(program)), where=before > 0)
             network = network.replace_exchanges(network.exchange_s * ratio)
-        alone = self.play_alone(program) if network is not None and seconds is None else None
+        alone = self.simulate_without_sharing(program) if network is not None and seconds is None else None
         return simulate(program, given, self.transfer_model, meshes, network=network, alone=alone)
 
-    def play_alone(self, program: Program) -> Timeline:
+    def simulate_without_sharing(self, program: Program) -> Timeline:
         """Simulate the priced program without link sharing; the result is cached."""
         known = self.__dict__.get("_alone")
         if known is None or known.digest != program.digest:

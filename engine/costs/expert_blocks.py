@@ -38,8 +38,8 @@ from meshwave.engine.experts import (
     StepOp,
     expert_schedules,
     max_experts_per_device,
-    play_layer,
     price,
+    simulate_layer,
 )
 from meshwave.engine.program.action import Op
 
@@ -133,7 +133,7 @@ def _price_block(load: Workload, moe: MoE, name: str, layer: Layer, links: Links
     operator = _expert_operator(load, priced)
     inputs, weights = split_backward(priced)
     steps = {Op.F: priced.forward, Op.I: inputs, Op.B: priced.backward}
-    played = {op: play_layer(priced, its_steps) for op, its_steps in steps.items()}
+    played = {op: simulate_layer(priced, its_steps) for op, its_steps in steps.items()}
     forward_s, input_s, whole = (each.makespan for each in played.values())
     weight_s = sum(float(costed.compute_s.max()) for costed in weights)
     cut = layer.esp if expert_schedules[name].shards_experts else 1

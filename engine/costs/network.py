@@ -65,7 +65,7 @@ class Fabric:
         self._between: dict[tuple[int, int], tuple[Port, ...]] = {}
         together = sharing.same_node_capacity
         together = None if together is None else max(1.0, min(together, 2 * sharing.same_node_duplex))
-        limit = together * cluster.near.bandwidth if together and together < MAX_MEASURED_CAPACITY else None
+        limit = together * cluster.link_inside_node.bandwidth if together and together < MAX_MEASURED_CAPACITY else None
         drawn = [rate for rate in (cluster.node_bandwidth, limit) if rate is not None]
         self._switch = min(drawn, default=None)
 
@@ -98,10 +98,10 @@ class Fabric:
 
     @cached_property
     def _capacity(self) -> dict[PortKind, float]:
-        nic = self.cluster.far.bandwidth
+        nic = self.cluster.link_between_nodes.bandwidth
         nics = nic * max(float(self.cluster.nics_per_node), self._sharing.across_nodes_capacity)
         uplink = self.cluster.uplink.bandwidth if self.cluster.uplink else nic
-        link = self.cluster.near.bandwidth
+        link = self.cluster.link_inside_node.bandwidth
         return {
             "nic-out": nics,
             "nic-in": nics,
@@ -118,7 +118,7 @@ class Fabric:
     def link_of(self, port: Port) -> Link:
         """Return the link of a port: the link inside a node, or the link between nodes."""
         near = port.kind in ("link-out", "link-in", "switch")
-        return self.cluster.near if near else self.cluster.far
+        return self.cluster.link_inside_node if near else self.cluster.link_between_nodes
 
     def usage(self, messages: Iterable[Message]) -> Usage:
         """Return the bytes that messages between devices send through each port."""

@@ -222,7 +222,7 @@ class MeshPrices:
     def _reduction_seconds(self, operators: Iterable[Operator]) -> Seconds:
         """Return the seconds of the collectives inside operators, for which the devices wait."""
         operators = [*operators]
-        exchanges = [self._context.exposed(each) for each in operators if each.context_bytes]
+        exchanges = [self._context.exposed_parts(each) for each in operators if each.context_bytes]
         forward, backward = (
             sum(getattr(each, way).seconds for each in exchanges)
             + self._all_reduce_seconds(size for each in operators for size in getattr(each, f"{way}_reduced"))

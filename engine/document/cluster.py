@@ -103,13 +103,13 @@ class Cluster(Part):
         return self
 
     @cached_property
-    def near(self) -> Link:
+    def link_inside_node(self) -> Link:
         """Link inside a node that messages use: by the constants of the device, otherwise as drawn."""
         link, found = self.intra_node, self.device.constants
         return link.derate(found.intra_node_efficiency, found.intra_node_latency_s) if found else link
 
     @cached_property
-    def far(self) -> Link:
+    def link_between_nodes(self) -> Link:
         """Link between nodes that messages use: by the constants of the device, otherwise as drawn."""
         link, found = self.inter_node, self.device.constants
         return link.derate(found.inter_node_efficiency, found.inter_node_latency_s) if found else link

@@ -41,12 +41,12 @@ class StageCosts(Part):
         """Number of stages."""
         return len(self.forward)
 
-    def spread(self, stages: int) -> StageCosts:
+    def redistribute(self, stages: int) -> StageCosts:
         """Return the costs for another number of equal stages of the same model; the total cost is unchanged."""
-        return self.model_copy(update={name: _spread_costs(column, stages) for name, column in self})
+        return self.model_copy(update={name: _redistribute_costs(column, stages) for name, column in self})
 
 
-def _spread_costs(costs: Sequence[float], stages: int) -> tuple[float, ...]:
+def _redistribute_costs(costs: Sequence[float], stages: int) -> tuple[float, ...]:
     """Divide a model of equally long stages with these ``costs`` into ``stages`` equal parts; return their costs."""
     before = len(costs)  # a present stage is `stages` units long, and a new one `before` units
 
@@ -90,12 +90,12 @@ class CostSection(Member):
         """Return the same cost model with messages priced by the links of the cluster."""
         return self
 
-    def spread_over(self, stages: int) -> Self:
+    def redistribute_costs(self, stages: int) -> Self:
         """Return the same model with its given costs, if any, spread over a number of stages."""
         given = self.stage_costs
         if given is None or given.stages == stages:
             return self
-        return self.model_copy(update={"stage_costs": given.spread(stages)})
+        return self.model_copy(update={"stage_costs": given.redistribute(stages)})
 
     def portable_model(self) -> CostSection:
         """Return a cost model that does not need files of this machine."""

@@ -21,9 +21,9 @@ from meshwave.engine.experts import (
     Rates,
     expert_schedules,
     load_shares,
-    play_layer,
     price,
     resolve_choice,
+    simulate_layer,
 )
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def _resolve_layer(name: str, layer: Layer, links: Links, rates: Rates, degrees:
     @lru_cache
     def seconds(of: str, degree: int) -> float:
         priced = price(of, replace(layer, degree=degree), links, rates)
-        return play_layer(priced, priced.forward).makespan + play_layer(priced, priced.backward).makespan
+        return simulate_layer(priced, priced.forward).makespan + simulate_layer(priced, priced.backward).makespan
 
     choice = resolve_choice(name, layer, links, rates, lambda of: min(seconds(of, degree) for degree in degrees))
     name = choice.name if choice else name
@@ -198,6 +198,6 @@ def mesh_links(design: Design, mesh: Mesh) -> Links:
 def cluster_links(cluster: Cluster, devices: int) -> Links:
     """Return the links per device while ``devices`` devices of each node communicate at once."""
     sharing = max(1.0, min(devices, cluster.devices_per_node) / cluster.nics_per_node)
-    intra, inter = cluster.near, cluster.far
+    intra, inter = cluster.link_inside_node, cluster.link_between_nodes
     lines = Line(intra.latency_s, 1 / intra.bandwidth), Line(inter.latency_s, sharing / inter.bandwidth)
     return Links(*lines, is_grouped=cluster.device.constants is not None)

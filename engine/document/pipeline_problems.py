@@ -148,7 +148,7 @@ def _stage_cost_problems(design: Design) -> Iterator[Problem]:
     given, where = design.cost.stage_costs, "cost.stage_costs"
     if given is not None and given.stages != design.stages:
         params = {"given": given.stages, "stages": design.stages}
-        spread = given.spread(design.stages).model_dump(mode="json")
+        spread = given.redistribute(design.stages).model_dump(mode="json")
         fixes = [
             Fix("spread_stage_costs", {"stages": design.stages}, ((where, spread),)),
             Fix("remove_stage_costs", {}, ((where, None),)),

@@ -24,7 +24,7 @@ from meshwave.engine.experts._placement import (
 )
 from meshwave.engine.experts._price import NO_COMPUTE, Price, Rates, max_experts_per_device, price, resolve_choice
 from meshwave.engine.experts._steps import Step, StepOp, backward_steps
-from meshwave.engine.experts._timeline import LAYER_OPS, LayerTimeline, play_layer
+from meshwave.engine.experts._timeline import LAYER_OPS, LayerTimeline, simulate_layer
 
 __all__ = [
     "LAYER_OPS",
@@ -59,9 +59,9 @@ __all__ = [
     "load_per_replica",
     "load_shares",
     "max_experts_per_device",
-    "play_layer",
     "price",
     "resolve_choice",
+    "simulate_layer",
     "token_order_step",
     "token_restore_step",
     "traffic",

@@ -90,7 +90,7 @@ class Price:
     def seconds(self, direction: Sequence[CostedStep]) -> float:
         """Return the time in seconds of one direction if its steps run in sequence and messages are not chunked.
 
-        The direction is ``forward`` or ``backward``. :func:`play_layer` simulates chunks.
+        The direction is ``forward`` or ``backward``. :func:`simulate_layer` simulates chunks.
         """
         return sum(_exposed_seconds(self.layer, direction, at) for at in range(len(direction)))
 

@@ -43,7 +43,7 @@ class LayerTimeline:
         return spans[np.argsort(self.start[spans], kind="stable")]
 
 
-def play_layer(price: Price, direction: Sequence[CostedStep]) -> LayerTimeline:
+def simulate_layer(price: Price, direction: Sequence[CostedStep]) -> LayerTimeline:
     """Simulate ``price.forward`` or ``price.backward``; each step starts when all devices of its group are ready."""
     player = _LayerSimulation(price.layer)
     before, inside, after = _split_at_chunks(direction)

@@ -20,7 +20,7 @@ from meshwave.engine.experts import (
     device_load,
     dropped_shares,
     expert_schedules,
-    play_layer,
+    simulate_layer,
 )
 from meshwave.engine.exports._markup import escape
 from meshwave.engine.exports.pictures.palette import Theme
@@ -86,7 +86,7 @@ def _equal_layers(design: Design) -> list[_Group]:
 
 def _group_lines(design: Design, group: _Group) -> Iterator[str]:
     layer, price = group.price.layer, group.price
-    forward, backward = (play_layer(price, way) for way in (price.forward, price.backward))
+    forward, backward = (simulate_layer(price, way) for way in (price.forward, price.backward))
     yield f"<h3>{escape(_group_title(group))}</h3>"
     yield f"<p>{escape(_describe_choice(design, price))}</p>"
     load = device_load(layer, expert_schedules[price.name].places)

@@ -17,7 +17,7 @@ from meshwave.engine.exports.pictures.palette import SURFACES, Theme
 from meshwave.engine.exports.pictures.shapes import lay_out_timeline
 from meshwave.engine.exports.png import draw_png
 from meshwave.engine.exports.svg import MAX_BLOCKS, theme_aware_svg
-from meshwave.engine.units import percent, quantity, units
+from meshwave.engine.units import format_units, percent, quantity
 
 if TYPE_CHECKING:
     from meshwave.engine.predict.prediction import Prediction
@@ -83,7 +83,7 @@ def _figures_section(prediction: Prediction) -> Iterator[str]:
     numbers, in_seconds = prediction.numbers, prediction.costs.unit == "s"
 
     def time(value: float) -> str:
-        return quantity(value, "s") if in_seconds else units(value)
+        return quantity(value, "s") if in_seconds else format_units(value)
 
     told = [("step time", time(numbers["makespan_s"])), ("bubble ratio", percent(numbers["bubble_ratio"]))]
     if in_seconds:

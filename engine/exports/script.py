@@ -13,7 +13,7 @@ from meshwave.engine.document.unsupported import run_problems
 from meshwave.engine.exports._base import Export, exports
 from meshwave.engine.findings import DesignError
 from meshwave.engine.program.program import to_json
-from meshwave.engine.units import percent, quantity, units
+from meshwave.engine.units import format_units, percent, quantity
 
 if TYPE_CHECKING:
     from meshwave.engine.predict.prediction import Prediction
@@ -71,7 +71,7 @@ def _docstring_lines(prediction: Prediction) -> list[str]:
     design, costs = prediction.design, prediction.costs
     file = (re.sub(r"[^a-z0-9]+", "-", design.name.lower().replace("'", "")).strip("-") or "design") + ".py"
     makespan = prediction.timeline.makespan
-    predicted = quantity(makespan, "s") if costs.unit == "s" else units(makespan)
+    predicted = quantity(makespan, "s") if costs.unit == "s" else format_units(makespan)
     devices = design.process_devices
     nodes = Counter(design.cluster.node_of(device) for device in devices)
     lines = [

@@ -242,7 +242,7 @@ class Classroom:
         """Record the dry run that is to confirm a person's best score in a challenge."""
         self._execute("INSERT OR REPLACE INTO dry_runs VALUES (?, ?, ?, '')", id, challenge, run)
 
-    def enter_results(self, result_of: Callable[[str], str]) -> None:
+    def record_results(self, result_of: Callable[[str], str]) -> None:
         """Enter the results of finished dry runs.
 
         ``result_of`` returns the result of a run, or an empty text if the run has not ended.

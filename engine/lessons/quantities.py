@@ -11,8 +11,8 @@ from meshwave.engine.document.fixes import parse_path
 from meshwave.engine.findings import Refusal
 from meshwave.engine.lessons.lesson import Lesson, unknown_name
 from meshwave.engine.predict.prediction import Prediction
+from meshwave.engine.units import format_units, percent, quantity
 from meshwave.engine.units import number as format_number
-from meshwave.engine.units import percent, quantity, units
 
 SCALES: dict[str, float] = {
     "": 1.0, "%": 0.01, "s": 1.0, "ms": 1e-3, "us": 1e-6, "GB": 1e9, "MB": 1e6, "TFLOP/s": 1e12,
@@ -128,7 +128,7 @@ def format_quantity(prediction: Prediction, name: str, value: Any) -> str:
     if "bytes" in name:
         return quantity(value, "B")
     if re.search(r"_s(\[\d+\])?$", name) and "per_s" not in name:
-        return quantity(value, "s") if prediction.costs.unit == "s" else units(value)
+        return quantity(value, "s") if prediction.costs.unit == "s" else format_units(value)
     return format_number(value)
 
 

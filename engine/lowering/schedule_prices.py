@@ -44,7 +44,7 @@ def _prices(design: Design) -> Prices:
     def simulated_step_seconds(compute: Program) -> float:
         program = communication.add_to(compute)
         costs = estimate(design, program)
-        return costs.play(program).makespan
+        return costs.simulate(program).makespan
 
     return Prices(
         forward=tuple(costs.seconds[table.forward[:, 0]].tolist()),

@@ -11,7 +11,7 @@ ACTIONS = {
     "calibrate": "Calibrating the machine",
     "store_text": "Storing a training text",
     "store_profile": "Storing a calibration profile",
-    "enter_trace": "Opening a trace as a run",
+    "add_trace_run": "Opening a trace as a run",
 }
 
 

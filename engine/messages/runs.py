@@ -54,7 +54,7 @@ def _process_without_error(mesh: str, process: int, status: int, log: str = "", 
     return "; ".join(filter(None, (sentence, hint, _log_line(log))))
 
 
-def _process_without_room(**params: Any) -> str:
+def _process_without_space(**params: Any) -> str:
     hint = "it could not write its error to the run folder; check for a full disk or a file size limit"
     return _process_without_error(**params, hint=hint)
 
@@ -98,7 +98,7 @@ MESSAGES: dict[str, Message] = {
     "process_failed": "mesh {mesh}, process {process}: {error}",
     "process_killed": _process_killed,
     "process_without_error": _process_without_error,
-    "process_without_room": _process_without_room,
+    "process_without_space": _process_without_space,
     "processes_ended": "the processes of the run were terminated before they finished",
     "launcher_unknown": "the run database does not name the process that launched this run",
     "launcher_ended": (

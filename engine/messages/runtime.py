@@ -26,7 +26,7 @@ def _wrong_shard(who: str, tensor: str, shape: Shape, dtype: str, given_shape: S
     return f"{who} a shard of {_shard(shape, dtype)}{whole}, but got {_shard(given_shape, given_dtype)}"
 
 
-def _unsummable_dtype(tensor: str, dtype: str) -> str:
+def _unsupported_sum_dtype(tensor: str, dtype: str) -> str:
     return f"partial sums{f' of {tensor}' if tensor else ''} of dtype {dtype} cannot be added; convert the tensor first"
 
 
@@ -67,7 +67,7 @@ _RESHARDING: dict[str, Message] = {
     "missing_shard": _missing_shard,
     "wrong_shard": _wrong_shard,
     "overlapping_shards": "the shard that is sent and the one that is received share memory; pass a new tensor",
-    "unsummable_dtype": _unsummable_dtype,
+    "unsupported_sum_dtype": _unsupported_sum_dtype,
     "transfer_timeout": (
         "process {process} timed out waiting for process {awaited} to agree on a transfer: processes {processes} must "
         "all call it, with the same tensors and in the same order ({reason})"

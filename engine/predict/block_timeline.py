@@ -16,7 +16,7 @@ from meshwave.engine.costs.stage_costs import given_seconds
 from meshwave.engine.costs.stage_parts import StagePart, stage_parts
 from meshwave.engine.document import Design
 from meshwave.engine.document.expert_layers import expert_layer, price_expert_layer
-from meshwave.engine.experts import LAYER_OPS, CostedStep, LayerTimeline, Price, StepOp, play_layer
+from meshwave.engine.experts import LAYER_OPS, CostedStep, LayerTimeline, Price, StepOp, simulate_layer
 from meshwave.engine.findings import Refusal
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.program.action import Op
@@ -207,7 +207,7 @@ class _BlockPrediction:
             seconds = sum(float(costed.compute_s.max()) for costed in steps)
             self._add_on_all_devices(f"experts {number}", StepOp.EXPERTS, seconds)
             return
-        played = play_layer(priced, steps)
+        played = simulate_layer(priced, steps)
         base, before = len(self._spans), [self._spans.last_span(device) for device in self._devices]
         for span in range(len(played.start)):
             self._spans.add(self._span(played, span, number, base, before))

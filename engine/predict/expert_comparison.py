@@ -22,8 +22,8 @@ from meshwave.engine.experts import (
     dropped_shares,
     expert_schedule_names,
     expert_schedules,
-    play_layer,
     price,
+    simulate_layer,
 )
 from meshwave.engine.experts.auto import exclusions
 from meshwave.engine.findings import Refusal
@@ -92,7 +92,7 @@ def design_expert_layer_json(design: Design, rank: int) -> dict[str, Any]:
     answer = _comparison_data(layer, ScheduleComparison(prices, refused), notes)
     for name, each in answer["schedules"].items():
         ways = {"forward": prices[name].forward, "backward": prices[name].backward}
-        each["seconds"] = {way: play_layer(prices[name], steps).makespan for way, steps in ways.items()}
+        each["seconds"] = {way: simulate_layer(prices[name], steps).makespan for way, steps in ways.items()}
         devices = [mesh.ordered_devices[place] for place in block_places(_replace_schedule(design, name), rank)]
         each["all_to_all"] = _all_to_all_data(prices[name], devices)
     return {

@@ -198,7 +198,7 @@ class Grid(NamedTuple):
         return np.asarray(np.argmin(self._fitting_seconds(), axis=0))
 
     @property
-    def lead(self) -> Floats:
+    def speedup_over_second(self) -> Floats:
         """Time of the second fastest schedule divided by that of the fastest, ``[layers]``; 1 if only one fits."""
         first, second = np.sort(self._fitting_seconds(), axis=0)[:2]
         ratio: Floats = np.where(np.isfinite(second), second, first) / first

@@ -131,7 +131,7 @@ def list_variants(design: Design) -> list[Variant]:
                 design, [_make_variant(design, name, options) for options in _option_combinations(design, name)]
             )
     if not any(variant.is_present for variant in found):
-        found.append(_present_variant(design))
+        found.append(_current_variant(design))
     return sorted(
         found, key=lambda each: (not each.is_present, schedules[each.schedule].depends_on_costs, each.computations)
     )
@@ -183,7 +183,7 @@ def _make_variant(design: Design, name: str, options: Mapping[str, Any]) -> Vari
     now = _pipeline_section(design)
     present = now["schedule"] == name and all(now[key] == value for key, value in options.items())
     if present:
-        return _present_variant(design)
+        return _current_variant(design)
     return Variant(
         schedule=name,
         options=options,
@@ -196,7 +196,7 @@ def _make_variant(design: Design, name: str, options: Mapping[str, Any]) -> Vari
     )
 
 
-def _present_variant(design: Design) -> Variant:
+def _current_variant(design: Design) -> Variant:
     """Return the design's own variant, with all its settings."""
     now = _pipeline_section(design)
     name = now["schedule"]
@@ -327,7 +327,7 @@ def apply_variant(design: Design, variant: Variant) -> Design:
     Raises:
         DesignError: the pipeline does not fit the design.
     """
-    cost = design.cost.spread_over(variant.stages).model_dump(mode="json")
+    cost = design.cost.redistribute_costs(variant.stages).model_dump(mode="json")
     return parse_design({**design.model_dump(mode="json"), "pipeline": dict(variant.pipeline), "cost": cost})
 
 

@@ -86,13 +86,13 @@ class _Comparison:
         self._entries = entries
 
     @property
-    def present_entry(self) -> Entry | None:
+    def current_entry(self) -> Entry | None:
         return next((entry for entry in self._entries if entry.variant.is_present), None)
 
-    def find_faster(self, schedule: str | None = None) -> Entry | None:
+    def find_faster_variant(self, schedule: str | None = None) -> Entry | None:
         """Return the fastest variant that fits, of one schedule or of all; None if the present one is as good."""
         fitting = [entry for entry in self._entries if entry.fits and schedule in (None, entry.variant.schedule)]
-        best, present = min(fitting, key=lambda each: each.makespan_s, default=None), self.present_entry
+        best, present = min(fitting, key=lambda each: each.makespan_s, default=None), self.current_entry
         if best is None or present is None or best.variant.is_present:
             return None
         behind = present.makespan_s >= best.makespan_s * (1 + EQUAL_WITHIN)
@@ -100,7 +100,7 @@ class _Comparison:
 
     def note_fastest(self) -> Note | None:
         """Compare the fastest variant that fits with the present one."""
-        title, advised = "Fastest that fits", self.find_faster()
+        title, advised = "Fastest that fits", self.find_faster_variant()
         best = min((entry for entry in self._entries if entry.fits), key=lambda each: each.makespan_s, default=None)
         if best is None:
             least = min(self._entries, key=lambda each: each.peak_bytes, default=None)
@@ -108,7 +108,7 @@ class _Comparison:
                 return None
             sizes = {"peak_bytes": least.peak_bytes, "capacity_bytes": least.capacity_bytes}
             return Note(title, "no_fitting_schedule", {"schedule": least.variant.title, **sizes})
-        present, params = self.present_entry, _step_params(best)
+        present, params = self.current_entry, _step_params(best)
         if present is None:
             return Note(title, "fastest_schedule", params, advised)
         is_slower = present.makespan_s >= best.makespan_s * (1 + EQUAL_WITHIN)
@@ -119,7 +119,7 @@ class _Comparison:
 
     def note_other_options(self) -> Note | None:
         """Note the gain of other options, if the present schedule searches its order."""
-        present, best = self.present_entry, self.find_faster("auto")
+        present, best = self.current_entry, self.find_faster_variant("auto")
         if present is None or best is None or present.variant.schedule != "auto":
             return None
         params = {"current": present.variant.title, "current_fits": present.fits}

@@ -178,7 +178,7 @@ def find_bounds(program: Program, costs: Costs, timeline: Timeline, loads: list[
     busy = timeline.busy
     mesh = int(np.argmax(busy))
     network_s = None if busiest is None else busiest.busy_s
-    alone_s = makespan if costs.network is None else costs.play_alone(program).makespan
+    alone_s = makespan if costs.network is None else costs.simulate_without_sharing(program).makespan
     found: dict[Binding, float] = {"network": network_s or 0.0, "compute": float(busy[mesh]), "critical_path": alone_s}
     near = max(found.values()) - EQUAL_BOUNDS_WITHIN * makespan
     binding = next(name for name, seconds in found.items() if seconds >= near)

@@ -60,7 +60,7 @@ def simulate_order(design: Design, order: Program, known: Sequence[Problem] = ()
         return OrderOutcome(order, program, None, None, list(known) or verify(program))
     costs = estimate(design, program)
     names = tuple(mesh.name for mesh in design.meshes)
-    timeline = costs.play(program, meshes=names)
+    timeline = costs.simulate(program, meshes=names)
     return OrderOutcome(order, program, costs, timeline, [])
 
 

@@ -87,7 +87,7 @@ class Prediction:
         return seconds
 
     @cached_property
-    def inside_communication(self) -> NDArray[np.float64]:
+    def communication_inside_blocks(self) -> NDArray[np.float64]:
         """Seconds for which the blocks of each mesh wait for expert or tensor-parallel collectives, ``[meshes]``.
 
         They are part of the computing time, and not of the communication exposed between blocks. Waits during which the
@@ -167,13 +167,13 @@ class Prediction:
             "idle_s": (makespan - busy).tolist(),
             "exposed_communication_s": timeline.exposed_communication.tolist(),
             "mean_exposed_communication_s": timeline.mean_exposed_communication,
-            "inside_communication_s": self.inside_communication.tolist() if seconds else None,
+            "inside_communication_s": self.communication_inside_blocks.tolist() if seconds else None,
             "bounds": self.lower_bounds.as_data() if self.lower_bounds else None,
             "evidence": self.evidence.as_data(makespan) if self.evidence else None,
             "links": [load.as_data() for load in self.port_loads],
             "dropped": self.dropped_by_mesh,
             "overlap_saved_s": self.overlap_saved.tolist(),
-            "mean_inside_communication_s": float(self.inside_communication.mean()) if seconds else None,
+            "mean_inside_communication_s": float(self.communication_inside_blocks.mean()) if seconds else None,
             "peak_inflight": peak_inflight(self.program, self.design.pipeline.stages).tolist(),
             "peak_memory_bytes": self.memory.total_bytes.tolist(),
             "memory_bytes": {kind: values.tolist() for kind, values in self.memory.by_category.items()},
@@ -202,7 +202,7 @@ def predict(design: Design, program: Program | None = None) -> Prediction:
     costs = estimate(design, program)
     report_progress(ordered + (1 - ordered) / 4, "simulating")
     names = tuple(mesh.name for mesh in design.meshes)
-    return Prediction(design, program, costs, costs.play(program, meshes=names))
+    return Prediction(design, program, costs, costs.simulate(program, meshes=names))
 
 
 def check_design(design: Design) -> list[Problem]:

@@ -61,7 +61,7 @@ def _problem_params(program: Program, cycle: list[_RowWait]) -> dict[str, Any]:
 def _shortest_cycle(program: Program) -> list[_RowWait]:
     waits = _waits(program)
     cycles = [cycle for rank in waits if (cycle := _shortest_cycle_from(program, waits, rank))]
-    return _rotate_to_change(program, min(cycles, key=len)) if cycles else []
+    return _rotate_to_breakable_rank(program, min(cycles, key=len)) if cycles else []
 
 
 def _waits(program: Program) -> dict[int, list[_RowWait]]:
@@ -97,7 +97,7 @@ def _shortest_cycle_from(program: Program, waits: dict[int, list[_RowWait]], sta
     return []
 
 
-def _rotate_to_change(program: Program, cycle: list[_RowWait]) -> list[_RowWait]:
+def _rotate_to_breakable_rank(program: Program, cycle: list[_RowWait]) -> list[_RowWait]:
     """Return the cycle, rotated to start at the rank whose change breaks it.
 
     This is a rank with a slot of two, which is to be split. Otherwise it is a rank that can run the action needed by

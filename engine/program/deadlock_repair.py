@@ -57,8 +57,8 @@ def repair(order: Program) -> Repair:
     if not len(waiting):
         return Repair(order, (), (), is_smallest=True)
     rough = search.repair_greedily()
-    found, is_smallest = search.find_fewest(rough.changes.size)
-    best = min([search.place_moved(changes) for changes in found] or [rough], key=lambda way: way.distance)
+    found, is_smallest = search.find_fewest_changes(rough.changes.size)
+    best = min([search.place_moved_slots(changes) for changes in found] or [rough], key=lambda way: way.distance)
     changes = best.changes
     return Repair(
         order=best.order,
@@ -125,7 +125,7 @@ class _Search:
 
     # ---- the fewest changes ----
 
-    def find_fewest(self, most: int) -> tuple[list[_Changes], bool]:
+    def find_fewest_changes(self, most: int) -> tuple[list[_Changes], bool]:
         """Return all repairs with the fewest changes, at most ``most``, and True if no smaller repair exists.
 
         The list is empty if the search exceeded its limit.
@@ -223,7 +223,7 @@ class _Search:
 
     # ---- places of moved slots ----
 
-    def place_moved(self, changes: _Changes) -> _PlacedChanges:
+    def place_moved_slots(self, changes: _Changes) -> _PlacedChanges:
         """Return the order with each moved slot, one after the other, at its nearest legal place among the kept slots."""
         chains, distance = self._kept_slots(changes), 0
         loose = sorted(changes.moved)

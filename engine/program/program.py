@@ -17,7 +17,7 @@ from meshwave.engine.findings import Refusal
 from meshwave.engine.program.action import Action, Op, format_cells, parse_cell
 from meshwave.engine.program.batches import find_batches
 from meshwave.engine.program.graph import Graph, build_graph
-from meshwave.engine.program.tables import Messages, Tables, find_skipping, find_tables, message_units
+from meshwave.engine.program.tables import Messages, Tables, find_skip_messages, find_tables, message_units
 from meshwave.engine.run_files import Count, RunFile, first_problem
 
 Ints = NDArray[np.int32]
@@ -145,7 +145,7 @@ class Program:
     @cached_property
     def skip_messages(self) -> Messages:
         """Messages of tensors that skip stages."""
-        return find_skipping(self)
+        return find_skip_messages(self)
 
     @cached_property
     def distant_skips(self) -> list[tuple[int, int]]:

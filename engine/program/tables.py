@@ -102,7 +102,7 @@ def find_tables(program: Columns) -> Tables:
     )
 
 
-def find_skipping(program: Columns) -> Messages:
+def find_skip_messages(program: Columns) -> Messages:
     """Return the messages that skip stages and have both ends.
 
     :mod:`meshwave.engine.program.verification` reports the others.

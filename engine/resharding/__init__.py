@@ -15,13 +15,13 @@ from meshwave.engine.resharding.links import Link, Links
 from meshwave.engine.resharding.moves import plan_moves, plan_traffic
 from meshwave.engine.resharding.orderings import orderings
 from meshwave.engine.resharding.plan import Plan, PlannedTask, plan
-from meshwave.engine.resharding.playback import (
-    MAX_PLAYED_MESSAGES,
-    Playback,
-    PlayedMessage,
+from meshwave.engine.resharding.plan_simulation import (
+    MAX_SIMULATED_MESSAGES,
+    PlanSimulation,
     Port,
-    play_plan,
-    played_seconds,
+    SimulatedMessage,
+    simulate_plan,
+    simulated_plan_seconds,
 )
 from meshwave.engine.resharding.port_shares import port_shares
 from meshwave.engine.resharding.problem import Job, PlacedJob, lower_bound, run_in_order
@@ -31,7 +31,7 @@ from meshwave.engine.resharding.tasks import Load, Move, Side, Tensor, UnitTask,
 from meshwave.engine.resharding.transfer import Transfer, candidate_transfers, plan_joint_transfer, plan_transfer
 
 __all__ = [
-    "MAX_PLAYED_MESSAGES",
+    "MAX_SIMULATED_MESSAGES",
     "Box",
     "Hops",
     "Job",
@@ -44,13 +44,13 @@ __all__ = [
     "Move",
     "PlacedJob",
     "Plan",
+    "PlanSimulation",
     "PlannedTask",
-    "Playback",
-    "PlayedMessage",
     "Port",
     "RewrittenDestination",
     "Share",
     "Side",
+    "SimulatedMessage",
     "SpecError",
     "Tensor",
     "Transfer",
@@ -68,12 +68,12 @@ __all__ = [
     "plan_moves",
     "plan_traffic",
     "plan_transfer",
-    "play_plan",
-    "played_seconds",
     "port_shares",
     "rank_boxes",
     "rewrite_destination",
     "run_in_order",
+    "simulate_plan",
+    "simulated_plan_seconds",
     "split_spec",
     "strategies",
     "task_hops",

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from meshwave.engine.program.link_shares import Passing, Share, Steps, max_shares_per_port, stack_shares
 from meshwave.engine.resharding.links import Links
-from meshwave.engine.resharding.playback import Playback, PlayedMessage, Port, Ports, port_capacity
+from meshwave.engine.resharding.plan_simulation import PlanSimulation, Port, Ports, SimulatedMessage, port_capacity
 
 NO_STEPS = Steps((0.0,), (0.0,))
 
 
-def port_shares(played: Playback, links: Links) -> dict[Port, list[Share]]:
+def port_shares(played: PlanSimulation, links: Links) -> dict[Port, list[Share]]:
     """Return the stacked shares of the messages on each port.
 
     Consecutive messages stay on the same line unless others use it. A message on a link of infinite bandwidth, which
@@ -30,7 +30,7 @@ def port_shares(played: Playback, links: Links) -> dict[Port, list[Share]]:
 
 
 def _port_passings(
-    played: Playback, sent: Sequence[PlayedMessage], numbers: Sequence[int], most: float
+    played: PlanSimulation, sent: Sequence[SimulatedMessage], numbers: Sequence[int], most: float
 ) -> list[Passing]:
     """Return the messages on a port with a capacity of ``most`` bytes/s, with their shares."""
     parts = {ports: _share_steps(played, ports, most) for ports in {sent[number].ports for number in numbers}}
@@ -42,11 +42,11 @@ def _port_passings(
     ]
 
 
-def _share_steps(played: Playback, ports: Ports, most: float) -> Steps:
+def _share_steps(played: PlanSimulation, ports: Ports, most: float) -> Steps:
     rates = played.rates.get(ports, ())
     return Steps([moment for moment, _ in rates], [rate / most for _, rate in rates]) if rates else NO_STEPS
 
 
-def _mean_share(each: PlayedMessage, most: float) -> float:
+def _mean_share(each: SimulatedMessage, most: float) -> float:
     took = each.end_s - each.start_s
     return min(1.0, each.bytes / took / most) if took and most else 1.0

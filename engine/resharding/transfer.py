@@ -14,7 +14,7 @@ from meshwave.engine.resharding.links import Links
 from meshwave.engine.resharding.moves import plan_moves
 from meshwave.engine.resharding.orderings import orderings
 from meshwave.engine.resharding.plan import Plan, plan_tasks, strategy_tasks
-from meshwave.engine.resharding.playback import MAX_PLAYED_MESSAGES, played_seconds
+from meshwave.engine.resharding.plan_simulation import MAX_SIMULATED_MESSAGES, simulated_plan_seconds
 from meshwave.engine.resharding.strategies import strategies
 from meshwave.engine.resharding.tasks import Load, Move, Side, Tensor, UnitTask
 
@@ -64,9 +64,9 @@ class Transfer:
         return tuple(plan_moves(self.plan, self.tasks, self.links))
 
     @cached_property
-    def played_s(self) -> float:
-        """Simulated duration of the transfer in seconds, used as its cost; see :func:`played_seconds`."""
-        return played_seconds(self.plan, self.tasks, self.links)
+    def simulated_s(self) -> float:
+        """Simulated duration of the transfer in seconds, used as its cost; see :func:`simulated_plan_seconds`."""
+        return simulated_plan_seconds(self.plan, self.tasks, self.links)
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -127,9 +127,9 @@ def plan_joint_transfer(
     if len(made) == 1:
         return made[0]
     all_play = all(
-        len(each.moves) <= MAX_PLAYED_MESSAGES for each in made
+        len(each.moves) <= MAX_SIMULATED_MESSAGES for each in made
     )  # playback times and makespans are not comparable
-    return min(made, key=lambda each: each.played_s if all_play else each.plan.makespan_s)
+    return min(made, key=lambda each: each.simulated_s if all_play else each.plan.makespan_s)
 
 
 def candidate_transfers(

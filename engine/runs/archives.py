@@ -74,7 +74,7 @@ def import_run(record: Record, file: Path) -> Entry:
         entry = read_entry(folder)
         folder.chmod(0o700)
         folder.rename(record.folder(run))
-    record.adopt(entry)
+    record.add_finished(entry)
     return record.get(run)
 
 

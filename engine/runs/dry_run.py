@@ -102,7 +102,7 @@ def action_durations(program: Program, costs: Costs) -> ActionDurations:
     parts = 1 if costs.network is None else np.where(costs.network.row_kind >= 0, costs.network.parts, 1)
     durations = np.sort((slot_seconds(program, costs.seconds) / parts)[program.is_compute & ~program.fused])
     durations = durations[durations > 0]
-    step = costs.play(program).makespan
+    step = costs.simulate(program).makespan
     if not durations.size:
         return ActionDurations(0.0, step)
     shortest = np.searchsorted(np.cumsum(durations), NEGLIGIBLE_SHARE * durations.sum())

@@ -29,7 +29,7 @@ TURN_S = 2e-4
 """Maximum time, in seconds, that a thread runs Python code while another thread waits for the interpreter."""
 
 
-class Coming(NamedTuple):
+class IncomingMessage(NamedTuple):
     """Message in flight: its arrival time, or the flow that carries it."""
 
     due_ns: int
@@ -42,15 +42,15 @@ class Inbox:
     def __init__(self, stop: threading.Event) -> None:
         self._stop = stop
         self._there = threading.Condition()
-        self._coming: dict[object, Coming] = {}
+        self._coming: dict[object, IncomingMessage] = {}
 
-    def add(self, name: object, coming: Coming) -> None:
+    def add(self, name: object, coming: IncomingMessage) -> None:
         """Add a message with the name by which it is received."""
         with self._there:
             self._coming[name] = coming
             self._there.notify()
 
-    def take(self, name: object) -> tuple[Coming, bool]:
+    def take(self, name: object) -> tuple[IncomingMessage, bool]:
         """Remove and return the message with a name, and True if the caller had to wait for it.
 
         Raises:
@@ -154,7 +154,7 @@ class _RankThread:
         self._start, self._end, self._wait = (column[rows] for column in (times.start, times.end, times.wait))
         self._consumed_receives = _consumed_receives(self._actions)
         self._reducing: list[int] = []  # rows whose reduction has started
-        self._gathering: dict[int, tuple[int, Coming]] = {}  # row and end of each gather by stage
+        self._gathering: dict[int, tuple[int, IncomingMessage]] = {}  # row and end of each gather by stage
         self._gather_end_ns = 0
         self._arrived: dict[int, tuple[int, int]] = {}  # row -> arrival time, wait for the arrival
         self._slots = [row for row, action in enumerate(self._actions) if not action.fused]
@@ -172,7 +172,7 @@ class _RankThread:
         op = self._actions[row].op
         if op in SENDS:
             due = self._device.send(self._waits[row])
-            coming = Coming(due, self._all.flow(self._first + row))
+            coming = IncomingMessage(due, self._all.flow(self._first + row))
             self._inboxes[self._peers[row]].add(message_key(self._actions[row]), coming)
             self._start[row] = self._device.free_ns
         elif op == Op.REDUCE_GRAD:
@@ -214,7 +214,7 @@ class _RankThread:
         if self._links is not None and flow >= 0:
             self._links.announce(flow, 0, self._device.free_ns)
         self._gather_end_ns = max(self._gather_end_ns, self._device.free_ns) + self._waits[row]
-        self._gathering[self._actions[row].stage] = row, Coming(self._gather_end_ns, flow)
+        self._gathering[self._actions[row].stage] = row, IncomingMessage(self._gather_end_ns, flow)
 
     def _finish_gather(self, stage: int, begin: int) -> bool:
         """Wait until the weights of a stage are gathered; return False if its gather has been waited for before."""
@@ -236,7 +236,7 @@ class _RankThread:
         if self._links is not None and flow >= 0:
             self._links.announce(flow, ranks.index(self._rank), self._device.free_ns)
         for rank in ranks:
-            self._inboxes[rank].add((Op.REDUCE_GRAD, stage, self._rank), Coming(self._device.free_ns))
+            self._inboxes[rank].add((Op.REDUCE_GRAD, stage, self._rank), IncomingMessage(self._device.free_ns))
         self._reducing.append(row)
 
     def _run_optimizer_step(self, row: int) -> None:
@@ -249,7 +249,7 @@ class _RankThread:
         if self._program.clips:
             ready = max(self._device.free_ns, done)
             for other in self._inboxes:
-                other.add((Op.STEP, self._rank), Coming(ready))
+                other.add((Op.STEP, self._rank), IncomingMessage(ready))
             for rank in range(self._program.ranks):
                 coming, is_late = inbox.take((Op.STEP, rank))
                 self._device.wait_for_input(max(coming.due_ns, time.perf_counter_ns() if is_late else 0))

@@ -36,7 +36,7 @@ MOST_NAMED = 5
 Int64s = NDArray[np.int64]
 
 
-def enter_trace(record: Record, prediction: Prediction, trace: Trace, person: str = "") -> Entry:
+def add_trace_run(record: Record, prediction: Prediction, trace: Trace, person: str = "") -> Entry:
     """Enter a trace into the run database as a finished run of a predicted design, of the learner ``person``.
 
     Raises:
@@ -120,7 +120,7 @@ def _simulated_times(prediction: Prediction, trace: Trace) -> tuple[Int64s, Int6
         program, [row for row, key in zip(rows.tolist(), keys, strict=True) if key not in trace.stage_seconds]
     )
     seconds[rows] = [trace.stage_seconds[key] for key in keys]
-    timeline, spans = costs.play(program, seconds), program.span_of_row[rows]
+    timeline, spans = costs.simulate(program, seconds), program.span_of_row[rows]
     times = np.zeros((2, 1, len(program)), np.int64)
     times[:, 0, rows] = np.rint(np.stack([timeline.start[spans], timeline.end[spans]]) * 1e9)
     return times[0], times[1]

@@ -145,7 +145,7 @@ def _killed_process(folder: Path, design: Design, exit: Exit) -> Verdict:
 
 
 def _silent_exit(folder: Path, design: Design, exit: Exit) -> Verdict:
-    code = "process_without_room" if exit.code == UNREPORTED_STATUS else "process_without_error"
+    code = "process_without_space" if exit.code == UNREPORTED_STATUS else "process_without_error"
     return _process_verdict(design, exit.process, code, status=exit.code, **_last_log_line(folder, exit.process))
 
 

@@ -232,7 +232,7 @@ class Record:
             runs[entry.person] += 1
         return [entry for _, entry in sorted(turns, key=itemgetter(0))]  # the sort is stable
 
-    def adopt(self, entry: Entry) -> None:
+    def add_finished(self, entry: Entry) -> None:
         """Enter a finished run whose folder exists; do nothing if it already has an entry."""
         with self._transaction() as db:
             values = {**entry.model_dump(), "handle": json.dumps(entry.handle)}

@@ -539,7 +539,7 @@ def test_a_dry_run_is_started_followed_and_marked(
     assert panel.run["figures"][0] == ["dry run", "no loss"]
     assert losses_of(panel) == []
     assert session.measured is not None and session.measured.source == "rehearsed"
-    assert panel.followed.find_measured(session.prediction) is None, "its layers were not computed"
+    assert panel.followed.find_measuring_run(session.prediction) is None, "its layers were not computed"
 
     cluster = session.design.cluster.model_dump(mode="json")
     cluster["device"]["peak_flops"] *= 2

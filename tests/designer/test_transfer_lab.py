@@ -31,7 +31,7 @@ from meshwave.engine.files import example
 from meshwave.engine.findings import DesignError
 from meshwave.engine.program.action import Action, Op
 from meshwave.engine.resharding import orderings, strategies
-from meshwave.engine.resharding import playback as _played
+from meshwave.engine.resharding import plan_simulation as _played
 from tests._findings import refusal
 from tests.conftest import PATIENCE_S
 from tests.designer import held
@@ -348,7 +348,7 @@ def test_the_simulated_links_are_sent_for_each_picture_while_they_are_selected()
 
 
 def test_too_many_messages_are_not_simulated_and_the_page_shows_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_played, "MAX_PLAYED_MESSAGES", 3)
+    monkeypatch.setattr(_played, "MAX_SIMULATED_MESSAGES", 3)
     opened = Opened(rows())
 
     opened.do("look", shows="played")

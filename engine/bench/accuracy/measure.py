@@ -115,7 +115,7 @@ def step_time_range(prediction: Prediction) -> tuple[float, float]:
     """
     rng, program, costs = np.random.default_rng(0), prediction.program, prediction.costs
     factors = (np.where(program.is_compute, rng.uniform(1, 1 + JITTER, len(program)), 1.0) for _ in range(SAMPLES))
-    makespans = [costs.play(program, costs.seconds * factor).makespan for factor in factors]
+    makespans = [costs.simulate(program, costs.seconds * factor).makespan for factor in factors]
     return min(makespans), max(makespans)
 
 

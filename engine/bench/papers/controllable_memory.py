@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from meshwave.engine.bench.papers.playback import longest_idle, peak_activations, schedule_program, simulate_uniform
+from meshwave.engine.bench.papers.schedule_simulation import (
+    longest_idle,
+    peak_activations,
+    schedule_program,
+    simulate_uniform,
+)
 from meshwave.engine.bench.papers.table import Row, Table
 from meshwave.engine.schedules import schedules
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from meshwave.engine.bench.papers import hanayo_clusters, hanayo_memory, hanayo_scaling, hanayo_throughput
-from meshwave.engine.bench.papers.hanayo_fit import best_wave
+from meshwave.engine.bench.papers.hanayo_fit import best_wave_count
 from meshwave.engine.bench.papers.hanayo_transfers import exposed_transfers
-from meshwave.engine.bench.papers.playback import (
+from meshwave.engine.bench.papers.schedule_simulation import (
     compute_program,
     device_timeline,
     hanayo_timeline,
@@ -261,7 +261,7 @@ def makespan_by_waves() -> Table:
             rows.append(
                 Row(f"T_C = {transfer:g}, W={waves}", time, hanayo_timeline(8, waves, transfer=transfer).makespan)
             )
-    best = ", ".join(f"{best_wave(2, c):.2g} for T_C = {c:g}" for c in (0.125, 0.01))
+    best = ", ".join(f"{best_wave_count(2, c):.2g} for T_C = {c:g}" for c in (0.125, 0.01))
     return Table(
         "How long a step takes by waves, P=8, T_F=1, T_B=2",
         rows,

@@ -17,7 +17,7 @@ from meshwave.engine.bench.papers.hanayo_designs import SEQUENCE, Number, Settin
 from meshwave.engine.bench.papers.hanayo_fit import (
     TRANSFERS,
     backward_ratio,
-    best_wave,
+    best_wave_count,
     fitted_transfer,
     wave_speed_ups,
 )
@@ -202,7 +202,7 @@ def _explain_waves(place: Place, measured: tuple[float, float, float], basis: Ba
             f"{speed:.3g}" for speed in wave_speed_ups(place[1], backward_ratio(*place), TRANSFERS[place])
         )
         return f"three bars, one number: with the fitted T_C the speed-ups of 2, 4 and 8 waves are {nearest}"
-    law, fitted = bar_waves(measured), best_wave(backward_ratio(*place), fitted_transfer(*place))
+    law, fitted = bar_waves(measured), best_wave_count(backward_ratio(*place), fitted_transfer(*place))
     return (
         f"its bars follow the law of waves with W* = {law:.1f} (with the fitted T_C, {fitted:.1f}); transfers by data "
         "sheets leave out what kernels, hosts and NCCL add to each message, which is most of a short one"

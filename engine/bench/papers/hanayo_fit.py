@@ -12,7 +12,7 @@ from math import log, sqrt
 import numpy as np
 
 from meshwave.engine.bench.papers.hanayo_bars import BASELINES, MEASURED, WAVES, Place
-from meshwave.engine.bench.papers.playback import device_timeline, hanayo_timeline
+from meshwave.engine.bench.papers.schedule_simulation import device_timeline, hanayo_timeline
 from meshwave.engine.costs.presets import preset
 from meshwave.engine.document import parse_design
 from meshwave.engine.predict.prediction import predict
@@ -60,7 +60,7 @@ def wave_speed_ups(ranks: int, backward: float, transfer: float) -> list[float]:
     return [gpipe / hanayo_timeline(ranks, waves, **costs).makespan for waves in WAVES]
 
 
-def best_wave(backward: float, transfer: float) -> float:
+def best_wave_count(backward: float, transfer: float) -> float:
     """Return the best number of waves, ``W* = sqrt(T_B / 4 T_C)``; infinite if transfers are free.
 
     It minimizes the sum of the bubble ``(P-1) T_B / W`` and the transfers ``4 W (P-1) T_C``.

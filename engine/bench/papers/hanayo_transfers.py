@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
-from meshwave.engine.bench.papers.playback import schedule_program, simulate_uniform
+from meshwave.engine.bench.papers.schedule_simulation import schedule_program, simulate_uniform
 from meshwave.engine.bench.papers.table import Row, Table
 from meshwave.engine.program.simulation import TransferModel, UnitTransferModel
 from meshwave.engine.schedules import schedules

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from meshwave.engine.bench.papers import alpa
 from meshwave.engine.bench.papers import u_transformer_model as u_transformer
-from meshwave.engine.bench.papers.playback import schedule_program
 from meshwave.engine.bench.papers.resharding import ASSUMED, DEVICES
+from meshwave.engine.bench.papers.schedule_simulation import schedule_program
 from meshwave.engine.bench.papers.table import Grid, GridRow, Row, Table, ranking_text
 from meshwave.engine.costs import estimate
 from meshwave.engine.document import Design, parse_design
@@ -74,7 +74,7 @@ SERIES: Mapping[str, Series] = dict(
 )
 
 
-class Trained(NamedTuple):
+class TrainingStep(NamedTuple):
     """Figures of a training step of a model."""
 
     flops: float  # FLOPs of a step, including recomputation
@@ -177,13 +177,13 @@ GPTS: Mapping[str, Gpt] = {
 }
 
 
-def gpts() -> dict[str, Trained]:
+def gpts() -> dict[str, TrainingStep]:
     """Return the figures of the GPT configurations, by name."""
     return {name: _predict_gpt(of) for name, of in GPTS.items()}
 
 
 @lru_cache(maxsize=16)
-def _predict_gpt(of: Gpt) -> Trained:
+def _predict_gpt(of: Gpt) -> TrainingStep:
     design = gpt_design(of, *SERIES["Broadcast"].schedule)
     ends = [_side(design, rank) for rank in range(of.pp)]
     tensor = Tensor((of.sequences // of.microbatches, SEQUENCE, of.hidden), 2)
@@ -197,7 +197,7 @@ def _predict_gpt(of: Gpt) -> Trained:
         seconds[name] = step_seconds(program, of_row, hops[series.crossing], beside=series.beside)
         per_stage = np.bincount(program.stage[program.is_compute], of_row[program.is_compute])
         rounds = float(per_stage.max()) / of.microbatches
-    return Trained(
+    return TrainingStep(
         of.flops, seconds, {name: max(hops[each.crossing]) for name, each in SERIES.items()}, tensor.bytes, rounds
     )
 
@@ -283,13 +283,13 @@ U_TRANSFORMERS: Mapping[str, UTransformer] = {
 }
 
 
-def u_transformers() -> dict[str, Trained]:
+def u_transformers() -> dict[str, TrainingStep]:
     """Return the figures of the U-Transformer configurations, by name."""
     return {name: _predict_u_transformer(of) for name, of in U_TRANSFORMERS.items()}
 
 
 @lru_cache(maxsize=16)
-def _predict_u_transformer(of: UTransformer) -> Trained:
+def _predict_u_transformer(of: UTransformer) -> TrainingStep:
     layers = u_transformer.model_layers(of.channels)
     images = of.images // of.microbatches
     tensors = [
@@ -312,7 +312,7 @@ def _predict_u_transformer(of: UTransformer) -> Trained:
         program = schedule_program(schedule, 2, of.microbatches, **dict(options))
         of_row = _action_seconds(program, forward)
         seconds[name] = step_seconds(program, of_row, hops[series.crossing], beside=series.beside)
-    return Trained(
+    return TrainingStep(
         flops=4 * of.images * u_transformer.forward_flops(layers),
         seconds=seconds,
         crossing={name: hops[each.crossing][0] for name, each in SERIES.items()},
@@ -344,7 +344,7 @@ FAST = (
 )
 
 
-def throughput(found: Mapping[str, Trained]) -> Grid:
+def throughput(found: Mapping[str, TrainingStep]) -> Grid:
     """Return the throughputs of all series."""
     rows = [
         GridRow(name, [of.bytes / 1e6, of.round_s, of.crossing["Broadcast"], *(of.tflops(series) for series in SHOWN)])
@@ -365,13 +365,13 @@ def throughput(found: Mapping[str, Trained]) -> Grid:
     )
 
 
-def iterations(found: Mapping[str, Trained]) -> Grid:
+def iterations(found: Mapping[str, TrainingStep]) -> Grid:
     """Return the step times of all series."""
     rows = [GridRow(name, [of.seconds[series] for series in SHOWN]) for name, of in found.items()]
     return Grid("Cross-mesh resharding end to end (5.2): seconds of a step", SHOWN, rows)
 
 
-def gains(found: Mapping[str, Trained]) -> Table:
+def gains(found: Mapping[str, TrainingStep]) -> Table:
     """Return the gains over Alpa, which the abstract states."""
     rows = []
     for name, of in found.items():

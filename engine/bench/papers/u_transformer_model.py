@@ -29,7 +29,7 @@ class Work(NamedTuple):
         return Work(self.flops + other.flops, self.parameters + other.parameters)
 
 
-class Made(NamedTuple):
+class BlockTensor(NamedTuple):
     """Tensor of one image: channels on a square of pixels; ``last`` is the last layer that uses it."""
 
     channels: int
@@ -47,7 +47,7 @@ class Layer:
     """Layer of the model, with the tensors that later layers use."""
 
     work: Work
-    made: tuple[Made, ...]
+    made: tuple[BlockTensor, ...]
 
 
 def convolution_work(kernel: int, inner: int, outer: int, side: int) -> Work:
@@ -87,7 +87,7 @@ def model_layers(c: int) -> list[Layer]:
     """Return the 13 layers of the model with ``c`` base channels."""
     time, text = 4 * c, 4 * c
     embedding = linear_work(c, time, 1) + linear_work(time, time, 1)
-    found = [Layer(embedding + convolution_work(3, COLOURS, c, IMAGE), (Made(c, IMAGE, 11),))]
+    found = [Layer(embedding + convolution_work(3, COLOURS, c, IMAGE), (BlockTensor(c, IMAGE, 11),))]
     inner = c
     for level, (outer, taken_by) in enumerate(((c, 10), (2 * c, 9), (4 * c, 8))):
         side, number = IMAGE >> level, level + 1
@@ -96,13 +96,16 @@ def model_layers(c: int) -> list[Layer]:
             + transformer_block_work(outer, side, text)
             + convolution_work(3, outer, outer, side // 2)
         )
-        found.append(Layer(work, (Made(outer, side, taken_by), Made(outer, side // 2, number + 1))))
+        found.append(Layer(work, (BlockTensor(outer, side, taken_by), BlockTensor(outer, side // 2, number + 1))))
         inner = outer
-    found.append(Layer(residual_block_work(4 * c, 4 * c, 4, time), (Made(4 * c, 4, 7),)))
+    found.append(Layer(residual_block_work(4 * c, 4 * c, 4, time), (BlockTensor(4 * c, 4, 7),)))
     found.append(
-        Layer(residual_block_work(4 * c, 4 * c, 4, time) + transformer_block_work(4 * c, 4, text), (Made(4 * c, 4, 6),))
+        Layer(
+            residual_block_work(4 * c, 4 * c, 4, time) + transformer_block_work(4 * c, 4, text),
+            (BlockTensor(4 * c, 4, 6),),
+        )
     )
-    found.append(Layer(residual_block_work(4 * c, 4 * c, 4, time), (Made(4 * c, 4, 7),)))
+    found.append(Layer(residual_block_work(4 * c, 4 * c, 4, time), (BlockTensor(4 * c, 4, 7),)))
     below = 0  # channels of the previous layer, before upsampling
     for number, (before, skipped, outer, side) in enumerate(
         ((4 * c, 4 * c, 4 * c, 4), (4 * c, 4 * c, 4 * c, 8), (4 * c, 2 * c, 2 * c, 16)), 7
@@ -111,16 +114,16 @@ def model_layers(c: int) -> list[Layer]:
         work = (
             work + residual_block_work(before + skipped, outer, side, time) + transformer_block_work(outer, side, text)
         )
-        found.append(Layer(work, (Made(outer, side, number + 1),)))
+        found.append(Layer(work, (BlockTensor(outer, side, number + 1),)))
         below = outer
     up = convolution_work(3, 2 * c, 2 * c, IMAGE)
-    found.append(Layer(up + residual_block_work(2 * c + c, c, IMAGE, time), (Made(c, IMAGE, 11),)))
-    found.append(Layer(residual_block_work(c + c, c, IMAGE, time), (Made(c, IMAGE, 12),)))
+    found.append(Layer(up + residual_block_work(2 * c + c, c, IMAGE, time), (BlockTensor(c, IMAGE, 11),)))
+    found.append(Layer(residual_block_work(c + c, c, IMAGE, time), (BlockTensor(c, IMAGE, 12),)))
     found.append(Layer(convolution_work(3, c, OUTPUTS, IMAGE), ()))
     return found
 
 
-def crossing_tensors(model: list[Layer], cut: int) -> list[Made]:
+def crossing_tensors(model: list[Layer], cut: int) -> list[BlockTensor]:
     """Return the tensors that cross the boundary before layer ``cut``."""
     return [made for layer in model[:cut] for made in layer.made if made.last >= cut]
 

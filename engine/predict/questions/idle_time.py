@@ -103,7 +103,7 @@ def _find_parts(lanes: Lanes, gap: Gap, cause: int, unit: Unit) -> tuple[int, li
     if op in SENDS:
         if timeline.rank[cause] == gap.rank:  # a blocking send
             return cause, [_idle_part(lanes, "link", gap.start, gap.end, "sending it, which blocks the sender", unit)]
-        maker = lanes.maker(cause)
+        maker = lanes.producer_span(cause)
         return (maker, _long_parts(lanes, gap, maker, cause, unit)) if maker >= 0 else (-1, [])
     if op in COLLECTIVES:
         maker = int(timeline.cause[cause])
@@ -176,7 +176,7 @@ def _waiting_part(lanes: Lanes, rank: int, span: int, seconds: float, unit: Unit
 
 def _awaited_action(lanes: Lanes, cause: int, rank: int) -> str:
     if cause >= 0 and lanes.timeline.is_transfer[cause]:
-        cause = lanes.maker(cause)
+        cause = lanes.producer_span(cause)
     return f" for {_action_on_mesh(lanes, cause)}" if cause >= 0 and lanes.timeline.rank[cause] != rank else ""
 
 

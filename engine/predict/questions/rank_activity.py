@@ -110,7 +110,7 @@ class Lanes:
             return Gap(rank, float(self.finish_s[rank]), self.end_s, -1)
         return None
 
-    def maker(self, transfer: int) -> int:
+    def producer_span(self, transfer: int) -> int:
         """Return the span that computes the tensor of a transfer; -1 if there is none."""
         timeline = self.timeline
         made = (Op.F,) if timeline.op[transfer] == Op.SEND_F else (Op.B, Op.I)

@@ -81,7 +81,7 @@ def _slow_timelines(prediction: Prediction, slowdown: Slowdown, samples: int, se
     variation = np.sqrt(np.log1p(slowdown.jitter**2))
     for _ in range(samples if slowdown.jitter else 1):
         drawn = chance.lognormal(-(variation**2) / 2, variation, len(program)) if slowdown.jitter else 1.0
-        yield costs.play(program, costs.seconds * factors * np.where(program.is_compute, drawn, 1.0))
+        yield costs.simulate(program, costs.seconds * factors * np.where(program.is_compute, drawn, 1.0))
 
 
 def _factors(prediction: Prediction, slowdown: Slowdown) -> Floats:

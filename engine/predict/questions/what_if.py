@@ -72,7 +72,7 @@ class WhatIf:
 def changed_makespan(program: Program, costs: Costs, change: Change, faster: float = 0.1) -> float:
     """Return the makespan in seconds if the actions of ``change`` take the fraction ``faster`` less time."""
     seconds = np.where(change.rows(program), costs.seconds * (1 - faster), costs.seconds)
-    return costs.play(program, seconds).makespan
+    return costs.simulate(program, seconds).makespan
 
 
 def rank_changes(

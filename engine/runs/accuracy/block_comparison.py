@@ -22,7 +22,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Inside:
+class RecordedLayers:
     """Predicted and measured timeline of the layers inside one action of a rank, on all devices of the block."""
 
     rank: int
@@ -38,7 +38,7 @@ class BlockWaits(NamedTuple):
     measured: Floats
 
 
-def compare_recorded_blocks(prediction: Prediction, recording: Recording) -> Iterator[Inside]:
+def compare_recorded_blocks(prediction: Prediction, recording: Recording) -> Iterator[RecordedLayers]:
     """Yield the recorded layers inside one computation of each kind and stage, for each mesh with experts."""
     design, program, first = prediction.design, prediction.program, 0
     for rank, mesh in enumerate(design.meshes if design.model.moe else ()):
@@ -53,7 +53,7 @@ def compare_recorded_blocks(prediction: Prediction, recording: Recording) -> Ite
                 measured = measured_block_timeline(design, rank, action.op, found)
             except MeshwaveError:
                 return  # no layers were recorded, or costs in units do not predict them
-            yield Inside(rank, action._replace(fused=0), predicted, measured)
+            yield RecordedLayers(rank, action._replace(fused=0), predicted, measured)
 
 
 def _first_computations(program: Program, rank: int) -> Iterable[Action]:
@@ -75,7 +75,7 @@ def step_seconds(found: BlockTimeline) -> dict[str, float]:
     return seconds
 
 
-def block_waits(program: Program, predicted: Floats, measured: Floats, found: Sequence[Inside]) -> BlockWaits:
+def block_waits(program: Program, predicted: Floats, measured: Floats, found: Sequence[RecordedLayers]) -> BlockWaits:
     """Return the waits for messages inside all computations, extrapolated from the recorded computations.
 
     ``predicted`` and ``measured`` are durations in seconds, ``[rows]``. All actions of the same kind and stage of a

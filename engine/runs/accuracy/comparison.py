@@ -19,7 +19,7 @@ from meshwave.engine.run_files import RunFolderError
 from meshwave.engine.runs.accuracy.action_durations import MeasuredDurations, busy_rows, measured_durations
 from meshwave.engine.runs.accuracy.block_comparison import (
     BlockWaits,
-    Inside,
+    RecordedLayers,
     block_waits,
     compare_recorded_blocks,
     step_seconds,
@@ -183,7 +183,7 @@ class Comparison:
         }
 
     @cached_property
-    def compared_blocks(self) -> list[Inside]:
+    def compared_blocks(self) -> list[RecordedLayers]:
         """Actions whose inner layers the run has recorded, on meshes with experts."""
         return [*compare_recorded_blocks(self.prediction, self.recording)]
 
@@ -192,7 +192,7 @@ class Comparison:
         """Duration of each step of the recorded expert layers."""
         return [each for within in self.compared_blocks for each in self._layer_times(within)]
 
-    def _layer_times(self, within: Inside) -> Iterator[LayerTime]:
+    def _layer_times(self, within: RecordedLayers) -> Iterator[LayerTime]:
         predicted, measured = step_seconds(within.predicted), step_seconds(within.measured)
         for name in dict.fromkeys((*predicted, *measured)):
             compared = Compared(predicted.get(name, 0.0), measured.get(name, 0.0))

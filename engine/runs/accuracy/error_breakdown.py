@@ -52,7 +52,7 @@ def error_parts(
     parts = []
     for code, params, change in _part_changes(prediction, measured, contention):
         seconds = np.maximum(0.0, seconds + change)
-        now = prediction.costs.play(prediction.program, seconds).makespan
+        now = prediction.costs.simulate(prediction.program, seconds).makespan
         parts.append(ErrorPart(code, params, now - before))
         before = now
     parts.append(ErrorPart("error_between_actions", {}, measured_s - before))

@@ -210,7 +210,7 @@ class CauseSearch:
         change = np.where(part.rows, part.seconds.measured - part.seconds.predicted, 0.0)
         sends = self._program.is_send  # a message cannot take less than no time
         seconds = np.where(sends, np.maximum(0.0, self._costs.seconds + change), self._costs.seconds + change)
-        return self._costs.play(self._program, seconds).makespan
+        return self._costs.simulate(self._program, seconds).makespan
 
     def _cause_of_part(self, part: _Part, effect: float) -> Cause:
         predicted, measured = (float(seconds[part.rows].sum()) for seconds in part.seconds[:2])

@@ -22,7 +22,7 @@ from meshwave.engine.predict.block_timeline import (
     step_label,
 )
 from meshwave.engine.program.action import Op
-from meshwave.engine.runs.recording import LayerSteps, MeasuredLayerSteps, Way
+from meshwave.engine.runs.recording import LayerPass, LayerSteps, MeasuredLayerSteps
 
 
 def measured_block_timeline(design: Design, rank: int, op: Op, found: MeasuredLayerSteps) -> BlockTimeline:
@@ -58,7 +58,7 @@ def _device_steps(
     now, at = begins, None
     for row in rows:
         start, end = ((int(row[column]) - zero) / 1e9 for column in ("start_ns", "end_ns"))
-        layer = int(row["layer"]), row["way"] == Way.FORWARD
+        layer = int(row["layer"]), row["way"] == LayerPass.FORWARD
         if layer != at and start > now:
             yield now, start, DENSE_LAYERS, None
         step = StepOp(ops[row["op"]])

@@ -138,7 +138,7 @@ def _step_time_factor(comparison: Comparison, seconds: Floats, rows: Bools) -> f
 
     def makespan(factor: float) -> float:
         scaled = np.where(rows, factor * seconds, seconds)
-        return prediction.costs.play(prediction.program, scaled).makespan
+        return prediction.costs.simulate(prediction.program, scaled).makespan
 
     factor, difference = 1.0, 1e-3
     for _ in range(NEWTON_STEPS):

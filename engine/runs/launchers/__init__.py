@@ -11,11 +11,11 @@ from meshwave.engine.runs.launchers._base import (
     watch_queues,
 )
 from meshwave.engine.runs.launchers._environment import process_environment
-from meshwave.engine.runs.launchers._folders import enter_folders, read_entry
+from meshwave.engine.runs.launchers._folders import read_entry, restore_entries
 from meshwave.engine.runs.launchers._specification import resumed_launch, specify_run
 from meshwave.engine.runs.launchers._threaded import ThreadedLauncher
 
-__all__ = ["Capabilities", "Launcher", "OwningLauncher", "ThreadedLauncher", "enter_folders", "read_entry"]
+__all__ = ["Capabilities", "Launcher", "OwningLauncher", "ThreadedLauncher", "read_entry", "restore_entries"]
 __all__ += [
     "default_launcher",
     "launchers",

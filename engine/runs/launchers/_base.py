@@ -26,7 +26,7 @@ from meshwave.engine.runs.attempts import append_attempt, read_attempts, remove_
 from meshwave.engine.runs.checkpoints import resume_problems
 from meshwave.engine.runs.dry_run import BLOCKS_MESSAGES
 from meshwave.engine.runs.initial_weights import check_initial_weights
-from meshwave.engine.runs.launchers._folders import enter_folders
+from meshwave.engine.runs.launchers._folders import restore_entries
 from meshwave.engine.runs.launchers._limits import TargetLimits, check_disk, check_processes
 from meshwave.engine.runs.launchers._queue import QueueThread
 from meshwave.engine.runs.launchers._specification import describe_manner, predict_documents
@@ -364,7 +364,7 @@ def reconcile(record: Record, place: Place | None = None) -> None:
     run is launched. A new run database is filled from the run folders.
     """
     if record.is_new:
-        enter_folders(record)
+        restore_entries(record)
     for entry in record.active_runs():
         if place not in (None, entry.place):
             continue

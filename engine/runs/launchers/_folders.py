@@ -13,7 +13,7 @@ from meshwave.engine.runs.run_database import Entry, Record, State
 from meshwave.engine.runs.run_folder import read_bundle
 
 
-def enter_folders(record: Record) -> list[str]:
+def restore_entries(record: Record) -> list[str]:
     """Enter all run folders that the run database lacks, for example after it was moved; return the ids of the runs."""
     known = {entry.id for entry in record.entries()}
     entered = []
@@ -21,7 +21,7 @@ def enter_folders(record: Record) -> list[str]:
         if folder.name in known or folder.name.startswith("."):
             continue
         with suppress(MeshwaveError, OSError):  # not a run folder
-            record.adopt(read_entry(folder))
+            record.add_finished(read_entry(folder))
             entered.append(folder.name)
     record.is_new = False
     return entered

@@ -20,7 +20,7 @@ from meshwave.engine.messages import render
 CLOSING_S = 1.0
 
 
-class Zygote:
+class WarmProcess:
     """Warm process, from which runs are forked. It ends when the current process ends.
 
     It executes ``meshwave.engine.runtime.processes.warm_process``. ``on_event`` and ``on_end`` are called from a
@@ -33,7 +33,7 @@ class Zygote:
         worker: str,
         environment: Mapping[str, str],
         on_event: Callable[[Mapping[str, Any]], None],
-        on_end: Callable[[Zygote, str], None],
+        on_end: Callable[[WarmProcess, str], None],
     ) -> None:
         command = [
             sys.executable,
@@ -57,7 +57,7 @@ class Zygote:
         self._on_end = on_end
         self._ready = threading.Event()
         self._lock = threading.Lock()
-        threading.Thread(target=self._listen, name="zygote", daemon=True).start()
+        threading.Thread(target=self._listen, name="warm_process", daemon=True).start()
 
     @property
     def pid(self) -> int:

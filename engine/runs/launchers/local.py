@@ -26,7 +26,7 @@ from meshwave.engine.runs.launchers._base import MOST_PROCESSES, Capabilities, O
 from meshwave.engine.runs.launchers._environment import process_environment
 from meshwave.engine.runs.launchers._limits import MachineOptions, TargetLimits
 from meshwave.engine.runs.launchers._threaded import CLOSING_S
-from meshwave.engine.runs.launchers._warm_process import Zygote
+from meshwave.engine.runs.launchers._warm_process import WarmProcess
 from meshwave.engine.runs.options import Options
 from meshwave.engine.runs.outcome import Exit, Verdict, judge
 from meshwave.engine.runs.process_identity import handle, own_handle
@@ -78,9 +78,9 @@ class LocalLauncher(OwningLauncher):
         self._worker = worker
         self._path = path
         self._lock = threading.RLock()
-        self._zygote: Zygote | None = None
-        self._source_time_s = 0.0  # modification time of the code that the zygote has imported
-        self._own: dict[str, tuple[Bundle, Zygote]] = {}  # active runs of this launcher
+        self._warm_process: WarmProcess | None = None
+        self._source_time_s = 0.0  # modification time of the code that the warm process has imported
+        self._own: dict[str, tuple[Bundle, WarmProcess]] = {}  # active runs of this launcher
         self._settled = threading.Condition(self._lock)
 
     @property
@@ -109,7 +109,7 @@ class LocalLauncher(OwningLauncher):
         """Start a process that imports torch. Returns at once."""
         with self._lock:
             if self.probe().can_launch:
-                self._ready_zygote()
+                self._ready_warm_process()
 
     def check_requirements(self, design: Design, drawn: Design, options: Options) -> None:
         if options.hosts is not None:
@@ -123,9 +123,9 @@ class LocalLauncher(OwningLauncher):
         if self.limits.minutes is not None:
             write_time_limit(bundle.folder, self.limits.minutes, self.name)
         with self._lock:
-            zygote = self._ready_zygote()
-            zygote.launch(bundle.run, bundle.folder, bundle.processes)
-            self._own[bundle.run] = bundle, zygote
+            warm_process = self._ready_warm_process()
+            warm_process.launch(bundle.run, bundle.folder, bundle.processes)
+            self._own[bundle.run] = bundle, warm_process
 
     def close(self) -> None:
         """Cancel the runs of this launcher, and end its warm process. Queued runs stay queued."""
@@ -135,9 +135,9 @@ class LocalLauncher(OwningLauncher):
                 with suppress(RunError):
                     self.end_run(Run(self.record, run, self), render("meshwave_closed", {}))
             self._settled.wait_for(lambda: not self._own, CLOSING_S)
-            zygote, self._zygote = self._zygote, None
-        if zygote is not None:
-            zygote.close()
+            warm_process, self._warm_process = self._warm_process, None
+        if warm_process is not None:
+            warm_process.close()
         atexit.unregister(self.close)
 
     def end_run(self, run: Run, why: str) -> None:
@@ -152,34 +152,34 @@ class LocalLauncher(OwningLauncher):
             raise RunRefusal("not_cancelled", params) from None
         self.wake(run)
         with self._lock:
-            _, zygote = self._own.get(run.id, (None, None))
-            if zygote is not None and not zygote.is_ready:  # the run has no processes to wait for
+            _, warm_process = self._own.get(run.id, (None, None))
+            if warm_process is not None and not warm_process.is_ready:  # the run has no processes to wait for
                 verdict = Verdict(State.CANCELLED, "cancelled_before_start", {"why": why} if why else {})
                 self._finish_run(run.id, verdict, [])
 
-    def _ready_zygote(self) -> Zygote:
+    def _ready_warm_process(self) -> WarmProcess:
         """Return the warm process; start a new one if there is none, or if the source code has changed since."""
         source_time_s = _source_time_s()
-        if self._zygote is not None and source_time_s > self._source_time_s and not self._own:
-            self._zygote.close()
-        if self._zygote is None or not self._zygote.is_alive:
+        if self._warm_process is not None and source_time_s > self._source_time_s and not self._own:
+            self._warm_process.close()
+        if self._warm_process is None or not self._warm_process.is_alive:
             variables = process_environment(self._path)
-            self._zygote = Zygote(
-                self._start_method, self._worker, variables, self._handle_event, self._handle_zygote_end
+            self._warm_process = WarmProcess(
+                self._start_method, self._worker, variables, self._handle_event, self._handle_warm_process_end
             )
             self._source_time_s = source_time_s
             atexit.register(self.close)
-        return self._zygote
+        return self._warm_process
 
     def _handle_event(self, event: Mapping[str, Any]) -> None:
         """Handle an event of the warm process; called from the thread that receives events."""
         with self._lock:
-            bundle, zygote = self._own.get(event.get("run", ""), (None, None))
-            if bundle is None or zygote is None:
+            bundle, warm_process = self._own.get(event.get("run", ""), (None, None))
+            if bundle is None or warm_process is None:
                 return
             if event["event"] == "started" and event["pids"]:
                 handles = [found for pid in event["pids"] if (found := handle(pid))]
-                processes = {"owner": own_handle(), "starter": handle(zygote.pid), "processes": handles}
+                processes = {"owner": own_handle(), "starter": handle(warm_process.pid), "processes": handles}
                 with suppress(RunError):  # the disk is full; the result is written to reserved space
                     self.record.set_handle(bundle.run, processes)
                     self.record.change_state(bundle.run, State.RUNNING)
@@ -193,13 +193,13 @@ class LocalLauncher(OwningLauncher):
         progress = Run(self.record, bundle.run).progress
         return judge(bundle.folder, bundle.design, exits, was_cancelled=event["cancelled"], progress=progress)
 
-    def _handle_zygote_end(self, zygote: Zygote, reason: str) -> None:
+    def _handle_warm_process_end(self, warm_process: WarmProcess, reason: str) -> None:
         """Settle the runs of a warm process that has ended; its processes ended with it."""
         with self._lock:
-            if self._zygote is zygote:
-                self._zygote = None
-            for run in [run for run, (_, its) in self._own.items() if its is zygote]:
-                if zygote.is_ready:
+            if self._warm_process is warm_process:
+                self._warm_process = None
+            for run in [run for run, (_, its) in self._own.items() if its is warm_process]:
+                if warm_process.is_ready:
                     params = {"reason": reason, **Run(self.record, run).progress._asdict()}
                     self._finish_run(run, Verdict(State.LOST, "warm_process_ended", params), [])
                 else:  # its imports failed, so nothing was started

@@ -13,10 +13,10 @@
 from meshwave.engine.runs.recording.clocks import ClockOffset, Clocks, ProcessClock, read_clocks, write_clocks
 from meshwave.engine.runs.recording.layer_steps import (
     STEP,
+    LayerPass,
     LayerSteps,
     MeasuredLayerSteps,
     StepsRecorder,
-    Way,
     read_layer_steps,
     read_routing,
     write_routing,
@@ -27,5 +27,14 @@ from meshwave.engine.runs.recording.spans import SPAN, Recorder, Spans
 from meshwave.engine.runs.recording.timeline import has_waited
 
 __all__ = ["SPAN", "STEP", "WITHIN", "Clocks", "LayerSteps", "MeasuredLayerSteps", "MeasuredMemory", "ProcessClock"]
-__all__ += ["ClockOffset", "Recorder", "Recording", "Spans", "StepsRecorder", "Way", "read_clocks", "read_layer_steps"]
+__all__ += [
+    "ClockOffset",
+    "LayerPass",
+    "Recorder",
+    "Recording",
+    "Spans",
+    "StepsRecorder",
+    "read_clocks",
+    "read_layer_steps",
+]
 __all__ += ["has_waited", "read_memory", "read_recording", "read_routing", "write_clocks", "write_routing"]

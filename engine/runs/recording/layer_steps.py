@@ -37,7 +37,7 @@ STEP = np.dtype(
         ("step", "<i4"),  # training step
         ("layer", "<i4"),  # layer of the model
         ("op", "<i2"),  # index of the operation in the header
-        ("way", "<i2"),  # a Way
+        ("way", "<i2"),  # a LayerPass
         ("chunk", "<i4"),  # chunk of the step; -1 if it is not divided
         ("start_ns", "<i8"),
         ("end_ns", "<i8"),  # the result was available
@@ -45,7 +45,7 @@ STEP = np.dtype(
 )
 
 
-class Way(IntEnum):
+class LayerPass(IntEnum):
     """Pass of an expert layer."""
 
     FORWARD = 0
@@ -148,7 +148,7 @@ def _layer_steps_within(rows: LayerSteps, span: Any, op: Op, *, alone: bool) -> 
     """Return the layer steps within a span; in a slot of two actions, only those of the action ``op``."""
     inside = (rows["start_ns"] >= span["start_ns"]) & (rows["end_ns"] <= span["end_ns"])
     if not alone:
-        inside &= (rows["way"] == Way.FORWARD) == (op == Op.F)
+        inside &= (rows["way"] == LayerPass.FORWARD) == (op == Op.F)
     found: LayerSteps = rows[inside]
     return np.sort(found, order="start_ns", kind="stable")
 
@@ -164,7 +164,9 @@ def _read_layer_steps(path: Path, clocks: Clocks) -> tuple[tuple[str, ...], Laye
         raise damaged_file(path, "its header is incomplete")
     header, body = found
     rows = np.frombuffer(body, STEP, len(body) // STEP.itemsize)
-    if not (np.isin(rows["op"], range(len(header.ops))) & np.isin(rows["way"], [*Way]) & (rows["layer"] >= 0)).all():
+    if not (
+        np.isin(rows["op"], range(len(header.ops))) & np.isin(rows["way"], [*LayerPass]) & (rows["layer"] >= 0)
+    ).all():
         raise damaged_file(path, "a step has a kind that its header does not name")
     if not are_clock_times(rows["start_ns"], rows["end_ns"]):
         raise damaged_file(path, "a time is over 31 years")

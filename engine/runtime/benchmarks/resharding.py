@@ -5,7 +5,7 @@ machine affects all strategies alike. All processes start at a barrier. A measur
 process until the last process has received its shard and completed its sends. The shortest turn counts, because other
 load can only add to it.
 
-The prediction is :func:`meshwave.engine.resharding.played_seconds` with the emulated bandwidths minus packet headers,
+The prediction is :func:`meshwave.engine.resharding.simulated_plan_seconds` with the emulated bandwidths minus packet headers,
 and with the shortest of several measured latencies of a message of one byte. No parameter is fitted to a transfer.
 """
 
@@ -123,7 +123,7 @@ def _case_figures(
     case: TransferCase, links: Links, times: Sequence[Mapping[str, Sequence[Sequence[float]]]]
 ) -> dict[str, Any]:
     """Return predicted and measured seconds of a case; ``times[ranks][strategy][turns]`` are pairs of start and end."""
-    predicted = {name: case.plan(links, name).played_s for name in strategies}
+    predicted = {name: case.plan(links, name).simulated_s for name in strategies}
     measured = {}
     for name in strategies:
         turns = zip(*(by_strategy[name] for by_strategy in times), strict=True)

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from meshwave.engine.experts import Step, StepOp, backward_steps
-from meshwave.engine.runs.recording import Way
+from meshwave.engine.runs.recording import LayerPass
 from meshwave.engine.runtime.device.turns import keep_turn
 from meshwave.engine.runtime.experts.feed_forward import FeedForward, SavedRun
 from meshwave.engine.runtime.experts.overlap import OverlappedCombine
@@ -104,7 +104,7 @@ class ExpertPath:
         self._chunks = runner.layer.degree if len(inside) > 1 else 1
         self._forward, self._backward = (
             _Direction(runner, steps, way, self._chunks > 1)
-            for way, steps in ((Way.FORWARD, inside), (Way.BACKWARD, backward_steps(inside)))
+            for way, steps in ((LayerPass.FORWARD, inside), (LayerPass.BACKWARD, backward_steps(inside)))
         )
         dispatch = inside[: _experts_index(inside)]
         self._received = received_blocks(runner, runner.index, dispatch)
@@ -231,7 +231,7 @@ def received_blocks(runner: StepRunner, device: int, steps: Sequence[Step]) -> l
 class _Direction:
     """Steps of the forward or the backward, before and after the experts."""
 
-    def __init__(self, runner: StepRunner, steps: Sequence[Step], way: Way, has_chunks: bool) -> None:
+    def __init__(self, runner: StepRunner, steps: Sequence[Step], way: LayerPass, has_chunks: bool) -> None:
         index = _experts_index(steps)
         self._before, self._after = list(steps[:index]), list(steps[index + 1 :])
         self._runner, self._way, self._has_chunks, self._overlap = runner, way, has_chunks, None
@@ -285,7 +285,7 @@ class _RecordedQueue(GradientQueue):
 
     def add(self, gradient: DeferredGradient) -> None:
         def recorded() -> None:
-            end_step = self._runner.begin_step(StepOp.EXPERTS, StepPosition(Way.WEIGHTS))
+            end_step = self._runner.begin_step(StepOp.EXPERTS, StepPosition(LayerPass.WEIGHTS))
             gradient()
             end_step()
 

@@ -22,7 +22,7 @@ from torch.autograd import Function
 from meshwave.engine.document.architecture import PLAIN, Mlp
 from meshwave.engine.document.model import PLAIN_ROUTER, Router
 from meshwave.engine.experts import ExpertSchedule, Layer, Step, StepOp, expert_schedules
-from meshwave.engine.runs.recording import Way
+from meshwave.engine.runs.recording import LayerPass
 from meshwave.engine.runtime.communication.groups import ALONE, Group, all_gather, to_group_memory
 from meshwave.engine.runtime.experts.dispatch import ExpertPath, GateLoads
 from meshwave.engine.runtime.experts.feed_forward import Expert, FeedForward
@@ -38,7 +38,7 @@ from meshwave.engine.runtime.modules.deferred_gradients import DeferrableModule
 from meshwave.engine.runtime.modules.recomputation import is_first_forward
 
 GROUP_KINDS = ("mp", "esp", "ep", "ep_esp")
-BACKWARD = StepPosition(Way.BACKWARD)
+BACKWARD = StepPosition(LayerPass.BACKWARD)
 
 
 def device_groups(layer: Layer, block: Sequence[int], process: int) -> dict[str, tuple[int, ...]]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from meshwave.engine.experts import LAYER_OPS, StepOp
-from meshwave.engine.runs.recording import STEP, LayerSteps, Way
+from meshwave.engine.runs.recording import STEP, LayerPass, LayerSteps
 from meshwave.engine.runtime.device.clock import Clock, Stamp
 
 EndStep = Callable[[], None]
@@ -20,7 +20,7 @@ _OP_NUMBER = {op: number for number, op in enumerate(LAYER_OPS)}
 class StepPosition(NamedTuple):
     """Direction and chunk of slots of a step."""
 
-    way: Way = Way.FORWARD
+    way: LayerPass = LayerPass.FORWARD
     chunk: int = -1  # -1 if all slots are sent at once
 
 

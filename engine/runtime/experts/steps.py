@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from meshwave.engine.experts import Layer, Step, StepOp, backward_steps
-from meshwave.engine.runs.recording import Way
+from meshwave.engine.runs.recording import LayerPass
 from meshwave.engine.runtime.communication.all_to_all import start_all_to_all
 from meshwave.engine.runtime.communication.groups import Group, all_gather, reduce_scatter, to_group_memory
 from meshwave.engine.runtime.device.turns import wait_in_turn
@@ -313,7 +313,7 @@ class _Step(Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         (step,) = backward_steps([ctx.step])
-        return ctx.runner.start(step, gradient, StepPosition(Way.BACKWARD))(), None, None
+        return ctx.runner.start(step, gradient, StepPosition(LayerPass.BACKWARD))(), None, None
 
 
 def _as_distinct_tensor(x: Tensor, y: Tensor) -> Tensor:

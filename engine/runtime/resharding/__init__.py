@@ -17,7 +17,7 @@ partial source needs a dtype that can be summed.
 
 Processes do not coordinate the use of a NIC. If the plan orders the sends of two processes of a host one after the
 other, both may share the NIC and finish at the time planned for the later one;
-:func:`meshwave.engine.resharding.played_seconds` accounts for that. Coordination would cost a message per task and
+:func:`meshwave.engine.resharding.simulated_plan_seconds` accounts for that. Coordination would cost a message per task and
 would speed up the first task only, not the last.
 """
 

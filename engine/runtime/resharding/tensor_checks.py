@@ -73,7 +73,7 @@ def check_summable(load: Load, dtype: torch.dtype) -> None:
     """
     is_number = dtype.is_complex or (dtype.itemsize > 1 if dtype.is_floating_point else dtype != torch.bool)
     if split_spec(load.source[1])[1] and not is_number:
-        raise Refusal("unsummable_dtype", {"tensor": load.name, "dtype": dtype_name(dtype)})
+        raise Refusal("unsupported_sum_dtype", {"tensor": load.name, "dtype": dtype_name(dtype)})
 
 
 def _address_range(tensor: Tensor) -> tuple[int, int]:

@@ -89,8 +89,8 @@ def test_the_makespans_of_the_drawings(figures: dict[str, Any]) -> None:
 
 
 def test_the_law_of_waves_has_its_best_where_the_played_steps_have_it() -> None:
-    assert hanayo_fit.best_wave(2, 0.125) == 2
-    assert hanayo_fit.best_wave(2, 0.0) == float("inf")
+    assert hanayo_fit.best_wave_count(2, 0.125) == 2
+    assert hanayo_fit.best_wave_count(2, 0.0) == float("inf")
     assert [row.ours for row in hanayo.makespan_by_waves().rows[:4]] == [43, 39.5, 43, 55.25]
 
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from meshwave.engine.bench.papers import Grid, Table, resharding, resharding_training
 from meshwave.engine.bench.papers import u_transformer_model as u_transformer
-from meshwave.engine.bench.papers.playback import schedule_program
 from meshwave.engine.bench.papers.resharding import (
     ASSUMED,
     CASES,
@@ -25,12 +24,13 @@ from meshwave.engine.bench.papers.resharding import (
 from meshwave.engine.bench.papers.resharding_training import (
     GPTS,
     U_TRANSFORMERS,
-    Trained,
+    TrainingStep,
     gpt_design,
     gpts,
     step_seconds,
     u_transformers,
 )
+from meshwave.engine.bench.papers.schedule_simulation import schedule_program
 from meshwave.engine.costs.boundary_transfers import boundary_seconds, boundary_transfer
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.program.action import Op
@@ -190,7 +190,7 @@ def test_beside_it_eager_orders_show_the_fill_and_the_drain_alone() -> None:
 
 
 @pytest.mark.parametrize("found", [gpts, u_transformers], ids=["GPT", "U-Transformer"])
-def test_series_stand_in_the_order_of_the_papers_bars(found: Callable[[], Mapping[str, Trained]]) -> None:
+def test_series_stand_in_the_order_of_the_papers_bars(found: Callable[[], Mapping[str, TrainingStep]]) -> None:
     for name, of in found().items():
         bars = [of.tflops(series) for series in ("Send/Recv", "Alpa", "Broadcast", "+ overlap", "Ours", "Signal")]
         assert all(later >= 0.99 * earlier for earlier, later in zip(bars, bars[1:], strict=False)), name

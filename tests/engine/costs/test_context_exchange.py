@@ -33,7 +33,7 @@ def exposed(exchange: ContextExchange, forward_s: float, backward_s: float, cp: 
     load = Workload(sequence=1, hidden=1, batch=1, precision=PRECISIONS["fp32"], cp=cp, context_exchange=exchange)
     works = (Work(flops=seconds * 1e6) for seconds in (forward_s, backward_s))
     operator = Operator("attention", *works, context_bytes=SIZE)
-    return ContextCost(CLUSTER, mesh, load, ring_all_reduce_seconds).exposed(operator)
+    return ContextCost(CLUSTER, mesh, load, ring_all_reduce_seconds).exposed_parts(operator)
 
 
 def test_a_ring_exposes_what_each_step_of_attention_does_not_hide() -> None:
@@ -76,7 +76,7 @@ def test_the_exchange_is_a_wait_inside_the_layers_and_traffic_on_the_links(excha
     (price, *_) = mesh_prices(design)
     load = workload(design, design.meshes[0])
     cost = ContextCost(design.cluster, design.meshes[0], load, ring_all_reduce_seconds)
-    expected = cost.exposed(attention_product(load))
+    expected = cost.exposed_parts(attention_product(load))
 
     assert price.layer.forward_waits == pytest.approx(expected.forward.seconds)
     assert price.layer.input_waits == pytest.approx(expected.backward.seconds)

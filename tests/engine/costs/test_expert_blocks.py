@@ -21,7 +21,7 @@ from meshwave.engine.costs.stage_balance import balanced_split, unequal_split
 from meshwave.engine.costs.transformer_layers import layer, mlp
 from meshwave.engine.document import Design, parse_design
 from meshwave.engine.document.expert_layers import device_rates, mesh_links, price_expert_layer, resolve_expert_layer
-from meshwave.engine.experts import StepOp, play_layer, price
+from meshwave.engine.experts import StepOp, price, simulate_layer
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.program.action import Op
 
@@ -103,11 +103,11 @@ def test_a_layer_takes_what_its_play_takes_and_the_rest_of_the_block() -> None:
     block = expert_block(of, mesh, workload(of, mesh))
 
     assert block is not None
-    forward = play_layer(priced, priced.forward).makespan
+    forward = simulate_layer(priced, priced.forward).makespan
     assert prices.expert_layer.forward - forward == pytest.approx(
         prices._sequential_seconds(operator for operator in block.operators if operator.name != "experts").forward
     )
-    whole = play_layer(priced, priced.backward).makespan
+    whole = simulate_layer(priced, priced.backward).makespan
     assert block.input_gradient_s + block.weight_gradient_s - block.hidden_s == pytest.approx(whole)
     assert block.hidden_s == pytest.approx(0, abs=1e-12)  # in one chunk nothing hides
 

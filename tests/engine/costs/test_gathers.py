@@ -113,7 +113,7 @@ def test_a_gather_takes_the_time_of_a_ring_and_runs_beside_the_computations(desi
         design(2, dp=2, schedule="interleaved-1f1b", pipeline={"chunks": 4, "microbatches": 4}, model=MODEL),
     )
     costs, replicated = estimate(made, program), estimate(plain, lower(plain))
-    timeline = costs.play(program)
+    timeline = costs.simulate(program)
     unshards, forwards = program.op == Op.UNSHARD, program.op == Op.F
     first = np.flatnonzero(unshards & (program.stage == 2))[0]
     layers = costs.layers[2]
@@ -138,7 +138,7 @@ def test_memory_rises_with_an_unshard_and_falls_with_a_reshard(design: MakeDesig
         program = lower(made)
         costs = estimate(made, program)
         peak = peak_memory(program, costs)
-        [(_, held)] = memory_over_time(costs.play(program), costs)
+        [(_, held)] = memory_over_time(costs.simulate(program), costs)
         assert held.max() == pytest.approx(peak.total_bytes[0])
         assert held[-1] == pytest.approx(held[0]), "all weights are freed at the end of the step"
         peaks.append(float(peak.by_category["weights"][0] - costs.static_bytes["weights"][0]))

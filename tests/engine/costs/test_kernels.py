@@ -89,9 +89,9 @@ def test_links_of_a_known_device_sustain_a_share_of_the_drawn_bandwidth():
         for device in (PLAIN, NAMED)
     )
 
-    assert (plain.near, plain.far) == (link, link)
-    assert named.near.bandwidth == pytest.approx(100 * CONSTANTS.intra_node_efficiency)
-    assert named.far.latency_s == CONSTANTS.inter_node_latency_s
+    assert (plain.link_inside_node, plain.link_between_nodes) == (link, link)
+    assert named.link_inside_node.bandwidth == pytest.approx(100 * CONSTANTS.intra_node_efficiency)
+    assert named.link_between_nodes.latency_s == CONSTANTS.inter_node_latency_s
 
 
 def test_partial_recomputation_adds_a_part_of_the_forward_to_the_backward():

@@ -332,7 +332,7 @@ def test_a_mesh_that_computes_faster_exchanges_less_where_that_is_asked() -> Non
     prediction = predict(design_of({"schedule": "gpipe"}, [([0, 2], 2)]))
     half = np.where(prediction.program.is_compute, 0.5, 1.0) * prediction.costs.seconds
 
-    answer = prediction.costs.play(prediction.program, half).makespan
+    answer = prediction.costs.simulate(prediction.program, half).makespan
 
     assert answer < 0.6 * prediction.timeline.makespan
 

@@ -157,7 +157,7 @@ def test_batched_transfers_are_priced_as_they_are_issued(design: Callable[..., D
     _, alone = priced(design(cost=cost))
 
     assert (costs.transfer_model, costs.network, alone.transfer_model) == ("batched", None, transfer_model)
-    assert costs.play(program).makespan == simulate(program, costs.seconds, "batched").makespan
+    assert costs.simulate(program).makespan == simulate(program, costs.seconds, "batched").makespan
 
 
 def test_turning_the_meshes_round_changes_no_price(design: Callable[..., Design]) -> None:

@@ -129,12 +129,12 @@ columns = st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=12).map(tuple)
 def test_spread_costs_keep_the_cost_of_the_model(column: tuple[float, ...], stages: int) -> None:
     costs = StageCosts(forward=column, input=column, weight=column)
 
-    spread = costs.spread(stages)
+    spread = costs.redistribute(stages)
 
     assert spread.stages == stages
     assert sum(spread.forward) == pytest.approx(sum(column))
-    assert costs.spread(len(column)) == costs
-    assert costs.spread(3 * len(column)).spread(len(column)).weight == pytest.approx(column)
+    assert costs.redistribute(len(column)) == costs
+    assert costs.redistribute(3 * len(column)).redistribute(len(column)).weight == pytest.approx(column)
 
 
 def test_the_gallery_compares_schedules_at_the_same_cost_of_the_model(design: Make) -> None:

@@ -392,5 +392,5 @@ def test_a_copy_with_other_values_computes_what_follows_from_them_again() -> Non
 
     assert drawn.device.constants is None
     assert cluster.device.constants is not None
-    assert cluster.far.bandwidth == pytest.approx(4 * copy.far.bandwidth)
+    assert cluster.link_between_nodes.bandwidth == pytest.approx(4 * copy.link_between_nodes.bandwidth)
     assert cluster.device.model_copy(update={"name": "unknown"}).constants is None

@@ -18,8 +18,8 @@ from meshwave.engine.experts import (
     Rates,
     expert_schedule_names,
     expert_schedules,
-    play_layer,
     price,
+    simulate_layer,
 )
 from meshwave.engine.experts.auto import exclusions
 from tests.engine.experts.test_price import COMPUTES, LINKS, layer, layers
@@ -115,7 +115,7 @@ def test_a_design_without_a_chunk_count_gets_the_fastest_schedule_and_count(degr
     def seconds(schedule: str) -> float:
         design = made(schedule)
         priced = price_expert_layer(design, design.meshes[0])
-        return play_layer(priced, priced.forward).makespan + play_layer(priced, priced.backward).makespan
+        return simulate_layer(priced, priced.forward).makespan + simulate_layer(priced, priced.backward).makespan
 
     design = made("auto")
     name, of, choice = resolve_expert_layer(design, design.meshes[0])

@@ -24,8 +24,8 @@ from meshwave.engine.experts import (
     device_load,
     expert_schedule_names,
     expert_schedules,
-    play_layer,
     price,
+    simulate_layer,
 )
 from meshwave.engine.experts._collectives import traffic
 from tests._strategies import examples
@@ -430,7 +430,7 @@ def test_an_unchunked_layer_takes_the_sum_of_its_steps(name: str, of: Layer) -> 
     assume_it_runs(name, of)
     priced = price(name, of, LINKS, COMPUTES)
     for direction in (priced.forward, priced.backward):
-        assert play_layer(priced, direction).makespan == pytest.approx(priced.seconds(direction))
+        assert simulate_layer(priced, direction).makespan == pytest.approx(priced.seconds(direction))
 
 
 @pytest.mark.parametrize("name", STEPPED)
@@ -440,7 +440,7 @@ def test_the_simulation_respects_lanes_and_causes_and_sends_all_bytes(name: str,
     assume_it_runs(name, of)
     priced = price(name, of, LINKS, COMPUTES)
 
-    played = play_layer(priced, priced.forward)
+    played = simulate_layer(priced, priced.forward)
 
     assert (played.end >= played.start).all()
     for device in range(of.devices):
@@ -469,8 +469,8 @@ def test_chunks_overlap_but_every_message_takes_its_startup_time() -> None:
     small = replace(of, tokens=16, hidden=2, ffn_hidden=4)
     tiny, cut = (price("parm-s1", replace(small, degree=degree), LINKS, COMPUTES) for degree in (1, 4))
 
-    assert play_layer(four, four.forward).makespan < play_layer(once, once.forward).makespan
-    assert play_layer(cut, cut.forward).makespan > play_layer(tiny, tiny.forward).makespan
+    assert simulate_layer(four, four.forward).makespan < simulate_layer(once, once.forward).makespan
+    assert simulate_layer(cut, cut.forward).makespan > simulate_layer(tiny, tiny.forward).makespan
 
 
 # ---- experts that lie unevenly, more than once, or are not chosen alike ----

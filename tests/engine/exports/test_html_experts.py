@@ -9,7 +9,7 @@ import pytest
 
 from meshwave.engine.document import load_design, parse_design
 from meshwave.engine.document.expert_layers import price_expert_layer
-from meshwave.engine.experts import expert_schedules, play_layer
+from meshwave.engine.experts import expert_schedules, simulate_layer
 from meshwave.engine.exports import exports
 from meshwave.engine.files import example
 from meshwave.engine.predict.prediction import Prediction, predict
@@ -38,7 +38,7 @@ def test_the_section_has_the_chosen_schedule_with_its_reason_and_times() -> None
 
     assert priced.choice.titled_reason in told
     assert f"<dd>{expert_schedules[priced.name].title}</dd>" in told
-    times = [quantity(play_layer(priced, way).makespan, "s") for way in (priced.forward, priced.backward)]
+    times = [quantity(simulate_layer(priced, way).makespan, "s") for way in (priced.forward, priced.backward)]
     assert f"<dd>{times[0]}, {times[1]}</dd>" in told
     assert f"predicted, {times[0]} + {times[1]}" in told
 

@@ -20,7 +20,7 @@ from meshwave.engine.imports.stage_times import read_stage_costs
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.program.action import Op
 from meshwave.engine.runs import Record, Run, State
-from meshwave.engine.runs.imported_trace import enter_trace
+from meshwave.engine.runs.imported_trace import add_trace_run
 from meshwave.engine.runs.recording import read_recording
 from meshwave.engine.runs.run_comparison import save_run_profile
 from meshwave.engine.runs.run_folder import read_design
@@ -48,7 +48,7 @@ def test_the_ranges_of_a_profiler_are_the_actions_of_the_design(record: Record, 
     trace = load_trace(trace_of(tmp_path, rename))
     assert trace is not None
 
-    run = Run(record, enter_trace(record, predict(design()), trace).id)
+    run = Run(record, add_trace_run(record, predict(design()), trace).id)
 
     assert run.state is State.SUCCEEDED
     predicted, recording = predict(design()).timeline, read_recording(run.folder)
@@ -85,7 +85,7 @@ def test_an_exported_timeline_is_imported(record: Record, tmp_path: Path) -> Non
     trace = load_trace([file])
     assert trace is not None
 
-    run = Run(record, enter_trace(record, predict(design()), trace).id)
+    run = Run(record, add_trace_run(record, predict(design()), trace).id)
 
     assert read_recording(run.folder).makespans[0] == pytest.approx(prediction.timeline.makespan, rel=0.3)
 
@@ -96,7 +96,7 @@ def test_stage_times_are_simulated_in_the_order_of_the_schedule(record: Record, 
     assert trace is not None
     assert trace.stage_seconds[Op.B, 1] == pytest.approx(0.06)
 
-    run = Run(record, enter_trace(record, predict(design()), trace).id)
+    run = Run(record, add_trace_run(record, predict(design()), trace).id)
 
     measured = read_recording(run.folder).timeline(0)
     assert measured.busy == pytest.approx([4 * 0.03, 4 * 0.09])
@@ -155,7 +155,7 @@ def test_a_gpu_range_takes_precedence_over_its_host_range(tmp_path: Path) -> Non
 def refusal(record: Record, trace: Trace | None, design: Design) -> str:
     assert trace is not None
     with pytest.raises(Refusal) as error:
-        enter_trace(record, predict(design), trace)
+        add_trace_run(record, predict(design), trace)
     assert record.entries() == []
     return str(error.value)
 
@@ -165,7 +165,7 @@ def test_a_trace_of_a_design_with_a_tokenizer_is_a_run_without_text(record: Reco
     assert trace is not None
     tokenized = design(training={"data": "mine.txt", "tokenizer": "tokenizer.json"})
 
-    training = read_design(record.folder(enter_trace(record, predict(tokenized), trace).id)).training
+    training = read_design(record.folder(add_trace_run(record, predict(tokenized), trace).id)).training
 
     assert (training.data, training.tokenizer) == (None, None)
 

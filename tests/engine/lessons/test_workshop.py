@@ -153,13 +153,13 @@ def test_a_dry_run_confirms_the_design_that_was_submitted(classroom: Classroom) 
 
     assert shown() == ("", "")
     classroom.add_dry_run(ada, challenge.name, "run-1")
-    classroom.enter_results(lambda run: "")
+    classroom.record_results(lambda run: "")
     assert shown() == ("run-1", "")
     before = classroom.changes
-    classroom.enter_results(lambda run: f"{run}: 12 ms measured")
+    classroom.record_results(lambda run: f"{run}: 12 ms measured")
     assert shown() == ("run-1", "run-1: 12 ms measured")
     assert classroom.changes == before + 1
-    classroom.enter_results(lambda run: "again")
+    classroom.record_results(lambda run: "again")
     assert shown() == ("run-1", "run-1: 12 ms measured")
     classroom.submit(ada, challenge.name, score._replace(value=score.value / 2), design)
     assert shown() == ("", ""), "the dry run was of a worse design"

@@ -16,7 +16,7 @@ from meshwave.engine.document import load_design, parse_design
 from meshwave.engine.document.expert_layer_document import ExpertLayerSpec, parse_expert_layer
 from meshwave.engine.document.expert_layers import price_expert_layer, resolve_expert_layer
 from meshwave.engine.errors import InputError
-from meshwave.engine.experts import play_layer
+from meshwave.engine.experts import simulate_layer
 from meshwave.engine.files import example, examples
 from meshwave.engine.findings import DesignError
 from meshwave.engine.predict.expert_comparison import design_expert_layer_json, expert_layer_json, find_expert_mesh
@@ -92,7 +92,7 @@ def test_a_design_is_told_what_its_own_layer_costs(name: str) -> None:
     mesh, own = design.meshes[rank], found["schedules"][design.experts.member]
     priced = price_expert_layer(design, mesh)
     assert found["capacity"] == priced.layer.capacity
-    assert own["seconds"]["forward"] == play_layer(priced, priced.forward).makespan
+    assert own["seconds"]["forward"] == simulate_layer(priced, priced.forward).makespan
     assert own["runs"] == priced.name
     auto = design.model_copy(update={"experts": design.experts.model_copy(update={"schedule": "auto"})})
     assert found["auto"]["choice"] == resolve_expert_layer(auto, mesh).schedule

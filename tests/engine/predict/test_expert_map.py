@@ -90,8 +90,8 @@ def test_all_schedules_are_compared_where_their_experts_fit() -> None:
     fastest = times[found.fastest, each]
     assert there[found.fastest, each].all()
     assert (fastest == np.where(there, times, np.inf).min(axis=0)).all()
-    assert (fastest * found.lead)[0] == pytest.approx(sorted(times[there[:, 0], 0])[1])
-    assert found.lead.min() >= 1
+    assert (fastest * found.speedup_over_second)[0] == pytest.approx(sorted(times[there[:, 0], 0])[1])
+    assert found.speedup_over_second.min() >= 1
     alike = found.memory_bytes["deepspeed"]
     assert (found.memory_bytes["expert-parallel"] == found.axes["esp"] * alike).all()
     assert (found.memory_bytes["ppmoe"] == 32 / found.axes["mp"] * alike).all()
@@ -107,7 +107,7 @@ def test_where_no_experts_fit_time_alone_decides() -> None:
     times = np.stack([found.seconds[name] for name in GRID_SCHEDULES])
     assert not any(found.fits(name).any() for name in GRID_SCHEDULES)
     assert (times[found.fastest, np.arange(1296)] == times.min(axis=0)).all()
-    assert np.isfinite(found.lead).all()
+    assert np.isfinite(found.speedup_over_second).all()
 
 
 def test_gains_grow_with_the_tokens_that_are_sent_more_than_once() -> None:
@@ -166,7 +166,7 @@ def test_the_cluster_of_a_design_has_its_devices_and_links() -> None:
 
     assert (found.devices, found.devices_per_node, found.item_bytes) == (16, 8, 2)
     assert found.memory_bytes == 80e9
-    near, far = design.cluster.near, design.cluster.far
+    near, far = design.cluster.link_inside_node, design.cluster.link_between_nodes
     assert (1 / found.links.intra.beta, 1 / found.links.inter.beta) == pytest.approx((near.bandwidth, far.bandwidth))
     assert f"{quantity(near.bandwidth, 'B/s')} inside a node" in found.description
     assert find_cluster(OWN_CLUSTER, design) == found

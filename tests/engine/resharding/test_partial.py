@@ -107,7 +107,7 @@ def test_costs_include_sums_and_the_playback_sends_their_addends(planned: Transf
     assert all(each.start_s >= plan.reduce_s for each in plan.tasks)
     additions = [move for move in planned.moves if move.is_partial_sum(planned.tasks[move.task])]
     assert (plan.reduce_s > 0) == bool(additions)
-    assert planned.played_s >= max((5e-11 * move.elements + 1e-5 for move in additions), default=0.0)
+    assert planned.simulated_s >= max((5e-11 * move.elements + 1e-5 for move in additions), default=0.0)
 
 
 def test_a_group_reduces_and_scatters_so_that_each_rank_sends_a_piece() -> None:
@@ -123,7 +123,7 @@ def test_a_group_reduces_and_scatters_so_that_each_rank_sends_a_piece() -> None:
     assert made.plan.makespan_s == pytest.approx(made.plan.reduce_s + (1 << 22) / 1e8)
     assert made.plan.is_optimal
     # Played, the first piece leaves as soon as it is summed, while others are still being summed.
-    assert (1 << 22) / 1e8 < made.played_s <= made.plan.makespan_s * (1 + 1e-9)
+    assert (1 << 22) / 1e8 < made.simulated_s <= made.plan.makespan_s * (1 + 1e-9)
 
 
 def test_copies_of_a_sum_are_balanced_like_other_copies() -> None:

@@ -13,7 +13,7 @@ from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.program.action import RECEIVES, Op, message_key
 from meshwave.engine.program.program import Program
 from meshwave.engine.program.timeline import Source
-from meshwave.engine.runs.recording import STEP, Recorder, StepsRecorder, Way, read_recording
+from meshwave.engine.runs.recording import STEP, LayerPass, Recorder, StepsRecorder, read_recording
 
 Floats = NDArray[np.float64]
 BEGUN_NS = 10**12
@@ -50,7 +50,7 @@ def _columns(
     program: Program, seconds: Floats, prediction: Prediction, asking_s: float
 ) -> tuple[Floats, Floats, Floats]:
     """[rows] when each began and ended, and how long it stood still, in seconds."""
-    played = prediction.costs.play(program, seconds)
+    played = prediction.costs.simulate(program, seconds)
     start, end, wait = np.zeros(len(program)), np.zeros(len(program)), np.zeros(len(program))
     start[program.spans], end[program.spans] = played.start, played.end
     free = np.zeros(program.ranks)
@@ -84,7 +84,7 @@ def record_inside(folder: Path, prediction: Prediction, waits: Floats) -> None:
                 spans = recording.rows([step])[0, rows]
                 found = np.zeros(len(rows), STEP)
                 found["layer"], found["chunk"], found["op"] = 1, -1, LAYER_OPS.index(StepOp.DISPATCH)
-                found["way"] = np.where(program.op[rows] == Op.F, Way.FORWARD, Way.BACKWARD)
+                found["way"] = np.where(program.op[rows] == Op.F, LayerPass.FORWARD, LayerPass.BACKWARD)
                 found["start_ns"] = spans["start_ns"]
                 found["end_ns"] = np.minimum(spans["start_ns"] + 1e9 * waits[rows], spans["end_ns"])
                 recorder.write(step, found)

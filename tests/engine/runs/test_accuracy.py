@@ -115,7 +115,7 @@ def test_contention_for_cores_explains_longer_computations_up_to_the_processes_p
     first, *others = found.error_parts(Contention(processes=4, cores=2))
 
     assert first.name == "Contention for cores (4 processes on 2)"
-    twice = prediction.costs.play(prediction.program, np.minimum(compute, 2.0) * prediction.costs.seconds).makespan
+    twice = prediction.costs.simulate(prediction.program, np.minimum(compute, 2.0) * prediction.costs.seconds).makespan
     assert first.effect_s == pytest.approx(twice - prediction.timeline.makespan, rel=1e-2)
     assert {part.name for part in others} >= {"Forward", "Backward"}
 

@@ -73,7 +73,7 @@ def test_sharded_stages_are_gathered_before_their_computations_and_reduced_after
     program = lower(design)
     costs = estimate(design, program)
 
-    waits = plan_waits(program, costs, 0.2 / costs.play(program).makespan)
+    waits = plan_waits(program, costs, 0.2 / costs.simulate(program).makespan)
     played = run_step_in_threads(waits)
 
     gathers = np.flatnonzero(program.op == Op.UNSHARD)
@@ -113,7 +113,7 @@ def test_threads_share_links_as_the_simulator_does(schedule: str) -> None:
     design = slow_network(schedule)
     program = lower(design)
     costs = estimate(design, program)
-    shared, alone = costs.play(program).makespan, simulate(program, costs.seconds, "latency").makespan
+    shared, alone = costs.simulate(program).makespan, simulate(program, costs.seconds, "latency").makespan
     scale = 2.0 / shared
 
     played = run_step_in_threads(plan_waits(program, costs, scale))

@@ -345,13 +345,13 @@ def test_whatever_is_killed_nothing_stays(launcher: LocalLauncher, left_as_found
         "it is predicted for what was shaped"
     )
     assert bundle.design.cluster.inter_node.bandwidth == 1e7 < bundle.drawn.cluster.inter_node.bandwidth
-    zygote = launcher._zygote
-    assert zygote is not None
+    warm_process = launcher._warm_process
+    assert warm_process is not None
 
     if what == "nothing":
         run.cancel()
     else:
-        os.kill(zygote.pid if what == "the warm process" else processes(run)[1].pid, signal.SIGKILL)
+        os.kill(warm_process.pid if what == "the warm process" else processes(run)[1].pid, signal.SIGKILL)
 
     ends = {"a rank": State.FAILED, "the warm process": State.LOST, "nothing": State.CANCELLED}
     assert run.wait(timeout_s=30) is ends[what]

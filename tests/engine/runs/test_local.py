@@ -187,8 +187,8 @@ def test_a_process_that_is_stopped_is_named_until_it_is_continued(
 def test_cancel_ends_a_run_whose_warm_process_is_stopped(launcher: LocalLauncher) -> None:
     run = submit(launcher, draw("sleep"))
     processes(run)
-    assert launcher._zygote is not None
-    os.kill(launcher._zygote.pid, signal.SIGSTOP)
+    assert launcher._warm_process is not None
+    os.kill(launcher._warm_process.pid, signal.SIGSTOP)
     assert "the process that starts the run's workers is stopped" in until(run.stopped_process_lines)[0]
 
     open_run(Record(launcher.record.place), run.id).cancel()  # as another process does
@@ -248,8 +248,8 @@ def test_killing_the_warm_process_leaves_nothing(either: LocalLauncher) -> None:
     assert len(processes(run)) == 4
     until(lambda: said(run, "step"))
 
-    assert either._zygote is not None
-    os.kill(either._zygote.pid, signal.SIGKILL)
+    assert either._warm_process is not None
+    os.kill(either._warm_process.pid, signal.SIGKILL)
 
     assert run.wait(timeout_s=30) is State.LOST
     assert "ended by SIGKILL, after 1 of 3 steps" in run.reason
@@ -444,15 +444,15 @@ def test_a_warm_process_that_holds_old_code_is_replaced(
     launcher: LocalLauncher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert submit(launcher, draw()).wait(timeout_s=30) is State.SUCCEEDED
-    assert launcher._zygote is not None
-    old = launcher._zygote
+    assert launcher._warm_process is not None
+    old = launcher._warm_process
     assert submit(launcher, draw()).wait(timeout_s=30) is State.SUCCEEDED
-    assert launcher._zygote is old
+    assert launcher._warm_process is old
 
     monkeypatch.setattr("meshwave.engine.runs.launchers.local._source_time_s", lambda: float("inf"))
 
     assert submit(launcher, draw()).wait(timeout_s=30) is State.SUCCEEDED
-    assert launcher._zygote is not old
+    assert launcher._warm_process is not old
     assert not old.is_alive
 
 

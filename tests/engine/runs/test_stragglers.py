@@ -32,7 +32,7 @@ def record(folder: Path, change: Any, *, dp: int = 2) -> None:
         for step in range(STEPS):
             seconds = np.where(program.is_compute, 0.01, np.where(program.is_send, 0.01, 0.0))
             computing, sending = change(process, step)
-            played = prediction.costs.play(program, seconds * np.where(program.is_compute, computing, sending))
+            played = prediction.costs.simulate(program, seconds * np.where(program.is_compute, computing, sending))
             start, end = np.zeros(len(program)), np.zeros(len(program))
             start[program.spans], end[program.spans] = played.start, played.end
             receives = np.flatnonzero(program.span_of_row[:-1] < 0)

@@ -63,8 +63,8 @@ def test_fresh_interpreters_train_as_well(trainer: LocalLauncher) -> None:
 
 def test_nothing_listens_on_a_public_interface(trainer: LocalLauncher) -> None:
     run = training(trainer)
-    assert trainer._zygote is not None
-    pids = [trainer._zygote.pid, *(process.pid for process in processes(run))]
+    assert trainer._warm_process is not None
+    pids = [trainer._warm_process.pid, *(process.pid for process in processes(run))]
 
     listening = {address for pid in pids for address in listening_on(pid)}
     run.cancel()
@@ -76,10 +76,10 @@ def test_nothing_listens_on_a_public_interface(trainer: LocalLauncher) -> None:
 
 def test_the_warm_process_has_one_thread(trainer: LocalLauncher) -> None:
     trainer.warm()
-    until(lambda: trainer._zygote and trainer._zygote.is_ready, "the import")
-    assert trainer._zygote is not None
+    until(lambda: trainer._warm_process and trainer._warm_process.is_ready, "the import")
+    assert trainer._warm_process is not None
 
-    assert len(os.listdir(f"/proc/{trainer._zygote.pid}/task")) == 1, "a fork has no other threads"
+    assert len(os.listdir(f"/proc/{trainer._warm_process.pid}/task")) == 1, "a fork has no other threads"
 
 
 def test_a_rank_that_is_killed_while_it_trains_is_the_reason(trainer: LocalLauncher) -> None:

@@ -19,11 +19,11 @@ from meshwave.engine.runs.recording import (
     STEP,
     ClockOffset,
     Clocks,
+    LayerPass,
     MeasuredMemory,
     ProcessClock,
     Recorder,
     StepsRecorder,
-    Way,
     read_clocks,
     read_layer_steps,
     read_memory,
@@ -168,11 +168,11 @@ def record_inside(folder: Path, took_us: tuple[int, ...]) -> None:
         at = np.array([0, took, took, 2 * took, 3 * took, 3 * took], np.int64) * US + step * 10**9
         spans.write(step, at, at + took * US, np.zeros(6, np.int64))
         found = [
-            (0, 1, 0, Way.FORWARD, -1, at[0] + 10, at[0] + 20),
-            (0, 1, 1, Way.FORWARD, -1, at[1] + 10, at[1] + 20),
-            (0, 1, 0, Way.BACKWARD, -1, at[1] + 40, at[1] + 50),
-            (0, 1, 1, Way.WEIGHTS, -1, at[3] + 30, at[3] + 40),
-            (0, 1, 1, Way.FORWARD, -1, at[3] + 10, at[3] + 20),  # computed again
+            (0, 1, 0, LayerPass.FORWARD, -1, at[0] + 10, at[0] + 20),
+            (0, 1, 1, LayerPass.FORWARD, -1, at[1] + 10, at[1] + 20),
+            (0, 1, 0, LayerPass.BACKWARD, -1, at[1] + 40, at[1] + 50),
+            (0, 1, 1, LayerPass.WEIGHTS, -1, at[3] + 30, at[3] + 40),
+            (0, 1, 1, LayerPass.FORWARD, -1, at[3] + 10, at[3] + 20),  # computed again
         ]
         if inside.is_due(step):
             inside.write(step, np.array(found, STEP))
@@ -190,15 +190,15 @@ def shown(folder: Path, action: Action) -> tuple[int, list[tuple[int, int]]]:
 def test_the_steps_within_an_action_are_ordered_by_their_start(tmp_path: Path) -> None:
     record_inside(tmp_path, (900, 300, 100, 200, 400))
 
-    assert shown(tmp_path, Action(Op.F, 0, 0)) == (3, [(0, Way.FORWARD)])  # of 100, 200, 300 and 400 us
-    assert shown(tmp_path, Action(Op.B, 0, 1))[1] == [(1, Way.FORWARD), (1, Way.WEIGHTS)]
+    assert shown(tmp_path, Action(Op.F, 0, 0)) == (3, [(0, LayerPass.FORWARD)])  # of 100, 200, 300 and 400 us
+    assert shown(tmp_path, Action(Op.B, 0, 1))[1] == [(1, LayerPass.FORWARD), (1, LayerPass.WEIGHTS)]
 
 
 def test_steps_in_a_shared_slot_are_distinguished_by_direction(tmp_path: Path) -> None:
     record_inside(tmp_path, (100,))
 
-    assert shown(tmp_path, Action(Op.F, 0, 1))[1] == [(1, Way.FORWARD)]
-    assert shown(tmp_path, Action(Op.B, 0, 0))[1] == [(0, Way.BACKWARD)]
+    assert shown(tmp_path, Action(Op.F, 0, 1))[1] == [(1, LayerPass.FORWARD)]
+    assert shown(tmp_path, Action(Op.B, 0, 0))[1] == [(0, LayerPass.BACKWARD)]
 
 
 def test_a_long_run_keeps_the_block_steps_of_some_steps() -> None:

@@ -16,7 +16,7 @@ from meshwave.engine.predict.prediction import predict
 from meshwave.engine.program.action import Action, Op
 from meshwave.engine.runs.accuracy import compare
 from meshwave.engine.runs.accuracy.measured_block import measured_block_timeline
-from meshwave.engine.runs.recording import Way, read_layer_steps, read_recording
+from meshwave.engine.runs.recording import LayerPass, read_layer_steps, read_recording
 from meshwave.engine.runtime.device.clock import HostClock
 from meshwave.engine.runtime.execution.job import read_job
 from meshwave.engine.runtime.experts.step_times import StepPosition, StepTrace, do_nothing
@@ -102,7 +102,7 @@ def test_steps_of_a_layer_lie_within_their_action_of_a_recorded_step(
     assert found.step in read_recording(folder).steps[1:]
     for rows, start, end in zip(found.steps, found.start_ns, found.end_ns, strict=True):
         assert set(rows["layer"].tolist()) == {2}
-        assert set(rows["way"].tolist()) == {Way.BACKWARD}
+        assert set(rows["way"].tolist()) == {LayerPass.BACKWARD}
         assert start <= rows["start_ns"].min() and rows["end_ns"].max() <= end
 
     without = read_layer_steps(folder, (0, 1), Action(Op.F, 0, 0))
@@ -116,7 +116,7 @@ def test_a_trace_records_nothing_until_it_is_on() -> None:
     assert begin_step(StepOp.GATE, StepPosition()) is do_nothing
 
     trace.is_on = True
-    end_step = begin_step(StepOp.COMBINE, StepPosition(Way.BACKWARD, 1))
+    end_step = begin_step(StepOp.COMBINE, StepPosition(LayerPass.BACKWARD, 1))
     begin_step(StepOp.GATE, StepPosition())  # a step that never ends is not recorded
     end_step()
 

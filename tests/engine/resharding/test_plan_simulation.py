@@ -1,4 +1,4 @@
-"""Playback of plans: messages share NICs, and no message waits for data that it does not need."""
+"""Simulation of plans: messages share NICs, and no message waits for data that it does not need."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from meshwave.engine.resharding import (
     Link,
     Links,
     Mesh,
-    Playback,
+    PlanSimulation,
     Port,
     Tensor,
     Transfer,
     plan_transfer,
-    play_plan,
     port_shares,
+    simulate_plan,
     strategies,
 )
-from meshwave.engine.resharding import playback as played
+from meshwave.engine.resharding import plan_simulation as played
 from meshwave.engine.runtime.benchmarks.resharding import CASES, CLUSTER
 from tests._strategies import examples
 from tests.engine.resharding.test_moves import INTER, INTRA, transfers
@@ -52,9 +52,9 @@ def test_a_task_alone_takes_no_longer_than_its_formula(strategy: str, elements: 
     found = moved(elements, 1, receivers, strategy, (INTRA, INTER))
 
     element_s = 1 / INTER.bandwidth  # chunks of whole elements are not all as long as the formula's
-    assert found.played_s <= found.plan.makespan_s + receivers * element_s
+    assert found.simulated_s <= found.plan.makespan_s + receivers * element_s
     if strategy == "broadcast":
-        assert found.played_s == pytest.approx(found.plan.makespan_s, abs=receivers * element_s)
+        assert found.simulated_s == pytest.approx(found.plan.makespan_s, abs=receivers * element_s)
 
 
 @pytest.mark.slow
@@ -68,14 +68,14 @@ def test_no_nic_carries_more_than_it_can(found: Transfer) -> None:
             carried += Counter({("tx", ends[0]): size, ("rx", ends[1]): size})
 
     least = max(carried.values(), default=0) / INTER.bandwidth
-    assert found.played_s >= least * (1 - 1e-6)
-    assert (found.played_s > 0) == bool(found.moves)
+    assert found.simulated_s >= least * (1 - 1e-6)
+    assert (found.simulated_s > 0) == bool(found.moves)
 
 
 def test_messages_from_two_hosts_share_a_nic_unless_there_are_two() -> None:
     links = SECOND_A_BYTE, FREE
-    assert moved(100, 2, 1, "send-recv", links[::-1]).played_s == pytest.approx(100)
-    assert moved(100, 2, 1, "send-recv", links[::-1], nics=2).played_s == pytest.approx(50)
+    assert moved(100, 2, 1, "send-recv", links[::-1]).simulated_s == pytest.approx(100)
+    assert moved(100, 2, 1, "send-recv", links[::-1], nics=2).simulated_s == pytest.approx(50)
 
 
 def test_capacity_that_one_message_cannot_use_is_left_to_the_others() -> None:
@@ -100,7 +100,7 @@ def test_the_example_of_the_paper_is_independent_of_the_order_in_playback(orderi
         Tensor((13, 6), 2), (source, ("S0", "R")), (destination, ("S0", "R")), links, ordering=ordering, chunks=64
     )
     assert found.plan.makespan_s == pytest.approx(84 if ordering == "ensemble" else 156, rel=0.02)
-    assert found.played_s == pytest.approx(84, rel=0.02)
+    assert found.simulated_s == pytest.approx(84, rel=0.02)
 
 
 def test_overlapping_meshes_are_served_concurrently() -> None:
@@ -110,8 +110,8 @@ def test_overlapping_meshes_are_served_concurrently() -> None:
     found = case.plan(Links(*rates, dict(enumerate(CLUSTER.node_by_rank))), "send-recv")
 
     slices = prod(case.shape) * 4 / 4
-    assert found.played_s == pytest.approx(8 * slices / (CLUSTER.inter_bandwidth * 0.992), rel=0.01)
-    assert found.plan.makespan_s > 1.5 * found.played_s
+    assert found.simulated_s == pytest.approx(8 * slices / (CLUSTER.inter_bandwidth * 0.992), rel=0.01)
+    assert found.plan.makespan_s > 1.5 * found.simulated_s
 
 
 def test_buffered_pieces_are_sent_concurrently() -> None:
@@ -121,22 +121,22 @@ def test_buffered_pieces_are_sent_concurrently() -> None:
     """
     links = Link(0.0, 1e12), Link(0.0, 1e6)
     small, large = (moved(size, 1, 4, "global-allgather", links) for size in (8 * 10**6, 80 * 10**6))
-    assert small.played_s == pytest.approx(small.plan.makespan_s, rel=1e-3)
-    assert 1.1 < large.played_s / large.plan.makespan_s < 1.4
+    assert small.simulated_s == pytest.approx(small.plan.makespan_s, rel=1e-3)
+    assert 1.1 < large.simulated_s / large.plan.makespan_s < 1.4
 
 
 def test_a_plan_of_too_many_messages_takes_its_makespan(monkeypatch: pytest.MonkeyPatch) -> None:
     found = moved(1000, 2, 4, "send-recv", (INTRA, INTER))
-    monkeypatch.setattr(played, "MAX_PLAYED_MESSAGES", 7)
-    assert len(found.moves) == 8 and found.played_s == found.plan.makespan_s
-    assert plays(found) == Playback(found.plan.makespan_s, None)
+    monkeypatch.setattr(played, "MAX_SIMULATED_MESSAGES", 7)
+    assert len(found.moves) == 8 and found.simulated_s == found.plan.makespan_s
+    assert plays(found) == PlanSimulation(found.plan.makespan_s, None)
 
 
 # every message
 
 
-def plays(found: Transfer) -> Playback:
-    return play_plan(found.plan, found.tasks, found.links)
+def plays(found: Transfer) -> PlanSimulation:
+    return simulate_plan(found.plan, found.tasks, found.links)
 
 
 @given(transfers())
@@ -145,7 +145,7 @@ def test_every_byte_is_simulated_once_and_the_last_one_ends_the_playback(found: 
     sent = told.messages or ()
 
     assert [each.move for each in sent] == list(found.moves)
-    assert max((each.end_s for each in sent), default=0.0) == told.seconds == found.played_s
+    assert max((each.end_s for each in sent), default=0.0) == told.seconds == found.simulated_s
     got: Counter[tuple[int, int]] = Counter()
     for each in sent:
         link = found.links.link_between(each.move.source, each.move.target)

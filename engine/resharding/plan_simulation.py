@@ -1,8 +1,8 @@
-"""Playback of a plan: simulation of every message on shared NICs.
+"""Simulation of a plan: every message, on shared NICs.
 
 In the plan a unit task occupies NICs of both its hosts for its whole duration. This makes the choice of senders and
 orders a solvable problem (arXiv:2211.05322, section 3), but is stricter than real processes: they send all ranges that
-they hold, and messages through a NIC in the same direction share it. Playback shares NICs max-min fairly, as TCP
+they hold, and messages through a NIC in the same direction share it. PlanSimulation shares NICs max-min fairly, as TCP
 connections do (Bertsekas and Gallager, "Data Networks", section 6.5.2). Before its first byte a message waits for its
 link's alpha, which occupies its lane and no NIC.
 
@@ -29,7 +29,7 @@ from meshwave.engine.resharding.tasks import Move, UnitTask
 BUFFER_BYTES = 2**22
 """Bytes of a message that the transport accepts from the sender before the receiver has them: the maximum that Linux
 buffers per connection (the last value of ``tcp_wmem``), and NCCL's ``NCCL_BUFFSIZE``."""
-MAX_PLAYED_MESSAGES = 5_000
+MAX_SIMULATED_MESSAGES = 5_000
 """Maximum number of messages to simulate; a larger plan is estimated by its makespan."""
 Port = tuple[Literal["tx", "rx", "out", "into"], int]
 """One direction of all NICs of a host, or of the link of a rank within its host."""
@@ -38,7 +38,7 @@ Lane = tuple[int, bool, int]
 """Rank, True for a lane within its host, and the task that the lane forwards; see :func:`_lane_number`."""
 
 
-class PlayedMessage(NamedTuple):
+class SimulatedMessage(NamedTuple):
     """Message of a plan with its simulated times in seconds."""
 
     move: Move
@@ -55,22 +55,22 @@ Rates = tuple[tuple[float, float], ...]
 
 
 @dataclass(frozen=True)
-class Playback:
+class PlanSimulation:
     """Result of the message-by-message simulation of a plan."""
 
     seconds: float  # time until the last message has arrived
-    messages: tuple[PlayedMessage, ...] | None  # in plan order; None if there are more than MAX_PLAYED_MESSAGES
+    messages: tuple[SimulatedMessage, ...] | None  # in plan order; None if there are more than MAX_SIMULATED_MESSAGES
     rates: Mapping[Ports, Rates] = field(default_factory=dict)
 
 
-def play_plan(plan: Plan, tasks: Sequence[UnitTask], links: Links) -> Playback:
-    """Simulate every message of a plan; a plan of more than ``MAX_PLAYED_MESSAGES`` messages takes its makespan."""
+def simulate_plan(plan: Plan, tasks: Sequence[UnitTask], links: Links) -> PlanSimulation:
+    """Simulate every message of a plan; a plan of more than ``MAX_SIMULATED_MESSAGES`` messages takes its makespan."""
     simulation = _Simulation.from_plan(plan, tasks, links)
-    return Playback(plan.makespan_s, None) if simulation is None else simulation.run_and_record()
+    return PlanSimulation(plan.makespan_s, None) if simulation is None else simulation.run_and_record()
 
 
-def played_seconds(plan: Plan, tasks: Sequence[UnitTask], links: Links) -> float:
-    """Return the simulated time in seconds until the last message of a plan has arrived; see :func:`play_plan`."""
+def simulated_plan_seconds(plan: Plan, tasks: Sequence[UnitTask], links: Links) -> float:
+    """Return the simulated time in seconds until the last message of a plan has arrived; see :func:`simulate_plan`."""
     simulation = _Simulation.from_plan(plan, tasks, links)
     return plan.makespan_s if simulation is None else simulation.run()
 
@@ -143,9 +143,9 @@ class _Simulation:
 
     @classmethod
     def from_plan(cls, plan: Plan, tasks: Sequence[UnitTask], links: Links) -> Self | None:
-        """Return the simulation of a plan; None if it has more than ``MAX_PLAYED_MESSAGES`` messages."""
-        sent = list(islice(plan_moves(plan, tasks, links), MAX_PLAYED_MESSAGES + 1))
-        return None if len(sent) > MAX_PLAYED_MESSAGES else cls(sent, tasks, links)
+        """Return the simulation of a plan; None if it has more than ``MAX_SIMULATED_MESSAGES`` messages."""
+        sent = list(islice(plan_moves(plan, tasks, links), MAX_SIMULATED_MESSAGES + 1))
+        return None if len(sent) > MAX_SIMULATED_MESSAGES else cls(sent, tasks, links)
 
     def run(self) -> float:
         """Simulate all messages, and return the seconds until the last one has arrived."""
@@ -155,16 +155,16 @@ class _Simulation:
             self._advance_to_next_event()
         return self._now
 
-    def run_and_record(self) -> Playback:
+    def run_and_record(self) -> PlanSimulation:
         """Simulate all messages, and return them with their rates."""
         seconds = self.run()
-        sent = tuple(map(self._played_message, range(len(self._moves)), _chunk_indices(self._moves)))
-        return Playback(seconds, sent, {ports: tuple(rates) for ports, rates in self._rates.items()})
+        sent = tuple(map(self._simulated_message, range(len(self._moves)), _chunk_indices(self._moves)))
+        return PlanSimulation(seconds, sent, {ports: tuple(rates) for ports, rates in self._rates.items()})
 
-    def _played_message(self, message: int, chunk: int) -> PlayedMessage:
+    def _simulated_message(self, message: int, chunk: int) -> SimulatedMessage:
         moments = self._set_out[message], self._first[message], self._last[message]
         move = self._moves[message]
-        return PlayedMessage(move, chunk, self._message_bytes(move), self._port_pair(move), *moments)
+        return SimulatedMessage(move, chunk, self._message_bytes(move), self._port_pair(move), *moments)
 
     def _advance_to_next_event(self) -> None:
         """Advance to the next event."""
