@@ -116,7 +116,7 @@ def read_whole(path: Path | str, what: str, most: int) -> bytes:
 
 
 def folder_bytes(folder: Path) -> int:
-    """Return the size of all files in a folder, also of those in its folders."""
+    """Return the size in bytes of all files in a folder and its subfolders."""
     return sum(_file_bytes(Path(parent, name)) for parent, _, names in os.walk(folder) for name in names)
 
 

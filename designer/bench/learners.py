@@ -1,7 +1,7 @@
 """Benchmark of a workshop with simulated learners (``meshwave bench learners``).
 
 The server is a process of its own, and the learners are websocket clients in this process. Each joins with the code,
-answers every question of a lesson first wrongly and then rightly, edits a design, solves its task, and launches a dry
+answers every question of a lesson first incorrectly and then correctly, edits a design, solves its task, and launches a dry
 run in the queue of the class.
 """
 

@@ -150,7 +150,7 @@ def quantiles(name: str, seconds: Sequence[float]) -> Figures:
 
 @contextmanager
 def serving_process(serve: Callable[..., None], *arguments: object) -> Iterator[Any]:
-    """Run ``serve(pipe, *arguments)`` in another process, and yield what it sends; it ends when the pipe is closed."""
+    """Run ``serve(pipe, *arguments)`` in another process, and yield its messages; it ends when the pipe is closed."""
     context = get_context("spawn")
     here, there = context.Pipe()
     with temporary_home():

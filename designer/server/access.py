@@ -1,4 +1,4 @@
-"""Access control of the designer: who asks, by which cookie, and whether the role of the person allows it.
+"""Access control of the designer: the person who sends a request, the cookie, and the rights of a role.
 
 The page can start processes, so pages of other sites must not reach it through the browser. The Host of every request
 for a page and the Origin of every websocket are checked, no other site can frame the page, and the browser that signed
@@ -69,9 +69,9 @@ def new_token() -> str:
 
 
 class Access(AuthProvider, ABC):
-    """Admits people whose browser has a cookie, as far as their role allows.
+    """Access control that admits people whose browser has a cookie, within the rights of their role.
 
-    A subclass says who a request is from, and where people sign in.
+    A subclass identifies the person who sends a request, and defines where people sign in.
     """
 
     def __init__(self, place: Place, clock: Callable[[], float] = time.monotonic) -> None:
@@ -100,7 +100,7 @@ class Access(AuthProvider, ABC):
         return user if is_allowed and not self._names_other_session(handler, user) else None
 
     def identify(self, handler: Any) -> User | None:
-        """Return the person whom a request is from, whatever the role; None for a stranger."""
+        """Return the person who sent a request, whatever the role; None if the person is unknown."""
         request = handler.request
         request.cookie_values = self._cookie_values(handler)
         user = self._find_user(handler) if self.is_known_host(handler) else None
@@ -117,7 +117,7 @@ class Access(AuthProvider, ABC):
         return {handler.get_cookie(name, "") for name in self.cookies} - {""}
 
     def is_known_host(self, handler: Any) -> bool:
-        """Return whether a request names this server; another name may be one of an attacker that resolves to it."""
+        """Return whether a request names this server; another name may be that of an attacker, resolved to this server."""
         return handler.request.host.lower() in self.hosts
 
     @abstractmethod
@@ -144,7 +144,7 @@ class Access(AuthProvider, ABC):
     # ---- signing in ----
 
     def sign_in(self, handler: Any, identity: str, same_site: str = "Strict") -> None:
-        """Leave a cookie in the browser of a person; the oldest sign-in expires if there are too many."""
+        """Set a cookie in the browser of a person; the oldest sign-in expires if there are too many."""
         self._sign_ins = dict(list(self._sign_ins.items())[1 - MOST_SIGN_INS :])
         value = new_token()
         self._sign_ins[value] = (self._clock() + SIGN_IN_DAYS * 24 * 3600, identity)
@@ -244,7 +244,7 @@ class Access(AuthProvider, ABC):
 
 
 class TokenAccess(Access):
-    """Admits the user who started the server, with the token of the link or the cookie that it left."""
+    """Access control that admits the user who started the server, by the token of the link or by a cookie."""
 
     def __init__(self, token: str, place: Place, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(place, clock)
@@ -268,7 +268,7 @@ class TokenAccess(Access):
 
 
 class SecurityHeaders(OutputTransform):
-    """Headers of every response, by which other sites can neither frame nor load a page, nor learn its link."""
+    """Headers of every response, which keep other sites from framing or loading a page, or learning its link."""
 
     def transform_first_chunk(
         self, status_code: int, headers: HTTPHeaders, chunk: bytes, finishing: bool

@@ -109,7 +109,7 @@ def check_encryption(place: Place) -> None:
 def can_be_opened(address: str) -> bool:
     """Return whether pages can be opened at an address.
 
-    An address that stands for all addresses of this machine is none for browsers, and Panel builds no pages for IPv6
+    Browsers cannot open an address that stands for all addresses of this machine, and Panel builds no pages for IPv6
     addresses in URLs.
     """
     try:

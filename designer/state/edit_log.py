@@ -30,7 +30,7 @@ class Author(NamedTuple):
 class LoggedStep(NamedTuple):
     """An entry of undo or redo: the document to restore, and the label of the edit.
 
-    An edit of a design that is open together has its ``author``, and ``move`` is ``edit``, or ``undo`` or ``redo`` of
+    An edit of a shared design has its ``author``, and ``move`` is ``edit``, or ``undo`` or ``redo`` of
     an edit of the same author.
     """
 

@@ -83,7 +83,7 @@ class Launches:
         return self.submit(launcher, specify_run(prediction, REHEARSAL), None)
 
     def add_trace_run(self, prediction: Prediction, trace: Trace) -> Run:
-        """Enter a trace of another tool as a run of a predicted design.
+        """Add a trace of another tool as a run of a predicted design.
 
         Raises:
             Refusal: the trace has other computations than the program of the design.
@@ -199,7 +199,7 @@ class PersonLaunches(Launches):
         return launcher.submit(spec, data=data, key=key, person=self.user.id)
 
     def add_trace_run(self, prediction: Prediction, trace: Trace) -> Run:
-        """Enter a trace of another tool as a run of the person.
+        """Add a trace of another tool as a run of the person.
 
         Raises:
             Refusal: the role does not allow it, the runs use too much disk space, or the trace has other computations

@@ -98,7 +98,7 @@ def rename_mesh(meshes: Sequence[Mesh], mesh: int, name: str) -> Meshes:
 
 
 def set_axes(meshes: Sequence[Mesh], mesh: int, axes: Axes) -> Meshes:
-    """Set the axes of a mesh, outermost first; the product of their sizes has to be its number of devices."""
+    """Set the axes of a mesh, outermost first; the product of their sizes must be the number of devices of the mesh."""
     old = _get_mesh(meshes, mesh)
     _make_mesh(old, axes)
     return _replace_mesh(meshes, mesh, axes=dict(axes))

@@ -137,9 +137,9 @@ class Member:
         if found is None:
             raise Refusal("outdated_card")
         self.shared.restore(self, found)
-        self.dismiss(number)
+        self.accept_change(number)
 
-    def dismiss(self, number: int) -> None:
+    def accept_change(self, number: int) -> None:
         """Accept the change of another person that replaced a value of this one."""
         for each in self.replaced:
             if each.number == number:

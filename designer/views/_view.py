@@ -27,7 +27,7 @@ class Page(Protocol):
     """The design in the library; None if it is in none."""
 
     def comment_targets(self) -> list[Target]:
-        """Return what a comment can be about now."""
+        """Return the possible targets of a comment."""
 
     def view(self, name: str) -> View:
         """Return another view of the page."""

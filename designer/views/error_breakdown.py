@@ -1,4 +1,4 @@
-"""The Error breakdown tab: why the measured step took longer or shorter than the predicted one."""
+"""The Error breakdown tab: causes of the difference between the measured and the predicted step."""
 
 from __future__ import annotations
 

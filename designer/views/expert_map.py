@@ -1,4 +1,4 @@
-"""The map of many expert layers: the fastest schedule of each, and by how much."""
+"""The map of many expert layers: the fastest schedule of each, and its speedup over the second fastest."""
 
 from __future__ import annotations
 

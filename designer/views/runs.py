@@ -167,7 +167,7 @@ class RunsPanel(Canvas):
         self._submit(launcher, specify_run(predict(design), options), None, text)
 
     def add_trace_run(self, trace: Trace) -> None:
-        """Enter a trace of another tool as a run of the open design, and show its timeline over the prediction."""
+        """Add a trace of another tool as a run of the open design, and show its timeline over the prediction."""
         self._session.check_editable()
         prediction = self._session.current_prediction("compare with a trace")
         self._show_launched(self.launches.add_trace_run(prediction, trace))

@@ -105,7 +105,7 @@ class Together(Canvas):
 
     def _on_dismiss(self, gesture: Mapping[str, Any]) -> None:
         if self._session.member is not None:
-            self._session.member.dismiss(read_value(gesture, "number", int))
+            self._session.member.accept_change(read_value(gesture, "number", int))
 
 
 def replaced_text(replaced: Replaced) -> str:

@@ -72,7 +72,7 @@ def read_killed_runs(file: Path | None, target: str) -> list[KilledRun]:
 def kill_figures(
     launcher: Launcher, target: str, kills: int, earlier: Sequence[KilledRun], file: Path | None, say: Say
 ) -> dict[str, float]:
-    """Kill a process of each random run until there are ``kills`` runs; count losses, leftovers and wrong results."""
+    """Kill a process of each random run until there are ``kills`` runs; count lost runs, remaining processes and wrong losses."""
     found, expected = [*earlier], dict[int, list[float]]()
     for number in range(len(earlier), kills):
         chance = random.Random(f"{target} {number}")  # reproducible when continued later

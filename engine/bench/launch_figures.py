@@ -33,7 +33,7 @@ Figures = dict[str, float]
 def measure_launch_times(prediction: Prediction, make: Callable[[Record], Launcher] | None = None) -> Figures:
     """Launch a design twice on this machine, cold and warm, and cancel both runs.
 
-    The design needs so many steps that it does not end before.
+    The design needs enough steps to be still running when it is cancelled.
 
     Args:
         prediction: the prediction of the design.

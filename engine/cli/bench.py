@@ -44,7 +44,7 @@ def _bench_published(options: argparse.Namespace) -> int:
     from meshwave.engine.bench.published import command
 
     path = Path(options.runs) if options.runs else None
-    figures = command.published(path, say=speed.print_progress)
+    figures = command.compare_published_runs(path, say=speed.print_progress)
     if options.out:
         command.write_results(figures, Path(options.out))
     return print_result(options, figures, command.to_text)

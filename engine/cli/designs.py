@@ -181,7 +181,7 @@ def _to_lines(numbers: Mapping[str, Any]) -> list[str]:
         if interval := evidence["interval_s"]:
             low, high = (quantity(end, "s") for end in interval)
             lines.append(f"likely         {low} to {high}, the error range of 80% of similar published runs")
-        lines += [f"like this      {run['words']}" for run in evidence["like_runs"]]
+        lines += [f"similar run    {run['words']}" for run in evidence["like_runs"]]
     if any(lost := numbers["dropped"] or ()):
         lines.append(f"dropped        {percent(sum(lost) / len(lost))} of token assignments at this load")
     fits = "fits" if numbers["fits"] else "DOES NOT FIT"

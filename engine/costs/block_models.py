@@ -73,7 +73,7 @@ class BlockModel(Model):
         return (*own, *self.end_operators(load, first=first == 0, last=last))
 
     def largest_neighbours(self, load: Workload, first: int, blocks: int, *, last: bool) -> tuple[float, float]:
-        """Return the number of parameters, and of copied ones, of the largest two consecutive blocks of a stage."""
+        """Return the numbers of parameters and of copied parameters of the two largest adjacent blocks of a stage."""
         own = [self.block_operators(load, number) for number in range(first, first + blocks)]
         ends = self.end_operators(load, first=first == 0, last=False), self.end_operators(load, first=False, last=last)
         return largest_pair([ends[0], *own, ends[1]])

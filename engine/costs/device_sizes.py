@@ -43,7 +43,7 @@ class StageSizes(NamedTuple):
     deferred: float
     transient: float
     neighbours: tuple[float, float]
-    """Number of parameters, and of copied ones, of the largest two consecutive blocks."""
+    """Numbers of parameters and of copied parameters of the two largest adjacent blocks."""
 
 
 class Sizes(NamedTuple):

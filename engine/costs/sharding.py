@@ -8,7 +8,7 @@ the same weights:
 - ``gradients``: each block of each microbatch reduce-scatters its gradients in the backward, while the next block
   computes, or the program does so for a whole stage by REDUCE_GRAD, as for ``optimizer``;
 - ``parameters``: the weights are also gathered before they are needed, and the updated weights are not. Either the
-  program gathers whole stages by UNSHARD, beside its computations, or each block gathers its weights before its forward
+  program gathers whole stages by UNSHARD, while it computes, or each block gathers its weights before its forward
   and again before its backward, while the block before it computes.
 
 The unit of the last two is a block: the embedding, a layer, or the head.

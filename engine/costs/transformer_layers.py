@@ -360,7 +360,7 @@ def sum_over_stage(
 def largest_neighbours(
     load: Workload, layers: int, *, first: bool, last: bool, sparse: Sparse = DENSE
 ) -> tuple[float, float]:
-    """Return the number of parameters, and of copied ones, of the largest two consecutive blocks of a stage.
+    """Return the numbers of parameters and of copied parameters of the two largest adjacent blocks of a stage.
 
     A block is the embedding, a layer, or the head.
     """
@@ -374,7 +374,7 @@ def largest_neighbours(
 
 
 def largest_pair(blocks: Sequence[Sequence[Operator]]) -> tuple[float, float]:
-    """Return the number of parameters, and of copied ones, of the largest two consecutive blocks."""
+    """Return the numbers of parameters and of copied parameters of the two largest adjacent blocks."""
     sizes = [(sum(each.parameters for each in block), sum(each.copied for each in block)) for block in blocks]
     return max((a + c, b + d) for (a, b), (c, d) in pairwise([(0.0, 0.0), *sizes]))
 

@@ -104,13 +104,13 @@ class Cluster(Part):
 
     @cached_property
     def link_inside_node(self) -> Link:
-        """Link inside a node that messages use: by the constants of the device, otherwise as drawn."""
+        """Link for messages inside a node: derated by the constants of the device if it has some."""
         link, found = self.intra_node, self.device.constants
         return link.derate(found.intra_node_efficiency, found.intra_node_latency_s) if found else link
 
     @cached_property
     def link_between_nodes(self) -> Link:
-        """Link between nodes that messages use: by the constants of the device, otherwise as drawn."""
+        """Link for messages between nodes: derated by the constants of the device if it has some."""
         link, found = self.inter_node, self.device.constants
         return link.derate(found.inter_node_efficiency, found.inter_node_latency_s) if found else link
 

@@ -28,7 +28,7 @@ MAX_MOVES = 20
 
 
 def device_problems(design: Design) -> Iterator[Problem]:
-    """Yield devices that do not exist, that occur twice, or that belong to two meshes."""
+    """Yield a problem for devices that do not exist, that occur twice, or that belong to two meshes."""
     cluster, last = design.cluster, design.cluster.devices - 1
     moves = _move_fixes(design)
     owner: dict[int, str] = {}
@@ -69,7 +69,7 @@ def _move_fixes(design: Design) -> Callable[[int], list[Fix]]:
 
 
 def mesh_name_problems(design: Design) -> Iterator[Problem]:
-    """Yield meshes that have the same name as an earlier mesh."""
+    """Yield a problem for each mesh that has the same name as an earlier mesh."""
     first: dict[str, int] = {}
     names = {mesh.name for mesh in design.meshes}
     for number, mesh in enumerate(design.meshes):
@@ -81,7 +81,7 @@ def mesh_name_problems(design: Design) -> Iterator[Problem]:
 
 
 def mesh_shape_problems(design: Design) -> Iterator[Problem]:
-    """Yield meshes that are not a rectangle of the cluster's grid, but can run."""
+    """Yield a warning for each mesh that is not a rectangle of the cluster's grid; such meshes can run."""
     moves = _move_fixes(design)
     for number, mesh in enumerate(design.meshes):
         places = [divmod(device, design.cluster.devices_per_node) for device in set(mesh.devices)]
@@ -92,7 +92,7 @@ def mesh_shape_problems(design: Design) -> Iterator[Problem]:
 
 
 def context_parallel_problems(design: Design) -> Iterator[Problem]:
-    """Yield meshes whose cp does not divide the sequence length."""
+    """Yield a problem for each mesh whose cp does not divide the sequence length."""
     sequence = design.model.sequence
     for number, mesh in enumerate(design.meshes):
         if sequence % mesh.cp:
@@ -101,7 +101,7 @@ def context_parallel_problems(design: Design) -> Iterator[Problem]:
 
 
 def tensor_parallel_problems(design: Design) -> Iterator[Problem]:
-    """Yield tp sizes that the model does not support."""
+    """Yield a problem for each tp size that the model does not support."""
     model = design.model
     for number, mesh in enumerate(design.meshes):
         where = f"meshes[{number}].axes.tp"

@@ -110,7 +110,7 @@ UNCOUNTABLE_STAGES = {
 
 
 def stage_problems(design: Design, valid: frozenset[str], found: Sequence[Problem]) -> Iterator[Problem]:
-    """Yield problems of the stages, as far as ``valid`` sections and the problems found so far define the stages."""
+    """Yield problems of the stages, if the ``valid`` sections and the problems ``found`` so far define the stages."""
     errors = {problem.code for problem in found if problem.severity == "error"}
     if design.pipeline.schedule == "custom" and ("model" not in valid or errors & UNCOUNTABLE_STAGES):
         return
@@ -211,7 +211,7 @@ def _recompute_problems(design: Design) -> Iterator[Problem]:
 
 
 def meshes_by_rank(own: list[int], given: tuple[int, ...]) -> dict[int, int] | None:
-    """Return the mesh of each rank of a schedule's own placement; None if no renumbering of ranks gives ``given``."""
+    """Return the mesh of each rank if renumbered ranks turn a schedule's ``own`` placement into ``given``; else None."""
     meshes: dict[int, int] = {}
     for rank, mesh in zip(own, given, strict=True):
         if meshes.setdefault(rank, mesh) != mesh:

@@ -125,6 +125,6 @@ def _products(layer: Layer, rows: float, group: str, cut: int) -> Step:
 
 
 def exchange_step(op: StepOp, group: str, layer: Layer, slots: float, copies: int = 1) -> Step:
-    """Return an all-to-all step of ``slots`` slots per expert, with slots of ``copies`` sources gathered before it."""
+    """Return an all-to-all step of ``slots`` slots per expert, after the slots of ``copies`` sources are gathered."""
     size = layer.experts * slots * layer.hidden * layer.item_bytes
     return Step(op, group, bytes=size * copies, copies=copies)

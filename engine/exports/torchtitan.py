@@ -1,7 +1,7 @@
 """torchtitan export: the schedule CSV of a design, and the matching training settings.
 
-They are zipped because the settings name the CSV: ``schedule.csv``, and the settings both as the Python configuration
-of torchtitan since 0.3.0 and as the TOML of its releases up to 0.2.2. Both define the placement of stages and their
+The export is a zip file, because the settings name the CSV. It contains ``schedule.csv``, the Python configuration of
+torchtitan since 0.3.0, and the TOML file of its releases up to 0.2.2. Both settings files define the placement of stages and their
 layers, because torchtitan builds its stages before it reads the CSV, and places them by the *name* of a schedule.
 """
 
@@ -85,7 +85,7 @@ def files(design: Design, program: Program, layers: Sequence[int]) -> dict[str, 
 
 
 def placement_name(program: Program, schedule: str) -> str:
-    """Return the name of the torchtitan schedule with the same stage placement, the same schedule if there is one.
+    """Return the name of the torchtitan schedule with the same stage placement, if possible the same schedule.
 
     With a CSV the name determines only the placement. torchtitan supports a loop over the ranks, of any length, and a
     single V of two stages per rank.

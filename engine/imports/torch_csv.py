@@ -1,7 +1,7 @@
 """Import of a pipeline schedule from a CSV file of torch.distributed.pipelining as a custom design.
 
 A row is a rank, a cell an action. Both of torch's forms are supported. The messages of ``compute_comms`` are checked
-against the computations and then dropped, since lowering adds its own. So are REDUCE_GRAD, UNSHARD and RESHARD; a remark
+against the computations and then dropped, since lowering adds its own. REDUCE_GRAD, UNSHARD and RESHARD are dropped too; a remark
 says where lowering places them differently. Problems are reported with the spreadsheet names of their cells.
 """
 

@@ -224,7 +224,7 @@ class Classroom:
     # ---- challenges ----
 
     def submit(self, id: str, challenge: str, score: Score, design: Design) -> bool:
-        """Enter a score, and return True if it is the person's best so far; a lower score is not stored."""
+        """Record a score, and return True if it is the person's best so far; a lower score is not stored."""
         sign = 1 if self.workshop.challenge(challenge).best == "smallest" else -1
         row = self._db.execute(
             "SELECT value FROM scores WHERE person = ? AND challenge = ?", (id, challenge)
@@ -243,7 +243,7 @@ class Classroom:
         self._execute("INSERT OR REPLACE INTO dry_runs VALUES (?, ?, ?, '')", id, challenge, run)
 
     def record_results(self, result_of: Callable[[str], str]) -> None:
-        """Enter the results of finished dry runs.
+        """Record the results of finished dry runs.
 
         ``result_of`` returns the result of a run, or an empty text if the run has not ended.
         """

@@ -150,7 +150,7 @@ class DesignSources(Protocol):
 
     @property
     def title(self) -> str:
-        """Title with which the names of the designs begin."""
+        """Prefix of the names of the designs."""
 
     @property
     def designs(self) -> Mapping[str, DesignSource]:

@@ -72,7 +72,7 @@ def check_launch(limits: Limits, record: Record, person: str, processes: int) ->
 
 
 def check_disk(limits: Limits, record: Record, person: str) -> None:
-    """Check the disk space of a person's runs and of all runs, before a run is entered.
+    """Check the disk space of a person's runs and of all runs, before a run is recorded.
 
     Raises:
         Refusal: the runs are too large.

@@ -13,7 +13,7 @@ from meshwave.engine.predict.prediction import Prediction
 
 
 class SearchSummary(NamedTuple):
-    """Result of an order search, compared with the present order."""
+    """Result of an order search, compared with the current order."""
 
     code: str
     params: Mapping[str, Any]
@@ -26,7 +26,7 @@ class SearchSummary(NamedTuple):
 
 
 def summarize_search(present: Prediction, found: Prediction) -> SearchSummary:
-    """Compare the order found by a search for the same stages with the present order."""
+    """Compare the order found by a search for the same stages with the current order."""
     was, now = present.timeline.makespan, found.timeline.makespan
     fitted, fits = (bool(each.memory.fits.all()) for each in (present, found))
     step = {"step": now, "unit": present.costs.unit}
@@ -90,7 +90,7 @@ class _Comparison:
         return next((entry for entry in self._entries if entry.variant.is_present), None)
 
     def find_faster_variant(self, schedule: str | None = None) -> Entry | None:
-        """Return the fastest variant that fits, of one schedule or of all; None if the present one is as good."""
+        """Return the fastest variant that fits, of one schedule or of all; None if the current one is as good."""
         fitting = [entry for entry in self._entries if entry.fits and schedule in (None, entry.variant.schedule)]
         best, present = min(fitting, key=lambda each: each.makespan_s, default=None), self.current_entry
         if best is None or present is None or best.variant.is_present:
@@ -99,7 +99,7 @@ class _Comparison:
         return best if behind or not present.fits else None
 
     def note_fastest(self) -> Note | None:
-        """Compare the fastest variant that fits with the present one."""
+        """Compare the fastest variant that fits with the current one."""
         title, advised = "Fastest that fits", self.find_faster_variant()
         best = min((entry for entry in self._entries if entry.fits), key=lambda each: each.makespan_s, default=None)
         if best is None:
@@ -118,7 +118,7 @@ class _Comparison:
         return Note(title, "faster_schedule", {**params, **_gain_params(best, present)}, advised)
 
     def note_other_options(self) -> Note | None:
-        """Note the gain of other options, if the present schedule searches its order."""
+        """Note the gain of other options, if the current schedule searches its order."""
         present, best = self.current_entry, self.find_faster_variant("auto")
         if present is None or best is None or present.variant.schedule != "auto":
             return None

@@ -33,9 +33,9 @@ from meshwave.engine.findings import Problem, problems_of
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.lowering.schedule_prices import findings
 from meshwave.engine.predict.expenses import find_energy_j, find_price
-from meshwave.engine.predict.like_runs import Evidence, find_evidence
 from meshwave.engine.predict.link_flows import LinkFlows, find_flows
 from meshwave.engine.predict.link_load import Bounds, PortLoad, find_bounds, port_loads
+from meshwave.engine.predict.similar_runs import Evidence, find_evidence
 from meshwave.engine.program.program import Program
 from meshwave.engine.program.timeline import Timeline
 from meshwave.engine.progress import report_progress

@@ -170,7 +170,7 @@ class _Search:
     # ---- some changes ----
 
     def repair_greedily(self, split: frozenset[int] = frozenset()) -> _PlacedChanges:
-        """Return a repair that is found by running, whenever all ranks are blocked, the nearest slot that can run.
+        """Return a repair found greedily: whenever all ranks are blocked, the nearest slot that can run is run next.
 
         The resulting order has no deadlock, but is not always the smallest repair.
         """

@@ -1,4 +1,4 @@
-"""Checks of gathers: a rank that unshards stages has each stage unsharded while it computes it, and not after a step."""
+"""Checks of gathers: a rank that unshards stages must hold a stage unsharded to compute it, and reshard it in the step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dependencies of gathers in the graph of a program: UNSHARD and RESHARD run beside the computations of their rank."""
+"""Dependencies of gathers in the graph of a program: UNSHARD and RESHARD overlap with computations of their rank."""
 
 from __future__ import annotations
 

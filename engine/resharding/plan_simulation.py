@@ -2,8 +2,8 @@
 
 In the plan a unit task occupies NICs of both its hosts for its whole duration. This makes the choice of senders and
 orders a solvable problem (arXiv:2211.05322, section 3), but is stricter than real processes: they send all ranges that
-they hold, and messages through a NIC in the same direction share it. PlanSimulation shares NICs max-min fairly, as TCP
-connections do (Bertsekas and Gallager, "Data Networks", section 6.5.2). Before its first byte a message waits for its
+they hold, and messages through a NIC in the same direction share it. The simulation shares NICs max-min fairly, as
+TCP connections do (Bertsekas and Gallager, "Data Networks", section 6.5.2). Before its first byte a message waits for its
 link's alpha, which occupies its lane and no NIC.
 
 A rank sends in lanes, each in plan order: one for its own slices to other hosts, one for its own slices within its

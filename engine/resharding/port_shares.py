@@ -1,4 +1,4 @@
-"""Shares of each port's capacity that messages use over time during a playback."""
+"""Shares of each port's capacity that messages use over time, in the simulation of a plan."""
 
 from __future__ import annotations
 

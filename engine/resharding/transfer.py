@@ -114,7 +114,7 @@ def plan_joint_transfer(
     Args:
         loads: the tensors with their sources and destinations.
         links: links between the ranks.
-        strategy: name of a strategy; None selects the one with the shortest playback.
+        strategy: name of a strategy; None selects the one with the shortest simulated time.
         ordering: name of an ordering.
         chunks: number of chunks; None selects the best number.
 
@@ -128,7 +128,7 @@ def plan_joint_transfer(
         return made[0]
     all_play = all(
         len(each.moves) <= MAX_SIMULATED_MESSAGES for each in made
-    )  # playback times and makespans are not comparable
+    )  # simulated times and makespans are not comparable
     return min(made, key=lambda each: each.simulated_s if all_play else each.plan.makespan_s)
 
 

@@ -52,7 +52,7 @@ def export_run(record: Record, entry: Entry, file: Path | None = None) -> Path:
 
 
 def import_run(record: Record, file: Path) -> Entry:
-    """Extract the run folder of an archive, and enter the run in the run database.
+    """Extract the run folder of an archive, and add the run to the run database.
 
     Raises:
         Refusal: the file is not an archive of a run, or the run already exists here.

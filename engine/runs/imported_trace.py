@@ -37,7 +37,7 @@ Int64s = NDArray[np.int64]
 
 
 def add_trace_run(record: Record, prediction: Prediction, trace: Trace, person: str = "") -> Entry:
-    """Enter a trace into the run database as a finished run of a predicted design, of the learner ``person``.
+    """Add a trace to the run database as a finished run of a predicted design, of the learner ``person``.
 
     Raises:
         Refusal: the computations of the trace differ from those of the design's program.

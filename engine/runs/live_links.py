@@ -3,7 +3,7 @@
 The sharing rules are those of :mod:`meshwave.engine.program.shared_links`. The simulator knows all flows of a step in
 advance; a dry run learns of them during the step. :class:`LiveNetwork` simulates the flows up to a committed time, a
 little in the past, and estimates from there when active flows end. :class:`LiveLinks` connects it to the clock: all
-processes or threads of a dry run write the ready times of their flows to a shared board, and each of them simulates the
+processes or threads of a dry run write the ready times of their flows to a shared table, and each of them simulates the
 same flows. A thread that waits for a flow sleeps until the estimated end, then checks again.
 """
 
@@ -264,7 +264,7 @@ def _fair_rates(known: _FlowLists, kinds: Sequence[int]) -> list[float]:
 class LiveLinks:
     """Shared links of a dry run, as seen from one process or thread.
 
-    Times are nanoseconds of ``time.perf_counter_ns``. A cell of the board whose time is before the start of the step
+    Times are nanoseconds of ``time.perf_counter_ns``. A cell of the shared table whose time is before the start of the step
     was written in an earlier step.
     """
 

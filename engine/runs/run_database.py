@@ -158,7 +158,7 @@ class Record:
         key: str | None = None,
         limit: int = 1,
     ) -> tuple[Entry, bool]:
-        """Enter a new run in state STARTING, or in state QUEUED if ``limit`` runs of its place are active.
+        """Add a new run in state STARTING, or in state QUEUED if ``limit`` runs of its place are active.
 
         Returns:
             The entry, and False if a run with this ``key`` already exists: a request that is submitted twice creates
@@ -233,7 +233,7 @@ class Record:
         return [entry for _, entry in sorted(turns, key=itemgetter(0))]  # the sort is stable
 
     def add_finished(self, entry: Entry) -> None:
-        """Enter a finished run whose folder exists; do nothing if it already has an entry."""
+        """Add an entry for a finished run whose folder exists, unless the run has one."""
         with self._transaction() as db:
             values = {**entry.model_dump(), "handle": json.dumps(entry.handle)}
             places = ", ".join("?" * len(values))

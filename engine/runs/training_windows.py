@@ -90,7 +90,7 @@ def training_part(training: Training) -> DataPart:
 
 
 def first_step_documents(design: Design, data: Path | None) -> tuple[int, ...] | None:
-    """Return the lengths of the documents in the sequences of the first step; at most so many as a design can have.
+    """Return the lengths of the documents in the sequences of the first step; at most as many as a design can have.
 
     The result is None if the design has no documents, or if a launch first converts the data to tokens.
 

@@ -62,7 +62,7 @@ class ArgumentReader:
         return value
 
     def choice(self, name: str, choices: Mapping[str, Any], default: str) -> Any:
-        """Return what the value of an argument stands for; other values than those of ``choices`` are a problem."""
+        """Return the meaning of the value of an argument, by ``choices``; any other value is a problem."""
         value = self.text(name, default)
         if value not in choices:
             self.problem("unsupported_argument", argument=name, value=value, choices=[each for each in choices if each])

@@ -36,7 +36,7 @@ VOCAB_MULTIPLE = 128
 
 
 def read_values(reader: ArgumentReader, table: tuple[Value, ...], section: Json) -> None:
-    """Set the keys of a table of arguments; an absent argument has Megatron-LM's default."""
+    """Set the keys of a section from the arguments of a table; absent ones have Megatron-LM's defaults."""
     for each in table:
         value = reader.integer(each.name) if each.kind is int else reader.number(each.name)
         if value is None:
@@ -45,7 +45,7 @@ def read_values(reader: ArgumentReader, table: tuple[Value, ...], section: Json)
 
 
 def read_flags(reader: ArgumentReader, table: tuple[Flag, ...], section: Json) -> None:
-    """Set the keys of a table of flags."""
+    """Set the keys of a section from the flags of a table."""
     for flag in table:
         set_path(section, flag.path, flag.present if reader.flag(flag.name) else flag.absent)
 

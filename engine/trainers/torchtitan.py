@@ -155,7 +155,7 @@ class _Settings:
         self.notes: list[Problem] = []
 
     def get(self, section: str, key: str, default: Any) -> Any:
-        """Return a value; one of another type than the default is a problem."""
+        """Return a value; a value whose type differs from that of the default is a problem."""
         self._used.add((section, key))
         part = self._sections.get(section, {})
         value = part.get(key, default) if isinstance(part, dict) else default

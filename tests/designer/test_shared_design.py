@@ -112,7 +112,7 @@ def test_the_author_of_a_replaced_value_is_told_and_can_restore_it(people: list[
     assert ben.session.design.pipeline.microbatches == 8
     assert ada.offers == []
     assert ben.offers == ["Ada: pipeline.microbatches"]
-    ben.member.dismiss(ben.session.replaced[0].number)
+    ben.member.accept_change(ben.session.replaced[0].number)
     assert (ben.offers, ben.session.design.pipeline.microbatches) == ([], 8)
 
 
@@ -272,7 +272,7 @@ def test_replaced_values_are_offered_after_a_restart_until_they_are_accepted(
     ada.edit("training.steps", 7)
     ben.edit("pipeline.microbatches", 16)
     ben.edit("training.steps", 9)
-    ada.member.dismiss(ada.session.replaced[0].number)
+    ada.member.accept_change(ada.session.replaced[0].number)
     again = SharedDesign(library, DESIGN)
     assert Page(again, 0).offers == ["Ben: training.steps"]
     assert Page(again, 1).offers == []

@@ -54,7 +54,7 @@ class Ranking(NamedTuple):
 
 
 def rank_pairs(results: Sequence[Result]) -> Ranking:
-    """Compare the measured with the predicted order of all pairs of schedules for the same training."""
+    """Compare the measured and the predicted order of each pair of schedules that run the same training."""
     pairs = [
         sorted(pair, key=lambda result: result.predicted)
         for pair in combinations([result for result in results if result.rivals], 2)

@@ -210,7 +210,7 @@ def _explain_waves(place: Place, measured: tuple[float, float, float], basis: Ba
 
 
 def bar_waves(measured: tuple[float, float, float]) -> float:
-    """Return the best number of waves, sqrt(b/c), of the step times ``a + b/W + cW`` through three bars."""
+    """Return the best number of waves, sqrt(b/c), if step times are ``a + b/W + cW`` and pass through three bars."""
     law = np.array([[1, 1 / waves, waves] for waves in WAVES])
     _, b, c = np.linalg.solve(law, 1 / np.array(measured))
     return sqrt(b / c)

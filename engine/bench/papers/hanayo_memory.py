@@ -133,7 +133,7 @@ def peaks() -> Grid:
     )
 
 
-def printed_fits() -> dict[tuple[str, Layout], dict[str, bool]]:
+def published_fits() -> dict[tuple[str, Layout], dict[str, bool]]:
     """Return the schedules that fit into memory in the paper's experiments on TACC."""
     shown = {
         ("bert", layout): dict.fromkeys(("GPipe", "1F1B", "Chimera-wave", "H-2", "H-4"), True)
@@ -149,7 +149,7 @@ def printed_fits() -> dict[tuple[str, Layout], dict[str, bool]]:
 def out_of_memory() -> Table:
     """Return the schedules that run out of memory, by experiment."""
     rows = []
-    for (model, layout), paper in printed_fits().items():
+    for (model, layout), paper in published_fits().items():
         for reading, stands in READINGS.items():
             ours = {who: fits_memory(model, layout, stands.get(who, who)) for who in paper}
             most = "; ".join(
@@ -162,7 +162,9 @@ def out_of_memory() -> Table:
 
 def correct_fits_text() -> str:
     """Return a sentence on the number of experiments whose fit into memory is predicted correctly."""
-    cells = [(model, layout, who, fit) for (model, layout), bars in printed_fits().items() for who, fit in bars.items()]
+    cells = [
+        (model, layout, who, fit) for (model, layout), bars in published_fits().items() for who, fit in bars.items()
+    ]
     counts = [
         f"{sum(fits_memory(model, layout, stands.get(who, who)) == fit for model, layout, who, fit in cells)} of {len(cells)} "
         f"with {reading}"

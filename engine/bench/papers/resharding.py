@@ -43,7 +43,7 @@ Model = tuple[Link, Link]
 
 
 class Case(NamedTuple):
-    """Transfer of the artifact."""
+    """Transfer that the paper's artifact measures."""
 
     source: tuple[int, int]  # number of hosts, devices of each
     destination: tuple[int, int]

@@ -13,10 +13,10 @@ from meshwave.engine.bench.published.predictions import predict_runs, to_json
 from meshwave.engine.bench.published.runs import read_rows
 from meshwave.engine.bench.published.summary import summarize
 from meshwave.engine.files import write_whole
-from meshwave.engine.predict.like_runs import LikeRun
+from meshwave.engine.predict.similar_runs import SimilarRun
 
 
-def published(runs: Path | None, say: Callable[[str], None]) -> dict[str, Any]:
+def compare_published_runs(runs: Path | None, say: Callable[[str], None]) -> dict[str, Any]:
     """Predict published training runs, and compare step times.
 
     Raises:
@@ -32,8 +32,8 @@ def published(runs: Path | None, say: Callable[[str], None]) -> dict[str, Any]:
 
 
 def error_rows(figures: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the fields of :class:`LikeRun` for all predicted runs, from which predictions list similar runs."""
-    keys = [each.name for each in fields(LikeRun)]
+    """Return the fields of :class:`SimilarRun` for all predicted runs, from which predictions list similar runs."""
+    keys = [each.name for each in fields(SimilarRun)]
     rows = [{key: row[key] for key in keys} for row in figures["rows"] if "refused" not in row]
     return [{**row, "error": round(row["error"], 4), "parameters": round(row["parameters"])} for row in rows]
 

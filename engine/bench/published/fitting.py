@@ -40,7 +40,7 @@ STEP = 0.03
 
 
 class Prior(NamedTuple):
-    """Prior of a constant."""
+    """Prior distribution of a fitted constant."""
 
     centre: float
     width: float

@@ -10,14 +10,14 @@ from meshwave.engine.bench.published.designs import published_design
 from meshwave.engine.bench.published.runs import Run, parse_run
 from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.findings import Problem, problems_of
-from meshwave.engine.predict.like_runs import LikeRun
 from meshwave.engine.predict.prediction import predict
+from meshwave.engine.predict.similar_runs import SimilarRun
 
 GIB = 2**30
 
 
 @dataclass(frozen=True, kw_only=True)
-class Predicted(LikeRun):
+class Predicted(SimilarRun):
     """Published run with its prediction."""
 
     publication: str

@@ -29,7 +29,7 @@ class MeshTime:
 
 @dataclass(frozen=True)
 class Area:
-    """Sums over an area.
+    """Busy and idle time of an area of the timeline, summed over its meshes.
 
     Busy and idle time add up to ``available_s``, which is the length of the area times its number of meshes.
     """

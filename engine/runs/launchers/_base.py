@@ -315,7 +315,7 @@ class Launcher(ABC):
         return False
 
     def record_end(self, run: str, state: State, reason: str) -> None:
-        """Enter the end of a run in the run database."""
+        """Record the end of a run in the run database."""
         if state is State.SUCCEEDED:
             self.record.change_state(run, State.RUNNING)  # this may not have been entered either
         self.record.change_state(run, state, reason)

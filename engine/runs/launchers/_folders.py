@@ -14,7 +14,7 @@ from meshwave.engine.runs.run_folder import read_bundle
 
 
 def restore_entries(record: Record) -> list[str]:
-    """Enter all run folders that the run database lacks, for example after it was moved; return the ids of the runs."""
+    """Add an entry for each run folder that the run database lacks, for example after it was moved; return the ids of the runs."""
     known = {entry.id for entry in record.entries()}
     entered = []
     for folder in sorted((record.place / "runs").iterdir()):

@@ -68,7 +68,7 @@ class Host(ABC):
 
 
 class LocalHost(Host):
-    """This machine; it shares the file system of its run folders with the nodes."""
+    """This machine, whose run folders are on a file system that the nodes share."""
 
     name = "this machine"
 

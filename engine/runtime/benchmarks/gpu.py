@@ -355,7 +355,7 @@ def _case_line(case: Mapping[str, Any]) -> str:
 
 
 def main() -> None:
-    """Print the figures of one measurement, or the names of all, or write the designs of the cases."""
+    """Print the figures of one measurement or the names of all measurements, or write the designs of the cases."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("piece", nargs="?", help="default: print the names of all pieces")
     parser.add_argument("--cpu", action="store_true", help="measure a small version on the CPU")

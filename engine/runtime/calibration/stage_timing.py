@@ -249,7 +249,7 @@ class StageInputs:
         )
 
     def copy_input(self) -> Tensor:
-        """Return a copy of the input, which the stage keeps in the same way as a received message."""
+        """Return a copy of the input; the stage keeps the copy like a received message."""
         return self.x.clone()
 
 

@@ -35,7 +35,7 @@ def copy_streams(device: torch.device) -> CopyStreams:
 
 
 class HostCopy:
-    """Storage of saved tensors, of which a copy is in host memory."""
+    """Storage of saved tensors that has a copy in host memory."""
 
     def __init__(self, storage: torch.UntypedStorage, streams: CopyStreams | None) -> None:
         """Start to copy a storage to the host, on ``streams`` of its accelerator."""

@@ -51,12 +51,12 @@ class ContextShare:
         return self.chunks[member * each : (member + 1) * each]
 
     def select_own(self, whole: Tensor, dim: int) -> Tensor:
-        """Return the tokens of this process from those of whole sequences along a dim."""
+        """Return this process's share of the tokens of whole sequences, which are along a dim."""
         own = self.chunks_of(self.group.index)
         return torch.cat([whole.narrow(dim, chunk.start, len(chunk)) for chunk in own], dim)
 
     def restore_order(self, whole: Tensor, dim: int) -> Tensor:
-        """Return the tokens of all members, joined in the order of the members, in the order of the sequence."""
+        """Return the tokens of all members, given in the order of the members, in the order of the sequence."""
         parts = torch.split(whole, self.chunk_length, dim)
         order = sorted(range(len(parts)), key=lambda number: self.chunks[number].start)
         return torch.cat([parts[number] for number in order], dim)

@@ -77,7 +77,7 @@ def multiplies_float8(device: torch.device) -> bool:
 
 
 def use_float8(modules: Iterable[torch.nn.Module]) -> tuple[int, int]:
-    """Let linear layers multiply in fp8 if the kernels support their sizes; return the numbers of those and of all."""
+    """Let linear layers multiply in fp8 if the kernels support their sizes; return the numbers of these and of all."""
     linear = [each for each in modules if isinstance(each, torch.nn.Linear)]
     chosen = [each for each in linear if not any(size % MULTIPLE for size in each.weight.shape)]
     for each in chosen:

@@ -28,7 +28,7 @@ _is_recomputing: ContextVar[bool] = ContextVar("is_recomputing", default=False)
 
 
 def is_first_forward() -> bool:
-    """Return True in a forward for which a backward follows, except when it is run again: such a forward counts once."""
+    """Return True in the first run of a forward that a backward follows, and False in its recomputation."""
     return torch.is_grad_enabled() and not _is_recomputing.get()
 
 

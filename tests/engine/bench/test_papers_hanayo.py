@@ -200,7 +200,7 @@ def test_memory_spreads_in_the_printed_order() -> None:
 
 
 def test_most_experiments_run_out_of_memory_where_they_did() -> None:
-    printed = hanayo_memory.printed_fits()
+    printed = hanayo_memory.published_fits()
     cells = [(model, layout, who, fit) for (model, layout), bars in printed.items() for who, fit in bars.items()]
     right = sum(hanayo_memory.fits_memory(model, layout, who) == fit for model, layout, who, fit in cells)
 

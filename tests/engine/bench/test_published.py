@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from meshwave.engine.bench.published.command import error_rows, published, to_text
+from meshwave.engine.bench.published.command import compare_published_runs, error_rows, to_text
 from meshwave.engine.bench.published.designs import published_design, stage_layers
 from meshwave.engine.bench.published.page import LARGE_ERROR, error_reason
 from meshwave.engine.bench.published.predictions import predict_runs, to_json
@@ -15,8 +15,8 @@ from meshwave.engine.bench.published.runs import parse_run, read_rows
 from meshwave.engine.cli.main import main
 from meshwave.engine.document import load_design
 from meshwave.engine.document.devices import device_kinds
-from meshwave.engine.predict.like_runs import all_runs
 from meshwave.engine.predict.prediction import predict
+from meshwave.engine.predict.similar_runs import predicted_published_runs
 
 EXAMPLES = Path(__file__).parents[3] / "docs/examples/published"
 
@@ -136,7 +136,7 @@ def test_a_row_that_cannot_be_expressed_is_refused_with_the_reason(tmp_path, cha
     file = tmp_path / "runs.json"
     file.write_text(json.dumps([{**ROW, **change}]))
 
-    (row,) = published(file, say=print)["rows"]
+    (row,) = compare_published_runs(file, say=print)["rows"]
 
     assert row["id"] == "example-1"
     assert row["refused"]["code"] == code
@@ -148,7 +148,7 @@ def test_what_is_no_row_is_refused(tmp_path, row):
     file = tmp_path / "runs.json"
     file.write_text(json.dumps([row]))
 
-    assert published(file, say=print)["rows"][0]["refused"]["code"]
+    assert compare_published_runs(file, say=print)["rows"][0]["refused"]["code"]
 
 
 def test_predictions_are_summarized_by_source_and_device(tmp_path, capsys):
@@ -187,7 +187,7 @@ def one_of_each_source_and_device(rows):
 @pytest.mark.slow
 def test_the_errors_behind_intervals_are_those_of_the_shipped_runs_and_constants(choose):
     """After a change of runs, constants or costs, ``make published`` writes them again."""
-    stored = {run.id: asdict(run) for run in all_runs()}
+    stored = {run.id: asdict(run) for run in predicted_published_runs()}
     rows = choose(read_rows(None))
 
     found = error_rows({"rows": [to_json(each) for each in predict_runs(rows)]})
@@ -197,7 +197,7 @@ def test_the_errors_behind_intervals_are_those_of_the_shipped_runs_and_constants
 
 
 def test_every_large_error_has_a_reason():
-    large = [asdict(run) for run in all_runs() if abs(run.error) > LARGE_ERROR]
+    large = [asdict(run) for run in predicted_published_runs() if abs(run.error) > LARGE_ERROR]
 
     assert [row["id"] for row in large if error_reason(row) == "not found"] == []
 

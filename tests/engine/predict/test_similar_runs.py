@@ -5,8 +5,8 @@ import json
 from meshwave.engine.document import load_design
 from meshwave.engine.document.devices import device_kinds
 from meshwave.engine.files import example
-from meshwave.engine.predict.like_runs import find_evidence
 from meshwave.engine.predict.prediction import predict
+from meshwave.engine.predict.similar_runs import find_evidence
 
 
 def rename_device(design, name):

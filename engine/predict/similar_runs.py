@@ -33,7 +33,7 @@ INTERVAL_SHARE = 0.8
 
 
 @dataclass(frozen=True, kw_only=True)
-class LikeRun:
+class SimilarRun:
     """Published run and the relative error of its predicted step time."""
 
     id: str
@@ -60,7 +60,7 @@ class Evidence(NamedTuple):
     device: str
     constants: Mapping[str, float]
     origin: Mapping[str, str]
-    runs: Sequence[LikeRun]
+    runs: Sequence[SimilarRun]
     interval: tuple[float, float] | None
     """Lowest and highest ratio of true to predicted step time; None if there are too few similar runs."""
 
@@ -77,10 +77,10 @@ class Evidence(NamedTuple):
 
 
 @cache
-def all_runs() -> tuple[LikeRun, ...]:
+def predicted_published_runs() -> tuple[SimilarRun, ...]:
     """Return all published runs that can be predicted."""
     file = resources.files(__package__) / FILE
-    return tuple(LikeRun(**row) for row in json.loads(file.read_text()))
+    return tuple(SimilarRun(**row) for row in json.loads(file.read_text()))
 
 
 def find_evidence(design: Design) -> Evidence | None:
@@ -89,12 +89,12 @@ def find_evidence(design: Design) -> Evidence | None:
     if kind is None or not pricing_model(design).uses_device_constants:
         return None
     arch = "moe" if design.model.moe else "dense"
-    alike = [run for run in all_runs() if (run.device, run.arch) == (kind.name, arch)]
+    alike = [run for run in predicted_published_runs() if (run.device, run.arch) == (kind.name, arch)]
     runs = sorted(alike, key=lambda run: _distance(design, run))[:INTERVAL_RUNS]
     return Evidence(kind.name, kind.constants.model_dump(), kind.origin, runs[:LISTED_RUNS], _interval(runs))
 
 
-def _distance(design: Design, run: LikeRun) -> float:
+def _distance(design: Design, run: SimilarRun) -> float:
     """Return the dissimilarity of a design and a run in parameters, devices, ranks and number format."""
     devices = sum(len(mesh.devices) for mesh in design.meshes)
     return (
@@ -105,7 +105,7 @@ def _distance(design: Design, run: LikeRun) -> float:
     )
 
 
-def _interval(runs: Sequence[LikeRun]) -> tuple[float, float] | None:
+def _interval(runs: Sequence[SimilarRun]) -> tuple[float, float] | None:
     if len(runs) < MIN_INTERVAL_RUNS:
         return None
     ratios = [1 / (1 + run.error) for run in runs]
