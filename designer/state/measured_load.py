@@ -81,5 +81,5 @@ def _routing_key(design: Design) -> dict[str, Any]:
         "model": design.model.model_dump(mode="json"),
         "data": training.data,
         "tokenizer": [training.tokenizer, training.end_of_text],
-        "document_end": training.document_end,
+        "document_end": [training.document_end, training.pad_documents],
     }

@@ -228,6 +228,7 @@ class RunsPanel(Canvas):
             "end_of_text": None,
             "document_end": None,
             "document_lengths": None,
+            "pad_documents": False,
         }
         self._session.edit("training", training, "train on the built-in sample text")
 

@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 
 from meshwave.engine.costs.device_sizes import Sizes, device_sizes, message_bytes_by_kind, sent_bytes
 from meshwave.engine.costs.distinct_actions import Kinds, kinds
+from meshwave.engine.costs.microbatch_prices import length_scale, microbatch_scale
 from meshwave.engine.costs.model_flops import model_flops
 from meshwave.engine.costs.operators import number_sizes
-from meshwave.engine.costs.packed_documents import attended_shares, mean_attended_share, pack_equal_documents
+from meshwave.engine.costs.packed_documents import mean_attended_share
+from meshwave.engine.costs.padded_documents import sequence_lengths
 from meshwave.engine.costs.sharding import reduction_rounds
 from meshwave.engine.costs.stage_balance import keep_at_end
 from meshwave.engine.document import Design
@@ -175,19 +177,24 @@ def estimate(design: Design, program: Program) -> Costs:
     layers = layers_per_stage(design)
     held = model.sizes(design, program, layers)
     distinct = kinds(program)
-    samples = design.sequences_per_step
+    samples, lengths = design.sequences_per_step, sequence_lengths(design)
+    tokens = samples * (design.model.sequence if lengths is None else float(lengths.mean()))
     of_kinds = model.seconds(design, program, distinct, layers, held)
+    scale = microbatch_scale(
+        design, program, of_kinds, lambda other: model.seconds(other, program, distinct, layers, held)
+    )
     transfer_model: TransferModel = "batched" if program.batched else design.cost.transfer_model
     shares = transfer_model in ("shared-links", "link-serial")
     network = None
     if shares:
         network, of_kinds = model.network(design, program, distinct, layers, held, of_kinds)
-    size = message_bytes_by_kind(design, distinct, held)[distinct.of_row]
+        if network is not None and lengths is not None:
+            network = network.replace_exchanges(network.exchange_s * scale)
+    size = message_bytes_by_kind(design, distinct, held)[distinct.of_row] * length_scale(design, program)
     item = number_sizes(design.training).gradients
-    saved = _slot_savings(model, design, program, of_kinds, layers)
-    of_documents = _document_seconds(model, design, program, layers, held)
+    saved = _slot_savings(model, design, program, of_kinds, layers) * np.minimum(scale, np.roll(scale, 1))
     return Costs(
-        seconds=of_kinds[distinct.of_row] - saved + of_documents,
+        seconds=of_kinds[distinct.of_row] * scale - saved,
         overlap_saved=saved,
         bytes=size,
         transfer_model=transfer_model,
@@ -201,33 +208,13 @@ def estimate(design: Design, program: Program) -> Costs:
         deferred_bytes=held.deferred_bytes,
         working_bytes=held.working_bytes,
         capacity_bytes=design.cluster.device.memory_bytes,
-        model_flops=model_flops(design.model, samples, mean_attended_share(design)),
+        model_flops=model_flops(design.model, tokens / design.model.sequence, mean_attended_share(design)),
         peak_flops=model.peak_flops(design) * sum(len(mesh.devices) for mesh in design.meshes),
         samples=samples,
-        tokens=samples * design.model.sequence,
+        tokens=round(tokens),
         layers=layers,
         network=network,
     )
-
-
-def _document_seconds(
-    model: CostModel, design: Design, program: Program, layers: tuple[int, ...], held: Sizes
-) -> Floats:
-    """Return the seconds by which each computation exceeds that of a mean microbatch, ``[rows]``.
-
-    Attention is linear in the share of the sequence to which tokens attend, so two prices determine its slope.
-    """
-    found, none = [attended_shares(design, mesh) for mesh in design.meshes], np.zeros(len(program))
-    if found[0] is None or program.microbatches != len(found[0]):
-        return none
-    shares = np.stack([each for each in found if each is not None])  # [meshes, microbatches]
-    equal = [pack_equal_documents(design, share) for share in (shares.min(), shares.max())]
-    low, high = (np.array([mean_attended_share(each, mesh) for mesh in design.meshes]) for each in equal)
-    distinct = kinds(program)
-    less, more = (model.seconds(each, program, distinct, layers, held)[distinct.of_row] for each in equal)
-    change = (shares - shares.mean(axis=1, keepdims=True))[program.rank, program.microbatch]
-    slope = np.divide(more - less, (high - low)[program.rank], out=none.copy(), where=(high > low)[program.rank])
-    return np.where(program.is_compute, slope * change, none)
 
 
 def wait_seconds(design: Design, program: Program, layers: tuple[int, ...]) -> Floats:

@@ -28,7 +28,9 @@ def attended_shares(design: Design, mesh: Mesh | None = None) -> Floats | None:
     document.
     """
     model, training = design.model, design.training
-    if not isinstance(model, LanguageModel) or training.document_end is None or training.document_lengths is None:
+    if training.document_end is None or training.document_lengths is None or training.pad_documents:
+        return None
+    if not isinstance(model, LanguageModel):
         return None
     sizes = design.meshes[0].data_parallel, design.pipeline.microbatches, training.micro_batch_size
     return _packed_shares(model, training.document_lengths, *sizes, 1 if mesh is None else mesh.cp)

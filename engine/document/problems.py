@@ -96,6 +96,9 @@ def _data_problems(design: Design) -> Iterator[Problem]:
     if design.training.document_end is not None and not isinstance(design.model, LanguageModel):
         where = "training.document_end"
         yield Problem(where, "documents_without_text", {"model": design.model.kind}, fixes=[set_value(where, None)])
+    if design.training.pad_documents and design.training.document_end is None:
+        where = "training.pad_documents"
+        yield Problem(where, "padding_without_documents", fixes=[set_value(where, False)])
     if design.training.document_lengths is not None and design.training.document_end is None:
         where = "training.document_lengths"
         yield Problem(where, "unused_document_lengths", severity="warning", fixes=[set_value(where, None)])

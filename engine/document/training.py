@@ -106,8 +106,13 @@ class Training(Part):
         nullable("each sequence is one document")
     )
     """Lengths of consecutive documents in tokens, for predictions with document_end. They fill the sequences in order, and
-    the list is repeated; a document that does not fit at the end of a sequence continues in the next one. The attention of each microbatch takes
-    the time of its own documents."""
+    the list is repeated; a document that does not fit at the end of a sequence continues in the next one. The attention of
+    each microbatch takes the time of its own documents. With pad_documents, each sequence has the length of the next
+    document."""
+    pad_documents: bool = False
+    """Train on one document per sequence instead of packing documents into sequences of equal length. A document is cut to
+    model.sequence tokens, and the sequences of a microbatch are padded to its longest one, so that microbatches differ in
+    time and in the size of their messages. Padding has no loss; the loss of a step is the mean over its microbatches."""
     eval_every: Annotated[int, Field(ge=1, le=MAX_STEPS)] | None = nullable("no evaluation")
     """Number of steps between evaluations of the loss on held-out data; one more follows the last step."""
     eval_batches: Annotated[int, Field(ge=1, le=1_000_000)] = 1

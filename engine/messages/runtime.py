@@ -93,6 +93,9 @@ _TRAINING: dict[str, Message] = {
         "the training text {name} holds {size} bytes or tokens, but one sequence needs {window}; use a longer text or a shorter "
         "model.sequence"
     ),
+    "no_long_document": (
+        "no document of {name} has two tokens or more; set training.document_end to the token that ends each document"
+    ),
     "unconverted_data": (
         "an exported script cannot tokenize texts or read JSON lines ({file}); pass the converted data of a run with "
         "--data: the file data.* of its folder"

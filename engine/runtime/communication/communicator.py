@@ -105,6 +105,8 @@ class Communicator(ABC):
         self._process = process
         self._rank, self._lane = layout.rank(process), layout.index_in_rank(process)
         self._message = message
+        self.tokens: Mapping[int, int] = {}
+        """Tokens of each sequence in the messages of microbatches that are shorter than the message format."""
         self._device = device
         self._groups: dict[tuple[int, tuple[int, ...]], Any] = {}  # (stage, members) -> torch's process group
         self._sending: dict[Action, PendingSend] = {}
@@ -180,6 +182,12 @@ class Communicator(ABC):
             )
         return self._reshardings.get(key)
 
+    def _bind_shape(self, producer: Action) -> Callable[[], tuple[int, ...]]:
+        """Return a function that returns the shape of a message in the current step."""
+        rows, tokens, *rest = whole = self._message.message_shape(self._tensor_count(producer))
+        mb = producer.microbatch
+        return lambda: (rows, self.tokens.get(mb, tokens), *rest) if self.tokens else whole
+
     def tag(self, producer: Action) -> int:
         """Return the tag of a message, which is unique within a step."""
         program = self._layout.program
@@ -214,10 +222,10 @@ class Communicator(ABC):
 
     def _bind_batched_receive(self, producer: Action, process: int) -> Callable[[], PendingTensor]:
         """Return a function that adds the receive of a tensor to its batch."""
-        shape, dtype = self._message.message_shape(self._tensor_count(producer)), self._message.dtype
+        shape_of, dtype = self._bind_shape(producer), self._message.dtype
 
         def receive() -> PendingTensor:
-            tensor = torch.empty(shape, dtype=dtype, device=self._transport.device)
+            tensor = torch.empty(shape_of(), dtype=dtype, device=self._transport.device)
             return _BatchedTensor(self._add_to_batch(producer, dist.irecv, tensor, process), tensor, self._device)
 
         return receive

@@ -108,10 +108,10 @@ class DeviceCommunicator(Communicator):
     def _bind_direct_receive(self, producer: Action, process: int) -> Callable[[], PendingTensor]:
         pair = process, self._process
         group, side = self._directions[pair], self._sides[pair]
-        shape, dtype = self._message.message_shape(self._tensor_count(producer)), self._message.dtype
+        shape_of, dtype = self._bind_shape(producer), self._message.dtype
 
         def receive() -> PendingTensor:
-            tensor = torch.empty(shape, dtype=dtype, device=self._device)
+            tensor = torch.empty(shape_of(), dtype=dtype, device=self._device)
             return _DeviceTensor(dist.irecv(tensor, process, group=group), tensor, side)
 
         return receive

@@ -60,10 +60,10 @@ class GlooCommunicator(Communicator):
 
     def _bind_direct_receive(self, producer: Action, process: int) -> Callable[[], PendingTensor]:
         start, tag, device = self._gloo.receive, self.tag(producer), self._device
-        shape, dtype = self._message.message_shape(self._tensor_count(producer)), self._message.dtype
+        shape_of, dtype = self._bind_shape(producer), self._message.dtype
 
         def receive() -> PendingTensor:
-            host = torch.empty(shape, dtype=dtype)
+            host = torch.empty(shape_of(), dtype=dtype)
             return _HostTensor(start(host, process, tag), host, device)
 
         return receive

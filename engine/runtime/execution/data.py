@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from meshwave.engine.document.model import Model
+from meshwave.engine.document.model import IGNORED, Example, Model
 from meshwave.engine.runs.training_data import document_lengths
 from meshwave.engine.runs.training_windows import WHOLE, DataPart, Windows
 from meshwave.engine.runtime.modules.documents import DocumentLengths
@@ -18,7 +19,9 @@ from meshwave.engine.runtime.modules.documents import DocumentLengths
 class Microbatch(NamedTuple):
     """Microbatch of one data-parallel replica."""
 
-    inputs: Tensor  # for language models int64 [micro_batch_size, sequence]
+    inputs: (
+        Tensor  # for language models int64 [micro_batch_size, sequence], with padding at the end of shorter sequences
+    )
     targets: Tensor  # of the same shape
     documents: DocumentLengths | None = None  # None if each sequence is one document
 
@@ -41,6 +44,7 @@ class TrainingBatches:
         share: range | None = None,
         part: DataPart = WHOLE,
         document_end: int | None = None,
+        pads: bool = False,
         device: torch.device | str = "cpu",
     ) -> None:
         """Open the training text if the model needs one.
@@ -54,17 +58,18 @@ class TrainingBatches:
             share: indices of this replica's sequences among those of all replicas; None for the first replica.
             part: part of the data that windows are taken from; held-out data have random numbers of their own.
             document_end: token that ends each document; None if each sequence is one document.
+            pads: True to draw one document per sequence, and to pad a microbatch to its longest sequence.
             device: device of the returned tensors.
 
         Raises:
             InputError: the text is missing or too short.
         """
-        self._windows = Windows(text, model, seed, part)
+        self._windows = Windows(text, model, seed, part, document_end if pads else None)
         self._model = model
         self._micro_batch_size = micro_batch_size
         self._microbatches = microbatches
         self._share = range(micro_batch_size) if share is None else share
-        self._document_end, self._device = document_end, device
+        self._document_end, self._device = None if pads else document_end, device
 
     def step(self, step: int) -> list[Microbatch]:
         """Return all microbatches of a step, ``[microbatches]``."""
@@ -80,7 +85,7 @@ class TrainingBatches:
                 documents.append(document_lengths(window[: self._model.sequence], self._document_end))
         inputs, targets = (
             torch.from_numpy(np.stack(column)).to(self._device, non_blocking=True)
-            for column in zip(*examples, strict=True)
+            for column in zip(*_pad_examples(examples), strict=True)
         )
         return Microbatch(inputs, targets, documents or None)
 
@@ -92,3 +97,15 @@ class TrainingBatches:
         """
         replica, place = divmod(row, self._micro_batch_size)
         return (replica * self._microbatches + mb) * self._micro_batch_size + place
+
+
+def _pad_examples(examples: Sequence[Example]) -> Sequence[Example]:
+    """Return the examples, of which shorter ones are padded with tokens that have no loss."""
+    lengths = [len(inputs) for inputs, _ in examples]
+    if len(set(lengths)) == 1:
+        return examples
+    missing = [(0, max(lengths) - length) for length in lengths]
+    return [
+        (np.pad(inputs, added), np.pad(targets, added, constant_values=IGNORED))
+        for (inputs, targets), added in zip(examples, missing, strict=True)
+    ]

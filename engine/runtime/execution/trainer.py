@@ -26,7 +26,7 @@ from meshwave.engine.runtime.device.accelerator import device_name
 from meshwave.engine.runtime.device.clock import make_clock
 from meshwave.engine.runtime.device.streams import make_streams
 from meshwave.engine.runtime.execution.checkpoint import Part, load_checkpoint
-from meshwave.engine.runtime.execution.data import TrainingBatches
+from meshwave.engine.runtime.execution.data import Microbatch, TrainingBatches
 from meshwave.engine.runtime.execution.executor import Executor, Progress, StepTimes
 from meshwave.engine.runtime.execution.initial_weights import load_initial_weights
 from meshwave.engine.runtime.execution.job import Job, RunNote
@@ -91,6 +91,7 @@ class Trainer:
             micro_batch_size=training.micro_batch_size,
             share=range(first_row, first_row + rows),
             document_end=training.document_end,
+            pads=training.pad_documents,
             device=world.device,
         )
         trained_part = training_part(training)
@@ -164,7 +165,7 @@ class Trainer:
         if training.eval_every is not None:
             self._evaluator = Executor(*parts, forwards_only=True, progress=self._executor.progress)
             self._held_out = make_batches(part=trained_part._replace(is_held_out=True))
-        self._eval_batches = training.eval_batches
+        self._eval_batches, self._pads = training.eval_batches, training.pad_documents
         self._own_microbatches = layout.microbatches(rank, inner=training.document_end is not None)
         self.notes += self._compilation_notes(stages.values()) if training.compile else []
 
@@ -198,11 +199,18 @@ class Trainer:
         """
         began = time.perf_counter()
         self._update.optimizer.lr = self._learning_rate(number)
-        times = self._executor.run({mb: self._batches.microbatch(number, mb) for mb in self._own_microbatches})
+        times = self._executor.run(self._read(self._batches, number))
         losses = [] if self._tp_index else times.losses  # a tensor-parallel group has one loss
         own = sum(loss.double() * self._scale for loss in losses)
         loss, squared_norm = self._communicator.sum_over_processes([own, self._update.squared_norm]).tolist()
         return TrainingStep(loss, squared_norm**0.5, time.perf_counter() - began, times)
+
+    def _read(self, batches: TrainingBatches, step: int) -> dict[int, Microbatch]:
+        """Return the microbatches of a step; messages have the length to which they are padded."""
+        found = {mb: batches.microbatch(step, mb) for mb in self._own_microbatches}
+        if self._pads:
+            self._communicator.tokens = {mb: each.inputs.shape[1] for mb, each in found.items()}
+        return found
 
     def evaluate(self) -> float:
         """Return the mean loss of the batches of an evaluation; all processes call it between the same steps."""
@@ -213,8 +221,7 @@ class Trainer:
         try:
             for batch in range(self._eval_batches):
                 self.progress.begin(self.progress.step, batch + 1)
-                inputs = {mb: self._held_out.microbatch(batch, mb) for mb in self._own_microbatches}
-                losses = self._evaluator.run(inputs).losses
+                losses = self._evaluator.run(self._read(self._held_out, batch)).losses
                 own += sum(float(loss) * self._scale for loss in losses if not self._tp_index)
         finally:
             for stage in self._stages.values():

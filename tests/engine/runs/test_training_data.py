@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from meshwave.engine.costs.packed_documents import attended_shares
+from meshwave.engine.costs.padded_documents import padded_lengths
 from meshwave.engine.document import parse_design
 from meshwave.engine.document.problems import problems
 from meshwave.engine.findings import DesignError, Refusal
@@ -252,6 +253,24 @@ def test_a_launch_predicts_the_documents_of_the_first_step(tmp_path: Path) -> No
     np.testing.assert_allclose(attended_shares(found.design), expected)
     assert found.drawn == given
     assert max(expected) < 1
+
+
+@pytest.mark.torch
+def test_a_launch_predicts_the_lengths_of_padded_documents(tmp_path: Path) -> None:
+    from meshwave.engine.runtime.execution.data import TrainingBatches
+
+    (tmp_path / "data.txt").write_text("a line\nanother and longer line\nthe end\n" * 20)
+    plain = design(document_end=10, pad_documents=True, micro_batch_size=2).model_dump(mode="json")
+    given = parse_design(
+        {**plain, "model": {**plain["model"], "sequence": 20}, "pipeline": {"schedule": "gpipe", "microbatches": 6}}
+    )
+
+    found = predict_documents(specify_run(predict(given)), tmp_path / "data.txt")
+
+    sizes = {"seed": 0, "microbatches": 6, "micro_batch_size": 2, "document_end": 10, "pads": True}
+    drawn = [each.inputs.shape[1] for each in TrainingBatches(tmp_path / "data.txt", given.model, **sizes).step(0)]
+    np.testing.assert_array_equal(padded_lengths(found.design), drawn)
+    assert {20, 7} >= set(drawn)
 
 
 @pytest.mark.torch

@@ -80,6 +80,7 @@ def _batches(job: Job, microbatches: int, part: DataPart) -> TrainingBatches:
         micro_batch_size=training.micro_batch_size,
         part=part,
         document_end=training.document_end,
+        pads=training.pad_documents,
     )
 
 

@@ -1,0 +1,72 @@
+"""Prices of microbatches with unlike documents, relative to the price of their kind of action."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwave.engine.costs.distinct_actions import kinds
+from meshwave.engine.costs.packed_documents import attended_shares, mean_attended_share, pack_equal_documents
+from meshwave.engine.costs.padded_documents import padded_lengths, shorten_sequences
+from meshwave.engine.document import Design
+from meshwave.engine.program.program import Program
+
+Floats = NDArray[np.float64]
+Price = Callable[[Design], Floats]
+"""Function that returns the seconds of each distinct action, ``[kinds]``, for a design with other documents."""
+
+PRICED_LENGTHS = 17
+"""Number of lengths of sequences that are priced; the prices of lengths between them are interpolated."""
+
+
+def microbatch_scale(design: Design, program: Program, seconds: Floats, price: Price) -> Floats:
+    """Return the seconds of each computation and message relative to the ``seconds`` of its kind, ``[rows]``."""
+    base = seconds[kinds(program).of_row]
+    found = _padded_seconds(design, program, price)
+    if found is None:
+        found = _packed_seconds(design, program, base, price)
+    if found is None:
+        return np.ones(len(program))
+    return np.divide(found, base, out=np.ones(len(program)), where=(program.is_compute | program.is_send) & (base > 0))
+
+
+def length_scale(design: Design, program: Program) -> Floats:
+    """Return the tokens of each message relative to those of whole sequences, ``[rows]``; 1 for other actions."""
+    lengths, scale = padded_lengths(design), np.ones(len(program))
+    if lengths is not None and program.microbatches == len(lengths):
+        scale[program.is_send] = lengths[program.microbatch[program.is_send]] / design.model.sequence
+    return scale
+
+
+def _padded_seconds(design: Design, program: Program, price: Price) -> Floats | None:
+    """Return the seconds of each row with sequences of the length of its microbatch; None without padded documents."""
+    lengths = padded_lengths(design)
+    if lengths is None or program.microbatches != len(lengths):
+        return None
+    priced = np.unique(np.quantile(lengths, np.linspace(0, 1, PRICED_LENGTHS), method="nearest"))
+    table = np.stack([price(shorten_sequences(design, length)) for length in priced.tolist()])
+    length, kind = lengths[program.microbatch], kinds(program).of_row
+    above = np.searchsorted(priced, length)
+    below = np.maximum(above - 1, 0)
+    share = (length - priced[below]) / np.maximum(priced[above] - priced[below], 1)
+    return np.asarray((1 - share) * table[below, kind] + share * table[above, kind])
+
+
+def _packed_seconds(design: Design, program: Program, base: Floats, price: Price) -> Floats | None:
+    """Return the seconds of each row with the attention of its microbatch; None without packed documents.
+
+    Attention is linear in the share of the sequence to which tokens attend, so two prices determine its slope.
+    """
+    found = [attended_shares(design, mesh) for mesh in design.meshes]
+    if found[0] is None or program.microbatches != len(found[0]):
+        return None
+    shares = np.stack([each for each in found if each is not None])  # [meshes, microbatches]
+    equal = [pack_equal_documents(design, share) for share in (shares.min(), shares.max())]
+    low, high = (np.array([mean_attended_share(each, mesh) for mesh in design.meshes]) for each in equal)
+    less, more = (price(each)[kinds(program).of_row] for each in equal)
+    change = (shares - shares.mean(axis=1, keepdims=True))[program.rank, program.microbatch]
+    rises = (high > low)[program.rank] & program.is_compute
+    slope = np.divide(more - less, (high - low)[program.rank], out=np.zeros(len(program)), where=rises)
+    return np.asarray(base + slope * change)
