@@ -155,7 +155,7 @@ _CHANGES: Sequence[Change] = (
 
 PIECES = (
     b"\x00", b"\xff", b"\xef\xbb\xbf", b"\xed\xa0\x80", b"\xc3", b"\r", b"\n", b"\x1b[31m", b"{", b"}", b"[", b"]", b'"', b",",
-    b":", b"-", b"\\u0000", b"\\ud800", b"NaN", b"Infinity", b"1e999", b"9" * 5000, b"//", b"'",
+    b":", b"-", b"\\u0000", b"\\ud800", b"NaN", b"Infinity", b"1e999", b"9" * 5000, b"//", b"'", b"[" * 2000, b"a." * 2000,
 )  # fmt: skip
 
 

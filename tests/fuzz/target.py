@@ -28,7 +28,7 @@ class Target(ABC):
 
     suffix: ClassVar[str] = ".json"
     is_guided: ClassVar[bool] = False
-    """True to damage inputs further that ran new lines of the product; counting lines costs time."""
+    """True to damage inputs further that ran new lines of the product, whose lines are counted for a share of them."""
     entrance: ClassVar[int] = 1
     """Calls that every input meets; an input that meets more was accepted."""
 

@@ -24,6 +24,7 @@ from tests.fuzz.target import NAMES, Target, UnfitError, target_called
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload([f"tests.fuzz.targets.{name}" for name in NAMES])
+WATCHED_FACTOR = 10
 BEGIN_S = 120.0
 """Seconds that a worker may take to import what it needs."""
 
@@ -34,6 +35,10 @@ class Limits(NamedTuple):
     seconds: int = 20  # of processor time
     memory_bytes: int = 4_000_000_000  # of address space beyond what the imports take
     elapsed_factor: int = 10  # seconds of a clock for one of processor time: the machine may be busy
+
+    def of_call(self, is_watched: bool) -> int:
+        """Return the seconds of processor time of a call, which takes several times as long if its lines are counted."""
+        return self.seconds * (WATCHED_FACTOR if is_watched else 1)
 
 
 USUAL = Limits()
@@ -56,7 +61,7 @@ class Report(NamedTuple):
 
     calls: int
     accepted: bool
-    seconds: float  # processor time of the slowest call
+    seconds: float  # processor time of the slowest call whose lines were not counted
     findings: tuple[Finding, ...]
     new_lines: int = 0  # lines of the product that no input of this worker had run before
 
@@ -76,39 +81,41 @@ class Worker:
         if not self._connection.poll(BEGIN_S) or self._connection.recv() != "ready":
             raise RuntimeError(f"no worker for {self._target} came up within {BEGIN_S:g} s")
 
-    def examine(self, content: bytes) -> Report:
-        """Return how an input is answered; what ends the worker is a finding at the call that was under way."""
-        self._connection.send(content)
-        call, calls = "begin", 0
+    def examine(self, content: bytes, is_watched: bool = False) -> Report:
+        """Return how an input is answered; what ends the worker is a finding at the call that was under way.
+
+        With ``is_watched``, the report counts the lines that no watched input had run before.
+        """
+        self._connection.send((content, is_watched))
+        call, calls, seconds = "begin", 0, self._limits.of_call(is_watched)
         while True:
-            told = self._next()
+            told = self._next(seconds * self._limits.elapsed_factor)
             if isinstance(told, Report):
                 return told
             if told is None:
-                return Report(calls, False, float(self._limits.seconds), (self._ended(call),))
+                return Report(calls, False, float(seconds), (self._ended(call, seconds),))
             call, calls = told, calls + 1
 
-    def _next(self) -> str | Report | None:
+    def _next(self, patience_s: float) -> str | Report | None:
         """The next call, the report, or None where the worker ended or hangs."""
         try:
-            if self._connection.poll(self._limits.seconds * self._limits.elapsed_factor):
+            if self._connection.poll(patience_s):
                 found: str | Report = self._connection.recv()
                 return found
         except (EOFError, ConnectionResetError):
             pass
         return None
 
-    def _ended(self, call: str) -> Finding:
+    def _ended(self, call: str, seconds: int) -> Finding:
         """Begin anew, and say what ended the worker before."""
-        limits = self._limits
         was_alive = self._process.is_alive() and not self._connection.poll(0)
         self.close()
         code = self._process.exitcode
         self._begin()
         if was_alive:
-            return Finding(call, "hangs", f"no answer in {limits.seconds * limits.elapsed_factor} s")
+            return Finding(call, "hangs", f"no answer in {seconds * self._limits.elapsed_factor} s")
         if code in (-24, -9):  # SIGXCPU, and SIGKILL where that was not enough
-            return Finding(call, "time limit", f"over {limits.seconds} s of processor time")
+            return Finding(call, "time limit", f"over {seconds} s of processor time")
         return Finding(call, "process ended", f"exit code {code}")
 
     def close(self) -> None:
@@ -140,10 +147,11 @@ def serve(connection: Connection, name: str, limits: Limits) -> None:
         connection.send("ready")
         while True:
             try:
-                path.write_bytes(connection.recv())
+                content, is_watched = connection.recv()
             except EOFError:
                 return
-            connection.send(examiner.examine(path))
+            path.write_bytes(content)
+            connection.send(examiner.examine(path, is_watched))
 
 
 class Examiner:
@@ -153,8 +161,8 @@ class Examiner:
         self.target, self._connection, self._limits = target, connection, limits
         self._lines, self._writes = Lines(), Writes(folder)
 
-    def examine(self, path: Path) -> Report:
-        """Return how the input at ``path`` is answered."""
+    def examine(self, path: Path, is_watched: bool) -> Report:
+        """Return how the input at ``path`` is answered; with ``is_watched``, count lines."""
         findings: list[Finding] = []
         calls, slowest, lines = 0, 0.0, self._lines.count
         with suppress(UnfitError):
@@ -162,11 +170,11 @@ class Examiner:
                 self._connection.send(call)
                 calls += 1
                 begun = time.process_time()
-                _limit_time(self._limits)
-                with self._lines.counted() if self.target.is_guided else nullcontext():
+                _limit_time(self._limits.of_call(is_watched))
+                with self._lines.counted() if is_watched else nullcontext():
                     found = _guarded(act)
                 findings += [Finding(call, each.rule, each.detail) for each in (*found, *self._writes.complaints())]
-                slowest = max(slowest, time.process_time() - begun)
+                slowest = max(slowest, 0.0 if is_watched else time.process_time() - begun)
         return Report(calls, calls > self.target.entrance, slowest, tuple(findings), self._lines.count - lines)
 
 
@@ -245,9 +253,9 @@ CHANGES = {
 """Audit events of changes to the file system, and which of their arguments are changed paths."""
 
 
-def _limit_time(limits: Limits) -> None:
+def _limit_time(seconds: int) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
-    resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + 1 + limits.seconds, hard))
+    resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + 1 + seconds, hard))
 
 
 def _limit_memory(limits: Limits) -> None:

@@ -154,7 +154,7 @@ class Gestures(Target):
         return [_input(design, [gesture]) for design in DESIGNS for gesture in (*every, *texts)]
 
     def mutate(self, chance: Random, seeds: Sequence[bytes]) -> bytes:
-        drawn = [json.loads(chance.choice(seeds))["messages"][0] for _ in range(chance.choice((1, 2, 3, 6)))]
+        drawn = [json.loads(chance.choice(seeds))["messages"][0] for _ in range(chance.choice((2, 4, 8, 16)))]
         for gesture in drawn:
             if gesture[1]["type"] == "change" and chance.random() < 0.7:
                 gesture[1]["value"] = chance.choice(VALUES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
+from unittest.mock import patch
 
 from meshwave.designer.lessons.pane import LessonPane
 from meshwave.designer.state.design_session import Session
@@ -39,9 +40,15 @@ class Lessons(Target):
         folder.joinpath("lesson.md").write_bytes(path.read_bytes())
         ended: list[Ended] = []
         yield "lessons --check", lambda: about_command("lessons", "--check", NAME, ended=ended)
-        yield "lessons --json", lambda: about_command("lessons", "--json")
+        yield "lessons --json", _listed
         if ended and ended[0].status == 0:
             yield "page", _on_the_page
+
+
+def _listed() -> Iterator[Complaint]:
+    """List the lesson alone; all others would be read again for every input."""
+    with patch("meshwave.engine.cli.lessons.lesson_folders", lambda: {NAME: user_folder() / NAME}):
+        yield from about_command("lessons", "--json")
 
 
 def _on_the_page() -> Iterator[Complaint]:

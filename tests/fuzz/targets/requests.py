@@ -81,11 +81,18 @@ def _send(request: bytes, patience_s: float = PATIENCE_S) -> bytes:
         answer = b""
         try:
             connection.sendall(request)
-            while (part := connection.recv(1 << 16)) and len(answer) < LARGEST_ANSWER_BYTES:
+            while not _is_whole(answer) and (part := connection.recv(1 << 16)) and len(answer) < LARGEST_ANSWER_BYTES:
                 answer += part
         except (ConnectionError, TimeoutError):
             pass
         return answer
+
+
+def _is_whole(answer: bytes) -> bool:
+    """Return whether an answer has all bytes that its head states, so that nobody has to wait for more."""
+    head, end, body = answer.partition(b"\r\n\r\n")
+    length = re.search(rb"(?i)\r\nContent-Length: (\d+)", head)
+    return bool(end) and (head.startswith(b"HTTP/1.1 101") or (length is not None and len(body) >= int(length[1])))
 
 
 @cache
