@@ -8,10 +8,12 @@ from enum import Enum
 from math import isqrt
 from typing import Any, Literal
 
-from meshwave.engine.errors import InputError, MeshwaveError, RunError, closest_word
+from meshwave.engine.errors import InputError, MeshwaveError, RunError, closest_word, shorten
 from meshwave.engine.messages import render
 
 Severity = Literal["error", "warning"]
+LONGEST_PLACE = 300
+"""Maximum number of characters of a path in the text of a problem; keys of a damaged document can be long."""
 Edit = tuple[str, Any]
 """Path in the document, such as ``pipeline.microbatches``, and its new value; :data:`REMOVED` deletes the key."""
 
@@ -112,7 +114,7 @@ class Problem:
         return hash((self.where, self.code))
 
     def __str__(self) -> str:
-        place = f"{self.where}: " if self.where else ""
+        place = f"{shorten(self.where, LONGEST_PLACE)}: " if self.where else ""
         return f"{'' if self.severity == 'error' else 'warning: '}{place}{self.message}"
 
     def replace(self, **changes: Any) -> Problem:

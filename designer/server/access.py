@@ -39,7 +39,6 @@ ROLES: Mapping[str, Role | None] = {
     "/": Role.VIEWER,
     "/ws": Role.VIEWER,
     "/metadata": Role.VIEWER,
-    "/autoload.js": Role.VIEWER,
     "/start": Role.VIEWER,
     "/transfer": Role.VIEWER,
     "/docs": Role.VIEWER,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from bokeh.server.urls import per_app_patterns
+from bokeh.server.views.autoload_js_handler import AutoloadJsHandler
 from panel.io.server import WSHandler
 
 MESSAGES_PER_S = 300
@@ -35,9 +36,10 @@ class RateLimitedSocket(WSHandler):
         await super().on_message(fragment)
 
 
-def limit_message_rates() -> None:
-    """Use rate-limited websockets in the servers of this process that are started from now on."""
+def adapt_page_routes() -> None:
+    """Use rate-limited websockets in servers that are started from now on, and no script that embeds a page elsewhere."""
     per_app_patterns[:] = [
         (path, RateLimitedSocket if issubclass(handler, WSHandler) else handler)
         for path, handler, *_ in per_app_patterns
+        if not issubclass(handler, AutoloadJsHandler)
     ]

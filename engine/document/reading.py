@@ -77,16 +77,31 @@ def read_part(text: str | bytes, root: type[P], document: str, parts: str) -> P:
         raise DesignError(validation_problems(error, content, root)) from None
 
 
+def read_toml(text: str, place: str = "") -> dict[str, Any]:
+    """Parse a TOML text; ``place`` is the path of its problem.
+
+    Raises:
+        DesignError: the text is not TOML, or too deeply nested to be converted to JSON.
+    """
+    try:
+        values = tomllib.loads(text)
+        json.dumps(values, default=str)
+    except tomllib.TOMLDecodeError as error:
+        raise DesignError([Problem(place, "invalid_toml", {"reason": str(error)})]) from None
+    except RecursionError:
+        raise DesignError([Problem(place, "nested_toml")]) from None
+    except ValueError:  # the only remaining cause
+        raise DesignError([Problem(place, "long_number", {"digits": MAX_DIGITS})]) from None
+    return values
+
+
 def parse_toml(toml: str, root: type[P], place: str) -> P:
     """Parse TOML as a part; the paths of its problems start with ``place``.
 
     Raises:
         DesignError: with the problems that were found.
     """
-    try:
-        values = tomllib.loads(toml)
-    except tomllib.TOMLDecodeError as error:
-        raise DesignError([Problem(place, "invalid_toml", {"reason": str(error)})]) from None
+    values = read_toml(toml, place)
     try:
         return root.model_validate_json(json.dumps(values, default=str))
     except ValidationError as error:

@@ -197,10 +197,16 @@ def _unknown_key(error: _Error) -> Problem:
 
 
 def _rename_fix(error: _Error, name: str | None) -> list[Fix]:
-    """Return the fix that renames the refused key; empty if the section already has a key with that name."""
+    """Return the fix that renames the refused key; empty if the name is taken, or the value cannot be written as JSON."""
     section = _value_at(error.place[:-1], error.document)
-    is_free = name is not None and name not in section
-    return [rename_key(error.path_text, section[error.place[-1]], name)] if name and is_free else []
+    if name is None or name in section:
+        return []
+    value = section[error.place[-1]]
+    try:
+        json.dumps(value, default=str, allow_nan=False)
+    except ValueError:
+        return []
+    return [rename_key(error.path_text, value, name)]
 
 
 def _unknown_name(error: _Error) -> Problem:

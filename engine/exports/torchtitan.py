@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from meshwave.engine.document import Design
 from meshwave.engine.document.model import LanguageModel
+from meshwave.engine.document.reading import read_toml
 from meshwave.engine.exports import torch_csv
 from meshwave.engine.exports._base import Export, exports
 from meshwave.engine.findings import Refusal
@@ -27,7 +28,6 @@ from meshwave.engine.trainers.torchtitan import (
     UNLIMITED_NORM,
     module_names,
     parallelism_settings,
-    parse_toml,
     read_settings,
     write_settings,
 )
@@ -227,7 +227,7 @@ def _missing_settings(design: Design, layers: Sequence[int], toml: str) -> Itera
             f"its model: {model.kind}, hidden size {model.hidden}, {model.heads} heads, MLP width {model.ffn_hidden}, "
             f"vocabulary size {model.vocab}"
         )
-    job = read_settings(parse_toml(toml), model, len(design.process_devices))
+    job = read_settings(read_toml(toml), model, len(design.process_devices))
     job = job._replace(pipeline={**_order_keys(design), **{key: job.pipeline[key] for key in ("stages", "recompute")}})
     hidden = ("order_in_csv", "assumed_model")
     found = omissions(design, layers, job, "torchtitan")

@@ -6,10 +6,11 @@ from typing import ClassVar
 
 from meshwave.engine.document import Design
 from meshwave.engine.document.model import LanguageModel
+from meshwave.engine.document.reading import read_toml
 from meshwave.engine.imports._base import Import, Imported, check_device_count, imports
 from meshwave.engine.trainers.jobs import job_design
 from meshwave.engine.trainers.models import Json
-from meshwave.engine.trainers.torchtitan import parse_toml, read_settings
+from meshwave.engine.trainers.torchtitan import read_settings
 
 
 @imports.register("torchtitan")
@@ -26,7 +27,7 @@ class Torchtitan(Import):
 
     @staticmethod
     def read(text: str, name: str, into: Design | None = None, *, draft: bool = False) -> Imported:
-        return import_sections(parse_toml(text), name, into, draft=draft)
+        return import_sections(read_toml(text), name, into, draft=draft)
 
 
 def import_sections(sections: Json, name: str, into: Design | None, *, draft: bool) -> Imported:

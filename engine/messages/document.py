@@ -71,6 +71,7 @@ def _unsupported_placement(schedule: str, own: Sequence[int]) -> str:
 
 _TEXT: dict[str, Message] = {
     "invalid_toml": "the TOML is invalid: {reason}",
+    "nested_toml": "the TOML is nested too deeply",
     "invalid_json": "line {line}, column {column} is not JSON: {reason}",
     "nested_json": "the JSON of the {document} is nested too deeply",
     "wrong_encoding": "the file is not JSON text: byte {byte} is not {encoding}; save it as UTF-8",

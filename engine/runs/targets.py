@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from meshwave.engine.document.reading import read_toml
 from meshwave.engine.document.validation_problems import validation_problems
 from meshwave.engine.errors import InputError, nearest_names
 from meshwave.engine.files import configuration_folder, read_whole
@@ -110,7 +110,7 @@ def _machine_targets() -> dict[str, Target]:
 
 def _read_tables(file: Path) -> Mapping[str, Any]:
     try:
-        return tomllib.loads(read_whole(file, "targets file", LARGEST_FILE_BYTES).decode())
+        return read_toml(read_whole(file, "targets file", LARGEST_FILE_BYTES).decode())
     except (InputError, ValueError) as error:  # invalid TOML or invalid encoding
         raise Refusal("targets_unreadable", {"file": str(file), "reason": str(error)}) from None
 

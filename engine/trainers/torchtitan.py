@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
@@ -192,18 +191,6 @@ class _Settings:
             self.note(NO_EFFECT_CODE, arguments=[name for _, name in unused if name not in unknown])
 
 
-def parse_toml(text: str) -> Json:
-    """Return the sections of a job file.
-
-    Raises:
-        DesignError: the text is not TOML.
-    """
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise DesignError([Problem("", "unreadable_toml", {"reason": str(error)})]) from None
-
-
 def read_settings(sections: Json, model: LanguageModel | None, devices: int | None) -> Job:
     """Read the settings of a job.
 
@@ -372,7 +359,6 @@ def _read_training(settings: _Settings, degrees: Degrees) -> Json:
 
 
 messages.add_messages(
-    unreadable_toml="the file is not TOML: {reason}",
     setting_type="{section}.{key} = {value} is no valid value; correct it",
     unknown_flavor=(
         "the settings name no known model ({name:typed}); known: {known:list}. Name a design with this model with --into"

@@ -25,7 +25,7 @@ TRIES = """async (designer) => {
     const loaded = happens(framed, "load", "error");
     document.body.append(framed);
     await loaded;
-    const script = Object.assign(document.createElement("script"), { src: `${designer}autoload.js?bokeh-autoload-element=x` });
+    const script = Object.assign(document.createElement("script"), { src: `${designer}static/js/bokeh.min.js` });
     const ran = happens(script, "load", "error");
     document.body.append(script);
     return {

@@ -21,8 +21,6 @@ from meshwave.designer.state.studio import Studio
 from meshwave.engine.people.people_file import PeopleFile, Role, add_person
 from tests.designer.web import answer, cookie_of, send_form, served, websocket_status
 
-NEEDS_ARGUMENT = "?bokeh-autoload-element=x"
-
 
 class Served(NamedTuple):
     """A server for people, one of each role, named by it."""
@@ -93,7 +91,7 @@ def outcome(server: Served, path: str, handler: Any, cookie: str) -> str:
     if issubclass(handler, WSHandler):
         status = websocket_status(server.port, path, Origin=f"http://127.0.0.1:{server.port}", **headers)
         return "opens" if status == 101 else "sign in" if not cookie else "refused"
-    response = answer(server.port, path + (NEEDS_ARGUMENT if path.endswith("autoload.js") else ""), **headers)
+    response = answer(server.port, path, **headers)
     location = response.headers.get("Location", "").removeprefix(".")
     if location.startswith(("/sign-in", "/refused")):
         return "sign in" if location.startswith("/sign-in") else "refused"

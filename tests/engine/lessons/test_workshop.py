@@ -66,6 +66,9 @@ def test_the_example_of_the_documentation_is_read(workshop: Workshop) -> None:
         ('title = "x"\npeople = 0', "out_of_range"),
         ("people = 4", "missing_key"),
         ('title = "x', "invalid_toml"),
+        ("a = " + "[" * 100_000, "nested_toml"),
+        (f"{'a.' * 5000}b = 1", "nested_toml"),
+        (f"people = {'9' * 5000}", "long_number"),
         (
             'title="x"\n[[challenges]]\nname="a"\ntitle="a"\ntext="a"\ndesign="d"\nnumber="makespan_s"\nbest="smallest"',
             "lesson_unknown_name",

@@ -79,7 +79,8 @@ def test_a_file_of_the_user_replaces_targets_of_a_deployment(file: Path) -> None
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[x\n", "cannot read the launch targets in .*targets.toml: Expected .*; correct the file"),
+        (f"x = {'[' * 5000}", "cannot read the launch targets in .*: the TOML is nested too deeply; correct"),
+        ("[x\n", "cannot read the launch targets in .*targets.toml: the TOML is invalid: .*; correct the file"),
         ("x = 1\n", r"targets.toml: x is not a table; write \[x\]"),
         ("[x]\n", "target x has no launcher; add launcher = .*, one of kubernetes, slurm or ssh"),
         ('[x]\nlauncher = "slrum"\n', "target x has no launcher"),

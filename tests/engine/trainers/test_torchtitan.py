@@ -14,12 +14,13 @@ from meshwave.engine.costs.model_flops import parameter_counts
 from meshwave.engine.costs.presets import preset
 from meshwave.engine.document import Design, parse_design
 from meshwave.engine.document.meshes import equal_meshes
+from meshwave.engine.document.reading import read_toml
 from meshwave.engine.exports import exports
 from meshwave.engine.findings import DesignError
 from meshwave.engine.imports import load_import
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.trainers.jobs import EXPERT_SCHEDULE
-from meshwave.engine.trainers.torchtitan import parse_toml, read_settings
+from meshwave.engine.trainers.torchtitan import read_settings
 from meshwave.engine.trainers.torchtitan_models import FLAVORS, flavor_section
 
 PIPELINES = [
@@ -139,7 +140,7 @@ log_freq = 10
 
 
 def test_a_published_job_file_has_the_published_model() -> None:
-    job = read_settings(parse_toml(LLAMA3_405B), None, 128)
+    job = read_settings(read_toml(LLAMA3_405B), None, 128)
 
     assert (job.degrees.dp, job.degrees.tp, job.training["sharding"]) == (16, 8, "parameters")
     assert (job.training["linear_precision"], job.pipeline["recompute"]) == ("fp8", "layers")
@@ -182,7 +183,7 @@ def test_layers_are_evened_out_as_torchtitan_does() -> None:
 @pytest.mark.parametrize(
     ("toml", "code"),
     [
-        ("[model", "unreadable_toml"),
+        ("[model", "invalid_toml"),
         ('[model]\nname = "llama9"', "unknown_flavor"),
         ('[model]\nname = "llama3"\nflavor = "8B"\n[parallelism]\ntensor_parallel_degree = "8"', "setting_type"),
         (

@@ -8,9 +8,10 @@ import pytest
 
 from meshwave.engine.cli import main as cli
 from meshwave.engine.document import load_design
+from meshwave.engine.document.reading import read_toml
 from meshwave.engine.findings import DesignError
 from meshwave.engine.imports import Imported, imports, load_import
-from meshwave.engine.trainers.torchtitan import parse_toml, read_settings
+from meshwave.engine.trainers.torchtitan import read_settings
 from meshwave.engine.trainers.torchtitan_python import read_sections
 from tests.engine.trainers.test_torchtitan import LLAMA3_405B
 
@@ -77,7 +78,7 @@ def read(name: str) -> Imported:
 def test_a_function_has_the_settings_of_the_equal_job_file() -> None:
     sections, notes = read_sections(REGISTRY, "llama3_405b")
 
-    python, toml = (read_settings(each, None, 128) for each in (sections, parse_toml(LLAMA3_405B)))
+    python, toml = (read_settings(each, None, 128) for each in (sections, read_toml(LLAMA3_405B)))
     assert python[:-1] == toml[:-1]
     assert notes == []
     assert [note.code for note in python.notes] == ["arguments_without_effect"]
