@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 PATIENCE_S = 20.0
 """How long a test waits for what should come at once: a machine that does much beside may be slow for seconds."""
 ROOT = Path(__file__).resolve().parents[1]
+CHART_STATE = ROOT / "tests" / "browser" / "chart_state.js"
 VIEWPORT = {"width": 1440, "height": 900}
 
 CHROMIUM_FLAGS = (
@@ -190,7 +191,9 @@ def complaints() -> list[str]:
 
 
 def new_context(browser: Browser) -> BrowserContext:
-    return browser.new_context(viewport=VIEWPORT, reduced_motion="reduce")  # type: ignore[arg-type]
+    context = browser.new_context(viewport=VIEWPORT, reduced_motion="reduce")  # type: ignore[arg-type]
+    context.add_init_script(path=CHART_STATE)
+    return context
 
 
 @pytest.fixture

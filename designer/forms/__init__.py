@@ -8,15 +8,3 @@ from meshwave.designer.forms.changes import make_edit, read_input
 from meshwave.designer.forms.fields import Field, form_sections
 from meshwave.designer.forms.form import Form, find_field, problems_by_path
 from meshwave.designer.forms.values import format_number, key_label
-
-__all__ = [
-    "Field",
-    "Form",
-    "find_field",
-    "form_sections",
-    "format_number",
-    "key_label",
-    "make_edit",
-    "problems_by_path",
-    "read_input",
-]

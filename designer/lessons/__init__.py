@@ -1,5 +1,3 @@
 """Lessons on the page: a pane beside the canvases that leads through the steps of a lesson."""
 
 from meshwave.designer.lessons.pane import LessonPane
-
-__all__ = ["LessonPane"]

@@ -4,6 +4,3 @@ from meshwave.engine.costs.cost_model import CostModel, Costs, estimate, layers_
 from meshwave.engine.costs.memory import PeakMemory, memory_over_time, peak_inflight, peak_memory
 from meshwave.engine.costs.stage_balance import balanced_split, equal_split
 from meshwave.engine.document.cost import cost_models
-
-__all__ = ["CostModel", "Costs", "PeakMemory", "balanced_split", "cost_models", "equal_split", "estimate"]
-__all__ += ["layers_per_stage", "memory_over_time", "peak_inflight", "peak_memory", "pricing_model", "wait_seconds"]

@@ -7,6 +7,3 @@ from meshwave.engine.document.meshes import Mesh
 from meshwave.engine.document.model import Model
 from meshwave.engine.document.training import Training
 from meshwave.engine.document.upgrades import FORMAT
-
-__all__ = ["FORMAT", "Cluster", "Design", "Device", "Link", "Mesh", "Model", "Training"]
-__all__ += ["load_design", "parse_design", "save_design"]

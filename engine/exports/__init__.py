@@ -1,5 +1,3 @@
 """Exports of predictions to the formats of other tools, one file per format."""
 
 from meshwave.engine.exports._base import Export, exports
-
-__all__ = ["Export", "exports"]

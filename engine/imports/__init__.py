@@ -19,6 +19,3 @@ from meshwave.engine.imports._traces import (
     parse_trace,
     traces,
 )
-
-__all__ = ["Trace", "TraceFormat", "TracedAction", "TracedProcess", "load_trace", "parse_trace", "traces"]
-__all__ += ["TOO_FEW_DEVICES", "Import", "Imported", "find_format", "imports", "is_import", "load_import", "split_name"]

@@ -15,24 +15,3 @@ from meshwave.engine.lessons.checks import (
 from meshwave.engine.lessons.lesson import Choice, Lesson, Measurement, NumberQuestion, Step, Task
 from meshwave.engine.lessons.quantities import fill_numbers
 from meshwave.engine.lessons.reading import find_lesson, lesson_folders, read_lesson
-
-__all__ = [
-    "Choice",
-    "Lesson",
-    "Measurement",
-    "NumberQuestion",
-    "Step",
-    "Task",
-    "Verdict",
-    "fill_numbers",
-    "find_lesson",
-]
-__all__ += [
-    "judge_choice",
-    "judge_measurement",
-    "judge_number",
-    "judge_task",
-    "lesson_folders",
-    "read_lesson",
-    "right_answer",
-]

@@ -13,12 +13,10 @@ from meshwave.engine.document.pipeline_problems import meshes_by_rank
 from meshwave.engine.findings import DesignError, Problem
 from meshwave.engine.lowering.communication import Communication
 from meshwave.engine.lowering.program_problems import locate_problems
-from meshwave.engine.lowering.schedule_prices import findings, priced_pipe
+from meshwave.engine.lowering.schedule_prices import priced_pipe
 from meshwave.engine.program.program import Program
 from meshwave.engine.program.verification import computation_problems, verify
 from meshwave.engine.schedules import Pipe
-
-__all__ = ["add_messages", "findings", "lower", "order_computations", "priced_pipe"]
 
 
 def order_computations(design: Design) -> Program:

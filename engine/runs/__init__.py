@@ -5,14 +5,3 @@ from meshwave.engine.runs.options import Hosts, Options
 from meshwave.engine.runs.run import Run, loss_suffix, loss_text, step_time
 from meshwave.engine.runs.run_database import Entry, Record, State
 from meshwave.engine.runs.run_folder import Bundle, read_bundle, read_options, write_bundle
-
-__all__ = ["Bundle", "Capabilities", "Entry", "Hosts", "Launcher", "Options", "Record", "Run", "State"]
-__all__ += [
-    "loss_suffix",
-    "loss_text",
-    "read_bundle",
-    "read_options",
-    "reconcile",
-    "step_time",
-    "write_bundle",
-]

@@ -9,5 +9,3 @@ from meshwave.engine.schedules._base import (
     schedules,
     use_microbatches,
 )
-
-__all__ = ["MAX_MICROBATCHES", "Pipe", "Prices", "Schedule", "schedule_names", "schedules", "use_microbatches"]

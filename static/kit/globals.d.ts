@@ -4,7 +4,7 @@ declare var Bokeh:
 interface Window {
   importShim?: unknown;
   meshwaveRuns?: unknown; // for tests
-  meshwaveTimeline?: unknown; // for tests
+  meshwaveTimeline?: unknown; // for benchmarks and tests
 }
 interface HTMLElement {
   isUnedited?: () => boolean; // true if an input has the value of the design, so that undo reverts an edit of the design

@@ -97,7 +97,7 @@ class Stage:
                 localStorage.clear();
                 delete document.documentElement.dataset.theme;
                 delete document.documentElement.dataset.textSize;
-                delete window.meshwaveTimeline;
+                window.meshwaveTimeline = undefined;
                 delete window.meshwaveRuns;
             }"""
         )

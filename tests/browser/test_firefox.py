@@ -53,7 +53,8 @@ def find(firefox: Any, selector: str) -> Any:
 
 def timeline(firefox: Any) -> dict[str, Any]:
     """Return the first layer of the timeline once it is painted."""
-    code = "const chart = window.meshwaveTimeline; return chart?.stats.paints ? chart.layers[0] ?? null : null;"
+    code = """const chart = window.meshwaveTimeline?.chart, [layer] = chart?.stats.paints ? chart.data.layers : [];
+    return layer ? { ranks: layer.ranks, makespan: layer.makespan, count: layer.count } : null;"""
     layer: dict[str, Any] = until(lambda: firefox.execute_script(code, sandbox=None))
     return layer
 

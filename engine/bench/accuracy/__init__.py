@@ -5,5 +5,3 @@ alone, and an interrupted benchmark keeps its results.
 """
 
 from meshwave.engine.bench.accuracy.command import accuracy, rehearsal, to_text
-
-__all__ = ["accuracy", "rehearsal", "to_text"]

@@ -21,8 +21,6 @@ from meshwave.engine.bench.papers import (
 )
 from meshwave.engine.bench.papers.table import Grid, GridRow, Row, Table, is_different, ranking_text, to_json, to_text
 
-__all__ = ["Grid", "GridRow", "Row", "Table", "is_different", "papers", "ranking_text", "tables", "to_json", "to_text"]
-
 PAPERS = (hanayo, zero_bubble, controllable_memory, dualpipe, parm, ppmoe, resharding, resharding_training)
 """Modules of the papers, in the order of the report."""
 

@@ -20,24 +20,3 @@ from meshwave.engine.predict.questions.slowdown import Slowdown, SlowStep, slow_
 from meshwave.engine.predict.questions.stage_work import Work, stage_flops
 from meshwave.engine.predict.questions.time_breakdown import Area, MeshTime
 from meshwave.engine.predict.questions.what_if import Change, WhatIf, changed_makespan, rank_changes
-
-__all__ = [
-    "Area",
-    "Change",
-    "CriticalPath",
-    "Idle",
-    "IdlePart",
-    "Inspector",
-    "MeshTime",
-    "Query",
-    "SlowStep",
-    "Slowdown",
-    "WhatIf",
-    "Work",
-    "changed_makespan",
-    "parse_query",
-    "rank_changes",
-    "slow_step",
-    "slow_timeline",
-    "stage_flops",
-]

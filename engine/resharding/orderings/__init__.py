@@ -1,5 +1,3 @@
 """Transfer orderings: methods to choose the senders and the order of unit tasks, one file each."""
 
 from meshwave.engine.resharding.orderings._base import Answer, Ordering, orderings
-
-__all__ = ["Answer", "Ordering", "orderings"]

@@ -17,6 +17,3 @@ from meshwave.engine.runs.accuracy.comparison import (
 from meshwave.engine.runs.accuracy.error_breakdown import ErrorPart
 from meshwave.engine.runs.accuracy.error_causes import AS_PREDICTED, Cause
 from meshwave.engine.runs.accuracy.profile_from_run import run_profile
-
-__all__ = ["AS_PREDICTED", "Cause", "Compared", "Comparison", "Iteration", "LayerTime", "Link", "MeshMemory"]
-__all__ += ["ErrorPart", "compare", "run_profile"]

@@ -14,15 +14,3 @@ from meshwave.engine.runs.launchers._environment import process_environment
 from meshwave.engine.runs.launchers._folders import read_entry, restore_entries
 from meshwave.engine.runs.launchers._specification import resumed_launch, specify_run
 from meshwave.engine.runs.launchers._threaded import ThreadedLauncher
-
-__all__ = ["Capabilities", "Launcher", "OwningLauncher", "ThreadedLauncher", "read_entry", "restore_entries"]
-__all__ += [
-    "default_launcher",
-    "launchers",
-    "open_run",
-    "process_environment",
-    "reconcile",
-    "resumed_launch",
-    "specify_run",
-]
-__all__ += ["watch_queues"]

@@ -25,16 +25,3 @@ from meshwave.engine.runs.recording.memory import WITHIN, MeasuredMemory, read_m
 from meshwave.engine.runs.recording.recording import Recording, read_recording
 from meshwave.engine.runs.recording.spans import SPAN, Recorder, Spans
 from meshwave.engine.runs.recording.timeline import has_waited
-
-__all__ = ["SPAN", "STEP", "WITHIN", "Clocks", "LayerSteps", "MeasuredLayerSteps", "MeasuredMemory", "ProcessClock"]
-__all__ += [
-    "ClockOffset",
-    "LayerPass",
-    "Recorder",
-    "Recording",
-    "Spans",
-    "StepsRecorder",
-    "read_clocks",
-    "read_layer_steps",
-]
-__all__ += ["has_waited", "read_memory", "read_recording", "read_routing", "write_clocks", "write_routing"]

@@ -11,5 +11,3 @@ from meshwave.engine.runtime.calibration.machine_profile import (
     calibrate_machine,
     default_options,
 )
-
-__all__ = ["PARTS", "CalibrationOptions", "CalibrationProgress", "calibrate_machine", "default_options"]

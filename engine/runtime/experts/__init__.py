@@ -2,5 +2,3 @@
 
 from meshwave.engine.runtime.experts.layer import ExpertLayer, device_groups, required_groups
 from meshwave.engine.runtime.experts.steps import CollectiveRecord, StepRunner
-
-__all__ = ["CollectiveRecord", "ExpertLayer", "StepRunner", "device_groups", "required_groups"]

@@ -43,6 +43,3 @@ def build_stage(
     """
     builder = cast(type[StageBuilder], model.stage_builder())
     return builder(model, group, experts, share).build(layers_per_stage, stage, seed, dtype, device)
-
-
-__all__ = ["ExpertFactory", "Stage", "StageBuilder", "build_stage"]

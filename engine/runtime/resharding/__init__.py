@@ -33,18 +33,3 @@ from meshwave.engine.runtime.resharding.many_tensors import (
 )
 from meshwave.engine.runtime.resharding.reshard import prepare, reshard
 from meshwave.engine.runtime.resharding.transports import DeviceTransport, GlooTransport, Transport
-
-__all__ = [
-    "DeviceTransport",
-    "GlooTransport",
-    "PendingReshard",
-    "PendingReshardList",
-    "ReshardItem",
-    "Resharding",
-    "ReshardingList",
-    "Transport",
-    "prepare",
-    "prepare_many",
-    "reshard",
-    "reshard_many",
-]

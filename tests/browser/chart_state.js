@@ -1,22 +1,19 @@
-// The state of a chart for tests and benchmarks, which need not read pixels.
+// The state of the timeline of a page, so that tests need not read pixels: a script that runs before those of the page.
 
-/** @import { Edit } from "./edit.js" */
-/** @import { Chart } from "./timeline.js" */
-/** @import { Place, Wait } from "./types" */
+const OP = { F: 0, B: 1, I: 2, W: 3 };
+const TICKS = 2 ** 32 - 1; // of the whole axis
+let timelineState;
+Object.defineProperty(window, "meshwaveTimeline", {
+  get: () => timelineState,
+  set(parts) {
+    timelineState = parts && stateOf(parts);
+  },
+});
 
-import { OP, TICKS } from "./columns.js";
-import { boxOf } from "./frame.js";
-import { laneNames } from "./gutter.js";
-import { actionName } from "./place.js";
-import { imageOf } from "./save.js";
-import { slowReason } from "./slow_lanes.js";
-
-/** @param {Chart} chart */
-export function debug(chart) {
+function stateOf({ chart, actionName, boxOf, laneNames, slowReason }) {
   const scale = () => chart.data.horizon / TICKS;
-  const name = (/** @type {Place | null} */ place) => place && actionName(place);
-  const notation = (/** @type {Place} */ { layer }, /** @type {number[]} */ spans) =>
-    spans.map((span) => layer.notation(span, chart.model.palette.names));
+  const name = (place) => place && actionName(place);
+  const notation = ({ layer }, spans) => spans.map((span) => layer.notation(span, chart.model.palette.names));
   return {
     get stats() {
       return { ...chart.stats };
@@ -76,7 +73,7 @@ export function debug(chart) {
       const { related, pinned } = chart;
       return related && pinned ? notation(pinned, related.spans) : [];
     },
-    /** The arrows, each with its middle in the window. */
+    // The arrows, each with its middle in the window.
     get arrows() {
       const { left, top } = chart.stage.getBoundingClientRect();
       return chart.arrows.map(({ layer, span, x1, x2, y1, y2 }) => ({
@@ -85,7 +82,7 @@ export function debug(chart) {
         y: top + (y1 + y2) / 2,
       }));
     },
-    /** The link lanes, each with its rectangle in the window and the number of its shares. */
+    // The link lanes, each with its rectangle in the window and the number of its shares.
     get links() {
       const { left, top } = chart.stage.getBoundingClientRect();
       const { links } = chart.plan;
@@ -99,7 +96,7 @@ export function debug(chart) {
         shares: links && links.layer.link_bounds[port.number + 1] - links.layer.link_bounds[port.number],
       }));
     },
-    /** The middle of a share of a link lane in the window. @param {number} number @param {number} share */
+    // The middle of a share of a link lane in the window.
     shareAt(number, share) {
       const { left, top } = chart.stage.getBoundingClientRect();
       const { links } = chart.plan;
@@ -107,7 +104,7 @@ export function debug(chart) {
       const { layer, lanes } = links;
       const { y, height } = lanes[number];
       const at = layer.link_bounds[number] + share;
-      const middle = (/** @type {ArrayLike<number>} */ a, /** @type {ArrayLike<number>} */ b) => (a[at] + b[at]) / 2;
+      const middle = (a, b) => (a[at] + b[at]) / 2;
       return {
         x: left + chart.frame.x(middle(layer.link_start, layer.link_end)),
         y: top + y + height * (1 - middle(layer.link_low, layer.link_high)),
@@ -116,17 +113,17 @@ export function debug(chart) {
     get edit() {
       return editFacts(chart.edit);
     },
-    /** Seconds (or units) at the cursor, or null. */
+    // Seconds (or units) at the cursor, or null.
     get cursor() {
       const x = chart.overlay.cursor;
       return x === null ? null : chart.frame.tick(x) * scale();
     },
-    /** The names of the lanes that scroll. */
+    // The names of the lanes that scroll.
     get names() {
       const scrolled = chart.plan.lanes.filter(({ kept }) => !kept);
       return laneNames(scrolled, chart.frame).map(({ name }) => name);
     },
-    /** The meshes whose lanes are marked as slow, by the timeline that has them. */
+    // The meshes whose lanes are marked as slow, by the timeline that has them.
     get slow() {
       const lanes = chart.plan.lanes.filter((lane) => slowReason(chart, lane));
       return [...new Set(lanes.map(({ layer, rank }) => layer.meshes[rank]))];
@@ -134,11 +131,7 @@ export function debug(chart) {
     get theme() {
       return chart.colours?.theme;
     },
-    /**
-     * The box of a block in the window, or null.
-     * @param {number} rank @param {number} stage @param {number} mb @param {keyof typeof OP} [op]
-     * @param {number} [layer]
-     */
+    // The box of a block in the window, or null.
     blockAt(rank, stage, mb, op = "F", layer = 0) {
       const timeline = chart.data.layers[layer];
       const span = timeline?.find(OP[op], stage, mb, rank) ?? -1;
@@ -148,7 +141,6 @@ export function debug(chart) {
       const { x, y, width, height } = boxOf(chart.frame, timeline, span, lane);
       return { x: x + left, y: y + top, width, height };
     },
-    /** @param {number} from @param {number} to */
     look(from, to) {
       chart.view.look(from / scale(), to / scale());
       chart.paint();
@@ -158,15 +150,21 @@ export function debug(chart) {
       chart.paint();
       return chart.stats.paintMs;
     },
-    picture: () => imageOf(chart),
+    // The visible part of the timeline as a PNG blob.
+    picture() {
+      const { base, over } = chart;
+      const canvas = document.createElement("canvas");
+      Object.assign(canvas, { width: base.width, height: base.height });
+      for (const layer of [base, over]) canvas.getContext("2d").drawImage(layer, 0, 0);
+      return new Promise((done) => canvas.toBlob(done, "image/png"));
+    },
   };
 }
 
-/** @param {Edit} edit */
 function editFacts({ chart, isOn, selected, moving, preview, state, trial, isTried, open }) {
   const { names } = chart.model.palette;
-  const text = (/** @type {number[]} */ [op, stage, mb]) => `${stage}${names[op]}${mb}`;
-  const order = (/** @type {{fault?: string, ring?: Wait[]}} */ { fault = "", ring = [] }) => ({
+  const text = ([op, stage, mb]) => `${stage}${names[op]}${mb}`;
+  const order = ({ fault = "", ring = [] }) => ({
     fault,
     ring: ring.map(({ at }) => text(at)),
   });
