@@ -30,7 +30,7 @@ MESSAGES: dict[str, Message] = {
     ),
     "no_metrics": "run {run} has no metrics yet; wait for its first step",
     "run_without_weights": "run {run} has no weights.safetensors; only a run with --checkpoint-every that succeeds has it",
-    "weights_of_kind": "a model of kind {kind} has no names for its weights in checkpoints of Hugging Face",
+    "weights_of_kind": "weights of a model of kind {kind} cannot be written as a Hugging Face checkpoint",
     "keep_without_checkpoints": "--keep-checkpoints applies to runs that write checkpoints; add --checkpoint-every",
     "unknown_interval": "{value!r} is not an interval; use a number of steps, such as 50, or a time, such as 10min",
     "unknown_time": "{value!r} is not a time; use seconds, such as 90, or a number with s, min or h, such as 10min",

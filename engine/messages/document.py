@@ -252,7 +252,7 @@ _RUNS: dict[str, Message] = {
         "runs with cp={cp} divide each sequence into {chunks} equal chunks, so that all devices have equal work, but a "
         "sequence has {sequence} tokens"
     ),
-    "indivisible_context": "cp = {cp} does not divide the sequence of {sequence} tokens of mesh {mesh}",
+    "indivisible_context": "cp = {cp} does not divide the sequence of {sequence} tokens of mesh {mesh}; use a divisor",
     "compiled_recompute": "runs of compiled layers recompute whole stages only, not parts of a layer; the prediction includes it",
     "batched_evaluation": "an evaluation cannot batch its messages; set transfer.batched to false or remove eval_every",
     "unsupported_architecture": (

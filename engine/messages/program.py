@@ -95,7 +95,7 @@ MESSAGES: dict[str, Message] = {
     "message_on_wrong_rank": (
         "{action:action} is on {rank:rank}; it belongs on {home:rank}, which runs {computation:action}"
     ),
-    "wrong_peer": "{action:action} of {rank:rank} names {peer:rank} as its peer; the peer is {expected:rank}",
+    "wrong_peer": "{action:action} of {rank:rank} names {peer:rank} as its peer; it must name {expected:rank}",
     "early_send": (
         "{rank:rank} runs {action:action} before {computation:action}, which produces its tensor; move it after that"
     ),

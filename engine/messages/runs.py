@@ -109,7 +109,7 @@ MESSAGES: dict[str, Message] = {
     "warm_process_gone": "the process that starts runs has ended ({reason}); launch again",
     "warm_process_killed": "the launcher process was ended by {signal}",
     "warm_process_failed": lambda status, last_line: (
-        f"the process that starts runs ended with status {status}: {last_line or 'without a message'}"
+        f"the process that starts runs ended with status {status}: {last_line or 'it wrote no message'}"
     ),
     "warm_process_ended": "{reason}, after {done} of {total} steps; the files that it wrote are kept",
     "stopped_process": ("{name} is stopped and does not respond; continue it (kill -CONT {pid}), or cancel the run"),

@@ -13,7 +13,7 @@ def _mesh_rank_count(shape: Sequence[int], needed: int, given: int, key: str) ->
 
 def _transfer_size(tensors: int, source: int, destination: int, maximum: int) -> str:
     size = f"{f'{tensors} tensors on ' if tensors > 1 else ''}{source} x {destination} ranks"
-    return f"the transfer is too large to plan: {size} (product at most {maximum:,}); use fewer ranks"
+    return f"the transfer is too large to plan: {size} (their product can be up to {maximum:,}); use fewer ranks"
 
 
 MESSAGES: dict[str, Message] = {
