@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 
 import param
 
+from meshwave.designer.canvases.difference_marks import MarkedCanvas
 from meshwave.designer.kit.assets import module_code, style_sheets
-from meshwave.designer.kit.canvas import Canvas, Edit, parse_integers, plain_text, read_value
+from meshwave.designer.kit.canvas import Edit, parse_integers, plain_text, read_value
 from meshwave.designer.kit.shortcuts import canvas_commands
 from meshwave.designer.state import mesh_edits
 from meshwave.designer.state.field_limits import NAME_LENGTH
@@ -17,7 +18,7 @@ from meshwave.designer.state.field_limits import NAME_LENGTH
 NODES, DEVICES_PER_NODE = 128, 16  # limits of the steppers; a document may have more
 
 
-class ClusterCanvas(Canvas):
+class ClusterCanvas(MarkedCanvas):
     """Widget that shows nodes and devices as tiles, on which meshes are drawn, moved and resized.
 
     :meth:`show` draws a document. ``on_edit`` is called with the path ``meshes`` or ``cluster.nodes``, or with the
@@ -39,7 +40,7 @@ class ClusterCanvas(Canvas):
     commands = param.List(default=canvas_commands("Cluster"), constant=True, doc="Entries of the context menu.")
 
     _esm = module_code("cluster/cluster.js")
-    _stylesheets: ClassVar = style_sheets("kit/shell.css", "cluster/cluster.css")
+    _stylesheets: ClassVar = style_sheets("kit/shell.css", "kit/differences.css", "cluster/cluster.css")
     _gestures = (
         "draw", "move", "resize", "delete", "rename", "axes", "preview_axes", "devices", "reorder",
         "tile", "try_tile", "nodes", "devices_per_node", "pane",

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import param
 
+from meshwave.designer.canvases.difference_marks import MarkedCanvas
 from meshwave.designer.canvases.expert_controls import LOADS_BY_NAME, NOT_MEASURED, expert_settings
 from meshwave.designer.canvases.expert_metrics import (
     describe_change,
@@ -21,7 +22,7 @@ from meshwave.designer.canvases.expert_metrics import (
     price_layer,
 )
 from meshwave.designer.kit.assets import module_code, style_sheets
-from meshwave.designer.kit.canvas import Canvas, Edit, plain_text, read_value, short_message
+from meshwave.designer.kit.canvas import Edit, plain_text, read_value, short_message
 from meshwave.designer.kit.shortcuts import canvas_commands
 from meshwave.designer.kit.traffic import traffic_data
 from meshwave.designer.state import expert_edits as edits
@@ -52,7 +53,7 @@ def _load_colours() -> str:
     return f".mw-experts {{ {' '.join(colours)} }}"
 
 
-class ExpertsCanvas(Canvas):
+class ExpertsCanvas(MarkedCanvas):
     """Widget that shows the experts of a layer as chips on their devices, to be moved, replicated and balanced.
 
     :meth:`show` draws a design. ``on_edit`` is called with ``experts``, one of its keys, or the empty path when the
@@ -65,7 +66,10 @@ class ExpertsCanvas(Canvas):
     commands = param.List(default=canvas_commands("Experts"), constant=True, doc="Entries of the context menu.")
 
     _esm = module_code("experts/experts.js")
-    _stylesheets: ClassVar = [*style_sheets("kit/shell.css", "kit/traffic.css", "experts/experts.css"), _load_colours()]
+    _stylesheets: ClassVar = [
+        *style_sheets("kit/shell.css", "kit/traffic.css", "kit/differences.css", "experts/experts.css"),
+        _load_colours(),
+    ]
     _gestures = (
         "add", "mesh", "setting", "move", "replicate", "remove", "balance", "blocks", "heat", "try", "traffic", "compare", "pane", "fix",
     )  # fmt: skip

@@ -10,9 +10,10 @@ import numpy as np
 import param
 from pydantic import ValidationError
 
+from meshwave.designer.canvases.difference_marks import MarkedCanvas
 from meshwave.designer.canvases.wave_skips import skip_arcs
 from meshwave.designer.kit.assets import colour_rule, module_code, style_sheets
-from meshwave.designer.kit.canvas import Canvas, Edit, PlainData, plain_text, read_value
+from meshwave.designer.kit.canvas import Edit, PlainData, plain_text, read_value
 from meshwave.designer.kit.shortcuts import canvas_commands
 from meshwave.designer.state import design_edits as edits
 from meshwave.designer.state.field_limits import field_limit
@@ -31,7 +32,7 @@ from meshwave.engine.schedules import Pipe, schedule_names, schedules
 THUMBNAIL = Pipe(ranks=4, microbatches=8)
 
 
-class WaveCanvas(Canvas):
+class WaveCanvas(MarkedCanvas):
     """Widget that shows the path of the stages over the meshes, moves layers and stages, and selects the schedule.
 
     :meth:`show` draws a design and its program. ``on_edit`` is called with the path ``pipeline``, or with one of its
@@ -52,7 +53,7 @@ class WaveCanvas(Canvas):
 
     _esm = module_code("wave/wave.js")
     _stylesheets: ClassVar = [
-        *style_sheets("kit/shell.css", "wave/wave.css"),
+        *style_sheets("kit/shell.css", "kit/differences.css", "wave/wave.css"),
         colour_rule(".mw-wave", {f"op-{op.name.lower()}": op.name for op in Op if op.is_compute}),
     ]
     _gestures = (

@@ -10,6 +10,7 @@ import panel as pn
 from panel.viewable import Viewable
 
 from meshwave.designer.canvases.cluster import ClusterCanvas
+from meshwave.designer.canvases.difference_marks import difference_marks, share_switch
 from meshwave.designer.canvases.experts import ExpertsCanvas
 from meshwave.designer.canvases.wave import WaveCanvas
 from meshwave.designer.forms import Form
@@ -93,6 +94,9 @@ class Widgets:
             **FILL,
         )
         session.param.watch(lambda *_: self._show_design(), ["design", "prediction", "problems"])
+        session.param.watch(lambda *_: self._show_differences(), ["design", "prediction", "pinned"])
+        self.experts.param.watch(lambda *_: self._show_differences(), "picture")
+        share_switch([self.cluster, self.wave, self.experts])
         self.cluster.param.watch(lambda *_: self._select_mesh(), ["selected", "meshes"])
         if tab is not None:
             self.timeline.on_note = lambda message: add_note(tab, message)
@@ -185,6 +189,12 @@ class Widgets:
         if self.experts.visible:
             self._arrange_experts()
             self.experts.show(session.design)
+
+    def _show_differences(self) -> None:
+        """Mark the differences from the pinned design on the canvases."""
+        marks = difference_marks(self.session, self.experts.rank)
+        for canvas, found in zip((self.cluster, self.wave, self.experts), marks, strict=True):
+            canvas.differences = found
 
     def _select_mesh(self) -> None:
         """Show the selected mesh to the other people in the design."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, NamedTuple
 
-from meshwave.engine.document import Design
+from meshwave.engine.document import Design, Mesh
 from meshwave.engine.frozen import NULL_KEY, Part
 from meshwave.engine.schedules import schedules
 
@@ -33,7 +33,13 @@ def list_differences(first: Design, other: Design) -> list[Difference]:
     are listed individually if both designs have the same number of them.
     """
     one, two = (design.model_dump(mode="json", exclude={"name", "format"}) for design in (first, other))
-    return [*_section_differences(one, two, dict([*_null_meanings(first), *_null_meanings(other)]))]
+    null = dict([*_null_meanings(first), *_null_meanings(other)])
+    meshes = _mesh_texts(first, other)
+    return [
+        difference
+        for section in one
+        for difference in (meshes if section == "meshes" else _section_differences(section, one, two, null))
+    ]
 
 
 def _null_meanings(part: Part, prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -45,16 +51,15 @@ def _null_meanings(part: Part, prefix: str = "") -> Iterator[tuple[str, str]]:
             yield from _null_meanings(value, f"{prefix}{name}.")
 
 
-def _section_differences(one: Mapping[str, Any], two: Mapping[str, Any], null: Meanings) -> Iterator[Difference]:
-    for section in one:
-        if section == "meshes":
-            yield from _mesh_differences(one[section], two[section])
-        elif one[section] == two[section]:
-            continue
-        elif section == "pipeline":
-            yield from _pipeline_differences(one[section], two[section], null)
-        else:
-            yield from _part_differences(section, one[section], two[section], null)
+def _section_differences(
+    section: str, one: Mapping[str, Any], two: Mapping[str, Any], null: Meanings
+) -> Iterator[Difference]:
+    if one[section] == two[section]:
+        return
+    if section == "pipeline":
+        yield from _pipeline_differences(one[section], two[section], null)
+    else:
+        yield from _part_differences(section, one[section], two[section], null)
 
 
 def _pipeline_differences(one: Mapping[str, Any], two: Mapping[str, Any], null: Meanings) -> Iterator[Difference]:
@@ -78,18 +83,62 @@ def _schedule_text(pipeline: Mapping[str, Any]) -> str:
     return ", ".join(words)
 
 
-def _mesh_differences(one: Sequence[Mapping[str, Any]], two: Sequence[Mapping[str, Any]]) -> Iterator[Difference]:
-    if len(one) != len(two):
-        yield "meshes", str(len(one)), str(len(two))
+class MeshDifference(NamedTuple):
+    """A mesh that differs between two designs, with both ranks; -1 and ``none`` in a design without it."""
+
+    kind: Literal["added", "removed", "moved", "resized", "axes"]
+    name: str
+    ranks: tuple[int, int]
+    before: str
+    after: str
+
+
+def match_meshes(first: Design, other: Design) -> dict[int, int]:
+    """Return the rank in ``other`` of each mesh of ``first`` that is in both designs.
+
+    Meshes are matched by rank if both designs have the same number of them, otherwise by name.
+    """
+    if first.ranks == other.ranks:
+        return {rank: rank for rank in range(first.ranks)}
+    ranks = {mesh.name: rank for rank, mesh in enumerate(other.meshes)}
+    return {rank: ranks[mesh.name] for rank, mesh in enumerate(first.meshes) if mesh.name in ranks}
+
+
+def mesh_differences(first: Design, other: Design) -> Iterator[MeshDifference]:
+    """Yield the meshes that differ: those of the first design by rank, then the added ones."""
+    matched = match_meshes(first, other)
+    for rank, mesh in enumerate(first.meshes):
+        name = mesh.name or str(rank)
+        if rank not in matched:
+            yield MeshDifference("removed", name, (rank, -1), _mesh_text(mesh), NONE)
+            continue
+        theirs = other.meshes[matched[rank]]
+        if mesh.devices != theirs.devices or [*mesh.axes.items()] != [*theirs.axes.items()]:
+            yield MeshDifference(
+                _mesh_change(mesh, theirs), name, (rank, matched[rank]), _mesh_text(mesh), _mesh_text(theirs)
+            )
+    for rank, mesh in enumerate(other.meshes):
+        if rank not in matched.values():
+            yield MeshDifference("added", mesh.name or str(rank), (-1, rank), NONE, _mesh_text(mesh))
+
+
+def _mesh_change(mesh: Mesh, theirs: Mesh) -> Literal["moved", "resized", "axes"]:
+    if len(mesh.devices) != len(theirs.devices):
+        return "resized"
+    return "moved" if set(mesh.devices) != set(theirs.devices) else "axes"
+
+
+def _mesh_texts(first: Design, other: Design) -> Iterator[Difference]:
+    if first.ranks != other.ranks:
+        yield "meshes", str(first.ranks), str(other.ranks)
         return
-    for rank, (mine, theirs) in enumerate(zip(one, two, strict=True)):
-        if mine["devices"] != theirs["devices"] or [*mine["axes"].items()] != [*theirs["axes"].items()]:
-            yield f"mesh {mine['name'] or rank}", _mesh_text(mine), _mesh_text(theirs)
+    for found in mesh_differences(first, other):
+        yield f"mesh {found.name}", found.before, found.after
 
 
-def _mesh_text(mesh: Mapping[str, Any]) -> str:
-    axes = " x ".join(f"{axis} {size}" for axis, size in mesh["axes"].items())
-    devices = mesh["devices"]
+def _mesh_text(mesh: Mesh) -> str:
+    axes = " x ".join(f"{axis} {size}" for axis, size in mesh.axes.items())
+    devices = list(mesh.devices)
     if devices != sorted(devices):
         return f"devices {value_text(devices)} ({axes})"
     return (

@@ -12,6 +12,7 @@ import { keepNames } from "../kit/language.js";
 import { clamp, count } from "../kit/numbers.js";
 import { paneSwitch } from "../kit/panes.js";
 import { boxOf } from "../kit/zoom.js";
+import { Differences } from "./differences.js";
 import { Footer } from "./footer.js";
 import { Gestures } from "./gestures.js";
 import { Grid } from "./grid.js";
@@ -55,9 +56,17 @@ export class Cluster extends Canvas {
     });
     this.nodes = new Nodes(this);
     this.meshes = new Meshes(this);
+    this.differences = new Differences(this);
     this.tiler = new Tiler(this);
     this.footer = new Footer(this);
-    const layers = [this.nodes.lines, this.nodes.panels, this.tileLayer, this.meshes.layer, this.meshes.ghosts];
+    const layers = [
+      this.nodes.lines,
+      this.nodes.panels,
+      this.tileLayer,
+      this.meshes.layer,
+      this.differences.layer,
+      this.meshes.ghosts,
+    ];
     this.board = h("div.mw-board", {}, ...layers);
     const bar = [...Object.values(this.steppers), h("span.mw-grow"), this.tiler.element, this.tiler.message];
     this.root = h(
@@ -70,6 +79,7 @@ export class Cluster extends Canvas {
         ...bar,
       ),
       this.board,
+      this.differences.line.element,
       this.footer.element,
     );
     this.start();
@@ -164,6 +174,7 @@ export class Cluster extends Canvas {
     this.nodes.draw();
     this.drawTiles();
     this.meshes.draw();
+    this.differences.draw();
     this.footer.draw();
   }
 

@@ -1,6 +1,6 @@
 // Data of the cluster canvas from Python (designer/canvases/cluster.py).
 
-import type { Box, CanvasCommand, Model } from "../kit/types";
+import type { Box, CanvasCommand, DifferencesModel } from "../kit/types";
 
 export interface Mesh {
   name: string;
@@ -15,7 +15,16 @@ export type Axes = [string, number][];
 /** A device, the number of its group in its mesh, and its indices along the axes. */
 export type DevicePlace = [number, number, string];
 
-export interface ClusterModel extends Model {
+/** A mesh that differs from the pinned design, and the devices that it has there. */
+export interface MeshMark {
+  kind: string;
+  name: string;
+  rank: number; // -1 if it was removed
+  devices: number[];
+  words: string;
+}
+
+export interface ClusterModel extends DifferencesModel {
   flags: { rank: number; colour: string; text: string; selects: boolean }[];
   palette: string[];
   nodes: number;

@@ -7,6 +7,7 @@
 import { Canvas } from "../kit/canvas.js";
 import { button } from "../kit/controls.js";
 import { find, findAll, focusedElement, h } from "../kit/dom.js";
+import { DifferenceLine } from "../kit/differences.js";
 import { contextMenu, receiveKeys } from "../kit/key_targets.js";
 import { paneSwitch } from "../kit/panes.js";
 import { Tips, tipped } from "../kit/shell.js";
@@ -39,6 +40,7 @@ export class Experts extends Canvas {
   constructor(model) {
     super(model);
     this.pointer.y = 60;
+    this.differences = new DifferenceLine(model);
     this.places = new Places(this);
     this.settings = new Settings(this);
     this.side = new Side(this);
@@ -60,6 +62,7 @@ export class Experts extends Canvas {
       { "aria-label": "Experts on devices" },
       this.head,
       body,
+      this.differences.element,
       foot,
       this.traffic.element,
     );
@@ -69,7 +72,7 @@ export class Experts extends Canvas {
     this.keyboard = new Keyboard(this);
     receiveKeys("Experts", () => this.places.element(this.at) ?? this.board);
     this.root.append(contextMenu("Experts", this.board, (target) => this.commandsAt(target)));
-    model.on("picture", () => this.redraw());
+    model.on(["picture", "differences", "marks_shown"], () => this.redraw());
     this.draw();
   }
 

@@ -1,7 +1,8 @@
 // Places on the board: the devices of a node, with a chip for each of their experts.
 
-/** @import { BoardLayout, ChipData, Place } from "./types" */
+/** @import { BoardLayout, ChipData, ExpertMark, Place } from "./types" */
 
+import { signOf } from "../kit/differences.js";
 import { find, h, setStyle } from "../kit/dom.js";
 import { count } from "../kit/numbers.js";
 import { keyOf, parseKey } from "./gestures.js";
@@ -89,7 +90,9 @@ export class Places {
       ? `${name}, ${memory} per layer`
       : `${name}: ${experts}, ${share} of the load (${load}), ${memory} per layer`;
     const tags = devices.map((device) => this.tag(device, head === "names" ? `dev ${device}` : String(device)));
+    /** @type {HTMLElement[]} */
     const chips = held.map((expert, i) => this.chip(expert, number, name, layout.size, place.chips[i]));
+    chips.push(...this.mark(number));
     const foot = [experts, share, layout.width < PLACE.width ? "" : memory].filter(Boolean).join(" · ");
     const isEmpty = !held.length;
     return h(
@@ -108,6 +111,19 @@ export class Places {
       h("div.mw-xchips", {}, ...chips),
       layout.footed && h("div.mw-xplace-foot", {}, foot),
     );
+  }
+
+  /**
+   * Mark the chips that the pinned design does not have on a place, and return outlines of those that only it has.
+   * @param {number} number
+   */
+  mark(number) {
+    const marks = /** @type {ExpertMark[]} */ (this.experts.differences.marks);
+    return marks.flatMap(({ kind, expert, place, words }) => {
+      if (place !== number) return [];
+      if (kind === "added") this.chips.get(keyOf(expert, place))?.setAttribute("data-mark", signOf(kind));
+      return kind === "removed" ? [h("span.mw-xwas", { title: words }, `${signOf(kind)}${expert}`)] : [];
+    });
   }
 
   /** @param {number} device @param {string} text */

@@ -1,7 +1,7 @@
 // Data of the expert canvas and of the overlay of expert schedules from Python (designer/canvases/experts.py,
 // designer/views/expert_schedules.py).
 
-import type { CanvasCommand, Model, OverlayModel } from "../kit/types";
+import type { CanvasCommand, DifferencesModel, OverlayModel } from "../kit/types";
 
 /** An expert and the place that holds this replica. */
 export type Replica = [expert: number, place: number];
@@ -67,7 +67,15 @@ export interface Picture {
   figures: Figure[];
 }
 
-export interface ExpertsModel extends Model {
+/** A replica that only the open design ("added") or only the pinned design ("removed") has on a place. */
+export interface ExpertMark {
+  kind: string;
+  expert: number;
+  place: number;
+  words: string;
+}
+
+export interface ExpertsModel extends DifferencesModel {
   commands: CanvasCommand[];
   picture: Picture;
 }

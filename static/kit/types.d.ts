@@ -102,3 +102,9 @@ export interface OverlayModel extends Model {
   shown: boolean;
   opening: number;
 }
+
+/** A canvas that marks differences from the pinned design; without one, `differences` is empty. */
+export interface DifferencesModel extends Model {
+  differences: { name?: string; marks: { kind: string }[]; words: string[] };
+  marks_shown: boolean;
+}

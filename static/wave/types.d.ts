@@ -1,6 +1,6 @@
 // Data of the wave canvas from Python (designer/canvases/wave.py), and its geometry.
 
-import type { CanvasCommand, Model, Point } from "../kit/types";
+import type { CanvasCommand, DifferencesModel, Point } from "../kit/types";
 
 /** A skip connection: `way` is "sent" directly, "beside" the input of the next stage, or "kept" on the mesh. */
 export interface Skip {
@@ -45,7 +45,17 @@ export interface Picture {
   stale: boolean;
 }
 
-export interface WaveModel extends Model {
+/** A stage that differs from the pinned design: the mesh that holds it there (-1 for none), and additional layers. */
+export interface StageMark {
+  kind: string;
+  stage: number;
+  replica: number;
+  mesh: number;
+  layers: number;
+  words: string;
+}
+
+export interface WaveModel extends DifferencesModel {
   palette: string[];
   commands: CanvasCommand[];
   progress: { state?: "runs" | "stopped"; share?: number; said?: string };

@@ -10,6 +10,7 @@ import { contextMenu, receiveKeys } from "../kit/key_targets.js";
 import { count, percent } from "../kit/numbers.js";
 import { plainData } from "../kit/widget.js";
 import { Controls } from "./controls.js";
+import { Differences } from "./differences.js";
 import { EQUAL_SHARES, WaveDrawing } from "./drawing.js";
 import { Gestures } from "./gestures.js";
 import { Keyboard } from "./keyboard.js";
@@ -33,8 +34,18 @@ export class Wave extends Canvas {
     this.gestures = new Gestures(this);
     this.keyboard = new Keyboard(this);
     this.skips = new Skips(this);
+    this.differences = new Differences(this);
     const { back, path, stages, grips } = this.drawing;
-    this.svg = s("svg.mw-wave-drawing", { role: "none" }, back, path, this.skips.group, stages, grips);
+    this.svg = s(
+      "svg.mw-wave-drawing",
+      { role: "none" },
+      back,
+      path,
+      this.skips.group,
+      stages,
+      this.differences.group,
+      grips,
+    );
     this.svg.addEventListener("pointerdown", (event) => this.gestures.press(event));
     this.svg.addEventListener("pointermove", (event) => this.hover(event));
     this.svg.addEventListener("pointerleave", () => this.gestures.layerDrag || this.skips.show(null));
@@ -48,7 +59,7 @@ export class Wave extends Canvas {
       this.keyboard.onfocusout(/** @type {HTMLElement} */ (target)),
     );
     const label = { "aria-label": "Pipeline: schedule and stages" };
-    const parts = [this.controls.row.element, this.controls.element, this.board];
+    const parts = [this.controls.row.element, this.controls.element, this.board, this.differences.line.element];
     this.root = h("section.mw-canvas.mw-wave", label, ...parts);
     this.start();
     receiveKeys("Wave", () => this.boxes[this.focus]);
@@ -140,6 +151,7 @@ export class Wave extends Canvas {
     this.drawing.drawPath();
     this.drawing.drawBoxes();
     this.skips.draw(this.layout, this.routes);
+    this.differences.draw();
     this.drawing.drawGrips();
   }
 
@@ -161,7 +173,8 @@ export class Wave extends Canvas {
     const names = routes.map((route) => meshes[route[stage]].name);
     const where = `${names.length > 1 ? "meshes" : "mesh"} ${names.join(" and ")}`;
     const cost = `${count(this.layers[stage], "layer")}, ${percent(this.share(stage))} of the compute time`;
-    return `Stage ${stage} on ${where}: ${cost}${equal ? `; ${EQUAL_SHARES}` : ""}${this.skips.describe(stage)}`;
+    const more = `${this.skips.describe(stage)}${this.differences.describe(stage)}`;
+    return `Stage ${stage} on ${where}: ${cost}${equal ? `; ${EQUAL_SHARES}` : ""}${more}`;
   }
 
   /** @param {PointerEvent} event */

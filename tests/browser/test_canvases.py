@@ -70,6 +70,7 @@ def _canvases(session: Session) -> Any:
     import panel as pn
 
     from meshwave.designer.canvases.cluster import ClusterCanvas
+    from meshwave.designer.canvases.difference_marks import difference_marks, share_switch
     from meshwave.designer.canvases.wave import WaveCanvas
 
     cluster = ClusterCanvas(session.edit, width=560, height=300)
@@ -81,8 +82,10 @@ def _canvases(session: Session) -> Any:
             wave.show(session.design)
         else:
             wave.show(session.design, session.prediction.program, session.prediction.costs)
+        cluster.differences, wave.differences, _ = difference_marks(session)
 
-    session.param.watch(show, ["design", "prediction", "problems"])
+    session.param.watch(show, ["design", "prediction", "problems", "pinned"])
+    share_switch([cluster, wave])
     show()
     return pn.Column(cluster, wave)
 
@@ -336,6 +339,46 @@ def test_256_devices_and_512_stages_stay_inside_their_boxes(page: Page, draw: Ca
         assert min(edge[1] for edge in edges) >= box["y"] - 1
         assert max(edge[2] for edge in edges) <= box["x"] + box["width"] + 1
         assert max(edge[3] for edge in edges) <= box["y"] + box["height"] + 1
+
+
+# differences from the pinned design
+
+
+def test_meshes_and_stages_that_differ_from_the_pinned_design_are_marked(
+    page: Page, draw: Callable[..., Session]
+) -> None:
+    session = draw(document(meshes=[[0], [1], [2], [4], [5]]))
+    line = page.get_by_role("group", name="Differences from the pinned design").first
+    expect(line).to_be_hidden()
+
+    session.pin()
+    session.edit(
+        "", document(meshes=[[0], [3], [2, 6], [4]], stages=[5, 3, 4, 4, 4, 4, 4, 4]), "change meshes and layers"
+    )
+
+    expect(line).to_contain_text("1 removed")
+    expect(line).to_contain_text("1 moved")
+    expect(line.get_by_role("listitem").first).to_have_text("mesh B: device 1 (dp 1 x tp 1) → device 3 (dp 1 x tp 1)")
+    signs = page.locator(".mw-mark")
+    assert sorted(signs.all_inner_texts()) == sorted(["→", "⤢", "− E"])
+    was, now = page.locator('.mw-was[data-kind="moved"]').bounding_box(), device(page, 1).bounding_box()
+    assert was is not None
+    assert now is not None
+    assert abs(was["x"] - now["x"]) < 5
+    assert page.locator(".mw-stage-mark").all_inner_texts()
+
+    switch = page.get_by_role("switch", name="Show differences").first
+    expect(switch).to_have_attribute("aria-checked", "true")
+    switch.press("Enter")
+    expect(page.get_by_role("switch", name="Show differences").last).to_have_attribute("aria-checked", "false")
+    expect(signs).to_have_count(0)
+    expect(page.locator(".mw-stage-mark")).to_have_count(0)
+
+    page.get_by_role("switch", name="Show differences").last.click()
+    expect(signs).to_have_count(3)
+    session.end_comparison()
+    expect(line).to_be_hidden()
+    expect(signs).to_have_count(0)
 
 
 # the wave

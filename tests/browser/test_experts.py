@@ -102,11 +102,17 @@ def shown(stage: Stage) -> Callable[..., Shown]:
 def _canvas(session: Session) -> Any:
     import panel as pn
 
+    from meshwave.designer.canvases.difference_marks import difference_marks
     from meshwave.designer.canvases.experts import ExpertsCanvas
 
     canvas = ExpertsCanvas(session.edit, width=1120, height=300)
-    session.param.watch(lambda *_: canvas.show(session.design), "design")
-    canvas.show(session.design)
+
+    def show(*_: Any) -> None:
+        canvas.show(session.design)
+        canvas.differences = difference_marks(session).experts
+
+    session.param.watch(show, ["design", "pinned"])
+    show()
     return pn.Column(canvas, margin=0)
 
 
@@ -124,6 +130,23 @@ def test_an_expert_is_dragged_to_another_device_and_the_move_undone(shown: Calla
     page.session.undo()
     assert page.drawn is None
     eventually(page.page, lambda: page.homes == [[0, 1], [2, 3], [4, 5], [6, 7]])
+
+
+def test_experts_on_other_devices_than_in_the_pinned_design_are_marked(shown: Callable[..., Shown]) -> None:
+    page = shown(experts_document())
+    page.session.pin()
+    press_and_drag(page.page, centre(page.chip(0)), centre(page.place(3)))
+    page.page.mouse.up()
+    page.does("move expert 0 to device 3")
+
+    expect(page.chip(0, 3)).to_have_attribute("data-mark", "+")
+    expect(page.place(0).locator(".mw-xwas")).to_have_text("−0")
+    line = page.page.get_by_role("group", name="Differences from the pinned design")
+    expect(line.get_by_role("listitem")).to_have_text(
+        ["expert 0: removed from device 0", "expert 0: added on device 3"]
+    )
+    page.page.get_by_role("switch", name="Show differences").click()
+    expect(page.page.locator(".mw-xwas, [data-mark]")).to_have_count(0)
 
 
 @pytest.mark.parametrize("devices", [4, 8, 16])
