@@ -56,7 +56,7 @@ def _first_messages(program: Program) -> dict[tuple[int, int, int], int]:
 def _describe_message(design: Design, program: Program, costs: Costs, row: int, target: int, tensors: int) -> str:
     """Describe the skip tensors of a message to another mesh."""
     meshes = [design.meshes[int(rank)] for rank in (program.rank[row], program.peer[row])]
-    size = f"{quantity(float(costs.bytes[row]), 'B')} {_per_device(len(meshes[0].devices))}"
+    size = f"{quantity(float(costs.bytes[row]), 'B')} {_per_device_text(len(meshes[0].devices))}"
     took = duration(float(costs.seconds[row]), costs.unit)
     from_to = f"from mesh {meshes[0].name} to mesh {meshes[1].name}, {took} on the link"
     subject = f"{_tensor_count_text(tensors)} from stage {int(program.stage[row])} to stage {target}"
@@ -70,7 +70,7 @@ def _describe_message(design: Design, program: Program, costs: Costs, row: int, 
 def _describe_local(design: Design, rank: int, ends: tuple[int, int], tensors: int, units: int) -> str:
     """Describe the skip tensors between two stages of one mesh."""
     mesh, (source, target) = design.meshes[rank], ends
-    size = f"{quantity(units * workload(design, mesh).hidden_bytes, 'B')} {_per_device(len(mesh.devices))}"
+    size = f"{quantity(units * workload(design, mesh).hidden_bytes, 'B')} {_per_device_text(len(mesh.devices))}"
     return (
         f"{_tensor_count_text(tensors)} from stage {source} to stage {target}: both stages are on mesh {mesh.name}, which stores "
         f"{size}; nothing is sent"
@@ -81,5 +81,5 @@ def _tensor_count_text(number: int) -> str:
     return "1 skip tensor" if number == 1 else f"{number} skip tensors"
 
 
-def _per_device(devices: int) -> str:
+def _per_device_text(devices: int) -> str:
     return "per microbatch" if devices == 1 else "per device and microbatch"

@@ -116,7 +116,7 @@ def reorder_meshes(meshes: Sequence[Mesh], mesh: int, rank: int) -> Meshes:
 def tile_cluster(cluster: Cluster, tiling: Tiling) -> Meshes:
     """Cover the cluster with equal meshes, in the order of devices.
 
-    Every mesh is a rectangle. Of the shapes that fit, one with tp inside a node is preferred, then the one on the
+    Every mesh is a rectangle. Shapes with tp inside a node are preferred, then the one on the
     fewest nodes.
     """
     problem = _tile_problem(cluster, tiling)

@@ -76,7 +76,7 @@ def device_rows(layer: Layer, places: str = "ep") -> Floats:
 
 
 def crossing_assignments(layer: Layer, places: str = "ep") -> float:
-    """Return the share of token assignments that are sent to another node, from first shard to first shard."""
+    """Return the share of token assignments that go to another node, counted between the first shards of experts."""
     if places == "mp":
         return 0.0
     node = np.array([layer.node(place * layer.esp) for place in range(layer.ep)])

@@ -83,7 +83,7 @@ class _Reader:
                 self._add_problem(name)
         self._check_sizes()
         if not self.problems:
-            _SPECIAL.get(self._config["model_type"], _read_no_more_settings)(self, self._model)
+            _SPECIAL.get(self._config["model_type"], _read_no_special_settings)(self, self._model)
             self._read_activation()
             self._read_rope()
             self._read_layer_types()
@@ -231,7 +231,7 @@ def _attention_factor(scaling: Json) -> float | None:
     return found
 
 
-def _read_no_more_settings(reader: _Reader, model: Json) -> None:
+def _read_no_special_settings(reader: _Reader, model: Json) -> None:
     """Do nothing, because most model types have no settings besides the listed keys."""
 
 

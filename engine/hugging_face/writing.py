@@ -194,7 +194,7 @@ def _candidate(model: LanguageModel, model_type: str) -> Json:
     config |= {name: allowed[0] for name, allowed in kind.required.items() if allowed[0] is not None}
     config |= _positions(model)
     config |= _layer_types(model)
-    config |= _SPECIAL.get(model_type, _no_more_settings)(model)
+    config |= _SPECIAL.get(model_type, _write_no_special_settings)(model)
     return {**{name: value for name, value in config.items() if value is not None}, "pad_token_id": None}
 
 
@@ -260,7 +260,7 @@ def _layer_types(model: LanguageModel) -> Json:
     return {"layer_types": types, "sliding_window_pattern": part.full_every or None}
 
 
-def _no_more_settings(model: LanguageModel) -> Json:
+def _write_no_special_settings(model: LanguageModel) -> Json:
     return {}
 
 

@@ -95,7 +95,7 @@ def read_lesson(folder: Path) -> Lesson:
     about = parse_toml(match[1], About, file)
     steps = _read_steps(text[match.end() :], file)
     lesson = Lesson(folder.name, folder, about, steps, read_designs(folder, about, file))
-    if problems := [_name_place(found, _step_place(file, step)) for step, found in _link_problems(lesson)]:
+    if problems := [_add_location(found, _step_place(file, step)) for step, found in _link_problems(lesson)]:
         raise DesignError(problems)
     return lesson
 
@@ -115,7 +115,7 @@ def _step_place(file: str, step: int) -> str:
     return f"{file}, step {step + 1}"
 
 
-def _name_place(problem: Problem, place: str) -> Problem:
+def _add_location(problem: Problem, place: str) -> Problem:
     return problem.replace(where=f"{place}, {problem.where}" if problem.where else place, fixes=())
 
 
@@ -171,7 +171,7 @@ def read_designs(folder: Path, about: DesignSources, file: str) -> dict[str, Des
             designs[name] = parse_design({**document, "name": f"{about.title}: {name}"})
             _check_size(designs[name])
         except MeshwaveError as error:
-            raise DesignError(_name_place(each, f"{file}, designs.{name}") for each in problems_of(error)) from None
+            raise DesignError(_add_location(each, f"{file}, designs.{name}") for each in problems_of(error)) from None
     return designs
 
 

@@ -103,7 +103,7 @@ class RefusedVariant:
 def simulate_variants(design: Design) -> Iterator[Entry | RefusedVariant]:
     """Simulate every variant, smallest step first.
 
-    Of variants with equal programs only the first is kept, except that every search result is kept.
+    If several variants have equal programs, only the first is kept; every search result is kept.
     """
     seen: set[str] = set()
     for variant in list_variants(design):

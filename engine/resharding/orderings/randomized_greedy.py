@@ -21,9 +21,9 @@ class RandomizedGreedy(Ordering):
     """Pack jobs that can run at the same time into sets, in random trials; run the largest set first.
 
     This is the method of AlpaComm. A job joins a set if its receivers' hosts and one of its sender hosts are free in
-    it. The sender is drawn at random, with a preference for hosts that have sent less. Of 100 trials the set with the
-    most jobs is kept, and among equal sets the one with the most even bytes of senders (arXiv:2211.05322, section 3.2).
-    Sets define the order of the jobs; a job does not wait for the end of the previous set.
+    it. The sender is drawn at random, with a preference for hosts that have sent less. The set with the most jobs in
+    100 trials is kept, and among equal sets the one with the most even bytes of senders (arXiv:2211.05322, section
+    3.2). Sets define the order of the jobs; a job does not wait for the end of the previous set.
     """
 
     title: ClassVar = "Greedy sets"

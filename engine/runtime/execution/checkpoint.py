@@ -1,8 +1,8 @@
 """Checkpoints: the state of a training run on disk, from which a run with any layout of the same model can resume.
 
-A checkpoint is a folder of torch.distributed.checkpoint, ``checkpoints/step-N`` of the run folder. Of the copies of a
-part, one process writes it, in a thread, while training continues. The folder is renamed to this name when all parts are on disk
-with their checksums, so a folder of this name is complete.
+A checkpoint is a folder of torch.distributed.checkpoint, ``checkpoints/step-N`` of the run folder. If several
+processes hold a copy of a part, one of them writes it, in a thread, while training continues. The folder is renamed to
+this name when all parts are on disk with their checksums, so a folder of this name is complete.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Gate of an expert layer: chooses the experts, slots and weights of each token.
 
 Scores, their softmax or sigmoid, and the choice are in float32 or higher precision, whatever the precision of the
-layer. Of equal probabilities the lower expert number wins, so that all processes with the same tokens choose the same
-experts. The ``k`` weights of a token are normalised *before* tokens are dropped, as in Tutel and Megatron: a dropped
-choice leaves the other weights unchanged. With ``k = 1`` the weight is the probability itself.
+layer. If probabilities are equal, the lower expert number wins, so that all processes with the same tokens choose the
+same experts. The ``k`` weights of a token are normalised *before* tokens are dropped, as in Tutel and Megatron: a
+dropped choice leaves the other weights unchanged. With ``k = 1`` the weight is the probability itself.
 
 A bias per expert can balance the load without a loss (Wang et al., arXiv:2408.15664): it is added to the probabilities
 for the choice only. Its gradient is the load of the step, from which the update computes its change.

@@ -43,7 +43,7 @@ class Float8Products(Products):
         return multiply_float8(gradient, weight, GRADIENT_DTYPE)
 
     def weight_gradient(self, gradient: Tensor, x: Tensor) -> Tensor:
-        """Return the gradient of the weight, a sum over rows, to which rows of zeros are added."""
+        """Return the gradient of the weight; the factors are padded with rows of zeros, which do not change the sum."""
         missing = -len(x) % MULTIPLE
         gradient, x = (F.pad(tensor, (0, 0, 0, missing)) for tensor in (gradient, x))
         return multiply_float8(gradient.t(), x, GRADIENT_DTYPE)

@@ -37,7 +37,7 @@ class Position(RunFile):
 
     @property
     def order_key(self) -> OrderKey:
-        """Key of this position. Of two processes of a mesh, the one with the larger key is ahead."""
+        """Key of this position. The process of a mesh with the larger key is ahead."""
         return self.order_key_at(self.row)
 
     def order_key_at(self, row: int) -> OrderKey:
