@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from meshwave.engine.costs.operators import PLAIN_KERNELS, Kernel, Kernels, Operator, Work
 from meshwave.engine.document import Device
-from meshwave.engine.document.devices import Constants, find_device_kind
+from meshwave.engine.document.devices import DeviceKind, find_device_kind
 from meshwave.engine.document.pipeline import RecomputedPart
 
 FORMAT_RATES: dict[Kernel, float] = {"fp8": 2.0, "fp4": 4.0}
@@ -15,13 +15,6 @@ BACKWARD_SHARE = 0.88
 
 It is the ratio of FlashAttention-2 and 3 and of cuDNN for sequences of 4k to 16k tokens and heads of 128
 (arXiv:2307.08691, arXiv:2407.08608).
-"""
-
-BLOCKING_S = 0.4e-3
-"""Additional seconds of an operator whose kernels are launched one by one, each after the end of the previous one.
-
-It is fitted to the runs of BLOOM on A100, whose layers take 13 ms per microbatch that depend neither on its size nor on
-the degree of tensor parallelism: about 5 kernels of 80 us for each operator of forward, recomputation and backward.
 """
 
 END_OPERATORS = {
@@ -39,8 +32,9 @@ def work_seconds(work: Work, device: Device, kernels: Kernels = PLAIN_KERNELS) -
     A device without constants reaches the fraction ``efficiency`` of its peak in all matrix products, whatever its
     ``kernels``.
     """
-    if device.constants is not None:
-        return _kernel_seconds(work, device, device.constants, kernels)
+    kind = find_device_kind(device.name)
+    if kind is not None:
+        return _kernel_seconds(work, device, kind, kernels)
     peak = device.peak_flops * FORMAT_RATES.get(work.kernel, 1.0)
     return max(work.flops / (peak * device.efficiency), work.bytes / device.memory_bandwidth)
 
@@ -61,40 +55,40 @@ def recomputed_share(operator: Operator, part: RecomputedPart | None) -> float:
     return 0.0
 
 
-def _kernel_seconds(work: Work, device: Device, constants: Constants, kernels: Kernels) -> float:
-    """Return the seconds of work on a device with constants.
+def _kernel_seconds(work: Work, device: Device, kind: DeviceKind, kernels: Kernels) -> float:
+    """Return the seconds of work on a device with the constants of its kind.
 
     A matrix product takes a fixed time, plus the time of its FLOPs at the sustained rate. This describes measured
     products better than whole waves of tiles do.
     """
-    is_fused, fixed_s = kernels.fuses_elementwise, constants.kernel_s + BLOCKING_S * kernels.blocks_launches
+    constants = kind.constants
+    fixed_s = constants.kernel_s + kind.blocking_launch_s * kernels.blocks_launches
     if work.kernel == "memory":
-        share = constants.memory_efficiency if is_fused else constants.eager_memory_efficiency
+        share = constants.memory_efficiency if kernels.fuses_elementwise else constants.eager_memory_efficiency
         return fixed_s + work.bytes / (device.memory_bandwidth * share) if work.bytes else 0.0
     moved = work.bytes / (device.memory_bandwidth * constants.memory_efficiency)
     peak = device.peak_flops * FORMAT_RATES.get(work.kernel, 1.0)
-    seconds = work.flops * work.slowdown / (peak * _efficiency(work.kernel, device, constants, kernels))
+    seconds = work.flops * work.slowdown / (peak * _efficiency(work.kernel, kind, kernels))
     if work.kernel == "unfused-attention":
         return fixed_s + seconds + moved
     return fixed_s + max(seconds, moved)
 
 
-def _efficiency(kernel: Kernel, device: Device, constants: Constants, kernels: Kernels) -> float:
+def _efficiency(kernel: Kernel, kind: DeviceKind, kernels: Kernels) -> float:
     """Return the fraction of peak FLOP/s that a kernel sustains."""
     match kernel:
         case "attention":
-            return _attention_efficiency(device, constants, kernels)
+            return _attention_efficiency(kind, kernels)
         case "attention-backward":
-            return _attention_efficiency(device, constants, kernels) * BACKWARD_SHARE
+            return _attention_efficiency(kind, kernels) * BACKWARD_SHARE
         case "fp8" | "fp4":
-            return constants.product_8bit_efficiency
-    return constants.product_efficiency
+            return kind.constants.product_8bit_efficiency
+    return kind.constants.product_efficiency
 
 
-def _attention_efficiency(device: Device, constants: Constants, kernels: Kernels) -> float:
+def _attention_efficiency(kind: DeviceKind, kernels: Kernels) -> float:
     """Return the fraction of peak FLOP/s in the forward of fused attention: of its kernel, or of the usual one."""
+    constants = kind.constants
     if kernels.attention == "default":
         return constants.attention_efficiency if kernels.fuses_elementwise else constants.eager_attention_efficiency
-    kind = find_device_kind(device.name)
-    measured = kind.attention_kernels if kind else {}
-    return measured.get(kernels.attention, constants.attention_efficiency)
+    return kind.attention_kernels.get(kernels.attention, constants.attention_efficiency)

@@ -72,6 +72,8 @@ class DeviceKind(Part):
     nic_bandwidth: Amount
     """Bandwidth of one NIC in one direction, in bytes/s."""
     constants: Constants
+    blocking_launch_s: Seconds
+    """Additional seconds of an operator whose kernels are launched one by one, each after the end of the previous one."""
     attention_kernels: Mapping[AttentionKernel, Share] = {}
     """Measured fraction of the 16-bit peak FLOP/s in the forward of attention kernels, counting pairs inside the mask.
     Kernels that are missing here have ``attention_efficiency``."""

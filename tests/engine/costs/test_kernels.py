@@ -5,7 +5,7 @@ import json
 import pytest
 
 from meshwave.engine.costs.device_sizes import workload
-from meshwave.engine.costs.kernels import BLOCKING_S, END_OPERATORS, LAST_OPERATORS, work_seconds
+from meshwave.engine.costs.kernels import END_OPERATORS, LAST_OPERATORS, work_seconds
 from meshwave.engine.costs.models.roofline import mesh_prices
 from meshwave.engine.costs.operators import Kernels, Work
 from meshwave.engine.costs.transformer_layers import end_operators, feed_forward, layer, prediction_input
@@ -65,7 +65,9 @@ def test_elementwise_work_takes_a_fixed_time_and_that_of_its_bytes():
 def test_launches_that_block_add_a_fixed_time_to_each_kernel():
     blocking = Kernels(blocks_launches=True)
     for work in (Work(0.0, 2e12), Work(312e12, 1.0, "product"), Work(312e12, 1.0, "unfused-attention")):
-        assert work_seconds(work, NAMED, blocking) - work_seconds(work, NAMED) == pytest.approx(BLOCKING_S)
+        assert work_seconds(work, NAMED, blocking) - work_seconds(work, NAMED) == pytest.approx(
+            device_kinds()[NAMED.name].blocking_launch_s
+        )
     assert work_seconds(Work(), NAMED, blocking) == 0.0
 
 
