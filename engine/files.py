@@ -34,8 +34,18 @@ def glossary_file() -> Path:
 
 
 def examples() -> dict[str, Path]:
-    """Return the files of the example designs by name."""
+    """Return the files of the example designs that can run on one machine, by name."""
     return {path.stem: path for path in sorted((_ROOT / "examples").glob("*.json"))}
+
+
+def published_examples() -> dict[str, Path]:
+    """Return the files of the examples that are published training runs, by name."""
+    return {path.stem: path for path in sorted((_ROOT / "examples/published").glob("*.json"))}
+
+
+def all_examples() -> dict[str, Path]:
+    """Return the files of all examples by name, those of published training runs last."""
+    return examples() | published_examples()
 
 
 def example(name: str) -> Path:
@@ -44,7 +54,7 @@ def example(name: str) -> Path:
     Raises:
         InputError: the example does not exist.
     """
-    known = examples()
+    known = all_examples()
     if name not in known:
         raise Refusal("unknown_member", unknown_name("example", name, known))
     return known[name]
@@ -56,7 +66,7 @@ def find_design(name: str) -> Path:
     Raises:
         InputError: neither exists; the error suggests a similar name.
     """
-    known, path = examples(), Path(name)
+    known, path = all_examples(), Path(name)
     try:
         if path.exists():
             return path

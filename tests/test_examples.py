@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from meshwave.engine.document import load_design
-from meshwave.engine.files import examples
+from meshwave.engine.files import all_examples, examples, published_examples
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.predict.prediction import predict
+from meshwave.engine.predict.published_examples import published_steps
 from meshwave.engine.program.verification import verify
 
-every_example = pytest.mark.parametrize("path", examples().values(), ids=list(examples()))
+every_example = pytest.mark.parametrize("path", all_examples().values(), ids=list(all_examples()))
 
 
 def test_there_are_enough_to_learn_from() -> None:
@@ -42,8 +43,19 @@ def test_is_written_as_it_would_be_saved(path: Path) -> None:
     assert load_design(path).to_json() == path.read_text("utf-8")
 
 
+@pytest.mark.parametrize("path", published_examples().values(), ids=list(published_examples()))
+def test_a_published_run_is_compared_with_its_prediction_until_it_is_edited(path: Path) -> None:
+    design = load_design(path)
+    published = predict(design.model_copy(update={"name": "renamed"})).numbers["published"]
+    training = design.training.model_copy(update={"micro_batch_size": 1 + design.training.micro_batch_size})
+
+    assert published["words"] == published_steps()[path.stem].comparison()
+    assert published["source"]
+    assert predict(design.model_copy(update={"training": training})).numbers["published"] is None
+
+
 def test_names_tell_the_examples_apart() -> None:
-    names = [load_design(path).name for path in examples().values()]
+    names = [load_design(path).name for path in all_examples().values()]
 
     assert len(set(names)) == len(names)
 

@@ -24,10 +24,11 @@ from meshwave.engine.document import Design, load_design
 from meshwave.engine.document.differences import differences
 from meshwave.engine.document.links import read_design_link
 from meshwave.engine.errors import escape_unprintable
-from meshwave.engine.files import examples
+from meshwave.engine.files import all_examples, example, examples
 from meshwave.engine.findings import Refusal
 from meshwave.engine.imports import imports
 from meshwave.engine.people.people_file import Role
+from meshwave.engine.predict.published_examples import published_steps
 from meshwave.engine.units import format_time
 
 SHOWN_RUNS = 8
@@ -86,7 +87,7 @@ class StartPage(Canvas):
         self._job: Listener | None = None
         self._update_lists()
         self._show_examples()
-        missing = [name for name in examples() if name not in _example_cards]
+        missing = [name for name in all_examples() if name not in _example_cards]
         if missing:
             self._job = Job(partial(make_example_cards, missing), "pictures of examples").add_listener(
                 later, self._receive_news
@@ -119,7 +120,12 @@ class StartPage(Canvas):
         )
 
     def _show_examples(self) -> None:
-        self.examples = PlainData([{"id": name, **_example_cards.get(name, {})} for name in examples()])
+        published = {
+            name: {"published": step.comparison(), "source": step.source} for name, step in published_steps().items()
+        }
+        self.examples = PlainData(
+            [{"id": name, **_example_cards.get(name, {}), **published.get(name, {})} for name in all_examples()]
+        )
 
     def _receive_news(self, news: News) -> None:
         if isinstance(news, PartialResult):
@@ -208,4 +214,4 @@ class StartPage(Canvas):
 def make_example_cards(names: list[str]) -> Iterator[dict[str, dict[str, Any]]]:
     """Predict the examples one after another and yield the card of each."""
     for name in names:
-        yield {name: predicted_card(load_design(examples()[name]))}
+        yield {name: predicted_card(load_design(example(name)))}

@@ -173,6 +173,11 @@ def _bottleneck_text(numbers: Values, value: float) -> str:
     return "\n".join([*limit, *_describe_evidence(numbers)])
 
 
+def _published_text(numbers: Values) -> str:
+    published = numbers["published"]
+    return published["words"] if published else ""
+
+
 def _likely_interval(numbers: Values) -> str:
     evidence = numbers["evidence"]
     if evidence is None or not evidence["interval_s"]:
@@ -185,6 +190,8 @@ def _describe_evidence(numbers: Values) -> Iterator[str]:
     evidence = numbers["evidence"]
     if evidence is None:
         return
+    if published := numbers["published"]:
+        yield f"Source of the published step time: {published['source']}."
     if evidence["interval_s"]:
         low, high = (duration(end, "s") for end in evidence["interval_s"])
         yield f"Expected range {low} to {high}: 80% of the predictions of similar published runs had errors within this range."
@@ -221,7 +228,8 @@ STEP_METRICS = (
         lambda numbers: numbers["makespan_s"],
         _format_time,
         lambda numbers, value: (
-            _likely_interval(numbers)
+            _published_text(numbers)
+            or _likely_interval(numbers)
             or f"{format_count(len(numbers['meshes']), 'mesh', 'meshes')}, {format_count(len(numbers['layers_per_stage']), 'stage')}"
         ),
         better="less",

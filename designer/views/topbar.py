@@ -21,9 +21,10 @@ from meshwave.engine.document.differences import differences
 from meshwave.engine.document.links import design_link
 from meshwave.engine.errors import InputError, escape_unprintable
 from meshwave.engine.exports import exports
-from meshwave.engine.files import example, examples
+from meshwave.engine.files import all_examples, example
 from meshwave.engine.findings import Problem, Refusal, problems_of
 from meshwave.engine.imports import Import, Trace, TraceFormat, imports, traces
+from meshwave.engine.predict.published_examples import published_steps
 from meshwave.engine.schedules import schedules
 from meshwave.engine.units import format_count, format_time
 
@@ -311,9 +312,12 @@ def _view_shortcuts() -> Iterator[Shortcut]:
 @cache
 def example_entries() -> tuple[Mapping[str, str], ...]:
     """Return the name, the title and a short note of each example for the menu."""
-    return tuple(_example_entry(name, json.loads(path.read_bytes())) for name, path in examples().items())
+    return tuple(_example_entry(name, json.loads(path.read_bytes())) for name, path in all_examples().items())
 
 
 def _example_entry(name: str, document: Mapping[str, Any]) -> Mapping[str, str]:
     schedule, meshes = schedules[document["pipeline"]["schedule"]].title, len(document["meshes"])
-    return {"name": name, "title": document["name"], "note": f"{schedule}, {format_count(meshes, 'mesh', 'meshes')}"}
+    note = f"{schedule}, {format_count(meshes, 'mesh', 'meshes')}"
+    if published := published_steps().get(name):
+        note = published.comparison()
+    return {"name": name, "title": document["name"], "note": note}

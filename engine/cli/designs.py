@@ -176,6 +176,8 @@ def _to_lines(numbers: Mapping[str, Any]) -> list[str]:
         from meshwave.engine.predict.questions import SlowStep
 
         lines.append(f"slowed down    {SlowStep(**numbers['slowdown']).description(numbers['unit'])}")
+    if published := numbers["published"]:
+        lines.append(f"published      {published['words']} ({published['source']})")
     if evidence := numbers["evidence"]:
         lines.append(f"constants      of {evidence['device']}, from published measurements")
         if interval := evidence["interval_s"]:
@@ -307,6 +309,7 @@ def print_examples(options: argparse.Namespace) -> int:
     """List the examples, print one of them, or copy all of them into a folder."""
     from meshwave.engine import files
     from meshwave.engine.document import load_design
+    from meshwave.engine.predict.published_examples import published_steps
 
     if options.name:
         sys.stdout.write(files.example(options.name).read_text("utf-8"))
@@ -316,10 +319,15 @@ def print_examples(options: argparse.Namespace) -> int:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise Refusal("folder_not_made", {"folder": str(folder), "reason": error.strerror}, "--to") from None
-        for path in files.examples().values():
+        for path in files.all_examples().values():
             write_output(str(folder / path.name), path.read_bytes())
-        print(f"copied {len(files.examples())} examples to {folder}", file=sys.stderr)
+        print(f"copied {len(files.all_examples())} examples to {folder}", file=sys.stderr)
     else:
-        titles = {name: load_design(path).name for name, path in files.examples().items()}
-        return print_result(options, titles, lambda titles: (f"{name:<24}{title}" for name, title in titles.items()))
+        titles = {name: load_design(path).name for name, path in files.all_examples().items()}
+        notes = {name: f" ({step.comparison()})" for name, step in published_steps().items()}
+        return print_result(
+            options,
+            titles,
+            lambda titles: (f"{name:<24}{title}{notes.get(name, '')}" for name, title in titles.items()),
+        )
     return 0

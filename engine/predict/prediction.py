@@ -35,6 +35,7 @@ from meshwave.engine.lowering.schedule_prices import findings
 from meshwave.engine.predict.expenses import find_energy_j, find_price
 from meshwave.engine.predict.link_flows import LinkFlows, find_flows
 from meshwave.engine.predict.link_load import Bounds, PortLoad, find_bounds, port_loads
+from meshwave.engine.predict.published_examples import find_published_step
 from meshwave.engine.predict.similar_runs import Evidence, find_evidence
 from meshwave.engine.program.program import Program
 from meshwave.engine.program.timeline import Timeline
@@ -122,6 +123,13 @@ class Prediction:
         """
         return find_evidence(self.design)
 
+    def _published_step(self) -> dict[str, Any] | None:
+        """Return the published step time if the design is a published example."""
+        if self.costs.unit != "s" or (step := find_published_step(self.design)) is None:
+            return None
+        makespan = self.timeline.makespan
+        return {"seconds": step.run.published_s, "source": step.source, "words": step.comparison(makespan)}
+
     @cached_property
     def link_flows(self) -> LinkFlows | None:
         """Messages and collectives with their ports and times; None if no links are shared."""
@@ -170,6 +178,7 @@ class Prediction:
             "inside_communication_s": self.communication_inside_blocks.tolist() if seconds else None,
             "bounds": self.lower_bounds.as_data() if self.lower_bounds else None,
             "evidence": self.evidence.as_data(makespan) if self.evidence else None,
+            "published": self._published_step(),
             "links": [load.as_data() for load in self.port_loads],
             "dropped": self.dropped_by_mesh,
             "overlap_saved_s": self.overlap_saved.tolist(),

@@ -38,6 +38,7 @@ class Start extends Widget {
   runs = h("ul.mw-start-list");
   lessons = h("ul.mw-start-list");
   examples = h("div.mw-start-grid");
+  published = h("div.mw-start-grid");
   toast = h("div.mw-start-toast", { role: "status", popover: "manual" });
 
   /** @param {StartModel} model */
@@ -61,6 +62,7 @@ class Start extends Widget {
       h("section", { "aria-label": "My designs" }, h("div.mw-start-head", {}, head, this.tags), this.designs),
       h("div.mw-start-columns", {}, section("Runs", this.runs), section("Lessons", this.lessons)),
       section("Examples", this.examples),
+      section("Published runs", this.published),
     );
     this.root = h("div.mw-canvas.mw-shell.mw-start", {}, this.bar(), main, this.toast, this.differences.dialog);
     this.tips = new Tips(this.root);
@@ -153,9 +155,10 @@ class Start extends Widget {
   drawExamples() {
     /** @type {DesignCard[]} */
     const all = plainData(this.model, "examples");
-    this.examples.replaceChildren(
-      ...all.map((card) => h("div.mw-start-card", {}, cardLink(`./?example=${card.id}`, card))),
-    );
+    const element = (/** @type {DesignCard} */ card) =>
+      h("div.mw-start-card", {}, cardLink(`./?example=${card.id}`, card));
+    this.examples.replaceChildren(...all.filter(({ published }) => !published).map(element));
+    this.published.replaceChildren(...all.filter(({ published }) => published).map(element));
   }
 
   drawLists() {
@@ -305,7 +308,7 @@ const newCard = ({ href, glyph, title, note }) =>
   );
 
 /** @param {string} href @param {DesignCard} card */
-function cardLink(href, { id, name = id, schedule, meshes, step, picture, when, tags = [] }) {
+function cardLink(href, { id, name = id, schedule, meshes, step, picture, when, published, source, tags = [] }) {
   const about = [schedule, meshes, step].filter(Boolean).join(" · ");
   return h(
     "a.mw-start-link",
@@ -313,6 +316,8 @@ function cardLink(href, { id, name = id, schedule, meshes, step, picture, when, 
     h("div.mw-start-picture", {}, picture ? drawSchedule(picture) : null),
     h("div.mw-start-name", { translate: "no" }, name),
     h("div.mw-start-about", {}, about),
+    published && h("div.mw-start-about", {}, published),
+    source && h("div.mw-start-about", { translate: "no" }, source),
     when && h("div.mw-start-about", {}, `Edited ${when}`),
     tags.length > 0 &&
       h("div.mw-start-tags", {}, ...tags.map((tag) => h("span.mw-start-tag", { translate: "no" }, tag))),

@@ -12,6 +12,8 @@ export interface DesignCard {
   picture?: SchedulePicture | null;
   when?: string;
   tags?: string[];
+  published?: string; // published and predicted step time of an example that is a published run
+  source?: string;
 }
 
 export interface RunLine {

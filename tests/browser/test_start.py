@@ -84,6 +84,17 @@ def test_a_new_design_opens_the_experts_or_the_transfer_lab(start: Page, link: s
     start.locator(".mw-tr-task").first.wait_for()
 
 
+def test_published_runs_show_published_and_predicted_step_time(start: Page) -> None:
+    published = start.get_by_role("region", name="Published runs").locator('a[href="./?example=gpt-530b"]')
+    compared = "published 37.8 s, predicted −0.3%"
+
+    expect(published).to_contain_text(compared)
+    expect(published).to_contain_text("arXiv:2205.05198, table 5")
+    with on_designer(start):
+        published.click()
+    expect(start.get_by_text(compared).first).to_be_visible()
+
+
 def test_examples_have_pictures_and_open_as_new_designs(start: Page, studio: Studio, link: str) -> None:
     mine = studio.library.add(FIRST.model_copy(update={"name": "mine"}))
     chimera = start.locator('a[href="./?example=04-chimera"]')

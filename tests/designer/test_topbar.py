@@ -16,7 +16,7 @@ from meshwave.designer.views.topbar import TopBar, example_entries
 from meshwave.engine.document import load_design, parse_design
 from meshwave.engine.errors import InputError
 from meshwave.engine.exports import exports
-from meshwave.engine.files import example, examples
+from meshwave.engine.files import all_examples, example
 from meshwave.engine.findings import DesignError
 from meshwave.engine.imports import is_import
 from meshwave.engine.predict.prediction import predict
@@ -31,7 +31,7 @@ def bar(session: Session) -> TopBar:
 def test_every_example_is_in_the_menu_by_its_title() -> None:
     entries = example_entries()
 
-    assert [entry["name"] for entry in entries] == list(examples())
+    assert [entry["name"] for entry in entries] == list(all_examples())
     assert all(entry["title"] and entry["note"] for entry in entries)
 
 

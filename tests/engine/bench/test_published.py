@@ -1,9 +1,7 @@
 """Predictions of published runs: every row has a prediction or a reason."""
 
 import json
-import re
 from dataclasses import asdict
-from pathlib import Path
 
 import pytest
 
@@ -15,10 +13,10 @@ from meshwave.engine.bench.published.runs import parse_run, read_rows
 from meshwave.engine.cli.main import main
 from meshwave.engine.document import load_design
 from meshwave.engine.document.devices import device_kinds
+from meshwave.engine.files import published_examples
 from meshwave.engine.predict.prediction import predict
+from meshwave.engine.predict.published_examples import published_steps
 from meshwave.engine.predict.similar_runs import predicted_published_runs
-
-EXAMPLES = Path(__file__).parents[3] / "docs/examples/published"
 
 ROW = {
     "id": "example-1",
@@ -208,12 +206,10 @@ def test_every_constant_of_a_device_has_an_origin():
         assert stated | set(type(kind.constants).model_fields) == set(kind.origin)
 
 
-@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.json")), ids=lambda path: path.stem)
-def test_published_configurations_are_predicted_within_ten_percent_of_the_figure_in_their_name(path):
-    design = load_design(path)
-    published_s = float(re.search(r"published: ([\d.]+) s", design.name)[1])
-    runs = [run for run in map(parse_run, read_rows(None)) if run.step_s == pytest.approx(published_s, abs=5e-3)]
+@pytest.mark.parametrize("name", published_examples())
+def test_a_published_example_is_the_design_of_its_run_and_is_predicted_within_ten_percent(name):
+    design, step = load_design(published_examples()[name]), published_steps()[name]
+    (run,) = (parse_run(row) for row in read_rows(None) if row["id"] == step.run.id)
 
-    same = {"name": design.name, "cost": design.cost}
-    assert any(published_design(run).design.model_copy(update=same) == design for run in runs)
-    assert predict(design).timeline.makespan == pytest.approx(published_s, rel=0.1)
+    assert published_design(run).design.model_copy(update={"name": design.name}) == design
+    assert predict(design).timeline.makespan == pytest.approx(run.step_s, rel=0.1)

@@ -19,7 +19,7 @@ from meshwave.engine.cli import output
 from meshwave.engine.document import Design, parse_design
 from meshwave.engine.document.cluster import Cluster
 from meshwave.engine.exports import exports
-from meshwave.engine.files import examples
+from meshwave.engine.files import all_examples, examples
 from meshwave.engine.program.program import parse_program
 from meshwave.engine.units import quantity
 from tests._strategies import document
@@ -476,7 +476,7 @@ def test_examples_are_listed_printed_and_copied(meshwave: Command, tmp_path: Pat
     printed = meshwave("examples", "02-two-waves")[1]
     copied = meshwave("examples", "--to", tmp_path / "new" / "folder")
 
-    assert [line.split()[0] for line in listed] == list(examples()) == list(titles)
+    assert [line.split()[0] for line in listed] == list(all_examples()) == list(titles)
     assert parse_design(printed).name == titles["02-two-waves"] == "Two waves on four meshes"
     assert copied == (0, "", f"copied {len(titles)} examples to {tmp_path}/new/folder\n")
     assert sorted(path.stem for path in (tmp_path / "new" / "folder").iterdir()) == list(titles)
