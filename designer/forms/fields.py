@@ -194,7 +194,7 @@ def _key_fields(name: str, node: Json, value: Any, path: str, group: str) -> Ite
     words = schema.choice_words(node)
     if words:
         field["options"] = [_option(path, each) for each in words]
-    if kind in ("list", "numbers") and words:
+    if kind in _EXAMPLES and words:
         field["hint"] = f"{' | '.join(map(str, words))}, or {_EXAMPLES[kind]}"
     if path in _MEMBERS:
         field["wide"], field["hint"] = True, ""
@@ -228,7 +228,11 @@ def _is_too_long(kind: Kind, value: Any) -> bool:
     return sum(map(len, parts)) > LONGEST_LIST
 
 
-_EXAMPLES: Mapping[str, str] = {"list": "numbers such as 0, 3", "numbers": "shares such as 2, 1, 1, 1"}
+_EXAMPLES: Mapping[str, str] = {
+    "list": "numbers such as 0, 3",
+    "numbers": "shares such as 2, 1, 1, 1",
+    "integer": "a number",
+}
 
 
 def _option(path: str, value: Any) -> Option:

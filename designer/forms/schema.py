@@ -55,16 +55,17 @@ def unwrap_optional(node: Json) -> tuple[Json, bool]:
 
 def choice_words(node: Json) -> list[Any]:
     """Return the words that are valid values of a key, including a key that also accepts a list."""
-    return [word for member in (node, *node.get("anyOf", ())) for word in member.get("enum", ())]
+    members = node, *node.get("anyOf", ())
+    return [word for each in members for word in each.get("enum", [each["const"]] if "const" in each else [])]
 
 
 def input_kind(node: Json) -> Kind | None:
     """Return the kind of input for a value or a list of values; None if the form has no input for it."""
     if "enum" in node:
         return "choice"
-    if "anyOf" in node:  # a word or a list
-        others = {input_kind(member) for member in node["anyOf"]} - {"choice"}
-        return others.pop() if others in ({"list"}, {"numbers"}) else None
+    if "anyOf" in node:  # a word, or a list or a number
+        others = {input_kind(member) for member in node["anyOf"] if "const" not in member} - {"choice"}
+        return others.pop() if others in ({"list"}, {"numbers"}, {"integer"}) else None
     if node.get("type") == "array":
         return _kind_of_list(node.get("items", {}))
     kinds: Mapping[str, Kind] = {"integer": "integer", "number": "number", "string": "text", "boolean": "switch"}

@@ -74,7 +74,7 @@ def input_text(kind: Kind, value: Any, unit: str = "") -> str:
     if unit:
         return _exact_amount(float(value), unit)
     if kind in ("integer", "number"):
-        return format_number(value)
+        return value if isinstance(value, str) else format_number(value)
     if kind in ("list", "numbers"):
         return value if isinstance(value, str) else ", ".join(map(format_number, value))
     if kind in ("lines", "rows"):

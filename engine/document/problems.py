@@ -93,6 +93,9 @@ def _data_problems(design: Design) -> Iterator[Problem]:
     if design.training.end_of_text is not None and design.training.tokenizer is None:
         where = "training.end_of_text"
         yield Problem(where, "end_of_text_without_tokenizer", fixes=[set_value(where, None)])
+    if design.training.document_end == "end_of_text" and design.training.tokenizer and not design.training.end_of_text:
+        where = "training.end_of_text"
+        yield Problem(where, "document_end_without_end_of_text", fixes=[set_value("training.document_end", None)])
     if design.training.document_end is not None and not isinstance(design.model, LanguageModel):
         where = "training.document_end"
         yield Problem(where, "documents_without_text", {"model": design.model.kind}, fixes=[set_value(where, None)])

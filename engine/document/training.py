@@ -99,9 +99,12 @@ class Training(Part):
     end_of_text: Annotated[str, Field(min_length=1, max_length=60), Printable] | None = nullable("a newline")
     """Token of the tokenizer that ends each document of JSON lines or parquet, such as <|endoftext|>. Documents follow each
     other, so that a sequence can contain several of them."""
-    document_end: Annotated[int, Field(ge=0)] | None = nullable("attention crosses the boundaries of documents")
-    """ID of the token that ends each document, such as 50256 for GPT-2, or 10 for each line of a text. Tokens attend
-    to tokens of their own document only, and positions restart with each document."""
+    document_end: Annotated[int, Field(ge=0)] | Literal["end_of_text"] | None = nullable(
+        "attention crosses the boundaries of documents"
+    )
+    """ID of the token that ends each document, such as 50256 for GPT-2, or 10 for each line of a text. end_of_text: the token
+    that end_of_text names, or the newline of a text without a tokenizer; a launch looks up its ID. Tokens attend to tokens of
+    their own document only, and positions restart with each document."""
     document_lengths: Annotated[tuple[DocumentLength, ...], Field(min_length=1, max_length=MAX_DOCUMENTS)] | None = (
         nullable("each sequence is one document")
     )
@@ -119,6 +122,12 @@ class Training(Part):
     """Number of batches of an evaluation, each as large as that of a step; they are the same in every evaluation."""
     eval_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
     """Share of the text, at its end, that is held out if there are evaluations."""
+
+    @property
+    def document_end_id(self) -> int | None:
+        """ID of the token that ends each document; a launch has looked it up."""
+        assert self.document_end != "end_of_text", "a launch replaces it"
+        return self.document_end
 
     def learning_rate(self, step: int) -> float:
         """Return the learning rate of a step; steps are counted from 0."""

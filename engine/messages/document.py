@@ -145,6 +145,10 @@ _DESIGN: dict[str, Message] = {
     "end_of_text_without_tokenizer": (
         "training.end_of_text is a token of a tokenizer, and the design names none; set training.tokenizer, or remove it"
     ),
+    "document_end_without_end_of_text": (
+        "training.document_end is the token of training.end_of_text, which is not set; name a token of the tokenizer, such as "
+        "<|endoftext|>, or set training.document_end to null"
+    ),
     "documents_without_text": "a {model} is not trained on texts and has no documents; set training.document_end to null",
     "unused_document_lengths": (
         "predictions use training.document_lengths only with training.document_end; set the token that ends a document"

@@ -83,6 +83,23 @@ def document_lengths(tokens: NDArray[Any], end: int) -> tuple[int, ...]:
     return tuple(np.diff(starts, prepend=0, append=len(tokens)).tolist())
 
 
+def document_end_id(design: Design, data: Path | None) -> int | None:
+    """Return the ID of the token that ends each document of the data; None if attention crosses their boundaries.
+
+    Raises:
+        DesignError: the tokenizer that the design names does not exist.
+        Refusal: the data are tokens, and the design names no tokenizer.
+    """
+    training = design.training
+    if training.document_end != "end_of_text":
+        return training.document_end
+    if data is not None and training.tokenizer is not None:
+        return _end_token(design, _load_tokenizer(design, data))
+    if data is not None and is_tokens(data):
+        raise Refusal("unknown_document_end", {"file": data.name})
+    return ord("\n")
+
+
 def check_training_data(design: Design, data: Path) -> None:
     """Check that a design can train on a file.
 
@@ -239,6 +256,10 @@ messages.add_messages(
     parquet_without_text="{file} has no column text, but {columns:list}; rename the column with the texts",
     unreadable_parquet="{file} cannot be read as parquet: {reason}",
     pyarrow_missing="{file} needs the package pyarrow; install it: pip install 'meshwave[data]'",
+    unknown_document_end=(
+        "{file} holds tokens, and the design names no tokenizer for training.end_of_text; set training.document_end to the ID of "
+        "the token that ends each document"
+    ),
     unknown_end_of_text=(
         "training.end_of_text {token:typed} is no token of {tokenizer}; name one of its tokens, such as <|endoftext|>"
     ),

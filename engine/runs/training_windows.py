@@ -117,7 +117,7 @@ def training_part(training: Training) -> DataPart:
 
 def padded_end(training: Training) -> int | None:
     """Return the token that ends each document if sequences are padded documents; otherwise None."""
-    return training.document_end if training.pad_documents else None
+    return training.document_end_id if training.pad_documents else None
 
 
 def first_step_documents(design: Design, data: Path | None) -> tuple[int, ...] | None:
@@ -128,16 +128,16 @@ def first_step_documents(design: Design, data: Path | None) -> tuple[int, ...] |
     Raises:
         InputError: the data is too short.
     """
-    training, model, path = design.training, design.model, data or DEFAULT_TEXT
+    training, model, path, end = design.training, design.model, data or DEFAULT_TEXT, design.training.document_end_id
     is_converted = not is_tokens(path) and (training.tokenizer is not None or has_documents(path))
-    if training.document_end is None or not model.window or is_converted:
+    if end is None or not model.window or is_converted:
         return None
     windows = Windows(path, model, training.seed, training_part(training), padded_end(training))
     found = list[int]()
     for sequence in range(design.sequences_per_step):
         window, _ = windows.draw(0, sequence)
         inputs = window[: len(window) - (model.window - model.sequence)]
-        found += [len(inputs)] if training.pad_documents else document_lengths(inputs, training.document_end)
+        found += [len(inputs)] if training.pad_documents else document_lengths(inputs, end)
         if len(found) >= MAX_DOCUMENTS:
             break
     return tuple(found[:MAX_DOCUMENTS])

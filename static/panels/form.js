@@ -258,7 +258,7 @@ class Field {
     if (MULTILINE.includes(kind))
       return h("textarea.mw-input", { ...common, ...listeners, rows: kind === "rows" ? 2 : 4, wrap: "off" });
     const type =
-      kind === "integer"
+      kind === "integer" && !options.length
         ? { type: "number", step: 1 }
         : { type: "text", inputmode: kind === "number" ? "decimal" : null };
     return h("input.mw-input", { ...common, ...listeners, ...type });

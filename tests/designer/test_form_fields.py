@@ -269,3 +269,13 @@ def test_recomputation_is_typed_as_a_word_or_as_stages(design: Design) -> None:
     assert make_edit(design, field, "0, 3") == ("pipeline.recompute", [0, 3], "recompute 0, 3")
     with pytest.raises(InputError, match="'some' is not a number"):
         make_edit(design, field, "some")
+
+
+def test_the_end_of_documents_is_typed_as_a_word_or_as_a_token(design: Design) -> None:
+    field = by_path(design)["training.document_end"]
+    assert (field["kind"], field["text"], field["hint"]) == ("integer", "", "end_of_text, or a number")
+    assert make_edit(design, field, "50256")[:2] == ("training.document_end", 50256)
+    assert make_edit(design, field, "end_of_text")[:2] == ("training.document_end", "end_of_text")
+    assert make_edit(design, field, "")[:2] == ("training.document_end", None)
+    with pytest.raises(InputError):
+        make_edit(design, field, "newline")

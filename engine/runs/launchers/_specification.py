@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from meshwave.engine.document import Design
 from meshwave.engine.predict.prediction import Prediction, predict
+from meshwave.engine.run_files import RunFolderError
 from meshwave.engine.runs.dry_run import Rehearsal, action_durations, default_scale, step_wall_seconds
 from meshwave.engine.runs.emulation.hosts import apply_hosts, cap_link_rates, default_hosts, scale_for_links
 from meshwave.engine.runs.options import PLAIN, Hosts, Options
-from meshwave.engine.runs.run_folder import RunSpec, fix_layers, process_count, read_launched_design, read_options
-from meshwave.engine.runs.training_data import stored_data
+from meshwave.engine.runs.run_folder import (
+    RunSpec,
+    fix_layers,
+    process_count,
+    read_design,
+    read_launched_design,
+    read_options,
+)
+from meshwave.engine.runs.training_data import document_end_id, stored_data
 from meshwave.engine.runs.training_windows import first_step_documents
 
 
@@ -37,20 +46,33 @@ def specify_run(prediction: Prediction, options: Options = PLAIN) -> RunSpec:
 def predict_documents(spec: RunSpec, data: Path | None) -> RunSpec:
     """Return the specification with the prediction for the documents of the first step, if they are known.
 
+    The executed design has the ID of the token that ends each document.
+
     Args:
         spec: the specification of a run.
         data: the training text; None for the text that comes with Meshwave.
 
     Raises:
-        InputError: the text is too short.
+        InputError: the text is too short, or the token that ends its documents is unknown.
     """
     design, prediction = spec.design, spec.prediction
-    lengths = first_step_documents(design, data)
-    if lengths is None:
+    end = _end_in_converted_data(design, data)
+    training = design.training.model_copy(update={"document_end": end})
+    lengths = first_step_documents(design.model_copy(update={"training": training}), data)
+    if lengths is not None:
+        training = training.model_copy(update={"document_lengths": lengths})
+    if training == design.training:
         return spec
-    training = design.training.model_copy(update={"document_lengths": lengths})
     design = fix_layers(design.model_copy(update={"training": training}), prediction.costs.layers)
     return replace(spec, prediction=_predict_on(design, prediction))
+
+
+def _end_in_converted_data(design: Design, data: Path | None) -> int | None:
+    """Return the ID of the token that ends each document; for data that another run converted, the ID of that run."""
+    if data is not None and design.training.document_end == "end_of_text" and stored_data(data.parent) == data:
+        with suppress(RunFolderError):
+            return read_design(data.parent).training.document_end_id
+    return document_end_id(design, data)
 
 
 class ResumedLaunch(NamedTuple):

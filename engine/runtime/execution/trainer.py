@@ -90,7 +90,7 @@ class Trainer:
             microbatches=program.microbatches,
             micro_batch_size=training.micro_batch_size,
             share=range(first_row, first_row + rows),
-            document_end=training.document_end,
+            document_end=training.document_end_id,
             pads=training.pad_documents,
             device=world.device,
         )

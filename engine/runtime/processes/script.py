@@ -15,7 +15,7 @@ from meshwave.engine.exports.script import unpack_program
 from meshwave.engine.files import write_whole
 from meshwave.engine.findings import Refusal
 from meshwave.engine.program.program import from_json
-from meshwave.engine.runs.training_data import check_training_data, has_documents, is_tokens
+from meshwave.engine.runs.training_data import check_training_data, document_end_id, has_documents, is_tokens
 from meshwave.engine.runs.training_windows import DEFAULT_TEXT
 from meshwave.engine.runtime.execution.job import Job
 from meshwave.engine.runtime.processes import worker
@@ -84,6 +84,9 @@ def _make_job(design: str, program: str, options: argparse.Namespace) -> Job:
         raise Refusal("text_not_given", {"text": parsed.training.data})
     if options.data is not None:
         _check_data(parsed, options.data)
+    end = document_end_id(parsed, options.data)
+    training = parsed.training.model_copy(update={"document_end": end})
+    parsed = parsed.model_copy(update={"training": training})
     return Job(parsed, from_json(written), tuple(written["layers"]), options.data or DEFAULT_TEXT)
 
 

@@ -19,6 +19,7 @@ from meshwave.engine.findings import DesignError, Refusal
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs.launchers import specify_run
 from meshwave.engine.runs.launchers._specification import predict_documents
+from meshwave.engine.runs.run_folder import write_bundle
 from meshwave.engine.runs.training_data import check_training_data, store_data, stored_data, token_type
 
 TEXTS = ["the cat sat", "on the mat", "the end"]
@@ -216,6 +217,7 @@ def test_an_exported_script_refuses_data_that_a_launch_would_convert(tmp_path: P
     [
         ({"data": None, "tokenizer": "tokenizer.json"}, "tokenizer_without_data"),
         ({"end_of_text": "end"}, "end_of_text_without_tokenizer"),
+        ({"tokenizer": "tokenizer.json", "document_end": "end_of_text"}, "document_end_without_end_of_text"),
     ],
 )
 def test_settings_of_data_that_need_others_are_problems(training: dict[str, Any], code: str) -> None:
@@ -271,6 +273,34 @@ def test_a_launch_predicts_the_lengths_of_padded_documents(tmp_path: Path) -> No
     drawn = [each.inputs.shape[1] for each in TrainingBatches(tmp_path / "data.txt", given.model, **sizes).step(0)]
     np.testing.assert_array_equal(padded_lengths(found.design), drawn)
     assert {20, 7} >= set(drawn)
+
+
+def test_a_launch_looks_up_the_token_that_ends_a_document(tmp_path: Path) -> None:
+    """A run that resumes has only the converted data, in a folder with the design of the run that converted them."""
+    write_tokenizer(tmp_path / "tokenizer.json")
+    write_json_lines(tmp_path / "data.jsonl")
+    named = design(tokenizer="tokenizer.json", end_of_text="end", document_end="end_of_text")
+
+    found = predict_documents(specify_run(predict(named)), tmp_path / "data.jsonl")
+    assert (found.design.training.document_end, found.drawn) == (WORDS["end"], named)
+
+    bundle = write_bundle(found, tmp_path / "run", tmp_path / "data.jsonl")
+    (converted,) = bundle.folder.glob("data.*")
+    (tmp_path / "tokenizer.json").unlink()
+    resumed = predict_documents(specify_run(predict(named)), converted)
+    assert resumed.design.training.document_end == WORDS["end"]
+    assert resumed.design.training.document_lengths, "the converted data are tokens, whose documents are known"
+
+
+def test_a_newline_ends_the_documents_of_a_text_without_a_tokenizer(tmp_path: Path) -> None:
+    (tmp_path / "data.txt").write_text("a line\n" * 20)
+    (tmp_path / "data.bin").write_bytes(bytes(100))
+    spec = specify_run(predict(design(document_end="end_of_text")))
+
+    assert predict_documents(spec, tmp_path / "data.txt").design.training.document_end == 10
+    assert predict_documents(spec, None).design.training.document_end == 10
+    with pytest.raises(Refusal, match="set training.document_end to the ID"):
+        predict_documents(spec, tmp_path / "data.bin")
 
 
 @pytest.mark.torch

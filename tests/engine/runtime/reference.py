@@ -79,7 +79,7 @@ def _batches(job: Job, microbatches: int, part: DataPart) -> TrainingBatches:
         microbatches=microbatches,
         micro_batch_size=training.micro_batch_size,
         part=part,
-        document_end=training.document_end,
+        document_end=training.document_end_id,
         pads=training.pad_documents,
     )
 
