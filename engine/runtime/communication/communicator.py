@@ -97,6 +97,7 @@ class Communicator(ABC):
         device: torch.device,
         gradient_groups: GradientGroups,
         transfers: BoundaryTransfers,
+        timeout: timedelta,
     ) -> None:
         """Prepare the messages of ``process``. All processes must pass the same gradient groups."""
         self._gradient_groups = gradient_groups
@@ -116,6 +117,11 @@ class Communicator(ABC):
         self._reshardings: dict[tuple[int, int, int], Resharding] = {}
         self._tags_per_transfer = max(map(_required_tags, transfers.values()), default=0)
         self._producers = layout.program.stages + len(layout.program.distant_skips)  # per microbatch and direction
+        self._connect(timeout)
+
+    @abstractmethod
+    def _connect(self, timeout: timedelta) -> None:
+        """Create the process groups and the transport."""
 
     def send_function(self, producer: Action, rank: int) -> Callable[[Tensor], None]:
         """Return a function that starts to send a tensor to a rank without waiting for the receivers."""

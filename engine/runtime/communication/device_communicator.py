@@ -14,17 +14,13 @@ from torch import Tensor
 from meshwave.engine.program.action import Action
 from meshwave.engine.runtime.communication.batching import MessageBatch
 from meshwave.engine.runtime.communication.communicator import (
-    BoundaryTransfers,
     Communicator,
-    GradientGroups,
-    MessageFormat,
     PendingSend,
     PendingTensor,
     Work,
 )
 from meshwave.engine.runtime.communication.gloo_communicator import CompleteTensor, SentTensor
 from meshwave.engine.runtime.communication.groups import all_gather, reduce_scatter
-from meshwave.engine.runtime.communication.process_layout import ProcessLayout
 from meshwave.engine.runtime.device.accelerator import device_backend, record_event, synchronize, use_stream
 from meshwave.engine.runtime.device.clock import Stamp
 from meshwave.engine.runtime.resharding import DeviceTransport
@@ -41,30 +37,20 @@ class DeviceCommunicator(Communicator):
     issue the same batches in the same order.
     """
 
-    def __init__(
-        self,
-        layout: ProcessLayout,
-        process: int,
-        message: MessageFormat,
-        device: torch.device,
-        gradient_groups: GradientGroups,
-        transfers: BoundaryTransfers,
-        timeout: timedelta,
-    ) -> None:
-        super().__init__(layout, process, message, device, gradient_groups, transfers)
-        backend = device_backend(device)
+    def _connect(self, timeout: timedelta) -> None:
+        backend = device_backend(self._device)
         assert backend is not None, "the device has a backend of its own"
         self._directions = self._make_pair_groups(self._direct_pairs(), backend, timeout)
         self._batch_pairs = self._make_pair_groups(self._batched_pairs(), backend, timeout)
         self._make_groups(backend, timeout)
         # A stream for each communicator records arrivals, which are in order there. There is none for each message:
         # torch reuses its 32 streams, and one for arrivals would soon be one that something else waits in.
-        receiving = [*(pair for pair in self._directions if pair[1] == process), *self._groups]
-        self._sides = {each: torch.Stream(device) for each in receiving}
-        self._batch_sides = {pair: torch.Stream(device) for pair in self._batch_pairs}
+        receiving = [*(pair for pair in self._directions if pair[1] == self._process), *self._groups]
+        self._sides = {each: torch.Stream(self._device) for each in receiving}
+        self._batch_sides = {pair: torch.Stream(self._device) for pair in self._batch_pairs}
         self._warm_up()
-        pairs = {(move.source, move.target) for transfer in transfers.values() for move in transfer.moves}
-        self._transport = DeviceTransport(sorted(pairs), process, device, timeout)
+        pairs = {(move.source, move.target) for transfer in self._transfers.values() for move in transfer.moves}
+        self._transport = DeviceTransport(sorted(pairs), self._process, self._device, timeout)
 
     def _make_pair_groups(self, pairs: Sequence[Pair], backend: str, timeout: timedelta) -> dict[Pair, Any]:
         """Create a process group for each pair of processes, and return the groups of this process."""

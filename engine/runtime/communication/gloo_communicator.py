@@ -14,16 +14,12 @@ from torch import Tensor
 from meshwave.engine.program.action import Action
 from meshwave.engine.runtime.communication.batching import MessageBatch
 from meshwave.engine.runtime.communication.communicator import (
-    BoundaryTransfers,
     Communicator,
-    GradientGroups,
-    MessageFormat,
     PendingSend,
     PendingTensor,
     Work,
 )
 from meshwave.engine.runtime.communication.groups import all_gather, reduce_scatter
-from meshwave.engine.runtime.communication.process_layout import ProcessLayout
 from meshwave.engine.runtime.device.clock import Stamp
 from meshwave.engine.runtime.resharding import GlooTransport
 
@@ -35,17 +31,7 @@ class GlooCommunicator(Communicator):
     program posts them ahead. Tags distinguish messages.
     """
 
-    def __init__(
-        self,
-        layout: ProcessLayout,
-        process: int,
-        message: MessageFormat,
-        device: torch.device,
-        gradient_groups: GradientGroups,
-        transfers: BoundaryTransfers,
-        timeout: timedelta,
-    ) -> None:
-        super().__init__(layout, process, message, device, gradient_groups, transfers)
+    def _connect(self, timeout: timedelta) -> None:
         self._make_groups("gloo", timeout)
         self._transport = self._gloo = GlooTransport(timeout)
 
