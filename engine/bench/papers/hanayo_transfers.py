@@ -60,19 +60,6 @@ def exposed_transfers() -> Table:
     )
 
 
-def transfer_summary() -> str:
-    """Return a paragraph on exposed transfers for the page of papers."""
-    found = {model: exposed_count("chimera", 8, model) for model in get_args(UnitTransferModel)}
-    others = ", ".join(f"{found[model]:g} with {model}" for model in found if model != PAPERS_MODEL)
-    return (
-        f"**Cross-communication.** Figure 3(c) shows 22 T_C on the critical path of Chimera on 8 devices. The transfer model "
-        f"{PAPERS_MODEL} gives {found[PAPERS_MODEL]:g} ({others}) and leaves the other drawings of figure 3 unchanged: two "
-        "opposite transfers at the same time share the link of their ranks. `transfer.batched` issues a send and a receive "
-        "that are next to each other with `batch_isend_irecv`, priced by the model batched: the next actions of both ranks "
-        "wait for both transfers, and the two directions do not share a rate."
-    )
-
-
 def _title(name: str, ranks: int, options: dict[str, Any]) -> str:
     waves = f", W={options['waves']}" if "waves" in options else ""
     return f"{schedules[name].title}, {ranks} x {ranks}{waves}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,6 @@ from meshwave.engine.bench.papers.hanayo_designs import (
     setting_program,
 )
 from meshwave.engine.bench.papers.hanayo_fit import TRANSFERS, fitted_transfer
-from meshwave.engine.bench.papers.hanayo_page import refresh
 from meshwave.engine.bench.papers.table import Row
 from meshwave.engine.document import Design, parse_design
 from meshwave.engine.lowering.lower import lower
@@ -213,9 +213,10 @@ def test_most_experiments_run_out_of_memory_where_they_did() -> None:
 
 
 def test_the_page_holds_the_computed_figures() -> None:
-    page = (Path(__file__).resolve().parents[3] / "docs" / "papers.md").read_text("utf-8")
+    script = runpy.run_path(str(Path(__file__).resolve().parents[3] / "scripts" / "papers_page.py"))
+    page = script["PAGE"].read_text("utf-8")
 
-    assert page == refresh(page), "run scripts/papers_page.py"
+    assert page == script["refresh"](page), "run scripts/papers_page.py"
 
 
 def test_every_scheme_can_be_played() -> None:
