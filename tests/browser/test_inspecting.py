@@ -38,6 +38,12 @@ COUNT_NOTE_PIXELS = """canvas => {
 """Number of pixels in the colour of notes."""
 
 
+def find_blocks(drawn: Drawn, text: str, matches: int) -> None:
+    drawn.key("/")
+    drawn.page.keyboard.type(text)
+    drawn.until(f"chart.hits.total === {matches}")
+
+
 def panel(drawn: Drawn) -> Locator:
     return drawn.page.locator(".mw-timeline-panel")
 
@@ -245,9 +251,7 @@ def test_the_panel_follows_the_design_and_closes_on_demand(drawn: Drawn) -> None
 def test_search_steps_through_the_hits(drawn: Drawn) -> None:
     drawn.show(layer(4, 8))
 
-    drawn.key("/")
-    drawn.page.keyboard.type("B of stage 2")
-    drawn.until("chart.hits.total === 8")
+    find_blocks(drawn, "B of stage 2", 8)
     field = drawn.page.get_by_label("Find blocks")
     for _ in range(2):
         field.press("Enter")
@@ -269,9 +273,7 @@ def test_search_steps_through_the_hits(drawn: Drawn) -> None:
 
 def test_a_hit_of_a_large_step_is_shown_by_zooming(drawn: Drawn) -> None:
     drawn.show(layer(64, 512))
-    drawn.key("/")
-    drawn.page.keyboard.type("40F300")
-    drawn.until("chart.hits.total === 1")
+    find_blocks(drawn, "40F300", 1)
 
     drawn.page.get_by_label("Find blocks").press("Enter")
     drawn.settle()
@@ -284,9 +286,7 @@ def test_a_hit_of_a_large_step_is_shown_by_zooming(drawn: Drawn) -> None:
 
 def test_a_search_runs_again_when_the_design_changes(drawn: Drawn) -> None:
     drawn.show(layer(4, 8))
-    drawn.key("/")
-    drawn.page.keyboard.type("stage 1")
-    drawn.until("chart.hits.total === 16")
+    find_blocks(drawn, "stage 1", 16)
 
     drawn.show(layer(4, 12))
 
@@ -295,9 +295,7 @@ def test_a_search_runs_again_when_the_design_changes(drawn: Drawn) -> None:
 
 def test_the_matches_are_a_table_that_is_sorted_and_pins_blocks(drawn: Drawn) -> None:
     drawn.show(layer(4, 8))
-    drawn.key("/")
-    drawn.page.keyboard.type("stage 1")
-    drawn.until("chart.hits.total === 16")
+    find_blocks(drawn, "stage 1", 16)
 
     drawn.page.get_by_role("button", name="Table").click()
 
@@ -320,9 +318,7 @@ def test_the_matches_are_a_table_that_is_sorted_and_pins_blocks(drawn: Drawn) ->
 
 def test_the_table_of_matches_is_cut_after_500_rows(drawn: Drawn) -> None:
     drawn.show(layer(16, 128))
-    drawn.key("/")
-    drawn.page.keyboard.type("F")
-    drawn.until("chart.hits.total === 2048")
+    find_blocks(drawn, "F", 2048)
 
     drawn.page.get_by_role("button", name="Table").click()
 
@@ -698,9 +694,7 @@ def test_a_link_opens_the_same_view_and_has_no_token(opened: Callable[[str], Dra
     drawn.key("u")
     drawn.page.mouse.move(5, 5)
     drawn.key("m")
-    drawn.key("/")
-    drawn.page.keyboard.type("stage 1")
-    drawn.until("chart.hits.total === 16")
+    find_blocks(drawn, "stage 1", 16)
     before = {name: drawn.ask(name) for name in ("view", "pinned", "marks", "kept", "flow")}
 
     drawn.page.get_by_role("button", name="Link", exact=True).click()
@@ -750,7 +744,5 @@ def test_a_timeline_of_a_quarter_of_a_million_blocks_can_be_used(drawn: Drawn) -
         drawn.key(key)
     drawn.until("chart.area?.found")
     assert drawn.ask("area")["found"]["blocks"] == {"F": 128 * 1024, "B": 128 * 1024}
-    drawn.key("/")
-    drawn.page.keyboard.type("microbatch 500")
-    drawn.until("chart.hits.total === 256")
+    find_blocks(drawn, "microbatch 500", 256)
     assert drawn.ask("stats")["counts"]["dense"] > 0
