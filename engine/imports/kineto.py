@@ -23,6 +23,8 @@ ORDERED = {
     "backward_step": Op.B,
 }
 """Range names of Megatron, which occur in the order of the schedule."""
+LARGEST_TIME_NS = 2**61
+"""Largest time of a range since 1970, 73 years."""
 GPU_RANGES = "gpu_user_annotation"
 """Category of ranges whose times are measured on a GPU instead of its host."""
 LOOKED_AT = 4000
@@ -92,9 +94,15 @@ def _start_time_ns(action: TracedAction) -> int:
 
 
 def _computations_of_event(event: Any, base_ns: int) -> Iterator[TracedAction]:
-    """Yield the computations that the name of a range denotes."""
+    """Yield the computations that the name of a range denotes.
+
+    Raises:
+        OverflowError: differences of such times do not fit into 64 bits.
+    """
     name, start_ns = str(event["name"]), base_ns + round(float(event["ts"]) * 1000)
     times = start_ns, start_ns + round(float(event["dur"]) * 1000)
+    if max(map(abs, times)) > LARGEST_TIME_NS:
+        raise OverflowError
     if single := SINGLE_STAGE.fullmatch(name):
         yield TracedAction(Op.F if single[1] == "Forward" else Op.B, None, int(single[2]), *times)
     elif name in ORDERED:

@@ -184,6 +184,8 @@ def test_traces_of_other_designs_are_refused(record: Record, tmp_path: Path) -> 
         load_trace([write(tmp_path / "none.json", {"traceEvents": [range_of("aten::mm", 0, 1)]})])
     with pytest.raises(Refusal, match="not a Chrome trace"):
         load_trace([write(tmp_path / "odd.json", {"traceEvents": 3})])
+    with pytest.raises(Refusal, match="not a Chrome trace"):
+        load_trace([write(tmp_path / "late.json", {"traceEvents": [range_of("PP:0F0", 2**63, 1)]})])
     (tmp_path / "odd.csv").write_text("stage,forward_s\n0,never\n")
     with pytest.raises(Refusal, match="line 2 is invalid: the stage must be a whole number"):
         load_trace([tmp_path / "odd.csv"])
