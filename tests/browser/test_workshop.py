@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
+from tests.browser.test_accessibility import broken_rules, needs_axe
 from tests.conftest import IDLE, free_port, new_context
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -196,3 +197,20 @@ def test_a_workshop_from_joining_to_its_results(
     board.get_by_role("button", name="Remove Ada").click()
     board.get_by_role("button", name="Remove Ada and the scores").click()
     expect(page.get_by_role("link", name="Join again")).to_be_visible()
+
+
+@needs_axe
+def test_the_pages_of_a_workshop_break_no_rule_of_accessibility(
+    serve: Callable[[], Server], contexts: Callable[[], BrowserContext]
+) -> None:
+    server = serve()
+    joining, board = contexts().new_page(), contexts().new_page()
+    joining.goto(server.origin)
+    expect(joining.get_by_label("Your name")).to_be_visible()
+    board.goto(server.board)
+    expect(board.get_by_text(server.code).first).to_be_visible()
+
+    for page in (joining, board):
+        for theme in ("light", "dark"):
+            page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+            assert broken_rules(page) == [], theme
