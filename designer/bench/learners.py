@@ -53,8 +53,8 @@ def bench_learners(minutes: float, say: Say) -> Figures:
 
 
 def measure_class(count: int, minutes: float, say: Say) -> Figures:
-    """Measure a class of ``count`` learners; ``say`` reports each error."""
-    workshop = Workshop("bench", WorkshopPlan(title="Benchmark", people=count, lessons=(LESSON,)), {})
+    """Measure a class of ``count`` learners after a first one; ``say`` reports each error."""
+    workshop = Workshop("bench", WorkshopPlan(title="Benchmark", people=count + 1, lessons=(LESSON,)), {})
     with serving_process(_serve, workshop) as (link, code):
         measured = asyncio.run(_measure(link, code, count, minutes * 60, say))
         errors = [*_check_results(workshop), *_check_runs(workshop)]
@@ -64,6 +64,10 @@ def measure_class(count: int, minutes: float, say: Say) -> Figures:
 
 
 async def _measure(link: str, code: str, count: int, seconds: float, say: Say) -> Figures:
+    first = await _join(link, code, "Learner 0")  # loads modules and caches that stay in memory
+    for act in _script(find_lesson(LESSON), "first learner"):
+        await _do(first, act)
+    await first.leave()
     before = await server_load(link)
     scripts = [list(_script(find_lesson(LESSON), f"learner {place}")) for place in range(count)]
     opened = [await await_timed(_join(link, code, f"Learner {number}")) for number in range(1, count + 1)]

@@ -23,11 +23,15 @@ from meshwave.designer.canvases.transfer import TransferView
 from meshwave.designer.pages.design_widgets import Widgets
 from meshwave.designer.server import serve as server
 from meshwave.designer.state.design_session import Session
+from meshwave.designer.state.library import new_id
 from meshwave.designer.state.studio import Studio
+from meshwave.designer.views.run_data import FollowedRun
+from meshwave.designer.views.run_log import RunLog
+from meshwave.designer.views.runs import RunsPanel
 from meshwave.engine.document import Design
 from tests.conftest import until
 
-OF_A_TAB = (Document, ServerSession, Session, Widgets, TransferView, PeriodicCallback)
+OF_A_TAB = (Document, ServerSession, Session, Widgets, TransferView, PeriodicCallback, FollowedRun, RunsPanel, RunLog)
 LIFETIME_S = 0.5
 EDITED, OTHERS = 4, 4
 
@@ -67,6 +71,10 @@ def kept(studio: Studio) -> dict[str, int]:
     }
 
 
+def runs_are_over(studio: Studio) -> bool:
+    return all(entry.state.is_over for entry in studio.record.entries())
+
+
 async def edit_and_leave(link: str) -> None:
     page = await PageClient.open(link)
     await page.edit(7)
@@ -81,6 +89,14 @@ async def search_and_leave(link: str) -> None:
     await page.leave()
 
 
+async def launch_and_leave(link: str) -> None:
+    """Close the tab while a dry run goes on."""
+    page = await PageClient.open(link)
+    await page.ask("LaunchBar", {"type": "choose", "place": "threads"})
+    await page.ask("LaunchBar", {"type": "rehearse", "key": new_id()})
+    await page.leave()
+
+
 async def look_at_a_transfer(link: str) -> None:
     page = await PageClient.open(link.replace("/?", "/transfer?"))
     await page.leave()
@@ -92,6 +108,7 @@ async def visit(link: str) -> None:
     for _ in range(OTHERS // 2):
         await search_and_leave(link)
         await look_at_a_transfer(link)
+        await launch_and_leave(link)
 
 
 @pytest.mark.slow
@@ -101,11 +118,14 @@ def test_closed_tabs_leave_nothing_behind(designer: tuple[str, Studio]) -> None:
     sessions = sum(isinstance(each, ServerSession) for each in of_other_tests)
     run(edit_and_leave(link))  # loads what a process keeps
     run(search_and_leave(link))  # starts the process that jobs are forked from
+    run(launch_and_leave(link))
     assert until(lambda: kept(studio)["ServerSession"] == sessions), kept(studio)
+    assert until(lambda: runs_are_over(studio))
     assert until(lambda: "job" not in {thread.name for thread in threading.enumerate()}), "a job goes on"
     before = kept(studio)
 
     run(visit(link))
 
+    assert until(lambda: runs_are_over(studio))
     assert until(lambda: kept(studio) == before), f"before: {before}, after: {kept(studio)}"
     del of_other_tests
