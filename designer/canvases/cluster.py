@@ -10,12 +10,18 @@ import param
 
 from meshwave.designer.canvases.difference_marks import MarkedCanvas
 from meshwave.designer.kit.assets import module_code, style_sheets
-from meshwave.designer.kit.canvas import Edit, parse_integers, plain_text, read_value
+from meshwave.designer.kit.canvas import Edit, PlainData, parse_integers, plain_text, read_value
 from meshwave.designer.kit.shortcuts import canvas_commands
 from meshwave.designer.state import mesh_edits
-from meshwave.designer.state.field_limits import NAME_LENGTH
+from meshwave.designer.state.field_limits import NAME_LENGTH, field_limit
+from meshwave.engine.document.cluster import MAX_DEVICES, Cluster
 
-NODES, DEVICES_PER_NODE = 128, 16  # limits of the steppers; a document may have more
+LIMITS = {
+    "nodes": field_limit(Cluster, "nodes"),
+    "devices_per_node": field_limit(Cluster, "devices_per_node"),
+    "devices": MAX_DEVICES,
+    "name": NAME_LENGTH,
+}
 
 
 class ClusterCanvas(MarkedCanvas):
@@ -27,13 +33,12 @@ class ClusterCanvas(MarkedCanvas):
 
     nodes = param.Integer(default=1, bounds=(1, None))
     devices_per_node = param.Integer(default=1, bounds=(1, None))
-    meshes = param.List(default=[], doc="Name, devices, axes and possible axes of each mesh, in pipeline order.")
-    places = param.List(default=[], doc="DevicePlace of each device of the mesh whose groups are shown.")
-    links = param.Dict(default={}, doc="Labels of the links: intra and inter.")
-    limits = param.Dict(
-        default={"nodes": NODES, "devices_per_node": DEVICES_PER_NODE, "name": NAME_LENGTH},
-        doc="Limits of the steppers, and of the length of a mesh name.",
+    meshes = param.String(
+        default=PlainData([]), doc="Name, devices, axes and possible axes of each mesh, in pipeline order."
     )
+    places = param.String(default=PlainData([]), doc="DevicePlace of each device of the mesh whose groups are shown.")
+    links = param.Dict(default={}, doc="Labels of the links: intra and inter.")
+    limits = param.Dict(default=LIMITS, doc="Limits of the steppers, and of the length of a mesh name.")
     flags = param.List(default=[], doc="Ranks of marked meshes, with a colour and a text.")
     selected = param.Integer(default=-1, doc="Rank of the selected mesh, -1 for none.")
 
@@ -63,7 +68,7 @@ class ClusterCanvas(MarkedCanvas):
         self.param.update(
             nodes=self._cluster["nodes"],
             devices_per_node=self._cluster["devices_per_node"],
-            meshes=[_mesh_data(mesh) for mesh in self._meshes],
+            meshes=PlainData(_meshes_data(self._meshes)),
             links=link_labels(self._cluster),
             selected=min(self.selected, len(self._meshes) - 1),
         )
@@ -72,7 +77,7 @@ class ClusterCanvas(MarkedCanvas):
     def _show_places(self) -> None:
         """Show the places of the devices of the selected mesh."""
         is_mesh = 0 <= self.selected < len(self._meshes)
-        self.places = mesh_edits.device_places(self._meshes, self.selected) if is_mesh else []
+        self.places = PlainData(mesh_edits.device_places(self._meshes, self.selected) if is_mesh else [])
 
     # ---- gestures ----
 
@@ -119,7 +124,7 @@ class ClusterCanvas(MarkedCanvas):
         """Show the places that the devices of a mesh would have; without axes, those of the selected mesh again."""
         rank, axes = read_value(gesture, "mesh", int), read_value(gesture, "axes", _read_axes)
         if axes:
-            self.places = mesh_edits.device_places(self._meshes, rank, axes)
+            self.places = PlainData(mesh_edits.device_places(self._meshes, rank, axes))
         else:
             self._show_places()
 
@@ -186,14 +191,17 @@ def format_rate(bandwidth: float) -> str:
     return f"{bandwidth / 1e3:.3g} kB/s"
 
 
-def _mesh_data(mesh: Mapping[str, Any]) -> dict[str, Any]:
-    axes, choices = mesh_edits.full_axes(mesh["axes"]), mesh_edits.axes_choices(mesh)
-    return {
-        "name": mesh["name"],
-        "devices": list(mesh["devices"]),
-        "axes": [*axes.items()],
-        "choices": [[*each.items()] for each in choices],
-    }
+def _meshes_data(meshes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    choices: dict[tuple[int, str], list[Any]] = {}  # most meshes of a large design are alike
+    found = []
+    for mesh in meshes:
+        axes = mesh_edits.full_axes(mesh["axes"])
+        kind = len(mesh["devices"]), str(mesh["axes"])
+        if kind not in choices:
+            choices[kind] = [[*each.items()] for each in mesh_edits.axes_choices(mesh)]
+        named = {"name": mesh["name"], "devices": list(mesh["devices"])}
+        found.append({**named, "axes": [*axes.items()], "choices": choices[kind]})
+    return found
 
 
 def _read_axes(pairs: Any) -> dict[str, int]:

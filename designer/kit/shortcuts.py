@@ -35,6 +35,7 @@ SHORTCUTS = (
     Shortcut("Cluster", "Arrows", "move between devices"),
     Shortcut("Cluster", "Shift+Arrows", "select devices"),
     Shortcut("Cluster", "Enter", "draw a mesh on the selected devices", KEY),
+    Shortcut("Cluster", "+, -, 0", "zoom a large cluster, show all of it"),
     Shortcut("Cluster", "F2", "rename the mesh", KEY),
     Shortcut("Cluster", "Delete", "delete the mesh", KEY),
     Shortcut("Experts", "Space, Arrows, Enter", "pick up, move, drop"),

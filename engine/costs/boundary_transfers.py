@@ -130,8 +130,8 @@ def _numbered_transfer(design: Design, source: int, destination: int, tensors: i
     """Return the transfer with devices and nodes renumbered from 0, so that equal boundaries share one cached plan."""
     devices = _boundary_devices(design, source, destination)
     place = {device: number for number, device in enumerate(devices)}
-    nodes = sorted({design.cluster.node_of(device) for device in devices})
-    host = {device: nodes.index(design.cluster.node_of(device)) for device in devices}
+    nodes = {node: number for number, node in enumerate(sorted(set(map(design.cluster.node_of, devices))))}
+    host = {device: nodes[design.cluster.node_of(device)] for device in devices}
 
     def side(mesh: Mesh, spec: tuple[str, ...]) -> Side:
         shape = (mesh.dp, mesh.tp) if mesh.cp == 1 else (mesh.data_parallel, mesh.cp, mesh.tp)

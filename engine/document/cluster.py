@@ -14,8 +14,11 @@ from meshwave.engine.frozen import Part, Printable, nullable, validation_error
 Rate = Annotated[float, Field(ge=1, le=1e24)]
 """Number of bytes or FLOPs, or such a number per second; limited so that sums stay finite."""
 
-MAX_DEVICES = 4096
+MAX_DEVICES = 16_384
 """Maximum number of devices of a cluster that the page can draw."""
+
+MAX_MESHES = 4096
+"""Maximum number of meshes of a design, and thus of ranks of a pipeline."""
 
 MAX_PER_NODE = 1024
 """Maximum number of devices of a node, and of its NICs."""

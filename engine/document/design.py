@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from meshwave.engine.document.cluster import MAX_DEVICES, Cluster
+from meshwave.engine.document.cluster import MAX_MESHES, Cluster
 from meshwave.engine.document.cost import Cost, default_cost
 from meshwave.engine.document.experts import Experts
 from meshwave.engine.document.meshes import Mesh
@@ -35,7 +35,7 @@ class Design(Part, defer_build=True):
     """Displayed name."""
     cluster: Cluster
     model: AnyModel
-    meshes: Annotated[tuple[Mesh, ...], Field(min_length=1, max_length=MAX_DEVICES)]
+    meshes: Annotated[tuple[Mesh, ...], Field(min_length=1, max_length=MAX_MESHES)]
     """Pipeline ranks, in order."""
     pipeline: Pipeline
     experts: Experts = Experts()

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from meshwave.engine.document.cluster import MAX_DEVICES
+from meshwave.engine.document.cluster import MAX_MESHES
 from meshwave.engine.document.design import Design
 from meshwave.engine.document.problems import limit_repetition, problems, problems_of_valid_parts
 from meshwave.engine.document.reading import read_json
@@ -55,8 +55,8 @@ def parse_design(document: Mapping[str, Any] | str | bytes, *, draft: bool = Fal
 def _check_mesh_count(document: Mapping[str, Any]) -> None:
     """Reject a list of meshes that is too long, before each mesh is validated."""
     meshes = document.get("meshes")
-    if isinstance(meshes, list) and len(meshes) > MAX_DEVICES:
-        params = {"count": len(meshes), "maximum": MAX_DEVICES}
+    if isinstance(meshes, list) and len(meshes) > MAX_MESHES:
+        params = {"count": len(meshes), "maximum": MAX_MESHES}
         raise DesignError([Problem("meshes", "too_many_meshes", params)])
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from math import prod
 from typing import NamedTuple
 
@@ -163,12 +165,21 @@ def check_load(load: Load) -> None:
 def cut_tasks(load: Load, held: SliceOwners, needed: SliceReceivers, number: int = 0) -> list[UnitTask]:
     """Return the unit tasks of tensor ``number`` of a transfer: intersections of held and needed slices."""
     found = []
+    owners = sorted(held.items())
+    starts, ends = _first_dim(owned for owned, _ in owners)
     for wanted, rings in sorted(needed.items()):
-        for owned, groups in sorted(held.items()):
+        near = slice(bisect_right(ends, wanted[0][0]), bisect_left(starts, wanted[0][1])) if wanted else slice(None)
+        for owned, groups in owners[near]:
             shared = intersect(owned, wanted)
             if shared is not None or not load.tensor.shape:
                 found.append(_make_task(load.tensor, number, shared or (), groups, rings))
     return found
+
+
+def _first_dim(boxes: Iterable[Box]) -> tuple[list[int], list[int]]:
+    """Return the starts of sorted boxes in their first dim, and the largest end up to each box; both ascend."""
+    ranges = [box[0] for box in boxes if box]
+    return [start for start, _ in ranges], list(accumulate((stop for _, stop in ranges), max))
 
 
 def _make_task(

@@ -2,37 +2,42 @@
 // which edits the design; only the preview ("ghost") of a gesture in progress is computed here.
 
 /** @import { Message } from "../kit/types" */
-/** @import { ClusterModel, DevicePlace, Ghost, Layout } from "./types" */
+/** @import { ClusterModel, DevicePlace, Ghost, Layout, Mesh } from "./types" */
 
-import { Canvas, Notice, meshColour } from "../kit/canvas.js";
+import { Canvas, Notice } from "../kit/canvas.js";
 import { stepper } from "../kit/controls.js";
 import { find, h, setStyle } from "../kit/dom.js";
 import { contextMenu, receiveKeys } from "../kit/key_targets.js";
 import { keepNames } from "../kit/language.js";
 import { clamp, count } from "../kit/numbers.js";
 import { paneSwitch } from "../kit/panes.js";
+import { plainData } from "../kit/widget.js";
 import { boxOf } from "../kit/zoom.js";
 import { Differences } from "./differences.js";
 import { Footer } from "./footer.js";
 import { Gestures } from "./gestures.js";
 import { Grid } from "./grid.js";
+import { Groups } from "./groups.js";
 import { Keyboard } from "./keyboard.js";
-import { density, layOut, px } from "./layout.js";
+import { density, layOut } from "./layout.js";
 import { Meshes } from "./meshes.js";
 import { Nodes } from "./nodes.js";
+import { Owners } from "./owners.js";
 import { Tiler } from "./tiler.js";
+import { Tiles } from "./tiles.js";
+import { View, isLarge } from "./view.js";
+import { ZoomBar } from "./zoom_bar.js";
 
 /** @param {{model: ClusterModel}} args */
 export const render = ({ model }) => new Cluster(model).root;
 
 /** @extends {Canvas<ClusterModel>} */
 export class Cluster extends Canvas {
-  focus = 0; // the device with the tab stop
+  focus = 0; // the device with the tab stop, the first of its group if nodes are folded
   /** First device of a selection with the keyboard. @type {number | null} */ anchor = null;
   /** @type {Ghost | null} */ ghost = null;
   /** The input for the new name of a mesh. @type {HTMLInputElement | null} */ nameField = null;
-  /** @type {HTMLElement[]} */ tiles = [];
-  /** @type {Map<number, number>} */ owners = new Map(); // device: rank
+  /** @type {Owners} */ owners;
   /** @type {Layout} */ layout;
 
   /** @param {ClusterModel} model */
@@ -49,26 +54,33 @@ export class Cluster extends Canvas {
       nodes: makeStepper("nodes", "nodes"),
       devices_per_node: makeStepper("devices_per_node", "devices per node", "devices"),
     };
-    this.tileLayer = h("div.mw-layer", {
-      role: "listbox",
-      "aria-multiselectable": "true",
-      "aria-label": "Devices: arrow keys move the focus, Shift with arrow keys selects, Enter draws a mesh",
-    });
+    this.tiles = new Tiles(this);
+    this.groups = new Groups(this);
+    this.view = new View(this);
+    this.zoomBar = new ZoomBar(this);
     this.nodes = new Nodes(this);
     this.meshes = new Meshes(this);
     this.differences = new Differences(this);
     this.tiler = new Tiler(this);
     this.footer = new Footer(this);
+    const { fills, layer, ghosts } = this.meshes;
     const layers = [
       this.nodes.lines,
       this.nodes.panels,
-      this.tileLayer,
-      this.meshes.layer,
+      fills,
+      this.tiles.layer,
+      layer,
       this.differences.layer,
-      this.meshes.ghosts,
+      ghosts,
     ];
     this.board = h("div.mw-board", {}, ...layers);
-    const bar = [...Object.values(this.steppers), h("span.mw-grow"), this.tiler.element, this.tiler.message];
+    const bar = [
+      ...Object.values(this.steppers),
+      this.zoomBar.element,
+      h("span.mw-grow"),
+      this.tiler.element,
+      this.tiler.message,
+    ];
     this.root = h(
       "section.mw-canvas.mw-cluster",
       { "aria-label": "Cluster and meshes" },
@@ -86,11 +98,11 @@ export class Cluster extends Canvas {
     this.tip = new Notice(this.root);
     this.gestures = new Gestures(this);
     this.keyboard = new Keyboard(this);
-    receiveKeys("Cluster", () => this.tiles[this.focus]);
+    receiveKeys("Cluster", () => this.tiles.focused);
     this.root.append(contextMenu("Cluster", this.board, (target) => this.commandsAt(target)));
     model.on(["nodes", "devices_per_node", "meshes", "links", "palette", "selected", "limits"], () => this.onchange());
     model.on("flags", () => this.redraw());
-    model.on("places", () => this.layout && this.drawTiles());
+    model.on("places", () => this.layout && this.tiles.draw());
     this.tiler.update();
     this.tiler.try();
   }
@@ -118,7 +130,7 @@ export class Cluster extends Canvas {
     if (type === "tile") {
       this.tiler.onTried(message);
     } else if (type === "focus") {
-      requestAnimationFrame(() => this.tiles[this.focus]?.focus({ preventScroll: true }));
+      requestAnimationFrame(() => this.tiles.focused?.focus({ preventScroll: true }));
     } else if (type === "answered" && gesture !== "try_tile" && gesture !== "preview_axes") {
       this.steppers[/** @type {"nodes" | "devices_per_node"} */ (gesture)]?.acknowledge();
       if (!this.gestures.gesture) this.ghost = null; // otherwise the message belongs to the next gesture
@@ -137,21 +149,51 @@ export class Cluster extends Canvas {
     return this.model.nodes * this.model.devices_per_node;
   }
 
+  get isLarge() {
+    return isLarge(this.model.nodes, this.model.devices_per_node);
+  }
+
+  /** @returns {Mesh[]} */
+  get meshList() {
+    return plainData(this.model, "meshes");
+  }
+
   /** The rank of the mesh that holds a device, -1 for none. @param {number} device */
   owner(device) {
-    return this.owners.get(device) ?? -1;
+    return this.owners.rank(device);
+  }
+
+  /** The rank of the mesh under the focus, -1 for none: in a group, the selected mesh or the first. */
+  get focusedRank() {
+    if (!this.layout.fold) return this.owner(this.focus);
+    const ranks = this.groups.ranks(this.focus);
+    return ranks.includes(this.model.selected) ? this.model.selected : (ranks[0] ?? -1);
+  }
+
+  /** The first device of the tile that shows a device. @param {number} device */
+  cell(device) {
+    const [node] = this.grid.at(device);
+    return this.layout.fold ? this.grid.device(this.groups.range(node)[0], 0) : device;
+  }
+
+  /** The devices of the tiles between two devices. @param {number} a @param {number} b */
+  devicesBetween(a, b) {
+    return (this.layout.fold ? this.groups : this.grid).devicesBetween(a, b);
   }
 
   /** The places of the devices of the mesh whose groups are shown, by device. */
   get places() {
-    return new Map(this.model.places.map((place) => [place[0], place]));
+    /** @type {DevicePlace[]} */
+    const places = plainData(this.model, "places");
+    return new Map(places.map((place) => [place[0], place]));
   }
 
   /** @param {number} device */
   describe(device) {
+    if (this.layout.fold) return this.groups.describe(device);
     const [node] = this.grid.at(device);
     const rank = this.owner(device);
-    const mesh = this.model.meshes[rank];
+    const mesh = this.meshList[rank];
     const indices = this.places.get(device)?.[2];
     const use = mesh ? [`mesh ${mesh.name}, rank ${rank}`, ...(indices ? [indices] : [])].join(", ") : "unused";
     return `Device ${device}, node ${node}, ${use}`;
@@ -160,72 +202,41 @@ export class Cluster extends Canvas {
   // ── drawing ──
 
   draw() {
-    const { nodes, devices_per_node: perNode, meshes, limits } = this.model;
+    const { nodes, devices_per_node: perNode } = this.model;
     const { clientWidth: width, clientHeight: height } = this.board;
+    const { grid, meshList: meshes } = this;
     keepNames(meshes.map(({ name }) => name));
     if (!width || !height) return;
-    this.owners = new Map(meshes.flatMap((mesh, rank) => mesh.devices.map((device) => [device, rank])));
-    this.layout = layOut(width, height, nodes, perNode);
+    if (this.owners?.meshes !== meshes || !this.owners.grid.equals(grid)) this.owners = new Owners(grid, meshes);
+    this.layout = this.isLarge ? this.view.layout : layOut(width, height, nodes, perNode);
     this.root.dataset.density = density(this.layout);
     this.root.dataset.wide = String(width > 640);
-    this.focus = clamp(this.focus, 0, this.count - 1);
-    this.steppers.nodes.set(nodes, { least: 1, most: Math.max(nodes, limits.nodes) });
-    this.steppers.devices_per_node.set(perNode, { least: 1, most: Math.max(perNode, limits.devices_per_node) });
+    this.root.toggleAttribute("data-large", this.isLarge);
+    this.focus = this.cell(clamp(this.focus, 0, this.count - 1));
+    this.drawSteppers();
     this.nodes.draw();
-    this.drawTiles();
+    this.tiles.draw();
     this.meshes.draw();
     this.differences.draw();
     this.footer.draw();
+    this.zoomBar.draw();
   }
 
-  drawTiles() {
-    const { tiles } = this.layout;
-    const { places } = this;
-    while (this.tiles.length > tiles.length) this.tiles.pop()?.remove();
-    while (this.tiles.length < tiles.length) this.addTile(this.tiles.length);
-    tiles.forEach((box, device) => {
-      setStyle(this.tiles[device], px(box));
-      this.drawTile(this.tiles[device], device, places.get(device));
+  drawSteppers() {
+    const { nodes, devices_per_node: perNode, limits } = this.model;
+    const limit = (/** @type {number} */ now, /** @type {number} */ most, /** @type {number} */ each) => {
+      const fitting = Math.min(most, Math.floor(limits.devices / each));
+      return { least: 1, most: Math.max(now, fitting) };
+    };
+    const most = `A cluster has at most ${limits.devices} devices`;
+    this.steppers.nodes.set(nodes, {
+      ...limit(nodes, limits.nodes, perNode),
+      more: `${most}, on at most ${limits.nodes} nodes`,
     });
-  }
-
-  /** @param {number} device */
-  addTile(device) {
-    const tile = h(
-      "div.mw-device",
-      { role: "option", "data-device": device, onfocus: () => this.setFocus(device) },
-      h("span.mw-number-of", {}, String(device)),
-      h("span.mw-letter"),
-      h("span.mw-indices"),
-    );
-    this.tiles.push(tile);
-    this.tileLayer.append(tile);
-  }
-
-  /** @param {HTMLElement} tile @param {number} device @param {DevicePlace} [place] */
-  drawTile(tile, device, place) {
-    const rank = this.owner(device);
-    const mesh = this.model.meshes[rank];
-    const isSelected = this.anchor !== null && Boolean(this.ghost?.devices.includes(device));
-    const hasName = mesh && mesh.devices.length > 1 && mesh.name.length < 4;
-    tile.style.setProperty("--c", mesh ? meshColour(this.model.palette, rank) : "");
-    tile.classList.toggle("mw-used", Boolean(mesh));
-    tile.classList.toggle("mw-first", Boolean(mesh) && device === Math.min(...mesh.devices));
-    tile.tabIndex = device === this.focus ? 0 : -1;
-    tile.children[1].textContent = hasName && !place ? mesh.name : "";
-    this.drawPlace(tile, place);
-    tile.setAttribute("aria-label", this.describe(device));
-    tile.setAttribute("aria-selected", String(isSelected));
-  }
-
-  /**
-   * The indices of a device along the axes of its mesh, with a frame in the colour of its group.
-   * @param {HTMLElement} tile @param {DevicePlace} [place]
-   */
-  drawPlace(tile, [, group, indices] = [-1, 0, ""]) {
-    tile.children[2].textContent = indices;
-    tile.toggleAttribute("data-group", Boolean(indices));
-    tile.style.setProperty("--group", meshColour(this.model.palette, group));
+    this.steppers.devices_per_node.set(perNode, {
+      ...limit(perNode, limits.devices_per_node, nodes),
+      more: `${most}, at most ${limits.devices_per_node} on each node`,
+    });
   }
 
   // ── gestures of the pointer and the keyboard ──
@@ -237,12 +248,12 @@ export class Cluster extends Canvas {
   makeGhost(devices, rank) {
     const taken = devices.find((device) => this.owner(device) >= 0 && this.owner(device) !== rank);
     if (taken !== undefined) {
-      const owner = this.model.meshes[this.owner(taken)];
+      const owner = this.meshList[this.owner(taken)];
       return { devices, rank, ok: false, words: `Device ${taken} belongs to mesh ${owner.name}` };
     }
     const box = this.grid.rectangle(devices);
     const shape = box && devices.length > 1 ? ` (${count(box.n1 - box.n0 + 1, "node")} × ${box.c1 - box.c0 + 1})` : "";
-    const name = rank >= 0 ? `Mesh ${this.model.meshes[rank].name}` : "New mesh";
+    const name = rank >= 0 ? `Mesh ${this.meshList[rank].name}` : "New mesh";
     return { devices, rank, ok: true, words: `${name}: ${count(devices.length, "device")}${shape}` };
   }
 
@@ -272,11 +283,11 @@ export class Cluster extends Canvas {
   commandsAt(target) {
     const { device, mesh } = closestData(target);
     if (device === undefined && mesh === undefined) return [];
-    const at = Number(device ?? this.model.meshes[Number(mesh)].devices[0]);
+    const at = Number(device ?? this.meshList[Number(mesh)].devices[0]);
     this.gestures.end();
     if (!this.ghost?.devices.includes(at)) this.cancel();
-    this.setFocus(at);
-    const rank = this.owner(at);
+    this.setFocus(this.cell(at));
+    const rank = mesh === undefined ? this.focusedRank : Number(mesh);
     this.select(rank);
     return this.model.commands.filter(({ keys }) => (keys === "Enter") === rank < 0);
   }
@@ -289,25 +300,33 @@ export class Cluster extends Canvas {
   /** @param {number} device */
   setFocus(device) {
     if (this.focus === device) return;
-    this.tiles[this.focus]?.setAttribute("tabindex", "-1");
+    this.tiles.focused?.setAttribute("tabindex", "-1");
     this.focus = device;
-    this.tiles[device].tabIndex = 0;
+    this.tiles.focused?.setAttribute("tabindex", "0");
+  }
+
+  /** Bring the tile of a device into view, and move the keyboard there. @param {number} device */
+  goTo(device) {
+    this.setFocus(this.cell(device));
+    if (this.isLarge) this.view.reveal(this.focus);
+    this.tiles.draw();
+    this.tiles.focused?.focus({ preventScroll: true });
   }
 
   pointAtFocus() {
-    this.pointAt(this.tiles[this.focus]);
+    if (this.tiles.focused) this.pointAt(this.tiles.focused);
   }
 
   /** Replace the name of a mesh by a text field. @param {number} rank */
   rename(rank) {
-    const mesh = this.model.meshes[rank];
+    const mesh = this.meshList[rank];
     const send = (/** @type {string} */ name) => this.send("rename", { mesh: rank, name });
     if (mesh) this.edit(rank, `Name of mesh ${mesh.name}`, mesh.name, { maxlength: this.model.limits.name }, send);
   }
 
   /** Replace the name of a mesh by a text field with its devices in the order of its axes. @param {number} rank */
   orderDevices(rank) {
-    const { name, devices } = this.model.meshes[rank];
+    const { name, devices } = this.meshList[rank];
     const send = (/** @type {string} */ text) => this.send("devices", { mesh: rank, text });
     this.edit(rank, `Devices of mesh ${name}, row by row of its axes`, devices.join(" "), { "data-wide": true }, send);
   }
@@ -318,8 +337,8 @@ export class Cluster extends Canvas {
    * @param {(text: string) => void} commit
    */
   edit(rank, label, value, attributes, commit) {
-    const mesh = this.model.meshes[rank];
-    const place = find(this.meshes.layer, `.mw-mesh-label[data-mesh="${rank}"]`);
+    const mesh = this.meshList[rank];
+    const place = find(this.meshes.layer, `.mw-mesh-label[data-mesh="${rank}"]`) ?? this.tiles.focused;
     if (!place || this.nameField) return;
     const box = boxOf(place);
     const board = boxOf(this.board);
@@ -329,7 +348,7 @@ export class Cluster extends Canvas {
       const text = field.value;
       field.remove();
       if (commits && text !== value) commit(text);
-      this.tiles[mesh.devices[0]]?.focus({ preventScroll: true });
+      this.tiles.at(mesh.devices[0])?.focus({ preventScroll: true });
       this.redraw();
     };
     const field = h("input.mw-rename", {

@@ -5,7 +5,8 @@
 
 import { DifferenceLine, signOf } from "../kit/differences.js";
 import { h, s } from "../kit/dom.js";
-import { around, grow, px } from "./layout.js";
+import { around, boxesOf, grow, px } from "./layout.js";
+import { cover } from "./owners.js";
 
 const HEAD = 7; // length of the head of an arrow in CSS pixels
 
@@ -29,17 +30,19 @@ export class Differences {
 
   /** @param {number[]} devices */
   boxes(devices) {
-    return devices.length ? this.cluster.meshes.fragments(devices).map((box) => grow(box, 1)) : [];
+    const { grid, layout } = this.cluster;
+    const covers = devices.length ? cover(grid, devices) : [];
+    return covers.flatMap((each) => boxesOf(layout, each)).map((box) => grow(box, 1));
   }
 
   /** The boxes of the mesh of a mark, or of the place where it was. @param {MeshMark} mark */
-  boxesOf({ rank, devices }) {
-    return this.boxes(this.cluster.model.meshes[rank]?.devices ?? devices);
+  boxesNow({ rank, devices }) {
+    return this.boxes(this.cluster.meshList[rank]?.devices ?? devices);
   }
 
   /** @param {MeshMark} mark */
   arrow(mark) {
-    const [from, to] = [this.boxes(mark.devices), this.boxesOf(mark)];
+    const [from, to] = [this.boxes(mark.devices), this.boxesNow(mark)];
     if (!from.length || !to.length) return [];
     const [a, b] = [from, to].map((boxes) => middleOf(around(boxes)));
     const angle = Math.atan2(b.y - a.y, b.x - a.x);
@@ -51,7 +54,7 @@ export class Differences {
 
   /** The sign of a mark, on the lower edge of its mesh. @param {MeshMark} mark */
   sign(mark) {
-    const [box] = this.boxesOf(mark);
+    const [box] = this.boxesNow(mark);
     if (!box) return [];
     const { kind, name } = mark;
     const text = kind === "removed" ? `${signOf(kind)} ${name}` : signOf(kind);

@@ -22,9 +22,9 @@ export class Footer {
   }
 
   draw() {
-    const { count, focus, layout, model, owners, tiles } = this.cluster;
-    const mesh = model.meshes[model.selected];
-    const unused = count - owners.size;
+    const { count, layout, meshList, model, owners, tiles } = this.cluster;
+    const mesh = meshList[model.selected];
+    const unused = count - owners.used;
     const rates = this.rates();
     const usage = `${unused} of ${count} devices unused`;
     const full = rates.map(([where, rate]) => ` · ${where} ${rate}`).join("");
@@ -40,7 +40,7 @@ export class Footer {
     this.mesh = mesh;
     const room = layout.width - 40 - LETTER_PX * [usage, ...shown].join(" · ").length;
     const parts = mesh ? this.inspect(mesh, model.selected) : this.hint(unused, room);
-    keepFocus(this.inspector, () => this.inspector.replaceChildren(...parts), tiles[focus]);
+    keepFocus(this.inspector, () => this.inspector.replaceChildren(...parts), tiles.focused);
   }
 
   /** The link rates for which the drawing of the nodes has no room. */
@@ -58,7 +58,7 @@ export class Footer {
    * @param {number} unused @param {number} room
    */
   hint(unused, room) {
-    const draw = this.cluster.model.meshes.length
+    const draw = this.cluster.meshList.length
       ? "drag over devices to draw a mesh"
       : "drag over devices to draw the first mesh";
     const full = `${draw}, drag a mesh to move it`;
@@ -70,7 +70,7 @@ export class Footer {
   /** @param {Mesh} mesh @param {number} rank */
   inspect(mesh, rank) {
     const { cluster } = this;
-    const { meshes, palette } = cluster.model;
+    const { palette } = cluster.model;
     const name = button(`Rename mesh ${mesh.name}`, {
       content: mesh.name,
       kind: "mw-plain",
@@ -82,7 +82,7 @@ export class Footer {
       name,
       this.mover(mesh, rank, -1, rank > 0 ? "" : "This is the first mesh of the pipeline"),
       h("span.mw-quiet", {}, `rank ${rank}`),
-      this.mover(mesh, rank, 1, rank < meshes.length - 1 ? "" : "This is the last mesh of the pipeline"),
+      this.mover(mesh, rank, 1, rank < cluster.meshList.length - 1 ? "" : "This is the last mesh of the pipeline"),
       mesh.devices.length > 1 ? axesChip(cluster, mesh, rank) : h("span.mw-quiet", {}, "1 device"),
       button(`Delete mesh ${mesh.name}`, {
         content: "×",

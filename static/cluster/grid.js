@@ -11,6 +11,11 @@ export class Grid {
     this.columns = columns;
   }
 
+  /** @param {Grid} other */
+  equals(other) {
+    return this.nodes === other.nodes && this.columns === other.columns;
+  }
+
   /** The node and the column of a device. @param {number} device */
   at(device) {
     return [Math.floor(device / this.columns), device % this.columns];
@@ -30,10 +35,15 @@ export class Grid {
     return this.device(clamp(node + nodes, 0, this.nodes - 1), clamp(column + columns, 0, this.columns - 1));
   }
 
-  /** The smallest rectangle around devices. @param {number[]} devices */
+  /** The smallest rectangle around devices. @param {number[]} devices @returns {Rectangle} */
   bounds(devices) {
-    const [nodes, columns] = [0, 1].map((axis) => devices.map((device) => this.at(device)[axis]));
-    return { n0: Math.min(...nodes), n1: Math.max(...nodes), c0: Math.min(...columns), c1: Math.max(...columns) };
+    let [n0, n1, c0, c1] = [Infinity, -1, Infinity, -1];
+    for (const device of devices) {
+      const [node, column] = this.at(device);
+      [n0, n1] = [Math.min(n0, node), Math.max(n1, node)];
+      [c0, c1] = [Math.min(c0, column), Math.max(c1, column)];
+    }
+    return { n0, n1, c0, c1 };
   }
 
   /** The rectangle that devices form, or null if they do not form a rectangle. @param {number[]} devices */

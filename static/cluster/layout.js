@@ -1,14 +1,15 @@
-// Positions of the nodes and devices of the cluster, in CSS pixels.
+// Positions of the nodes and devices of the cluster, in CSS pixels. All are computed from a few measures, so that a
+// cluster of any size costs what is visible of it.
 
 /** @import { Box, Point } from "../kit/types" */
-/** @import { Layout, Measures } from "./types" */
+/** @import { Layout, Measures, Rectangle } from "./types" */
 
 import { clamp } from "../kit/numbers.js";
 
 const TILE = { width: 112, height: 62 }; // at most
 
 /**
- * The panel of each node and the tile of each device: nodes as rows, wrapped into columns if that makes tiles larger.
+ * A layout that shows the whole cluster: nodes as rows, wrapped into columns if that makes tiles larger.
  * @param {number} width @param {number} height @param {number} nodes @param {number} perNode
  */
 export function layOut(width, height, nodes, perNode) {
@@ -23,7 +24,7 @@ export function layOut(width, height, nodes, perNode) {
  * @param {number} width @param {number} height @param {number} nodes @param {number} perNode @param {number} columns
  * @param {boolean} headed whether panels have a head with the name of the node @returns {Measures}
  */
-function measure(width, height, nodes, perNode, columns, headed) {
+export function measure(width, height, nodes, perNode, columns, headed) {
   const rows = Math.ceil(nodes / columns);
   const columnGap = 12;
   if (columns > 1) height -= 6; // room for the line that joins the columns
@@ -66,47 +67,103 @@ function measure(width, height, nodes, perNode, columns, headed) {
 
 /** @param {Measures} layout @returns {Layout} */
 function place(layout) {
-  const { rows, columns, gutter, rowGap, columnGap, head, foot, pad, gap, tile, nodes, perNode } = layout;
+  const { rows, columns, rowGap, columnGap } = layout;
+  const { panel, pitch } = sizes(layout);
+  const left = Math.max(0, (layout.width - columns * pitch.x + columnGap) / 2);
+  const top = Math.max(columns > 1 ? 6 : 0, (layout.height - rows * pitch.y + rowGap) / 2);
+  return { ...layout, panel, pitch, left, top, fold: 0 };
+}
+
+/** The size of a panel, and the distances of columns and rows of panels. @param {Measures} layout */
+export function sizes({ gutter, rowGap, columnGap, head, foot, pad, gap, tile, perNode }) {
   const panel = {
     width: perNode * tile.width + (perNode - 1) * gap + 2 * pad,
     height: head + foot + tile.height + 2 * pad,
   };
-  const total = {
-    width: columns * (gutter + panel.width) + (columns - 1) * columnGap,
-    height: rows * panel.height + (rows - 1) * rowGap,
-  };
-  const left = Math.max(0, (layout.width - total.width) / 2);
-  const top = Math.max(columns > 1 ? 6 : 0, (layout.height - total.height) / 2);
-  const panels = Array.from({ length: nodes }, (_, node) => ({
-    x: left + Math.floor(node / rows) * (gutter + panel.width + columnGap) + gutter,
-    y: top + (node % rows) * (panel.height + rowGap),
-    ...panel,
-  }));
-  const tiles = Array.from({ length: nodes * perNode }, (_, device) => {
-    const { x, y } = panels[Math.floor(device / perNode)];
-    return { x: x + pad + (device % perNode) * (tile.width + gap), y: y + head + pad, ...tile };
-  });
-  return { ...layout, panels, tiles };
+  return { panel, pitch: { x: gutter + panel.width + columnGap, y: panel.height + rowGap } };
 }
 
-/** Amount of text that fits a tile: "full", "some" or "none". @param {Measures} layout */
-export function density({ tile }) {
+/** Amount of text that fits a tile: "full", "some" or "none"; "folded" if nodes are. @param {Layout} layout */
+export function density({ tile, fold }) {
+  if (fold) return "folded";
   if (tile.width >= 44 && tile.height >= 36) return "full";
   return tile.width >= 18 && tile.height >= 13 ? "some" : "none";
 }
 
 /** The device nearest to a point, and whether the point is on its tile. @param {Layout} layout @param {Point} point */
-export function nearestTile({ tiles, gap }, { x, y }) {
-  let best = { device: 0, distance: Infinity };
-  tiles.forEach((tile, device) => {
-    const dx = Math.max(tile.x - x, 0, x - tile.x - tile.width);
-    const dy = Math.max(tile.y - y, 0, y - tile.y - tile.height);
-    if (dx * dx + dy * dy < best.distance) best = { device, distance: dx * dx + dy * dy };
+export function nearestTile(layout, { x, y }) {
+  const { rows, columns, nodes, perNode, left, top, gutter, head, pad, gap, tile, panel, pitch } = layout;
+  const column = nearestIndex(x - left - gutter - panel.width / 2, pitch.x, columns);
+  const row = nearestIndex(y - top - head - pad - tile.height / 2, pitch.y, rows);
+  const node = Math.min(column * rows + row, nodes - 1);
+  const { x: start } = panelBox(layout, node);
+  const device = node * perNode + nearestIndex(x - start - pad - tile.width / 2, tile.width + gap, perNode);
+  const box = tileBox(layout, device);
+  const dx = Math.max(box.x - x, 0, x - box.x - box.width);
+  const dy = Math.max(box.y - y, 0, y - box.y - box.height);
+  return { device, inside: dx * dx + dy * dy <= (gap + 2) ** 2 };
+}
+
+/** @param {number} at @param {number} pitch @param {number} count */
+const nearestIndex = (at, pitch, count) => clamp(Math.round(at / pitch), 0, count - 1);
+
+/** The first nodes of the groups that are at least partly visible; unfolded, each node. @param {Layout} layout */
+export function visibleNodes({ fold, rows, columns, nodes, left, top, pitch, width, height }) {
+  const step = fold || 1;
+  const index = (/** @type {number} */ at, /** @type {number} */ pitch, /** @type {number} */ count) =>
+    clamp(Math.floor(at / pitch), 0, count - 1);
+  const [r0, r1] = [index(-top, pitch.y, rows), index(height - top, pitch.y, rows)];
+  const found = [];
+  for (let column = index(-left, pitch.x, columns); column <= index(width - left, pitch.x, columns); column++)
+    for (let row = r0 - (r0 % step); row <= r1 && column * rows + row < nodes; row += step)
+      found.push(column * rows + row);
+  return found;
+}
+
+/** The first devices of the tiles that are at least partly visible. @param {Layout} layout */
+export function visibleTiles(layout) {
+  const { fold, perNode, width, gutter, pad, gap, tile } = layout;
+  const nodes = visibleNodes(layout);
+  if (fold) return nodes.map((node) => node * perNode);
+  return nodes.flatMap((node) => {
+    const start = panelBox(layout, node).x + pad;
+    const column = (/** @type {number} */ x) => clamp(Math.floor((x - start) / (tile.width + gap)), 0, perNode - 1);
+    const [first, last] = [column(0), column(width + gutter)];
+    return Array.from({ length: last - first + 1 }, (_, i) => node * perNode + first + i);
   });
-  return { ...best, inside: best.distance <= (gap + 2) ** 2 };
 }
 
 // ── boxes ───────────────────────────────────────────────────────────────────────────────────
+
+/** @param {Layout} layout @param {number} node @returns {Box} */
+export function panelBox({ rows, left, top, gutter, panel, pitch }, node) {
+  return { x: left + Math.floor(node / rows) * pitch.x + gutter, y: top + (node % rows) * pitch.y, ...panel };
+}
+
+/** @param {Layout} layout @param {number} device @returns {Box} */
+export function tileBox(layout, device) {
+  const { perNode, head, pad, gap, tile } = layout;
+  const { x, y } = panelBox(layout, Math.floor(device / perNode));
+  return { x: x + pad + (device % perNode) * (tile.width + gap), y: y + head + pad, ...tile };
+}
+
+/**
+ * Boxes of a rectangle of devices: one for each column of nodes that it is on.
+ * @param {Layout} layout @param {Rectangle} rectangle @returns {Box[]}
+ */
+export function boxesOf(layout, { n0, n1, c0, c1 }) {
+  const { rows, perNode } = layout;
+  const boxes = [];
+  for (let from = n0; from <= n1; from = (Math.floor(from / rows) + 1) * rows) {
+    const to = Math.min(n1, (Math.floor(from / rows) + 1) * rows - 1);
+    boxes.push(around([tileBox(layout, from * perNode + c0), tileBox(layout, to * perNode + c1)]));
+  }
+  return boxes;
+}
+
+/** True if a box is at least partly visible. @param {Layout} layout @param {Box} box */
+export const isVisible = ({ width, height }, box) =>
+  box.x < width && box.y < height && box.x + box.width > 0 && box.y + box.height > 0;
 
 /** @param {Box} box */
 export const px = ({ x, y, width, height }) => ({

@@ -5,14 +5,19 @@
 
 import { meshColour } from "../kit/canvas.js";
 import { openMenu } from "../kit/shell.js";
-import { h } from "../kit/dom.js";
+import { h, s } from "../kit/dom.js";
 import { ink, rgb } from "../kit/palette.js";
-import { around, grow, px } from "./layout.js";
+import { boxesOf, grow, isVisible, px } from "./layout.js";
+import { cover } from "./owners.js";
 
 /** @type {Record<string, [number, number]>} */
 const HANDLES = { nw: [0, 0], n: [0, 1], ne: [0, 2], e: [1, 2], se: [2, 2], s: [2, 1], sw: [2, 0], w: [1, 0] };
 
+const LABELLED = { width: 18, height: 14 }; // smallest box of a mesh with a label, where nodes are folded
+const CLIP_PX = 24; // pieces of a mesh end so far outside the board
+
 export class Meshes {
+  fills = s("svg.mw-links.mw-fills", { "aria-hidden": "true" });
   layer = h("div.mw-layer.mw-through");
   ghosts = h("div.mw-layer.mw-through");
 
@@ -23,34 +28,69 @@ export class Meshes {
 
   draw() {
     const { cluster } = this;
+    const { layout, owners, meshList } = cluster;
     this.drawGhost();
+    const boxes = meshList.map((_, rank) => owners.cover(rank).flatMap((each) => boxesOf(layout, each)));
+    this.fill(layout.fold ? boxes : []);
     if (cluster.nameField) return;
-    const pieces = cluster.model.meshes.flatMap((mesh, rank) => this.pieces(mesh, rank));
-    this.layer.replaceChildren(...pieces);
+    this.layer.replaceChildren(...meshList.flatMap((mesh, rank) => this.pieces(mesh, rank, boxes[rank])));
+  }
+
+  /** Fill the boxes of the meshes on folded nodes: one path per colour. @param {Box[][]} boxes by rank */
+  fill(boxes) {
+    const { layout, model } = this.cluster;
+    const paths = model.palette.map(() => "");
+    boxes.forEach((each, rank) => {
+      for (const box of each)
+        if (isVisible(layout, box))
+          paths[rank % paths.length] += `M${box.x} ${box.y}h${box.width}v${box.height}h${-box.width}z`;
+    });
+    const shown = paths.map((d, index) => d && s("path", { d, style: { "--c": meshColour(model.palette, index) } }));
+    this.fills.replaceChildren(...shown.filter((path) => path instanceof Node));
   }
 
   drawGhost() {
-    const { ghost, model } = this.cluster;
-    const rank = ghost && ghost.rank >= 0 ? ghost.rank : model.meshes.length;
-    const boxes = ghost?.devices.length ? this.fragments(ghost.devices) : [];
+    const { ghost, grid, layout, meshList } = this.cluster;
+    const rank = ghost && ghost.rank >= 0 ? ghost.rank : meshList.length;
+    const covers = ghost?.devices.length ? cover(grid, ghost.devices) : [];
+    const boxes = covers.flatMap((each) => boxesOf(layout, each)).filter((box) => isVisible(layout, box));
     const pieces = boxes.map((box) =>
-      h("div.mw-ghost", { "data-ok": String(ghost?.ok), style: this.style(grow(box, 3), rank) }),
+      h("div.mw-ghost", { "data-ok": String(ghost?.ok), style: this.style(this.clip(grow(box, 3)), rank) }),
     );
     this.ghosts.replaceChildren(...pieces);
   }
 
-  /** @param {Mesh} mesh @param {number} rank */
-  pieces(mesh, rank) {
+  /**
+   * The visible pieces of a mesh, with its label on the first. On folded nodes, a piece without room for a label is
+   * left out, unless its mesh is selected or flagged.
+   * @param {Mesh} mesh @param {number} rank @param {Box[]} boxes
+   */
+  pieces(mesh, rank, boxes) {
     const { layout, model, gestures } = this.cluster;
     const isMoving = rank === gestures.movingRank;
     const isSelected = rank === model.selected;
-    const fragments = this.fragments(mesh.devices).map((box) => grow(box, Math.min(2.5, layout.gap / 2 + 0.5)));
+    const isKept = isSelected || !layout.fold || model.flags.some((flag) => flag.rank === rank);
+    const by = layout.fold ? 0 : Math.min(2.5, layout.gap / 2 + 0.5);
+    const shown = boxes.filter(
+      (box) => isVisible(layout, box) && (isKept || (box.width >= LABELLED.width && box.height >= LABELLED.height)),
+    );
+    const fragments = shown.map((box) => this.clip(grow(box, by)));
+    if (!fragments.length) return [];
     const kind = `mw-mesh${isSelected ? " mw-selected" : ""}${isMoving ? " mw-moving" : ""}`;
     const pieces = fragments.map((box) => h("div", { class: kind, "data-mesh": rank, style: this.style(box, rank) }));
     pieces[0].append(this.label(mesh, rank, fragments[0]));
     if (isSelected && !isMoving) this.addHandles(pieces, mesh, rank, fragments);
     this.addFlags(pieces, rank);
     return pieces;
+  }
+
+  /** The part of a box on the board and a margin around it. @param {Box} box @returns {Box} */
+  clip({ x, y, width, height }) {
+    const { layout } = this.cluster;
+    const [left, top] = [Math.max(x, -CLIP_PX), Math.max(y, -CLIP_PX)];
+    const right = Math.min(x + width, layout.width + CLIP_PX);
+    const bottom = Math.min(y + height, layout.height + CLIP_PX);
+    return { x: left, y: top, width: right - left, height: bottom - top };
   }
 
   /**
@@ -76,32 +116,12 @@ export class Meshes {
     return { ...px(box), "--c": meshColour(this.cluster.model.palette, rank) };
   }
 
-  /**
-   * Boxes that cover the devices of a mesh: one for a rectangle and one more for each wrap of the nodes; otherwise
-   * one for each run of devices.
-   * @param {number[]} devices
-   */
-  fragments(devices) {
-    const { grid, layout } = this.cluster;
-    const isRectangle = grid.rectangle(devices) !== null;
-    /** @type {Map<number | string, Box[]>} */
-    const groups = new Map();
-    let last = -2;
-    let run = 0;
-    for (const device of [...devices].sort((a, b) => a - b)) {
-      const [node] = grid.at(device);
-      if (device !== last + 1) run++;
-      last = device;
-      const key = isRectangle ? Math.floor(node / layout.rows) : `${node}/${run}`;
-      groups.set(key, [...(groups.get(key) ?? []), layout.tiles[device]]);
-    }
-    return [...groups.values()].map(around);
-  }
-
   /** @param {Mesh} mesh @param {number} rank @param {Box} box */
   label(mesh, rank, box) {
     const { model, root } = this.cluster;
     const nameWidth = 7 * mesh.name.length;
+    const [left, top] = [box.x, box.y].map((start) => (start < -8 ? 3 - start : 3)); // a label stays on the board
+    const style = { "max-width": `${box.width - left - 3}px`, ...(left > 3 && { left: `${left}px` }) };
     const hasName = box.width > 26 + nameWidth && box.height > 15;
     const label = h(
       "div",
@@ -109,7 +129,7 @@ export class Meshes {
         class: `mw-mesh-label${hasName ? " mw-named" : ""}${this.isCrowded(mesh, box) ? " mw-crowded" : ""}`,
         "data-mesh": rank,
         title: `Mesh ${mesh.name}, rank ${rank} of the pipeline. Double-click to rename`,
-        style: { "max-width": `${box.width - 6}px` },
+        style: top > 3 ? { ...style, top: `${top}px` } : style,
       },
       h("b.mw-rank", {}, String(rank)),
       h("span.mw-name", { translate: "no" }, mesh.name),
@@ -125,8 +145,8 @@ export class Meshes {
    * @param {Mesh} mesh @param {Box} box
    */
   isCrowded({ devices }, box) {
-    const { grid, model, root } = this.cluster;
-    const needed = 3 + 4.6 * String(model.meshes.length - 1).length;
+    const { grid, meshList, root } = this.cluster;
+    const needed = 3 + 4.6 * String(meshList.length - 1).length;
     return root.dataset.density === "none" && box.width < needed && grid.at(devices[0])[1] % 4 > 0;
   }
 
@@ -137,8 +157,9 @@ export class Meshes {
   addHandles(pieces, mesh, rank, fragments) {
     const { cluster } = this;
     const isSmall = Math.min(fragments[0].width, fragments[0].height) < 40;
-    for (const [name, [row, column]] of Object.entries(cluster.grid.rectangle(mesh.devices) ? HANDLES : {})) {
-      if ((isSmall && name.length === 1) || (pieces.length > 1 && row === 1)) continue;
+    for (const [name, [row, column]] of Object.entries(cluster.owners.isRectangle(rank) ? HANDLES : {})) {
+      const isLeftOut = row === 1 && (pieces.length > 1 || cluster.layout.fold > 0); // a mesh on whole nodes
+      if ((isSmall && name.length === 1) || isLeftOut) continue;
       const style = { left: `${column * 50}%`, top: `${row * 50}%`, cursor: `${name}-resize` };
       const piece = pieces[row === 2 ? pieces.length - 1 : 0];
       piece.append(h("span.mw-handle", { "data-handle": name, "data-mesh": rank, style }));

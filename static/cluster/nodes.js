@@ -3,7 +3,7 @@
 /** @import { Box } from "../kit/types" */
 
 import { h, s } from "../kit/dom.js";
-import { px } from "./layout.js";
+import { panelBox, px, visibleNodes } from "./layout.js";
 
 export class Nodes {
   lines = s("svg.mw-links", { "aria-hidden": "true" });
@@ -16,14 +16,15 @@ export class Nodes {
   }
 
   draw() {
-    const { layout, model } = this.cluster;
-    const { panels, headed } = layout;
+    const { isLarge, layout, model } = this.cluster;
+    const { headed, nodes: total, fold } = layout;
+    const nodes = fold ? [] : visibleNodes(layout);
     const { inter } = model.links;
-    const label = headed && inter ? this.interRate(inter) : [];
-    this.shownRates = { intra: headed && panels[0].width > 120, inter: label.length > 0 };
-    this.panels.replaceChildren(...panels.map((panel, node) => this.panel(panel, node)));
-    const joints = panels.length > 1 ? panels.flatMap((panel, node) => this.joints(panel, node)) : [];
-    this.lines.replaceChildren(...this.buses(), ...joints, ...label);
+    const label = headed && inter && !isLarge ? this.interRate(inter) : [];
+    this.shownRates = { intra: headed && layout.panel.width > 120, inter: label.length > 0 };
+    this.panels.replaceChildren(...nodes.map((node) => this.panel(panelBox(layout, node), node)));
+    const joints = total > 1 ? nodes.flatMap((node) => this.joints(panelBox(layout, node), node)) : [];
+    this.lines.replaceChildren(...this.buses(nodes), ...joints, ...label);
     this.lines.setAttribute("width", String(layout.width));
     this.lines.setAttribute("height", String(layout.height));
   }
@@ -51,14 +52,19 @@ export class Nodes {
     return false;
   }
 
-  /** The lines that join the devices of each node. */
-  buses() {
-    const { panels, tiles, headed, head, foot, pad, tile, perNode } = this.cluster.layout;
+  /** The lines that join the devices of each node. @param {number[]} nodes */
+  buses(nodes) {
+    const { layout } = this.cluster;
+    const { headed, head, foot, pad, tile, gap, perNode } = layout;
     if (!headed || perNode < 2) return [];
-    return panels.map((panel, node) => {
+    return nodes.map((node) => {
+      const panel = panelBox(layout, node);
       const y = panel.y + head + 2 * pad + tile.height + foot / 2 - 3;
-      const middles = tiles.slice(node * perNode, (node + 1) * perNode).map(({ x, width }) => x + width / 2);
-      const bottom = tiles[node * perNode].y + tile.height;
+      const middles = Array.from(
+        { length: perNode },
+        (_, column) => panel.x + pad + column * (tile.width + gap) + tile.width / 2,
+      );
+      const bottom = panel.y + head + pad + tile.height;
       return line(`M${middles[0]} ${y}H${middles.at(-1)}${middles.map((x) => `M${x} ${bottom}V${y}`).join("")}`);
     });
   }
@@ -68,23 +74,25 @@ export class Nodes {
    * @param {Box} panel @param {number} node
    */
   joints(panel, node) {
-    const { panels, rows, rowGap, headed } = this.cluster.layout;
+    const { layout } = this.cluster;
+    const { rows, rowGap, headed, nodes } = layout;
     const x = panel.x - 8;
     const y = panel.y + panel.height / 2;
-    const isLast = node % rows === rows - 1 || node === panels.length - 1;
+    const isLast = node % rows === rows - 1 || node === nodes - 1;
     const number = { x: x - 3, y: y + 3, "text-anchor": "end" };
     return [
       line(`M${x} ${y}H${panel.x}`),
       ...(isLast ? [] : [line(`M${x} ${y}V${y + panel.height + rowGap}`)]),
-      ...(node % rows === 0 && node > 0 ? [line(columnPath(panels[node - rows], panel))] : []),
+      ...(node % rows === 0 && node > 0 ? [line(columnPath(panelBox(layout, node - rows), panel))] : []),
       ...(!headed && panel.height > 8 ? [s("text.mw-node-number", number, String(node))] : []),
     ];
   }
 
   /** The bandwidth between nodes, written along the line that joins the nodes. @param {string} text */
   interRate(text) {
-    const { panels, rows } = this.cluster.layout;
-    const [top, bottom] = [panels[0], panels[Math.min(rows, panels.length) - 1]];
+    const { layout } = this.cluster;
+    const { rows, nodes } = layout;
+    const [top, bottom] = [panelBox(layout, 0), panelBox(layout, Math.min(rows, nodes) - 1)];
     const middle = (top.y + bottom.y + bottom.height) / 2;
     const span = bottom.y + bottom.height - top.y;
     const shown = text.length * 5.6 < span ? text : shortRate(text);

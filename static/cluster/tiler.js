@@ -54,10 +54,9 @@ export class Tiler {
 
   /** Show the sizes of the design (of its first mesh if meshes differ), unless the user is typing. */
   update() {
-    const { root, model } = this.cluster;
+    const { root, meshList: meshes } = this.cluster;
     const focused = focusedElement(root);
     if (this.isTyped && this.fields.some((field) => field === focused)) return;
-    const { meshes } = model;
     const { dp = 1, cp = 1, tp = 1 } = Object.fromEntries(meshes[0]?.axes ?? []);
     const sizes = [Math.max(1, meshes.length), dp, cp, tp];
     this.fields.forEach((field, i) => (field.value = String(sizes[i])));

@@ -1,6 +1,6 @@
 // Data of the cluster canvas from Python (designer/canvases/cluster.py).
 
-import type { Box, CanvasCommand, DifferencesModel } from "../kit/types";
+import type { CanvasCommand, DifferencesModel, Point } from "../kit/types";
 
 export interface Mesh {
   name: string;
@@ -29,10 +29,10 @@ export interface ClusterModel extends DifferencesModel {
   palette: string[];
   nodes: number;
   devices_per_node: number;
-  meshes: Mesh[];
-  places: DevicePlace[]; // in the mesh whose groups are shown
+  meshes: string; // Mesh[] as JSON
+  places: string; // DevicePlace[] of the mesh whose groups are shown, as JSON
   links: { intra?: string; inter?: string };
-  limits: { nodes: number; devices_per_node: number; name: number };
+  limits: { nodes: number; devices_per_node: number; devices: number; name: number };
   selected: number;
   commands: CanvasCommand[];
 }
@@ -74,6 +74,10 @@ export interface Measures {
 }
 
 export interface Layout extends Measures {
-  panels: Box[]; // of nodes
-  tiles: Box[]; // of devices
+  panel: { width: number; height: number }; // of a node
+  pitch: Point; // distances of columns and rows of nodes
+  left: number;
+  top: number;
+  fold: number; // nodes of a group, 0 if each device is drawn
+  mostScale?: number; // largest scale of the view of a large cluster
 }

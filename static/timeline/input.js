@@ -8,6 +8,7 @@ import { pointIn } from "../kit/canvas.js";
 import { consume, listenWhile } from "../kit/dom.js";
 import { receiveKeys } from "../kit/key_targets.js";
 import { clamp } from "../kit/numbers.js";
+import { Fingers, wheelMove } from "../kit/zooming.js";
 import { contextMenu } from "./context_menu.js";
 import { AXIS } from "./layout.js";
 import { keepLane, keepLaneHere } from "./pinned_lanes.js";
@@ -15,11 +16,10 @@ import { laneAt, placeAt } from "./place.js";
 
 const DRAG_PX = 4; // a press that moves by fewer CSS pixels is a click
 const DOUBLE_MS = 500; // longest time between the presses of a double click
-const DELTA_PX = [1, 16, 400]; // CSS pixels by delta mode of the wheel: pixels, lines, pages
 
 export class Input {
   /** @type {(Point & {moved: boolean, selects: boolean}) | null} */ drag = null;
-  /** Positions of the fingers on the chart, by pointer. @type {Map<number, Point>} */ fingers = new Map();
+  fingers = new Fingers();
   openedAt = -Infinity; // time of the last press on an arrow
 
   /** @param {Chart} chart */
@@ -61,13 +61,10 @@ export class Input {
     const { view, frame } = this.chart;
     event.preventDefault();
     view.stop();
-    const pixels = DELTA_PX[event.deltaMode] ?? 1;
-    const [dx, dy] = [event.deltaX * pixels, event.deltaY * pixels];
     const { x, y } = this.at(event);
-    if (event.shiftKey) view.pan(dx || dy);
-    else if (Math.abs(dx) > Math.abs(dy)) view.pan(dx);
-    else if (event.altKey) view.pan(0, dy);
-    else view.zoom(Math.exp(-dy * (event.ctrlKey ? 0.01 : 0.0022)), clamp(x, frame.left, frame.right), y);
+    const move = wheelMove(event);
+    if ("factor" in move) view.zoom(move.factor, clamp(x, frame.left, frame.right), y);
+    else view.pan(move.dx, move.dy);
     this.chart.point({ x, y });
   }
 
@@ -75,7 +72,7 @@ export class Input {
   press(event) {
     if (event.button !== 0) return;
     this.chart.stage.setPointerCapture(event.pointerId);
-    if (event.pointerType === "touch") this.fingers.set(event.pointerId, this.at(event));
+    this.fingers.press(event, this.at(event));
     this.drag = { ...this.at(event), moved: false, selects: event.shiftKey || this.chart.selection.isMode };
   }
 
@@ -84,7 +81,7 @@ export class Input {
     const { chart, drag } = this;
     const at = this.at(event);
     if (!drag) return chart.point(at);
-    if (this.fingers.size > 1) return this.pinch(event.pointerId, at);
+    if (this.fingers.isPinch) return this.pinch(event, at);
     const [dx, dy] = [drag.x - at.x, drag.y - at.y];
     if (!drag.moved && Math.hypot(dx, dy) < DRAG_PX) return;
     drag.moved = true;
@@ -95,19 +92,12 @@ export class Input {
     Object.assign(drag, at);
   }
 
-  /** Zoom by the distance of two fingers, around their middle. @param {number} finger @param {Point} at */
-  pinch(finger, at) {
+  /** Zoom by the distance of two fingers, around their middle. @param {PointerEvent} event @param {Point} at */
+  pinch(event, at) {
     const { view, frame } = this.chart;
-    const distance = () => {
-      const [one, other] = this.fingers.values();
-      return Math.max(1, Math.hypot(one.x - other.x, one.y - other.y));
-    };
-    const before = distance();
-    this.fingers.set(finger, at);
     if (this.drag) this.drag.moved = true;
-    const [one, other] = this.fingers.values();
-    const [x, y] = [(one.x + other.x) / 2, (one.y + other.y) / 2];
-    view.zoom(distance() / before, clamp(x, frame.left, frame.right), y);
+    const { factor, x, y } = this.fingers.pinch(event, at);
+    view.zoom(factor, clamp(x, frame.left, frame.right), y);
   }
 
   /** @param {PointerEvent} event */
@@ -119,7 +109,7 @@ export class Input {
 
   /** @param {PointerEvent} event */
   endDrag(event) {
-    this.fingers.delete(event.pointerId);
+    this.fingers.release(event);
     this.drag = null;
     delete this.chart.stage.dataset.dragging;
     this.chart.overpaint();

@@ -105,7 +105,7 @@ def notice(page: Page, canvas: str) -> str:
 
 def seen(page: Page) -> list[list[int]]:
     """Return the devices of the meshes on the page after the page has followed the session."""
-    found: list[list[int]] = page.locator(".mw-cluster").evaluate("root => root.mw.model.meshes.map((m) => m.devices)")
+    found: list[list[int]] = page.locator(".mw-cluster").evaluate("root => root.mw.meshList.map((m) => m.devices)")
     return found
 
 

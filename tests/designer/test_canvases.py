@@ -401,7 +401,7 @@ def test_a_new_mesh_is_selected(session: Session, cluster: ClusterCanvas, said: 
     send(cluster, said, type="draw", devices=[2, 3, 6, 7])
 
     assert cluster.selected == 4
-    assert cluster.meshes[4] == {
+    assert cluster.meshes.data[4] == {
         "name": "E",
         "devices": [2, 3, 6, 7],
         "axes": [("dp", 4), ("tp", 1)],
@@ -415,7 +415,7 @@ def test_a_new_mesh_is_selected(session: Session, cluster: ClusterCanvas, said: 
             [("dp", 1), ("cp", 4), ("tp", 1)],
         ],
     }
-    assert [place.indices for place in cluster.places] == ["dp0", "dp1", "dp2", "dp3"]
+    assert [place.indices for place in cluster.places.data] == ["dp0", "dp1", "dp2", "dp3"]
 
 
 def test_axes_are_previewed_without_an_edit(
@@ -426,10 +426,10 @@ def test_axes_are_previewed_without_an_edit(
 
     assert send(cluster, said, type="preview_axes", mesh=4, axes=[["tp", 2], ["dp", 2]]) is None
 
-    assert [(place.device, place.group) for place in cluster.places] == [(2, 0), (6, 0), (3, 1), (7, 1)]
+    assert [(place.device, place.group) for place in cluster.places.data] == [(2, 0), (6, 0), (3, 1), (7, 1)]
     assert session.design is before
     assert send(cluster, said, type="preview_axes", mesh=4, axes=[]) is None
-    assert {place.group for place in cluster.places} == {0}
+    assert {place.group for place in cluster.places.data} == {0}
 
 
 def test_links_are_labelled_with_their_rate_and_class() -> None:

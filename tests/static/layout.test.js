@@ -1,8 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { Grid } from "../../static/cluster/grid.js";
-import { around, layOut, nearestTile } from "../../static/cluster/layout.js";
 import { arrange as arrangeExperts, headForm } from "../../static/experts/layout.js";
 import { Frame } from "../../static/timeline/frame.js";
 import { TICKS } from "../../static/timeline/columns.js";
@@ -22,41 +20,6 @@ const SIZES = [
   [900, 400],
   [1600, 900],
 ];
-
-test("tiles of a cluster are inside the box and do not overlap", () => {
-  for (const [width, height] of SIZES)
-    for (const [nodes, perNode] of [
-      [1, 8],
-      [4, 8],
-      [32, 8],
-    ]) {
-      const { tiles, panels } = layOut(width, height, nodes, perNode);
-      assert.deepEqual([tiles.length, panels.length], [nodes * perNode, nodes]);
-      const box = around(tiles);
-      assert.ok(box.x >= 0 && box.y >= 0 && box.x + box.width <= width + 1 && box.y + box.height <= height + 1);
-      const corners = new Set(tiles.map(({ x, y }) => `${x.toFixed(3)} ${y.toFixed(3)}`));
-      assert.equal(corners.size, tiles.length);
-    }
-});
-
-test("the nearest tile to the middle of a tile is that tile", () => {
-  const layout = layOut(900, 400, 4, 8);
-  layout.tiles.forEach(({ x, y, width, height }, device) => {
-    const found = nearestTile(layout, { x: x + width / 2, y: y + height / 2 });
-    assert.deepEqual([found.device, found.inside], [device, true]);
-  });
-  assert.equal(nearestTile(layout, { x: -500, y: -500 }).inside, false);
-});
-
-test("rectangles of devices are recognised, shifted and stretched within the cluster", () => {
-  const grid = new Grid(3, 4);
-  assert.deepEqual(grid.rectangle([1, 2, 5, 6]), { n0: 0, n1: 1, c0: 1, c1: 2 });
-  assert.equal(grid.rectangle([1, 2, 5]), null);
-  assert.deepEqual(grid.devicesBetween(6, 1), [1, 2, 5, 6]);
-  assert.deepEqual(grid.shift([1, 2, 5, 6], 9, 9), [6, 7, 10, 11]);
-  assert.deepEqual(grid.stretch({ n0: 0, n1: 1, c0: 1, c1: 2 }, "se", 11), [1, 2, 3, 5, 6, 7, 9, 10, 11]);
-  assert.equal(grid.step(0, -1, -1), 0);
-});
 
 test("places of experts fit the board, and chips shrink before they overflow", () => {
   for (const [width, height] of SIZES)

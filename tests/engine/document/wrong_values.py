@@ -252,7 +252,7 @@ VALUES = [
     (put("pipeline", "hanayo"), "pipeline", "wrong_type", {"value": '"hanayo"', "expected": ["an object"]}),
     (put("meshes", []), "meshes", "empty_list", {}),
     (put("meshes", {}), "meshes", "wrong_type", {"value": "{}", "expected": ["a list"]}),
-    (put("meshes[2].devices", [0] * 4097), "meshes[2].devices", "long_list", {"maximum": 4096}),
+    (put("meshes[2].devices", [0] * 16_385), "meshes[2].devices", "long_list", {"maximum": 16_384}),
     (put("pipeline.waves", 4097), "pipeline.waves", "out_of_range", {"value": "4097", "maximum": 4096}),
     (
         pipeline(schedule="interleaved-1f1b", microbatches=8, chunks=10**6),
@@ -267,10 +267,10 @@ VALUES = [
         {"value": "5000", "maximum": 4096},
     ),
     (
-        all_of(put("cluster.nodes", 2048), put("cluster.devices_per_node", 4)),
+        all_of(put("cluster.nodes", 4096), put("cluster.devices_per_node", 8)),
         "cluster.nodes",
         "cluster_size",
-        {"nodes": 2048, "devices_per_node": 4, "devices": 8192, "maximum": 4096, "fewer": 1024},
+        {"nodes": 4096, "devices_per_node": 8, "devices": 32_768, "maximum": 16_384, "fewer": 2048},
     ),
     (
         put("cost", {"kind": "unit", "weight": 3.0}),
