@@ -8,6 +8,7 @@ from meshwave.engine import messages
 from meshwave.engine.document.design import Design
 from meshwave.engine.document.model import LanguageModel
 from meshwave.engine.document.training import MAX_STEPS
+from meshwave.engine.errors import shorten
 from meshwave.engine.findings import DesignError
 from meshwave.engine.trainers.argument_reader import ArgumentReader
 from meshwave.engine.trainers.jobs import NO_EFFECT_CODE, Degrees, Job
@@ -260,6 +261,10 @@ def _note_unused(reader: ArgumentReader) -> None:
         reader.note(NO_EFFECT_CODE, arguments=[name for name in unused if name not in unknown])
 
 
+def _join_names(arguments: list[str]) -> str:
+    return ", ".join(shorten(each, messages.LONGEST_NAME) for each in arguments)
+
+
 messages.add_messages(
     limited_steps="the job has {steps:,} steps; a design has at most {most:,}",
     all_branches="the script has conditions; the arguments of all their branches are read",
@@ -268,7 +273,7 @@ messages.add_messages(
     other_lr_end="the learning rate decays over the {steps} steps of the design, and not over {decay} steps",
     fp16_as_bf16="--fp16 cannot be represented in a design; it uses bf16",
     several_datasets="a design has one dataset; the {count} words of --data-path are left out",
-    unknown_arguments=lambda arguments: f"not used, and may change the model or its cost: {', '.join(arguments)}",
+    unknown_arguments=lambda arguments: f"not used, and may change the model or its cost: {_join_names(arguments)}",
     arguments_without_effect=lambda arguments: (
         f"not used, and change neither the schedule nor its cost: {', '.join(arguments)}"
     ),
