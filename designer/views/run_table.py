@@ -22,7 +22,7 @@ from meshwave.designer.views.followed_runs import FollowedRuns, mirror_params
 from meshwave.designer.views.runs import RunsPanel, runs_panel
 from meshwave.engine.exports.perfetto import trace
 from meshwave.engine.findings import Refusal
-from meshwave.engine.runs import Entry, Run, loss_text
+from meshwave.engine.runs import Entry, Run, loss_text, silence_text
 from meshwave.engine.runs.annotations import Annotations, read_annotations, write_annotations
 from meshwave.engine.runs.archives import SUFFIX, delete_run, export_run
 from meshwave.engine.runs.checkpoints import WEIGHTS_FILE, complete_checkpoints
@@ -121,7 +121,9 @@ class RunTable(Canvas):
             "name": Cell(name, name.casefold()),
             "state": Cell(entry.state, entry.state),
             "kind": Cell(entry.manner or "training", entry.manner),
-            "steps": Cell(f"{done} of {entry.steps}", done),
+            "steps": Cell(
+                ", ".join(filter(None, (f"{done} of {entry.steps}", silence_text(entry, reason=False)))), done
+            ),
             "loss": Cell(loss_text(loss) if last and "loss" in last else "", loss),
             "time": Cell("" if seconds is None else duration(seconds, unit), seconds),
             "error": Cell("" if error is None else short_error_text(error), error),

@@ -8,7 +8,7 @@ from typing import Any
 from meshwave.engine.costs import layers_per_stage
 from meshwave.engine.document import Design
 from meshwave.engine.predict.prediction import Prediction
-from meshwave.engine.runs import Entry, State, loss_suffix, loss_text, step_time
+from meshwave.engine.runs import Entry, State, loss_suffix, loss_text, silence_text, step_time
 from meshwave.engine.runs.run_comparison import TIMELESS_KEYS
 from meshwave.engine.units import quantity
 
@@ -55,7 +55,8 @@ def describe_status(entry: Entry, done: int, last: Mapping[str, Any] | None, wai
         return "starting ..."
     prefix = mode_prefix(entry)
     if state is State.RUNNING:
-        return f"{prefix}step {done} of {entry.steps}{loss_suffix(last)}"
+        silence = silence_text(entry, reason=False)
+        return f"{prefix}step {done} of {entry.steps}{loss_suffix(last)}" + (f"; {silence}" if silence else "")
     if state is State.SUCCEEDED:
         return f"{prefix}done: {done} steps{loss_suffix(last)}"
     word = str(state).lower()

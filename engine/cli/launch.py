@@ -24,7 +24,7 @@ from meshwave.engine.files import find_design
 from meshwave.engine.findings import Refusal
 from meshwave.engine.messages import render
 from meshwave.engine.predict.prediction import predict
-from meshwave.engine.runs import Options, Record, Run, State, loss_text, step_time
+from meshwave.engine.runs import Options, Record, Run, State, loss_text, silence_text, step_time
 from meshwave.engine.runs.accuracy import Comparison
 from meshwave.engine.runs.accuracy.stragglers import find_stragglers
 from meshwave.engine.runs.checkpoints import Checkpoints
@@ -263,7 +263,8 @@ class Progress:
         for line in stopped - self._stopped:
             print(line, file=sys.stderr, flush=True)
         self._stopped = stopped
-        for line in filter(None, (run.waiting_reason and f"waits: {run.waiting_reason}", run.trouble)):
+        waits = run.waiting_reason and f"waits: {run.waiting_reason}"
+        for line in filter(None, (waits, run.trouble, silence_text(run.entry))):
             print(line, file=sys.stderr, flush=True)
         self._print_stragglers(run)
         last = run.latest_metrics()

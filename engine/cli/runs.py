@@ -25,7 +25,7 @@ from meshwave.engine.costs.profile_store import check_can_store
 from meshwave.engine.exports.perfetto import trace
 from meshwave.engine.findings import Refusal
 from meshwave.engine.messages import render
-from meshwave.engine.runs import Entry, Record, Run, reconcile
+from meshwave.engine.runs import Entry, Record, Run, reconcile, silence_text
 from meshwave.engine.runs.archives import delete_run, export_run, import_run
 from meshwave.engine.runs.final_weights import save_final_weights
 from meshwave.engine.runs.launchers import open_run, restore_entries, resumed_launch
@@ -70,7 +70,13 @@ def _print_runs(record: Record, options: argparse.Namespace) -> int:
     waiting = ["" if entry.state.is_over else Run(record, entry.id).waiting_reason for entry in entries]
     if options.json:
         listed = [
-            {**_entry_json(entry), **_outcome(record, entry), "waiting": why, "stopped": stopped_process_lines(entry)}
+            {
+                **_entry_json(entry),
+                **_outcome(record, entry),
+                "waiting": why,
+                "no_answer": silence_text(entry),
+                "stopped": stopped_process_lines(entry),
+            }
             for entry, why in zip(entries, waiting, strict=True)
         ]
         print_json({"runs": listed})
@@ -81,7 +87,7 @@ def _print_runs(record: Record, options: argparse.Namespace) -> int:
             f"{entry.id}  {str(entry.state).lower():<10} {when:%Y-%m-%d %H:%M}  {entry.processes:>3} processes  "
             f"{'' if error is None else short_error_text(error):>7}  {entry.name}{f' ({entry.manner})' if entry.manner else ''}"
         )
-        for line in filter(None, (why, *stopped_process_lines(entry))):
+        for line in filter(None, (why, silence_text(entry), *stopped_process_lines(entry))):
             print(f"  {line}")
     if not entries:
         print(render("no_runs", {}), file=sys.stderr)

@@ -7,7 +7,7 @@ from typing import Any
 
 from meshwave.engine.errors import suggestion_text
 from meshwave.engine.messages import Message, fill, render
-from meshwave.engine.units import quantity
+from meshwave.engine.units import format_time, quantity
 
 
 def _slow_link(rate: str, least: float, scale: str | None) -> str:
@@ -76,6 +76,10 @@ def _queued(position: int, queued: int, run: str) -> str:
     return f"{place}; run {run} is active" if run else place
 
 
+def _no_answer(since_s: float, why: str = "") -> str:
+    return f"no answer since {format_time(since_s)}" + (f": {why}" if why else "")
+
+
 def _failed_attempt(number: int, reason: str, done: int, resumed_from: int) -> str:
     start = f"the checkpoint after step {resumed_from}" if resumed_from else "the first step"
     return f"attempt {number} ended after {done} steps: {reason}; the next one started from {start}"
@@ -113,6 +117,8 @@ MESSAGES: dict[str, Message] = {
     ),
     "warm_process_ended": "{reason}, after {done} of {total} steps; the files that it wrote are kept",
     "stopped_process": ("{name} is stopped and does not respond; continue it (kill -CONT {pid}), or cancel the run"),
+    "no_answer": _no_answer,
+    "cancel_pending": "{why}; the run is cancelled as soon as there is an answer",
     # the run database
     "queued": _queued,
     "failed_attempt": _failed_attempt,

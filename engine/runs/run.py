@@ -117,7 +117,7 @@ class Run:
         self.id = run
         self.folder: Path = record.folder(run)
         self.trouble = ""
-        """Reason why the launcher could not check the run in :meth:`wait`; empty if it could."""
+        """Reason why the state of the run could not be updated in :meth:`wait`; empty if it could."""
         self._record = record
         self._launcher = launcher
 
@@ -227,6 +227,7 @@ class Run:
             *_shared_cores_note(self.contention),
             *attempt_notes(self.folder),
             *stopped_process_lines(entry),
+            *filter(None, [silence_text(entry)]),
         ]
 
     @property
@@ -264,7 +265,7 @@ class Run:
         """Wait until the run has ended or ``timeout_s`` seconds have passed, and return its state.
 
         ``progress`` is called after each step and each change of state, when a process is stopped or continues, and
-        when the launcher stops or starts to respond.
+        when the launch target stops or starts to answer.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         seen: tuple[object, ...] = ()
@@ -274,7 +275,8 @@ class Run:
                 self._poll_launcher(self._launcher)
                 polled_s = time.monotonic()
             state = self.state
-            now = (state, self.waiting_reason, self.trouble, self.progress.done, *self.stopped_process_lines())
+            texts = self.waiting_reason, self.trouble, silence_text(self.entry), *self.stopped_process_lines()
+            now = (state, self.progress.done, *texts)
             if progress is not None and now != seen:
                 progress(self)
             seen = now
@@ -286,7 +288,7 @@ class Run:
         try:
             launcher.poll(self)
             self.trouble = ""
-        except RunError as error:  # the cluster does not respond
+        except RunError as error:  # the run database cannot be written
             self.trouble = str(error)
 
     def cancel(self, why: str = "") -> None:
@@ -309,6 +311,14 @@ def _shared_cores_note(contention: Contention | None) -> list[str]:
     processes, cores = contention
     plural = "s" * (cores != 1)
     return [f"{processes} processes take turns on {cores} core{plural}: computations take longer than predicted"]
+
+
+def silence_text(entry: Entry, *, reason: bool = True) -> str:
+    """Return since when the target of an active run has not answered, and for what reason; empty if it answers."""
+    match entry.handle.get("no_answer"):
+        case {"since_s": float(since_s), "why": str(why)} if not entry.state.is_over:
+            return render("no_answer", {"since_s": since_s, "why": why if reason else ""})
+    return ""
 
 
 def loss_suffix(row: Mapping[str, Any] | None) -> str:

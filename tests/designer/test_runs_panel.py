@@ -6,6 +6,7 @@ import io
 import json
 import re
 import tarfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ from meshwave.engine.runs.process_identity import own_handle
 from meshwave.engine.runs.recording import Recorder, read_recording
 from meshwave.engine.runs.run_folder import RunSpec
 from meshwave.engine.runs.training_texts import texts_folder
-from meshwave.engine.units import quantity
+from meshwave.engine.units import format_time, quantity
 from tests.engine.runs.play import until
 from tests.engine.runs.recorded import record as record_timeline
 
@@ -800,6 +801,18 @@ def test_each_mesh_has_a_bar_of_its_predicted_memory_and_one_of_its_measured_mem
     assert [bar["over"] for bar in bars] == [False, True] + [False] * len(others)
     assert [sum(size for size, _ in bar["parts"].values()) for bar in bars] == [bar["total"] for bar in bars]
     assert set(bars[1]["parts"]) == {"weights", "other"}
+
+
+def test_a_run_whose_target_does_not_answer_says_since_when(show: Show, write: Write, record: Record) -> None:
+    run = write(losses=[6.0, 5.0])
+    since_s = time.time() - 300
+    record.set_handle(run, {**record.get(run).handle, "no_answer": {"since_s": since_s, "why": "two: timed out"}})
+    panel = show(run)
+    since = f"no answer since {format_time(since_s)}"
+
+    assert panel.bar.status["words"] == f"step 2 of 2, loss 5.0000; {since}"
+    assert panel.run["notes"][-1] == f"{since}: two: timed out"
+    assert rows_of(panel)[0]["cells"]["steps"][0] == f"2 of 2, {since}"
 
 
 def test_a_read_only_page_launches_and_changes_no_run(show: Show, write: Write, session: Session) -> None:

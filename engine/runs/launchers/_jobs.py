@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -18,7 +19,7 @@ from pydantic import Field, PositiveInt, ValidationError, model_validator
 from meshwave.engine.document import Design
 from meshwave.engine.errors import RunError
 from meshwave.engine.files import import_folder, write_private
-from meshwave.engine.findings import Problem, Refusal
+from meshwave.engine.findings import Problem, Refusal, RunRefusal
 from meshwave.engine.frozen import Part, nullable, validation_error
 from meshwave.engine.messages import render
 from meshwave.engine.run_files import Count, RunFile, RunFolderError, files_by_process, first_problem, read_document
@@ -37,7 +38,7 @@ from meshwave.engine.runs.launchers._torchrun import (
     process_program,
 )
 from meshwave.engine.runs.options import Options
-from meshwave.engine.runs.outcome import Exit, Verdict, judge
+from meshwave.engine.runs.outcome import Exit, Verdict, cancel_reason, judge
 from meshwave.engine.runs.process_identity import own_handle, recorded_owner
 from meshwave.engine.runs.run import Run, read_result
 from meshwave.engine.runs.run_database import Entry, Record, State
@@ -293,18 +294,21 @@ class JobLauncher(Launcher):
             write_private(run.folder / "cancel", why)
         job = self.record.get(run.id).handle.get("job")  # read after the file was written; see record_job()
         if job is not None:
-            self._end_job(run.id, run.folder, job)
+            try:
+                self._end_job(run.id, run.folder, job)
+            except RunRefusal as error:  # poll() tries again
+                raise RunRefusal("cancel_pending", {"why": str(error)}) from None
 
     def _end_job(self, run: str, folder: Path, job: Mapping[str, Any]) -> None:
         try:
-            self.note_cancelled(self.folder_on_nodes(folder))
+            self.note_cancelled(self.folder_on_nodes(folder), cancel_reason(folder))
         finally:  # a host may not respond, and others can be ended
             self.end(run, job)
 
-    def note_cancelled(self, folder: str) -> None:
+    def note_cancelled(self, folder: str, why: str) -> None:
         """Mark a run as cancelled, so that its processes end without writing a checkpoint."""
         if not isinstance(self.host, LocalHost):
-            self.host.run(["touch", f"{folder}/cancel"])
+            self.host.run(cancel_command(folder, why))
 
     def poll(self, run: Run) -> None:
         entry = self.record.get(run.id)
@@ -319,14 +323,33 @@ class JobLauncher(Launcher):
         if job is None:
             self._check_owner(entry)
             return
-        status = self.status(run.id, job)
-        self.pull(run.folder, job, everything=status.phase is Phase.ENDED)
+        began_s = time.time()
+        try:
+            status = self._read_status(run, job)
+        except RunRefusal as error:
+            silence = entry.handle.get("no_answer") or {"since_s": began_s}
+            self._update_handle(run.id, no_answer={**silence, "why": str(error)})
+            return
+        self._update_handle(run.id, no_answer=None, waiting=status.note or None)
         if status.phase is Phase.RUNNING:
             self.record.change_state(run.id, State.RUNNING)
         if status.phase is Phase.ENDED:
             self._finish_run(run, status)
-        elif status.note != entry.handle.get("waiting", ""):
-            self.record.set_handle(run.id, {**entry.handle, "waiting": status.note})
+
+    def _read_status(self, run: Run, job: Mapping[str, Any]) -> JobStatus:
+        """Return the status of a job, and copy its files; end a cancelled job that did not answer before."""
+        status = self.status(run.id, job)
+        self.pull(run.folder, job, everything=status.phase is Phase.ENDED)
+        if status.phase is not Phase.ENDED and (run.folder / "cancel").exists():
+            self._end_job(run.id, run.folder, job)
+        return status
+
+    def _update_handle(self, run: str, **changes: Any) -> None:
+        """Change values of the handle of a run; None removes a value."""
+        known = self.record.get(run).handle
+        updated = {key: value for key, value in {**known, **changes}.items() if value is not None or key not in changes}
+        if updated != known:
+            self.record.set_handle(run, updated)
 
     def _check_owner(self, entry: Entry) -> None:
         """End a run without a job if the process that was about to submit the job has ended."""
@@ -362,6 +385,11 @@ class JobLauncher(Launcher):
         return judge(
             run.folder, bundle.design, exits if has_succeeded else bad, was_cancelled=was_cancelled, progress=progress
         )
+
+
+def cancel_command(folder: str, why: str) -> list[str]:
+    """Return the command that writes the request to cancel a run to its folder on a host."""
+    return ["sh", "-c", 'printf "%s" "$1" >"$2/cancel"', "cancel", why, folder]
 
 
 def read_exits(folder: Path, design: Design) -> list[Exit]:

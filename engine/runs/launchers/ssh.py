@@ -14,7 +14,16 @@ from meshwave.engine.findings import Problem, Refusal, RunRefusal
 from meshwave.engine.frozen import nullable
 from meshwave.engine.runs.launchers._base import launchers
 from meshwave.engine.runs.launchers._host import Host, SshHost
-from meshwave.engine.runs.launchers._jobs import Address, JobLauncher, JobOptions, JobStatus, Line, NodeCounts, Phase
+from meshwave.engine.runs.launchers._jobs import (
+    Address,
+    JobLauncher,
+    JobOptions,
+    JobStatus,
+    Line,
+    NodeCounts,
+    Phase,
+    cancel_command,
+)
 from meshwave.engine.runs.launchers._torchrun import NodeLayout, rendezvous_port
 from meshwave.engine.runs.options import Options
 
@@ -161,24 +170,25 @@ class SshLauncher(JobLauncher):
         kill = [(host, ["bash", "-c", KILL, "kill", node["pid"], node["born"], patience]) for host, node in nodes]
         _run_all([*end, *kill])
 
-    def note_cancelled(self, folder: str) -> None:
-        _run_all([(host, ["touch", f"{folder}/cancel"]) for host in self.hosts])
+    def note_cancelled(self, folder: str, why: str) -> None:
+        _run_all([(host, cancel_command(folder, why)) for host in self.hosts])
 
 
 def _run_all(commands: Sequence[tuple[Host, Sequence[str]]]) -> None:
-    """Run commands on hosts, also after one of them has failed.
+    """Run commands on hosts; after a failure, only those of other hosts.
 
     Raises:
         RunRefusal: the first command that failed, as on a host that does not respond.
     """
-    failures = []
+    failures: dict[Host, RunRefusal] = {}
     for host, command in commands:
         try:
-            host.run(command)
+            if host not in failures:
+                host.run(command)
         except RunRefusal as error:
-            failures.append(error)
+            failures[host] = error
     if failures:
-        raise failures[0]
+        raise next(iter(failures.values()))
 
 
 LOST = 255

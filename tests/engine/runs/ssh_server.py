@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -38,6 +39,16 @@ class Server:
     options: tuple[str, ...]
     """Options of ssh that find the hosts."""
     log: Path
+    process: subprocess.Popen[bytes]
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Stop the server inside this context: it accepts connections, and no host answers on them."""
+        self.process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.process.send_signal(signal.SIGCONT)
 
 
 @contextmanager
@@ -75,7 +86,7 @@ def running(folder: Path, path: str = "") -> Iterator[Server]:
     sshd = subprocess.Popen([_sshd() or "", "-D", "-f", folder / "sshd_config", "-E", log])
     try:
         _wait_for(port, log)
-        yield Server(("-F", str(folder / "ssh_config")), log)
+        yield Server(("-F", str(folder / "ssh_config")), log, sshd)
     finally:
         sshd.terminate()
         sshd.wait()

@@ -17,7 +17,7 @@ from meshwave.engine.errors import RunError
 from meshwave.engine.exports.slurm import Slurm
 from meshwave.engine.files import import_folder
 from meshwave.engine.predict.prediction import predict
-from meshwave.engine.runs import Options, Record, Run, State, reconcile
+from meshwave.engine.runs import Options, Record, Run, State, reconcile, silence_text
 from meshwave.engine.runs.attempts import read_attempts
 from meshwave.engine.runs.checkpoints import Checkpoints, complete_checkpoints
 from meshwave.engine.runs.launchers import open_run
@@ -69,11 +69,10 @@ def test_a_run_is_cancelled_as_soon_as_slurm_answers_and_leaves_no_process(
     with monkeypatch.context() as patch:
         patch.setenv("PATH", "/nowhere")
         reconcile(record)
+        assert "scontrol is not installed" in silence_text(run.entry)
         with pytest.raises(RunError, match="scancel is not installed"):
             run.cancel()
     assert run.state in (State.STARTING, State.RUNNING)
-
-    run.cancel()
 
     assert run.wait(timeout_s=PATIENCE_S) is State.CANCELLED
     assert run.reason.startswith("cancelled after ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,9 +15,10 @@ import pytest
 from meshwave.engine.errors import RunError
 from meshwave.engine.files import import_folder
 from meshwave.engine.findings import Refusal
-from meshwave.engine.runs import Options, Record, State, reconcile
+from meshwave.engine.runs import Options, Record, State, reconcile, silence_text
 from meshwave.engine.runs.attempts import read_attempts
 from meshwave.engine.runs.checkpoints import Checkpoints, complete_checkpoints
+from meshwave.engine.runs.launchers import _host, open_run
 from meshwave.engine.runs.launchers.local import LocalLauncher
 from meshwave.engine.runs.launchers.slurm import SlurmLauncher, SlurmOptions
 from meshwave.engine.runs.launchers.ssh import SshLauncher, SshOptions
@@ -84,6 +86,31 @@ def test_a_host_whose_processes_are_killed_ends_the_run(ssh: SshLauncher, record
 
     assert run.wait(timeout_s=PATIENCE_S) is State.FAILED
     assert "the processes on two were killed" in run.reason
+    assert until(lambda: not processes_of(run))
+
+
+def test_a_host_that_stops_answering_keeps_its_run_which_is_cancelled_once_it_answers(
+    ssh: SshLauncher, server: ssh_server.Server, record: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = submit(ssh, two_nodes(100_000), REHEARSAL)  # type: ignore[arg-type]
+    assert until_long(lambda: reconcile(record) or run.progress.done > 0)
+    monkeypatch.setattr(_host, "CONNECT_TIMEOUT_S", 1)
+
+    with server.stopped():
+        reconcile(record)
+        silence = silence_text(run.entry)
+        assert run.state is State.RUNNING
+        assert re.fullmatch(r"no answer since \d\d:\d\d: one cannot be reached by ssh: .*timed out.*", silence), silence
+        assert silence in run.notes()
+        reconcile(record)
+        assert silence_text(run.entry) == silence
+        with pytest.raises(RunError, match="the run is cancelled as soon as there is an answer"):
+            open_run(record, run.id).cancel("by the administrator")
+        assert run.state is State.RUNNING
+
+    assert until_long(lambda: reconcile(record) or run.state.is_over)
+    assert (run.state, silence_text(run.entry)) == (State.CANCELLED, "")
+    assert re.fullmatch(r"cancelled after \d+ of \d+ steps: by the administrator", run.reason)
     assert until(lambda: not processes_of(run))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from meshwave.engine.errors import RunError
 from meshwave.engine.findings import FindingError, Refusal, RunRefusal
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.run_files import write_document
-from meshwave.engine.runs import Options, Record, Run, State, reconcile
+from meshwave.engine.runs import Options, Record, Run, State, reconcile, silence_text
 from meshwave.engine.runs.emulation.hosts import default_hosts
 from meshwave.engine.runs.launchers import launchers, open_run, specify_run, ssh
 from meshwave.engine.runs.launchers._base import Launcher
@@ -256,7 +257,7 @@ def test_a_run_that_is_cancelled_while_its_job_is_submitted_ends(
         return {"id": "1"}
 
     monkeypatch.setattr(type(member), "start_program", start_program)
-    monkeypatch.setattr(type(member), "note_cancelled", lambda self, folder: None)
+    monkeypatch.setattr(type(member), "note_cancelled", lambda *_: None)
     monkeypatch.setattr(type(member), "end", lambda self, run, job: ended.append((run, job)))
 
     member.launch(read_bundle(run.folder))
@@ -274,6 +275,7 @@ def test_a_run_stays_as_it_is_while_its_cluster_does_not_answer(member: JobLaunc
         run.cancel()
 
     assert run.state is State.RUNNING
+    assert re.fullmatch(r"no answer since \d\d:\d\d: .* is not installed .*", silence_text(run.entry))
 
 
 def test_a_run_that_was_not_submitted_is_lost_once_its_owner_is_gone(member: JobLauncher) -> None:
@@ -353,4 +355,4 @@ def test_a_cancelled_run_ends_on_all_hosts_that_respond(record: Record, monkeypa
     with pytest.raises(RunRefusal, match="one cannot be reached by ssh"):
         run.cancel()
 
-    assert [command[0] for command in hosts[1].commands] == ["touch", "bash", "bash"]
+    assert [command[0] for command in hosts[1].commands] == ["sh", "bash", "bash"]
