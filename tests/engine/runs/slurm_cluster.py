@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tests.engine.runs.guard import Guard
 
-PROGRAMS = ("slurmctld", "slurmd", "munged", "nsenter", "ip")
+PROGRAMS = ("slurmctld", "slurmd", "munged", "nsenter", "ip", "tc")
 ACCOUNTING_PROGRAMS = ("slurmdbd", "mariadbd", "mariadb-install-db", "my_print_defaults")
 CLIENTS = ("sbatch", "scontrol", "scancel", "squeue", "sinfo", "srun", "sacct", "sacctmgr")
 INTERFACE = "mw0"
@@ -106,6 +106,18 @@ class Cluster:
         environment = {**os.environ, **self.variables}
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
 
+    @contextmanager
+    def slow_link(self, bits_per_s: float) -> Iterator[None]:
+        """Limit the link between the nodes, in each direction, inside this context."""
+        limit = ["tbf", "rate", f"{bits_per_s:.0f}bit", "burst", "128kb", "latency", "20ms"]
+        try:
+            for name in self.namespaces:
+                _run("tc", "-n", name, "qdisc", "add", "dev", INTERFACE, "root", *limit)
+            yield
+        finally:
+            for name in self.namespaces:
+                _run("tc", "-n", name, "qdisc", "del", "dev", INTERFACE, "root")
+
 
 @contextmanager
 def running(folder: Path, *, accounting: bool = False) -> Iterator[Cluster]:
@@ -162,17 +174,17 @@ def _start_accounting(guard: Guard, cluster: Cluster, enter: list[str]) -> None:
 
 def _make_network(names: tuple[str, ...]) -> None:
     for name in names:
-        _ip("netns", "add", name)
+        _run("ip", "netns", "add", name)
     peer = ["type", "veth", "peer", "name", INTERFACE, "netns", names[1]]
-    _ip("-n", names[0], "link", "add", "name", INTERFACE, *peer)  # never among the links of the machine
+    _run("ip", "-n", names[0], "link", "add", "name", INTERFACE, *peer)  # never among the links of the machine
     for number, name in enumerate(names, 1):
-        _ip("-n", name, "addr", "add", f"10.77.0.{number}/24", "dev", INTERFACE)
-        _ip("-n", name, "link", "set", "lo", "up")
-        _ip("-n", name, "link", "set", INTERFACE, "up")
+        _run("ip", "-n", name, "addr", "add", f"10.77.0.{number}/24", "dev", INTERFACE)
+        _run("ip", "-n", name, "link", "set", "lo", "up")
+        _run("ip", "-n", name, "link", "set", INTERFACE, "up")
 
 
-def _ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, capture_output=True)
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True)
 
 
 def _munge_options(folder: Path) -> list[str]:

@@ -38,6 +38,8 @@ from tests.engine.runs.jobs import (
 )
 from tests.engine.runs.play import draw, submit
 
+LINK_BITS_PER_S = 1e9
+"""Limit of the link between the nodes while it is measured; the links inside a node and the interface are faster."""
 pytestmark = [pytest.mark.slurm, pytest.mark.torch, pytest.mark.slow]
 
 
@@ -166,7 +168,7 @@ def test_a_run_that_may_not_restart_says_how_to_resume_it(cluster: slurm_cluster
     assert f"--resume {run.id}" in run.reason
 
 
-def test_the_check_of_a_target_reports_nodes_and_links(
+def test_the_check_of_a_target_reports_nodes_and_links_of_unlike_speed(
     cluster: slurm_cluster.Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "shared").mkdir()
@@ -177,7 +179,8 @@ def test_the_check_of_a_target_reports_nodes_and_links(
     monkeypatch.setenv("MESHWAVE_TARGETS", str(file))
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path / "home"))
 
-    status = cli.main(["targets", "check", "two", "--json"])
+    with cluster.slow_link(LINK_BITS_PER_S):
+        status = cli.main(["targets", "check", "two", "--json"])
 
     found = json.loads(capsys.readouterr().out)
     assert (status, found["problems"]) == (0, [])
@@ -185,11 +188,14 @@ def test_the_check_of_a_target_reports_nodes_and_links(
     report = found["report"]
     assert [each["node"] for each in report["processes"]] == [0, 0, 1, 1]
     assert all(report["all_seen"])
-    assert report["inter_node"]["bandwidth"] > 1e6
+    for measured in ("bandwidth", "all_reduce_bandwidth"):
+        assert 0.4 < report["inter_node"][measured] / (LINK_BITS_PER_S / 8) < 1
+    assert report["intra_node"]["bandwidth"] > report["inter_node"]["bandwidth"]
     assert report["intra_node"]["latency_s"] < 1
     assert [*(tmp_path / "shared").iterdir()] == [*(tmp_path / "home/runs").iterdir()] == []
     cluster_section = TargetReport.model_validate_json(json.dumps(report)).cluster()
     assert (cluster_section.nodes, cluster_section.devices_per_node) == (2, 2)
+    assert cluster_section.inter_node.bandwidth == pytest.approx(report["inter_node"]["bandwidth"], rel=0.01)
 
 
 @pytest.mark.nightly
@@ -202,8 +208,10 @@ def test_a_design_takes_the_cluster_of_a_target(
     monkeypatch.setenv("MESHWAVE_TARGETS", str(tmp_path / "targets.toml"))
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path / "home"))
 
-    drawn, counts = target_cluster("two")
+    with cluster.slow_link(LINK_BITS_PER_S):
+        drawn, counts = target_cluster("two")
 
+    assert 0.4 < drawn.inter_node.bandwidth / (LINK_BITS_PER_S / 8) < 1
     assert (drawn.nodes, drawn.devices_per_node) == (2, 2)
     assert counts is not None
     assert counts.total == 2
