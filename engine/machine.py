@@ -58,6 +58,14 @@ def has_gpu() -> bool:
     return shutil.which("nvidia-smi") is not None and os.environ.get("CUDA_VISIBLE_DEVICES") != ""
 
 
+def gpu_count() -> int:
+    """Return the number of NVIDIA GPUs of this machine."""
+    if not has_gpu():
+        return 0
+    done = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True, timeout=10, check=False)
+    return len(done.stdout.splitlines()) if done.returncode == 0 else 0
+
+
 NEAR_PATHS = frozenset({"PIX", "PXB"})
 """Paths between a GPU and a NIC that do not leave their PCIe switches, as nvidia-smi names them."""
 

@@ -76,7 +76,7 @@ MESSAGES: dict[str, Message] = {
         "the design has {bytes:,} bytes, and a ConfigMap holds at most {most:,}; launch it on a Kubernetes target, which uses a volume"
     ),
     # checks
-    "check_of_machine": "{launcher} is this machine; meshwave doctor checks it, and meshwave calibrate measures it",
+    "no_processes_to_check": "{launcher} starts no processes that could be checked; check local instead",
     "target_check_failed": "the check of {target} failed: {why}; its logs say: {said}",
     "too_few_nodes": "{count} nodes are too few; use 1 or more",
     "links_not_measured": "one process has no links to measure; use --nodes 2 or --devices 2",

@@ -25,7 +25,7 @@ def calibrate_target(launcher: Launcher, plan: Mapping[str, Any], limit_s: float
     """Measure one node of a launch target, and the links between nodes if it has several.
 
     Raises:
-        Refusal: the target is this machine.
+        Refusal: the target starts no processes.
         RunRefusal: a job fails, or exceeds the time limit.
     """
     cluster = job_launcher(launcher)

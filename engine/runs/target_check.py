@@ -19,7 +19,9 @@ from meshwave.engine.findings import Problem, Refusal, RunRefusal
 from meshwave.engine.run_files import Count, RunFile, read_document, write_document
 from meshwave.engine.runs.launchers import Launcher
 from meshwave.engine.runs.launchers._jobs import JobLauncher, JobStatus, NodeCounts, Phase
+from meshwave.engine.runs.launchers._local_jobs import LocalJobs
 from meshwave.engine.runs.launchers._torchrun import NodeLayout
+from meshwave.engine.runs.launchers.local import LocalLauncher
 from meshwave.engine.runs.recording import Clocks
 from meshwave.engine.runs.recording.clocks import read_clocks
 from meshwave.engine.runs.run import last_lines
@@ -175,7 +177,7 @@ def check_target(
     """Run the check on a number of nodes and return its report.
 
     Raises:
-        Refusal: the target is this machine, or has fewer nodes.
+        Refusal: the target starts no processes, or has fewer nodes.
         RunRefusal: the job fails, or exceeds the time limit.
     """
     cluster = job_launcher(launcher)
@@ -196,7 +198,7 @@ def target_cluster(name: str) -> tuple[Cluster, NodeCounts | None]:
     """Return the cluster that a short job reports for a launch target, with all its nodes, and their number.
 
     Raises:
-        Refusal: the target does not exist, or is this machine.
+        Refusal: the target does not exist, or starts no processes.
         RunRefusal: the job fails, or exceeds the time limit.
     """
     with closing(Record()) as record, closing(open_target(record, name)) as launcher:
@@ -206,14 +208,16 @@ def target_cluster(name: str) -> tuple[Cluster, NodeCounts | None]:
 
 
 def job_launcher(launcher: Launcher) -> JobLauncher:
-    """Return the launcher as a :class:`JobLauncher`.
+    """Return the launcher as a :class:`JobLauncher`; on this machine, one that starts torchrun instead of runs.
 
     Raises:
-        Refusal: the launcher starts runs on this machine.
+        Refusal: the launcher starts no processes.
         RunRefusal: the launcher cannot launch runs.
     """
+    if isinstance(launcher, LocalLauncher):
+        launcher = LocalJobs(launcher.record, launcher.name)
     if not isinstance(launcher, JobLauncher):
-        raise Refusal("check_of_machine", {"launcher": launcher.name})
+        raise Refusal("no_processes_to_check", {"launcher": launcher.name})
     can = launcher.probe()
     if can.refusal is not None:
         raise RunRefusal(can.refusal.code, can.refusal.params)

@@ -91,7 +91,7 @@ class SshLauncher(JobLauncher):
         return self.hosts[0]
 
     @cached_property
-    def hosts(self) -> list[SshHost]:
+    def hosts(self) -> Sequence[Host]:
         """Hosts of the nodes."""
         return [SshHost(host, self.options.ssh_options) for host in self.options.hosts]
 

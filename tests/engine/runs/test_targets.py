@@ -29,6 +29,7 @@ from meshwave.engine.runs.launchers.slurm import partition_nodes
 from meshwave.engine.runs.launchers.ssh import SshLauncher, SshOptions
 from meshwave.engine.runs.process_identity import own_handle
 from meshwave.engine.runs.run_folder import read_bundle, write_bundle
+from meshwave.engine.runs.target_check import TargetReport
 from meshwave.engine.runs.targets import find_target, open_target, read_targets, training_targets
 from tests.conftest import PATIENCE_S, until
 from tests.engine.runs.jobs import two_nodes
@@ -356,3 +357,22 @@ def test_a_cancelled_run_ends_on_all_hosts_that_respond(record: Record, monkeypa
         run.cancel()
 
     assert [command[0] for command in hosts[1].commands] == ["sh", "bash", "bash"]
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_this_machine_is_checked_by_processes_of_torchrun(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path / "home"))
+
+    assert cli.main(["targets", "check", "local", "--devices", "2", "--json"]) == 0
+
+    found = json.loads(capsys.readouterr().out)
+    assert (found["problems"], found["nodes"]["total"]) == ([], 1)
+    report = TargetReport.model_validate_json(json.dumps(found["report"]))
+    assert [each.node for each in report.processes] == [0, 0]
+    assert report.inter_node is None
+    assert report.intra_node is not None
+    assert report.cluster().intra_node.bandwidth > 1e6
+    assert [*(tmp_path / "home/runs").iterdir()] == []
