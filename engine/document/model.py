@@ -261,13 +261,16 @@ class LanguageModel(Model):
     def attended_share(self, length: int | NDArray[np.int64]) -> Any:
         """Return the fraction of the sequence to which a token of a document of ``length`` tokens attends.
 
-        A window limits it; the result is averaged over the layers and ignores the causal mask.
+        A window limits it. The result is averaged over the layers and ignores the causal mask, which halves the number of
+        pairs: of a causal window of ``w`` tokens, ``length w - w^2 / 2`` pairs remain.
         """
         attention, share = self.architecture.attention, length / self.sequence
         if attention.window is None:
             return share
         unbounded = self.layers // attention.full_every if attention.full_every else 0
         bound = np.minimum(share, attention.window / self.sequence)
+        if self.causal:
+            bound = bound * (2 - bound / np.maximum(share, 1 / self.sequence))
         return (unbounded * share + (self.layers - unbounded) * bound) / self.layers
 
     def supports_tensor_parallelism(self, tp: int) -> bool:

@@ -64,7 +64,9 @@ def test_shares_are_the_sums_of_the_squares_of_the_lengths() -> None:
 def test_shares_are_those_of_documents_that_are_packed_one_by_one(lengths: list[int], window: int | None) -> None:
     model = {"kind": "transformer", "attention": {"window": window, "full_every": 2}}
     sequences = islice(sequences_of(lengths, 4096), 4)
-    expected = [sum(size * (size + min(size, window or size)) / 2 for size in each) / 4096**2 for each in sequences]
+    expected = [
+        sum(size**2 + windowed_pairs(size, window or size) for size in each) / 2 / 4096**2 for each in sequences
+    ]
 
     np.testing.assert_allclose(attended_shares(packed(lengths, **model)), expected, rtol=1e-9)
 
@@ -77,8 +79,14 @@ def test_the_replica_with_the_most_attention_determines_the_time() -> None:
 def test_a_window_limits_attention_inside_documents() -> None:
     window = {"kind": "transformer", "attention": {"window": 1000}}
     found = attended_shares(packed(LENGTHS, **window))
-    last = (3000 * 1000 + 96 * 96 + 1000 * 1000) / 4096**2
-    np.testing.assert_allclose(found, [1000 / 4096, 1000 / 4096, 1000 / 4096, last])
+    whole, quarter, half, *last = (windowed_pairs(size, 1000) / 4096**2 for size in (4096, 1024, 2048, 3000, 96, 1000))
+    np.testing.assert_allclose(found, [whole, 4 * quarter, 2 * half, sum(last)])
+
+
+def windowed_pairs(size: int, window: int) -> float:
+    """Return twice the area of a causal window: a triangle of the first tokens and a band of the others."""
+    first = min(size, window)
+    return first**2 + 2 * (size - first) * window
 
 
 def sequences_of(lengths: list[int], size: int) -> Iterator[list[int]]:

@@ -53,9 +53,10 @@ def test_shared_key_value_heads_save_weights_and_kept_bytes_but_no_flops_of_atte
     assert attention_flops(kv_heads=kv_heads) == attention_flops()
 
 
-def test_a_window_bounds_the_flops_of_the_layers_that_have_it() -> None:
-    assert attention_flops(window=8) == attention_flops() / 4
-    assert attention_flops(window=8, full_every=2) == attention_flops() * (1 / 4 + 1) / 2
+def test_a_causal_window_bounds_the_flops_of_the_layers_that_have_it() -> None:
+    kept = 1 / 4 * (2 - 1 / 4)  # a band beside a triangle, relative to the triangle of all tokens
+    assert attention_flops(window=8) == attention_flops() * kept
+    assert attention_flops(window=8, full_every=2) == attention_flops() * (kept + 1) / 2
     assert attention_flops(window=64) == attention_flops()
 
 
