@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import param
@@ -136,7 +137,7 @@ class ExpertsCanvas(MarkedCanvas):
         if key == "load" and value not in LOADS_BY_NAME:
             self._load_as_measured(str(value))
             return
-        section = edits.change_setting(self._open_design, key, value)
+        section = read_value(gesture, "value", partial(edits.change_setting, self._open_design, key))
         title = expert_schedules[str(value)].title if key == "schedule" else "automatic" if value is None else value
         self._edit("experts", section, f"experts: {key} {title}")
 

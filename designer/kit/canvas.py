@@ -106,7 +106,7 @@ def read_value(gesture: Mapping[str, Any], key: str, read: Callable[[Any], T]) -
     """
     try:
         return read(gesture[key])
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
+    except (KeyError, TypeError, ValueError, ArithmeticError) as error:
         raise Refusal("invalid_gesture", {"key": key}) from error
 
 

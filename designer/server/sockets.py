@@ -37,7 +37,7 @@ class RateLimitedSocket(WSHandler):
 
 
 def adapt_page_routes() -> None:
-    """Use rate-limited websockets in servers that are started from now on, and no script that embeds a page elsewhere."""
+    """Limit the rate of websocket messages, and remove the route that embeds a page elsewhere, in servers started later."""
     per_app_patterns[:] = [
         (path, RateLimitedSocket if issubclass(handler, WSHandler) else handler)
         for path, handler, *_ in per_app_patterns

@@ -29,6 +29,9 @@ LONGEST_NAME = 200
 LONGEST_LINE = 500
 """Maximum number of characters of each line of a parameter that a message shows."""
 
+RENAMED = {"process_without_room": "process_without_space", "unsummable_dtype": "unsupported_sum_dtype"}
+"""Present codes by former ones, which stored runs may contain."""
+
 _added: dict[str, Message] = {}
 
 
@@ -50,6 +53,7 @@ def render(code: str, params: Mapping[str, Any]) -> str:
         KeyError: the catalogue lacks the code, or the parameters lack one that the message names.
     """
     params = {key: _shorten_lines(value) if isinstance(value, str) else value for key, value in params.items()}
+    code = RENAMED.get(code, code)
     message = _added[code] if code in _added else _catalogue()[code]
     text = message(**params) if callable(message) else fill(message, **params)
     return f"{text}\n{params['excerpt']}" if "excerpt" in params else text

@@ -410,3 +410,14 @@ def test_the_effects_of_an_uneven_load_are_explained() -> None:
     )
     grouped = experts_picture(design(dp=8, ep=4), 0)["about"]
     assert grouped == ["One of 2 identical groups."]
+
+
+@pytest.mark.parametrize(
+    "gesture", [{"key": 0}, {"key": "ep", "value": "two"}, {"key": "ep", "value": 0}, {"key": "schedule", "value": "x"}]
+)
+def test_a_setting_that_the_page_does_not_offer_is_refused(gesture: dict[str, Any]) -> None:
+    opened = Opened(design())
+
+    refused = opened.do("setting", **gesture)
+
+    assert refused is not None and "inside Meshwave" not in refused

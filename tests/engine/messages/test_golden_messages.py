@@ -124,3 +124,8 @@ GOLDEN = [*GALLERY, *DOCUMENT, *SCHEDULES, *EXPERTS, *TRANSFERS, *PROFILES, *FIX
 @pytest.mark.parametrize(("code", "params", "text"), GOLDEN, ids=[code for code, *_ in GOLDEN])
 def test_a_finding_renders_as(code: str, params: dict[str, Any], text: str) -> None:
     assert render(code, params) == text
+
+
+def test_a_former_code_of_a_stored_run_has_the_present_text() -> None:
+    params = {"tensor": "x", "dtype": "int8"}
+    assert render("unsummable_dtype", params) == render("unsupported_sum_dtype", params)
