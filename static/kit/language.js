@@ -29,7 +29,8 @@ const SEPARATORS = [
   /(, |[“”])/,
   /((?:^|\s)[−+≤]?\d[\d.,]*(?:%| [kMGT]?B(?:\/s)?| [mµn]?s)?(?:\s|$))/,
 ];
-const CACHED = 5000; // maximum number of texts whose translations are kept
+const CACHED = 5000; // maximum number of texts and parts of texts whose translations are kept
+const ORIGINALS = 50_000; // maximum number of translations whose English texts are known
 const MASK = 0xf0000; // the first of the private characters that stand for names while a text is translated
 const MASKED = /[\u{f0000}-\u{ffffd}]/gu;
 
@@ -79,16 +80,13 @@ export class Dictionary {
 
   /** The translation of a text, or the text itself if there is none. @param {string} text */
   translate(text) {
-    if (this.found.size > CACHED) this.clear();
+    if (this.found.size > CACHED) this.found.clear();
+    if (this.originals.size > ORIGINALS) this.originals.clear();
     const found = this.unmask(this.find(this.mask(text)).text);
     if (found === text) return text;
     this.found.set(found, { text: found, rest: 0 }); // a translated text on the page stays as it is
     this.originals.set(found, text);
     return found;
-  }
-
-  clear() {
-    for (const texts of [this.found, this.originals]) texts.clear();
   }
 
   /**

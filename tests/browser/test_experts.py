@@ -177,6 +177,7 @@ def test_control_drag_replicates_and_a_second_replica_on_a_device_is_refused(sho
 
 def test_a_rectangle_selects_experts_that_move_together(shown: Callable[..., Shown]) -> None:
     page = shown(experts_document())
+    expect(page.chip(1)).to_be_visible()
     box = page.place(0).bounding_box()
     assert box
     left_of_board = (box["x"] - 3, box["y"] - 3)

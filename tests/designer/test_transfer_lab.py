@@ -136,7 +136,7 @@ def test_field_texts_are_parsed(path: str, text: str, value: Any) -> None:
         ("source.ranks", "a few", "not_ranks"),
         ("source.ranks", "0-99999", "too_many_ranks"),
         ("source.ranks", "2, 9-4", "descending_ranks"),
-        ("source.hosts", "0*9999", "too_many_ranks"),
+        ("source.hosts", "0*99999", "too_many_ranks"),
         ("source.hosts", "0 per host", "empty_host"),
         ("source.hosts", "all", "not_hosts"),
         ("links.inter_node.bandwidth", "0", "rate_too_low"),

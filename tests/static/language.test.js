@@ -68,3 +68,10 @@ test("names that people typed are kept in all texts", () => {
 test("a translated text is not translated again", () => {
   assert.equal(dictionary.translate(dictionary.translate("delete mesh 2")), "Mesh 2 löschen");
 });
+
+test("the English text of a translation stays known while many other texts are translated", () => {
+  const table = new Dictionary({ "Theme, size": "Design, Größe", Design: "Entwurf", "mesh {0}": "Mesh {0}" });
+  const translation = table.translate("Theme, size");
+  for (let number = 0; number < 6000; number += 1) table.translate(`the mesh ${number}`);
+  assert.equal(table.originals.get(translation), "Theme, size");
+});

@@ -19,9 +19,8 @@ from meshwave.engine.runtime.modules.documents import DocumentLengths
 class Microbatch(NamedTuple):
     """Microbatch of one data-parallel replica."""
 
-    inputs: (
-        Tensor  # for language models int64 [micro_batch_size, sequence], with padding at the end of shorter sequences
-    )
+    # for language models int64 [micro_batch_size, sequence]; shorter sequences have padding at their end
+    inputs: Tensor
     targets: Tensor  # of the same shape
     documents: DocumentLengths | None = None  # None if each sequence is one document
 

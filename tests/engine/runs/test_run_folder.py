@@ -106,7 +106,7 @@ def test_a_link_to_tokens_is_read_by_its_own_name(tmp_path: Path) -> None:
 def test_a_missing_text_is_refused(tmp_path: Path) -> None:
     design = draw(training={"data": "mine.txt"})
 
-    with pytest.raises(InputError, match=r"training\.data names mine\.txt"):
+    with pytest.raises(InputError, match=r"needs the text mine\.txt of training\.data"):
         write(tmp_path / "run", design)
     with pytest.raises(InputError, match="cannot read the training text"):
         write(tmp_path / "run", design, tmp_path / "mine.txt")
