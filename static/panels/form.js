@@ -325,8 +325,8 @@ class Field {
 
   commit() {
     const typed = this.input.value;
-    const last = this.refusal && typed === this.requested ? typed : this.outstanding ? this.requested : this.known;
-    if (typed === last && this.refusal) return; // the input was refused already
+    if (this.refusal && typed === this.requested) return; // the input was refused already
+    const last = this.outstanding ? this.requested : this.known;
     if (this.input.validity?.badInput) this.refuse("Enter a number");
     else if (typed !== last) this.request(typed);
     else if (!this.outstanding) this.revert();

@@ -156,6 +156,16 @@ def test_a_refused_value_stays_in_its_field_with_the_reason(shell: Shell) -> Non
     expect(shell.words("model.heads")).to_have_count(0)
 
 
+def test_the_reason_of_a_refusal_disappears_when_the_present_value_is_typed_again(shell: Shell) -> None:
+    shell.type("model.heads", "7")
+    expect(shell.words("model.heads")).to_contain_text("heads do not divide")
+
+    shell.type("model.heads", "4")
+
+    expect(shell.words("model.heads")).to_have_count(0)
+    expect(shell.field("model.heads")).to_have_attribute("aria-invalid", "false")
+
+
 def test_control_z_in_a_field_undoes_the_edit_and_updates_the_field(shell: Shell) -> None:
     entry = shell.field("pipeline.microbatches")
     before = entry.input_value()
