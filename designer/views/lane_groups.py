@@ -57,7 +57,7 @@ def group_choices(layers: Iterable[Sequence[LaneGroups]], *, is_compared: bool) 
     return [{"by": by, "label": label} for by, label in LABELS.items() if by in found]
 
 
-def as_data(layer: Sequence[LaneGroups]) -> dict[str, Any]:
+def group_columns(layer: Sequence[LaneGroups]) -> dict[str, Any]:
     """Return the groups of a timeline by their criterion."""
     return {groups.by: {"names": list(groups.names), "of": list(groups.of)} for groups in layer}
 

@@ -16,8 +16,7 @@ from panel.custom import JSComponent
 from meshwave.designer.kit.assets import module_code, style_sheets
 from meshwave.designer.kit.canvas import parse_integers, plain_text, read_value
 from meshwave.designer.kit.defects import defect_text
-from meshwave.designer.views.lane_groups import LaneGroups, group_choices
-from meshwave.designer.views.lane_groups import as_data as groups_data
+from meshwave.designer.views.lane_groups import LaneGroups, group_choices, group_columns
 from meshwave.designer.views.timeline_links import pack_links
 from meshwave.engine.costs import Costs
 from meshwave.engine.errors import InputError, MeshwaveError
@@ -181,7 +180,7 @@ def _pack_layer(layer: Layer, columns: _Columns, ticks: float) -> dict[str, Any]
         "source": timeline.source,
         "unit": layer.unit,
         "meshes": list(timeline.meshes),
-        "groups": groups_data(layer.groups),
+        "groups": group_columns(layer.groups),
         "stages": shade.shape[1],
         "microbatches": int(timeline.microbatch.max(initial=-1)) + 1,
         "makespan": timeline.makespan,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -153,6 +153,19 @@ def _expense_text(texts: Mapping[str, str]) -> str:
     return f"{texts['step']} a step, {texts['million_tokens']} a million tokens, {texts['training']} for all steps"
 
 
+def _evidence_lines(evidence: Mapping[str, Any] | None) -> Iterator[str]:
+    """Yield where the constants of a prediction come from, and the published runs like it."""
+    from meshwave.engine.units import quantity
+
+    if evidence is None:
+        return
+    yield f"constants      of {evidence['device']}, from published measurements"
+    if interval := evidence["interval_s"]:
+        low, high = (quantity(end, "s") for end in interval)
+        yield f"likely         {low} to {high}, the error range of 80% of similar published runs"
+    yield from (f"similar run    {run['words']}" for run in evidence["like_runs"])
+
+
 def _to_lines(numbers: Mapping[str, Any]) -> list[str]:
     from meshwave.engine.units import energy, number, percent, quantity
 
@@ -178,12 +191,7 @@ def _to_lines(numbers: Mapping[str, Any]) -> list[str]:
         lines.append(f"slowed down    {SlowStep(**numbers['slowdown']).description(numbers['unit'])}")
     if published := numbers["published"]:
         lines.append(f"published      {published['words']} ({published['source']})")
-    if evidence := numbers["evidence"]:
-        lines.append(f"constants      of {evidence['device']}, from published measurements")
-        if interval := evidence["interval_s"]:
-            low, high = (quantity(end, "s") for end in interval)
-            lines.append(f"likely         {low} to {high}, the error range of 80% of similar published runs")
-        lines += [f"similar run    {run['words']}" for run in evidence["like_runs"]]
+    lines += _evidence_lines(numbers["evidence"])
     if any(lost := numbers["dropped"] or ()):
         lines.append(f"dropped        {percent(sum(lost) / len(lost))} of token assignments at this load")
     fits = "fits" if numbers["fits"] else "DOES NOT FIT"

@@ -97,13 +97,13 @@ class _Documents(NamedTuple):
 
     def _attended(self, first: Integers, last: Integers) -> Floats:
         """Return the sum, over the documents between two places, of their tokens times their attended share."""
-        whole = np.concatenate(([0.0], np.cumsum(self._of_document(self.lengths))))
+        whole = np.concatenate(([0.0], np.cumsum(self._attended_keys(self.lengths))))
         (cycle, document, inside), (last_cycle, last_document, last_inside) = map(self._locate, (first, last))
         divided = self.lengths[document]
         before = (last_cycle - cycle) * whole[-1] + whole[last_document] - whole[document]
-        found = before + self._of_document(divided - inside) - self._of_document(divided)
+        found = before + self._attended_keys(divided - inside) - self._attended_keys(divided)
         is_one = (last_cycle == cycle) & (last_document == document)  # both places are in one document
-        return np.where(is_one, self._of_document(last - first), found + self._of_document(last_inside))
+        return np.where(is_one, self._attended_keys(last - first), found + self._attended_keys(last_inside))
 
     def _locate(self, places: Integers) -> tuple[Integers, Integers, Integers]:
         """Return the repetition, the document that each place divides or starts, and the tokens before it in this document."""
@@ -112,5 +112,6 @@ class _Documents(NamedTuple):
         document = np.searchsorted(ends, place, "right")
         return cycle, document, place - (ends - self.lengths)[document]
 
-    def _of_document(self, size: Integers) -> Floats:
+    def _attended_keys(self, size: Integers) -> Floats:
+        """Return the tokens of documents times their attended share."""
         return np.asarray(size * self.model.attended_share(size))

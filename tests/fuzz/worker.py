@@ -36,7 +36,7 @@ class Limits(NamedTuple):
     memory_bytes: int = 4_000_000_000  # of address space beyond what the imports take
     elapsed_factor: int = 10  # seconds of a clock for one of processor time: the machine may be busy
 
-    def of_call(self, is_watched: bool) -> int:
+    def call_seconds(self, is_watched: bool) -> int:
         """Return the seconds of processor time of a call, which takes several times as long if its lines are counted."""
         return self.seconds * (WATCHED_FACTOR if is_watched else 1)
 
@@ -87,7 +87,7 @@ class Worker:
         With ``is_watched``, the report counts the lines that no watched input had run before.
         """
         self._connection.send((content, is_watched))
-        call, calls, seconds = "begin", 0, self._limits.of_call(is_watched)
+        call, calls, seconds = "begin", 0, self._limits.call_seconds(is_watched)
         while True:
             told = self._next(seconds * self._limits.elapsed_factor)
             if isinstance(told, Report):
@@ -170,7 +170,7 @@ class Examiner:
                 self._connection.send(call)
                 calls += 1
                 begun = time.process_time()
-                _limit_time(self._limits.of_call(is_watched))
+                _limit_time(self._limits.call_seconds(is_watched))
                 with self._lines.counted() if is_watched else nullcontext():
                     found = _guarded(act)
                 findings += [Finding(call, each.rule, each.detail) for each in (*found, *self._writes.complaints())]

@@ -12,7 +12,7 @@ from meshwave.engine.files import example, examples
 from tests._strategies import document
 
 
-def made(ranks: int = 4, pipeline: dict[str, Any] | None = None, **sections: Any) -> Design:
+def pipeline_design(ranks: int = 4, pipeline: dict[str, Any] | None = None, **sections: Any) -> Design:
     return parse_design(document(pipeline or {"schedule": "1f1b", "microbatches": 4}, ranks, **sections))
 
 
@@ -24,29 +24,29 @@ def test_a_design_does_not_differ_from_itself_by_its_name(name: str) -> None:
 
 
 def test_another_schedule_is_told_with_its_options() -> None:
-    hanayo = made(pipeline={"schedule": "hanayo", "waves": 2, "grouping": "ungrouped", "microbatches": 8})
+    hanayo = pipeline_design(pipeline={"schedule": "hanayo", "waves": 2, "grouping": "ungrouped", "microbatches": 8})
 
-    assert differences(made(), hanayo) == [
+    assert differences(pipeline_design(), hanayo) == [
         "schedule: 1f1b -> hanayo, waves 2, grouping ungrouped",
         "microbatches: 4 -> 8",
     ]
 
 
 def test_options_of_one_schedule_are_told_one_by_one() -> None:
-    one, two = (made(pipeline={"schedule": "hanayo", "waves": waves, "microbatches": 4}) for waves in (1, 2))
+    one, two = (pipeline_design(pipeline={"schedule": "hanayo", "waves": waves, "microbatches": 4}) for waves in (1, 2))
 
     assert differences(one, two) == ["waves: 1 -> 2"]
 
 
 def test_meshes_are_counted_or_told_one_by_one() -> None:
-    assert "meshes: 4 -> 5" in differences(made(), made(5))
-    wider = differences(made(2), made(2, dp=2))
+    assert "meshes: 4 -> 5" in differences(pipeline_design(), pipeline_design(5))
+    wider = differences(pipeline_design(2), pipeline_design(2, dp=2))
     assert "mesh m0: device 0 (dp 1 x tp 1) -> 2 devices from 0 (dp 2 x tp 1)" in wider
     assert "cluster.devices_per_node: 1 -> 2" in wider
 
 
 def test_another_kind_of_cost_is_told_by_its_kind() -> None:
-    found = differences(made(), made(cost={"kind": "roofline"}))
+    found = differences(pipeline_design(), pipeline_design(cost={"kind": "roofline"}))
 
     assert found == ["cost: unit -> roofline", "cost.transfer_model: latency -> shared-links"]
 
@@ -54,7 +54,9 @@ def test_another_kind_of_cost_is_told_by_its_kind() -> None:
 def test_layers_set_by_hand_are_written_out() -> None:
     pipeline = {"schedule": "1f1b", "microbatches": 4, "stages": [60, 60, 60, 60]}
 
-    assert differences(made(), made(pipeline=pipeline)) == ["stages: balanced by cost -> 60, 60, 60, 60"]
+    assert differences(pipeline_design(), pipeline_design(pipeline=pipeline)) == [
+        "stages: balanced by cost -> 60, 60, 60, 60"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -66,4 +68,4 @@ def test_layers_set_by_hand_are_written_out() -> None:
     ],
 )
 def test_what_null_says_is_told_in_words(section: dict[str, Any], told: str) -> None:
-    assert differences(made(), made(**section)) == [told]
+    assert differences(pipeline_design(), pipeline_design(**section)) == [told]

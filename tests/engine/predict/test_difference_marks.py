@@ -11,7 +11,7 @@ from meshwave.engine.predict.prediction import predict
 from tests._strategies import document
 
 
-def made(ranks: int = 4, **pipeline: Any) -> Design:
+def pipeline_design(ranks: int = 4, **pipeline: Any) -> Design:
     return parse_design(document({"schedule": "1f1b", "microbatches": 4, **pipeline}, ranks))
 
 
@@ -30,8 +30,8 @@ def on_devices(design: Design, *devices: list[int], names: str = "") -> Design:
 
 
 def test_meshes_are_marked_where_they_moved_or_changed_their_size() -> None:
-    before = on_devices(made(), [0], [1], [2], [3])
-    after = on_devices(made(), [0], [5], [2, 6], [3])
+    before = on_devices(pipeline_design(), [0], [1], [2], [3])
+    after = on_devices(pipeline_design(), [0], [5], [2, 6], [3])
 
     moved, resized = mesh_marks(after, before)
     assert (moved.kind, moved.name, moved.rank, moved.devices) == ("moved", "m1", 1, (1,))
@@ -40,15 +40,15 @@ def test_meshes_are_marked_where_they_moved_or_changed_their_size() -> None:
 
 
 def test_the_order_of_devices_and_axes_are_marked_without_another_place() -> None:
-    before = on_devices(made(2), [0, 1], [2, 3])
-    after = on_devices(made(2), [1, 0], [2, 3])
+    before = on_devices(pipeline_design(2), [0, 1], [2, 3])
+    after = on_devices(pipeline_design(2), [1, 0], [2, 3])
 
     assert [(mark.kind, mark.rank) for mark in mesh_marks(after, before)] == [("axes", 0)]
 
 
 def test_an_added_and_a_removed_mesh_are_marked_by_name() -> None:
-    before = on_devices(made(3), [0], [1], [2], names="ABC")
-    removed = on_devices(made(2), [0], [2], names="AC")
+    before = on_devices(pipeline_design(3), [0], [1], [2], names="ABC")
+    removed = on_devices(pipeline_design(2), [0], [2], names="AC")
 
     (mark,) = mesh_marks(removed, before)
     assert (mark.kind, mark.name, mark.rank, mark.devices) == ("removed", "B", -1, (1,))
@@ -57,7 +57,7 @@ def test_an_added_and_a_removed_mesh_are_marked_by_name() -> None:
 
 
 def test_places_in_another_cluster_keep_node_and_column_or_are_left_out() -> None:
-    before = on_devices(made(), [0], [1], [3], [4])
+    before = on_devices(pipeline_design(), [0], [1], [3], [4])
     meshes = [{"name": f"m{at}", "devices": [at], "axes": {"dp": 1, "tp": 1}} for at in range(4)]
     cluster = {**before.model_dump(mode="json")["cluster"], "devices_per_node": 2}
     narrow = changed(before, cluster=cluster, meshes=meshes)
@@ -66,7 +66,7 @@ def test_places_in_another_cluster_keep_node_and_column_or_are_left_out() -> Non
 
 
 def test_stages_are_marked_on_another_mesh_and_with_other_layers() -> None:
-    before, after = (made(stages=layers) for layers in ([59, 61, 60, 60], [60, 60, 60, 60]))
+    before, after = (pipeline_design(stages=layers) for layers in ([59, 61, 60, 60], [60, 60, 60, 60]))
     marks = stage_marks(predict(after), predict(before))
 
     assert [(mark.kind, mark.stage, mark.layers) for mark in marks] == [("layers", 0, 1), ("layers", 1, -1)]
@@ -74,12 +74,12 @@ def test_stages_are_marked_on_another_mesh_and_with_other_layers() -> None:
 
 
 def test_stages_of_another_schedule_are_marked_as_moved_or_added() -> None:
-    before, after = predict(made()), predict(made(schedule="hanayo", waves=1))
+    before, after = predict(pipeline_design()), predict(pipeline_design(schedule="hanayo", waves=1))
     marks = stage_marks(after, before)
 
     stages = after.program.stages
     assert [mark.stage for mark in marks if mark.kind == "added"] == list(range(4, stages))
-    back = predict(made(schedule="chimera"))
+    back = predict(pipeline_design(schedule="chimera"))
     routes = [each.program.placement.tolist() for each in (before, back)]
     moved = [mark for mark in stage_marks(back, before) if mark.kind == "moved"]
     assert [(mark.stage, mark.mesh) for mark in moved if not mark.replica] == [
@@ -88,7 +88,7 @@ def test_stages_of_another_schedule_are_marked_as_moved_or_added() -> None:
 
 
 def test_equal_designs_have_no_marks() -> None:
-    design = made()
+    design = pipeline_design()
     assert not mesh_marks(design, design)
     assert not stage_marks(predict(design), predict(design))
     assert not expert_marks([[0], [1]], [[0], [1]], ["A", "B"])
