@@ -6,7 +6,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -77,8 +77,21 @@ class World:
         return make_groups(members, self.process, self.backend, TIMEOUT, self.device)
 
 
-def join_run(folder: Path, environment: Mapping[str, str] = os.environ, *, computes: bool = True) -> World:
+def join_run(
+    folder: Path,
+    environment: Mapping[str, str] = os.environ,
+    *,
+    computes: bool = True,
+    check_size: Callable[[int], None] | None = None,
+) -> World:
     """Join the processes of a run: through ``MASTER_ADDR`` if it is set (torchrun), else through a file in ``folder``.
+
+    Args:
+        folder: the run folder.
+        environment: the environment variables.
+        computes: False for a dry run.
+        check_size: receives the number of processes before any of them connects, so that it can refuse the number in
+            all of them; a process that still connects would report the loss of those that have ended.
 
     Raises:
         InputError: RANK or WORLD_SIZE is not set, or the description of the emulated network is damaged.
@@ -88,6 +101,8 @@ def join_run(folder: Path, environment: Mapping[str, str] = os.environ, *, compu
         process, size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
     except KeyError as error:
         raise Refusal("process_variable_missing", {"variable": error.args[0]}) from None
+    if check_size is not None:
+        check_size(size)
     local_rank = int(environment.get("LOCAL_RANK", process))
     local_size = int(environment.get("LOCAL_WORLD_SIZE", size))
     topology = _emulated_topology(folder)

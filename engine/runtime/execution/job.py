@@ -52,6 +52,16 @@ class Job:
         shapes = (MeshShape(mesh.dp, mesh.tp, mesh.cp) for mesh in self.design.meshes)
         return ProcessLayout(self.program, tuple(shapes))
 
+    def check_process_count(self, started: int) -> None:
+        """Check that the design has a device for each started process, and a process for each device.
+
+        Raises:
+            Refusal: it has not.
+        """
+        if started != self.layout.processes:
+            params = {"processes": started, "devices": self.layout.processes, "meshes": self.program.ranks}
+            raise Refusal("started_process_count", params)
+
     @property
     def sequences(self) -> int:
         """Number of sequences per step, which is the global batch size."""

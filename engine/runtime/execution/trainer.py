@@ -69,9 +69,7 @@ class Trainer:
             InputError: the number of processes, the text or the vocabulary does not fit the design.
         """
         design, program, layout, process = job.design, job.program, job.layout, world.process
-        if world.size != layout.processes:
-            params = {"processes": world.size, "devices": layout.processes, "meshes": program.ranks}
-            raise Refusal("started_process_count", params)
+        job.check_process_count(world.size)
         training, model, rank = design.training, design.model, layout.rank(process)
         unshards = (program.op[program.rows(rank)] == Op.UNSHARD).any()
         gathers_blocks = training.sharding == "parameters" and not unshards

@@ -100,7 +100,7 @@ def main(run_dir: Path | str, job: Job | None = None) -> NoReturn:
 
 
 def _run_process(folder: Path, job: Job) -> None:
-    world = join_run(folder, computes=job.rehearsal is None)
+    world = join_run(folder, computes=job.rehearsal is None, check_size=job.check_process_count)
     events = JsonLines(folder / f"events-{world.process}.jsonl")
     note = world.communication if job.rehearsal else f"{world.computation}; {world.communication}"
     events.write_event("started", pid=os.getpid(), device=device_name(world.device), backend=world.backend, note=note)
