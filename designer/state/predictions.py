@@ -112,7 +112,7 @@ def compute_prediction(design: Design) -> ComputedPrediction:
         prediction = predict(design)
     except InputError as error:
         return ComputedPrediction(list(problems_of(error)), None, None)
-    report_progress(0.9, "computing totals")
+    report_progress(0.9, "computing metrics")
     for each in _PRECOMPUTED:
         getattr(prediction, each)
     return ComputedPrediction([], prediction, design.pipeline.search_result(priced_pipe(design)))

@@ -19,7 +19,7 @@ Fraction = Annotated[float, Field(gt=0, le=1)]
 
 
 class Norm(Part):
-    """Norms of the layers, and the last norm."""
+    """Norms of the layers, and the final norm."""
 
     kind: Literal["layernorm", "rmsnorm"] = "layernorm"
     """layernorm subtracts the mean and divides by the standard deviation; rmsnorm divides by the root mean square."""
@@ -176,7 +176,7 @@ class Architecture(Part):
     mlp: Mlp = Mlp()
     """Feed-forward block of each layer."""
     norm: Norm = Norm()
-    """Norms of the layers, and the last norm."""
+    """Norms of the layers, and the final norm."""
     mtp_layers: Annotated[int, Field(ge=0, le=100)] = 0
     """Number of the last layers that predict further tokens (multi-token prediction, DeepSeek-V3, arXiv:2412.19437): each
     layer joins its input with the embeddings of the next tokens and shares the output head. They are on the last

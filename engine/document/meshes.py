@@ -34,7 +34,7 @@ class Mesh(Part):
     """Devices, row-major over the axes."""
     axes: Mapping[Axis, PositiveInt] = Field(default_factory=dict, validate_default=True)
     """Data-parallel, context-parallel and tensor-parallel sizes, outermost first; an omitted axis is 1. Devices along the last
-    axis are neighbours in the list of devices. The place of an axis of size 1 has no effect."""
+    axis are neighbours in the list of devices. The position of an axis of size 1 has no effect."""
 
     def __eq__(self, other: object) -> bool:
         """Compare all values, and the order of the axes."""

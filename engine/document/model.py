@@ -34,7 +34,7 @@ class Router(NamedTuple):
 
     score: Literal["softmax", "sigmoid"] = "softmax"
     normalize: bool = True
-    """Divide the weights of a token by their sum if it visits several experts."""
+    """Divide the weights of a token by their sum if it is routed to several experts."""
     scale: float = 1.0
     has_bias: bool = False
     """True if the scores have a learned bias."""

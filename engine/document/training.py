@@ -81,7 +81,7 @@ class Training(Part):
     """The host waits for each kernel before it launches the next one, as with CUDA_LAUNCH_BLOCKING=1. For devices with
     built-in performance constants, predictions add the time between kernels to each operator."""
     attention_kernel: AttentionKernel = "default"
-    """Kernel of attention, for predictions. default: the usual fused kernel of the device, which keeps the scores on chip.
+    """Attention kernel that predictions assume. default: the usual fused kernel of the device, which keeps the scores on chip.
     flash_2, flash_3, cudnn: FlashAttention-2 (arXiv:2307.08691), FlashAttention-3 (arXiv:2407.08608), and attention of
     cuDNN, which differ on devices of the Hopper generation. unfused: several kernels, which move the scores through
     memory. Runs use the kernel of torch."""
@@ -102,8 +102,8 @@ class Training(Part):
     document_end: Annotated[int, Field(ge=0)] | Literal["end_of_text"] | None = nullable(
         "attention crosses the boundaries of documents"
     )
-    """ID of the token that ends each document, such as 50256 for GPT-2, or 10 for each line of a text. end_of_text: the token
-    that end_of_text names, or the newline of a text without a tokenizer; a launch looks up its ID. Tokens attend to tokens of
+    """ID of the token that ends each document, such as 50256 for GPT-2, or 10 (the newline) if each line of a text is a
+    document. end_of_text: the token that end_of_text names, or the newline of a text without a tokenizer; a launch looks up its ID. Tokens attend to tokens of
     their own document only, and positions restart with each document."""
     document_lengths: Annotated[tuple[DocumentLength, ...], Field(min_length=1, max_length=MAX_DOCUMENTS)] | None = (
         nullable("each sequence is one document")

@@ -95,7 +95,7 @@ class Price:
         return sum(_exposed_seconds(self.layer, direction, at) for at in range(len(direction)))
 
     def communication_s(self, direction: Sequence[CostedStep]) -> float:
-        """Return the time in seconds that exposed communication adds to a direction."""
+        """Return the seconds that exposed communication adds to a forward or a backward (``direction``)."""
         return sum(_exposed_seconds(self.layer, direction, at) for at in self._send_indices(direction))
 
     def _send_indices(self, direction: Sequence[CostedStep]) -> list[int]:

@@ -50,7 +50,7 @@ def draw_png(picture: Picture, *, ratio: int = 2, comment: str = "") -> bytes:
     from PIL import Image
     from PIL.PngImagePlugin import PngInfo
 
-    image = Image.new("RGB", (picture.width * ratio, picture.height * ratio), picture.surface["background"])
+    image = Image.new("RGB", (picture.width * ratio, picture.height * ratio), picture.surface_colours["background"])
     _Painter(picture, image, ratio).paint()
     file = BytesIO()
     info = PngInfo()
@@ -105,7 +105,7 @@ class _Painter:
 
         height, width = self.image.height, self.image.width
         phase = (np.arange(height)[:, None] + np.arange(width)[None, :]) % (PERIOD * self.ratio)
-        colours = np.array([rgb(self.picture.surface[name]) for name in ("hatch", "idle")], np.uint8)
+        colours = np.array([rgb(self.picture.surface_colours[name]) for name in ("hatch", "idle")], np.uint8)
         return Image.fromarray(colours[(phase >= self.ratio).astype(np.intp)])
 
     def _paint_idle(self, hatch: Hatch) -> None:

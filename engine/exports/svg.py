@@ -61,7 +61,9 @@ def theme_aware_svg(light: Picture, dark: Picture, title: str) -> str:
     style = ".dark{display:none}@media(prefers-color-scheme:dark){.light{display:none}.dark{display:inline}}"
     lines = [*_opening_tags(light, title), f"<style>{style}</style>"]
     for name, picture in (("light", light), ("dark", dark)):
-        ground = f'<rect width="{picture.width}" height="{picture.height}" fill="{picture.surface["background"]}"/>'
+        ground = (
+            f'<rect width="{picture.width}" height="{picture.height}" fill="{picture.surface_colours["background"]}"/>'
+        )
         idle = f"idle-{name}"
         lines += [_hatch_pattern(picture, idle), f'<g class="{name}">', ground, *_elements(picture, idle), "</g>"]
     return "\n".join([*lines, "</svg>"])
@@ -77,7 +79,7 @@ def _opening_tags(picture: Picture, title: str) -> Iterator[str]:
 
 
 def _document(picture: Picture, title: str) -> Iterator[str]:
-    width, height, surface = picture.width, picture.height, picture.surface
+    width, height, surface = picture.width, picture.height, picture.surface_colours
     yield from _opening_tags(picture, title)
     yield _hatch_pattern(picture, "idle")
     yield f'<rect width="{width}" height="{height}" fill="{surface["background"]}"/>'
@@ -87,7 +89,7 @@ def _document(picture: Picture, title: str) -> Iterator[str]:
 
 def _hatch_pattern(picture: Picture, name: str) -> str:
     """Return the hatch pattern of idle time, under the name by which shapes refer to it."""
-    surface = picture.surface
+    surface = picture.surface_colours
     return (
         f'<defs><pattern id="{name}" width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
         f'<rect width="7" height="7" fill="{surface["idle"]}"/><rect width="1" height="7" fill="{surface["hatch"]}"/>'

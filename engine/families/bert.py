@@ -36,7 +36,7 @@ class MaskedModel(LanguageModel):
 
 @model_families.register("bert")
 class Bert(MaskedModel):
-    """BERT: a masked language model of equal transformer layers, trained to predict the masked tokens."""
+    """BERT: a masked language model of identical transformer layers, trained to predict the masked tokens."""
 
     title: ClassVar = "BERT"
 

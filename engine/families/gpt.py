@@ -25,7 +25,7 @@ class NextToken(LanguageModel):
 
 @model_families.register("gpt")
 class Gpt(NextToken):
-    """GPT: a causal language model of equal transformer layers, trained to predict the next token."""
+    """GPT: a causal language model of identical transformer layers, trained to predict the next token."""
 
     title: ClassVar = "GPT"
 

@@ -20,7 +20,7 @@ Width = Annotated[int, Field(ge=0, le=1_000_000_000)]
 class RoutedExperts(MoE):
     """Mixture of experts in every n-th block, with shared experts in addition to the routed ones."""
 
-    ffn: Size | None = nullable("the MLP's")
+    ffn: Size | None = nullable("that of the MLP")
     """Inner width of an expert."""
     first_dense: Annotated[int, Field(ge=0, le=100_000)] = 0
     """Number of initial blocks with an MLP instead of experts."""
@@ -31,7 +31,7 @@ class RoutedExperts(MoE):
     score: Literal["softmax", "sigmoid"] = "softmax"
     """Function that turns the router's logits into scores."""
     normalize: bool = True
-    """Divide the weights of a token's experts by their sum, if it visits several."""
+    """Divide the weights of a token's experts by their sum, if it is routed to several."""
     scale: Annotated[float, Field(gt=0, le=1e6)] = 1.0
     """Factor by which the weights of a token's experts are multiplied."""
     router_bias: bool = False
@@ -42,10 +42,10 @@ class RoutedExperts(MoE):
     bias_update_rate: Annotated[float, Field(ge=0, le=1)] = 1e-3
     """Change of the balancing bias per step: up for an expert with less than the mean load, down for one with more."""
     groups: Size = 1
-    """Number of expert groups. A token visits only its best groups, ranked by the score of their best expert, or with
-    bias_correction by the sum of their two best scores."""
+    """Number of expert groups. A token is routed to experts of its best groups only, ranked by the score of their best
+    expert, or with bias_correction by the sum of their two best scores."""
     top_groups: Size = 1
-    """Number of groups of experts that a token visits."""
+    """Number of expert groups that a token is routed to."""
 
     def blocks(self, layers: int) -> tuple[int, ...]:
         return tuple(block for block in super().blocks(layers) if block >= self.first_dense)
@@ -127,7 +127,7 @@ class Transformer(Architecture, NextToken):
 
 messages.add_messages(
     mtp_layers="mtp_layers = {mtp_layers} must be less than the {layers} layers and the {sequence} tokens of a sequence",
-    expert_groups="{experts} experts cannot be divided into {groups} groups, {top} of which a token visits; set groups and top_groups to 1",
-    top_k_of_groups="a token visits {top_k} experts, but its groups have {reachable}; increase top_groups",
+    expert_groups="{experts} experts cannot be divided into {groups} groups, of which a token uses {top}; set groups and top_groups to 1",
+    top_k_of_groups="a token is routed to {top_k} experts, but its groups have {reachable}; increase top_groups",
     indivisible_kv_heads="{kv_heads} key-value heads do not divide {heads} heads; use a divisor, or null for {heads}",
 )

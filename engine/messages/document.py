@@ -260,7 +260,7 @@ _RUNS: dict[str, Message] = {
     "compiled_recompute": "runs of compiled layers recompute whole stages only, not parts of a layer; the prediction includes it",
     "batched_evaluation": "an evaluation cannot batch its messages; set transfer.batched to false or remove eval_every",
     "unsupported_architecture": (
-        "runs do not support the value of {parts:list} with the other parts of the model; the prediction includes it"
+        "runs do not support the value of {parts:list} together with the other settings of the model; the prediction includes it"
     ),
 }
 

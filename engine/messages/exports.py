@@ -11,7 +11,7 @@ MESSAGES: dict[str, Message] = {
         "{blocks:,} blocks are too many for an SVG picture (at most {maximum:,}); draw a shorter window, or a PNG"
     ),
     "torchtitan_model": (
-        "torchtitan supports only models of equal transformer layers without skip connections; set the model's kind to "
+        "torchtitan supports only models of identical transformer layers without skip connections; set the model's kind to "
         "gpt or bert to export it"
     ),
     "torchtitan_placement": (

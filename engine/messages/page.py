@@ -14,7 +14,7 @@ MESSAGES: dict[str, Message] = {
     "stopped": "the computation was stopped; compute again, undo, or change the design",
     "computation_failed": "the computation failed: {reason}; compute again, undo, or change the design",
     "large_upload": (
-        "the file has {size:quantity|B}; the page opens files of up to {maximum:quantity|B}; use the command line for "
+        "the size of the file is {size:quantity|B}; the page opens files of up to {maximum:quantity|B}; use the command line for "
         "larger files"
     ),
     "unknown_design_id": "{design!r} is not the ID of a design",

@@ -15,7 +15,7 @@ COVERAGE: dict[str, Message] = {
     "unmeasured_size": (
         "a {quantity} of {size:g} is outside the measured range ({least:g} to {most:g}); its time is extrapolated"
     ),
-    "unmeasured_computations": "the profile contains neither measured blocks nor a run; compute times come from the roofline model",
+    "unmeasured_computations": "the profile contains neither measured blocks nor a recorded run; compute times come from the roofline model",
     "unmeasured_tensor_parallelism": "the profile was measured with tp={measured:list}; the same rates are assumed for tp={tp}",
     "unmeasured_inter_node_link": "no link between nodes was measured; the design's link is used",
     "unmeasured_intra_node_link": "no link inside a node was measured; the design's link is used",
@@ -57,8 +57,8 @@ MESSAGES: dict[str, Message] = {
     **COVERAGE,
     "memory": _memory,
     "context_imbalance": (
-        "documents give the context-parallel devices of mesh {mesh} unequal attention: the slowest has {ratio:.2f} times the "
-        "mean, and the others wait for it; use a smaller cp, or longer documents"
+        "attention within documents is divided unevenly over the context-parallel devices of mesh {mesh}: the slowest computes "
+        "{ratio:.2f} times the mean, and the others wait for it; use a smaller cp, or longer documents"
     ),
     "unused_devices": "{idle} of {devices} devices belong to no mesh and stay idle",
     "equal_shares": (

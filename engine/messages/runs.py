@@ -45,7 +45,7 @@ _SIGNAL_HINTS = {
 
 
 def _process_killed(mesh: str, process: int, signal: str, status: int, log: str = "") -> str:
-    sentence = f"mesh {mesh}, process {process} was ended by {signal} (exit {status})"
+    sentence = f"mesh {mesh}, process {process} was terminated by {signal} (exit {status})"
     return "; ".join(filter(None, (sentence, _SIGNAL_HINTS.get(signal, ""), _log_line(log))))
 
 
@@ -111,7 +111,7 @@ MESSAGES: dict[str, Message] = {
     ),
     "end_not_recorded": "the end of the run was not recorded; the files that it wrote are kept",
     "warm_process_gone": "the process that starts runs has ended ({reason}); launch again",
-    "warm_process_killed": "the launcher process was ended by {signal}",
+    "warm_process_killed": "the launcher process was terminated by {signal}",
     "warm_process_failed": lambda status, last_line: (
         f"the process that starts runs ended with status {status}: {last_line or 'it wrote no message'}"
     ),
@@ -154,7 +154,7 @@ MESSAGES: dict[str, Message] = {
     "unreadable_text": "cannot read the training text {file}: {reason}",
     "empty_training_text": "{name} is empty; choose a text with content to train on",
     "text_too_large": (
-        "{name} has {size_bytes:,} bytes; the page accepts texts up to {most_bytes:,} bytes; copy a larger one "
+        "{name} is {size_bytes:,} bytes long; the page accepts texts of up to {most_bytes:,} bytes; copy a longer one "
         "to {folder} and set training.data to its name"
     ),
     "incomplete_checkpoint": "{name} is not a complete checkpoint: it has no {file}",
@@ -223,10 +223,10 @@ MESSAGES: dict[str, Message] = {
     "run_exists": "run {run} already exists here; delete it first: meshwave runs delete {run}",
     "run_not_deleted": "run {run} cannot be deleted: {error}",
     "run_not_annotated": "tags and note of run {run} cannot be saved: {error}",
-    "run_too_large_to_download": "run {run} has {size} and the page downloads at most {limit}; "
+    "run_too_large_to_download": "the size of run {run} is {size}, and the page downloads at most {limit}; "
     "export it with: meshwave runs export {run}",
     "unknown_checkpoint": "there is no checkpoint {name!r} any more; reload the page",
-    "weights_too_large_to_download": "the weights of run {run} have {size} and the page downloads at most {limit}; "
+    "weights_too_large_to_download": "the size of the weights of run {run} is {size}, and the page downloads at most {limit}; "
     "write them with: meshwave runs weights {run} --hugging-face FOLDER",
     "archive_exists": "{file} exists; choose another name with --out",
     "archive_unwritable": "cannot write {file}: {error}; choose another place with --out",

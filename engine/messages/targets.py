@@ -47,7 +47,7 @@ MESSAGES: dict[str, Message] = {
         "`limits.processes` of the target"
     ),
     "target_disk": (
-        "the run folders of target {target} have {used_bytes:quantity|B}, and it allows {most_bytes:quantity|B}; delete "
+        "the run folders of target {target} use {used_bytes:quantity|B}, and its limit is {most_bytes:quantity|B}; delete "
         "some with meshwave runs delete, or raise `limits.megabytes` of the target"
     ),
     "target_minutes": "the limit of target {target} is {minutes:g} min",
@@ -73,11 +73,11 @@ MESSAGES: dict[str, Message] = {
         "same number on every node"
     ),
     "manifest_too_large": (
-        "the design has {bytes:,} bytes, and a ConfigMap holds at most {most:,}; launch it on a Kubernetes target, which uses a volume"
+        "the document of the design is {bytes:,} bytes long, and a ConfigMap holds at most {most:,}; launch it on a Kubernetes target, which uses a volume"
     ),
     # checks
-    "no_processes_to_check": "{launcher} starts no processes that could be checked; check local instead",
-    "target_check_failed": "the check of {target} failed: {why}; its logs say: {said}",
+    "no_processes_to_check": "{launcher} does not start processes, so there is nothing to check; check local instead",
+    "target_check_failed": "the check of {target} failed: {why}; from its logs: {said}",
     "too_few_nodes": "{count} nodes are too few; use 1 or more",
     "links_not_measured": "one process has no links to measure; use --nodes 2 or --devices 2",
     "versions_differ": "processes have different versions of {name} ({versions:list}); install one version on all nodes",

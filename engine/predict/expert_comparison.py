@@ -209,7 +209,7 @@ def _layer_notes(layer: Layer, links: Links) -> Iterator[str]:
     if links.fit:
         yield f"measured alpha and beta are used for {', '.join(links.fit)}; other collectives are priced from the link rates"
     if links.fit and "overlap" not in links.fit and "all_gather" in links.fit:
-        yield "no overlap was measured: parm-s2 runs its all-gather after its all-to-all"
+        yield "the measurements include no overlap: parm-s2 is assumed to run its all-gather after its all-to-all"
     yield "times include communication only; auto compares these times because the document gives no compute speed"
 
 

@@ -289,7 +289,7 @@ class _Run:
         return np.asarray(self._at - self._first)
 
     def next_slot(self, line: int) -> int:
-        """Return the next slot of a line."""
+        """Return the first slot of a line that has not run."""
         return int(self._rows[self._at[line]])
 
     def line_of(self, row: int) -> int:

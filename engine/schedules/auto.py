@@ -95,7 +95,7 @@ class Auto(Schedule):
     chunks: Count = 1
     """Number of stages on each mesh; a wave has two."""
     backward: Literal["split", "whole"] = "split"
-    """Split lets weight gradients fill the bubbles."""
+    """split: weight gradients run separately and can fill bubbles; whole: a backward runs in one piece."""
     limit: Annotated[float, Field(gt=0, le=1e6)] | None = nullable("limited by device memory")
     """Maximum number of microbatches whose activations a mesh may keep, each for its share of the model (1F1B keeps as
     many as there are meshes)."""

@@ -42,8 +42,8 @@ class Chimera(Schedule):
     replicas: Count = 2
     """Copies of the model: half of them run down the meshes, half run up."""
     concatenation: Literal["direct", "forward-doubling", "backward-halving"] = "direct"
-    """Rule that joins consecutive groups of microbatches. Direct adds a bubble per group if the backward takes longer than the
-    forward; forward-doubling adds none if it takes twice as long, and keeps twice the activations; backward-halving is
+    """Rule that joins consecutive groups of microbatches. direct: one bubble per group if the backward takes longer than
+    the forward; forward-doubling: no bubble if it takes twice as long, but twice the activations; backward-halving:
     the same order for microbatches of half the size."""
 
     def routes(self, pipe: Pipe) -> Sequence[Sequence[int]]:

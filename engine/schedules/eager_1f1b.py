@@ -23,8 +23,8 @@ class EagerOneFOneB(Schedule):
     published: ClassVar = "2020-07"
 
     backward: Literal["whole", "split"] = "whole"
-    """Whole runs a backward in one piece; split sends the input gradient first, and computes the weight gradient during
-    the transfer."""
+    """whole: a backward runs in one piece; split: the input gradient is sent first, and the weight gradient is computed
+    during the transfer."""
 
     def rank_actions(self, pipe: Pipe, rank: int) -> Iterator[Action]:
         ahead = min(2 * (pipe.ranks - rank) - 1, pipe.microbatches)

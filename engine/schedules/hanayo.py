@@ -30,11 +30,11 @@ class Hanayo(Schedule):
     waves: Count = 1
     """Number of times that the path of stages runs down the meshes and back up."""
     grouping: Literal["grouped", "ungrouped"] = "grouped"
-    """With more microbatches than meshes: grouped runs groups of microbatches one after another, each as large as the
-    number of meshes, so peak memory does not grow; ungrouped avoids the bubble between groups but keeps all activations
-    alive."""
+    """Order if there are more microbatches than meshes. grouped: groups of as many microbatches as meshes run one after
+    another, so that peak memory does not grow; ungrouped: there is no bubble between groups, but all activations are
+    kept."""
     backward: Literal["whole", "split"] = "whole"
-    """Whole runs a backward in one piece; split sends the input gradient first, and delays the weight gradient to a
+    """whole: a backward runs in one piece; split: the input gradient is sent first, and the weight gradient is delayed to a
     bubble, as far as memory allows."""
 
     def stage_count(self, ranks: int) -> int:

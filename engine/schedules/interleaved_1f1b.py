@@ -29,8 +29,8 @@ class Interleaved1F1B(Schedule):
     group: Count | None = nullable("one per rank")
     """Microbatches that pass through one chunk before the next chunk runs."""
     slots: Literal["single", "fused"] = "single"
-    """Fused runs each forward and backward of the steady state in one slot, where one computes while the other exchanges
-    tokens of experts or reduces (Megatron's ``--overlap-moe-expert-parallel-comm``). It needs one more warm-up forward."""
+    """fused: each forward and backward of the steady state share a slot, in which one computes while the other exchanges
+    tokens of experts or reduces tensors (Megatron's ``--overlap-moe-expert-parallel-comm``). It needs one more warm-up forward."""
 
     def stage_count(self, ranks: int) -> int:
         return ranks * self.chunks

@@ -60,7 +60,7 @@ export class Tiles {
     const { groups, isLarge, layout } = this.cluster;
     const { fold, nodes, perNode } = layout;
     const [size, each] = fold ? [Math.ceil(nodes / fold), fold * perNode] : [nodes * perNode, 1];
-    const level = `${DEVICES}, plus and minus zoom; shown are ${groups.level}`;
+    const level = `${DEVICES}, plus and minus zoom; visible: ${groups.level}`;
     this.layer.setAttribute("aria-label", isLarge ? level : DEVICES);
     if (!isLarge) return;
     for (const [device, tile] of this.elements) {

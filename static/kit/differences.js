@@ -58,7 +58,7 @@ export class DifferenceLine {
     this.legend.replaceChildren(
       h("span", {}, "Pinned: ", h("b", { translate: "no" }, name)),
       ...(kinds.length ? kinds : [h("span", {}, "no differences here")]),
-      ...(hasGhosts ? [h("span", {}, h("i", { "aria-hidden": "true" }), "there before")] : []),
+      ...(hasGhosts ? [h("span", {}, h("i", { "aria-hidden": "true" }), "former position")] : []),
     );
     this.legend.title = words.join("\n");
     this.legend.hidden = this.list.hidden = !isShown;

@@ -69,7 +69,7 @@ def point(page: Page, node: int) -> Point:
 
 
 def levels(page: Page) -> str:
-    return str(page.get_by_role("listbox").get_attribute("aria-label")).rpartition("shown are ")[2]
+    return str(page.get_by_role("listbox").get_attribute("aria-label")).rpartition("visible: ")[2]
 
 
 def test_folded_nodes_are_few_boxes_with_the_meshes_they_hold(page: Page, session: Session) -> None:

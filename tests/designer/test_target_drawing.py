@@ -65,5 +65,5 @@ def test_a_target_that_fails_is_reported(session: Session) -> None:
     bar._on_draw({})
 
     assert until(lambda: bar.notice)
-    assert bar.notice == "the check of broken failed: its job ended; its logs say: no module torch"
+    assert bar.notice == "the check of broken failed: its job ended; from its logs: no module torch"
     assert bar.drawing == ""

@@ -102,7 +102,7 @@ class Picture:
     shapes: list[Shape] = field(default_factory=list)
 
     @property
-    def surface(self) -> dict[str, str]:
+    def surface_colours(self) -> dict[str, str]:
         """Colours of background and text, by name."""
         return dict(SURFACES[self.theme])
 

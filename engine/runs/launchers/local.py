@@ -109,7 +109,7 @@ class LocalLauncher(OwningLauncher):
         """Start a process that imports torch. Returns at once."""
         with self._lock:
             if self.probe().can_launch:
-                self._ready_warm_process()
+                self._ensure_warm_process()
 
     def check_requirements(self, design: Design, drawn: Design, options: Options) -> None:
         if options.hosts is not None:
@@ -123,7 +123,7 @@ class LocalLauncher(OwningLauncher):
         if self.limits.minutes is not None:
             write_time_limit(bundle.folder, self.limits.minutes, self.name)
         with self._lock:
-            warm_process = self._ready_warm_process()
+            warm_process = self._ensure_warm_process()
             warm_process.launch(bundle.run, bundle.folder, bundle.processes)
             self._own[bundle.run] = bundle, warm_process
 
@@ -157,7 +157,7 @@ class LocalLauncher(OwningLauncher):
                 verdict = Verdict(State.CANCELLED, "cancelled_before_start", {"why": why} if why else {})
                 self._finish_run(run.id, verdict, [])
 
-    def _ready_warm_process(self) -> WarmProcess:
+    def _ensure_warm_process(self) -> WarmProcess:
         """Return the warm process; start a new one if there is none, or if the source code has changed since."""
         source_time_s = _source_time_s()
         if self._warm_process is not None and source_time_s > self._source_time_s and not self._own:

@@ -82,7 +82,7 @@ def test_killed_and_evicted_pods_restart_the_run_from_its_checkpoint(
 
     assert run.wait(timeout_s=PATIENCE_S) is State.SUCCEEDED, (run.reason, run.log())
     killed, evicted = read_attempts(run.folder)
-    assert "was ended by SIGKILL" in killed.reason
+    assert "was terminated by SIGKILL" in killed.reason
     assert evicted.resumed_from >= evicted.done > killed.resumed_from > 0
     assert run.folder.resolve() == tmp_path / "claim" / run.id
     given = [json.loads(line) for line in calls.read_text().splitlines()]

@@ -72,7 +72,7 @@ def test_a_failing_rank_is_the_reason_and_not_the_flood_after_it(launcher: Local
     ("name", "reason"),
     [
         ("leave in 1", "mesh M1, process 1 exited with status 3 and reported no error; .*: I have had enough"),
-        ("abort in 3", r"mesh M3, process 3 was ended by SIGABRT \(exit -6\); .*a size mismatch; .*EnforceNotMet"),
+        ("abort in 3", r"mesh M3, process 3 was terminated by SIGABRT \(exit -6\); .*a size mismatch; .*EnforceNotMet"),
     ],
 )
 def test_a_process_that_ends_without_an_error_is_named(launcher: LocalLauncher, name: str, reason: str) -> None:
@@ -90,7 +90,7 @@ def test_a_rank_that_is_killed_ends_the_run(either: LocalLauncher) -> None:
     os.kill(processes(run)[1].pid, signal.SIGKILL)
 
     assert run.wait(timeout_s=30) is State.FAILED
-    assert run.reason.startswith("mesh M1, process 1 was ended by SIGKILL")
+    assert run.reason.startswith("mesh M1, process 1 was terminated by SIGKILL")
     assert all_gone(run)
 
 

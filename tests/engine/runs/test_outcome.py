@@ -39,7 +39,7 @@ def test_a_killed_process_comes_before_the_errors_of_others(tmp_path: Path) -> N
 
     assert found.process == 3
     assert found.reason.startswith(
-        "mesh M3, process 3 was ended by SIGKILL (exit -9); the signal did not come from Meshwave"
+        "mesh M3, process 3 was terminated by SIGKILL (exit -9); the signal did not come from Meshwave"
     )
 
 

@@ -196,7 +196,7 @@ def test_a_killed_process_costs_no_accuracy(
     assert [row["step"] for row in run.metrics()] == list(range(STEPS))
     assert [row["loss"] for row in run.metrics()] == uninterrupted
     [attempt] = read_attempts(run.folder)
-    assert f"process {process} was ended by SIGKILL" in attempt.reason
+    assert f"process {process} was terminated by SIGKILL" in attempt.reason
     resumed = [json.loads(line) for line in (run.folder / "events-0.jsonl").read_text().splitlines()]
     assert [row["steps"] for row in resumed if row["event"] == "resumed"] == [attempt.resumed_from] * bool(
         attempt.resumed_from

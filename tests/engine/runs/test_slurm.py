@@ -89,7 +89,7 @@ def test_a_killed_process_is_the_reason(slurm: SlurmLauncher) -> None:
     kill_worker(run.folder)
 
     assert run.wait(timeout_s=PATIENCE_S) is State.FAILED
-    assert "was ended by SIGKILL (exit -9)" in run.reason
+    assert "was terminated by SIGKILL (exit -9)" in run.reason
     assert until(lambda: not processes_of(run))
 
 
@@ -123,7 +123,7 @@ def test_a_run_that_lost_a_process_has_the_losses_of_a_local_run(followed: Run, 
     other = submit(trainer, two_nodes(STEPS))
     assert other.wait(timeout_s=PATIENCE_S) is State.SUCCEEDED
 
-    assert "was ended by SIGKILL" in read_attempts(followed.folder)[0].reason
+    assert "was terminated by SIGKILL" in read_attempts(followed.folder)[0].reason
     assert losses(followed) == pytest.approx(losses(other), rel=1e-6)
 
 

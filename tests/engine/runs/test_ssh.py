@@ -127,7 +127,7 @@ def test_a_killed_process_costs_no_accuracy_and_another_run_waits(
     kill_worker(tmp_path / "remote" / run.id)
 
     assert run.wait(timeout_s=PATIENCE_S) is State.SUCCEEDED, run.reason
-    assert "was ended by SIGKILL" in read_attempts(run.folder)[0].reason
+    assert "was terminated by SIGKILL" in read_attempts(run.folder)[0].reason
     assert "resumed after step" in (run.folder / "rank-0.log").read_text()
     assert other.wait(timeout_s=PATIENCE_S) is State.SUCCEEDED, other.reason
     assert losses(run) == losses(other)

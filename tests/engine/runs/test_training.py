@@ -88,7 +88,7 @@ def test_a_rank_that_is_killed_while_it_trains_is_the_reason(trainer: LocalLaunc
     os.kill(processes(run)[2].pid, signal.SIGKILL)
 
     assert run.wait(timeout_s=60) is State.FAILED
-    assert run.reason.startswith("mesh M2, process 2 was ended by SIGKILL")
+    assert run.reason.startswith("mesh M2, process 2 was terminated by SIGKILL")
     assert all_gone(run)
 
 
