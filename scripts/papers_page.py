@@ -34,7 +34,7 @@ pipelines (figure 5); one wave over all devices, the other reading, has rows of 
 over Chimera-wave, in percent:"""
 
 THROUGHPUT = """\
-**What a printed sequence/s counts.** On the same GPUs, the printed throughput is proportional to D: two pipelines of four
+**Meaning of the printed sequences/s.** On the same GPUs, the printed throughput is proportional to D: two pipelines of four
 devices have twice the throughput of one of eight, and four of eight twice that of two of sixteen. No schedule can achieve
 that in sequences/s. The figures agree if a step counts D B sequences, although each of its P microbatches has B of them.
 That is our reading; one bar contradicts it (GPT, two waves, P=16). **Precision**: the ratio of V100 to A100 is that of their

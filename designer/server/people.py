@@ -34,7 +34,7 @@ from meshwave.engine.people.people_file import OWNER, PeopleFile, User
 
 _log = logging.getLogger(__name__)
 FOLLOW_INTERVAL_MS = 2000
-"""Interval of the checks for runs that take too long and for changes of the file of people."""
+"""Interval of the checks for runs that take too long and for changes of the people file."""
 
 
 class PersonStudios:

@@ -28,17 +28,18 @@ How close predictions come to measurements. `meshwave bench accuracy --out docs/
 which takes some minutes on an idle machine, and writes this page and its picture.
 
 A *dry run* executes the program of a design with real processes and messages, and waits the modelled time instead of
-computing. It tests whether a program takes as long as predicted if the prices of its actions are right. A wait ends when it
-was due, so that a delay of the machine of less than a tenth of an action is compensated by the next wait; what remains are
-delays that others had to wait for. A *measured run* computes, and its prediction uses a calibration of this machine.
+computing. It tests whether a program takes as long as predicted if the durations of its actions are right. Each wait ends
+at its scheduled time, so that a delay of the machine of less than a tenth of an action is compensated by the next wait; the
+remaining error consists of delays for which other processes had to wait. A *measured run* computes, and its prediction uses
+a calibration of this machine.
 
 Step times are medians; the first step is a warm-up and excluded. Errors are `measured / predicted - 1`: positive if the run
-took longer. A run during which the host of a virtual machine gave more than 1% of its cores to others is repeated, up to
-three times.
+took longer. A run during which the host of a virtual machine gave more than 1% of its cores to others (steal time) is
+repeated, up to three times.
 
 Only dry runs on *emulated hosts* are evidence of how links are shared: there, the kernel's queues share links that are as
-slow as those of the design. One part of the model enters even there: no message is delivered before the time that it takes
-alone by the model. Dry runs without emulated hosts are circular for transfers, reductions and the collectives inside stages,
+slow as those of the design. One part of the model applies even there: no message is delivered earlier than the model
+predicts for it alone. Dry runs without emulated hosts are circular for transfers, reductions and the collectives inside stages,
 which are held until the model of shared links says that they are complete. They test orders, dependencies and the handling
 of messages, but not the sharing of links.
 """
@@ -95,7 +96,7 @@ def _missed_aims(results: Results) -> Iterator[str]:
     yield markdown_table(("quantity", "target", "measured"), found)
     head = ("group", "designs", "median", "90th percentile", "worst", "bias")
     if shared:
-        yield "Dry runs on emulated hosts, where the kernel shares the links, by what shares them:"
+        yield "Dry runs on emulated hosts, where the kernel shares the links, by kind of traffic:"
         yield markdown_table(head, _group_rows(summarize(shared)))
     if waited:
         yield "Dry runs without emulated hosts (circular for transfers, see above), by group:"
@@ -137,7 +138,7 @@ LIMITS = """\
 
 1F1B on four meshes with eight microbatches and unit costs, where a forward waits 20 ms unless stated otherwise; each row makes
 one condition harder. A dry run stretches the time of its design until its shortest actions are long enough. The remaining
-error is what a process does besides waiting: waking up, turning to the next action, and copying the bytes of a message. If the
+error is what a process does besides waiting: waking up, starting the next action, and copying the bytes of a message. If the
 machine cannot transport a message in the time of its link, the dry run makes it smaller and says so: it then takes as long as
 intended, but is not as large."""
 

@@ -27,10 +27,10 @@ def markdown(figures: Json) -> str:
     lines = [
         "# Published training runs",
         "",
-        "Predictions held against what others measured and published. `make published` predicts the runs",
-        "again and writes this page. An error is predicted over published step time, less one; *mean* is that of its",
-        "size, *bias* the median with its sign. Every kind of device has one set of constants, fitted to these rows and to",
-        "measured kernels; [how they are fitted](development/published-runs.md) has the errors of sources that were left out.",
+        "Comparison of predictions with published measurements. `make published` predicts the runs again and writes this page.",
+        "An error is `predicted / published - 1` of the step time; *mean* is the mean of the absolute errors, *bias* the median error.",
+        "Every kind of device has one set of constants, fitted to these rows and to measured kernels;",
+        "[Constants of devices](development/published-runs.md) has the errors of sources that were left out of the fit.",
         "",
         f"{summary['predicted']} runs are predicted. The order of configurations of one model is right in "
         f"{order['right']} of {order['pairs']} pairs that differ by more than 10%.",
