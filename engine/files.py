@@ -82,7 +82,7 @@ def find_design(name: str) -> Path:
     raise Refusal("unknown_design", {"name": name, "hint": hint})
 
 
-def home() -> Path:
+def data_folder() -> Path:
     """Return the data folder of Meshwave: ``$MESHWAVE_HOME``, or the data folder of the system."""
     if stated := os.environ.get("MESHWAVE_HOME"):
         return Path(stated).expanduser()

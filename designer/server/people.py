@@ -27,7 +27,7 @@ from meshwave.designer.server.site import Place
 from meshwave.designer.state.saved_designs import SavedDesigns
 from meshwave.designer.state.studio import Studio
 from meshwave.engine.errors import MeshwaveError
-from meshwave.engine.files import home
+from meshwave.engine.files import data_folder
 from meshwave.engine.lessons.progress import Course
 from meshwave.engine.people.limits import Limits
 from meshwave.engine.people.people_file import OWNER, PeopleFile, User
@@ -86,7 +86,7 @@ def serve_people(people: Path, design: str | None = None, *, place: Place, show:
 
     Raises:
         InputError: the people or the design cannot be read, the port is in use, or TLS is missing.
-        RunError: the folder of designs and runs cannot be used.
+        RunError: the data folder cannot be used.
     """
     check_place(place)
     file, first = PeopleFile(people), read_design(design)
@@ -94,7 +94,7 @@ def serve_people(people: Path, design: str | None = None, *, place: Place, show:
     studio = Studio(first, starts_with_library=design is None)
     studio.launches.names = lambda: {person.user.id: person.name for person in file.people.people}
     studios = PersonStudios(
-        studio, home() / "people", lambda: file.people.limits, unlimited=lambda: file.people.administrators
+        studio, data_folder() / "people", lambda: file.people.limits, unlimited=lambda: file.people.administrators
     )
     server, place = start_on_free_port(
         lambda found: start_pages(people_pages(studios), studio, PeopleAccess(file, found)), place

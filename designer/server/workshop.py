@@ -58,7 +58,7 @@ def serve_workshop(plan: Path, *, place: Place, show: bool = True) -> int:
 
     Raises:
         InputError: the plan cannot be read, the port is in use, or TLS is missing.
-        RunError: the folder of designs and runs cannot be used.
+        RunError: the data folder cannot be used.
     """
     check_place(place)
     workshop = read_workshop(plan)
@@ -86,7 +86,7 @@ def start_workshop(
 
     Raises:
         InputError: the port is in use, there is no free one, or the workshop is being served already.
-        RunError: the folder of designs and runs cannot be used.
+        RunError: the data folder cannot be used.
     """
     classroom = Classroom(workshop_folder(workshop.name), workshop)
     classroom.reserve()

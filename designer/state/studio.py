@@ -24,7 +24,7 @@ from meshwave.designer.state.sharing import Link, SharedDesigns
 from meshwave.designer.state.tab_states import TabStates
 from meshwave.engine.document import Design
 from meshwave.engine.errors import InputError
-from meshwave.engine.files import home
+from meshwave.engine.files import data_folder
 from meshwave.engine.findings import Refusal, RunRefusal
 from meshwave.engine.lessons.progress import Course
 from meshwave.engine.people.limits import Limits
@@ -57,7 +57,7 @@ class Studio:
         self.drafts: WeakSet[Draft] = WeakSet()
         self.counts: Counter[str] = Counter()
         """Number of ``edits`` in all tabs since the start."""
-        designs = (folder or home()) / "designs"
+        designs = (folder or data_folder()) / "designs"
         try:
             self.library = Library(designs)
         except OSError as error:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from meshwave.engine.cli.output import print_json
-from meshwave.engine.files import home, import_path
+from meshwave.engine.files import data_folder, import_path
 from meshwave.engine.machine import usable_cores
 from meshwave.engine.messages import render
 from meshwave.engine.runs.emulation.network import missing_requirement
@@ -111,7 +111,7 @@ def examine_machine(folder: Path | None = None) -> list[Finding]:
         "processes": _check_processes,
         "loopback": _check_loopback,
         "links": _check_links,
-        "runs": lambda: _check_run_folder(folder or home()),
+        "runs": lambda: _check_run_folder(folder or data_folder()),
         "chromium": _check_chromium,
     }
     with ThreadPoolExecutor(len(checks)) as pool:

@@ -72,7 +72,7 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--key", type=Path, metavar="FILE", help="key of the TLS certificate")
     parser.add_argument("--url", metavar="URL", help=URL_HELP)
-    parser.add_argument("--home", help="folder of designs and runs; default: $MESHWAVE_HOME or the user's data folder")
+    parser.add_argument("--home", help="data folder of designs and runs; default: $MESHWAVE_HOME or that of the system")
     parser.add_argument("--no-browser", action="store_true", help="only print the link")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from meshwave.engine.costs.profile import Profile, load_profile
 from meshwave.engine.errors import closest_word
-from meshwave.engine.files import check_writable, home, write_whole
+from meshwave.engine.files import check_writable, data_folder, write_whole
 from meshwave.engine.findings import Refusal
 from meshwave.engine.machine import processor_name
 
@@ -27,7 +27,7 @@ KEPT_NAME = re.compile(r"[^/\\\x00.][^/\\\x00]{0,199}")
 
 def profiles_folder() -> Path:
     """Return the folder of stored profiles."""
-    return home() / "profiles"
+    return data_folder() / "profiles"
 
 
 def list_profiles() -> list[str]:

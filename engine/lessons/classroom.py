@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from meshwave.engine.document import Design, parse_design
 from meshwave.engine.errors import escape_unprintable
-from meshwave.engine.files import home
+from meshwave.engine.files import data_folder
 from meshwave.engine.findings import Refusal, RunRefusal
 from meshwave.engine.frozen import Part
 from meshwave.engine.lessons.progress import load_progress
@@ -48,7 +48,7 @@ CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 
 def workshop_folder(name: str) -> Path:
     """Return the folder with the people, designs and results of a workshop."""
-    return home() / "workshops" / name
+    return data_folder() / "workshops" / name
 
 
 class Learner(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, ValidationError
 
-from meshwave.engine.files import home, write_private
+from meshwave.engine.files import data_folder, write_private
 from meshwave.engine.frozen import Part
 
 LARGEST_BYTES = 1_000_000
@@ -55,7 +55,7 @@ class Course(NamedTuple):
 def load_progress(folder: Path | None = None) -> Progress:
     """Read the progress from a folder, by default the user's own; if the file cannot be read, the progress is empty."""
     try:
-        path = (folder or home()) / "progress.json"
+        path = (folder or data_folder()) / "progress.json"
         text = path.read_text("utf-8") if path.stat().st_size <= LARGEST_BYTES else "{}"
         return Progress.model_validate_json(text)
     except (OSError, UnicodeDecodeError, ValidationError):
@@ -68,7 +68,7 @@ def save_progress(name: str, progress: LessonProgress, folder: Path | None = Non
     Raises:
         OSError: the progress cannot be written.
     """
-    folder = folder or home()
+    folder = folder or data_folder()
     known = load_progress(folder)
     changed = known.model_copy(update={"lessons": {**known.lessons, name: progress}})
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ from meshwave.engine.document import Design, parse_design
 from meshwave.engine.document.fixes import apply_edits
 from meshwave.engine.document.reading import parse_toml, read_json
 from meshwave.engine.errors import MeshwaveError
-from meshwave.engine.files import example, home, read_whole
+from meshwave.engine.files import data_folder, example, read_whole
 from meshwave.engine.findings import DesignError, Problem, Refusal, problems_of
 from meshwave.engine.lessons.glossary import glossary, linked_terms
 from meshwave.engine.lessons.lesson import (
@@ -55,7 +55,7 @@ def lesson_folders() -> dict[str, Path]:
 
 def user_folder() -> Path:
     """Return the folder that contains the folders of the user's own lessons."""
-    return home() / "lessons"
+    return data_folder() / "lessons"
 
 
 @cache

@@ -20,7 +20,7 @@ from pydantic import BeforeValidator, Field, ValidationError
 from pydantic_core import PydanticKnownError, from_json
 
 from meshwave.engine.errors import RunError, closest_word
-from meshwave.engine.files import home
+from meshwave.engine.files import data_folder
 from meshwave.engine.findings import Refusal, RunRefusal
 from meshwave.engine.run_files import Count, RunFile, first_problem
 from meshwave.engine.runs.run_index import open_index, reports_damage
@@ -123,7 +123,7 @@ class Record:
         Raises:
             RunRefusal: the folder cannot be used, or the database is damaged.
         """
-        self.place = (place or home()).absolute()
+        self.place = (place or data_folder()).absolute()
         self._path = self.place / "runs.sqlite"
         self._lock = threading.RLock()
         self._damaged: set[str] = set()  # messages that were logged already

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from meshwave.engine.document import Design
-from meshwave.engine.files import home, write_whole
+from meshwave.engine.files import data_folder, write_whole
 from meshwave.engine.findings import DesignError, Problem, Refusal
 
 LARGEST_UPLOAD_BYTES = 8_000_000
@@ -20,7 +20,7 @@ LONGEST_NAME_BYTES = 120
 
 def texts_folder() -> Path:
     """Return the folder of uploaded texts; the command line searches this folder last."""
-    return home() / "data"
+    return data_folder() / "data"
 
 
 def training_text(design: Design, given: Path | None = None, folders: Sequence[Path] = ()) -> Path | None:

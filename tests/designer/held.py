@@ -13,7 +13,7 @@ from meshwave.designer.state.transfer_drawing import TransferDrawing
 from meshwave.designer.views import gallery_cards
 from meshwave.engine.document import Design
 from meshwave.engine.document.transfer_document import TransferSpec
-from meshwave.engine.files import home
+from meshwave.engine.files import data_folder
 from meshwave.engine.predict import gallery
 from meshwave.engine.predict.expert_map import GridCluster
 from meshwave.engine.progress import report_progress
@@ -25,12 +25,12 @@ IN_BROWSER = ("1f1b", "gpipe", "hanayo", "zb-v", "chimera", "dualpipe", "gems")
 
 def let_go() -> None:
     """Release waiting jobs."""
-    (home() / "go").touch()
+    (data_folder() / "go").touch()
 
 
 def hold() -> None:
     report_progress(0.5, "waiting for the test")
-    while not (home() / "go").exists():
+    while not (data_folder() / "go").exists():
         time.sleep(0.01)
 
 

@@ -11,7 +11,15 @@ from pathlib import Path
 import pytest
 
 from meshwave.engine.errors import InputError
-from meshwave.engine.files import check_writable, example, examples, find_design, home, write_private, write_whole
+from meshwave.engine.files import (
+    check_writable,
+    data_folder,
+    example,
+    examples,
+    find_design,
+    write_private,
+    write_whole,
+)
 
 
 def test_a_design_is_a_file_or_else_an_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,9 +205,9 @@ def test_examples_are_found_by_name() -> None:
 
 def test_the_home_of_drafts_and_runs_can_be_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
-    assert home() == tmp_path
+    assert data_folder() == tmp_path
 
     monkeypatch.delenv("MESHWAVE_HOME")
     monkeypatch.setattr("sys.platform", "linux")
     monkeypatch.setenv("XDG_DATA_HOME", "/data")
-    assert home() == Path("/data/meshwave")
+    assert data_folder() == Path("/data/meshwave")

@@ -17,7 +17,7 @@ from meshwave.engine.bench.accuracy.results import Results, read_results, write_
 from meshwave.engine.bench.accuracy.summary import summarize
 from meshwave.engine.bench.accuracy.table import dry_run_results, host_results, markdown, training_results
 from meshwave.engine.errors import MeshwaveError
-from meshwave.engine.files import check_writable, home, write_whole
+from meshwave.engine.files import check_writable, data_folder, write_whole
 from meshwave.engine.findings import Refusal
 
 Say = Callable[[str], None]
@@ -36,7 +36,7 @@ def rehearsal(only: Sequence[str], out: Path | None, say: Say) -> dict[str, Any]
 
 
 def _measure_and_summarize(known: Sequence[Case], only: Sequence[str], out: Path | None, say: Say) -> dict[str, Any]:
-    path = out or home() / "accuracy.json"
+    path = out or data_folder() / "accuracy.json"
     failed = measure_all(known, only, path, say, lambda: open_bench(say))
     return {**_figures(read_results(path) or _no_results()), "failed": failed, "file": str(path)}
 

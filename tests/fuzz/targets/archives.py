@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
 
-from meshwave.engine.files import home
+from meshwave.engine.files import data_folder
 from tests.fuzz.mutate import STRINGS, mutate_bytes
 from tests.fuzz.oracle import Act, Ended, about_command
 from tests.fuzz.target import Target
@@ -52,7 +52,7 @@ class Archives(Target):
         return mutate_bytes(chance, packed) if chance.random() < 0.05 else packed
 
     def calls(self, path: Path) -> Iterator[tuple[str, Act]]:
-        shutil.rmtree(home(), ignore_errors=True)
+        shutil.rmtree(data_folder(), ignore_errors=True)
         ended: list[Ended] = []
         yield "runs import", lambda: about_command("runs", "import", str(path), ended=ended)
         if ended and ended[0].status == 0:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from meshwave.engine.files import home
+from meshwave.engine.files import data_folder
 from meshwave.engine.program.action import Op
 from tests.engine.imports.traced import design, trace_of
 from tests.fuzz.oracle import Act, Ended, about_command
@@ -44,7 +44,7 @@ class Traces(Target):
             raise UnfitError
         into = path.with_name("design.json")
         into.write_text(design().to_json())
-        shutil.rmtree(home(), ignore_errors=True)
+        shutil.rmtree(data_folder(), ignore_errors=True)
         ended: list[Ended] = []
         command = ("import", "--from", "kineto", "--into", str(into), *map(str, files))
         yield "import", partial(about_command, *command, ended=ended)
