@@ -22,7 +22,7 @@ _SPELLINGS = {
     "deepspeed": "DeepSpeed", "degree": "chunks", "dfs": "DFS", "dp": "DP", "ep": "EP", "eps": "epsilon", "esp": "ESP", "eval": "evaluation",
     "eval_every": "evaluation interval", "every": "every n-th block", "ffn": "FFN width", "first_dense": "initial dense blocks",
     "full_every": "full attention every n-th layer", "gelu": "GELU", "gpt": "GPT", "inter_node": "link between nodes",
-    "intra_node": "link inside a node", "kv": "KV", "layernorm": "LayerNorm", "lr": "learning rate",
+    "intra_node": "link inside a node", "kv": "KV", "layernorm": "LayerNorm", "longrope": "LongRoPE", "lr": "learning rate",
     "micro_batch_size": "microbatch size", "min": "minimum", "mlp": "MLP", "moe": "MoE", "mtp": "MTP", "nics": "NICs",
     "nope": "NoPE", "out": "output", "ppmoe": "PPMoE", "qk": "QK", "qkv": "QKV", "relu": "ReLU", "rmsnorm": "RMSNorm", "rope": "RoPE", "sgd": "SGD",
     "silu": "SiLU", "tp": "TP", "u-net": "U-Net", "u-transformer": "U-ViT", "vocab": "vocabulary", "warmup": "warm-up",

@@ -6,7 +6,7 @@ positions, as many key-value heads as heads, a plain GELU MLP, biases, and an un
 
 from __future__ import annotations
 
-from math import log
+from math import log, sqrt
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -51,10 +51,10 @@ def yarn_magnitude(factor: float, weight: float = 1.0) -> float:
 class RopeScaling(Part):
     """Change of the rotary frequencies for contexts longer than in pretraining."""
 
-    kind: Literal["linear", "dynamic", "llama3", "yarn"] = "llama3"
+    kind: Literal["linear", "dynamic", "llama3", "yarn", "longrope"] = "llama3"
     """Rule by which frequencies change: linear divides all of them by factor; dynamic increases theta for sequences
     longer than original_context; llama3 and yarn (arXiv:2309.00071) divide low frequencies by factor and keep high
-    ones."""
+    ones; longrope (arXiv:2402.13753) divides each frequency by a factor of its own."""
     factor: Positive = 8.0
     """Ratio of the new context to the original one."""
     original_context: Size | None = nullable("not stated")
@@ -69,15 +69,25 @@ class RopeScaling(Part):
     """yarn: frequencies that turn less often than this within original_context are divided by factor."""
     truncate: bool = True
     """yarn: round the two limits to whole dimensions."""
-    attention_factor: Positive | None = nullable("0.1 ln(factor) + 1")
-    """yarn: multiplier of rotated queries and keys."""
+    attention_factor: Positive | None = nullable("that of the paper")
+    """yarn, longrope: multiplier of rotated queries and keys; in the papers 0.1 ln(factor) + 1 for yarn, and
+    sqrt(1 + ln(factor) / ln(original_context)) for longrope."""
+    short_factors: tuple[Positive, ...] = ()
+    """longrope: divisors of the frequencies in sequences of up to original_context tokens, one for each pair of rotated
+    dimensions."""
+    long_factors: tuple[Positive, ...] = ()
+    """longrope: divisors of the frequencies in longer sequences."""
 
     @property
     def magnitude(self) -> float:
         """Multiplier of rotated queries and keys."""
-        if self.kind != "yarn":
+        if self.kind not in ("yarn", "longrope"):
             return 1.0
-        return self.attention_factor or yarn_magnitude(self.factor)
+        if self.attention_factor is not None:
+            return self.attention_factor
+        if self.kind == "yarn":
+            return yarn_magnitude(self.factor)
+        return sqrt(1 + log(self.factor) / log(self.original_context or 2)) if self.factor > 1 else 1.0
 
 
 class Positions(Part):

@@ -258,6 +258,16 @@ class LanguageModel(Model):
         attention = self.architecture.attention
         return self.heads if attention.latent else attention.kv_heads or self.heads
 
+    @property
+    def rotated_dims(self) -> int:
+        """Number of dimensions of a query or key head with rotary positions."""
+        part, positions = self.architecture.attention, self.architecture.positions
+        if positions.kind != "rope":
+            return 0
+        if part.latent is not None:
+            return part.latent.rope_dim
+        return int(positions.fraction * (part.head_dim or self.hidden // self.heads)) // 2 * 2
+
     def attended_share(self, length: int | NDArray[np.int64]) -> Any:
         """Return the fraction of the sequence to which a token of a document of ``length`` tokens attends.
 

@@ -81,10 +81,10 @@ class Training(Part):
     """The host waits for each kernel before it launches the next one, as with CUDA_LAUNCH_BLOCKING=1. For devices with
     built-in performance constants, predictions add the time between kernels to each operator."""
     attention_kernel: AttentionKernel = "default"
-    """Attention kernel that predictions assume. default: the usual fused kernel of the device, which keeps the scores on chip.
+    """Kernel of attention. default: the usual fused kernel of the device, which keeps the scores on chip; runs let torch choose.
     flash_2, flash_3, cudnn: FlashAttention-2 (arXiv:2307.08691), FlashAttention-3 (arXiv:2407.08608), and attention of
     cuDNN, which differ on devices of the Hopper generation. unfused: several kernels, which move the scores through
-    memory. Runs use the kernel of torch."""
+    memory. Runs refuse a kernel that torch does not have for their device and precision."""
     compile: bool = False
     """Compile each block with torch.compile before its first step, which takes about a minute. Blocks with experts
     or sharded state, tensor-parallel blocks and stages with a split backward are not compiled. For devices with

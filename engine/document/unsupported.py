@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import gcd, lcm
 
-from meshwave.engine.document.architecture import Architecture
 from meshwave.engine.document.design import Design
 from meshwave.engine.document.expert_layers import expert_group_sizes, uses_tensor_parallel_groups
 from meshwave.engine.document.expert_problems import expert_group_problem
-from meshwave.engine.document.model import LanguageModel
+from meshwave.engine.document.model import LanguageModel, Model
 from meshwave.engine.document.training import Training
 from meshwave.engine.findings import Fix, Problem, set_value
 
@@ -25,6 +24,7 @@ def run_problems(design: Design) -> list[Problem]:
         *_gate_problems(design),
         *_architecture_problems(design),
         *_training_problems(design),
+        *_kernel_problems(design),
         *_context_problems(design),
         *_document_problems(design),
         *_padding_problems(design),
@@ -105,12 +105,13 @@ def _vocabulary_problems(design: Design) -> Iterator[Problem]:
 
 def _architecture_problems(design: Design) -> Iterator[Problem]:
     """Yield a problem if the runtime does not support a combination of parts of a transformer."""
-    if parts := sorted(_unsupported_parts(design.model.architecture)):
+    if parts := sorted(_unsupported_parts(design.model)):
         yield Problem("model", "unsupported_architecture", {"parts": parts})
 
 
-def _unsupported_parts(architecture: Architecture) -> Iterator[str]:
+def _unsupported_parts(model: Model) -> Iterator[str]:
     """Yield the paths of keys whose value the runtime does not support together with the values of other keys."""
+    architecture = model.architecture
     attention, norm, scaling = architecture.attention, architecture.norm, architecture.positions.scaling
     if attention.qk_norm != "none" and norm.kind != "rmsnorm":
         yield "attention.qk_norm"
@@ -118,6 +119,9 @@ def _unsupported_parts(architecture: Architecture) -> Iterator[str]:
         yield "norm.weight"
     if scaling is not None and scaling.kind != "linear" and scaling.original_context is None:
         yield "positions.scaling.original_context"
+    if isinstance(model, LanguageModel) and scaling is not None and scaling.kind == "longrope":
+        sizes = {"short_factors": len(scaling.short_factors), "long_factors": len(scaling.long_factors)}
+        yield from (f"positions.scaling.{key}" for key, size in sizes.items() if 2 * size != model.rotated_dims)
     if attention.latent is not None and (attention.window or attention.soft_cap or attention.sinks):
         yield "attention.latent"
     if attention.latent is not None and architecture.positions.kind == "alibi":
@@ -136,7 +140,7 @@ def _training_problems(design: Design) -> Iterator[Problem]:
     multiplies_float8 = isinstance(model, LanguageModel) and model.moe is None and not training.compile
     if training.linear_precision == "fp4" or not multiplies_float8 or training.precision == "fp64":
         keys += ["linear_precision"]
-    for key in (*keys, "blocking_launches", "attention_kernel", "tensor_parallel_overlap"):
+    for key in (*keys, "blocking_launches", "tensor_parallel_overlap"):
         usual = Training.model_fields[key].default
         value, where = getattr(training, key), f"training.{key}"
         if value != usual:
@@ -151,6 +155,21 @@ def _training_problems(design: Design) -> Iterator[Problem]:
         yield Problem("training.sharding", "tied_sharding", params, fixes=[set_value("training.sharding", "none")])
     if model.architecture.copies_embedding and len({mesh.tp for mesh in design.meshes}) > 1:
         yield Problem("meshes", "unequal_tied_meshes", {"sizes": sorted({mesh.tp for mesh in design.meshes})})
+
+
+def _kernel_problems(design: Design) -> Iterator[Problem]:
+    """Yield a problem if the named kernel of attention does not compute attention of this kind."""
+    attention, training, where = design.model.architecture.attention, design.training, "training.attention_kernel"
+    if training.attention_kernel in ("default", "unfused"):
+        return
+    parts = {
+        "model.attention.soft_cap": attention.soft_cap is not None,
+        "model.attention.sinks": attention.sinks,
+        "training.context_parallel": training.context_parallel == "ring" and any(mesh.cp > 1 for mesh in design.meshes),
+    }
+    if found := [part for part, is_set in parts.items() if is_set]:
+        params = {"parts": found, "kernel": training.attention_kernel}
+        yield Problem(where, "unfused_attention", params, fixes=[set_value(where, "default")])
 
 
 def _offload_conflict(design: Design) -> Fix | None:

@@ -22,7 +22,7 @@ TYPES: Mapping[str, type | tuple[type, ...]] = {
 LONGEST_SEQUENCE = 4096
 """Sequence length of the design in tokens, if the model supports longer sequences."""
 ATTENTION_TYPES = ("full_attention", "sliding_attention")
-SCALING_KINDS = ("linear", "dynamic", "llama3", "yarn")
+SCALING_KINDS = ("linear", "dynamic", "llama3", "yarn", "longrope")
 SCALING_NUMBERS = ("attention_factor", "mscale", "mscale_all_dim")
 """Keys of rotary scaling that are used in calculations."""
 SCALING_KEYS = {
@@ -31,6 +31,8 @@ SCALING_KEYS = {
     "beta_fast": "beta_fast",
     "beta_slow": "beta_slow",
     "truncate": "truncate",
+    "short_factors": "short_factor",
+    "long_factors": "long_factor",
 }
 """Keys of rotary scaling by their names in the model section of a design."""
 
@@ -161,6 +163,8 @@ class _Reader:
         kind = scaling.get("rope_type", scaling.get("type", "default"))
         if kind == "default":
             return
+        if kind == "longrope":
+            scaling = self._read_longrope(scaling)
         numbers = [scaling.get("factor"), *(scaling.get(name, 1.0) for name in SCALING_NUMBERS)]
         if kind not in SCALING_KINDS or not all(isinstance(number, (int, float)) for number in numbers):
             self._add_problem("rope_scaling" if "rope_scaling" in self._config else "rope_parameters")
@@ -173,10 +177,19 @@ class _Reader:
             "factor": scaling.get("factor"),
             "original_context": original,
             "attention_factor": _attention_factor(scaling),
-            **{path: scaling[name] for path, name in SCALING_KEYS.items() if scaling.get(name) is not None},
+            **{path: _value_of(scaling[name]) for path, name in SCALING_KEYS.items() if scaling.get(name) is not None},
         }
         self._set_path("positions.scaling", found)
         self._read_score_scale(scaling)
+
+    def _read_longrope(self, scaling: Json) -> Json:
+        """Return the settings of LongRoPE with the context of pretraining, which can be beside them, and the factor."""
+        found = {name: value for name, value in scaling.items() if value is not None}
+        original = self._get_key("original_max_position_embeddings") or found.get("original_max_position_embeddings")
+        longest = self._get_key("max_position_embeddings")
+        if isinstance(original, int) and original > 1 and isinstance(longest, int):
+            found = {"factor": longest / original, **found, "original_max_position_embeddings": original}
+        return found
 
     def _read_score_scale(self, scaling: Json) -> None:
         """Read the scale of the attention scores of DeepSeek, whose square root grows with the context."""
@@ -221,6 +234,11 @@ class _Reader:
         longest = longest or LONGEST_SEQUENCE
         self.longest = longest
         self._model["sequence"] = min(longest, LONGEST_SEQUENCE)
+
+
+def _value_of(value: Any) -> Any:
+    """Return a value of a configuration as the model section has it: lists are tuples there."""
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _attention_factor(scaling: Json) -> float | None:

@@ -235,6 +235,9 @@ def _scaling(model: LanguageModel, scaling: RopeScaling) -> Json:
         settings |= {
             name: getattr(scaling, path) for path, name in SCALING_KEYS.items() if name.endswith("freq_factor")
         }
+    if scaling.kind == "longrope":
+        factors = {"short_factor": list(scaling.short_factors), "long_factor": list(scaling.long_factors)}
+        settings |= {**factors, "attention_factor": scaling.magnitude}
     if scaling.kind == "yarn":
         settings |= {name: getattr(scaling, path) for path, name in SCALING_KEYS.items() if name == path}
         settings |= {"attention_factor": scaling.magnitude, "mscale_all_dim": _score_weight(model, scaling)}

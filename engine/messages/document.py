@@ -249,6 +249,9 @@ _RUNS: dict[str, Message] = {
         "runs of models with tied embeddings or multi-token prediction need the same tp on all meshes, but tp is {sizes:list}"
     ),
     "unsupported_training": "runs do not support training.{key} = {value} yet; the prediction includes it",
+    "unfused_attention": (
+        "runs compute attention with {parts:list} without the kernel {kernel}; set training.attention_kernel to default"
+    ),
     "unsupported_context_parallelism": (
         "context parallelism divides the tokens of a sequence, which a {model} does not have; set cp to 1 on mesh {mesh}"
     ),

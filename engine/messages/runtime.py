@@ -116,6 +116,10 @@ _TRAINING: dict[str, Message] = {
         "{device} does not support fp8 matrix products (NVIDIA GPUs do from compute capability 8.9); set "
         "training.linear_precision to same"
     ),
+    "no_attention_kernel": (
+        "torch cannot compute the attention of this model with training.attention_kernel = {kernel} on {device}; set it to "
+        "default ({reason})"
+    ),
     "no_accelerator": "torch finds no accelerator on this machine",
 }
 

@@ -38,6 +38,7 @@ from meshwave.engine.runtime.experts.layer import ExpertLayer
 from meshwave.engine.runtime.experts.step_times import StepTrace
 from meshwave.engine.runtime.models import Stage, build_stage
 from meshwave.engine.runtime.models.transformer import Head
+from meshwave.engine.runtime.modules.attention_kernels import use_attention_kernel
 from meshwave.engine.runtime.modules.context_share import ContextShare, balanced_chunks
 from meshwave.engine.runtime.modules.products import MULTIPLE, multiplies_float8, use_float8
 from meshwave.engine.runtime.modules.recomputation import recompute_layers
@@ -147,6 +148,10 @@ class Trainer:
             )
             for stage, module in self._modules.items()
         }
+        if training.attention_kernel != "default":
+            parts_of_stages = [part for module in self._modules.values() for part in module.modules()]
+            computed = torch.bfloat16 if training.precision == "bf16" else dtype
+            use_attention_kernel(parts_of_stages, training.attention_kernel, model, computed, world.device)
         if (part := design.pipeline.recomputed_part) is not None:
             for module in self._modules.values():
                 recompute_layers(module.layers.values(), part)

@@ -108,7 +108,7 @@ class Attention(nn.Module):
         self.part, self.positions = shape.architecture.attention, shape.architecture.positions
         self.head_dim = self.part.head_dim or shape.hidden // shape.heads
         queries, keys = shape.heads * self.head_dim, (self.part.kv_heads or shape.heads) * self.head_dim
-        self.rotated = int(self.positions.fraction * self.head_dim) // 2 * 2 if self.positions.kind == "rope" else 0
+        self.rotated = shape.rotated_dims
         ignores_window = self.part.full_every and (number + 1) % self.part.full_every == 0
         window = None if ignores_window else self.part.window
         self.rule = AttentionRule(causal, window, self.part.scale, self.part.soft_cap)

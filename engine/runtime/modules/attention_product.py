@@ -60,7 +60,7 @@ def attend(
     mask = attention_mask(rule, queries, keys, offset, q.device)
     if is_fused:
         if bias is not None:
-            mask = bias if mask is None else bias.masked_fill(~mask, -torch.inf)
+            mask = (bias if mask is None else bias.masked_fill(~mask, -torch.inf))[None]  # fused kernels need 4 dims
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, **options)
     if shares:
         k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))

@@ -35,8 +35,8 @@ def rotary_cosines_and_sines(
 ) -> tuple[Tensor, Tensor]:
     """Return the cosines and sines ``[length, dims]`` of rotary positions.
 
-    Dimension ``i`` is rotated with dimension ``i + dims / 2``, as in GPT-NeoX and Llama. With YaRN, both are multiplied
-    by the magnitude of the scaling.
+    Dimension ``i`` is rotated with dimension ``i + dims / 2``, as in GPT-NeoX and Llama. With YaRN and LongRoPE, both
+    are multiplied by the magnitude of the scaling.
     """
     frequencies = _frequencies(length, dims, theta, scaling)
     angles = torch.arange(length, dtype=torch.float64)[:, None] * frequencies
@@ -56,6 +56,11 @@ def _frequencies(length: int, dims: int, theta: float, scaling: RopeScaling | No
         return frequencies
     if scaling.kind == "linear":
         return frequencies / scaling.factor
+    if scaling.kind == "longrope":
+        assert scaling.original_context is not None, "checked before a run"
+        is_long = length > scaling.original_context
+        factors = scaling.long_factors if is_long else scaling.short_factors
+        return frequencies / torch.tensor(factors, dtype=torch.float64)
     kept = _kept_share(frequencies, dims, theta, scaling)
     return frequencies * (kept + (1 - kept) / scaling.factor)
 

@@ -121,7 +121,7 @@ def test_an_unsupported_model_type_is_refused_by_name(name: str) -> None:
     ("change", "code", "where"),
     [
         ({"hidden_act": "snake"}, "hf_unsupported", "hidden_act"),
-        ({"rope_scaling": {"rope_type": "longrope", "factor": 2.0}}, "hf_unsupported", "rope_scaling"),
+        ({"rope_scaling": {"rope_type": "longrope", "short_factor": [1.0]}}, "hf_unsupported", "rope_scaling"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": "2"}}, "hf_unsupported", "rope_scaling"),
         ({"layer_types": ["full_attention", "sliding_attention"] * 2}, "hf_unsupported", "layer_types"),
         ({"hidden_size": None}, "hf_missing_key", "hidden_size"),

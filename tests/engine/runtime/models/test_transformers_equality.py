@@ -52,11 +52,15 @@ LLAMA3_ROPE = {
 DYNAMIC_ROPE = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}
 YARN_ROPE = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 8}
 DEEPSEEK_ROPE = {**YARN_ROPE, "beta_fast": 4, "mscale": 1.0, "mscale_all_dim": 0.707}
+LONG = {**GROUPED, "max_position_embeddings": 32}
+LONG_ROPE = {"type": "longrope", "short_factor": [1.0, 1.3], "long_factor": [1.2, 4.0]}
 SEPARATE = {"multi_query": False, "parallel_attn": False}
 CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "mistral": {**GROUPED, "sliding_window": 5},
     "qwen3": {**GROUPED, "head_dim": 8},
     "phi3": {**GROUPED, "partial_rotary_factor": 0.5, "head_dim": 8},
+    "longrope": {**LONG, "model_type": "phi3", "rope_scaling": LONG_ROPE, "original_max_position_embeddings": 8},
+    "longrope-short": {**LONG, "model_type": "phi3", "rope_scaling": LONG_ROPE, "original_max_position_embeddings": 12},
     "gpt_neox": {**SIZES, "rotary_pct": 0.5, "max_position_embeddings": 16},
     "phi": {**SIZES, "max_position_embeddings": 16},
     "falcon": {**SIZES, "tie_word_embeddings": False, "ffn_hidden_size": 40},
