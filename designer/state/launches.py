@@ -17,10 +17,10 @@ from meshwave.engine.imports import Trace
 from meshwave.engine.people.limits import MACHINE_TARGETS, Limits, check_disk, check_launch, overdue_runs
 from meshwave.engine.people.people_file import OWNER, Role, User
 from meshwave.engine.predict.prediction import Prediction, predict
-from meshwave.engine.runs import Entry, Launcher, Record, Run, reconcile
+from meshwave.engine.runs import Entry, Launcher, Record, Run
 from meshwave.engine.runs.dry_run import limit_steps
 from meshwave.engine.runs.imported_trace import add_trace_run
-from meshwave.engine.runs.launchers import default_launcher, open_run, specify_run, watch_queues
+from meshwave.engine.runs.launchers import PlaceChecks, default_launcher, open_run, specify_run
 from meshwave.engine.runs.options import REHEARSAL
 from meshwave.engine.runs.run_folder import RunSpec, process_count
 from meshwave.engine.runs.targets import Target, open_target, training_targets
@@ -37,7 +37,7 @@ class Launches:
         """Function that returns the names of people by their IDs, where several people share the server."""
         self._launchers: dict[str, Launcher] = {}
         self._opening = threading.Lock()
-        self._checking: threading.Thread | None = None
+        self._checks = PlaceChecks(record, self.open)
         self._cancelling: dict[str, threading.Thread] = {}  # the latest attempts to cancel runs, by ID
         self.failures: dict[str, str] = {}
         """Reasons why runs could not be cancelled by the server or an administrator, by ID."""
@@ -54,12 +54,9 @@ class Launches:
         """Return the launch targets of the menu."""
         return training_targets()
 
-    def check_target(self, name: str) -> None:
-        """Check that the tab may use a target.
-
-        Raises:
-            Refusal: the role or the limits of the user do not allow it.
-        """
+    def may_measure(self, name: str) -> bool:
+        """Return whether the tab may start a job that measures the cluster of a target."""
+        return True
 
     def open(self, name: str) -> Launcher:
         """Return the launcher of a target.
@@ -109,17 +106,10 @@ class Launches:
     def check_runs(self, wait_s: float) -> None:
         """Record the active runs that have ended, and start queued runs as soon as they can run.
 
-        A thread does so, because a cluster may take seconds to respond; ``wait_s`` is the longest wait for it.
+        Threads do so, because a cluster may take seconds to respond; ``wait_s`` is the longest wait for them.
         """
-        if self._checking is None or not self._checking.is_alive():
-            self._checking = threading.Thread(target=self._check_runs, daemon=True)
-            self._checking.start()
-            self._checking.join(wait_s)
-
-    def _check_runs(self) -> None:
         with suppress(MeshwaveError, sqlite3.ProgrammingError):  # the disk is full, or the database was closed
-            reconcile(self.record)
-            watch_queues(self.record, self.open)
+            self._checks.start(wait_s)
 
     def cancel_overdue(self, limits: Limits, unlimited: Container[str] = frozenset()) -> None:
         """Start to cancel the runs of people that take too long, except those of people without limits."""
@@ -169,14 +159,9 @@ class PersonLaunches(Launches):
         is_allowed = target in self._limits().targets and (may_leave_machine or target in MACHINE_TARGETS)
         return self._is_unlimited or is_allowed
 
-    def check_target(self, name: str) -> None:
-        """Check that the person may use a target.
-
-        Raises:
-            Refusal: the role or the limits do not allow it.
-        """
-        if not self._may_use(name):
-            raise Refusal("launch_target", {"target": name})
+    def may_measure(self, name: str) -> bool:
+        """Return whether the person may measure the cluster of a target: that of the server only as administrator."""
+        return self._may_use(name) and (self._is_unlimited or name not in MACHINE_TARGETS)
 
     def open(self, name: str) -> Launcher:
         """Return the launcher of a target.
@@ -184,7 +169,8 @@ class PersonLaunches(Launches):
         Raises:
             Refusal: the person may not use it.
         """
-        self.check_target(name)
+        if not self._may_use(name):
+            raise Refusal("launch_target", {"target": name})
         return self._shared.open(name)
 
     def submit(self, launcher: Launcher, spec: RunSpec, key: str | None, data: Path | None = None) -> Run:

@@ -105,10 +105,10 @@ class RunsPanel(Canvas):
             **params,
         )
         places = [
-            {"name": target.name, "title": target.title, "drawable": target.options is not None}
+            {"name": target.name, "title": target.title, "drawable": self.launches.may_measure(target.name)}
             for target in self._targets.values()
         ]
-        self.bar.param.update(places=places if len(places) > 1 else [], place=self._chosen)
+        self.bar.param.update(places=places, place=self._chosen)
         self._checkpoints: dict[str, Path] = {}
         self._emulates_hosts = False  # True to emulate the network between nodes
         self._checked_s = 0.0
@@ -160,10 +160,11 @@ class RunsPanel(Canvas):
         self.bar.call_target("Starting …", work, self._show_launched)
 
     def resume(self, run: str) -> None:
-        """Launch the design of a run again, from the newest checkpoint of the run."""
+        """Launch the design of a run again, from its newest checkpoint and on its launch target if that is offered."""
         self._session.check_editable()
         design, options, text = resumed_launch(self._record.folder(run))
-        launcher = self.launches.open(default_launcher(design, options))
+        target = self._record.get(run).place.target
+        launcher = self.launches.open(target if target in self._targets else default_launcher(design, options))
         self._submit(launcher, specify_run(predict(design), options), None, text)
 
     def add_trace_run(self, trace: Trace) -> None:
@@ -185,7 +186,8 @@ class RunsPanel(Canvas):
             self.bar.call_target("Cancelling …", work, lambda _: self.refresh())
 
     def _draw(self) -> None:
-        self.launches.check_target(self._chosen)  # the limits may have changed since the page was opened
+        if not self.launches.may_measure(self._chosen):  # the limits may have changed since the page was opened
+            raise Refusal("launch_target", {"target": self._chosen})
         draw_target(self._session, self.bar, self._chosen)
 
     def _choose(self, name: str) -> None:

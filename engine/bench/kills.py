@@ -26,7 +26,7 @@ from meshwave.engine.runs.launchers import specify_run
 from meshwave.engine.runs.launchers._host import Host, LocalHost
 from meshwave.engine.runs.process_identity import recorded_processes
 
-STEPS = 60
+STEPS = 300
 MOST_RESTARTS = 10
 LARGEST_DELAY_S = 0.2
 """Maximum time, in seconds, between a step and the kill after it."""

@@ -90,7 +90,7 @@ def measure_target(name: str, kills: int, say: Say, file: Path | None = None) ->
 
 def _undisturbed_figures(launcher: Launcher, say: Say) -> Figures:
     say("launches and cancellations")
-    figures = _launch_figures(launcher)
+    figures = _launch_figures(launcher, say)
     if isinstance(launcher, SlurmLauncher):
         figures["sbatch of torchrun by hand: to the first step_s"] = _first_step_by_hand_s(launcher)
     say("checkpoints")
@@ -109,17 +109,20 @@ def _cancel_remaining_runs(record: Record, launcher: Launcher) -> Iterator[None]
                 launcher.cancel(Run(record, entry.id, launcher))
 
 
-def _launch_figures(launcher: Launcher) -> Figures:
+def _launch_figures(launcher: Launcher, say: Say) -> Figures:
     first_step_s, cancel_s = [], []
     delays_s: list[float] = []
     for _ in range(2):
         called_s = time.time()
         run = launcher.submit(specify_run(predict(two_nodes(ENDLESS))))
         first_step_s.append(_follow_first_steps(run, delays_s) - called_s)
-        cancel_s.append(_cancel(run, launcher))
+        cancel_s += [_cancel(run, launcher)] if find_processes(run, launcher) else []
+        run.cancel()
+    if not cancel_s:
+        say("cancellation is not measured: no process of a run is visible on the host that launches it")
     return {
         "launch to the first step_s": min(first_step_s),
-        "cancel to no process left_s": max(cancel_s),
+        **({"cancel to no process left_s": max(cancel_s)} if cancel_s else {}),
         "following latency, median_s": statistics.median(delays_s),
         "following latency, longest_s": max(delays_s),
     }

@@ -1,7 +1,7 @@
 """Small runs on a launch target, and their processes.
 
-The processes of a run must be visible on the host that launches it (this machine, hosts by ssh, or a cluster on one
-machine). They are found by the run folder on their command lines.
+The processes of a run must be visible on this machine, on the hosts of an ssh target, or on the host that runs the commands
+of a scheduler, as on a cluster on one machine. They are found by the run folder on their command lines.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from meshwave.engine.findings import RunRefusal
 from meshwave.engine.runs import Launcher, Run
 from meshwave.engine.runs.launchers._host import Host, LocalHost
 from meshwave.engine.runs.launchers._jobs import JobLauncher
+from meshwave.engine.runs.launchers.ssh import SshLauncher
 from meshwave.engine.runs.process_identity import Handle, recorded_processes
 
 TIMEOUT_S = 180.0
@@ -46,8 +47,9 @@ def find_processes(run: Run, launcher: Launcher) -> list[tuple[Host, int]]:
 
 def _processes_on_hosts(run: Run, launcher: JobLauncher) -> Iterator[tuple[Host, int]]:
     pattern = f"[{run.id[0]}]{run.id[1:]}"  # which does not match the command that searches for it
-    for pid in launcher.host.attempt(["pgrep", "--full", pattern]).output.split():
-        yield launcher.host, int(pid)
+    for host in launcher.hosts if isinstance(launcher, SshLauncher) else (launcher.host,):
+        for pid in host.attempt(["pgrep", "--full", pattern]).output.split():
+            yield host, int(pid)
 
 
 def wait_until(condition: Callable[[], object], what: str, look_s: float = LOOK_S) -> None:

@@ -237,7 +237,9 @@ def _add_run_commands(commands: Any) -> None:
             )
         if name == "resume":
             action.add_argument("--steps", type=int, help="total number of optimizer steps; default: that of the run")
-            action.add_argument("--on", dest="launcher", metavar="TARGET", help="launch target; default: local")
+            action.add_argument(
+                "--on", dest="launcher", metavar="TARGET", help="launch target; default: that of the run"
+            )
     runs.set_defaults(action="list")
 
 

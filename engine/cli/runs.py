@@ -28,7 +28,7 @@ from meshwave.engine.messages import render
 from meshwave.engine.runs import Entry, Record, Run, reconcile, silence_text
 from meshwave.engine.runs.archives import delete_run, export_run, import_run
 from meshwave.engine.runs.final_weights import save_final_weights
-from meshwave.engine.runs.launchers import open_run, restore_entries, resumed_launch
+from meshwave.engine.runs.launchers import check_place, open_run, restore_entries, resumed_launch
 from meshwave.engine.runs.process_identity import stopped_process_lines
 from meshwave.engine.runs.recording import read_recording
 from meshwave.engine.runs.run_comparison import (
@@ -45,15 +45,15 @@ from meshwave.engine.runs.tensorboard import write_events
 def runs(options: argparse.Namespace) -> int:
     """Run one action of ``meshwave runs``; return the exit status."""
     with closing(Record()) as record:
-        reconcile(record)
-        if options.action == "list":
-            return _print_runs(record, options)
-        if options.action == "import":
-            return _import(record, options)
-        if options.action == "rebuild":
-            return _rebuild(record, options)
+        if options.action in _ACTIONS_OF_ALL:
+            reconcile(record)
+            return _ACTIONS_OF_ALL[options.action](record, options)
+        if record.is_new:
+            restore_entries(record)
         entry = _find_entry(record, options.run)
-        return _ACTIONS[options.action](record, entry, options)
+        if not entry.state.is_over:
+            check_place(record, entry.place)  # not the others, which may take seconds to respond
+        return _ACTIONS[options.action](record, record.get(entry.id), options)
 
 
 def _find_entry(record: Record, text: str | None) -> Entry:
@@ -140,10 +140,11 @@ def _follow(record: Record, entry: Entry, options: argparse.Namespace) -> int:
 
 
 def _resume(record: Record, entry: Entry, options: argparse.Namespace) -> int:
-    """Launch the design of a run again from the newest checkpoint of the run."""
+    """Launch the design of a run again from the newest checkpoint of the run, on the target of the run by default."""
     design, how, text = resumed_launch(record.folder(entry.id))
     design = with_steps(design, options.steps)
-    return launch_and_follow(record, design, how, options.launcher, text, as_json=options.json)
+    target = options.launcher or entry.place.target
+    return launch_and_follow(record, design, how, target, text, as_json=options.json)
 
 
 def _export(record: Record, entry: Entry, options: argparse.Namespace) -> int:
@@ -208,6 +209,11 @@ def _cancel(record: Record, entry: Entry, options: argparse.Namespace) -> int:
     return 0 if state.is_over else 1
 
 
+_ACTIONS_OF_ALL: dict[str, Callable[[Record, argparse.Namespace], int]] = {
+    "list": _print_runs,
+    "import": _import,
+    "rebuild": _rebuild,
+}
 _ACTIONS: dict[str, Callable[[Record, Entry, argparse.Namespace], int]] = {
     "show": _print_run,
     "follow": _follow,

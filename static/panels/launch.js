@@ -80,7 +80,7 @@ class LaunchBar extends Widget {
 
   drawPlaces() {
     const { places, place, drawing } = this.model;
-    this.places.hidden = !places.length;
+    this.places.hidden = places.length < 2;
     this.places.replaceChildren(...places.map(({ name, title }) => h("option", { value: name }, title)));
     this.places.value = place;
     this.drawCluster.hidden = !places.find(({ name }) => name === place)?.drawable;

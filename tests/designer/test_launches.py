@@ -22,6 +22,7 @@ from meshwave.engine.runs import Entry, Record, State
 from meshwave.engine.runs.launchers import specify_run
 from meshwave.engine.runs.options import REHEARSAL
 from meshwave.engine.runs.process_identity import own_handle
+from meshwave.engine.runs.run_database import Place
 from tests.conftest import PATIENCE_S, until
 
 ADA, GRACE = User("ada", "Ada", Role.LAUNCHER), User("grace", "Grace", Role.LAUNCHER)
@@ -227,19 +228,28 @@ def test_the_event_loop_does_not_wait_while_a_cluster_starts_a_run(
     assert (panel.bar.activity, panel.bar.notice) == ("", "")
 
 
-def test_pages_do_not_wait_while_runs_on_a_cluster_are_checked_and_started(
+def test_a_cluster_that_does_not_respond_delays_neither_pages_nor_other_places(
     shared: Launches, cluster: SlowCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("reconcile", "watch_queues"):
-        monkeypatch.setattr(f"meshwave.designer.state.launches.{name}", cluster.wait)
-    shared.check_runs(0)
-    PersonLaunches(shared, ADA, Limits).check_runs(0)
+    submitted = {"handle": {}, "digest": "", "processes": 1, "steps": 1}
+    for launcher in ("ssh", "local"):
+        shared.record.submit(name="run", launcher=launcher, **submitted)  # type: ignore[arg-type]
+    checked: list[str] = []
 
-    assert until(lambda: cluster.threads)
-    cluster.responds.set()
-    assert until(lambda: len(cluster.threads) == 2)
-    assert len({*cluster.threads}) == 1, "one check at a time for all pages"
+    def check(record: Record, place: Place) -> None:
+        checked.append(place.launcher)
+        if place.launcher == "ssh":
+            cluster.wait()
+
+    monkeypatch.setattr("meshwave.engine.runs.launchers._place_checks.check_place", check)
+    shared.check_runs(0)
+    assert until(lambda: cluster.threads and "local" in checked)
+    assert until(lambda: PersonLaunches(shared, ADA, Limits).check_runs(0) or checked.count("local") > 1)
+
+    assert len(cluster.threads) == 1, "one check of a place at a time for all pages"
     assert threading.current_thread() not in cluster.threads
+    cluster.responds.set()
+    assert until(lambda: shared.check_runs(0) or len(cluster.threads) > 1)
 
 
 def test_a_launch_asks_no_other_cluster(shared: Launches, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,6 +32,7 @@ from meshwave.engine.hugging_face.writing import write_config
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs import Hosts, Options, Record, State, write_bundle
 from meshwave.engine.runs.accuracy import MeshMemory
+from meshwave.engine.runs.attempts import append_attempt
 from meshwave.engine.runs.checkpoints import WEIGHTS_FILE
 from meshwave.engine.runs.launchers import specify_run
 from meshwave.engine.runs.process_identity import own_handle
@@ -801,6 +802,18 @@ def test_each_mesh_has_a_bar_of_its_predicted_memory_and_one_of_its_measured_mem
     assert [bar["over"] for bar in bars] == [False, True] + [False] * len(others)
     assert [sum(size for size, _ in bar["parts"].values()) for bar in bars] == [bar["total"] for bar in bars]
     assert set(bars[1]["parts"]) == {"weights", "other"}
+
+
+def test_each_failed_attempt_of_a_run_is_a_note(show: Show, write: Write, record: Record) -> None:
+    run = write(losses=[6.0, 5.0])
+    for done in (3, 7):
+        append_attempt(record.folder(run), f"process {done} was ended by SIGKILL", time.time(), done)
+
+    first, second = show(run).run["notes"][-2:]
+
+    assert first.startswith("attempt 1")
+    assert second.startswith("attempt 2")
+    assert "process 7 was ended by SIGKILL" in second
 
 
 def test_a_run_whose_target_does_not_answer_says_since_when(show: Show, write: Write, record: Record) -> None:

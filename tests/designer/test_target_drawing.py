@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from pathlib import Path
+
 import pytest
 
 from meshwave.designer.state.design_session import Session
+from meshwave.designer.state.launches import Launches, PersonLaunches
 from meshwave.designer.views import target_drawing
 from meshwave.designer.views.launch_bar import LaunchBar
+from meshwave.designer.views.runs import RunsPanel
 from meshwave.engine.document import load_design
 from meshwave.engine.document.cluster import Cluster
 from meshwave.engine.files import example
 from meshwave.engine.findings import RunRefusal
+from meshwave.engine.people.limits import Limits
+from meshwave.engine.people.people_file import Role, User
+from meshwave.engine.runs import Record
 from meshwave.engine.runs.launchers._jobs import NodeCounts
 from tests.conftest import until
 
@@ -57,6 +65,20 @@ def test_a_cluster_that_no_longer_fits_is_reported(session: Session) -> None:
     assert until(lambda: bar.notice)
     assert bar.notice.startswith("this page is read-only")
     assert bar.drawing == ""
+
+
+def test_administrators_alone_measure_a_shared_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MESHWAVE_TARGETS", str(tmp_path / "none.toml"))
+    with closing(Record(tmp_path)) as record:
+        shared = Launches(record)
+        roles = [Role.LAUNCHER, Role.ADMIN]
+        people = [PersonLaunches(shared, User(str(role), str(role), role), Limits) for role in roles]
+        panels = [RunsPanel(Session(load_design(example("02-two-waves"))), each) for each in (shared, *people)]
+
+        assert [panel.bar.places[0]["drawable"] for panel in panels] == [True, False, True]
+        panels[1].bar._on_draw({})
+        assert "does not permit" in panels[1].bar.notice
+        shared.close()
 
 
 def test_a_target_that_fails_is_reported(session: Session) -> None:

@@ -31,7 +31,7 @@ LEAST_LINK_S = 1e-3
 
 def find_stragglers(recording: Recording) -> list[Problem]:
     """Return the processes, meshes and links that slow a run down, most specific first; empty if it has few steps."""
-    steps = recording.timed_steps
+    steps = _common_steps(recording)
     if len(steps) < LEAST_STEPS:
         return []
     count = min(WINDOW_STEPS, len(steps) // 2)
@@ -42,6 +42,14 @@ def find_stragglers(recording: Recording) -> list[Problem]:
         *_slow_links(recording, first, last),
     ]
     return found or [*_slow_steps(recording, count)]
+
+
+def _common_steps(recording: Recording) -> list[int]:
+    """Return the timed steps that all processes have recorded; during a run, a slow process is behind the others."""
+    steps = np.array(recording.timed_steps, np.int64)
+    for track in recording.processes.values():
+        steps = steps[np.isin(steps, track.steps)]
+    return [*map(int, steps)]
 
 
 def straggler_meshes(straggler: Problem) -> tuple[str, ...]:
@@ -67,8 +75,7 @@ def straggler_slowdown(straggler: Problem, design: Design) -> Slowdown | None:
 def _slow_processes(recording: Recording, steps: Sequence[int]) -> Iterator[Problem]:
     by_rank: dict[int, dict[int, float]] = defaultdict(dict)
     for process, track in recording.processes.items():
-        if {*steps} <= {*track.steps.tolist()}:
-            by_rank[track.header.rank][process] = _compute_s(track, steps)
+        by_rank[track.header.rank][process] = _compute_s(track, steps)
     for rank, seconds in by_rank.items():
         for process, own in seconds.items():
             others = [each for other, each in seconds.items() if other != process]

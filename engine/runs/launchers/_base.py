@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -26,7 +26,6 @@ from meshwave.engine.runs.attempts import append_attempt, read_attempts, remove_
 from meshwave.engine.runs.checkpoints import resume_problems
 from meshwave.engine.runs.dry_run import BLOCKS_MESSAGES
 from meshwave.engine.runs.initial_weights import check_initial_weights
-from meshwave.engine.runs.launchers._folders import restore_entries
 from meshwave.engine.runs.launchers._limits import TargetLimits, check_disk, check_processes
 from meshwave.engine.runs.launchers._queue import QueueThread
 from meshwave.engine.runs.launchers._specification import describe_manner, predict_documents
@@ -215,7 +214,7 @@ class Launcher(ABC):
             check_training_data(design, data)
         if options.rehearse is None:
             spec = predict_documents(spec, data)
-        reconcile(self.record, self.place)
+        check_place(self.record, self.place)
         entry, is_new = self.record.submit(
             name=design.name,
             launcher=self.name,
@@ -357,30 +356,16 @@ def _launcher_of(record: Record, entry: Entry) -> Launcher:
     return launchers[entry.launcher].from_entry(record, entry)
 
 
-def reconcile(record: Record, place: Place | None = None) -> None:
-    """Check every active run of a place, or of all places, and set it to LOST if its launcher is gone.
-
-    Runs of another live process are left to that process. Called when an app starts, when runs are listed, and before a
-    run is launched. A new run database is filled from the run folders.
-    """
-    if record.is_new:
-        restore_entries(record)
+def check_place(record: Record, place: Place) -> None:
+    """Check the active runs of a place, and start its queued runs if they survive the end of this process."""
     for entry in record.active_runs():
-        if place not in (None, entry.place):
-            continue
-        with suppress(InputError, RunError):  # the launcher is not installed, or the disk is full
-            _launcher_of(record, entry).poll(Run(record, entry.id))
-    for entry in {entry.place: entry for entry in reversed(record.queued_runs(place))}.values():
+        if entry.place == place:
+            with suppress(InputError, RunError):  # the launcher is not installed, or the disk is full
+                _launcher_of(record, entry).poll(Run(record, entry.id))
+    for entry in record.queued_runs(place)[:1]:
         with suppress(MeshwaveError, OSError):  # the same, or the run cannot be started
             if launchers[entry.launcher].runs_survive:
                 _launcher_of(record, entry).start_next()
-
-
-def watch_queues(record: Record, open_launcher: Callable[[str], Launcher]) -> None:
-    """Start the queued runs of all places when their turn comes, as long as this process is alive."""
-    for place in {entry.place for entry in record.queued_runs()}:
-        with suppress(MeshwaveError):  # the target no longer exists
-            open_launcher(place.target or place.launcher).watch_queue()
 
 
 def _process_problems(design: Design, most_processes: int) -> Iterator[Problem]:

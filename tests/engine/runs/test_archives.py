@@ -207,3 +207,6 @@ def test_a_run_is_resumed_by_its_id(home: Callable[[str], Record], capsys: pytes
         assert [row["step"] for row in json.loads(capsys.readouterr().out)["metrics"]] == [2, 3]
         assert complete_checkpoints(record.folder(newest(record).id))[-1].name == "step-000000004"
         assert cli.main(["runs", "follow", first.id]) == 0
+        record.set_handle(first.id, {**first.handle, "target": "old-cluster"})
+        assert cli.main(["runs", "resume", first.id, "--steps", "4"]) == 2
+        assert "old-cluster" in capsys.readouterr().err, "the target of the run is the default"

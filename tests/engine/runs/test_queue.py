@@ -16,7 +16,7 @@ from meshwave.engine.document import Design
 from meshwave.engine.runs import Options, Record, Run, State, reconcile
 from meshwave.engine.runs.attempts import read_attempts
 from meshwave.engine.runs.checkpoints import Checkpoints
-from meshwave.engine.runs.launchers import open_run, watch_queues
+from meshwave.engine.runs.launchers import PlaceChecks, open_run
 from meshwave.engine.runs.launchers.local import LocalLauncher
 from tests.engine.runs.play import HERE, all_gone, draw, processes, submit, until
 
@@ -96,7 +96,7 @@ def test_the_queue_survives_the_end_of_the_process_that_filled_it(tmp_path: Path
     assert record.get(queued).state is State.QUEUED
     servers = [LocalLauncher(Record(place), worker="stand_in", path=HERE) for _ in range(2)]
     for server in servers:
-        watch_queues(server.record, lambda name, server=server: server)  # type: ignore[misc]
+        PlaceChecks(server.record, lambda name, server=server: server).start()  # type: ignore[misc]
 
     assert Run(record, queued, servers[0]).wait(timeout_s=30) is State.SUCCEEDED
     states = ["QUEUED", "STARTING", "RUNNING", "SUCCEEDED"]
@@ -165,7 +165,7 @@ def test_a_run_whose_server_was_killed_is_started_again_by_the_next_one(tmp_path
     reconcile(record)
     assert run.state is State.QUEUED
     server = LocalLauncher(record, worker="stand_in", path=HERE)
-    watch_queues(record, lambda name: server)
+    PlaceChecks(record, lambda name: server).start()
 
     assert Run(record, name, server).wait(timeout_s=30) is State.SUCCEEDED
     assert "which launched the run, ended after" in read_attempts(run.folder)[0].reason

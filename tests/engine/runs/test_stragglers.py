@@ -22,14 +22,17 @@ from tests.engine.runs.play import draw, processes, submit, until
 STEPS = 30
 
 
-def record(folder: Path, change: Any, *, dp: int = 2) -> None:
-    """Record all processes of a run; ``change`` gives the factors of computations and of messages at a step."""
+def record(folder: Path, change: Any, *, dp: int = 2, behind: int = -1) -> None:
+    """Record all processes of a run; ``change`` gives the factors of computations and of messages at a step.
+
+    The process ``behind`` has not yet recorded the last step.
+    """
     prediction = predict(draw(pp=2, dp=dp))
     program, names = prediction.program, [mesh.name for mesh in prediction.design.meshes]
     for process in range(2 * dp):
         rank = process // dp
         recorder = Recorder(folder, program, names, process, rank)
-        for step in range(STEPS):
+        for step in range(STEPS - (process == behind)):
             seconds = np.where(program.is_compute, 0.01, np.where(program.is_send, 0.01, 0.0))
             computing, sending = change(process, step)
             played = prediction.costs.simulate(program, seconds * np.where(program.is_compute, computing, sending))
@@ -63,6 +66,12 @@ def test_a_slow_process_of_a_mesh_is_named(tmp_path: Path) -> None:
     slowdown = straggler_slowdown(found, draw(pp=2, dp=2))
     assert slowdown is not None
     assert slowdown.devices == {3: pytest.approx(1.5)}
+
+
+def test_a_slow_process_stays_named_while_its_last_step_is_not_recorded(tmp_path: Path) -> None:
+    record(tmp_path, lambda process, step: (1.5 if process == 3 else 1.0, 1.0), behind=3)
+
+    assert codes(tmp_path) == ["slow_process"]
 
 
 def test_a_mesh_that_becomes_slow_is_named(tmp_path: Path) -> None:
