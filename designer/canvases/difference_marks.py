@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import param
 
-from meshwave.designer.canvases.expert_metrics import explicit_homes, place_devices, place_name
+from meshwave.designer.canvases.expert_metrics import explicit_placement, place_devices, place_name
 from meshwave.designer.kit.canvas import Canvas
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.expert_edits import drawn_layer, find_block
@@ -82,7 +82,7 @@ def _expert_marks(design: Design, reference: Design, rank: int) -> list[ExpertMa
         return []
     devices, _ = find_block(design, rank, now)
     names = [place_name(own) for own in place_devices(now, devices)]
-    return expert_marks(explicit_homes(now), explicit_homes(before), names)
+    return expert_marks(explicit_placement(now), explicit_placement(before), names)
 
 
 def _expert_layer(design: Design, rank: int) -> Layer | None:

@@ -15,8 +15,8 @@ from meshwave.engine.costs.operators import number_sizes
 from meshwave.engine.document import Design
 from meshwave.engine.document.expert_layers import device_rates, expert_schedule, mesh_links, resolve_expert_layer
 from meshwave.engine.experts import (
-    Homes,
     Layer,
+    Placement,
     Price,
     device_load,
     dropped_shares,
@@ -120,7 +120,7 @@ class LayerCosts:
         self.dropped = percent(dropped_shares(price.name, price.layer)) if has_room else ""
         self.forward_s = simulate_layer(price, price.forward).makespan
         self.backward_s = simulate_layer(price, price.backward).makespan
-        self.memory = expert_bytes(design, layer) * max(map(len, explicit_homes(layer)))
+        self.memory = expert_bytes(design, layer) * max(map(len, explicit_placement(layer)))
 
     @classmethod
     def compute(cls, design: Design, rank: int, layer: Layer) -> LayerCosts:
@@ -163,9 +163,9 @@ def place_name(devices: Sequence[int]) -> str:
 # ---- helpers ----
 
 
-def explicit_homes(layer: Layer) -> Homes:
+def explicit_placement(layer: Layer) -> Placement:
     """Return the experts of each place."""
-    return layer.expert_homes(layer.ep)
+    return layer.experts_by_place(layer.ep)
 
 
 def _largest_message_text(sent: Floats) -> str:

@@ -15,7 +15,7 @@ from meshwave.designer.canvases.expert_metrics import (
     device_groups,
     expert_bytes,
     explain_terms,
-    explicit_homes,
+    explicit_placement,
     layer_metrics,
     load_level,
     place_devices,
@@ -32,7 +32,7 @@ from meshwave.designer.state.measured_load import MeasuredLoad
 from meshwave.engine.document import Design
 from meshwave.engine.document.expert_layers import expert_schedule, uses_tensor_parallel_groups
 from meshwave.engine.errors import InputError
-from meshwave.engine.experts import Homes, Layer, balance_experts, device_load, expert_schedules, load_per_replica
+from meshwave.engine.experts import Layer, Placement, balance_experts, device_load, expert_schedules, load_per_replica
 from meshwave.engine.exports.pictures.palette import LOADS, text_colour
 from meshwave.engine.findings import DesignError, Refusal
 from meshwave.engine.predict.expert_comparison import exchange_traffic
@@ -152,45 +152,47 @@ class ExpertsCanvas(MarkedCanvas):
     def _on_move(self, gesture: Mapping[str, Any]) -> None:
         chips, to = _read_chips(gesture), read_value(gesture, "to", int)
         layer, places = self._layer, self._places
-        homes = edits.move_experts(explicit_homes(layer), chips, to, places)
+        placement = edits.move_experts(explicit_placement(layer), chips, to, places)
         self._apply_placement(
-            homes, f"move {_name_experts([expert for expert, _ in chips])} to {place_name(places[to])}"
+            placement, f"move {_name_experts([expert for expert, _ in chips])} to {place_name(places[to])}"
         )
 
     def _on_replicate(self, gesture: Mapping[str, Any]) -> None:
         """Add a replica of each expert on the given place, or on the best place for the expert."""
         experts = [expert for expert, _ in _read_chips(gesture)]
         to = None if gesture.get("to") is None else read_value(gesture, "to", int)
-        homes = self._replicate(experts, to)
+        placement = self._replicate(experts, to)
         where = "" if to is None else f" on {place_name(self._places[to])}"
-        self._apply_placement(homes, f"replicate {_name_experts(experts)}{where}")
+        self._apply_placement(placement, f"replicate {_name_experts(experts)}{where}")
 
-    def _replicate(self, experts: Sequence[int], to: int | None) -> Homes:
+    def _replicate(self, experts: Sequence[int], to: int | None) -> Placement:
         layer = self._layer
         if to is not None:
-            return edits.replicate_experts(explicit_homes(layer), experts, to, self._places)
+            return edits.replicate_experts(explicit_placement(layer), experts, to, self._places)
         firsts = range(0, layer.devices, layer.esp)
         load, nodes = (
             device_load(layer, expert_schedule(self._open_design).places),
             [layer.node(device) for device in firsts],
         )
-        return edits.place_replicas(explicit_homes(layer), experts, [float(load[device]) for device in firsts], nodes)
+        return edits.place_replicas(
+            explicit_placement(layer), experts, [float(load[device]) for device in firsts], nodes
+        )
 
     def _on_remove(self, gesture: Mapping[str, Any]) -> None:
         chips = _read_chips(gesture)
-        homes = edits.remove_replicas(explicit_homes(self._layer), chips, self._places)
-        self._apply_placement(homes, f"remove a replica of {_name_experts([expert for expert, _ in chips])}")
+        placement = edits.remove_replicas(explicit_placement(self._layer), chips, self._places)
+        self._apply_placement(placement, f"remove a replica of {_name_experts([expert for expert, _ in chips])}")
 
     def _on_balance(self, gesture: Mapping[str, Any]) -> None:
         extra = read_value(gesture, "extra", int)
         layer = self._layer
-        homes = balance_experts(layer, extra, expert_schedule(self._open_design).places)
+        placement = balance_experts(layer, extra, expert_schedule(self._open_design).places)
         if (
-            homes == explicit_homes(layer) and self.picture["problem"] == ""
+            placement == explicit_placement(layer) and self.picture["problem"] == ""
         ):  # with a problem, an equal placement fixes it
             raise Refusal("no_better_balance")
         replicas = f", up to {format_count(extra, 'replica')} per device" if extra else ""
-        self._apply_placement(homes, f"balance experts{replicas}")
+        self._apply_placement(placement, f"balance experts{replicas}")
 
     def _on_blocks(self, gesture: Mapping[str, Any]) -> None:
         self._edit("experts.placement", None, "place the experts in equal blocks")
@@ -214,10 +216,10 @@ class ExpertsCanvas(MarkedCanvas):
         try:
             layer, chips, to = self._layer, _read_chips(gesture), read_value(gesture, "to", int)
             if gesture.get("copy"):
-                homes = self._replicate([expert for expert, _ in chips], to)
+                placement = self._replicate([expert for expert, _ in chips], to)
             else:
-                homes = edits.move_experts(explicit_homes(layer), chips, to, self._places)
-            after = edits.check_placement(self._open_design, self.rank, homes)
+                placement = edits.move_experts(explicit_placement(layer), chips, to, self._places)
+            after = edits.check_placement(self._open_design, self.rank, placement)
             answer["words"] = describe_change(self._open_design, self.rank, layer, after)
         except InputError as error:
             answer["refused"] = short_message(error)
@@ -225,9 +227,9 @@ class ExpertsCanvas(MarkedCanvas):
 
     # ---- helpers of the gestures ----
 
-    def _apply_placement(self, homes: Homes, label: str) -> None:
-        layer = edits.check_placement(self._open_design, self.rank, homes)
-        self._edit("experts.placement", edits.placement_setting(layer, homes), label)
+    def _apply_placement(self, placement: Placement, label: str) -> None:
+        layer = edits.check_placement(self._open_design, self.rank, placement)
+        self._edit("experts.placement", edits.placement_setting(layer, placement), label)
 
     @property
     def _layer(self) -> Layer:
@@ -266,7 +268,7 @@ def experts_picture(design: Design, rank: int, measured: Sequence[MeasuredLoad] 
     except DesignError as error:
         (problem,) = error.problems
         return {**common, "state": "unfit", "reason": problem.message, "fixes": [fix.label for fix in problem.fixes]}
-    if sum(map(len, explicit_homes(layer))) + layer.devices > MOST_DRAWN:
+    if sum(map(len, explicit_placement(layer))) + layer.devices > MOST_DRAWN:
         reason = f"{layer.experts:,} experts on {layer.devices:,} devices are too many to draw; use the form"
         return {**common, "state": "unfit", "reason": reason}
     devices, alike = edits.find_block(design, rank, layer)
@@ -310,7 +312,7 @@ def _placement_data(design: Design, layer: Layer, devices: Sequence[int]) -> dic
     """Return the load and the chips of each place; a place is a device or a group of devices that share experts."""
     served = load_per_replica(layer, expert_schedule(design).places)  # [places, experts]
     load = len(served) * served.sum(axis=1)  # [places] in even shares
-    homes, copies, hottest = explicit_homes(layer), layer.holders(layer.ep), float(served.max(initial=0.0))
+    placement, copies, hottest = explicit_placement(layer), layer.holders(layer.ep), float(served.max(initial=0.0))
     each = expert_bytes(design, layer)
     longest = max(LEAST_SCALE, float(load.max()))
     places = [
@@ -328,7 +330,7 @@ def _placement_data(design: Design, layer: Layer, devices: Sequence[int]) -> dic
             "bar": float(load[place]) / longest,
             "memory": quantity(each * len(held), "B"),
         }
-        for place, (own, held) in enumerate(zip(place_devices(layer, devices), homes, strict=True))
+        for place, (own, held) in enumerate(zip(place_devices(layer, devices), placement, strict=True))
     ]
     return {
         "places": places,

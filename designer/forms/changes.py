@@ -161,12 +161,12 @@ def _expert_setting_edit(design: Design, path: str, value: Any, label: str) -> E
 
 def _expert_placement_edit(design: Design, path: str, value: Any, label: str) -> Edit:
     """Return the edit of the expert placement; one that does not fit is refused, since the session would reset it."""
-    homes = None if value is None else tuple(map(tuple, value))
-    changed = design.model_copy(update={"experts": design.experts.model_copy(update={"placement": homes})})
+    placement = None if value is None else tuple(map(tuple, value))
+    changed = design.model_copy(update={"experts": design.experts.model_copy(update={"placement": placement})})
     wrong = [problem for problem in expert_problems(changed) if problem.where.startswith(path)]
     if any(problem.severity == "error" for problem in wrong):
         raise Refusal(wrong[0].code, wrong[0].params)
-    return path, value, "expert placement" if homes else "place the experts in equal blocks"
+    return path, value, "expert placement" if placement else "place the experts in equal blocks"
 
 
 _JOINT_EDITS: Mapping[str, Callable[[Design, str, Any, str], Edit]] = {

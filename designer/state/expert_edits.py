@@ -1,6 +1,6 @@
 """Edits of the expert placement and load, by gestures on the expert canvas.
 
-``homes`` are the experts of each place; a place is a device, or the group of devices that share an expert. ``places``
+``placement`` lists the experts of each place; a place is a device, or the group of devices that share an expert. ``places``
 are the devices of each place.
 """
 
@@ -16,7 +16,7 @@ from meshwave.engine.document import Design
 from meshwave.engine.document.expert_layers import expert_layer, uses_tensor_parallel_groups
 from meshwave.engine.document.expert_problems import EQUAL_BLOCKS, PLACEMENT, expert_group_problem, expert_problems
 from meshwave.engine.document.experts import Experts, load_problems
-from meshwave.engine.experts import Homes, Layer, equal_blocks, expert_schedules
+from meshwave.engine.experts import Layer, Placement, equal_blocks, expert_schedules
 from meshwave.engine.findings import DesignError, Problem, Refusal
 
 Places = Sequence[Sequence[int]]
@@ -33,38 +33,40 @@ LARGEST_LOAD = 1e6
 # ---- placement ----
 
 
-def move_experts(homes: Homes, chips: Iterable[Chip], to: int, places: Places) -> Homes:
+def move_experts(placement: Placement, chips: Iterable[Chip], to: int, places: Places) -> Placement:
     """Move replicas of experts to another place.
 
     Raises:
         Refusal: the place already holds one of the experts.
     """
     chips = [chip for chip in chips if chip[1] != to]
-    placed = _to_lists(homes)
+    placed = _to_lists(placement)
     for expert, place in chips:
-        _check_has_expert(homes, expert, place, places)
+        _check_has_expert(placement, expert, place, places)
         if expert in placed[to]:
             raise Refusal("expert_held_already", {"devices": places[to], "expert": expert})
         placed[place].remove(expert)
         placed[to].append(expert)
-    return _sorted_homes(placed)
+    return _sorted_placement(placed)
 
 
-def replicate_experts(homes: Homes, experts: Iterable[int], to: int, places: Places) -> Homes:
+def replicate_experts(placement: Placement, experts: Iterable[int], to: int, places: Places) -> Placement:
     """Add a replica of each expert to a place.
 
     Raises:
         Refusal: the place already holds one of the experts.
     """
-    placed = _to_lists(homes)
+    placed = _to_lists(placement)
     for expert in dict.fromkeys(experts):
         if expert in placed[to]:
             raise Refusal("replica_without_effect", {"devices": places[to], "expert": expert})
         placed[to].append(expert)
-    return _sorted_homes(placed)
+    return _sorted_placement(placed)
 
 
-def place_replicas(homes: Homes, experts: Iterable[int], load: Sequence[float], nodes: Sequence[int]) -> Homes:
+def place_replicas(
+    placement: Placement, experts: Iterable[int], load: Sequence[float], nodes: Sequence[int]
+) -> Placement:
     """Add a replica of each expert on the least loaded place, on a node without the expert if there is one.
 
     ``load`` and ``nodes`` have one entry per place.
@@ -72,7 +74,7 @@ def place_replicas(homes: Homes, experts: Iterable[int], load: Sequence[float], 
     Raises:
         Refusal: an expert is on every place already.
     """
-    placed, filled = _to_lists(homes), list(load)
+    placed, filled = _to_lists(placement), list(load)
     for expert in dict.fromkeys(experts):
         holders = [place for place, held in enumerate(placed) if expert in held]
         free = [place for place in range(len(placed)) if place not in holders]
@@ -82,29 +84,29 @@ def place_replicas(homes: Homes, experts: Iterable[int], load: Sequence[float], 
         to = min(free, key=lambda place: (nodes[place] in seen, filled[place], place))
         placed[to].append(expert)
         filled[to] += 1 / len(placed)  # so that the next expert is placed elsewhere
-    return _sorted_homes(placed)
+    return _sorted_placement(placed)
 
 
-def remove_replicas(homes: Homes, chips: Iterable[Chip], places: Places) -> Homes:
+def remove_replicas(placement: Placement, chips: Iterable[Chip], places: Places) -> Placement:
     """Remove replicas of experts.
 
     Raises:
         Refusal: one of the replicas is the last replica of its expert.
     """
-    placed = _to_lists(homes)
+    placed = _to_lists(placement)
     for expert, place in chips:
-        _check_has_expert(homes, expert, place, places)
+        _check_has_expert(placement, expert, place, places)
         if sum(expert in held for held in placed) == 1:
             raise Refusal("last_replica", {"devices": places[place], "expert": expert})
         placed[place].remove(expert)
-    return _sorted_homes(placed)
+    return _sorted_placement(placed)
 
 
-def placement_setting(layer: Layer, homes: Homes) -> list[list[int]] | None:
+def placement_setting(layer: Layer, placement: Placement) -> list[list[int]] | None:
     """Return a placement as it is stored in the document: the experts of each device, or None for equal blocks."""
-    if layer.experts % layer.ep == 0 and homes == equal_blocks(layer.experts, layer.ep):
+    if layer.experts % layer.ep == 0 and placement == equal_blocks(layer.experts, layer.ep):
         return None
-    return [list(held) for held in homes for _ in range(layer.esp)]
+    return [list(held) for held in placement for _ in range(layer.esp)]
 
 
 # ---- load ----
@@ -204,21 +206,21 @@ def divisors(size: int) -> list[int]:
     return [part for part in range(1, size + 1) if size % part == 0]
 
 
-def check_placement(design: Design, rank: int, homes: Homes) -> Layer:
+def check_placement(design: Design, rank: int, placement: Placement) -> Layer:
     """Return the layer with this placement on a mesh.
 
     Raises:
         DesignError: the schedule cannot run it.
     """
     layer = drawn_layer(design, rank)
-    given = placement_setting(layer, homes)
+    given = placement_setting(layer, placement)
     drawn = None if given is None else tuple(map(tuple, given))
     changed = design.model_copy(update={"experts": design.experts.model_copy(update={"placement": drawn})})
     known = list(expert_problems(design))
     for problem in expert_problems(changed):
         if problem.severity == "error" and problem not in known:
             raise DesignError([problem])
-    return replace(layer, homes=homes)
+    return replace(layer, placement=placement)
 
 
 def drawn_layer(design: Design, rank: int) -> Layer:
@@ -230,7 +232,7 @@ def drawn_layer(design: Design, rank: int) -> Layer:
     if problem := layer_problem(design, rank):
         raise DesignError([problem])
     layer = expert_layer(design, design.meshes[rank])
-    return layer if layer.homes is not None else replace(layer, homes=equal_blocks(layer.experts, layer.ep))
+    return layer if layer.placement is not None else replace(layer, placement=equal_blocks(layer.experts, layer.ep))
 
 
 def layer_problem(design: Design, rank: int) -> Problem | None:
@@ -247,7 +249,7 @@ def layer_problem(design: Design, rank: int) -> Problem | None:
 
 def restore_implicit_placement(design: Design, layer: Layer) -> Layer:
     """Return the layer without an explicit placement if the design has none: some schedules require equal blocks."""
-    return layer if design.experts.placement is not None else replace(layer, homes=None)
+    return layer if design.experts.placement is not None else replace(layer, placement=None)
 
 
 def find_block(design: Design, rank: int, layer: Layer) -> tuple[tuple[int, ...], int]:
@@ -261,16 +263,16 @@ def find_block(design: Design, rank: int, layer: Layer) -> tuple[tuple[int, ...]
 # ---- helpers ----
 
 
-def _to_lists(homes: Homes) -> list[list[int]]:
-    return [list(held) for held in homes]
+def _to_lists(placement: Placement) -> list[list[int]]:
+    return [list(held) for held in placement]
 
 
-def _sorted_homes(placed: Iterable[Iterable[int]]) -> Homes:
+def _sorted_placement(placed: Iterable[Iterable[int]]) -> Placement:
     return tuple(tuple(sorted(held)) for held in placed)
 
 
-def _check_has_expert(homes: Homes, expert: int, place: int, places: Places) -> None:
-    if not 0 <= place < len(homes):
-        raise Refusal("unknown_expert_place", {"place": place, "last": len(homes) - 1})
-    if expert not in homes[place]:
+def _check_has_expert(placement: Placement, expert: int, place: int, places: Places) -> None:
+    if not 0 <= place < len(placement):
+        raise Refusal("unknown_expert_place", {"place": place, "last": len(placement) - 1})
+    if expert not in placement[place]:
         raise Refusal("expert_not_held", {"devices": places[place], "expert": expert})

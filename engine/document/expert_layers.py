@@ -85,7 +85,7 @@ def expert_layer(design: Design, mesh: Mesh, *, degree: int | None = None) -> La
         tokens=ceil(samples * design.model.sequence),
         item_bytes=ITEM_BYTES[design.training.precision],
         nodes=tuple(design.cluster.node_of(device) for device in widest),
-        homes=None if placement is None else tuple(placement[place * esp] for place in range(ep)),
+        placement=None if placement is None else tuple(placement[place * esp] for place in range(ep)),
         load=load_shares(experts.load, moe.experts),
         degree=degree or experts.degree or 1,
     )

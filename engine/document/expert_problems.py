@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 PATHS = {
     "ep": "experts.ep",
     "esp": "experts.esp",
-    "homes": "experts.placement",
+    "placement": "experts.placement",
     "tokens": "training.micro_batch_size",
     "top_k": "model.moe.top_k",
     "capacity_factor": "model.moe.capacity_factor",
@@ -249,7 +249,7 @@ def _problem_of_design(design: Design, number: int, problem: Problem) -> Problem
 def _fix_of_design(design: Design, number: int, field: str, value: Any) -> Fix | None:
     """Return the fix of a design that sets a field of a layer; None if no key corresponds to the field."""
     mesh = design.meshes[number]
-    if field == "homes":
+    if field == "placement":
         return EQUAL_BLOCKS
     if field == "mp":
         fits = len(mesh.devices) % value == 0 and design.model.supports_tensor_parallelism(value)
@@ -283,7 +283,7 @@ UNEVEN = 1.02
 
 def _slot_problems(layer: Layer, places: str) -> Iterator[Problem]:
     """Yield a warning if a placement follows the load but takes longer than equal blocks, because slots are padded."""
-    if layer.homes is None or layer.load is None or layer.capacity_factor is None:
+    if layer.placement is None or layer.load is None or layer.capacity_factor is None:
         return
     slots, tokens = (float(share(layer, places).max()) for share in (device_rows, device_load))
     if slots > UNEVEN:

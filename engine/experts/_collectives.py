@@ -160,7 +160,7 @@ def traffic(layer: Layer, step: Step) -> Floats:
     """Return the bytes that each device sends to each device in an all-to-all, itself included, ``[devices, devices]``."""
     n, devices = layer.size(step.group), layer.devices
     pairs: Floats = np.zeros((devices, devices))
-    if layer.homes is None:
+    if layer.placement is None:
         members = layer.group_table(step.group)
         pairs[members[:, :, None], members[:, None, :]] = step.bytes / n
         return pairs

@@ -31,7 +31,7 @@ def dropped_shares(name: str, layer: Layer) -> float:
     """
     if layer.capacity_factor is None:
         return 0.0
-    return _dropped_share(name, replace(layer, nodes=None, homes=None))  # the placement has no effect
+    return _dropped_share(name, replace(layer, nodes=None, placement=None))  # the placement has no effect
 
 
 @lru_cache(maxsize=256)  # most meshes have equal layers, and most edits leave them unchanged

@@ -21,7 +21,7 @@ from meshwave.engine.findings import Problem, nearest_divisors, set_value
 
 Floats = NDArray[np.float64]
 Load = Literal["uniform", "zipf"] | Sequence[float] | None
-Homes = tuple[tuple[int, ...], ...]
+Placement = tuple[tuple[int, ...], ...]
 """Experts that each place holds, ``[places]``."""
 
 
@@ -31,7 +31,7 @@ class Layer:
 
     Devices are numbered 0 to P - 1: ``mp`` and ``esp`` groups have adjacent devices, an ``ep`` group has every
     ``esp``-th device, and ``ep_esp`` has all. Device ``r`` is member ``r % esp`` of the group at *place* ``r // esp``,
-    which holds the experts ``homes[place]``, sharded over ``esp``.
+    which holds the experts ``placement[place]``, sharded over ``esp``.
     """
 
     mp: int
@@ -51,7 +51,7 @@ class Layer:
     item_bytes: int = 4
     nodes: tuple[int, ...] | None = None
     """[devices] node of each device; None if all are on one node."""
-    homes: Homes | None = None
+    placement: Placement | None = None
     """[places] experts of each place; None for equal blocks of experts."""
     load: tuple[float, ...] | None = None
     """[experts] share of token assignments of each expert, with sum 1; None if uniform."""
@@ -163,13 +163,13 @@ class Layer:
 
     # ---- placement ----
 
-    def expert_homes(self, places: int) -> Homes:
+    def experts_by_place(self, places: int) -> Placement:
         """Return the experts of each place when all experts are distributed over ``places`` places."""
-        return self.homes if self.homes is not None else equal_blocks(self.experts, places)
+        return self.placement if self.placement is not None else equal_blocks(self.experts, places)
 
     def holders(self, places: int) -> tuple[tuple[int, ...], ...]:
         """Return the places that hold each expert, ``[experts]``, in ascending order; a replicated expert has several."""
-        return _holders_by_expert(self.expert_homes(places), self.experts)
+        return _holders_by_expert(self.experts_by_place(places), self.experts)
 
     @cached_property
     def folded_rows(self) -> Floats:
@@ -239,7 +239,7 @@ class Layer:
             params = {"mp": self.mp, "devices": self.devices, "ep": self.ep, "esp": self.esp}
             fixes = [set_value("mp", size) for size in nearest_divisors(self.devices, self.mp)]
             yield Problem("mp", "indivisible_devices", params, fixes=fixes)
-        if self.homes is None and self.experts % self.ep:
+        if self.placement is None and self.experts % self.ep:
             yield indivisible_experts(self.experts, self.ep)
         if self.ffn_hidden % self.esp:
             supported = nearest_divisors(self.ffn_hidden, self.esp)
@@ -252,15 +252,15 @@ class Layer:
         yield from self._placement_problems()
 
     def _placement_problems(self) -> Iterator[Problem]:
-        if self.homes is None:
+        if self.placement is None:
             return
-        fixes = [set_value("homes", None)]
-        if len(self.homes) != self.ep:
-            params = {"given": len(self.homes), "group": f"ep={self.ep}", "expected": self.ep}
-            yield Problem("homes", "placement_size", params, fixes=fixes)
-        for expert, holders in enumerate(_holders_by_expert(self.homes, self.experts)):
+        fixes = [set_value("placement", None)]
+        if len(self.placement) != self.ep:
+            params = {"given": len(self.placement), "group": f"ep={self.ep}", "expected": self.ep}
+            yield Problem("placement", "placement_size", params, fixes=fixes)
+        for expert, holders in enumerate(_holders_by_expert(self.placement, self.experts)):
             if not holders:
-                yield Problem("homes", "unplaced_expert", {"expert": expert}, fixes=fixes)
+                yield Problem("placement", "unplaced_expert", {"expert": expert}, fixes=fixes)
 
 
 def indivisible_experts(experts: int, ep: int) -> Problem:
@@ -271,7 +271,7 @@ def indivisible_experts(experts: int, ep: int) -> Problem:
 
 
 @lru_cache(maxsize=64)  # used several times per price
-def equal_blocks(experts: int, places: int) -> Homes:
+def equal_blocks(experts: int, places: int) -> Placement:
     """Return the experts of each place, ``[places]``, in consecutive blocks whose sizes differ by at most one."""
     return tuple(tuple(block.tolist()) for block in np.array_split(np.arange(experts), places))
 
@@ -288,10 +288,10 @@ def load_shares(load: Load, experts: int) -> tuple[float, ...] | None:
     return tuple(weight / total for weight in weights) if total > 0 else None
 
 
-def _holders_by_expert(homes: Homes, experts: int) -> tuple[tuple[int, ...], ...]:
+def _holders_by_expert(placement: Placement, experts: int) -> tuple[tuple[int, ...], ...]:
     """Return the places that hold each expert, ``[experts]``, in ascending order."""
     found: list[list[int]] = [[] for _ in range(experts)]
-    for place, held in enumerate(homes):
+    for place, held in enumerate(placement):
         for expert in {expert for expert in held if expert < experts}:
             found[expert].append(place)
     return tuple(map(tuple, found))

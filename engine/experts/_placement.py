@@ -18,7 +18,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwave.engine.experts._layer import Homes, Layer, equal_blocks
+from meshwave.engine.experts._layer import Layer, Placement, equal_blocks
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -88,7 +88,7 @@ BALANCE_TOLERANCE = 1.02
 """Maximum ratio of the maximum loads of two placements that count as equally balanced."""
 
 
-def balance_experts(layer: Layer, extra: int = 0, places: str = "ep") -> Homes:
+def balance_experts(layer: Layer, extra: int = 0, places: str = "ep") -> Placement:
     """Return the experts of each place that minimize the maximum work of a device (:func:`device_rows`), ``[places]``.
 
     A place has slots for an even share of the experts and up to ``extra`` more, for replicas. Ties are broken by the
@@ -109,35 +109,35 @@ def balance_experts(layer: Layer, extra: int = 0, places: str = "ep") -> Homes:
                 place_globally(weight, layer.ep, more),
                 place_shadows(weight, nodes, more),
             ]
-    good = [replace(layer, homes=homes) for homes in dict.fromkeys(options)]
+    good = [replace(layer, placement=placement) for placement in dict.fromkeys(options)]
     for measure in (device_rows, device_load):
         fullest = [float(measure(each, places).max()) for each in good]
-        of_blocks = float(measure(replace(layer, homes=blocks), places).max())
+        of_blocks = float(measure(replace(layer, placement=blocks), places).max())
         bound = max(min(fullest), min(min(fullest) * BALANCE_TOLERANCE, of_blocks)) + 1e-9
         kept = [(each, most) for each, most in zip(good, fullest, strict=True) if most <= bound]
         good = [each for each, _ in kept]
 
     def rank(found: tuple[Layer, float]) -> tuple[float, int, float]:
         placed, sent = found
-        return round(crossing_assignments(placed, places), 9), sum(map(len, placed.homes or ())), sent
+        return round(crossing_assignments(placed, places), 9), sum(map(len, placed.placement or ())), sent
 
-    return min(kept, key=rank)[0].homes or ()
+    return min(kept, key=rank)[0].placement or ()
 
 
-def place_by_node(load: Floats, nodes: Sequence[int], extra: int = 0) -> Homes:
+def place_by_node(load: Floats, nodes: Sequence[int], extra: int = 0) -> Placement:
     """Return a placement that assigns experts to nodes, adds replicas in free slots, and packs each node's copies.
 
     ``nodes`` is the node of each place.
     """
-    homes: list[tuple[int, ...]] = [()] * len(nodes)
+    placement: list[tuple[int, ...]] = [()] * len(nodes)
     for mine, own in _experts_by_node(load, nodes):
         packed = place_globally(load[own], len(mine), extra)
         for place, held in zip(mine, packed, strict=True):
-            homes[place] = tuple(own[expert] for expert in held)
-    return tuple(homes)
+            placement[place] = tuple(own[expert] for expert in held)
+    return tuple(placement)
 
 
-def place_globally(load: Floats, places: int, extra: int = 0) -> Homes:
+def place_globally(load: Floats, places: int, extra: int = 0) -> Placement:
     """Return a placement that fills all free slots with replicas and packs all copies into places, ignoring nodes."""
     even = -(-len(load) // places)
     counts = replica_counts(load, len(load) + places * extra, most=places)
@@ -148,9 +148,9 @@ def place_globally(load: Floats, places: int, extra: int = 0) -> Homes:
     return tuple(sorted(tuple(sorted(held)) for held in packed))  # places are interchangeable
 
 
-def place_shadows(load: Floats, nodes: Sequence[int], extra: int = 0) -> Homes:
+def place_shadows(load: Floats, nodes: Sequence[int], extra: int = 0) -> Placement:
     """Return a placement that assigns experts to nodes, and the hottest experts of other nodes to the free slots."""
-    homes: list[tuple[int, ...]] = [()] * len(nodes)
+    placement: list[tuple[int, ...]] = [()] * len(nodes)
     hottest = np.argsort(-load, kind="stable").tolist()
     for mine, own in _experts_by_node(load, nodes):
         guests = [expert for expert in hottest if expert not in own and load[expert] > 0][: len(mine) * extra]
@@ -159,8 +159,8 @@ def place_shadows(load: Floats, nodes: Sequence[int], extra: int = 0) -> Homes:
         even = -(-len(load) // len(nodes))
         packed = sorted(tuple(sorted(held)) for held in _pack(items, [even + extra] * len(mine), [1] * len(mine)))
         for place, held in zip(mine, packed, strict=True):
-            homes[place] = held
-    return tuple(homes)
+            placement[place] = held
+    return tuple(placement)
 
 
 def _experts_by_node(load: Floats, nodes: Sequence[int]) -> list[tuple[list[int], list[int]]]:

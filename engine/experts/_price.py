@@ -162,7 +162,7 @@ def expert_weights(schedule: ExpertSchedule, layer: Layer) -> float:
 
 def max_experts_per_device(schedule: ExpertSchedule, layer: Layer) -> int:
     """Return the maximum number of experts, or of expert shards, on a device."""
-    return max(map(len, layer.expert_homes(layer.size(schedule.places))))
+    return max(map(len, layer.experts_by_place(layer.size(schedule.places))))
 
 
 # ---- one step ----
@@ -256,7 +256,7 @@ matrices of the expert."""
 def _held_experts(layer: Layer, step: Step) -> Floats:
     """Return the number of experts, or of expert shards, that each device holds, ``[devices]``."""
     places = layer.size(step.group)
-    each = np.array([len(held) for held in layer.expert_homes(places)], np.float64)
+    each = np.array([len(held) for held in layer.experts_by_place(places)], np.float64)
     return np.resize(each, layer.devices) if step.group == "mp" else np.repeat(each, layer.devices // places)
 
 
@@ -282,7 +282,7 @@ def share_of_rows(layer: Layer, experts: Step) -> Floats:
     if layer.capacity_factor is None:
         filled = layer.top_k * layer.tokens / (layer.experts * layer.capacity)  # fraction of occupied slots
         return filled * device_rows(layer)
-    return np.ones(layer.devices) if layer.homes is None else device_rows(layer)
+    return np.ones(layer.devices) if layer.placement is None else device_rows(layer)
 
 
 def _collective_cost(layer: Layer, direction: Sequence[CostedStep], at: int) -> Collective:

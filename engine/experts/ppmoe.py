@@ -50,16 +50,16 @@ class PPMoE(ExpertSchedule):
         ]
 
     def problems(self, layer: Layer) -> Iterator[Problem]:
-        if layer.homes is None and layer.experts % layer.mp:
+        if layer.placement is None and layer.experts % layer.mp:
             supported = nearest_divisors(layer.experts, layer.mp)
             params = {"title": self.title, "mp": layer.mp, "experts": layer.experts, "supported": supported}
             fixes = [set_value("mp", size) for size in supported]
             yield Problem("mp", "indivisible_experts_of_group", params, fixes=fixes)
-        if layer.homes is not None and len(layer.homes) != layer.mp:
+        if layer.placement is not None and len(layer.placement) != layer.mp:
             params = {
-                "given": len(layer.homes),
+                "given": len(layer.placement),
                 "group": f"the tensor-parallel group of {layer.mp}",
                 "expected": layer.mp,
             }
-            yield Problem("homes", "placement_size", params, fixes=[set_value("homes", None)])
+            yield Problem("placement", "placement_size", params, fixes=[set_value("placement", None)])
         yield from (problem for problem in layer.problems() if problem.code in ("top_k", "unplaced_expert"))

@@ -130,10 +130,10 @@ def _describe_choice(design: Design, price: Price) -> str:
 
 
 def _placement_table(layer: Layer, devices: Sequence[int], load: Sequence[float]) -> Iterator[str]:
-    homes = layer.expert_homes(layer.ep)
-    copies = sum(map(len, homes)) - layer.experts
-    words = f"Placement: {len(homes)} places" + (f", {copies} replica{'s' * (copies != 1)}" if copies else "")
-    yield f"<details{' open' * (len(homes) <= MAX_ROWS)}><summary>{words}</summary><table><thead><tr>"
+    placement = layer.experts_by_place(layer.ep)
+    copies = sum(map(len, placement)) - layer.experts
+    words = f"Placement: {len(placement)} places" + (f", {copies} replica{'s' * (copies != 1)}" if copies else "")
+    yield f"<details{' open' * (len(placement) <= MAX_ROWS)}><summary>{words}</summary><table><thead><tr>"
     heads = (
         "devices" if layer.esp > 1 else "device",
         "experts",
@@ -141,7 +141,7 @@ def _placement_table(layer: Layer, devices: Sequence[int], load: Sequence[float]
         "share of all tokens",
     )
     yield "".join(f'<th scope="col">{head}</th>' for head in heads) + "</tr></thead><tbody>"
-    for place, (held, part) in enumerate(zip(homes, load, strict=True)):
+    for place, (held, part) in enumerate(zip(placement, load, strict=True)):
         own = devices[place * layer.esp : (place + 1) * layer.esp]
         cells = (_ranges(held), f"{part:.3g}×", percent(part / layer.ep))
         row = "".join(f"<td>{cell}</td>" for cell in cells)

@@ -231,7 +231,7 @@ def _common_notes(layer: Layer, links: Links) -> Iterator[str]:
         yield f"groups of {' and '.join(crossing)} span nodes; their ring collectives use the links between nodes"
     if layer.may_drop and layer.mp > 1:
         yield render("partial_gate", gate_parts("parm-s1", layer))
-    if layer.load and not layer.homes and layer.capacity_factor is not None:
+    if layer.load and not layer.placement and layer.capacity_factor is not None:
         yield "experts compute all slots of their capacity: the load changes dropped tokens, not the time"
     if layer.load and layer.capacity_factor is None:
         yield "exchanges are padded to the busiest expert; experts compute their actual tokens only"

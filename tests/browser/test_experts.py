@@ -54,7 +54,7 @@ class Shown:
         return self.page.locator(f'.mw-xplace[data-place="{number}"]')
 
     @property
-    def homes(self) -> list[list[int]]:
+    def placement(self) -> list[list[int]]:
         places = self.page.locator(".mw-experts").evaluate("each => each.mw.picture.places")
         found: list[list[int]] = [place["held"] for place in places]
         return found
@@ -72,7 +72,7 @@ class Shown:
         """Wait until the last edit has a label and is drawn."""
         eventually(self.page, lambda: self.last == words)
         if self.drawn is not None:
-            eventually(self.page, lambda: self.homes == self.drawn)
+            eventually(self.page, lambda: self.placement == self.drawn)
         painted(self.page)
 
     def says(self, words: str) -> None:
@@ -126,10 +126,10 @@ def test_an_expert_is_dragged_to_another_device_and_the_move_undone(shown: Calla
 
     page.does("move expert 0 to device 3")
     assert page.drawn == [[1], [2, 3], [4, 5], [0, 6, 7]]
-    assert page.homes == page.drawn
+    assert page.placement == page.drawn
     page.session.undo()
     assert page.drawn is None
-    eventually(page.page, lambda: page.homes == [[0, 1], [2, 3], [4, 5], [6, 7]])
+    eventually(page.page, lambda: page.placement == [[0, 1], [2, 3], [4, 5], [6, 7]])
 
 
 def test_experts_on_other_devices_than_in_the_pinned_design_are_marked(shown: Callable[..., Shown]) -> None:
@@ -229,7 +229,7 @@ def test_keys_move_replicate_and_remove_experts(shown: Callable[..., Shown]) -> 
     assert page.drawn == [[0], [1, 2, 3], [1, 4, 5], [6, 7]]  # on the other node
     press("Delete")
     page.does("remove a replica of expert 1")
-    eventually(page.page, lambda: sum(1 in held for held in page.homes) == 1)
+    eventually(page.page, lambda: sum(1 in held for held in page.placement) == 1)
     eventually(page.page, lambda: page.focused.startswith("1@"))
     press("Delete")
     page.says("holds the only replica of expert 1")
@@ -530,13 +530,13 @@ def test_the_form_has_the_experts_and_shows_problems_at_their_fields(whole: Whol
     section.get_by_label("Layer EP").press("Enter")
     at_ep.wait_for(state="detached")
 
-    homes = section.get_by_label("Layer Placement")
-    homes.fill("0 1 2\n3 4")
-    homes.press("Control+Enter")
+    placement = section.get_by_label("Layer Placement")
+    placement.fill("0 1 2\n3 4")
+    placement.press("Control+Enter")
     at_homes = section.locator('[data-path="experts.placement"] .mw-word')
     at_homes.filter(has_text="expert 5 is on no device; add it to one").wait_for()
-    homes.fill("0 1 2 3\n4 5")
-    homes.press("Control+Enter")
+    placement.fill("0 1 2 3\n4 5")
+    placement.press("Control+Enter")
     at_homes.wait_for(state="detached")
     page.get_by_role("button", name="Undo: expert placement").wait_for()
 

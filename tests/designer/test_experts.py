@@ -20,7 +20,7 @@ from meshwave.engine.units import quantity
 from tests._findings import refusal
 
 PLACES = [[place] for place in range(4)]
-HOMES = ((0, 1), (2, 3), (4, 5), (6, 7))
+PLACEMENT = ((0, 1), (2, 3), (4, 5), (6, 7))
 
 
 def design(dp: int = 4, tp: int = 1, experts: int = 8, **section: Any) -> Design:
@@ -53,7 +53,7 @@ class Opened:
         return refused
 
     @property
-    def homes(self) -> list[list[int]]:
+    def placement(self) -> list[list[int]]:
         return [place["held"] for place in self.canvas.picture["places"]]
 
 
@@ -61,11 +61,11 @@ class Opened:
 
 
 def test_several_experts_move_in_one_edit() -> None:
-    assert edits.move_experts(HOMES, [(0, 0), (3, 1)], 2, PLACES) == ((1,), (2,), (0, 3, 4, 5), (6, 7))
+    assert edits.move_experts(PLACEMENT, [(0, 0), (3, 1)], 2, PLACES) == ((1,), (2,), (0, 3, 4, 5), (6, 7))
 
 
 def test_a_drop_on_the_same_place_changes_nothing() -> None:
-    assert edits.move_experts(HOMES, [(0, 0)], 0, PLACES) == HOMES
+    assert edits.move_experts(PLACEMENT, [(0, 0)], 0, PLACES) == PLACEMENT
 
 
 def test_a_place_holds_an_expert_at_most_once() -> None:
@@ -85,17 +85,17 @@ def test_the_last_replica_cannot_be_removed() -> None:
 
 
 def test_an_expert_that_a_place_does_not_hold_is_refused() -> None:
-    other = refusal(lambda: edits.move_experts(HOMES, [(7, 0)], 2, PLACES))
+    other = refusal(lambda: edits.move_experts(PLACEMENT, [(7, 0)], 2, PLACES))
     assert (other.code, other.params) == ("expert_not_held", {"devices": [0], "expert": 7})
-    unknown = refusal(lambda: edits.move_experts(HOMES, [(0, 9)], 2, PLACES))
+    unknown = refusal(lambda: edits.move_experts(PLACEMENT, [(0, 9)], 2, PLACES))
     assert (unknown.code, unknown.params) == ("unknown_expert_place", {"place": 9, "last": 3})
 
 
 def test_a_replica_is_placed_on_a_node_without_one_and_there_on_the_least_loaded_place() -> None:
-    homes = edits.place_replicas(HOMES, [0], load=[2.0, 0.1, 1.2, 0.7], nodes=[0, 0, 1, 1])
-    assert homes == ((0, 1), (2, 3), (4, 5), (0, 6, 7))
-    homes = edits.place_replicas(homes, [0], load=[1.0, 0.5, 1.2, 0.7], nodes=[0, 0, 1, 1])
-    assert homes == ((0, 1), (0, 2, 3), (4, 5), (0, 6, 7))
+    placement = edits.place_replicas(PLACEMENT, [0], load=[2.0, 0.1, 1.2, 0.7], nodes=[0, 0, 1, 1])
+    assert placement == ((0, 1), (2, 3), (4, 5), (0, 6, 7))
+    placement = edits.place_replicas(placement, [0], load=[1.0, 0.5, 1.2, 0.7], nodes=[0, 0, 1, 1])
+    assert placement == ((0, 1), (0, 2, 3), (4, 5), (0, 6, 7))
     assert refusal(lambda: edits.place_replicas(((0,),), [0], [1.0], [0])).code == "expert_everywhere"
 
 
@@ -141,7 +141,7 @@ def test_a_placement_that_no_longer_fits_is_reset_to_equal_blocks() -> None:
 
 def test_equal_blocks_are_stored_as_null() -> None:
     opened = design()
-    assert edits.placement_setting(edits.drawn_layer(opened, 0), HOMES) is None
+    assert edits.placement_setting(edits.drawn_layer(opened, 0), PLACEMENT) is None
 
 
 def test_devices_that_share_experts_get_the_same_placement() -> None:
@@ -204,7 +204,7 @@ def test_ppmoe_has_places_of_its_own_whose_replicas_share_the_tokens() -> None:
     assert [place["devices"] for place in opened.canvas.picture["places"]] == [[0], [1], [2], [3]]
     assert opened.do("move", chips=[[0, 0]], to=2) is None
     assert opened.do("replicate", chips=[[3, 1]], to=0) is None
-    assert opened.homes == [[1, 3], [2, 3], [0, 4, 5], [6, 7]]
+    assert opened.placement == [[1, 3], [2, 3], [0, 4, 5], [6, 7]]
     assert [place["load"] for place in opened.canvas.picture["places"]] == ["0.75×", "0.75×", "1.5×", "1×"]
 
 
@@ -237,8 +237,8 @@ def test_devices_show_their_share_of_the_load() -> None:
 
 
 def test_the_chips_of_a_device_add_up_to_its_load() -> None:
-    homes = [[0, 1], [0, 2, 3], [4, 5], [0, 6, 7]]
-    picture = experts_picture(design(load="zipf", placement=homes), 0)
+    placement = [[0, 1], [0, 2, 3], [4, 5], [0, 6, 7]]
+    picture = experts_picture(design(load="zipf", placement=placement), 0)
 
     for place in picture["places"]:
         assert sum(float(chip["share"][:-1]) for chip in place["chips"]) == pytest.approx(
@@ -308,7 +308,7 @@ def test_uneven_numbers_of_experts_per_place_are_placed_by_hand() -> None:
 
     assert opened.do("balance", extra=0) is None
 
-    assert [len(held) for held in opened.homes] == [2, 2, 1, 1]
+    assert [len(held) for held in opened.placement] == [2, 2, 1, 1]
     assert opened.canvas.picture["problem"] == ""
     assert opened.canvas.picture["figures"]
 

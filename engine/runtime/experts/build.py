@@ -131,7 +131,7 @@ def single_process_factory(design: Design, loss_scale: float, dtype: torch.dtype
     these are chunks of the single process.
     """
     layer = resolve_expert_layer(design, design.meshes[0]).layer
-    whole = replace(layer, mp=1, ep=1, esp=1, nodes=None, homes=None, load=None, degree=layer.mp * layer.degree)
+    whole = replace(layer, mp=1, ep=1, esp=1, nodes=None, placement=None, load=None, degree=layer.mp * layer.degree)
     return ExpertLayerFactory(design, "expert-parallel", whole, dict.fromkeys(GROUP_KINDS, ALONE), loss_scale, dtype)
 
 

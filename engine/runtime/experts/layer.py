@@ -135,7 +135,7 @@ class ExpertLayer(DeferrableModule):
         self._runner = StepRunner(layer, groups, device, on_collective)
         self._groups = groups
         self.place, self.shard, shards = expert_place(self.schedule, layer, self._runner.index)
-        self.expert_numbers = sorted(set(layer.expert_homes(layer.size(self.schedule.places))[self.place]))
+        self.expert_numbers = sorted(set(layer.experts_by_place(layer.size(self.schedule.places))[self.place]))
         self._domain = _gate_token_share(layer, self._before)
         self.gate = Gate(
             layer.hidden,

@@ -128,12 +128,12 @@ def test_uneven_homes_need_no_divisor() -> None:
 
 def test_a_placement_that_follows_the_load_where_slots_are_padded_is_said_to_be_slower() -> None:
     hot = {"schedule": "expert-parallel", "ep": 4, "load": [3, 1, 1, 1, 1, 1, 1, 1]}
-    homes = [[0], [1, 2], [3, 4, 0], [5, 6, 7]]
-    ((where, code, params),) = problem_params(dp=4, tp=1, **hot, placement=homes)
+    placement = [[0], [1, 2], [3, 4, 0], [5, 6, 7]]
+    ((where, code, params),) = problem_params(dp=4, tp=1, **hot, placement=placement)
 
     assert (where, code) == ("experts.placement", "unbalanced_slots")
     assert (params["slots"], params["tokens"]) == (pytest.approx(1.5), pytest.approx(1.4))
-    assert problem_params(dp=4, tp=1, **hot, placement=homes, moe={"capacity_factor": None}) == []
+    assert problem_params(dp=4, tp=1, **hot, placement=placement, moe={"capacity_factor": None}) == []
     assert problem_params(dp=4, tp=1, **hot, placement=[[0, 2], [1, 3], [4, 5], [6, 7]]) == []
 
 
@@ -186,7 +186,7 @@ def test_groups_that_would_cross_a_mesh_are_planned_with_those_that_do_not() -> 
     assert expert_group_sizes(design, design.meshes[0]) == (2, 1)
     assert expert_layer(design, design.meshes[0]).devices == 2
     drawn = expert_design(dp=3, tp=2, schedule="parm-s2", ep=4, placement=[[0, 1], [2, 3], [4, 5], [6, 7]])
-    assert expert_layer(drawn, drawn.meshes[0]).homes is None  # which are of other groups
+    assert expert_layer(drawn, drawn.meshes[0]).placement is None  # which are of other groups
     assert {problem.severity for problem in problems(drawn)} == {"warning"}
 
 

@@ -76,12 +76,12 @@ def placed(draw: st.DrawFn, experts: int, axes: dict[str, int]) -> Document:
         found["variant"] = draw(st.sampled_from(["paper", "pregate", "lanes"]))
     if draw(st.booleans()) or experts % ep:
         places = axes["tp"] if schedule == "ppmoe" else ep
-        homes: list[set[int]] = [set() for _ in range(places)]
+        placement: list[set[int]] = [set() for _ in range(places)]
         for expert in range(experts):
             for place in draw(st.sets(st.integers(0, places - 1), min_size=1, max_size=2)):
-                homes[place].add(expert)
+                placement[place].add(expert)
         shards = 1 if schedule == "ppmoe" else esp
-        found["placement"] = [sorted(held) for held in homes for _ in range(shards)]
+        found["placement"] = [sorted(held) for held in placement for _ in range(shards)]
     loads = st.lists(st.sampled_from([0.0, 0.5, 1.0, 7.0]), min_size=experts, max_size=experts)
     found["load"] = draw(st.one_of(st.sampled_from([None, "uniform", "zipf"]), loads))
     return found

@@ -50,7 +50,9 @@ def test_the_dropped_share_does_not_depend_on_the_placement() -> None:
     of = layer(64, 4, mp=2, load=(0.4, 0.3, 0.2, 0.1))
 
     assert (
-        dropped_shares("ppmoe", replace(of, nodes=(0, 1), homes=((0, 1, 2), (0, 3)))) == dropped_shares("ppmoe", of) > 0
+        dropped_shares("ppmoe", replace(of, nodes=(0, 1), placement=((0, 1, 2), (0, 3))))
+        == dropped_shares("ppmoe", of)
+        > 0
     )
 
 

@@ -479,10 +479,10 @@ def test_chunks_overlap_but_every_message_takes_its_startup_time() -> None:
 @st.composite
 def placed(draw: st.DrawFn) -> Layer:
     of = draw(layers())
-    homes = [set(draw(st.sets(st.integers(0, of.experts - 1), max_size=of.experts))) for _ in range(of.ep)]
+    placement = [set(draw(st.sets(st.integers(0, of.experts - 1), max_size=of.experts))) for _ in range(of.ep)]
     for expert in range(of.experts):
-        homes[draw(st.integers(0, of.ep - 1))].add(expert)
-    return replace(of, homes=tuple(tuple(sorted(held)) for held in homes))
+        placement[draw(st.integers(0, of.ep - 1))].add(expert)
+    return replace(of, placement=tuple(tuple(sorted(held)) for held in placement))
 
 
 @given(of=placed())
@@ -501,8 +501,8 @@ def test_every_place_is_served_by_a_holder_of_the_expert_on_its_node_if_possible
 @given(ep=st.sampled_from([4, 6, 8]), copies=st.data())
 def test_replicas_on_one_node_serve_equal_numbers_of_places(ep: int, copies: st.DataObject) -> None:
     holders = copies.draw(st.sets(st.integers(0, ep - 1), min_size=1))
-    homes = tuple((0, 1) if place in holders else (1,) for place in range(ep))
-    of = layer(1, 1, ep, per_node=ep, experts=2, homes=homes)
+    placement = tuple((0, 1) if place in holders else (1,) for place in range(ep))
+    of = layer(1, 1, ep, per_node=ep, experts=2, placement=placement)
 
     served = np.bincount(of.serving_places[:, 0], minlength=ep)
 
@@ -530,7 +530,7 @@ def test_sent_bytes_equal_requested_bytes(of: Layer) -> None:
 
 @given(of=layers(), seed=st.integers(0, 99))
 def test_an_explicit_placement_in_equal_blocks_costs_the_same_as_the_default(of: Layer, seed: int) -> None:
-    drawn = replace(of, homes=of.expert_homes(of.ep))
+    drawn = replace(of, placement=of.experts_by_place(of.ep))
     for name in ("expert-parallel", "deepspeed", "a2a-allgather", "parm-s1", "parm-s2"):
         before, after = (price(name, each, LINKS, COMPUTES) for each in (of, drawn))
         assert after.seconds(after.backward) == pytest.approx(before.seconds(before.backward))
@@ -559,15 +559,15 @@ def test_balanced_experts_take_less_time_without_a_capacity(name: str) -> None:
     """The time is proportional to the load of the fullest device; with a capacity all slots are computed anyway."""
     of = layer(mp=4, esp=1, ep=4, experts=8, hidden=64, load=(0.4, 0.3, *(0.05,) * 6), capacity_factor=None)
     places = expert_schedules[name].places
-    homes = balance_experts(of, extra=1, places=places)
+    placement = balance_experts(of, extra=1, places=places)
 
     def experts_s(**changes: object) -> float:
         priced = price(name, replace(of, **changes), LINKS, Rates(flops=1e9))  # type: ignore[arg-type]
         return sum(float(each.compute_s.max()) for each in priced.forward if each.step.op == StepOp.EXPERTS)
 
-    fullest = [device_load(each, places).max() for each in (of, replace(of, homes=homes))]
+    fullest = [device_load(each, places).max() for each in (of, replace(of, placement=placement))]
     assert fullest[0] == pytest.approx(4 * 0.7) and fullest[1] < 1.31
-    assert experts_s(homes=homes) / experts_s() == pytest.approx(fullest[1] / fullest[0])
+    assert experts_s(placement=placement) / experts_s() == pytest.approx(fullest[1] / fullest[0])
     assert experts_s(capacity_factor=1.0) == experts_s(capacity_factor=1.0, load=None)
 
 

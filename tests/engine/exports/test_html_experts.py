@@ -44,9 +44,9 @@ def test_the_section_has_the_chosen_schedule_with_its_reason_and_times() -> None
 
 
 def test_the_section_lists_the_experts_and_load_of_each_place() -> None:
-    homes = [[0, 1, 2, 3, 4]] * 4 + [[0, 5, 6, 7]] * 4 + [[8, 9, 10, 11]] * 4 + [[12, 13, 14, 15]] * 4
+    placement = [[0, 1, 2, 3, 4]] * 4 + [[0, 5, 6, 7]] * 4 + [[8, 9, 10, 11]] * 4 + [[12, 13, 14, 15]] * 4
 
-    told = section(predicted("15-bert-base-moe", load="zipf", placement=homes))
+    told = section(predicted("15-bert-base-moe", load="zipf", placement=placement))
 
     assert "Placement: 4 places, 1 replica<" in told
     rows = re.findall(r'<th scope="row">([\d-]+)</th><td>([^<]+)</td><td>([\d.]+)×</td><td>([\d.]+)%</td>', told)

@@ -67,7 +67,7 @@ def reference(case: Case) -> Outcome:
     """Return the results of one process, shared by all schedules whose gates route the same tokens."""
     drops_tokens = case.layer.capacity_factor is not None
     schedule = case.schedule if drops_tokens and case.gates_per_input > 1 else "any"
-    return _reference(case.with_changes(schedule=schedule, layer=replace(case.layer, ep=1, esp=1, homes=None)))
+    return _reference(case.with_changes(schedule=schedule, layer=replace(case.layer, ep=1, esp=1, placement=None)))
 
 
 _reference = cache(run_reference)
@@ -186,12 +186,12 @@ def test_dropped_tokens_differ_only_under_s1(crew: Any) -> None:
 
 
 def test_chunks_losses_replicas_and_uneven_places_match_one_process(crew: Any) -> None:
-    homes = ((0, 1, 5), (2,), (), (3, 4, 5, 0), (6,), (7, 1), (2,), (0,))
+    placement = ((0, 1, 5), (2,), (), (3, 4, 5, 0), (6,), (7, 1), (2,), (0,))
     uneven = [
-        Case("parm-s1", make_layer("parm-s1", 2, 1, each=1, homes=homes)),
-        Case("parm-s2", make_layer("parm-s2", 4, 1, each=1, homes=homes, degree=2)),
-        Case("a2a-allgather", make_layer("a2a-allgather", 2, 2, homes=homes[:4] + ((),) * 0, each=2)),
-        Case("ppmoe", make_layer("ppmoe", 2, 1, each=4, homes=((0, 1, 2, 3, 4, 5, 6), (7, 0, 1)))),
+        Case("parm-s1", make_layer("parm-s1", 2, 1, each=1, placement=placement)),
+        Case("parm-s2", make_layer("parm-s2", 4, 1, each=1, placement=placement, degree=2)),
+        Case("a2a-allgather", make_layer("a2a-allgather", 2, 2, placement=placement[:4] + ((),) * 0, each=2)),
+        Case("ppmoe", make_layer("ppmoe", 2, 1, each=4, placement=((0, 1, 2, 3, 4, 5, 6), (7, 0, 1)))),
     ]
     chunked = [
         Case(schedule, make_layer(schedule, 2, 2, degree=degree, capacity_factor=f), aux_loss=0.1, z_loss=0.01)
@@ -264,11 +264,11 @@ def test_sent_bytes_are_those_of_the_cost_model(outcomes: Outcomes) -> None:
 
 def test_computed_rows_are_those_of_the_cost_model_for_the_same_load(crew: Any) -> None:
     """With a capacity, experts compute all of their slots; without one, only the tokens."""
-    homes = ((0, 1, 5), (2, 3, 4, 5, 6), (7, 6), (1,))
-    hot = {"load": (0, 0.5, 0.5, *(0,) * 5), "homes": ((0, 1), (1, 2), (2,), (3, 2), (4,), (5,), (6,), (7, 1))}
+    placement = ((0, 1, 5), (2, 3, 4, 5, 6), (7, 6), (1,))
+    hot = {"load": (0, 0.5, 0.5, *(0,) * 5), "placement": ((0, 1), (1, 2), (2,), (3, 2), (4,), (5,), (6,), (7, 1))}
     cases = [
         Case("ppmoe", make_layer("ppmoe", 2, 1)),
-        Case("ppmoe", make_layer("ppmoe", 4, 1, homes=homes)),
+        Case("ppmoe", make_layer("ppmoe", 4, 1, placement=placement)),
         Case("ppmoe", make_layer("ppmoe", 2, 1), preferred=(3, 0)),
         Case("ppmoe", make_layer("ppmoe", 2, 1, capacity_factor=1.2)),
         Case("parm-s2", make_layer("parm-s2", 2, 2, capacity_factor=1.2)),
@@ -283,7 +283,7 @@ def test_computed_rows_are_those_of_the_cost_model_for_the_same_load(crew: Any) 
         Case("parm-s2", make_layer("parm-s2", 4, 1, each=1, **hot), preferred=(1, 2)),
     ]
     for case, found in zip(cases, check(crew, cases), strict=True):
-        devices, tolerance = case.layer.devices, len(homes) if case.layer.homes == homes else 1e-6
+        devices, tolerance = case.layer.devices, len(placement) if case.layer.placement == placement else 1e-6
         for first in range(0, 8, devices):
             block = found[first : first + devices]
             routed = sum(each.load[0] for each in block).tolist()

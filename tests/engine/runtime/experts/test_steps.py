@@ -37,8 +37,8 @@ def relative_difference(products: InnerProducts) -> float:
 
 def test_the_backward_of_every_linear_step_is_its_adjoint(crew: Any) -> None:
     """``<A x, y> = <x, A^T y>`` on every grid of groups, and with uneven placements and replicas."""
-    layers = [*(make_layer(mp, esp) for mp, esp in PAIRS), make_layer(2, 1, experts=8, homes=UNEVEN)]
-    layers.append(make_layer(4, 2, experts=8, homes=(*UNEVEN[:2], (3, 4, 5, 0), (6, 7, 1))))
+    layers = [*(make_layer(mp, esp) for mp, esp in PAIRS), make_layer(2, 1, experts=8, placement=UNEVEN)]
+    layers.append(make_layer(4, 2, experts=8, placement=(*UNEVEN[:2], (3, 4, 5, 0), (6, 7, 1))))
 
     for found in call(crew, "inner_products", layers):
         names = {each.name.split(" over ")[0].split(",")[0] for products in found for each in products}
@@ -66,8 +66,8 @@ OVERLAPS = [
     make_layer(2, 2, per_node=4, degree=3),
     make_layer(4, 2, per_node=4, degree=4),
     make_layer(4, 1, per_node=4, capacity_factor=0.4),
-    make_layer(4, 1, experts=8, homes=UNEVEN, degree=2),
-    make_layer(2, 1, experts=8, homes=UNEVEN, per_node=4),
+    make_layer(4, 1, experts=8, placement=UNEVEN, degree=2),
+    make_layer(2, 1, experts=8, placement=UNEVEN, per_node=4),
 ]
 """One node and two, fewer and more copies of a token than shards of an expert, chunks, drops, uneven placements."""
 OverlapCase = tuple[int, Layer, OverlapOutcome]
@@ -88,7 +88,7 @@ def test_a_gather_under_the_exchange_has_the_bits_of_one_after_it(overlaps: list
 
 def test_each_exchange_step_brings_the_experts_of_one_place_to_every_peer(overlaps: list[OverlapCase]) -> None:
     """On one node, step ``i`` brings a peer the results of the experts at the place ``peer's place - i``."""
-    on_one_node = [each for each in overlaps if each[1].homes is None and set(each[1].nodes or ()) == {0}]
+    on_one_node = [each for each in overlaps if each[1].placement is None and set(each[1].nodes or ()) == {0}]
     assert any(layer.mp > layer.esp for _, layer, _ in on_one_node)
     for process, layer, found in on_one_node:
         experts = [list(block) for block in equal_blocks(layer.experts, layer.ep)]
