@@ -106,7 +106,7 @@ class _Documents(NamedTuple):
         return np.where(is_one, self._attended_keys(last - first), found + self._attended_keys(last_inside))
 
     def _locate(self, places: Integers) -> tuple[Integers, Integers, Integers]:
-        """Return the repetition, the document that each place divides or starts, and the tokens before it in this document."""
+        """Return the repetition of the list, the document, and the token in this document at each position of the data."""
         ends = np.cumsum(self.lengths)
         cycle, place = np.divmod(places, ends[-1])
         document = np.searchsorted(ends, place, "right")

@@ -433,7 +433,7 @@ def fair_rate(
 
 
 def log(result: Result, counts: Table, now: float, flow_class: int, rate: float) -> None:
-    """Append the rate of a class to the log, if the log is not full."""
+    """Append the rate of a class of equal flows to the log, if the log is not full."""
     at = counts[LOGGED]
     if at < len(result.log_time):
         result.log_time[at], result.log_class[at], result.log_rate[at] = now, flow_class, rate

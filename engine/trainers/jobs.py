@@ -114,7 +114,7 @@ def omissions(design: Design, layers: Sequence[int], job: Job, tool: str) -> lis
     """
     plain = design.model_copy(update={"training": Training(), "experts": Experts()})
     read = job_design(job, design.name, plain, draft=True)
-    changed = list_differences(_comparable(design, layers), read)
+    changed = list_differences(_normalize_for_comparison(design, layers), read)
     notes = (note for note in job.notes if note.code != NO_EFFECT_CODE)
     return [*(_make_omission(each, tool) for each in changed), *_transfer_omissions(design, tool), *notes]
 
@@ -133,7 +133,7 @@ def _transfer_omissions(design: Design, tool: str) -> list[Problem]:
     ]
 
 
-def _comparable(design: Design, layers: Sequence[int]) -> Design:
+def _normalize_for_comparison(design: Design, layers: Sequence[int]) -> Design:
     """Return a design in the form that importing its job gives, so that both can be compared."""
     document, mesh = design.model_dump(mode="json"), design.meshes[0]
     assert isinstance(design.model, LanguageModel)

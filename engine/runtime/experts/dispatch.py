@@ -284,12 +284,12 @@ class _RecordedQueue(GradientQueue):
         self._queue, self._runner = queue, runner
 
     def add(self, gradient: DeferredGradient) -> None:
-        def recorded() -> None:
+        def compute_and_record() -> None:
             end_step = self._runner.begin_step(StepOp.EXPERTS, StepPosition(LayerPass.WEIGHTS))
             gradient()
             end_step()
 
-        self._queue.add(recorded)
+        self._queue.add(compute_and_record)
 
 
 def _experts_index(steps: Sequence[Step]) -> int:
