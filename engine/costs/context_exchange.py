@@ -70,9 +70,12 @@ class ContextCost:
 
     def _pass_around(self, steps: Sequence[tuple[float, float]]) -> Exposed:
         """Return the exposed part of steps: the bytes that each device passes on, and the seconds of computation."""
+        seconds_of = {
+            size: transfer_seconds(self._cluster, self._messages(size)) for size in {size for size, _ in steps}
+        }
         total, exposed = 0.0, 0.0
         for size, hidden_by in steps:
-            seconds = transfer_seconds(self._cluster, self._messages(size))
+            seconds = seconds_of[size]
             exposed += max(0.0, seconds - hidden_by)
             total += seconds
         share = exposed / total if total else 0.0

@@ -149,14 +149,15 @@ class Exposed(NamedTuple):
     backward: float = 0.0
 
 
-def exposed_seconds(blocks: Sequence[BlockTimes]) -> Exposed:
+def exposed_seconds(blocks: Sequence[BlockTimes], overlap: float = 1.0) -> Exposed:
     """Return the exposed seconds of a stage's blocks, in the order of the forward.
 
-    A block is gathered while the previous block computes, and scattered while the next block computes. The first gather
-    and the last scatter are not hidden. Weight gradients that are computed separately also gather the weights, which
-    some kernels read.
+    A block is gathered while the previous block computes, and scattered while the next block computes. The share
+    ``overlap`` of that computation hides them. The first gather and the last scatter are not hidden. Weight gradients
+    that are computed separately also gather the weights, which some kernels read.
     """
     count, forward, inputs, weights, gather, scatter = np.array(blocks).reshape(-1, 6).T
+    forward, inputs, weights = overlap * forward, overlap * inputs, overlap * weights
     forward, inputs, weights, gather, scatter = (
         np.repeat(each, count.astype(int)) for each in (forward, inputs, weights, gather, scatter)
     )
@@ -171,7 +172,10 @@ def exposed_seconds(blocks: Sequence[BlockTimes]) -> Exposed:
 
 
 def _exposed_seconds(compute: Floats, gather: Floats, scatter: Floats) -> float:
-    """Return the exposed seconds of blocks that run one after the other; the arguments are ``[blocks]``."""
+    """Return the exposed seconds of blocks that run one after the other; the arguments are ``[blocks]``.
+
+    ``compute`` has the seconds of computation that can hide collectives.
+    """
     beside = np.append(gather, 0.0)[1:] + np.insert(scatter, 0, 0.0)[:-1]
     return float(gather[:1].sum() + np.maximum(0.0, beside - compute).sum() + scatter[-1:].sum())
 

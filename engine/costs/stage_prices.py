@@ -173,7 +173,8 @@ class MeshPrices:
             unshard += count * (gather - inside)
             if count:
                 times.append(BlockTimes(count, *block[:3], inside, state.scatter_seconds(operators, experts)))
-        found = exposed_seconds(times)
+        constants = self._cluster.device.constants
+        found = exposed_seconds(times, constants.overlap if constants else 1.0)
         return Seconds(
             found.forward,
             found.input_gradient,

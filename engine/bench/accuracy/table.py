@@ -37,6 +37,9 @@ Step times are medians; the first step is a warm-up and excluded. Errors are `me
 took longer. A run during which the host of a virtual machine gave more than 1% of its cores to others (steal time) is
 repeated, up to three times.
 
+[Published training runs](published.md) has the predictions held against what others measured on GPUs: all runs by source and
+device, what is assumed, and the largest errors with their reasons.
+
 Only dry runs on *emulated hosts* are evidence of how links are shared: there, the kernel's queues share links that are as
 slow as those of the design. One part of the model applies even there: no message is delivered earlier than the model
 predicts for it alone. Dry runs without emulated hosts are circular for transfers, reductions and the collectives inside stages,

@@ -74,6 +74,8 @@ BLOCKING = r"Megatron-DeepSpeed"
 """Pattern of frameworks whose step times have a fixed part per layer and microbatch, as if the host waited for each kernel."""
 EAGER = r"Composer|compile off|no torch.compile|fsdp;"
 """Pattern of frameworks and notes of runs whose elementwise operators are separate kernels."""
+SHORT_GRADIENTS = r"PURE|InternLM"
+"""Pattern of precisions, and of a framework with 16-bit weights, in which gradients are accumulated and reduced in 16 bits."""
 SHARDINGS = (
     (r"zero2|shard_grad_op|optimizer\+gradients", "gradients"),
     (r"zero1", "optimizer"),
@@ -242,7 +244,7 @@ def _recompute(run: Run) -> str:
     if run.recompute not in RECOMPUTE:
         raise Refusal("run_recompute", {"recompute": run.recompute, "known": sorted(RECOMPUTE)})
     detail = run.recompute_detail or ""
-    if ratio := re.search(r"HFU/MFU = ([\d.]+)", detail):  # recomputing the whole forward gives 1.33
+    if ratio := re.search(r"HFU/MFU = (\d+(?:\.\d+)?)", detail):  # recomputing the whole forward gives 1.33
         return "layers-early-stop" if float(ratio[1]) > 1.25 else "operators"
     if "block" in detail:  # only a few layers are recomputed
         return "none"
@@ -271,7 +273,7 @@ def _listed_layers(layout: str, stages: int, layers: int) -> list[int] | None:
     for part in layout.split("|"):
         number, times = (re.search(pattern, part) for pattern in (r"\d+", r"x\s*(\d+)"))
         count = (int(number[0]) if number else 0) + ("mtp" in part)
-        found += [count] * (int(times[1]) if times else 1)
+        found += [count] * min(int(times[1]) if times else 1, stages + 1)
     return found if len(found) == stages and sum(found) == layers and min(found) > 0 else None
 
 
@@ -283,7 +285,7 @@ def _training(run: Run) -> Json:
         "linear_precision": next(formats, "same"),
         "sharding": next((name for pattern, name in SHARDINGS if re.search(pattern, run.sharding or "")), "none"),
         "sequence_parallel": run.sequence_parallel,
-        "bf16_gradients": "PURE" in run.precision,
+        "bf16_gradients": bool(re.search(SHORT_GRADIENTS, f"{run.precision} {run.framework}")),
         "tensor_parallel_overlap": bool(re.search(OVERLAPPED, run.framework)) and run.sequence_parallel,
         "compile": not re.search(EAGER, f"{run.framework} {run.notes}"),
         "blocking_launches": bool(re.search(BLOCKING, run.framework)),
@@ -309,6 +311,8 @@ def _assumptions(run: Run, kind: DeviceKind) -> Iterator[str]:
         yield "recomputed part of a layer"
     if re.search(IMPLIED_FLASH_2, f"{run.framework} {run.device}"):
         yield "attention kernel that torch selects"
+    if "InternLM" in run.framework:
+        yield "gradients of 16 bits"
     if run.mtp_layers:
         yield "prediction of further tokens as one more layer"
 

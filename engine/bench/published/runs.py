@@ -10,9 +10,12 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from meshwave.engine.document.cluster import MAX_DEVICES
 from meshwave.engine.findings import Refusal
 
 Size = Annotated[int, Field(ge=1, le=1_000_000_000)]
+Count = Annotated[int, Field(ge=0, le=1_000_000_000)]
+Devices = Annotated[int, Field(ge=1, le=MAX_DEVICES)]
 SHIPPED = "runs.json"
 
 
@@ -35,8 +38,8 @@ class Run(BaseModel):
     source: str = ""
     kind: str = "train_step"
     device: str
-    devices: Size
-    gpus_per_node: Size
+    devices: Devices
+    gpus_per_node: Devices
     interconnect: str | None = None
     model: str = ""
     arch: str = "dense"
@@ -55,9 +58,9 @@ class Run(BaseModel):
     experts: Size | None = None
     top_k: Size | None = None
     moe_ffn: Size | None = None
-    shared_expert_ffn: int = 0
-    dense_layers: int = 0
-    mtp_layers: int = 0
+    shared_expert_ffn: Count = 0
+    dense_layers: Count = 0
+    mtp_layers: Count = 0
     precision: str
     tp: Size = 1
     cp: Size = 1
@@ -102,7 +105,7 @@ def read_rows(path: Path | None) -> list[Any]:
     try:
         text = path.read_text() if path else (resources.files(__package__) / SHIPPED).read_text()
         rows = json.loads(text)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise Refusal("unreadable_runs", {"path": str(path), "reason": str(error)}) from None
     found = rows.get("rows") if isinstance(rows, Mapping) else rows
     if not isinstance(found, list):
@@ -118,7 +121,7 @@ def parse_run(row: Any) -> Run:
     """
     if isinstance(row, Mapping) and row.get("kind", "train_step") != "train_step":
         raise Refusal("run_not_a_step", {"kind": str(row["kind"])})
-    if isinstance(row, Mapping) and (missing := row.get("missing")):
+    if isinstance(row, Mapping) and isinstance(missing := row.get("missing"), list) and missing:
         raise Refusal("run_incomplete", {"keys": [str(key) for key in missing]})
     try:
         run = Run.model_validate(row)

@@ -45,7 +45,8 @@ class Constants(Part):
     """Seconds of one step of a collective between nodes."""
     overlap: Annotated[float, Field(ge=0, le=1)]
     """Fraction of the concurrent computing time that can hide communication: of the last backward for data parallelism,
-    of the adjacent matrix products for overlapped tensor parallelism."""
+    of the block beside it for sharded weights and gradients, of the adjacent matrix products for overlapped tensor
+    parallelism."""
 
 
 class DeviceKind(Part):

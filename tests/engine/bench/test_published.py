@@ -88,6 +88,14 @@ def test_software_that_a_row_states_selects_kernels_and_launches(change, compile
 
 
 @pytest.mark.parametrize(
+    ("change", "short"),
+    [({}, False), ({"precision": "bf16 (PURE params)"}, True), ({"framework": "InternLM", "sharding": "zero1"}, True)],
+)
+def test_gradients_have_sixteen_bits_where_precision_or_framework_say_so(change, short):
+    assert published_design(parse_run({**ROW, **change})).design.training.bf16_gradients == short
+
+
+@pytest.mark.parametrize(
     ("change", "kernel", "assumptions"),
     [
         ({"framework": "Megatron-DeepSpeed Feb 2022"}, "unfused", 0),
@@ -128,6 +136,11 @@ def test_a_stage_layout_becomes_layers_per_stage(layout, layers, stages, expecte
         ({"iteration_s": None}, "run_incomplete"),
         ({"layers": "many"}, "run_unreadable"),
         ({"hidden": 1023}, "indivisible_width"),
+        ({"missing": 3}, "run_unreadable"),
+        ({"iteration_s": "14.8 s"}, "run_unreadable"),
+        ({"mtp_layers": -1}, "run_unreadable"),
+        ({"dp": 10**9, "devices": 4 * 10**9}, "run_unreadable"),
+        ({"gbs": 8 * 10**8}, "out_of_range"),
     ],
 )
 def test_a_row_that_cannot_be_expressed_is_refused_with_the_reason(tmp_path, change, code):
@@ -162,6 +175,19 @@ def test_predictions_are_summarized_by_source_and_device(tmp_path, capsys):
     assert figures["summary"]["order"]["pairs"] == 1
     assert figures["summary"]["refused"] == {"run_unreadable": 1}
     assert "order of configurations" in "\n".join(to_text(figures))
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[" * 100_000, "3"])
+def test_a_file_without_a_list_of_rows_is_refused(tmp_path, capsys, text):
+    file = tmp_path / "runs.json"
+    file.write_text(text)
+
+    assert main(["bench", "published", "--runs", str(file)]) == 2
+    assert "published runs" in capsys.readouterr().err
+
+
+def test_a_huge_number_of_equal_stages_in_a_layout_is_not_expanded():
+    assert stage_layers(parse_run({**ROW, "stage_layout": "1 | 2 x999999999999 | 3"}), 4) is None
 
 
 def test_a_missing_file_and_a_misplaced_option_are_refused(tmp_path, capsys):

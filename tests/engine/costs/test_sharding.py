@@ -102,6 +102,13 @@ def test_compute_hides_the_collectives_of_its_neighbours() -> None:
     assert found.backward == 4.0 + (4.0 - 2.0) + 3.0
 
 
+def test_only_a_share_of_the_compute_hides_collectives_on_devices_with_constants() -> None:
+    blocks = [BlockTimes(2, 5.0, 5.0, 5.0, 4.0, 4.0)]
+
+    assert exposed_seconds(blocks, overlap=0.5).forward == 4.0 + (4.0 - 0.5 * 5.0)
+    assert exposed_seconds(blocks, overlap=0.0).forward == 2 * 4.0
+
+
 def test_slow_links_expose_the_gathers_of_sharded_parameters(design: Callable[..., Design]) -> None:
     fast, slow = (
         priced(design(1, dp=8, model=LARGE, training={"sharding": "parameters", **BF16}, cluster={"intra_node": link}))
