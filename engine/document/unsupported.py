@@ -136,7 +136,7 @@ def _training_problems(design: Design) -> Iterator[Problem]:
     divides_tokens = isinstance(model, LanguageModel) and model.moe is None and not model.skips and not is_latent
     keys = [] if divides_tokens else ["sequence_parallel"]
     keys += ["bf16_gradients"] if training.sharding == "none" else []
-    keys += ["sharding", "activation_offload"] if model.moe is not None else []
+    keys += ["sharding"] if model.moe is not None else []
     multiplies_float8 = isinstance(model, LanguageModel) and model.moe is None and not training.compile
     if training.linear_precision == "fp4" or not multiplies_float8 or training.precision == "fp64":
         keys += ["linear_precision"]

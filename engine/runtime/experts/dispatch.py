@@ -299,11 +299,14 @@ def _experts_index(steps: Sequence[Step]) -> int:
 class _ExpertPath(Function):
     @staticmethod
     def forward(ctx: Any, slots: Tensor, anchor: Tensor, path: ExpertPath, selections: Sequence[Selection]) -> Tensor:
-        y, ctx.saved = path.forward(slots, selections)
+        y, saved = path.forward(slots, selections)
+        ctx.save_for_backward(*(tensor for runs in saved for each in runs for tensor in each.tensors))
+        ctx.runs = [[each.run for each in runs] for runs in saved]
         ctx.path, ctx.selections = path, selections
         return y
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
-        saved, ctx.saved = ctx.saved, None  # so that the tensors of a chunk are freed after its backward
+        tensors = iter(ctx.saved_tensors)
+        saved = [[SavedRun(run, next(tensors), next(tensors), next(tensors)) for run in runs] for runs in ctx.runs]
         return ctx.path.backward(gradient, ctx.selections, saved), None, None, None

@@ -103,6 +103,11 @@ class SavedRun(NamedTuple):
     inner: Tensor  # [experts, rows_each, inner columns], before the activation
     activated: Tensor  # [experts, rows_each, width]
 
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The tensors alone."""
+        return self.x, self.inner, self.activated
+
 
 class FeedForward:
     """All experts of a process, computed together; the weights of each expert are views of stacked weights."""

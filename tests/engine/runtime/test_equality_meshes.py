@@ -237,6 +237,24 @@ def test_recomputed_experts_that_drop_tokens_train_like_one_process(
     assert_equal(crew.train(document), reference(document))
 
 
+OFFLOADED = [
+    ({"schedule": "zb-h1", "microbatches": 4}, 1, 2, {"schedule": "ppmoe"}),
+    ({"schedule": "1f1b", "microbatches": 2, "recompute": "layers"}, 2, 1, {"schedule": "expert-parallel", "ep": 2}),
+    ({"schedule": "dualpipe-v", "microbatches": 6}, 1, 2, {"schedule": "parm-s2", "ep": 2, "esp": 1, "degree": 2}),
+]
+"""A pipeline, dp and tp, and where the experts lie."""
+
+
+@pytest.mark.parametrize(("pipeline", "dp", "tp", "experts"), OFFLOADED, ids=case_name)
+def test_experts_whose_activations_are_offloaded_train_like_one_process(
+    pipeline: Document, dp: int, tp: int, experts: Document, crew: Any, draw: Callable[..., Document]
+) -> None:
+    document = draw(pipeline, pp=2, dp=dp, tp=tp, layers=4, activation_offload=1.0)
+    document["model"]["moe"] = {**MOE, "every": 1}
+    document["experts"] = experts
+    assert_equal(crew.train(document), reference(document))
+
+
 UNEQUAL = [
     ({"schedule": "1f1b"}, [(2, 1), (1, 2)], "broadcast", {}),
     ({"schedule": "gpipe"}, [(1, 1), (4, 1)], "send-recv", {"micro_batch_size": 4}),

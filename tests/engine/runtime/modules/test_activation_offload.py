@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from meshwave.engine.predict.block_timeline import predict_block
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.program.action import Op
 from meshwave.engine.runtime.execution.stages import DTYPES, MESSAGE_DTYPES, LocalStage
+from meshwave.engine.runtime.experts.build import single_process_factory
+from meshwave.engine.runtime.experts.feed_forward import FeedForward
 from meshwave.engine.runtime.models import build_stage
 from meshwave.engine.runtime.modules import activation_offload
 from meshwave.engine.runtime.modules.recomputation import recompute_layers
@@ -90,6 +93,52 @@ def test_the_predicted_bytes_are_moved(offload: float, moved: dict[str, int]) ->
 
     kept, left = (predict(draw(share)).costs.activation_bytes[1] for share in (0.0, offload))
     assert moved["store"] / 2 == pytest.approx(kept - left, rel=0.02 if offload == 1 else 0.1)
+
+
+TOKENS = torch.randint(0, 256, (2, 64), generator=torch.Generator().manual_seed(0))
+
+
+def draw_experts(offload: float) -> Any:
+    document = draw(offload).model_dump(mode="json")
+    document["model"]["moe"] = {"experts": 4, "top_k": 2, "every": 2, "capacity_factor": None}
+    document["meshes"], document["pipeline"]["stages"] = document["meshes"][:1], [4]
+    return parse_design(document)
+
+
+def experts_stage(offload: float, part: str | None = None) -> LocalStage:
+    design = draw_experts(offload)
+    experts = single_process_factory(design, 1.0, torch.float32)
+    module = build_stage(design.model, [4], 0, 1, torch.float32, experts=experts)
+    if part is not None:
+        recompute_layers(module.layers.values(), part)
+    return LocalStage(module, "fp32", torch.device("cpu"), 1.0, offload=offload)
+
+
+@pytest.mark.parametrize("offload", [1.0, 0.5])
+def test_the_predicted_bytes_of_experts_are_moved(offload: float, moved: dict[str, int]) -> None:
+    """The tensors that experts need for their backward are among them."""
+    local = experts_stage(offload)
+    local.backward(local.forward(TOKENS, TOKENS)[1], None)
+
+    kept, left = (predict(draw_experts(share)).costs.activation_bytes[0] for share in (0.0, offload))
+    assert moved["store"] == pytest.approx(kept - left, rel=0.02 if offload == 1 else 0.1)
+
+
+def test_recomputed_layers_keep_no_activations_of_experts(monkeypatch: pytest.MonkeyPatch) -> None:
+    storages = []
+    compute = FeedForward.forward
+
+    def watched(own: FeedForward, x: Tensor, counts: Sequence[int]) -> Any:
+        y, saved = compute(own, x, counts)
+        storages.extend(activation_offload._storage_key(tensor) for each in saved for tensor in each.tensors[1:])
+        return y, saved
+
+    monkeypatch.setattr(FeedForward, "forward", watched)
+    local = experts_stage(0.0, "layers")
+    saved = local.forward(TOKENS, TOKENS)[1]
+    assert storages
+    assert all(storage.expired() for storage in storages)
+    local.backward(saved, None)
 
 
 def test_copies_that_take_longer_than_computation_are_exposed() -> None:
