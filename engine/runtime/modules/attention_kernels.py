@@ -56,7 +56,8 @@ def _probe(backend: SDPBackend, model: Model, dtype: torch.dtype, device: torch.
     q, k, v = (torch.zeros(1, 1, PROBED_TOKENS, width, dtype=dtype, device=device) for width in (dims, dims, values))
     mask = q.new_zeros(PROBED_TOKENS, PROBED_TOKENS) if part.window or positions.kind == "alibi" else None
     with sdpa_kernel(backend):
-        F.scaled_dot_product_attention(q.requires_grad_(), k, v, attn_mask=mask).sum().backward()
+        attended = F.scaled_dot_product_attention(q.requires_grad_(), k, v, attn_mask=mask)
+        torch.autograd.grad(attended.sum(), q)
 
 
 def _with_backend(attend: Callable[..., Any], backend: SDPBackend) -> Callable[..., Any]:
