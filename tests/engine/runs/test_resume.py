@@ -12,8 +12,12 @@ from safetensors.numpy import load_file
 from meshwave.engine.cli import main as cli
 from meshwave.engine.document import load_design
 from meshwave.engine.files import example
-from meshwave.engine.runs import Record, Run
-from meshwave.engine.runs.checkpoints import complete_checkpoints
+from meshwave.engine.predict.prediction import predict
+from meshwave.engine.runs import Options, Record, Run, State
+from meshwave.engine.runs.checkpoints import Checkpoints, complete_checkpoints
+from meshwave.engine.runs.launchers import specify_run
+from meshwave.engine.runs.launchers.local import LocalLauncher
+from tests.engine.runs.play import draw, until
 
 DESIGN, SAME_MODEL = "01-first-wave", "02-two-waves"
 
@@ -48,6 +52,17 @@ def test_a_run_goes_on_where_another_ended(first: Run, name: str, capsys: pytest
     found = json.loads(capsys.readouterr().out)
     assert [row["step"] for row in found["metrics"]] == [4, 5]
     assert abs(found["metrics"][0]["loss"] - before) < 0.5
+
+
+@pytest.mark.torch
+def test_checkpoints_are_written_in_intervals_of_time(trainer: LocalLauncher) -> None:
+    spec = specify_run(predict(draw(steps=2000)), Options(checkpoints=Checkpoints(every_s=0.2, keep=100)))
+    run = trainer.submit(spec)
+
+    assert until(lambda: len(complete_checkpoints(run.folder)) > 2)
+    assert len(complete_checkpoints(run.folder)) < run.progress.done
+    run.cancel()
+    assert run.wait(timeout_s=30) is State.CANCELLED
 
 
 @pytest.mark.torch

@@ -122,16 +122,21 @@ def laid_out(draw: Any, layout: Document, **others: Any) -> Document:
     return document
 
 
-@pytest.mark.parametrize(("first", "second"), thinned(2, PAIRS))
-def test_a_run_resumes_under_another_layout(first: str, second: str, train: Any, draw: Any, tmp_path: Path) -> None:
+INTERRUPTED_PAIRS = [(first, second, 1 + number // 2 % 3) for number, (first, second) in enumerate(PAIRS)]
+
+
+@pytest.mark.parametrize(("first", "second", "steps"), thinned(2, INTERRUPTED_PAIRS))
+def test_a_run_resumes_under_another_layout(
+    first: str, second: str, steps: int, train: Any, draw: Any, tmp_path: Path
+) -> None:
     documents = [laid_out(draw, LAYOUTS[name]) for name in (first, second)]
     rows = [parse_design(document).sequences_per_step for document in documents]
     assert rows[0] == rows[1], "both take the same sequences in a step"
-    train(documents[0], tmp_path, 2, saved=[2])
+    train(documents[0], tmp_path, steps, saved=[steps])
     after = train(documents[1], tmp_path, 4)
 
     whole = reference({**documents[0], "training": {**documents[0]["training"], "sharding": "none"}})
-    np.testing.assert_allclose(after[0]["losses"], whole.losses[2:], rtol=1e-9)
+    np.testing.assert_allclose(after[0]["losses"], whole.losses[steps:], rtol=1e-9)
 
 
 def test_experts_resume_under_another_placement(train: Any, draw: Any, tmp_path: Path) -> None:
