@@ -23,7 +23,7 @@ SEEDS = Path(__file__).parent / "seeds"
 REDUCING_S = 60.0
 """Seconds in which all failures of a target are made small."""
 WATCHED_SHARE = 0.1
-"""Share of the inputs of guided targets whose lines are counted, which takes several times as long."""
+"""Share of the inputs of guided targets whose lines are counted, which takes up to twice as long."""
 SLOW_S = 5.0
 """Seconds of processor time from which on a call is slow; it is no failure before the limit."""
 

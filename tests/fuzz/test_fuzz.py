@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from random import Random
 import pytest
 
 from meshwave.engine.errors import InputError
+from meshwave.engine.units import quantity
 from tests.fuzz.__main__ import main
 from tests.fuzz.campaign import kept_seeds
 from tests.fuzz.mutate import damaged, mutate_bytes, mutate_json
@@ -18,7 +20,7 @@ from tests.fuzz.oracle import Complaint, about_text, complaints_about
 from tests.fuzz.reduce import reduced
 from tests.fuzz.target import NAMES, target_called
 from tests.fuzz.targets.orders import fault_of
-from tests.fuzz.worker import Finding, Limits, Worker
+from tests.fuzz.worker import Finding, Limits, Lines, Worker
 
 # ---- every target ----
 
@@ -123,6 +125,20 @@ def test_what_hangs_takes_all_memory_or_ends_the_process_is_found_and_the_next_i
     assert [finding.rule.partition(" in ")[0] for finding in large] == ["MemoryError"]
     assert exited == (Finding("exit", "process ended", "exit code 3"),)
     assert nothing == ()
+
+
+def test_lines_are_counted_until_a_call_repeats_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = Lines()
+    with lines.counted():
+        quantity(1024, "B")
+        assert sys.gettrace() is not None
+    assert lines.count > 0
+
+    monkeypatch.setattr("tests.fuzz.worker.PATIENCE", 10)
+    with lines.counted():
+        for _ in range(20):
+            quantity(1024, "B")
+        assert sys.gettrace() is None
 
 
 # ---- damage, and making it small ----

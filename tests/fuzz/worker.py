@@ -24,7 +24,9 @@ from tests.fuzz.target import NAMES, Target, UnfitError, target_called
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload([f"tests.fuzz.targets.{name}" for name in NAMES])
-WATCHED_FACTOR = 10
+WATCHED_FACTOR = 3
+PATIENCE = 100_000
+"""Events without a new line after which the lines of a call are no longer counted: it repeats itself."""
 BEGIN_S = 120.0
 """Seconds that a worker may take to import what it needs."""
 
@@ -37,7 +39,7 @@ class Limits(NamedTuple):
     elapsed_factor: int = 10  # seconds of a clock for one of processor time: the machine may be busy
 
     def call_seconds(self, is_watched: bool) -> int:
-        """Return the seconds of processor time of a call, which takes several times as long if its lines are counted."""
+        """Return the seconds of processor time of a call, which takes longer if its lines are counted."""
         return self.seconds * (WATCHED_FACTOR if is_watched else 1)
 
 
@@ -183,11 +185,13 @@ class Lines:
 
     def __init__(self) -> None:
         self.count = 0
+        self._repeated = 0
         self._left: dict[CodeType, set[int]] = {}
 
     @contextmanager
     def counted(self) -> Iterator[None]:
         """Watch the calls of this thread."""
+        self._repeated = 0
         sys.settrace(self._enter)
         try:
             yield
@@ -199,6 +203,7 @@ class Lines:
         if code not in self._left:
             lines = {line for _, _, line in code.co_lines() if line} if is_product(code.co_filename) else set()
             self._left[code] = lines
+        self._be_patient()
         return self._step if self._left[code] else None
 
     def _step(self, frame: FrameType, event: str, argument: Any) -> Any:
@@ -206,7 +211,14 @@ class Lines:
         if frame.f_lineno in left:
             left.discard(frame.f_lineno)
             self.count += 1
+            self._repeated = 0
+        self._be_patient()
         return self._step
+
+    def _be_patient(self) -> None:
+        self._repeated += 1
+        if self._repeated > PATIENCE:
+            sys.settrace(None)
 
 
 class Writes:

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from meshwave.designer.state import transfer_links as edits
+from meshwave.engine.cli.transfers import to_text
 from tests.engine.document.test_extremes import TRANSFER, TRANSFERS
-from tests.fuzz.oracle import Act, Ended, about_command
+from tests.fuzz.oracle import LONGEST_PRINTED, Act, Ended, about_command, about_text
 from tests.fuzz.target import Target
 
 
@@ -25,7 +26,7 @@ class Transfers(Target):
         ended: list[Ended] = []
         yield "reshard --json", lambda: about_command("reshard", str(path), "--json", ended=ended)
         if ended and ended[0].status == 0:
-            yield "reshard", lambda: about_command("reshard", str(path))
+            yield "reshard", lambda: about_text("\n".join(to_text(json.loads(ended[0].out))), LONGEST_PRINTED)
 
 
 TARGET = Transfers()
