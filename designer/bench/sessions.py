@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from random import Random
 from typing import Any, TypeVar
 
 import numpy as np
@@ -25,20 +26,23 @@ from meshwave.engine.findings import RunRefusal
 
 T = TypeVar("T")
 TOKEN = "bench"
-SESSIONS = (1, 40, 100)
+SESSIONS = (1, 50, 100)
+EXAMPLE = "11-eight-by-32"
 LIFETIME_S = 3.0
 """Time after which the session of a closed page ends in the benchmark; the designer itself waits for minutes."""
 EDIT_INTERVAL_S, ROUNDS, LEAST_EDITS = 10.0, 3, 20
 """Interval between edits of each page; a single page edits every second."""
 IDLE_S = 5.0
 MOST_SAMPLES, SAMPLE_S, TOGETHER = 10, 20.0, 5
-MICROBATCHES = range(8, 24)
+MICROBATCHES = range(24, 32)
 """Values that edits set in turn; the opened design has another one, so that each edit changes it."""
 EDITS_PER_VISIT = 2
+TARGET, CANCELLED_AFTER_S = "threads", (0.0, 4.0)
+"""Launch target of the dry runs of a soak, and the time after which each of them is cancelled, if it is not over."""
 
 
 def bench_sessions() -> Figures:
-    """Measure opening, editing, memory and idle load with 1, 40 and 100 open pages, and after they close (three minutes)."""
+    """Measure opening, editing, memory and idle load with 1, 50 and 100 open pages, and after they close (three minutes)."""
     figures: Figures = {}
     for count in SESSIONS:
         with serving_process(_serve) as link:
@@ -49,7 +53,7 @@ def bench_sessions() -> Figures:
 
 
 def bench_soak(minutes: float, say: Say) -> Figures:
-    """Open, edit and close pages for --minutes, and measure memory and idle load of the server over time."""
+    """Open, edit and close pages, launch and cancel dry runs for --minutes; measure what the server keeps over time."""
     with serving_process(_serve) as link:
         return asyncio.run(_soak(link, minutes, say))
 
@@ -84,11 +88,12 @@ async def _soak(link: str, minutes: float, say: Say) -> Figures:
     for sample in range(samples + 1):
         end = began + sample * minutes * 60 / samples
         while not opened or time.monotonic() < end:
-            await asyncio.gather(*(_visit(link) for _ in range(TOGETHER)))
+            await asyncio.gather(_launch_and_cancel(link, str(opened)), *(_visit(link) for _ in range(TOGETHER - 1)))
             opened += TOGETHER
         title = f"after {(time.monotonic() - began) / 60:.1f} min and {opened} sessions"
         say(title)
-        figures |= {f"{title}: {name}": value for name, value in (await server_load(link)).items()}
+        measured = {**await _ended_runs(link), **await server_load(link)}
+        figures |= {f"{title}: {name}": value for name, value in measured.items()}
     return figures
 
 
@@ -96,6 +101,16 @@ async def _visit(link: str) -> None:
     page = await PageClient.open(link)
     for microbatches in MICROBATCHES[:EDITS_PER_VISIT]:
         await page.edit(microbatches)
+    await page.leave()
+
+
+async def _launch_and_cancel(link: str, key: str) -> None:
+    """Open a page, launch a dry run, and cancel it at a random moment: while it is queued, starts, runs, or is over."""
+    page = await PageClient.open(link)
+    await page.ask("LaunchBar", {"type": "choose", "place": TARGET})
+    await page.ask("LaunchBar", {"type": "rehearse", "key": key})
+    await asyncio.sleep(Random(key).uniform(*CANCELLED_AFTER_S))
+    await page.ask("LaunchBar", {"type": "cancel"})
     await page.leave()
 
 
@@ -109,7 +124,7 @@ async def _edit(page: PageClient, rounds: int, period_s: float, delay_s: float) 
 
 
 async def server_load(link: str) -> Figures:
-    """Return memory and idle load of the server, once it has discarded the sessions of closed pages."""
+    """Return memory, open files and idle load of the server, once it has discarded the sessions of closed pages."""
     async with asyncio.timeout(PATIENCE_S):
         while (before := await _scrape(link))["meshwave_sessions"] != before["meshwave_connections"]:
             await asyncio.sleep(LIFETIME_S / 10)
@@ -121,17 +136,26 @@ async def server_load(link: str) -> Figures:
         raise RunRefusal("no_process_memory")
     return {
         "memory_bytes": after["process_resident_memory_bytes"],
+        "open files": after["process_open_fds"],
         "idle processor_share": busy_s / (time.monotonic() - began),
     }
 
 
+async def _ended_runs(link: str) -> Figures:
+    """Return the metric of runs by state, once none is active."""
+    async with asyncio.timeout(PATIENCE_S):
+        while (load := await _scrape(link))["meshwave_processes"]:
+            await asyncio.sleep(LIFETIME_S / 10)
+    return {name: count for name, count in load.items() if name.startswith("meshwave_runs") and count}
+
+
 async def _scrape(link: str) -> Figures:
-    """Return the metrics of the server that have no labels."""
+    """Return the metrics of the server."""
     answer = await AsyncHTTPClient().fetch(
         link.partition("?")[0] + "metrics", headers={"Authorization": f"Bearer {TOKEN}"}, request_timeout=PATIENCE_S
     )
     words = [line.split(" ") for line in answer.body.decode().splitlines()]
-    return {name: float(value) for name, value in (line for line in words if len(line) == 2 and "{" not in line[0])}
+    return {name: float(value) for name, value in (line for line in words if len(line) == 2)}
 
 
 async def await_timed(work: Awaitable[T]) -> tuple[T, float]:
@@ -165,6 +189,6 @@ def serving_process(serve: Callable[..., None], *arguments: object) -> Iterator[
 
 
 def _serve(pipe: Connection) -> None:
-    with serve_in_thread(read_design(None), TOKEN, LIFETIME_S) as link:
+    with serve_in_thread(read_design(EXAMPLE), TOKEN, LIFETIME_S) as link:
         pipe.send(link)
         pipe.poll(None)

@@ -19,7 +19,13 @@ from meshwave.engine.errors import InputError
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"EDIT_INTERVAL_S": 0.0, "LEAST_EDITS": 0, "IDLE_S": 0.1, "TOGETHER": 2}.items():
+    for name, value in {
+        "EDIT_INTERVAL_S": 0.0,
+        "LEAST_EDITS": 0,
+        "IDLE_S": 0.1,
+        "TOGETHER": 2,
+        "CANCELLED_AFTER_S": (0.0, 0.5),
+    }.items():
         monkeypatch.setattr(sessions_bench, name, value)
 
 
@@ -64,6 +70,8 @@ def test_the_soak_benchmark_opens_pages_until_its_time_is_up() -> None:
         figures = elsewhere.submit(sessions_bench.bench_soak, 0.001, said.append).result()
 
     assert [f"{each}: memory_bytes" in figures for each in said] == [True, True]
+    assert figures[f"{said[-1]}: open files"] > 0
+    assert sum(count for name, count in figures.items() if name.startswith(f"{said[-1]}: meshwave_runs")) >= 1
 
 
 def test_minutes_apply_to_the_parts_that_take_them(monkeypatch: pytest.MonkeyPatch) -> None:
