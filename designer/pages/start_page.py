@@ -24,7 +24,7 @@ from meshwave.engine.document import Design, load_design
 from meshwave.engine.document.differences import differences
 from meshwave.engine.document.links import read_design_link
 from meshwave.engine.errors import escape_unprintable
-from meshwave.engine.files import all_examples, example, examples
+from meshwave.engine.files import example, examples
 from meshwave.engine.findings import Refusal
 from meshwave.engine.imports import imports
 from meshwave.engine.people.people_file import Role
@@ -65,6 +65,7 @@ class StartPage(Canvas):
     examples = param.String(
         default=PlainData([]), doc="Cards of the examples; a card gets its picture when its prediction is done."
     )
+    published = param.String(default=PlainData([]), constant=True, doc="Examples that are published training runs.")
     lessons = param.String(default=PlainData([]), doc="Entries of the list of lessons.")
     suffixes = param.List(default=[], item_type=str, doc="Suffixes of the files of other tools that can be opened.")
     largest = param.Integer(default=files.LARGEST_FILE_BYTES, constant=True, doc="Largest size of a file in bytes.")
@@ -82,12 +83,17 @@ class StartPage(Canvas):
     )  # fmt: skip
 
     def __init__(self, studio: Studio, later: Later, **params: Any) -> None:
-        super().__init__(suffixes=[suffix for form in imports.values() for suffix in form.suffixes], **params)
+        published = [
+            {"id": name, "name": step.name, "compared": step.comparison(), "source": step.source}
+            for name, step in published_steps().items()
+        ]
+        suffixes = [suffix for form in imports.values() for suffix in form.suffixes]
+        super().__init__(suffixes=suffixes, published=PlainData(published), **params)
         self._studio, self._library = studio, studio.library
         self._job: Listener | None = None
         self._update_lists()
         self._show_examples()
-        missing = [name for name in all_examples() if name not in _example_cards]
+        missing = [name for name in examples() if name not in _example_cards]
         if missing:
             self._job = Job(partial(make_example_cards, missing), "pictures of examples").add_listener(
                 later, self._receive_news
@@ -120,12 +126,7 @@ class StartPage(Canvas):
         )
 
     def _show_examples(self) -> None:
-        published = {
-            name: {"published": step.comparison(), "source": step.source} for name, step in published_steps().items()
-        }
-        self.examples = PlainData(
-            [{"id": name, **_example_cards.get(name, {}), **published.get(name, {})} for name in all_examples()]
-        )
+        self.examples = PlainData([{"id": name, **_example_cards.get(name, {})} for name in examples()])
 
     def _receive_news(self, news: News) -> None:
         if isinstance(news, PartialResult):

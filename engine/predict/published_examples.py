@@ -19,6 +19,7 @@ FILE = "published_examples.json"
 class PublishedStep(NamedTuple):
     """Published step time of an example."""
 
+    name: str
     run: SimilarRun
     source: str
 
@@ -36,7 +37,10 @@ def published_steps() -> Mapping[str, PublishedStep]:
     """Return the published step time of each published example by its name."""
     runs = {run.id: run for run in predicted_published_runs()}
     index = json.loads((resources.files(__package__) / FILE).read_text())
-    return {name: PublishedStep(runs[entry["run"]], entry["source"]) for name, entry in index.items()}
+    return {
+        name: PublishedStep(_load_example(name).name, runs[entry["run"]], entry["source"])
+        for name, entry in index.items()
+    }
 
 
 def find_published_step(design: Design) -> PublishedStep | None:

@@ -76,9 +76,9 @@ export class Cluster extends Canvas {
     this.board = h("div.mw-board", {}, ...layers);
     const bar = [
       ...Object.values(this.steppers),
-      this.zoomBar.element,
       h("span.mw-grow"),
       this.tiler.element,
+      this.zoomBar.element,
       this.tiler.message,
     ];
     this.root = h(

@@ -28,8 +28,11 @@ export class Footer {
     const rates = this.rates();
     const usage = `${unused} of ${count} devices unused`;
     const full = rates.map(([where, rate]) => ` · ${where} ${rate}`).join("");
-    const isWide = (usage.length + full.length) * LETTER_PX + 30 < layout.width;
-    const shown = mesh ? [] : rates.map(([where, rate]) => `${where} ${isWide ? rate : shortRate(rate)}`);
+    const short = rates.map(([where, rate]) => `${where} ${shortRate(rate)}`);
+    const options = [rates.map((each) => each.join(" ")), short, short.slice(0, 1)];
+    const fits = (/** @type {string[]} */ words) =>
+      [usage, ...words].join(" · ").length * LETTER_PX + 45 < layout.width;
+    const shown = mesh ? [] : (options.find(fits) ?? []);
     this.legend.replaceChildren(
       h("span.mw-swatch", { "aria-hidden": "true" }),
       h("span.mw-unused", {}, usage),

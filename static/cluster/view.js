@@ -10,6 +10,7 @@ const WHOLE_DEVICES = 256; // a cluster of more devices is zoomed and folded
 const UNFOLDED_TILES = 800; // nodes unfold if at most so many tiles fill the board
 const LEAST_TILE = { width: 9, height: 11 };
 const GROUP = { width: 44, height: 26 }; // smallest box of a group of nodes, which has room for its text
+const BOX = { width: 36, height: 26 }; // smallest box of a single node, which has room for the label of its mesh
 const NODE_ASPECT = 64; // width of a node by its height, in the view of the whole cluster
 const HEADED_PX = 75; // smallest height of a node that shows its name and links
 const MOST = { width: 118, height: 117 }; // largest tile with its gap, and node with its head
@@ -119,11 +120,14 @@ export function layOutPart(width, height, nodes, perNode, { scale, column, row }
 }
 
 /**
- * The numbers of rows and columns of nodes at which a node is closest to its aspect. Several columns have a power of
- * two of rows, so that groups of nodes do not continue in the next column.
+ * The numbers of rows and columns of nodes: a grid of boxes if each node has room for its text, otherwise those at
+ * which a node is closest to its aspect. Several columns have a power of two of rows, so that groups of nodes do not
+ * continue in the next column.
  * @param {number} width @param {number} height @param {number} nodes
  */
 function wrap(width, height, nodes) {
+  const grid = wrapBoxes(width, height, nodes);
+  if (grid) return grid;
   let best = { rows: nodes, columns: 1, error: Math.abs(Math.log((width * nodes) / height / NODE_ASPECT)) };
   for (let rows = 1; rows < nodes; rows *= 2) {
     const columns = Math.ceil(nodes / rows);
@@ -131,6 +135,19 @@ function wrap(width, height, nodes) {
     if (width / columns >= GROUP.width && error < best.error) best = { rows, columns, error };
   }
   return best;
+}
+
+/**
+ * The grid in which a box of a node is closest to twice as wide as high, if there is one.
+ * @param {number} width @param {number} height @param {number} nodes
+ */
+function wrapBoxes(width, height, nodes) {
+  const fits = Array.from({ length: nodes }, (_, i) => ({ columns: i + 1, rows: Math.ceil(nodes / (i + 1)) })).filter(
+    ({ columns, rows }) => width / columns >= BOX.width && height / rows >= BOX.height,
+  );
+  const error = (/** @type {{columns: number, rows: number}} */ { columns, rows }) =>
+    Math.abs(Math.log((width * rows) / columns / height / 2));
+  return fits.reduce((best, each) => (best && error(best) <= error(each) ? best : each), fits[0]);
 }
 
 /**

@@ -80,7 +80,7 @@ export function stepper({ label, text = label, min = 1, onchange, onblocked }) {
   }
 
   const element = Object.assign(
-    h("span.mw-stepper", {}, h("span.mw-stepper-box", {}, less, field, more), h("span", {}, text)),
+    h("span.mw-stepper", { title: label }, h("span.mw-stepper-box", {}, less, field, more), h("span", {}, text)),
     {
       /** @param {number} held @param {{least?: number, most?: number, less?: string, more?: string}} [limits] */
       set(held, { least = min, most = max, ...limitReasons } = {}) {

@@ -1,7 +1,7 @@
 // The start page: new designs, the designs of the library, runs, examples and lessons. Every entry is a link.
 
 /** @import { Answer, Message } from "../kit/types" */
-/** @import { DesignCard, LessonLine, RunLine, StartModel } from "./types" */
+/** @import { DesignCard, LessonLine, PublishedLine, RunLine, StartModel } from "./types" */
 
 import { Theme, brand, download, filePicker, sizeProblem, themePicker } from "../kit/bars.js";
 import { consume, h, keepFocus } from "../kit/dom.js";
@@ -38,7 +38,7 @@ class Start extends Widget {
   runs = h("ul.mw-start-list");
   lessons = h("ul.mw-start-list");
   examples = h("div.mw-start-grid");
-  published = h("div.mw-start-grid");
+  published = h("ul.mw-start-list");
   toast = h("div.mw-start-toast", { role: "status", popover: "manual" });
 
   /** @param {StartModel} model */
@@ -60,9 +60,13 @@ class Start extends Widget {
       h("h1.mw-start-title", {}, "Meshwave"),
       section("New", h("div.mw-start-grid.mw-start-new", {}, ...NEW.map(newCard))),
       h("section", { "aria-label": "My designs" }, h("div.mw-start-head", {}, head, this.tags), this.designs),
-      h("div.mw-start-columns", {}, section("Runs", this.runs), section("Lessons", this.lessons)),
+      h(
+        "div.mw-start-columns",
+        {},
+        h("div", {}, section("Runs", this.runs), section("Published runs", this.published)),
+        section("Lessons", this.lessons),
+      ),
       section("Examples", this.examples),
-      section("Published runs", this.published),
     );
     this.root = h("div.mw-canvas.mw-shell.mw-start", {}, this.bar(), main, this.toast, this.differences.dialog);
     this.tips = new Tips(this.root);
@@ -157,13 +161,19 @@ class Start extends Widget {
     const all = plainData(this.model, "examples");
     const element = (/** @type {DesignCard} */ card) =>
       h("div.mw-start-card", {}, cardLink(`./?example=${card.id}`, card));
-    this.examples.replaceChildren(...all.filter(({ published }) => !published).map(element));
-    this.published.replaceChildren(...all.filter(({ published }) => published).map(element));
+    this.examples.replaceChildren(...all.map(element));
   }
 
   drawLists() {
     /** @type {RunLine[]} */
     const runs = plainData(this.model, "runs");
+    /** @type {PublishedLine[]} */
+    const published = plainData(this.model, "published");
+    this.published.replaceChildren(
+      ...published.map(({ id, name, compared, source }) =>
+        line(`./?example=${id}`, name, compared, h("div.mw-start-about", { translate: "no" }, source)),
+      ),
+    );
     /** @type {LessonLine[]} */
     const lessons = plainData(this.model, "lessons");
     this.runs.replaceChildren(...runs.map((run) => line(`./?run=${run.id}`, run.name, `${run.state}, ${run.when}`)));
@@ -308,7 +318,7 @@ const newCard = ({ href, glyph, title, note }) =>
   );
 
 /** @param {string} href @param {DesignCard} card */
-function cardLink(href, { id, name = id, schedule, meshes, step, picture, when, published, source, tags = [] }) {
+function cardLink(href, { id, name = id, schedule, meshes, step, picture, when, tags = [] }) {
   const about = [schedule, meshes, step].filter(Boolean).join(" · ");
   return h(
     "a.mw-start-link",
@@ -316,14 +326,16 @@ function cardLink(href, { id, name = id, schedule, meshes, step, picture, when, 
     h("div.mw-start-picture", {}, picture ? drawSchedule(picture) : null),
     h("div.mw-start-name", { translate: "no" }, name),
     h("div.mw-start-about", {}, about),
-    published && h("div.mw-start-about", {}, published),
-    source && h("div.mw-start-about", { translate: "no" }, source),
     when && h("div.mw-start-about", {}, `Edited ${when}`),
     tags.length > 0 &&
       h("div.mw-start-tags", {}, ...tags.map((tag) => h("span.mw-start-tag", { translate: "no" }, tag))),
   );
 }
 
-/** @param {string} href @param {string} text @param {string} note */
-const line = (href, text, note) =>
-  h("li", {}, h("a.mw-start-line", { href }, h("span", { translate: "no" }, text), h("span.mw-start-about", {}, note)));
+/** @param {string} href @param {string} text @param {string} note @param {...HTMLElement} more */
+const line = (href, text, note, ...more) =>
+  h(
+    "li",
+    {},
+    h("a.mw-start-line", { href }, h("span", { translate: "no" }, text), h("span.mw-start-about", {}, note), ...more),
+  );

@@ -12,8 +12,14 @@ export interface DesignCard {
   picture?: SchedulePicture | null;
   when?: string;
   tags?: string[];
-  published?: string; // published and predicted step time of an example that is a published run
-  source?: string;
+}
+
+/** An example that is a published training run. */
+export interface PublishedLine {
+  id: string;
+  name: string;
+  compared: string; // published and predicted step time
+  source: string;
 }
 
 export interface RunLine {

@@ -7,7 +7,7 @@ import { css } from "../kit/palette.js";
 import { TITLE } from "./paint.js";
 import { line, textWidth, write } from "./shapes.js";
 
-const NAME_HEIGHT = 11; // CSS pixels
+const NAME_HEIGHT = 12; // CSS pixels, with the gap to the next name
 
 /** Paints strips on the axis of the timeline. */
 export class Strips {

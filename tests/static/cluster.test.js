@@ -161,3 +161,19 @@ test("rectangles of devices are recognised, shifted and stretched within the clu
   assert.deepEqual(grid.stretch({ n0: 0, n1: 1, c0: 1, c1: 2 }, "se", 11), [1, 2, 3, 5, 6, 7, 9, 10, 11]);
   assert.equal(grid.step(0, -1, -1), 0);
 });
+
+test("each node of a cluster is a box if it has room for its text", () => {
+  for (const [width, height] of [
+    [300, 138],
+    [407, 165],
+  ]) {
+    const layout = layOutPart(width, height, 35, 8, { scale: 1, column: 0, row: 0 });
+    assert.equal(layout.fold, 1);
+    const boxes = visibleNodes(layout).map((node) => panelBox(layout, node));
+    assert.equal(boxes.length, 35);
+    for (const box of boxes) {
+      assert.ok(box.width >= 33 && box.height >= 26, JSON.stringify(box));
+      assert.ok(box.x >= 0 && box.x + box.width <= width && box.y + box.height <= height + 0.01);
+    }
+  }
+});
