@@ -12,7 +12,7 @@ import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from string import Formatter
-from typing import Any
+from typing import Any, Literal
 
 from meshwave.engine.errors import shorten, suggestion_text
 from meshwave.engine.units import quantity
@@ -153,10 +153,13 @@ def _count(value: Any) -> int:
     return value if isinstance(value, int) else len(value)
 
 
-def join_list(items: Sequence[Any], conjunction: str, longest: int = LONGEST_LIST) -> str:
+def join_list(items: Sequence[Any], conjunction: Literal["and", "or"], longest: int = LONGEST_LIST) -> str:
     """Return a list as text, such as "0, 1 and 3"; after ``longest`` items, the rest is shown as "..."."""
     words = [shorten(str(item), LONGEST_NAME) for item in items]
     if len(words) > longest:
         return f"{', '.join(words[:longest])}, ..."
     *others, last = words or [""]
-    return f"{', '.join(others)} {conjunction} {last}" if others else last
+    if not others:
+        return last
+    first = ", ".join(others)
+    return f"{first} or {last}" if conjunction == "or" else f"{first} and {last}"

@@ -1,6 +1,7 @@
 // The dictionary of the page, as node runs it: npm run check.
 
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 import test from "node:test";
 
 import { Dictionary } from "../../static/kit/language.js";
@@ -74,4 +75,11 @@ test("the English text of a translation stays known while many other texts are t
   const translation = table.translate("Theme, size");
   for (let number = 0; number < 6000; number += 1) table.translate(`the mesh ${number}`);
   assert.equal(table.originals.get(translation), "Theme, size");
+});
+
+test("the alternatives in a message are translated with it", () => {
+  const german = new Dictionary(
+    JSON.parse(readFileSync(new URL("../../static/locale/de.json", import.meta.url), "utf8")),
+  );
+  assert.equal(german.translate("2 or 4"), "2 oder 4");
 });
