@@ -81,7 +81,7 @@ class Training(Part):
     """The host waits for each kernel before it launches the next one, as with CUDA_LAUNCH_BLOCKING=1. For devices with
     built-in performance constants, predictions add the time between kernels to each operator."""
     attention_kernel: AttentionKernel = "default"
-    """Kernel of attention. default: the usual fused kernel of the device, which keeps the scores on chip; runs let torch choose.
+    """Attention kernel. default: the usual fused kernel of the device, which keeps the scores on chip; runs let torch choose.
     flash_2, flash_3, cudnn: FlashAttention-2 (arXiv:2307.08691), FlashAttention-3 (arXiv:2407.08608), and attention of
     cuDNN, which differ on devices of the Hopper generation. unfused: several kernels, which move the scores through
     memory. Runs refuse a kernel that torch does not have for their device and precision."""

@@ -250,7 +250,7 @@ _RUNS: dict[str, Message] = {
     ),
     "unsupported_training": "runs do not support training.{key} = {value} yet; the prediction includes it",
     "unfused_attention": (
-        "runs compute attention with {parts:list} without the kernel {kernel}; set training.attention_kernel to default"
+        "runs cannot use the attention kernel {kernel} with {parts:list}; set training.attention_kernel to default"
     ),
     "unsupported_context_parallelism": (
         "context parallelism divides the tokens of a sequence, which a {model} does not have; set cp to 1 on mesh {mesh}"
