@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import param
 
 from meshwave.designer.canvases.difference_marks import MarkedCanvas
 from meshwave.designer.kit.assets import module_code, style_sheets
-from meshwave.designer.kit.canvas import Edit, PlainData, parse_integers, plain_text, read_value
+from meshwave.designer.kit.canvas import Edit, PlainData, parse_integers, read_value
 from meshwave.designer.kit.shortcuts import canvas_commands
 from meshwave.designer.state import mesh_edits
 from meshwave.designer.state.field_limits import NAME_LENGTH, field_limit
@@ -22,6 +22,10 @@ LIMITS = {
     "devices": MAX_DEVICES,
     "name": NAME_LENGTH,
 }
+
+
+Axes = Annotated[dict[str, int], lambda pairs: {str(axis): int(size) for axis, size in pairs}]
+"""Axes and sizes in a gesture: a list of pairs, outermost first."""
 
 
 class ClusterCanvas(MarkedCanvas):
@@ -46,10 +50,6 @@ class ClusterCanvas(MarkedCanvas):
 
     _esm = module_code("cluster/cluster.js")
     _stylesheets: ClassVar = style_sheets("kit/shell.css", "kit/differences.css", "cluster/cluster.css")
-    _gestures = (
-        "draw", "move", "resize", "delete", "rename", "axes", "preview_axes", "devices", "reorder",
-        "tile", "try_tile", "nodes", "devices_per_node", "pane",
-    )  # fmt: skip
 
     def __init__(
         self, on_edit: Edit | None = None, on_pane: Callable[[str], None] | None = None, **params: Any
@@ -81,83 +81,71 @@ class ClusterCanvas(MarkedCanvas):
 
     # ---- gestures ----
 
-    def _on_pane(self, gesture: Mapping[str, Any]) -> None:
+    def _on_pane(self, pane: str) -> None:
         if self._on_pane_chosen is not None:
-            self._on_pane_chosen(read_value(gesture, "pane", plain_text))
+            self._on_pane_chosen(pane)
 
-    def _on_draw(self, gesture: Mapping[str, Any]) -> None:
-        meshes = mesh_edits.draw_mesh(self._meshes, self._cluster, read_value(gesture, "devices", parse_integers))
+    def _on_draw(self, devices: list[int]) -> None:
+        meshes = mesh_edits.draw_mesh(self._meshes, self._cluster, devices)
         self._edit_meshes(meshes, f"draw mesh {meshes[-1]['name']}")
         self.selected = len(self._meshes) - 1
 
-    def _on_move(self, gesture: Mapping[str, Any]) -> None:
-        rank = read_value(gesture, "mesh", int)
-        meshes = mesh_edits.move_mesh(self._meshes, self._cluster, rank, read_value(gesture, "devices", parse_integers))
-        self._edit_meshes(meshes, f"move mesh {meshes[rank]['name']}")
+    def _on_move(self, mesh: int, devices: list[int]) -> None:
+        meshes = mesh_edits.move_mesh(self._meshes, self._cluster, mesh, devices)
+        self._edit_meshes(meshes, f"move mesh {meshes[mesh]['name']}")
 
-    def _on_resize(self, gesture: Mapping[str, Any]) -> None:
-        rank = read_value(gesture, "mesh", int)
-        meshes = mesh_edits.resize_mesh(
-            self._meshes, self._cluster, rank, read_value(gesture, "devices", parse_integers)
-        )
-        self._edit_meshes(meshes, f"resize mesh {meshes[rank]['name']}")
+    def _on_resize(self, mesh: int, devices: list[int]) -> None:
+        meshes = mesh_edits.resize_mesh(self._meshes, self._cluster, mesh, devices)
+        self._edit_meshes(meshes, f"resize mesh {meshes[mesh]['name']}")
 
-    def _on_delete(self, gesture: Mapping[str, Any]) -> None:
-        rank = read_value(gesture, "mesh", int)
-        meshes = mesh_edits.delete_mesh(self._meshes, rank)
-        name = self._meshes[rank]["name"]
+    def _on_delete(self, mesh: int) -> None:
+        meshes = mesh_edits.delete_mesh(self._meshes, mesh)
+        name = self._meshes[mesh]["name"]
         self.selected = -1
         self._edit_meshes(meshes, f"delete mesh {name}")
 
-    def _on_rename(self, gesture: Mapping[str, Any]) -> None:
-        rank = read_value(gesture, "mesh", int)
-        meshes = mesh_edits.rename_mesh(self._meshes, rank, read_value(gesture, "name", plain_text))
-        self._edit_meshes(meshes, f"rename mesh {self._meshes[rank]['name']} to {meshes[rank]['name']}")
+    def _on_rename(self, mesh: int, name: str) -> None:
+        meshes = mesh_edits.rename_mesh(self._meshes, mesh, name)
+        self._edit_meshes(meshes, f"rename mesh {self._meshes[mesh]['name']} to {meshes[mesh]['name']}")
 
-    def _on_axes(self, gesture: Mapping[str, Any]) -> None:
-        rank, axes = read_value(gesture, "mesh", int), read_value(gesture, "axes", _read_axes)
-        meshes = mesh_edits.set_axes(self._meshes, rank, axes)
+    def _on_axes(self, mesh: int, axes: Axes) -> None:
+        meshes = mesh_edits.set_axes(self._meshes, mesh, axes)
         words = " x ".join(f"{axis} {size}" for axis, size in axes.items())
-        self._edit_meshes(meshes, f"mesh {meshes[rank]['name']}: {words}")
+        self._edit_meshes(meshes, f"mesh {meshes[mesh]['name']}: {words}")
 
-    def _on_preview_axes(self, gesture: Mapping[str, Any]) -> None:
+    def _on_preview_axes(self, mesh: int, axes: Axes) -> None:
         """Show the places that the devices of a mesh would have; without axes, those of the selected mesh again."""
-        rank, axes = read_value(gesture, "mesh", int), read_value(gesture, "axes", _read_axes)
         if axes:
-            self.places = PlainData(mesh_edits.device_places(self._meshes, rank, axes))
+            self.places = PlainData(mesh_edits.device_places(self._meshes, mesh, axes))
         else:
             self._show_places()
 
-    def _on_devices(self, gesture: Mapping[str, Any]) -> None:
-        rank, text = read_value(gesture, "mesh", int), read_value(gesture, "text", plain_text)
+    def _on_devices(self, mesh: int, text: str) -> None:
         devices = read_value({"text": re.split(r"[\s,;]+", text.strip())}, "text", parse_integers)
-        meshes = mesh_edits.move_mesh(self._meshes, self._cluster, rank, devices)
-        self._edit_meshes(meshes, f"order of the devices of mesh {meshes[rank]['name']}")
+        meshes = mesh_edits.move_mesh(self._meshes, self._cluster, mesh, devices)
+        self._edit_meshes(meshes, f"order of the devices of mesh {meshes[mesh]['name']}")
 
-    def _on_reorder(self, gesture: Mapping[str, Any]) -> None:
-        mesh, rank = read_value(gesture, "mesh", int), read_value(gesture, "rank", int)
+    def _on_reorder(self, mesh: int, rank: int) -> None:
         meshes = mesh_edits.reorder_meshes(self._meshes, mesh, rank)
         self._edit_meshes(meshes, f"move mesh {meshes[rank]['name']} to rank {rank}")
         self.selected = rank
 
-    def _on_tile(self, gesture: Mapping[str, Any]) -> None:
-        tiling = _read_tiling(gesture)
+    def _on_tile(self, pp: int, dp: int, cp: int, tp: int) -> None:
+        tiling = mesh_edits.Tiling(pp, dp, cp, tp)
         self.selected = -1
         self._edit_meshes(mesh_edits.tile_cluster(self._cluster, tiling), f"tile {tiling}")
 
-    def _on_try_tile(self, gesture: Mapping[str, Any]) -> None:
+    def _on_try_tile(self, pp: int, dp: int, cp: int, tp: int) -> None:
         """Describe the result of a tiling while its numbers are typed; nothing is edited."""
-        possible, words = mesh_edits.describe_tile(self._cluster, _read_tiling(gesture))
+        possible, words = mesh_edits.describe_tile(self._cluster, mesh_edits.Tiling(pp, dp, cp, tp))
         self._send_msg({"type": "tile", "possible": possible, "words": words})
 
-    def _on_nodes(self, gesture: Mapping[str, Any]) -> None:
-        cluster, _ = mesh_edits.set_nodes(self._meshes, self._cluster, read_value(gesture, "value", int))
+    def _on_nodes(self, value: int) -> None:
+        cluster, _ = mesh_edits.set_nodes(self._meshes, self._cluster, value)
         self._edit("cluster.nodes", cluster["nodes"], f"{cluster['nodes']} nodes")
 
-    def _on_devices_per_node(self, gesture: Mapping[str, Any]) -> None:
-        cluster, meshes = mesh_edits.set_devices_per_node(
-            self._meshes, self._cluster, read_value(gesture, "value", int)
-        )
+    def _on_devices_per_node(self, value: int) -> None:
+        cluster, meshes = mesh_edits.set_devices_per_node(self._meshes, self._cluster, value)
         changes = {"cluster": cluster, "meshes": _to_documents(meshes)}
         self._edit("", changes, f"{cluster['devices_per_node']} devices per node")
 
@@ -204,15 +192,6 @@ def _meshes_data(meshes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def _read_axes(pairs: Any) -> dict[str, int]:
-    """Convert pairs of axis and size, outermost first, for :func:`read_value`."""
-    return {str(axis): int(size) for axis, size in pairs}
-
-
 def _to_documents(meshes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return meshes as JSON documents that share no lists or dictionaries."""
     return [{**mesh, "devices": list(mesh["devices"]), "axes": dict(mesh["axes"])} for mesh in meshes]
-
-
-def _read_tiling(gesture: Mapping[str, Any]) -> mesh_edits.Tiling:
-    return mesh_edits.Tiling(*(read_value(gesture, key, int) for key in mesh_edits.Tiling._fields))

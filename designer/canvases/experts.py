@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import param
 
@@ -23,7 +23,7 @@ from meshwave.designer.canvases.expert_metrics import (
     price_layer,
 )
 from meshwave.designer.kit.assets import module_code, style_sheets
-from meshwave.designer.kit.canvas import Edit, plain_text, read_value, short_message
+from meshwave.designer.kit.canvas import Edit, read_value, short_message
 from meshwave.designer.kit.shortcuts import canvas_commands
 from meshwave.designer.kit.traffic import traffic_data
 from meshwave.designer.state import expert_edits as edits
@@ -54,6 +54,10 @@ def _load_colours() -> str:
     return f".mw-experts {{ {' '.join(colours)} }}"
 
 
+Chips = Annotated[list[edits.Chip], lambda chips: [(int(expert), int(place)) for expert, place in chips]]
+"""Chips in a gesture: pairs of an expert and a place."""
+
+
 class ExpertsCanvas(MarkedCanvas):
     """Widget that shows the experts of a layer as chips on their devices, to be moved, replicated and balanced.
 
@@ -71,9 +75,6 @@ class ExpertsCanvas(MarkedCanvas):
         *style_sheets("kit/shell.css", "kit/traffic.css", "kit/differences.css", "experts/experts.css"),
         _load_colours(),
     ]
-    _gestures = (
-        "add", "mesh", "setting", "move", "replicate", "remove", "balance", "blocks", "heat", "try", "traffic", "compare", "pane", "fix",
-    )  # fmt: skip
 
     def __init__(
         self,
@@ -107,15 +108,15 @@ class ExpertsCanvas(MarkedCanvas):
 
     # ---- gestures ----
 
-    def _on_pane(self, gesture: Mapping[str, Any]) -> None:
+    def _on_pane(self, pane: str) -> None:
         if self._on_pane_chosen is not None:
-            self._on_pane_chosen(read_value(gesture, "pane", plain_text))
+            self._on_pane_chosen(pane)
 
-    def _on_compare(self, gesture: Mapping[str, Any]) -> None:
+    def _on_compare(self) -> None:
         if self._on_comparison is not None:
             self._on_comparison()
 
-    def _on_traffic(self, gesture: Mapping[str, Any]) -> None:
+    def _on_traffic(self) -> None:
         """Send the bytes that devices exchange in the forward of the layer."""
         design, layer = self._open_design, self._layer
         priced = price_layer(design, self.rank, layer)
@@ -124,20 +125,19 @@ class ExpertsCanvas(MarkedCanvas):
         title = f"All-to-all traffic of {expert_schedules[priced.name].title}, forward of a layer"
         self.send({"type": "traffic", **traffic_data(found, title, "device")})
 
-    def _on_add(self, gesture: Mapping[str, Any]) -> None:
+    def _on_add(self) -> None:
         self._edit("", edits.add_experts(self._open_design), "add experts to the model")
 
-    def _on_mesh(self, gesture: Mapping[str, Any]) -> None:
+    def _on_mesh(self, mesh: int) -> None:
         """Show another mesh; nothing is edited."""
-        self.rank = read_value(gesture, "mesh", int)
+        self.rank = mesh
         self.show(self._open_design)
 
-    def _on_setting(self, gesture: Mapping[str, Any]) -> None:
-        key, value = read_value(gesture, "key", plain_text), gesture.get("value")
+    def _on_setting(self, key: str, value: Any = None) -> None:
         if key == "load" and value not in LOADS_BY_NAME:
             self._load_as_measured(str(value))
             return
-        section = read_value(gesture, "value", partial(edits.change_setting, self._open_design, key))
+        section = read_value({"value": value}, "value", partial(edits.change_setting, self._open_design, key))
         title = expert_schedules[str(value)].title if key == "schedule" else "automatic" if value is None else value
         self._edit("experts", section, f"experts: {key} {title}")
 
@@ -149,18 +149,16 @@ class ExpertsCanvas(MarkedCanvas):
         elif run == NOT_MEASURED:
             raise Refusal("load_not_measured")
 
-    def _on_move(self, gesture: Mapping[str, Any]) -> None:
-        chips, to = _read_chips(gesture), read_value(gesture, "to", int)
+    def _on_move(self, chips: Chips, to: int) -> None:
         layer, places = self._layer, self._places
         placement = edits.move_experts(explicit_placement(layer), chips, to, places)
         self._apply_placement(
             placement, f"move {_name_experts([expert for expert, _ in chips])} to {place_name(places[to])}"
         )
 
-    def _on_replicate(self, gesture: Mapping[str, Any]) -> None:
+    def _on_replicate(self, chips: Chips, to: int | None = None) -> None:
         """Add a replica of each expert on the given place, or on the best place for the expert."""
-        experts = [expert for expert, _ in _read_chips(gesture)]
-        to = None if gesture.get("to") is None else read_value(gesture, "to", int)
+        experts = [expert for expert, _ in chips]
         placement = self._replicate(experts, to)
         where = "" if to is None else f" on {place_name(self._places[to])}"
         self._apply_placement(placement, f"replicate {_name_experts(experts)}{where}")
@@ -178,13 +176,11 @@ class ExpertsCanvas(MarkedCanvas):
             explicit_placement(layer), experts, [float(load[device]) for device in firsts], nodes
         )
 
-    def _on_remove(self, gesture: Mapping[str, Any]) -> None:
-        chips = _read_chips(gesture)
+    def _on_remove(self, chips: Chips) -> None:
         placement = edits.remove_replicas(explicit_placement(self._layer), chips, self._places)
         self._apply_placement(placement, f"remove a replica of {_name_experts([expert for expert, _ in chips])}")
 
-    def _on_balance(self, gesture: Mapping[str, Any]) -> None:
-        extra = read_value(gesture, "extra", int)
+    def _on_balance(self, extra: int) -> None:
         layer = self._layer
         placement = balance_experts(layer, extra, expert_schedule(self._open_design).places)
         if (
@@ -194,28 +190,28 @@ class ExpertsCanvas(MarkedCanvas):
         replicas = f", up to {format_count(extra, 'replica')} per device" if extra else ""
         self._apply_placement(placement, f"balance experts{replicas}")
 
-    def _on_blocks(self, gesture: Mapping[str, Any]) -> None:
+    def _on_blocks(self) -> None:
         self._edit("experts.placement", None, "place the experts in equal blocks")
 
-    def _on_fix(self, gesture: Mapping[str, Any]) -> None:
+    def _on_fix(self, fix: str) -> None:
         """Apply a fix of the problem that prevents drawing the layer."""
         problem = edits.layer_problem(self._open_design, self.rank)
-        self._edit(*fix_edit(self._open_design, problem, read_value(gesture, "fix", plain_text)))
+        self._edit(*fix_edit(self._open_design, problem, fix))
 
-    def _on_heat(self, gesture: Mapping[str, Any]) -> None:
+    def _on_heat(self, chips: Chips, factor: float) -> None:
         """Scale the load of experts."""
-        experts, factor = [expert for expert, _ in _read_chips(gesture)], read_value(gesture, "factor", float)
+        experts = [expert for expert, _ in chips]
         loads = edits.scale_loads(self._layer.shares, experts, factor)
         self._edit(
             "experts.load", loads, f"{'increase' if factor > 1 else 'decrease'} the load of {_name_experts(experts)}"
         )
 
-    def _on_try(self, gesture: Mapping[str, Any]) -> None:
+    def _on_try(self, chips: Chips, to: int, number: Any = None, copy: bool = False) -> None:
         """Describe the effect of a drop while chips are dragged over a place; nothing is edited."""
-        answer: dict[str, Any] = {"type": "tried", "number": gesture.get("number"), "refused": None, "words": ""}
+        answer: dict[str, Any] = {"type": "tried", "number": number, "refused": None, "words": ""}
         try:
-            layer, chips, to = self._layer, _read_chips(gesture), read_value(gesture, "to", int)
-            if gesture.get("copy"):
+            layer = self._layer
+            if copy:
                 placement = self._replicate([expert for expert, _ in chips], to)
             else:
                 placement = edits.move_experts(explicit_placement(layer), chips, to, self._places)
@@ -357,10 +353,6 @@ def _chip(layer: Layer, expert: int, served: float, hottest: float, copies: int)
         "words": words,
         "copies": copies,
     }
-
-
-def _read_chips(gesture: Mapping[str, Any]) -> list[edits.Chip]:
-    return read_value(gesture, "chips", lambda chips: [(int(expert), int(place)) for expert, place in chips])
 
 
 def _name_experts(experts: Sequence[int]) -> str:

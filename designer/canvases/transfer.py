@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import param
 
 from meshwave.designer.kit.assets import module_code, style_sheets
-from meshwave.designer.kit.canvas import Overlay, plain_text, read_value
+from meshwave.designer.kit.canvas import Overlay
 from meshwave.designer.kit.traffic import traffic_data
 from meshwave.designer.state import transfer_edits as edits
 from meshwave.designer.state import transfer_fields, transfer_links
@@ -70,22 +70,6 @@ class TransferView(Overlay):
 
     _esm = module_code("transfer/transfer.js")
     _stylesheets: ClassVar = style_sheets("kit/shell.css", "kit/traffic.css", "transfer/transfer.css")
-    _gestures = (
-        "place",
-        "set",
-        "choose",
-        "look",
-        "undo",
-        "redo",
-        "save",
-        "open",
-        "case",
-        "link",
-        "hops",
-        "traffic",
-        "close",
-        "take",
-    )
 
     def __init__(
         self, session: TransferSession, on_take: Callable[[str, str], None] | None = None, **params: Any
@@ -202,24 +186,18 @@ class TransferView(Overlay):
 
     # ---- gestures ----
 
-    def _on_place(self, gesture: Mapping[str, Any]) -> None:
-        side, axis = read_value(gesture, "side", plain_text), read_value(gesture, "axis", int)
-        dim = None if gesture.get("dim") is None else read_value(gesture, "dim", int)
-        changed = edits.assign_axis(
-            self.session.state.document, side, axis, dim, max(0, read_value(gesture, "at", int))
-        )
+    def _on_place(self, side: str, axis: int, at: int, dim: int | None = None) -> None:
+        changed = edits.assign_axis(self.session.state.document, side, axis, dim, max(0, at))
         self.session.edit(changed, f"{side}: axis {axis} {'replicates' if dim is None else f'shards dim {dim}'}")
 
-    def _on_set(self, gesture: Mapping[str, Any]) -> None:
-        path, text = read_value(gesture, "path", plain_text), read_value(gesture, "text", plain_text)
+    def _on_set(self, path: str, text: str) -> None:
         label = f"{path} {text}"
         self.session.edit(edits.set_field_text(self.session.state.document, path, text), label[:80])
 
-    def _on_choose(self, gesture: Mapping[str, Any]) -> None:
-        self.session.choose(read_value(gesture, "strategy", plain_text), read_value(gesture, "ordering", plain_text))
+    def _on_choose(self, strategy: str, ordering: str) -> None:
+        self.session.choose(strategy, ordering)
 
-    def _on_look(self, gesture: Mapping[str, Any]) -> None:
-        shows = read_value(gesture, "shows", plain_text)
+    def _on_look(self, shows: str) -> None:
         if shows not in transfer_fields.SHOWN:
             raise Refusal("unknown_member", unknown_name("timeline", shows, transfer_fields.SHOWN))
         self._show_timeline(shows)
@@ -231,55 +209,53 @@ class TransferView(Overlay):
         if not self.stale:
             self.fragment = transfer_links.link_fragment(*self.session.state, shows=self.shows)
 
-    def _on_undo(self, gesture: Mapping[str, Any]) -> None:
+    def _on_undo(self) -> None:
         self.session.undo()
 
-    def _on_redo(self, gesture: Mapping[str, Any]) -> None:
+    def _on_redo(self) -> None:
         self.session.redo()
 
-    def _on_save(self, gesture: Mapping[str, Any]) -> None:
+    def _on_save(self) -> None:
         content = transfer_links.transfer_file(self.session.state.document)
         self.send({"type": "download", "name": "transfer.json", "mime": "application/json", "content": content})
 
-    def _on_open(self, gesture: Mapping[str, Any]) -> None:
-        text = gesture.get("text")
+    def _on_open(self, file: str, text: Any = None) -> None:
         if not isinstance(text, str):
             raise Refusal("import_not_text", {"file": "the file"})
         if len(text) > LARGEST_FILE_BYTES:
             raise Refusal("large_upload", {"size": len(text), "maximum": LARGEST_FILE_BYTES})
-        file = read_value(gesture, "file", plain_text)[:60]
+        file = file[:60]
         with _name_source(file):
             self.session.load(text, f"open {file}")
 
-    def _on_case(self, gesture: Mapping[str, Any]) -> None:
+    def _on_case(self, name: str) -> None:
         known = transfer_links.starting_transfers()
-        name = read_value(gesture, "name", plain_text)
         if name not in known:
             raise Refusal("unknown_member", unknown_name("example", name, known))
         title, document = known[name]
         self.session.edit(document, f"open {title}")
 
-    def _on_link(self, gesture: Mapping[str, Any]) -> None:
-        found = transfer_links.read_link(read_value(gesture, "fragment", plain_text))
+    def _on_link(self, fragment: str) -> None:
+        found = transfer_links.read_link(fragment)
         with _name_source("the link"):
             self.session.load(found.text, "open a link", found.strategy, found.ordering)
         self._show_timeline(found.shows)
 
-    def _on_hops(self, gesture: Mapping[str, Any]) -> None:
+    def _on_hops(self, task: int, number: Any = None) -> None:
         """Send the messages of a unit task to the page, if it still shows the same drawing."""
-        drawing, task = self.session.drawing, read_value(gesture, "task", int)
-        if gesture.get("number") == self._number and 0 <= task < len(drawing.tasks):
+        drawing = self.session.drawing
+        if number == self._number and 0 <= task < len(drawing.tasks):
             hops = json.dumps(drawing.hops(task), separators=(",", ":"))
             self.send({"type": "hops", "number": self._number, "task": task, "hops": hops})
 
-    def _on_traffic(self, gesture: Mapping[str, Any]) -> None:
+    def _on_traffic(self) -> None:
         """Send the bytes that each rank sends to each in the plan that is drawn."""
         drawing = self.session.drawing
         if drawing is not None:
             found = plan_traffic(drawing.plan, drawing.tasks, drawing.spec.lines)
             self.send({"type": "traffic", **traffic_data(found, "Traffic of the plan", "rank", "host")})
 
-    def _on_take(self, gesture: Mapping[str, Any]) -> None:
+    def _on_take(self) -> None:
         if self._taken is not None:
             self._taken(self.session.state.strategy, self.session.state.ordering)
 

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from meshwave.designer.canvases.difference_marks import MarkedCanvas
 from meshwave.designer.canvases.wave_skips import skip_arcs
 from meshwave.designer.kit.assets import colour_rule, module_code, style_sheets
-from meshwave.designer.kit.canvas import Edit, PlainData, plain_text, read_value
+from meshwave.designer.kit.canvas import Edit, PlainData
 from meshwave.designer.kit.shortcuts import canvas_commands
 from meshwave.designer.state import design_edits as edits
 from meshwave.designer.state.field_limits import field_limit
@@ -56,9 +56,6 @@ class WaveCanvas(MarkedCanvas):
         *style_sheets("kit/shell.css", "kit/differences.css", "wave/wave.css"),
         colour_rule(".mw-wave", {f"op-{op.name.lower()}": op.name for op in Op if op.is_compute}),
     ]
-    _gestures = (
-        "move_layers", "try_layers", "move_stage", "try_stage", "balance", "dial", "option", "microbatches", "schedule", "compute",
-    )  # fmt: skip
 
     def __init__(
         self,
@@ -105,10 +102,9 @@ class WaveCanvas(MarkedCanvas):
 
     # ---- gestures ----
 
-    def _on_move_layers(self, gesture: Mapping[str, Any]) -> None:
+    def _on_move_layers(self, boundary: int, count: int) -> None:
         if self.picture.data.get("stale"):
             raise Refusal("outdated_stages")
-        boundary, count = read_value(gesture, "boundary", int), read_value(gesture, "count", int)
         source, target = (boundary, boundary + 1) if count > 0 else (boundary + 1, boundary)
         noun = "layer" if abs(count) == 1 else "layers"
         try:
@@ -118,9 +114,8 @@ class WaveCanvas(MarkedCanvas):
             self._try_layers(None)  # end the trial that was shown while they were dragged
             raise
 
-    def _on_try_layers(self, gesture: Mapping[str, Any]) -> None:
+    def _on_try_layers(self, boundary: int, count: int) -> None:
         """Show the step with other layers per stage while they are dragged; nothing is edited."""
-        boundary, count = read_value(gesture, "boundary", int), read_value(gesture, "count", int)
         if count and not self.picture.data.get("stale"):
             self._try_layers(edits.move_layers(self._layers, boundary, count))
         else:
@@ -132,22 +127,21 @@ class WaveCanvas(MarkedCanvas):
             shares = stage_time_shares(tried.program, tried.costs)
             self._send_msg({"type": "tried", "layers": list(layers), "shares": shares})
 
-    def _on_move_stage(self, gesture: Mapping[str, Any]) -> None:
+    def _on_move_stage(self, stage: int, mesh: int, replica: int) -> None:
         if self._on_stage_moved is None:
             return
         try:
-            self._on_stage_moved(*_read_stage_move(gesture))
+            self._on_stage_moved(stage, mesh, replica)
         except MeshwaveError:
             self._try_stage(None)  # end the trial that was shown while it was dragged
             raise
 
-    def _on_try_stage(self, gesture: Mapping[str, Any]) -> None:
+    def _on_try_stage(self, stage: int, mesh: int, replica: int) -> None:
         """Show the step with a stage on another mesh while it is dragged; nothing is edited."""
-        stage, mesh, replica = carried = _read_stage_move(gesture)
         routes = self.picture.data["routes"]
         homes = {(r, s): home for r, route in enumerate(routes) for s, home in enumerate(route)}
         try:
-            words = self._try_stage(None if homes.get((replica, stage)) == mesh else carried)
+            words = self._try_stage(None if homes.get((replica, stage)) == mesh else (stage, mesh, replica))
         except MeshwaveError:
             self._try_stage(None)
             raise
@@ -156,30 +150,26 @@ class WaveCanvas(MarkedCanvas):
     def _try_stage(self, carried: tuple[int, int, int] | None) -> str:
         return "" if self._on_stage_tried is None else self._on_stage_tried(carried)
 
-    def _on_compute(self, gesture: Mapping[str, Any]) -> None:
-        self._computation_actions.get(read_value(gesture, "do", plain_text), lambda: None)()
+    def _on_compute(self, do: str) -> None:
+        self._computation_actions.get(do, lambda: None)()
 
-    def _on_balance(self, gesture: Mapping[str, Any]) -> None:
+    def _on_balance(self) -> None:
         self._edit("pipeline.stages", None, "balance stages")
 
-    def _on_dial(self, gesture: Mapping[str, Any]) -> None:
+    def _on_dial(self, value: int) -> None:
         """Set the number of waves or chunks, and so the number of stages."""
         found = stage_dial(self._open_design)
         if found is None:
             raise Refusal("schedule_without_dial")
-        key, value = found["key"], read_value(gesture, "value", int)
-        self._edit(f"pipeline.{key}", value, f"{value} {found['label']}")
+        self._edit(f"pipeline.{found['key']}", value, f"{value} {found['label']}")
 
-    def _on_option(self, gesture: Mapping[str, Any]) -> None:
-        key, value = read_value(gesture, "key", plain_text), read_value(gesture, "value", plain_text)
+    def _on_option(self, key: str, value: str) -> None:
         self._edit(f"pipeline.{key}", value, f"{key} {value}")
 
-    def _on_microbatches(self, gesture: Mapping[str, Any]) -> None:
-        value = read_value(gesture, "value", int)
+    def _on_microbatches(self, value: int) -> None:
         self._edit("pipeline.microbatches", value, f"{value} microbatches")
 
-    def _on_schedule(self, gesture: Mapping[str, Any]) -> None:
-        name = read_value(gesture, "name", plain_text)
+    def _on_schedule(self, name: str) -> None:
         self._edit("pipeline", edits.choose_schedule(self._open_design, name), f"schedule {schedules[name].title}")
 
     @property
@@ -187,11 +177,6 @@ class WaveCanvas(MarkedCanvas):
         if self._shown_design is None:
             raise Refusal("no_open_design")
         return self._shown_design
-
-
-def _read_stage_move(gesture: Mapping[str, Any]) -> tuple[int, int, int]:
-    """Return the numbers of a dragged stage, the mesh under it, and the replica of the model."""
-    return read_value(gesture, "stage", int), read_value(gesture, "mesh", int), read_value(gesture, "replica", int)
 
 
 # ---- data of the widget ----

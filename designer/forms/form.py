@@ -10,7 +10,7 @@ import param
 from meshwave.designer.forms.changes import make_edit
 from meshwave.designer.forms.fields import Field, form_sections
 from meshwave.designer.kit.assets import module_code, style_sheets
-from meshwave.designer.kit.canvas import Canvas, PlainData, plain_text, read_value
+from meshwave.designer.kit.canvas import Canvas, PlainData
 from meshwave.designer.state.design_edits import fix_edit
 from meshwave.designer.state.design_session import Session
 from meshwave.engine.errors import InputError
@@ -48,7 +48,6 @@ class Form(Canvas):
 
     _esm = module_code("panels/form.js")
     _stylesheets: ClassVar = style_sheets("kit/shell.css", "panels/form.css")
-    _gestures = ("change", "act", "fix")
 
     def __init__(self, session: Session, on_measured: Callable[[], None] = lambda: None, **params: Any) -> None:
         """Create the form; ``on_measured`` opens the calibration profiles."""
@@ -77,21 +76,19 @@ class Form(Canvas):
             sections=PlainData(sections), problems=problems_by_path(self._session.problems, self._by_path)
         )
 
-    def _on_act(self, gesture: Mapping[str, Any]) -> None:
+    def _on_act(self) -> None:
         self._on_measured()
 
-    def _on_fix(self, gesture: Mapping[str, Any]) -> None:
+    def _on_fix(self, where: str, code: str, fix: str) -> None:
         """Apply a fix of a problem that is shown at a field."""
-        where, code, label = (read_value(gesture, key, plain_text) for key in ("where", "code", "fix"))
         problem = next((each for each in self._session.problems if (each.where, each.code) == (where, code)), None)
-        self._edit(*fix_edit(self._session.design, problem, label))
+        self._edit(*fix_edit(self._session.design, problem, fix))
 
-    def _on_change(self, gesture: Mapping[str, Any]) -> None:
+    def _on_change(self, path: str, value: Any = None) -> None:
         """Apply an input, or show the reason for a refusal at its field."""
-        path = read_value(gesture, "path", plain_text)
         refused: str | None = "internal error in Meshwave; the terminal shows the traceback"
         try:
-            self._apply_input(path, gesture.get("value"))
+            self._apply_input(path, value)
             refused = None
         except DesignError as error:
             refused = _refusal_text(error, path)

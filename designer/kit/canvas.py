@@ -7,7 +7,10 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Self, TypeVar
+from functools import cache
+from inspect import Parameter, signature
+from types import UnionType
+from typing import Annotated, Any, ClassVar, Self, TypeVar, cast, get_args, get_origin, get_type_hints
 from weakref import WeakKeyDictionary
 
 import panel as pn
@@ -57,16 +60,22 @@ class PlainData(str):
 class Canvas(JSComponent):
     """Base class of the widgets that draw plain data and report gestures.
 
-    A gesture is a message ``{"type": NAME, ...}``. It is handled by the method ``_on_NAME`` if ``NAME`` is listed in
-    ``_gestures``. The widget receives changed data as parameters, and the message ``{"type": "answered", "refused":
-    text or None}`` in any case. The message ``{"type": "active"}`` says that a person uses the page.
+    A gesture is a message ``{"type": NAME, ...}``. It is handled by the method ``_on_NAME``, whose parameters are the
+    values of the message that it reads; see :func:`read_arguments`. The widget receives changed data as parameters, and
+    the message ``{"type": "answered", "refused": text or None}`` in any case. The message ``{"type": "active"}`` says
+    that a person uses the page.
     """
 
     palette = param.List(default=list(MESHES), item_type=str, doc="Colours of meshes, used cyclically.")
 
-    _gestures: ClassVar[tuple[str, ...]] = ()
+    _handlers: ClassVar[Mapping[str, Callable[..., None]]] = {}
 
     __abstract = True
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        own = {name.removeprefix("_on_"): made for name, made in vars(cls).items() if name.startswith("_on_")}
+        cls._handlers = {**cls._handlers, **own}
 
     def __init__(self, on_edit: Edit | None = None, **params: Any) -> None:
         super().__init__(**params)  # type: ignore[no-untyped-call]
@@ -85,17 +94,49 @@ class Canvas(JSComponent):
         name = str(message.get("type", "")).replace("-", "_")
         if name == "active" and pn.state.curdoc is not None:
             last_activity_s[pn.state.curdoc] = time.time()
-        if name not in self._gestures:
+        handler = self._handlers.get(name)
+        if handler is None:
             return
         refused = None
         try:
-            getattr(self, f"_on_{name}")(message)
+            handler(self, **read_arguments(handler, message))
         except MeshwaveError as error:
             refused = short_message(error)
         except Exception as error:  # an internal error must not leave the widget waiting
             traceback.print_exc()
             refused = defect_text(error)
         self._send_msg({"type": "answered", "gesture": name, "refused": refused})
+
+
+def read_arguments(handler: Callable[..., Any], gesture: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a gesture that the parameters of its handler name.
+
+    The annotation of a parameter says how its value is read: ``int``, ``float``, ``bool``, ``str``, ``list[int]``, or the
+    function in ``Annotated``. A parameter with a default may be missing. ``gesture`` is the whole message.
+
+    Raises:
+        InputError: a value is missing or invalid.
+    """
+    values = {**gesture, "gesture": gesture}
+    return {
+        name: read_value(values, name, read) if default is Parameter.empty or values.get(name) is not None else default
+        for name, read, default in _parameters(handler)
+    }
+
+
+@cache
+def _parameters(handler: Callable[..., Any]) -> list[tuple[str, Callable[[Any], Any], Any]]:
+    """Return the name, the reader and the default of each annotated parameter."""
+    hints = get_type_hints(handler, include_extras=True)
+    parameters = signature(handler).parameters.values()
+    return [(each.name, _reader(hints[each.name]), each.default) for each in parameters if each.name in hints]
+
+
+def _reader(hint: Any) -> Callable[[Any], Any]:
+    if get_origin(hint) is Annotated:
+        return cast(Callable[[Any], Any], get_args(hint)[1])
+    kind = get_args(hint)[0] if isinstance(hint, UnionType) else hint
+    return _READERS.get(kind, kind)
 
 
 def read_value(gesture: Mapping[str, Any], key: str, read: Callable[[Any], T]) -> T:
@@ -120,6 +161,15 @@ def plain_text(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise TypeError
     return str(value)
+
+
+_READERS: Mapping[Any, Callable[[Any], Any]] = {
+    str: plain_text,
+    list[int]: parse_integers,
+    Any: lambda value: value,
+    Mapping[str, Any]: lambda value: value,
+}
+"""Readers of the types that do not read a value themselves."""
 
 
 def short_message(error: MeshwaveError) -> str:
@@ -150,8 +200,8 @@ class Overlay(Canvas):
     def stop_jobs(self) -> None:
         """Stop all background work of the overlay after the tab is closed."""
 
-    def _on_close(self, gesture: Mapping[str, Any]) -> None:
-        if gesture.get("opening", self.opening) == self.opening:
+    def _on_close(self, opening: int | None = None) -> None:
+        if opening in (None, self.opening):
             self._close()
 
     def _close(self) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import param
 import segno
 
 from meshwave.designer.kit.assets import module_code, style_sheets
-from meshwave.designer.kit.canvas import Canvas, PlainData, plain_text, read_value
+from meshwave.designer.kit.canvas import Canvas, PlainData
 from meshwave.designer.lessons.classroom_view import challenge_data, lesson_outline, step_title
 from meshwave.designer.state.sharing import Link
 from meshwave.engine.lessons.classroom import Classroom, Learner
@@ -31,7 +31,6 @@ class Board(Canvas):
 
     _esm = module_code("lessons/board.js")
     _stylesheets: ClassVar = style_sheets("kit/shell.css", "lessons/board.css")
-    _gestures = ("announce", "pause", "point", "remove", "open", "join", "watch")
 
     def __init__(
         self,
@@ -80,35 +79,33 @@ class Board(Canvas):
             "has_design": bool(person.draft),
         }
 
-    def _on_announce(self, gesture: Mapping[str, Any]) -> None:
-        self._classroom.announce(message=read_value(gesture, "message", plain_text)[:LONGEST_MESSAGE])
+    def _on_announce(self, message: str) -> None:
+        self._classroom.announce(message=message[:LONGEST_MESSAGE])
         self.refresh()
 
-    def _on_pause(self, gesture: Mapping[str, Any]) -> None:
-        self._classroom.announce(is_paused=read_value(gesture, "paused", bool))
+    def _on_pause(self, paused: bool) -> None:
+        self._classroom.announce(is_paused=paused)
         self.refresh()
 
-    def _on_point(self, gesture: Mapping[str, Any]) -> None:
-        lesson, step = read_value(gesture, "lesson", plain_text), read_value(gesture, "step", int)
+    def _on_point(self, lesson: str, step: int) -> None:
         self._classroom.announce(lesson=lesson, step=max(step, 0))
         self.refresh()
 
-    def _on_remove(self, gesture: Mapping[str, Any]) -> None:
-        self._classroom.remove(read_value(gesture, "person", plain_text))
+    def _on_remove(self, person: str) -> None:
+        self._classroom.remove(person)
         self.refresh()
 
-    def _on_open(self, gesture: Mapping[str, Any]) -> None:
-        person, challenge = (read_value(gesture, key, plain_text) for key in ("person", "challenge"))
+    def _on_open(self, person: str, challenge: str) -> None:
         self._send_msg({"type": "open", "query": f"draft={self._copy_design(person, challenge)}"})
 
-    def _on_join(self, gesture: Mapping[str, Any]) -> None:
+    def _on_join(self, person: str) -> None:
         """Open the design of a person for editing it together."""
-        link = self._share_design(read_value(gesture, "person", plain_text))
+        link = self._share_design(person)
         self._send_msg({"type": "open", "query": f"shared={link.edit_key}"})
 
-    def _on_watch(self, gesture: Mapping[str, Any]) -> None:
+    def _on_watch(self, person: str) -> None:
         """Open the design of a person read-only."""
-        link = self._share_design(read_value(gesture, "person", plain_text))
+        link = self._share_design(person)
         self._send_msg({"type": "open", "query": f"shared={link.view_key}"})
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import param
 
 from meshwave.designer.kit.assets import module_code, style_sheets
-from meshwave.designer.kit.canvas import Canvas, plain_text, read_value
+from meshwave.designer.kit.canvas import Canvas
 from meshwave.designer.lessons.classroom_view import challenge_data, step_title
 from meshwave.designer.lessons.pane import LessonPane
 from meshwave.designer.state.design_session import Session
@@ -32,7 +31,6 @@ class ClassBar(Canvas):
 
     _esm = module_code("lessons/class_bar.js")
     _stylesheets: ClassVar = style_sheets("kit/shell.css", "lessons/class_bar.css")
-    _gestures = ("lessons", "go", "start", "submit", "confirm")
 
     def __init__(
         self,
@@ -70,11 +68,11 @@ class ClassBar(Canvas):
         lesson = tutor.lesson.name if tutor.lesson is not None else ""
         self._classroom.place(self._person, lesson, tutor.progress.step if lesson else 0, draft)
 
-    def _on_lessons(self, gesture: Mapping[str, Any]) -> None:
+    def _on_lessons(self) -> None:
         """Open the list of lessons."""
         self._lessons.open()
 
-    def _on_go(self, gesture: Mapping[str, Any]) -> None:
+    def _on_go(self) -> None:
         """Open the step that the teacher chose."""
         told = self._classroom.announcement
         if not told.lesson:
@@ -82,34 +80,34 @@ class ClassBar(Canvas):
         self._lessons.open(told.lesson)
         self._lessons.tutor.open_step(told.step)
 
-    def _on_start(self, gesture: Mapping[str, Any]) -> None:
+    def _on_start(self, challenge: str) -> None:
         """Open the design that a challenge starts from."""
-        challenge = self._challenge(gesture)
-        self._session.replace(self._classroom.workshop.designs[challenge.design], f"start {challenge.title}")
+        chosen = self._challenge(challenge)
+        self._session.replace(self._classroom.workshop.designs[chosen.design], f"start {chosen.title}")
 
-    def _on_submit(self, gesture: Mapping[str, Any]) -> None:
+    def _on_submit(self, challenge: str) -> None:
         """Submit the open design to a challenge."""
-        challenge, session = self._challenge(gesture), self._session
+        chosen, session = self._challenge(challenge), self._session
         if session.is_stale or session.prediction is None:
             raise Refusal("entry_with_problems")
-        start = self._classroom.workshop.designs[challenge.design]
-        score = score_design(challenge, start, session.prediction)
-        if not self._classroom.submit(self._person, challenge.name, score, session.design):
+        start = self._classroom.workshop.designs[chosen.design]
+        score = score_design(chosen, start, session.prediction)
+        if not self._classroom.submit(self._person, chosen.name, score, session.design):
             raise Refusal("not_a_better_score", {"score": score.text})
         self.refresh()
 
-    def _on_confirm(self, gesture: Mapping[str, Any]) -> None:
+    def _on_confirm(self, challenge: str) -> None:
         """Launch a dry run of the best design that the learner submitted to a challenge."""
-        challenge = self._challenge(gesture)
-        run = self._launches.dry_run(self._classroom.read_submission(self._person, challenge.name))
-        self._classroom.add_dry_run(self._person, challenge.name, run.id)
+        name = self._challenge(challenge).name
+        run = self._launches.dry_run(self._classroom.read_submission(self._person, name))
+        self._classroom.add_dry_run(self._person, name, run.id)
         self.refresh()
 
-    def _challenge(self, gesture: Mapping[str, Any]) -> Challenge:
-        """Return the challenge that a gesture names.
+    def _challenge(self, name: str) -> Challenge:
+        """Return a challenge for a gesture.
 
         Raises:
             Refusal: there is no such challenge, or the teacher removed the learner.
         """
         self._session.check_editable()
-        return self._classroom.workshop.challenge(read_value(gesture, "challenge", plain_text))
+        return self._classroom.workshop.challenge(name)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import param
 
 from meshwave.designer.kit.assets import module_code, style_sheets
-from meshwave.designer.kit.canvas import Canvas, plain_text, read_value
+from meshwave.designer.kit.canvas import Canvas
 from meshwave.designer.lessons.text import strip_marks, to_html
 from meshwave.designer.lessons.tutor import OpenLesson, Tutor
 from meshwave.designer.state.design_session import Session
@@ -38,7 +38,6 @@ class LessonPane(Canvas):
 
     _esm = module_code("lessons/lessons.js")
     _stylesheets: ClassVar = style_sheets("kit/shell.css", "lessons/lessons.css")
-    _gestures = ("start", "list", "leave", "keep", "finish", "go", "answer", "hint", "show_answer")
 
     def __init__(
         self,
@@ -94,35 +93,35 @@ class LessonPane(Canvas):
 
     # ---- gestures ----
 
-    def _on_start(self, gesture: Mapping[str, Any]) -> None:
-        self.open(read_value(gesture, "name", plain_text))
+    def _on_start(self, name: str) -> None:
+        self.open(name)
 
-    def _on_list(self, gesture: Mapping[str, Any]) -> None:
+    def _on_list(self) -> None:
         self.open()
 
-    def _on_leave(self, gesture: Mapping[str, Any]) -> None:
+    def _on_leave(self) -> None:
         if self.tutor.lesson is not None:
             self.tutor.leave()
         self.visible = False
 
-    def _on_keep(self, gesture: Mapping[str, Any]) -> None:
+    def _on_keep(self) -> None:
         self.tutor.leave(restore=False)
         self.visible = False
 
-    def _on_finish(self, gesture: Mapping[str, Any]) -> None:
+    def _on_finish(self) -> None:
         self.tutor.finish()
         self._show_list()
 
-    def _on_go(self, gesture: Mapping[str, Any]) -> None:
-        self.tutor.open_step(read_value(gesture, "step", int))
+    def _on_go(self, step: int) -> None:
+        self.tutor.open_step(step)
 
-    def _on_answer(self, gesture: Mapping[str, Any]) -> None:
-        self.tutor.answer(read_value(gesture, "given", plain_text))
+    def _on_answer(self, given: str) -> None:
+        self.tutor.answer(given)
 
-    def _on_hint(self, gesture: Mapping[str, Any]) -> None:
+    def _on_hint(self) -> None:
         self.tutor.show_hint()
 
-    def _on_show_answer(self, gesture: Mapping[str, Any]) -> None:
+    def _on_show_answer(self) -> None:
         self.tutor.show_answer()
 
 

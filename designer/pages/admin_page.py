@@ -9,7 +9,7 @@ import panel as pn
 import param
 
 from meshwave.designer.kit.assets import module_code, style_sheets
-from meshwave.designer.kit.canvas import Canvas, PlainData, plain_text, read_value
+from meshwave.designer.kit.canvas import Canvas, PlainData
 from meshwave.designer.kit.page_setup import prepare_page
 
 REFRESH_INTERVAL_MS = 2000
@@ -35,7 +35,6 @@ class AdminPage(Canvas):
 
     _esm = module_code("admin/admin.js")
     _stylesheets: ClassVar = style_sheets("kit/shell.css", "admin/admin.css")
-    _gestures = ("stop",)
 
     def __init__(self, read: Read, stop: Stop, **params: Any) -> None:
         super().__init__(**params)
@@ -46,7 +45,6 @@ class AdminPage(Canvas):
         """Show the current state."""
         self.state = PlainData(self._read())
 
-    def _on_stop(self, gesture: Mapping[str, Any]) -> None:
-        kind, id = (read_value(gesture, key, plain_text) for key in ("kind", "id"))
+    def _on_stop(self, kind: str, id: str) -> None:
         self._stop(kind, id)
         self.refresh()

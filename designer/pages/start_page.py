@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, ClassVar
 
@@ -10,7 +10,7 @@ import panel as pn
 import param
 
 from meshwave.designer.kit.assets import colour_rule, module_code, style_sheets
-from meshwave.designer.kit.canvas import Canvas, PlainData, plain_text, read_value
+from meshwave.designer.kit.canvas import Canvas, PlainData
 from meshwave.designer.kit.page_setup import hide_token, prepare_page
 from meshwave.designer.lessons.pane import lesson_entries
 from meshwave.designer.pages.design_page import page
@@ -78,9 +78,6 @@ class StartPage(Canvas):
         *style_sheets("kit/shell.css", "start/start.css"),
         colour_rule(".mw-start", {f"op-{op.lower()}": op for op in KINDS}),
     ]
-    _gestures = (
-        "rename", "duplicate", "delete", "restore", "tag", "open", "open_link", "download", "compare", "refresh",
-    )  # fmt: skip
 
     def __init__(self, studio: Studio, later: Later, **params: Any) -> None:
         published = [
@@ -135,33 +132,30 @@ class StartPage(Canvas):
 
     # ---- designs ----
 
-    def _on_refresh(self, gesture: Mapping[str, Any]) -> None:
+    def _on_refresh(self) -> None:
         self._update_lists()
 
-    def _on_rename(self, gesture: Mapping[str, Any]) -> None:
-        self._editable_library.rename(
-            self._closed_design(gesture), files.design_name(read_value(gesture, "name", plain_text))
-        )
+    def _on_rename(self, design: str, name: str) -> None:
+        self._editable_library.rename(self._closed_design(design), files.design_name(name))
         self._update_lists()
 
-    def _on_duplicate(self, gesture: Mapping[str, Any]) -> None:
-        self._editable_library.duplicate(read_value(gesture, "design", plain_text))
+    def _on_duplicate(self, design: str) -> None:
+        self._editable_library.duplicate(design)
         self._update_lists()
 
-    def _on_delete(self, gesture: Mapping[str, Any]) -> None:
-        library, design = self._editable_library, self._closed_design(gesture)
+    def _on_delete(self, design: str) -> None:
+        library, design = self._editable_library, self._closed_design(design)
         if link := self._studio.shared.link(library, design):
             self._studio.shared.end_link(link)
         library.delete(design)
         self._update_lists()
 
-    def _on_restore(self, gesture: Mapping[str, Any]) -> None:
-        self._editable_library.restore(read_value(gesture, "design", plain_text))
+    def _on_restore(self, design: str) -> None:
+        self._editable_library.restore(design)
         self._update_lists()
 
-    def _on_tag(self, gesture: Mapping[str, Any]) -> None:
-        tags = read_value(gesture, "tags", plain_text).split(",")
-        self._editable_library.tag(read_value(gesture, "design", plain_text), tags)
+    def _on_tag(self, design: str, tags: str) -> None:
+        self._editable_library.tag(design, tags.split(","))
         self._update_lists()
 
     @property
@@ -174,42 +168,41 @@ class StartPage(Canvas):
         self._studio.user.check(Role.DESIGNER, "save")
         return self._library
 
-    def _closed_design(self, gesture: Mapping[str, Any]) -> str:
-        """Return the ID of the design that a gesture names, after checking that no tab shows the design.
+    def _closed_design(self, design: str) -> str:
+        """Return the ID of a design after checking that no tab shows it.
 
         Raises:
             InputError: a tab shows the design.
         """
-        design = read_value(gesture, "design", plain_text)
         if self._studio.is_open(design):
             raise Refusal("design_open_elsewhere")
         return design
 
-    def _on_compare(self, gesture: Mapping[str, Any]) -> None:
-        first, other = (self._library.read(read_value(gesture, key, plain_text)) for key in ("design", "other"))
-        title = f"{first.name} → {other.name}"
-        self._send_msg({"type": "differences", "title": title, "lines": differences(first, other)})
+    def _on_compare(self, design: str, other: str) -> None:
+        one, another = self._library.read(design), self._library.read(other)
+        title = f"{one.name} → {another.name}"
+        self._send_msg({"type": "differences", "title": title, "lines": differences(one, another)})
 
     # ---- files and links ----
 
-    def _on_open(self, gesture: Mapping[str, Any]) -> None:
-        file = escape_unprintable(read_value(gesture, "file", plain_text))
+    def _on_open(self, file: str, text: Any = None) -> None:
+        file = escape_unprintable(file)
         into = load_design(next(iter(examples().values())))
-        found = files.open_file(file, gesture.get("text"), into, self.longest_name)
+        found = files.open_file(file, text, into, self.longest_name)
         if found.design is None:
             raise Refusal("file_not_opened", {"source": file, "reason": found.problems[0].message, "others": 0})
         self._go_to(found.design)
 
-    def _on_open_link(self, gesture: Mapping[str, Any]) -> None:
-        self._go_to(read_design_link(read_value(gesture, "link", plain_text)))
+    def _on_open_link(self, link: str) -> None:
+        self._go_to(read_design_link(link))
 
     def _go_to(self, design: Design) -> None:
         self._send_msg({"type": "go", "design": self._editable_library.add(design)})
 
-    def _on_download(self, gesture: Mapping[str, Any]) -> None:
-        design = self._library.read(read_value(gesture, "design", plain_text))
-        content = {"mime": "application/json", "content": design.to_json().encode()}
-        self._send_msg({"type": "download", "name": f"{files.file_name(design.name)}.json", **content})
+    def _on_download(self, design: str) -> None:
+        read = self._library.read(design)
+        content = {"mime": "application/json", "content": read.to_json().encode()}
+        self._send_msg({"type": "download", "name": f"{files.file_name(read.name)}.json", **content})
 
 
 def make_example_cards(names: list[str]) -> Iterator[dict[str, dict[str, Any]]]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Annotated, Any, ClassVar
 
 import param
 from pydantic import ValidationError
 
 from meshwave.designer.kit.assets import module_code, style_sheets
-from meshwave.designer.kit.canvas import Canvas, PlainData, plain_text, read_value
+from meshwave.designer.kit.canvas import Canvas, PlainData
 from meshwave.designer.state.comments import LONGEST_COMMENT, Comment, Target
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.studio import Draft
@@ -30,7 +30,6 @@ class CommentList(Canvas):
 
     _esm = module_code("panels/comments.js")
     _stylesheets: ClassVar = style_sheets("kit/shell.css", "panels/comments.css")
-    _gestures = ("add", "resolve", "delete", "refresh")
 
     def __init__(
         self,
@@ -66,25 +65,23 @@ class CommentList(Canvas):
 
     # ---- gestures ----
 
-    def _on_refresh(self, gesture: Mapping[str, Any]) -> None:
+    def _on_refresh(self) -> None:
         """Update the possible targets before the user writes a comment."""
         self.refresh()
 
-    def _on_add(self, gesture: Mapping[str, Any]) -> None:
-        tab, text = self._writable_tab(), read_value(gesture, "text", plain_text)
-        target = read_value(gesture, "target", _read_target)
+    def _on_add(self, text: str, target: Annotated[Target, _read_target]) -> None:
+        tab = self._writable_tab()
         tab.change_comments(lambda comments: comments.add(target, text, tab.author))
 
-    def _on_resolve(self, gesture: Mapping[str, Any]) -> None:
-        id, is_resolved = read_value(gesture, "comment", plain_text), bool(gesture.get("on"))
-        self._writable_tab().change_comments(lambda comments: comments.resolve(id, is_resolved))
+    def _on_resolve(self, comment: str, on: bool = False) -> None:
+        self._writable_tab().change_comments(lambda comments: comments.resolve(comment, on))
 
-    def _on_delete(self, gesture: Mapping[str, Any]) -> None:
+    def _on_delete(self, comment: str) -> None:
         tab = self._writable_tab()
-        comment = tab.comments.find(read_value(gesture, "comment", plain_text))
-        if not self._may_delete(comment):
-            raise Refusal("foreign_comment", {"author": comment.author})
-        tab.change_comments(lambda comments: comments.delete(comment.id))
+        found = tab.comments.find(comment)
+        if not self._may_delete(found):
+            raise Refusal("foreign_comment", {"author": found.author})
+        tab.change_comments(lambda comments: comments.delete(found.id))
 
     def _writable_tab(self) -> Draft:
         self._session.check_editable()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar
 
 import param
 
 from meshwave.designer.kit.assets import module_code, style_sheets
-from meshwave.designer.kit.canvas import Overlay, plain_text, read_value
+from meshwave.designer.kit.canvas import Overlay
 from meshwave.designer.state.design_session import PIN_LIMIT, Session
 from meshwave.designer.state.file_jobs import SMALL_FILE_BYTES, read_upload
 from meshwave.designer.views.numbers import STEP_METRICS, metric_tiles
@@ -32,7 +31,6 @@ class Comparison(Overlay):
 
     _esm = module_code("panels/comparison.js")
     _stylesheets: ClassVar = style_sheets("kit/shell.css", "panels/comparison.css")
-    _gestures = ("close", "unpin", "pin", "end", "example", "file")
 
     def __init__(self, session: Session, **params: Any) -> None:
         rows = [{"key": metric.key, "label": metric.label, "help": metric.help} for metric in STEP_METRICS]
@@ -57,21 +55,20 @@ class Comparison(Overlay):
 
     # ---- gestures ----
 
-    def _on_unpin(self, gesture: Mapping[str, Any]) -> None:
-        self._session.unpin(read_value(gesture, "place", int))
+    def _on_unpin(self, place: int) -> None:
+        self._session.unpin(place)
 
-    def _on_pin(self, gesture: Mapping[str, Any]) -> None:
+    def _on_pin(self) -> None:
         self._session.pin()
 
-    def _on_end(self, gesture: Mapping[str, Any]) -> None:
+    def _on_end(self) -> None:
         self._session.end_comparison()
         self._close()
 
-    def _on_example(self, gesture: Mapping[str, Any]) -> None:
-        self._pin_design(load_design(example(read_value(gesture, "name", plain_text))))
+    def _on_example(self, name: str) -> None:
+        self._pin_design(load_design(example(name)))
 
-    def _on_file(self, gesture: Mapping[str, Any]) -> None:
-        text = gesture.get("text")
+    def _on_file(self, text: Any = None) -> None:
         is_small = isinstance(text, str) and len(text) <= SMALL_FILE_BYTES
         self._session.files.process(
             "Reading the file to compare …", partial(read_upload, text), self._pin_design, at_once=is_small

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar
 
@@ -11,7 +10,7 @@ import param
 
 from meshwave.designer.canvases.expert_metrics import METRIC_HELP, LayerCosts, explain_terms
 from meshwave.designer.kit.assets import colour_rule, module_code, style_sheets
-from meshwave.designer.kit.canvas import Overlay, plain_text, read_value, short_message
+from meshwave.designer.kit.canvas import Overlay, short_message
 from meshwave.designer.state import expert_edits as edits
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.jobs import Done, Failed, Job, Listener, News, run_now
@@ -89,7 +88,6 @@ class ExpertSchedules(Overlay):
         *style_sheets("kit/shell.css", "experts/schedules.css"),
         colour_rule(".mw-expert-schedules", COLOURS),
     ]
-    _gestures = ("close", "choose", "map")
 
     def __init__(self, session: Session, **params: Any) -> None:
         super().__init__(**params)
@@ -122,15 +120,14 @@ class ExpertSchedules(Overlay):
 
     # ---- gestures ----
 
-    def _on_choose(self, gesture: Mapping[str, Any]) -> None:
-        name, design = read_value(gesture, "name", plain_text), self._session.design
-        section = edits.change_setting(design, "schedule", name)
+    def _on_choose(self, name: str) -> None:
+        section = edits.change_setting(self._session.design, "schedule", name)
         self._close()
         self._session.edit("experts", section, f"experts: schedule {expert_schedules[name].title}")
 
-    def _on_map(self, gesture: Mapping[str, Any]) -> None:
+    def _on_map(self, links: str) -> None:
         """Compute the map for the selected links by a job; a running job for other links is stopped."""
-        cluster = find_cluster(read_value(gesture, "links", plain_text), self._session.design)
+        cluster = find_cluster(links, self._session.design)
         if cluster == self._mapped:
             return
         self.stop_jobs()

@@ -6,14 +6,13 @@ as it arrives.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar
 
 import param
 
 from meshwave.designer.kit.assets import colour_rule, module_code, style_sheets
-from meshwave.designer.kit.canvas import Overlay, plain_text, read_value
+from meshwave.designer.kit.canvas import Overlay
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.jobs import Done, Failed, Job, Listener, News, PartialResult, run_now
 from meshwave.designer.views import gallery_cards
@@ -42,7 +41,6 @@ class Gallery(Overlay):
         *style_sheets("kit/shell.css", "panels/gallery.css"),
         colour_rule(".mw-gallery", {f"op-{op.lower()}": op for op in KINDS}),
     ]
-    _gestures = ("close", "choose", "pin")
 
     def __init__(self, session: Session, **params: Any) -> None:
         super().__init__(**params)
@@ -101,8 +99,8 @@ class Gallery(Overlay):
         super()._close()
         self.stop_jobs()
 
-    def _on_choose(self, gesture: Mapping[str, Any]) -> None:
-        variant = self._variant(gesture)
+    def _on_choose(self, key: str) -> None:
+        variant = self._variant(key)
         self._close()  # before the edit, which an open gallery would follow
         if variant.is_present:
             return
@@ -112,8 +110,8 @@ class Gallery(Overlay):
             self.open()
             raise
 
-    def _on_pin(self, gesture: Mapping[str, Any]) -> None:
-        variant = self._variant(gesture)
+    def _on_pin(self, key: str) -> None:
+        variant = self._variant(key)
         design = apply_variant(self._session.design, variant).model_copy(update={"name": variant.title})
         self._pins[variant.key] = design
         self._session.pin_design(design)
@@ -122,8 +120,8 @@ class Gallery(Overlay):
         pinned = [prediction.design for prediction in self._session.pinned]
         self.pinned = [key for key, design in self._pins.items() if design in pinned]
 
-    def _variant(self, gesture: Mapping[str, Any]) -> Variant:
-        found = self._variants.get(read_value(gesture, "key", plain_text))
+    def _variant(self, key: str) -> Variant:
+        found = self._variants.get(key)
         if found is None:
             raise Refusal("outdated_card")
         return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, ClassVar, TypeVar
@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar
 import param
 
 from meshwave.designer.kit.assets import module_code, style_sheets
-from meshwave.designer.kit.canvas import Canvas, plain_text, read_value
+from meshwave.designer.kit.canvas import Canvas
 from meshwave.designer.kit.defects import defect_text
 from meshwave.designer.state.background_calls import call_in_background
 from meshwave.designer.state.jobs import Later
@@ -37,7 +37,6 @@ class LaunchBar(Canvas):
 
     _esm = module_code("panels/launch.js")
     _stylesheets: ClassVar = style_sheets("panels/launch.css")
-    _gestures = ("launch", "rehearse", "cancel", "choose", "draw")
 
     def __init__(
         self,
@@ -59,11 +58,11 @@ class LaunchBar(Canvas):
         """Focus the launch button."""
         self._send_msg({"type": "focus"})
 
-    def _on_launch(self, gesture: Mapping[str, Any]) -> None:
-        self._try(partial(self._launch, _request_key(gesture)))
+    def _on_launch(self, key: str = "") -> None:
+        self._try(partial(self._launch, key or None))
 
-    def _on_rehearse(self, gesture: Mapping[str, Any]) -> None:
-        self._try(partial(self._rehearse, _request_key(gesture)))
+    def _on_rehearse(self, key: str = "") -> None:
+        self._try(partial(self._rehearse, key or None))
 
     def _try(self, act: Callable[[], Any]) -> None:
         """Call a function, and show the reason if it is refused or fails."""
@@ -88,16 +87,11 @@ class LaunchBar(Canvas):
         self.activity = ""
         then(done.result())
 
-    def _on_choose(self, gesture: Mapping[str, Any]) -> None:
-        self._try(partial(self._choose, read_value(gesture, "place", plain_text)))
+    def _on_choose(self, place: str) -> None:
+        self._try(partial(self._choose, place))
 
-    def _on_draw(self, gesture: Mapping[str, Any]) -> None:
+    def _on_draw(self) -> None:
         self._try(self._draw)
 
-    def _on_cancel(self, gesture: Mapping[str, Any]) -> None:
+    def _on_cancel(self) -> None:
         self._try(self._cancel)
-
-
-def _request_key(gesture: Mapping[str, Any]) -> str | None:
-    """Return the identifier of a request, by which a double click launches one run."""
-    return str(gesture.get("key") or "") or None

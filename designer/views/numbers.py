@@ -312,7 +312,6 @@ class Numbers(Canvas):
 
     _esm = module_code("panels/numbers.js")
     _stylesheets: ClassVar = style_sheets("kit/shell.css", "panels/numbers.css")
-    _gestures = ("pin", "compare", "end")
 
     def __init__(self, session: Session, on_compare: Callable[[], Any] | None = None, **params: Any) -> None:
         """Create the strip; ``on_compare`` opens the table of the pinned designs."""
@@ -340,13 +339,13 @@ class Numbers(Canvas):
             pinned = self._session.pinned
             self.tiles = PlainData(strip_tiles(tried, pinned[0] if pinned else None))
 
-    def _on_pin(self, gesture: Mapping[str, Any]) -> None:
+    def _on_pin(self) -> None:
         self._session.pin()
 
-    def _on_end(self, gesture: Mapping[str, Any]) -> None:
+    def _on_end(self) -> None:
         self._session.end_comparison()
 
-    def _on_compare(self, gesture: Mapping[str, Any]) -> None:
+    def _on_compare(self) -> None:
         if self._open_comparison is not None:
             self._open_comparison()
 

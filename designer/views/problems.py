@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import param
 
 from meshwave.designer.kit.assets import module_code, style_sheets
-from meshwave.designer.kit.canvas import Canvas, plain_text, read_value
+from meshwave.designer.kit.canvas import Canvas
 from meshwave.designer.state.design_edits import fix_edit
 from meshwave.designer.state.design_session import PROGRESS_STATES, Session
 from meshwave.designer.state.jobs import Done, Failed, Listener, News, Progress
@@ -65,7 +65,6 @@ class Problems(Canvas):
 
     _esm = module_code("panels/problems.js")
     _stylesheets: ClassVar = style_sheets("kit/shell.css", "panels/dock.css", "panels/problems.css")
-    _gestures = ("focus", "fix", "search", "stop", "use")
 
     def __init__(self, session: Session, on_focus: Callable[[str], Any] | None = None, **params: Any) -> None:
         super().__init__(**params)
@@ -114,7 +113,7 @@ class Problems(Canvas):
             self._search.stop()
             self._search = None
 
-    def _on_search(self, gesture: Mapping[str, Any]) -> None:
+    def _on_search(self) -> None:
         session = self._session
         pipeline = None if session.is_stale else searched_pipeline(session.design)
         if pipeline is None:
@@ -131,10 +130,10 @@ class Problems(Canvas):
             design, session.later, lambda news: self._receive_news(pipeline, news)
         )
 
-    def _on_stop(self, gesture: Mapping[str, Any]) -> None:
+    def _on_stop(self) -> None:
         self._reset_search()
 
-    def _on_use(self, gesture: Mapping[str, Any]) -> None:
+    def _on_use(self) -> None:
         if self._found is None:
             raise Refusal("outdated_search")
         self._session.edit("pipeline", dict(self._found), "schedule Auto")
@@ -157,15 +156,14 @@ class Problems(Canvas):
         self._found = pipeline if use else None
         self.better = {"state": "found", "words": words, "share": 1.0, "use": use}
 
-    def _on_focus(self, gesture: Mapping[str, Any]) -> None:
+    def _on_focus(self, where: str) -> None:
         if self._on_path is not None:
-            self._on_path(read_value(gesture, "where", plain_text))
+            self._on_path(where)
 
-    def _on_fix(self, gesture: Mapping[str, Any]) -> None:
-        where, code, label = (read_value(gesture, key, plain_text) for key in ("where", "code", "fix"))
+    def _on_fix(self, where: str, code: str, fix: str) -> None:
         shown = (*self._session.problems, *self._blocking)
         problem = next((each for each in shown if (each.where, each.code) == (where, code)), None)
-        self._session.edit(*fix_edit(self._session.design, problem, label))
+        self._session.edit(*fix_edit(self._session.design, problem, fix))
 
 
 @views.register("problems")

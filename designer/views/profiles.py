@@ -12,7 +12,7 @@ import numpy as np
 import param
 
 from meshwave.designer.kit.assets import colour_rule, module_code, style_sheets
-from meshwave.designer.kit.canvas import Overlay, plain_text, read_value
+from meshwave.designer.kit.canvas import Overlay
 from meshwave.designer.state.background_calibration import BackgroundCalibration
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.jobs import Later
@@ -71,7 +71,6 @@ class Profiles(Overlay):
         *style_sheets("kit/shell.css", "panels/profile.css"),
         colour_rule(".mw-profile", {f"op-{op}": op for op in LINE_COLOURS}),
     ]
-    _gestures = ("close", "look", "use", "measure", "stop")
 
     def __init__(
         self,
@@ -137,26 +136,26 @@ class Profiles(Overlay):
 
     # ---- gestures ----
 
-    def _on_look(self, gesture: Mapping[str, Any]) -> None:
-        self.chosen = read_value(gesture, "name", plain_text)
+    def _on_look(self, name: str) -> None:
+        self.chosen = name
         self._update_panel()
 
-    def _on_use(self, gesture: Mapping[str, Any]) -> None:
+    def _on_use(self) -> None:
         cost = self._session.design.cost
         kept = {"transfer_model": cost.transfer_model}
         self._session.edit(
             "cost", {"kind": "calibrated", "profile": self.chosen, **kept}, f"use profile {_profile_title(self.chosen)}"
         )
 
-    def _on_measure(self, gesture: Mapping[str, Any]) -> None:
+    def _on_measure(self, name: str) -> None:
         self._session.check_editable()
-        name = read_value(gesture, "name", plain_text).strip()
+        name = name.strip()
         if not name:
             raise Refusal("profile_without_name", {"example": self.usual})
         self._user.check(Role.ADMIN, "calibrate")
         self._calibration.start(name)
 
-    def _on_stop(self, gesture: Mapping[str, Any]) -> None:
+    def _on_stop(self) -> None:
         self._session.check_editable()
         self._user.check(Role.ADMIN, "calibrate")
         self._calibration.stop()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import param
 
 from meshwave.designer.kit.assets import module_code, style_sheets
-from meshwave.designer.kit.canvas import Canvas, PlainData, plain_text, read_value
+from meshwave.designer.kit.canvas import Canvas, PlainData
 from meshwave.designer.views._view import FILL, View, views
 from meshwave.designer.views.followed_runs import FollowedRuns
 from meshwave.designer.views.runs import followed_runs
@@ -31,7 +30,6 @@ class RunLog(Canvas):
 
     _esm = module_code("panels/run_log.js")
     _stylesheets: ClassVar = style_sheets("panels/dock.css", "panels/run_log.css")
-    _gestures = ("choose", "search")
 
     def __init__(self, followed: FollowedRuns, **params: Any) -> None:
         super().__init__(**params)
@@ -58,13 +56,12 @@ class RunLog(Canvas):
         found.sort(key=lambda line: line.process == 0)  # process 0, which logs the steps, comes last
         self.lines = PlainData([list(line) for line in found[-MOST_LINES:]])
 
-    def _on_choose(self, gesture: Mapping[str, Any]) -> None:
-        process = gesture.get("process")
-        self.process = None if process is None else read_value(gesture, "process", int)
+    def _on_choose(self, process: int | None = None) -> None:
+        self.process = process
         self._read_lines()
 
-    def _on_search(self, gesture: Mapping[str, Any]) -> None:
-        self._query = read_value(gesture, "query", plain_text)
+    def _on_search(self, query: str) -> None:
+        self._query = query
         self._read_lines()
 
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 import param
 
 from meshwave.designer.kit.assets import module_code, style_sheets
-from meshwave.designer.kit.canvas import Canvas, PlainData, plain_text, read_value
+from meshwave.designer.kit.canvas import Canvas, PlainData
 from meshwave.designer.state.file_jobs import SMALL_FILE_BYTES, file_name
 from meshwave.designer.state.launches import Launches
 from meshwave.designer.views._view import FILL, View, views
@@ -61,7 +61,6 @@ class RunTable(Canvas):
 
     _esm = module_code("panels/run_table.js")
     _stylesheets: ClassVar = style_sheets("kit/shell.css", "panels/dock.css", "panels/run_table.css")
-    _gestures = ("show", "compare", "annotate", "resume", "export", "delete")
 
     def __init__(
         self,
@@ -152,52 +151,48 @@ class RunTable(Canvas):
             self._read[entry.id] = changed_ns, found
         return found
 
-    def _entry(self, gesture: Mapping[str, Any]) -> Entry:
-        return self._record.get(read_value(gesture, "run", plain_text))
-
-    def _own_entry(self, gesture: Mapping[str, Any]) -> Entry:
-        """Return the run of a gesture that changes it.
+    def _own_entry(self, run: str) -> Entry:
+        """Return a run that a gesture changes.
 
         Raises:
             Refusal: the page is read-only, or somebody else launched the run.
         """
         self._followed.session.check_editable()
-        entry = self._entry(gesture)
+        entry = self._record.get(run)
         self._launches.check_ownership(entry)
         return entry
 
     # ---- gestures ----
 
-    def _on_show(self, gesture: Mapping[str, Any]) -> None:
-        self._followed.open(self._entry(gesture).id)
-        if gesture.get("timeline"):
+    def _on_show(self, run: str, timeline: bool = False) -> None:
+        self._followed.open(run)
+        if timeline:
             self._show_timeline()
 
-    def _on_compare(self, gesture: Mapping[str, Any]) -> None:
-        self._followed.compare(self._entry(gesture).id, on=bool(gesture.get("on")))
+    def _on_compare(self, run: str, on: bool = False) -> None:
+        self._followed.compare(self._record.get(run).id, on=on)
 
-    def _on_annotate(self, gesture: Mapping[str, Any]) -> None:
-        entry = self._own_entry(gesture)
-        tags, note = (read_value(gesture, key, plain_text) for key in ("tags", "note"))
+    def _on_annotate(self, run: str, tags: str, note: str) -> None:
+        entry = self._own_entry(run)
         write_annotations(self._record.folder(entry.id), tags.split(","), note)
         self._read.pop(entry.id, None)
         self._draw()
 
-    def _on_resume(self, gesture: Mapping[str, Any]) -> None:
-        self._resume(self._entry(gesture).id)
+    def _on_resume(self, run: str) -> None:
+        self._resume(self._record.get(run).id)
 
-    def _on_delete(self, gesture: Mapping[str, Any]) -> None:
-        entry = self._own_entry(gesture)
+    def _on_delete(self, run: str) -> None:
+        entry = self._own_entry(run)
         delete_run(self._record, entry)
         self._followed.stop_following(entry.id)
 
-    def _on_export(self, gesture: Mapping[str, Any]) -> None:
-        entry = self._entry(gesture)
-        if gesture.get("to") == "perfetto":
+    def _on_export(self, run: str, to: str = "") -> None:
+        entry = self._record.get(run)
+        if to == "perfetto":
             content = json.dumps(trace(read_recording(self._record.folder(entry.id)).timeline())).encode()
             self._download(f"{file_name(entry.name)}-{entry.id}.trace.json", "application/json", content)
             return
-        if gesture.get("to") == "weights":
+        if to == "weights":
             self._export_weights(entry)
             return
         with tempfile.TemporaryDirectory() as folder:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import param
 
 from meshwave.designer.kit.assets import module_code, style_sheets
-from meshwave.designer.kit.canvas import Canvas, plain_text, read_value
+from meshwave.designer.kit.canvas import Canvas
 from meshwave.designer.state.design_session import COMPUTING_PROBLEM, Session
 from meshwave.designer.state.launches import Launches
 from meshwave.designer.views._view import FILL, Page, View, views
@@ -67,7 +67,6 @@ class RunsPanel(Canvas):
         default={"names": [], "name": ""},
         doc="Names of the checkpoints that training can start from, and the chosen one; empty for random weights.",
     )
-    _gestures = ("overlay", "use_measured", "bring_text", "default_text", "hosts", "weights")
 
     def __init__(
         self,
@@ -196,10 +195,10 @@ class RunsPanel(Canvas):
         self._chosen = self.bar.place = name
         self._update_launch_buttons()
 
-    def _on_overlay(self, gesture: Mapping[str, Any]) -> None:
-        self.followed.set_overlay(bool(gesture.get("on")))
+    def _on_overlay(self, on: bool = False) -> None:
+        self.followed.set_overlay(on)
 
-    def _on_use_measured(self, gesture: Mapping[str, Any]) -> None:
+    def _on_use_measured(self) -> None:
         """Set the costs of the open design to the costs that the run measured, as one undo step."""
         self._session.check_editable()
         shown = self.followed.shown
@@ -215,14 +214,14 @@ class RunsPanel(Canvas):
             document["pipeline"]["stages"] = fixed_stages(parse_design(document), ran)
         self._session.edit("", {key: document[key] for key in ("cost", "pipeline")}, "calibrate from a run")
 
-    def _on_bring_text(self, gesture: Mapping[str, Any]) -> None:
+    def _on_bring_text(self, name: str = "", text: str = "") -> None:
         self._session.check_editable()
         self.launches.user.check(Role.LAUNCHER, "store_text")
-        name = save_text(str(gesture.get("name", "")), str(gesture.get("text", "")))
-        self._session.edit("training.data", name, f"train on {name}")
+        saved = save_text(name, text)
+        self._session.edit("training.data", saved, f"train on {saved}")
         self._follow_design()  # the name may be unchanged although the file was missing
 
-    def _on_default_text(self, gesture: Mapping[str, Any]) -> None:
+    def _on_default_text(self) -> None:
         """Train on the built-in sample text, which has no tokenizer."""
         training = self._session.design.training.model_dump(mode="json") | {
             "data": None,
@@ -234,15 +233,14 @@ class RunsPanel(Canvas):
         }
         self._session.edit("training", training, "train on the built-in sample text")
 
-    def _on_weights(self, gesture: Mapping[str, Any]) -> None:
+    def _on_weights(self, name: str) -> None:
         """Choose the checkpoint that the next training starts from; empty for random weights."""
-        name = read_value(gesture, "name", plain_text)
         if name and name not in self._checkpoints:
             raise Refusal("unknown_checkpoint", {"name": name})
         self.weights = {**self.weights, "name": name}
 
-    def _on_hosts(self, gesture: Mapping[str, Any]) -> None:
-        self._emulates_hosts = bool(gesture.get("on"))
+    def _on_hosts(self, on: bool = False) -> None:
+        self._emulates_hosts = on
         self._follow_design()
 
     # ---- updates ----

@@ -40,7 +40,6 @@ class Slowdowns(Canvas):
 
     _esm = module_code("panels/slowdowns.js")
     _stylesheets: ClassVar = style_sheets("kit/shell.css", "panels/dock.css", "panels/slowdowns.css")
-    _gestures = ("simulate", "clear")
 
     def __init__(self, session: Session, followed: FollowedRuns, **params: Any) -> None:
         super().__init__(**params)
@@ -82,7 +81,7 @@ class Slowdowns(Canvas):
         self._session.slowed = slow_timeline(prediction, slowdown)
         self.result = found.description(prediction.costs.unit)
 
-    def _on_clear(self, gesture: Mapping[str, Any]) -> None:
+    def _on_clear(self) -> None:
         self.fields = dict(NO_SLOWDOWN)
         self._session.slowed = None
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import panel as pn
 import param
 from panel.viewable import Viewable
 
 from meshwave.designer.kit.assets import module_code, style_sheets
-from meshwave.designer.kit.canvas import Canvas, read_value
+from meshwave.designer.kit.canvas import Canvas
 
 
 class Tabs(Canvas):
@@ -23,10 +23,9 @@ class Tabs(Canvas):
 
     _esm = module_code("panels/side.js")
     _stylesheets: ClassVar = style_sheets("panels/side.css")
-    _gestures = ("turn",)
 
-    def _on_turn(self, gesture: Mapping[str, Any]) -> None:
-        self.active = min(max(read_value(gesture, "to", int), 0), len(self.titles) - 1)
+    def _on_turn(self, to: int) -> None:
+        self.active = min(max(to, 0), len(self.titles) - 1)
 
 
 class TabbedPages(pn.Column):

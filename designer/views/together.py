@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import param
 
 from meshwave.designer.kit.assets import module_code, style_sheets
-from meshwave.designer.kit.canvas import Canvas, plain_text, read_value
+from meshwave.designer.kit.canvas import Canvas
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.library import is_id
 from meshwave.designer.state.shared_design import LONGEST_NAME, Replaced
@@ -36,7 +35,6 @@ class Together(Canvas):
 
     _esm = module_code("panels/together.js")
     _stylesheets: ClassVar = style_sheets("kit/shell.css", "panels/topbar.css", "panels/together.css")
-    _gestures = ("enter", "drawn", "share", "end_sharing", "rename", "restore", "dismiss")
 
     def __init__(self, session: Session, tab: Draft | None = None, **params: Any) -> None:
         """Create the widget; without a ``tab`` the design cannot be shared."""
@@ -69,24 +67,23 @@ class Together(Canvas):
 
     # ---- gestures ----
 
-    def _on_enter(self, gesture: Mapping[str, Any]) -> None:
+    def _on_enter(self, member: str, name: str) -> None:
         """Join as the person of this tab before it was reloaded."""
-        id, name = (read_value(gesture, key, plain_text) for key in ("member", "name"))
         if self._tab is not None and self._session.member is not None:
-            if is_id(id):
-                self._tab.join(id, name)
+            if is_id(member):
+                self._tab.join(member, name)
             if name and self._can_rename:
                 self._session.member.rename(name)
 
-    def _on_drawn(self, gesture: Mapping[str, Any]) -> None:
+    def _on_drawn(self, revision: int) -> None:
         if self._session.member is not None:
-            self._session.member.shown_revision = read_value(gesture, "revision", int)
+            self._session.member.shown_revision = revision
 
-    def _on_share(self, gesture: Mapping[str, Any]) -> None:
+    def _on_share(self) -> None:
         self._own_tab().share()
         self.refresh()
 
-    def _on_end_sharing(self, gesture: Mapping[str, Any]) -> None:
+    def _on_end_sharing(self) -> None:
         self._own_tab().end_sharing()
         self.refresh()
 
@@ -96,16 +93,16 @@ class Together(Canvas):
             raise Refusal("design_of_somebody_else")
         return self._tab
 
-    def _on_rename(self, gesture: Mapping[str, Any]) -> None:
+    def _on_rename(self, name: str) -> None:
         if self._can_rename and self._session.member is not None:  # browsers can change parameters of the widget
-            self._session.member.rename(read_value(gesture, "name", plain_text))
+            self._session.member.rename(name)
 
-    def _on_restore(self, gesture: Mapping[str, Any]) -> None:
-        self._session.restore(read_value(gesture, "number", int))
+    def _on_restore(self, number: int) -> None:
+        self._session.restore(number)
 
-    def _on_dismiss(self, gesture: Mapping[str, Any]) -> None:
+    def _on_dismiss(self, number: int) -> None:
         if self._session.member is not None:
-            self._session.member.accept_change(read_value(gesture, "number", int))
+            self._session.member.accept_change(number)
 
 
 def replaced_text(replaced: Replaced) -> str:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import param
 
 from meshwave.designer.kit.assets import module_code, style_sheets
-from meshwave.designer.kit.canvas import Canvas, plain_text, read_value
+from meshwave.designer.kit.canvas import Canvas, plain_text
 from meshwave.designer.kit.shortcuts import SHORTCUTS, Shortcut
-from meshwave.designer.state import file_jobs as files
+from meshwave.designer.state import file_jobs
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.edit_log import EditLog
 from meshwave.designer.views._view import views
@@ -29,6 +29,17 @@ from meshwave.engine.schedules import schedules
 from meshwave.engine.units import format_count, format_time
 
 SHOWN_PROBLEMS = 9  # an import shows at most eight notes, and the number of the others
+
+
+def _named_texts(given: Any) -> list[tuple[str, Any]]:
+    """Return name and text of each opened file, for :func:`read_value`."""
+    found = [(escape_unprintable(plain_text(each["file"])), each.get("text")) for each in given]
+    if not found:
+        raise ValueError
+    return found
+
+
+NamedTexts = Annotated[list[tuple[str, Any]], _named_texts]
 
 
 class TopBar(Canvas):
@@ -54,17 +65,13 @@ class TopBar(Canvas):
         doc="Named versions of the design: name, time, and differences; None if the page has no library.",
     )
     longest_name = param.Integer(
-        default=files.LONGEST_NAME, constant=True, doc="Largest number of characters of a name."
+        default=file_jobs.LONGEST_NAME, constant=True, doc="Largest number of characters of a name."
     )
-    largest = param.Integer(default=files.LARGEST_FILE_BYTES, constant=True, doc="Largest size of a file in bytes.")
+    largest = param.Integer(default=file_jobs.LARGEST_FILE_BYTES, constant=True, doc="Largest size of a file in bytes.")
     theme: Any = param.Selector(default="light", objects=["light", "dark"], doc="Theme that the browser shows.")
 
     _esm = module_code("panels/topbar.js")
     _stylesheets: ClassVar = style_sheets("kit/shell.css", "panels/topbar.css")
-    _gestures = (
-        "rename", "open", "example", "link", "save", "save_as", "export", "undo", "redo", "pin", "launch", "gallery", "compare", "experts",
-        "view", "lessons", "list_versions", "add_version", "restore_version", "forget_version",
-    )  # fmt: skip
 
     def __init__(
         self,
@@ -114,19 +121,18 @@ class TopBar(Canvas):
 
     # ---- gestures ----
 
-    def _on_rename(self, gesture: Mapping[str, Any]) -> None:
-        self._rename_design(files.design_name(read_value(gesture, "name", plain_text)), "rename to {}")
+    def _on_rename(self, name: str) -> None:
+        self._rename_design(file_jobs.design_name(name), "rename to {}")
 
-    def _on_open(self, gesture: Mapping[str, Any]) -> None:
-        opened = read_value(gesture, "files", _named_texts)
-        file = ", ".join(name for name, _ in opened)
-        work = partial(files.open_files, opened, self._session.design, files.LONGEST_NAME)
-        size = sum(len(text) for _, text in opened if isinstance(text, str))
+    def _on_open(self, files: NamedTexts) -> None:
+        file = ", ".join(name for name, _ in files)
+        work = partial(file_jobs.open_files, files, self._session.design, file_jobs.LONGEST_NAME)
+        size = sum(len(text) for _, text in files if isinstance(text, str))
         self._session.files.process(
-            f"Reading {file} …", work, partial(self._show_opened, file), at_once=size <= files.SMALL_FILE_BYTES
+            f"Reading {file} …", work, partial(self._show_opened, file), at_once=size <= file_jobs.SMALL_FILE_BYTES
         )
 
-    def _show_opened(self, file: str, found: files.OpenedFile) -> None:
+    def _show_opened(self, file: str, found: file_jobs.OpenedFile) -> None:
         if found.trace is not None:
             self._add_trace_run(file, found.trace)
         elif found.design is None:
@@ -148,68 +154,68 @@ class TopBar(Canvas):
         )
         self._send_list(f"{file} is a run of this design", [{"where": "", "message": words}], "notes")
 
-    def _on_example(self, gesture: Mapping[str, Any]) -> None:
-        design = load_design(example(read_value(gesture, "name", plain_text)))
+    def _on_example(self, name: str) -> None:
+        design = load_design(example(name))
         self._open_design(design, f"open the example {design.name}")
 
-    def _on_save(self, gesture: Mapping[str, Any]) -> None:
+    def _on_save(self) -> None:
         design = self._session.design
-        self._download(f"{files.file_name(design.name)}.json", "application/json", design.to_json().encode())
+        self._download(f"{file_jobs.file_name(design.name)}.json", "application/json", design.to_json().encode())
         self._saved = design
         self._update_bar()
 
-    def _on_save_as(self, gesture: Mapping[str, Any]) -> None:
-        self._rename_design(files.design_name(read_value(gesture, "name", plain_text)), "save as {}")
-        self._on_save(gesture)
+    def _on_save_as(self, name: str) -> None:
+        self._rename_design(file_jobs.design_name(name), "save as {}")
+        self._on_save()
 
-    def _on_export(self, gesture: Mapping[str, Any]) -> None:
-        name, prediction = read_value(gesture, "name", plain_text), self._session.current_prediction("export")
-        file = files.file_name(prediction.design.name) + exports[name].suffix
-        is_small = len(prediction.program) <= files.SMALL_ROWS
+    def _on_export(self, name: str) -> None:
+        prediction = self._session.current_prediction("export")
+        file = file_jobs.file_name(prediction.design.name) + exports[name].suffix
+        is_small = len(prediction.program) <= file_jobs.SMALL_ROWS
         work, then = (
-            partial(files.export_prediction, name, prediction),
+            partial(file_jobs.export_prediction, name, prediction),
             partial(self._show_exported, file, exports[name].mime),
         )
         self._session.files.process(f"Writing {file} …", work, then, at_once=is_small)
 
-    def _show_exported(self, file: str, mime: str, found: files.ExportedFile) -> None:
+    def _show_exported(self, file: str, mime: str, found: file_jobs.ExportedFile) -> None:
         self._download(file, mime, found.content)
         if lines := [{"where": "", "message": each} for each in found.left_out]:
             self._send_list(f"Some parts of the design are not in {file}", lines, "notes")
 
-    def _on_link(self, gesture: Mapping[str, Any]) -> None:
+    def _on_link(self) -> None:
         self._send_msg({"type": "link", "fragment": design_link(self._session.design)})
 
-    def _on_undo(self, gesture: Mapping[str, Any]) -> None:
+    def _on_undo(self) -> None:
         self._session.undo()
 
-    def _on_redo(self, gesture: Mapping[str, Any]) -> None:
+    def _on_redo(self) -> None:
         self._session.redo()
 
-    def _on_pin(self, gesture: Mapping[str, Any]) -> None:
+    def _on_pin(self) -> None:
         self._session.pin()
 
-    def _on_launch(self, gesture: Mapping[str, Any]) -> None:
+    def _on_launch(self) -> None:
         if self._on_launch_button is not None:
             self._on_launch_button()
 
-    def _on_gallery(self, gesture: Mapping[str, Any]) -> None:
+    def _on_gallery(self) -> None:
         if self._open_gallery is not None:
             self._open_gallery()
 
-    def _on_compare(self, gesture: Mapping[str, Any]) -> None:
+    def _on_compare(self) -> None:
         if self._open_comparison is not None:
             self._open_comparison()
 
-    def _on_experts(self, gesture: Mapping[str, Any]) -> None:
+    def _on_experts(self) -> None:
         if self._turn_experts is not None:
             self._turn_experts()
 
-    def _on_view(self, gesture: Mapping[str, Any]) -> None:
+    def _on_view(self, name: str) -> None:
         if self._turn_to_view is not None:
-            self._turn_to_view(read_value(gesture, "name", plain_text))
+            self._turn_to_view(name)
 
-    def _on_lessons(self, gesture: Mapping[str, Any]) -> None:
+    def _on_lessons(self) -> None:
         if self._open_lessons is not None:
             self._open_lessons()
 
@@ -222,28 +228,25 @@ class TopBar(Canvas):
             raise Refusal("no_versions_on_page")
         return self._edit_log()
 
-    def _on_list_versions(self, gesture: Mapping[str, Any]) -> None:
+    def _on_list_versions(self) -> None:
         design = self._session.design
         self.versions = [
             {"name": name, "when": format_time(saved_s), "changes": differences(design, content)}
             for name, saved_s, content in self._named_versions().versions()
         ]
 
-    def _on_add_version(self, gesture: Mapping[str, Any]) -> None:
-        self._named_versions(changes=True).add_version(
-            files.design_name(read_value(gesture, "name", plain_text)), self._session.design
-        )
-        self._on_list_versions(gesture)
+    def _on_add_version(self, name: str) -> None:
+        self._named_versions(changes=True).add_version(file_jobs.design_name(name), self._session.design)
+        self._on_list_versions()
 
-    def _on_restore_version(self, gesture: Mapping[str, Any]) -> None:
-        name = read_value(gesture, "name", plain_text)
+    def _on_restore_version(self, name: str) -> None:
         for version in self._named_versions().versions():
             if version.name == name:
                 self._session.replace(version.design, f"restore version {name}")
 
-    def _on_forget_version(self, gesture: Mapping[str, Any]) -> None:
-        self._named_versions(changes=True).forget_version(read_value(gesture, "name", plain_text))
-        self._on_list_versions(gesture)
+    def _on_forget_version(self, name: str) -> None:
+        self._named_versions(changes=True).forget_version(name)
+        self._on_list_versions()
 
     # ---- helpers of the gestures ----
 
@@ -277,14 +280,6 @@ class TopBar(Canvas):
 
 
 # ---- functions ----
-
-
-def _named_texts(given: Any) -> list[tuple[str, Any]]:
-    """Return name and text of each opened file, for :func:`read_value`."""
-    files = [(escape_unprintable(plain_text(each["file"])), each.get("text")) for each in given]
-    if not files:
-        raise ValueError
-    return files
 
 
 def _problem_entry(problem: Problem) -> dict[str, Any]:

@@ -133,7 +133,7 @@ def test_administrators_alone_calibrate_the_machine(studios: PersonStudios, user
     calibration: Any = SimpleNamespace(start=started.append, status=status, subscribe=lambda listener: lambda: None)
     session = Draft(studios.studio_of(user), "", lambda: True).session
     view = Profiles(session, calibration, user=user)
-    assert refused_code(view._on_measure, {"name": "mine"}) == code
+    assert refused_code(view._on_measure, "mine") == code
     assert started == ([] if code else ["mine"])
 
 

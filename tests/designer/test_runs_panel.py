@@ -223,12 +223,12 @@ def test_a_launch_while_a_run_is_active_is_queued_and_can_be_cancelled(
     active = write(losses=[5.5])
     panel = show()
 
-    panel.bar._on_launch({"key": "a click"})
+    panel.bar._on_launch("a click")
 
     assert panel.bar.launchable["allowed"]
     assert panel.run["state"] == "QUEUED"
     assert panel.bar.status["words"] == f"queued: position 1 of 1 in the queue; run {active} is active"
-    panel.bar._on_cancel({})
+    panel.bar._on_cancel()
     assert (panel.run["state"], record.get(active).state) == ("CANCELLED", "RUNNING")
 
 
@@ -681,7 +681,7 @@ def test_an_invalid_dataset_changes_nothing(show: Show, session: Session, monkey
 
     assert [message["refused"].rpartition(";")[0] for message in said] == [
         "a.txt is empty",
-        "a.txt has 8,000,001 bytes; the page accepts texts up to 8,000,000 bytes",
+        "a.txt is 8,000,001 bytes long; the page accepts texts of up to 8,000,000 bytes",
     ]
     assert session.design.training.data is None
 

@@ -49,7 +49,7 @@ def bar_of(session: Session, place: str) -> LaunchBar:
 def test_a_drawn_cluster_is_one_edit(session: Session) -> None:
     bar, before = bar_of(session, "cluster"), session.design
 
-    bar._on_draw({})
+    bar._on_draw()
 
     assert until(lambda: session.design.cluster.nodes == 8)
     assert bar.drawing == ""
@@ -59,7 +59,7 @@ def test_a_drawn_cluster_is_one_edit(session: Session) -> None:
 
 def test_a_cluster_that_no_longer_fits_is_reported(session: Session) -> None:
     bar = bar_of(session, "cluster")
-    bar._on_draw({})
+    bar._on_draw()
     session.read_only = True
 
     assert until(lambda: bar.notice)
@@ -76,7 +76,7 @@ def test_administrators_alone_measure_a_shared_server(tmp_path: Path, monkeypatc
         panels = [RunsPanel(Session(load_design(example("02-two-waves"))), each) for each in (shared, *people)]
 
         assert [panel.bar.places[0]["drawable"] for panel in panels] == [True, False, True]
-        panels[1].bar._on_draw({})
+        panels[1].bar._on_draw()
         assert "does not permit" in panels[1].bar.notice
         shared.close()
 
@@ -84,7 +84,7 @@ def test_administrators_alone_measure_a_shared_server(tmp_path: Path, monkeypatc
 def test_a_target_that_fails_is_reported(session: Session) -> None:
     bar = bar_of(session, "broken")
 
-    bar._on_draw({})
+    bar._on_draw()
 
     assert until(lambda: bar.notice)
     assert bar.notice == "the check of broken failed: its job ended; from its logs: no module torch"
