@@ -11,7 +11,7 @@ _SLURM_STATES = {
     "DEADLINE": "its deadline was reached; launch again with a later one",
     "OUT_OF_MEMORY": "a node ran out of memory; request more by a directive such as --mem=0, or use a smaller model",
     "PREEMPTED": "a job of higher priority took its nodes; launch again, or use another partition",
-    "FAILED": "its script failed; read slurm.log in the run folder",
+    "FAILED": "its script failed; read slurm.log and node-*.log in the run folder",
     "CANCELLED": "a user or an administrator cancelled the job in Slurm",
 }
 

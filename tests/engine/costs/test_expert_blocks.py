@@ -321,5 +321,4 @@ def test_what_is_counted_is_what_the_runtime_builds() -> None:
     assert experts.parameters - experts.copied == built.gate.weight.numel()
     weights = {parameter.untyped_storage().data_ptr() for parameter in built.parameters()}
     of_autograd = sum(size for at, size in kept.items() if at not in weights)
-    rows = 8 * 10 * (64 + 2 * 256) * 4  # slots of all experts, which the journey of the slots keeps for itself
-    assert of_autograd + rows == pytest.approx(experts.kept_bytes, rel=0.03)
+    assert of_autograd == pytest.approx(experts.kept_bytes, rel=0.03)

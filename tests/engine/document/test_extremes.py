@@ -92,7 +92,22 @@ def with_a_transformer() -> dict[str, Any]:
     return found
 
 
-DOCUMENTS = (with_experts, with_unequal_meshes, with_unit_costs, with_costs_per_stage, with_images, with_a_transformer)
+def with_scaled_positions() -> dict[str, Any]:
+    factors = {"short_factors": [1.0] * 8, "long_factors": [2.0] * 8}
+    positions = {"kind": "rope", "scaling": {"kind": "longrope", "original_context": 16, **factors}}
+    model = {"kind": "transformer", **SMALL, "positions": positions}
+    return document({"schedule": "1f1b", "microbatches": 4}, 2, model=model, cost={"kind": "roofline"})
+
+
+DOCUMENTS = (
+    with_experts,
+    with_unequal_meshes,
+    with_unit_costs,
+    with_costs_per_stage,
+    with_images,
+    with_a_transformer,
+    with_scaled_positions,
+)
 LAYER = {
     "format": "meshwave-expert-layer/1",
     "ranks": 8,
@@ -148,7 +163,8 @@ def numbers(value: Any, node: Mapping[str, Any], schema: Mapping[str, Any], at: 
         if each.get("type") in ("integer", "number"):
             found[at] = name
         elif "items" in each and isinstance(value, list):
-            found |= numbers(value[0], each["items"], schema, (*at, 0), name)
+            if value:
+                found |= numbers(value[0], each["items"], schema, (*at, 0), name)
         elif isinstance(value, Mapping) and isinstance(each.get("additionalProperties"), Mapping):
             for key in value:
                 found |= numbers(value[key], each["additionalProperties"], schema, (*at, key), name)

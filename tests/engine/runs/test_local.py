@@ -252,7 +252,7 @@ def test_killing_the_warm_process_leaves_nothing(either: LocalLauncher) -> None:
     os.kill(either._warm_process.pid, signal.SIGKILL)
 
     assert run.wait(timeout_s=30) is State.LOST
-    assert "ended by SIGKILL, after 1 of 3 steps" in run.reason
+    assert "terminated by SIGKILL, after 1 of 3 steps" in run.reason
     until(lambda: all_gone(run), "the end of its processes")
     assert submit(either, draw()).wait(timeout_s=30) is State.SUCCEEDED, "another warm process takes its place"
 

@@ -202,7 +202,7 @@ def test_runs_over_the_limits_of_a_target_are_refused(member: JobLauncher) -> No
     (enter(member).folder / "data.txt").write_bytes(bytes(3_000_000))
 
     member.options = member.options.model_copy(update={"limits": TargetLimits(megabytes=2.0)})
-    with pytest.raises(Refusal, match="run folders of target there have 3.* MB, and it allows 2 MB; delete some"):
+    with pytest.raises(Refusal, match="run folders of target there use 3.* MB, and its limit is 2 MB; delete some"):
         member.check_limits(design)
     member.options = member.options.model_copy(update={"limits": TargetLimits(processes=1)})
     with pytest.raises(Refusal, match="the design has 2 processes, and target there allows 1"):
