@@ -44,7 +44,7 @@ check-js: node_modules/.package-lock.json # format, lint, types, bundle and unit
 node_modules/.package-lock.json: package-lock.json
 	npm ci --silent
 
-fuzz: # damaged inputs of every kind: make fuzz ARGS="--minutes 5 --seed 7 --only designs,gestures"
+fuzz: # damaged inputs of every kind: make fuzz ARGS="--inputs 1000 --seed 7 --only designs,gestures"
 	@$(PYTHON) scripts/setup.py test
 	@exec $(VENV)/python -m tests.fuzz $(ARGS)
 

@@ -22,7 +22,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words[0] == "bench":
         from meshwave.designer.bench.learners import bench_learners
         from meshwave.designer.bench.page import bench_page
-        from meshwave.designer.bench.sessions import bench_sessions, bench_soak
+        from meshwave.designer.bench.sessions import bench_sessions
+        from meshwave.designer.bench.soak import bench_soak
 
         bench.PARTS |= {"page": bench_page, "sessions": bench_sessions}
         bench.TIMED_PARTS |= {"soak": bench_soak, "learners": bench_learners}

@@ -1,4 +1,4 @@
-"""Benchmark of many open pages on one server (``meshwave bench sessions`` and ``meshwave bench soak``).
+"""Benchmark of many open pages on one server (``meshwave bench sessions``).
 
 The server is a process of its own, and the pages are websocket clients in this process. Memory and processor time are
 read from ``/metrics``.
@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
-from random import Random
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,7 +20,7 @@ from tornado.httpclient import AsyncHTTPClient
 from meshwave.designer.bench.page import temporary_home
 from meshwave.designer.bench.page_client import PATIENCE_S, PageClient
 from meshwave.designer.server.serve import read_design, serve_in_thread
-from meshwave.engine.bench.speed import Figures, Say
+from meshwave.engine.bench.speed import Figures
 from meshwave.engine.findings import RunRefusal
 
 T = TypeVar("T")
@@ -33,29 +32,20 @@ LIFETIME_S = 3.0
 EDIT_INTERVAL_S, ROUNDS, LEAST_EDITS = 10.0, 3, 20
 """Interval between edits of each page; a single page edits every second."""
 IDLE_S = 5.0
-MOST_SAMPLES, SAMPLE_S, TOGETHER = 10, 20.0, 5
 MICROBATCHES = range(24, 32)
 """Values that edits set in turn; the opened design has another one, so that each edit changes it."""
 EDITS_PER_VISIT = 2
-TARGET, CANCELLED_AFTER_S = "threads", (0.0, 4.0)
-"""Launch target of the dry runs of a soak, and the time after which each of them is cancelled, if it is not over."""
 
 
 def bench_sessions() -> Figures:
     """Measure opening, editing, memory and idle load with 1, 50 and 100 open pages, and after they close (three minutes)."""
     figures: Figures = {}
     for count in SESSIONS:
-        with serving_process(_serve) as link:
+        with serving_process(serve_pages) as link:
             measured = asyncio.run(_measure(link, count))
         title = f"{count} session{'s' * (count > 1)}"
         figures |= {f"{title}: {name}": value for name, value in measured.items()}
     return figures
-
-
-def bench_soak(minutes: float, say: Say) -> Figures:
-    """Open, edit and close pages, launch and cancel dry runs for --minutes; measure what the server keeps over time."""
-    with serving_process(_serve) as link:
-        return asyncio.run(_soak(link, minutes, say))
 
 
 async def _measure(link: str, count: int) -> Figures:
@@ -81,36 +71,10 @@ async def _measure(link: str, count: int) -> Figures:
     }
 
 
-async def _soak(link: str, minutes: float, say: Say) -> Figures:
-    began, opened = time.monotonic(), 0
-    figures: Figures = {}
-    samples = max(1, min(MOST_SAMPLES, int(minutes * 60 / SAMPLE_S)))
-    for sample in range(samples + 1):
-        end = began + sample * minutes * 60 / samples
-        while not opened or time.monotonic() < end:
-            await asyncio.gather(_launch_and_cancel(link, str(opened)), *(_visit(link) for _ in range(TOGETHER - 1)))
-            opened += TOGETHER
-        title = f"after {(time.monotonic() - began) / 60:.1f} min and {opened} sessions"
-        say(title)
-        measured = {**await _ended_runs(link), **await server_load(link)}
-        figures |= {f"{title}: {name}": value for name, value in measured.items()}
-    return figures
-
-
 async def _visit(link: str) -> None:
     page = await PageClient.open(link)
     for microbatches in MICROBATCHES[:EDITS_PER_VISIT]:
         await page.edit(microbatches)
-    await page.leave()
-
-
-async def _launch_and_cancel(link: str, key: str) -> None:
-    """Open a page, launch a dry run, and cancel it at a random moment: while it is queued, starts, runs, or is over."""
-    page = await PageClient.open(link)
-    await page.ask("LaunchBar", {"type": "choose", "place": TARGET})
-    await page.ask("LaunchBar", {"type": "rehearse", "key": key})
-    await asyncio.sleep(Random(key).uniform(*CANCELLED_AFTER_S))
-    await page.ask("LaunchBar", {"type": "cancel"})
     await page.leave()
 
 
@@ -126,11 +90,11 @@ async def _edit(page: PageClient, rounds: int, period_s: float, delay_s: float) 
 async def server_load(link: str) -> Figures:
     """Return memory, open files and idle load of the server, once it has discarded the sessions of closed pages."""
     async with asyncio.timeout(PATIENCE_S):
-        while (before := await _scrape(link))["meshwave_sessions"] != before["meshwave_connections"]:
+        while (before := await scrape(link))["meshwave_sessions"] != before["meshwave_connections"]:
             await asyncio.sleep(LIFETIME_S / 10)
     began = time.monotonic()
     await asyncio.sleep(IDLE_S)
-    after = await _scrape(link)
+    after = await scrape(link)
     busy_s = after["process_cpu_seconds_total"] - before["process_cpu_seconds_total"]
     if "process_resident_memory_bytes" not in after:
         raise RunRefusal("no_process_memory")
@@ -141,15 +105,7 @@ async def server_load(link: str) -> Figures:
     }
 
 
-async def _ended_runs(link: str) -> Figures:
-    """Return the metric of runs by state, once none is active."""
-    async with asyncio.timeout(PATIENCE_S):
-        while (load := await _scrape(link))["meshwave_processes"]:
-            await asyncio.sleep(LIFETIME_S / 10)
-    return {name: count for name, count in load.items() if name.startswith("meshwave_runs") and count}
-
-
-async def _scrape(link: str) -> Figures:
+async def scrape(link: str) -> Figures:
     """Return the metrics of the server."""
     answer = await AsyncHTTPClient().fetch(
         link.partition("?")[0] + "metrics", headers={"Authorization": f"Bearer {TOKEN}"}, request_timeout=PATIENCE_S
@@ -188,7 +144,8 @@ def serving_process(serve: Callable[..., None], *arguments: object) -> Iterator[
             process.join()
 
 
-def _serve(pipe: Connection) -> None:
+def serve_pages(pipe: Connection) -> None:
+    """Serve pages of the example, and send their link, until the pipe is closed."""
     with serve_in_thread(read_design(EXAMPLE), TOKEN, LIFETIME_S) as link:
         pipe.send(link)
         pipe.poll(None)

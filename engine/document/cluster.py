@@ -63,7 +63,7 @@ class Link(Part):
 
     def derate(self, efficiency: float, latency_s: float) -> Link:
         """Return the link with a fraction of its bandwidth and with another latency."""
-        return Link(latency_s=latency_s, bandwidth=efficiency * self.bandwidth)
+        return self.model_copy(update={"latency_s": latency_s, "bandwidth": efficiency * self.bandwidth})
 
 
 class Uplink(Part):

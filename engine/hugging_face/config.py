@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -124,7 +125,7 @@ class _Reader:
 
     def _add_problem(self, name: str) -> None:
         value = self._config.get(name)
-        params = {"key": name, "value": str(value)[:80], "model_type": self._config["model_type"]}
+        params = {"key": name, "value": json.dumps(value)[:80], "model_type": self._config["model_type"]}
         self.problems.append(Problem(name, "hf_unsupported", params))
 
     def _check_sizes(self) -> None:

@@ -55,7 +55,7 @@ class Kineto(TraceFormat):
         if not any(process.actions for process in found):
             raise Refusal("trace_without_actions")
         first = min(action.start_ns for process in found for action in process.actions)
-        return Trace(tuple(_shift_times(process, first) for process in sorted(found)))
+        return Trace(tuple(_shift_times(process, first) for process in sorted(found, key=_process_number)))
 
 
 def _read_processes(text: str, number: int) -> Iterator[TracedProcess]:
@@ -87,6 +87,10 @@ def _read_processes(text: str, number: int) -> Iterator[TracedProcess]:
         return
     for process, pid in enumerate(sorted(named, key=lambda pid: (str(type(pid)), pid))):
         yield TracedProcess(process, named[pid])
+
+
+def _process_number(process: TracedProcess) -> int:
+    return process.process
 
 
 def _start_time_ns(action: TracedAction) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from meshwave.designer.bench import learners
+from meshwave.designer.bench import learners, soak
 from meshwave.designer.bench import sessions as sessions_bench
 from meshwave.designer.server.serve import read_design, serve_in_thread
 from meshwave.engine.bench import speed as bench
@@ -19,13 +19,7 @@ from meshwave.engine.errors import InputError
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {
-        "EDIT_INTERVAL_S": 0.0,
-        "LEAST_EDITS": 0,
-        "IDLE_S": 0.1,
-        "TOGETHER": 2,
-        "CANCELLED_AFTER_S": (0.0, 0.5),
-    }.items():
+    for name, value in {"EDIT_INTERVAL_S": 0.0, "LEAST_EDITS": 0, "IDLE_S": 0.1}.items():
         monkeypatch.setattr(sessions_bench, name, value)
 
 
@@ -41,7 +35,7 @@ def test_the_benchmark_of_sessions_reports_times_and_leaves_no_session(
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
     with serve_in_thread(read_design(None), sessions_bench.TOKEN, session_lifetime_s=0.2) as link:
         figures = run(sessions_bench._measure(link, 3))
-        left = run(sessions_bench._scrape(link))["meshwave_sessions"]
+        left = run(sessions_bench.scrape(link))["meshwave_sessions"]
 
     assert left == 0
     assert 0 < figures["open, median_s"] <= figures["open, 95th percentile_s"]
@@ -63,15 +57,23 @@ def test_simulated_learners_go_through_a_lesson_without_an_error() -> None:
 
 
 @pytest.mark.slow
-def test_the_soak_benchmark_opens_pages_until_its_time_is_up() -> None:
+@pytest.mark.torch
+@pytest.mark.parametrize("minutes", [0.1, pytest.param(2.0, marks=pytest.mark.nightly)])
+def test_after_edits_launches_and_killed_processes_the_server_holds_no_more_than_before(
+    minutes: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(soak, "ENDED_AFTER_S", (0.0, 1.0))
     said: list[str] = []
 
     with ThreadPoolExecutor(1) as elsewhere:  # as in run()
-        figures = elsewhere.submit(sessions_bench.bench_soak, 0.001, said.append).result()
+        figures = elsewhere.submit(soak.bench_soak, minutes, said.append).result()
 
-    assert [f"{each}: memory_bytes" in figures for each in said] == [True, True]
-    assert figures[f"{said[-1]}: open files"] > 0
-    assert sum(count for name, count in figures.items() if name.startswith(f"{said[-1]}: meshwave_runs")) >= 1
+    before, *_, after = (each.partition(":")[0] for each in said)
+    assert before.startswith("after 0.0 min, 0 sessions") and "and 0 killed" not in after
+    assert sum(count for name, count in figures.items() if name.startswith(f"{after}: meshwave_runs")) >= 4
+    for held in ("processes", "threads", "listening ports", "file locks", "temporary files"):
+        assert figures[f"{after}: {held}"] <= figures[f"{before}: {held}"], held
+    assert figures[f"{after}: open files"] <= figures[f"{before}: open files"] + 2  # of the log and the run database
 
 
 def test_minutes_apply_to_the_parts_that_take_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import secrets
 import sys
 from pathlib import Path
 
-from tests.fuzz.campaign import fuzz, replay, table
+from tests.fuzz.campaign import Limit, fuzz, replay, table
 from tests.fuzz.target import NAMES
 
 
@@ -15,6 +15,7 @@ def main(arguments: list[str]) -> int:
     """Run; returns the exit status: 0 nothing failed, 1 something did."""
     parser = argparse.ArgumentParser(prog="make fuzz", description=__doc__)
     parser.add_argument("--minutes", type=float, default=5.0, help="for all targets together; default: 5")
+    parser.add_argument("--inputs", type=int, metavar="N", help="of each target, however long they take")
     parser.add_argument("--seed", type=int, help="of the random numbers; default: another one each time")
     parser.add_argument("--only", metavar="TARGET,...", default=",".join(NAMES), help=f"of {', '.join(NAMES)}")
     parser.add_argument("--replay", metavar="FILE", type=Path, help="read one input again; its folder names the target")
@@ -25,8 +26,13 @@ def main(arguments: list[str]) -> int:
     if unknown := sorted({*names} - {*NAMES}):
         parser.error(f"unknown target: {', '.join(unknown)} (known: {', '.join(NAMES)})")
     seed = secrets.randbelow(10**6) if options.seed is None else options.seed
-    print(f"seed {seed}, {options.minutes:g} min for {', '.join(names)}", flush=True)
-    tallies = [fuzz(name, 60 * options.minutes / len(names), seed) for name in names]
+    amount = f"{options.minutes:g} min" if options.inputs is None else f"{options.inputs} inputs each"
+    print(f"seed {seed}, {amount} for {', '.join(names)}", flush=True)
+    limit = Limit(60 * options.minutes / len(names)) if options.inputs is None else Limit(inputs=options.inputs)
+    tallies = []
+    for name in names:
+        tallies.append(fuzz(name, limit, seed))
+        print(f"{name}: {tallies[-1].inputs} inputs", flush=True)
     print(f"\n{table(tallies)}")
     return 1 if any(tally.failures for tally in tallies) else 0
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from random import Random
+from typing import NamedTuple
 
 from tests.fuzz.oracle import ROOT
 from tests.fuzz.reduce import reduced
@@ -50,14 +52,21 @@ class Tally:
         self.slowest_s = max(self.slowest_s, report.seconds)
 
 
-def fuzz(name: str, seconds: float, seed: int, folder: Path = FOLDER) -> Tally:
-    """Read damaged inputs of a target for ``seconds``, after those that failed once; then make those that fail small."""
+class Limit(NamedTuple):
+    """Where the inputs of a target end."""
+
+    seconds: float = math.inf
+    inputs: int | None = None
+
+
+def fuzz(name: str, limit: Limit, seed: int, folder: Path = FOLDER) -> Tally:
+    """Read damaged inputs of a target up to ``limit``, after those that failed once; then make those that fail small."""
     tally, target, chance = Tally(name), target_called(name), Random(f"{seed} {name}")
     kept: dict[Path, Finding] = {}
     pool = [*target.seeds()]
     with Worker(name) as worker:
-        end = time.monotonic() + seconds
-        for content in _inputs(target, name, chance, pool):
+        end = time.monotonic() + limit.seconds
+        for content in islice(_inputs(target, name, chance, pool), limit.inputs):
             if time.monotonic() > end:
                 break
             report = worker.examine(content, target.is_guided and chance.random() < WATCHED_SHARE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import warnings
 from collections.abc import Iterator
@@ -99,6 +100,9 @@ def test_what_is_no_sentence_for_people_is_a_failure(message: str) -> None:
 
 def test_names_and_json_in_a_message_are_no_failure() -> None:
     assert [
+        *about_text('input.toml, challenges[0].design: "%s{inf}" should be a plain file name, without folders')
+    ] == []
+    assert [
         *about_text("1 problem: {\"a\": null} should be a number (Nantes, Infra, 'None')".replace("'None'", "none"))
     ] == []
 
@@ -180,12 +184,12 @@ def test_a_failing_text_is_reduced_to_what_fails() -> None:
 
 
 @pytest.mark.slow
-def test_the_command_runs_one_target_and_ends_well(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--minutes", "0.02", "--seed", "1", "--only", "orders"]) == 0
+def test_the_command_gives_each_target_its_inputs_and_ends_well(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--inputs", "30", "--seed", "1", "--only", "orders,expert_layers"]) == 0
 
     said = capsys.readouterr().out
-    assert "seed 1, 0.02 min for orders" in said
-    assert "\norders " in said
+    assert "seed 1, 30 inputs each for orders, expert_layers" in said
+    assert re.search(r"^orders +30 ", said, re.M) and re.search(r"^expert_layers +30 ", said, re.M)
 
 
 @pytest.mark.slow

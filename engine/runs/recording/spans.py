@@ -18,6 +18,8 @@ from meshwave.engine.run_files import Count, Records, RunFile, are_clock_times, 
 from meshwave.engine.runs.recording.clocks import Clocks, ProcessClock
 
 FORMAT = "meshwave-spans/1"
+LARGEST_MODELLED_NS = 2.0**63
+"""Limit of times that are divided by a time-dilation factor, so that they fit into 64 bits."""
 Spans = NDArray[np.void]  # size of SPAN in bytes
 Int64s = NDArray[np.int64]
 
@@ -187,7 +189,8 @@ def _inconsistency(header: SpansHeader, spans: Spans) -> str:
         return f"an action has a peer beyond the {len(header.meshes)} meshes"
     if (steps != steps[:, :1]).any() or (np.diff(steps[:, 0], prepend=-1) <= 0).any():
         return "its step numbers are not in ascending order"
-    if not are_clock_times(spans["start_ns"], spans["end_ns"], spans["wait_ns"]):
+    times = [spans[column] for column in ("start_ns", "end_ns", "wait_ns")]
+    if not are_clock_times(*times) or max(np.abs(each).max() for each in times) / header.scale >= LARGEST_MODELLED_NS:
         return "a time is over 31 years"
     return ""
 

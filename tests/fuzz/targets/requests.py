@@ -18,7 +18,7 @@ from tests.fuzz.target import Target
 TOKEN = "token-of-the-fuzzer"
 LIFETIME_S = 2.0
 """Time after which the session of a request for a page ends."""
-PATIENCE_S = 1.0
+PATIENCE_S = 0.3
 """Time without an answer after which the server is taken to wait for the rest of a request."""
 START_S = 60.0
 LARGEST_ANSWER_BYTES = 20_000_000
