@@ -82,10 +82,10 @@ def attention(load: Workload) -> tuple[Operator, ...]:
 
 def _norm_operators(name: str, load: Workload, place: str) -> tuple[Operator, ...]:
     """Return the norm ``before`` or ``after`` a part of a layer; empty if the architecture has none there."""
-    placement = load.architecture.norm.placement
-    if placement not in (place, "both"):
+    places = load.architecture.norm.places
+    if place not in places:
         return ()
-    return (norm(f"{name} norm" if placement != "both" else f"{name} norm {place}", load.residual_stream),)
+    return (norm(f"{name} norm {place}" if len(places) > 1 else f"{name} norm", load.residual_stream),)
 
 
 def _projections(load: Workload) -> Iterator[Operator]:
@@ -239,14 +239,14 @@ def embedding(load: Workload) -> tuple[Operator, ...]:
     """
     architecture, item = load.architecture, load.precision.item
     positions = architecture.positions.table or load.sequence if architecture.positions.kind == "learned" else 0
-    table = (load.vocab / load.tp + positions) * load.hidden
+    table = (load.vocab / load.tp + positions + architecture.token_types) * load.hidden
     used = min(positions, load.sequence)
     rows = load.tokens + used  # tables of tokens and positions, whose gradients have the precision of the table
     exchanged = (load.tokens * load.hidden * load.precision.weights,)
     return (
         Operator(
             "embedding",
-            forward=Work(bytes=(3 if positions else 2) * load.hidden_bytes),
+            forward=Work(bytes=(2 + bool(positions) + bool(architecture.token_types)) * load.hidden_bytes),
             weight_gradient=Work(bytes=load.hidden_bytes + accumulation_bytes(table, load)),
             parameters=table,
             kept_bytes=8 * load.tokens + _flag_bytes(1, load),  # the token ids
@@ -262,13 +262,28 @@ def embedding(load: Workload) -> tuple[Operator, ...]:
 
 @lru_cache(maxsize=256)
 def head(load: Workload) -> tuple[Operator, ...]:
-    """Return the last norm and the logits: ``2h + vh`` parameters, ``2bshv`` forward FLOPs."""
+    """Return the last norm and the logits: ``2h + vh`` parameters, ``2bshv`` forward FLOPs.
+
+    A transform before the logits adds ``h^2 + 3h`` parameters and ``2bsh^2`` forward FLOPs (Devlin et al.,
+    arXiv:1810.04805); tensor-parallel devices replicate it.
+    """
     part, cut = load.architecture, load.vocab / load.tp
     capped = [elementwise("logit cap", load, cut, kept=1, read_and_written=(4, 4))] if part.logit_soft_cap else []
     return (
-        norm("last norm", load.residual_stream),
+        *([norm("last norm", load.residual_stream)] if part.norm.is_final else []),
+        *(_head_transform(load.residual_stream) if part.head_transform else ()),
         product("logits", load, load.hidden, cut, bias=part.head_bias, cut="columns", kernel="product"),
         *capped,
+    )
+
+
+def _head_transform(load: Workload) -> tuple[Operator, ...]:
+    """Return the operators between the last layer and the logits."""
+    _, *moved = ACTIVATIONS[load.architecture.mlp.activation]
+    return (
+        product("head transform", load, load.hidden, load.hidden),
+        elementwise("head activation", load, load.hidden, kept=1, read_and_written=(moved[0], moved[1])),
+        norm("head norm", load),
     )
 
 

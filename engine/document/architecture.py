@@ -23,14 +23,25 @@ class Norm(Part):
 
     kind: Literal["layernorm", "rmsnorm"] = "layernorm"
     """layernorm subtracts the mean and divides by the standard deviation; rmsnorm divides by the root mean square."""
-    placement: Literal["before", "after", "both"] = "before"
-    """before attention and MLP, after them (before the residual sum), or both."""
+    placement: Literal["before", "after", "both", "post"] = "before"
+    """before attention and MLP, after them (before the residual sum), both, or post: after the residual sum, without a
+    final norm (post-norm, as in BERT)."""
     weight: bool = True
     """Learned scale."""
     bias: bool = True
     """Learned shift of a layernorm; rmsnorm has none."""
     eps: Annotated[float, Field(gt=0, le=1)] = 1e-5
     """Value added to the variance."""
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Whether a norm is before, after, or both before and after each part of a layer."""
+        return {"both": ("before", "after"), "post": ("after",)}.get(self.placement, (self.placement,))
+
+    @property
+    def is_final(self) -> bool:
+        """True if a norm follows the last layer."""
+        return self.placement != "post"
 
     @property
     def vectors(self) -> int:
@@ -175,6 +186,10 @@ class Architecture(Part):
     """The output head shares the weights of the embedding; if they are on different devices, each has a copy."""
     head_bias: bool = False
     """Bias of the logits."""
+    head_transform: bool = False
+    """Product, activation and norm of the hidden state before the logits, as in BERT."""
+    token_types: Annotated[int, Field(ge=0, le=1_000)] = 0
+    """Rows of a table of token types that is added to the embedding, 0 for no table; all tokens have type 0."""
     embedding_norm: bool = False
     """Norm of the embedding."""
     embedding_scale: Positive = 1.0

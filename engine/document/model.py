@@ -211,14 +211,8 @@ class Model(Member):
 class LanguageModel(Model):
     """Language model of identical transformer layers, trained on the bytes of a text."""
 
-    causal: ClassVar[bool]
-    """True if a token attends only to earlier tokens."""
     takes_tokens: ClassVar[bool] = False
     """True if it can be trained on any tokens, and not on bytes alone."""
-    smallest_vocab: ClassVar[int] = 256
-    """Minimum size of the vocabulary: byte tokens and special tokens of the family."""
-    lookahead: ClassVar[int] = 0
-    """Number of text bytes that an example needs beyond its sequence."""
 
     kind: str
     """Name of the model family."""
@@ -236,6 +230,21 @@ class LanguageModel(Model):
     """Inner width of the MLP."""
     moe: MoE | None = nullable("none")
     """Experts instead of some MLPs."""
+
+    @property
+    @abstractmethod
+    def causal(self) -> bool:
+        """True if a token attends only to earlier tokens."""
+
+    @property
+    def smallest_vocab(self) -> int:
+        """Minimum size of the vocabulary: byte tokens and special tokens of the family."""
+        return 256
+
+    @property
+    def lookahead(self) -> int:
+        """Number of text bytes that an example needs beyond its sequence."""
+        return int(self.causal)
 
     @property
     def ffn_hidden(self) -> int:

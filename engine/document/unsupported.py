@@ -122,6 +122,10 @@ def _unsupported_parts(model: Model) -> Iterator[str]:
     if isinstance(model, LanguageModel) and scaling is not None and scaling.kind == "longrope":
         sizes = {"short_factors": len(scaling.short_factors), "long_factors": len(scaling.long_factors)}
         yield from (f"positions.scaling.{key}" for key, size in sizes.items() if 2 * size != model.rotated_dims)
+    if norm.placement == "post" and architecture.residual != "sequential":
+        yield "residual"
+    if architecture.mtp_layers and not (norm.is_final and isinstance(model, LanguageModel) and model.causal):
+        yield "mtp_layers"
     if attention.latent is not None and (attention.window or attention.soft_cap or attention.sinks):
         yield "attention.latent"
     if attention.latent is not None and architecture.positions.kind == "alibi":

@@ -94,8 +94,8 @@ def _argument_words(design: Design, layers: tuple[int, ...]) -> Iterator[str]:
 
 messages.add_messages(
     megatron_model=(
-        "Megatron-LM export supports causal language models without skip connections, and this model is of kind {kind}; "
-        "set model.kind to gpt or transformer"
+        "Megatron-LM export supports causal language models without skip connections, and this model is a {kind}; "
+        "set model.kind to gpt, or model.objective of a transformer to next-token"
     ),
     megatron_placement=(
         "Megatron-LM places stages in a loop over the ranks, and the schedule {schedule} or pipeline.placement does not; use "

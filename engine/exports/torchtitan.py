@@ -223,8 +223,9 @@ def _missing_settings(design: Design, layers: Sequence[int], toml: str) -> Itera
     model = design.model
     assert isinstance(model, LanguageModel)
     if find_flavor(model) is None:
+        kind = model.kind if model.causal else f"{model.kind} with a masked objective"
         yield (
-            f"its model: {model.kind}, hidden size {model.hidden}, {model.heads} heads, MLP width {model.ffn_hidden}, "
+            f"its model: {kind}, hidden size {model.hidden}, {model.heads} heads, MLP width {model.ffn_hidden}, "
             f"vocabulary size {model.vocab}"
         )
     job = read_settings(read_toml(toml), model, len(design.process_devices))

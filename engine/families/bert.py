@@ -14,24 +14,36 @@ MASK = 256  # id of the mask token, after the 256 byte values
 MASKED = 0.15  # fraction of masked tokens, as in the paper
 
 
-class MaskedModel(LanguageModel):
-    """Masked language model; each token attends to all tokens.
+def mask_tokens(window: NDArray[Any], chance: Generator, mask: int) -> Example:
+    """Return tokens of which some are masked, and these tokens as the targets.
 
     Every sequence has the same number of masked tokens, so that the mean of the microbatches' mean losses is the mean
-    over the global batch. All selected tokens are replaced by the mask token; the random and the unchanged tokens of
+    over the global batch. All selected tokens are replaced by the token ``mask``; the random and the unchanged tokens of
     the paper (a tenth each) only serve fine-tuning.
     """
+    inputs = window.astype(np.int64)
+    targets = np.full_like(inputs, IGNORED)
+    masked = chance.choice(len(inputs), size=max(1, round(MASKED * len(inputs))), replace=False)
+    targets[masked] = inputs[masked]
+    inputs[masked] = mask
+    return inputs, targets
 
-    causal: ClassVar = False
-    smallest_vocab: ClassVar = MASK + 1
+
+class MaskedModel(LanguageModel):
+    """Masked language model; each token attends to all tokens."""
+
+    @property
+    def causal(self) -> bool:
+        """Always False."""
+        return False
+
+    @property
+    def smallest_vocab(self) -> int:
+        """Minimum size of the vocabulary: byte tokens and the mask token."""
+        return MASK + 1
 
     def example(self, window: NDArray[Any], chance: Generator) -> Example:
-        inputs = window.astype(np.int64)
-        targets = np.full_like(inputs, IGNORED)
-        masked = chance.choice(len(inputs), size=max(1, round(MASKED * len(inputs))), replace=False)
-        targets[masked] = inputs[masked]
-        inputs[masked] = MASK
-        return inputs, targets
+        return mask_tokens(window, chance, MASK)
 
 
 @model_families.register("bert")

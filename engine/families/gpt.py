@@ -14,9 +14,12 @@ from meshwave.engine.document.model import Example, LanguageModel, model_familie
 class NextToken(LanguageModel):
     """Causal language model, trained to predict the next token."""
 
-    causal: ClassVar = True
-    lookahead: ClassVar = 1
     takes_tokens: ClassVar = True
+
+    @property
+    def causal(self) -> bool:
+        """Always True."""
+        return True
 
     def example(self, window: NDArray[Any], chance: Generator) -> Example:
         tokens = window.astype(np.int64)

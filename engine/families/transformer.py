@@ -1,15 +1,18 @@
-"""Transformer: a causal language model of any usual architecture, described as data."""
+"""Transformer: a language model of any usual architecture, described as data."""
 
 from __future__ import annotations
 
 from pkgutil import resolve_name
 from typing import Annotated, Any, ClassVar, Literal, Self
 
+from numpy.random import Generator
+from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from meshwave.engine import messages
 from meshwave.engine.document.architecture import Architecture, Size
-from meshwave.engine.document.model import MoE, Router, model_families
+from meshwave.engine.document.model import Example, MoE, Router, model_families
+from meshwave.engine.families.bert import MASK, mask_tokens
 from meshwave.engine.families.gpt import NextToken
 from meshwave.engine.findings import set_value
 from meshwave.engine.frozen import nullable, validation_error
@@ -85,17 +88,35 @@ class RoutedExperts(MoE):
 
 @model_families.register("transformer")
 class Transformer(Architecture, NextToken):
-    """Causal language model with a choice of norms, position embeddings, attention, MLP and experts.
+    """Language model with a choice of norms, position embeddings, attention, MLP, experts and objective.
 
-    It represents models such as Llama, Mistral, Qwen, DeepSeek, OLMo, Gemma, Phi, Falcon and Pythia.
+    It represents models such as Llama, Mistral, Qwen, DeepSeek, OLMo, Gemma, Phi, Falcon, Pythia and BERT.
     """
 
     title: ClassVar = "Transformer"
 
     kind: Literal["transformer"]
-    """transformer predicts the next token; its architecture is chosen part by part."""
+    """transformer has an architecture that is chosen part by part."""
+    objective: Literal["next-token", "masked"] = "next-token"
+    """next-token: each token attends to earlier tokens and predicts the next one; masked: each token attends to all tokens,
+    and masked tokens are predicted."""
+    mask_token: Annotated[int, Field(ge=0, le=1_000_000_000)] = MASK
+    """masked: token in place of the masked ones; 256 follows the byte values, and BERT's own vocabulary has it at 103."""
     moe: RoutedExperts | None = nullable("none")
     """Experts that replace some of the MLPs."""
+
+    @property
+    def causal(self) -> bool:
+        """True if a token attends only to earlier tokens."""
+        return self.objective == "next-token"
+
+    @property
+    def smallest_vocab(self) -> int:
+        """Minimum size of the vocabulary: byte tokens and the mask token."""
+        return super().smallest_vocab if self.causal else max(super().smallest_vocab, self.mask_token + 1)
+
+    def example(self, window: NDArray[Any], chance: Generator) -> Example:
+        return super().example(window, chance) if self.causal else mask_tokens(window, chance, self.mask_token)
 
     @property
     def architecture(self) -> Architecture:

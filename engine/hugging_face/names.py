@@ -25,7 +25,10 @@ class TensorNames(NamedTuple):
     layers: str = "model.layers"
     embedding_token: str = "model.embed_tokens"
     embedding_position: str = ""
+    embedding_token_type: str = ""
     embedding_norm: str = ""
+    head_transform: str = ""
+    head_transform_norm: str = ""
     head_norm: str = "model.norm"
     head_project: str = "lm_head"
     parts: Mapping[str, tuple[str, ...]] = {}
@@ -141,6 +144,24 @@ TENSOR_NAMES: Mapping[str, TensorNames] = {
     ),
     "falcon": _FALCON_NAMES,
     "bloom": _FALCON_NAMES._replace(embedding_norm="transformer.word_embeddings_layernorm"),
+    "bert": TensorNames(
+        "bert.encoder.layer",
+        "bert.embeddings.word_embeddings",
+        "bert.embeddings.position_embeddings",
+        "bert.embeddings.token_type_embeddings",
+        "bert.embeddings.LayerNorm",
+        "cls.predictions.transform.dense",
+        "cls.predictions.transform.LayerNorm",
+        head_project="cls.predictions",
+        parts={
+            "attention.qkv": ("attention.self.query", "attention.self.key", "attention.self.value"),
+            "attention.out": ("attention.output.dense",),
+            "attention_out_norm": ("attention.output.LayerNorm",),
+            "ffn_in": ("intermediate.dense",),
+            "ffn_out": ("output.dense",),
+            "ffn_out_norm": ("output.LayerNorm",),
+        },
+    ),
     "gpt2": TensorNames(
         "transformer.h",
         "transformer.wte",

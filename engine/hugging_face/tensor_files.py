@@ -109,7 +109,7 @@ def find_weights(model: LanguageModel, files: Sequence[Path]) -> tuple[list[Weig
         Refusal: a file is damaged, or no tensor names are known for the model.
     """
     stored, config = read_tensors(files), read_config(files)
-    named = [_drop_missing_prefixes(weights, stored) for weights in _naming_schemes(model, config)]
+    named = [_find_stored_names(weights, stored) for weights in _naming_schemes(model, config)]
     best = min(named, key=lambda weights: (len(_missing(weights, stored)), len(_surplus(weights, stored))))
     problems = list(_problems(best, stored))
     if config is None:
@@ -159,12 +159,15 @@ def read_config(files: Sequence[Path]) -> dict[str, Any] | None:
     return found if is_known else None
 
 
-def _drop_missing_prefixes(weights: list[Weight], stored: StoredTensors) -> list[Weight]:
-    """Return the weights with the tensor names of a checkpoint without the head, in which a prefix is missing."""
+def _find_stored_names(weights: list[Weight], stored: StoredTensors) -> list[Weight]:
+    """Return the weights with the tensor names of a checkpoint.
+
+    In a checkpoint without the head, a prefix is missing; norms of older ones have a gamma and a beta.
+    """
 
     def rename(name: str) -> str:
-        short = name.partition(".")[2]
-        return short if name not in stored.shapes and short in stored.shapes else name
+        older = name.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta")
+        return next((each for each in (name, name.partition(".")[2], older) if each in stored.shapes), name)
 
     return [
         weight._replace(sources=tuple(source._replace(name=rename(source.name)) for source in weight.sources))

@@ -99,6 +99,8 @@ def _own_weights(model: LanguageModel) -> Named:
     yield "embedding.token.weight", (model.vocab, model.hidden)
     if architecture.positions.kind == "learned":
         yield "embedding.position.weight", (architecture.positions.table or model.sequence, model.hidden)
+    if architecture.token_types:
+        yield "embedding.token_type.weight", (architecture.token_types, model.hidden)
     if architecture.embedding_norm:
         yield from _norm("embedding.norm", model)
     joining = {target for _, target in model.skips}
@@ -110,23 +112,27 @@ def _own_weights(model: LanguageModel) -> Named:
             for name in ("hidden_norm", "embedding_norm", "last_norm"):
                 yield from _norm(f"layers.{number}.{name}", model)
             yield from _linear(f"layers.{number}.join", model.hidden, 2 * model.hidden, bias=False)
-    yield from _norm("head.norm", model)
+    if architecture.norm.is_final:
+        yield from _norm("head.norm", model)
+    if architecture.head_transform:
+        yield from _linear("head.transform", model.hidden, model.hidden, bias=True)
+        yield from _norm("head.transform_norm", model)
     head = _linear("head.project", model.vocab, model.hidden, bias=architecture.head_bias)
     yield from ((name, shape) for name, shape in head if not architecture.tied_embeddings or name.endswith("bias"))
 
 
 def _layer(model: LanguageModel, has_experts: bool) -> Named:
     architecture = model.architecture
-    placement, residual = architecture.norm.placement, architecture.residual
-    if placement in ("before", "both"):
+    places, residual = architecture.norm.places, architecture.residual
+    if "before" in places:
         yield from _norm("attention_norm", model)
     latent = architecture.attention.latent
     yield from _attention(model) if latent is None else _latent_attention(model, latent)
-    if placement in ("after", "both"):
+    if "after" in places:
         yield from _norm("attention_out_norm", model)
-    if placement in ("before", "both") and residual != "parallel-one-norm":
+    if "before" in places and residual != "parallel-one-norm":
         yield from _norm("ffn_norm", model)
-    if placement in ("after", "both"):
+    if "after" in places:
         yield from _norm("ffn_out_norm", model)
     if has_experts and model.moe is not None:
         yield from _experts(model, model.moe)

@@ -46,6 +46,7 @@ CLASSES = {
     "bloom": "BloomForCausalLM",
     "gpt_neox": "GPTNeoXForCausalLM",
     "gpt2": "GPT2LMHeadModel",
+    "bert": "BertForMaskedLM",
 }
 """Class of transformers for each model type, by which other programs choose a model."""
 
@@ -107,7 +108,7 @@ def _function_values(model: LanguageModel) -> dict[str, Any]:
         positions["alibi_scale"] = 1.0
     if norm["kind"] == "rmsnorm":
         norm["bias"] = False
-    section["kind"] = "transformer" if model.causal and not model.skips else model.kind
+    section["kind"] = "transformer" if not model.skips else model.kind
     found = dict(_flatten(section))
     return {path: value for path, value in found.items() if path not in (*LEARNED, "sequence")}
 
@@ -121,6 +122,7 @@ def _section(model: LanguageModel) -> Json:
     rows = positions.table or model.sequence if positions.kind == "learned" else None
     section["attention"] |= {"kv_heads": part.kv_heads or model.heads, "head_dim": head_dim}
     section["positions"]["table"] = rows
+    section["objective"] = "next-token" if model.causal else "masked"
     if (scaling := positions.scaling) is not None:
         section["positions"]["scaling"]["attention_factor"] = scaling.magnitude
     if part.scale is not None and isclose(part.scale, head_dim**-0.5, rel_tol=1e-9):

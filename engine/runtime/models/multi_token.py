@@ -75,6 +75,7 @@ class PredictingStage(Stage):
     def forward(self, x: Tensor, targets: Tensor | None = None) -> Tensor:
         """Return the mean loss of the microbatch."""
         assert isinstance(self.head, PredictionHead) and targets is not None, "the last stage"
+        assert self.head.norm is not None, "designs with a post-norm are refused"
         x = self.head.norm(self.forward_body(x))
         loss = self.head.loss(self.head.normalized_logits(x), targets)
         if not self.training:

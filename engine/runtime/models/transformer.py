@@ -12,7 +12,7 @@ from meshwave.engine.document.model import IGNORED, LanguageModel
 from meshwave.engine.runtime.communication.groups import ALONE, Group
 from meshwave.engine.runtime.models.latent_attention import LatentAttention
 from meshwave.engine.runtime.models.stages import EMBEDDING, FIRST_LAYER, Parts, Stage, StageBuilder, initialise_weights
-from meshwave.engine.runtime.modules.activations import make_activation
+from meshwave.engine.runtime.modules.activations import ACTIVATIONS, make_activation
 from meshwave.engine.runtime.modules.attention_product import AttentionRule
 from meshwave.engine.runtime.modules.context_attention import attend_in_context
 from meshwave.engine.runtime.modules.context_share import ContextShare
@@ -31,7 +31,7 @@ from meshwave.engine.runtime.modules.tensor_parallel import (
 
 
 class Embedding(nn.Module):
-    """Embedding of tokens, plus learned position embeddings if the architecture has them."""
+    """Embedding of tokens, plus learned positions and the first token type if the architecture has them."""
 
     def __init__(self, shape: LanguageModel, group: Group = ALONE, share: ContextShare | None = None) -> None:
         super().__init__()
@@ -43,6 +43,10 @@ class Embedding(nn.Module):
         self.group = group
         if self.position is not None:
             mark_partial(self.position, group)
+        types = shape.architecture.token_types
+        self.token_type = EmbeddingTable(types, shape.hidden) if types else None
+        if self.token_type is not None:
+            mark_partial(self.token_type, group)
         self.scale = shape.architecture.embedding_scale
         self.norm = make_norm(shape, group) if shape.architecture.embedding_norm else None
 
@@ -58,6 +62,8 @@ class Embedding(nn.Module):
             embedded = embedded * self.scale
         if self.position is not None:
             embedded = embedded + self._own_positions(tokens)
+        if self.token_type is not None:
+            embedded = embedded + self.token_type.first_rows(1)
         return _apply_norm(self.norm, embedded)
 
     def _own_positions(self, tokens: Tensor) -> Tensor:
@@ -178,7 +184,8 @@ class Layer(nn.Module):
         self.is_local = experts is None and group.size == 1 and share is None  # True if the layer does not communicate
         architecture = shape.architecture
         self.is_parallel = architecture.residual != "sequential"
-        before, after = (architecture.norm.placement in (place, "both") for place in ("before", "after"))
+        self.is_post_norm = architecture.norm.placement == "post"
+        before, after = (place in architecture.norm.places for place in ("before", "after"))
         has_own_norm = architecture.residual != "parallel-one-norm"
         self.attention_norm = make_norm(shape, group) if before else None
         self.attention = make_attention(shape, causal=causal, group=group, number=number, share=share)
@@ -195,6 +202,9 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the layer to ``x [batch, sequence, hidden]``; the output has the same shape."""
+        if self.is_post_norm:
+            x = _apply_norm(self.attention_out_norm, x + self.attention(x))
+            return _apply_norm(self.ffn_out_norm, x + self._feed_forward(x))
         normed = _apply_norm(self.attention_norm, x)
         update = _apply_norm(self.attention_out_norm, self.attention(normed))
         if self.is_parallel:
@@ -231,13 +241,18 @@ def _apply_norm(norm: nn.Module | None, x: Tensor) -> Tensor:
 
 
 class Head(nn.Module):
-    """Head of a language model: final norm, projection to the vocabulary, and mean loss of a microbatch."""
+    """Head of a language model: final norm or transform, projection to the vocabulary, and mean loss of a microbatch."""
 
     def __init__(self, shape: LanguageModel, group: Group = ALONE, share: ContextShare | None = None) -> None:
         super().__init__()
         self.share = share
-        self.norm = make_norm(shape, group)
         architecture = shape.architecture
+        self.norm = make_norm(shape, group) if architecture.norm.is_final else None
+        self.transform = self.transform_norm = None
+        if architecture.head_transform:
+            self.transform, self.transform_norm = Linear(shape.hidden, shape.hidden), make_norm(shape, group)
+            mark_partial(self.transform, group)
+            self.activation = ACTIVATIONS[architecture.mlp.activation]
         self.project = ColumnLinear(shape.hidden, shape.vocab, group=group, bias=architecture.head_bias)
         self.cap, self.is_tied = architecture.logit_soft_cap, architecture.tied_embeddings
         self.group, self.own = group, group.own_range(shape.vocab)
@@ -254,10 +269,12 @@ class Head(nn.Module):
 
     def logits(self, x: Tensor) -> Tensor:
         """Return this process's columns of the logits, ``[batch, sequence, vocabulary / group size]``."""
-        return self.normalized_logits(self.norm(x))
+        return self.normalized_logits(_apply_norm(self.norm, x))
 
     def normalized_logits(self, x: Tensor) -> Tensor:
         """Return the logits of ``x``, which is normalized already."""
+        if self.transform is not None:
+            x = _apply_norm(self.transform_norm, self.activation.apply(self.transform(x)))
         logits: Tensor = self.project(x)
         return logits if self.cap is None else self.cap * torch.tanh(logits / self.cap)
 

@@ -71,7 +71,22 @@ LLAMA = {
     "norm": {"kind": "rmsnorm", "eps": 1e-6},
     "positions": {"kind": "rope"},
 }
+BERT = {
+    "objective": "masked",
+    "vocab": 300,
+    "attention": {},
+    "mlp": {},
+    "norm": {"placement": "post"},
+    "positions": {},
+    "token_types": 2,
+    "embedding_norm": True,
+    "head_transform": True,
+    "head_bias": True,
+    "tied_embeddings": True,
+}
 ARCHITECTURES = {
+    "bert": ({"schedule": "1f1b", "microbatches": 4}, 2, 1, BERT),
+    "bert-split-backward": ({"schedule": "zb-h1", "microbatches": 4}, 1, 2, BERT),
     "llama": ({"schedule": "1f1b", "microbatches": 4}, 2, 1, {}),
     "llama-split-backward": ({"schedule": "zb-h1", "microbatches": 4}, 1, 2, {}),
     "head-norms": ({"schedule": "zb-h1", "microbatches": 4}, 1, 2, {"attention": {"kv_heads": 2, "qk_norm": "head"}}),

@@ -93,6 +93,7 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
         "num_attention_heads": 8,
     },
     "bloom": {"hidden_size": 24, "n_layer": 3, "n_head": 6, "vocab_size": 260},
+    "bert": {**SIZES, "max_position_embeddings": 16, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
     "gpt2": {"n_embd": 24, "n_layer": 3, "n_head": 6, "vocab_size": 260, "n_positions": 16, "n_inner": 40},
 }
 
@@ -168,9 +169,7 @@ def make_models(name: str) -> tuple[Any, LanguageModel]:
     config.hidden_dropout = config.attention_dropout = config.embd_pdrop = config.resid_pdrop = config.attn_pdrop = 0.0
     with torch.random.fork_rng(), Doubles():
         torch.manual_seed(0)
-        theirs = (
-            transformers.AutoModelForCausalLM.from_config(config, **IMPLEMENTATIONS.get(name, EAGER)).double().eval()
-        )
+        theirs = auto_class(name).from_config(config, **IMPLEMENTATIONS.get(name, EAGER)).double().eval()
     chance = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for weight in [*theirs.parameters(), *corrections(theirs)]:
@@ -181,6 +180,10 @@ def make_models(name: str) -> tuple[Any, LanguageModel]:
     found = model_families["transformer"].model_validate(model)
     assert isinstance(found, LanguageModel)
     return theirs, found
+
+
+def auto_class(name: str) -> Any:
+    return transformers.AutoModelForMaskedLM if name == "bert" else transformers.AutoModelForCausalLM
 
 
 def corrections(theirs: Any) -> list[Tensor]:
@@ -262,7 +265,7 @@ def test_transformers_loads_saved_weights(pair: Pair, tmp_path: Path) -> None:
     save_file({name: weight.detach() for name, weight in pair.stage.named_parameters()}, tmp_path / "own.safetensors")
     save_checkpoint(pair.model, tmp_path / "own.safetensors", tmp_path / "saved")
 
-    loaded = transformers.AutoModelForCausalLM.from_pretrained(
+    loaded = auto_class(pair.theirs.config.model_type).from_pretrained(
         tmp_path / "saved", **pair.implementations, dtype=torch.float64
     )
 
@@ -275,7 +278,7 @@ def test_transformers_loads_saved_weights(pair: Pair, tmp_path: Path) -> None:
 def test_a_model_of_transformers_has_as_many_parameters_as_its_design(name: str) -> None:
     settings = {key: value for key, value in CONFIGURATIONS[name].items() if key != "model_type"}
     config = transformers.AutoConfig.for_model(CONFIGURATIONS[name].get("model_type", name), **settings, pad_token_id=0)
-    theirs = transformers.AutoModelForCausalLM.from_config(config)
+    theirs = auto_class(name).from_config(config)
     model, _ = read_model(json.loads(config.to_json_string(use_diff=False)))
     found = model_families["transformer"].model_validate(model)
 
