@@ -16,8 +16,8 @@ from meshwave.engine.runs.run_comparison import run_outcome, short_error_text
 from meshwave.engine.units import duration
 
 MEGABYTE = 1e6
-MACHINE_TARGETS = ("local", "threads")
-"""Launch targets of this machine: for training and dry runs, and for dry runs of designs with many devices."""
+MACHINE_TARGETS = ("local", "torchrun", "threads")
+"""Launch targets of this machine: two for training and dry runs, and one for dry runs of designs with many devices."""
 
 
 class TotalLimits(Part):
@@ -50,8 +50,9 @@ class Limits(Part):
     """Maximum number of saved designs of a person."""
     designs_megabytes: Annotated[float, Field(ge=0, le=1e6)] = 500.0
     """Disk space in MB of the saved designs of a person with their histories, above which nothing more is saved."""
-    targets: Annotated[tuple[str, ...], Field(max_length=50)] = MACHINE_TARGETS
-    """Launch targets that people may use; by default this machine only. Designers use those of this machine only."""
+    targets: Annotated[tuple[str, ...], Field(max_length=50)] = ("local", "threads")
+    """Launch targets that people may use; by default those of this machine whose runs end with the server. Designers use
+    those of this machine only."""
     total: TotalLimits = TotalLimits()
     """Limits on the runs and designs of all people together."""
 

@@ -19,9 +19,9 @@ from meshwave.engine.findings import Problem, Refusal, RunRefusal
 from meshwave.engine.run_files import Count, RunFile, read_document, write_document
 from meshwave.engine.runs.launchers import Launcher
 from meshwave.engine.runs.launchers._jobs import JobLauncher, JobStatus, NodeCounts, Phase
-from meshwave.engine.runs.launchers._local_jobs import LocalJobs
 from meshwave.engine.runs.launchers._torchrun import NodeLayout
 from meshwave.engine.runs.launchers.local import LocalLauncher
+from meshwave.engine.runs.launchers.torchrun import TorchrunLauncher
 from meshwave.engine.runs.recording import Clocks
 from meshwave.engine.runs.recording.clocks import read_clocks
 from meshwave.engine.runs.run import last_lines
@@ -181,11 +181,10 @@ def check_target(
         RunRefusal: the job fails, or exceeds the time limit.
     """
     cluster = job_launcher(launcher)
-    options = cluster.options
     nodes = nodes or min(2, cluster.max_nodes)
     if nodes > cluster.max_nodes:
         raise Refusal("too_many_nodes", {"target": cluster.target, "nodes": nodes, "most": cluster.max_nodes})
-    devices = devices_per_node or options.devices_per_node or getattr(options, "gpus_per_node", None) or 1
+    devices = devices_per_node or cluster.usual_devices
     layout = NodeLayout((devices,) * nodes, tuple(range(nodes * devices)))
     with finished_job(cluster, layout, MODULE, limit_s) as (folder, failure):
         report = read_document(folder / "report.json", TargetReport)
@@ -215,7 +214,7 @@ def job_launcher(launcher: Launcher) -> JobLauncher:
         RunRefusal: the launcher cannot launch runs.
     """
     if isinstance(launcher, LocalLauncher):
-        launcher = LocalJobs(launcher.record, launcher.name)
+        launcher = TorchrunLauncher(launcher.record, target=launcher.name)
     if not isinstance(launcher, JobLauncher):
         raise Refusal("no_processes_to_check", {"launcher": launcher.name})
     can = launcher.probe()

@@ -80,7 +80,7 @@ def test_the_schema_and_the_command_line_know_the_new_members(tree: Path) -> Non
     schema, run, export, read, _ = python(tree, "-c", TEXTS).stdout.split("\f")
 
     assert all(f'"{name}"' in schema for name in NEW.values())
-    assert "torchrun" in run and "markdown" in export and "orders" in read
+    assert "standalone" in run and "markdown" in export and "orders" in read
 
 
 def test_a_design_of_new_members_is_predicted(tree: Path) -> None:
@@ -142,7 +142,7 @@ def test_the_page_offers_the_new_members(tree: Path) -> None:
         assert name in page["choices"][tag]
     assert "markdown" in page["exports"]
     assert ".orders" in page["suffixes"]
-    assert page["places"] == ["local", "torchrun"]
+    assert page["places"] == ["local", "standalone", "torchrun"]
     assert page["tabs"] == ["Design", "Run", "Problems", "Comments", "Stages"]
     assert page["keys"] == ["n"]
     assert page["stages"].startswith("| stage | mesh | layers |")
@@ -166,7 +166,7 @@ def test_the_reference_describes_the_new_members(tree: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert all(f"`{name}`" in done.stdout for name in NEW.values())
     assert "Forward of one microbatch through one layer." in done.stdout
-    assert all(name in done.stdout for name in ("torchrun", "markdown", "orders"))
+    assert all(name in done.stdout for name in ("standalone", "markdown", "orders"))
 
 
 @pytest.mark.torch
@@ -185,7 +185,7 @@ def test_a_new_family_trains_by_a_new_launcher_as_in_one_process(tree: Path) -> 
     )
     found = [
         json.loads(meshwave(tree, "run", design, "--on", target, "--json"))
-        for design, target in ((write(tree, "design.json"), "torchrun"), (alone, "local"))
+        for design, target in ((write(tree, "design.json"), "standalone"), (alone, "local"))
     ]
 
     losses = [[step["loss"] for step in each["metrics"]] for each in found]

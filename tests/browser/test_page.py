@@ -308,7 +308,7 @@ def test_many_more_processes_than_cores_are_launched_by_a_second_press(
     whole_page: Whole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[str] = []
-    monkeypatch.setattr("meshwave.engine.runs.launchers.local.PROCESSES_PER_CORE", 0)
+    monkeypatch.setattr("meshwave.engine.runs.launchers._machine.PROCESSES_PER_CORE", 0)
     monkeypatch.setattr("meshwave.designer.views.runs.RunsPanel._start", lambda *given: started.append("started"))
     page = whole_page(read_design("02-two-waves"))
 

@@ -707,8 +707,8 @@ def test_a_missing_dataset_is_reported_before_a_run_is_created(
 def test_a_design_that_is_too_large_for_this_machine_is_refused_with_the_numbers(
     show: Show, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("meshwave.engine.runs.launchers.local.has_gpu", lambda: False)
-    monkeypatch.setattr("meshwave.engine.runs.launchers.local.total_memory_bytes", lambda: 16e9)
+    monkeypatch.setattr("meshwave.engine.runs.launchers._machine.has_gpu", lambda: False)
+    monkeypatch.setattr("meshwave.engine.runs.launchers._machine.total_memory_bytes", lambda: 16e9)
     panel = show()
     assert panel.bar.launchable["allowed"]
 

@@ -123,13 +123,13 @@ class _Interrupted(RunFile):
 class JobLauncher(Launcher):
     """Launcher that submits each run as a job. Any process that can open the run database can poll the job."""
 
-    target_options: ClassVar[type[JobOptions]] = JobOptions
+    target_options: ClassVar[type[Part]] = JobOptions
     most_runs: ClassVar[int] = 1000
     """Runs of a target that can be active at the same time, unless the target allows fewer."""
     runs_survive: ClassVar = True
     needs_target: ClassVar = True
 
-    def __init__(self, record: Record, options: JobOptions | None = None, target: str = "") -> None:
+    def __init__(self, record: Record, options: Part | None = None, target: str = "") -> None:
         """Create the launcher of a ``target``; without options it cannot launch runs."""
         super().__init__(record)
         self.options: Any = options
@@ -175,6 +175,15 @@ class JobLauncher(Launcher):
     def max_nodes(self) -> int:
         """Maximum number of nodes of a run."""
         return self.options.nodes or MOST_PROCESSES
+
+    @property
+    def usual_devices(self) -> int:
+        """Number of devices of a node that a check uses."""
+        return self.options.devices_per_node or getattr(self.options, "gpus_per_node", None) or 1
+
+    def layout(self, design: Design) -> NodeLayout:
+        """Return the processes of a design on each node."""
+        return NodeLayout.from_design(design)
 
     def count_nodes(self) -> NodeCounts | None:
         """Return the number of nodes that the target has, and how many of them are free; None if nobody knows.
@@ -224,7 +233,7 @@ class JobLauncher(Launcher):
     def check_requirements(self, design: Design, drawn: Design, options: Options) -> None:
         if options.hosts is not None:
             raise Refusal("hosts_on_target", {"target": self.target})
-        layout = NodeLayout.from_design(design)
+        layout = self.layout(design)
         params = {"target": self.target, "nodes": layout.nodes, "devices": max(layout.processes)}
         if layout.nodes > self.max_nodes:
             raise Refusal("too_many_nodes", {**params, "most": self.max_nodes})
@@ -245,7 +254,7 @@ class JobLauncher(Launcher):
         return f"{self.options.root.rstrip('/')}/{folder.name}" if self.options.root else str(folder)
 
     def launch(self, bundle: Bundle) -> None:
-        job = self.start_program(NodeLayout.from_design(bundle.design), bundle.folder, PROCESS_MODULE)
+        job = self.start_program(self.layout(bundle.design), bundle.folder, PROCESS_MODULE)
         self.record_job(bundle, job)
 
     def record_job(self, bundle: Bundle, job: Mapping[str, Any]) -> None:

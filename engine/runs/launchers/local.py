@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import atexit
-import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import meshwave.engine
-from meshwave.engine.costs import PeakMemory
 from meshwave.engine.document import Design
 from meshwave.engine.errors import RunError
 from meshwave.engine.files import write_private
-from meshwave.engine.findings import Problem, RunRefusal
-from meshwave.engine.machine import has_gpu, total_memory_bytes, usable_cores
+from meshwave.engine.findings import RunRefusal
 from meshwave.engine.messages import render
 from meshwave.engine.runs.emulation.hosts import check_emulation, host_topology
 from meshwave.engine.runs.emulation.topology import FILE as NETWORK_FILE
 from meshwave.engine.runs.launchers._base import MOST_PROCESSES, Capabilities, OwningLauncher, launchers
 from meshwave.engine.runs.launchers._environment import process_environment
 from meshwave.engine.runs.launchers._limits import MachineOptions, TargetLimits
+from meshwave.engine.runs.launchers._machine import MachineLauncher
 from meshwave.engine.runs.launchers._threaded import CLOSING_S
 from meshwave.engine.runs.launchers._warm_process import WarmProcess
 from meshwave.engine.runs.options import Options
@@ -32,15 +29,12 @@ from meshwave.engine.runs.outcome import Exit, Verdict, judge
 from meshwave.engine.runs.process_identity import handle, own_handle
 from meshwave.engine.runs.run import Run
 from meshwave.engine.runs.run_database import Record, State
-from meshwave.engine.runs.run_folder import Bundle, process_count
+from meshwave.engine.runs.run_folder import Bundle
 from meshwave.engine.runs.time_limit import write_time_limit
-
-PROCESSES_PER_CORE = 4
-"""Maximum number of processes per core without a warning; with more, waiting for a core dominates the step time."""
 
 
 @launchers.register("local")
-class LocalLauncher(OwningLauncher):
+class LocalLauncher(MachineLauncher, OwningLauncher):
     """Launcher that runs all processes of a design on this machine, one for each device.
 
     The runs end with the process that created the launcher; closing a page does not end them. Processes find each other
@@ -88,22 +82,10 @@ class LocalLauncher(OwningLauncher):
         return self._options.limits
 
     def probe(self) -> Capabilities:
-        if os.name != "posix":
-            return Capabilities(Problem("", "unsupported_system", {}))
-        if find_spec("torch") is None:
-            return Capabilities(Problem("", "runs_without_torch", {}))
+        if refusal := self.missing():
+            return Capabilities(refusal)
         how = "a warm process" if self._start_method == "fork" else "a new interpreter for each process"
         return Capabilities(most_processes=MOST_PROCESSES, note=f"processes start from {how}")
-
-    def problems(self, design: Design, memory: PeakMemory | None = None, data: Path | None = None) -> list[Problem]:
-        found = super().problems(design, memory, data)
-        return found if memory is None or has_gpu() else [*found, *_memory_problems(design, memory)]
-
-    def warnings(self, design: Design) -> list[Problem]:
-        processes, cores = process_count(design), usable_cores()
-        if has_gpu() or processes <= PROCESSES_PER_CORE * cores:
-            return []
-        return [Problem("", "crowded_cores", {"processes": processes, "cores": cores}, severity="warning")]
 
     def warm(self) -> None:
         """Start a process that imports torch. Returns at once."""
@@ -209,15 +191,6 @@ class LocalLauncher(OwningLauncher):
         bundle, _ = self._own.pop(run)
         self.finish_or_restart(bundle, verdict, exits)
         self._settled.notify_all()
-
-
-def _memory_problems(design: Design, memory: PeakMemory) -> Iterator[Problem]:
-    """Check that the processes fit together in the memory of this machine, which has no GPU."""
-    available = total_memory_bytes()
-    needed = float((memory.total_bytes * [len(mesh.devices) for mesh in design.meshes]).sum())
-    if needed > available:
-        sizes = {"needed_bytes": needed, "available_bytes": float(available)}
-        yield Problem("model", "machine_memory", {"processes": process_count(design), **sizes})
 
 
 def _safe_start_method() -> Literal["fork", "spawn"]:

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from meshwave.engine.document import Design
 from meshwave.engine.findings import Problem, Refusal, RunRefusal
-from meshwave.engine.frozen import nullable
+from meshwave.engine.frozen import Part, nullable
 from meshwave.engine.runs.launchers._base import launchers
 from meshwave.engine.runs.launchers._host import Host, SshHost
 from meshwave.engine.runs.launchers._jobs import (
@@ -84,7 +84,7 @@ class SshLauncher(JobLauncher):
     name: ClassVar = "ssh"
     title: ClassVar = "Hosts by ssh"
     most_runs: ClassVar = 1
-    target_options: ClassVar = SshOptions
+    target_options: ClassVar[type[Part]] = SshOptions
 
     @property
     def host(self) -> Host:
@@ -112,11 +112,7 @@ class SshLauncher(JobLauncher):
 
     def check_requirements(self, design: Design, drawn: Design, options: Options) -> None:
         super().check_requirements(design, drawn, options)
-        if (
-            NodeLayout.from_design(design).nodes > 1
-            and not self.options.shared
-            and (options.checkpoints or options.resume)
-        ):
+        if self.layout(design).nodes > 1 and not self.options.shared and (options.checkpoints or options.resume):
             raise Refusal("checkpoints_not_shared", {"target": self.target})
 
     def push(self, folder: Path, remote: str) -> None:

@@ -424,7 +424,7 @@ def test_what_this_version_cannot_run_is_refused_at_its_place(launcher: LocalLau
 
 
 def test_without_torch_it_says_how_to_get_it(launcher: LocalLauncher, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meshwave.engine.runs.launchers.local.find_spec", lambda name: None)
+    monkeypatch.setattr("meshwave.engine.runs.launchers._machine.find_spec", lambda name: None)
 
     assert not launcher.probe().can_launch
     with pytest.raises(RunError, match="pip install torch"):
@@ -491,8 +491,8 @@ def test_a_run_that_this_machine_cannot_hold_is_refused(
 ) -> None:
     design = draw()
     needed = predict(design).memory.total_bytes.sum()
-    monkeypatch.setattr("meshwave.engine.runs.launchers.local.has_gpu", lambda: False)
-    monkeypatch.setattr("meshwave.engine.runs.launchers.local.total_memory_bytes", lambda: needed - 1)
+    monkeypatch.setattr("meshwave.engine.runs.launchers._machine.has_gpu", lambda: False)
+    monkeypatch.setattr("meshwave.engine.runs.launchers._machine.total_memory_bytes", lambda: needed - 1)
 
     with pytest.raises(
         DesignError, match="the 4 processes need .* of memory together, and this machine has .* and no GPU"
@@ -500,5 +500,5 @@ def test_a_run_that_this_machine_cannot_hold_is_refused(
         submit(launcher, design)
 
     assert launcher.record.entries() == []
-    monkeypatch.setattr("meshwave.engine.runs.launchers.local.has_gpu", lambda: True)
+    monkeypatch.setattr("meshwave.engine.runs.launchers._machine.has_gpu", lambda: True)
     assert submit(launcher, design).wait(timeout_s=30) is State.SUCCEEDED, "a GPU has memory of its own"

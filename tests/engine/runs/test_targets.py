@@ -65,7 +65,11 @@ def test_targets_are_listed_and_offered(file: Path, capsys: pytest.CaptureFixtur
 
     listed = {each["name"]: each for each in json.loads(capsys.readouterr().out)["targets"]}
     assert (listed["gpus"]["launcher"], listed["gpus"]["options"]["partition"]) == ("slurm", "gpu")
-    assert [target.title for target in training_targets()] == ["This machine", "gpus (Slurm)"]
+    assert [target.title for target in training_targets()] == [
+        "This machine",
+        "This machine, with torchrun",
+        "gpus (Slurm)",
+    ]
 
 
 def test_a_file_of_the_user_replaces_targets_of_a_deployment(file: Path) -> None:
@@ -105,7 +109,7 @@ def test_an_error_names_file_target_and_key(file: Path, text: str, message: str)
 
     with pytest.raises(Refusal, match=message):
         read_targets()
-    assert [target.name for target in training_targets()] == ["local"]
+    assert [target.name for target in training_targets()] == ["local", "torchrun"]
 
 
 def test_an_unknown_target_is_refused_with_the_nearest_one(file: Path, record: Record) -> None:

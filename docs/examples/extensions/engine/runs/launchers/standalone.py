@@ -1,4 +1,4 @@
-"""Runs on this machine whose processes torchrun starts."""
+"""Runs on this machine that end with the process that launched them, and whose processes torchrun starts."""
 
 import subprocess
 import sys
@@ -20,12 +20,12 @@ WORKER = "meshwave.engine.runtime.processes.worker"
 LOOK_S = 0.1
 
 
-@launchers.register("torchrun")
-class TorchrunLauncher(ThreadedLauncher):
+@launchers.register("standalone")
+class StandaloneLauncher(ThreadedLauncher):
     """Start one process per device with torchrun, a fresh interpreter each."""
 
-    name: ClassVar = "torchrun"
-    title: ClassVar = "torchrun on this machine"
+    name: ClassVar = "standalone"
+    title: ClassVar = "torchrun --standalone"
 
     def probe(self) -> Capabilities:
         if find_spec("torch") is None:
@@ -34,7 +34,7 @@ class TorchrunLauncher(ThreadedLauncher):
 
     def check_requirements(self, design: Design, drawn: Design, options: Options) -> None:
         if options.hosts is not None:
-            raise RunError("torchrun emulates no hosts; launch on this machine instead")
+            raise RunError("torchrun --standalone emulates no hosts; launch on this machine instead")
 
     def run_steps(self, bundle: Bundle, stop: threading.Event) -> Verdict:
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
