@@ -263,5 +263,5 @@ MESSAGES: dict[str, Message] = {
     # texts
     "text_missing": _text_missing,
     "text_not_found": "the file {file} does not exist; give the path of a text file",
-    "text_not_a_file": "{file} is not a file; give the path of a text file",
+    "text_not_a_file": "{file} is neither a file nor a folder; give the path of a text file or of a folder of texts",
 }

@@ -206,7 +206,7 @@ def _missing_file_error(path: Path) -> RunFolderError:
 def _store_data(design: Design, source: Path, folder: Path) -> None:
     try:
         source = source.expanduser()
-        if not source.resolve(strict=True).is_file():
+        if not (source.resolve(strict=True).is_file() or source.is_dir()):
             raise Refusal("text_not_a_file", {"file": str(source)})
         store_data(design, source, folder)
     except OSError as error:

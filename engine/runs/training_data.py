@@ -1,7 +1,7 @@
 """Training data in a run folder: the bytes of a text, or tokens of one type. The suffix of a file tells its format.
 
 Texts, JSON lines and parquet files are tokenized at the launch if the design names a tokenizer; the texts of JSON lines
-and parquet files are documents. The documents follow each other, so that a sequence can contain several of them. Files of tokens are memory maps: those
+and parquet files are documents, and so are the text files of a folder. The documents follow each other, so that a sequence can contain several of them. Files of tokens are memory maps: those
 of nanoGPT (``.bin``), those of Megatron (``.bin`` with an ``.idx`` beside it), and raw ones such as ``.uint16``.
 """
 
@@ -25,6 +25,8 @@ from meshwave.engine.findings import Refusal
 from meshwave.engine.runs.training_texts import find_text, texts_folder
 
 TEXT, JSON_LINES, PARQUET, MAP, INDEX = ".txt", ".jsonl", ".parquet", ".bin", ".idx"
+TEXT_FILES = (TEXT, ".md", JSON_LINES, PARQUET)
+"""Suffixes of the files that are read in a folder."""
 COLUMN = "text"
 """Key of JSON lines, and column of parquet files, with the text of a document."""
 TOKEN_TYPES = {f".{name}": np.dtype(name) for name in ("uint8", "uint16", "uint32", "int32", "int64")}
@@ -64,12 +66,22 @@ def _megatron_type(index: Path) -> np.dtype[Any]:
 
 def is_tokens(path: Path) -> bool:
     """Return whether a file holds tokens rather than text."""
-    return path.suffix == MAP or path.suffix in TOKEN_TYPES
+    return (path.suffix == MAP or path.suffix in TOKEN_TYPES) and not path.is_dir()
 
 
 def has_documents(path: Path) -> bool:
-    """Return whether a file holds documents, which a launch converts to one text or to tokens."""
-    return path.suffix in (JSON_LINES, PARQUET)
+    """Return whether a file or a folder holds documents, which a launch converts to one text or to tokens."""
+    return path.suffix in (JSON_LINES, PARQUET) or path.is_dir()
+
+
+def _files_of_texts(source: Path) -> list[Path]:
+    """Return the files with texts in a folder and in its subfolders, sorted by path; ``source`` itself if it is a file."""
+    if not source.is_dir():
+        return [source]
+    found = sorted(path for path in source.rglob("*") if path.suffix in TEXT_FILES and path.is_file())
+    if not found:
+        raise Refusal("no_texts_in_folder", {"folder": str(source), "suffixes": list(TEXT_FILES)})
+    return found
 
 
 def stored_data(folder: Path) -> Path | None:
@@ -101,15 +113,16 @@ def document_end_id(design: Design, data: Path | None) -> int | None:
 
 
 def check_training_data(design: Design, data: Path) -> None:
-    """Check that a design can train on a file.
+    """Check that a design can train on a file or a folder.
 
     Raises:
         DesignError: the tokenizer that the design names does not exist.
-        Refusal: the model reads bytes only, the tokenizer does not fit the data or the model, or a parquet file cannot
-            be read.
+        Refusal: the model reads bytes only, the tokenizer does not fit the data or the model, a parquet file cannot be
+            read, or a folder contains no texts.
     """
-    if data.suffix == PARQUET:
-        _open_parquet(data)
+    for file in _files_of_texts(data):
+        if file.suffix == PARQUET:
+            _open_parquet(file)
     name = design.training.tokenizer
     takes_tokens = isinstance(design.model, LanguageModel) and design.model.takes_tokens
     if (name is not None or is_tokens(data)) and not takes_tokens:
@@ -183,7 +196,11 @@ def _end_token(design: Design, tokenizer: Any) -> int | None:
 
 
 def _texts(source: Path) -> Iterator[str]:
-    """Yield the documents of JSON lines or of a parquet file, or the lines of a text."""
+    """Yield the documents of JSON lines, of a parquet file or of a folder, or the lines of a text."""
+    if source.is_dir():
+        for path in _files_of_texts(source):
+            yield from _texts(path) if has_documents(path) else [path.read_text("utf-8", "replace").removesuffix("\n")]
+        return
     if source.suffix == PARQUET:
         yield from _parquet_texts(source)
         return
@@ -231,7 +248,7 @@ def _text_of_line(line: str, number: int, source: Path) -> str:
 
 def _load_tokenizer(design: Design, data: Path) -> Any:
     name = design.training.tokenizer or ""
-    path = find_text(name, [data.parent, texts_folder()])
+    path = find_text(name, [data, data.parent, texts_folder()])
     try:
         from tokenizers import Tokenizer  # optional
     except ImportError:
@@ -252,6 +269,7 @@ messages.add_messages(
     tokens_of_kind="a model of kind {kind} is trained on bytes and cannot read tokens ({file}); use a text without a tokenizer",
     tokenizer_of_tokens="{file} holds tokens already; set training.tokenizer to null, or train on a text",
     line_without_text="line {line} of {file} is not a JSON object with a text under the key text",
+    no_texts_in_folder="{folder} contains no files with texts ({suffixes:list}); name another folder, or a file",
     row_without_text="row {row} of {file} has no text in the column text",
     parquet_without_text="{file} has no column text, but {columns:list}; rename the column with the texts",
     unreadable_parquet="{file} cannot be read as parquet: {reason}",

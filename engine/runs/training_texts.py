@@ -1,4 +1,4 @@
-"""Training texts: the text file that a design names, and texts that users upload."""
+"""Training texts: the text file or folder that a design names, and texts that users upload."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ def texts_folder() -> Path:
 
 
 def training_text(design: Design, given: Path | None = None, folders: Sequence[Path] = ()) -> Path | None:
-    """Return the text file that a design trains on; None for the text that comes with Meshwave.
+    """Return the text file, or the folder of texts, that a design trains on; None for the text that comes with Meshwave.
 
     Args:
         design: the design.
-        given: a file to use instead of the one that the design names.
+        given: a file or folder to use instead of the one that the design names.
         folders: folders to search before the folder of uploaded texts.
 
     Raises:
-        DesignError: the file does not exist.
+        DesignError: the file or folder does not exist.
     """
     if given is not None:
-        return _existing_file(given)
+        return _existing_text(given)
     name = design.training.data
     return None if name is None else find_text(name, [*folders, texts_folder()])
 
 
 def find_text(name: str, folders: Sequence[Path]) -> Path:
-    """Return the first file with a name in ``folders``.
+    """Return the first file or folder with a name in ``folders``.
 
     Raises:
-        DesignError: no folder contains the file.
+        DesignError: no folder contains it.
     """
     looked_in = list(dict.fromkeys(folder.expanduser().absolute() for folder in folders))
     for folder in looked_in:
-        if (folder / name).is_file():
+        if (folder / name).is_file() or (folder / name).is_dir():
             return folder / name
     raise _text_refusal("text_missing", name=name, folders=[*map(str, looked_in)])
 
@@ -96,11 +96,11 @@ def safe_file_name(name: str) -> str:
     return (stem.encode("utf-8", "replace")[:room].decode("utf-8", "ignore") + ending) or "text.txt"
 
 
-def _existing_file(path: Path) -> Path:
+def _existing_text(path: Path) -> Path:
     path = path.expanduser()
     if not path.exists():
         raise _text_refusal("text_not_found", file=str(path))
-    if not path.is_file():
+    if not path.is_file() and not path.is_dir():
         raise _text_refusal("text_not_a_file", file=str(path))
     return path
 

@@ -102,6 +102,26 @@ def write_documents(path: Path) -> None:
     parquet.write_table(pyarrow.table({"id": list(range(len(TEXTS))), "text": TEXTS}), path, row_group_size=2)
 
 
+def test_a_folder_holds_a_document_in_each_text_file(tmp_path: Path) -> None:
+    folder = tmp_path / "texts"
+    (folder / "more").mkdir(parents=True)
+    write_tokenizer(folder / "tokenizer.json")
+    (folder / "a.txt").write_text("the cat\nsat\n")
+    (folder / "notes.csv").write_text("mat")
+    (folder / "more" / "b.md").write_text("the end")
+    write_json_lines(folder / "c.jsonl")
+
+    texts = ["the cat\nsat", *TEXTS, "the end"]
+    assert bytes(stored(folder, tmp_path / "run")).decode() == "".join(f"{text}\n" for text in texts)
+    found = stored(folder, tmp_path / "tokens", tokenizer="tokenizer.json", end_of_text="end")
+    assert found == [token for text in texts for token in [*(WORDS[word] for word in text.split()), WORDS["end"]]]
+
+    for path in (folder / "a.txt", folder / "c.jsonl", folder / "more" / "b.md"):
+        path.unlink()
+    with pytest.raises(Refusal, match=r"contains no files with texts"):
+        stored(folder, tmp_path / "empty")
+
+
 def test_parquet_files_are_the_bytes_of_their_texts(tmp_path: Path) -> None:
     write_documents(tmp_path / "data.parquet")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -55,8 +56,8 @@ def test_a_text_that_is_nowhere_is_a_problem_that_says_where_it_was_looked_for(h
     assert "--data FILE" in problem.message
     with pytest.raises(DesignError, match="does not exist"):
         training_text(draw(), home / "mine.txt")
-    with pytest.raises(DesignError, match="is not a file; give the path of a text file"):
-        training_text(draw(), home)
+    with pytest.raises(DesignError, match="is neither a file nor a folder; give the path of a text file"):
+        training_text(draw(), Path(os.devnull))
 
 
 @pytest.mark.parametrize(
