@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from typing import Any
 
+from bokeh.protocol.exceptions import ProtocolError
 from bokeh.server.urls import per_app_patterns
 from bokeh.server.views.autoload_js_handler import AutoloadJsHandler
 from panel.io.server import WSHandler
@@ -25,6 +28,13 @@ class RateLimitedSocket(WSHandler):
 
     _due_s = 0.0
     """Time on the clock of the event loop at which the frames read so far comply with the rate."""
+
+    def open(self, *args: str, **kwargs: str) -> Any:
+        """Begin a connection; one that does not speak Bokeh's protocol is closed, which is no defect of the server."""
+        try:
+            return super().open(*args, **kwargs)  # type: ignore[no-untyped-call]
+        except ProtocolError as error:
+            logging.getLogger(__name__).info("closed a websocket: %s", error)
 
     async def on_message(self, fragment: str | bytes) -> None:
         """Handle a frame of a message, as soon as the rate allows it."""

@@ -62,8 +62,8 @@ class Link(Part):
     """Bandwidth of one link or NIC in one direction, in bytes/s."""
 
     def derate(self, efficiency: float, latency_s: float) -> Link:
-        """Return the link with a fraction of its bandwidth and with another latency."""
-        return self.model_copy(update={"latency_s": latency_s, "bandwidth": efficiency * self.bandwidth})
+        """Return the link with a fraction of its bandwidth, at least 1 byte/s, and with another latency."""
+        return Link(latency_s=latency_s, bandwidth=max(1.0, efficiency * self.bandwidth))
 
 
 class Uplink(Part):

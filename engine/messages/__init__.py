@@ -104,6 +104,8 @@ class _MessageFormatter(Formatter):
     def format_field(self, value: Any, format_spec: str) -> str:
         """Return a value formatted by its specification."""
         kind, _, rest = format_spec.partition("|")
+        if isinstance(value, bool) and not kind:
+            return str(value).lower()  # as in documents
         match kind:
             case "list":
                 return join_list(value, "and")
