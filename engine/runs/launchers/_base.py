@@ -94,6 +94,15 @@ class Launcher(ABC):
     def poll(self, run: Run) -> None:
         """Check an active run; record its end if it has ended or its launcher is gone."""
 
+    def poll_unless(self, silence: RunRefusal | None, run: Run) -> RunRefusal | None:
+        """Check an active run; ``silence`` is the reason why its place did not answer for an earlier run.
+
+        Returns:
+            the reason why the place does not answer, so that it is not asked for other runs; None if it does.
+        """
+        self.poll(run)
+        return None
+
     def check_requirements(self, design: Design, drawn: Design, options: Options) -> None:  # noqa: B027  most can all
         """Check that the options of a run are possible on this machine; ``drawn`` is the design as launched.
 
@@ -357,12 +366,16 @@ def _launcher_of(record: Record, entry: Entry) -> Launcher:
 
 
 def check_place(record: Record, place: Place) -> None:
-    """Check the active runs of a place, and start its queued runs if they survive the end of this process."""
+    """Check the active runs of a place, and start its queued runs if they survive the end of this process.
+
+    A place that does not answer for one run is not asked for the others, which would each wait for the same time.
+    """
+    silence: RunRefusal | None = None
     for entry in record.active_runs():
         if entry.place == place:
             with suppress(InputError, RunError):  # the launcher is not installed, or the disk is full
-                _launcher_of(record, entry).poll(Run(record, entry.id))
-    for entry in record.queued_runs(place)[:1]:
+                silence = _launcher_of(record, entry).poll_unless(silence, Run(record, entry.id))
+    for entry in () if silence else record.queued_runs(place)[:1]:
         with suppress(MeshwaveError, OSError):  # the same, or the run cannot be started
             if launchers[entry.launcher].runs_survive:
                 _launcher_of(record, entry).start_next()

@@ -285,15 +285,20 @@ class JobLauncher(Launcher):
     def node_script(self, layout: NodeLayout, program: Sequence[str], **changes: Any) -> str:
         """Return the script that starts the processes of one node."""
         variables = interface_variables(self.options.interface) | changes.pop("variables", {})
-        if isinstance(self.host, LocalHost) and self.options.python is None:
+        if self.uses_own_python:
             variables = {"PYTHONPATH": str(import_folder()), **variables}
         how = {"python": self.python, "setup": self.options.setup, "variables": variables, **changes}
         return node_script(layout, program, **how)
 
     @property
+    def uses_own_python(self) -> bool:
+        """True if the nodes run the interpreter and the installation of this process."""
+        return isinstance(self.host, LocalHost) and self.options.python is None
+
+    @property
     def python(self) -> str:
         """Python interpreter on the nodes."""
-        return self.options.python or (sys.executable if isinstance(self.host, LocalHost) else "python3")
+        return sys.executable if self.uses_own_python else self.options.python or "python3"
 
     def end_run(self, run: Run, why: str) -> None:
         entry = run.entry
@@ -320,38 +325,51 @@ class JobLauncher(Launcher):
             self.host.run(cancel_command(folder, why))
 
     def poll(self, run: Run) -> None:
+        self.poll_unless(None, run)
+
+    def poll_unless(self, silence: RunRefusal | None, run: Run) -> RunRefusal | None:
         entry = self.record.get(run.id)
         if entry.state is State.QUEUED:
             self.watch_queue()
         if entry.state.is_over or entry.state is State.QUEUED:
-            return
+            return silence
         if result := read_result(run.folder):
             self.record_end(run.id, State(result.state), result.reason)
-            return
+            return silence
         job = entry.handle.get("job")
         if job is None:
             self._check_owner(entry)
-            return
+            return silence
         began_s = time.time()
         try:
-            status = self._read_status(run, job)
+            if silence is not None:
+                raise silence
+            status = self.status(run.id, job)
         except RunRefusal as error:
-            silence = entry.handle.get("no_answer") or {"since_s": began_s}
-            self._update_handle(run.id, no_answer={**silence, "why": str(error)})
-            return
+            self._note_silence(entry, began_s, error)
+            return error
+        try:
+            self._update_files(run, job, status)
+        except RunRefusal as error:  # other runs may have a folder that can be copied
+            self._note_silence(entry, began_s, error)
+            return None
         self._update_handle(run.id, no_answer=None, waiting=status.note or None)
         if status.phase is Phase.RUNNING:
             self.record.change_state(run.id, State.RUNNING)
         if status.phase is Phase.ENDED:
             self._finish_run(run, status)
+        return None
 
-    def _read_status(self, run: Run, job: Mapping[str, Any]) -> JobStatus:
-        """Return the status of a job, and copy its files; end a cancelled job that did not answer before."""
-        status = self.status(run.id, job)
+    def _note_silence(self, entry: Entry, began_s: float, error: RunRefusal) -> None:
+        """Record that there is no answer for a run, since a time and for a reason."""
+        known = entry.handle.get("no_answer") or {"since_s": began_s}
+        self._update_handle(entry.id, no_answer={**known, "why": str(error)})
+
+    def _update_files(self, run: Run, job: Mapping[str, Any], status: JobStatus) -> None:
+        """Copy the files of a job; end a cancelled job that did not answer before."""
         self.pull(run.folder, job, everything=status.phase is Phase.ENDED)
         if status.phase is not Phase.ENDED and (run.folder / "cancel").exists():
             self._end_job(run.id, run.folder, job)
-        return status
 
     def _update_handle(self, run: str, **changes: Any) -> None:
         """Change values of the handle of a run; None removes a value."""

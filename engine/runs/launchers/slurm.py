@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from pathlib import PurePosixPath
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
@@ -50,6 +51,8 @@ FAILED = "FAILED"
 ENDED_BY_SLURM = {"TIMEOUT", "NODE_FAIL", "BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY", "PREEMPTED", "CANCELLED", FAILED}
 Word = Annotated[str, Field(pattern=r"^[\w.,:@+%*&|()\[\]=/-]+$")]
 
+Mount = Annotated[str, Field(pattern=r"^/[\w./+@=-]*(:/[\w./+@=-]*(:[\w+]+)?)?$")]
+
 
 class SlurmOptions(JobOptions):
     """Options of a Slurm target."""
@@ -66,6 +69,15 @@ class SlurmOptions(JobOptions):
     """Features that nodes must have."""
     directives: tuple[Annotated[str, Field(pattern=r"^--?[A-Za-z][^\n\r\x00]*$")], ...] = ()
     """Additional options of sbatch, such as `--exclusive`."""
+    container: Annotated[str, Field(pattern=r"^[\w./][^\s\x00]*$")] | None = nullable(
+        "processes run without a container"
+    )
+    """Image of the container of the processes: for Pyxis a name such as `nvcr.io#nvidia/pytorch:25.09-py3` or a `.sqsh`
+    file, for Apptainer a `.sif` file or a name such as `docker://...`. `python` and `setup` are then those of the image."""
+    container_runtime: Literal["pyxis", "apptainer"] = "pyxis"
+    """Software that starts the container: the plugin Pyxis of Slurm, or Apptainer."""
+    container_mounts: tuple[Mount, ...] = ()
+    """Folders that the container sees, such as `/data` or `/data:/mnt:ro`. The run folders are always mounted."""
     signal_before_s: PositiveInt = 60
     """Seconds before the time limit at which a run writes a checkpoint and ends."""
     restarts: NonNegativeInt = 10
@@ -150,6 +162,10 @@ class SlurmLauncher(JobLauncher):
         if counts is None or self.options.nodes is None:
             return counts
         return NodeCounts(min(counts.total, self.options.nodes), counts.free)
+
+    @property
+    def uses_own_python(self) -> bool:
+        return super().uses_own_python and self.options.container is None
 
     def scripts(self, layout: NodeLayout, run: str, program: Sequence[str]) -> dict[str, str]:
         variables = {
@@ -251,12 +267,30 @@ def job_script(options: SlurmOptions, layout: NodeLayout, name: str, folder: str
         *HEAD_ADDRESS,
         "# Each node writes its own log: srun may lose the last output of a task that fails.",
         f'node_command=\'exec bash {SCRIPT} "$SLURM_NODEID" "$0" "$1" >>"node-$SLURM_NODEID.log" 2>&1\'',
-        'srun --kill-on-bad-exit=1 bash -c "$node_command" "$address" "$port"',
+        f'srun --kill-on-bad-exit=1 {container_words(options, folder)}bash -c "$node_command" "$address" "$port"',
         "status=$?",
         *_requeue_lines(options.restarts),
         "exit $status",
     ]
     return "\n".join(lines) + "\n"
+
+
+def container_words(options: SlurmOptions, folder: str) -> str:
+    """Return the options of srun, or the command after them, that start the container of a run, followed by a space."""
+    if options.container is None:
+        return ""
+    runs = str(PurePosixPath(folder).parent)  # a resumed run reads the folder of another run
+    mounts = ",".join(mount if ":" in mount else f"{mount}:{mount}" for mount in (runs, *options.container_mounts))
+    if options.container_runtime == "pyxis":
+        words = [
+            f"--container-image={options.container}",
+            f"--container-mounts={mounts}",
+            f"--container-workdir={folder}",
+        ]
+    else:
+        gpus = ["--nv"] if options.gpus_per_node else []
+        words = ["apptainer", "exec", *gpus, "--bind", mounts, "--pwd", folder, options.container]
+    return f"{shlex.join(words)} "
 
 
 HEAD_ADDRESS = (

@@ -1,13 +1,16 @@
-"""The state of a Slurm job from the output of its commands, which stand-ins print: the controller, then accounting."""
+"""Jobs of Slurm without Slurm: the script of a job, and its state from the output of commands that stand-ins print."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from meshwave.engine.runs import Record
 from meshwave.engine.runs.launchers._jobs import Phase
+from meshwave.engine.runs.launchers._torchrun import NodeLayout
 from meshwave.engine.runs.launchers.slurm import SlurmLauncher, SlurmOptions
 
 UNKNOWN = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
@@ -59,3 +62,35 @@ def test_a_job_that_waits_has_its_reason_and_its_position(slurm: SlurmLauncher, 
     status = slurm.status("run", {"id": "7"})
 
     assert (status.phase, status.note) == (Phase.WAITING, "Priority; position 2 of 3 in the queue")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, []),
+        (
+            {"container": "nvcr.io#nvidia/pytorch:25.09-py3", "container_mounts": ("/data", "/models:/mnt:ro")},
+            [
+                "--container-image=nvcr.io#nvidia/pytorch:25.09-py3",
+                "--container-mounts=/shared:/shared,/data:/data,/models:/mnt:ro",
+                "--container-workdir=/shared/run",
+            ],
+        ),
+        (
+            {"container": "torch.sif", "container_runtime": "apptainer", "gpus_per_node": 8},
+            ["apptainer", "exec", "--nv", "--bind", "/shared:/shared", "--pwd", "/shared/run", "torch.sif"],
+        ),
+    ],
+)
+def test_a_container_is_started_on_each_node_with_the_run_folders_mounted(
+    slurm: SlurmLauncher, tmp_path: Path, options: dict[str, object], words: list[str]
+) -> None:
+    slurm.options = SlurmOptions.model_validate(options)
+    write_command(tmp_path, "srun", 'printf "%s\\n" "$@"')
+
+    scripts = slurm.scripts(NodeLayout((2, 2), (0, 1, 2, 3)), "run", ["process.py", "/shared/run"])
+    [line] = [line for line in scripts["job.sh"].splitlines() if line.startswith("srun ")]
+    started = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True).stdout.splitlines()
+
+    assert started == ["--kill-on-bad-exit=1", *words, "bash", "-c", "", "", ""]
+    assert (f"exec {sys.executable} " in scripts["node.sh"]) is ("PYTHONPATH" in scripts["node.sh"]) is (not words)

@@ -99,6 +99,8 @@ def test_a_file_of_the_user_replaces_targets_of_a_deployment(file: Path) -> None
         ('[x]\nlauncher = "slurm"\npartition = "a b; rm"\n', "target x: partition: "),
         ('[x]\nlauncher = "slurm"\ndirectives = ["--x\\nrm"]\n', r"target x: directives\[0\]: "),
         ('[x]\nlauncher = "slurm"\nvia = "ssh"\nroot = "/a"\n', "target x: login: .*needs a login node; add login"),
+        ('[x]\nlauncher = "slurm"\ncontainer = "-x"\n', "target x: container: "),
+        ('[x]\nlauncher = "slurm"\ncontainer_mounts = ["/a,/b"]\n', r"target x: container_mounts\[0\]: "),
         ('[x]\nlauncher = "ssh"\nhosts = ["-oProxyCommand=x"]\nroot = "/a"\n', r"target x: hosts\[0\]: "),
         ('[x]\nlauncher = "ssh"\nhosts = ["a"]\n', "target x: root: a remote host needs a root"),
         ('[x]\nlauncher = "ssh"\nhosts = ["a"]\nroot = "relative"\n', "target x: root: "),
@@ -361,6 +363,23 @@ def test_a_cancelled_run_ends_on_all_hosts_that_respond(record: Record, monkeypa
         run.cancel()
 
     assert [command[0] for command in hosts[1].commands] == ["sh", "bash", "bash"]
+
+
+def test_a_host_that_does_not_respond_for_one_run_is_not_asked_for_the_others(
+    record: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = StandInHost(responds=False)
+    monkeypatch.setattr(SshLauncher, "hosts", [host])
+    launcher = SshLauncher(record, SshOptions(hosts=("one",), root="/work"), "boxes")
+    job = {"nodes": [{"pid": "1", "born": "x"}]}
+    runs = [enter(launcher, State.RUNNING, job=job) for _ in range(3)]
+
+    reconcile(record)
+
+    assert len(host.commands) == 1
+    assert all("one cannot be reached by ssh" in silence_text(run.entry) for run in runs)
+    reconcile(record)
+    assert len(host.commands) == 2
 
 
 @pytest.mark.torch
