@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar
 
 import param
@@ -42,6 +43,7 @@ class ClusterCanvas(MarkedCanvas):
     )
     places = param.String(default=PlainData([]), doc="DevicePlace of each device of the mesh whose groups are shown.")
     links = param.Dict(default={}, doc="Labels of the links: intra and inter.")
+    attached = param.Dict(default={}, doc="Picture of the AttachedCluster that is drawn.")
     limits = param.Dict(default=LIMITS, doc="Limits of the steppers, and of the length of a mesh name.")
     flags = param.List(default=[], doc="Ranks of marked meshes, with a colour and a text.")
     selected = param.Integer(default=-1, doc="Rank of the selected mesh, -1 for none.")
@@ -52,24 +54,36 @@ class ClusterCanvas(MarkedCanvas):
     _stylesheets: ClassVar = style_sheets("kit/shell.css", "kit/differences.css", "cluster/cluster.css")
 
     def __init__(
-        self, on_edit: Edit | None = None, on_pane: Callable[[str], None] | None = None, **params: Any
+        self,
+        on_edit: Edit | None = None,
+        on_pane: Callable[[str], None] | None = None,
+        on_refresh: Callable[[], None] | None = None,
+        **params: Any,
     ) -> None:
-        """Create the canvas; ``on_pane`` is called with the name of the pane that should replace it."""
+        """Create the canvas.
+
+        Args:
+            on_edit: called with each edit.
+            on_pane: called with the name of the pane that should replace the canvas.
+            on_refresh: called to count the free nodes of the attached cluster again.
+            **params: other parameters.
+        """
         super().__init__(on_edit, **params)
-        self._on_pane_chosen = on_pane
+        self._on_pane_chosen, self._on_refresh_asked = on_pane, on_refresh
         self._cluster: Mapping[str, Any] = {"nodes": 1, "devices_per_node": 1}
         self._meshes: mesh_edits.Meshes = ()
         self.param.watch(lambda _: self._show_places(), "selected")
 
-    def show(self, document: Mapping[str, Any]) -> None:  # type: ignore[override]  # Panel's own serves a page
-        """Draw the cluster and the meshes of a document (a Design dumped as JSON)."""
+    def show(self, document: Mapping[str, Any], attached: Mapping[str, Any] = MappingProxyType({})) -> None:  # type: ignore[override]  # Panel's own serves a page
+        """Draw the cluster and the meshes of a document (a Design dumped as JSON), and the picture of its AttachedCluster."""
         self._cluster = dict(document["cluster"])
         self._meshes = tuple(document["meshes"])
         self.param.update(
             nodes=self._cluster["nodes"],
             devices_per_node=self._cluster["devices_per_node"],
             meshes=PlainData(_meshes_data(self._meshes)),
-            links=link_labels(self._cluster),
+            links=link_labels(self._cluster, attached.get("link", "")),
+            attached={**attached},
             selected=min(self.selected, len(self._meshes) - 1),
         )
         self._show_places()
@@ -84,6 +98,10 @@ class ClusterCanvas(MarkedCanvas):
     def _on_pane(self, pane: str) -> None:
         if self._on_pane_chosen is not None:
             self._on_pane_chosen(pane)
+
+    def _on_refresh(self) -> None:
+        if self._on_refresh_asked is not None:
+            self._on_refresh_asked()
 
     def _on_draw(self, devices: list[int]) -> None:
         meshes = mesh_edits.draw_mesh(self._meshes, self._cluster, devices)
@@ -153,14 +171,14 @@ class ClusterCanvas(MarkedCanvas):
         self._edit("meshes", _to_documents(meshes), label)
 
 
-def link_labels(cluster: Mapping[str, Any]) -> dict[str, str]:
-    """Return the bandwidth and typical kind of each link of the cluster, as text."""
+def link_labels(cluster: Mapping[str, Any], reported: str = "") -> dict[str, str]:
+    """Return the bandwidth and kind of each link of the cluster as text: the ``reported`` kind inside a node, or the usual."""
     labels = {}
     for name, kinds in _KINDS.items():
         bandwidth = cluster.get(f"{name}_node", {}).get("bandwidth")
         if bandwidth is not None:
             kind = next(kind for least, kind in kinds if bandwidth >= least)
-            labels[name] = f"{format_rate(bandwidth)} {kind}"
+            labels[name] = f"{format_rate(bandwidth)} {(name == 'intra' and reported) or kind}"
     return labels
 
 

@@ -39,6 +39,7 @@ from meshwave.designer.views.problems import Problems
 from meshwave.designer.views.profiles import Profiles
 from meshwave.designer.views.runs import RunsPanel
 from meshwave.designer.views.tabs import TabbedPages
+from meshwave.designer.views.target_drawing import refresh_nodes
 from meshwave.designer.views.timeline import Pin, TimelineChart
 from meshwave.designer.views.together import Together
 from meshwave.designer.views.topbar import TopBar
@@ -76,7 +77,12 @@ class Widgets:
         )
         session.param.watch(lambda *_: self._show_opened(), "opened")
         self.numbers = Numbers(session, on_compare=lambda: self.comparison.open(), **FILL)
-        self.cluster = ClusterCanvas(on_edit=session.edit, on_pane=self._show_pane, **FILL)
+        self.cluster = ClusterCanvas(
+            on_edit=session.edit,
+            on_pane=self._show_pane,
+            on_refresh=lambda: refresh_nodes(session, self.runs.bar),
+            **FILL,
+        )
         self.experts = ExpertsCanvas(
             on_edit=session.edit,
             on_pane=self._show_pane,
@@ -93,7 +99,7 @@ class Widgets:
             on_compute={"stop": session.stop, "again": session.compute_again},
             **FILL,
         )
-        session.param.watch(lambda *_: self._show_design(), ["design", "prediction", "problems"])
+        session.param.watch(lambda *_: self._show_design(), ["design", "prediction", "problems", "attached"])
         session.param.watch(lambda *_: self._show_differences(), ["design", "prediction", "pinned"])
         self.experts.param.watch(lambda *_: self._show_differences(), "picture")
         share_switch([self.cluster, self.wave, self.experts])
@@ -181,7 +187,8 @@ class Widgets:
 
     def _show_design(self) -> None:
         session = self.session
-        self.cluster.show(session.design.model_dump(mode="json"))
+        attached = session.attached.picture(session.design.cluster) if session.attached else {}
+        self.cluster.show(session.design.model_dump(mode="json"), attached)
         if session.is_stale:  # the last valid stages remain, and another schedule can be chosen
             self.wave.show(session.design, is_new=session.prediction is None)
         else:

@@ -61,6 +61,7 @@ class Session(param.Parameterized):
         doc="Predictions to compare with; changes are relative to the first one.",
     )
     measured = param.Parameter(default=None, doc="Timeline of a run of the open design, overlaid on the predicted one.")
+    attached = param.Parameter(default=None, doc="AttachedCluster that was put into the design, None for none.")
     slowed = param.Parameter(default=None, doc="Timeline of the open design with slowdowns, above the predicted one.")
     history = param.Tuple(default=("", ""), doc="Labels of the edits that undo and redo apply to; empty for none.")
     opened = param.Integer(default=0, doc="Number of times that the document was replaced.")

@@ -13,7 +13,7 @@ from meshwave.engine.cli.output import print_json
 from meshwave.engine.findings import Refusal
 from meshwave.engine.machine import package_versions
 from meshwave.engine.runs import Record
-from meshwave.engine.runs.launchers._jobs import NodeCounts
+from meshwave.engine.runs.launchers._node_counts import NodeCounts
 from meshwave.engine.runs.recording import Clocks
 from meshwave.engine.runs.target_check import TargetReport, check_target, job_launcher, nodes_text, report_lines
 from meshwave.engine.runs.targets import Target, open_target, read_targets, target_files

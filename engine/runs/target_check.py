@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import PositiveFloat, PositiveInt
 
@@ -18,7 +18,8 @@ from meshwave.engine.errors import RunError
 from meshwave.engine.findings import Problem, Refusal, RunRefusal
 from meshwave.engine.run_files import Count, RunFile, read_document, write_document
 from meshwave.engine.runs.launchers import Launcher
-from meshwave.engine.runs.launchers._jobs import JobLauncher, JobStatus, NodeCounts, Phase
+from meshwave.engine.runs.launchers._jobs import JobLauncher, JobStatus, Phase
+from meshwave.engine.runs.launchers._node_counts import NodeCounts
 from meshwave.engine.runs.launchers._torchrun import NodeLayout
 from meshwave.engine.runs.launchers.local import LocalLauncher
 from meshwave.engine.runs.launchers.torchrun import TorchrunLauncher
@@ -193,8 +194,18 @@ def check_target(
         return report, read_clocks(folder)
 
 
-def target_cluster(name: str) -> tuple[Cluster, NodeCounts | None]:
-    """Return the cluster that a short job reports for a launch target, with all its nodes, and their number.
+class TargetCluster(NamedTuple):
+    """Cluster of a launch target."""
+
+    cluster: Cluster
+    counts: NodeCounts | None
+    """The nodes of the target; None if nobody knows."""
+    device_links: str
+    """Links between the GPUs of a node as the driver names them; see :class:`TargetReport`."""
+
+
+def target_cluster(name: str) -> TargetCluster:
+    """Return the cluster that a short job reports for a launch target, with all its nodes.
 
     Raises:
         Refusal: the target does not exist, or starts no processes.
@@ -203,7 +214,18 @@ def target_cluster(name: str) -> tuple[Cluster, NodeCounts | None]:
     with closing(Record()) as record, closing(open_target(record, name)) as launcher:
         report, _ = check_target(launcher)
         counts = job_launcher(launcher).count_nodes()
-        return report.cluster(counts.total if counts else None), counts
+        return TargetCluster(report.cluster(counts.total if counts else None), counts, report.device_links)
+
+
+def target_nodes(name: str) -> NodeCounts | None:
+    """Return the nodes of a launch target, and which of them are free now; None if nobody knows.
+
+    Raises:
+        Refusal: the target does not exist, or starts no processes.
+        RunRefusal: the scheduler does not answer.
+    """
+    with closing(Record()) as record, closing(open_target(record, name)) as launcher:
+        return job_launcher(launcher).count_nodes()
 
 
 def job_launcher(launcher: Launcher) -> JobLauncher:

@@ -13,6 +13,7 @@ import { clamp, count } from "../kit/numbers.js";
 import { paneSwitch } from "../kit/panes.js";
 import { plainData } from "../kit/widget.js";
 import { boxOf } from "../kit/zoom.js";
+import { AttachedLine } from "./attached.js";
 import { Differences } from "./differences.js";
 import { Footer } from "./footer.js";
 import { Gestures } from "./gestures.js";
@@ -62,6 +63,7 @@ export class Cluster extends Canvas {
     this.meshes = new Meshes(this);
     this.differences = new Differences(this);
     this.tiler = new Tiler(this);
+    this.attached = new AttachedLine(this);
     this.footer = new Footer(this);
     const { fills, layer, ghosts } = this.meshes;
     const layers = [
@@ -92,6 +94,7 @@ export class Cluster extends Canvas {
       ),
       this.board,
       this.differences.line.element,
+      this.attached.element,
       this.footer.element,
     );
     this.start();
@@ -196,7 +199,8 @@ export class Cluster extends Canvas {
     const mesh = this.meshList[rank];
     const indices = this.places.get(device)?.[2];
     const use = mesh ? [`mesh ${mesh.name}, rank ${rank}`, ...(indices ? [indices] : [])].join(", ") : "unused";
-    return `Device ${device}, node ${node}, ${use}`;
+    const state = this.attached.words(node);
+    return `Device ${device}, node ${node}, ${use}${state && `, ${state}`}`;
   }
 
   // ── drawing ──
@@ -219,6 +223,7 @@ export class Cluster extends Canvas {
     this.meshes.draw();
     this.differences.draw();
     this.footer.draw();
+    this.attached.draw();
     this.zoomBar.draw();
   }
 

@@ -32,12 +32,13 @@ export class Nodes {
   /** @param {Box} panel @param {number} node */
   panel(panel, node) {
     const { layout, model } = this.cluster;
-    const style = px(panel);
-    if (!layout.headed) return h("div.mw-panel", { style });
+    const state = this.cluster.attached.label(node);
+    const box = { style: px(panel), title: this.cluster.attached.words(node), "data-free": state?.dataset.free };
+    if (!layout.headed) return h("div.mw-panel", box);
     const { intra } = model.links;
     const hasRate = intra && layout.perNode > 1 && panel.width > 120 && !this.isBridged(node);
     const rate = hasRate && h("span.mw-rate", {}, panel.width > 190 ? intra : shortRate(intra));
-    return h("div.mw-panel", { style }, h("div.mw-panel-head", {}, h("span", {}, `node ${node}`), rate));
+    return h("div.mw-panel", box, h("div.mw-panel-head", {}, h("span", {}, `node ${node}`), state, rate));
   }
 
   /** True if a mesh covers the right of the head of a node, where the rate is written. @param {number} node */

@@ -24,6 +24,15 @@ export interface MeshMark {
   words: string;
 }
 
+/** The launch target whose cluster is drawn; empty for none. Each node has a name, and is free or in use. */
+export interface AttachedCluster {
+  target?: string;
+  time?: string;
+  free?: number;
+  total?: number;
+  nodes?: [name: string, isFree: boolean][];
+}
+
 export interface ClusterModel extends DifferencesModel {
   flags: { rank: number; colour: string; text: string; selects: boolean }[];
   palette: string[];
@@ -32,6 +41,7 @@ export interface ClusterModel extends DifferencesModel {
   meshes: string; // Mesh[] as JSON
   places: string; // DevicePlace[] of the mesh whose groups are shown, as JSON
   links: { intra?: string; inter?: string };
+  attached: AttachedCluster;
   limits: { nodes: number; devices_per_node: number; devices: number; name: number };
   selected: number;
   commands: CanvasCommand[];

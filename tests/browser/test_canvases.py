@@ -5,6 +5,7 @@ Every page is checked at its end for console errors and for requests to other se
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -165,6 +166,27 @@ def test_devices_in_use_are_refused_with_a_notice_at_the_pointer(page: Page, dra
 
     eventually(page, lambda: notice(page, "cluster") == "Device 1 belongs to mesh B; a device can be in one mesh only")
     assert devices(session) == [[0], [1], [4], [5]]
+
+
+def test_the_nodes_of_a_launch_target_say_in_words_whether_they_are_free(stage: Stage, page: Page) -> None:
+    from meshwave.designer.canvases.cluster import ClusterCanvas
+
+    refreshed: list[str] = []
+    canvas = ClusterCanvas(on_refresh=lambda: refreshed.append("asked"), width=1000, height=560)
+    attached = {"target": "gpus", "time": "14:05:00", "free": 1, "total": 2, "nodes": [("n1", False), ("n2", True)]}
+    canvas.show(document(), {**attached, "link": "NVLink (NV18)"})
+    stage.show(lambda: canvas)
+
+    line = page.get_by_role("group", name="Nodes of the launch target")
+    expect(line).to_contain_text("gpus 1 of 2 nodes free at 14:05:00")
+    expect(page.locator(".mw-node-state")).to_have_text(["in use", "free"])
+    expect(page.locator(".mw-panel-head .mw-rate").first).to_contain_text("NVLink (NV18)")
+    expect(device(page, 0)).to_have_attribute("aria-label", re.compile(r"Device 0, node 0, .*, n1, in use"))
+    line.get_by_role("button", name="Refresh").click()
+    eventually(page, lambda: refreshed == ["asked"])
+    canvas.show(document())
+    expect(line).to_be_hidden()
+    expect(page.locator(".mw-node-state")).to_have_count(0)
 
 
 def test_meshes_are_drawn_by_keyboard(page: Page, draw: Callable[..., Session]) -> None:

@@ -7,27 +7,29 @@ from pathlib import Path
 
 import pytest
 
+from meshwave.designer.canvases.cluster import ClusterCanvas
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.launches import Launches, PersonLaunches
 from meshwave.designer.views import target_drawing
 from meshwave.designer.views.launch_bar import LaunchBar
 from meshwave.designer.views.runs import RunsPanel
 from meshwave.engine.document import load_design
-from meshwave.engine.document.cluster import Cluster
 from meshwave.engine.files import example
 from meshwave.engine.findings import RunRefusal
 from meshwave.engine.people.limits import Limits
 from meshwave.engine.people.people_file import Role, User
 from meshwave.engine.runs import Record
-from meshwave.engine.runs.launchers._jobs import NodeCounts
+from meshwave.engine.runs.launchers._node_counts import NodeCounts
+from meshwave.engine.runs.target_check import TargetCluster
 from tests.conftest import until
 
 
-def report(name: str) -> tuple[Cluster, NodeCounts]:
+def report(name: str) -> TargetCluster:
     if name == "broken":
         raise RunRefusal("target_check_failed", {"target": name, "why": "its job ended", "said": "no module torch"})
     cluster = load_design(example("02-two-waves")).cluster
-    return cluster.model_copy(update={"nodes": 8}), NodeCounts(8, 3)
+    states = tuple((f"n{number}", number % 2 == 0) for number in range(8))
+    return TargetCluster(cluster.model_copy(update={"nodes": 8}), NodeCounts(8, 4, states), "NV18")
 
 
 @pytest.fixture
@@ -55,6 +57,26 @@ def test_a_drawn_cluster_is_one_edit(session: Session) -> None:
     assert bar.drawing == ""
     session.undo()
     assert session.design == before
+
+
+def test_free_nodes_of_a_drawn_cluster_are_shown_and_counted_again(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bar = bar_of(session, "cluster")
+    bar._on_draw()
+    assert until(lambda: session.attached and session.design.cluster.nodes == 8)
+
+    picture = session.attached.picture(session.design.cluster)
+    assert (picture["target"], picture["free"], picture["total"]) == ("cluster", 4, 8)
+    assert picture["nodes"][:2] == [("n0", True), ("n1", False)]
+    canvas = ClusterCanvas()
+    canvas.show(session.design.model_dump(mode="json"), picture)
+    assert canvas.links["intra"].endswith(" NVLink (NV18)")
+    monkeypatch.setattr(target_drawing, "target_nodes", lambda name: NodeCounts(8, 0, (("n0", False),) * 8))
+    target_drawing.refresh_nodes(session, bar)
+    assert until(lambda: session.attached.picture(session.design.cluster)["free"] == 0)
+    session.undo()
+    assert session.attached.picture(session.design.cluster) == {}, "the design has its own cluster again"
 
 
 def test_a_cluster_that_no_longer_fits_is_reported(session: Session) -> None:

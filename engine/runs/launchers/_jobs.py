@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, PositiveInt, ValidationError, model_validator
 
@@ -22,11 +22,12 @@ from meshwave.engine.files import import_folder, write_private
 from meshwave.engine.findings import Problem, Refusal, RunRefusal
 from meshwave.engine.frozen import Part, nullable, validation_error
 from meshwave.engine.messages import render
-from meshwave.engine.run_files import Count, RunFile, RunFolderError, files_by_process, first_problem, read_document
-from meshwave.engine.runs.checkpoints import INTERRUPTED
+from meshwave.engine.run_files import first_problem
 from meshwave.engine.runs.launchers._base import Capabilities, Launcher
 from meshwave.engine.runs.launchers._host import Host, LocalHost
+from meshwave.engine.runs.launchers._job_files import read_exits, read_interrupted
 from meshwave.engine.runs.launchers._limits import TargetLimits
+from meshwave.engine.runs.launchers._node_counts import NodeCounts
 from meshwave.engine.runs.launchers._torchrun import (
     PROCESS_MODULE,
     PROGRAM,
@@ -99,25 +100,6 @@ class JobStatus:
     """Reason why the scheduler ended the job."""
     is_consequence: bool = False
     """True if the job failed because of a process, whose own report says more."""
-
-
-class NodeCounts(NamedTuple):
-    """Nodes of a target."""
-
-    total: int
-    free: int | None = None
-    """Number of nodes on which no job runs now; None if nobody knows."""
-
-
-class _ExitFile(RunFile):
-    process: Count
-    code: int
-    ours: bool
-    time_s: float
-
-
-class _Interrupted(RunFile):
-    steps: Count
 
 
 class JobLauncher(Launcher):
@@ -390,7 +372,7 @@ class JobLauncher(Launcher):
         except RunError as error:  # the folder was removed or is damaged
             self.record.change_state(run.id, State.LOST, str(error))
             return
-        exits = read_exits(run.folder, bundle.design)
+        exits = read_exits(run.folder, process_count(bundle.design))
         self.finish_or_restart(bundle, self._verdict(run, bundle, exits, status), exits)
 
     def _verdict(self, run: Run, bundle: Bundle, exits: Sequence[Exit], status: JobStatus) -> Verdict:
@@ -399,7 +381,7 @@ class JobLauncher(Launcher):
         bad = [exit for exit in exits if exit.code != 0]  # processes of a lost node have no report
         has_succeeded = len(exits) == bundle.processes and all(exit.code == 0 for exit in exits)
         if not has_succeeded and not was_cancelled:
-            interrupted = _read_interrupted(run.folder)
+            interrupted = read_interrupted(run.folder)
             if interrupted is not None:
                 params = {"run": run.id, "steps": interrupted.steps, "total": bundle.design.training.steps}
                 return Verdict(State.FAILED, "interrupted", params)
@@ -417,20 +399,3 @@ class JobLauncher(Launcher):
 def cancel_command(folder: str, why: str) -> list[str]:
     """Return the command that writes the request to cancel a run to its folder on a host."""
     return ["sh", "-c", 'printf "%s" "$1" >"$2/cancel"', "cancel", why, folder]
-
-
-def read_exits(folder: Path, design: Design) -> list[Exit]:
-    """Return the exits of processes that a run has reported."""
-    found = []
-    for path in files_by_process(folder, "exit", ".json").values():
-        with suppress(RunFolderError):
-            written = read_document(path, _ExitFile)
-            if written is not None and written.process < process_count(design):
-                found.append(Exit(**written.model_dump()))
-    return found
-
-
-def _read_interrupted(folder: Path) -> _Interrupted | None:
-    with suppress(RunFolderError):
-        return read_document(folder / INTERRUPTED, _Interrupted)
-    return None

@@ -25,9 +25,9 @@ from meshwave.engine.runs.launchers._jobs import (
     JobOptions,
     JobStatus,
     Line,
-    NodeCounts,
     Phase,
 )
+from meshwave.engine.runs.launchers._node_counts import NodeCounts, partition_nodes
 from meshwave.engine.runs.launchers._torchrun import FIRST_PORT, PORTS, PROCESS_MODULE, SCRIPT, NodeLayout
 from meshwave.engine.runs.run import Run
 from meshwave.engine.runs.run_database import State
@@ -158,10 +158,9 @@ class SlurmLauncher(JobLauncher):
         return ("ssh", "rsync") if self.options.via else ("sbatch", "scontrol", "scancel")
 
     def count_nodes(self) -> NodeCounts | None:
-        counts = partition_nodes(self.host.run(["sinfo", "--noheader", "--format=%P %F"]), self.options.partition)
-        if counts is None or self.options.nodes is None:
-            return counts
-        return NodeCounts(min(counts.total, self.options.nodes), counts.free)
+        listed = self.host.run(["sinfo", "--noheader", "--Node", "--format=%P %N %t"])
+        counts = partition_nodes(listed, self.options.partition)
+        return counts.limit(self.options.nodes) if counts else None
 
     @property
     def uses_own_python(self) -> bool:
@@ -230,21 +229,6 @@ def slurm_job_status(state: str, reason: str) -> JobStatus:
         failure = Problem("", "ended_by_slurm", {"state": state})
         return JobStatus(Phase.ENDED, failure=failure, is_consequence=state == FAILED)
     return JobStatus(Phase.ENDED)
-
-
-def partition_nodes(output: str, partition: str | None) -> NodeCounts | None:
-    """Return the nodes of a partition, by default of the default partition, from the output of sinfo.
-
-    Args:
-        output: lines of a partition, marked with ``*`` if it is the default, and its numbers of nodes:
-            allocated/idle/other/total.
-        partition: the partition; None for the default.
-    """
-    for name, counts in (line.split() for line in output.splitlines()):
-        if name.rstrip("*") == partition or (partition is None and name.endswith("*")):
-            _, idle, _, total = map(int, counts.split("/"))
-            return NodeCounts(total, idle)
-    return None
 
 
 def _scontrol_field(text: str, name: str) -> str:

@@ -20,10 +20,10 @@ from meshwave.engine.runs.launchers._jobs import (
     JobOptions,
     JobStatus,
     Line,
-    NodeCounts,
     Phase,
     cancel_command,
 )
+from meshwave.engine.runs.launchers._node_counts import NodeCounts
 from meshwave.engine.runs.launchers._torchrun import NodeLayout, rendezvous_port
 from meshwave.engine.runs.options import Options
 

@@ -22,10 +22,10 @@ from meshwave.engine.runs.emulation.hosts import default_hosts
 from meshwave.engine.runs.launchers import launchers, open_run, specify_run, ssh
 from meshwave.engine.runs.launchers._base import Launcher
 from meshwave.engine.runs.launchers._host import LocalHost
-from meshwave.engine.runs.launchers._jobs import JobLauncher, NodeCounts
+from meshwave.engine.runs.launchers._jobs import JobLauncher
 from meshwave.engine.runs.launchers._limits import TargetLimits
+from meshwave.engine.runs.launchers._node_counts import NodeCounts, partition_nodes
 from meshwave.engine.runs.launchers._torchrun import NodeLayout
-from meshwave.engine.runs.launchers.slurm import partition_nodes
 from meshwave.engine.runs.launchers.ssh import SshLauncher, SshOptions
 from meshwave.engine.runs.process_identity import own_handle
 from meshwave.engine.runs.run_folder import read_bundle, write_bundle
@@ -247,10 +247,15 @@ def test_the_time_limit_of_a_target_is_part_of_the_run_folder(
 
 
 @pytest.mark.parametrize(
-    ("partition", "counts"), [(None, NodeCounts(8, 5)), ("debug", NodeCounts(2, 0)), ("gone", None)]
+    ("partition", "counts"),
+    [
+        (None, NodeCounts(3, 2, (("n1", False), ("n2", True), ("n3", True)))),
+        ("debug", NodeCounts(1, 0, (("n4", False),))),
+        ("gone", None),
+    ],
 )
 def test_the_nodes_of_a_partition_are_counted(partition: str | None, counts: NodeCounts | None) -> None:
-    assert partition_nodes("main* 2/5/1/8\ndebug 2/0/0/2\n", partition) == counts
+    assert partition_nodes("main* n1 mix\nmain* n2 idle\nmain* n3 idle~\ndebug n4 idle*\n", partition) == counts
 
 
 def test_a_run_that_is_cancelled_while_its_job_is_submitted_ends(

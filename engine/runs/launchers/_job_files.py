@@ -1,0 +1,39 @@
+"""Files by which the processes of a job report how they ended."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+from meshwave.engine.run_files import Count, RunFile, RunFolderError, files_by_process, read_document
+from meshwave.engine.runs.checkpoints import INTERRUPTED
+from meshwave.engine.runs.outcome import Exit
+
+
+class _ExitFile(RunFile):
+    process: Count
+    code: int
+    ours: bool
+    time_s: float
+
+
+class _Interrupted(RunFile):
+    steps: Count
+
+
+def read_exits(folder: Path, processes: int) -> list[Exit]:
+    """Return the exits of processes that a run has reported."""
+    found = []
+    for path in files_by_process(folder, "exit", ".json").values():
+        with suppress(RunFolderError):
+            written = read_document(path, _ExitFile)
+            if written is not None and written.process < processes:
+                found.append(Exit(**written.model_dump()))
+    return found
+
+
+def read_interrupted(folder: Path) -> _Interrupted | None:
+    """Return what a run wrote when its scheduler interrupted it; None if it was not interrupted."""
+    with suppress(RunFolderError):
+        return read_document(folder / INTERRUPTED, _Interrupted)
+    return None
