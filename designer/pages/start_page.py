@@ -32,6 +32,8 @@ from meshwave.engine.predict.published_examples import published_steps
 from meshwave.engine.units import format_time
 
 SHOWN_RUNS = 8
+TOUR = "00-tour"
+"""Lesson that a first visit offers above everything else."""
 DESIGN_ARGUMENTS = ("draft", "shared", "example", "run", "new", "lesson")
 """Arguments of a link that opens a design."""
 
@@ -67,6 +69,7 @@ class StartPage(Canvas):
     )
     published = param.String(default=PlainData([]), constant=True, doc="Examples that are published training runs.")
     lessons = param.String(default=PlainData([]), doc="Entries of the list of lessons.")
+    tour = param.String(default="", doc="Name of the guided tour for a first visit; empty for later ones.")
     suffixes = param.List(default=[], item_type=str, doc="Suffixes of the files of other tools that can be opened.")
     largest = param.Integer(default=files.LARGEST_FILE_BYTES, constant=True, doc="Largest size of a file in bytes.")
     longest_name = param.Integer(
@@ -116,10 +119,13 @@ class StartPage(Canvas):
             }
             for run in self._studio.record.entries(SHOWN_RUNS)
         ]
+        lessons = list(lesson_entries(self._studio.course))
+        is_first_visit = not designs and any(each["name"] == TOUR and not each["state"] for each in lessons)
         self.param.update(
             designs=PlainData(designs),
             runs=PlainData(runs),
-            lessons=PlainData(list(lesson_entries(self._studio.course))),
+            lessons=PlainData(lessons),
+            tour=TOUR if is_first_visit else "",
         )
 
     def _show_examples(self) -> None:

@@ -19,7 +19,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import BeforeValidator, Field, ValidationError
 from pydantic_core import PydanticKnownError, from_json
 
-from meshwave.engine.errors import RunError, closest_word
+from meshwave.engine.errors import RunError, closest_word, escape_unprintable
 from meshwave.engine.files import data_folder
 from meshwave.engine.findings import Refusal, RunRefusal
 from meshwave.engine.run_files import Count, RunFile, first_problem
@@ -352,7 +352,7 @@ class Record:
 
     def _error(self, code: str, error: Exception) -> RunRefusal:
         """Return the error for a failure of SQLite: ``code``, or ``damaged_run_index`` if the database is damaged."""
-        params = {"place": str(self.place), "reason": str(error)}
+        params = {"place": str(self.place), "reason": escape_unprintable(str(error))}
         if reports_damage(error):
             where = {"path": str(self._path), "name": self._path.name, "folder": str(self.place / "runs")}
             return RunRefusal("damaged_run_index", {**params, **where})

@@ -23,6 +23,7 @@ const NEW = [
   { href: "./?new=experts", glyph: "examples", title: "Experts", note: "Place the experts of an MoE model on devices" },
   { href: "transfer", glyph: "transfer", title: "Transfer lab", note: "Reshard a tensor between two meshes" },
 ];
+const TOUR = { glyph: "help", title: "Guided tour", note: "Your first visit? Find your way in three minutes" };
 const LINK_KEY = "design=";
 
 /** @param {{model: StartModel}} args */
@@ -33,6 +34,7 @@ class Start extends Widget {
   leaving = new AbortController(); // removes the listeners outside the page
   tag = ""; // the tag by which designs are filtered; "" shows all designs
   /** @type {DesignCard | null} */ compared = null; // the design with which another design is to be compared
+  created = h("div.mw-start-grid.mw-start-new");
   designs = h("div.mw-start-grid");
   tags = h("div.mw-start-tags", { role: "group", "aria-label": "Tags" });
   runs = h("ul.mw-start-list");
@@ -58,7 +60,7 @@ class Start extends Widget {
       "main.mw-start-main",
       {},
       h("h1.mw-start-title", {}, "Meshwave"),
-      section("New", h("div.mw-start-grid.mw-start-new", {}, ...NEW.map(newCard))),
+      section("New", this.created),
       h("section", { "aria-label": "My designs" }, h("div.mw-start-head", {}, head, this.tags), this.designs),
       h(
         "div.mw-start-columns",
@@ -70,10 +72,12 @@ class Start extends Widget {
     );
     this.root = h("div.mw-canvas.mw-shell.mw-start", {}, this.bar(), main, this.toast, this.differences.dialog);
     this.tips = new Tips(this.root);
+    model.on("tour", () => this.drawNew());
     model.on("designs", () => this.drawDesigns());
     model.on("examples", () => this.drawExamples());
     model.on(["runs", "lessons"], () => this.drawLists());
     this.listen();
+    this.drawNew();
     this.drawDesigns();
     this.drawExamples();
     this.drawLists();
@@ -132,6 +136,12 @@ class Start extends Widget {
     this.toast.replaceChildren(words, ...actions.filter((each) => each !== null));
     this.toast.append(tool("Close", { glyph: "close", tip: "", onclick: close }));
     this.toast.showPopover();
+  }
+
+  drawNew() {
+    const { tour } = this.model;
+    const entries = tour ? [{ href: `./?lesson=${tour}`, ...TOUR }, ...NEW] : NEW;
+    this.created.replaceChildren(...entries.map(newCard));
   }
 
   drawDesigns() {

@@ -39,6 +39,7 @@ export interface LessonLine {
 }
 
 export interface StartModel extends Model {
+  tour: string;
   suffixes: string[];
   largest: number;
   longest_name: number;

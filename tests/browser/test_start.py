@@ -199,7 +199,17 @@ def test_a_named_version_is_saved_and_restored(link: str, page: Page) -> None:
     expect(page.get_by_role("button", name="Undo: restore version before")).to_be_visible()
 
 
-def test_a_lesson_opens_from_the_list(start: Page) -> None:
+def test_a_first_visit_offers_the_guided_tour_and_a_later_one_the_lessons(start: Page) -> None:
+    with on_designer(start):
+        start.get_by_role("link", name="Guided tour").click()
+    expect(start.locator(".mw-lesson")).to_contain_text("A tour of the page")
+    start.get_by_role("button", name="Next").click()
+    start.get_by_role("heading", name="The stages").wait_for()
+
+    start.get_by_role("link", name="Start page").click()
+
+    expect(start.get_by_role("link", name="A tour of the page started")).to_be_visible()
+    expect(start.get_by_role("link", name="Guided tour")).to_have_count(0)
     with on_designer(start):
         start.get_by_role("link", name="Why pipelines").click()
     expect(start.locator(".mw-lesson")).to_contain_text("Why pipelines")
