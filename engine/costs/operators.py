@@ -41,6 +41,7 @@ PRECISIONS = {
     # mixed precision: fp32 master weights, fp32 gradients and one bf16 copy for computation
     # (Micikevicius et al., arXiv:1710.03740; Rajbhandari et al., arXiv:1910.02054, section 3.1).
     "bf16": Precision(item=2, weights=4, copy=2, gradients=4, moment=4, statistics=4),
+    "pure_bf16": Precision(item=2, weights=2, copy=0, gradients=2, moment=2, statistics=4),
     "fp64": Precision(item=8, weights=8, copy=0, gradients=8, moment=8, statistics=8),
 }
 

@@ -34,10 +34,11 @@ def _uses_measured_links(design: Design) -> bool:
 
 def _uncovered_blocks(design: Design, profile: Profile) -> Iterator[Place]:
     model, training = design.model, design.training
-    blocks = {block.kind: block for block in block_lines(profile, training.precision)}
+    blocks = {block.kind: block for block in block_lines(profile, training.product_precision)}
     known = {block.precision for block in profile.blocks}
-    if training.precision not in known:
-        yield "training.precision", "unmeasured_precision", {"measured": sorted(known), "precision": training.precision}
+    if training.product_precision not in known:
+        measured = {"measured": sorted(known), "precision": training.product_precision}
+        yield "training.precision", "unmeasured_precision", measured
     if not any(line.optimizer == training.optimizer for line in profile.optimizer):
         yield "training.optimizer", "unmeasured_optimizer", {"optimizer": training.optimizer}
     if not isinstance(model, LanguageModel):

@@ -65,7 +65,7 @@ class MeasuredPrices(MeshPrices):
         super().__init__(design.cluster, mesh, load, block, all_reduce, block_collectives(design, mesh, all_reduce))
         self._tp = mesh.tp
         self._slowness = Slowness(profile.actions)
-        self._lines = {line.kind: line for line in block_lines(profile, design.training.precision)}
+        self._lines = {line.kind: line for line in block_lines(profile, design.training.product_precision)}
 
     @property
     def expert_layer(self) -> Seconds:
@@ -175,7 +175,7 @@ def _measured_device(design: Design, profile: Profile) -> Device:
     """Return the device of the design, or of the profiled run if there is one, with its measured rates."""
     device = profile.reference or design.cluster.device
     own = {"name": "measured device", "memory_bytes": design.cluster.device.memory_bytes}
-    rate = matrix_rate(profile, design.training.precision)
+    rate = matrix_rate(profile, design.training.product_precision)
     known = {} if rate is None else {"peak_flops": rate, "efficiency": 1.0}
     copied = next((line for line in profile.links if line.pair == "same_device"), None)
     moved = {} if copied is None else {"memory_bandwidth": _rate(2.0, copied.beta_s_per_byte)}  # bytes read and written

@@ -34,7 +34,7 @@ DEGREES = (1, 2, 4, 8)
 """Numbers of chunks to try if a design does not set one."""
 TILE_ROWS = 128
 """Rows per tile of grouped matrix products on GPUs; each expert computes up to one tile more than it has rows."""
-ITEM_BYTES = {"fp32": 4, "bf16": 2, "fp64": 8}
+ITEM_BYTES = {"fp32": 4, "bf16": 2, "pure_bf16": 2, "fp64": 8}
 
 
 def expert_schedule(design: Design) -> ExpertSchedule:

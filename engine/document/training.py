@@ -41,8 +41,9 @@ class Training(Part):
     """Decoupled weight decay."""
     clip_norm: PositiveFloat | None = nullable("no clipping")
     """Maximum gradient norm; larger gradients are scaled down."""
-    precision: Literal["fp32", "bf16", "fp64"] = "fp32"
-    """Compute precision. With bf16, master weights stay in fp32."""
+    precision: Literal["fp32", "bf16", "pure_bf16", "fp64"] = "fp32"
+    """Compute precision. bf16: mixed precision, in which the optimizer updates master weights in fp32. pure_bf16: weights,
+    gradients and moments of the optimizer are in bf16 too, so that updates below half a percent of a weight are lost."""
     bf16_gradients: bool = False
     """With bf16, accumulate and reduce gradients in bf16 instead of fp32. Their rounding errors grow with the number of
     microbatches and of data-parallel replicas."""
@@ -122,6 +123,11 @@ class Training(Part):
     """Number of batches of an evaluation, each as large as that of a step; they are the same in every evaluation."""
     eval_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
     """Share of the text, at its end, that is held out if there are evaluations."""
+
+    @property
+    def product_precision(self) -> Literal["fp32", "bf16", "fp64"]:
+        """Number format of matrix products, unless ``linear_precision`` says otherwise."""
+        return "bf16" if self.precision == "pure_bf16" else self.precision
 
     @property
     def document_end_id(self) -> int | None:

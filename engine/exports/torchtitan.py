@@ -148,6 +148,8 @@ def _recipe_lines(design: Design, name: str | None, layers: Sequence[int], missi
     yield from _batch_lines(design, name)
     yield f"    training.steps = {design.training.steps}"
     yield f'    training.mixed_precision_param = "{PRECISION[design.training.precision]}"'
+    if design.training.precision == "pure_bf16":
+        yield '    training.dtype = "bfloat16"'
     yield f"    training.max_norm = {design.training.clip_norm or UNLIMITED_NORM!r}"
     yield f"    config.activation_checkpoint = {f'{policy}.Config()' if policy else 'None'}"
     if name is not None:

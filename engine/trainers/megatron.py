@@ -202,7 +202,7 @@ def _read_precision(reader: ArgumentReader) -> Json:
 
 def _precision_arguments(design: Design) -> Iterator[tuple[str, tuple[str, ...]]]:
     training = design.training
-    if training.precision == "bf16":
+    if training.product_precision == "bf16":
         yield "--bf16", ()
     if training.linear_precision == "fp8":
         yield "--fp8-format", ("hybrid",)

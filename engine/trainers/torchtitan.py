@@ -28,7 +28,12 @@ SCHEDULES = {
 }
 """Schedules by the names of torch."""
 ONE_STAGE_PER_RANK = ("1F1B", "GPipe")
-PRECISION = {"fp32": "float32", "bf16": "bfloat16", "fp64": "float32"}  # torchtitan does not support fp64
+PRECISION = {
+    "fp32": "float32",
+    "bf16": "bfloat16",
+    "pure_bf16": "bfloat16",
+    "fp64": "float32",
+}  # torchtitan does not support fp64
 ROTATIONS = {"all_gather": "allgather", "ring": "alltoall"}
 RECOMPUTE = {"none": "none", "layers": "full", "full": "full", "operators": "selective"}
 NO_EFFECT = (
@@ -86,6 +91,7 @@ def write_settings(design: Design, schedule: str | None, layers: Sequence[int]) 
         "seq_len": design.model.sequence,
         "steps": training.steps,
         "mixed_precision_param": PRECISION[training.precision],
+        **({"dtype": "bfloat16"} if training.precision == "pure_bf16" else {}),
         "max_norm": training.clip_norm or UNLIMITED_NORM,
     }
     found["parallelism"] = parallelism_settings(design, schedule)
@@ -325,11 +331,9 @@ def _read_training(settings: _Settings, degrees: Degrees) -> Json:
         settings.get("optimizer", key, usual)
     norm = settings.get("training", "max_norm", 1.0)
     found["clip_norm"] = None if norm >= UNLIMITED_NORM else norm
-    is_bf16 = "bfloat16" in (
-        settings.get("training", "mixed_precision_param", "bfloat16"),
-        settings.get("training", "dtype", "float32"),
-    )
-    found["precision"] = "bf16" if is_bf16 else "fp32"
+    is_bf16 = settings.get("training", "mixed_precision_param", "bfloat16") == "bfloat16"
+    is_pure = settings.get("training", "dtype", "float32") == "bfloat16"
+    found["precision"] = "pure_bf16" if is_pure else "bf16" if is_bf16 else "fp32"
     found["linear_precision"] = "fp8" if "float8" in settings.get("model", "converters", []) else "same"
     found["warmup_steps"] = settings.get("lr_scheduler", "warmup_steps", 200)
     style, ratio = (

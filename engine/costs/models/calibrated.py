@@ -175,7 +175,7 @@ class CalibratedCost(OperatorCost):
 
     def peak_flops(self, design: Design) -> float:
         """Return the measured rate of large matrix products in FLOP/s, or the device's peak if it was not measured."""
-        return matrix_rate(self.load(), design.training.precision) or super().peak_flops(design)
+        return matrix_rate(self.load(), design.training.product_precision) or super().peak_flops(design)
 
 
 def _action_key(op: OpName, design: Design, layers: Sequence[int], stages: Sequence[int], tp: int) -> ActionTime:
@@ -196,7 +196,7 @@ def _action_key(op: OpName, design: Design, layers: Sequence[int], stages: Seque
 def _optimizer_line(profile: Profile, design: Design) -> OptimizerLine | None:
     """Return the measured line of the design's optimizer, preferably with the same precision and clipping."""
     training = design.training
-    asked = training.precision, training.clip_norm is not None
+    asked = training.product_precision, training.clip_norm is not None
     known = [line for line in profile.optimizer if line.optimizer == training.optimizer]
     return max(
         known,

@@ -21,7 +21,7 @@ from meshwave.engine.runtime.modules.deferred_gradients import (
     compute_deferred_gradients,
 )
 
-DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.float32}
+DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.float32, "pure_bf16": torch.bfloat16}
 """Dtype of the weights by precision."""
 MESSAGE_DTYPES = {**DTYPES, "bf16": torch.bfloat16}
 """Dtype of messages between stages by precision."""
@@ -66,7 +66,7 @@ class LocalStage:
 
         Args:
             module: layers of the stage.
-            precision: ``fp64``, ``fp32`` or ``bf16``.
+            precision: ``fp64``, ``fp32``, ``bf16`` or ``pure_bf16``.
             device: device on which the stage computes.
             loss_scale: 1 / (microbatches of the global batch), so that losses are averaged.
             splits_backward: True to compute input and weight gradients separately; see

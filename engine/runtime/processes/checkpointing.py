@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from meshwave.engine.run_files import write_document
 from meshwave.engine.runs.checkpoints import FOLDER, INTERRUPTED, WEIGHTS_FILE, Checkpoint, Checkpoints, step_folder
 from meshwave.engine.runtime.execution.checkpoint import (
@@ -117,11 +119,14 @@ def _make_writer(folder: Path, job: Job, trainer: Trainer, plan: Checkpoints) ->
 
 
 def write_weights(checkpoint: Path, path: Path) -> None:
-    """Write the weights of a checkpoint to one safetensors file, under their names in the whole model."""
+    """Write the weights of a checkpoint to one safetensors file, under their names in the whole model.
+
+    Weights in bfloat16 are written in float32, because numpy, which reads the file, does not have bfloat16.
+    """
     from safetensors.torch import save_file
 
     weights: dict[str, Any] = {
-        name.removeprefix(WEIGHTS): tensor
+        name.removeprefix(WEIGHTS): tensor.float() if tensor.dtype == torch.bfloat16 else tensor
         for name, tensor in read_whole_state(checkpoint, lambda name: name.startswith(WEIGHTS))
     }
     unfinished = path.with_suffix(".tmp")

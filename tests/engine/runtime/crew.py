@@ -45,10 +45,15 @@ def make_job(document: dict[str, Any], orders: str | None) -> Job:
     return Job(design, parse_program(orders) if orders else lower(design), layers_per_stage(design))
 
 
+def plain(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy of a tensor; of bfloat16, which numpy does not have, in float32."""
+    return tensor.float() if tensor.dtype == torch.bfloat16 else tensor.clone()
+
+
 def _train(job: Job, folder: Path) -> dict[str, Any]:
     world = join_run(folder)
     seen: dict[str, Any] = {}
-    trainer = Trainer(job, world, observer=lambda named: seen.update({n: g.clone().numpy() for n, g in named.items()}))
+    trainer = Trainer(job, world, observer=lambda named: seen.update({n: plain(g).numpy() for n, g in named.items()}))
     steps, evaluations = [], []
     for number in range(job.design.training.steps):
         steps.append(trainer.step(number))
@@ -60,7 +65,7 @@ def _train(job: Job, folder: Path) -> dict[str, Any]:
         "grad_norms": [step.grad_norm for step in steps],
         "gradients": seen,
         "cuts": trainer.weight_shards(),
-        "parameters": {name: p.numpy() for name, p in trainer.parameters().items()},
+        "parameters": {name: plain(p).numpy() for name, p in trainer.parameters().items()},
     }
     dist.destroy_process_group()
     return outcome

@@ -20,7 +20,13 @@ CUT = [
     ({"schedule": "hanayo", "waves": 2, "microbatches": 4}, 2, 1, {"kind": "bert"}),
     ({"schedule": "zb-h1", "microbatches": 4}, 2, 1, {}),
     ({"schedule": "dualpipe", "microbatches": 4}, 2, 1, {}),
-    ({"schedule": "1f1b", "microbatches": 4, "recompute": "full"}, 2, 1, {}),
+    (
+        {"schedule": "1f1b", "microbatches": 4, "recompute": "full"},
+        2,
+        1,
+        {"precision": "pure_bf16", "optimizer": "sgd"},
+    ),
+    ({"schedule": "zb-v", "microbatches": 4}, 2, 1, {"precision": "pure_bf16", "optimizer": "sgd"}),
     ({"schedule": "interleaved-1f1b", "microbatches": 4}, 4, 1, {"layers": 8, "precision": "bf16", "optimizer": "sgd"}),
 ]
 """With tensor parallelism: a schedule, meshes, copies, and what else is of interest there."""
@@ -364,6 +370,7 @@ SHARDED = [
     ("parameters", {"schedule": "gpipe", "microbatches": 2}, 1, 3, 1, {"clip_norm": 0.5}),
     ("parameters", {"schedule": "1f1b", "microbatches": 4}, 2, 2, 2, {"clip_norm": 0.5}),
     ("parameters", {"schedule": "hanayo", "waves": 2, "microbatches": 4}, 2, 2, 1, {"optimizer": "sgd"}),
+    ("parameters", {"schedule": "1f1b", "microbatches": 4}, 2, 2, 1, {"precision": "pure_bf16", "optimizer": "sgd"}),
     ("parameters", {"schedule": "1f1b", "microbatches": 4, "recompute": "full"}, 2, 2, 1, {}),
     ("parameters", {"schedule": "1f1b", "microbatches": 4}, 1, 2, 1, {"precision": "bf16", "optimizer": "sgd"}),
     ("parameters", {"schedule": "zb-v", "microbatches": 4}, 2, 2, 1, {"clip_norm": 0.5}),
