@@ -88,7 +88,7 @@ async def _edit(page: PageClient, rounds: int, period_s: float, delay_s: float) 
 
 
 async def server_load(link: str) -> Figures:
-    """Return memory, open files and idle load of the server, once it has discarded the sessions of closed pages."""
+    """Return sessions, memory, open files and idle load of the server, once it has discarded the sessions of closed pages."""
     async with asyncio.timeout(PATIENCE_S):
         while (before := await scrape(link))["meshwave_sessions"] != before["meshwave_connections"]:
             await asyncio.sleep(LIFETIME_S / 10)
@@ -99,6 +99,7 @@ async def server_load(link: str) -> Figures:
     if "process_resident_memory_bytes" not in after:
         raise RunRefusal("no_process_memory")
     return {
+        "sessions": after["meshwave_sessions"],
         "memory_bytes": after["process_resident_memory_bytes"],
         "open files": after["process_open_fds"],
         "idle processor_share": busy_s / (time.monotonic() - began),
