@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from pydantic import PositiveFloat, PositiveInt
 
+from meshwave.engine.costs.alpha_beta import ring_all_reduce_seconds
 from meshwave.engine.document.cluster import MAX_DEVICES, Cluster
 from meshwave.engine.errors import RunError
 from meshwave.engine.findings import Problem, Refusal, RunRefusal
@@ -34,6 +35,8 @@ MODULE = "meshwave.engine.runtime.processes.target_check"
 LIMIT_S = 300.0
 """Maximum time, in seconds, that a check waits for its job."""
 LOOK_S = 0.5
+MESSAGE_BYTES = 16 * 2**20
+"""Size of the messages by which bandwidths are measured."""
 
 
 class ProcessReport(RunFile):
@@ -56,6 +59,18 @@ class LinkReport(RunFile):
     latency_s: PositiveFloat
     bandwidth: PositiveFloat
     all_reduce_bandwidth: PositiveFloat
+
+    def drawn_all_reduce(self, drawn: Cluster, *, is_inside: bool) -> float | None:
+        """Return the bandwidth that the cost model predicts for the measured all-reduce on a drawn cluster.
+
+        None if the drawn cluster has fewer devices inside a node, or fewer nodes.
+        """
+        if self.processes > (drawn.devices_per_node if is_inside else drawn.nodes):
+            return None
+        stride = 1 if is_inside else drawn.devices_per_node
+        group = range(0, self.processes * stride, stride)
+        share = 2 * (self.processes - 1) / self.processes
+        return share * MESSAGE_BYTES / ring_all_reduce_seconds(drawn, [group], MESSAGE_BYTES)
 
 
 class DeviceReport(RunFile):
@@ -158,13 +173,19 @@ def report_lines(
         ("between nodes", report.inter_node, drawn and drawn.inter_node),
     ):
         if link is not None:
-            compared = f" (drawn: {quantity(drawn_link.bandwidth, 'B/s')})" if drawn_link else ""
+            predicted = link.drawn_all_reduce(drawn, is_inside=link is report.intra_node) if drawn else None
             yield (
-                f"link      {name}: {quantity(link.bandwidth, 'B/s')}{compared}, latency {quantity(link.latency_s, 's')}, "
-                f"all-reduce of {link.processes} processes {quantity(link.all_reduce_bandwidth, 'B/s')}"
+                f"link      {name}: {_compared(link.bandwidth, drawn_link and drawn_link.bandwidth)}, "
+                f"latency {quantity(link.latency_s, 's')}, "
+                f"all-reduce of {link.processes} processes {_compared(link.all_reduce_bandwidth, predicted)}"
             )
     if clocks.note:
         yield f"clocks    {clocks.note}"
+
+
+def _compared(measured: float, drawn: float | None) -> str:
+    """Return a measured bandwidth as text, beside that of the drawn cluster."""
+    return quantity(measured, "B/s") + (f" (drawn: {quantity(drawn, 'B/s')})" if drawn else "")
 
 
 def nodes_text(counts: NodeCounts) -> str:

@@ -21,12 +21,12 @@ from torch import Tensor
 from meshwave.engine.machine import GpuTopology, gpu_topology, package_versions, total_memory_bytes
 from meshwave.engine.run_files import write_document
 from meshwave.engine.runs.recording import write_clocks
+from meshwave.engine.runs.target_check import MESSAGE_BYTES
 from meshwave.engine.runtime.calibration.device_timing import matrix_flops_per_s, time_copies
 from meshwave.engine.runtime.communication.world import World, join_run, leave_run
 from meshwave.engine.runtime.device.accelerator import device_name, device_properties, is_accelerator, synchronize
 from meshwave.engine.runtime.device.clock import ClockComparison
 
-MESSAGE_BYTES = 16 * 2**20
 ROUNDS = 5
 PINGS = 20
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from meshwave.engine.cli import main as cli
+from meshwave.engine.costs.alpha_beta import ring_all_reduce_seconds
 from meshwave.engine.errors import RunError
 from meshwave.engine.findings import FindingError, Refusal, RunRefusal
 from meshwave.engine.predict.prediction import predict
@@ -28,9 +29,11 @@ from meshwave.engine.runs.launchers._node_counts import NodeCounts, partition_no
 from meshwave.engine.runs.launchers._torchrun import NodeLayout
 from meshwave.engine.runs.launchers.ssh import SshLauncher, SshOptions
 from meshwave.engine.runs.process_identity import own_handle
+from meshwave.engine.runs.recording import Clocks
 from meshwave.engine.runs.run_folder import read_bundle, write_bundle
-from meshwave.engine.runs.target_check import TargetReport
+from meshwave.engine.runs.target_check import DeviceReport, LinkReport, ProcessReport, TargetReport, report_lines
 from meshwave.engine.runs.targets import find_target, open_target, read_targets, training_targets
+from meshwave.engine.units import quantity
 from tests.conftest import PATIENCE_S, until
 from tests.engine.runs.jobs import two_nodes
 from tests.engine.runs.play import draw
@@ -385,6 +388,29 @@ def test_a_host_that_does_not_respond_for_one_run_is_not_asked_for_the_others(
     assert all("one cannot be reached by ssh" in silence_text(run.entry) for run in runs)
     reconcile(record)
     assert len(host.commands) == 2
+
+
+def test_a_measured_all_reduce_is_compared_with_the_prediction_for_the_drawn_cluster() -> None:
+    link = {"processes": 2, "latency_s": 1e-5, "bandwidth": 2e9, "all_reduce_bandwidth": 1.5e9}
+    inside, between = LinkReport(**link), LinkReport(**{**link, "processes": 4})  # type: ignore[arg-type]
+    about = {"host": "n1", "device": "CPU", "identity": "", "memory_bytes": 1e9, "cores": 2, "versions": {}}
+    processes = tuple(ProcessReport(process=rank, node=rank // 2, **about) for rank in range(8))  # type: ignore[arg-type]
+    device = DeviceReport(flops=1e9, memory_bandwidth=1e9)
+    report = TargetReport(
+        processes=processes, all_seen=(True,), backend="gloo", intra_node=inside, inter_node=between, device=device
+    )
+    drawn = two_nodes().cluster.model_copy(update={"nodes": 4, "devices_per_node": 2})
+    seconds = ring_all_reduce_seconds(drawn, [[0, 2, 4, 6]], 2**24)
+
+    lines = [line for line in report_lines(report, Clocks(), drawn=drawn) if line.startswith("link")]
+
+    assert len(lines) == 2
+    bus = quantity(1.5 * 2**24 / seconds, "B/s")
+    assert lines[1].endswith(f"all-reduce of 4 processes 1.5 GB/s (drawn: {bus})")
+    assert between.drawn_all_reduce(drawn.model_copy(update={"devices_per_node": 1}), is_inside=False)
+    small = drawn.model_copy(update={"nodes": 2})
+    assert inside.drawn_all_reduce(small, is_inside=True)
+    assert between.drawn_all_reduce(small, is_inside=False) is None
 
 
 @pytest.mark.torch
