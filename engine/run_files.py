@@ -210,6 +210,8 @@ class Follower:
         """Return the rows written since the last call; invalid lines are skipped."""
         try:
             with self._path.open("rb") as file:
+                if file.seek(0, os.SEEK_END) < self._offset:  # a restarted run has removed the last rows
+                    self._offset, self._is_within_line = 0, False
                 file.seek(self._offset)
                 fresh = file.read(CHUNK_BYTES)
         except OSError:  # not written yet, or removed

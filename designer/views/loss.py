@@ -6,7 +6,8 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 import panel as pn
-from bokeh.models.annotations import Legend, LegendItem
+from bokeh.core.properties import value
+from bokeh.models.annotations import LabelSet, Legend, LegendItem
 from bokeh.models.renderers import GlyphRenderer
 from bokeh.models.sources import ColumnDataSource
 from bokeh.models.tools import HoverTool
@@ -34,9 +35,9 @@ EMPTY: Final = "<p>No run is shown. Launch the design, or choose a run in the Ru
 class CurvePlot:
     """Curves of several runs over their steps."""
 
-    def __init__(self, label: str, value: str, *, has_legend: bool = False) -> None:
-        """Create an empty plot; ``value`` is the field of RunCurves that it shows."""
-        self._value, self._has_legend = value, has_legend
+    def __init__(self, label: str, field: str, *, has_legend: bool = False) -> None:
+        """Create an empty plot; ``field`` is the field of RunCurves that it shows."""
+        self._value, self._has_legend = field, has_legend
         self._names: list[str] = []
         self.source = ColumnDataSource({"x": [], "y": [], "name": [], "colour": []})
         self.figure = figure(
@@ -52,6 +53,11 @@ class CurvePlot:
         self._evaluations: GlyphRenderer[Any] = self.figure.scatter(
             "x", "y", color="colour", marker="diamond", size=9, source=self.points
         )
+        self.attempts = ColumnDataSource({"x": [], "text": [], "name": [], "colour": []})
+        self.figure.vspan("x", line_color="colour", line_dash="dashed", source=self.attempts)
+        labels = LabelSet(x="x", y=value(3), y_units="screen", x_offset=4, text="text", text_color="colour")
+        labels.update(source=self.attempts, text_font_size="12px")
+        self.figure.add_layout(labels)
         self._legend = Legend(items=[], location="top_right", label_text_font_size="12px")
         self.figure.add_layout(self._legend)
         self.figure.add_tools(
@@ -72,6 +78,13 @@ class CurvePlot:
             "colour": [COLOURS[theme][curves.index(each)] for each in drawn],
         }
         self._draw_evaluations([(each, COLOURS[theme][curves.index(each)]) for each in drawn])
+        marks = [(each, step, number) for each in drawn for number, step in enumerate(each.attempts, 2)]
+        self.attempts.data = {
+            "x": [step for _, step, _ in marks],
+            "text": [f"attempt {number}" for _, _, number in marks],
+            "name": [each.name for each, _, _ in marks],
+            "colour": [COLOURS[theme][curves.index(each)] for each, _, _ in marks],
+        }
         names = [each.name for each in drawn]
         if names != self._names:
             self._names = names
@@ -105,7 +118,7 @@ class CurvePlot:
 class LossView(View):
     """Loss and step time over the steps of the shown run, and of the runs that are compared with it.
 
-    Diamonds are losses on held-out data.
+    Diamonds are losses on held-out data. A dashed line is the first step of an attempt that resumed from a checkpoint.
     """
 
     title: ClassVar = "Loss"

@@ -20,6 +20,7 @@ from meshwave.engine.program.timeline import Timeline
 from meshwave.engine.runs import Bundle, Entry, Run
 from meshwave.engine.runs.accuracy import MeshMemory, compare
 from meshwave.engine.runs.accuracy.stragglers import find_stragglers
+from meshwave.engine.runs.attempts import read_attempts
 from meshwave.engine.runs.emulation.hosts import matches_links, prediction_links, read_executed_bundle
 from meshwave.engine.runs.recording import Recording, read_recording
 from meshwave.engine.runs.run_comparison import compare_run
@@ -44,6 +45,8 @@ class RunCurves(NamedTuple):
     unit: str  # of the step times
     evaluations: list[tuple[int, float]] = []
     """Steps, counted from 1, with the loss on held-out data after them."""
+    attempts: list[int] = []
+    """First step, counted from 1, of each attempt after the first one."""
 
 
 class FollowedRun:
@@ -58,10 +61,7 @@ class FollowedRun:
         self.status: dict[str, Any] = {}
         self.curves = RunCurves(run.id, "", 0, [], [], "s")
         self.log_bytes = 0  # of all processes
-        self._metrics = run.follow_metrics()
-        self._loss_curve, self._time_curve = StepCurve(), StepCurve()
-        self._evaluations: list[tuple[int, float]] = []
-        self._last: dict[str, Any] | None = None
+        self._begin()
         self.is_over = False
         self._spans = RecordedSpans(run)
         self.stragglers: list[Problem] = []
@@ -70,12 +70,25 @@ class FollowedRun:
         self._comparison_key: tuple[Any, ...] = ()
         self._comparison: dict[str, Any] = {}
 
+    def _begin(self) -> None:
+        """Read the metrics from the first step on."""
+        self._metrics = self.run.follow_metrics()
+        self._loss_curve, self._time_curve = StepCurve(), StepCurve()
+        self._evaluations: list[tuple[int, float]] = []
+        self._first_step = 0
+        self._last: dict[str, Any] | None = None
+
     def read_new(self) -> None:
         """Read new data of the run; a finished run is read only once."""
         if self.is_over:
             return
         entry = self.run.entry  # read before the files, which are complete if the run is over
         fresh = self._metrics.new_rows()
+        if fresh and self._last is not None and fresh[0]["step"] != self._last["step"] + 1:
+            self._begin()  # the run was restarted from a checkpoint, so that its last steps were run again
+            fresh = self._metrics.new_rows()
+        if fresh and self._last is None:
+            self._first_step = fresh[0]["step"]
         for row in fresh:
             self._loss_curve.add(row.get("loss"))
             self._time_curve.add(row["seconds"])
@@ -105,7 +118,9 @@ class FollowedRun:
         losses = self._loss_curve.values() if "loss" in last else []
         name = f"{entry.name}, {format_time(entry.created_s, exact=True)}"
         seconds, unit = self._time_curve.values(), last.get("unit", "s")
-        return RunCurves(entry.id, name, self._loss_curve.steps, losses, seconds, unit, self._evaluations)
+        steps = [each.resumed_from - self._first_step + 1 for each in read_attempts(self.run.folder)]
+        attempts = [max(1, step) for step in steps]
+        return RunCurves(entry.id, name, self._loss_curve.steps, losses, seconds, unit, self._evaluations, attempts)
 
     def _summary(self, entry: Entry) -> dict[str, Any]:
         done = self._loss_curve.steps

@@ -20,6 +20,7 @@ from meshwave.designer.state.launches import Launches
 from meshwave.designer.views import run_data, runs
 from meshwave.designer.views.loss import CurvePlot
 from meshwave.designer.views.memory import MemoryBars
+from meshwave.designer.views.run_data import FollowedRun
 from meshwave.designer.views.run_table import RunTable
 from meshwave.designer.views.runs import RunsPanel
 from meshwave.designer.views.step_curve import SHOWN_VALUES, StepCurve
@@ -30,7 +31,7 @@ from meshwave.engine.files import example
 from meshwave.engine.hugging_face.weights import map_weights
 from meshwave.engine.hugging_face.writing import write_config
 from meshwave.engine.predict.prediction import predict
-from meshwave.engine.runs import Hosts, Options, Record, State, write_bundle
+from meshwave.engine.runs import Hosts, Options, Record, Run, State, write_bundle
 from meshwave.engine.runs.accuracy import MeshMemory
 from meshwave.engine.runs.attempts import append_attempt
 from meshwave.engine.runs.checkpoints import WEIGHTS_FILE
@@ -804,16 +805,31 @@ def test_each_mesh_has_a_bar_of_its_predicted_memory_and_one_of_its_measured_mem
     assert set(bars[1]["parts"]) == {"weights", "other"}
 
 
-def test_each_failed_attempt_of_a_run_is_a_note(show: Show, write: Write, record: Record) -> None:
-    run = write(losses=[6.0, 5.0])
+def test_each_failed_attempt_of_a_run_is_a_note_and_the_next_one_is_marked_in_the_curves(
+    show: Show, write: Write, record: Record
+) -> None:
+    run = write(losses=[6.0, 5.0, 4.0])
+    followed = FollowedRun(Run(record, run))
+    followed.read_new()
+    metrics = record.folder(run) / "metrics.jsonl"
+    rows = metrics.read_bytes().splitlines(keepends=True)
     for done in (3, 7):
         append_attempt(record.folder(run), f"process {done} was ended by SIGKILL", time.time(), done)
+    metrics.write_bytes(rows[0])  # the next attempt begins at the last checkpoint
+    followed.read_new()
+    metrics.write_bytes(b"".join(rows))
+    followed.read_new()
 
     first, second = show(run).run["notes"][-2:]
 
     assert first.startswith("attempt 1")
     assert second.startswith("attempt 2")
     assert "process 7 was ended by SIGKILL" in second
+    assert (followed.curves.losses, followed.curves.steps) == ([6.0, 5.0, 4.0], 3)
+    plot = CurvePlot("Loss", "losses")
+    plot.draw([followed.curves._replace(attempts=[1, 2])], "light")
+    assert (plot.attempts.data["x"], plot.attempts.data["text"]) == ([1, 2], ["attempt 2", "attempt 3"])
+    assert followed.curves.attempts == [1, 1], "there was no checkpoint"
 
 
 def test_a_run_whose_target_does_not_answer_says_since_when(show: Show, write: Write, record: Record) -> None:
