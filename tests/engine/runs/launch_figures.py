@@ -22,8 +22,8 @@ interface = "{interface}"
 [ssh-pair]
 launcher = "ssh"
 hosts = ["one", "two"]
-address = "127.0.0.1"
-interface = "lo"
+address = "{address}"
+interface = "{interface}"
 shared = true
 root = "{root}"
 python = "{python}"
@@ -39,6 +39,7 @@ def main(kills: str, file: str, *targets: str) -> None:
             (folder / part).mkdir()
         with slurm_cluster.running(folder / "slurm") as cluster, ssh_server.running(folder / "sshd") as server:
             given = {"interface": slurm_cluster.INTERFACE, "root": folder / "remote", "python": sys.executable}
+            given["address"] = server.address
             text = TARGETS.format(**given, path=import_folder(), ssh=server.options[1])
             (folder / "targets.toml").write_text(text)
             home = {"MESHWAVE_HOME": str(folder / "home"), "MESHWAVE_TARGETS": str(folder / "targets.toml")}

@@ -7,19 +7,21 @@ import secrets
 import shlex
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.engine.runs import namespaces
 from tests.engine.runs.guard import Guard
+from tests.engine.runs.namespaces import INTERFACE, Network, search_path
 
-PROGRAMS = ("slurmctld", "slurmd", "munged", "nsenter", "ip", "tc")
+__all__ = ["INTERFACE"]
+
+PROGRAMS = ("slurmctld", "slurmd", "munged")
 ACCOUNTING_PROGRAMS = ("slurmdbd", "mariadbd", "mariadb-install-db", "my_print_defaults")
 CLIENTS = ("sbatch", "scontrol", "scancel", "squeue", "sinfo", "srun", "sacct", "sacctmgr")
-INTERFACE = "mw0"
 START_S = 15.0
 CONFIGURATION = """
 ClusterName=meshwave
@@ -75,15 +77,11 @@ StorageUser=root
 
 def missing(*, accounting: bool = False) -> str:
     """Why the cluster cannot be started here; empty if it can."""
-    if not sys.platform.startswith("linux") or os.geteuid() != 0:
-        return "a test cluster needs root on Linux, for network namespaces and slurmd"
+    if why := namespaces.missing():
+        return why
     programs = (*PROGRAMS, "sbatch", *(ACCOUNTING_PROGRAMS if accounting else ()))
     absent = [name for name in programs if shutil.which(name, path=search_path()) is None]
     return f"not installed: {', '.join(absent)} (scripts/setup.py test installs their packages)" if absent else ""
-
-
-def search_path() -> str:
-    return os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
 
 
 @dataclass(frozen=True)
@@ -93,7 +91,7 @@ class Cluster:
     folder: Path
     bin: Path
     """Slurm's commands, which find the controller."""
-    namespaces: tuple[str, str]
+    network: Network
 
     @property
     def variables(self) -> dict[str, str]:
@@ -106,18 +104,6 @@ class Cluster:
         environment = {**os.environ, **self.variables}
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
 
-    @contextmanager
-    def slow_link(self, bits_per_s: float) -> Iterator[None]:
-        """Limit the link between the nodes, in each direction, inside this context."""
-        limit = ["tbf", "rate", f"{bits_per_s:.0f}bit", "burst", "128kb", "latency", "20ms"]
-        try:
-            for name in self.namespaces:
-                _run("tc", "-n", name, "qdisc", "add", "dev", INTERFACE, "root", *limit)
-            yield
-        finally:
-            for name in self.namespaces:
-                _run("tc", "-n", name, "qdisc", "del", "dev", INTERFACE, "root")
-
 
 @contextmanager
 def running(folder: Path, *, accounting: bool = False) -> Iterator[Cluster]:
@@ -125,7 +111,6 @@ def running(folder: Path, *, accounting: bool = False) -> Iterator[Cluster]:
 
     With ``accounting``, the controller forgets jobs within seconds of their end.
     """
-    names = tuple(f"mw{secrets.token_hex(3)}{end}" for end in "ab")
     first = 17_000 + os.getpid() % 1000 * 3
     host = os.uname().nodename
     ports = {"port": first, "node_1": first + 1, "node_2": first + 2}
@@ -136,11 +121,11 @@ def running(folder: Path, *, accounting: bool = False) -> Iterator[Cluster]:
     (folder / "munge.key").write_bytes(secrets.token_bytes(1024))
     (folder / "munge.key").chmod(0o600)
     environment = {**os.environ, "PATH": search_path()}
-    with Guard(names) as guard:
-        _make_network(names)
+    with namespaces.running() as network:
+        guard = network.guard
         guard.start("munged", *_munge_options(folder), environment=environment)
-        inside = [["nsenter", f"--net=/run/netns/{name}"] for name in names]
-        cluster = Cluster(folder, _write_clients(folder, inside[0]), (names[0], names[1]))
+        inside = [network.enter(number) for number in range(2)]
+        cluster = Cluster(folder, _write_clients(folder, inside[0]), network)
         if accounting:
             _start_accounting(guard, cluster, inside[0])
         configuration = ["-f", str(folder / "slurm.conf")]
@@ -170,21 +155,6 @@ def _start_accounting(guard: Guard, cluster: Cluster, enter: list[str]) -> None:
     guard.start("sh", "-c", f"{shlex.join(serve)} {log} & {wait}", environment=environment)
     guard.start(*enter, "slurmdbd", environment={**environment, "SLURM_CONF": str(folder / "slurm.conf")})
     _wait_until_ready(lambda: cluster.command("sacctmgr", "-i", "add", "cluster", "meshwave"), folder / "slurmdbd.log")
-
-
-def _make_network(names: tuple[str, ...]) -> None:
-    for name in names:
-        _run("ip", "netns", "add", name)
-    peer = ["type", "veth", "peer", "name", INTERFACE, "netns", names[1]]
-    _run("ip", "-n", names[0], "link", "add", "name", INTERFACE, *peer)  # never among the links of the machine
-    for number, name in enumerate(names, 1):
-        _run("ip", "-n", name, "addr", "add", f"10.77.0.{number}/24", "dev", INTERFACE)
-        _run("ip", "-n", name, "link", "set", "lo", "up")
-        _run("ip", "-n", name, "link", "set", INTERFACE, "up")
-
-
-def _run(*command: str) -> None:
-    subprocess.run(command, check=True, capture_output=True)
 
 
 def _munge_options(folder: Path) -> list[str]:

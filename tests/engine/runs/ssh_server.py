@@ -1,27 +1,37 @@
-"""A real sshd on two loopback addresses of this machine, with keys of its own."""
+"""A real sshd on two hosts of this machine, with keys of its own.
+
+The hosts are network namespaces with addresses of their own and a link between them, or, where the machine permits no
+namespaces, two addresses of the loopback.
+"""
 
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-ADDRESSES = {"one": "127.0.0.1", "two": "127.0.0.2"}
-START_S = 10.0
+from tests.engine.runs import namespaces
+from tests.engine.runs.guard import Guard
+from tests.engine.runs.namespaces import ADDRESSES, INTERFACE, Network
+
+NAMES = ("one", "two")
+LOOPBACK = ("127.0.0.1", "127.0.0.2")
+PROXY = "trap : HUP; exec 3<>/dev/tcp/%h/%p; cat <&3 & cat >&3; kill $!"
+"""Command of bash that connects ssh with a host, inside the namespace of the host."""
 
 
 def missing() -> str:
     """Why the server cannot be started here; empty if it can."""
     if not sys.platform.startswith("linux"):
-        return "a test server on two loopback addresses needs Linux"
+        return "a test server on two hosts needs Linux"
     absent = [name for name in ("ssh", "ssh-keygen", "rsync") if shutil.which(name) is None]
     if _sshd() is None:
         absent.append("sshd")
@@ -38,73 +48,81 @@ class Server:
 
     options: tuple[str, ...]
     """Options of ssh that find the hosts."""
-    log: Path
-    process: subprocess.Popen[bytes]
+    folder: Path
+    network: Network | None
+    """The namespaces of the hosts; None if they are addresses of the loopback."""
+
+    @property
+    def address(self) -> str:
+        """The address of the first host."""
+        return ADDRESSES[0] if self.network else LOOPBACK[0]
+
+    @property
+    def interface(self) -> str:
+        """The interface between the hosts."""
+        return INTERFACE if self.network else "lo"
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
         """Stop the server inside this context: it accepts connections, and no host answers on them."""
-        self.process.send_signal(signal.SIGSTOP)
+        pids = [int((self.folder / f"{name}.pid").read_text()) for name in NAMES]
         try:
+            for pid in pids:
+                os.kill(pid, signal.SIGSTOP)
             yield
         finally:
-            self.process.send_signal(signal.SIGCONT)
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
 
 
 @contextmanager
 def running(folder: Path, path: str = "") -> Iterator[Server]:
     """Start the server; it ends with this context. ``path`` is the ``PATH`` of remote commands."""
-    port = _free_port()
-    for key in ("host_key", "user_key"):
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / key], check=True)
-    (folder / "user_key.pub").rename(folder / "authorized_keys")
+    with ExitStack() as stack:
+        network = None if namespaces.missing() else stack.enter_context(namespaces.running())
+        guard = network.guard if network else stack.enter_context(Guard(()))
+        port = _free_port()
+        for key in ("host_key", "user_key"):
+            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / key], check=True)
+        (folder / "user_key.pub").rename(folder / "authorized_keys")
+        client = [
+            f"IdentityFile {folder}/user_key",
+            "IdentitiesOnly yes",
+            f"UserKnownHostsFile {folder}/known_hosts",
+            "StrictHostKeyChecking accept-new",
+            f"Port {port}",
+        ]
+        if os.geteuid() == 0:
+            Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # sshd wants it for separated privileges
+        for number, name in enumerate(NAMES):
+            address = (ADDRESSES if network else LOOPBACK)[number]
+            file = folder / f"{name}.conf"
+            file.write_text("\n".join(_server_lines(folder, name, f"{address}:{port}", path)) + "\n")
+            enter = network.enter(number) if network else []
+            environment = {**os.environ, "PATH": namespaces.search_path()}
+            guard.start(*enter, _sshd() or "", "-f", str(file), "-E", str(folder / "sshd.log"), environment=environment)
+            proxy = [f"  ProxyCommand {shlex.join([*enter, 'bash', '-c', PROXY])}"] if network else []
+            client += [f"Host {name}", f"  HostName {address}", *proxy]
+        (folder / "ssh_config").write_text("\n".join(client) + "\n")
+        yield Server(("-F", str(folder / "ssh_config")), folder, network)
+
+
+def _server_lines(folder: Path, name: str, address: str, path: str) -> list[str]:
     variables = ["SHLVL=1", *([f"PATH={path}"] if path else [])]  # at level 0, bash reads the user's .bashrc
-    server = [
-        *(f"ListenAddress {address}:{port}" for address in ADDRESSES.values()),
+    return [
+        f"ListenAddress {address}",
         f"HostKey {folder}/host_key",
         f"AuthorizedKeysFile {folder}/authorized_keys",
-        f"PidFile {folder}/sshd.pid",
+        f"PidFile {folder}/{name}.pid",
         "StrictModes no",
         "UsePAM no",
         "PasswordAuthentication no",
         "MaxStartups 100",
         f"SetEnv {' '.join(variables)}",
     ]
-    client = [
-        f"IdentityFile {folder}/user_key",
-        "IdentitiesOnly yes",
-        f"UserKnownHostsFile {folder}/known_hosts",
-        "StrictHostKeyChecking accept-new",
-        f"Port {port}",
-        *(f"Host {name}\n  HostName {address}" for name, address in ADDRESSES.items()),
-    ]
-    (folder / "sshd_config").write_text("\n".join(server) + "\n")
-    (folder / "ssh_config").write_text("\n".join(client) + "\n")
-    if os.geteuid() == 0:
-        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # sshd wants it for separated privileges
-    log = folder / "sshd.log"
-    sshd = subprocess.Popen([_sshd() or "", "-D", "-f", folder / "sshd_config", "-E", log])
-    try:
-        _wait_for(port, log)
-        yield Server(("-F", str(folder / "ssh_config")), log, sshd)
-    finally:
-        sshd.terminate()
-        sshd.wait()
 
 
 def _free_port() -> int:
     with closing(socket.socket()) as found:
-        found.bind((ADDRESSES["one"], 0))
+        found.bind((LOOPBACK[0], 0))
         return int(found.getsockname()[1])
-
-
-def _wait_for(port: int, log: Path) -> None:
-    end = time.monotonic() + START_S
-    while True:
-        try:
-            socket.create_connection((ADDRESSES["two"], port), 1).close()
-            return
-        except OSError:
-            if time.monotonic() > end:
-                raise RuntimeError(f"sshd did not start: {log.read_text()}") from None
-            time.sleep(0.05)

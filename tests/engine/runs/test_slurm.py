@@ -179,7 +179,7 @@ def test_the_check_of_a_target_reports_nodes_and_links_of_unlike_speed(
     monkeypatch.setenv("MESHWAVE_TARGETS", str(file))
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path / "home"))
 
-    with cluster.slow_link(LINK_BITS_PER_S):
+    with cluster.network.slow_link(LINK_BITS_PER_S):
         status = cli.main(["targets", "check", "two", "--json"])
 
     found = json.loads(capsys.readouterr().out)
@@ -208,7 +208,7 @@ def test_a_design_takes_the_cluster_of_a_target(
     monkeypatch.setenv("MESHWAVE_TARGETS", str(tmp_path / "targets.toml"))
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path / "home"))
 
-    with cluster.slow_link(LINK_BITS_PER_S):
+    with cluster.network.slow_link(LINK_BITS_PER_S):
         drawn, counts, _ = target_cluster("two")
 
     assert 0.4 < drawn.inter_node.bandwidth / (LINK_BITS_PER_S / 8) < 1

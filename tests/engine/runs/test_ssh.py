@@ -23,8 +23,9 @@ from meshwave.engine.runs.launchers.local import LocalLauncher
 from meshwave.engine.runs.launchers.slurm import SlurmLauncher, SlurmOptions
 from meshwave.engine.runs.launchers.ssh import SshLauncher, SshOptions
 from meshwave.engine.runs.options import REHEARSAL
+from meshwave.engine.runs.target_check import check_target
 from tests.conftest import until
-from tests.engine.runs import slurm_cluster, ssh_server
+from tests.engine.runs import namespaces, slurm_cluster, ssh_server
 from tests.engine.runs.jobs import PATIENCE_S, STEPS, kill_worker, losses, processes_of, two_nodes, until_long
 from tests.engine.runs.play import submit
 
@@ -50,8 +51,8 @@ def remote_options(server: ssh_server.Server, root: Path) -> dict[str, object]:
 
 
 def launcher_of(server: ssh_server.Server, record: Record, tmp_path: Path, **changes: object) -> SshLauncher:
-    given = {**remote_options(server, tmp_path / "remote"), "hosts": ("one", "two"), "address": "127.0.0.1"}
-    return SshLauncher(record, SshOptions(**{**given, "interface": "lo", **changes}), "boxes")  # type: ignore[arg-type]
+    given = {**remote_options(server, tmp_path / "remote"), "hosts": ("one", "two"), "address": server.address}
+    return SshLauncher(record, SshOptions(**{**given, "interface": server.interface, **changes}), "boxes")  # type: ignore[arg-type]
 
 
 def test_a_run_on_two_hosts_has_the_losses_of_a_local_run(
@@ -65,6 +66,22 @@ def test_a_run_on_two_hosts_has_the_losses_of_a_local_run(
     assert losses(run) == pytest.approx(losses(other), rel=1e-6)
     assert (tmp_path / "remote" / run.id / "spans-1.bin").read_bytes() == (run.folder / "spans-1.bin").read_bytes()
     assert not (run.folder).is_symlink()
+
+
+def test_the_check_of_hosts_measures_the_link_between_them(
+    ssh: SshLauncher, server: ssh_server.Server, record: Record
+) -> None:
+    if server.network is None:
+        pytest.skip(f"the hosts share the loopback: {namespaces.missing()}")
+
+    with server.network.slow_link(1e9):
+        report, _ = check_target(ssh, devices_per_node=2)
+
+    assert [each.node for each in report.processes] == [0, 0, 1, 1]
+    assert report.inter_node is not None
+    assert report.intra_node is not None
+    assert 0.4 < report.inter_node.bandwidth / (1e9 / 8) < 1
+    assert report.intra_node.bandwidth > report.inter_node.bandwidth
 
 
 @pytest.mark.nightly
