@@ -14,7 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from meshwave.engine.bench.measuring import run_to_end
-from meshwave.engine.bench.target_runs import LOOK_S, TIMEOUT_S, Say, find_processes, two_nodes, wait_until
+from meshwave.engine.bench.target_runs import (
+    LOOK_S,
+    TIMEOUT_S,
+    Say,
+    count_processes,
+    find_processes,
+    two_nodes,
+    wait_until,
+)
 from meshwave.engine.document import Design
 from meshwave.engine.files import write_all
 from meshwave.engine.predict.prediction import predict
@@ -156,9 +164,9 @@ def _warm_process(run: Run) -> Iterator[tuple[Host, int]]:
 def _left_processes(run: Run, launcher: Launcher) -> int:
     """Return the number of processes that still exist some seconds after the end of a run."""
     deadline = time.monotonic() + ENDING_S
-    while (left := find_processes(run, launcher)) and time.monotonic() < deadline:
+    while (left := count_processes(run, launcher)) and time.monotonic() < deadline:
         time.sleep(LOOK_S)
-    return len(left)
+    return left
 
 
 def _append(file: Path, made: KilledRun) -> None:

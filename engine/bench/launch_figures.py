@@ -10,7 +10,15 @@ from pathlib import Path
 
 from meshwave.engine.bench.kills import kill_figures, read_killed_runs
 from meshwave.engine.bench.measuring import run_to_end, temporary_launcher
-from meshwave.engine.bench.target_runs import LOOK_S, TIMEOUT_S, Say, find_processes, two_nodes, wait_until
+from meshwave.engine.bench.target_runs import (
+    LOOK_S,
+    TIMEOUT_S,
+    Say,
+    count_processes,
+    find_processes,
+    two_nodes,
+    wait_until,
+)
 from meshwave.engine.files import write_private
 from meshwave.engine.findings import RunRefusal
 from meshwave.engine.predict.prediction import Prediction, predict
@@ -119,7 +127,7 @@ def _launch_figures(launcher: Launcher, say: Say) -> Figures:
         cancel_s += [_cancel(run, launcher)] if find_processes(run, launcher) else []
         run.cancel()
     if not cancel_s:
-        say("cancellation is not measured: no process of a run is visible on the host that launches it")
+        say("cancellation is not measured: no process of a run is visible")
     return {
         "launch to the first step_s": min(first_step_s),
         **({"cancel to no process left_s": max(cancel_s)} if cancel_s else {}),
@@ -154,7 +162,7 @@ def _cancel(run: Run, launcher: Launcher, look_s: float = LOOK_S) -> float:
     """Cancel a run, and return the seconds until its last process has ended."""
     called_s = time.perf_counter()
     run.cancel()
-    wait_until(lambda: not find_processes(run, launcher), "end of the processes", look_s)
+    wait_until(lambda: not count_processes(run, launcher), "end of the processes", look_s)
     taken_s = time.perf_counter() - called_s
     run.wait(timeout_s=TIMEOUT_S)
     return taken_s

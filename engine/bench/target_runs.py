@@ -1,21 +1,22 @@
 """Small runs on a launch target, and their processes.
 
-The processes of a run must be visible on this machine, on the hosts of an ssh target, or on the host that runs the commands
-of a scheduler, as on a cluster on one machine. They are found by the run folder on their command lines.
+The processes of a run are found by the run folder on their command lines: on this machine, on the hosts of an ssh target, on
+the host that runs the commands of a scheduler, or on the nodes of a Slurm job, where srun looks for them.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from meshwave.engine.document import Design, load_design, parse_design
 from meshwave.engine.files import example
 from meshwave.engine.findings import RunRefusal
 from meshwave.engine.runs import Launcher, Run
-from meshwave.engine.runs.launchers._host import Host, LocalHost
+from meshwave.engine.runs.launchers._host import CommandResult, Host, LocalHost
 from meshwave.engine.runs.launchers._jobs import JobLauncher
+from meshwave.engine.runs.launchers.slurm import SlurmLauncher
 from meshwave.engine.runs.launchers.ssh import SshLauncher
 from meshwave.engine.runs.process_identity import Handle, recorded_processes
 
@@ -39,17 +40,58 @@ def two_nodes(steps: int, pipeline: Mapping[str, Any] | None = None, seed: int =
 def find_processes(run: Run, launcher: Launcher) -> list[tuple[Host, int]]:
     """Return the existing processes of a run, including processes that start others, with the host of each."""
     if isinstance(launcher, JobLauncher):
-        return [*_processes_on_hosts(run, launcher)]
+        found = [*_processes_on_hosts(run, launcher)]
+        return found or [*processes_on_nodes(run, launcher)] if isinstance(launcher, SlurmLauncher) else found
     processes = recorded_processes(run.entry)
     handles: list[Handle] = processes.processes if processes else []
     return [(LocalHost(), handle.pid) for handle in handles if handle.is_alive()]
 
 
+def count_processes(run: Run, launcher: Launcher) -> int:
+    """Return the number of existing processes of a run, or of nodes on which Slurm still ends them."""
+    found = find_processes(run, launcher)
+    return len(found or (_job_nodes(run, launcher) if isinstance(launcher, SlurmLauncher) else ()))
+
+
 def _processes_on_hosts(run: Run, launcher: JobLauncher) -> Iterator[tuple[Host, int]]:
-    pattern = f"[{run.id[0]}]{run.id[1:]}"  # which does not match the command that searches for it
     for host in launcher.hosts if isinstance(launcher, SshLauncher) else (launcher.host,):
-        for pid in host.attempt(["pgrep", "--full", pattern]).output.split():
-            yield host, int(pid)
+        yield from _processes_on(host, run)
+
+
+def processes_on_nodes(run: Run, launcher: SlurmLauncher) -> Iterator[tuple[Host, int]]:
+    """Yield the processes of a run that the nodes of its Slurm job report."""
+    for name in _job_nodes(run, launcher):
+        yield from _processes_on(SlurmNode(name, run.entry.handle["job"]["id"], launcher.host), run)
+
+
+def _processes_on(host: Host, run: Run) -> Iterator[tuple[Host, int]]:
+    pattern = f"[{run.id[0]}]{run.id[1:]}"  # which does not match the command that searches for it
+    for pid in host.attempt(["pgrep", "--full", pattern]).output.split():
+        yield host, int(pid)
+
+
+def _job_nodes(run: Run, launcher: SlurmLauncher) -> list[str]:
+    """Return the nodes on which the Slurm job of a run has processes, or may have them while it ends."""
+    job = run.entry.handle.get("job")
+    if job is None:
+        return []
+    states = "--states=RUNNING,COMPLETING"
+    listed = launcher.host.attempt(
+        ["squeue", "--noheader", f"--jobs={job['id']}", states, "--format=%N"]
+    ).output.split()
+    return launcher.host.run(["scontrol", "show", "hostnames", listed[0]]).split() if listed else []
+
+
+class SlurmNode(LocalHost):
+    """Node of a Slurm job, on which srun runs commands beside the processes of the job."""
+
+    def __init__(self, name: str, job: str, login: Host) -> None:
+        self.name, self._login = name, login
+        self._srun = ["srun", f"--jobid={job}", "--overlap", "--quiet", "--nodes=1", "--ntasks=1", f"--nodelist={name}"]
+
+    def attempt(self, command: Sequence[str]) -> CommandResult:
+        """Run a command on the node and return its result; it fails if the job has ended."""
+        return self._login.attempt([*self._srun, *command])
 
 
 def wait_until(condition: Callable[[], object], what: str, look_s: float = LOOK_S) -> None:

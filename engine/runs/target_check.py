@@ -169,13 +169,13 @@ def report_lines(
         yield f"topology  GPUs of a node are joined by {report.device_links}; NICs per node: {report.nics or 'unknown'}"
     yield f"versions  {', '.join(f'{name} {version}' for name, version in first.versions.items())}"
     for name, link, drawn_link in (
-        ("inside a node", report.intra_node, drawn and drawn.intra_node),
-        ("between nodes", report.inter_node, drawn and drawn.inter_node),
+        ("inside a node", report.intra_node, drawn.intra_node if drawn else None),
+        ("between nodes", report.inter_node, drawn.inter_node if drawn else None),
     ):
         if link is not None:
             predicted = link.drawn_all_reduce(drawn, is_inside=link is report.intra_node) if drawn else None
             yield (
-                f"link      {name}: {_compared(link.bandwidth, drawn_link and drawn_link.bandwidth)}, "
+                f"link      {name}: {_compared(link.bandwidth, drawn_link.bandwidth if drawn_link else None)}, "
                 f"latency {quantity(link.latency_s, 's')}, "
                 f"all-reduce of {link.processes} processes {_compared(link.all_reduce_bandwidth, predicted)}"
             )

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from meshwave.engine.bench.target_runs import count_processes, find_processes, processes_on_nodes
 from meshwave.engine.cli import main as cli
 from meshwave.engine.costs.profile_store import list_profiles
 from meshwave.engine.errors import RunError
@@ -21,6 +22,7 @@ from meshwave.engine.runs import Options, Record, Run, State, reconcile, silence
 from meshwave.engine.runs.attempts import read_attempts
 from meshwave.engine.runs.checkpoints import Checkpoints, complete_checkpoints
 from meshwave.engine.runs.launchers import open_run
+from meshwave.engine.runs.launchers._torchrun import PROGRAM
 from meshwave.engine.runs.launchers.local import LocalLauncher
 from meshwave.engine.runs.launchers.slurm import SlurmLauncher, SlurmOptions
 from meshwave.engine.runs.target_check import TargetReport, check_target, target_cluster
@@ -68,6 +70,10 @@ def test_a_run_is_cancelled_as_soon_as_slurm_answers_and_leaves_no_process(
 ) -> None:
     run = submit(slurm, two_nodes(100_000))  # type: ignore[arg-type]
     wait_for_training(run)
+    on_nodes = [*processes_on_nodes(run, slurm)]  # where the launching host does not see the processes
+    assert {pid for _, pid in on_nodes} == {pid for _, pid in find_processes(run, slurm)}
+    assert {host.name for host, _ in on_nodes} == {"n1", "n2"}
+    assert PROGRAM in on_nodes[-1][0].run(["ps", "-o", "args=", "-p", str(on_nodes[-1][1])])
     with monkeypatch.context() as patch:
         patch.setenv("PATH", "/nowhere")
         reconcile(record)
@@ -79,6 +85,7 @@ def test_a_run_is_cancelled_as_soon_as_slurm_answers_and_leaves_no_process(
     assert run.wait(timeout_s=PATIENCE_S) is State.CANCELLED
     assert run.reason.startswith("cancelled after ")
     assert until(lambda: not processes_of(run))
+    assert until(lambda: count_processes(run, slurm) == 0)
     assert complete_checkpoints(run.folder) == []
 
 
