@@ -59,7 +59,6 @@ ACCOUNTING = """
 AccountingStorageType=accounting_storage/slurmdbd
 AccountingStorageHost=10.77.0.1
 AccountingStoragePass={folder}/munge.socket
-MinJobAge=2
 """
 DATABASE_DAEMON = """
 DbdHost={host}
@@ -106,15 +105,13 @@ class Cluster:
 
 
 @contextmanager
-def running(folder: Path, *, accounting: bool = False) -> Iterator[Cluster]:
-    """Start the cluster; it ends with this context.
-
-    With ``accounting``, the controller forgets jobs within seconds of their end.
-    """
+def running(folder: Path, *, accounting: bool = False, forgets: bool = False) -> Iterator[Cluster]:
+    """Start the cluster; it ends with this context. If it ``forgets``, it does so within seconds of the end of a job."""
     first = 17_000 + os.getpid() % 1000 * 3
     host = os.uname().nodename
     ports = {"port": first, "node_1": first + 1, "node_2": first + 2}
     accounts = ACCOUNTING.format(folder=folder) if accounting else NO_ACCOUNTING
+    accounts += "\nMinJobAge=2" if forgets else ""
     parts = {"folder": folder, "host": host, "accounting": accounts}
     (folder / "slurm.conf").write_text(CONFIGURATION.format(**parts, **ports))
     (folder / "state").mkdir()
