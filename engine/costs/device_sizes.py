@@ -92,6 +92,7 @@ def workload(design: Design, mesh: Mesh) -> Workload:
         precision=precision,
         attended_share=mean_attended_share(design, mesh),
         sequence_parallel=is_sequence_parallel,
+        separates_table=model.architecture.copies_embedding and design.training.sharding != "none",
         kernels=kernels,
         cp=mesh.cp,
         context_exchange=design.training.context_parallel,

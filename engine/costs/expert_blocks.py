@@ -178,11 +178,14 @@ def _layer_pieces(steps: Sequence[CostedStep], played: LayerTimeline) -> Pieces:
 
 
 def _token_exchanges(load: Workload) -> tuple[Operator, ...]:
-    """Return the gather of the tokens that sequence parallelism divides; expert schedules start with all tokens."""
+    """Return the gather of the tokens that sequence parallelism divides; expert schedules start with all tokens.
+
+    The backward gathers the gradient of the output. The gathered tokens are kept.
+    """
     if not load.sequence_parallel:
         return ()
     size = load.hidden_bytes
-    return (Operator("token gather", Work(), forward_gathered=(size,), backward_gathered=(size, size)),)
+    return (Operator("token gather", Work(), forward_gathered=(size,), backward_gathered=(size,)),)
 
 
 def _sent_bytes(steps: Sequence[CostedStep]) -> Sent:

@@ -132,6 +132,8 @@ class Workload:
     """Fraction of the sequence that a token attends to, averaged over the layers."""
     sequence_parallel: bool = False
     """True if tensor-parallel devices divide the tokens outside attention and MLP."""
+    separates_table: bool = False
+    """True if the head has a copy of the embedding table of its own stage, because each of them is sharded."""
     causal: bool = False
     """True if a token attends only to earlier tokens."""
     kernels: Kernels = PLAIN_KERNELS

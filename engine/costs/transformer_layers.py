@@ -180,8 +180,8 @@ def shared_experts(load: Workload, moe: MoE) -> tuple[Operator, ...]:
     if not moe.shared_width:
         return ()
     gate = (
-        product("shared experts' gate", load, load.hidden, 1, bias=False),
-        elementwise("shared experts' weight", load, load.hidden, kept=1, read_and_written=(2, 3)),
+        product("shared experts' gate", load.residual_stream, load.hidden, 1, bias=False),
+        elementwise("shared experts' weight", load.residual_stream, load.hidden, kept=1, read_and_written=(2, 3)),
     )
     return feed_forward("shared experts", load, moe.shared_width) + (gate if moe.has_shared_gate else ())
 
@@ -314,16 +314,17 @@ def loss(load: Workload) -> tuple[Operator, ...]:
 def end_operators(load: Workload, *, first: bool, last: bool) -> tuple[Operator, ...]:
     """Return the operators of a stage besides its layers: embedding of the first, head and loss of the last stage.
 
-    A head that is tied to an embedding on the same stage adds no table; on another stage it is a copy.
+    A head that is tied to an embedding on the same stage adds no table; on another stage, or sharded, it is a copy.
     """
     before, after = embedding(load) if first else (), head(load) + loss(load) if last else ()
     table, architecture = load.vocab / load.tp * load.hidden, load.architecture
-    if first and last and architecture.tied_embeddings:
+    has_table = first and not load.separates_table
+    if has_table and last and architecture.tied_embeddings:
         after = (
             *(each._replace(parameters=each.parameters - table) if each.name == "logits" else each for each in after),
         )
     if last and architecture.mtp_layers:
-        has_copy = not first and not architecture.tied_embeddings
+        has_copy = not has_table and not architecture.tied_embeddings
         after += prediction(load, table if has_copy else 0.0) + prediction(load, 0.0) * (architecture.mtp_layers - 1)
     return before + after
 

@@ -136,11 +136,9 @@ def _training_problems(design: Design) -> Iterator[Problem]:
     """Yield problems of training settings that the runtime does not support."""
     training = design.training
     model = design.model
-    is_latent = model.architecture.attention.latent is not None
-    divides_tokens = isinstance(model, LanguageModel) and model.moe is None and not model.skips and not is_latent
+    divides_tokens = isinstance(model, LanguageModel) and not model.skips
     keys = [] if divides_tokens else ["sequence_parallel"]
     keys += ["bf16_gradients"] if training.sharding == "none" else []
-    keys += ["sharding"] if model.moe is not None else []
     multiplies_float8 = isinstance(model, LanguageModel) and model.moe is None and not training.compile
     if training.linear_precision == "fp4" or not multiplies_float8 or training.precision in ("pure_bf16", "fp64"):
         keys += ["linear_precision"]
@@ -154,8 +152,9 @@ def _training_problems(design: Design) -> Iterator[Problem]:
         yield Problem(where, "unsupported_offload", {"path": clash.edits[0][0]}, fixes=fixes)
     if training.sequence_parallel:
         yield from _token_problems(design)
-    if model.architecture.copies_embedding and training.sharding != "none":
-        params = {"key": "sharding", "value": training.sharding}
+    copies = {mesh.dp for mesh in design.meshes}
+    if model.architecture.copies_embedding and training.sharding != "none" and len(copies) > 1:
+        params = {"value": training.sharding, "copies": sorted(copies)}
         yield Problem("training.sharding", "tied_sharding", params, fixes=[set_value("training.sharding", "none")])
     if model.architecture.copies_embedding and len({mesh.tp for mesh in design.meshes}) > 1:
         yield Problem("meshes", "unequal_tied_meshes", {"sizes": sorted({mesh.tp for mesh in design.meshes})})

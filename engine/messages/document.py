@@ -243,7 +243,8 @@ _RUNS: dict[str, Message] = {
     "sequence_parallel_dry_run": "dry runs do not support sequence parallelism yet",
     "unsupported_offload": "runs cannot combine activation offload with this value of {path}; change one of them",
     "tied_sharding": (
-        "runs do not support sharding {value} yet for models with tied embeddings or multi-token prediction"
+        "runs with sharding {value} of models with tied embeddings or multi-token prediction need the same number of "
+        "data-parallel copies on all meshes, but the numbers are {copies:list}"
     ),
     "unequal_tied_meshes": (
         "runs of models with tied embeddings or multi-token prediction need the same tp on all meshes, but tp is {sizes:list}"

@@ -113,6 +113,15 @@ class ProcessLayout:
         ends = (0, self.program.stages - 1)
         return tuple(sorted({process for stage in ends for process in self.stage_processes(stage, tp_index)}))
 
+    def tied_owners(self, process: int) -> tuple[int, ...]:
+        """Return the processes on the first and the last stage that own the same part of a sharded embedding table.
+
+        ``process`` is one of them; it holds one of these stages, which have equal numbers of copies.
+        """
+        ends = [self.stage_processes(stage, self.tp_index(process)) for stage in (0, self.program.stages - 1)]
+        index = next(members.index(process) for members in ends if process in members)
+        return tuple(sorted({members[index] for members in ends}))
+
     def processes_of_stage(self, stage: int) -> tuple[int, ...]:
         """Return the processes that hold any part of a stage, in ascending order."""
         return tuple(process for rank in self.program.ranks_of(stage) for process in self.mesh(rank))

@@ -67,7 +67,7 @@ class FlatWeights:
         self.gradient: Tensor | None = None
         self._scattering: list[PendingTensor] = []
         self._gathering: PendingTensor | None = None
-        self._is_whole = True
+        self._is_whole = self._is_owner = True
         for (_, parameter), view in zip(named, self._views(self._whole), strict=True):
             parameter.data = view
 
@@ -76,6 +76,11 @@ class FlatWeights:
         sizes = [shape.numel() for shape in self._shapes]
         for shape, piece in zip(self._shapes, torch.split(flat[: sum(sizes)], sizes), strict=True):
             yield piece.view(shape)
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the weights in the whole model."""
+        return [name for name, _ in self._named]
 
     def own_parts(self) -> Iterator[OwnPart]:
         """Yield the part of each weight that this process owns."""
@@ -92,8 +97,23 @@ class FlatWeights:
     @property
     def resident_tensors(self) -> list[Tensor]:
         """Tensors that stay allocated between steps."""
-        has_own = self.part.untyped_storage().data_ptr() != self._whole.untyped_storage().data_ptr()
+        has_own = self._is_owner and self.part.untyped_storage().data_ptr() != self._whole.untyped_storage().data_ptr()
         return [*([self._whole] if self._is_whole else []), *([self.part] if has_own else [])]
+
+    def use_part_of(self, other: FlatWeights) -> None:
+        """Use the part of a copy of the same weights, which updates both."""
+        assert len(self.part) == len(other.part) and self._first == other._first, "parts of equal weights"
+        self.part, self._is_owner = other.part, False
+
+    def add_gradient_of(self, other: FlatWeights) -> None:
+        """Add the gradient of a copy of the same weights, and clear it."""
+        assert self.gradient is not None and other.gradient is not None, "the gradients are collected"
+        self.gradient, other.gradient = self.gradient + other.gradient, None
+
+    def start_sum(self, members: Members) -> PendingTensor:
+        """Start to sum the gradient of this process's part over the processes that own it too."""
+        assert self.gradient is not None, "the gradients are collected"
+        return self._communicator.start_all_reduce(0, members, self.gradient)
 
     def free(self) -> None:
         """Free the parts of other processes; this process keeps its own part. An all-gather in flight ends before."""

@@ -27,9 +27,19 @@ from meshwave.engine.runtime.execution.checkpoint import WEIGHTS, Part
 from meshwave.engine.runtime.execution.flat_weights import FlatWeights, NamedWeight
 from meshwave.engine.runtime.execution.optimizers import OPTIMIZERS
 from meshwave.engine.runtime.execution.sharded_stages import ShardedStage
-from meshwave.engine.runtime.execution.update import GradientObserver, Members, WeightGroup
+from meshwave.engine.runtime.execution.update import (
+    TIED_WEIGHT,
+    GradientObserver,
+    Members,
+    WeightGroup,
+    named_weights,
+)
+from meshwave.engine.runtime.experts.build import expert_layers
+from meshwave.engine.runtime.experts.feed_forward import Expert
 from meshwave.engine.runtime.models import Stage
-from meshwave.engine.runtime.modules.deferred_gradients import DeferrableModule
+from meshwave.engine.runtime.models.transformer import Head
+from meshwave.engine.runtime.modules.deferred_gradients import CastModule
+from meshwave.engine.runtime.modules.load_balance import is_balance_bias, update_balance_bias
 from meshwave.engine.runtime.modules.tensor_parallel import weight_shard
 
 
@@ -44,17 +54,20 @@ class ShardedUpdate:
         communicator: Communicator,
         training: Training,
         observer: GradientObserver | None = None,
+        tied: Members | None = None,
         *,
         gathers_blocks: bool,
     ) -> None:
         """Shard the state of the stages of this rank.
 
-        See :class:`OptimizerUpdate` for the other arguments. ``gathers_blocks`` is True if the blocks gather sharded
-        weights themselves, because the program does not.
+        See :class:`OptimizerUpdate` for the other arguments. ``tied`` are the processes that own the same part of the
+        embedding table as this one. ``gathers_blocks`` is True if the blocks gather sharded weights themselves, because
+        the program does not.
         """
         self._weight_group, self._process, self._communicator = weight_group, process, communicator
         self._training, self._observer = training, observer
-        self._names = {p: name for module in stages.values() for name, p in module.named_parameters()}
+        self._names = {parameter: name for name, parameter in named_weights(stages.values(), tied)}
+        self._is_tied = tied is not None
         self.stages = {
             stage: ShardedStage(
                 module,
@@ -65,9 +78,20 @@ class ShardedUpdate:
             )
             for stage, module in stages.items()
         }
-        self._weights = [each for stage in self.stages.values() for each in stage.weights]
+        self._flats = [each for stage in self.stages.values() for each in stage.weights]
+        self._tied = TiedWeights([each for each in self._flats if self._holds_table(each)], tied)
+        self._weights = [each for each in self._flats if each is not self._tied.copy]
+        for module in stages.values():
+            for layer in expert_layers(module):
+                layer.use_weights_in_place()
+        self._balances = {
+            parameter: (stage, weight_group(stage, parameter)[0])
+            for stage, module in stages.items()
+            for parameter in module.parameters()
+            if is_balance_bias(parameter)
+        }
         if training.sharding == "parameters":
-            for each in self._weights:
+            for each in self._flats:
                 each.free()
         self.optimizer = OPTIMIZERS[training.optimizer](
             [each.part for each in self._weights], training.lr, training.weight_decay
@@ -85,11 +109,15 @@ class ShardedUpdate:
         """
         training = self._training
         short = _matmul_weights(part) if training.precision == "bf16" else set()
-        found: dict[tuple[Members, bool, bool, bool], list[NamedWeight]] = {}
+        found: dict[tuple[Members, bool, bool, bool, bool], list[NamedWeight]] = {}
         for parameter in part.parameters():
+            if is_balance_bias(parameter):
+                continue  # the load of a step updates it, instead of an optimizer
             members, counting_process = self._weight_group(stage, parameter)
             is_cut = weight_shard(parameter) is not None
-            key = members, is_cut, counting_process in members, parameter in short
+            is_tied = self._is_tied and self._names[parameter] == TIED_WEIGHT
+            is_counted = counting_process in members and (stage == 0 or not is_tied)
+            key = members, is_cut, is_counted, parameter in short, is_tied
             found.setdefault(key, []).append((self._names[parameter], parameter))
         return [
             FlatWeights(
@@ -103,7 +131,7 @@ class ShardedUpdate:
                 is_counted=is_counted,
                 frees=training.sharding == "parameters",
             )
-            for (members, _, is_counted, is_short), named in sorted(found.items(), key=lambda item: item[0])
+            for (members, _, is_counted, is_short, _), named in sorted(found.items(), key=lambda item: item[0])
         ]
 
     @property
@@ -119,12 +147,14 @@ class ShardedUpdate:
     @property
     def resident_weights(self) -> list[Tensor]:
         """Weights that stay allocated between steps."""
-        return [tensor for each in self._weights for tensor in each.resident_tensors]
+        balances = [parameter.detach() for parameter in self._balances]
+        return [tensor for each in self._flats for tensor in each.resident_tensors] + balances
 
     def parts(self) -> dict[str, Part]:
         """Return the parts of the training state that this process owns: weights, and the optimizer's moments."""
         moments = {f"{moment}/": tensors for moment, tensors in self.optimizer.moments.items()}
-        return {
+        balances = {f"{WEIGHTS}{self._names[each]}": Part(each.detach()) for each in self._balances}
+        return balances | {
             f"{group}{own.name}": Part(tensor[own.at.start : own.at.stop], weight_shard(own.parameter), own.elements)
             for group, tensors in {WEIGHTS: [each.part for each in self._weights], **moments}.items()
             for weights, tensor in zip(self._weights, tensors, strict=True)
@@ -137,7 +167,8 @@ class ShardedUpdate:
 
     def whole_weights(self) -> dict[str, Tensor]:
         """Return the whole weights of this rank by name; all processes of the rank call this method together."""
-        return {name: weight for each in self._weights for name, weight in each.whole_weights().items()}
+        balances = {self._names[each]: each.detach() for each in self._balances}
+        return balances | {name: weight for each in self._weights for name, weight in each.whole_weights().items()}
 
     def resume(self, steps: int) -> None:
         """Continue from the loaded parts as if ``steps`` steps had been taken."""
@@ -157,6 +188,10 @@ class ShardedUpdate:
                 del self._reductions[stage]
             for each in sharded.weights:
                 each.collect_gradients()
+        self._tied.sum_gradients()
+        for balance, (stage, members) in self._balances.items():
+            load = torch.zeros_like(balance) if balance.grad is None else balance.grad
+            balance.grad = self._communicator.start_all_reduce(stage, members, load).wait()
         found, self._reductions = self._reductions, {}
         counted = [each.gradient for each in self._weights if each.is_counted and each.gradient is not None]
         self.squared_norm = torch.nn.utils.get_total_norm(counted).double() ** 2
@@ -176,22 +211,63 @@ class ShardedUpdate:
         self.optimizer.step(gradients)
         for each in self._weights:
             each.gradient = None
+        for balance in self._balances:
+            assert balance.grad is not None, "the loads are collected"
+            update_balance_bias(balance, balance.grad)
+            balance.grad = None
         self._gather_updated_weights()
 
     def _gather_updated_weights(self) -> None:
         """Gather the weights that other processes have updated, unless weights are sharded between steps."""
         if self._training.sharding != "parameters":
-            for each in self._weights:
+            for each in self._flats:
                 each.refresh()
-            for each in self._weights:
+            for each in self._flats:
                 each.finish_gather()
+
+    def _holds_table(self, weights: FlatWeights) -> bool:
+        return self._is_tied and weights.names == [TIED_WEIGHT]
+
+
+class TiedWeights:
+    """Embedding table on the first stage and its copy on the last one, each sharded over the copies of its stage.
+
+    The same part of both has one gradient, the sum of both. If this process holds both, it owns one part for both.
+    """
+
+    copy: FlatWeights | None = None
+    """Copy that uses the part of another one."""
+
+    def __init__(self, tables: Sequence[FlatWeights], owners: Members | None) -> None:
+        """Tie the tables of this process, and those of all ``owners`` of the same part."""
+        self._tables, self._owners = tables, owners or ()
+        if len(tables) > 1:
+            first, self.copy = tables
+            self.copy.use_part_of(first)
+
+    def sum_gradients(self) -> None:
+        """Sum the gradients of the table and its copy, which are collected."""
+        if self.copy is not None:
+            self._tables[0].add_gradient_of(self.copy)
+        elif len(self._owners) > 1:
+            self._tables[0].gradient = self._tables[0].start_sum(self._owners).wait()
+
+
+def separate_tied_weight(modules: Mapping[int, Stage]) -> None:
+    """Give a head that is tied to the embedding of its own stage a copy, since both are sharded block by block."""
+    for module in modules.values():
+        if module.is_first and isinstance(module.head, Head):
+            table = next(weight for name, weight in module.named_parameters() if name == TIED_WEIGHT)
+            copy = nn.Parameter(table.detach().clone())
+            copy.__dict__.update(table.__dict__)  # its shard
+            module.head.tie_weights(copy)
 
 
 def _matmul_weights(part: nn.Module) -> set[nn.Parameter]:
-    """Return the weights of matrix products, which mixed precision computes in 16 bits."""
+    """Return the weights of matrix products and experts, which mixed precision computes in 16 bits."""
     return {
         parameter
         for module in part.modules()
-        if isinstance(module, DeferrableModule) and type(module).cast_weights is not DeferrableModule.cast_weights
+        if isinstance(module, (CastModule, Expert))
         for parameter in module.parameters(recurse=False)
     }

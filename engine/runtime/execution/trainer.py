@@ -30,7 +30,7 @@ from meshwave.engine.runtime.execution.data import Microbatch, TrainingBatches
 from meshwave.engine.runtime.execution.executor import Executor, Progress, StepTimes
 from meshwave.engine.runtime.execution.initial_weights import load_initial_weights
 from meshwave.engine.runtime.execution.job import Job, RunNote
-from meshwave.engine.runtime.execution.sharded_update import ShardedUpdate
+from meshwave.engine.runtime.execution.sharded_update import ShardedUpdate, separate_tied_weight
 from meshwave.engine.runtime.execution.stages import DTYPES, MESSAGE_DTYPES, LocalStage
 from meshwave.engine.runtime.execution.update import TIED_WEIGHT, GradientObserver, OptimizerUpdate, WeightGroup
 from meshwave.engine.runtime.experts.build import ExpertLayers, expert_layers
@@ -111,10 +111,9 @@ class Trainer:
         }
         tokens = model.sequence // shape.cp
         tokens = len(tp_group.own_range(tokens)) if training.sequence_parallel else tokens
-        is_tied = model.architecture.copies_embedding and program.stages > 1
-        tied = layout.tied_processes(layout.tp_index(process)) if is_tied else None
-        if is_tied:
-            _share_tied_weight(self._modules)
+        tied = _tied_processes(design, layout)
+        if tied:
+            separate_tied_weight(self._modules) if training.sharding != "none" else _share_tied_weight(self._modules)
         message = MessageFormat((rows, tokens, model.hidden), MESSAGE_DTYPES[training.precision])
         reduced = list(range(program.stages)) if training.shards_gradients else layout.stages_with(Op.REDUCE_GRAD)
         gradient_groups = layout.gradient_groups(reduced)
@@ -122,15 +121,13 @@ class Trainer:
             everyone = [(stage, layout.processes_of_stage(stage)) for stage in reduced]
             gradient_groups += [(stage, members) for stage, members in everyone if len(members) > 1]
         gradient_groups += experts.gradient_groups(reduced) if experts else ()
-        if is_tied:
-            holders = [layout.tied_processes(index) for index in range(layout.mesh_shape(process).tp)]
-            gradient_groups += [(0, members) for members in holders if len(members) > 1]
+        gradient_groups += [(0, members) for members in sorted(set(tied.values())) if len(members) > 1]
         transfers = plan_boundary_transfers(design, layout)
         self._communicator = world.make_communicator(layout, message, list(dict.fromkeys(gradient_groups)), transfers)
         weight_group = _bind_weight_group(layout, process, self._modules, experts)
-        update = self._modules, weight_group, process, self._communicator, training, observer
+        update = self._modules, weight_group, process, self._communicator, training, observer, tied.get(process)
         self._update = (
-            OptimizerUpdate(*update, tied)
+            OptimizerUpdate(*update)
             if training.sharding == "none"
             else ShardedUpdate(*update, gathers_blocks=gathers_blocks)
         )
@@ -291,6 +288,19 @@ def _context_share(design: Design, group: Group) -> ContextShare | None:
     if degree == 1:
         return None
     return ContextShare(group, balanced_chunks(design.model.sequence, degree), design.training.context_parallel)
+
+
+def _tied_processes(design: Design, layout: ProcessLayout) -> dict[int, tuple[int, ...]]:
+    """Return the processes that sum the gradient of the embedding table, for each process that holds it or its copy.
+
+    A sharded table has a copy on the last stage even if that is the first one.
+    """
+    stages, is_sharded = layout.program.stages, design.training.sharding != "none"
+    if not design.model.architecture.copies_embedding or not (stages > 1 or is_sharded):
+        return {}
+    holders = {process for stage in (0, stages - 1) for process in layout.processes_of_stage(stage)}
+    find = layout.tied_owners if is_sharded else lambda process: layout.tied_processes(layout.tp_index(process))
+    return {process: find(process) for process in holders}
 
 
 def _share_tied_weight(modules: Mapping[int, Stage]) -> None:

@@ -123,12 +123,19 @@ class FeedForward:
         self._stacked: dict[str, Tensor | None] = {}
         self._cast: Mapping[str, Tensor | None] | None = None
         for name in WEIGHTS:
-            weights = [weight for expert in self._experts if (weight := getattr(expert, name)) is not None]
+            weights = self._weights(name)
             stacked = torch.stack([weight.data for weight in weights]) if weights else None
             for index, weight in enumerate(weights):
                 assert stacked is not None
                 weight.data = stacked[index]
             self._stacked[name] = stacked
+
+    def use_weights_in_place(self) -> None:
+        """Use the weights where they now are: through views if they are equally spaced in one storage.
+
+        The stack is not kept; weights that are not equally spaced are stacked again for each use.
+        """
+        self._stacked = {name: view_stacked(self._weights(name)) for name in WEIGHTS}
 
     def cast_weights(self, dtype: torch.dtype) -> None:
         """Make copies of the weights in ``dtype``, used until :meth:`drop_cast_weights`."""
@@ -199,7 +206,7 @@ class FeedForward:
             **{
                 name: gradient.sum(1)
                 for name, gradient in (("b_in", inner_gradient), ("b_out", result_gradient))
-                if self._stacked[name] is not None
+                if self._weights(name)
             },
         }
         for name, gradients in gradients_by_name.items():
@@ -209,7 +216,25 @@ class FeedForward:
 
     def _stacked_weights(self, name: str, dtype: torch.dtype) -> Tensor | None:
         """Return the stacked weights ``name`` in ``dtype``; None if the experts have no such weight."""
-        return _to_dtype((self._cast or self._stacked)[name], dtype)
+        stacked = (self._cast or self._stacked)[name]
+        if stacked is None and (weights := self._weights(name)):
+            stacked = torch.stack([weight.data for weight in weights])
+        return _to_dtype(stacked, dtype)
+
+    def _weights(self, name: str) -> list[nn.Parameter]:
+        return [weight for expert in self._experts if (weight := getattr(expert, name)) is not None]
+
+
+def view_stacked(weights: Sequence[Tensor]) -> Tensor | None:
+    """Return weights of equal shape as one view ``[weights, ...]``; None if they are not equally spaced in one storage."""
+    if not weights:
+        return None
+    first, starts = weights[0].detach(), [weight.storage_offset() for weight in weights]
+    step = starts[1] - starts[0] if len(starts) > 1 else first.numel()
+    is_one = len({weight.untyped_storage().data_ptr() for weight in weights}) == 1
+    if not is_one or starts != [starts[0] + number * step for number in range(len(starts))]:
+        return None
+    return first.as_strided((len(weights), *first.shape), (step, *first.stride()), starts[0])
 
 
 def _to_dtype(weight: Tensor | None, dtype: torch.dtype) -> Tensor | None:

@@ -28,11 +28,7 @@ from meshwave.engine.runtime.experts.dispatch import ExpertPath, GateLoads
 from meshwave.engine.runtime.experts.feed_forward import Expert, FeedForward
 from meshwave.engine.runtime.experts.gate import Gate, Routing
 from meshwave.engine.runtime.experts.step_times import BeginStep, EndStep, StepPosition, do_nothing
-from meshwave.engine.runtime.experts.steps import (
-    UNCHUNKED,
-    CollectiveRecord,
-    StepRunner,
-)
+from meshwave.engine.runtime.experts.steps import UNCHUNKED, CollectiveRecord, StepRunner
 from meshwave.engine.runtime.modules.activations import make_activation
 from meshwave.engine.runtime.modules.deferred_gradients import DeferrableModule
 from meshwave.engine.runtime.modules.recomputation import is_first_forward
@@ -216,6 +212,10 @@ class ExpertLayer(DeferrableModule):
         for step in self._after:
             tokens = self._runner.apply(step, tokens)
         return tokens.view(shape)
+
+    def use_weights_in_place(self) -> None:
+        """Use the experts' weights where they now are; see :meth:`.feed_forward.FeedForward.use_weights_in_place`."""
+        self._experts.use_weights_in_place()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]

@@ -14,7 +14,7 @@ from meshwave.engine.runtime.modules.context_share import ContextShare
 from meshwave.engine.runtime.modules.deferred_gradients import Linear
 from meshwave.engine.runtime.modules.positions import apply_rotary_embedding
 from meshwave.engine.runtime.modules.rms_norm import RmsNorm
-from meshwave.engine.runtime.modules.tensor_parallel import ColumnLinear, RowLinear, copy_to_group
+from meshwave.engine.runtime.modules.tensor_parallel import ColumnLinear, RowLinear, copy_to_group, mark_partial
 
 NORM_EPS = 1e-6
 """Epsilon of the RMS norms of the latent vectors; the other norms of a model may have another one."""
@@ -23,7 +23,8 @@ NORM_EPS = 1e-6
 class LatentAttention(nn.Module):
     """Attention whose keys and values are projected from a latent vector, and its queries from another one or from the input.
 
-    All processes of the group compute the same latent vectors, and each has its own heads. The first dimensions of a
+    All processes of the group compute the same latent vectors, or with sequence parallelism those of their own tokens,
+    and each has its own heads. The first dimensions of a
     head have rotary positions; all heads share the rotary dimensions of the key.
     """
 
@@ -50,22 +51,27 @@ class LatentAttention(nn.Module):
         else:
             self.query_down = Linear(hidden, latent.q_rank, bias=part.qkv_bias)
             self.query_norm = RmsNorm(latent.q_rank, NORM_EPS)
+            mark_partial(self.query_down, group)
+            mark_partial(self.query_norm, group)
             self.query = ColumnLinear(latent.q_rank, queries, group=group, bias=False)
         self.key_value_down = Linear(hidden, latent.kv_rank + latent.rope_dim, bias=part.qkv_bias)
         self.key_value_norm = RmsNorm(latent.kv_rank, NORM_EPS)
+        mark_partial(self.key_value_down, group)
+        mark_partial(self.key_value_norm, group)
         made = heads * (latent.nope_dim + latent.value_dim)
         self.key_value = ColumnLinear(latent.kv_rank, made, group=group, bias=False)
         self.out = RowLinear(heads * latent.value_dim, hidden, group, bias=part.out_bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the attention output for ``x``; both have the shape ``[batch, sequence, hidden]``."""
-        latent, (batch, sequence, _) = self.latent, x.shape
+        latent = self.latent
         if self.query_down is None or self.query_norm is None:
             queries = self.query(x)
         else:
             queries = self.query(self.query_norm(self.query_down(x)))
         compressed, key_rope = self.key_value_down(x).split((latent.kv_rank, latent.rope_dim), -1)
         key_value = self.key_value(self.key_value_norm(compressed))
+        batch, sequence, _ = key_value.shape
         q, key_value = (
             each.view(batch, sequence, -1, width).transpose(1, 2)
             for each, width in (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -31,7 +32,9 @@ class PredictionLayer(Layer):
     def forward(self, x: Tensor, embedded: Tensor | None = None) -> Tensor:
         """Return ``[batch, sequence, hidden]`` computed from ``x`` and ``embedded``, which have the same shape."""
         assert embedded is not None, "a layer of multi-token prediction"
-        return super().forward(self.join(torch.cat([self.hidden_norm(x), self.embedding_norm(embedded)], -1)))
+        x = super().forward(self.join(torch.cat([self.hidden_norm(x), self.embedding_norm(embedded)], -1)))
+        out: Tensor = self.last_norm(x)
+        return out
 
 
 class PredictionHead(Head):
@@ -47,6 +50,17 @@ class PredictionHead(Head):
         super().tie_weights(table)
         assert isinstance(table, nn.Parameter), "a weight"
         self.table.weight = table
+
+    def forward(self, x: Tensor, targets: Tensor, layers: Sequence[nn.Module] = (), weight: float = 0.0) -> Tensor:
+        """Return the mean loss of the microbatch, plus ``weight`` times that of each of ``layers``."""
+        assert self.norm is not None, "designs with a post-norm are refused"
+        x = self.norm(x)
+        loss = self.loss(self.normalized_logits(x), targets)
+        for layer in layers:
+            x = layer(x, self.embed(targets.clamp(min=0)))
+            targets = torch.cat([targets[:, 1:], torch.full_like(targets[:, :1], IGNORED)], 1)
+            loss = loss + weight * self.loss(self.normalized_logits(x), targets)
+        return loss
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Return the embeddings ``[batch, sequence, hidden]`` of ``tokens [batch, sequence]``.
@@ -69,22 +83,14 @@ class PredictingStage(Stage):
     def __init__(self, parts: Parts, predictions: int, weight: float) -> None:
         """Create a stage from its parts, of which the last ``predictions`` layers predict further tokens."""
         super().__init__(*parts)
-        self.predictions, self.weight = predictions, weight
-        self.main_layers = [*self.layers.values()][:-predictions]
+        self.weight = weight / predictions
+        layers = [*self.layers.values()]
+        self.main_layers, self.later_layers = layers[:-predictions], layers[-predictions:]
 
     def forward(self, x: Tensor, targets: Tensor | None = None) -> Tensor:
         """Return the mean loss of the microbatch."""
-        assert isinstance(self.head, PredictionHead) and targets is not None, "the last stage"
-        assert self.head.norm is not None, "designs with a post-norm are refused"
-        x = self.head.norm(self.forward_body(x))
-        loss = self.head.loss(self.head.normalized_logits(x), targets)
-        if not self.training:
-            return loss
-        for layer in [*self.layers.values()][-self.predictions :]:
-            assert isinstance(layer, PredictionLayer), "one of the last layers"
-            x = layer.last_norm(layer(x, self.head.embed(targets.clamp(min=0))))
-            targets = torch.cat([targets[:, 1:], torch.full_like(targets[:, :1], IGNORED)], 1)
-            loss = loss + self.weight / self.predictions * self.head.loss(self.head.normalized_logits(x), targets)
+        assert self.head is not None, "the last stage"
+        loss: Tensor = self.head(self.forward_body(x), targets, self.later_layers if self.training else (), self.weight)
         return loss
 
 

@@ -11,7 +11,15 @@ from torch import Tensor, nn
 from meshwave.engine.document.model import IGNORED, LanguageModel
 from meshwave.engine.runtime.communication.groups import ALONE, Group
 from meshwave.engine.runtime.models.latent_attention import LatentAttention
-from meshwave.engine.runtime.models.stages import EMBEDDING, FIRST_LAYER, Parts, Stage, StageBuilder, initialise_weights
+from meshwave.engine.runtime.models.stages import (
+    EMBEDDING,
+    FIRST_LAYER,
+    Parts,
+    Stage,
+    StageBuilder,
+    initialise_weights,
+    to_message_dtype,
+)
 from meshwave.engine.runtime.modules.activations import ACTIVATIONS, make_activation
 from meshwave.engine.runtime.modules.attention_product import AttentionRule
 from meshwave.engine.runtime.modules.context_attention import attend_in_context
@@ -25,6 +33,7 @@ from meshwave.engine.runtime.modules.tensor_parallel import (
     ColumnLinear,
     RowLinear,
     VocabularyTable,
+    apply_to_all_tokens,
     mark_partial,
     parallel_cross_entropy,
 )
@@ -192,6 +201,7 @@ class Layer(nn.Module):
         self.attention_out_norm = make_norm(shape, group) if after else None
         self.ffn_norm = make_norm(shape, group) if before and has_own_norm else None
         self.ffn_out_norm = make_norm(shape, group) if after else None
+        self.group = group
         self.experts, self.activation = experts, make_activation(architecture.mlp)
         self.shared_in = self.shared_out = self.shared_gate = None
         if experts is None:
@@ -199,6 +209,8 @@ class Layer(nn.Module):
         elif shape.moe is not None and shape.moe.shared_width:
             self.shared_in, self.shared_out = _make_mlp(shape, shape.moe.shared_width, group)
             self.shared_gate = Linear(shape.hidden, 1, bias=False) if shape.moe.has_shared_gate else None
+            if self.shared_gate is not None:
+                mark_partial(self.shared_gate, group)
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the layer to ``x [batch, sequence, hidden]``; the output has the same shape."""
@@ -216,7 +228,7 @@ class Layer(nn.Module):
     def _feed_forward(self, x: Tensor) -> Tensor:
         if self.experts is None:
             return self._mlp(x, self.ffn_in, self.ffn_out)
-        routed: Tensor = self.experts(x)
+        routed = apply_to_all_tokens(self.experts, to_message_dtype(x), self.group)
         if self.shared_in is None or self.shared_out is None:
             return routed
         shared = self._mlp(x, self.shared_in, self.shared_out)

@@ -12,6 +12,7 @@ The gradient of a replicated weight is then a sum over the process's own tokens,
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -108,6 +109,50 @@ class _ScatterTokens(Function):
         return whole, None, whole.flatten(0, 1).sum(0) if ctx.needs_input_grad[2] else None
 
 
+class _GatherTokens(Function):
+    """All-gather over tokens in the forward; the backward sums the gradients, and each process keeps its own tokens."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Group) -> Tensor:
+        ctx.group = group
+        return _gather_tokens(x, group)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return _scatter_tokens(gradient, ctx.group), None
+
+
+class _GatherReplicated(Function):
+    """All-gather over tokens in the forward; the backward selects the own tokens of a gradient that all members have."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Group) -> Tensor:
+        ctx.group = group
+        return _gather_tokens(x, group)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return _own_tokens(gradient, ctx.group), None
+
+
+class _SelectTokens(Function):
+    """Selection of the own tokens in the forward; the backward gathers the gradients of all tokens."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Group) -> Tensor:
+        ctx.group = group
+        return _own_tokens(x, group).clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return _gather_tokens(gradient, ctx.group), None
+
+
+def _own_tokens(x: Tensor, group: Group) -> Tensor:
+    own = group.own_range(x.shape[1])
+    return x[:, own.start : own.stop]
+
+
 class _GatheringLinear(Function):
     """Linear map of all tokens of the group; it saves only its own tokens and gathers the others again in the backward."""
 
@@ -149,11 +194,25 @@ def _scatter_tokens(x: Tensor, group: Group) -> Tensor:
 
 
 def copy_to_group(x: Tensor, group: Group) -> Tensor:
-    """Return ``x``, which is the same on the whole group, with a backward that sums the gradients of the group."""
+    """Return ``x``, which is the same on the whole group, with a backward that sums the gradients of the group.
+
+    With sequence parallelism, ``x`` has this process's tokens, and those of all members are returned.
+    """
     if group.size == 1:
         return x
-    copied: Tensor = _Copy.apply(x, group)  # type: ignore[no-untyped-call]
+    copied: Tensor = (_GatherTokens if group.divides_tokens else _Copy).apply(x, group)  # type: ignore[no-untyped-call]
     return copied
+
+
+def apply_to_all_tokens(replicated: Callable[[Tensor], Tensor], x: Tensor, group: Group) -> Tensor:
+    """Apply a function that computes the same on the whole group; with sequence parallelism, ``x`` has own tokens only.
+
+    The group gathers the tokens and selects its own tokens of the output. The gradient of the output is gathered.
+    """
+    if group.size == 1 or not group.divides_tokens:
+        return replicated(x)
+    out: Tensor = _SelectTokens.apply(replicated(_GatherReplicated.apply(x, group)), group)  # type: ignore[no-untyped-call]
+    return out
 
 
 def sum_over_group(x: Tensor, group: Group, bias: Tensor | None = None) -> Tensor:

@@ -198,13 +198,11 @@ def test_a_run_refuses_what_it_cannot_train(design: Callable[..., Design]) -> No
     plain = design(2, dp=2, training=BF16)
     uneven = design(1, tp=4, model={"sequence": 34}, training={"sequence_parallel": True})
     skips = design(1, tp=2, model={"kind": "u-transformer"}, training={"sequence_parallel": True})
-    experts = design(1, dp=2, model={"moe": {"experts": 2}}, training={"sharding": "optimizer"})
 
-    assert [(each.code, each.where) for made in (plain, uneven, skips, experts) for each in run_problems(made)] == [
+    assert [(each.code, each.where) for made in (plain, uneven, skips) for each in run_problems(made)] == [
         ("unsupported_training", "training.bf16_gradients"),
         ("indivisible_sequence", "meshes[0].axes.tp"),
         ("unsupported_training", "training.sequence_parallel"),
-        ("unsupported_training", "training.sharding"),
     ]
 
 
@@ -215,9 +213,12 @@ def test_gradients_are_not_sharded_where_a_schedule_replicates_stages(design: Ca
     assert [each.code for each in refused.value.problems] == ["sharded_replicas"]
 
 
-def test_a_tied_head_runs_with_equal_shards_and_without_sharded_state(design: Callable[..., Design]) -> None:
+def test_a_tied_head_runs_with_equal_shards_and_copies(design: Callable[..., Design]) -> None:
     model = {"kind": "transformer", "tied_embeddings": True}
-    plain, sharded = (design(2, tp=2, model=model, training={"sharding": each}) for each in ("none", "optimizer"))
+    copies = [{"name": "A", "devices": [0, 1], "axes": {"dp": 2}}, {"name": "B", "devices": [2]}]
+    plain = design(2, tp=2, model=model, training={"sharding": "optimizer"})
+    sharded = design(2, model=model, meshes=copies, training={"sharding": "parameters"})
+    priced(sharded)
     meshes = [{"name": "A", "devices": [0, 1], "axes": {"tp": 2}}, {"name": "B", "devices": [2]}]
     unequal = design(2, model=model, meshes=meshes)
 
@@ -235,3 +236,17 @@ def test_a_step_sums_the_gradients_of_a_table_on_two_stages(design: Callable[...
     table = 4 * 4096 * 51200
 
     assert seconds_of(tied, Op.STEP) - seconds_of(untied, Op.STEP) == pytest.approx(2 * 5e-6 + table / 300e9)
+
+
+def test_the_copies_of_an_expert_divide_its_state(design: Callable[..., Design]) -> None:
+    """Two groups of two devices hold all experts, so that two devices hold each of them."""
+    model = {"layers": 2, "hidden": 64, "ffn": 256, "moe": {"experts": 4, "every": 1}}
+    whole, cut = (
+        priced(design(1, dp=4, model=model, experts={"ep": 2}, training={"sharding": each}))[1].static_bytes
+        for each in ("none", "parameters")
+    )
+    experts = 4 * 2 * 2 * (2 * 64 * 256 + 64 + 256)  # bytes of two experts in each of two layers
+
+    np.testing.assert_allclose(cut["weights"], (whole["weights"] - experts) / 4 + experts / 2)
+    np.testing.assert_allclose(cut["gradients"], cut["weights"])
+    np.testing.assert_allclose(cut["optimizer"], 2 * cut["weights"])

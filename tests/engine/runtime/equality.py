@@ -36,6 +36,17 @@ def reference(document: Document) -> Reference:
     return _known[key]
 
 
+def unsharded_reference(document: Document) -> Reference:
+    """Return the reference of a document without the settings that one process does not have."""
+    without = {
+        "sharding": "none",
+        "sequence_parallel": False,
+        "unsharded_stages": None,
+        "gradient_reduction": "microbatch",
+    }
+    return reference({**document, "training": {**document["training"], **without}})
+
+
 def assert_equal(
     outcomes: list[Any], expected: Reference, precision: str = "fp64", *, tolerance: float | None = None
 ) -> None:

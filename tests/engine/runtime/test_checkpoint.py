@@ -139,11 +139,16 @@ def test_a_run_resumes_under_another_layout(
     np.testing.assert_allclose(after[0]["losses"], whole.losses[steps:], rtol=1e-9)
 
 
-def test_experts_resume_under_another_placement(train: Any, draw: Any, tmp_path: Path) -> None:
+def test_experts_and_a_tied_head_resume_under_another_placement_with_sharded_state(
+    train: Any, draw: Any, tmp_path: Path
+) -> None:
     documents = []
-    for experts in ({"schedule": "parm-s1", "ep": 2, "esp": 2}, {"schedule": "ppmoe", "ep": 2, "esp": 1}):
-        document = draw({"schedule": "1f1b", "microbatches": 4}, pp=1, dp=2, tp=2, steps=4)
-        document["model"] |= {"kind": "transformer", "moe": {**MOE, **BALANCED}}
+    for experts, sharding in (
+        ({"schedule": "parm-s1", "ep": 2, "esp": 2}, "parameters"),
+        ({"schedule": "ppmoe", "ep": 2, "esp": 1}, "optimizer"),
+    ):
+        document = draw({"schedule": "1f1b", "microbatches": 4}, pp=1, dp=2, tp=2, steps=4, sharding=sharding)
+        document["model"] |= {"kind": "transformer", "moe": {**MOE, **BALANCED}, "tied_embeddings": True}
         document["experts"] = experts
         documents.append(document)
     whole = train(documents[0], tmp_path / "whole", 4)

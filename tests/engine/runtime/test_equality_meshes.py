@@ -11,7 +11,16 @@ import pytest
 from meshwave.engine.document import parse_design
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.schedules import schedules
-from tests.engine.runtime.equality import Document, assert_equal, case_name, layers_for, reference, thinned, unequal
+from tests.engine.runtime.equality import (
+    Document,
+    assert_equal,
+    case_name,
+    layers_for,
+    reference,
+    thinned,
+    unequal,
+    unsharded_reference,
+)
 
 CUT = [
     ({"schedule": "gpipe", "microbatches": 2}, 1, 1, {}),
@@ -181,20 +190,23 @@ GPT_OSS = {
     "moe": {**MOE, "router_bias": True},
 }
 EXPERT_ARCHITECTURES = [
-    (MIXTRAL, "1f1b", 1, 2, 2, {"schedule": "parm-s1", "ep": 2, "esp": 2}),
-    (MIXTRAL, "hanayo", 2, 2, 1, {"schedule": "expert-parallel", "ep": 2}),
-    (DEEPSEEK, "zb-h1", 2, 1, 2, {"schedule": "parm-s1", "ep": 2}),
-    (DEEPSEEK, "1f1b", 2, 2, 2, {"schedule": "parm-s2", "ep": 2, "esp": 2, "degree": 2}),
-    (DEEPSEEK, "1f1b", 2, 2, 2, {"schedule": "ppmoe"}),
-    (DEEPSEEK, "chimera", 2, 2, 1, {"schedule": "a2a-allgather", "ep": 2}),
-    (QWEN, "zb-h1", 2, 2, 2, {"schedule": "deepspeed", "ep": 2, "esp": 2}),
-    (GPT_OSS, "zb-h1", 2, 2, 2, {"schedule": "ppmoe"}),
-    (GPT_OSS, "1f1b", 1, 2, 2, {"schedule": "parm-s2", "ep": 2, "esp": 2}),
+    (MIXTRAL, "1f1b", 1, 2, 2, {"schedule": "parm-s1", "ep": 2, "esp": 2}, False),
+    (MIXTRAL, "hanayo", 2, 2, 1, {"schedule": "expert-parallel", "ep": 2}, False),
+    (DEEPSEEK, "zb-h1", 2, 1, 2, {"schedule": "parm-s1", "ep": 2}, True),
+    (DEEPSEEK, "1f1b", 2, 2, 2, {"schedule": "parm-s2", "ep": 2, "esp": 2, "degree": 2}, False),
+    (DEEPSEEK, "1f1b", 2, 2, 2, {"schedule": "ppmoe"}, True),
+    (DEEPSEEK, "chimera", 2, 2, 1, {"schedule": "a2a-allgather", "ep": 2}, False),
+    (QWEN, "zb-h1", 2, 2, 2, {"schedule": "deepspeed", "ep": 2, "esp": 2}, True),
+    (GPT_OSS, "zb-h1", 2, 2, 2, {"schedule": "ppmoe"}, False),
+    (GPT_OSS, "1f1b", 1, 2, 2, {"schedule": "parm-s2", "ep": 2, "esp": 2}, False),
 ]
-"""Architectures with experts: the model, the schedule, the pipeline ranks, dp, tp and the section of experts."""
+"""Architectures with experts: the model, the schedule, the pipeline ranks, dp, tp, the section of experts, and if tensor-parallel
+devices divide the tokens."""
 
 
-@pytest.mark.parametrize(("architecture", "schedule", "pp", "dp", "tp", "experts"), thinned(2, EXPERT_ARCHITECTURES))
+@pytest.mark.parametrize(
+    ("architecture", "schedule", "pp", "dp", "tp", "experts", "divides"), thinned(2, EXPERT_ARCHITECTURES)
+)
 def test_an_architecture_with_experts_trains_like_one_process(
     architecture: Document,
     schedule: str,
@@ -202,13 +214,22 @@ def test_an_architecture_with_experts_trains_like_one_process(
     dp: int,
     tp: int,
     experts: Document,
+    divides: bool,
     crew: Any,
     draw: Callable[..., Document],
 ) -> None:
-    document = draw({"schedule": schedule, "microbatches": 2}, pp=pp, dp=dp, tp=tp, layers=4, clip_norm=0.5)
+    document = draw(
+        {"schedule": schedule, "microbatches": 2},
+        pp=pp,
+        dp=dp,
+        tp=tp,
+        layers=4,
+        clip_norm=0.5,
+        sequence_parallel=divides,
+    )
     document["model"] |= {"kind": "transformer", **architecture}
     document["experts"] = experts
-    expected = reference(document)
+    expected = unsharded_reference(document)
     assert_equal(crew.train(document), expected)
     balances = [weight for name, weight in expected.parameters.items() if name.endswith("gate.balance")]
     assert all(weight.unique().numel() > 1 for weight in balances)
@@ -219,10 +240,7 @@ OVERLAPPED = [
     ({"schedule": "dualpipe", "microbatches": 8}, 2, 1, {"schedule": "expert-parallel", "ep": 2, "esp": 1}),
     ({"schedule": "dualpipe-v", "microbatches": 6}, 2, 2, {"schedule": "parm-s1", "ep": 2, "esp": 1}),
     ({"schedule": "dualpipe-v", "microbatches": 6}, 1, 2, {"schedule": "parm-s2", "ep": 2, "esp": 1, "degree": 2}),
-    (
-        {"schedule": "dualpipe-v", "microbatches": 6, "recompute": "full"},
-        *(2, 1, {"schedule": "expert-parallel", "ep": 2, "degree": 2}),
-    ),
+    ({"schedule": "dualpipe-v", "microbatches": 6, "recompute": "full"}, 1, 2, {"schedule": "parm-s1", "ep": 2}),
 ]
 """A pipeline schedule with slots of two, dp and tp, and where the experts lie."""
 
@@ -231,11 +249,11 @@ OVERLAPPED = [
 def test_slots_whose_exchanges_overlap_train_like_one_process(
     pipeline: Document, dp: int, tp: int, experts: Document, crew: Any, draw: Callable[..., Document]
 ) -> None:
-    document = draw(pipeline, pp=2, dp=dp, tp=tp, layers=4, clip_norm=0.5)
+    document = draw(pipeline, pp=2, dp=dp, tp=tp, layers=4, clip_norm=0.5, sequence_parallel=tp > 1)
     document["model"]["moe"] = {**MOE, "every": 1}
     document["experts"] = experts
     assert lower(parse_design(document)).fused.any()
-    assert_equal(crew.train(document), reference(document))
+    assert_equal(crew.train(document), unsharded_reference(document))
 
 
 @pytest.mark.parametrize(
@@ -411,10 +429,51 @@ def test_sharded_state_trains_like_one_process(
     crew: Any,
     draw: Callable[..., Document],
 ) -> None:
-    document = draw(pipeline, pp=pp, dp=dp, tp=tp, layers=layers_for(pipeline, pp), **others)
-    expected = reference(document)
+    document = draw(pipeline, pp=pp, dp=dp, tp=tp, layers=layers_for(pipeline, pp), sharding=sharding, **others)
+    assert_equal(crew.train(document), unsharded_reference(document), others.get("precision", "fp64"))
+
+
+SHARDED_EXPERTS = [
+    ("optimizer", "gpipe", {"pp": 1, "dp": 4}, {"ep": 2}, {"moe": {**MOE, "every": 1}}, {}),
+    ("optimizer", "chimera", {"dp": 2}, {"schedule": "a2a-allgather", "ep": 2}, {}, {"clip_norm": 0.5}),
+    ("gradients", "zb-h1", {"dp": 2, "tp": 2}, {"schedule": "ppmoe"}, {}, {"clip_norm": 0.5}),
+    ("gradients", "1f1b", {"dp": 4, "pp": 1}, {"ep": 2}, {}, {"precision": "bf16", "optimizer": "sgd"}),
+    (
+        "parameters",
+        "1f1b",
+        {"pp": 1, "dp": 4},
+        {"placement": [[0, 1], [1, 2], [3], [0, 2]], "ep": 4},
+        {},
+        {"clip_norm": 0.5},
+    ),
+    ("parameters", "zb-v", {"dp": 4}, {"ep": 2}, {"moe": {**MOE, "bias_correction": True, "score": "sigmoid"}}, {}),
+    ("parameters", "dualpipe-v", {"dp": 2}, {"ep": 1}, {}, {"unsharded_stages": 2}),
+    (
+        *("parameters", "1f1b", {"dp": 2, "tp": 2}, {"schedule": "parm-s1", "ep": 2, "esp": 2}),
+        *({}, {"clip_norm": 0.5, "sequence_parallel": True}),
+    ),
+]
+"""What is sharded, a schedule, sizes of meshes, where the experts lie, the model, and other settings."""
+
+
+@pytest.mark.parametrize(("sharding", "schedule", "sizes", "experts", "model", "others"), SHARDED_EXPERTS)
+def test_sharded_experts_train_like_one_process(
+    sharding: str,
+    schedule: str,
+    sizes: Document,
+    experts: Document,
+    model: Document,
+    others: Document,
+    crew: Any,
+    draw: Callable[..., Document],
+) -> None:
+    """The weights of an expert are sharded over the devices that hold it, the others over the data-parallel copies."""
+    pipeline = {"schedule": schedule, "microbatches": 4}
+    document = draw(pipeline, layers=5, **{"pp": 2, **sizes}, **others)
+    document["model"] |= {"kind": "transformer", "moe": MOE, **model}
+    document["experts"] = {"schedule": "expert-parallel", "esp": 1, **experts}
     document["training"]["sharding"] = sharding
-    assert_equal(crew.train(document), expected, others.get("precision", "fp64"))
+    assert_equal(crew.train(document), unsharded_reference(document), others.get("precision", "fp64"))
 
 
 def test_a_mesh_without_copies_trains_beside_one_that_gathers_weights(crew: Any, draw: Callable[..., Document]) -> None:
@@ -441,11 +500,9 @@ DIVIDED_TOKENS = [
 def test_sequence_parallelism_trains_like_one_process(
     pipeline: Document, pp: int, dp: int, tp: int, others: Document, crew: Any, draw: Callable[..., Document]
 ) -> None:
-    sharding = others.get("sharding", "none")
-    document = draw(pipeline, pp=pp, dp=dp, tp=tp, layers=layers_for(pipeline, pp), **{**others, "sharding": "none"})
-    expected = reference(document)
-    document["training"] |= {"sequence_parallel": True, "sharding": sharding}
-    assert_equal(crew.train(document), expected, others.get("precision", "fp64"))
+    document = draw(pipeline, pp=pp, dp=dp, tp=tp, layers=layers_for(pipeline, pp), **others)
+    document["training"]["sequence_parallel"] = True
+    assert_equal(crew.train(document), unsharded_reference(document), others.get("precision", "fp64"))
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
@@ -475,6 +532,14 @@ TIED = [
     ({"schedule": "zb-v", "microbatches": 4}, 2, 1, 1, {"clip_norm": 0.5}),
     ({"schedule": "chimera", "microbatches": 4}, 2, 1, 2, {"clip_norm": 0.5}),
     ({"schedule": "1f1b", "microbatches": 4}, 2, 1, 1, {"precision": "bf16", "optimizer": "sgd"}),
+    ({"schedule": "gpipe", "microbatches": 2}, 1, 3, 1, {"sharding": "parameters", "clip_norm": 0.5}),
+    ({"schedule": "1f1b", "microbatches": 4}, 2, 2, 2, {"sharding": "parameters", "clip_norm": 0.5}),
+    ({"schedule": "zb-v", "microbatches": 4}, 2, 2, 1, {"sharding": "gradients", "clip_norm": 0.5}),
+    ({"schedule": "chimera", "microbatches": 4}, 2, 2, 1, {"sharding": "optimizer", "clip_norm": 0.5}),
+    (
+        {"schedule": "interleaved-1f1b", "microbatches": 4},
+        *(2, 2, 1, {"sharding": "parameters", "unsharded_stages": 1, "precision": "bf16", "optimizer": "sgd"}),
+    ),
 ]
 """With a head that is tied to the embedding: a schedule, meshes, copies, tensor-parallel devices, and other settings."""
 
@@ -485,7 +550,7 @@ def test_a_tied_head_trains_like_one_process(
 ) -> None:
     document = draw(pipeline, pp=pp, dp=dp, tp=tp, layers=layers_for(pipeline, pp), **others)
     document["model"] |= {**LLAMA, "tied_embeddings": True}
-    assert_equal(crew.train(document), reference(document), others.get("precision", "fp64"))
+    assert_equal(crew.train(document), unsharded_reference(document), others.get("precision", "fp64"))
 
 
 PREDICTING = [
@@ -507,6 +572,12 @@ PREDICTING = [
         {"mtp_layers": 1, "moe": {"experts": 4, "every": 1, "capacity_factor": None}},
         {},
     ),
+    ({"schedule": "1f1b", "microbatches": 4}, 2, 2, 1, {"mtp_layers": 2}, {"sharding": "parameters"}),
+    ({"schedule": "gpipe", "microbatches": 4}, 1, 2, 1, {"mtp_layers": 1}, {"sharding": "gradients"}),
+    (
+        {"schedule": "zb-v", "microbatches": 4},
+        *(2, 2, 1, {"mtp_layers": 1, "tied_embeddings": True}, {"sharding": "parameters", "clip_norm": 0.5}),
+    ),
 ]
 """A schedule, meshes, copies, tensor-parallel devices, layers of multi-token prediction, and other settings."""
 
@@ -524,4 +595,4 @@ def test_multi_token_prediction_trains_like_one_process(
 ) -> None:
     document = draw(pipeline, pp=pp, dp=dp, tp=tp, layers=layers_for(pipeline, pp), **others)
     document["model"] |= {**LLAMA, **model}
-    assert_equal(crew.train(document), reference(document), others.get("precision", "fp64"))
+    assert_equal(crew.train(document), unsharded_reference(document), others.get("precision", "fp64"))
