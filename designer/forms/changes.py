@@ -18,6 +18,8 @@ from meshwave.engine.document import Design
 from meshwave.engine.document.expert_problems import expert_problems
 from meshwave.engine.document.model import model_families
 from meshwave.engine.findings import Refusal
+from meshwave.engine.hugging_face.published_models import published_model
+from meshwave.engine.imports.hugging_face import replace_model
 from meshwave.engine.schedules import schedules
 
 Edit = tuple[str, Any, str]
@@ -144,6 +146,15 @@ def _model_kind_edit(design: Design, path: str, value: Any, label: str) -> Edit:
     return "", {"model": changed, "pipeline": pipeline, "training": training}, label
 
 
+def _published_model_edit(design: Design, path: str, value: Any, label: str) -> Edit:
+    """Return the edit that sets a published model; stages, their costs, expert placement and data become automatic."""
+    changed = replace_model(design, published_model(value).section())
+    experts = {**changed["experts"], "placement": None, "load": None}
+    training = {**changed["training"], "data": None}
+    kept = {key: changed[key] for key in ("model", "pipeline", "cost")}
+    return "", {**kept, "experts": experts, "training": training}, f"model preset {value}"
+
+
 def _experts_switch_edit(design: Design, path: str, value: Any, label: str) -> Edit:
     """Return the edit that adds or removes the experts of the model with all settings that depend on them."""
     if value:
@@ -176,6 +187,7 @@ _JOINT_EDITS: Mapping[str, Callable[[Design, str, Any, str], Edit]] = {
     "cluster.devices_per_node": _devices_per_node_edit,
     "pipeline.schedule": _schedule_edit,
     "cost.kind": _cost_kind_edit,
+    "model": _published_model_edit,
     "model.kind": _model_kind_edit,
     EXPERTS_SWITCH: _experts_switch_edit,
     "experts.ep": _expert_setting_edit,

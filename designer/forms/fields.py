@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache, lru_cache
 from typing import Any, NotRequired, TypedDict
 
@@ -17,6 +17,7 @@ from meshwave.engine.document import Design
 from meshwave.engine.document.cost import CostSection, cost_models
 from meshwave.engine.document.model import model_families
 from meshwave.engine.experts import expert_schedules
+from meshwave.engine.hugging_face.published_models import published_models
 from meshwave.engine.resharding import orderings, strategies
 from meshwave.engine.schedules import schedules
 
@@ -125,7 +126,7 @@ def _cached_section(key: str, values: str) -> Section:
 def _section(key: str, document: Json, design: Design | None = None) -> Section:
     node, values = schema.design_schema()["properties"][key], document[key]
     part = schema.chosen_member(node, values)
-    found = [_preset_field(values), _device_field(values)] if key == "cluster" else []
+    found = [preset(values) for preset in _PRESETS.get(key, ())]
     found += _tag_fields(key, node, values)
     found += (
         _expert_fields(design, document)
@@ -316,6 +317,28 @@ def _device_field(cluster: Json) -> Field:
         else "Set the device fields and the link inside nodes to those of a known device."
     )
     return {**_choice_field(DEVICE, "Device", chosen, options, help), "optional": True, "placeholder": "custom"}
+
+
+def _published_model_field(model: Json) -> Field:
+    """Return the field that selects a published model, which sets all keys of the model except the sequence length."""
+    known = _published_sections()
+    chosen = next((name for name, each in known.items() if {**each, "sequence": model.get("sequence")} == model), None)
+    options = [Option(value=name, title=name, help=each.source) for name, each in published_models().items()]
+    help = published_models()[chosen].source if chosen else "Set all model fields to those of a published model."
+    return {**_choice_field("model", "Preset", chosen, options, help), "optional": True, "placeholder": "custom"}
+
+
+@cache
+def _published_sections() -> Mapping[str, Json]:
+    """Return the model section of each published model by name."""
+    return {name: each.section() for name, each in published_models().items()}
+
+
+_PRESETS: Mapping[str, tuple[Callable[[Json], Field], ...]] = {
+    "cluster": (_preset_field, _device_field),
+    "model": (_published_model_field,),
+}
+"""Fields of a section that set several of its keys."""
 
 
 def _choice_field(path: str, label: str, value: Any, options: list[Option], help: str) -> Field:

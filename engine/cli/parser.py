@@ -299,6 +299,12 @@ def _add_file_commands(commands: Any) -> None:
     hardware.add_argument("name", nargs="?", help="print the cluster section of this cluster")
     _add_json(hardware)
 
+    models = _command(
+        commands, "models", "list published models with the sources of their sizes", _imported("models:models")
+    )
+    models.add_argument("name", nargs="?", help="print the model section of this model")
+    _add_json(models)
+
     lessons = _command(commands, "lessons", "list the lessons, or check them", _imported("lessons:lessons"))
     lessons.add_argument(
         "--check",

@@ -32,7 +32,7 @@ class HuggingFace(Import):
         config = read_json(text, "configuration")
         model, notes = read_model(config)
         title = _title(config, name)
-        document = _new_document(title, model) if into is None else _replace_model(into, model)
+        document = _new_document(title, model) if into is None else replace_model(into, model)
         return Imported(parse_design(document, draft=draft), tuple(notes))
 
 
@@ -61,7 +61,7 @@ def _new_document(name: str, model: Mapping[str, Any]) -> Json:
     }
 
 
-def _replace_model(design: Design, model: Mapping[str, Any]) -> Json:
+def replace_model(design: Design, model: Mapping[str, Any]) -> Json:
     """Return the document of a design with another model, without the layers and costs of its present stages."""
     document = design.model_dump(mode="json")
     pipeline, cost = {**document["pipeline"], "stages": None}, {**document["cost"], "stage_costs": None}

@@ -33,7 +33,7 @@ def test_the_form_of_every_example_has_the_values_of_the_document(name: str) -> 
     document = design.model_dump(mode="json")
 
     for path, field in by_path(design).items():
-        if path in ("cluster", "cluster.device"):  # choices of a preset and of a data sheet, not values
+        if path in ("model", "cluster", "cluster.device"):  # choices of presets and of a data sheet, not values
             continue
         here: Any = document
         for key in path.split("."):
@@ -223,6 +223,23 @@ def test_a_preset_sets_the_cluster_and_is_then_selected(session: Session) -> Non
 
     assert by_path(session.design)["cluster"]["value"] == "dgx-a100"
     assert session.history[0] == "cluster preset DGX A100 80 GB"
+
+
+def test_a_published_model_sets_the_model_and_stays_selected_with_another_sequence_length(session: Session) -> None:
+    field = by_path(session.design)["model"]
+    assert field["value"] is None
+
+    for name in ("Mixtral-8x7B-v0.1", "bert-large-uncased"):
+        session.edit(*make_edit(session.design, by_path(session.design)["model"], name))
+
+        assert not session.errors
+        assert by_path(session.design)["model"]["value"] == name
+        assert session.history[0] == f"model preset {name}"
+
+    session.edit("model.sequence", 256, "a shorter sequence")
+    assert by_path(session.design)["model"]["value"] == name
+    session.edit("model.hidden", 2048, "a wider model")
+    assert by_path(session.design)["model"]["value"] is None
 
 
 def test_amounts_in_inputs_are_read_back_as_the_same_value() -> None:

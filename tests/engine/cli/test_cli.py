@@ -504,6 +504,15 @@ def test_devices_and_clusters_are_listed_and_a_cluster_is_a_section_of_a_documen
     assert source
 
 
+def test_published_models_are_listed_and_a_model_is_a_section_of_a_document(meshwave: Command) -> None:
+    table = json.loads(meshwave("models", "--json")[1])["models"]
+    _, printed, source = meshwave("models", "Llama-3-8B")
+
+    assert all(each["source"] and each["name"] in meshwave("models")[1] for each in table)
+    assert json.loads(printed)["attention"]["kv_heads"] == 8
+    assert "Meta-Llama-3-8B" in source
+
+
 def test_a_file_of_an_examples_name_comes_first(
     meshwave: Command, write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,11 +14,17 @@ from meshwave.engine.document.model import model_families
 from meshwave.engine.findings import DesignError
 from meshwave.engine.hugging_face.config import read_model
 from meshwave.engine.hugging_face.keys import MODEL_TYPES
+from meshwave.engine.hugging_face.published_models import published_models
 from meshwave.engine.imports import find_format, is_import, load_import
 from meshwave.engine.predict.prediction import predict
 
-CONFIGURATIONS = {row["name"]: row for row in json.loads(Path(__file__).with_name("model_configs.json").read_text())}
-"""Configurations of published models with their parameter counts, by the name of the checkpoint."""
+CONFIGURATIONS: dict[str, Any] = {
+    row["name"]: row for row in json.loads(Path(__file__).with_name("model_configs.json").read_text())
+} | {
+    name: {**each.config, "params_computed": each.parameters, "params_active_computed": each.active_parameters}
+    for name, each in published_models().items()
+}
+"""Configurations of models with their published parameter counts, by the name of the checkpoint."""
 READABLE = [name for name, row in CONFIGURATIONS.items() if row["model_type"] in MODEL_TYPES]
 MEGATRON = [name for name, row in CONFIGURATIONS.items() if row["model_type"] == "gpt" and name != "BLOOM-176B"]
 LLAMA = {
@@ -45,9 +51,6 @@ def counts(model: Any) -> tuple[int, int]:
 
 def published(row: dict[str, Any]) -> tuple[int, int]:
     count = row["params_computed"]
-    if row["model_type"] == "bert":
-        # counted with its pooler and without the head, whose product has the pooler's size; a norm and biases are left
-        count += 2 * row["hidden_size"] + row["vocab_size"]
     return count, row.get("params_active_computed", count)
 
 

@@ -11,6 +11,7 @@ from random import Random
 from meshwave.engine.document import load_design
 from meshwave.engine.exports import exports
 from meshwave.engine.files import example
+from meshwave.engine.hugging_face.published_models import published_models
 from meshwave.engine.predict.prediction import predict
 from tests.fuzz.mutate import mutate_text
 from tests.fuzz.oracle import ROOT, Act, Ended, about_command
@@ -30,6 +31,7 @@ class Settings(Target):
 
     def seeds(self) -> Iterator[bytes]:
         configurations = json.loads((ROOT / "tests/engine/imports/model_configs.json").read_text())
+        configurations += [dict(each.config) for each in published_models().values()]
         for configuration in {each["model_type"]: each for each in configurations}.values():
             yield f"hugging-face\n{json.dumps(configuration, indent=1)}".encode()
         for name in EXPORTED:

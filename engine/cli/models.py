@@ -1,0 +1,30 @@
+"""``meshwave models``: published models, with the sources of their configurations."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from meshwave.engine.cli.output import print_json, print_result
+from meshwave.engine.hugging_face.published_models import PublishedModel, published_model, published_models
+from meshwave.engine.units import quantity
+
+
+def models(options: argparse.Namespace) -> int:
+    """List published models, or print the ``model`` section of one model."""
+    if options.name:
+        chosen = published_model(options.name)
+        print_json(chosen.section())
+        print(chosen.source, file=sys.stderr)
+        return 0
+    table = [each.model_dump(mode="json") for each in published_models().values()]
+    return print_result(options, {"models": table}, lambda _: _lines())
+
+
+def _lines() -> list[str]:
+    return [f"{'model':<20}{'parameters':>12}{'active':>12}  source", *map(_line, published_models().values())]
+
+
+def _line(model: PublishedModel) -> str:
+    counts = (quantity(count, "") for count in (model.parameters, model.active_parameters))
+    return f"{model.name:<20}" + "".join(f"{count:>12}" for count in counts) + f"  {model.source}"
