@@ -42,6 +42,7 @@ def page(studio: Studio, attend: Attend | None = None) -> pn.viewable.Viewable:
 
     def claim() -> None:
         draft.claim()
+        _note_opened(studio, draft)
         _set_link(draft.query, keeps_start=True)
 
     pn.state.onload(claim)  # not before the page is loaded, which makes the tab visible
@@ -66,6 +67,16 @@ def page(studio: Studio, attend: Attend | None = None) -> pn.viewable.Viewable:
     document.add_periodic_callback(widgets.runs.refresh, int(REFRESH_INTERVAL_S * 1000))
     document.add_periodic_callback(draft.session.follow, PEOPLE_INTERVAL_MS)  # to notice closed tabs of other people
     return widgets.layout(attend(widgets, draft) if attend else None)
+
+
+def _note_opened(studio: Studio, draft: Draft) -> None:
+    """List the lesson, the user's own design, or the example or run that the page starts from as opened recently."""
+    if lesson := page_argument("lesson"):
+        studio.library.note_opened("lesson", lesson)
+    elif draft.is_own and studio.library.has(draft.name):
+        studio.library.note_opened("draft", draft.name)
+    elif start := next((each for each in ("example", "run") if page_argument(each)), ""):
+        studio.library.note_opened(start, page_argument(start))
 
 
 def _open_draft(studio: Studio, document: Document) -> Draft:

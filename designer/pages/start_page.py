@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
@@ -17,7 +17,7 @@ from meshwave.designer.pages.design_page import page
 from meshwave.designer.state import file_jobs as files
 from meshwave.designer.state.design_card import predicted_card
 from meshwave.designer.state.jobs import Job, Later, Listener, News, PartialResult, page_callback_scheduler
-from meshwave.designer.state.library import Library
+from meshwave.designer.state.library import LONGEST_RECENT, Library
 from meshwave.designer.state.studio import Studio
 from meshwave.designer.views.gallery import KINDS
 from meshwave.engine.document import Design, load_design
@@ -63,6 +63,7 @@ class StartPage(Canvas):
     """
 
     designs = param.String(default=PlainData([]), doc="Cards of the library, the latest edit first.")
+    recent = param.String(default=PlainData([]), doc="What was opened last: designs, examples, runs and lessons.")
     runs = param.String(default=PlainData([]), doc="The latest runs.")
     examples = param.String(
         default=PlainData([]), doc="Cards of the examples; a card gets its picture when its prediction is done."
@@ -121,11 +122,18 @@ class StartPage(Canvas):
         ]
         lessons = list(lesson_entries(self._studio.course))
         is_first_visit = not designs and any(each["name"] == TOUR and not each["state"] for each in lessons)
+        titles = {
+            "draft": {card["id"]: card["name"] for card in designs},
+            "run": {run.id: run.name for run in self._studio.record.entries()},
+            "lesson": {lesson["name"]: lesson["title"] for lesson in lessons},
+            "example": {name: _example_cards.get(name, {}).get("name", name) for name in examples()},
+        }
         self.param.update(
             designs=PlainData(designs),
             runs=PlainData(runs),
             lessons=PlainData(lessons),
             tour=TOUR if is_first_visit else "",
+            recent=PlainData(list(_recent_entries(self._library, titles))),
         )
 
     def _show_examples(self) -> None:
@@ -209,6 +217,14 @@ class StartPage(Canvas):
         read = self._library.read(design)
         content = {"mime": "application/json", "content": read.to_json().encode()}
         self._send_msg({"type": "download", "name": f"{files.file_name(read.name)}.json", **content})
+
+
+def _recent_entries(library: Library, titles: Mapping[str, Mapping[str, str]]) -> Iterator[dict[str, str]]:
+    """Yield what was opened recently, as far as it still has a title; ``titles`` has them by kind and name."""
+    known = [each for each in library.recent() if each["name"] in titles.get(each["kind"], ())]
+    for each in known[:LONGEST_RECENT]:
+        kind, name = each["kind"], each["name"]
+        yield {"kind": kind, "name": name, "title": titles[kind][name], "when": format_time(each["opened_s"])}
 
 
 def make_example_cards(names: list[str]) -> Iterator[dict[str, dict[str, Any]]]:

@@ -23,8 +23,12 @@ DELETED_KEPT_S = 30 * 24 * 3600.0
 """Time in seconds for which a deleted design can be restored."""
 LONGEST_TAG, MOST_TAGS = 40, 8
 _ID = re.compile(r"[0-9a-f]{12}")
+LONGEST_RECENT = 8
+"""Number of designs, examples, runs and lessons that are listed as opened recently."""
 DELETED = ".deleted"
 """Suffix of the folders of deleted designs."""
+RECENT = "recent.json"
+"""Name of the file that lists what was opened recently."""
 
 Card = dict[str, Any]
 CheckSpace = Callable[[Path, bool], None]
@@ -175,6 +179,26 @@ class Library:
             folder.with_name(design + DELETED).rename(folder)
         except OSError:
             raise Refusal("deleted_for_good") from None
+
+    # ---- what was opened recently ----
+
+    def note_opened(self, kind: str, name: str) -> None:
+        """Note that a design (kind ``draft``), an example, a run or a lesson was opened now."""
+        opened = {"kind": kind, "name": name, "opened_s": time.time()}
+        others = [each for each in self.recent() if (each["kind"], each["name"]) != (kind, name)]
+        with suppress(OSError, InputError):  # without the file, nothing is listed as opened recently
+            write_private(self.folder / RECENT, json.dumps([opened, *others][: 2 * LONGEST_RECENT]))
+
+    def recent(self) -> list[Card]:
+        """Return kind, name and time of what was opened recently, the latest first; some of it may be deleted."""
+        try:
+            found = json.loads((self.folder / RECENT).read_bytes())
+            return [
+                {"kind": str(each["kind"]), "name": str(each["name"]), "opened_s": float(each["opened_s"])}
+                for each in found
+            ]
+        except (OSError, ValueError, TypeError, KeyError):
+            return []
 
     # ---- cards ----
 

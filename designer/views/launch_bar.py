@@ -36,7 +36,7 @@ class LaunchBar(Canvas):
     )
 
     _esm = module_code("panels/launch.js")
-    _stylesheets: ClassVar = style_sheets("panels/launch.css")
+    _stylesheets: ClassVar = style_sheets("kit/shell.css", "panels/launch.css")
 
     def __init__(
         self,

@@ -52,9 +52,9 @@ export class Tips {
 
   /** @param {HTMLElement} target */
   show(target) {
-    if (!target.isConnected || !this.box.isConnected) return;
+    if (!target.isConnected || !this.box.isConnected || !target.dataset.tip) return;
     const hint = helpOn(target) ? h("div.mw-quiet", {}, "F1: help on this element") : "";
-    this.box.replaceChildren(target.dataset.tip ?? "", hint);
+    this.box.replaceChildren(target.dataset.tip, hint);
     this.box.showPopover();
     const [at, box] = [boxOf(target), boxOf(this.box)];
     const left = Math.max(6, Math.min(at.left + at.width / 2 - box.width / 2, pageWidth() - box.width - 6));

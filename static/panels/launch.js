@@ -5,6 +5,7 @@
 
 import { button } from "../kit/controls.js";
 import { h, keepFocus } from "../kit/dom.js";
+import { Tips } from "../kit/shell.js";
 import { Widget } from "../kit/widget.js";
 
 const DOUBLE_CLICK_MS = 800; // ms; a second press within this time is taken for a repetition of the first
@@ -34,6 +35,8 @@ class LaunchBar extends Widget {
     this.places.addEventListener("change", () => this.send("choose", { place: this.places.value }));
     this.drawCluster = button("Use this cluster", { kind: "mw-draw", onclick: () => this.send("draw") });
     this.status = h("div.mw-launchbar-words", { role: "status", "aria-live": "polite" });
+    this.status.addEventListener("click", () => this.tips.show(this.status));
+    this.cutting = new ResizeObserver(() => this.offerWholeStatus());
     this.progress = h("div.mw-launchbar-progress");
     this.launch.addEventListener("blur", () => this.isAsking && this.ask(false));
     this.launch.onblocked = this.rehearse.onblocked = (reason) => this.showStatus(reason, "error");
@@ -44,10 +47,16 @@ class LaunchBar extends Widget {
       h("div.mw-launchbar-row", {}, this.places, this.drawCluster, this.status),
       this.progress,
     );
+    this.tips = new Tips(this.root);
+    this.cutting.observe(this.status);
     model.on(["launchable", "rehearsable", "notice", "places", "place", "drawing", "activity", "status"], () =>
       this.draw(),
     );
     this.draw();
+  }
+
+  remove() {
+    this.cutting.disconnect();
   }
 
   /** @param {Message} message */
@@ -74,8 +83,18 @@ class LaunchBar extends Widget {
   /** @param {string} text @param {string} [kind] */
   showStatus(text, kind = "") {
     this.status.textContent = text;
-    this.status.title = text;
     this.status.dataset.kind = kind;
+    this.offerWholeStatus();
+  }
+
+  /** Give a status that does not fit a tooltip with the whole text, for the pointer, a tap and the keyboard. */
+  offerWholeStatus() {
+    const { status } = this;
+    const isCut = status.scrollHeight > status.clientHeight;
+    if (isCut) status.dataset.tip = status.textContent ?? "";
+    else delete status.dataset.tip;
+    status.toggleAttribute("tabindex", isCut);
+    if (isCut) status.tabIndex = 0;
   }
 
   drawPlaces() {

@@ -1,7 +1,7 @@
 // The start page: new designs, the designs of the library, runs, examples and lessons. Every entry is a link.
 
 /** @import { Answer, Message } from "../kit/types" */
-/** @import { DesignCard, LessonLine, PublishedLine, RunLine, StartModel } from "./types" */
+/** @import { DesignCard, LessonLine, PublishedLine, RecentLine, RunLine, StartModel } from "./types" */
 
 import { Theme, brand, download, filePicker, sizeProblem, themePicker } from "../kit/bars.js";
 import { consume, h, keepFocus } from "../kit/dom.js";
@@ -24,6 +24,7 @@ const NEW = [
   { href: "transfer", glyph: "transfer", title: "Transfer lab", note: "Reshard a tensor between two meshes" },
 ];
 const TOUR = { glyph: "help", title: "Guided tour", note: "Your first visit? Find your way in three minutes" };
+const KINDS = { draft: "Design", example: "Example", run: "Run", lesson: "Lesson" };
 const LINK_KEY = "design=";
 
 /** @param {{model: StartModel}} args */
@@ -37,6 +38,7 @@ class Start extends Widget {
   created = h("div.mw-start-grid.mw-start-new");
   designs = h("div.mw-start-grid");
   tags = h("div.mw-start-tags", { role: "group", "aria-label": "Tags" });
+  recent = h("ul.mw-start-recent");
   runs = h("ul.mw-start-list");
   lessons = h("ul.mw-start-list");
   examples = h("div.mw-start-grid");
@@ -56,11 +58,13 @@ class Start extends Widget {
     });
     this.differences = new Modal(h("dialog.mw-dialog", { "aria-labelledby": "mw-differences" }));
     const head = h("h2", {}, "My designs");
+    this.recentSection = section("Recent", this.recent);
     const main = h(
       "main.mw-start-main",
       {},
       h("h1.mw-start-title", {}, "Meshwave"),
       section("New", this.created),
+      this.recentSection,
       h("section", { "aria-label": "My designs" }, h("div.mw-start-head", {}, head, this.tags), this.designs),
       h(
         "div.mw-start-columns",
@@ -75,7 +79,7 @@ class Start extends Widget {
     model.on("tour", () => this.drawNew());
     model.on("designs", () => this.drawDesigns());
     model.on("examples", () => this.drawExamples());
-    model.on(["runs", "lessons"], () => this.drawLists());
+    model.on(["recent", "runs", "lessons"], () => this.drawLists());
     this.listen();
     this.drawNew();
     this.drawDesigns();
@@ -175,6 +179,14 @@ class Start extends Widget {
   }
 
   drawLists() {
+    /** @type {RecentLine[]} */
+    const recent = plainData(this.model, "recent");
+    this.recentSection.hidden = !recent.length;
+    this.recent.replaceChildren(
+      ...recent.map(({ kind, name, title, when }) =>
+        line(`./?${kind}=${name}`, title, KINDS[kind], h("span.mw-start-about", { translate: "no" }, when)),
+      ),
+    );
     /** @type {RunLine[]} */
     const runs = plainData(this.model, "runs");
     /** @type {PublishedLine[]} */

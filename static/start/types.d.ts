@@ -38,6 +38,14 @@ export interface LessonLine {
   state: string;
 }
 
+/** A design, example, run or lesson that was opened recently. */
+export interface RecentLine {
+  kind: "draft" | "example" | "run" | "lesson";
+  name: string;
+  title: string;
+  when: string;
+}
+
 export interface StartModel extends Model {
   tour: string;
   suffixes: string[];

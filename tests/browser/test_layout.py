@@ -136,6 +136,27 @@ def test_the_top_bar_and_its_panels_fit_into_the_window(page: Page, width: int) 
     assert page.evaluate("document.documentElement.scrollWidth") == width
 
 
+def test_a_long_refusal_and_all_tools_are_reachable_in_a_narrow_window(page: Page) -> None:
+    resize(page, 820)
+    for bar in (".mw-timeline-bar", ".mw-wave .mw-bar"):
+        for button in page.locator(f"{bar} button").filter(visible=True).all():
+            expect_inside(page, button)
+    refusal, tip = page.locator(".mw-launchbar-words"), page.locator(".mw-launchbar .mw-tip")
+    page.evaluate(
+        """(notice) => Bokeh.documents.flatMap((document) => [...document._all_models.values()])
+             .filter(({ data }) => data?.launchable).forEach(({ data }) => data.setv({ notice }))""",
+        "The last of many words. " * 20,
+    )
+    expect(refusal).to_contain_text("The last of many words.")
+    refusal.click()
+    expect(tip).to_contain_text("The last of many words.")
+    page.keyboard.press("Tab")
+    expect(tip).to_be_hidden()
+    page.keyboard.press("Shift+Tab")
+    expect(tip).to_be_visible()
+    page.evaluate(FORGET)
+
+
 def expect_inside(page: Page, found: Locator) -> None:
     box = found.bounding_box()
     assert box is not None and page.viewport_size is not None

@@ -73,6 +73,9 @@ def test_a_new_pipeline_is_saved_automatically_and_listed_with_its_picture(start
         mine.get_by_role("link").click()
     start.get_by_role("button", name="Undo: ").click()  # the history survived
     expect(start.get_by_role("button", name="Redo: ")).to_be_visible()
+    start.get_by_role("link", name="Start page").click()
+    recent = start.get_by_role("region", name="Recent").get_by_role("link")
+    expect(recent.first).to_contain_text("New pipeline designDesign")
 
 
 def test_a_new_design_opens_the_experts_or_the_transfer_lab(start: Page, link: str) -> None:
@@ -97,7 +100,7 @@ def test_published_runs_show_published_and_predicted_step_time(start: Page) -> N
 
 def test_examples_have_pictures_and_open_as_new_designs(start: Page, studio: Studio, link: str) -> None:
     mine = studio.library.add(FIRST.model_copy(update={"name": "mine"}))
-    chimera = start.locator('a[href="./?example=04-chimera"]')
+    chimera = start.get_by_role("region", name="Examples").locator('a[href="./?example=04-chimera"]')
     expect(chimera.locator("svg path").first).to_be_attached()
     with on_designer(start):
         chimera.click()

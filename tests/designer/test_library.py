@@ -25,6 +25,7 @@ from meshwave.engine.document.links import design_link, read_design_link
 from meshwave.engine.errors import InputError
 from meshwave.engine.exports import exports
 from meshwave.engine.files import example, examples
+from meshwave.engine.lessons.reading import lesson_folders
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs.launchers import launchers
 from tests._findings import refusal
@@ -214,6 +215,36 @@ def test_a_design_that_another_tab_shows_is_not_deleted(studio: Studio) -> None:
 
     assert "open in another tab" in sent[-1]["refused"]
     assert studio.library.has(GIVEN)
+
+
+# ---- what was opened recently ----
+
+
+def test_recent_entries_are_the_latest_first_and_only_those_that_still_exist(studio: Studio) -> None:
+    deleted, kept = studio.library.add(FIRST), studio.library.add(FIRST.model_copy(update={"name": "kept"}))
+    for kind, name in (
+        ("draft", deleted),
+        ("draft", kept),
+        ("example", "04-chimera"),
+        ("run", "gone"),
+        ("lesson", next(iter(lesson_folders()))),
+        ("draft", kept),
+    ):
+        studio.library.note_opened(kind, name)
+    studio.library.delete(deleted)
+
+    page = StartPage(studio, run_now)
+    page.stop_jobs()
+
+    recent = page.recent.data
+    assert [entry["kind"] for entry in recent] == ["draft", "lesson", "example"]
+    assert recent[0]["title"] == "kept"
+
+
+def test_a_damaged_list_of_recent_entries_is_empty(library: Library) -> None:
+    (library.folder / "recent.json").write_text('[{"kind": 1}]')
+
+    assert library.recent() == []
 
 
 # ---- links ----

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import queue
+import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -450,6 +451,17 @@ def test_hosts_are_named_as_on_the_cluster() -> None:
     assert crossings.view.host_word == "device"
     assert crossings.view.picture["hosts"] == [0, 3]
     assert crossings.view.picture["destination"]["hosts"] == [3]
+
+
+def test_examples_are_named_by_what_they_transfer() -> None:
+    titles = {name: title for name, (title, _) in transfer_links.starting_transfers().items()}
+
+    assert len(set(titles.values())) == len(titles)
+    assert not [title for title in titles.values() if re.search("case", title, re.IGNORECASE)]
+    for name, (title, found) in transfer_links.starting_transfers().items():
+        if name.startswith("case-"):
+            source, destination = (" ".join(found[end]["spec"]) for end in ("source", "destination"))
+            assert title.endswith(f": {source} to {destination}")
 
 
 def test_a_missing_message_is_refused() -> None:

@@ -69,3 +69,15 @@ def test_a_pane_of_panel_has_the_colours_of_the_page_and_can_be_hidden() -> None
     _, plain, other = tabs
     assert plain.styles["content-visibility"] == "hidden"
     assert other.styles["content-visibility"] == "visible"
+
+
+def test_experts_hide_cluster_and_wave_only_in_a_design_with_experts(widgets: Widgets) -> None:
+    def shown() -> list[bool]:
+        return [pane.visible for pane in (widgets.experts, widgets.cluster, widgets.wave)]
+
+    widgets.show_experts()
+    assert shown() == [True, False, True], "the pane offers to add experts beside the wave"
+    widgets.session.open(load_design(example("16-gpt2-moe")), "an example")
+    assert shown() == [True, False, False]
+    widgets.session.open(load_design(example("02-two-waves")), "an example")
+    assert shown() == [False, True, True]
