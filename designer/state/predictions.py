@@ -118,8 +118,8 @@ def compute_prediction(design: Design) -> ComputedPrediction:
     return ComputedPrediction([], prediction, design.pipeline.search_result(priced_pipe(design)))
 
 
-_PRECOMPUTED = ("numbers", "memory_curves", "warnings")
-"""Cached properties of a prediction that a job computes."""
+_PRECOMPUTED = ("memory_curves", "warnings")
+"""Cached properties of a prediction that a job computes, since the timeline needs them; the numbers follow it."""
 
 
 def _meaning_digest(design: Design) -> bytes:

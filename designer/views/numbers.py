@@ -10,6 +10,7 @@ import param
 from meshwave.designer.kit.assets import module_code, style_sheets
 from meshwave.designer.kit.canvas import Canvas, PlainData
 from meshwave.designer.state.design_session import COMPUTING_PROBLEM, STOPPED_PROBLEM, Session
+from meshwave.designer.state.jobs import run_now
 from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.units import duration, energy, format_count, number, percent, quantity
 
@@ -317,7 +318,9 @@ class Numbers(Canvas):
         """Create the strip; ``on_compare`` opens the table of the pinned designs."""
         super().__init__(**params)
         self._session, self._open_comparison = session, on_compare
-        session.param.watch(lambda *_: self._update_tiles(), ["design", "prediction", "problems", "pinned"])
+        later = session.later or run_now  # the numbers take as long as the timeline, which is sent first
+        sources = ["design", "prediction", "problems", "pinned"]
+        session.param.watch(lambda *_: later(self._update_tiles), sources)
         self._update_tiles()
 
     def _update_tiles(self) -> None:

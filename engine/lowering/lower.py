@@ -15,7 +15,7 @@ from meshwave.engine.lowering.communication import Communication
 from meshwave.engine.lowering.program_problems import locate_problems
 from meshwave.engine.lowering.schedule_prices import priced_pipe
 from meshwave.engine.program.program import Program
-from meshwave.engine.program.verification import computation_problems, verify
+from meshwave.engine.program.verification import communication_problems, computation_problems
 from meshwave.engine.schedules import Pipe
 
 
@@ -56,7 +56,7 @@ def _lower(pipeline: Pipeline, pipe: Pipe, communication: Communication) -> Prog
     compute = _assign_meshes(pipeline.program(pipe), pipeline.placement)
     _raise_problems(computation_problems(compute, pipe.microbatches), compute)
     program = communication.add_to(compute)
-    _raise_problems(verify(program), compute)
+    _raise_problems(communication_problems(program), compute)
     return program
 
 

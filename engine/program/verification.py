@@ -33,9 +33,13 @@ def verify(program: Program) -> list[Problem]:
     sends (NCCL has no tags); weights are unsharded while they are needed; gradients are reduced and weights updated when they are complete, by all replicas in the
     same order; and there is no deadlock.
     """
+    return computation_problems(program, program.microbatches) or communication_problems(program)
+
+
+def communication_problems(program: Program) -> list[Problem]:
+    """Return all problems of messages, updates and gathers, and a deadlock, in a program with valid computations."""
     return (
-        computation_problems(program, program.microbatches)
-        or message_problems(program)
+        message_problems(program)
         or channel_problems(program) + _update_problems(program) + gather_problems(program)
         or deadlock_problems(program)
     )

@@ -1,10 +1,12 @@
 """1F1B: one forward, one backward (PipeDream-Flush, arXiv:2006.09503; DAPPLE, arXiv:2007.01045)."""
 
-from collections.abc import Iterator
 from typing import ClassVar
 
-from meshwave.engine.program.action import Action, backward, forward
-from meshwave.engine.schedules._base import Pipe, Schedule, schedules
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwave.engine.program.action import Op
+from meshwave.engine.schedules._base import Pipe, Schedule, order_by_slot, schedules
 
 
 @schedules.register("1f1b")
@@ -17,12 +19,9 @@ class OneFOneB(Schedule):
     title: ClassVar = "1F1B"
     published: ClassVar = "2020-06"
 
-    def rank_actions(self, pipe: Pipe, rank: int) -> Iterator[Action]:
-        warmup = min(pipe.ranks - 1 - rank, pipe.microbatches)
-        for mb in range(warmup):
-            yield forward(rank, mb)
-        for mb in range(warmup, pipe.microbatches):  # steady state
-            yield forward(rank, mb)
-            yield backward(rank, mb - warmup)
-        for mb in range(pipe.microbatches - warmup, pipe.microbatches):  # cool-down
-            yield backward(rank, mb)
+    def orders(self, pipe: Pipe) -> list[NDArray[np.int32]]:
+        rank, microbatch = np.indices((pipe.ranks, pipe.microbatches))
+        warmup = pipe.ranks - 1 - rank
+        forward_slot = microbatch + np.maximum(0, microbatch - warmup)
+        backward_slot = microbatch + np.minimum(microbatch + warmup + 1, pipe.microbatches)
+        return order_by_slot(pipe.ranks, rank, {Op.F: forward_slot, Op.B: backward_slot})
