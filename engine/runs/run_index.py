@@ -58,7 +58,12 @@ def open_index(path: Path) -> tuple[sqlite3.Connection, bool]:
     db = sqlite3.connect(path, timeout=PATIENCE_S, isolation_level=None, check_same_thread=False)
     db.row_factory = sqlite3.Row
     db.text_factory = lambda text: text.decode("utf-8", "replace")
-    _set_wal(db)
+    try:
+        _set_wal(db)
+    except UnicodeDecodeError:  # the error message of SQLite quotes a damaged schema
+        damaged = sqlite3.DatabaseError("its schema is not text")
+        damaged.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+        raise damaged from None
     db.execute("PRAGMA synchronous = FULL")
     version = db.execute("PRAGMA user_version").fetchone()[0]
     if version > VERSION:

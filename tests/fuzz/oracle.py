@@ -27,7 +27,7 @@ LONGEST_PRINTED = 10_000_000
 _REPR = re.compile(
     r"""Traceback\ \(most|<class\ |<[\w.]+\ object|\bat\ 0x[0-9a-f]{6}|\b[A-Z]\w*(?:Error|Exception)\(
         |\bPosixPath\(|\bnp\.\w+\(|mappingproxy|validation\ error|\bset_int_max
-        |\bNone\b(?!\ is)|\bTrue\b|\bFalse\b|(?<![\w'-])nan\b|(?<![\w'-])inf\b|\{'\w+':""",
+        |\bNone\b(?!\ is)|\bTrue\b|\bFalse\b|(?<![\w'.-])nan\b|(?<![\w'.-])inf\b|\{'\w+':""",
     re.VERBOSE,
 )
 """Python shown to a person. Inputs are built without these words, so that an echo of the input has none."""
