@@ -19,6 +19,7 @@ from meshwave.designer.state.jobs import Done, Failed, Job, Listener, News, Part
 from meshwave.designer.state.transfer_plans import compare_rows
 from meshwave.designer.state.transfer_session import TransferSession
 from meshwave.engine.document.transfer_document import TransferSpec
+from meshwave.engine.errors import escape_unprintable
 from meshwave.engine.findings import DesignError, Problem, Refusal, unknown_name
 from meshwave.engine.resharding import MAX_SIMULATED_MESSAGES, orderings, plan_traffic, strategies
 from meshwave.engine.units import quantity
@@ -224,7 +225,7 @@ class TransferView(Overlay):
             raise Refusal("import_not_text", {"file": "the file"})
         if len(text) > LARGEST_FILE_BYTES:
             raise Refusal("large_upload", {"size": len(text), "maximum": LARGEST_FILE_BYTES})
-        file = file[:60]
+        file = escape_unprintable(file[:60])
         with _name_source(file):
             self.session.load(text, f"open {file}")
 

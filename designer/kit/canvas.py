@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from functools import cache
 from inspect import Parameter, signature
+from math import isfinite
 from types import UnionType
 from typing import Annotated, Any, ClassVar, Self, TypeVar, cast, get_args, get_origin, get_type_hints
 from weakref import WeakKeyDictionary
@@ -146,7 +147,10 @@ def read_value(gesture: Mapping[str, Any], key: str, read: Callable[[Any], T]) -
         InputError: the value is missing or invalid, for example because the page is of another version.
     """
     try:
-        return read(gesture[key])
+        found = read(gesture[key])
+        if isinstance(found, float) and not isfinite(found):
+            raise ValueError
+        return found
     except (KeyError, TypeError, ValueError, ArithmeticError) as error:
         raise Refusal("invalid_gesture", {"key": key}) from error
 

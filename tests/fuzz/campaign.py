@@ -120,7 +120,8 @@ def _slug(finding: Finding) -> str:
 
 
 def _tell(finding: Finding, path: Path | None = None) -> None:
-    print(f"\nFAILED {finding.call}: {finding.rule}\n{finding.detail.rstrip()[-1500:]}", flush=True)
+    detail = finding.detail.rstrip()[-1500:].encode("utf-8", "backslashreplace").decode()
+    print(f"\nFAILED {finding.call}: {finding.rule}\n{detail}", flush=True)
     if path is not None:
         shown = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
         print(f"replay: {Path(sys.executable).name} -m tests.fuzz --replay {shown}", flush=True)
