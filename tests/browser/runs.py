@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from meshwave.engine.document import Design
 
 LOSSES = """() => [...Bokeh.documents[0]._all_models.values()]
-    .filter(({ type, data }) => type === "ColumnDataSource" && data.colour)
+    .filter(({ type, data }) => type === "ColumnDataSource" && data.colour && data.y)
     .map(({ data }) => [...data.y].map((values) => [...values]))[0]"""
 
 

@@ -110,7 +110,7 @@ def test_a_missing_text_is_refused(tmp_path: Path) -> None:
         write(tmp_path / "run", design)
     with pytest.raises(InputError, match="cannot read the training text"):
         write(tmp_path / "run", design, tmp_path / "mine.txt")
-    with pytest.raises(InputError, match="is not a file"):
+    with pytest.raises(InputError, match="contains no files with texts"):
         write(tmp_path / "run", design, tmp_path)
 
 
