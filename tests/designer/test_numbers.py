@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+from meshwave.designer.pages.design_widgets import Widgets
 from meshwave.designer.state.design_session import Session
+from meshwave.designer.state.studio import Studio
 from meshwave.designer.views.numbers import (
     STEP_METRICS,
     Numbers,
@@ -21,6 +24,21 @@ from meshwave.engine.units import quantity
 
 def tile(key: str, *given: Any) -> dict[str, Any]:
     return next(each for each in metric_tiles(*given) if each["key"] == key)
+
+
+def test_the_numbers_are_computed_after_the_timeline_is_sent(seconds: Design, studio: Studio) -> None:
+    turns: list[Callable[[], None]] = []
+    session = Session(seconds, turns.append)
+    page = Widgets(session, studio)
+    before, tiles = page.timeline.packed, page.numbers.tiles
+
+    session.edit("pipeline.microbatches", seconds.pipeline.microbatches + 1, "one more")
+    assert page.timeline.packed != before
+    assert "numbers" not in vars(session.prediction)
+    for call in turns:
+        call()
+
+    assert page.numbers.tiles.data == strip_tiles(session.prediction) != tiles.data
 
 
 def test_unit_costs_are_shown_in_units_without_a_throughput(design: Design) -> None:
