@@ -254,8 +254,7 @@ class SharedDesign:
         """Return a name that no other person present has, based on ``wanted``, or on ``Guest`` if that is empty."""
         name = escape_unprintable(" ".join(wanted[: 10 * LONGEST_NAME].split()))[:LONGEST_NAME] or "Guest"
         taken = {each.name for each in self.present if each is not member}
-        numbered = (f"{name} {number}" for number in count(2))
-        return next(each for each in chain([name], numbered) if each not in taken)
+        return next(each for each in chain([name], (f"{name} {number}" for number in count(2))) if each not in taken)
 
     def notify_all(self) -> None:
         """Notify all people present of a change."""
@@ -284,18 +283,23 @@ class SharedDesign:
         if not source:
             return
         label, changes = source[-1]
-        kept = unchanged_since(to_document(self.design), changes)
+        kept = [each for each in unchanged_since(to_document(self.design), changes) if self._is_own(member, each.path)]
         if not kept:
             source.pop()
             self.notify_all()
             raise Refusal("nothing_left_to_undo", {"label": label})
         design = merge_changes(self.design, [each.inverse for each in reversed(kept)])
         source.pop()
-        made = self._changes_to(design)
-        if made:
+        if made := self._changes_to(design):
             self._accept(member, design, label, made, move)
             target.append(OwnEdit(label, made))
         self.notify_all()
+
+    def _is_own(self, member: Member, where: Path) -> bool:
+        """Return True if nobody but a member has set the value at a path last, not even to the same value."""
+        owners = {path: owner for path, owner in self._owners.items() if overlap(path, where)}
+        depth = min(len(where), max(map(len, owners), default=0))  # a section counts if no part of it has an owner
+        return all(owner is member for path, owner in owners.items() if len(path) >= depth)
 
     def restore(self, member: Member, found: Replaced) -> None:
         """Set a value of a member again that somebody else has changed."""

@@ -197,6 +197,16 @@ def test_undo_of_what_somebody_else_has_replaced_reverts_nothing(people: list[Pa
     assert ada.session.history == ("", "")
 
 
+def test_a_value_that_somebody_else_has_set_back_is_not_undone(people: list[Page]) -> None:
+    ada, ben = people
+    ada.edit("training.steps", 7)
+    for steps in (8, 7):
+        ben.edit("training.steps", steps)
+    with pytest.raises(Refusal, match="others have changed all of its values"):
+        ada.session.undo()
+    assert ada.session.design.training.steps == 7
+
+
 def test_a_member_without_the_right_to_edit_changes_nothing(shared: SharedDesign, people: list[Page]) -> None:
     viewer = Session(shared.design)
     member = shared.join(IDS[3], "Dan", lambda: None, read_only=True)
