@@ -259,7 +259,7 @@ def test_a_changed_program_is_rejected(draw: Callable[..., Document], write_run:
         ({"sequence": 10**6}, "but one sequence needs 1000001"),
     ],
 )
-def test_every_process_reports_an_impossible_model(
+def test_an_impossible_model_is_reported(
     change: Document, message: str, crew: Any, draw: Callable[..., Document], write_run: Callable[..., Path]
 ) -> None:
     document = draw(ONE_F_ONE_B)
@@ -268,7 +268,9 @@ def test_every_process_reports_an_impossible_model(
 
     assert crew.run_workers(folder, 2) == [1, 1]
 
-    assert message in json.loads((folder / "error-0.json").read_text())["error"]
+    # A process that ends before the other one has joined the group leaves it with a lost connection as its error.
+    errors = [json.loads((folder / f"error-{process}.json").read_text())["error"] for process in range(2)]
+    assert any(message in error for error in errors)
 
 
 def test_a_wrong_number_of_processes_is_reported(
