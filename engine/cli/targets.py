@@ -15,7 +15,14 @@ from meshwave.engine.machine import package_versions
 from meshwave.engine.runs import Record
 from meshwave.engine.runs.launchers._node_counts import NodeCounts
 from meshwave.engine.runs.recording import Clocks
-from meshwave.engine.runs.target_check import TargetReport, check_target, job_launcher, nodes_text, report_lines
+from meshwave.engine.runs.target_check import (
+    TargetReport,
+    check_target,
+    drawn_links,
+    job_launcher,
+    nodes_text,
+    report_lines,
+)
 from meshwave.engine.runs.targets import Target, open_target, read_targets, target_files
 
 
@@ -64,6 +71,7 @@ def _check(options: argparse.Namespace) -> int:
                 "report": found,
                 "clocks": clocks.note,
                 "nodes": nodes,
+                "drawn": {name: each._asdict() for name, each in drawn_links(report, drawn).items()} if drawn else None,
                 "problems": [each.to_json() for each in problems],
             }
         )

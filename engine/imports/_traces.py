@@ -32,6 +32,8 @@ class TracedProcess(NamedTuple):
 
     process: int
     actions: tuple[TracedAction, ...]
+    includes_waiting: bool = False
+    """True if the time of a computation includes waiting for its input, as measured by a host."""
 
 
 class Trace(NamedTuple):

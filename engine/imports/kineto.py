@@ -83,10 +83,10 @@ def _read_processes(text: str, number: int) -> Iterator[TracedProcess]:
     named = {pid: tuple(sorted(each, key=_start_time_ns)) for pid, each in by_pid.items() if each}
     if rank is not None or len(named) == 1:
         together = sorted((action for each in named.values() for action in each), key=_start_time_ns)
-        yield TracedProcess(number, tuple(together))
+        yield TracedProcess(number, tuple(together), includes_waiting=not on_gpu)
         return
     for process, pid in enumerate(sorted(named, key=lambda pid: (str(type(pid)), pid))):
-        yield TracedProcess(process, named[pid])
+        yield TracedProcess(process, named[pid], includes_waiting=not on_gpu)
 
 
 def _process_number(process: TracedProcess) -> int:

@@ -1,7 +1,8 @@
 """Import of another tool's trace as a finished run with a measured timeline.
 
 Traces do not record when a message arrives. A message is assumed to last from the end of the computation before its
-send to the start of the computation after its receive.
+send to the start of the computation after its receive. A host measures a computation from the call that waits for its
+input; such a computation is assumed to start no earlier than the end of the computation that produces its input.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -99,16 +100,30 @@ def _computation_times(prediction: Prediction, trace: Trace) -> tuple[Int64s, In
         return _simulated_times(prediction, trace)
     program = prediction.program
     by_row: dict[int, list[tuple[int, int]]] = {}
+    waiting: set[int] = set()
     for process in trace.processes:  # replicas of a mesh compute the same: use the first one
         for row, found in _recorded_times(prediction.design, program, process).items():
-            by_row.setdefault(row, found)
+            if row not in by_row:
+                by_row[row] = found
+                waiting |= {row} if process.includes_waiting else set()
     rows = np.flatnonzero(program.is_compute).tolist()
     _check_complete(program, [row for row in rows if row not in by_row])
     steps = min(len(by_row[row]) for row in rows)
     times = np.zeros((2, steps, len(program)), np.int64)
     for row in rows:
         times[:, :, row] = np.array(by_row[row][:steps]).T
+    _remove_waiting(program, waiting, *times)
     return times[0], times[1]
+
+
+def _remove_waiting(program: Program, rows: Iterable[int], start: Int64s, end: Int64s) -> None:
+    """Let computations start no earlier than the computation of another stage that produces their input has ended."""
+    index = {_computation_key(program, row): row for row in np.flatnonzero(program.is_compute).tolist()}
+    for row in rows:
+        op, stage, microbatch = _computation_key(program, row)
+        producer = index.get((op, stage + (-1 if op is Op.F else 1), microbatch))
+        if producer is not None and op is not Op.W:
+            start[:, row] = np.clip(end[:, producer], start[:, row], end[:, row])
 
 
 def _simulated_times(prediction: Prediction, trace: Trace) -> tuple[Int64s, Int64s]:

@@ -35,6 +35,7 @@ MODULE = "meshwave.engine.runtime.processes.target_check"
 LIMIT_S = 300.0
 """Maximum time, in seconds, that a check waits for its job."""
 LOOK_S = 0.5
+LINK_TITLES = {"intra_node": "inside a node", "inter_node": "between nodes"}
 MESSAGE_BYTES = 16 * 2**20
 """Size of the messages by which bandwidths are measured."""
 
@@ -96,6 +97,12 @@ class TargetReport(RunFile):
     """Links between the GPUs of a node as the driver names them, such as ``NV18``; empty if it does not."""
 
     @property
+    def links(self) -> dict[str, LinkReport]:
+        """The measured kinds of links by their names in the cluster section of a document."""
+        found = {"intra_node": self.intra_node, "inter_node": self.inter_node}
+        return {name: link for name, link in found.items() if link is not None}
+
+    @property
     def nodes(self) -> int:
         """Number of nodes."""
         return len({each.node for each in self.processes})
@@ -150,6 +157,21 @@ class TargetReport(RunFile):
         return Cluster.model_validate({**counts, "device": device, "intra_node": links[0], "inter_node": links[1]})
 
 
+class DrawnLink(NamedTuple):
+    """Bandwidths of a kind of link in a drawn cluster, in bytes/s; None if it does not have such a link."""
+
+    bandwidth: float | None = None
+    all_reduce_bandwidth: float | None = None
+
+
+def drawn_links(report: TargetReport, drawn: Cluster) -> dict[str, DrawnLink]:
+    """Return what a drawn cluster has, or is predicted to reach, for each measured kind of link."""
+    return {
+        name: DrawnLink(getattr(drawn, name).bandwidth, link.drawn_all_reduce(drawn, is_inside=name == "intra_node"))
+        for name, link in report.links.items()
+    }
+
+
 def report_lines(
     report: TargetReport, clocks: Clocks, counts: NodeCounts | None = None, drawn: Cluster | None = None
 ) -> Iterator[str]:
@@ -168,17 +190,14 @@ def report_lines(
     if report.device_links:
         yield f"topology  GPUs of a node are joined by {report.device_links}; NICs per node: {report.nics or 'unknown'}"
     yield f"versions  {', '.join(f'{name} {version}' for name, version in first.versions.items())}"
-    for name, link, drawn_link in (
-        ("inside a node", report.intra_node, drawn.intra_node if drawn else None),
-        ("between nodes", report.inter_node, drawn.inter_node if drawn else None),
-    ):
-        if link is not None:
-            predicted = link.drawn_all_reduce(drawn, is_inside=link is report.intra_node) if drawn else None
-            yield (
-                f"link      {name}: {_compared(link.bandwidth, drawn_link.bandwidth if drawn_link else None)}, "
-                f"latency {quantity(link.latency_s, 's')}, "
-                f"all-reduce of {link.processes} processes {_compared(link.all_reduce_bandwidth, predicted)}"
-            )
+    predicted = drawn_links(report, drawn) if drawn else {}
+    for name, link in report.links.items():
+        bandwidth, all_reduce = predicted.get(name, DrawnLink())
+        yield (
+            f"link      {LINK_TITLES[name]}: {_compared(link.bandwidth, bandwidth)}, "
+            f"latency {quantity(link.latency_s, 's')}, "
+            f"all-reduce of {link.processes} processes {_compared(link.all_reduce_bandwidth, all_reduce)}"
+        )
     if clocks.note:
         yield f"clocks    {clocks.note}"
 

@@ -31,7 +31,14 @@ from meshwave.engine.runs.launchers.ssh import SshLauncher, SshOptions
 from meshwave.engine.runs.process_identity import own_handle
 from meshwave.engine.runs.recording import Clocks
 from meshwave.engine.runs.run_folder import read_bundle, write_bundle
-from meshwave.engine.runs.target_check import DeviceReport, LinkReport, ProcessReport, TargetReport, report_lines
+from meshwave.engine.runs.target_check import (
+    DeviceReport,
+    LinkReport,
+    ProcessReport,
+    TargetReport,
+    drawn_links,
+    report_lines,
+)
 from meshwave.engine.runs.targets import find_target, open_target, read_targets, training_targets
 from meshwave.engine.units import quantity
 from tests.conftest import PATIENCE_S, until
@@ -408,6 +415,7 @@ def test_a_measured_all_reduce_is_compared_with_the_prediction_for_the_drawn_clu
     bus = quantity(1.5 * 2**24 / seconds, "B/s")
     assert lines[1].endswith(f"all-reduce of 4 processes 1.5 GB/s (drawn: {bus})")
     assert between.drawn_all_reduce(drawn.model_copy(update={"devices_per_node": 1}), is_inside=False)
+    assert drawn_links(report, drawn)["inter_node"] == (drawn.inter_node.bandwidth, 1.5 * 2**24 / seconds)
     small = drawn.model_copy(update={"nodes": 2})
     assert inside.drawn_all_reduce(small, is_inside=True)
     assert between.drawn_all_reduce(small, is_inside=False) is None
@@ -420,9 +428,13 @@ def test_this_machine_is_checked_by_processes_of_torchrun(
 ) -> None:
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path / "home"))
 
-    assert cli.main(["targets", "check", "local", "--devices", "2", "--json"]) == 0
+    (tmp_path / "design.json").write_text(two_nodes().to_json())
+    command = ["targets", "check", "local", "--devices", "2", "--json", "--design", str(tmp_path / "design.json")]
+
+    assert cli.main(command) == 0
 
     found = json.loads(capsys.readouterr().out)
+    assert found["drawn"]["intra_node"]["bandwidth"] == two_nodes().cluster.intra_node.bandwidth
     assert (found["problems"], found["nodes"]["total"]) == ([], 1)
     report = TargetReport.model_validate_json(json.dumps(found["report"]))
     assert [each.node for each in report.processes] == [0, 0]
