@@ -3,7 +3,6 @@
 from meshwave.engine.runs.launchers._base import (
     Capabilities,
     Launcher,
-    OwningLauncher,
     check_place,
     default_launcher,
     launchers,
@@ -11,6 +10,7 @@ from meshwave.engine.runs.launchers._base import (
 )
 from meshwave.engine.runs.launchers._environment import process_environment
 from meshwave.engine.runs.launchers._folders import read_entry, restore_entries
+from meshwave.engine.runs.launchers._owning import OwningLauncher
 from meshwave.engine.runs.launchers._place_checks import PlaceChecks, reconcile
 from meshwave.engine.runs.launchers._specification import resumed_launch, specify_run
 from meshwave.engine.runs.launchers._threaded import ThreadedLauncher

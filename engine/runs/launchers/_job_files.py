@@ -1,4 +1,4 @@
-"""Files by which the processes of a job report how they ended."""
+"""Files in the folder of a job: the request to cancel it, and how its processes ended."""
 
 from __future__ import annotations
 
@@ -37,3 +37,8 @@ def read_interrupted(folder: Path) -> _Interrupted | None:
     with suppress(RunFolderError):
         return read_document(folder / INTERRUPTED, _Interrupted)
     return None
+
+
+def cancel_command(folder: str, why: str) -> list[str]:
+    """Return the command that writes the request to cancel a run to its folder on a host."""
+    return ["sh", "-c", 'printf "%s" "$1" >"$2/cancel"', "cancel", why, folder]

@@ -25,7 +25,7 @@ from meshwave.engine.messages import render
 from meshwave.engine.run_files import first_problem
 from meshwave.engine.runs.launchers._base import Capabilities, Launcher
 from meshwave.engine.runs.launchers._host import Host, LocalHost
-from meshwave.engine.runs.launchers._job_files import read_exits, read_interrupted
+from meshwave.engine.runs.launchers._job_files import cancel_command, read_exits, read_interrupted
 from meshwave.engine.runs.launchers._limits import TargetLimits
 from meshwave.engine.runs.launchers._node_counts import NodeCounts
 from meshwave.engine.runs.launchers._torchrun import (
@@ -394,8 +394,3 @@ class JobLauncher(Launcher):
         return judge(
             run.folder, bundle.design, exits if has_succeeded else bad, was_cancelled=was_cancelled, progress=progress
         )
-
-
-def cancel_command(folder: str, why: str) -> list[str]:
-    """Return the command that writes the request to cancel a run to its folder on a host."""
-    return ["sh", "-c", 'printf "%s" "$1" >"$2/cancel"', "cancel", why, folder]

@@ -11,7 +11,7 @@ from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.files import write_private
 from meshwave.engine.messages import render
 from meshwave.engine.runs.dry_run import Stopped
-from meshwave.engine.runs.launchers._base import OwningLauncher
+from meshwave.engine.runs.launchers._owning import OwningLauncher
 from meshwave.engine.runs.outcome import Verdict, cancel_reason, cancelled_verdict
 from meshwave.engine.runs.run import Run
 from meshwave.engine.runs.run_database import Record, State

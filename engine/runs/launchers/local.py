@@ -18,10 +18,11 @@ from meshwave.engine.findings import RunRefusal
 from meshwave.engine.messages import render
 from meshwave.engine.runs.emulation.hosts import check_emulation, host_topology
 from meshwave.engine.runs.emulation.topology import FILE as NETWORK_FILE
-from meshwave.engine.runs.launchers._base import MOST_PROCESSES, Capabilities, OwningLauncher, launchers
+from meshwave.engine.runs.launchers._base import MOST_PROCESSES, Capabilities, launchers
 from meshwave.engine.runs.launchers._environment import process_environment
 from meshwave.engine.runs.launchers._limits import MachineOptions, TargetLimits
 from meshwave.engine.runs.launchers._machine import MachineLauncher
+from meshwave.engine.runs.launchers._owning import OwningLauncher
 from meshwave.engine.runs.launchers._threaded import CLOSING_S
 from meshwave.engine.runs.launchers._warm_process import WarmProcess
 from meshwave.engine.runs.options import Options

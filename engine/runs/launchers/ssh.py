@@ -14,6 +14,7 @@ from meshwave.engine.findings import Problem, Refusal, RunRefusal
 from meshwave.engine.frozen import Part, nullable
 from meshwave.engine.runs.launchers._base import launchers
 from meshwave.engine.runs.launchers._host import Host, SshHost
+from meshwave.engine.runs.launchers._job_files import cancel_command
 from meshwave.engine.runs.launchers._jobs import (
     Address,
     JobLauncher,
@@ -21,7 +22,6 @@ from meshwave.engine.runs.launchers._jobs import (
     JobStatus,
     Line,
     Phase,
-    cancel_command,
 )
 from meshwave.engine.runs.launchers._node_counts import NodeCounts
 from meshwave.engine.runs.launchers._torchrun import NodeLayout, rendezvous_port
