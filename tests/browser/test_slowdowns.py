@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import signal
-import threading
-import time
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -46,24 +46,29 @@ def launch(studio: Studio) -> Iterator[Launch]:
     launcher.close()
 
 
+STOP_AGAIN_AND_AGAIN = """
+import os, signal, sys, time
+while True:
+    for number, seconds in ((signal.SIGSTOP, 0.02), (signal.SIGCONT, 0.005)):
+        os.kill(int(sys.argv[1]), number)
+        time.sleep(seconds)
+"""
+
+
 @contextmanager
 def stopped_again_and_again(process: Handle) -> Iterator[None]:
-    """Stop a process for four fifths of the time."""
-    over = threading.Event()
+    """Stop a process for four fifths of the time.
 
-    def stop() -> None:
-        while not over.is_set():
-            for number, seconds in ((signal.SIGSTOP, 0.02), (signal.SIGCONT, 0.005)):
-                process.send(number)
-                time.sleep(seconds)
-
-    thread = threading.Thread(target=stop)
-    thread.start()
+    Another process sends the signals. A thread waits for the server of the page, so that most steps are not slow.
+    """
+    stopping = subprocess.Popen(
+        [sys.executable, "-c", STOP_AGAIN_AND_AGAIN, str(process.pid)], stderr=subprocess.DEVNULL
+    )
     try:
         yield
     finally:
-        over.set()
-        thread.join()
+        stopping.kill()
+        stopping.wait()
         process.send(signal.SIGCONT)
 
 
