@@ -12,6 +12,7 @@ import { contextMenu, receiveKeys } from "../kit/key_targets.js";
 import { paneSwitch } from "../kit/panes.js";
 import { Tips, tipped } from "../kit/shell.js";
 import { TrafficDialog } from "../kit/traffic.js";
+import { ScrolledZoom } from "../kit/zooming.js";
 import { Gestures, keyOf, parseKey } from "./gestures.js";
 import { Keyboard } from "./keyboard.js";
 import { Places } from "./places.js";
@@ -54,6 +55,7 @@ export class Experts extends Canvas {
       "aria-label":
         "Experts on devices: arrow keys move the focus, Space picks up, Enter puts down, R replicates, Delete removes",
     });
+    this.zoom = new ScrolledZoom(this.board, { draw: () => this.draw(), cancel: () => this.cancelPress() });
     this.message = h("span.mw-quiet.mw-grow", { role: "status" });
     const foot = h("div.mw-bar.mw-xfoot", {}, this.message, legend());
     const body = h("div.mw-xbody", {}, this.board, this.side.element);
@@ -89,10 +91,14 @@ export class Experts extends Canvas {
   commandsAt(target) {
     const key = /** @type {HTMLElement | null} */ (target.closest("[data-key]"))?.dataset.key;
     if (key === undefined) return [];
-    this.gestures.stop();
-    if (this.carried) this.cancelDrag();
+    this.cancelPress();
     this.keyboard.focus(key);
     return this.model.commands;
+  }
+
+  cancelPress() {
+    this.gestures.stop();
+    if (this.carried) this.cancelDrag();
   }
 
   // ── messages from Python ──
@@ -255,8 +261,7 @@ export class Experts extends Canvas {
   draw() {
     const { state } = this.picture;
     this.root.dataset.state = state;
-    if (this.carried) this.cancelDrag();
-    this.gestures.stop();
+    this.cancelPress();
     const hadFocus = this.takesFocus || this.board.contains(focusedElement(this.root));
     this.takesFocus = false;
     this.board.setAttribute("role", state === "ready" ? "listbox" : "group");

@@ -1,5 +1,5 @@
 // Keyboard control of the experts: arrow keys move the focus, Space picks a chip up, arrow keys move the chip, Enter
-// drops it.
+// drops it; W and S zoom.
 
 import { ARROW_MOVES, closest, consume, findAll, setTabStop } from "../kit/dom.js";
 import { boxOf } from "../kit/zoom.js";
@@ -29,8 +29,9 @@ export class Keyboard {
   }
 
   /** @param {KeyboardEvent} event */
-  boardAction({ key, altKey, ctrlKey, shiftKey }) {
+  boardAction(event) {
     const { experts } = this;
+    const { key, altKey, ctrlKey, shiftKey } = event;
     const arrow = ARROW_MOVES[key];
     const pickUpOrDrop = () => (experts.carried ? experts.putDown() : this.pickUp());
     if (arrow && !altKey)
@@ -40,7 +41,7 @@ export class Keyboard {
     const keys = [...experts.places.chips.keys()];
     if (key === "Home") return () => this.focus(keys[0]);
     if (key === "End") return () => this.focus(keys[keys.length - 1]);
-    return null;
+    return experts.zoom.keyAction(event, experts.places.element(experts.at) ?? experts.board);
   }
 
   /** @param {KeyboardEvent} event */

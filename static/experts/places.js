@@ -29,14 +29,14 @@ export class Places {
   }
 
   draw() {
-    const { board, picture, root } = this.experts;
+    const { board, picture, root, zoom } = this.experts;
     const { places } = picture;
     /** @type {Map<number, number[]>} */
     const nodes = new Map(); // numbers of places by node
     places.forEach(({ node }, number) => nodes.set(node, [...(nodes.get(node) ?? []), number]));
     const most = Math.max(...[...nodes.values()].map((own) => own.length));
     const fullest = Math.max(1, ...places.map(({ held }) => held.length));
-    const layout = arrange(board.clientWidth, board.clientHeight, nodes.size, most, fullest);
+    const layout = arrange(zoom.size.width, zoom.size.height, nodes.size, most, fullest);
     this.chips.clear();
     this.tags.clear();
     this.outlined = null;

@@ -1,4 +1,4 @@
-// Keyboard control of the wave canvas: arrow keys move the focus, Alt+arrow keys move layers and stages.
+// Keyboard control of the wave canvas: arrow keys move the focus, Alt+arrow keys move layers and stages, W and S zoom.
 
 import { consume } from "../kit/dom.js";
 import { clamp } from "../kit/numbers.js";
@@ -39,14 +39,15 @@ export class Keyboard {
   }
 
   /** @param {KeyboardEvent} event */
-  actionOf({ key, altKey }) {
-    const { boxes, focus } = this.wave;
+  actionOf(event) {
+    const { boxes, focus, zoom } = this.wave;
+    const { key, altKey } = event;
     const last = this.wave.picture.layers.length - 1;
     const step = { ArrowLeft: -1, ArrowRight: 1 }[key];
     const across = { ArrowUp: -1, ArrowDown: 1 }[key];
     if (key === "Home" || key === "End") return () => boxes[key === "Home" ? 0 : last].focus();
     if (across && altKey) return () => this.moveStage(across);
-    if (!step) return null;
+    if (!step) return zoom.keyAction(event, boxes[focus]);
     return altKey ? () => this.giveLayer(step) : () => boxes[clamp(focus + step, 0, last)].focus();
   }
 

@@ -9,6 +9,7 @@ import { closest, h, s } from "../kit/dom.js";
 import { contextMenu, receiveKeys } from "../kit/key_targets.js";
 import { count, percent } from "../kit/numbers.js";
 import { plainData } from "../kit/widget.js";
+import { ScrolledZoom } from "../kit/zooming.js";
 import { Controls } from "./controls.js";
 import { Differences } from "./differences.js";
 import { EQUAL_SHARES, WaveDrawing } from "./drawing.js";
@@ -51,6 +52,7 @@ export class Wave extends Canvas {
     this.svg.addEventListener("pointerleave", () => this.gestures.layerDrag || this.skips.show(null));
     this.none = h("div.mw-wave-none.mw-quiet", {}, "No stages: the design has problems");
     this.board = h("div.mw-wave-board", {}, this.svg, this.none, this.controls.computing);
+    this.zoom = new ScrolledZoom(this.board, { draw: () => this.draw(), cancel: () => this.gestures.cancel() });
     // not on the SVG element, which would become a tab stop by listening to these events
     this.board.addEventListener("focusin", ({ target }) =>
       this.keyboard.onfocusin(/** @type {HTMLElement} */ (target)),
@@ -134,7 +136,7 @@ export class Wave extends Canvas {
   // ── drawing ──
 
   draw() {
-    const { clientWidth: width, clientHeight: height } = this.board;
+    const { width, height } = this.zoom.size;
     const { picture } = this;
     if (!width || !height || !picture.layers) return;
     this.controls.row.set(plainData(this.model, "choices"), plainData(this.model, "pictures"), picture.schedule);

@@ -313,6 +313,40 @@ def test_a_long_press_offers_the_commands_of_a_stage(page: Page, draw: Callable[
     assert session.design.pipeline.stages[0] < session.design.pipeline.stages[1]
 
 
+def test_the_wave_zooms_by_wheel_keys_and_two_fingers(page: Page, draw: Callable[..., Session]) -> None:
+    draw(document())
+    board, stage = page.locator(".mw-wave-board"), page.locator(".mw-stage").last
+
+    def scale() -> float:
+        return float(page.locator(".mw-wave").evaluate("each => each.mw.zoom.scale"))
+
+    before = stage.bounding_box()
+    assert before is not None
+    x, y = before["x"] + before["width"] / 2, before["y"] + before["height"] / 2
+    page.mouse.move(x, y)
+    page.keyboard.down("Control")
+    page.mouse.wheel(0, -70)
+    page.keyboard.up("Control")
+    eventually(page, lambda: scale() == pytest.approx(2, rel=0.02))
+    after = stage.bounding_box()
+    assert after is not None
+    assert after["width"] > before["width"]
+    assert after["x"] < x < after["x"] + after["width"]  # it stays under the pointer
+    assert board.evaluate("board => board.scrollWidth > 1.9 * board.clientWidth")
+
+    stage.focus()
+    page.keyboard.press("w")
+    eventually(page, lambda: scale() == pytest.approx(3, rel=0.02))
+    page.keyboard.press("0")
+    eventually(page, lambda: scale() == 1)
+    assert board.evaluate("board => board.scrollWidth <= board.clientWidth")
+    devices = page.context.new_cdp_session(page)
+    for event, *distances in (("touchStart", -10), ("touchStart", -10, 10), ("touchMove", -30, 30), ("touchEnd",)):
+        points = [{"x": x + distance, "y": y, "id": number} for number, distance in enumerate(distances)]
+        devices.send("Input.dispatchTouchEvent", {"type": event, "touchPoints": points})
+    eventually(page, lambda: scale() == pytest.approx(3, rel=0.1))
+
+
 def test_the_cluster_is_tiled_or_the_reason_for_a_refusal_is_shown(page: Page, draw: Callable[..., Session]) -> None:
     draw(document())
     pp = page.get_by_label("pp: meshes in the pipeline")

@@ -132,6 +132,25 @@ def test_an_expert_is_dragged_to_another_device_and_the_move_undone(shown: Calla
     eventually(page.page, lambda: page.placement == [[0, 1], [2, 3], [4, 5], [6, 7]])
 
 
+def test_experts_are_zoomed_and_dragged_while_zoomed(shown: Callable[..., Shown]) -> None:
+    page = shown(experts_document(dp=16, experts=64, ep=16))
+
+    def width() -> float:
+        return float(page.chip(0).evaluate("chip => chip.clientWidth"))
+
+    before = width()
+    page.chip(0).focus()
+    page.page.keyboard.press("w")
+    eventually(page.page, lambda: width() > before)
+    page.place(14).scroll_into_view_if_needed()
+    press_and_drag(page.page, centre(page.chip(60)), centre(page.place(14)))
+    page.page.mouse.up()
+    page.does("move expert 60 to device 14")
+    page.chip(0).focus()
+    page.page.keyboard.press("0")
+    eventually(page.page, lambda: width() == before)
+
+
 def test_experts_on_other_devices_than_in_the_pinned_design_are_marked(shown: Callable[..., Shown]) -> None:
     page = shown(experts_document())
     page.session.pin()
