@@ -87,8 +87,8 @@ MORE = (
     {
         "key": "inflight",
         "label": "In flight",
-        "help": "Peak activations on a mesh, in microbatches: 1 is the activations of one microbatch for a device's share "
-        "of the model.",
+        "help": "Peak activations on a mesh, in microbatches: 1 means the activations of one microbatch in all stages of "
+        "a device.",
     },
 )
 """Metrics that the comparison shows in addition to those of the strip of numbers."""

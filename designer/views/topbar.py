@@ -149,7 +149,7 @@ class TopBar(Canvas):
             self._refuse_file(file, problems_of(error))
             return
         words = (
-            "Its timeline is overlaid on the prediction. To price the design with its times, press “Calibrate from "
+            "Its timeline is overlaid on the prediction. To use its times as costs of the design, press “Calibrate from "
             "this run” in the Run tab."
         )
         self._send_list(f"{file} is a run of this design", [{"where": "", "message": words}], "notes")

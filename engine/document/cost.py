@@ -66,7 +66,7 @@ class CostSection(Member):
     kind: str
     """Name of the cost model, which each member declares as a constant."""
     stage_costs: StageCosts | None = nullable("computed by the cost model")
-    """Costs of each stage, in seconds or in the unit of unit costs. They replace those of the cost model."""
+    """Costs of each stage, in seconds, or in time units for unit costs. They replace those of the cost model."""
 
     if TYPE_CHECKING:  # a field of every member; each declares it where its document has it
         transfer_model: TransferModel

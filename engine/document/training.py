@@ -83,8 +83,8 @@ class Training(Part):
     built-in performance constants, predictions add the time between kernels to each operator."""
     attention_kernel: AttentionKernel = "default"
     """Attention kernel. default: the usual fused kernel of the device, which keeps the scores on chip; runs let torch choose.
-    flash_2, flash_3, cudnn: FlashAttention-2 (arXiv:2307.08691), FlashAttention-3 (arXiv:2407.08608), and attention of
-    cuDNN, which differ on devices of the Hopper generation. unfused: several kernels, which move the scores through
+    flash_2, flash_3, cudnn: FlashAttention-2 (arXiv:2307.08691), FlashAttention-3 (arXiv:2407.08608), and the
+    attention of cuDNN, whose speeds differ on Hopper devices. unfused: several kernels, which move the scores through
     memory. Runs refuse a kernel that torch does not have for their device and precision."""
     compile: bool = False
     """Compile each block with torch.compile before its first step, which takes about a minute. Blocks with experts
@@ -104,8 +104,9 @@ class Training(Part):
         "attention crosses the boundaries of documents"
     )
     """ID of the token that ends each document, such as 50256 for GPT-2, or 10 (the newline) if each line of a text is a
-    document. end_of_text: the token that end_of_text names, or the newline of a text without a tokenizer; a launch looks up its ID. Tokens attend to tokens of
-    their own document only, and positions restart with each document."""
+    document. end_of_text: the token that end_of_text names, or the newline character for a text without a tokenizer; its
+    ID is looked up at launch. Tokens attend to tokens of their own document only, and positions restart with each
+    document."""
     document_lengths: Annotated[tuple[DocumentLength, ...], Field(min_length=1, max_length=MAX_DOCUMENTS)] | None = (
         nullable("each sequence is one document")
     )
@@ -114,15 +115,15 @@ class Training(Part):
     each microbatch takes the time of its own documents. With pad_documents, each sequence has the length of the next
     document."""
     pad_documents: bool = False
-    """Train on one document per sequence instead of packing documents into sequences of equal length. A document is cut to
-    model.sequence tokens, and the sequences of a microbatch are padded to its longest one, so that microbatches differ in
+    """Train on one document per sequence instead of packing documents into sequences of equal length. A document is truncated
+    to model.sequence tokens, and the sequences of a microbatch are padded to its longest one, so that microbatches differ in
     time and in the size of their messages. Padding has no loss; the loss of a step is the mean over its microbatches."""
     eval_every: Annotated[int, Field(ge=1, le=MAX_STEPS)] | None = nullable("no evaluation")
-    """Number of steps between evaluations of the loss on held-out data; one more follows the last step."""
+    """Number of steps between evaluations of the loss on held-out data; one more evaluation follows the last step."""
     eval_batches: Annotated[int, Field(ge=1, le=1_000_000)] = 1
     """Number of batches of an evaluation, each as large as that of a step; they are the same in every evaluation."""
     eval_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
-    """Share of the text, at its end, that is held out if there are evaluations."""
+    """Fraction of the text, taken from its end, that is held out for evaluations."""
 
     @property
     def product_precision(self) -> Literal["fp32", "bf16", "fp64"]:

@@ -24,7 +24,7 @@ messages.add_messages(sharded_experts="{title} keeps each expert whole on one de
 
 @expert_schedules.register("expert-parallel")
 class ExpertParallel(ExpertSchedule):
-    """Two all-to-alls among the devices that hold different experts, with each expert whole on its device.
+    """Two all-to-alls among the devices that hold different experts; each device holds whole experts.
 
     Devices of a tensor-parallel group hold the same tokens, and each sends all of them.
     """

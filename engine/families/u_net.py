@@ -38,9 +38,9 @@ COSINE_OFFSET = 0.008
 class UNet(BlockModel):
     """Diffusion U-Net for small images, trained to predict the noise added to them (Ho et al., arXiv:2006.11239).
 
-    It has residual blocks of convolutions, attention at low resolutions, and a skip connection from each block of the
-    down path to the corresponding block of the up path. Its layers are its blocks; its images are generated from the
-    seed.
+    It has convolutional residual blocks, attention at low resolutions, and a skip connection from each block of the
+    down path to the corresponding block of the up path. Each block counts as a layer; the images are generated
+    from the seed.
     """
 
     title: ClassVar = "U-Net"

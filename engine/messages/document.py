@@ -149,7 +149,7 @@ _DESIGN: dict[str, Message] = {
         "training.document_end is the token of training.end_of_text, which is not set; name a token of the tokenizer, such as "
         "<|endoftext|>, or set training.document_end to null"
     ),
-    "documents_without_text": "a {model} is not trained on texts and has no documents; set training.document_end to null",
+    "documents_without_text": "a {model} does not train on text, so it has no documents; set training.document_end to null",
     "unused_document_lengths": (
         "predictions use training.document_lengths only with training.document_end; set the token that ends a document"
     ),
@@ -163,7 +163,7 @@ _DESIGN: dict[str, Message] = {
     "documents_with_compile": (
         "blocks are compiled for sequences of one length; set training.compile to false, or training.document_end to null"
     ),
-    "tokenizer_without_data": "the built-in sample text is trained on as bytes; set training.data, or remove the tokenizer",
+    "tokenizer_without_data": "the built-in sample text is read as bytes; set training.data, or remove the tokenizer",
     "unused_unsharded_stages": (
         "training.unsharded_stages has no effect with training.sharding {sharding!r}; "
         "set it to null, or training.sharding to parameters"

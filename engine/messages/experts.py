@@ -21,7 +21,7 @@ def _partial_gate(schedule: str, mp: int, slots: int, chosen_by: str | None = No
 def _split_tensor_parallel_groups(mesh: str, tp: int, ep: int, esp: int, advice: str) -> str:
     return (
         f"the tp={tp} devices of mesh {mesh} hold the same tokens, so groups of experts must contain all or none of "
-        f"them, and ep={ep} x esp={esp} does not; {advice}"
+        f"them, but groups of ep={ep} x esp={esp} devices split them; {advice}"
     )
 
 

@@ -35,23 +35,23 @@ MESSAGES: dict[str, Message] = {
     "launch_disk": (
         "your runs use {used_bytes:quantity|B} of disk space (limit: {most_bytes:quantity|B}); delete some in the Runs tab"
     ),
-    "launch_total_runs": "all people together have {runs} queued or active runs, which is the limit; try again later",
+    "launch_total_runs": "this server has {runs} queued or active runs, which is its limit; try again later",
     "launch_total_processes": (
-        "the run has {processes} processes, and the runs of all people have {busy}; "
-        "the limit for all people is {most}; try again later"
+        "the run has {processes} processes, and the other runs on this server have {busy}; "
+        "the limit of the server is {most}; try again later"
     ),
     "launch_total_disk": (
-        "the runs of all people use {used_bytes:quantity|B} of disk space (limit: {most_bytes:quantity|B}); some of them must be deleted first"
+        "the runs on this server use {used_bytes:quantity|B} of disk space (limit: {most_bytes:quantity|B}); some of them must be deleted first"
     ),
     "saved_designs": "you have {designs} saved designs, which is the limit; delete some on the start page",
     "saved_designs_disk": (
         "your designs use {used_bytes:quantity|B} of disk space (limit: {most_bytes:quantity|B}); delete designs that you no longer need"
     ),
     "saved_designs_total": (
-        "all people together have {designs} saved designs, which is the limit; some of them must be deleted first"
+        "this server has {designs} saved designs, which is its limit; some of them must be deleted first"
     ),
     "saved_designs_total_disk": (
-        "the designs of all people use {used_bytes:quantity|B} of disk space (limit: {most_bytes:quantity|B}); some of them must be deleted first"
+        "the designs on this server use {used_bytes:quantity|B} of disk space (limit: {most_bytes:quantity|B}); some of them must be deleted first"
     ),
     "other_run": "another person launched this run; you can change only your own runs",
     "proxy_address": "{address!r} is not an IP address",

@@ -209,7 +209,7 @@ MESSAGES: dict[str, Message] = {
         "Meshwave"
     ),
     "profile_of_dry_run": (
-        "a dry run waits for predicted times, so it measures no computation; make the profile from a training run"
+        "a dry run waits instead of computing, so it cannot calibrate compute times; make the profile from a training run"
     ),
     # checkpoints
     "checkpoint_missing": "run {run} has no checkpoint; launch it with --checkpoint-every to write some",

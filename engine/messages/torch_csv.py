@@ -32,12 +32,12 @@ MESSAGES: dict[str, Message] = {
     ),
     "csv_unused_gathers": (
         "UNSHARD and RESHARD, which hold up to {stages} {stages:plural|stage|stages} of a rank unsharded, were dropped; "
-        "they need training.sharding parameters"
+        "they need training.sharding = parameters"
     ),
     "csv_other_gathers": (
         "UNSHARD and RESHARD were dropped; here they are placed by training.unsharded_stages = {stages}, as many as in "
         "the file"
     ),
-    "csv_empty_cells": "torch refuses empty cells in a file with messages, such as {cell}; they were dropped",
+    "csv_empty_cells": "empty cells such as {cell} were dropped, because torch refuses them in a file with messages",
     "csv_replicas": "stage {stage} is in rows {rows:list}, so it has replicas; torch itself would refuse the file",
 }

@@ -216,7 +216,7 @@ def _layer_notes(layer: Layer, links: Links) -> Iterator[str]:
 def _design_notes(design: Design) -> Iterator[str]:
     """Yield the assumptions made for a layer of a design."""
     yield (
-        "the time of a schedule is its communication; auto compares the time of the whole layer, which adds the gate, the sorting of tokens and the experts"
+        "the listed times include communication only; auto compares the time of the whole layer, which adds the gate, the sorting of tokens and the experts"
     )
     if design.cost.profile_name:
         yield "link and device speeds come from the cluster; the design's calibration profile applies to pipeline blocks only"

@@ -97,8 +97,8 @@ class Auto(Schedule):
     backward: Literal["split", "whole"] = "split"
     """split: weight gradients run separately and can fill bubbles; whole: a backward runs in one piece."""
     limit: Annotated[float, Field(gt=0, le=1e6)] | None = nullable("limited by device memory")
-    """Maximum number of microbatches whose activations a mesh may keep, each for its share of the model (1F1B keeps as
-    many as there are meshes)."""
+    """Maximum activations on a mesh, as the number of microbatches for which all of its stages keep them (1F1B: the
+    number of meshes)."""
 
     @property
     def _fixed_route(self) -> tuple[int, ...] | None:

@@ -90,10 +90,10 @@ def test_deleted_designs_give_way_to_new_ones(server: Server) -> None:
 def test_the_designs_of_all_people_are_limited_together(server: Server) -> None:
     server.limits = Limits(total=TotalLimits(designs=2))
     first, _ = server.ada.add(FIRST), server.grace.add(FIRST)
-    assert refused(server.grace.add, FIRST).startswith("all people together have 2 saved designs")
+    assert refused(server.grace.add, FIRST).startswith("this server has 2 saved designs")
     assert refused(server.ada.save, first, EDITED) == ""
 
     server.limits = Limits(total=TotalLimits(designs_megabytes=0.1))
     server.fill(server.ada, first, 100_001)
-    assert refused(server.grace.add, FIRST).startswith("the designs of all people use 10")
+    assert refused(server.grace.add, FIRST).startswith("the designs on this server use 10")
     assert Saved.sum(server.saved.saved(person) for person in server.saved.people()).designs == 2

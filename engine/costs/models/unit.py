@@ -43,13 +43,13 @@ messages.add_messages(
 
 @cost_models.register("unit")
 class UnitCost(CostModel):
-    """Every stage costs a fixed share of the model, in units of time. For teaching and for comparison with papers."""
+    """Each stage takes a fixed share of the model's time, in time units. For teaching and for comparison with papers."""
 
     title: ClassVar = "Unit"
     unit: ClassVar[Unit] = "units"
 
     kind: Literal["unit"] = "unit"
-    """Every stage costs a fixed share of the model, in units of time."""
+    """Each stage takes a fixed share of the model's time, in time units."""
     forward: Units = 1.0
     """Time of one microbatch's forward through the whole model, divided by the number of meshes."""
     backward: Units = 2.0

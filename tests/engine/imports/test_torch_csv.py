@@ -352,7 +352,7 @@ def test_a_number_that_would_need_terabytes_is_reported_at_once() -> None:
         ),
         (
             "0F0,0SEND_F0,0RECV_B0,0B0,0REDUCE_GRAD,\n1RECV_F0,1F0,1B0,1SEND_B0,1REDUCE_GRAD",
-            "torch refuses empty cells in a file with messages, such as F1; they were dropped",
+            "empty cells such as F1 were dropped, because torch refuses them in a file with messages",
         ),
         (
             "0F0,1F1,1B1,0B0\n1F0,0F1,1B0,0B1",

@@ -277,7 +277,7 @@ def test_units_are_compared_with_a_rehearsal_alone(tmp_path: Path) -> None:
     assert rehearsal.to_json()["error"] == pytest.approx(0, abs=1e-4)
     assert rehearsal.iteration.measured_s == pytest.approx(prediction.timeline.makespan, rel=1e-4)
     assert rehearsal.label == "dry run: actions waited for 0.02 s per unit; measured times are divided by this factor"
-    with pytest.raises(InputError, match="a dry run waits for predicted times"):
+    with pytest.raises(InputError, match="a dry run waits instead of computing"):
         run_profile(rehearsal)
 
 
