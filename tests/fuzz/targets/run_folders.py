@@ -80,7 +80,7 @@ def _with_damaged_line(chance: Random, content: bytes) -> bytes:
     for first, last in ((at, at + 1), (0, len(lines))):
         try:
             document = json.loads(b"\n".join(lines[first:last]))
-        except ValueError:
+        except (ValueError, RecursionError):  # damaged before
             continue
         lines[first:last] = [written(chance, damaged(chance, document, document))]
         return b"\n".join(lines)
