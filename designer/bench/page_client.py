@@ -19,7 +19,8 @@ from tornado.websocket import WebSocketClientConnection, websocket_connect
 from meshwave.engine.findings import RunRefusal
 
 PATIENCE_S = 120.0
-_SESSION = re.compile(r'"token":"([^"]+)"')  # the token in the HTML of a page that its websocket has to present
+SESSION_TOKEN = re.compile(r'"token":"([^"]+)"')
+"""Pattern of the token in the HTML of a page that its websocket has to present."""
 
 
 class PageClient:
@@ -43,7 +44,7 @@ class PageClient:
         """
         parts = urlsplit(link)
         answer = await AsyncHTTPClient().fetch(link, headers={"Cookie": cookie}, request_timeout=PATIENCE_S)
-        found = _SESSION.search(answer.body.decode())
+        found = SESSION_TOKEN.search(answer.body.decode())
         if found is None:
             raise RunRefusal("page_without_session", {"link": f"{parts.netloc}{parts.path}"})
         cookie = cookie or answer.headers["Set-Cookie"].partition(";")[0]

@@ -28,6 +28,8 @@ class RateLimitedSocket(WSHandler):
 
     _due_s = 0.0
     """Time on the clock of the event loop at which the frames read so far comply with the rate."""
+    _closed_early = False
+    """Whether the connection was closed before it joined its session."""
 
     def open(self, *args: str, **kwargs: str) -> Any:
         """Begin a connection; one that does not speak Bokeh's protocol is closed, which is no defect of the server."""
@@ -35,6 +37,19 @@ class RateLimitedSocket(WSHandler):
             return super().open(*args, **kwargs)  # type: ignore[no-untyped-call]
         except ProtocolError as error:
             logging.getLogger(__name__).info("closed a websocket: %s", error)
+
+    async def _async_open(self, token: str) -> None:
+        """Join the session of the page; Bokeh would keep one forever whose connection has been closed already."""
+        if self._closed_early:
+            return
+        await super()._async_open(token)
+        if self._closed_early and self.connection is not None:
+            super().on_close()
+
+    def on_close(self) -> None:
+        """Leave the session of the page."""
+        self._closed_early = self.connection is None
+        super().on_close()
 
     async def on_message(self, fragment: str | bytes) -> None:
         """Handle a frame of a message, as soon as the rate allows it."""

@@ -6,19 +6,22 @@ import asyncio
 import gc
 import logging
 import os
+import socket
 import threading
 from collections import Counter
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from bokeh.document import Document
 from bokeh.server.session import ServerSession
 from tornado.ioloop import PeriodicCallback
 
-from meshwave.designer.bench.page_client import PageClient
+from meshwave.designer.bench.page_client import SESSION_TOKEN, PageClient
 from meshwave.designer.canvases.transfer import TransferView
 from meshwave.designer.pages.design_widgets import Widgets
 from meshwave.designer.server import serve as server
@@ -109,6 +112,32 @@ async def visit(link: str) -> None:
         await search_and_leave(link)
         await look_at_a_transfer(link)
         await launch_and_leave(link)
+
+
+def test_a_tab_that_is_closed_while_it_connects_leaves_no_session(designer: tuple[str, Studio]) -> None:
+    def sessions() -> int:
+        gc.collect()
+        return sum(type(each) is ServerSession for each in gc.get_objects())
+
+    link, before = urlsplit(designer[0]), sessions()
+    connection = HTTPConnection(link.netloc)
+    connection.request("GET", f"{link.path}?{link.query}")
+    answer = connection.getresponse()
+    cookie, found = str(answer.headers["Set-Cookie"]).partition(";")[0], SESSION_TOKEN.search(answer.read().decode())
+    assert found is not None and sessions() == before + 1
+    handshake = [
+        f"GET {link.path.rstrip('/')}/ws HTTP/1.1", f"Host: {link.netloc}", f"Origin: http://{link.netloc}",
+        f"Cookie: {cookie}", "Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Version: 13",
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==", f"Sec-WebSocket-Protocol: bokeh, {found[1]}",
+    ]  # fmt: skip
+    closing = bytes([0x88, 0x80, 0, 0, 0, 0])  # a frame with a mask and no reason
+    with socket.create_connection((str(link.hostname), link.port)) as browser:
+        browser.sendall("\r\n".join([*handshake, "", ""]).encode() + closing)
+        assert b"101 Switching Protocols" in browser.recv(4096)
+        while browser.recv(4096):
+            pass
+
+    assert until(lambda: sessions() == before)
 
 
 @pytest.mark.slow
