@@ -15,7 +15,7 @@ from meshwave.designer.kit.canvas import Overlay
 from meshwave.designer.kit.traffic import traffic_data
 from meshwave.designer.state import transfer_edits as edits
 from meshwave.designer.state import transfer_fields, transfer_links
-from meshwave.designer.state.jobs import Done, Failed, Job, Listener, News, PartialResult, run_now
+from meshwave.designer.state.jobs import Done, Failed, Job, JobUpdate, Listener, PartialResult, run_now
 from meshwave.designer.state.transfer_plans import compare_rows
 from meshwave.designer.state.transfer_session import TransferSession
 from meshwave.engine.document.transfer_document import TransferSpec
@@ -177,11 +177,11 @@ class TransferView(Overlay):
             self._later, partial(self._receive_rows, spec)
         )
 
-    def _receive_rows(self, spec: TransferSpec, news: News) -> None:
+    def _receive_rows(self, spec: TransferSpec, update: JobUpdate) -> None:
         rows = self.table["rows"]
-        if isinstance(news, PartialResult):
-            self.table = {"rows": [*rows, *news.value], "done": False}
-        elif isinstance(news, Done | Failed):  # a failure leaves the rows so far
+        if isinstance(update, PartialResult):
+            self.table = {"rows": [*rows, *update.value], "done": False}
+        elif isinstance(update, Done | Failed):  # a failure leaves the rows so far
             self.table = {"rows": rows, "done": True}
             self._tables = {**dict(list(self._tables.items())[1 - KEPT_TABLES :]), spec: rows}
 

@@ -16,7 +16,7 @@ from meshwave.designer.lessons.pane import lesson_entries
 from meshwave.designer.pages.design_page import page
 from meshwave.designer.state import file_jobs as files
 from meshwave.designer.state.design_card import predicted_card
-from meshwave.designer.state.jobs import Job, Later, Listener, News, PartialResult, page_callback_scheduler
+from meshwave.designer.state.jobs import Job, JobUpdate, Later, Listener, PartialResult, page_callback_scheduler
 from meshwave.designer.state.library import LONGEST_RECENT, Library
 from meshwave.designer.state.studio import Studio
 from meshwave.designer.views.gallery import KINDS
@@ -97,7 +97,7 @@ class StartPage(Canvas):
         missing = [name for name in examples() if name not in _example_cards]
         if missing:
             self._job = Job(partial(make_example_cards, missing), "pictures of examples").add_listener(
-                later, self._receive_news
+                later, self._receive_update
             )
 
     def stop_jobs(self) -> None:
@@ -139,9 +139,9 @@ class StartPage(Canvas):
     def _show_examples(self) -> None:
         self.examples = PlainData([{"id": name, **_example_cards.get(name, {})} for name in examples()])
 
-    def _receive_news(self, news: News) -> None:
-        if isinstance(news, PartialResult):
-            _example_cards.update(news.value)
+    def _receive_update(self, update: JobUpdate) -> None:
+        if isinstance(update, PartialResult):
+            _example_cards.update(update.value)
             self._show_examples()
 
     # ---- designs ----

@@ -84,7 +84,7 @@ def parse_site(url: str) -> Site:
 
 
 def make_site(scheme: str, host: str, port: int | None, root: str = "") -> Site:
-    """Return a site as browsers write it, without the default port."""
+    """Return the site of an address in the form of the header ``Origin``, which leaves out a default port."""
     shown_port = "" if port in (None, DEFAULT_PORTS[scheme]) else f":{port}"
     return Site(f"{scheme}://{host}{shown_port}", root)
 

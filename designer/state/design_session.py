@@ -9,7 +9,7 @@ import param
 
 from meshwave.designer.state.design_edits import reset_stage_settings
 from meshwave.designer.state.file_work import FileWork
-from meshwave.designer.state.jobs import Done, Failed, Later, Listener, News, Progress
+from meshwave.designer.state.jobs import Done, Failed, JobUpdate, Later, Listener, Progress
 from meshwave.designer.state.library import new_id
 from meshwave.designer.state.predictions import Outcome, Predictions, predict_with_problems
 from meshwave.designer.state.shared_design import Member, Presence, Replaced
@@ -315,7 +315,9 @@ class Session(param.Parameterized):
             return
         assert self._later is not None
         self._end_pinning()
-        self._pinning = self.predictions.request(design, self._later, lambda news: self._receive_pinned(design, news))
+        self._pinning = self.predictions.request(
+            design, self._later, lambda update: self._receive_pinned(design, update)
+        )
 
     def _pin_outcome(self, outcome: Outcome) -> None:
         found, prediction = outcome
@@ -323,12 +325,12 @@ class Session(param.Parameterized):
             raise DesignError(found)
         self.pin(prediction)
 
-    def _receive_pinned(self, design: Design, news: News) -> None:
+    def _receive_pinned(self, design: Design, update: JobUpdate) -> None:
         try:
-            if isinstance(news, Done):
-                self._pin_outcome(news.value)
-            elif isinstance(news, Failed):
-                raise Refusal("error", {"reason": news.reason})
+            if isinstance(update, Done):
+                self._pin_outcome(update.value)
+            elif isinstance(update, Failed):
+                raise Refusal("error", {"reason": update.reason})
         except InputError as error:
             self.notice = f"{design.name!r} was not pinned: {error}"
 
@@ -418,23 +420,23 @@ class Session(param.Parameterized):
         outcome = self.predictions.predict_now(design, wait=self._later is None)
         if outcome is None:
             assert self._later is not None
-            job = self.predictions.request(design, self._later, self._receive_news)
+            job = self.predictions.request(design, self._later, self._receive_update)
         if before is not None:
             before.stop()  # after the new request, which may be for the same job
         self._job = job
         return outcome or (problems(design), None)
 
-    def _receive_news(self, news: News) -> None:
-        if isinstance(news, Progress):
+    def _receive_update(self, update: JobUpdate) -> None:
+        if isinstance(update, Progress):
             if not self.progress:
                 self._show_outcome(self.design, [*problems(self.design), COMPUTING_PROBLEM], None)
-            self.progress = {"state": "runs", "share": news.share, "words": news.activity}
+            self.progress = {"state": "runs", "share": update.share, "words": update.activity}
             return
         self._job = None
-        if isinstance(news, Done):
-            self._show_outcome(self.design, *news.value)
-        elif isinstance(news, Failed):
-            self._show_stopped(Problem("", "computation_failed", {"reason": news.reason}))
+        if isinstance(update, Done):
+            self._show_outcome(self.design, *update.value)
+        elif isinstance(update, Failed):
+            self._show_stopped(Problem("", "computation_failed", {"reason": update.reason}))
 
     def close(self) -> None:
         """Leave the shared design, if the session has joined one, and stop all jobs of the session."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from meshwave.designer.state.jobs import Done, Failed, Job, Later, Listener, News
+from meshwave.designer.state.jobs import Done, Failed, Job, JobUpdate, Later, Listener
 from meshwave.engine.errors import InputError
 from meshwave.engine.findings import Refusal
 
@@ -33,16 +33,16 @@ class FileWork:
             then(work())
             return
         self._show_notice(words)
-        self._job = Job(work, words).add_listener(self._later, partial(self._receive_news, then))
+        self._job = Job(work, words).add_listener(self._later, partial(self._receive_update, then))
 
-    def _receive_news(self, then: Callable[[T], None], news: News) -> None:
-        if not isinstance(news, Done | Failed):
+    def _receive_update(self, then: Callable[[T], None], update: JobUpdate) -> None:
+        if not isinstance(update, Done | Failed):
             return
         self.stop()
         try:
-            if isinstance(news, Failed):
-                raise Refusal("error", {"reason": news.reason})
-            then(news.value)
+            if isinstance(update, Failed):
+                raise Refusal("error", {"reason": update.reason})
+            then(update.value)
         except InputError as error:
             self._show_notice(str(error))
 

@@ -60,20 +60,20 @@ class PartialResult:
 
 @dataclass(frozen=True)
 class Done:
-    """The result of a job, after which the job sends no more news."""
+    """The result of a job, after which the job sends no more updates."""
 
     value: Any
 
 
 @dataclass(frozen=True)
 class Failed:
-    """The reason why a job failed, after which the job sends no more news."""
+    """The reason why a job failed, after which the job sends no more updates."""
 
     reason: str
 
 
-News = Progress | PartialResult | Done | Failed
-NewsHandler = Callable[[News], None]
+JobUpdate = Progress | PartialResult | Done | Failed
+UpdateHandler = Callable[[JobUpdate], None]
 Later = Callable[[Callable[[], None]], Any]
 """Schedules a callback in the event loop of a page; may be called from any thread."""
 
@@ -106,16 +106,16 @@ def page_callback_scheduler(document: Document | None) -> Later:
 
 
 class Listener:
-    """A caller that waits for a job and receives its news."""
+    """A caller that waits for a job and receives its updates."""
 
-    def __init__(self, job: Job, later: Later, handle: NewsHandler) -> None:
+    def __init__(self, job: Job, later: Later, handle: UpdateHandler) -> None:
         self.job = job
         self.later, self._handle = later, handle
         self._is_over = False
 
-    def deliver(self, news: News) -> None:
-        """Deliver news in the listener's event loop."""
-        self.later(lambda: None if self._is_over else self._handle(news))
+    def deliver(self, update: JobUpdate) -> None:
+        """Deliver an update in the listener's event loop."""
+        self.later(lambda: None if self._is_over else self._handle(update))
 
     def stop(self) -> None:
         """Stop listening; the process of a job without listeners is killed."""
@@ -143,7 +143,7 @@ class Job:
         self._lock = threading.Lock()
         self._process: Any = None
         self._is_over = False
-        self._last: News | None = None
+        self._last: JobUpdate | None = None
         self._thread = threading.Thread(target=self._run, name="job", daemon=True)
 
     @property
@@ -161,16 +161,16 @@ class Job:
         """The documents of the pages that wait for the result."""
         return [each.later.document for each in list(self._listeners) if isinstance(each.later, PageCallbacks)]
 
-    def add_listener(self, later: Later, handle: NewsHandler) -> Listener:
+    def add_listener(self, later: Later, handle: UpdateHandler) -> Listener:
         """Add a listener; the first one starts the job."""
         listener = Listener(self, later, handle)
         with self._lock:
             self._listeners.append(listener)
-            news = self._last
+            update = self._last
             if self._thread.ident is None:
                 self._thread.start()
-        if news is not None:
-            listener.deliver(news)
+        if update is not None:
+            listener.deliver(update)
         return listener
 
     def remove_listener(self, listener: Listener) -> None:
@@ -203,7 +203,7 @@ class Job:
             _slots.acquire()
         _running.add(self)
         try:
-            self._end(self._await_news())
+            self._end(self._await_update())
         except Exception as error:  # an internal error must not leave listeners waiting
             traceback.print_exc()
             self._end(Failed(defect_text(error)))
@@ -213,20 +213,20 @@ class Job:
                 self._process.join()
             _slots.release()
 
-    def _await_news(self) -> News:
+    def _await_update(self) -> JobUpdate:
         here, there = _processes.Pipe(duplex=False)
         arrays, path = _shared_file()
         with here, arrays:
             with there:
                 self._start(there, path)
             try:
-                while not isinstance(news := _receive_news(here, arrays), Done | Failed):
-                    self._deliver(news)
+                while not isinstance(update := _receive_update(here, arrays), Done | Failed):
+                    self._deliver(update)
             except (EOFError, OSError):
                 self._process.join()
                 reason = f"the process ended early ({_exit_text(self._process.exitcode)})"
-                news = Failed(self._stopped or reason)
-        return news
+                update = Failed(self._stopped or reason)
+        return update
 
     def _start(self, there: Connection, path: str) -> None:
         process = _start_process(there, path, self._work)
@@ -235,14 +235,14 @@ class Job:
             if self._is_over or self._stopped:  # stopped before it started
                 process.kill()
 
-    def _end(self, news: News) -> None:
+    def _end(self, update: JobUpdate) -> None:
         with self._lock:
-            self._is_over, self._last = True, news
-        self._deliver(news)
+            self._is_over, self._last = True, update
+        self._deliver(update)
 
-    def _deliver(self, news: News) -> None:
+    def _deliver(self, update: JobUpdate) -> None:
         for listener in list(self._listeners):
-            listener.deliver(news)
+            listener.deliver(update)
 
 
 def running_jobs() -> list[Job]:
@@ -252,7 +252,7 @@ def running_jobs() -> list[Job]:
 
 def warm_up() -> None:
     """Start the process that jobs are forked from, so that the first job does not wait for its imports."""
-    Job(int).add_listener(run_now, lambda news: None)
+    Job(int).add_listener(run_now, lambda update: None)
 
 
 def _exit_text(status: int | None) -> str:
@@ -301,7 +301,7 @@ def _serve(connection: Connection, path: str, home: str | None, work: Callable[[
         channel.send(_run_work(work, channel))
 
 
-def _run_work(work: Callable[[], Any], channel: _Channel) -> News:
+def _run_work(work: Callable[[], Any], channel: _Channel) -> JobUpdate:
     try:
         result = work()
         if not isgenerator(result):
@@ -317,7 +317,7 @@ def _run_work(work: Callable[[], Any], channel: _Channel) -> News:
 
 
 class _Channel:
-    """Sends the news of a job to the server: objects through a pipe, arrays through a shared file."""
+    """Sends the updates of a job to the server: objects through a pipe, arrays through a shared file."""
 
     def __init__(self, connection: Connection, arrays: BinaryIO) -> None:
         self._connection, self._arrays = connection, arrays
@@ -337,10 +337,10 @@ class _Channel:
                 self._progress = None
         os._exit(1)
 
-    def send(self, news: News) -> None:
-        """Send news; the bytes of its arrays are written to the shared file. The process ends if nobody receives it."""
+    def send(self, update: JobUpdate) -> None:
+        """Send an update; the bytes of its arrays are written to the shared file. The process ends if nobody receives it."""
         buffers: list[pickle.PickleBuffer] = []
-        data = pickle.dumps(news, protocol=5, buffer_callback=buffers.append)
+        data = pickle.dumps(update, protocol=5, buffer_callback=buffers.append)
         with self._lock:
             places = [self._write(buffer.raw()) for buffer in buffers]
             self._arrays.flush()
@@ -374,20 +374,20 @@ def _shared_file() -> tuple[IO[bytes], str]:
     return file, file.name
 
 
-def _receive_news(connection: Connection, arrays: IO[bytes]) -> News:
-    """Receive news.
+def _receive_update(connection: Connection, arrays: IO[bytes]) -> JobUpdate:
+    """Receive an update.
 
     Large arrays are mapped copy-on-write from the shared file. Small ones are read, since a mapping keeps a file
     descriptor open for the lifetime of its arrays.
     """
     data, places = connection.recv()
     if not places:
-        news: News = pickle.loads(data)
-        return news
+        update: JobUpdate = pickle.loads(data)
+        return update
     end = places[-1][1]
     if end < MAPPED_BYTES:
         whole = memoryview(bytearray(os.pread(arrays.fileno(), end, 0)))
     else:
         whole = memoryview(mmap.mmap(arrays.fileno(), 0, access=mmap.ACCESS_COPY))
-    news = pickle.loads(data, buffers=[whole[begin:end] for begin, end in places])
-    return news
+    update = pickle.loads(data, buffers=[whole[begin:end] for begin, end in places])
+    return update

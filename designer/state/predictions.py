@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 from meshwave.designer.state.design_edits import LARGEST_BY_HAND
-from meshwave.designer.state.jobs import Done, Job, Later, Listener, NewsHandler
+from meshwave.designer.state.jobs import Done, Job, Later, Listener, UpdateHandler
 from meshwave.engine.document import Design
 from meshwave.engine.document.problems import problems
 from meshwave.engine.errors import InputError
@@ -56,7 +56,7 @@ class Predictions:
         self._store(key, prediction)
         return [*found, *prediction.warnings], prediction
 
-    def request(self, design: Design, later: Later, handle: NewsHandler) -> Listener:
+    def request(self, design: Design, later: Later, handle: UpdateHandler) -> Listener:
         """Predict a design by a job; designs with the same meaning share a job.
 
         ``handle`` receives progress and at last an :data:`Outcome`.
@@ -67,7 +67,9 @@ class Predictions:
             job = self._jobs[key] = Job(partial(compute_prediction, design), f"prediction of {design.name}")
         return job.add_listener(
             later,
-            lambda news: handle(Done(self._cache_result(key, design, news.value)) if isinstance(news, Done) else news),
+            lambda update: handle(
+                Done(self._cache_result(key, design, update.value)) if isinstance(update, Done) else update
+            ),
         )
 
     def _cache_result(self, key: bytes, design: Design, result: ComputedPrediction) -> Outcome:

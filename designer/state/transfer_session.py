@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import param
 
 from meshwave.designer.state import transfer_fields, transfer_links
-from meshwave.designer.state.jobs import Done, Failed, Job, Later, Listener, News
+from meshwave.designer.state.jobs import Done, Failed, Job, JobUpdate, Later, Listener
 from meshwave.designer.state.transfer_drawing import TransferDrawing
 from meshwave.designer.state.transfer_plans import draw_plan, is_small_transfer
 from meshwave.engine.document.transfer_document import TransferSpec, parse_transfer
@@ -161,14 +161,14 @@ class TransferSession(param.Parameterized):
         except InputError as error:
             return list(problems_of(error)), None
         work = partial(draw_plan, spec, state.strategy, state.ordering)
-        self._job = Job(work, "plan of a transfer").add_listener(self.later, self._handle_news)
+        self._job = Job(work, "plan of a transfer").add_listener(self.later, self._receive_update)
         return [], None
 
-    def _handle_news(self, news: News) -> None:
-        if isinstance(news, Done | Failed):
+    def _receive_update(self, update: JobUpdate) -> None:
+        if isinstance(update, Done | Failed):
             self._job = None
-            found = news.value if isinstance(news, Done) else None
-            problems = [Problem("", "error", {"reason": news.reason})] if isinstance(news, Failed) else []
+            found = update.value if isinstance(update, Done) else None
+            problems = [Problem("", "error", {"reason": update.reason})] if isinstance(update, Failed) else []
             self._update(self.state, problems, found)
 
 

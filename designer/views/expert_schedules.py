@@ -13,7 +13,7 @@ from meshwave.designer.kit.assets import colour_rule, module_code, style_sheets
 from meshwave.designer.kit.canvas import Overlay, short_message
 from meshwave.designer.state import expert_edits as edits
 from meshwave.designer.state.design_session import Session
-from meshwave.designer.state.jobs import Done, Failed, Job, Listener, News, run_now
+from meshwave.designer.state.jobs import Done, Failed, Job, JobUpdate, Listener, run_now
 from meshwave.designer.views.expert_map import LINKS, make_expert_map
 from meshwave.engine.document import Design
 from meshwave.engine.document.experts import Experts
@@ -137,13 +137,13 @@ class ExpertSchedules(Overlay):
                 self._later, partial(self._receive_map, cluster)
             )
 
-    def _receive_map(self, cluster: GridCluster, news: News) -> None:
-        if isinstance(news, Done):
+    def _receive_map(self, cluster: GridCluster, update: JobUpdate) -> None:
+        if isinstance(update, Done):
             if len(_maps) >= MOST_MAPS:
                 _maps.clear()
-            self.map = _maps[cluster] = news.value
-        elif isinstance(news, Failed):
-            self._mapped, self.map = None, {"problem": f"The map could not be computed: {news.reason}."}
+            self.map = _maps[cluster] = update.value
+        elif isinstance(update, Failed):
+            self._mapped, self.map = None, {"problem": f"The map could not be computed: {update.reason}."}
 
 
 MOST_MAPS = 8

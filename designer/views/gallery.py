@@ -14,7 +14,7 @@ import param
 from meshwave.designer.kit.assets import colour_rule, module_code, style_sheets
 from meshwave.designer.kit.canvas import Overlay
 from meshwave.designer.state.design_session import Session
-from meshwave.designer.state.jobs import Done, Failed, Job, Listener, News, PartialResult, run_now
+from meshwave.designer.state.jobs import Done, Failed, Job, JobUpdate, Listener, PartialResult, run_now
 from meshwave.designer.views import gallery_cards
 from meshwave.engine.document import Design
 from meshwave.engine.errors import InputError
@@ -76,19 +76,19 @@ class Gallery(Overlay):
         self._predicted = design
         self._job = Job(
             partial(gallery_cards.make_cards, design), f"gallery of schedules for {design.name}"
-        ).add_listener(self._later, self._receive_news)
+        ).add_listener(self._later, self._receive_update)
 
-    def _receive_news(self, news: News) -> None:
-        if isinstance(news, PartialResult):
-            found: gallery_cards.Cards = news.value
+    def _receive_update(self, update: JobUpdate) -> None:
+        if isinstance(update, PartialResult):
+            found: gallery_cards.Cards = update.value
             self._variants |= {variant.key: variant for variant in found.variants}
             for design, result in found.searched:
                 design.pipeline.remember(priced_pipe(design), result)
             self._send_msg(found.message)
-        elif isinstance(news, Done | Failed):
+        elif isinstance(update, Done | Failed):
             self._job = None
-            if isinstance(news, Failed):
-                words = f"The gallery is incomplete: {news.reason}."
+            if isinstance(update, Failed):
+                words = f"The gallery is incomplete: {update.reason}."
                 self._send_msg({"type": "answered", "gesture": "search", "refused": words})
             self._send_msg({"type": "done"})
 

@@ -11,7 +11,7 @@ from meshwave.designer.kit.assets import module_code, style_sheets
 from meshwave.designer.kit.canvas import Canvas
 from meshwave.designer.state.design_edits import fix_edit
 from meshwave.designer.state.design_session import PROGRESS_STATES, Session
-from meshwave.designer.state.jobs import Done, Failed, Listener, News, Progress
+from meshwave.designer.state.jobs import Done, Failed, JobUpdate, Listener, Progress
 from meshwave.designer.state.predictions import Outcome
 from meshwave.designer.views._view import FILL, View, views
 from meshwave.engine.document import parse_design
@@ -128,7 +128,7 @@ class Problems(Canvas):
         assert session.later is not None
         self.better = {"state": "runs", "words": "Searching …", "share": 0.0, "use": False}
         self._search = session.predictions.request(
-            design, session.later, lambda news: self._receive_news(pipeline, news)
+            design, session.later, lambda update: self._receive_update(pipeline, update)
         )
 
     def _on_stop(self) -> None:
@@ -139,16 +139,16 @@ class Problems(Canvas):
             raise Refusal("outdated_search")
         self._session.edit("pipeline", dict(self._found), "schedule Auto")
 
-    def _receive_news(self, pipeline: Mapping[str, Any], news: News) -> None:
-        if isinstance(news, Progress):
-            words = f"Searching: {news.share:.0%}, {news.activity}"
-            self.better = {"state": "runs", "words": words, "share": news.share, "use": False}
+    def _receive_update(self, pipeline: Mapping[str, Any], update: JobUpdate) -> None:
+        if isinstance(update, Progress):
+            words = f"Searching: {update.share:.0%}, {update.activity}"
+            self.better = {"state": "runs", "words": words, "share": update.share, "use": False}
             return
         self._search = None
-        if isinstance(news, Done):
-            self._show_result(pipeline, news.value)
-        elif isinstance(news, Failed):
-            self._show_result(pipeline, ([Problem("", "failed_search", {"reason": news.reason})], None))
+        if isinstance(update, Done):
+            self._show_result(pipeline, update.value)
+        elif isinstance(update, Failed):
+            self._show_result(pipeline, ([Problem("", "failed_search", {"reason": update.reason})], None))
 
     def _show_result(self, pipeline: Mapping[str, Any], outcome: Outcome) -> None:
         problems, found = outcome

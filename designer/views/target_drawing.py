@@ -9,7 +9,7 @@ from functools import partial
 
 from meshwave.designer.state.attached_cluster import AttachedCluster
 from meshwave.designer.state.design_session import Session
-from meshwave.designer.state.jobs import Done, Failed, Job, News, run_now
+from meshwave.designer.state.jobs import Done, Failed, Job, JobUpdate, run_now
 from meshwave.designer.views.launch_bar import LaunchBar
 from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.runs.launchers._node_counts import NodeCounts
@@ -22,21 +22,21 @@ def draw_target(session: Session, bar: LaunchBar, target: str) -> None:
     if not bar.drawing:
         bar.drawing = target
         job = Job(partial(target_cluster, target), f"cluster of {target}")
-        job.add_listener(session.later or run_now, partial(_receive_news, session, bar, target))
+        job.add_listener(session.later or run_now, partial(_receive_update, session, bar, target))
 
 
-def _receive_news(session: Session, bar: LaunchBar, target: str, news: News) -> None:
-    if isinstance(news, Done):
+def _receive_update(session: Session, bar: LaunchBar, target: str, update: JobUpdate) -> None:
+    if isinstance(update, Done):
         bar.drawing = ""
-        cluster, counts, _ = news.value
+        cluster, counts, _ = update.value
         nodes = f", nodes: {nodes_text(counts)}" if counts else ""
         try:
-            session.attached = AttachedCluster(target, news.value)
+            session.attached = AttachedCluster(target, update.value)
             session.edit("cluster", cluster.model_dump(mode="json"), f"use the cluster of {target}{nodes}")
         except MeshwaveError as error:  # the design has changed since and no longer fits, or is read-only
             bar.notice = str(error)
-    elif isinstance(news, Failed):
-        bar.param.update(drawing="", notice=news.reason)
+    elif isinstance(update, Failed):
+        bar.param.update(drawing="", notice=update.reason)
 
 
 def refresh_nodes(session: Session, bar: LaunchBar) -> None:

@@ -62,7 +62,7 @@ class Seconds(NamedTuple):
         """Return the seconds of a computation without recomputation."""
         return {Op.F: self.forward, Op.B: self.backward, Op.I: self.input_gradient, Op.W: self.weight_gradient}[op]
 
-    def waits_of(self, op: Op) -> float:
+    def waiting_seconds_of(self, op: Op) -> float:
         """Return the part of the seconds of ``op`` for which the stage waits for collectives."""
         return {Op.F: self.forward_waits, Op.B: self.backward_waits, Op.I: self.input_waits}.get(op, 0.0)
 
@@ -191,7 +191,7 @@ class MeshPrices:
             return
         for operator in part.operators if op == Op.F else reversed(part.operators):
             seconds = self.part([operator])
-            yield Piece(seconds.seconds_of(op) - seconds.waits_of(op), seconds.waits_of(op))
+            yield Piece(seconds.seconds_of(op) - seconds.waiting_seconds_of(op), seconds.waiting_seconds_of(op))
 
     def part(self, operators: Iterable[Operator]) -> Seconds:
         """Return the seconds of a list of operators of a stage."""

@@ -101,7 +101,7 @@ class _Sweep:
             yield from self._stack_messages(now)
 
     def _moments(self, most: int) -> list[float]:
-        """Return the moments of change: all of them, or if there are too many, a subset that includes the last one."""
+        """Return the times at which shares change: all of them, or if there are too many, a subset with the last one."""
         steps = {id(each.parts): each.parts for each in self._coming}.values()
         ends = {moment for each in self._coming for moment in (each.start_s, each.end_s)}
         found = sorted(ends.union(*(each.times for each in steps)))

@@ -122,7 +122,9 @@ def unit_tasks(
 
 
 def slice_owners(load: Load) -> SliceOwners:
-    """Return the slices that the source can send; of a partial tensor, each rank of a group adds up one piece.
+    """Return the slices that the source can send.
+
+    If the source holds partial sums, each rank of a group adds up one of the slices.
 
     Raises:
         SpecError: the spec does not fit its mesh or the tensor.

@@ -21,7 +21,7 @@ class Hanayo(Schedule):
     There is one copy of the weights. The split backward is an extension of the paper. If forward, input gradient and
     weight gradient have equal durations, it leaves a bubble of P-1 forwards of one stage, a quarter of the bubble with
     a whole backward. No order has a smaller bubble, because the last rank cannot start earlier. With grouping, a rank
-    keeps at most P activations of its share of the model, as many as the last rank keeps with a whole backward.
+    keeps the activations of at most P microbatches for its layers, as many as the last rank with a whole backward.
     """
 
     title: ClassVar = "Hanayo"

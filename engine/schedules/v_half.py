@@ -10,7 +10,7 @@ from meshwave.engine.schedules._building_blocks import Block, BlockSchedule
 class VHalf(BlockSchedule):
     """Keep half the activations of 1F1B, with about half its bubble, on stages in one wave over the ranks.
 
-    A rank keeps at most floor(P/2) + 1 activations of its share of the model.
+    A rank keeps the activations of at most floor(P/2) + 1 microbatches for its layers.
     """
 
     title: ClassVar = "V-Half"

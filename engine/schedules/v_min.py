@@ -11,8 +11,8 @@ class VMin(BlockSchedule):
     """Keep a third of the activations of 1F1B, with about two thirds of its bubble.
 
     This holds if forward, input gradient and weight gradient have equal durations and transfers take no time; otherwise
-    the bubble grows with the microbatches. A rank keeps at most floor((P + 4) / 3) activations of its share of the
-    model.
+    the bubble grows with the microbatches. A rank keeps the activations of at most floor((P + 4) / 3)
+    microbatches for its layers.
     """
 
     title: ClassVar = "V-Min"

@@ -16,7 +16,7 @@ from meshwave.designer.kit.canvas import Canvas
 from meshwave.designer.pages.start_page import StartPage
 from meshwave.designer.server.administration import Administration
 from meshwave.designer.server.people import PersonStudios
-from meshwave.designer.state.jobs import Failed, Job, News, run_now
+from meshwave.designer.state.jobs import Failed, Job, JobUpdate, run_now
 from meshwave.designer.state.studio import Draft, Studio
 from meshwave.designer.views.profiles import Profiles
 from meshwave.engine.document import load_design
@@ -200,14 +200,14 @@ def test_an_administrator_cancels_a_run_and_its_row_disappears(
 
 
 def test_an_administrator_stops_a_computation_and_its_page_learns_why(administration: Administration) -> None:
-    news: list[News] = []
-    Job(partial(time.sleep, 60), "a long computation").add_listener(run_now, news.append)
+    update: list[JobUpdate] = []
+    Job(partial(time.sleep, 60), "a long computation").add_listener(run_now, update.append)
 
     def job_rows() -> list[dict[str, Any]]:
         return [row for row in rows(administration, "job") if row["name"] == "a long computation"]
 
     (row,) = until(lambda: [row for row in job_rows() if "cores" in row["cells"][2]])
     administration.stop("job", row["id"])
-    assert until(lambda: news) == [Failed("an administrator stopped it")]
+    assert until(lambda: update) == [Failed("an administrator stopped it")]
     assert until(lambda: not job_rows())
     assert refused_code(administration.stop, "job", row["id"]) == "job_is_over"

@@ -25,7 +25,7 @@ EFFICIENCY = 0.5
 def tables() -> Iterator[Table | Grid]:
     """Yield the tables in the order of the report."""
     yield sequence_counts()
-    yield precision()
+    yield precision_ratios()
     yield roofline_to_paper()
     yield required_efficiencies()
 
@@ -71,7 +71,7 @@ def _count_rows(what: str, paper: float, settings: tuple[Setting, Setting], why:
     yield Row(what, paper, above.counted_per_s / below.counted_per_s, why, COUNTED)
 
 
-def precision() -> Table:
+def precision_ratios() -> Table:
     """Return throughput ratios of two clusters with devices 2.5 or 1.24 times as fast, depending on precision."""
     rows = []
     for ranks, scheme in ((8, "1F1B"), (8, "H-2"), (4, "1F1B"), (4, "H-2")):

@@ -54,7 +54,7 @@ class TrainingCase:
 
     @property
     def design(self) -> Design:
-        """Design of this case on one device. A run does not use the rates of its cluster."""
+        """Design of this case on one device. The rates of its cluster are not used, because the run is measured."""
         link = {"latency_s": 1e-5, "bandwidth": 1e11}
         device = {"peak_flops": 1e15, "memory_bytes": 1e11, "memory_bandwidth": 1e12}
         one = {"nodes": 1, "devices_per_node": 1, "device": device, "intra_node": link, "inter_node": link}

@@ -62,7 +62,7 @@ KEEP_SUM = "FLAGS_caffe2_report_cpu_memory_usage"
 logs each allocation, below the level of errors."""
 
 
-def counted_step(steps: int) -> int | None:
+def step_with_memory_count(steps: int) -> int | None:
     """Return the step of a run whose memory is counted; None if that would leave only the first step for timing."""
     return min(steps - 1, COUNTED_STEP) if steps > 2 else None
 

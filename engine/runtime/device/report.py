@@ -19,7 +19,7 @@ from meshwave.engine.runtime.device.accelerator import (
 def torch_report() -> dict[str, Any]:
     """Return the properties of torch that ``meshwave doctor`` reports.
 
-    ``gloo`` and ``nccl`` tell whether the backends are available (for NCCL its version if there is a GPU for it);
+    ``gloo`` and ``nccl`` are true if the backends are available (``nccl`` is its version if there is a GPU for it);
     ``cuda`` is the CUDA version that torch was built for, or None; ``gpus`` are the names of the accelerators.
     """
     has_backends = dist.is_available()

@@ -38,7 +38,7 @@ from meshwave.engine.runtime.communication.flight_recorder import write_flight_r
 from meshwave.engine.runtime.communication.world import World, join_run, leave_run
 from meshwave.engine.runtime.device.accelerator import device_name
 from meshwave.engine.runtime.device.clock import ClockComparison
-from meshwave.engine.runtime.device.memory import MemoryCount, counted_step, keep_freed_memory
+from meshwave.engine.runtime.device.memory import MemoryCount, keep_freed_memory, step_with_memory_count
 from meshwave.engine.runtime.dry_run.executor import DryRunner
 from meshwave.engine.runtime.execution.executor import ExecutionError, Progress, StepTimes
 from meshwave.engine.runtime.execution.job import Job, RunNote, read_job
@@ -134,7 +134,7 @@ def _train(folder: Path, job: Job, world: World, events: JsonLines) -> None:
         _write_notes(events, [RunNote(f"the weights start from {files}")])
     checkpoints = Checkpointing(folder, job, trainer, world.process, events.write_event)
     memory = MemoryCount(world.device, trainer.resident_tensors())
-    counted = counted_step(job.design.training.steps)
+    counted = step_with_memory_count(job.design.training.steps)
     untimed = [counted] if counted is not None and memory.slows_step else []
     recorder = _make_recorder(folder, job, world, apart=untimed, arrivals=world.sends_between_devices)
     inside = StepsRecorder(folder, world.process, LAYER_OPS)

@@ -129,7 +129,7 @@ def test_the_count_of_a_step_brings_layouts_of_the_same_devices_to_print() -> No
 
 
 def test_clusters_are_as_far_apart_as_their_peaks_of_fp32() -> None:
-    rows = list(hanayo_throughput.precision().rows)
+    rows = list(hanayo_throughput.precision_ratios().rows)
 
     for narrow, wide in zip(of_basis(rows, "fp32"), of_basis(rows, "16 bit"), strict=True):
         assert abs(float(narrow.ours) - float(narrow.paper)) < abs(float(wide.ours) - float(wide.paper))
