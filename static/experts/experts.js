@@ -262,6 +262,7 @@ export class Experts extends Canvas {
     const { state } = this.picture;
     this.root.dataset.state = state;
     this.cancelPress();
+    if (!this.board.clientWidth) return; // hidden, or not on the page yet: the observer of its size draws it
     const hadFocus = this.takesFocus || this.board.contains(focusedElement(this.root));
     this.takesFocus = false;
     this.board.setAttribute("role", state === "ready" ? "listbox" : "group");

@@ -151,6 +151,24 @@ def test_experts_are_zoomed_and_dragged_while_zoomed(shown: Callable[..., Shown]
     eventually(page.page, lambda: width() == before)
 
 
+def test_experts_do_not_move_after_they_appeared(shown: Callable[..., Shown], stage: Stage) -> None:
+    late = """() => {
+        const own = window.ResizeObserver;
+        window.ResizeObserver = class extends own {
+            constructor(report) { super((...sizes) => setTimeout(() => report(...sizes), 100)); }
+        };
+        return own;
+    }"""
+    own = stage.page.evaluate_handle(late)  # as on a machine that is busy when the page opens
+    try:
+        page = shown(experts_document())
+        first = centre(page.chip(0))
+        page.page.wait_for_timeout(200)
+        assert centre(page.chip(0)) == first
+    finally:
+        stage.page.evaluate("own => { window.ResizeObserver = own; }", own)
+
+
 def test_experts_on_other_devices_than_in_the_pinned_design_are_marked(shown: Callable[..., Shown]) -> None:
     page = shown(experts_document())
     page.session.pin()
