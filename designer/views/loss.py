@@ -141,11 +141,16 @@ class LossView(View):
 
     def _paint(self, theme: str) -> None:
         self._theme = theme
-        for plot in self._plots:
-            plot.paint(theme)
-        self._draw()
+        with pn.io.unlocked():  # Panel may call without the lock of the document that Bokeh's models need
+            for plot in self._plots:
+                plot.paint(theme)
+            self._draw_curves()
 
     def _draw(self) -> None:
+        with pn.io.unlocked():
+            self._draw_curves()
+
+    def _draw_curves(self) -> None:
         curves = self._followed.curves
         self._empty.visible = not curves
         for plot in self._plots:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from meshwave.designer.views.loss import INK
 from meshwave.engine.document import load_design
 from meshwave.engine.files import example
 from tests.browser.runs import write_run
@@ -96,3 +97,27 @@ def test_the_tabs_of_a_run_break_no_rule(link: str, visit: Callable[[str], Page]
         for theme in ("light", "dark"):
             page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
             assert broken_rules(page) == [], (title, theme)
+
+
+def test_a_theme_that_changes_just_before_a_gesture_is_drawn(
+    link: str, visit: Callable[[str], Page], page: Page, studio: Studio
+) -> None:
+    run = write_run(studio.record, load_design(example("03-gpt-on-two-cores")), factor=2.0)
+    visit(f"{link}?run={run}")
+    page.get_by_role("tab", name="Loss", exact=True).click()
+    page.locator(TABS["Loss"]).first.wait_for()
+
+    for tab, theme in (("Log", "dark"), ("Loss", "light")):
+        page.get_by_role("tab", name=tab, exact=True).evaluate(
+            """(tab, theme) => {
+                const models = Bokeh.documents.flatMap((document) => [...document._all_models.values()]);
+                models.find(({ type, data }) => type.startsWith("TopBar") && !data).theme = theme;
+                tab.click();
+            }""",
+            theme,
+        )
+        page.wait_for_function(
+            """(ink) => Bokeh.documents.flatMap((document) => [...document._all_models.values()])
+                .some(({ type, axis_label_text_color }) => type === "LinearAxis" && axis_label_text_color === ink)""",
+            arg=INK[theme][0],
+        )
