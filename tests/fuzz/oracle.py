@@ -31,8 +31,8 @@ _REPR = re.compile(
     re.VERBOSE,
 )
 """Python shown to a person. Inputs are built without these words, so that an echo of the input has none."""
-_QUOTED_NUMBER = re.compile(r'"[^"\n]*\b(?:nan|inf)\b[^"\n]*"')
-"""An echo of a text: TOML calls numbers so, which damage moves into texts."""
+_QUOTED_WORD = re.compile(r'"[^"\n]*\b(?:nan|inf|None)\b[^"\n]*(?:"|\.\.\.)')
+"""An echo of a text: TOML calls numbers so, which damage moves into texts; lessons have sentences such as "None"."""
 
 
 class Complaint(NamedTuple):
@@ -105,7 +105,7 @@ def about_text(text: str, longest: int = LONGEST_LINE) -> Iterator[Complaint]:
     unfit = {mark for mark in text if mark != "\n" and unicodedata.category(mark) in ("Cc", "Cs")}
     if unfit:
         yield Complaint("control character in a message", text[:LONGEST_LINE])
-    if shown := _REPR.search(_QUOTED_NUMBER.sub("", text)):
+    if shown := _REPR.search(_QUOTED_WORD.sub("", text)):
         yield Complaint(f"{shown[0]} in a message", text[:LONGEST_LINE])
     if any(len(line) > longest for line in text.split("\n")):
         yield Complaint("endless message", text[:LONGEST_LINE])
