@@ -81,8 +81,9 @@ class ClassBar(Canvas):
         self._lessons.tutor.open_step(told.step)
 
     def _on_start(self, challenge: str) -> None:
-        """Open the design that a challenge starts from."""
+        """Open the design that a challenge starts from; an open lesson would hide its metrics."""
         chosen = self._challenge(challenge)
+        self._lessons.close()
         self._session.replace(self._classroom.workshop.designs[chosen.design], f"start {chosen.title}")
 
     def _on_submit(self, challenge: str) -> None:

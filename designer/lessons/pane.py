@@ -60,6 +60,12 @@ class LessonPane(Canvas):
         """Show the pane with the lesson that a reloaded page had open."""
         self._enter(lambda: self.tutor.resume(opened))
 
+    def close(self) -> None:
+        """Leave the lesson, if one is open, with its design, and hide the pane."""
+        if self.tutor.lesson is not None:
+            self.tutor.leave(restore=False)
+        self.visible = False
+
     def _enter(self, enter: Callable[[], object]) -> None:
         self.refusal = ""
         try:
@@ -105,8 +111,7 @@ class LessonPane(Canvas):
         self.visible = False
 
     def _on_keep(self) -> None:
-        self.tutor.leave(restore=False)
-        self.visible = False
+        self.close()
 
     def _on_finish(self) -> None:
         self.tutor.finish()

@@ -380,13 +380,13 @@ def _simulate_draft(design: Design, session: Session) -> OrderOutcome:
     """Return the order of a draft with its simulation."""
     if session.is_computing:
         raise Refusal("no_order_to_edit", {"reason": COMPUTING_PROBLEM.message})
+    other = [problem for problem in session.errors if problem.code not in PROGRAM_MESSAGES]
+    if other:  # its schedule may not support its meshes
+        raise Refusal("no_order_to_edit", {"reason": str(other[0])})
     try:
         now = order_computations(design)
     except InputError as error:
         raise Refusal("no_order_to_edit", {"reason": str(error)}) from None
-    other = [problem for problem in session.errors if problem.code not in PROGRAM_MESSAGES]
-    if other:
-        raise Refusal("no_order_to_edit", {"reason": str(other[0])})
     return simulate_order(design, now, session.errors)
 
 

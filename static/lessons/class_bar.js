@@ -42,7 +42,7 @@ class ClassBar extends Widget {
 
   /** Let panes that the bar covers end above it. */
   reserveSpace() {
-    document.documentElement.style.setProperty("--mw-class-height", `${this.bar.offsetHeight + 12}px`);
+    document.documentElement.style.setProperty("--mw-class-height", `${this.bar.offsetHeight + 18}px`);
   }
 
   /** @param {Message} message */

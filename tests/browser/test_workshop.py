@@ -125,9 +125,15 @@ def test_a_workshop_from_joining_to_its_results(
     board.get_by_role("button", name="Continue").click()
     expect(page.get_by_text("The teacher paused the workshop.")).to_be_hidden()
 
-    # A challenge.
+    bar, chart = strip(page).bounding_box(), page.locator(".mw-timeline-stage").first.bounding_box()
+    assert bar and chart and chart["y"] + chart["height"] <= bar["y"]
+
+    # A challenge, which a learner opens in the middle of a lesson.
+    other.get_by_role("button", name="Go to the class step").click()
+    expect(other.get_by_text("The predicted metrics are hidden until you answer.")).to_be_visible()
     other.get_by_role("button", name="Challenges").click()
     other.get_by_role("button", name="Open the initial design").click()
+    expect(other.get_by_text("The predicted metrics are hidden until you answer.")).to_be_hidden()
     other.get_by_role("button", name="Submit the open design").click()
     expect(other.get_by_text(re.compile("Place 1: "))).to_be_visible()
     expect(board.get_by_role("region", name="The fastest step")).to_contain_text("Grace")

@@ -178,6 +178,14 @@ def test_a_design_with_other_problems_cannot_be_edited() -> None:
     assert page.ask("turn", on=True)["refused"].startswith("there is no order to edit yet")
 
 
+@pytest.mark.filterwarnings("error")
+def test_the_order_of_a_schedule_on_too_few_meshes_is_not_repaired() -> None:
+    page = Page(schedule="chimera", ranks=4, microbatches=4, replicas=2)
+    page.session.edit("meshes", [{"name": "A", "devices": [0], "axes": {"dp": 1, "tp": 1}}], "one mesh")
+
+    assert page.ask("repair")["words"].startswith("there is no order to edit yet")
+
+
 def test_a_stage_moves_to_another_mesh_if_its_mesh_keeps_one() -> None:
     page = Page(schedule="interleaved-1f1b", ranks=2, microbatches=4, chunks=2)
     page.drawing.move_stage(2, 1, 0)

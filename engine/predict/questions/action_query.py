@@ -65,7 +65,7 @@ def parse_query(text: str, meshes: Sequence[str], stages: int, microbatches: int
         InputError: the text names nothing in the timeline.
     """
     found: dict[str, Any] = {}
-    rest = text.strip()
+    rest = "".join(mark if mark.isprintable() else "\ufffd" for mark in text).strip()
     example = meshes[-1] if meshes else "A"
     if not rest:
         raise Refusal("empty_query", {"mesh": example})

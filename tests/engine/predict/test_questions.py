@@ -333,6 +333,7 @@ def test_what_is_searched_for_is_read(text: str, meant: Query) -> None:
         ("F B", "only one kind of action"),
         ("stage 1 stage 2", "only one stage"),
         ("xyzzy", 'unknown search term "xyzzy"'),
+        ("x\0yz", 'unknown search term "x\ufffdyz"'),
     ],
 )
 def test_what_names_nothing_is_refused_in_words(text: str, told: str) -> None:
