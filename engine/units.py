@@ -63,6 +63,8 @@ def percent(part: float) -> str:
     if 0 < part < 0.0005:
         return "under 0.1%"
     value = 100 * part
+    if abs(value) >= 1e21:  # from here on, JavaScript writes an exponent
+        return f"{value:g}%"
     digits = Decimal("0.1") if abs(value) < 99.95 else Decimal(1)
     return f"{Decimal(value).quantize(digits, ROUND_HALF_UP):,}%"
 

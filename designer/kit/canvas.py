@@ -161,8 +161,9 @@ def parse_integers(values: Any) -> list[int]:
 
 
 def plain_text(value: Any) -> str:
-    """Convert text or a number to text, for :func:`read_value`."""
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
+    """Convert text or a finite number to text, for :func:`read_value`."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+    if not is_number and not isinstance(value, str):
         raise TypeError
     return str(value)
 

@@ -44,7 +44,9 @@ def apply_edit(document: dict[str, Any], path: str, value: Any) -> None:
     Raises:
         Refusal: the edit does not fit the document.
     """
-    *sections, key = parse_path(path)
+    if not (steps := parse_path(path)):
+        raise Refusal("missing_path", {"path": f'"{path}"'})
+    *sections, key = steps
     here: Any = document
     if sections:
         document.setdefault(str(sections[0]), {})

@@ -126,6 +126,12 @@ def test_a_schedule_that_needs_another_number_of_meshes_offers_it(document: dict
     assert [mesh["devices"] for mesh in more["meshes"]] == [[0], [1], [2], [3]]
 
 
+@pytest.mark.parametrize("path", ["", "[]", "meshes[9].name", "name.first"])
+def test_an_edit_of_a_key_that_cannot_be_there_is_refused(document: dict[str, Any], path: str) -> None:
+    with pytest.raises(InputError, match="the document has no"):
+        apply_edits(document, [(path, 1)])
+
+
 def test_all_mistakes_are_listed_at_once(document: dict[str, Any]) -> None:
     found = refused(document, all_of(put("zz", 1), put("model.hiden", 1), put("training.steps", "many")))
 
