@@ -9,27 +9,39 @@ from typing import Any
 from meshwave.designer.state import expert_edits as edits
 from meshwave.designer.state.measured_load import MeasuredLoad
 from meshwave.engine.document import Design
-from meshwave.engine.document.expert_layers import DEGREES
+from meshwave.engine.document.expert_layers import COMMON, DEGREES
 from meshwave.engine.experts import expert_schedule_names, expert_schedules
 
 
-def expert_settings(design: Design, routed: Sequence[MeasuredLoad] = ()) -> list[dict[str, Any]]:
-    """Return the settings of the experts, each with its value, text and options."""
+def expert_settings(design: Design, routed: Sequence[MeasuredLoad] = (), number: int = COMMON) -> list[dict[str, Any]]:
+    """Return the settings of the experts, each with its value, text and options; ``number`` is the layer shown."""
     experts = design.experts
     unused = edits.unused_groups_problem(design)
     reason = unused.message if unused else ""
     return [
+        *_layer_controls(design, number),
         _control("schedule", "schedule", experts.schedule, _schedule_options()),
         _control("ep", "ep", experts.ep, [] if reason else _size_options(design, "ep"), reason),
         _control("esp", "esp", experts.esp, [] if reason else _size_options(design, "esp"), reason),
         _control(
             "degree", "chunks", experts.degree, [_option(None, "automatic"), *(_option(n, str(n)) for n in DEGREES)]
         ),
-        _control("load", "load", *_load_options(design, routed)),
+        _control("load", "load", *_load_options(edits.design_of_layer(design, number), routed)),
     ]
 
 
+def _layer_controls(design: Design, number: int) -> list[dict[str, Any]]:
+    """Return the choice of the layer to show, unless there is only one."""
+    numbers, own = design.model.expert_blocks, design.experts.own_layers
+    if len(numbers) < 2:
+        return []
+    options = [_option(str(COMMON), ALL_LAYERS)]
+    options += [_option(str(each), f"{each} (own)" if each in own else str(each)) for each in numbers]
+    return [_control("layer", "layer", str(number), options)]
+
+
 LOADS_BY_NAME = ("uniform", "zipf")
+ALL_LAYERS = "all"
 CUSTOM, NOT_MEASURED = "custom", "not measured"
 
 
@@ -47,6 +59,7 @@ def _load_options(design: Design, routed: Sequence[MeasuredLoad]) -> tuple[str, 
 
 
 HELP = {
+    "layer": "The layer to show; a layer can have a placement and a load of its own, marked as own",
     "schedule": "The order of communication and compute inside an expert layer",
     "ep": "Expert-parallel size: number of device groups that hold different experts",
     "esp": "Expert sharding: number of devices that share one expert, each with a part of its width",

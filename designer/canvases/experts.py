@@ -30,9 +30,17 @@ from meshwave.designer.state import expert_edits as edits
 from meshwave.designer.state.design_edits import fix_edit
 from meshwave.designer.state.measured_load import MeasuredLoad
 from meshwave.engine.document import Design
-from meshwave.engine.document.expert_layers import expert_schedule, uses_tensor_parallel_groups
+from meshwave.engine.document.expert_layers import COMMON, expert_schedule, uses_tensor_parallel_groups
 from meshwave.engine.errors import InputError
-from meshwave.engine.experts import Layer, Placement, balance_experts, device_load, expert_schedules, load_per_replica
+from meshwave.engine.experts import (
+    Layer,
+    Placement,
+    balance_experts,
+    device_load,
+    equal_blocks,
+    expert_schedules,
+    load_per_replica,
+)
 from meshwave.engine.exports.pictures.palette import LOADS, text_colour
 from meshwave.engine.findings import DesignError, Refusal
 from meshwave.engine.predict.expert_comparison import exchange_traffic
@@ -88,14 +96,15 @@ class ExpertsCanvas(MarkedCanvas):
         self._on_pane_chosen, self._on_comparison, self._find_loads = on_pane, on_compare, find_loads
         self._measured_loads: Sequence[MeasuredLoad] = ()
         self._shown_design: Design | None = None
-        self.rank = 0
+        self.rank, self.layer = 0, COMMON
 
     def show(self, design: Design) -> None:  # type: ignore[override]  # Panel's own serves a page
-        """Draw the experts of ``design`` on the mesh that was chosen last."""
+        """Draw the experts of ``design`` on the mesh and of the layer that were chosen last."""
         self._shown_design = design
         self.rank = min(self.rank, design.ranks - 1)
+        self.layer = self.layer if self.layer in design.model.expert_blocks else COMMON
         self._measured_loads = self._find_loads(design)
-        self.picture = experts_picture(design, self.rank, self._measured_loads)
+        self.picture = experts_picture(design, self.rank, self._measured_loads, self.layer)
 
     def refresh_loads(self) -> None:
         """Update the list of measured loads after a run has ended."""
@@ -126,18 +135,25 @@ class ExpertsCanvas(MarkedCanvas):
         self.send({"type": "traffic", **traffic_data(found, title, "device")})
 
     def _on_add(self) -> None:
-        self._edit("", edits.add_experts(self._open_design), "add experts to the model")
+        self._edit("", edits.add_experts(self._whole_design), "add experts to the model")
 
     def _on_mesh(self, mesh: int) -> None:
         """Show another mesh; nothing is edited."""
         self.rank = mesh
-        self.show(self._open_design)
+        self.show(self._whole_design)
 
     def _on_setting(self, key: str, value: Any = None) -> None:
-        if key == "load" and value not in LOADS_BY_NAME:
-            self._load_as_measured(str(value))
+        if key == "layer":
+            self.layer = read_value({"value": value}, "value", int)
+            self.show(self._whole_design)
             return
-        section = read_value({"value": value}, "value", partial(edits.change_setting, self._open_design, key))
+        if key == "load":
+            if value in LOADS_BY_NAME:
+                self._edit_layer("load", value, f"experts: load {value}")
+            else:
+                self._load_as_measured(str(value))
+            return
+        section = read_value({"value": value}, "value", partial(edits.change_setting, self._whole_design, key))
         title = expert_schedules[str(value)].title if key == "schedule" else "automatic" if value is None else value
         self._edit("experts", section, f"experts: {key} {title}")
 
@@ -145,7 +161,7 @@ class ExpertsCanvas(MarkedCanvas):
         """Set the load that a run measured; a manual load stays unchanged."""
         found = next((load for load in self._measured_loads if load.run == run), None)
         if found is not None:
-            self._edit("experts.load", list(found.load), f"set the expert load to {found.label}")
+            self._edit_layer("load", list(found.load), f"set the expert load to {found.label}")
         elif run == NOT_MEASURED:
             raise Refusal("load_not_measured")
 
@@ -191,19 +207,20 @@ class ExpertsCanvas(MarkedCanvas):
         self._apply_placement(placement, f"balance experts{replicas}")
 
     def _on_blocks(self) -> None:
-        self._edit("experts.placement", None, "place the experts in equal blocks")
+        layer = self._layer
+        self._edit_placement(equal_blocks(layer.experts, layer.ep), "place the experts in equal blocks")
 
     def _on_fix(self, fix: str) -> None:
         """Apply a fix of the problem that prevents drawing the layer."""
-        problem = edits.layer_problem(self._open_design, self.rank)
-        self._edit(*fix_edit(self._open_design, problem, fix))
+        problem = edits.layer_problem(self._whole_design, self.rank)
+        self._edit(*fix_edit(self._whole_design, problem, fix))
 
     def _on_heat(self, chips: Chips, factor: float) -> None:
         """Scale the load of experts."""
         experts = [expert for expert, _ in chips]
         loads = edits.scale_loads(self._layer.shares, experts, factor)
-        self._edit(
-            "experts.load", loads, f"{'increase' if factor > 1 else 'decrease'} the load of {_name_experts(experts)}"
+        self._edit_layer(
+            "load", loads, f"{'increase' if factor > 1 else 'decrease'} the load of {_name_experts(experts)}"
         )
 
     def _on_try(self, chips: Chips, to: int, number: Any = None, copy: bool = False) -> None:
@@ -224,8 +241,19 @@ class ExpertsCanvas(MarkedCanvas):
     # ---- helpers of the gestures ----
 
     def _apply_placement(self, placement: Placement, label: str) -> None:
-        layer = edits.check_placement(self._open_design, self.rank, placement)
-        self._edit("experts.placement", edits.placement_setting(layer, placement), label)
+        edits.check_placement(self._open_design, self.rank, placement)
+        self._edit_placement(placement, label)
+
+    def _edit_placement(self, placement: Placement, label: str) -> None:
+        setting = edits.placement_setting(self._layer, placement)
+        if setting is None and self.layer != COMMON and self._whole_design.experts.placement is not None:
+            setting = [list(held) for held in placement for _ in range(self._layer.esp)]
+        self._edit_layer("placement", setting, label)
+
+    def _edit_layer(self, key: str, value: Any, label: str) -> None:
+        """Set the placement or the load of the layer shown."""
+        where = "" if self.layer == COMMON else f" in layer {self.layer}"
+        self._edit(*edits.set_of_layer(self._whole_design, self.layer, key, value), f"{label}{where}")
 
     @property
     def _layer(self) -> Layer:
@@ -238,6 +266,11 @@ class ExpertsCanvas(MarkedCanvas):
 
     @property
     def _open_design(self) -> Design:
+        """Design with the placement and load of the layer shown."""
+        return edits.design_of_layer(self._whole_design, self.layer)
+
+    @property
+    def _whole_design(self) -> Design:
         if self._shown_design is None:
             raise Refusal("no_open_design")
         return self._shown_design
@@ -246,8 +279,10 @@ class ExpertsCanvas(MarkedCanvas):
 # ---- data of the widget ----
 
 
-def experts_picture(design: Design, rank: int, measured: Sequence[MeasuredLoad] = ()) -> dict[str, Any]:
-    """Return the data that the canvas draws for the layer on a mesh.
+def experts_picture(
+    design: Design, rank: int, measured: Sequence[MeasuredLoad] = (), number: int = COMMON
+) -> dict[str, Any]:
+    """Return the data that the canvas draws for layer ``number`` on a mesh.
 
     ``state`` is ``none`` without experts, ``unfit`` with a reason if the layer cannot be drawn, else ``ready``.
     ``measured`` are the loads that runs of the design measured.
@@ -257,8 +292,9 @@ def experts_picture(design: Design, rank: int, measured: Sequence[MeasuredLoad] 
     common = {
         "meshes": [mesh.name for mesh in design.meshes],
         "mesh": rank,
-        "controls": expert_settings(design, measured),
+        "controls": expert_settings(design, measured, number),
     }
+    design = edits.design_of_layer(design, number)
     try:
         layer = edits.drawn_layer(design, rank)
     except DesignError as error:

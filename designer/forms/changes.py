@@ -149,7 +149,7 @@ def _model_kind_edit(design: Design, path: str, value: Any, label: str) -> Edit:
 def _published_model_edit(design: Design, path: str, value: Any, label: str) -> Edit:
     """Return the edit that sets a published model; stages, their costs, expert placement and data become automatic."""
     changed = replace_model(design, published_model(value).section())
-    experts = {**changed["experts"], "placement": None, "load": None}
+    experts = {**changed["experts"], **expert_edits.UNPLACED}
     training = {**changed["training"], "data": None}
     kept = {key: changed[key] for key in ("model", "pipeline", "cost")}
     return "", {**kept, "experts": experts, "training": training}, f"model preset {value}"

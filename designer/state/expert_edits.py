@@ -7,13 +7,13 @@ are the devices of each place.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import gcd
 from typing import Any
 
 from meshwave.engine.document import Design
-from meshwave.engine.document.expert_layers import expert_layer, uses_tensor_parallel_groups
+from meshwave.engine.document.expert_layers import COMMON, expert_layer, uses_tensor_parallel_groups
 from meshwave.engine.document.expert_problems import EQUAL_BLOCKS, PLACEMENT, expert_group_problem, expert_problems
 from meshwave.engine.document.experts import Experts, load_problems
 from meshwave.engine.experts import Layer, Placement, equal_blocks, expert_schedules
@@ -26,6 +26,8 @@ FIRST_EXPERTS = 8
 """Number of experts that the button for a model without experts adds."""
 GROUPS = ("ep", "esp")
 """Settings that are sizes of expert groups."""
+UNPLACED: Mapping[str, Any] = {"placement": None, "load": None, "layers": []}
+"""Settings of experts in equal blocks with a uniform load."""
 LARGEST_LOAD = 1e6
 """Largest load of one expert, relative to an even load."""
 
@@ -109,6 +111,26 @@ def placement_setting(layer: Layer, placement: Placement) -> list[list[int]] | N
     return [list(held) for held in placement for _ in range(layer.esp)]
 
 
+# ---- layers with a placement or a load of their own ----
+
+
+def design_of_layer(design: Design, number: int) -> Design:
+    """Return the design with the placement and the load of a layer for all layers."""
+    if number not in design.experts.own_layers:
+        return design
+    return design.model_copy(update={"experts": design.experts.of_layer(number)})
+
+
+def set_of_layer(design: Design, number: int, key: str, value: Any) -> tuple[str, Any]:
+    """Return the path and the value of the edit that sets the placement or the load of a layer, or of all others."""
+    if number == COMMON:
+        return f"experts.{key}", value
+    found = {each.layer: each.model_dump(mode="json") for each in design.experts.layers}
+    found[number] = {"layer": number, "placement": None, "load": None, **found.get(number, {}), key: value}
+    kept = [own for _, own in sorted(found.items()) if (own["placement"], own["load"]) != (None, None)]
+    return "experts.layers", kept
+
+
 # ---- load ----
 
 
@@ -134,7 +156,7 @@ def add_experts(design: Design) -> dict[str, Any]:
     kept = design.experts.model_dump(mode="json")
     return {
         "model": model,
-        "experts": {**kept, "schedule": schedule, "ep": ep, "esp": 1, "placement": None, "load": None},
+        "experts": {**kept, "schedule": schedule, "ep": ep, "esp": 1, **UNPLACED},
     }
 
 
@@ -143,7 +165,7 @@ def remove_experts(design: Design) -> dict[str, Any]:
     kept, fresh = design.experts.model_dump(mode="json"), Experts().model_dump(mode="json")
     return {
         "model": {**design.model.model_dump(mode="json"), "moe": None},
-        "experts": {**kept, **{key: fresh[key] for key in ("ep", "esp", "placement", "load")}},
+        "experts": {**kept, **{key: fresh[key] for key in ("ep", "esp", *UNPLACED)}},
     }
 
 
@@ -170,7 +192,7 @@ def change_setting(design: Design, key: str, value: Any) -> dict[str, Any]:
         section["ep"] = whole if moe is not None and moe.experts % whole == 0 else section["ep"]
         section["esp"] = 1
     changed = design.model_copy(update={"experts": Experts.model_validate_json(json.dumps(section))})
-    return {**section, "placement": section["placement"] if placement_fits(changed) else None}
+    return section if placement_fits(changed) else {**section, "placement": None, "layers": []}
 
 
 def unused_groups_problem(design: Design) -> Problem | None:
@@ -186,19 +208,23 @@ def unused_groups_problem(design: Design) -> Problem | None:
 
 def placement_fits(design: Design) -> bool:
     """Return whether the placement matches the number of experts and places."""
-    drawn, moe = design.experts.placement, design.model.moe
-    if drawn is None or moe is None:
+    experts, moe = design.experts, design.model.moe
+    if moe is None:
         return True
-    whole = design.experts.ep * design.experts.esp
-    groups = {mesh.tp for mesh in design.meshes} if uses_tensor_parallel_groups(design) else {whole}
-    return groups == {len(drawn)} and {expert for held in drawn for expert in held} == set(range(moe.experts))
+    placements = (experts.placement, *(each.placement for each in experts.layers))
+    groups = {mesh.tp for mesh in design.meshes} if uses_tensor_parallel_groups(design) else {experts.ep * experts.esp}
+    return all(
+        groups == {len(drawn)} and {expert for held in drawn for expert in held} == set(range(moe.experts))
+        for drawn in placements
+        if drawn is not None
+    )
 
 
 def drop_misfit_placement(design: Design) -> Design:
     """Reset a placement that no longer matches the experts or places, instead of refusing the edit."""
     if placement_fits(design):
         return design
-    return design.model_copy(update={"experts": design.experts.model_copy(update={"placement": None})})
+    return design.model_copy(update={"experts": design.experts.model_copy(update={"placement": None, "layers": ()})})
 
 
 def divisors(size: int) -> list[int]:

@@ -18,7 +18,15 @@ from meshwave.engine.costs.block_models import BlockModel
 from meshwave.engine.costs.context_exchange import ContextCost, ContextCosts
 from meshwave.engine.costs.device_sizes import Sizes, gradient_bytes, joins_per_stage, workload
 from meshwave.engine.costs.distinct_actions import Kinds
-from meshwave.engine.costs.expert_blocks import EXPERTS, Sharing, expert_block, expert_layers_per_stage, expert_sharing
+from meshwave.engine.costs.expert_blocks import (
+    EXPERTS,
+    ExpertCounts,
+    Sharing,
+    expert_block,
+    expert_blocks,
+    expert_counts,
+    expert_sharing,
+)
 from meshwave.engine.costs.network import Fabric, NetworkBuilder, Usage, exchange_usage, ring_messages, sum_usages
 from meshwave.engine.costs.operators import Operator, attention_product, number_sizes
 from meshwave.engine.costs.sharding import reduction_rounds, weight_groups
@@ -116,7 +124,7 @@ class StageBlocks(NamedTuple):
     """Number and kinds of the blocks of a stage."""
 
     layers: int
-    experts: int  # layers with experts
+    experts: ExpertCounts  # layers with experts
     joins: int  # layers in which a skip connection ends
     first: bool
     last: bool
@@ -124,7 +132,7 @@ class StageBlocks(NamedTuple):
 
 def blocks_of_stages(design: Design, layers: Sequence[int]) -> list[StageBlocks]:
     """Return the blocks of each stage of a transformer model, ``[stages]``."""
-    columns = zip(layers, expert_layers_per_stage(design, layers), joins_per_stage(design, layers), strict=True)
+    columns = zip(layers, expert_counts(design, layers), joins_per_stage(design, layers), strict=True)
     last = len(layers) - 1
     return [StageBlocks(*column, stage == 0, stage == last) for stage, column in enumerate(columns)]
 
@@ -135,12 +143,12 @@ def reduced_bytes(design: Design, mesh: Mesh, stage: StageBlocks) -> tuple[float
     The bytes of an all-gather or reduce-scatter count half.
     """
     load = workload(design, mesh)
-    block = expert_block(design, mesh, load)
+    block, with_experts = expert_block(design, mesh, load), sum(stage.experts.values())
     around = [operator for operator in block.operators if operator.name != EXPERTS] if block else []
     counted: tuple[tuple[Iterable[Operator], int], ...] = (
-        (flops.layer(load), stage.layers - stage.experts - stage.joins),
+        (flops.layer(load), stage.layers - with_experts - stage.joins),
         (flops.joining_layer(load) if stage.joins else (), stage.joins),
-        (around, stage.experts),
+        (around, with_experts),
         (flops.end_operators(load, first=stage.first, last=stage.last), 1),
     )
     forward, backward = (
@@ -166,7 +174,7 @@ def exchange_usages(fabric: Fabric, design: Design, mesh: Mesh, stage: StageBloc
     They come from tensor-parallel reductions, from expert exchanges, and from the part of context-parallel exchanges
     that no computation hides.
     """
-    block, contexts = expert_block(design, mesh, workload(design, mesh)), context_costs(design, mesh)
+    blocks, contexts = expert_blocks(design, mesh, workload(design, mesh)), context_costs(design, mesh)
     found = []
     for size, context, way in zip(reduced_bytes(design, mesh, stage), contexts, ("forward", "backward"), strict=True):
         usage = [
@@ -175,8 +183,8 @@ def exchange_usages(fabric: Fabric, design: Design, mesh: Mesh, stage: StageBloc
             ),
             {port: stage.layers * part for port, part in fabric.usage(context.messages).items()},
         ]
-        if block and stage.experts:
-            of_layer = exchange_usage(fabric, mesh.ordered_devices, getattr(block, f"{way}_sent"))
-            usage.append({port: stage.experts * part for port, part in of_layer.items()})
+        for number, count in stage.experts.items():
+            of_layer = exchange_usage(fabric, mesh.ordered_devices, getattr(blocks[number], f"{way}_sent"))
+            usage.append({port: count * part for port, part in of_layer.items()})
         found.append({port: part for port, part in sum_usages(usage).items() if part > 0})
     return found[0], found[1]

@@ -15,7 +15,7 @@ from meshwave.engine.costs import flops, transformer_layers
 from meshwave.engine.costs.block_models import BlockModel
 from meshwave.engine.costs.boundary_transfers import boundary_bytes
 from meshwave.engine.costs.distinct_actions import Kinds
-from meshwave.engine.costs.expert_blocks import ExpertBlock, expert_block, expert_layers_per_stage, sparse_layers
+from meshwave.engine.costs.expert_blocks import ExpertBlocks, expert_blocks, expert_counts
 from meshwave.engine.costs.operators import Kernels, Workload, number_sizes
 from meshwave.engine.costs.packed_documents import mean_attended_share
 from meshwave.engine.costs.sharding import StateBytes, state_bytes, state_shares, unsharded_bytes
@@ -151,15 +151,15 @@ def device_sizes(design: Design, program: Program, layers: Sequence[int]) -> Siz
     ]
     precision = number_sizes(design.training)
     loads = [workload(design, mesh) for mesh in design.meshes]
-    blocks = [expert_block(design, mesh, load) for mesh, load in zip(design.meshes, loads, strict=True)]
-    with_experts = expert_layers_per_stage(design, layers)
+    blocks = [expert_blocks(design, mesh, load) for mesh, load in zip(design.meshes, loads, strict=True)]
+    with_experts = expert_counts(design, layers)
     stage_sizes = _stage_sizes(design, program, layers)
     for rank, stage in stage_copies(program):
-        load, block = loads[rank], blocks[rank]
-        if block is not None:
-            gates[rank, stage] = with_experts[stage] * block.gate_parameters
-            experts[rank, stage] = with_experts[stage] * block.expert_parameters
-        held = stage_sizes(stage, load, block)
+        load = loads[rank]
+        for number, count in with_experts[stage].items():
+            gates[rank, stage] += count * blocks[rank][number].gate_parameters
+            experts[rank, stage] += count * blocks[rank][number].expert_parameters
+        held = stage_sizes(stage, load, blocks[rank])
         parameters[rank, stage], copied[rank, stage] = held.parameters, held.copied
         of_experts = float(experts[rank, stage])
         own[rank, stage] = (held.parameters - of_experts) * shares[stage].dense + of_experts * shares[stage].experts
@@ -192,8 +192,8 @@ def device_sizes(design: Design, program: Program, layers: Sequence[int]) -> Siz
     )
 
 
-StageSizesOf = Callable[[int, Workload, ExpertBlock | None], StageSizes]
-"""Function that returns the sizes of a stage, given the workload of a device and the experts of its layers, if any."""
+StageSizesOf = Callable[[int, Workload, ExpertBlocks], StageSizes]
+"""Function that returns the sizes of a stage, given the workload of a device and the experts of its layers."""
 
 
 def _stage_sizes(design: Design, program: Program, layers: Sequence[int]) -> StageSizesOf:
@@ -204,16 +204,16 @@ def _stage_sizes(design: Design, program: Program, layers: Sequence[int]) -> Sta
 
 def _transformer_stage_sizes(design: Design, program: Program, layers: Sequence[int]) -> StageSizesOf:
     with_experts, joins, skipped = (
-        expert_layers_per_stage(design, layers),
+        expert_counts(design, layers),
         joins_per_stage(design, layers),
         kept_skip_tensors(design, program, layers),
     )
 
-    def sizes_of_stage(stage: int, load: Workload, block: ExpertBlock | None) -> StageSizes:
+    def sizes_of_stage(stage: int, load: Workload, blocks: ExpertBlocks) -> StageSizes:
         ends = {"first": stage == 0, "last": stage == program.stages - 1}
-        uncommon = sparse_layers(block, with_experts[stage])
+        uncommon = [Sparse(count, blocks[number].operators) for number, count in with_experts[stage].items()]
         if joins[stage]:
-            uncommon = Sparse(joins[stage], transformer_layers.joining_layer(load))
+            uncommon.append(Sparse(joins[stage], transformer_layers.joining_layer(load)))
         how: dict[str, Any] = {**ends, "sparse": uncommon}
         came, held = skipped[:, stage] * load.residual_stream.hidden_bytes
         output = 0.0 if ends["last"] else load.residual_stream.hidden_bytes
@@ -234,7 +234,7 @@ def _transformer_stage_sizes(design: Design, program: Program, layers: Sequence[
 def _block_stage_sizes(model: BlockModel, program: Program, layers: Sequence[int]) -> StageSizesOf:
     skips = program.skips.tolist()
 
-    def sizes_of_stage(stage: int, load: Workload, block: ExpertBlock | None) -> StageSizes:
+    def sizes_of_stage(stage: int, load: Workload, experts: ExpertBlocks) -> StageSizes:
         first, last, start = stage == 0, stage == program.stages - 1, sum(layers[:stage])
         operators = model.stage_operators(load, start, layers[stage], last=last)
         shared = model.shared_bytes(load)

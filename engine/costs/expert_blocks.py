@@ -24,9 +24,8 @@ import numpy as np
 from meshwave.engine.costs import transformer_layers as flops
 from meshwave.engine.costs.operators import Operator, Work, Workload
 from meshwave.engine.costs.overlapped_slots import Piece, Pieces, join_pieces
-from meshwave.engine.costs.transformer_layers import DENSE, Sparse
 from meshwave.engine.document import Design, Mesh
-from meshwave.engine.document.expert_layers import device_rates, mesh_links, resolve_expert_layer
+from meshwave.engine.document.expert_layers import COMMON, device_rates, mesh_links, resolve_expert_layer
 from meshwave.engine.document.model import MoE
 from meshwave.engine.experts import (
     CostedStep,
@@ -65,27 +64,39 @@ class ExpertBlock:
     pieces: Mapping[Op, Pieces]  # gate, experts and their messages on the device with the most computation
 
 
-def expert_block(design: Design, mesh: Mesh, load: Workload) -> ExpertBlock | None:
+ExpertBlocks = Mapping[int, ExpertBlock]
+"""Costs of a layer by its number, for layers with a placement or load of their own, and of all others by ``COMMON``."""
+ExpertCounts = Mapping[int, int]
+"""Number of layers with experts that have the same costs, by the keys of :data:`ExpertBlocks`."""
+
+
+def expert_block(design: Design, mesh: Mesh, load: Workload, number: int = COMMON) -> ExpertBlock | None:
     """Return the costs of a layer with experts of ``design`` on ``mesh``; None if the model has no experts."""
     if design.model.moe is None:
         return None
-    name, layer, _ = resolve_expert_layer(design, mesh)
+    name, layer, _ = resolve_expert_layer(design, mesh, number)
     return _price_block(load, design.model.moe, name, layer, mesh_links(design, mesh), device_rates(design))
+
+
+def expert_blocks(design: Design, mesh: Mesh, load: Workload) -> ExpertBlocks:
+    """Return the costs of all layers with experts of ``design`` on ``mesh``; empty if the model has no experts."""
+    numbers = (COMMON, *design.experts.own_layers)
+    return {number: block for number in numbers if (block := expert_block(design, mesh, load, number)) is not None}
 
 
 def expert_layers_per_stage(design: Design, layers: Sequence[int]) -> tuple[int, ...]:
     """Return the number of layers with experts of each stage, ``[stages]``."""
-    moe = design.model.moe
-    if moe is None:
-        return (0,) * len(layers)
-    blocks = moe.blocks(sum(layers))
-    ends = list(accumulate(layers))
-    return tuple(sum(end - n <= block < end for block in blocks) for n, end in zip(layers, ends, strict=True))
+    return tuple(sum(counts.values()) for counts in expert_counts(design, layers))
 
 
-def sparse_layers(block: ExpertBlock | None, count: int) -> Sparse:
-    """Return ``count`` layers with experts as layers of a stage."""
-    return DENSE if block is None else Sparse(count, block.operators)
+def expert_counts(design: Design, layers: Sequence[int]) -> list[ExpertCounts]:
+    """Return the number of equal layers with experts of each stage, ``[stages]``."""
+    moe, own = design.model.moe, design.experts.own_layers
+    numbers = [] if moe is None else moe.blocks(sum(layers))
+    return [
+        Counter(number if number in own else COMMON for number in numbers if end - count <= number < end)
+        for count, end in zip(layers, accumulate(layers), strict=True)
+    ]
 
 
 # ---- devices that share the gradients of experts ----
@@ -101,20 +112,25 @@ class Sharing(NamedTuple):
 def expert_sharing(design: Design, meshes: Sequence[Mesh]) -> tuple[list[Sharing], bool]:
     """Return the groups of devices that reduce gradients of the same experts, for a stage held by ``meshes``.
 
-    The second value is True if the gates are reduced over all devices of the groups.
+    Shares are those of all layers. The second value is True if the gates are reduced over all devices of the groups.
     """
     name, layer, _ = resolve_expert_layer(design, meshes[0])
     schedule = expert_schedules[name]()
-    most, shards = max_experts_per_device(schedule, layer), layer.esp if schedule.shards_experts else 1
+    shards = layer.esp if schedule.shards_experts else 1
     blocks = [
         mesh.ordered_devices[at : at + layer.devices]
         for mesh in meshes
         for at in range(0, len(mesh.devices), layer.devices)
     ]
-    together = Counter(layer.holders(layer.size(schedule.places)))
+    most, together = 0, Counter[tuple[int, ...]]()
+    for number, count in expert_counts(design, [design.model.layers])[0].items():
+        layer = resolve_expert_layer(design, meshes[0], number).layer
+        most += count * max_experts_per_device(schedule, layer)
+        for places in layer.holders(layer.size(schedule.places)):
+            together[places] += count
     parts = [
-        Sharing(tuple(block[place * shards + shard] for block in blocks for place in places), number / most)
-        for places, number in together.items()
+        Sharing(tuple(block[place * shards + shard] for block in blocks for place in places), alike / most)
+        for places, alike in together.items()
         for shard in range(shards)
     ]
     return parts, schedule.gate_is_partial

@@ -5,12 +5,11 @@ The formulas sum the operators of :mod:`meshwave.engine.costs.operators`, which 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from meshwave.engine.costs.operators import Operator, Workload, number_sizes
 from meshwave.engine.costs.transformer_layers import (
-    DENSE,
     Sparse,
     feed_forward,
     head,
@@ -27,12 +26,12 @@ from meshwave.engine.document.model import LanguageModel
 from meshwave.engine.document.training import Training
 
 
-def stage_parameters(load: Workload, layers: int, *, first: bool, last: bool, sparse: Sparse = DENSE) -> float:
+def stage_parameters(load: Workload, layers: int, *, first: bool, last: bool, sparse: Sequence[Sparse] = ()) -> float:
     """Return the number of parameters of a stage on one device."""
     return sum_over_stage(lambda operator: operator.parameters, load, layers, first, last, sparse)
 
 
-def copied_parameters(load: Workload, layers: int, *, first: bool, last: bool, sparse: Sparse = DENSE) -> float:
+def copied_parameters(load: Workload, layers: int, *, first: bool, last: bool, sparse: Sequence[Sparse] = ()) -> float:
     """Return the number of parameters that mixed precision copies: those of matrix products, not of norms or tables."""
     return sum_over_stage(lambda operator: operator.copied, load, layers, first, last, sparse)
 
@@ -44,7 +43,7 @@ def model_parameters(model: LanguageModel) -> float:
     experts has ``E`` feed-forward blocks and a gate of ``hE``; the end of a skip connection adds ``2h^2 + h``.
     """
     load = Workload.from_model(model, batch=1)
-    joins = Sparse(len(model.skips), joining_layer(load))
+    joins = [Sparse(len(model.skips), joining_layer(load))]
     dense = stage_parameters(load, model.layers, first=True, last=True, sparse=joins)
     moe = model.moe
     if moe is None:
@@ -98,7 +97,7 @@ def _forward_flops(operators: Iterable[Operator]) -> float:
     return sum(operator.forward.flops for operator in operators)
 
 
-def activation_bytes(load: Workload, layers: int, *, first: bool, last: bool, sparse: Sparse = DENSE) -> float:
+def activation_bytes(load: Workload, layers: int, *, first: bool, last: bool, sparse: Sequence[Sparse] = ()) -> float:
     """Return the bytes that a device keeps for a microbatch of a stage between its forward and its backward.
 
     These are the tensors that autograd keeps, and the output of the stage, from which the executor starts the backward.

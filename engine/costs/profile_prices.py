@@ -12,11 +12,11 @@ from math import log
 from statistics import median
 
 from meshwave.engine.costs.alpha_beta import AllReduce, ring_all_reduce_seconds
-from meshwave.engine.costs.expert_blocks import ExpertBlock, expert_block
+from meshwave.engine.costs.expert_blocks import ExpertBlock, ExpertCounts, expert_blocks
 from meshwave.engine.costs.operators import Operator, Work, Workload
 from meshwave.engine.costs.profile import ActionTime, Block, BlockKind, OpName, Pair, Phase, Profile, Term, TimedPhase
 from meshwave.engine.costs.sharding import block_collectives
-from meshwave.engine.costs.stage_prices import MeshPrices, Seconds
+from meshwave.engine.costs.stage_prices import NO_EXPERTS, MeshPrices, Seconds
 from meshwave.engine.document import Cluster, Design, Device, Link, Mesh
 
 MAX_RATE = 1e24
@@ -60,19 +60,17 @@ class MeasuredPrices(MeshPrices):
     """Seconds of the parts of a model on one mesh, by the fitted lines of a profile."""
 
     def __init__(self, profile: Profile, design: Design, mesh: Mesh, load: Workload) -> None:
-        block = expert_block(design, mesh, load)
+        experts = expert_blocks(design, mesh, load)
         all_reduce = measured_all_reduce(profile)
-        super().__init__(design.cluster, mesh, load, block, all_reduce, block_collectives(design, mesh, all_reduce))
+        super().__init__(design.cluster, mesh, load, experts, all_reduce, block_collectives(design, mesh, all_reduce))
         self._tp = mesh.tp
         self._slowness = Slowness(profile.actions)
         self._lines = {line.kind: line for line in block_lines(profile, design.training.product_precision)}
 
-    @property
-    def expert_layer(self) -> Seconds:
-        """Seconds of a layer with experts."""
-        if self._block is None or "experts" not in self._lines:
-            return super().expert_layer
-        return self._block_seconds("experts", self._block.operators) + _exchange_waits(self._block)
+    def _expert_layer_seconds(self, block: ExpertBlock) -> Seconds:
+        if "experts" not in self._lines:
+            return super()._expert_layer_seconds(block)
+        return self._block_seconds("experts", block.operators) + _exchange_waits(block)
 
     def ends(self, *, first: bool, last: bool) -> Seconds:
         """Return the seconds of the embedding for the first stage, and of head and loss for the last stage.
@@ -84,10 +82,12 @@ class MeasuredPrices(MeshPrices):
             return super().ends(first=first, last=last)
         return self._fitted_seconds(self._lines["layer"], {"action": 1.0})
 
-    def stage(self, layers: int, *, first: bool, last: bool, experts: int = 0, joins: int = 0) -> Seconds:
+    def stage(
+        self, layers: int, *, first: bool, last: bool, experts: ExpertCounts = NO_EXPERTS, joins: int = 0
+    ) -> Seconds:
         """Return the seconds of a stage; for a profile of a run, scaled by the measured slowness of a similar stage."""
         found = super().stage(layers, first=first, last=last, experts=experts, joins=joins)
-        return self._scale_to_run(found, layers, experts, first=first, last=last)
+        return self._scale_to_run(found, layers, sum(experts.values()), first=first, last=last)
 
     def unequal_stage(self, operators: Iterable[Operator], layers: int, *, first: bool, last: bool) -> Seconds:
         """Return the seconds of a stage of unequal layers, scaled as in :meth:`stage`."""

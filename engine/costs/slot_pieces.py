@@ -10,6 +10,7 @@ from meshwave.engine.costs.overlapped_slots import Piece, Pieces, join_pieces
 from meshwave.engine.costs.stage_parts import StagePart, stage_parts
 from meshwave.engine.costs.stage_prices import MeshPrices
 from meshwave.engine.document import Design
+from meshwave.engine.document.expert_layers import COMMON
 from meshwave.engine.program.action import Op
 
 
@@ -38,7 +39,8 @@ class SlotPieces:
                 yield from self._part_pieces(price, part, each)
 
     def _part_pieces(self, price: MeshPrices, part: StagePart, op: Op) -> list[Piece]:
-        key = price, part._replace(name="", layer=min(part.layer, 0)), op
+        number = part.layer if part.layer in self._design.experts.own_layers else COMMON
+        key = price, part._replace(name="", layer=number), op
         if key not in self._of_parts:
             self._of_parts[key] = list(price.pieces(part, op))
         return self._of_parts[key]

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from meshwave.engine.costs import transformer_layers
 from meshwave.engine.costs.alpha_beta import AllReduce, ring_all_reduce_seconds
 from meshwave.engine.costs.context_exchange import ContextCost
-from meshwave.engine.costs.expert_blocks import EXPERTS, ExpertBlock
+from meshwave.engine.costs.expert_blocks import EXPERTS, ExpertBlock, ExpertBlocks, ExpertCounts
 from meshwave.engine.costs.kernels import recomputed_share, work_seconds
 from meshwave.engine.costs.operators import Operator, Workload
 from meshwave.engine.costs.overlapped_slots import Piece
@@ -17,6 +17,7 @@ from meshwave.engine.costs.profile import BlockKind
 from meshwave.engine.costs.sharding import BlockTimes, StateCollectives, exposed_seconds
 from meshwave.engine.costs.stage_parts import StagePart
 from meshwave.engine.document import Cluster, Mesh
+from meshwave.engine.document.expert_layers import COMMON
 from meshwave.engine.program.action import Op
 
 
@@ -75,6 +76,9 @@ Blocks = tuple[int, Seconds, Sequence[Operator], float]
 """Equal blocks of a stage: their number, seconds and operators of one block, and its expert parameters."""
 
 
+NO_EXPERTS: ExpertCounts = {}
+
+
 class MeshPrices:
     """Seconds of the parts of a model on one mesh, including tensor-parallel and context-parallel collectives."""
 
@@ -83,12 +87,13 @@ class MeshPrices:
         cluster: Cluster,
         mesh: Mesh,
         load: Workload,
-        block: ExpertBlock | None = None,
+        experts: ExpertBlocks | None = None,
         all_reduce: AllReduce = ring_all_reduce_seconds,
         state: StateCollectives | None = None,
     ) -> None:
-        self._cluster, self._load, self._block, self._all_reduce = cluster, load, block, all_reduce
+        self._cluster, self._load, self._experts, self._all_reduce = cluster, load, experts or {}, all_reduce
         self._state = state
+        self._expert_layers: dict[int, Seconds] = {}
         self._groups = mesh.groups("tp")
         self._context = ContextCost(cluster, mesh, load, all_reduce)
 
@@ -97,12 +102,13 @@ class MeshPrices:
         """Seconds of a dense layer."""
         return self._block_seconds("layer", transformer_layers.layer(self._load))
 
-    @cached_property
-    def expert_layer(self) -> Seconds:
-        """Seconds of a layer with experts; those of a dense layer if the model has no experts."""
-        block = self._block
-        if block is None:
-            return self.layer
+    def expert_layer(self, number: int = COMMON) -> Seconds:
+        """Return the seconds of a layer with experts."""
+        if number not in self._expert_layers:
+            self._expert_layers[number] = self._expert_layer_seconds(self._experts[number])
+        return self._expert_layers[number]
+
+    def _expert_layer_seconds(self, block: ExpertBlock) -> Seconds:
         around = [operator for operator in block.operators if operator.name != EXPERTS]
         again = self._load.kernels.recomputes in ("layers", "layers-early-stop")
         return self._sequential_seconds(around) + Seconds(
@@ -131,14 +137,17 @@ class MeshPrices:
             else embedding
         )
 
-    def stage(self, layers: int, *, first: bool, last: bool, experts: int = 0, joins: int = 0) -> Seconds:
+    def stage(
+        self, layers: int, *, first: bool, last: bool, experts: ExpertCounts = NO_EXPERTS, joins: int = 0
+    ) -> Seconds:
         """Return the seconds of a stage of ``layers`` layers.
 
-        ``experts`` of its layers have experts, and in ``joins`` of them a skip connection ends.
+        ``experts`` are those of its layers with experts, and in ``joins`` of them a skip connection ends.
         """
-        dense = self.layer.scale(layers - experts - joins) + self.ends(first=first, last=last)
-        dense = dense + self.joining_layer.scale(joins) if joins else dense
-        found = dense + self.expert_layer.scale(experts) if experts else dense
+        found = self.layer.scale(layers - sum(experts.values()) - joins) + self.ends(first=first, last=last)
+        found = found + self.joining_layer.scale(joins) if joins else found
+        for number, count in experts.items():
+            found += self.expert_layer(number).scale(count)
         return (
             found + self._exposed_seconds(self._equal_blocks(layers, first, last, experts, joins))
             if self._state
@@ -152,14 +161,17 @@ class MeshPrices:
         blocks = [(1, found.scale(1 / layers), operators[number::layers], 0.0) for number in range(layers)]
         return found + self._exposed_seconds(blocks) if self._state else found
 
-    def _equal_blocks(self, layers: int, first: bool, last: bool, experts: int, joins: int) -> Iterator[Blocks]:
+    def _equal_blocks(
+        self, layers: int, first: bool, last: bool, experts: ExpertCounts, joins: int
+    ) -> Iterator[Blocks]:
         """Yield the equal blocks of a stage, approximately in the order of the forward."""
         load, ends = self._load, transformer_layers.end_operators
         yield int(first), self.ends(first=True, last=False), transformer_layers.embedding(load), 0.0
-        yield layers - experts - joins, self.layer, transformer_layers.layer(load), 0.0
+        yield layers - sum(experts.values()) - joins, self.layer, transformer_layers.layer(load), 0.0
         yield joins, self.joining_layer, transformer_layers.joining_layer(load), 0.0
-        if self._block is not None:
-            yield experts, self.expert_layer, self._block.operators, self._block.expert_parameters
+        for number, count in experts.items():
+            block = self._experts[number]
+            yield count, self.expert_layer(number), block.operators, block.expert_parameters
         yield int(last), self.ends(first=False, last=True), ends(load, first=False, last=True), 0.0
 
     def _exposed_seconds(self, blocks: Iterable[Blocks]) -> Seconds:
@@ -186,8 +198,7 @@ class MeshPrices:
     def pieces(self, part: StagePart, op: Op) -> Iterator[Piece]:
         """Yield the computation of a part of a stage, and its waits for collectives, in order of execution."""
         if part.layer >= 0:
-            assert self._block is not None, "a layer with experts"
-            yield from self._block.pieces[op]
+            yield from self._experts[part.layer if part.layer in self._experts else COMMON].pieces[op]
             return
         for operator in part.operators if op == Op.F else reversed(part.operators):
             seconds = self.part([operator])

@@ -34,13 +34,10 @@ from meshwave.engine.document.model import MoE
 
 
 class Sparse(NamedTuple):
-    """Layers of a stage that differ from its dense layers: layers with experts, or with incoming skip connections."""
+    """Equal layers of a stage that are not dense layers: layers with experts, or with incoming skip connections."""
 
-    layers: int = 0
-    operators: tuple[Operator, ...] = ()  # operators of one such layer, including attention
-
-
-DENSE = Sparse()
+    layers: int
+    operators: tuple[Operator, ...]  # operators of one such layer, including attention
 
 
 @lru_cache(maxsize=256)
@@ -362,19 +359,19 @@ def prediction_input(load: Workload) -> tuple[Operator, ...]:
 
 
 def sum_over_stage(
-    value: Callable[[Operator], float], load: Workload, layers: int, first: bool, last: bool, sparse: Sparse
+    value: Callable[[Operator], float], load: Workload, layers: int, first: bool, last: bool, sparse: Sequence[Sparse]
 ) -> float:
     """Return the sum of ``value`` over the operators of a stage; its layers in ``sparse`` differ from the others."""
     parts = (
-        (layer(load), layers - sparse.layers),
-        (sparse.operators, sparse.layers),
+        (layer(load), layers - sum(each.layers for each in sparse)),
+        *((each.operators, each.layers) for each in sparse),
         (end_operators(load, first=first, last=last), 1),
     )
     return sum(count * sum(map(value, operators)) for operators, count in parts)
 
 
 def largest_neighbours(
-    load: Workload, layers: int, *, first: bool, last: bool, sparse: Sparse = DENSE
+    load: Workload, layers: int, *, first: bool, last: bool, sparse: Sequence[Sparse] = ()
 ) -> tuple[float, float]:
     """Return the numbers of parameters and of copied parameters of the two largest adjacent blocks of a stage.
 
@@ -382,8 +379,8 @@ def largest_neighbours(
     """
     blocks = [
         *([embedding(load)] if first else []),
-        *[layer(load)] * min(2, layers - sparse.layers),
-        *[sparse.operators] * min(2, sparse.layers),
+        *[layer(load)] * min(2, layers - sum(each.layers for each in sparse)),
+        *[each.operators for each in sparse for _ in range(min(2, each.layers))],
         *([head(load)] if last else []),
     ]
     return largest_pair(blocks)
@@ -395,14 +392,15 @@ def largest_pair(blocks: Sequence[Sequence[Operator]]) -> tuple[float, float]:
     return max((a + c, b + d) for (a, b), (c, d) in pairwise([(0.0, 0.0), *sizes]))
 
 
-def kept_bytes(load: Workload, layers: int, *, first: bool, last: bool, sparse: Sparse = DENSE) -> float:
+def kept_bytes(load: Workload, layers: int, *, first: bool, last: bool, sparse: Sequence[Sparse] = ()) -> float:
     """Return the bytes that autograd keeps for a microbatch of a stage from its forward to its backward."""
-    uncommon = sparse.layers * _kept_layer_bytes(load, sparse.operators) if sparse.layers else 0.0
+    uncommon = sum(each.layers * _kept_layer_bytes(load, each.operators) for each in sparse)
+    dense = layers - sum(each.layers for each in sparse)
     ends = sum(operator.kept_bytes for operator in end_operators(load, first=first, last=last))
     if last and _recomputes_layers(load):
         joined = sum(operator.kept_bytes for operator in prediction_input(load))
         ends -= load.architecture.mtp_layers * joined  # the layer keeps its two inputs, of which a norm keeps one
-    return (layers - sparse.layers) * _kept_layer_bytes(load, layer(load)) + uncommon + ends
+    return dense * _kept_layer_bytes(load, layer(load)) + uncommon + ends
 
 
 def _recomputes_layers(load: Workload) -> bool:
@@ -425,7 +423,7 @@ def _kept_layer_bytes(load: Workload, operators: Sequence[Operator]) -> float:
     return sum(operator.kept_bytes for operator in operators)
 
 
-def deferred_bytes(load: Workload, layers: int, *, first: bool, last: bool, sparse: Sparse = DENSE) -> float:
+def deferred_bytes(load: Workload, layers: int, *, first: bool, last: bool, sparse: Sequence[Sparse] = ()) -> float:
     """Return the bytes that a device keeps for a microbatch of a stage between the halves of a split backward.
 
     Each weight gradient is computed from the input of its operator and the gradient of the operator's output. For ``f =
@@ -436,16 +434,17 @@ def deferred_bytes(load: Workload, layers: int, *, first: bool, last: bool, spar
     return sum_over_stage(lambda operator: operator.deferred_bytes, load, layers, first, last, sparse)
 
 
-def transient_bytes(load: Workload, layers: int, *, first: bool, last: bool, sparse: Sparse = DENSE) -> float:
+def transient_bytes(load: Workload, layers: int, *, first: bool, last: bool, sparse: Sequence[Sparse] = ()) -> float:
     """Return the bytes that the backward of the operator with the largest working set allocates and frees again.
 
     A layer that is recomputed allocates its activations again. The embedding's backward runs last, when the kept
     activations of all other operators are free, so they are subtracted from its working set.
     """
-    operators = layer(load) + end_operators(load, first=False, last=last) + (sparse.operators if sparse.layers else ())
+    kinds = [layer(load), *(each.operators for each in sparse)]
+    operators = [*sum(kinds, ()), *end_operators(load, first=False, last=last)]
     largest = max(operator.transient_bytes for operator in operators)
     if _recomputes_layers(load):
-        largest += max(sum(operator.kept_bytes for operator in each) for each in (layer(load), sparse.operators))
+        largest += max(sum(operator.kept_bytes for operator in each) for each in kinds)
     if not first:
         return largest
     gone = kept_bytes(load, layers, first=False, last=last, sparse=sparse)

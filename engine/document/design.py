@@ -72,6 +72,11 @@ class Design(Part, defer_build=True):
         """True if computations gather the weights of each block before it and free them after it."""
         return self.training.sharding == "parameters" and not self.unsharded_stages
 
+    def rebalances_after(self, step: int) -> bool:
+        """Return True if experts may move after a step; steps are counted from 0."""
+        every, is_last = self.experts.rebalance_steps, step + 1 >= self.training.steps
+        return self.model.moe is not None and every is not None and (step + 1) % every == 0 and not is_last
+
     @property
     def process_devices(self) -> tuple[int, ...]:
         """Device of each process of a run, mesh by mesh."""

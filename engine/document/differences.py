@@ -168,7 +168,7 @@ def _value_difference(path: str, one: Any, two: Any, null: str) -> Iterator[Diff
 
 def value_text(value: Any) -> str:
     """Return a value of a document as short text."""
-    if value is None:
+    if value is None or value in ([], ()):
         return NONE
     if isinstance(value, bool):
         return "on" if value else "off"
@@ -178,5 +178,5 @@ def value_text(value: Any) -> str:
         return ", ".join(f"{key} {value_text(part)}" for key, part in value.items())
     if isinstance(value, list | tuple):
         text = ", ".join(map(value_text, value))
-        return text if len(text) <= LONGEST else f"{len(value)} entries"
+        return text if len(text) <= LONGEST else f"{len(value)} {'entry' if len(value) == 1 else 'entries'}"
     return str(value)

@@ -1,4 +1,7 @@
-"""Expert layers of a design, resolved for a mesh and a schedule."""
+"""Expert layers of a design, resolved for a mesh and a schedule.
+
+The number of a layer selects its own placement and load; ``COMMON`` stands for all layers without any.
+"""
 
 from __future__ import annotations
 
@@ -34,6 +37,7 @@ DEGREES = (1, 2, 4, 8)
 """Numbers of chunks to try if a design does not set one."""
 TILE_ROWS = 128
 """Rows per tile of grouped matrix products on GPUs; each expert computes up to one tile more than it has rows."""
+COMMON = -1
 ITEM_BYTES = {"fp32": 4, "bf16": 2, "pure_bf16": 2, "fp64": 8}
 
 
@@ -61,13 +65,13 @@ def expert_group_sizes(design: Design, mesh: Mesh) -> tuple[int, int]:
     return ep, esp
 
 
-def expert_layer(design: Design, mesh: Mesh, *, degree: int | None = None) -> Layer:
+def expert_layer(design: Design, mesh: Mesh, number: int = COMMON, *, degree: int | None = None) -> Layer:
     """Return one expert layer of ``design`` on ``mesh``, for one microbatch.
 
     The layer uses equal, consecutive blocks of ``ep x esp`` devices, or one block per tensor-parallel group if the
     experts are distributed over it. The block that spans the most nodes represents all blocks.
     """
-    moe, experts = design.model.moe, design.experts
+    moe, experts = design.model.moe, design.experts.of_layer(number)
     assert moe is not None, "a model with experts"
     ep, esp = expert_group_sizes(design, mesh)
     size = ep * esp
@@ -122,16 +126,18 @@ class ResolvedLayer(NamedTuple):
     choice: Choice | None  # automatic choice and its reason
 
 
-def resolve_expert_layer(design: Design, mesh: Mesh) -> ResolvedLayer:
-    """Return the expert layer of ``design`` on ``mesh``, with the fastest schedule and chunks by the cost model.
+def resolve_expert_layer(design: Design, mesh: Mesh, number: int = COMMON) -> ResolvedLayer:
+    """Return an expert layer of ``design`` on ``mesh``, with the fastest schedule and chunks by the cost model.
 
-    Only settings that the design does not set are chosen.
+    Only settings that the design does not set are chosen, for all layers together: the capacity depends on the chunks.
     """
     degrees = DEGREES if design.experts.degree is None else (design.experts.degree,)
     deciding = _deciding_mesh(design, mesh)
     layer = expert_layer(design, deciding, degree=1)
     found = _resolve_layer(design.experts.member, layer, mesh_links(design, deciding), device_rates(design), degrees)
-    return found if deciding is mesh else found._replace(layer=expert_layer(design, mesh, degree=found.layer.degree))
+    if deciding is mesh and number not in design.experts.own_layers:
+        return found
+    return found._replace(layer=expert_layer(design, mesh, number, degree=found.layer.degree))
 
 
 def _deciding_mesh(design: Design, mesh: Mesh) -> Mesh:
@@ -169,9 +175,9 @@ def _resolve_layer(name: str, layer: Layer, links: Links, rates: Rates, degrees:
     return ResolvedLayer(name, replace(layer, degree=degree), choice)
 
 
-def price_expert_layer(design: Design, mesh: Mesh) -> Price:
-    """Return the price of the expert layer of ``design`` on ``mesh``, with automatic choices made."""
-    name, layer, choice = resolve_expert_layer(design, mesh)
+def price_expert_layer(design: Design, mesh: Mesh, number: int = COMMON) -> Price:
+    """Return the price of an expert layer of ``design`` on ``mesh``, with automatic choices made."""
+    name, layer, choice = resolve_expert_layer(design, mesh, number)
     return replace(price(name, layer, mesh_links(design, mesh), device_rates(design)), choice=choice)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from meshwave.engine.document.expert_layers import (
+    COMMON,
     expert_group_sizes,
     expert_layer,
     expert_schedule,
@@ -41,6 +42,8 @@ def expert_problems(design: Design) -> Iterator[Problem]:
         yield from _unused_settings(design)
         return
     found = [*_group_problems(design), *_load_problems(design), *_placement_problems(design)]
+    if not found:
+        found += [*_own_layer_problems(design), *_rebalance_problems(design)]
     yield from found
     yield from _auxiliary_loss_problems(design)
     if not any(problem.severity == "error" for problem in found):
@@ -50,7 +53,7 @@ def expert_problems(design: Design) -> Iterator[Problem]:
 def _unused_settings(design: Design) -> Iterator[Problem]:
     """Yield expert settings of a design whose model has no experts."""
     experts, fields = design.experts, type(design.experts).model_fields
-    for key in ("ep", "esp", "placement", "load"):
+    for key in ("ep", "esp", "placement", "load", "layers", "rebalance_steps"):
         default = fields[key].default
         if getattr(experts, key) != default:
             where = f"experts.{key}"
@@ -215,6 +218,41 @@ def _place_problems(design: Design, placement: tuple[tuple[int, ...], ...]) -> I
 def _group_devices(design: Design, mesh: Mesh) -> int:
     """Return the number of devices of one expert group on a mesh."""
     return mesh.tp if uses_tensor_parallel_groups(design) else design.experts.ep * design.experts.esp
+
+
+# ---- layers with a placement or a load of their own ----
+
+
+def _own_layer_problems(design: Design) -> Iterator[Problem]:
+    numbers = design.experts.own_layers
+    for index, own in enumerate(design.experts.layers):
+        where, changed = f"experts.layers[{index}]", {"experts": design.experts.of_layer(own.layer)}
+        removed = [
+            set_value("experts.layers", [each.model_dump() for each in design.experts.layers if each is not own])
+        ]
+        if own.layer not in design.model.expert_blocks:
+            params = {"layer": own.layer, "layers": list(design.model.expert_blocks)}
+            yield Problem(f"{where}.layer", "layer_without_experts", params, fixes=removed)
+        elif own.layer in numbers[:index]:
+            yield Problem(f"{where}.layer", "repeated_expert_layer", {"layer": own.layer}, fixes=removed)
+        else:
+            of_layer = design.model_copy(update=changed)
+            found = [*_load_problems(of_layer), *_placement_problems(of_layer)]
+            yield from (
+                problem.replace(where=problem.where.replace("experts", where, 1), fixes=tuple(removed))
+                for problem in found
+            )
+
+
+def _rebalance_problems(design: Design) -> Iterator[Problem]:
+    """Yield a problem if places that exchange experts hold different numbers of them, or the same expert."""
+    experts = design.experts
+    placements = (experts.placement, *(each.placement for each in experts.layers))
+    is_uneven = any(len({len(held) for held in placement}) > 1 for placement in placements if placement is not None)
+    has_replicas = any(experts.of_layer(number).has_replicas for number in (COMMON, *experts.own_layers))
+    if experts.rebalance_steps is not None and (is_uneven or has_replicas):
+        where = "experts.rebalance_steps"
+        yield Problem(where, "uneven_rebalanced_placement", fixes=[set_value(where, None)])
 
 
 # ---- the schedule ----

@@ -32,6 +32,20 @@ def load_problems(load: Load | None, experts: int) -> Iterator[Problem]:
         yield Problem("load", "zero_load", fixes=fixes)
 
 
+Placement = tuple[tuple[NonNegativeInt, ...], ...]
+
+
+class LayerExperts(Part):
+    """Placement and load of the experts of one layer."""
+
+    layer: NonNegativeInt
+    """Number of the layer in the model, from 0."""
+    placement: Placement | None = nullable("that of the other layers")
+    """Experts of each device of a mesh, the same on all meshes."""
+    load: Load | None = nullable("that of the other layers")
+    """Distribution of tokens over experts: uniform, zipf, or one share per expert."""
+
+
 class Experts(Part):
     """Distribution of experts over devices."""
 
@@ -45,10 +59,41 @@ class Experts(Part):
     """Number of chunks into which slots are split, so that exchange and computation of different chunks overlap."""
     variant: Literal["paper", "pregate", "lanes"] = "paper"
     """Variant of deepspeed: as in Parm's paper, with a gather before the gate, or with one exchange per shard."""
-    placement: tuple[tuple[NonNegativeInt, ...], ...] | None = nullable("in equal blocks")
+    placement: Placement | None = nullable("in equal blocks")
     """Experts of each device of a mesh, the same on all meshes."""
     load: Load | None = nullable("uniform")
     """Distribution of tokens over experts: uniform, zipf, or one share per expert."""
+    layers: tuple[LayerExperts, ...] = ()
+    """Layers whose experts have a placement or a load of their own."""
+    rebalance_steps: PositiveInt | None = nullable("experts stay where they are")
+    """Number of training steps after which the experts of a layer move to other devices if its measured load is uneven."""
+    rebalance_threshold: Annotated[float, Field(ge=1, le=1e6)] = 1.1
+    """Tokens of the most loaded device relative to the mean, above which the load of a layer is uneven."""
+
+    @property
+    def has_replicas(self) -> bool:
+        """True if several places hold the same expert."""
+        placed = [expert for held in self.placement or () for expert in held]
+        return len(placed) > len(set(placed)) * self.esp
+
+    @property
+    def own_layers(self) -> tuple[int, ...]:
+        """Numbers of the layers with a placement or a load of their own."""
+        return tuple(each.layer for each in self.layers)
+
+    def of_layer(self, number: int) -> Experts:
+        """Return the section with the placement and the load of a layer."""
+        own = next((each for each in self.layers if each.layer == number), None)
+        if own is None:
+            return self
+        placement, load = own.placement, own.load
+        return self.model_copy(
+            update={
+                "placement": self.placement if placement is None else placement,
+                "load": self.load if load is None else load,
+                "layers": (),
+            }
+        )
 
     @property
     def member(self) -> str:

@@ -42,7 +42,16 @@ SPARE: Mapping[str, tuple[str, ...]] = {
     ),
     "model": ("kind", "sequence", "vocab", "ffn"),
     "pipeline": ("stages", "placement", "recompute"),
-    "experts": ("schedule", "degree", "variant", "placement", "load"),
+    "experts": (
+        "schedule",
+        "degree",
+        "variant",
+        "placement",
+        "load",
+        "layers",
+        "rebalance_steps",
+        "rebalance_threshold",
+    ),
 }
 """Keys that can be removed from a section without affecting its comparison with other sections."""
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, product
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 
-from meshwave.engine.document.expert_layers import price_expert_layer
+from meshwave.engine.document.expert_layers import COMMON, price_expert_layer
 from meshwave.engine.experts import (
     LAYER_OPS,
     Layer,
@@ -54,6 +54,7 @@ class _Group(NamedTuple):
     """Expert layer that is equal on several meshes."""
 
     meshes: tuple[str, ...]
+    layers: tuple[int, ...]  # numbers of the layers; COMMON for all without a placement of their own
     devices: tuple[int, ...]  # layer of the first mesh
     price: Price
 
@@ -71,16 +72,17 @@ def experts_section(prediction: Prediction) -> Iterator[str]:
 
 def _equal_layers(design: Design) -> list[_Group]:
     found: dict[tuple[str, Layer], _Group] = {}
-    for rank, mesh in enumerate(design.meshes):
-        priced = price_expert_layer(design, mesh)
+    numbers = (COMMON, *design.experts.own_layers)
+    for (rank, mesh), number in product(enumerate(design.meshes), numbers):
+        priced = price_expert_layer(design, mesh, number)
         nodes = priced.layer.nodes or ()
         order = {node: number for number, node in enumerate(dict.fromkeys(nodes))}
         alike = priced.name, replace(priced.layer, nodes=tuple(order[node] for node in nodes))
         before = found.get(alike)
         devices = tuple(mesh.ordered_devices[place] for place in block_places(design, rank))
-        found[alike] = (
-            before._replace(meshes=(*before.meshes, mesh.name)) if before else _Group((mesh.name,), devices, priced)
-        )
+        names = dict.fromkeys((*(before.meshes if before else ()), mesh.name))
+        layers = dict.fromkeys((*(before.layers if before else ()), number))
+        found[alike] = _Group((*names,), (*layers,), *(before[2:] if before else (devices, priced)))
     return list(found.values())
 
 
@@ -114,7 +116,9 @@ def _group_title(group: _Group) -> str:
     folded = expert_schedules[group.price.name].places == "mp"
     over = f"over tp {layer.mp}" if folded else f"ep {layer.ep}, esp {layer.esp}, tp {layer.mp}"
     size = f"{layer.experts} experts of {layer.hidden} × {layer.ffn_hidden}, top {layer.top_k}, {room}"
-    return f"{size}; on {where}, {over}"
+    own = ", ".join(str(number) for number in group.layers if number != COMMON)
+    of_layers = f"layer {own}; " if own and COMMON not in group.layers else ""
+    return f"{of_layers}{size}; on {where}, {over}"
 
 
 def _describe_choice(design: Design, price: Price) -> str:

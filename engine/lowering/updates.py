@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from meshwave.engine.document import Design
+from meshwave.engine.document.expert_layers import COMMON
 from meshwave.engine.experts import expert_schedules
 from meshwave.engine.lowering.insertion import Insertion, insert_actions
 from meshwave.engine.program.action import Op
@@ -26,8 +27,7 @@ def weight_sharers(design: Design) -> tuple[int, ...]:
         return tuple(len(mesh.devices) for mesh in design.meshes)
     if design.model.moe is None:
         return tuple(mesh.dp for mesh in design.meshes)
-    placed = [expert for held in design.experts.placement or () for expert in held]
-    replicated = len(placed) > len(set(placed)) * design.experts.esp
+    replicated = any(design.experts.of_layer(number).has_replicas for number in (COMMON, *design.experts.own_layers))
     across = replicated or may_have_partial_gate_gradient(design.experts.member)
     return tuple(len(mesh.devices) if across else mesh.dp for mesh in design.meshes)
 

@@ -82,6 +82,12 @@ _LOAD: dict[str, Message] = {
     ),
     "unknown_expert": "there is no expert {expert}; the model has experts 0 to {last}",
     "repeated_expert": "expert {expert} is listed twice; list it once",
+    "layer_without_experts": "layer {layer} has no experts; the layers with experts are {layers:list}",
+    "uneven_rebalanced_placement": (
+        "experts can move during training only if all devices hold the same number of experts and none is replicated; "
+        "change the placement, or set rebalance_steps to null"
+    ),
+    "repeated_expert_layer": "layer {layer} is listed twice; list it once",
     "unequal_shards": (
         "device {device} shares its experts with device {first} (esp={esp}) and must list the same: {experts:list}"
     ),

@@ -168,7 +168,6 @@ class _BlockPrediction:
         self._mesh, self._prices = design.meshes[rank], mesh_prices(design)[rank]
         self._load = workload(design, self._mesh)
         self._block = expert_block(design, self._mesh, self._load)
-        self._priced = None if self._block is None else price_expert_layer(design, self._mesh)
         self._spans = BlockTimelineBuilder(design, rank, op)
         self._devices = range(len(self._spans.block))
         self._now = 0.0
@@ -192,8 +191,8 @@ class _BlockPrediction:
         if part.layer < 0:
             self._add_on_all_devices(part.name, None, self._prices.part(part.operators).seconds_of(direction))
         else:
-            assert self._priced is not None, "a layer with experts"
-            self._add_steps(self._priced, _direction_steps(self._priced, direction), part.layer)
+            priced = price_expert_layer(self._design, self._mesh, part.layer)
+            self._add_steps(priced, _direction_steps(priced, direction), part.layer)
 
     def _add_on_all_devices(self, name: str, step: StepOp | None, seconds: float) -> None:
         if seconds > 0:

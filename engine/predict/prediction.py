@@ -21,6 +21,7 @@ from meshwave.engine.costs import (
     pricing_model,
     wait_seconds,
 )
+from meshwave.engine.costs.expert_blocks import expert_counts
 from meshwave.engine.costs.model_flops import parameter_counts
 from meshwave.engine.costs.packed_documents import context_imbalance
 from meshwave.engine.document import Design
@@ -140,10 +141,13 @@ class Prediction:
         """Expected fraction of token assignments that are dropped, ``[meshes]``; None if no block has experts."""
         if not self.design.model.expert_blocks:
             return None
-        return [
-            dropped_shares(found.schedule, found.layer)
-            for found in (resolve_expert_layer(self.design, m) for m in self.design.meshes)
-        ]
+        (counts,) = expert_counts(self.design, [self.design.model.layers])
+        dropped = []
+        for mesh in self.design.meshes:
+            found = {number: resolve_expert_layer(self.design, mesh, number) for number in counts}
+            shares = (counts[number] * dropped_shares(each.schedule, each.layer) for number, each in found.items())
+            dropped.append(sum(shares) / sum(counts.values()))
+        return dropped
 
     @cached_property
     def numbers(self) -> dict[str, Any]:

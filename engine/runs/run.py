@@ -79,6 +79,12 @@ class MetricsRow(RunFile):
     unit: str = "s"
 
 
+REBALANCED = "rebalanced"
+"""Event of a change of the expert placement during training."""
+MOST_PLACEMENTS = 8
+"""Maximum number of changes of the expert placement that the notes of a run list."""
+
+
 class EventRow(RunFile):
     """Line of ``events-0.jsonl``."""
 
@@ -221,13 +227,24 @@ class Run:
     def notes(self) -> list[str]:
         """Return notes about the run: its device, choices that the design leaves open, shared cores, stopped processes."""
         events, entry = self.events(), self.entry
-        notes = (event["note"] for event in events if event.get("note"))
+        notes = (event["note"] for event in events if event.get("note") and event["event"] != REBALANCED)
         return [
             *notes,
+            *self._placement_notes(),
             *_shared_cores_note(self.contention),
             *attempt_notes(self.folder),
             *stopped_process_lines(entry),
             *filter(None, [silence_text(entry)]),
+        ]
+
+    def _placement_notes(self) -> list[str]:
+        """Return notes about the latest changes of the expert placement."""
+        rows = valid_rows(last_lines(self.folder / "events-0.jsonl", LOG_BYTES), EventRow)
+        found = [f"after step {row['step'] + 1}: {row['note']}" for row in rows if row["event"] == REBALANCED]
+        earlier = len(found) - MOST_PLACEMENTS
+        return [
+            *([f"{earlier} earlier changes of the expert placement"] if earlier > 0 else []),
+            *found[-MOST_PLACEMENTS:],
         ]
 
     @property

@@ -80,7 +80,8 @@ def _job_document(job: Job, name: str, into: Design | None) -> Json:
     found = {**document, "model": job.model, "meshes": meshes, "pipeline": job.pipeline}
     found["training"] = {**document["training"], **job.training}
     if job.model.get("moe") is not None:
-        experts = {"schedule": EXPERT_SCHEDULE, "ep": degrees.ep, "esp": degrees.etp, "degree": 1, "placement": None}
+        groups = {"ep": degrees.ep, "esp": degrees.etp, "degree": 1}
+        experts: Json = {"schedule": EXPERT_SCHEDULE, **groups, "placement": None, "layers": []}
         found["experts"] = {**document["experts"], **experts}
     else:
         found["experts"] = {}

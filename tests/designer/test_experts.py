@@ -187,6 +187,30 @@ def test_balancing_reduces_the_largest_load_or_reports_that_it_cannot() -> None:
     assert opened.do("balance", extra=1) is not None
 
 
+def test_a_layer_has_a_placement_and_a_load_of_its_own() -> None:
+    opened = Opened(design(load="zipf"))
+    number = opened.session.design.model.expert_blocks[-1]
+    common = opened.canvas.picture["places"]
+
+    assert opened.do("setting", key="layer", value=str(number)) is None
+    assert opened.session.history == ("", "")
+    assert opened.do("move", chips=[[0, 0]], to=3) is None
+    assert opened.session.history[0] == f"move expert 0 to device 3 in layer {number}"
+    assert opened.do("setting", key="load", value="uniform") is None
+
+    (own,) = opened.session.design.experts.layers
+    assert (own.layer, own.load) == (number, "uniform")
+    assert opened.session.design.experts.placement is None
+    assert opened.canvas.picture["places"] != common
+    (layer,) = (control for control in opened.canvas.picture["controls"] if control["key"] == "layer")
+    assert (layer["value"], layer["options"][-1]["text"]) == (str(number), f"{number} (own)")
+    assert opened.do("setting", key="layer", value="-1") is None
+    assert opened.canvas.picture["places"] == common
+    opened.session.undo()
+    opened.session.undo()
+    assert opened.session.design.experts.layers == ()
+
+
 def test_a_trial_describes_the_effect_of_a_drop_and_edits_nothing() -> None:
     opened = Opened(design(load="zipf"))
 
@@ -276,7 +300,7 @@ def test_a_layer_that_cannot_run_shows_the_reason_and_keeps_its_controls() -> No
 
     assert "set esp to 1" in picture["problem"]
     assert picture["figures"] == []
-    assert [control["key"] for control in picture["controls"]] == ["schedule", "ep", "esp", "degree", "load"]
+    assert [control["key"] for control in picture["controls"]] == ["layer", "schedule", "ep", "esp", "degree", "load"]
 
 
 def test_groups_that_do_not_divide_a_mesh_are_refused_with_a_fix() -> None:

@@ -24,7 +24,7 @@ from meshwave.engine.costs.contention import UNMEASURED_LINK, LinkSharing
 from meshwave.engine.costs.cost_model import CostModel, Floats
 from meshwave.engine.costs.device_sizes import Sizes, joins_per_stage, stage_copies, workload
 from meshwave.engine.costs.distinct_actions import Kinds
-from meshwave.engine.costs.expert_blocks import expert_block, expert_layers_per_stage
+from meshwave.engine.costs.expert_blocks import expert_blocks, expert_counts
 from meshwave.engine.costs.network import (
     Fabric,
     NetworkBuilder,
@@ -75,7 +75,7 @@ class OperatorCost(CostModel):
             return balanced_split(design.model.layers, layer, extra)
         blocks = moe.blocks(design.model.layers) if moe else sorted(target for _, target in skips)
         uncommon = [
-            max((each.expert_layer if moe else each.joining_layer).total(recomputed=again[stage]) for each in priced)
+            max((each.expert_layer() if moe else each.joining_layer).total(recomputed=again[stage]) for each in priced)
             for stage, priced in enumerate([prices[rank] for rank in ranks] for ranks in holders)
         ]
         return unequal_split(design.model.layers, blocks, layer, uncommon, extra)
@@ -174,7 +174,7 @@ class OperatorCost(CostModel):
     def prices_on(self, design: Design, mesh: Mesh) -> MeshPrices:
         load = workload(design, mesh)
         state = block_collectives(design, mesh, ring_all_reduce_seconds)
-        return MeshPrices(design.cluster, mesh, load, expert_block(design, mesh, load), state=state)
+        return MeshPrices(design.cluster, mesh, load, expert_blocks(design, mesh, load), state=state)
 
     def reduce_seconds(self, design: Design, program: Program, held: Sizes) -> Floats:
         """Return the seconds to all-reduce the gradients of each stage, ``[stages]``."""
@@ -303,10 +303,10 @@ def _stage_prices(
     if isinstance(design.model, BlockModel):
         yield from _block_stage_prices(design, design.model, program, layers, prices)
         return
-    with_experts, joins = expert_layers_per_stage(design, layers), joins_per_stage(design, layers)
+    experts, joins = expert_counts(design, layers), joins_per_stage(design, layers)
     for rank, stage in stage_copies(program):
         ends = {"first": stage == 0, "last": stage == program.stages - 1}
-        yield rank, stage, prices[rank].stage(layers[stage], **ends, experts=with_experts[stage], joins=joins[stage])
+        yield rank, stage, prices[rank].stage(layers[stage], **ends, experts=experts[stage], joins=joins[stage])
 
 
 def _block_stage_prices(

@@ -20,7 +20,7 @@ from torch import Tensor
 from meshwave.engine.costs.collective_flows import blocks_of_stages, context_costs, reduced_bytes
 from meshwave.engine.document import Design
 from meshwave.engine.document.expert_layers import price_expert_layer
-from meshwave.engine.experts import CostedStep, traffic
+from meshwave.engine.experts import CostedStep, Layer, traffic
 from meshwave.engine.program.action import Action, Op
 from meshwave.engine.runtime.calibration.collective_timing import ITEM_BYTES, STARTS, CollectiveBuffers
 from meshwave.engine.runtime.communication.all_to_all import SMALL_BYTES, start_all_to_all, start_ring_shift
@@ -109,7 +109,7 @@ class StageCollectives:
 
         The exposed part of a context-parallel exchange is one message from each device to the next one.
         """
-        mesh, layers = self._design.meshes[self._rank], self._stages[stage].experts
+        mesh, experts = self._design.meshes[self._rank], self._stages[stage].experts
         all_reduce = Collective("all_reduce", TENSOR_PARALLEL)
         reduced = reduced_bytes(self._design, mesh, self._stages[stage])
         context_layers = self._stages[stage].layers
@@ -118,15 +118,13 @@ class StageCollectives:
             CollectiveBytes(Counter({all_reduce: size, PASS_ON: sent}), {})
             for size, sent in zip(reduced, passed, strict=True)
         )
-        if not layers:
-            return forward, backward
-        priced = price_expert_layer(self._design, mesh)
-        return (
-            forward + self._expert_bytes(priced.forward, layers),
-            backward + self._expert_bytes(priced.backward, layers),
-        )
+        for number, layers in experts.items():
+            priced = price_expert_layer(self._design, mesh, number)
+            forward += self._expert_bytes(priced.layer, priced.forward, layers)
+            backward += self._expert_bytes(priced.layer, priced.backward, layers)
+        return forward, backward
 
-    def _expert_bytes(self, steps: Sequence[CostedStep], layers: int) -> CollectiveBytes:
+    def _expert_bytes(self, layer: Layer, steps: Sequence[CostedStep], layers: int) -> CollectiveBytes:
         sizes: Counter[Collective] = Counter()
         pairs: defaultdict[Collective, Matrix] = defaultdict(lambda: np.zeros((self._layer.devices,) * 2))
         for costed in steps:
@@ -135,7 +133,7 @@ class StageCollectives:
                 continue
             key, size = Collective(name, group), layers * costed.step.bytes
             if name == "all_to_all":
-                pairs[key] += layers * traffic(self._layer, costed.step)
+                pairs[key] += layers * traffic(layer, costed.step)
             else:
                 sizes[key] += size * (1 if name == "all_reduce" else self._layer.size(group))  # type: ignore[assignment]
         return CollectiveBytes(sizes, dict(pairs))

@@ -107,6 +107,11 @@ class Part:
         """Return the piece that starts at the given offsets of the whole tensor."""
         return next(piece for start, piece in self.pieces() if start == offsets)
 
+    def set_whole(self, tensor: Tensor) -> None:
+        """Copy the elements of the part from a tensor that holds all elements of the shard."""
+        span = slice(None) if self.elements is None else slice(self.elements.span.start, self.elements.span.stop)
+        self.tensor.view(-1).copy_(tensor.reshape(-1)[span])
+
     def copy_to_host(self) -> Part:
         """Return a copy in host memory that training does not change."""
         return replace(self, tensor=self.tensor.detach().to("cpu", copy=True))
@@ -151,8 +156,11 @@ class Checkpointer:
     All processes of a run create one, and call :meth:`save` after the same steps.
     """
 
-    def __init__(self, folder: Path, about: Checkpoint, state: State, keep: int) -> None:
-        """Write to ``folder``. ``about`` describes the run; only the newest ``keep`` checkpoints are kept."""
+    def __init__(self, folder: Path, about: Checkpoint, state: Callable[[], State], keep: int) -> None:
+        """Write to ``folder`` what ``state`` returns.
+
+        ``about`` describes the run; only the newest ``keep`` checkpoints are kept.
+        """
         self._folder, self._about, self._state, self._keep = folder, about, state, keep
         self._process, self._size = dist.get_rank(), dist.get_world_size()
         self._group = dist.new_group(
@@ -168,7 +176,7 @@ class Checkpointer:
             OSError: the previous checkpoint could not be written.
         """
         self.wait()
-        staged = {name: part.copy_to_host() for name, part in self._state.items()}
+        staged = {name: part.copy_to_host() for name, part in self._state().items()}
         self._pending = self._pool.submit(self._write, steps, staged)
 
     def wait(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -81,6 +81,10 @@ class FlatWeights:
     def names(self) -> list[str]:
         """Names of the weights in the whole model."""
         return [name for name, _ in self._named]
+
+    def rename(self, names: Mapping[nn.Parameter, str]) -> None:
+        """Change the names of the weights in the whole model."""
+        self._named = [(names[parameter], parameter) for _, parameter in self._named]
 
     def own_parts(self) -> Iterator[OwnPart]:
         """Yield the part of each weight that this process owns."""
@@ -190,13 +194,14 @@ class FlatWeights:
     def whole_gradients(self) -> dict[str, Tensor]:
         """Return the whole gradients of all weights by name; all members call this method together."""
         assert self.gradient is not None, "the gradients are collected"
-        return self._gather_named(self.gradient)
+        return self.gather_named(self.gradient)
 
     def whole_weights(self) -> dict[str, Tensor]:
         """Return the whole weights by name, in the dtype of the optimizer; all members call this method together."""
-        return self._gather_named(self.part)
+        return self.gather_named(self.part)
 
-    def _gather_named(self, part: Tensor) -> dict[str, Tensor]:
+    def gather_named(self, part: Tensor) -> dict[str, Tensor]:
+        """Return whole tensors by name, of which ``part`` is this process's part; all members call it together."""
         whole = torch.empty(len(part) * len(self._members), dtype=part.dtype, device=part.device)
         self._communicator.start_all_gather(self._stage, self._members, part, whole).wait()
         return {name: view for (name, _), view in zip(self._named, self._views(whole), strict=True)}

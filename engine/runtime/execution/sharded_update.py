@@ -15,7 +15,7 @@ stores in addition to its own part:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -152,14 +152,41 @@ class ShardedUpdate:
 
     def parts(self) -> dict[str, Part]:
         """Return the parts of the training state that this process owns: weights, and the optimizer's moments."""
-        moments = {f"{moment}/": tensors for moment, tensors in self.optimizer.moments.items()}
         balances = {f"{WEIGHTS}{self._names[each]}": Part(each.detach()) for each in self._balances}
         return balances | {
             f"{group}{own.name}": Part(tensor[own.at.start : own.at.stop], weight_shard(own.parameter), own.elements)
-            for group, tensors in {WEIGHTS: [each.part for each in self._weights], **moments}.items()
-            for weights, tensor in zip(self._weights, tensors, strict=True)
+            for group, weights, tensor in self._own_tensors()
             for own in weights.own_parts()
         }
+
+    def _own_tensors(self) -> Iterator[tuple[str, FlatWeights, Tensor]]:
+        """Yield the own parts of flat weights, and those of their moments, with the prefix of their names."""
+        moments = {f"{moment}/": tensors for moment, tensors in self.optimizer.moments.items()}
+        for group, tensors in {WEIGHTS: [each.part for each in self._weights], **moments}.items():
+            yield from ((group, *each) for each in zip(self._weights, tensors, strict=True))
+
+    def whole_state(self, prefix: str) -> dict[str, Tensor]:
+        """Return weights and moments whose names in the whole model start with ``prefix``; all owners call it together."""
+        return {
+            f"{group}{name}": whole
+            for group, weights, tensor in self._own_tensors()
+            if any(name.startswith(prefix) for name in weights.names)
+            for name, whole in weights.gather_named(tensor).items()
+            if name.startswith(prefix)
+        }
+
+    def set_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Set weights and moments; all owners call it together."""
+        for name, part in self.parts().items():
+            if name in tensors:
+                part.set_whole(tensors[name])
+        self._gather_updated_weights()
+
+    def rename(self, names: Mapping[nn.Parameter, str]) -> None:
+        """Change the names of weights in the whole model."""
+        self._names |= names
+        for each in self._flats:
+            each.rename(self._names)
 
     def sharded_stage(self, stage: int) -> ShardedStage:
         """Return the sharded blocks of a stage."""

@@ -35,6 +35,7 @@ from meshwave.engine.runtime.execution.stages import DTYPES, MESSAGE_DTYPES, Loc
 from meshwave.engine.runtime.execution.update import TIED_WEIGHT, GradientObserver, OptimizerUpdate, WeightGroup
 from meshwave.engine.runtime.experts.build import ExpertLayers, expert_layers
 from meshwave.engine.runtime.experts.layer import ExpertLayer
+from meshwave.engine.runtime.experts.rebalance import PlacementChange, Rebalancer
 from meshwave.engine.runtime.experts.step_times import StepTrace
 from meshwave.engine.runtime.models import Stage, build_stage
 from meshwave.engine.runtime.models.transformer import Head
@@ -166,6 +167,12 @@ class Trainer:
             self._evaluator = Executor(*parts, forwards_only=True, progress=self._executor.progress)
             self._held_out = make_batches(part=trained_part._replace(is_held_out=True))
         self._eval_batches, self._pads = training.eval_batches, training.pad_documents
+        if experts is not None and design.experts.rebalance_steps is not None:
+            holders = [program.ranks_of(stage)[0] for stage, count in enumerate(job.layers) for _ in range(count)]
+            ranks = {number: holders[number] for number in model.expert_blocks}
+            self._rebalancer = Rebalancer(
+                design, experts, ranks, self._expert_layers(), self._update, self._communicator
+            )
         self._own_microbatches = layout.microbatches(rank, inner=training.document_end is not None)
         self.notes += self._compilation_notes(stages.values()) if training.compile else []
 
@@ -259,6 +266,10 @@ class Trainer:
     def is_true_on_any(self, flag: bool) -> bool:
         """Return True on all processes if at least one of them passes True."""
         return bool(self._communicator.sum_over_processes([float(flag)])[0] > 0)
+
+    def rebalance(self) -> list[PlacementChange]:
+        """Move experts if their measured load is uneven; all processes call it between the same steps."""
+        return self._rebalancer.rebalance()
 
     def expert_routes(self) -> dict[int, list[float]]:
         """Return the number of routes to each expert so far, by layer number; see :attr:`ExpertLayer.route_counts`."""

@@ -99,6 +99,23 @@ class OptimizerUpdate:
             for (name, parameter), tensor in zip(self._trained, tensors, strict=True)
         }
 
+    def whole_state(self, prefix: str) -> dict[str, Tensor]:
+        """Return weights and moments whose names in the whole model start with ``prefix``."""
+        return {name: part.tensor for name, part in self.parts().items() if name.partition("/")[2].startswith(prefix)}
+
+    def set_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Set weights and moments."""
+        parts = self.parts()
+        for name, tensor in tensors.items():
+            parts[name].set_whole(tensor)
+
+    def rename(self, names: Mapping[nn.Parameter, str]) -> None:
+        """Change the names of weights in the whole model."""
+        self._named, self._trained = (
+            [(names.get(parameter, name), parameter) for name, parameter in named]
+            for named in (self._named, self._trained)
+        )
+
     def whole_weights(self) -> dict[str, Tensor]:
         """Return the weights by their names in the whole model."""
         return {name: parameter.detach() for name, parameter in self._named}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from meshwave.engine.document import Design
-from meshwave.engine.document.expert_layers import ResolvedLayer, resolve_expert_layer
+from meshwave.engine.document.expert_layers import COMMON, ResolvedLayer, resolve_expert_layer
 from meshwave.engine.experts import Layer, expert_schedules
 from meshwave.engine.runtime.communication.groups import ALONE, Group
 from meshwave.engine.runtime.communication.process_layout import ProcessLayout
@@ -30,7 +30,12 @@ class ExpertLayers:
 
     def __init__(self, design: Design, layout: ProcessLayout) -> None:
         self._design, self._layout = design, layout
-        self.by_rank: list[ResolvedLayer] = [resolve_expert_layer(design, mesh) for mesh in design.meshes]
+        numbers = (COMMON, *design.experts.own_layers)
+        self._layers = [
+            {number: resolve_expert_layer(design, mesh, number) for number in numbers} for mesh in design.meshes
+        ]
+        self.by_rank: list[ResolvedLayer] = [layers[COMMON] for layers in self._layers]
+        """Expert layers without a placement of their own; the others have the same schedule and groups."""
 
     def required_groups(self) -> list[Members]:
         """Return the members of every process group that the layers need, in the same order on all processes."""
@@ -46,7 +51,13 @@ class ExpertLayers:
         block = next(block for block in self._blocks(rank) if process in block)
         own = {kind: groups[members] for kind, members in device_groups(layer, block, process).items()}
         context = groups[self._layout.cp_group(process)]
-        return ExpertLayerFactory(self._design, name, layer, own, loss_scale, dtype, device, context)
+        layers = {number: found.layer for number, found in self._layers[rank].items()}
+        return ExpertLayerFactory(self._design, name, layers, own, loss_scale, dtype, device, context)
+
+    def find(self, rank: int, number: int) -> tuple[str, Layer]:
+        """Return the schedule and the sizes of a layer on a rank."""
+        layers = self._layers[rank]
+        return layers[number if number in layers else COMMON][:2]
 
     # ---- processes that share the gradient of a weight ----
 
@@ -54,12 +65,11 @@ class ExpertLayers:
         """Return (stage, processes) of every set of processes that shares an expert weight of ``stages``, in order."""
         found = []
         for stage in stages:
-            name, layer, _ = self.by_rank[self._layout.program.ranks_of(stage)[0]]
-            shards = layer.esp if expert_schedules[name].places == "ep" else 1
             sets = {
                 self._processes_in_all_blocks(stage, shard_holders(expert_schedules[name](), layer, expert, shard))
+                for name, layer, _ in self._layers[self._layout.program.ranks_of(stage)[0]].values()
                 for expert in range(layer.experts)
-                for shard in range(shards)
+                for shard in range(layer.esp if expert_schedules[name].places == "ep" else 1)
             }
             found += [(stage, members) for members in sorted({*sets, self._layout.processes_of_stage(stage)})]
         return [(stage, members) for stage, members in found if len(members) > 1]
@@ -95,22 +105,22 @@ class ExpertLayerFactory:
         self,
         design: Design,
         schedule: str,
-        layer: Layer,
+        layers: Mapping[int, Layer],
         groups: dict[str, Group],
         loss_scale: float,
         dtype: torch.dtype = torch.float32,
         device: Any = "cpu",
         context_group: Group = ALONE,
     ) -> None:
-        self._design, self._schedule, self._layer, self._groups = design, schedule, layer, groups
+        self._design, self._schedule, self._layers, self._groups = design, schedule, layers, groups
         self._loss_scale, self._dtype, self._device, self._context_group = loss_scale, dtype, device, context_group
 
-    def __call__(self, place: int) -> ExpertLayer:
-        """Build the expert layer at ``place`` and draw its weights."""
+    def __call__(self, place: int, number: int = COMMON) -> ExpertLayer:
+        """Build the expert layer at ``place`` of the model, layer ``number``, and draw its weights."""
         moe, model = self._design.model.moe, self._design.model
         assert moe is not None, "a model with experts"
         layer = ExpertLayer(
-            self._layer,
+            self._layers[number if number in self._layers else COMMON],
             self._schedule,
             self._groups,
             mlp=model.architecture.mlp,
@@ -132,7 +142,8 @@ def single_process_factory(design: Design, loss_scale: float, dtype: torch.dtype
     """
     layer = resolve_expert_layer(design, design.meshes[0]).layer
     whole = replace(layer, mp=1, ep=1, esp=1, nodes=None, placement=None, load=None, degree=layer.mp * layer.degree)
-    return ExpertLayerFactory(design, "expert-parallel", whole, dict.fromkeys(GROUP_KINDS, ALONE), loss_scale, dtype)
+    groups = dict.fromkeys(GROUP_KINDS, ALONE)
+    return ExpertLayerFactory(design, "expert-parallel", {COMMON: whole}, groups, loss_scale, dtype)
 
 
 def expert_layers(module: nn.Module) -> Iterator[ExpertLayer]:

@@ -8,6 +8,7 @@ which is replicated, and the experts of its place.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from math import ceil
 from typing import Any, NamedTuple, Self
@@ -21,7 +22,7 @@ from torch.autograd import Function
 
 from meshwave.engine.document.architecture import PLAIN, Mlp
 from meshwave.engine.document.model import PLAIN_ROUTER, Router
-from meshwave.engine.experts import ExpertSchedule, Layer, Step, StepOp, expert_schedules
+from meshwave.engine.experts import ExpertSchedule, Layer, Placement, Step, StepOp, expert_schedules
 from meshwave.engine.runs.recording import LayerPass
 from meshwave.engine.runtime.communication.groups import ALONE, Group, all_gather, to_group_memory
 from meshwave.engine.runtime.experts.dispatch import ExpertPath, GateLoads
@@ -152,12 +153,33 @@ class ExpertLayer(DeferrableModule):
         for number, expert in zip(self.expert_numbers, experts, strict=True):
             self.add_module(str(number), expert)
         self._experts = FeedForward(experts, make_activation(mlp), self.schedule.token_copies(layer))
-        self._path = ExpertPath(self._inside, self._runner, self._experts, self.expert_numbers, self)
+        self._bind_path()
         self._route_counts = torch.zeros(layer.experts, dtype=torch.float64, device=device)
         self._gate_share = float(
             1 / (layer.mp * self._domain)
         )  # share of the gate's tokens, which other gates may route too
         self._has_exchange = any(step.collective for step in self._inside)
+
+    def _bind_path(self) -> None:
+        self._path = ExpertPath(self._inside, self._runner, self._experts, self.expert_numbers, self)
+
+    def place_experts(self, placement: Placement) -> None:
+        """Change the placement to one with the same number of experts at each place.
+
+        The modules stay, under the numbers of other experts; the caller exchanges their weights.
+        """
+        experts = [self._modules.pop(str(number)) for number in self.expert_numbers]
+        self.layer = replace(self.layer, placement=placement)
+        self.expert_numbers = sorted(placement[self.place])
+        for number, expert in zip(self.expert_numbers, experts, strict=True):
+            self.add_module(str(number), expert)
+        self._runner.change_placement(self.layer)
+        self._bind_path()
+
+    @property
+    def block(self) -> Group:
+        """The devices that together hold all experts."""
+        return self._groups["ep_esp"]
 
     def record_steps(self, begin_step: BeginStep) -> None:
         """Call ``begin_step`` at the start of every step; see :class:`.step_times.StepTrace`."""

@@ -103,6 +103,11 @@ class StepRunner:
             StepOp.COMBINE: self._combine,
         }
 
+    def change_placement(self, layer: Layer) -> None:
+        """Use a layer that differs in its placement."""
+        self.layer = layer
+        self._plans.clear()
+
     def start(self, step: Step, x: Tensor, position: StepPosition = UNCHUNKED) -> PendingTensor:
         """Start a step. A step without a collective is computed when its result is requested."""
         if step.op in VIEWS or (step.group and self.groups[step.group].size == 1):  # a view takes no time

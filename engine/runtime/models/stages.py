@@ -22,8 +22,8 @@ EXPERTS_PREFIX = "experts."
 COMPILER = "inductor"
 """Backend of torch.compile: Triton on a GPU, C++ on a CPU."""
 
-ExpertFactory = Callable[[int], nn.Module]
-"""Function that builds the experts of the layer at a place of the model, with their weights."""
+ExpertFactory = Callable[[int, int], nn.Module]
+"""Function that builds the experts of a layer, with their weights, given its place in the model and its number."""
 Parts = tuple[nn.Module | None, dict[int, nn.Module], nn.Module | None]
 """Embedding, layers by number, and head of a stage."""
 

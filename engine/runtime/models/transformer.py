@@ -336,7 +336,7 @@ class Transformer(StageBuilder):
         moe = self.shape.moe
         has_experts = moe is not None and number in moe.blocks(self.shape.layers)
         assert not has_experts or self.experts is not None, "a model with experts needs a factory of them"
-        experts = self.experts(FIRST_LAYER + number) if has_experts and self.experts else None
+        experts = self.experts(FIRST_LAYER + number, number) if has_experts and self.experts else None
         options: dict[str, Any] = {"causal": self.shape.causal, "group": self.group, "share": self.share}
         return kind(self.shape, **options, experts=experts, number=number)
 

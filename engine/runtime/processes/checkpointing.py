@@ -115,7 +115,7 @@ class Checkpointing:
 
 
 def _make_writer(folder: Path, job: Job, trainer: Trainer, plan: Checkpoints) -> Checkpointer:
-    return Checkpointer(folder, Checkpoint.initial_manifest(job.design), trainer.state(), plan.keep)
+    return Checkpointer(folder, Checkpoint.initial_manifest(job.design), trainer.state, plan.keep)
 
 
 def write_weights(checkpoint: Path, path: Path) -> None:

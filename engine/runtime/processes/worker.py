@@ -150,6 +150,9 @@ def _train(folder: Path, job: Job, world: World, events: JsonLines) -> None:
             step = trainer.step(number)
         if trainer.trace.is_on:
             inside.write(number, trainer.trace.take())
+        if job.design.rebalances_after(number):
+            for change in trainer.rebalance():
+                events.write_event("rebalanced", step=number, note=change.note, **change._asdict())
         if recorder.is_due(number):
             write_routing(folder, world.process, trainer.expert_routes())
         trainer.progress.activity = "checkpoint"

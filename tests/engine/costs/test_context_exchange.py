@@ -81,7 +81,7 @@ def test_the_exchange_is_a_wait_inside_the_layers_and_traffic_on_the_links(excha
     assert price.layer.forward_waits == pytest.approx(expected.forward.seconds)
     assert price.layer.input_waits == pytest.approx(expected.backward.seconds)
     assert expected.forward.seconds > 0
-    stage = StageBlocks(layers=3, experts=0, joins=0, first=False, last=False)
+    stage = StageBlocks(layers=3, experts={}, joins=0, first=False, last=False)
     for usage, part in zip(
         exchange_usages(Fabric(design.cluster), design, design.meshes[0], stage), expected, strict=True
     ):

@@ -20,7 +20,13 @@ from meshwave.engine.costs.operators import Workload
 from meshwave.engine.costs.stage_balance import balanced_split, unequal_split
 from meshwave.engine.costs.transformer_layers import layer, mlp
 from meshwave.engine.document import Design, parse_design
-from meshwave.engine.document.expert_layers import device_rates, mesh_links, price_expert_layer, resolve_expert_layer
+from meshwave.engine.document.expert_layers import (
+    COMMON,
+    device_rates,
+    mesh_links,
+    price_expert_layer,
+    resolve_expert_layer,
+)
 from meshwave.engine.experts import StepOp, price, simulate_layer
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.program.action import Op
@@ -104,7 +110,7 @@ def test_a_layer_takes_what_its_play_takes_and_the_rest_of_the_block() -> None:
 
     assert block is not None
     forward = simulate_layer(priced, priced.forward).makespan
-    assert prices.expert_layer.forward - forward == pytest.approx(
+    assert prices.expert_layer().forward - forward == pytest.approx(
         prices._sequential_seconds(operator for operator in block.operators if operator.name != "experts").forward
     )
     whole = simulate_layer(priced, priced.backward).makespan
@@ -174,7 +180,7 @@ def test_a_split_backward_leaves_the_weights_of_experts_and_gates_for_later() ->
 
     of_first = [costs.seconds[(program.op == op) & (program.stage == 0)][0] for op in (Op.I, Op.W)]
     with_experts = expert_layers_per_stage(split, costs.layers)[0]
-    first = mesh_prices(split)[0].stage(costs.layers[0], first=True, last=False, experts=with_experts)
+    first = mesh_prices(split)[0].stage(costs.layers[0], first=True, last=False, experts={COMMON: with_experts})
     dense = mesh_prices(split)[0].stage(costs.layers[0] - with_experts, first=True, last=False)
     block = expert_block(split, split.meshes[0], workload(split, split.meshes[0]))
     assert block is not None and with_experts
@@ -207,6 +213,25 @@ def test_the_load_of_a_dropless_layer_is_that_of_its_hottest_device() -> None:
         assert seconds(schedule=schedule, ep=ep, load=hot) == seconds(schedule=schedule, ep=ep)
         dropless = {"schedule": schedule, "ep": ep, "moe": {"capacity_factor": None}}
         assert seconds(**dropless, load=hot) > seconds(**dropless)
+
+
+def test_a_layer_with_a_placement_and_load_of_its_own_has_its_own_costs() -> None:
+    own = {"placement": [[0, 1], [1, 2, 3], [4, 5], [6, 7]], "load": [8.0, *[1.0] * 7]}
+    moe = {"capacity_factor": None}
+    alike, same = design(moe=moe), design(moe=moe, **own)
+    one = design(moe=moe, layers=[{"layer": 3, **own}])
+
+    costs = [estimate(of, lower(of)) for of in (alike, one, same)]
+
+    forward = [float(each.seconds[0]) for each in costs]
+    assert forward[0] < forward[1] < forward[2]
+    assert forward[1] == pytest.approx((forward[0] + forward[2]) / 2)
+    parameters = [held(of).experts.sum() for of in (alike, one, same)]
+    assert parameters[1] == (parameters[0] + parameters[2]) / 2 > parameters[0]
+    reduced = [sum(part.share for part in expert_sharing(of, of.meshes)[0]) for of in (alike, one, same)]
+    assert [share * size for share, size in zip(reduced, parameters, strict=True)] == pytest.approx(
+        [4 * parameters[0]] * 3
+    )
 
 
 # ---- gradients ----

@@ -124,7 +124,7 @@ def test_slow_links_expose_the_gathers_of_sharded_parameters(design: Callable[..
         32,
         True,
         True,
-        transformer_layers.DENSE,
+        (),
     )
 
     assert seconds_of(fast, Op.F) == pytest.approx(seconds_of(replicated, Op.F), rel=1e-3)

@@ -57,6 +57,25 @@ def expert_design(dp: int = 4, tp: int = 2, moe: dict[str, Any] | None = None, *
 QUIET = {"schedule": "parm-s2", "ep": 4}
 
 
+def test_layers_with_a_placement_of_their_own_are_checked_one_by_one() -> None:
+    two_each = [[0, 2], [1, 3], [4, 6], [5, 7]]
+    good = {**QUIET, "layers": [{"layer": 1, "placement": two_each, "load": "zipf"}], "rebalance_steps": 5}
+    assert problem_params(dp=2, **good) == []
+    wrong = [{"layer": 3, "placement": two_each[:3]}, {"layer": 2}, {"layer": 1, "load": [1.0]}, {"layer": 1}]
+    found = [(where, code) for where, code, _ in problem_params(dp=2, **QUIET, layers=wrong)]
+    assert found == [
+        ("experts.layers[0].placement", "unplaced_expert"),
+        ("experts.layers[1].layer", "layer_without_experts"),
+        ("experts.layers[2].load", "load_size"),
+        ("experts.layers[3].layer", "repeated_expert_layer"),
+    ]
+    copied = {"layers": [{"layer": 1, "placement": [[0, 1, 2], [1, 3], [4, 6], [5, 7]]}]}
+    uneven = expert_design(dp=2, **QUIET, **copied, rebalance_steps=5)
+    (problem,) = problems(uneven)
+    assert (problem.where, problem.code) == ("experts.rebalance_steps", "uneven_rebalanced_placement")
+    check_fixes(uneven.model_dump(mode="json"), [problem])
+
+
 def test_a_layer_that_fits_has_no_problems() -> None:
     assert problem_params(**QUIET) == []
     assert problem_params(schedule="ppmoe") == []

@@ -47,6 +47,7 @@ def with_experts() -> dict[str, Any]:
     found = json.loads(example("16-gpt2-moe").read_text())
     placement = [[4 * place + each for each in range(4)] for place in range(4) for _ in range(2)]
     found["experts"].update(schedule="parm-s1", ep=4, esp=2, placement=placement, load=[1.0] * 16)
+    found["experts"]["layers"] = [{"layer": 1, "placement": placement, "load": [1.0] * 16}]
     found["pipeline"].update(stages=[6, 6], placement=[0, 1], recompute=[0])
     found["model"]["ffn"], found["training"]["clip_norm"] = 3072, 1.0
     found["cluster"].update(node_bandwidth=1e12, uplink={"nodes": 1, "bandwidth": 5e10})

@@ -26,10 +26,12 @@ def train(argument: dict[str, Any]) -> dict[str, Any]:
     found = complete_checkpoints(folder)
     first = trainer.resume(found[-1]) if found else 0
     about = Checkpoint.initial_manifest(job.design)
-    checkpointer = Checkpointer(folder / "checkpoints", about, trainer.state(), argument.get("keep", 2))
+    checkpointer = Checkpointer(folder / "checkpoints", about, trainer.state, argument.get("keep", 2))
     losses = []
     for number in range(first, argument["until"]):
         losses.append(trainer.step(number).loss)
+        if design.rebalances_after(number):
+            trainer.rebalance()
         if number + 1 in argument["saved"]:
             checkpointer.save(number + 1)
     checkpointer.close()

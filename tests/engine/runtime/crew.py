@@ -54,9 +54,12 @@ def _train(job: Job, folder: Path) -> dict[str, Any]:
     world = join_run(folder)
     seen: dict[str, Any] = {}
     trainer = Trainer(job, world, observer=lambda named: seen.update({n: plain(g).numpy() for n, g in named.items()}))
-    steps, evaluations = [], []
+    steps, evaluations, moved = [], [], []
     for number in range(job.design.training.steps):
+        seen.clear()
         steps.append(trainer.step(number))
+        if job.design.rebalances_after(number):
+            moved += trainer.rebalance()
         if job.design.training.is_evaluated_after(number):
             evaluations.append(trainer.evaluate())
     outcome = {
@@ -64,6 +67,7 @@ def _train(job: Job, folder: Path) -> dict[str, Any]:
         "evaluations": evaluations,
         "grad_norms": [step.grad_norm for step in steps],
         "gradients": seen,
+        "moved": [change._asdict() for change in moved],
         "cuts": trainer.weight_shards(),
         "parameters": {name: plain(p).numpy() for name, p in trainer.parameters().items()},
     }

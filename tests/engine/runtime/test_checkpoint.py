@@ -159,6 +159,21 @@ def test_experts_and_a_tied_head_resume_under_another_placement_with_sharded_sta
     np.testing.assert_allclose(after[0]["losses"], whole[0]["losses"][2:], rtol=1e-6)
 
 
+@pytest.mark.parametrize("sharding", ["none", "optimizer"])
+def test_a_run_whose_experts_moved_resumes_where_the_design_places_them(
+    sharding: str, train: Any, draw: Any, tmp_path: Path
+) -> None:
+    document = draw({"schedule": "1f1b", "microbatches": 4}, pp=1, dp=4, steps=4, sharding=sharding)
+    document["model"] |= {"kind": "transformer", "moe": {**MOE, **BALANCED}}
+    document["experts"] = {"schedule": "expert-parallel", "ep": 2, "rebalance_steps": 1, "rebalance_threshold": 1.0}
+    whole = train(document, tmp_path / "whole", 4)
+
+    train(document, tmp_path / "cut", 2, saved=[2])
+    after = train(document, tmp_path / "cut", 4)
+
+    np.testing.assert_allclose(after[0]["losses"], whole[0]["losses"][2:], rtol=1e-6)
+
+
 def test_a_run_resumes_in_another_precision(train: Any, draw: Any, tmp_path: Path) -> None:
     fine, coarse = (laid_out(draw, LAYOUTS["1f1b"], precision=precision) for precision in ("fp64", "fp32"))
     whole = train(fine, tmp_path / "whole", 4)

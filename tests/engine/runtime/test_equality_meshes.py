@@ -137,6 +137,7 @@ def test_replicated_weights_of_a_tensor_parallel_group_stay_bitwise_equal(
 
 
 MOE = {"experts": 4, "top_k": 2, "capacity_factor": None, "every": 2, "aux_loss": 0.05, "z_loss": 0.01}
+UNEVEN = [[0, 1], [1, 2], [3], [0, 2]]
 EXPERTS = [
     ("1f1b", 1, 2, 2, {"schedule": "parm-s1", "ep": 2, "esp": 2}),
     ("1f1b", 2, 1, 2, {"schedule": "parm-s2", "ep": 2, "esp": 1}),
@@ -146,7 +147,7 @@ EXPERTS = [
     ("hanayo", 2, 2, 1, {"schedule": "expert-parallel", "ep": 2, "esp": 1}),
     ("chimera", 2, 2, 1, {"schedule": "a2a-allgather", "ep": 1, "esp": 2}),
     ("gpipe", 2, 2, 2, {"schedule": "deepspeed", "ep": 2, "esp": 2}),
-    ("1f1b", 1, 2, 2, {"schedule": "parm-s1", "ep": 4, "esp": 1, "placement": [[0, 1], [1, 2], [3], [0, 2]]}),
+    ("1f1b", 1, 2, 2, {"schedule": "parm-s1", "ep": 4, "layers": [{"layer": 3, "placement": UNEVEN}]}),
     ("1f1b", 2, 2, 1, {"schedule": "expert-parallel", "ep": 1, "esp": 1}),
 ]
 """Models with experts: a pipeline schedule, meshes, copies, cuts, and where the experts lie."""
@@ -442,7 +443,7 @@ SHARDED_EXPERTS = [
         "parameters",
         "1f1b",
         {"pp": 1, "dp": 4},
-        {"placement": [[0, 1], [1, 2], [3], [0, 2]], "ep": 4},
+        {"placement": UNEVEN, "ep": 4},
         {},
         {"clip_norm": 0.5},
     ),
