@@ -49,10 +49,10 @@ class Form(Canvas):
     _esm = module_code("panels/form.js")
     _stylesheets: ClassVar = style_sheets("kit/shell.css", "panels/form.css")
 
-    def __init__(self, session: Session, on_measured: Callable[[], None] = lambda: None, **params: Any) -> None:
-        """Create the form; ``on_measured`` opens the calibration profiles."""
+    def __init__(self, session: Session, on_profiles: Callable[[], None] = lambda: None, **params: Any) -> None:
+        """Create the form; ``on_profiles`` opens the calibration profiles."""
         super().__init__(session.edit, **params)
-        self._session, self._on_measured = session, on_measured
+        self._session, self._on_profiles = session, on_profiles
         session.param.watch(lambda *_: self.refresh(), ["design", "problems"])
         session.param.watch(lambda *_: self.param.update(turned=session.opened + session.turned), ["opened", "turned"])
         self.refresh()
@@ -76,8 +76,8 @@ class Form(Canvas):
             sections=PlainData(sections), problems=problems_by_path(self._session.problems, self._by_path)
         )
 
-    def _on_act(self) -> None:
-        self._on_measured()
+    def _on_open_profiles(self) -> None:
+        self._on_profiles()
 
     def _on_fix(self, where: str, code: str, fix: str) -> None:
         """Apply a fix of a problem that is shown at a field."""

@@ -53,7 +53,7 @@ class Place(NamedTuple):
 
     def direct_site(self, host: str) -> Site:
         """Return the address of the server without the proxy, at a given host name."""
-        return make_site("https" if self.certificate else "http", host, self.port)
+        return site_of_address("https" if self.certificate else "http", host, self.port)
 
     @property
     def origin(self) -> str:
@@ -80,10 +80,10 @@ def parse_site(url: str) -> Site:
         raise Refusal("address_without_name", {"address": host})
     if parts.scheme == "http" and not is_loopback(host):
         raise Refusal("site_without_tls", {"url": url})
-    return make_site(parts.scheme, host, port, parts.path.rstrip("/"))
+    return site_of_address(parts.scheme, host, port, parts.path.rstrip("/"))
 
 
-def make_site(scheme: str, host: str, port: int | None, root: str = "") -> Site:
+def site_of_address(scheme: str, host: str, port: int | None, root: str = "") -> Site:
     """Return the site of an address in the form of the header ``Origin``, which leaves out a default port."""
     shown_port = "" if port in (None, DEFAULT_PORTS[scheme]) else f":{port}"
     return Site(f"{scheme}://{host}{shown_port}", root)

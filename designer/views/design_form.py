@@ -17,4 +17,4 @@ class DesignView(View):
 
     def make_pane(self) -> Form:
         """Build the form."""
-        return Form(self.page.session, on_measured=self.page.open_profiles, **FILL)
+        return Form(self.page.session, on_profiles=self.page.open_profiles, **FILL)

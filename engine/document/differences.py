@@ -178,5 +178,5 @@ def value_text(value: Any) -> str:
         return ", ".join(f"{key} {value_text(part)}" for key, part in value.items())
     if isinstance(value, list | tuple):
         text = ", ".join(map(value_text, value))
-        return text if len(text) <= LONGEST else f"{len(value)} {'entry' if len(value) == 1 else 'entries'}"
+        return text if len(text) <= LONGEST else f"{len(value)} entries"
     return str(value)

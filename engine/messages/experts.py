@@ -13,8 +13,8 @@ def _rounded_capacity(slots: int, capacity: int, mp: int, degree: int) -> str:
 def _partial_gate(schedule: str, mp: int, slots: int, chosen_by: str | None = None) -> str:
     subject = f"{chosen_by} chooses {schedule} here, which" if chosen_by else schedule
     return (
-        f"{subject} selects experts for {mp} parts of the tokens separately, with {slots:,} slots each, and may drop "
-        "different tokens than a gate that sees all of them; set model.moe.capacity_factor to null to drop none"
+        f"{subject} splits the tokens into {mp} parts and selects experts for each part separately, with {slots:,} slots "
+        "each. It may drop other tokens than a gate that sees all of them; set model.moe.capacity_factor to null to drop none"
     )
 
 

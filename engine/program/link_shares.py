@@ -89,7 +89,7 @@ class _Sweep:
     def run(self, most: int) -> Iterator[Share]:
         """Yield the shares between all moments of change."""
         place = 0
-        for now in self._moments(most):
+        for now in self._change_times(most):
             yield from self._remove_ended(now)
             while place < len(self._coming) and self._coming[place].start_s <= now:
                 each = self._coming[place]
@@ -100,7 +100,7 @@ class _Sweep:
                 place += 1
             yield from self._stack_messages(now)
 
-    def _moments(self, most: int) -> list[float]:
+    def _change_times(self, most: int) -> list[float]:
         """Return the times at which shares change: all of them, or if there are too many, a subset with the last one."""
         steps = {id(each.parts): each.parts for each in self._coming}.values()
         ends = {moment for each in self._coming for moment in (each.start_s, each.end_s)}

@@ -118,10 +118,10 @@ def unit_tasks(
         SpecError: a spec does not fit its mesh or the tensor.
     """
     load = Load(tensor, (source, source_spec), (destination, destination_spec))
-    return cut_tasks(load, slice_owners(load), slice_receivers(load))
+    return cut_tasks(load, slices_with_owners(load), slices_with_receivers(load))
 
 
-def slice_owners(load: Load) -> SliceOwners:
+def slices_with_owners(load: Load) -> SliceOwners:
     """Return the slices that the source can send.
 
     If the source holds partial sums, each rank of a group adds up one of the slices.
@@ -139,7 +139,7 @@ def slice_owners(load: Load) -> SliceOwners:
     return found
 
 
-def slice_receivers(load: Load) -> SliceReceivers:
+def slices_with_receivers(load: Load) -> SliceReceivers:
     """Return the slices that the destination needs; each rank is a ring of its own.
 
     Raises:

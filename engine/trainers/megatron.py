@@ -27,9 +27,9 @@ from meshwave.engine.trainers.megatron_models import (
     read_flags,
     read_model,
     read_values,
+    table_arguments,
     write_flags,
     write_model,
-    write_values,
 )
 from meshwave.engine.trainers.megatron_pipelines import (
     degree_arguments,
@@ -85,7 +85,7 @@ def write_arguments(design: Design, layers: Sequence[int]) -> Arguments:
     found |= dict(stage_arguments(design, layers))
     found |= dict(recompute_arguments(design, layers))
     section = training.model_dump(mode="json")
-    found |= write_values(TRAINING, section)
+    found |= table_arguments(TRAINING, section)
     found["--global-batch-size"] = (str(design.sequences_per_step),)
     found |= write_model(design.model)
     found |= write_flags(TRAINING_FLAGS, section)

@@ -50,7 +50,7 @@ def read_flags(reader: ArgumentReader, table: tuple[Flag, ...], section: Json) -
         set_path(section, flag.path, flag.present if reader.flag(flag.name) else flag.absent)
 
 
-def write_values(table: tuple[Value, ...], section: Json) -> Arguments:
+def table_arguments(table: tuple[Value, ...], section: Json) -> Arguments:
     """Return the arguments of a table for the keys of ``section`` whose values are set and valid for the argument."""
     values = {each.name: (each.kind, get_path(section, each.path)) for each in table}
     return {
@@ -219,7 +219,7 @@ def write_model(model: LanguageModel) -> Arguments:
     architecture, positions = model.architecture, model.architecture.positions
     layers = model.layers - architecture.mtp_layers
     section |= {"ffn": model.ffn_hidden, "layers": layers}
-    found = write_values(MODEL, section)
+    found = table_arguments(MODEL, section)
     found["--max-position-embeddings"] = (str(positions.table or model.sequence),)
     found["--make-vocab-size-divisible-by"] = ("1",)
     found["--normalization"] = ("RMSNorm" if architecture.norm.kind == "rmsnorm" else "LayerNorm",)
@@ -247,7 +247,7 @@ def _attention_arguments(section: Json) -> Iterator[tuple[str, tuple[str, ...]]]
     attention = section["attention"]
     if attention["latent"] is not None:
         yield "--multi-latent-attention", ()
-        yield from write_values(LATENT, section).items()
+        yield from table_arguments(LATENT, section).items()
     if attention["kv_heads"] is not None:
         yield "--group-query-attention", ()
         yield "--num-query-groups", (str(attention["kv_heads"]),)
@@ -270,7 +270,7 @@ def _position_arguments(section: Json) -> Iterator[tuple[str, tuple[str, ...]]]:
         yield "--position-embedding-type", (names[positions["kind"]],)
     if positions["kind"] != "rope":
         return
-    yield from write_values(ROPE, section).items()
+    yield from table_arguments(ROPE, section).items()
     scaling = positions["scaling"]
     kind = scaling["kind"] if scaling is not None else "none"
     if is_latent and kind == "yarn":
@@ -286,7 +286,7 @@ def _position_arguments(section: Json) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 def _expert_arguments(blocks: Sequence[int], section: Json) -> Iterator[tuple[str, tuple[str, ...]]]:
     moe: dict[str, Any] = section["moe"]
-    yield from write_values(EXPERTS, section).items()
+    yield from table_arguments(EXPERTS, section).items()
     yield from write_flags(EXPERT_FLAGS, section).items()
     if moe["shared_ffn"]:
         yield "--moe-shared-expert-intermediate-size", (str(moe["shared_ffn"]),)

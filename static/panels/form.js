@@ -102,7 +102,7 @@ class Form extends Widget {
     const advanced = data.fields.filter((field) => field.is_advanced);
     if (advanced.length) children.push(this.advanced(key, advanced));
     if (action) {
-      const attributes = { type: "button", "data-tip": action.help, onclick: () => this.send("act", { section: key }) };
+      const attributes = { type: "button", "data-tip": action.help, onclick: () => this.send("open_profiles") };
       children.push(this.once(`${key}!`, () => h("button.mw-button.mw-act", attributes, action.title)));
     }
     replaceChildren(body, children);

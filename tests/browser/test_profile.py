@@ -40,7 +40,7 @@ def test_a_calibration_profile_is_measured_shown_and_used(
     def make() -> pn.Row:
         assert pn.state.curdoc is not None
         views = Profiles(session, calibrating, lambda: form.refresh(), pn.state.curdoc.add_next_tick_callback)
-        form = Form(session, on_measured=views.open, width=320, height=700)
+        form = Form(session, on_profiles=views.open, width=320, height=700)
         return pn.Row(form, views)
 
     page = stage.show(make)

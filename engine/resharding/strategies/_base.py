@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from meshwave.engine.registry import Registry
 from meshwave.engine.resharding.links import Links
-from meshwave.engine.resharding.tasks import Load, UnitTask, cut_tasks, slice_owners, slice_receivers
+from meshwave.engine.resharding.tasks import Load, UnitTask, cut_tasks, slices_with_owners, slices_with_receivers
 
 
 class Latency(NamedTuple):
@@ -53,7 +53,7 @@ class Strategy(ABC):
         Raises:
             SpecError: a spec does not fit its mesh or the tensor.
         """
-        return cut_tasks(load, slice_owners(load), slice_receivers(load), number)
+        return cut_tasks(load, slices_with_owners(load), slices_with_receivers(load), number)
 
     def gather_seconds(self, tasks: Sequence[UnitTask], links: Links) -> float:
         """Return the duration in seconds of the gather of whole tensors after the last unit task."""

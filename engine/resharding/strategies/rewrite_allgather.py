@@ -9,7 +9,7 @@ from typing import ClassVar
 from meshwave.engine.resharding.links import Links
 from meshwave.engine.resharding.rewriting import rewritten_receivers
 from meshwave.engine.resharding.strategies._base import Latency, Leg, Strategy, strategies
-from meshwave.engine.resharding.tasks import Load, UnitTask, cut_tasks, slice_owners
+from meshwave.engine.resharding.tasks import Load, UnitTask, cut_tasks, slices_with_owners
 
 
 @strategies.register("rewrite-allgather")
@@ -23,7 +23,7 @@ class RewriteAllGather(Strategy):
     title: ClassVar = "Rewrite and gather"
 
     def unit_tasks(self, load: Load, number: int = 0) -> list[UnitTask]:
-        return cut_tasks(load, slice_owners(load), rewritten_receivers(load), number)
+        return cut_tasks(load, slices_with_owners(load), rewritten_receivers(load), number)
 
     def latency(self, task: UnitTask, sender: int, links: Links, chunks: int | None = None) -> Latency:
         return Latency(sum(links.link_between(sender, rank).seconds(task.bytes) for rank in _direct_receivers(task)))

@@ -16,7 +16,7 @@ from meshwave.engine.runtime.device.accelerator import (
 )
 
 
-def torch_report() -> dict[str, Any]:
+def torch_properties() -> dict[str, Any]:
     """Return the properties of torch that ``meshwave doctor`` reports.
 
     ``gloo`` and ``nccl`` are true if the backends are available (``nccl`` is its version if there is a GPU for it);
@@ -55,4 +55,4 @@ def are_segments_expandable() -> bool:
 
 
 if __name__ == "__main__":
-    print(json.dumps(torch_report()))
+    print(json.dumps(torch_properties()))

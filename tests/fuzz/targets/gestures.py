@@ -98,7 +98,7 @@ GESTURES: Mapping[str, Sequence[Mapping[str, Any]]] = {
         *({"type": "order", "do": do, "number": 2, "edit": edit} for edit in EDITS for do in ("preview", "commit")),
     ),
     "form": (
-        {"type": "act", "section": "cost"},
+        {"type": "open_profiles"},
         *({"type": "change", "path": path, "value": "2"} for path in PATHS),
     ),
     "gallery": ({"type": "choose", "key": "gpipe"}, {"type": "pin", "key": "gpipe"}, {"type": "close", "opening": 1}),

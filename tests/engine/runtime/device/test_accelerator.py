@@ -13,7 +13,7 @@ from meshwave.engine.program.action import backward, forward
 from meshwave.engine.runtime.device import accelerator
 from meshwave.engine.runtime.device.clock import AcceleratorClock, HostClock, make_clock
 from meshwave.engine.runtime.device.memory import AllocationCount, MemoryCount
-from meshwave.engine.runtime.device.report import torch_report
+from meshwave.engine.runtime.device.report import torch_properties
 from meshwave.engine.runtime.device.streams import AcceleratorStreams, Streams, make_streams
 from tests.engine.runtime.device.simulated import DEVICE, Accelerator, stream_log
 
@@ -55,11 +55,11 @@ def test_a_machine_without_a_suitable_accelerator_computes_on_the_cpu(
     assert accelerator.accelerator_count() == 0
     with pytest.raises(RunError, match="no accelerator"):
         accelerator.accelerator_device(0)
-    assert torch_report()["gpus"] == []
+    assert torch_properties()["gpus"] == []
 
 
 def test_the_report_names_the_accelerators_and_their_backend(simulated: Accelerator) -> None:
-    report = torch_report()
+    report = torch_properties()
 
     assert report["gpus"] == ["simulated", "simulated"] and report["nccl"] == "xccl"
 
