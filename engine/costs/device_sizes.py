@@ -160,9 +160,12 @@ def device_sizes(design: Design, program: Program, layers: Sequence[int]) -> Siz
             gates[rank, stage] += count * blocks[rank][number].gate_parameters
             experts[rank, stage] += count * blocks[rank][number].expert_parameters
         held = stage_sizes(stage, load, blocks[rank])
+        table = _table_of_first_stage(design, program, rank, stage, load)
         parameters[rank, stage], copied[rank, stage] = held.parameters, held.copied
+        parameters[rank, stage] -= 0.0 if load.separates_table else table
         of_experts = float(experts[rank, stage])
-        own[rank, stage] = (held.parameters - of_experts) * shares[stage].dense + of_experts * shares[stage].experts
+        dense = held.parameters - of_experts - table
+        own[rank, stage] = dense * shares[stage].dense + of_experts * shares[stage].experts
         gathered[rank] = max(gathered[rank], unsharded_bytes(design, design.meshes[rank], *held.neighbours))
         kept, transient = held.kept, held.transient
         if design.pipeline.recomputes(stage):
@@ -190,6 +193,15 @@ def device_sizes(design: Design, program: Program, layers: Sequence[int]) -> Siz
         + gathered
         + _buffered_units(program) * np.array([load.residual_stream.hidden_bytes for load in loads]),
     )
+
+
+def _table_of_first_stage(design: Design, program: Program, rank: int, stage: int, load: Workload) -> float:
+    """Return the parameters of a head that is tied to the embedding of another stage on the same rank.
+
+    Both stages use one table. If the state is sharded, the head has a copy of the weights, but no state of its own.
+    """
+    is_head = stage == program.stages - 1 > 0 and rank in program.ranks_of(0)
+    return load.vocab / load.tp * load.hidden if is_head and design.model.architecture.copies_embedding else 0.0
 
 
 StageSizesOf = Callable[[int, Workload, ExpertBlocks], StageSizes]

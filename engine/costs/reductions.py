@@ -49,14 +49,24 @@ def _weight_gather_seconds(design: Design, program: Program, held: Sizes, all_re
 
 
 def _tied_head_seconds(design: Design, program: Program, all_reduce: AllReduce) -> Floats:
-    """Return the seconds per step to sum the gradients of an embedding table that two stages share, ``[ranks]``."""
+    """Return the seconds per step to sum the gradients of an embedding table that two stages share, ``[ranks]``.
+
+    If the state is sharded, the two devices that own the same part of the table and of its copy sum its gradients. Such a
+    design runs only if both stages have equal numbers of copies and shards.
+    """
     seconds = np.zeros(program.ranks)
     if design.model.architecture.copies_embedding and program.stages > 1:
-        ranks = sorted({rank for stage in (0, program.stages - 1) for rank in program.ranks_of(stage)})
+        first, last = (program.ranks_of(stage) for stage in (0, program.stages - 1))
+        ranks = sorted({*first, *last})
         meshes = [design.meshes[rank] for rank in ranks]
         load = workload(design, meshes[0])
         size = load.vocab / load.tp * load.hidden * load.precision.gradients
-        seconds[ranks] = all_reduce(design.cluster, weight_groups(meshes), size)
+        groups = weight_groups(meshes)
+        if design.training.sharding != "none":
+            ends = [weight_groups([design.meshes[rank] for rank in each]) for each in (first, last)]
+            size /= len(ends[0][0])
+            groups = [sorted({*pair}) for both in zip(*ends, strict=False) for pair in zip(*both, strict=False)]
+        seconds[ranks] = all_reduce(design.cluster, groups, size) if len(groups[0]) > 1 else 0.0
     return seconds
 
 

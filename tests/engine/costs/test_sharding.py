@@ -238,6 +238,33 @@ def test_a_step_sums_the_gradients_of_a_table_on_two_stages(design: Callable[...
     assert seconds_of(tied, Op.STEP) - seconds_of(untied, Op.STEP) == pytest.approx(2 * 5e-6 + table / 300e9)
 
 
+def test_the_owners_of_a_part_of_a_table_on_two_stages_sum_its_gradient(design: Callable[..., Design]) -> None:
+    model = {**LARGE, "kind": "transformer"}
+    untied, tied = (
+        priced(design(2, dp=2, model={**model, "tied_embeddings": each}, training={"sharding": "optimizer"}))
+        for each in (False, True)
+    )
+    part = 4 * 4096 * 51200 / 2
+
+    assert seconds_of(tied, Op.STEP) - seconds_of(untied, Op.STEP) == pytest.approx(2 * 5e-6 + part / 300e9)
+
+
+@pytest.mark.parametrize(("schedule", "sharding"), [("zb-v", "none"), ("zb-v", "optimizer"), ("chimera", "none")])
+def test_two_stages_of_a_device_share_a_tied_table(design: Callable[..., Design], schedule: str, sharding: str) -> None:
+    model = {**LARGE, "kind": "transformer"}
+    untied, tied = (
+        priced(design(2, schedule=schedule, model={**model, "tied_embeddings": each}, training={"sharding": sharding}))[
+            1
+        ].static_bytes
+        for each in (False, True)
+    )
+    table = 4 * 4096 * 51200
+
+    saved = {name: float((untied[name] - tied[name])[0]) for name in untied}
+    assert saved["optimizer"] == 2 * table
+    assert saved["weights"] == (table if sharding == "none" else 0.0)
+
+
 def test_the_copies_of_an_expert_divide_its_state(design: Callable[..., Design]) -> None:
     """Two groups of two devices hold all experts, so that two devices hold each of them."""
     model = {"layers": 2, "hidden": 64, "ffn": 256, "moe": {"experts": 4, "every": 1}}
