@@ -166,7 +166,7 @@ def test_what_was_assumed_is_said() -> None:
     for words in (
         "1,229 slots and gets 1,232",
         "the measurements include no overlap",
-        "parm-s1 selects experts for 4 parts",
+        "parm-s1 splits the tokens into 4 parts",
     ):
         assert any(words in note for note in notes), words
     assert not any("slots and gets" in note for note in expert_layer_json(spec(capacity_factor=1.25))["notes"])
