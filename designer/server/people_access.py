@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from html import escape
 from typing import Any, ClassVar
 
 from tornado.web import RequestHandler
 
 from meshwave.designer.server.access import Access
-from meshwave.designer.server.access_pages import AccessForm, SignOut
+from meshwave.designer.server.access_pages import AccessForm, SignOut, short_page
 from meshwave.designer.server.oauth import oauth_sign_in
 from meshwave.designer.server.site import Place
 from meshwave.engine.findings import Refusal
@@ -50,6 +51,13 @@ class PeopleAccess(Access):
         stated = request.headers.get_list(people.header)
         return stated[0] if request.remote_ip in people.proxies and len(stated) == 1 else ""
 
+    def refusal_at_proxy(self, handler: RequestHandler) -> Refusal | None:
+        """Return the reason why a request is refused whose person a reverse proxy states; None if people sign in here."""
+        if self.file.people.login != "header":
+            return None
+        name = self._stated_name(handler)
+        return Refusal("unlisted_person", {"name": name}) if name else Refusal("sign_in_at_proxy", {})
+
     def is_current(self, request: Any) -> bool:
         """Return whether the file still lists the person of a request, with the same role and token."""
         person = self.file.people.find(request.user.id)
@@ -62,8 +70,8 @@ class PeopleAccess(Access):
             Refusal: the name or the token is wrong, or people sign in elsewhere.
         """
         people = self.file.people
-        if people.login == "header":
-            raise Refusal("sign_in_at_proxy", {})
+        if refusal := self.refusal_at_proxy(handler):
+            raise refusal
         if people.login == "oauth":
             raise Refusal("sign_in_changed", {})
         person = people.find(name.strip())
@@ -119,6 +127,15 @@ class SignIn(AccessForm):
         ),
     }
     kept: ClassVar = ("name",)
+
+    def get(self) -> None:
+        """Show the form, or why the person that a reverse proxy states is refused."""
+        refusal = self.access.refusal_at_proxy(self)
+        if refusal is None or not self.access.is_known_host(self):
+            super().get()
+            return
+        self.set_status(403)
+        self.write(short_page(escape(str(refusal)), self.access.site.root))
 
     def admit(self, values: Mapping[str, str]) -> None:
         """Sign in the person."""

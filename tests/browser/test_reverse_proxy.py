@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import getpass
+import grp
 import os
 import re
 import shutil
@@ -9,10 +11,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from tests.conftest import IDLE, free_port, until
 
@@ -21,6 +24,7 @@ ROOT = Path(__file__).parents[2]
 NGINX = shutil.which("nginx", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin"]))
 CONFIGURATION = """
 daemon off;
+user {user} {group};
 pid {folder}/pid;
 error_log {folder}/error.log;
 events {{}}
@@ -33,7 +37,8 @@ http {{
     scgi_temp_path {folder}/scgi;
     server {{
         listen 127.0.0.1:{port};
-        location /user/ada/meshwave/ {{
+        location {path} {{
+            {settings}
             proxy_pass http://127.0.0.1:{upstream}/;
             proxy_http_version 1.1;
             proxy_set_header Host $http_host;
@@ -43,21 +48,37 @@ http {{
     }}
 }}
 """
+BASIC_AUTHENTICATION = """
+            auth_basic "Meshwave";
+            auth_basic_user_file {folder}/passwords;
+            proxy_set_header X-Forwarded-User $remote_user;
+"""
+PEOPLE = """
+login = "header"
+header = "X-Forwarded-User"
+proxies = ["127.0.0.1"]
+
+[[people]]
+name = "ada"
+role = "designer"
+"""
 
 
-@pytest.fixture
-def link(tmp_path: Path) -> Iterator[str]:
-    """The link of a designer behind nginx."""
+@contextmanager
+def served(home: Path, path: str, *options: str, settings: str = "") -> Iterator[str]:
+    """Serve a designer behind nginx at ``path``, and yield its link."""
     if NGINX is None:
         pytest.skip("nginx is not installed")
     port, upstream = free_port(), free_port()
-    folder = tmp_path / "nginx"
-    folder.mkdir()
-    (folder / "nginx.conf").write_text(CONFIGURATION.format(folder=folder, port=port, upstream=upstream))
-    url = f"http://127.0.0.1:{port}/user/ada/meshwave/"
+    folder = home / "nginx"
+    folder.mkdir(exist_ok=True)
+    own = {"user": getpass.getuser(), "group": grp.getgrgid(os.getgid()).gr_name}  # they can read the folder
+    values = {"folder": folder, "port": port, "upstream": upstream, "path": path, **own}
+    (folder / "nginx.conf").write_text(CONFIGURATION.format(**values, settings=settings.format(folder=folder)))
+    url = f"http://127.0.0.1:{port}{path}"
     words = [sys.executable, "-m", "meshwave", "serve", "--no-browser", "--port", str(upstream), "--url", url]
     nginx = subprocess.Popen([NGINX, "-c", str(folder / "nginx.conf"), "-p", str(folder), "-e", str(folder / "log")])
-    server = subprocess.Popen([*words, "--home", str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    server = subprocess.Popen([*words, "--home", str(home), *options], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     try:
         assert server.stdout is not None
         shown = "".join(server.stdout.readline() for _ in range(3))
@@ -70,6 +91,35 @@ def link(tmp_path: Path) -> Iterator[str]:
             process.send_signal(signal.SIGINT)
             process.wait(30)
         server.stdout.close()
+
+
+@pytest.fixture
+def link(tmp_path: Path) -> Iterator[str]:
+    """The link of a designer behind nginx."""
+    with served(tmp_path, "/user/ada/meshwave/") as link:
+        yield link
+
+
+def test_people_sign_in_by_basic_authentication_of_the_proxy(tmp_path: Path, browser: Browser) -> None:
+    (tmp_path / "nginx").mkdir()
+    (tmp_path / "nginx/passwords").write_text("ada:{PLAIN}secret\neve:{PLAIN}secret\n")
+    people = tmp_path / "people.toml"
+    people.write_text(PEOPLE)
+    people.chmod(0o600)
+
+    with served(tmp_path, "/", "--people", str(people), settings=BASIC_AUTHENTICATION) as link:
+        answers = {}
+        for name, password in (("ada", "secret"), ("ada", "wrong"), ("eve", "secret")):
+            context = browser.new_context(http_credentials={"username": name, "password": password})
+            page = context.new_page()
+            answer = page.goto(f"{link}admin")
+            assert answer is not None
+            answers[name, password] = answer.status, page.locator("body").inner_text()
+            context.close()
+
+    assert answers["ada", "wrong"][0] == 401
+    assert "You are signed in as ada with the role designer" in answers["ada", "secret"][1]
+    assert answers["eve", "secret"] == (403, "eve has no account on this server; an administrator can add this name")
 
 
 def test_the_designer_works_below_a_path(link: str, page: Page, complaints: list[str]) -> None:
