@@ -46,17 +46,22 @@ class Rendezvous:
         return [json.loads(self._store.get(key)) for key in keys]
 
     def take_tags(self, count: int) -> int:
-        """Return the first of ``count`` consecutive tags that no other transfer uses.
+        """Return the first of ``count`` consecutive tags that no other transfer uses. This ends the rendezvous.
+
+        The first process returns last: the store may end with it, and the others must have read the tags by then.
 
         Raises:
-            RunError: the first process did not publish the tags in time.
+            RunError: the first process did not publish the tags in time, or another process did not read them in time.
         """
         key = f"{self._key}/tag"
         if dist.get_rank() == self.processes[0]:
-            past = int(self._store.add("meshwave/resharding/tags", count))
-            self._store.set(key, str(past - count))
-        self._wait([key])
-        taken = int(self._store.get(key))
+            taken = int(self._store.add("meshwave/resharding/tags", count)) - count
+            self._store.set(key, str(taken))
+            self._wait([key, *(f"{key}/{process}" for process in self.processes[1:])])
+        else:
+            self._wait([key])
+            taken = int(self._store.get(key))
+            self._store.set(f"{key}/{dist.get_rank()}", "")
         return FIRST_TAG + taken % max(1, TAGS - count)
 
     def _wait(self, keys: Sequence[str]) -> None:

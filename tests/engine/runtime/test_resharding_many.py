@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,26 @@ import pytest
 from tests.engine.runtime.crew_client import Crew
 
 TASKS = "tests.engine.runtime.resharding_many_tasks"
+SLOW_TO_AGREE = """
+import time
+import torch
+import torch.distributed as dist
+from meshwave.engine.resharding import Mesh
+from meshwave.engine.runtime.resharding import ReshardItem, reshard_many
+from meshwave.engine.runtime.resharding.rendezvous import Rendezvous
+
+take_tags = Rendezvous.take_tags
+dist.init_process_group("gloo")
+if dist.get_rank() == 2:
+    Rendezvous.take_tags = lambda self, count: time.sleep(0.5) or take_tags(self, count)
+sender, other = Mesh((1,), (0,), (0,)), Mesh((1,), (2,), (0,))
+receiver = Mesh((1,), (1,), (0,))
+items = [ReshardItem((4,), torch.float32, (mesh, ("R",)), (receiver, ("R",))) for mesh in (sender, other)]
+own = torch.ones(4)
+received = reshard_many(items, [own, None] if dist.get_rank() == 0 else [None, own]).wait()
+dist.destroy_process_group()
+print([None if each is None else each.tolist() for each in received])
+"""
 
 
 def run_task(crew: Crew, name: str, size: int, argument: Any = None) -> list[Any]:
@@ -27,6 +48,14 @@ def test_a_prepared_transfer_starts_before_earlier_starts_are_complete(crew: Cre
 
 def test_device_meshes_dtensors_and_partial_sources_are_resharded(crew: Crew) -> None:
     assert run_task(crew, "reshard_dtensor_and_addends", 6) == [[]] * 6
+
+
+def test_the_process_that_serves_the_store_may_end_as_soon_as_it_has_sent(crew: Crew, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SLOW_TO_AGREE, encoding="utf-8")
+
+    nothing = "[None, None]\n"
+    assert crew.run_script(script, 3) == [nothing, f"{[[1.0] * 4] * 2}\n", nothing]
 
 
 @pytest.mark.parametrize(
