@@ -43,7 +43,7 @@ def parse_amount(text: str, unit: str, shown: str = "") -> float:
 
 
 def _implied_unit(number: str, unit: str, shown: str) -> str:
-    """Return the implied unit of a number without a unit."""
+    """Return the unit of a number that was typed without one: that of the text that it replaces, or ``unit``."""
     value, _, before = shown.strip().partition(" ")
     if not shown or not Decimal(number):
         return unit

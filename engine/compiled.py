@@ -1,7 +1,7 @@
-"""Compilation of modules of plain loops with numba, if numba is installed.
+"""Compilation of modules with numba, if numba is installed.
 
-Such a module contains only functions on lists and arrays that allocate none, so Python can run it too. Compilation takes seconds, once for
-each installation: numba caches the result next to the source or in the user's cache folder.
+Such a module contains only loops over lists and arrays that its callers allocate, so Python can run it too. Compilation
+takes seconds, once for each installation: numba caches the result next to the source or in the user's cache folder.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def suggestion_text(known: Iterable[str], suggestion: str | None, others: Iterab
     return f"{hint}Known: {names}."
 
 
-def nearest_names(word: str, known: Iterable[str]) -> str:
+def unknown_word_hint(word: str, known: Iterable[str]) -> str:
     """Return a hint for an unknown word, such as "Did you mean 'gpipe'? Known: 1f1b, gpipe."."""
     known = sorted(known)
     return suggestion_text(known, closest_word(word, known))

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
-from meshwave.engine.findings import Refusal, unknown_name
+from meshwave.engine.findings import Refusal, unknown_member_params
 
 _ROOT = Path(__file__).absolute().parents[1]
 """Folder that contains ``engine``, ``static`` and ``examples``: the checkout, or ``meshwave`` in an installation."""
@@ -56,12 +56,12 @@ def example(name: str) -> Path:
     """
     known = all_examples()
     if name not in known:
-        raise Refusal("unknown_member", unknown_name("example", name, known))
+        raise Refusal("unknown_member", unknown_member_params("example", name, known))
     return known[name]
 
 
 def find_design(name: str) -> Path:
-    """Return the file with a name, or the example with that name.
+    """Return the path ``name`` if it is a file, otherwise the file of the example design of that name.
 
     Raises:
         InputError: neither exists; the error suggests a similar name.
@@ -179,7 +179,7 @@ def write_private(path: Path, text: str) -> None:
 
 
 def replace_file(path: Path, content: bytes, mode: int | None = None) -> None:
-    """Replace a file atomically; ``mode`` are its permissions, by default 0666 minus the umask.
+    """Replace a file atomically; its permissions are ``mode``, by default 0666 minus the umask.
 
     Raises:
         OSError: the file cannot be written.
@@ -259,7 +259,7 @@ def _convert_write_errors(name: Path | str) -> Iterator[None]:
 
 
 def import_path(*folders: Path, given: Mapping[str, str] = os.environ) -> str:
-    """Return the ``PYTHONPATH`` of a process: Meshwave's folder, ``folders``, the path of ``given``, all absolute."""
+    """Return the ``PYTHONPATH`` of a process: Meshwave's folder, ``folders``, and the paths in ``given``."""
     others = [Path(each).absolute() for each in given.get("PYTHONPATH", "").split(os.pathsep) if each]
     return os.pathsep.join(map(str, [import_folder(), *folders, *others]))
 

@@ -60,12 +60,12 @@ def _join(section: str, path: str) -> str:
     return f"{section}.{path}" if section and path else section or path
 
 
-def set_value(path: str, value: Any) -> Fix:
-    """Return the fix that sets a key."""
+def set_key_fix(path: str, value: Any) -> Fix:
+    """Return the fix that sets a key to a value."""
     return Fix("set_value", {"key": path.rpartition(".")[2], "value": value}, ((path, value),))
 
 
-def unknown_name(kind: str, name: str, known: Iterable[str]) -> dict[str, Any]:
+def unknown_member_params(kind: str, name: str, known: Iterable[str]) -> dict[str, Any]:
     """Return the parameters of the message ``unknown_member``."""
     names = sorted(known)
     return {"kind": kind, "name": name, "known": names, "suggestion": closest_word(name, names)}
@@ -170,7 +170,7 @@ class RunRefusal(FindingError, RunError):
 
 
 def problems_of(error: MeshwaveError) -> tuple[Problem, ...]:
-    """Return the problems of an error."""
+    """Return the problems that an error reports."""
     match error:
         case DesignError():
             return error.problems

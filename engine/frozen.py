@@ -32,7 +32,7 @@ NULL_KEY = "x-null"
 
 
 def nullable(meaning: str, default: Any = None) -> Any:
-    """Return the default of a field that can be null, with the ``meaning`` of null."""
+    """Return a field that can be null; ``meaning`` explains null in the JSON Schema."""
     return Field(default=default, json_schema_extra={NULL_KEY: meaning})
 
 

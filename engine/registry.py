@@ -9,7 +9,7 @@ from importlib.metadata import EntryPoint, entry_points
 from threading import get_ident
 from typing import TypeVar
 
-from meshwave.engine.findings import Refusal, unknown_name
+from meshwave.engine.findings import Refusal, unknown_member_params
 
 Member = TypeVar("Member")
 
@@ -65,7 +65,7 @@ class Registry(Mapping[str, Member]):
     def __getitem__(self, name: str) -> Member:
         members = self._load()
         if name not in members:
-            raise Refusal("unknown_member", unknown_name(self._kind, name, members))
+            raise Refusal("unknown_member", unknown_member_params(self._kind, name, members))
         return members[name]
 
     def __contains__(self, name: object) -> bool:

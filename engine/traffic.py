@@ -15,7 +15,7 @@ MOST_ROWS = 64
 
 @dataclass(frozen=True, eq=False)
 class Traffic:
-    """Bytes from each device, or each node, to each other."""
+    """Bytes that each device, or each node, sends to each other one."""
 
     unit: Literal["device", "node"]  # of rows and columns
     numbers: tuple[int, ...]  # of the device or node of each row and column

@@ -19,7 +19,7 @@ from meshwave.engine.experts import (
     Placement,
     Price,
     device_load,
-    dropped_shares,
+    dropped_token_share,
     expert_schedules,
     price,
     simulate_layer,
@@ -117,7 +117,7 @@ class LayerCosts:
         load = device_load(layer, expert_schedules[price.name].places)
         self.imbalance = float(load.max()), float(load.mean())
         has_room = layer.capacity_factor is not None
-        self.dropped = percent(dropped_shares(price.name, price.layer)) if has_room else ""
+        self.dropped = percent(dropped_token_share(price.name, price.layer)) if has_room else ""
         self.forward_s = simulate_layer(price, price.forward).makespan
         self.backward_s = simulate_layer(price, price.backward).makespan
         self.memory = expert_bytes(design, layer) * max(map(len, explicit_placement(layer)))

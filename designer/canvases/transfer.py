@@ -20,7 +20,7 @@ from meshwave.designer.state.transfer_plans import compare_rows
 from meshwave.designer.state.transfer_session import TransferSession
 from meshwave.engine.document.transfer_document import TransferSpec
 from meshwave.engine.errors import escape_unprintable
-from meshwave.engine.findings import DesignError, Problem, Refusal, unknown_name
+from meshwave.engine.findings import DesignError, Problem, Refusal, unknown_member_params
 from meshwave.engine.resharding import MAX_SIMULATED_MESSAGES, orderings, plan_traffic, strategies
 from meshwave.engine.units import quantity
 
@@ -200,7 +200,7 @@ class TransferView(Overlay):
 
     def _on_look(self, shows: str) -> None:
         if shows not in transfer_fields.SHOWN:
-            raise Refusal("unknown_member", unknown_name("timeline", shows, transfer_fields.SHOWN))
+            raise Refusal("unknown_member", unknown_member_params("timeline", shows, transfer_fields.SHOWN))
         self._show_timeline(shows)
 
     def _show_timeline(self, shows: str) -> None:
@@ -232,7 +232,7 @@ class TransferView(Overlay):
     def _on_case(self, name: str) -> None:
         known = transfer_links.starting_transfers()
         if name not in known:
-            raise Refusal("unknown_member", unknown_name("example", name, known))
+            raise Refusal("unknown_member", unknown_member_params("example", name, known))
         title, document = known[name]
         self.session.edit(document, f"open {title}")
 

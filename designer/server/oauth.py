@@ -11,7 +11,7 @@ from panel.util import decode_token
 from tornado.web import HTTPError, RequestHandler
 
 from meshwave.designer.server.access_pages import short_page
-from meshwave.engine.findings import Refusal, unknown_name
+from meshwave.engine.findings import Refusal, unknown_member_params
 from meshwave.engine.people.people_file import OAuth
 
 PROVIDER_FAILED = "the provider cannot be reached, or its answer is not valid"
@@ -29,7 +29,7 @@ def oauth_sign_in(settings: OAuth) -> type[RequestHandler]:
         if issubclass(handler, OAuthLoginHandler) and not issubclass(handler, PasswordLoginHandler)
     }
     if settings.provider not in known:
-        raise Refusal("unknown_member", unknown_name("OAuth provider", settings.provider, known))
+        raise Refusal("unknown_member", unknown_member_params("OAuth provider", settings.provider, known))
     options = {"oauth_key": settings.key, "oauth_jwt_user": settings.user_key, "oauth_extra_params": settings.options}
     for name, value in options.items():
         setattr(pn.config, name, value)  # typed as a property without a setter

@@ -8,7 +8,7 @@ from math import prod
 
 from meshwave.designer.state.transfer_fields import FIELDS, SIDES, Document
 from meshwave.engine.document.cluster import MAX_DEVICES
-from meshwave.engine.findings import Refusal, unknown_name
+from meshwave.engine.findings import Refusal, unknown_member_params
 
 
 def set_field_text(document: Document, path: str, text: str) -> Document:
@@ -18,7 +18,7 @@ def set_field_text(document: Document, path: str, text: str) -> Document:
         Refusal: the field does not exist, or the text cannot be parsed.
     """
     if path not in FIELDS:
-        raise Refusal("unknown_member", unknown_name("field", path, FIELDS))
+        raise Refusal("unknown_member", unknown_member_params("field", path, FIELDS))
     value = FIELDS[path].parse(text, document)
     if path == "tensor.shape":
         return set_tensor_shape(document, value)

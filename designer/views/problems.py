@@ -16,7 +16,7 @@ from meshwave.designer.state.predictions import Outcome
 from meshwave.designer.views._view import FILL, View, views
 from meshwave.engine.document import parse_design
 from meshwave.engine.findings import Problem, Refusal
-from meshwave.engine.lowering.schedule_prices import findings
+from meshwave.engine.lowering.schedule_prices import search_findings
 from meshwave.engine.predict.gallery import searched_pipeline
 from meshwave.engine.predict.gallery_notes import summarize_search
 
@@ -97,7 +97,7 @@ class Problems(Canvas):
 
     def _show_findings(self) -> None:
         prediction = self._session.prediction
-        self.findings = list(findings(prediction.design)) if prediction else []
+        self.findings = list(search_findings(prediction.design)) if prediction else []
 
     # ---- search for a better order ----
 

@@ -30,7 +30,7 @@ from meshwave.engine.bench.resharding_planner import measure_planner
 from meshwave.engine.bench.simulation import measure_contention, measure_simulation
 from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.files import import_path
-from meshwave.engine.findings import Refusal, RunRefusal, unknown_name
+from meshwave.engine.findings import Refusal, RunRefusal, unknown_member_params
 from meshwave.engine.runtime.calibration.machine_profile import count_gpus
 from meshwave.engine.units import quantity
 
@@ -100,7 +100,7 @@ def run_benchmarks(
 def _check_options(parts: Sequence[str], known: Sequence[str], has_file: bool, minutes: float | None) -> None:
     for name in parts:
         if name not in known:
-            raise Refusal("unknown_member", unknown_name("benchmark", name, known))
+            raise Refusal("unknown_member", unknown_member_params("benchmark", name, known))
     options = (
         (("--only", "--out"), has_file, LONG_PARTS),
         (("--minutes",), minutes is not None, TIMED_PARTS),

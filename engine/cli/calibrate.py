@@ -18,7 +18,7 @@ from meshwave.engine.costs.profile_store import (
     store_profile,
     write_spare_profile,
 )
-from meshwave.engine.errors import InputError, nearest_names
+from meshwave.engine.errors import InputError, unknown_word_hint
 from meshwave.engine.files import check_writable
 from meshwave.engine.findings import Refusal
 from meshwave.engine.messages import render
@@ -288,7 +288,7 @@ def _parse_words(text: str | None, option: str, known: Sequence[str]) -> list[st
     found = text.split(",")
     wrong = next((word for word in found if word not in known), None)
     if wrong is not None:
-        raise Refusal("unknown_word", {"word": wrong, "hint": nearest_names(wrong, known)}, f"--{option}")
+        raise Refusal("unknown_word", {"word": wrong, "hint": unknown_word_hint(wrong, known)}, f"--{option}")
     return found
 
 

@@ -235,7 +235,7 @@ def _expert_operator(load: Workload, priced: Price) -> Operator:
     layer, schedule, precision = priced.layer, expert_schedules[priced.name](), load.precision
     item, hidden = precision.item, layer.hidden
     cut = layer.esp if schedule.shards_experts else 1
-    wide, inner = layer.ffn_hidden / cut, layer.inner / cut
+    wide, inner = layer.ffn_hidden / cut, layer.inner_width / cut
     steps = [costed.step for costed in priced.forward]
     gate = sum(step.flops for step in steps if step.op == StepOp.GATE)
     gated = gate / (2 * hidden * layer.experts)  # tokens

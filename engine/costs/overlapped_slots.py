@@ -72,5 +72,5 @@ def take_turns(first: Pieces, second: Pieces) -> tuple[Placed, Placed]:
 
 
 def overlapped_seconds(first: Pieces, second: Pieces) -> float:
-    """Return the duration of a slot of two actions in seconds."""
+    """Return the duration of a shared slot in seconds."""
     return max(own[-1].end for own in take_turns(first, second))

@@ -8,7 +8,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from meshwave.engine.document.devices import Constants, find_device_kind
-from meshwave.engine.findings import set_value
+from meshwave.engine.findings import set_key_fix
 from meshwave.engine.frozen import Part, Printable, nullable, validation_error
 
 Rate = Annotated[float, Field(ge=1, le=1e24)]
@@ -102,7 +102,7 @@ class Cluster(Part):
             fewer = MAX_DEVICES // self.devices_per_node
             sizes = {"nodes": self.nodes, "devices_per_node": self.devices_per_node, "devices": self.devices}
             params = {**sizes, "maximum": MAX_DEVICES, "fewer": fewer}
-            raise validation_error("nodes", "cluster_size", params, set_value("nodes", fewer))
+            raise validation_error("nodes", "cluster_size", params, set_key_fix("nodes", fewer))
         return self
 
     @cached_property

@@ -15,7 +15,7 @@ from meshwave.engine.document.model import MAX_EXPERTS, CapacityFactor
 from meshwave.engine.document.reading import read_part
 from meshwave.engine.errors import closest_word
 from meshwave.engine.experts import Layer, Line, Links, load_shares
-from meshwave.engine.findings import DesignError, Problem, set_value
+from meshwave.engine.findings import DesignError, Problem, set_key_fix
 from meshwave.engine.frozen import Part, nullable
 
 FORMAT: Literal["meshwave-expert-layer/1"] = "meshwave-expert-layer/1"
@@ -127,7 +127,7 @@ def expert_layer_problems(spec: ExpertLayerSpec) -> Iterator[Problem]:
     if needed != spec.ranks:
         key, value = ("ep", spec.ranks // spec.esp) if spec.ranks % spec.esp == 0 else ("ranks", needed)
         sizes = {"ep": spec.ep, "esp": spec.esp, "needed": needed, "ranks": spec.ranks}
-        fixes = [set_value(key, value)]
+        fixes = [set_key_fix(key, value)]
         yield Problem("ep", "rank_count", {**sizes, "advice": f"set {key} to {value}"}, fixes=fixes)
     elif wrong := [*load_problems(spec.load, spec.experts)]:
         yield from wrong

@@ -16,7 +16,7 @@ from meshwave.engine.document.expert_layers import (
 from meshwave.engine.document.experts import load_problems
 from meshwave.engine.document.fixes import use_mesh_axes
 from meshwave.engine.experts import Layer, device_load, device_rows, expert_schedules, indivisible_experts
-from meshwave.engine.findings import Fix, Problem, set_value
+from meshwave.engine.findings import Fix, Problem, set_key_fix
 
 if TYPE_CHECKING:
     from meshwave.engine.document.design import Design
@@ -57,7 +57,7 @@ def _unused_settings(design: Design) -> Iterator[Problem]:
         default = fields[key].default
         if getattr(experts, key) != default:
             where = f"experts.{key}"
-            yield Problem(where, "unused_expert_setting", {"key": key}, "warning", [set_value(where, default)])
+            yield Problem(where, "unused_expert_setting", {"key": key}, "warning", [set_key_fix(where, default)])
 
 
 # ---- groups ----
@@ -91,7 +91,7 @@ def _unused_group_sizes(design: Design) -> Iterator[Problem]:
         value, where = getattr(design.experts, key), f"experts.{key}"
         if value not in unused:
             params = {"title": title, "key": key, "value": value}
-            yield Problem(where, "unused_group_size", params, "warning", [set_value(where, 1)])
+            yield Problem(where, "unused_group_size", params, "warning", [set_key_fix(where, 1)])
 
 
 def expert_group_problem(design: Design, mesh: Mesh) -> Problem:
@@ -132,9 +132,9 @@ def _fitting_groups(design: Design, number: int, mesh: Mesh) -> tuple[str, list[
     sizes = (ep for ep in range(1, moe.experts + 1) if moe.experts % ep == 0)
     ep = next((ep for ep in sizes if ep * esp % mesh.tp == 0 and devices % (ep * esp) == 0), None)
     if ep is not None:
-        return f"set ep to {ep}", [set_value("experts.ep", ep)]
+        return f"set ep to {ep}", [set_key_fix("experts.ep", ep)]
     if design.model.ffn_hidden % mesh.tp == 0 and design.experts.ep == 1:
-        return f"set esp to {mesh.tp}", [set_value("experts.esp", mesh.tp)]
+        return f"set esp to {mesh.tp}", [set_key_fix("experts.esp", mesh.tp)]
     return "use another tp, or another number of experts", [use_mesh_axes(number, mesh, 1)]
 
 
@@ -149,7 +149,7 @@ def _auxiliary_loss_problems(design: Design) -> Iterator[Problem]:
         return
     where = "model.moe.aux_loss"
     params = {"sizes": [f"dp={dp} on {name}" for dp, name in sorted(copies.items())]}
-    yield Problem(where, "unequal_token_groups", params, "warning", [set_value(where, 0.0)])
+    yield Problem(where, "unequal_token_groups", params, "warning", [set_key_fix(where, 0.0)])
 
 
 # ---- load and placement ----
@@ -193,7 +193,7 @@ def _expert_number_problems(placement: tuple[tuple[int, ...], ...], count: int) 
         if unknown:
             yield _placement_problem("unknown_expert", {"expert": unknown[0], "last": count - 1}, device)
         elif repeated:
-            once = set_value(f"{PLACEMENT}[{device}]", list(dict.fromkeys(experts)))
+            once = set_key_fix(f"{PLACEMENT}[{device}]", list(dict.fromkeys(experts)))
             yield _placement_problem("repeated_expert", {"expert": repeated[0]}, device).replace(fixes=(once,))
 
 
@@ -211,7 +211,7 @@ def _place_problems(design: Design, placement: tuple[tuple[int, ...], ...]) -> I
         first = device // esp * esp
         if set(experts) != set(placement[first]):
             params = {"device": device, "first": first, "esp": esp, "experts": list(placement[first])}
-            same = set_value(f"{PLACEMENT}[{device}]", list(placement[first]))
+            same = set_key_fix(f"{PLACEMENT}[{device}]", list(placement[first]))
             yield _placement_problem("unequal_shards", params, device).replace(fixes=(same,))
 
 
@@ -228,7 +228,7 @@ def _own_layer_problems(design: Design) -> Iterator[Problem]:
     for index, own in enumerate(design.experts.layers):
         where, changed = f"experts.layers[{index}]", {"experts": design.experts.of_layer(own.layer)}
         removed = [
-            set_value("experts.layers", [each.model_dump() for each in design.experts.layers if each is not own])
+            set_key_fix("experts.layers", [each.model_dump() for each in design.experts.layers if each is not own])
         ]
         if own.layer not in design.model.expert_blocks:
             params = {"layer": own.layer, "layers": list(design.model.expert_blocks)}
@@ -252,7 +252,7 @@ def _rebalance_problems(design: Design) -> Iterator[Problem]:
     has_replicas = any(experts.of_layer(number).has_replicas for number in (COMMON, *experts.own_layers))
     if experts.rebalance_steps is not None and (is_uneven or has_replicas):
         where = "experts.rebalance_steps"
-        yield Problem(where, "uneven_rebalanced_placement", fixes=[set_value(where, None)])
+        yield Problem(where, "uneven_rebalanced_placement", fixes=[set_key_fix(where, None)])
 
 
 # ---- the schedule ----
@@ -297,8 +297,8 @@ def _fix_of_design(design: Design, number: int, field: str, value: Any) -> Fix |
         sizes = range(size + 1, size + mesh.tp * mesh.dp + 1)
         share = design.model.sequence * design.meshes[0].dp
         fitting = next((size for size in sizes if size * share % (mesh.dp * mesh.tp) == 0), None)
-        return None if fitting is None else set_value(PATHS[field], fitting)
-    return set_value(PATHS[field], value)
+        return None if fitting is None else set_key_fix(PATHS[field], fitting)
+    return set_key_fix(PATHS[field], value)
 
 
 def _rounding_problems(layer: Layer) -> Iterator[Problem]:
@@ -326,7 +326,7 @@ def _slot_problems(layer: Layer, places: str) -> Iterator[Problem]:
     slots, tokens = (float(share(layer, places).max()) for share in (device_rows, device_load))
     if slots > UNEVEN:
         params = {"slots": slots, "tokens": tokens, "divisible": layer.experts % layer.ep == 0}
-        yield Problem(PLACEMENT, "unbalanced_slots", params, "warning", [set_value(CAPACITY, None)])
+        yield Problem(PLACEMENT, "unbalanced_slots", params, "warning", [set_key_fix(CAPACITY, None)])
 
 
 def _gate_problems(design: Design, mesh: Mesh) -> Iterator[Problem]:
@@ -334,7 +334,7 @@ def _gate_problems(design: Design, mesh: Mesh) -> Iterator[Problem]:
     if mesh.tp == 1 or not expert_schedules[name].gate_sees_part or not layer.may_drop:
         return
     params = {**gate_parts(name, layer), "chosen_by": design.experts.member if choice else None}
-    yield Problem("experts.schedule", "partial_gate", params, "warning", [set_value(CAPACITY, None)])
+    yield Problem("experts.schedule", "partial_gate", params, "warning", [set_key_fix(CAPACITY, None)])
 
 
 def gate_parts(schedule: str, layer: Layer) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from meshwave.engine.experts import expert_schedule_names
-from meshwave.engine.findings import Problem, set_value
+from meshwave.engine.findings import Problem, set_key_fix
 from meshwave.engine.frozen import Part, nullable
 
 Share = Annotated[float, Field(ge=0, le=1e30)]
@@ -25,7 +25,7 @@ def load_problems(load: Load | None, experts: int) -> Iterator[Problem]:
     """Yield the problems of load shares given for ``experts`` experts, located at the key ``load``."""
     if not isinstance(load, tuple):
         return
-    fixes = [set_value("load", "uniform")]
+    fixes = [set_key_fix("load", "uniform")]
     if len(load) != experts:
         yield Problem("load", "load_size", {"given": len(load), "experts": experts}, fixes=fixes)
     elif not any(load):

@@ -18,7 +18,7 @@ from meshwave.engine.document.fixes import (
 )
 from meshwave.engine.document.model import LanguageModel
 from meshwave.engine.document.validation_problems import nearest_head_counts
-from meshwave.engine.findings import Fix, Problem, nearest_divisors, set_value
+from meshwave.engine.findings import Fix, Problem, nearest_divisors, set_key_fix
 
 if TYPE_CHECKING:
     from meshwave.engine.document.design import Design
@@ -122,6 +122,6 @@ def _indivisible_heads(design: Design, model: LanguageModel, number: int) -> Pro
     counts = () if shares_keys else nearest_head_counts(heads, model.hidden, {each.tp for each in design.meshes})
     suitable = list(counts)
     fixes = [use_mesh_axes(number, mesh, size) for size in sizes if devices % size == 0]
-    fixes += [set_value("model.heads", count) for count in suitable]
+    fixes += [set_key_fix("model.heads", count) for count in suitable]
     params = {"tp": mesh.tp, "mesh": mesh.name, "heads": heads, "sizes": sizes, "suitable": suitable}
     return Problem(f"meshes[{number}].axes.tp", "indivisible_heads", params, fixes=fixes)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pydantic import Field, PositiveInt, model_validator
 
 from meshwave.engine.document.cluster import MAX_DEVICES
-from meshwave.engine.findings import Fix, Refusal, unknown_name
+from meshwave.engine.findings import Fix, Refusal, unknown_member_params
 from meshwave.engine.frozen import Part, Printable, validation_error
 
 DeviceNumber = Annotated[int, Field(ge=0, le=1_000_000_000)]
@@ -122,4 +122,4 @@ def find_mesh(meshes: Sequence[Mesh], wanted: str) -> int:
         return names.index(wanted)
     if wanted.isdecimal() and int(wanted) < len(names):
         return int(wanted)
-    raise Refusal("unknown_member", unknown_name("mesh", wanted, names))
+    raise Refusal("unknown_member", unknown_member_params("mesh", wanted, names))

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from meshwave.engine.document.architecture import PLAIN, Architecture, Size
 from meshwave.engine.document.members import Member, MemberOf
-from meshwave.engine.findings import set_value
+from meshwave.engine.findings import set_key_fix
 from meshwave.engine.frozen import Part, nullable, validation_error
 from meshwave.engine.registry import Registry
 
@@ -103,7 +103,7 @@ class MoE(Part):
     def _check_top_k(self) -> Self:
         if self.top_k > self.experts:
             params = {"top_k": self.top_k, "experts": self.experts}
-            raise validation_error("top_k", "top_k", params, set_value("top_k", self.experts))
+            raise validation_error("top_k", "top_k", params, set_key_fix("top_k", self.experts))
         return self
 
 
@@ -317,7 +317,7 @@ class LanguageModel(Model):
         if follows_hidden and self.hidden % self.heads:
             near = self.heads * max(1, round(self.hidden / self.heads))
             params = {"heads": self.heads, "hidden": self.hidden, "near": near, "suitable": []}
-            raise validation_error("heads", "indivisible_width", params, set_value("hidden", near))
+            raise validation_error("heads", "indivisible_width", params, set_key_fix("hidden", near))
         return self
 
 

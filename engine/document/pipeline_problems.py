@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from meshwave.engine.document.fixes import remove_action, use_mesh_counts
 from meshwave.engine.errors import InputError
-from meshwave.engine.findings import Fix, Problem, Refusal, set_value
+from meshwave.engine.findings import Fix, Problem, Refusal, set_key_fix
 from meshwave.engine.program.action import Action, Op, parse_cell, parse_cells
 from meshwave.engine.schedules import Schedule, use_microbatches
 
@@ -48,11 +48,11 @@ def order_problems(design: Design) -> Iterator[Problem]:
             yield Problem(where, "missing_orders")
         return
     if name != "custom":
-        yield Problem(where, "unused_orders", {"schedule": name}, fixes=[set_value(where, None)])
+        yield Problem(where, "unused_orders", {"schedule": name}, fixes=[set_key_fix(where, None)])
         return
     if design.pipeline.placement is not None:
         placement = "pipeline.placement"
-        yield Problem(placement, "unused_placement", fixes=[set_value(placement, None)])
+        yield Problem(placement, "unused_placement", fixes=[set_key_fix(placement, None)])
     if len(actions) != design.ranks:
         yield Problem(where, "order_count", {"given": len(actions), "expected": design.ranks})
     for rank, order in enumerate(actions):
@@ -132,7 +132,7 @@ def _layer_problems(design: Design) -> Iterator[Problem]:
         params = {"schedule": design.pipeline.schedule, "stages": count, "given": len(given)}
         yield Problem(where, "stage_count", params, fixes=[balance])
     elif given is not None and sum(given) != layers:
-        fixes = [balance, *([set_value("model.layers", sum(given))] if _can_set_layers(design) else [])]
+        fixes = [balance, *([set_key_fix("model.layers", sum(given))] if _can_set_layers(design) else [])]
         yield Problem(where, "stage_layers", {"given": sum(given), "layers": layers}, fixes=fixes)
     elif given is not None and given[-1] < design.model.architecture.mtp_layers:
         params = {"mtp_layers": design.model.architecture.mtp_layers, "given": given[-1]}
@@ -141,7 +141,7 @@ def _layer_problems(design: Design) -> Iterator[Problem]:
         yield _too_few_layers(design, count)
     elif count + design.model.architecture.mtp_layers > layers + 1:
         params = {"mtp_layers": design.model.architecture.mtp_layers, "given": layers + 1 - count}
-        yield Problem("model.mtp_layers", "divided_mtp_layers", params, fixes=[set_value("model.mtp_layers", 0)])
+        yield Problem("model.mtp_layers", "divided_mtp_layers", params, fixes=[set_key_fix("model.mtp_layers", 0)])
 
 
 def _stage_cost_problems(design: Design) -> Iterator[Problem]:
@@ -158,7 +158,7 @@ def _stage_cost_problems(design: Design) -> Iterator[Problem]:
 
 def _too_few_layers(design: Design, stages: int) -> Problem:
     where = "model.layers"
-    fixes = [set_value(where, stages)] if _can_set_layers(design) else []
+    fixes = [set_key_fix(where, stages)] if _can_set_layers(design) else []
     return Problem(where, "too_few_layers", {"stages": stages, "layers": design.model.layers}, fixes=fixes)
 
 
@@ -202,7 +202,7 @@ def _recompute_problems(design: Design) -> Iterator[Problem]:
     for number, stage in enumerate(given):
         where = f"pipeline.recompute[{number}]"
         valid = sorted({each for each in given if each < design.stages})
-        fixes = [set_value("pipeline.recompute", valid)]
+        fixes = [set_key_fix("pipeline.recompute", valid)]
         if stage >= design.stages:
             params = {"stage": stage, "last": design.stages - 1}
             yield Problem(where, "unknown_recomputed_stage", params, fixes=fixes)

@@ -23,7 +23,7 @@ from meshwave.engine.document.mesh_problems import (
 from meshwave.engine.document.model import LanguageModel
 from meshwave.engine.document.partial_validation import replace_refused_parts
 from meshwave.engine.document.pipeline_problems import order_problems, schedule_problems, stage_problems
-from meshwave.engine.findings import Problem, set_value
+from meshwave.engine.findings import Problem, set_key_fix
 
 if TYPE_CHECKING:
     from meshwave.engine.document.design import Design
@@ -86,25 +86,25 @@ def _name_problems(design: Design) -> Iterator[Problem]:
 def _data_problems(design: Design) -> Iterator[Problem]:
     if not design.model.window and design.training.data is not None:
         where = "training.data"
-        yield Problem(where, "unused_data", {"model": design.model.kind}, fixes=[set_value(where, None)])
+        yield Problem(where, "unused_data", {"model": design.model.kind}, fixes=[set_key_fix(where, None)])
     if design.training.tokenizer is not None and design.training.data is None:
         where = "training.tokenizer"
-        yield Problem(where, "tokenizer_without_data", fixes=[set_value(where, None)])
+        yield Problem(where, "tokenizer_without_data", fixes=[set_key_fix(where, None)])
     if design.training.end_of_text is not None and design.training.tokenizer is None:
         where = "training.end_of_text"
-        yield Problem(where, "end_of_text_without_tokenizer", fixes=[set_value(where, None)])
+        yield Problem(where, "end_of_text_without_tokenizer", fixes=[set_key_fix(where, None)])
     if design.training.document_end == "end_of_text" and design.training.tokenizer and not design.training.end_of_text:
         where = "training.end_of_text"
-        yield Problem(where, "document_end_without_end_of_text", fixes=[set_value("training.document_end", None)])
+        yield Problem(where, "document_end_without_end_of_text", fixes=[set_key_fix("training.document_end", None)])
     if design.training.document_end is not None and not isinstance(design.model, LanguageModel):
         where = "training.document_end"
-        yield Problem(where, "documents_without_text", {"model": design.model.kind}, fixes=[set_value(where, None)])
+        yield Problem(where, "documents_without_text", {"model": design.model.kind}, fixes=[set_key_fix(where, None)])
     if design.training.pad_documents and design.training.document_end is None:
         where = "training.pad_documents"
-        yield Problem(where, "padding_without_documents", fixes=[set_value(where, False)])
+        yield Problem(where, "padding_without_documents", fixes=[set_key_fix(where, False)])
     if design.training.document_lengths is not None and design.training.document_end is None:
         where = "training.document_lengths"
-        yield Problem(where, "unused_document_lengths", severity="warning", fixes=[set_value(where, None)])
+        yield Problem(where, "unused_document_lengths", severity="warning", fixes=[set_key_fix(where, None)])
 
 
 def _sharding_problems(design: Design) -> Iterator[Problem]:
@@ -112,15 +112,15 @@ def _sharding_problems(design: Design) -> Iterator[Problem]:
     training, where = design.training, "training.sharding"
     if training.shards_gradients and len(design.pipeline.routes(design.pipe)) > 1:
         params = {"schedule": design.pipeline.schedule, "sharding": training.sharding}
-        yield Problem(where, "sharded_replicas", params, fixes=[set_value(where, "optimizer")])
+        yield Problem(where, "sharded_replicas", params, fixes=[set_key_fix(where, "optimizer")])
     if training.unsharded_stages is not None and training.sharding != "parameters":
         where = "training.unsharded_stages"
         params = {"sharding": training.sharding}
-        yield Problem(where, "unused_unsharded_stages", params, "warning", fixes=[set_value(where, None)])
+        yield Problem(where, "unused_unsharded_stages", params, "warning", fixes=[set_key_fix(where, None)])
     if training.gradient_reduction == "step" and not training.shards_gradients:
         where = "training.gradient_reduction"
         params = {"sharding": training.sharding}
-        yield Problem(where, "unused_gradient_reduction", params, "warning", fixes=[set_value(where, "microbatch")])
+        yield Problem(where, "unused_gradient_reduction", params, "warning", fixes=[set_key_fix(where, "microbatch")])
 
 
 Check = Callable[["Design"], Iterator[Problem]]

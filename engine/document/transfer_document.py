@@ -10,7 +10,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 
 from meshwave.engine.document.cluster import MAX_DEVICES, Nics, Rate
 from meshwave.engine.document.reading import read_json, read_part
-from meshwave.engine.findings import DesignError, Problem, set_value
+from meshwave.engine.findings import DesignError, Problem, set_key_fix
 from meshwave.engine.frozen import Part, Printable, nullable
 from meshwave.engine.resharding import Link, Links, Load, Mesh, SpecError, Tensor, rank_boxes
 
@@ -223,7 +223,7 @@ def _host_problems(spec: TransferSpec | TransferListSpec) -> Iterator[Problem]:
         expected = hosts.get(rank, host)
         if expected != host:
             where, params = f"destination.hosts[{number}]", {"rank": rank, "source": expected, "destination": host}
-            yield Problem(where, "different_hosts", params, fixes=[set_value(where, expected)])
+            yield Problem(where, "different_hosts", params, fixes=[set_key_fix(where, expected)])
 
 
 def _sharding_problems(spec: TransferSpec | TransferListSpec) -> Iterator[Problem]:
@@ -233,7 +233,7 @@ def _sharding_problems(spec: TransferSpec | TransferListSpec) -> Iterator[Proble
             yield from _spec_problems(f"{name}.", side.mesh, side.spec, side.partial, spec.tensor.shape)
         if spec.destination.partial:
             where = "destination.partial"
-            yield Problem(where, "partial_destination", fixes=[set_value(where, [])])
+            yield Problem(where, "partial_destination", fixes=[set_key_fix(where, [])])
         return
     source, destination = spec.source.mesh, spec.destination.mesh
     for number, each in enumerate(spec.tensors):

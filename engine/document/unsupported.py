@@ -10,7 +10,7 @@ from meshwave.engine.document.expert_layers import expert_group_sizes, uses_tens
 from meshwave.engine.document.expert_problems import expert_group_problem
 from meshwave.engine.document.model import LanguageModel, Model
 from meshwave.engine.document.training import Training
-from meshwave.engine.findings import Fix, Problem, set_value
+from meshwave.engine.findings import Fix, Problem, set_key_fix
 
 
 def run_problems(design: Design) -> list[Problem]:
@@ -58,7 +58,7 @@ def _micro_batch_problems(design: Design) -> Iterator[Problem]:
                 "mesh": mesh.name,
                 "multiple": multiple,
             }
-            fixes = [set_value("training.micro_batch_size", -(-size // multiple) * multiple)]
+            fixes = [set_key_fix("training.micro_batch_size", -(-size // multiple) * multiple)]
             yield Problem(f"meshes[{number}].axes.dp", "indivisible_micro_batch", params, fixes=fixes)
 
 
@@ -84,7 +84,7 @@ def _batched_transfer_problems(design: Design) -> Iterator[Problem]:
         shown = ("dp", "tp") if all(axes["cp"] == 1 for axes in sizes.values()) else ("dp", "cp", "tp")
         params = {"axes": {name: {axis: axes[axis] for axis in shown} for name, axes in sizes.items()}}
         where = "transfer.batched"
-        yield Problem(where, "batched_resharding", params, fixes=[set_value(where, False)])
+        yield Problem(where, "batched_resharding", params, fixes=[set_key_fix(where, False)])
 
 
 def _gate_problems(design: Design) -> Iterator[Problem]:
@@ -92,7 +92,7 @@ def _gate_problems(design: Design) -> Iterator[Problem]:
     moe, esp = design.model.moe, design.experts.esp
     has_copies = design.experts.member == "deepspeed-pregate" and esp > 1 and any(mesh.tp > 1 for mesh in design.meshes)
     if moe is not None and moe.capacity_factor is not None and has_copies:
-        fixes = [set_value("model.moe.capacity_factor", None), set_value("experts.variant", "paper")]
+        fixes = [set_key_fix("model.moe.capacity_factor", None), set_key_fix("experts.variant", "paper")]
         yield Problem("experts.variant", "gathered_copies", fixes=fixes)
 
 
@@ -100,7 +100,7 @@ def _vocabulary_problems(design: Design) -> Iterator[Problem]:
     model = design.model
     if isinstance(model, LanguageModel) and model.vocab < model.smallest_vocab:
         params = {"model": model.kind, "minimum": model.smallest_vocab, "vocab": model.vocab}
-        yield Problem("model.vocab", "vocabulary", params, fixes=[set_value("model.vocab", model.smallest_vocab)])
+        yield Problem("model.vocab", "vocabulary", params, fixes=[set_key_fix("model.vocab", model.smallest_vocab)])
 
 
 def _architecture_problems(design: Design) -> Iterator[Problem]:
@@ -146,16 +146,18 @@ def _training_problems(design: Design) -> Iterator[Problem]:
         usual = Training.model_fields[key].default
         value, where = getattr(training, key), f"training.{key}"
         if value != usual:
-            yield Problem(where, "unsupported_training", {"key": key, "value": value}, fixes=[set_value(where, usual)])
+            yield Problem(
+                where, "unsupported_training", {"key": key, "value": value}, fixes=[set_key_fix(where, usual)]
+            )
     if training.activation_offload and (clash := _offload_conflict(design)):
-        where, fixes = "training.activation_offload", [set_value("training.activation_offload", 0.0), clash]
+        where, fixes = "training.activation_offload", [set_key_fix("training.activation_offload", 0.0), clash]
         yield Problem(where, "unsupported_offload", {"path": clash.edits[0][0]}, fixes=fixes)
     if training.sequence_parallel:
         yield from _token_problems(design)
     copies = {mesh.dp for mesh in design.meshes}
     if model.architecture.copies_embedding and training.sharding != "none" and len(copies) > 1:
         params = {"value": training.sharding, "copies": sorted(copies)}
-        yield Problem("training.sharding", "tied_sharding", params, fixes=[set_value("training.sharding", "none")])
+        yield Problem("training.sharding", "tied_sharding", params, fixes=[set_key_fix("training.sharding", "none")])
     if model.architecture.copies_embedding and len({mesh.tp for mesh in design.meshes}) > 1:
         yield Problem("meshes", "unequal_tied_meshes", {"sizes": sorted({mesh.tp for mesh in design.meshes})})
 
@@ -172,7 +174,7 @@ def _kernel_problems(design: Design) -> Iterator[Problem]:
     }
     if found := [part for part, is_set in parts.items() if is_set]:
         params = {"parts": found, "kernel": training.attention_kernel}
-        yield Problem(where, "unfused_attention", params, fixes=[set_value(where, "default")])
+        yield Problem(where, "unfused_attention", params, fixes=[set_key_fix(where, "default")])
 
 
 def _offload_conflict(design: Design) -> Fix | None:
@@ -182,8 +184,8 @@ def _offload_conflict(design: Design) -> Fix | None:
     recomputed as a whole save none.
     """
     if design.training.compile:
-        return set_value("training.compile", False)
-    return set_value("pipeline.recompute", "layers") if design.pipeline.recompute in ("full", "operators") else None
+        return set_key_fix("training.compile", False)
+    return set_key_fix("pipeline.recompute", "layers") if design.pipeline.recompute in ("full", "operators") else None
 
 
 def _context_problems(design: Design) -> Iterator[Problem]:
@@ -195,11 +197,11 @@ def _context_problems(design: Design) -> Iterator[Problem]:
     if not isinstance(model, LanguageModel):
         where = f"meshes[{number}].axes"
         names = {"mesh": mesh.name, "model": model.kind}
-        fixes = [set_value(where, {"dp": mesh.dp, "tp": mesh.tp})]
+        fixes = [set_key_fix(where, {"dp": mesh.dp, "tp": mesh.tp})]
         yield Problem(where, "unsupported_context_parallelism", names, fixes=fixes)
     elif model.sequence % (chunks := 2 * degree):
         sizes = {"sequence": model.sequence, "chunks": chunks, "cp": degree}
-        fixes = [set_value("model.sequence", -(-model.sequence // chunks) * chunks)]
+        fixes = [set_key_fix("model.sequence", -(-model.sequence // chunks) * chunks)]
         yield Problem("model.sequence", "indivisible_chunks", sizes, fixes=fixes)
 
 
@@ -207,7 +209,7 @@ def _document_problems(design: Design) -> Iterator[Problem]:
     """Yield a problem of documents in a sequence whose blocks are compiled for one length."""
     where = "training.document_end"
     if design.training.document_end is not None and design.training.compile:
-        fixes = [set_value("training.compile", False), set_value(where, None)]
+        fixes = [set_key_fix("training.compile", False), set_key_fix(where, None)]
         yield Problem(where, "documents_with_compile", fixes=fixes)
 
 
@@ -226,20 +228,20 @@ def _padding_problems(design: Design) -> Iterator[Problem]:
         "training.linear_precision": design.training.linear_precision != "same",
     }
     if found := [part for part, is_set in parts.items() if is_set]:
-        yield Problem(where, "unsupported_padding", {"parts": found}, fixes=[set_value(where, False)])
+        yield Problem(where, "unsupported_padding", {"parts": found}, fixes=[set_key_fix(where, False)])
 
 
 def _recompute_problems(design: Design) -> Iterator[Problem]:
     """Yield a problem of compiled partial recomputation, which can be predicted but not run."""
     if design.pipeline.recomputed_part is not None and design.training.compile:
-        fixes = [set_value("training.compile", False), set_value("pipeline.recompute", "full")]
+        fixes = [set_key_fix("training.compile", False), set_key_fix("pipeline.recompute", "full")]
         yield Problem("pipeline.recompute", "compiled_recompute", fixes=fixes)
 
 
 def _evaluation_problems(design: Design) -> Iterator[Problem]:
     """Yield a problem if messages are batched: an evaluation sends forwards only, so that batches stay incomplete."""
     if design.transfer.batched and design.training.eval_every is not None:
-        fixes = [set_value("transfer.batched", False), set_value("training.eval_every", None)]
+        fixes = [set_key_fix("transfer.batched", False), set_key_fix("training.eval_every", None)]
         yield Problem("training.eval_every", "batched_evaluation", fixes=fixes)
 
 
@@ -249,7 +251,7 @@ def _token_problems(design: Design) -> Iterator[Problem]:
         if design.model.sequence // mesh.cp % mesh.tp:
             params = {"sequence": design.model.sequence // mesh.cp, "tp": mesh.tp, "mesh": mesh.name}
             multiple = mesh.cp * mesh.tp
-            fixes = [set_value("model.sequence", -(-design.model.sequence // multiple) * multiple)]
+            fixes = [set_key_fix("model.sequence", -(-design.model.sequence // multiple) * multiple)]
             yield Problem(f"meshes[{number}].axes.tp", "indivisible_sequence", params, fixes=fixes)
 
 
@@ -261,14 +263,14 @@ def dry_run_problems(design: Design) -> list[Problem]:
     """Return all reasons why a runnable design cannot be run as a dry run."""
     if design.transfer.batched:
         where = "transfer.batched"
-        return [Problem(where, "batched_dry_run", fixes=[set_value(where, False)])]
+        return [Problem(where, "batched_dry_run", fixes=[set_key_fix(where, False)])]
     if design.training.sequence_parallel:
         where = "training.sequence_parallel"
-        return [Problem(where, "sequence_parallel_dry_run", fixes=[set_value(where, False)])]
+        return [Problem(where, "sequence_parallel_dry_run", fixes=[set_key_fix(where, False)])]
     if design.cost.transfer_model in ("batched", "half-duplex"):
         where, supported = "cost.transfer_model", list(DRY_RUN_TRANSFER_MODELS)
         params = {"transfer_model": design.cost.transfer_model, "supported": supported}
         return [
-            Problem(where, "transfer_model_dry_run", params, fixes=[set_value(where, model) for model in supported])
+            Problem(where, "transfer_model_dry_run", params, fixes=[set_key_fix(where, model) for model in supported])
         ]
     return []

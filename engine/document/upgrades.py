@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from meshwave.engine.document.validation_problems import quote
-from meshwave.engine.findings import DesignError, Fix, Problem, set_value
+from meshwave.engine.findings import DesignError, Fix, Problem, set_key_fix
 
 FORMAT: Literal["meshwave/1"] = "meshwave/1"
 VERSION = 1
@@ -24,11 +24,11 @@ def upgrade(document: Mapping[str, Any]) -> dict[str, Any]:
     """
     given = document.get("format")
     if given is None:
-        raise _format_error("missing_format", {"format": FORMAT}, set_value("format", FORMAT))
+        raise _format_error("missing_format", {"format": FORMAT}, set_key_fix("format", FORMAT))
     found = re.fullmatch(r"meshwave/([1-9][0-9]{0,8})", str(given))
     if not found:
         params = {"value": quote(given), "format": FORMAT}
-        raise _format_error("unknown_format", params, set_value("format", FORMAT))
+        raise _format_error("unknown_format", params, set_key_fix("format", FORMAT))
     version = int(found[1])
     if version > VERSION:
         raise _format_error("newer_format", {"version": version, "supported": VERSION})

@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails
 
 from meshwave.engine.document.fixes import remove_key, rename_key
 from meshwave.engine.errors import closest_word, escape_unprintable
-from meshwave.engine.findings import Fix, Problem, set_value
+from meshwave.engine.findings import Fix, Problem, set_key_fix
 from meshwave.engine.schedules import schedules
 
 Place = tuple[str | int, ...]
@@ -218,7 +218,7 @@ def _unknown_name(error: _Error) -> Problem:
     params = {"value": error.value[:LONGEST_VALUE], "known": known, "suggestion": suggestion}
     if "[key]" in error.detail["loc"]:
         return error.problem("unknown_name", params, *_rename_fix(error, suggestion))
-    return error.problem("unknown_name", params, *([set_value(error.path_text, suggestion)] if suggestion else []))
+    return error.problem("unknown_name", params, *([set_key_fix(error.path_text, suggestion)] if suggestion else []))
 
 
 def _unknown_kind(error: _Error) -> Problem:
@@ -227,7 +227,7 @@ def _unknown_kind(error: _Error) -> Problem:
     suggestion = closest_word(str(error.context["tag"]), known)
     noun = _NOUNS.get(error.place[-1:], key)
     params = {"noun": noun, "name": quote(error.value[key]), "known": known, "suggestion": suggestion}
-    fixes = [set_value(error.path(key), suggestion)] if suggestion else []
+    fixes = [set_key_fix(error.path(key), suggestion)] if suggestion else []
     return error.problem("unknown_kind", params, *fixes, key=key)
 
 
@@ -275,7 +275,7 @@ def _range_problem(relation: str, key: str) -> Callable[[_Error], Problem]:
         if key == "gt" and limit == 0 and isinstance(limit, int):
             limit, bound = 1, "minimum"
         is_setting = bound == "minimum" and isinstance(limit, int) and isinstance(error.place[-1], str)
-        fixes = [set_value(error.path_text, limit)] if is_setting else []
+        fixes = [set_key_fix(error.path_text, limit)] if is_setting else []
         return error.problem("out_of_range", {"value": show_value(error.value), bound: limit}, *fixes)
 
     return problem
@@ -294,7 +294,7 @@ def _indivisible_width(error: _Error) -> Problem:
     problem: Problem = error.context["problem"]
     heads, hidden = problem.params["heads"], problem.params["hidden"]
     suitable = nearest_head_counts(heads, hidden, tensor_parallel_sizes(error.document.get("meshes")))
-    fixes = (*(set_value("heads", count) for count in suitable), *problem.fixes)
+    fixes = (*(set_key_fix("heads", count) for count in suitable), *problem.fixes)
     return problem.replace(params={**problem.params, "suitable": suitable}, fixes=fixes).with_path_prefix(
         error.path_text
     )

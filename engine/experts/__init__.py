@@ -13,7 +13,7 @@ from meshwave.engine.experts._base import (
     whole_experts_step,
 )
 from meshwave.engine.experts._collectives import Collective, CostedStep, Fit, Line, Links, traffic
-from meshwave.engine.experts._dropped_tokens import dropped_shares
+from meshwave.engine.experts._dropped_tokens import dropped_token_share
 from meshwave.engine.experts._layer import Layer, Placement, equal_blocks, indivisible_experts, load_shares
 from meshwave.engine.experts._placement import (
     balance_experts,

@@ -23,12 +23,12 @@ class Choice(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """Reason as text, with schedules by their document names."""
+        """Reason as text, which names schedules as documents do."""
         return render(self.code, self.params)
 
     @property
     def titled_reason(self) -> str:
-        """Reason as text, with schedules by the titles shown on the page."""
+        """Reason as text, which names schedules by their titles on the page."""
         titles = {name: schedule.title for name, schedule in expert_schedules.items()}
         return render(self.code, {**self.params, "titles": titles})
 
@@ -80,7 +80,7 @@ expert_schedules: Registry[type[ExpertSchedule]] = Registry("expert schedule", "
 
 
 def expert_schedule_names(*, option: bool = True) -> list[str]:
-    """Return the names of the schedules that users can select, by date of publication; with ``option=False`` of all."""
+    """Return the names of the schedules that users can select, or of all, by date of publication."""
     known = expert_schedules.items()
     return sorted(
         (name for name, schedule in known if schedule.is_listed or not option),

@@ -21,21 +21,21 @@ MAX_EXPERTS_AT_ONCE, MAX_TABLE_SIZE = 64, 2**15
 """Maximum number of rows and of entries of a table ``[experts, token counts]``."""
 
 
-def dropped_shares(name: str, layer: Layer) -> float:
+def dropped_token_share(name: str, layer: Layer) -> float:
     """Return the expected fraction of token assignments that are dropped under the schedule ``name``.
 
-    The schedule must have steps. The model assumes that tokens choose independently, each expert with its probability
+    An automatic schedule must be resolved first. The model assumes that tokens choose independently, each expert with its probability
     in the load. A hot expert drops the excess over its capacity; equally loaded experts drop some tokens by chance,
     more if a gate routes fewer tokens. Tokens of one text choose similar experts and gates learn to balance, so a run
     can drop more or fewer. The fraction is 0 without a capacity.
     """
     if layer.capacity_factor is None:
         return 0.0
-    return _dropped_share(name, replace(layer, nodes=None, placement=None))  # the placement has no effect
+    return _cached_dropped_token_share(name, replace(layer, nodes=None, placement=None))  # the placement has no effect
 
 
 @lru_cache(maxsize=256)  # most meshes have equal layers, and most edits leave them unchanged
-def _dropped_share(name: str, layer: Layer) -> float:
+def _cached_dropped_token_share(name: str, layer: Layer) -> float:
     seen = _gate_tokens(name, layer)
     tokens, slots = round(seen * layer.tokens), round(seen * layer.capacity)
     chances, experts = np.unique(np.minimum(1.0, layer.top_k * np.asarray(layer.shares)), return_counts=True)
@@ -78,7 +78,10 @@ def _expected_excess(tokens: int, chances: Floats, slots: int) -> Floats:
 
 
 def _binomial_excess(tokens: int, chances: Floats, slots: int, first: Counts, last: Counts) -> Floats:
-    """Return the same expectation for probabilities between 0 and 1, summed over token counts ``first`` to ``last``."""
+    """Return the expected number of tokens above ``slots``, ``[experts]``, for token counts ``first`` to ``last``.
+
+    The probabilities ``chances`` must be between 0 and 1, both excluded.
+    """
     count = first[:, None] + np.arange((last - first).max() + 1)  # [experts, token counts]
     odds = np.log(chances / (1 - chances))[:, None]
     ratios = np.log(np.maximum(tokens - count[:, :-1], 1) / count[:, 1:]) + odds  # ratios of successive probabilities

@@ -17,12 +17,12 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwave.engine.findings import Problem, nearest_divisors, set_value
+from meshwave.engine.findings import Problem, nearest_divisors, set_key_fix
 
 Floats = NDArray[np.float64]
 Load = Literal["uniform", "zipf"] | Sequence[float] | None
 Placement = tuple[tuple[int, ...], ...]
-"""Experts that each place holds, ``[places]``."""
+"""Experts that each place of the expert-parallel group holds, ``[places]``."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Layer:
         return self.load or (1 / self.experts,) * self.experts
 
     @property
-    def inner(self) -> int:
+    def inner_width(self) -> int:
         """Total number of columns of an expert's first matrices: its width, or twice its width if it is gated."""
         return (self.matrices - 1) * self.ffn_hidden
 
@@ -113,7 +113,7 @@ class Layer:
         An expert has two matrices and two biases, or three of each if it is gated; only the first device has the last
         bias.
         """
-        biases = self.inner / cut + self.hidden if self.has_biases else 0.0
+        biases = self.inner_width / cut + self.hidden if self.has_biases else 0.0
         return self.matrices * self.hidden * self.ffn_hidden / cut + biases
 
     @property
@@ -237,24 +237,24 @@ class Layer:
         """Yield the problems that prevent any schedule from running the layer, located at the invalid field."""
         if self.devices % self.mp:
             params = {"mp": self.mp, "devices": self.devices, "ep": self.ep, "esp": self.esp}
-            fixes = [set_value("mp", size) for size in nearest_divisors(self.devices, self.mp)]
+            fixes = [set_key_fix("mp", size) for size in nearest_divisors(self.devices, self.mp)]
             yield Problem("mp", "indivisible_devices", params, fixes=fixes)
         if self.placement is None and self.experts % self.ep:
             yield indivisible_experts(self.experts, self.ep)
         if self.ffn_hidden % self.esp:
             supported = nearest_divisors(self.ffn_hidden, self.esp)
             sizes = {"esp": self.esp, "width": self.ffn_hidden}
-            fixes = [set_value("esp", size) for size in supported]
+            fixes = [set_key_fix("esp", size) for size in supported]
             yield Problem("esp", "indivisible_expert_width", {**sizes, "supported": supported}, fixes=fixes)
         if self.top_k > self.experts:
             params = {"top_k": self.top_k, "experts": self.experts}
-            yield Problem("top_k", "top_k", params, fixes=[set_value("top_k", self.experts)])
+            yield Problem("top_k", "top_k", params, fixes=[set_key_fix("top_k", self.experts)])
         yield from self._placement_problems()
 
     def _placement_problems(self) -> Iterator[Problem]:
         if self.placement is None:
             return
-        fixes = [set_value("placement", None)]
+        fixes = [set_key_fix("placement", None)]
         if len(self.placement) != self.ep:
             params = {"given": len(self.placement), "group": f"ep={self.ep}", "expected": self.ep}
             yield Problem("placement", "placement_size", params, fixes=fixes)
@@ -267,7 +267,7 @@ def indivisible_experts(experts: int, ep: int) -> Problem:
     """Return the problem of an ``ep`` that does not divide the experts."""
     supported = nearest_divisors(experts, ep)
     params = {"ep": ep, "experts": experts, "supported": supported}
-    return Problem("ep", "indivisible_experts", params, fixes=[set_value("ep", size) for size in supported])
+    return Problem("ep", "indivisible_experts", params, fixes=[set_key_fix("ep", size) for size in supported])
 
 
 @lru_cache(maxsize=64)  # used several times per price

@@ -33,7 +33,7 @@ def load_per_replica(layer: Layer, places: str = "ep") -> Floats:
     replicas of an expert share them. Otherwise each place uses one nearby replica (:attr:`Layer.serving_places`), so
     that replicas may serve unequal shares.
     """
-    place, expert, part = _serving_places(layer, places)
+    place, expert, part = _expert_visits(layer, places)
     shape = (layer.mp if places == "mp" else layer.ep, layer.experts)
     load = np.bincount(np.ravel_multi_index((place, expert), shape), part, prod(shape))
     return np.asarray(load, np.float64).reshape(shape)
@@ -45,12 +45,12 @@ def device_load(layer: Layer, places: str = "ep") -> Floats:
     The devices of an expert-sharding group compute the same tokens and therefore have the same load.
     """
     count = layer.mp if places == "mp" else layer.ep
-    place, _, part = _serving_places(layer, places)
+    place, _, part = _expert_visits(layer, places)
     each = count * np.bincount(place, part, count)
     return np.resize(each, layer.devices) if places == "mp" else np.repeat(each, layer.esp)
 
 
-def _serving_places(layer: Layer, places: str) -> tuple[Indices, Indices, Floats]:
+def _expert_visits(layer: Layer, places: str) -> tuple[Indices, Indices, Floats]:
     """Return place, expert and share of token assignments for each group of tokens that visits an expert together."""
     if places == "mp":
         holders = layer.holders(layer.mp)
@@ -202,14 +202,14 @@ def _pack(items: Sequence[Item], rooms: Sequence[int], weights: Sequence[int]) -
         free = [place for place, room in enumerate(rooms) if len(bins[place]) < room]
         fit = [place for place in free if not _has_expert(bins[place], item[1])]
         if not fit:
-            fit = [_make_room(bins, filled, weights, free[0], item[1])]
+            fit = [_free_slot(bins, filled, weights, free[0], item[1])]
         place = min(fit, key=lambda place: ((filled[place] + item[0]) / weights[place], place))
         bins[place].append(item)
         filled[place] += item[0]
     return [[expert for _, expert in held] for held in bins]
 
 
-def _make_room(bins: list[list[Item]], filled: Floats, weights: Sequence[int], free: int, expert: int) -> int:
+def _free_slot(bins: list[list[Item]], filled: Floats, weights: Sequence[int], free: int, expert: int) -> int:
     """Move an item from a full bin to the ``free`` bin, and return the bin that now has a free slot.
 
     The lightest item whose expert is not in the free bin is taken from the full bin with the smallest load. Such an

@@ -134,7 +134,7 @@ def price(name: str, layer: Layer, links: Links, rates: Rates = NO_COMPUTE) -> P
 def resolve_choice(
     name: str, layer: Layer, links: Links, rates: Rates = NO_COMPUTE, whole: Callable[[str], float] | None = None
 ) -> Choice | None:
-    """Return the choice of an automatic schedule; None for a schedule with steps.
+    """Return the choice of an automatic schedule; None if the schedule is not automatic.
 
     ``whole`` returns the seconds of a forward and a backward under a schedule; None for the sum of all steps.
     """
@@ -170,8 +170,8 @@ def max_experts_per_device(schedule: ExpertSchedule, layer: Layer) -> int:
 
 def _cost_step(layer: Layer, links: Links, step: Step, computed: tuple[Floats, Floats]) -> CostedStep:
     none, both = np.zeros(layer.devices), np.zeros((2, layer.devices))
-    tensor_s, weights_s = computed
-    costed = CostedStep(step, tensor_s + weights_s, weights_s, none, none, both, both)
+    tensor_s, weight_gradient_s = computed
+    costed = CostedStep(step, tensor_s + weight_gradient_s, weight_gradient_s, none, none, both, both)
     if step.collective is None or layer.size(step.group) == 1:
         return costed
     if step.collective == "all_to_all":
@@ -181,8 +181,8 @@ def _cost_step(layer: Layer, links: Links, step: Step, computed: tuple[Floats, F
 
 def _compute_seconds(layer: Layer, rates: Rates, step: Step, *, backwards: bool = False) -> tuple[Floats, Floats]:
     """Return the seconds of a step's tensor (or its gradient) and of its weight gradients, each ``[devices]``."""
-    seconds, weights_s = _step_seconds(layer, rates, step, backwards)
-    return seconds + KERNELS.get(step.op, 0) * rates.kernel_s, weights_s
+    seconds, weight_gradient_s = _step_seconds(layer, rates, step, backwards)
+    return seconds + KERNELS.get(step.op, 0) * rates.kernel_s, weight_gradient_s
 
 
 KERNELS = {StepOp.GATE: 16, StepOp.ORDER: 4, StepOp.EXPERTS: 4, StepOp.RESTORE: 4}
@@ -216,7 +216,7 @@ class _Product(NamedTuple):
         computed = m + self.matrices * rates.tile_rows
         return rates.seconds(2 * computed * k * n, self.item * m * k + self.result * (m * n + self.matrices * k * n))
 
-    def weights_s(self, rates: Rates) -> Floats:
+    def weight_gradient_s(self, rates: Rates) -> Floats:
         """Return the seconds of the weight gradient, which is written and then accumulated in 32 bits or more."""
         m, k, n = self.m, self.k, self.n
         added = self.matrices * k * n * 2 * (self.result + max(self.result, MIN_ITEM_BYTES))
@@ -229,13 +229,13 @@ MIN_ITEM_BYTES = 4
 
 
 def _expert_seconds(layer: Layer, rates: Rates, step: Step, backwards: bool) -> tuple[Floats, Floats]:
-    """Return the seconds of product, activation and product, each by its own roofline, for every chunk.
+    """Return the seconds of the experts' two matrix products and activation, each by its own roofline, for all chunks.
 
     Each chunk reads the weights of all experts of the device.
     """
     chunks = 1 if step.group == "mp" else layer.degree  # without an exchange there are no chunks
     wide, item = layer.ffn_hidden / step.cut, layer.item_bytes
-    inner = layer.inner / step.cut
+    inner = layer.inner_width / step.cut
     rows = step.rows * share_of_rows(layer, step) / chunks
     held = _held_experts(layer, step)
     products = (
@@ -244,8 +244,8 @@ def _expert_seconds(layer: Layer, rates: Rates, step: Step, backwards: bool) -> 
     )
     touched = ACTIVATION_TENSORS[layer.matrices][backwards]
     tensor_s = rates.seconds(0 * rows, touched * rows * wide * item) + sum(each.seconds(rates) for each in products)
-    weights_s = np.sum([each.weights_s(rates) for each in products], axis=0) if backwards else 0 * rows
-    return chunks * tensor_s, chunks * weights_s
+    weight_gradient_s = np.sum([each.weight_gradient_s(rates) for each in products], axis=0) if backwards else 0 * rows
+    return chunks * tensor_s, chunks * weight_gradient_s
 
 
 ACTIVATION_TENSORS = {2: (2, 3), 3: (5, 9)}
@@ -268,7 +268,7 @@ def _gate_seconds(layer: Layer, rates: Rates, step: Step, backwards: bool) -> tu
     product = _Product(tokens, layer.hidden, layer.experts, one, layer.item_bytes, wide)
     touched = 3 if backwards else 2
     softmax_s = rates.seconds(0 * tokens, touched * tokens * layer.experts * wide)
-    return product.seconds(rates) + softmax_s, product.weights_s(rates) if backwards else 0 * tokens
+    return product.seconds(rates) + softmax_s, product.weight_gradient_s(rates) if backwards else 0 * tokens
 
 
 def share_of_rows(layer: Layer, experts: Step) -> Floats:

@@ -17,7 +17,7 @@ from meshwave.engine.experts._base import (
 )
 from meshwave.engine.experts._layer import Layer
 from meshwave.engine.experts._steps import Step, StepOp
-from meshwave.engine.findings import Problem, set_value
+from meshwave.engine.findings import Problem, set_key_fix
 
 messages.add_messages(
     unequal_lanes=(
@@ -29,7 +29,7 @@ messages.add_messages(
 
 
 @expert_schedules.register("deepspeed-lanes")
-class Lanes(ExpertSchedule):
+class DeepSpeedLanes(ExpertSchedule):
     """DeepSpeed-MoE with a separate exchange for each shard of an expert.
 
     It requires that the devices that share an expert hold the same tokens. The results of the shards are summed, as in
@@ -57,4 +57,4 @@ class Lanes(ExpertSchedule):
         yield from layer.problems()
         if layer.mp != layer.esp:
             params = {"esp": layer.esp, "mp": layer.mp}
-            yield Problem("esp", "unequal_lanes", params, fixes=[set_value("esp", layer.mp)])
+            yield Problem("esp", "unequal_lanes", params, fixes=[set_key_fix("esp", layer.mp)])

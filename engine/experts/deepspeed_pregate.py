@@ -18,7 +18,7 @@ from meshwave.engine.experts._steps import Step, StepOp
 
 
 @expert_schedules.register("deepspeed-pregate")
-class BeforeTheGate(ExpertSchedule):
+class DeepSpeedPreGate(ExpertSchedule):
     """DeepSpeed-MoE with a gather before the gate, which then routes the tokens of all devices that share an expert."""
 
     title: ClassVar = "DeepSpeed-MoE, gather before the gate"

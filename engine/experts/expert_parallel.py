@@ -17,7 +17,7 @@ from meshwave.engine.experts._base import (
 )
 from meshwave.engine.experts._layer import Layer
 from meshwave.engine.experts._steps import Step, StepOp
-from meshwave.engine.findings import Problem, set_value
+from meshwave.engine.findings import Problem, set_key_fix
 
 messages.add_messages(sharded_experts="{title} keeps each expert whole on one device, but esp={esp}; set esp to 1")
 
@@ -48,7 +48,7 @@ class ExpertParallel(ExpertSchedule):
         yield from layer.problems()
         if layer.esp > 1:
             params = {"title": self.title, "esp": layer.esp}
-            yield Problem("esp", "sharded_experts", params, fixes=[set_value("esp", 1)])
+            yield Problem("esp", "sharded_experts", params, fixes=[set_key_fix("esp", 1)])
 
     def token_copies(self, layer: Layer) -> int:
         return layer.mp

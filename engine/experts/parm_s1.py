@@ -17,7 +17,7 @@ from meshwave.engine.experts._base import (
 )
 from meshwave.engine.experts._layer import Layer
 from meshwave.engine.experts._steps import Step, StepOp
-from meshwave.engine.findings import Problem, set_value
+from meshwave.engine.findings import Problem, set_key_fix
 
 messages.add_messages(indivisible_tokens="{mp} devices cannot share {tokens} tokens evenly; use a multiple of {mp}")
 
@@ -55,4 +55,4 @@ class ParmS1(ExpertSchedule):
         if layer.tokens % layer.mp:
             tokens = -(-layer.tokens // layer.mp) * layer.mp
             params = {"tokens": layer.tokens, "mp": layer.mp}
-            yield Problem("tokens", "indivisible_tokens", params, fixes=[set_value("tokens", tokens)])
+            yield Problem("tokens", "indivisible_tokens", params, fixes=[set_key_fix("tokens", tokens)])

@@ -16,7 +16,7 @@ from meshwave.engine.experts._base import (
 )
 from meshwave.engine.experts._layer import Layer
 from meshwave.engine.experts._steps import Step, StepOp
-from meshwave.engine.findings import Problem, nearest_divisors, set_value
+from meshwave.engine.findings import Problem, nearest_divisors, set_key_fix
 
 messages.add_messages(
     indivisible_experts_of_group=(
@@ -53,7 +53,7 @@ class PPMoE(ExpertSchedule):
         if layer.placement is None and layer.experts % layer.mp:
             supported = nearest_divisors(layer.experts, layer.mp)
             params = {"title": self.title, "mp": layer.mp, "experts": layer.experts, "supported": supported}
-            fixes = [set_value("mp", size) for size in supported]
+            fixes = [set_key_fix("mp", size) for size in supported]
             yield Problem("mp", "indivisible_experts_of_group", params, fixes=fixes)
         if layer.placement is not None and len(layer.placement) != layer.mp:
             params = {
@@ -61,5 +61,5 @@ class PPMoE(ExpertSchedule):
                 "group": f"the tensor-parallel group of {layer.mp}",
                 "expected": layer.mp,
             }
-            yield Problem("placement", "placement_size", params, fixes=[set_value("placement", None)])
+            yield Problem("placement", "placement_size", params, fixes=[set_key_fix("placement", None)])
         yield from (problem for problem in layer.problems() if problem.code in ("top_k", "unplaced_expert"))

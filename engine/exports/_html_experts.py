@@ -18,7 +18,7 @@ from meshwave.engine.experts import (
     Step,
     StepOp,
     device_load,
-    dropped_shares,
+    dropped_token_share,
     expert_schedules,
     simulate_layer,
 )
@@ -102,7 +102,7 @@ def _group_lines(design: Design, group: _Group) -> Iterator[str]:
         ("chunks", str(layer.degree)),
     ]
     if layer.capacity_factor is not None:
-        told.append(("expected dropped token assignments", percent(dropped_shares(price.name, layer))))
+        told.append(("expected dropped token assignments", percent(dropped_token_share(price.name, layer))))
     yield "<dl>" + "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in told) + "</dl>"
     if len(forward.start):
         yield f'<div class="layer">{_layer_drawing(group, forward, backward)}</div>'

@@ -80,7 +80,7 @@ def ordinal(number: int) -> str:
 
 
 def schedule_rows(program: Program) -> list[str]:
-    """Return one line of comma-separated computations per rank; a slot of two is ``(0F3;7B1)OVERLAP_F_B``.
+    """Return one line of comma-separated computations per rank; a shared slot is ``(0F3;7B1)OVERLAP_F_B``.
 
     Raises:
         InputError: torch's runtime cannot run the program.

@@ -14,7 +14,7 @@ from meshwave.engine.document.architecture import Architecture, Size
 from meshwave.engine.document.model import Example, MoE, Router, model_families
 from meshwave.engine.families.bert import MASK, mask_tokens
 from meshwave.engine.families.gpt import NextToken
-from meshwave.engine.findings import set_value
+from meshwave.engine.findings import set_key_fix
 from meshwave.engine.frozen import nullable, validation_error
 
 Width = Annotated[int, Field(ge=0, le=1_000_000_000)]
@@ -78,11 +78,11 @@ class RoutedExperts(MoE):
         if self.experts % self.groups or self.top_groups > self.groups:
             params = {"experts": self.experts, "groups": self.groups, "top": self.top_groups}
             raise validation_error(
-                "groups", "expert_groups", params, set_value("groups", 1), set_value("top_groups", 1)
+                "groups", "expert_groups", params, set_key_fix("groups", 1), set_key_fix("top_groups", 1)
             )
         if self.top_k > (reachable := self.experts // self.groups * self.top_groups):
             params = {"top_k": self.top_k, "reachable": reachable}
-            raise validation_error("top_groups", "top_k_of_groups", params, set_value("top_groups", self.groups))
+            raise validation_error("top_groups", "top_k_of_groups", params, set_key_fix("top_groups", self.groups))
         return self
 
 
@@ -132,7 +132,7 @@ class Transformer(Architecture, NextToken):
     def _check_mtp_layers(self) -> Self:
         if self.mtp_layers >= min(self.layers, self.sequence) and self.mtp_layers:
             params = {"mtp_layers": self.mtp_layers, "layers": self.layers, "sequence": self.sequence}
-            raise validation_error("mtp_layers", "mtp_layers", params, set_value("mtp_layers", 0))
+            raise validation_error("mtp_layers", "mtp_layers", params, set_key_fix("mtp_layers", 0))
         return self
 
     @model_validator(mode="after")
@@ -141,7 +141,7 @@ class Transformer(Architecture, NextToken):
         if kv_heads is not None and self.heads % kv_heads:
             params = {"heads": self.heads, "kv_heads": kv_heads}
             raise validation_error(
-                "attention.kv_heads", "indivisible_kv_heads", params, set_value("attention.kv_heads", None)
+                "attention.kv_heads", "indivisible_kv_heads", params, set_key_fix("attention.kv_heads", None)
             )
         return self
 

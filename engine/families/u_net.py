@@ -24,7 +24,7 @@ from meshwave.engine.document.architecture import Size
 from meshwave.engine.document.model import Example, model_families, nested_skips
 from meshwave.engine.families._images import draw_image
 from meshwave.engine.families._u_net_blocks import IMAGE_ITEM, Block, block_operators, element_count, embedding, head
-from meshwave.engine.findings import set_value
+from meshwave.engine.findings import set_key_fix
 from meshwave.engine.frozen import validation_error
 
 ImageSide = Annotated[int, Field(ge=1, le=4096)]
@@ -162,7 +162,7 @@ class UNet(BlockModel):
         if self.image_size % factor:
             params = {"size": self.image_size, "halvings": levels - 1, "levels": levels, "factor": factor}
             nearest = max(1, round(self.image_size / factor)) * factor
-            raise validation_error("image_size", "indivisible_image_size", params, set_value("image_size", nearest))
+            raise validation_error("image_size", "indivisible_image_size", params, set_key_fix("image_size", nearest))
         return self
 
     @model_validator(mode="after")
@@ -172,7 +172,7 @@ class UNet(BlockModel):
         if unknown:
             known = [side for side in self.attention_resolutions if side in sides]
             params = {"unknown": unknown, "resolutions": sides}
-            fix = set_value("attention_resolutions", known)
+            fix = set_key_fix("attention_resolutions", known)
             raise validation_error("attention_resolutions", "unknown_resolution", params, fix)
         return self
 
@@ -185,7 +185,7 @@ class UNet(BlockModel):
             if channels % self.heads:
                 near = gcd(self.heads, *widths)
                 params = {"heads": self.heads, "channels": channels, "near": near}
-                raise validation_error("heads", "indivisible_channels", params, set_value("heads", near))
+                raise validation_error("heads", "indivisible_channels", params, set_key_fix("heads", near))
         return self
 
 

@@ -14,7 +14,7 @@ from pydantic import model_validator
 from meshwave.engine import messages
 from meshwave.engine.document.model import model_families, nested_skips
 from meshwave.engine.families.bert import MaskedModel
-from meshwave.engine.findings import set_value
+from meshwave.engine.findings import set_key_fix
 from meshwave.engine.frozen import validation_error
 
 
@@ -39,7 +39,9 @@ class UTransformer(MaskedModel):
     @model_validator(mode="after")
     def _check_experts(self) -> Self:
         if self.moe is not None:
-            raise validation_error("moe", "unsupported_experts", {}, set_value("moe", None), set_value("kind", "bert"))
+            raise validation_error(
+                "moe", "unsupported_experts", {}, set_key_fix("moe", None), set_key_fix("kind", "bert")
+            )
         return self
 
 

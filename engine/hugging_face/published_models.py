@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from meshwave.engine.document.model import model_families
-from meshwave.engine.findings import Refusal, unknown_name
+from meshwave.engine.findings import Refusal, unknown_member_params
 from meshwave.engine.frozen import Part
 from meshwave.engine.hugging_face.config import read_model
 
@@ -50,5 +50,5 @@ def published_model(name: str) -> PublishedModel:
     """
     known = published_models()
     if name not in known:
-        raise Refusal("unknown_member", unknown_name("published model", name, known))
+        raise Refusal("unknown_member", unknown_member_params("published model", name, known))
     return known[name]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from meshwave.engine.document import Design
-from meshwave.engine.lowering.gathers import add_gathers, unsharded_stages
+from meshwave.engine.lowering.gathers import add_gathers, unsharded_stage_counts
 from meshwave.engine.lowering.transfers import Skips, add_transfers, onward_message_units, stage_skips
-from meshwave.engine.lowering.updates import add_updates, weight_sharers
+from meshwave.engine.lowering.updates import add_updates, weight_sharer_counts
 from meshwave.engine.program.program import Program
 
 
@@ -28,8 +28,8 @@ class Communication(NamedTuple):
             skips=stage_skips(design),
             onward=onward_message_units(design),
             batched=design.transfer.batched,
-            sharers=weight_sharers(design),
-            unsharded=unsharded_stages(design),
+            sharers=weight_sharer_counts(design),
+            unsharded=unsharded_stage_counts(design),
             clips=design.training.clip_norm is not None,
         )
 

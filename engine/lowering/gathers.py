@@ -12,7 +12,7 @@ from meshwave.engine.program.action import Op
 from meshwave.engine.program.program import Program
 
 
-def unsharded_stages(design: Design) -> tuple[int, ...]:
+def unsharded_stage_counts(design: Design) -> tuple[int, ...]:
     """Return the number of stages whose weights each mesh holds unsharded at once, ``[ranks]``.
 
     It is 0 for a mesh whose devices have no weights to gather from each other.
@@ -29,7 +29,7 @@ def add_gathers(program: Program, limits: Sequence[int]) -> Program:
 
     Args:
         program: the program with transfers.
-        limits: maximum number of unsharded stages of each rank; see :func:`unsharded_stages`.
+        limits: maximum number of unsharded stages of each rank; see :func:`unsharded_stage_counts`.
     """
     insertions = [each for rank, limit in enumerate(limits) if limit for each in _rank_gathers(program, rank, limit)]
     return insert_actions(program, insertions) if insertions else program
@@ -52,7 +52,7 @@ def upcoming_stages(slots: Sequence[Sequence[int]], limit: int) -> list[list[int
 
     Args:
         slots: stages of each slot.
-        limit: maximum number of stages; a slot of two stages has at least these.
+        limit: maximum number of stages; a shared slot has at least these.
     """
     found: list[list[int]] = []
     nearest: list[int] = []

@@ -92,6 +92,6 @@ class _UnsoundOrder(Exception):
 
 
 def _raise_problems(problems: list[Problem], order: Program) -> None:
-    """Raise an exception if there are problems."""
+    """Raise :class:`_UnsoundOrder` with the problems of an order, if there are any."""
     if problems:
         raise _UnsoundOrder(problems, order)

@@ -60,7 +60,10 @@ def _related_computations(problem: Problem) -> list[Action]:
 
 
 def _cells_of(orders: Orders, actions: set[Action]) -> dict[Action, list[Cell]]:
-    """Return the cells of a few actions, because an order can have as many cells as a step has computations."""
+    """Return the cells of the given actions.
+
+    Only these cells are searched, because an order can have as many cells as a step has computations.
+    """
     cells: dict[Action, list[Cell]] = defaultdict(list)
     either = {action._replace(fused=fused) for action in actions for fused in (0, 1)}
     for rank, order in enumerate(orders):
@@ -127,7 +130,7 @@ def _remove_halves(orders: Orders, cells: dict[Action, list[Cell]], params: Mapp
 
 
 def _removal_fix(orders: Orders, removed: Sequence[tuple[Cell, Action]]) -> Fix:
-    """Return the fix that removes actions from their cells; in a slot of two, the other action stays."""
+    """Return the fix that removes actions from their cells; in a shared slot, the other action stays."""
 
     def remove(action: Action, cell: str) -> list[str]:
         kept = [each._replace(fused=0) for each in parse_cell(cell)]

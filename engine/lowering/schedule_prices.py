@@ -17,9 +17,9 @@ from meshwave.engine.program.program import Program, build_program
 from meshwave.engine.schedules import Pipe, Prices
 
 
-def findings(design: Design) -> Sequence[str]:
+def search_findings(design: Design) -> Sequence[str]:
     """Return sentences about the orders that a searching schedule simulated."""
-    return design.pipeline.findings(priced_pipe(design))
+    return design.pipeline.search_findings(priced_pipe(design))
 
 
 def priced_pipe(design: Design) -> Pipe:

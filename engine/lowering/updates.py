@@ -14,7 +14,7 @@ from meshwave.engine.program.action import Op
 from meshwave.engine.program.program import Program
 
 
-def weight_sharers(design: Design) -> tuple[int, ...]:
+def weight_sharer_counts(design: Design) -> tuple[int, ...]:
     """Return the number of devices of each mesh that share weights, ``[ranks]``.
 
     These are the data-parallel copies, or all devices if expert layers share a gate or an expert across tensor
@@ -47,7 +47,7 @@ def add_updates(program: Program, copies: tuple[int, ...], *, clips: bool = Fals
 
     Args:
         program: the program with transfers.
-        copies: number of devices that share weights, for each rank; see :func:`weight_sharers`.
+        copies: number of devices that share weights, for each rank; see :func:`weight_sharer_counts`.
         clips: True if a step needs the norm of all gradients, so that all ranks step together.
     """
     insertions: list[Insertion] = []

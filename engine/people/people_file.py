@@ -119,7 +119,7 @@ class People(Part):
     limits: Limits = Limits()
     """Limits on the runs and designs of each person who is not an administrator."""
     people: Annotated[tuple[Person, ...], Field(max_length=MOST_PEOPLE)] = ()
-    """The people."""
+    """People who may sign in."""
 
     @field_validator("proxies")
     @classmethod
@@ -154,7 +154,7 @@ class People(Part):
         return frozenset(person.user.id for person in self.people if person.role.includes(Role.ADMIN))
 
     def find(self, name: str) -> Person | None:
-        """Return the person of a name; None if there is none."""
+        """Return the person with a name; None if there is none."""
         return self._by_id.get(name.casefold())
 
 
@@ -178,10 +178,10 @@ class PeopleFile:
             InputError: it cannot be read, or has problems.
         """
         self._path = path
-        self._changed_ns = self._read_time()
+        self._changed_ns = self._modification_time_ns()
         self._people = read_people(path)
 
-    def _read_time(self) -> int:
+    def _modification_time_ns(self) -> int:
         try:
             return self._path.stat().st_mtime_ns
         except OSError:
@@ -189,8 +189,8 @@ class PeopleFile:
 
     @property
     def people(self) -> People:
-        """The people; those of the last valid version if the file has become unreadable."""
-        changed_ns = self._read_time()
+        """People in the file; those of its last valid version if it has become unreadable."""
+        changed_ns = self._modification_time_ns()
         if changed_ns != self._changed_ns:
             self._changed_ns = changed_ns
             try:
@@ -241,7 +241,7 @@ def hash_token(token: str, salt: str | None = None) -> str:
 
 
 def is_token_of(person: Person | None, token: str) -> bool:
-    """Return whether a token is that of a person; the hashes are compared in constant time."""
+    """Return True if a token belongs to a person; the hashes are compared in constant time."""
     if person is None or person.token is None:
         return False
     return hmac.compare_digest(hash_token(token, person.token.split("$")[1]), person.token)

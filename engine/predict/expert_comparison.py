@@ -19,7 +19,7 @@ from meshwave.engine.experts import (
     Layer,
     Links,
     Price,
-    dropped_shares,
+    dropped_token_share,
     expert_schedule_names,
     expert_schedules,
     price,
@@ -191,7 +191,7 @@ def schedule_figures(priced: Price) -> dict[str, Any]:
         },
         "flops": priced.flops,
         "parameters": priced.expert_weights,
-        "dropped": dropped_shares(priced.name, priced.layer),
+        "dropped": dropped_token_share(priced.name, priced.layer),
     }
 
 

@@ -21,7 +21,7 @@ from meshwave.engine.document import Design
 from meshwave.engine.document.expert_layers import ITEM_BYTES, device_rates
 from meshwave.engine.document.expert_layers import cluster_links as cluster_links
 from meshwave.engine.experts import Layer, Line, Links, Price, Rates, price
-from meshwave.engine.findings import Refusal, unknown_name
+from meshwave.engine.findings import Refusal, unknown_member_params
 from meshwave.engine.units import quantity
 
 Floats = NDArray[np.float64]
@@ -132,7 +132,7 @@ def find_cluster(name: str, design: Design) -> GridCluster:
     if name == OWN_CLUSTER:
         return design_cluster(design)
     if name not in CLUSTERS:
-        raise Refusal("unknown_member", unknown_name("cluster", name, {OWN_CLUSTER: "", **CLUSTERS}))
+        raise Refusal("unknown_member", unknown_member_params("cluster", name, {OWN_CLUSTER: "", **CLUSTERS}))
     return CLUSTERS[name]
 
 

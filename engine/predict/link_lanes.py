@@ -11,7 +11,7 @@ from meshwave.engine.predict.link_flows import LinkFlows
 from meshwave.engine.predict.link_load import PortLoad, is_device_port
 from meshwave.engine.program.link_shares import (
     MAX_SHARES,
-    Passing,
+    PortUse,
     Share,
     Steps,
     max_concurrent_messages,
@@ -73,7 +73,7 @@ def link_lanes(flows: LinkFlows, loads: Sequence[PortLoad], *, devices: bool = F
     return LinkLanes(flows, found, len(possible))
 
 
-def _port_flows(flows: LinkFlows, port: int) -> list[Passing]:
+def _port_flows(flows: LinkFlows, port: int) -> list[PortUse]:
     if port not in flows.port_flows:
         return []
     here, weights = flows.port_flows[port]
@@ -88,5 +88,5 @@ def _port_flows(flows: LinkFlows, port: int) -> list[Passing]:
         if (of, weight) not in parts:
             steps = flows.rates[of]
             parts[of, weight] = Steps(steps.times, [rate * weight for rate in steps.values])
-        found.append(Passing(flow, start, end, part, parts[of, weight]))
+        found.append(PortUse(flow, start, end, part, parts[of, weight]))
     return found

@@ -29,10 +29,10 @@ from meshwave.engine.document.expert_layers import resolve_expert_layer
 from meshwave.engine.document.problems import problems
 from meshwave.engine.document.unsupported import run_problems
 from meshwave.engine.errors import InputError
-from meshwave.engine.experts import dropped_shares
+from meshwave.engine.experts import dropped_token_share
 from meshwave.engine.findings import Problem, problems_of
 from meshwave.engine.lowering.lower import lower
-from meshwave.engine.lowering.schedule_prices import findings
+from meshwave.engine.lowering.schedule_prices import search_findings
 from meshwave.engine.predict.expenses import find_energy_j, find_price
 from meshwave.engine.predict.link_flows import LinkFlows, find_flows
 from meshwave.engine.predict.link_load import Bounds, PortLoad, find_bounds, port_loads
@@ -100,7 +100,7 @@ class Prediction:
 
     @cached_property
     def overlap_saved(self) -> NDArray[np.float64]:
-        """Seconds by which slots of two actions are shorter than the sum of their actions, ``[meshes]``."""
+        """Seconds by which shared slots are shorter than the sum of their actions, ``[meshes]``."""
         return self._sum_by_mesh(self.costs.overlap_saved)
 
     def _sum_by_mesh(self, of_rows: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -145,7 +145,7 @@ class Prediction:
         dropped = []
         for mesh in self.design.meshes:
             found = {number: resolve_expert_layer(self.design, mesh, number) for number in counts}
-            shares = (counts[number] * dropped_shares(each.schedule, each.layer) for number, each in found.items())
+            shares = (counts[number] * dropped_token_share(each.schedule, each.layer) for number, each in found.items())
             dropped.append(sum(shares) / sum(counts.values()))
         return dropped
 
@@ -191,7 +191,7 @@ class Prediction:
             "peak_memory_bytes": self.memory.total_bytes.tolist(),
             "memory_bytes": {kind: values.tolist() for kind, values in self.memory.by_category.items()},
             "weight_copies": self.weight_copies.tolist(),
-            "findings": list(findings(self.design)),
+            "findings": list(search_findings(self.design)),
             "warnings": [str(problem) for problem in self.warnings],
         }
 

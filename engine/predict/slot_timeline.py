@@ -1,4 +1,4 @@
-"""Predicted timeline inside a slot of two actions, which overlap while one of them waits for collectives."""
+"""Predicted timeline inside a shared slot, which overlap while one of them waits for collectives."""
 
 from __future__ import annotations
 

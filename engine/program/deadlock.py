@@ -100,7 +100,7 @@ def _shortest_cycle_from(program: Program, waits: dict[int, list[_RowWait]], sta
 def _rotate_to_breakable_rank(program: Program, cycle: list[_RowWait]) -> list[_RowWait]:
     """Return the cycle, rotated to start at the rank whose change breaks it.
 
-    This is a rank with a slot of two, which is to be split. Otherwise it is a rank that can run the action needed by
+    This is a rank with a shared slot, which is to be split. Otherwise it is a rank that can run the action needed by
     the previous rank before its own next action. Such a rank exists: every action comes later in the step than those
     that it needs, so not every rank of the cycle waits at an action earlier than the one that it has to provide. Each
     such move runs an earlier action first, so that repeated moves end with an order without deadlock.

@@ -1,6 +1,6 @@
 """Repair of an order that deadlocks, by moving as few blocks as possible.
 
-Blocks that keep their relative order are *kept*. Moving the others, and splitting slots of two, repairs an order if and
+Blocks that keep their relative order are *kept*. Moving the others, and splitting shared slots, repairs an order if and
 only if the order of the kept blocks is consistent with the dependencies of computations; the places of the other blocks
 then follow. A cycle of ranks that wait for each other contains a section of the order of each of its ranks, and at
 least one of the blocks at the ends of these sections must move. Trying each of them, with one more permitted change at
@@ -115,7 +115,7 @@ class _Search:
         return np.split(rows, np.searchsorted(rows, self._order.offsets[1:-1]))
 
     def _slot_dependencies(self, needs: list[Rows], changes: _Changes) -> list[Rows]:
-        """Return the slots on which each slot depends; for a slot of two, those of both computations."""
+        """Return the slots on which each slot depends; for a shared slot, those of both computations."""
         order = self._split_order(changes)
         if not order.fused.any():
             return needs
@@ -160,11 +160,11 @@ class _Search:
             for row in (at, needed):
                 if at != needed and row not in changes.moved:
                     found.append(changes._replace(moved=changes.moved | {row}))
-                if self._is_whole(row, changes):
+                if self._is_unsplit(row, changes):
                     found.append(changes._replace(split=changes.split | {row}))
         return list(dict.fromkeys(found))
 
-    def _is_double(self, row: int) -> bool:
+    def _is_shared_slot(self, row: int) -> bool:
         return bool(self._order.next_is_fused[row])
 
     # ---- some changes ----
@@ -182,7 +182,7 @@ class _Search:
         while len(waiting := run.run_all()):
             found = [self._first_runnable(run, needed) for needed in self._dependencies_in_cycle(run, waiting)]
             runnable = [row for row, can in found if can]
-            if not runnable:  # slots of two block each other
+            if not runnable:  # shared slots block each other
                 return self.repair_greedily(split | {next(row for row, _ in found)})
             row = min(runnable, key=run.places_ahead)
             distance += run.places_ahead(row)
@@ -207,7 +207,7 @@ class _Search:
         return needed[list(cycle).index(line) :]
 
     def _first_runnable(self, run: _Run, row: int) -> tuple[int, bool]:
-        """Return the first slot that can run among the dependencies of a slot, or a slot of two if they form a cycle."""
+        """Return the first slot that can run among the dependencies of a slot, or a shared slot if they form a cycle."""
         passed = []
         while row not in passed:
             passed.append(row)
@@ -215,11 +215,11 @@ class _Search:
             if need < 0:
                 return row, True
             row = need
-        return next(each for each in passed[passed.index(row) :] if self._is_double(each)), False
+        return next(each for each in passed[passed.index(row) :] if self._is_shared_slot(each)), False
 
-    def _is_whole(self, row: int, changes: _Changes) -> bool:
+    def _is_unsplit(self, row: int, changes: _Changes) -> bool:
         """Return True if two computations still share the slot of this row."""
-        return self._is_double(row) and row not in changes.split
+        return self._is_shared_slot(row) and row not in changes.split
 
     # ---- places of moved slots ----
 
@@ -309,7 +309,7 @@ class _Run:
         return int(self._place[row] - self._at[self.line_of(row)])
 
     def run_out_of_order(self, row: int) -> int:
-        """Run a slot out of order, and return the place, among all lines, of the slot before which it runs."""
+        """Run a slot before its turn; return the index, in all lines, of the slot before which it runs."""
         self.done[row] = True
         return int(self._at[self.line_of(row)])
 

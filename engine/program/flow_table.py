@@ -22,8 +22,8 @@ Int64s = NDArray[np.int64]
 class FlowTable:
     """Flows of one step of a program, and the shared cells in which devices announce them.
 
-    A row of the program has one flow per part. Each participant of a flow has a cell for it: the devices of a mesh, or
-    for a reduction the devices of all meshes that hold the stage.
+    A row of the program has one flow, or several if its communication is split into parts. Each participant of a flow
+    has a cell for it: the devices of a mesh, or for a reduction the devices of all meshes that hold the stage.
     """
 
     network: Network

@@ -14,7 +14,7 @@ Rows = NDArray[np.int64]
 
 
 def gather_lines(program: Columns) -> Iterator[Rows]:
-    """Yield the UNSHARDs, then the RESHARDs, of each rank that has some; those of one kind run one after the other."""
+    """Yield, for each rank with gathers, its UNSHARDs and then its RESHARDs; one kind runs one after the other."""
     for op in (Op.UNSHARD, Op.RESHARD):
         rows = np.flatnonzero(program.op == op)
         yield from (line for line in np.split(rows, np.searchsorted(rows, program.offsets[1:-1])) if line.size)

@@ -125,7 +125,7 @@ def _slots_by_rank(program: Columns) -> list[Rows]:
 
 
 def _previous_rows(program: Columns, lines: list[Rows]) -> Rows:
-    """Return the preceding row of each row in its line, ``[rows]``, -1 for none; for a slot of two, its second row."""
+    """Return the preceding row of each row in its line, ``[rows]``, -1 for none; for a shared slot, its second row."""
     previous = np.full(len(program), -1, np.int64)
     for line in lines:
         previous[line[1:]] = line[:-1]

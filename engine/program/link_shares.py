@@ -10,7 +10,7 @@ from typing import NamedTuple
 MAX_SHARES = 60_000
 """Approximate maximum number of shares in a drawing, over all ports; beyond it, moments are skipped."""
 MIN_SHARES_PER_PORT = 2_000
-"""Maximum number of shares of one port in a drawing with many ports."""
+"""Maximum number of shares of one port in a drawing with so many ports that each gets fewer otherwise."""
 MOMENTS_PER_SHARE = 8
 """Number of moments that are examined per share in the drawing."""
 DIGITS = 6
@@ -37,7 +37,7 @@ class Steps(NamedTuple):
         return self.values[max(0, bisect_right(self.times, now) - 1)]
 
 
-class Passing(NamedTuple):
+class PortUse(NamedTuple):
     """Message that uses a port, and its share of the port's capacity over time."""
 
     message: int
@@ -52,7 +52,7 @@ def max_shares_per_port(ports: int) -> int:
     return max(MIN_SHARES_PER_PORT, MAX_SHARES // max(1, ports))
 
 
-def stack_shares(passing: Sequence[Passing], most: int) -> list[Share]:
+def stack_shares(passing: Sequence[PortUse], most: int) -> list[Share]:
     """Return the stacked shares of the messages on a port over time, in about ``most`` shares.
 
     Consecutive messages stay on the same line unless other messages use it.
@@ -78,7 +78,7 @@ def max_concurrent_messages(found: Sequence[Share]) -> int:
 class _Sweep:
     """Sweep over time of the messages on a port and their shares."""
 
-    def __init__(self, passing: Sequence[Passing]) -> None:
+    def __init__(self, passing: Sequence[PortUse]) -> None:
         self._coming = sorted(passing, key=lambda each: each.start_s)
         self._lines = _lowest_free_lines(self._coming)
         self._on: list[tuple[int, int]] = []  # (line, index in `_coming`) of current messages, lowest line first
@@ -130,8 +130,8 @@ class _Sweep:
             self._open[place] = (now if before else start, *part)
 
 
-def _lowest_free_lines(coming: Sequence[Passing]) -> list[int]:
-    """Return the lowest line for each message that no concurrent message on the port uses."""
+def _lowest_free_lines(coming: Sequence[PortUse]) -> list[int]:
+    """Return, for each message, the lowest line that no concurrent message on the port uses."""
     found: list[int] = []
     taken: list[tuple[float, int]] = []  # heap of (end of use, line)
     free: list[int] = []  # heap

@@ -61,7 +61,7 @@ class _Hops(NamedTuple):
         return Action(self.send_op, source, mb, 0, others[0]), Action(self.recv_op, target, mb, 0, others[1])
 
     def rows(self, program: Program, op: Op) -> tuple[Rows, Rows]:
-        """Return the rows of all actions ``op`` (SEND or RECV), and the hop of each; -1 for other directions."""
+        """Return the rows of all SENDs or RECVs (``op``) and the hop of each; -1 for messages in other directions."""
         rows = np.flatnonzero((program.op == op) & ((program.other >= 0) == self.is_skip))
         ends = (self.source, self.target) if op == self.send_op else (self.target, self.source)
         if not self.is_skip:
@@ -73,7 +73,7 @@ class _Hops(NamedTuple):
 
 
 def message_problems(program: Program) -> list[Problem]:
-    """Return a problem for every hop between ranks without exactly one SEND and one RECV at valid positions.
+    """Return a problem for every message between ranks without exactly one SEND and one RECV at valid positions.
 
     The SEND must follow the producer of the tensor, and the RECV must precede its consumer.
     """
@@ -105,7 +105,7 @@ def _skip_hops(program: Program) -> list[_Hops]:
 
 def _unmatched_messages(program: Program, hops: _Hops) -> Iterator[Problem]:
     across = program.rank[hops.producer] != program.rank[hops.consumer]
-    sent, received = (_count_hops(program, hops, op) for op in (hops.send_op, hops.recv_op))
+    sent, received = (_count_occurrences(program, hops, op) for op in (hops.send_op, hops.recv_op))
     for hop, mb in true_entries((sent != across) | (received != across)):
         send, recv = hops.ends(hop, mb)
         match bool(across[hop, mb]), int(sent[hop, mb]), int(received[hop, mb]):
@@ -122,7 +122,7 @@ def _unmatched_messages(program: Program, hops: _Hops) -> Iterator[Problem]:
                 yield problem("repeated_message", action=send, sends=sends, receive=recv, receives=receives)
 
 
-def _count_hops(program: Program, hops: _Hops, op: Op) -> Rows:
+def _count_occurrences(program: Program, hops: _Hops, op: Op) -> Rows:
     """Return the number of occurrences of the SEND or RECV of each message, ``[hops, microbatches]``."""
     rows, hop = hops.rows(program, op)
     place = (hop * program.microbatches + program.microbatch[rows])[hop >= 0]

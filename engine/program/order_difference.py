@@ -63,7 +63,7 @@ def compare_orders(start: Program, now: Program) -> OrderDifference:
     """Compare two orders of the same stages and microbatches.
 
     Per rank, the blocks of a longest common subsequence stayed, and all others moved; no set of fewer moves turns one
-    order into the other. The halves of a backward that was whole replace it.
+    order into the other. The input gradient of a split backward is compared with the whole backward of the other order.
 
     Raises:
         Refusal: the orders have different stages, microbatches or meshes.

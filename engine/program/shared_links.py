@@ -148,7 +148,7 @@ class Network:
 # ---- contention ----
 
 
-class Alone(NamedTuple):
+class UncontendedTimes(NamedTuple):
     """Times at which the bytes of each flow would be transferred if it were alone."""
 
     kind: Ints
@@ -156,7 +156,7 @@ class Alone(NamedTuple):
     end: Floats
 
 
-def is_contended(network: Network, alone: Alone) -> bool:
+def is_contended(network: Network, alone: UncontendedTimes) -> bool:
     """Return True if a flow waits for its connection, or a port is overloaded.
 
     Otherwise the uncontended timeline is exact.
@@ -165,7 +165,7 @@ def is_contended(network: Network, alone: Alone) -> bool:
     return _has_queue(network, alone) or any(peak > FULL for peak in _peak_utilization(network, alone))
 
 
-def _has_queue(network: Network, alone: Alone) -> bool:
+def _has_queue(network: Network, alone: UncontendedTimes) -> bool:
     if network.units.max(initial=-1) >= 0:
         return True
     line = network.connection[alone.kind]
@@ -175,7 +175,7 @@ def _has_queue(network: Network, alone: Alone) -> bool:
     return bool((same & (start[1:] < end[:-1] * (1 - 1e-12))).any())
 
 
-def _peak_utilization(network: Network, alone: Alone) -> Sequence[float]:
+def _peak_utilization(network: Network, alone: UncontendedTimes) -> Sequence[float]:
     """Return the peak utilization of the busiest port, as a list of one number; empty if no port can be full."""
     counts = np.diff(network.use_ptr)[alone.kind]
     flow = np.repeat(np.arange(len(alone.kind)), counts)

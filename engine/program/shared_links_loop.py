@@ -21,183 +21,185 @@ from meshwave.engine.program.shared_links_tables import (
     Flows,
     Nodes,
     Result,
-    Room,
     Table,
+    Workspace,
 )
 
 RATE_TOLERANCE = 1e-9
 """Relative difference up to which rates count as equal."""
 
 
-def play_flows(nodes: Nodes, flows: Flows, result: Result, room: Room) -> int:
+def simulate_flows(nodes: Nodes, flows: Flows, result: Result, workspace: Workspace) -> int:
     """Simulate a program on shared links and return the number of rate changes, logged or not."""
-    counts, now = room.counts, 0.0
-    push(room, nodes.compute[0], 0)
+    counts, now = workspace.counts, 0.0
+    push_event(workspace, nodes.compute[0], 0)
     while counts[HEAP] > 0 or counts[ACTIVE] > 0:
         counts[MOMENT] += 1
         counts[FOUND] = counts[SEEDS] = 0
         ended = -1
-        if counts[HEAP] == 0 or room.ends[1] < room.heap_time[0]:
-            now = max(now, room.ends[1])
-            ended = end_first_flow(flows, result, room, now)
-            done = deliver_flow(nodes, result, room, now, ended)
+        if counts[HEAP] == 0 or workspace.ends[1] < workspace.heap_time[0]:
+            now = max(now, workspace.ends[1])
+            ended = end_first_flow(flows, result, workspace, now)
+            done = deliver_flow(nodes, result, workspace, now, ended)
         else:
-            pop(room)
-            now = max(now, room.heap_time[counts[HEAP]])
-            done = handle_event(nodes, flows, room, now, room.heap_code[counts[HEAP]])
+            pop_event(workspace)
+            now = max(now, workspace.heap_time[counts[HEAP]])
+            done = handle_event(nodes, flows, workspace, now, workspace.heap_code[counts[HEAP]])
         if done >= 0:
-            end_node(nodes, flows, result, room, now, done)
-        start_flows(nodes, flows, result, room, now, ended)
+            end_node(nodes, flows, result, workspace, now, done)
+        start_flows(nodes, flows, result, workspace, now, ended)
         if counts[FOUND] + counts[SEEDS] > 0:
-            update_rates(flows, result, room, now)
+            update_rates(flows, result, workspace, now)
     return int(counts[LOGGED])
 
 
 # ---- nodes ----
 
 
-def handle_event(nodes: Nodes, flows: Flows, room: Room, now: float, code: int) -> int:
+def handle_event(nodes: Nodes, flows: Flows, workspace: Workspace, now: float, code: int) -> int:
     """Continue a flow whose latency is over or a node that has computed a part; return the node that ends, or -1."""
     count, exchange, done = len(nodes.pending), len(nodes.takers) + code, -1
     if code >= count:  # a latency is over
-        request_connection(flows, room, code - count)
+        request_connection(flows, workspace, code - count)
     elif flows.kind[exchange] >= 0:  # a part is computed, and exchanges follow
-        push(room, now + flows.latency[flows.kind[exchange]], count + exchange)
+        push_event(workspace, now + flows.latency[flows.kind[exchange]], count + exchange)
     else:
         done = code
     return done
 
 
-def deliver_flow(nodes: Nodes, result: Result, room: Room, now: float, flow: int) -> int:
+def deliver_flow(nodes: Nodes, result: Result, workspace: Workspace, now: float, flow: int) -> int:
     """Continue the node that waits for a flow; return it if the flow was its last exchange, otherwise -1."""
     messages, done = len(nodes.takers), -1
     if flow < messages:
         result.came[flow] = now
         if nodes.takers[flow] >= 0:
-            count_input(nodes, result, room, now, nodes.takers[flow], len(nodes.pending) + flow)
+            count_input(nodes, result, workspace, now, nodes.takers[flow], len(nodes.pending) + flow)
     else:
         node = flow - messages
         nodes.parts[node] -= 1
         if nodes.parts[node] == 0:
             done = node
         else:
-            push(room, now + nodes.compute[node], node)
+            push_event(workspace, now + nodes.compute[node], node)
     return done
 
 
-def count_input(nodes: Nodes, result: Result, room: Room, now: float, node: int, cause: int) -> None:
+def count_input(nodes: Nodes, result: Result, workspace: Workspace, now: float, node: int, cause: int) -> None:
     """Count an input that has arrived at a node, and start the node if it was the last one."""
     nodes.pending[node] -= 1
     if nodes.pending[node] == 0:
         result.start[node], result.cause[node] = now, cause
-        push(room, now + nodes.compute[node], node)
+        push_event(workspace, now + nodes.compute[node], node)
 
 
-def end_node(nodes: Nodes, flows: Flows, result: Result, room: Room, now: float, done: int) -> None:
+def end_node(nodes: Nodes, flows: Flows, result: Result, workspace: Workspace, now: float, done: int) -> None:
     """End a node: its output arrives at the nodes that wait for it, and the latencies of its messages begin."""
     result.end[done] = now
     for at in range(nodes.out_ptr[done], nodes.out_ptr[done + 1]):
-        count_input(nodes, result, room, now, nodes.out_node[at], done)
+        count_input(nodes, result, workspace, now, nodes.out_node[at], done)
     for at in range(nodes.made_ptr[done], nodes.made_ptr[done + 1]):
         message = nodes.made[at]
         result.sent[message], result.sent_cause[message] = now, done
-        push(room, now + flows.latency[flows.kind[message]], len(nodes.pending) + message)
+        push_event(workspace, now + flows.latency[flows.kind[message]], len(nodes.pending) + message)
 
 
 # ---- flows ----
 
 
-def request_connection(flows: Flows, room: Room, flow: int) -> None:
+def request_connection(flows: Flows, workspace: Workspace, flow: int) -> None:
     """Give a flow its connection, or let it wait behind the last flow that has requested it."""
-    line, counts = flows.connection[flows.kind[flow]], room.counts
+    line, counts = flows.connection[flows.kind[flow]], workspace.counts
     counts[ORDER] += 1
-    room.asked[flow] = counts[ORDER]
-    if room.first[line] >= 0:
-        room.behind[room.last[line]] = flow
+    workspace.asked[flow] = counts[ORDER]
+    if workspace.first[line] >= 0:
+        workspace.behind[workspace.last[line]] = flow
     else:
-        room.first[line] = flow
-        queue(room, flow)
-    room.last[line] = flow
+        workspace.first[line] = flow
+        enqueue_flow(workspace, flow)
+    workspace.last[line] = flow
 
 
-def end_first_flow(flows: Flows, result: Result, room: Room, now: float) -> int:
+def end_first_flow(flows: Flows, result: Result, workspace: Workspace, now: float) -> int:
     """End the flow that ends first, give its connection to the next one, and return it."""
-    flow_class = room.active[find_first_end(room.ends)]
-    serve(room, now, flow_class)
-    ended = pop_mark(room.marks, room.numbers, room.heap_first[flow_class], room.busy[flow_class])
-    mark_ports(flows, room, flow_class)
-    add_demand(flows, room, -flows.most[flow_class], flow_class)
-    room.busy[flow_class] -= 1
-    if room.busy[flow_class] > 0:
-        mark_class(room, flow_class)
+    flow_class = workspace.active[find_first_end(workspace.ends)]
+    update_transferred_bytes(workspace, now, flow_class)
+    ended = pop_mark(workspace.marks, workspace.numbers, workspace.heap_first[flow_class], workspace.busy[flow_class])
+    mark_ports(flows, workspace, flow_class)
+    add_demand(flows, workspace, -flows.most[flow_class], flow_class)
+    workspace.busy[flow_class] -= 1
+    if workspace.busy[flow_class] > 0:
+        mark_class(workspace, flow_class)
     else:
-        end_class(room, flow_class)
-        log(result, room.counts, now, flow_class, 0.0)
+        end_class(workspace, flow_class)
+        log_rate(result, workspace.counts, now, flow_class, 0.0)
     line = flows.connection[flows.kind[ended]]
-    room.first[line] = room.behind[ended]
-    if room.behind[ended] >= 0:
-        queue(room, room.behind[ended])
+    workspace.first[line] = workspace.behind[ended]
+    if workspace.behind[ended] >= 0:
+        enqueue_flow(workspace, workspace.behind[ended])
     return ended
 
 
-def start_flows(nodes: Nodes, flows: Flows, result: Result, room: Room, now: float, ended: int) -> None:
+def start_flows(nodes: Nodes, flows: Flows, result: Result, workspace: Workspace, now: float, ended: int) -> None:
     """Start the waiting flows whose ports are free; ``ended`` is the flow that has ended now, -1 for none."""
     count, messages, kept = len(nodes.pending), len(nodes.takers), 0
-    for at in range(room.counts[WAITING]):
-        flow = room.waiting[at]
+    for at in range(workspace.counts[WAITING]):
+        flow = workspace.waiting[at]
         if not has_units(flows.class_ptr, flows.port, flows.units, flows.class_of[flows.kind[flow]]):
-            room.waiting[kept] = flow
+            workspace.waiting[kept] = flow
             kept += 1
             continue
         if ended >= 0 and flow < messages:
             result.sent[flow] = now
             result.sent_cause[flow] = count + ended if ended < messages else ended - messages
-        start_flow(flows, room, now, flow)
-    room.counts[WAITING] = kept
+        start_flow(flows, workspace, now, flow)
+    workspace.counts[WAITING] = kept
 
 
-def start_flow(flows: Flows, room: Room, now: float, flow: int) -> None:
+def start_flow(flows: Flows, workspace: Workspace, now: float, flow: int) -> None:
     """Add a flow to its class."""
     flow_class = flows.class_of[flows.kind[flow]]
-    if room.busy[flow_class] == 0:
-        room.place[flow_class] = room.counts[ACTIVE]
-        room.active[room.counts[ACTIVE]] = flow_class
-        room.counts[ACTIVE] += 1
-    serve(room, now, flow_class)
-    add_demand(flows, room, flows.most[flow_class], flow_class)
-    mark_ports(flows, room, flow_class)
-    mark_class(room, flow_class)
-    mark = room.served[flow_class] + flows.size[flow]
-    push_mark(room.marks, room.numbers, room.heap_first[flow_class], room.busy[flow_class], mark, flow)
-    room.busy[flow_class] += 1
+    if workspace.busy[flow_class] == 0:
+        workspace.place[flow_class] = workspace.counts[ACTIVE]
+        workspace.active[workspace.counts[ACTIVE]] = flow_class
+        workspace.counts[ACTIVE] += 1
+    update_transferred_bytes(workspace, now, flow_class)
+    add_demand(flows, workspace, flows.most[flow_class], flow_class)
+    mark_ports(flows, workspace, flow_class)
+    mark_class(workspace, flow_class)
+    mark = workspace.served[flow_class] + flows.size[flow]
+    push_mark(
+        workspace.marks, workspace.numbers, workspace.heap_first[flow_class], workspace.busy[flow_class], mark, flow
+    )
+    workspace.busy[flow_class] += 1
 
 
-def serve(room: Room, now: float, flow_class: int) -> None:
+def update_transferred_bytes(workspace: Workspace, now: float, flow_class: int) -> None:
     """Update the bytes that the flows of a class have transferred."""
-    room.served[flow_class] += room.rate[flow_class] * (now - room.since[flow_class])
-    room.since[flow_class] = now
+    workspace.served[flow_class] += workspace.rate[flow_class] * (now - workspace.since[flow_class])
+    workspace.since[flow_class] = now
 
 
-def end_class(room: Room, flow_class: int) -> None:
+def end_class(workspace: Workspace, flow_class: int) -> None:
     """Remove a class from the active ones after its last flow has ended."""
-    counts, ends, active = room.counts, room.ends, room.active
-    room.served[flow_class] = room.rate[flow_class] = 0.0
+    counts, ends, active = workspace.counts, workspace.ends, workspace.active
+    workspace.served[flow_class] = workspace.rate[flow_class] = 0.0
     counts[ACTIVE] -= 1
-    moved, to = active[counts[ACTIVE]], room.place[flow_class]
+    moved, to = active[counts[ACTIVE]], workspace.place[flow_class]
     set_end(ends, to, ends[(len(ends) >> 1) + counts[ACTIVE]])
     set_end(ends, counts[ACTIVE], math.inf)
-    active[to], room.place[moved] = moved, to
+    active[to], workspace.place[moved] = moved, to
 
 
-def queue(room: Room, flow: int) -> None:
+def enqueue_flow(workspace: Workspace, flow: int) -> None:
     """Insert the first flow of a connection into the flows that wait for ports, in the order of their requests."""
-    waiting, asked = room.waiting, room.asked
-    at = room.counts[WAITING]
+    waiting, asked = workspace.waiting, workspace.asked
+    at = workspace.counts[WAITING]
     while at > 0 and asked[waiting[at - 1]] > asked[flow]:
         waiting[at] = waiting[at - 1]
         at -= 1
     waiting[at] = flow
-    room.counts[WAITING] += 1
+    workspace.counts[WAITING] += 1
 
 
 def has_units(class_ptr: Table, port: Table, units: Table, flow_class: int) -> bool:
@@ -208,9 +210,9 @@ def has_units(class_ptr: Table, port: Table, units: Table, flow_class: int) -> b
     return free
 
 
-def add_demand(flows: Flows, room: Room, rate: float, flow_class: int) -> None:
+def add_demand(flows: Flows, workspace: Workspace, rate: float, flow_class: int) -> None:
     """Add a flow of a class to the demand of its ports; with a negative rate, remove one."""
-    demand, units = room.demand, flows.units
+    demand, units = workspace.demand, flows.units
     for use in range(flows.class_ptr[flow_class], flows.class_ptr[flow_class + 1]):
         at = flows.port[use]
         demand[at] += flows.weight[use] * rate
@@ -246,9 +248,9 @@ def set_end(ends: Table, place: int, end: float) -> None:
 # ---- events: a binary heap ----
 
 
-def push(room: Room, time: float, code: int) -> None:
+def push_event(workspace: Workspace, time: float, code: int) -> None:
     """Add an event: a node has computed a part, or (``nodes + flow``) a latency has ended."""
-    counts, times, orders, codes = room.counts, room.heap_time, room.heap_order, room.heap_code
+    counts, times, orders, codes = workspace.counts, workspace.heap_time, workspace.heap_order, workspace.heap_code
     counts[ORDER] += 1
     at = counts[HEAP]
     counts[HEAP] += 1
@@ -259,9 +261,9 @@ def push(room: Room, time: float, code: int) -> None:
     times[at], orders[at], codes[at] = time, counts[ORDER], code
 
 
-def pop(room: Room) -> None:
+def pop_event(workspace: Workspace) -> None:
     """Move the first event behind the end of the heap."""
-    counts, times, orders, codes = room.counts, room.heap_time, room.heap_order, room.heap_code
+    counts, times, orders, codes = workspace.counts, workspace.heap_time, workspace.heap_order, workspace.heap_code
     counts[HEAP] -= 1
     last = counts[HEAP]
     first_time, first_code = times[0], codes[0]
@@ -312,59 +314,61 @@ def is_before(keys: Table, orders: Table, at: int, key: float, order: int) -> bo
 # ---- rates ----
 
 
-def update_rates(flows: Flows, result: Result, room: Room, now: float) -> None:
+def update_rates(flows: Flows, result: Result, workspace: Workspace, now: float) -> None:
     """Update the rates of the marked classes, and of the classes that depend on them."""
-    counts, found, fair, rate = room.counts, room.found, room.fair, room.rate
-    find_coupled(flows, room)
+    counts, found, fair, rate = workspace.counts, workspace.found, workspace.fair, workspace.rate
+    mark_coupled_classes(flows, workspace)
     compute_fair_rates(
-        flows.class_ptr, flows.port, flows.weight, flows.most, room.busy, room.demand, flows.capacity, room.left,
-        room.shares, fair, found, counts[FOUND],
+        flows.class_ptr, flows.port, flows.weight, flows.most, workspace.busy, workspace.demand, flows.capacity, workspace.left,
+        workspace.shares, fair, found, counts[FOUND],
     )  # fmt: skip
     for at in range(counts[FOUND]):
         flow_class = found[at]
         if fair[flow_class] != rate[flow_class]:
-            serve(room, now, flow_class)
+            update_transferred_bytes(workspace, now, flow_class)
             rate[flow_class] = fair[flow_class]
-            log(result, counts, now, flow_class, fair[flow_class])
-        left_to_serve = max(0.0, room.marks[room.heap_first[flow_class]] - room.served[flow_class])
-        set_end(room.ends, room.place[flow_class], room.since[flow_class] + left_to_serve / rate[flow_class])
+            log_rate(result, counts, now, flow_class, fair[flow_class])
+        left_to_serve = max(0.0, workspace.marks[workspace.heap_first[flow_class]] - workspace.served[flow_class])
+        set_end(
+            workspace.ends, workspace.place[flow_class], workspace.since[flow_class] + left_to_serve / rate[flow_class]
+        )
 
 
-def mark_ports(flows: Flows, room: Room, flow_class: int) -> None:
+def mark_ports(flows: Flows, workspace: Workspace, flow_class: int) -> None:
     """Mark the ports of a class that all their flows together could fill, since rates may change there."""
-    counts = room.counts
+    counts = workspace.counts
     for use in range(flows.class_ptr[flow_class], flows.class_ptr[flow_class + 1]):
         at = flows.port[use]
-        is_marked = room.port_mark[at] == counts[MOMENT]
-        if not is_marked and room.demand[at] > flows.capacity[at] * (1 + RATE_TOLERANCE):
-            room.port_mark[at] = counts[MOMENT]
-            room.seeds[counts[SEEDS]] = at
+        is_marked = workspace.port_mark[at] == counts[MOMENT]
+        if not is_marked and workspace.demand[at] > flows.capacity[at] * (1 + RATE_TOLERANCE):
+            workspace.port_mark[at] = counts[MOMENT]
+            workspace.seeds[counts[SEEDS]] = at
             counts[SEEDS] += 1
 
 
-def mark_class(room: Room, flow_class: int) -> None:
+def mark_class(workspace: Workspace, flow_class: int) -> None:
     """Mark a class whose rate must be computed."""
-    counts = room.counts
-    if room.class_mark[flow_class] != counts[MOMENT]:
-        room.class_mark[flow_class] = counts[MOMENT]
-        room.found[counts[FOUND]] = flow_class
+    counts = workspace.counts
+    if workspace.class_mark[flow_class] != counts[MOMENT]:
+        workspace.class_mark[flow_class] = counts[MOMENT]
+        workspace.found[counts[FOUND]] = flow_class
         counts[FOUND] += 1
 
 
-def find_coupled(flows: Flows, room: Room) -> None:
+def mark_coupled_classes(flows: Flows, workspace: Workspace) -> None:
     """Mark all busy classes whose rates depend on the marked ports.
 
     These are the classes that use a marked port, and recursively those that share with them a port that could be full.
     """
-    counts = room.counts
+    counts = workspace.counts
     while counts[SEEDS] > 0:
         counts[SEEDS] -= 1
-        seed = room.seeds[counts[SEEDS]]
+        seed = workspace.seeds[counts[SEEDS]]
         for at in range(flows.port_ptr[seed], flows.port_ptr[seed + 1]):
             flow_class = flows.class_at[at]
-            if room.busy[flow_class] > 0 and room.class_mark[flow_class] != counts[MOMENT]:
-                mark_class(room, flow_class)
-                mark_ports(flows, room, flow_class)
+            if workspace.busy[flow_class] > 0 and workspace.class_mark[flow_class] != counts[MOMENT]:
+                mark_class(workspace, flow_class)
+                mark_ports(flows, workspace, flow_class)
 
 
 def compute_fair_rates(
@@ -432,7 +436,7 @@ def fair_rate(
     return rate
 
 
-def log(result: Result, counts: Table, now: float, flow_class: int, rate: float) -> None:
+def log_rate(result: Result, counts: Table, now: float, flow_class: int, rate: float) -> None:
     """Append the rate of a class of equal flows to the log, if the log is not full."""
     at = counts[LOGGED]
     if at < len(result.log_time):

@@ -21,7 +21,7 @@ from meshwave.engine.program.action import COLLECTIVES, Op
 from meshwave.engine.program.graph import Graph
 from meshwave.engine.program.program import Program, parse_program
 from meshwave.engine.program.shared_links import Network, pair_network
-from meshwave.engine.program.shared_links_tables import Flows, Nodes, Result, Room
+from meshwave.engine.program.shared_links_tables import Flows, Nodes, Result, Workspace
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -29,7 +29,7 @@ INTERPRETED_EVENTS = 12_000
 """Maximum number of events for which Python runs the loop itself, because importing numba would take longer."""
 
 
-class Play(NamedTuple):
+class FlowTimes(NamedTuple):
     """Simulated times of all actions (nodes of the program's graph, from 1 on) and messages."""
 
     start: Floats  # [nodes + 1]
@@ -53,7 +53,7 @@ class RateLog(NamedTuple):
 NO_RATES = RateLog(np.zeros(0), np.zeros(0, np.int64), np.zeros(0))
 
 
-def play_shared(
+def simulate_shared_links(
     program: Program,
     durations: Floats,
     sizes: Floats,
@@ -61,14 +61,14 @@ def play_shared(
     *,
     log_entries: int = 0,
     must_compile: bool = False,
-) -> Play:
+) -> FlowTimes:
     """Simulate a program without problems on a shared network.
 
     Args:
         program: the program.
         network: the ports, and the kinds of flows.
         durations: ``[rows]`` seconds of each slot without waits for flows.
-        sizes: ``[rows]`` bytes of the flow of each row; for a slot of two, the sum is at its first row.
+        sizes: ``[rows]`` bytes of the flow of each row; for a shared slot, the sum is at its first row.
         log_entries: maximum number of rate changes to log.
         must_compile: run the compiled loop if numba is available, however few events there are.
     """
@@ -106,24 +106,24 @@ def play_shared(
         ),
     )  # fmt: skip
     written = Result(start, end, cause, sent, came, sent_cause, *log)
-    room = _allocate_room(flows, lines, len(of_kind), len(network.ports), heap_first)
-    logged = _run(*given, written, room, must_compile=must_compile)
+    workspace = _allocate_workspace(flows, lines, len(of_kind), len(network.ports), heap_first)
+    logged = _run(*given, written, workspace, must_compile=must_compile)
     row_of = np.concatenate((node_rows, messages, [-1]))  # row of each cause; node 0 is the start of the step
     row_of[0] = -1
     sent_cause = np.where(sent_cause >= nodes, row_of[sent_cause], tables.makers)
     used = slice(min(logged, log_entries))
     rates = RateLog(log[0][used], first_of_class[log[1][used]], log[2][used])
-    return Play(start, end, row_of[cause], messages, sent, came, sent_cause, rates)
+    return FlowTimes(start, end, row_of[cause], messages, sent, came, sent_cause, rates)
 
 
-def _allocate_room(flows: int, lines: int, kinds: int, ports: int, heap_first: Ints) -> Room:
+def _allocate_workspace(flows: int, lines: int, kinds: int, ports: int, heap_first: Ints) -> Workspace:
     classes = len(heap_first)
     leaves = 1 << max(0, classes - 1).bit_length()
 
     def integers(length: int) -> Ints:
         return np.zeros(length, np.int64)
 
-    return Room(
+    return Workspace(
         counts=integers(8),
         heap_time=np.zeros(flows + 1),
         heap_order=integers(flows + 1),
@@ -160,7 +160,7 @@ def compile_loop() -> bool:
         return False
     program = parse_program("0F0 0SEND_F0\n1RECV_F0 1F0")
     ones = np.ones(len(program))
-    play_shared(program, ones, ones, pair_network(program), must_compile=True)
+    simulate_shared_links(program, ones, ones, pair_network(program), must_compile=True)
     return True
 
 
@@ -192,17 +192,17 @@ _compiling = threading.Event()
 """Set while another process compiles the loop."""
 
 
-def _run(nodes: Nodes, flows: Flows, result: Result, room: Room, *, must_compile: bool) -> int:
+def _run(nodes: Nodes, flows: Flows, result: Result, workspace: Workspace, *, must_compile: bool) -> int:
     """Run the loop: compiled if that saves time, otherwise in Python on lists, which are faster there."""
     events = len(nodes.pending) + 2 * len(nodes.takers)
     is_worth_it = must_compile or _ready.is_set() or (events > INTERPRETED_EVENTS and not _compiling.is_set())
     module = compiled_module(shared_links_loop.__name__) if is_worth_it else None
     if module is not None:
-        logged = int(module.play_flows(nodes, flows, result, room))
+        logged = int(module.simulate_flows(nodes, flows, result, workspace))
         _ready.set()
         return logged
-    lists: list[Any] = [type(part)(*(column.tolist() for column in part)) for part in (nodes, flows, result, room)]
-    logged = shared_links_loop.play_flows(*lists)
+    lists: list[Any] = [type(part)(*(column.tolist() for column in part)) for part in (nodes, flows, result, workspace)]
+    logged = shared_links_loop.simulate_flows(*lists)
     for column, found in zip(result, lists[2], strict=True):
         column[:] = found
     return logged

@@ -59,7 +59,7 @@ class Result(NamedTuple):
     log_rate: Table
 
 
-class Room(NamedTuple):
+class Workspace(NamedTuple):
     """Working memory of the loop."""
 
     counts: Table  # [8] see the indices below
@@ -92,4 +92,4 @@ class Room(NamedTuple):
 
 
 HEAP, ORDER, ACTIVE, WAITING, LOGGED, MOMENT, FOUND, SEEDS = range(8)
-"""Indices of ``Room.counts``."""
+"""Indices of ``Workspace.counts``."""

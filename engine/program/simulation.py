@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from meshwave.engine.program.graph import Graph
 from meshwave.engine.program.program import Program
-from meshwave.engine.program.shared_links import Alone, Network, is_contended, pair_network
-from meshwave.engine.program.shared_links_simulation import NO_RATES, Play, RateLog, play_shared
+from meshwave.engine.program.shared_links import Network, UncontendedTimes, is_contended, pair_network
+from meshwave.engine.program.shared_links_simulation import NO_RATES, FlowTimes, RateLog, simulate_shared_links
 from meshwave.engine.program.timeline import Timeline
 
 UnitTransferModel = Literal["latency", "sender-blocking", "link-serial", "half-duplex", "batched"]
@@ -36,7 +36,7 @@ def simulate(
     Args:
         program: the program.
         seconds: ``[rows]`` seconds of each computation, reduction and optimizer step, and (at its SEND) of each
-            transfer that is alone; a slot of two takes the sum of its rows.
+            transfer that is alone; a shared slot takes the sum of its rows.
         transfer_model: *shared-links*: transfers and collectives share the ports of ``network``; *latency*: a transfer
             starts when its tensor is produced and delays no other; *sender-blocking*: a transfer occupies its sender;
             *link-serial*: a NIC of ``network`` carries one transfer at a time in each direction, or without a network
@@ -56,7 +56,7 @@ def simulate(
     sizes = flow_bytes(program, seconds, network)
     if not is_contended(network, _uncontended_flows(program, network, sizes, alone)):
         return replace(alone, meshes=meshes or alone.meshes)
-    play = play_shared(program, computing_seconds(program, seconds, network), sizes, network)
+    play = simulate_shared_links(program, computing_seconds(program, seconds, network), sizes, network)
     start, end, cause = _span_times(program, play)
     return replace(alone, meshes=meshes or alone.meshes, start=start, end=end, cause=cause)
 
@@ -70,7 +70,9 @@ def is_shared(program: Program, seconds: Floats, network: Network) -> bool:
 def link_rates(program: Program, seconds: Floats, network: Network, entries: int) -> tuple[Timeline, RateLog]:
     """Simulate on shared links, and log up to ``entries`` rate changes of flows."""
     sizes = flow_bytes(program, seconds, network)
-    play = play_shared(program, computing_seconds(program, seconds, network), sizes, network, log_entries=entries)
+    play = simulate_shared_links(
+        program, computing_seconds(program, seconds, network), sizes, network, log_entries=entries
+    )
     return _make_timeline(program, play, None), play.log
 
 
@@ -98,12 +100,12 @@ def _simulate_uncontended(
     ended = np.zeros(len(program))
     ended[graph.nodes] = end[1:]
     sends, sent, sent_cause = _send_starts(program, ended, batched=transfer_model == "batched")
-    play = Play(start, end, cause, sends, sent, sent + seconds[sends], sent_cause, NO_RATES)
+    play = FlowTimes(start, end, cause, sends, sent, sent + seconds[sends], sent_cause, NO_RATES)
     return _make_timeline(program, play, meshes)
 
 
 def _send_starts(program: Program, ended: Floats, *, batched: bool) -> tuple[Ints, Floats, Ints]:
-    """Return for each SEND its row, its start, and the computation for which it waited, the last one of a batch."""
+    """Return the row of each SEND, its start, and the computation for which it waited (in a batch, the last one)."""
     sends, makers = program.send_rows
     sent, cause = ended[program.slot[makers]], makers.copy()
     if batched:
@@ -117,7 +119,7 @@ def _send_starts(program: Program, ended: Floats, *, batched: bool) -> tuple[Int
 
 
 def _blocks_batch(program: Program, blocked: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return True for each edge whose target waits for a batch with the SEND of this rank, ``[edges]``."""
+    """Return True for each edge over which a computation waits for a batch of its own rank, ``[edges]``."""
     target = np.repeat(np.concatenate(([-1], program.graph.nodes)), np.diff(program.graph.edge_ptr))
     found: NDArray[np.bool_] = (blocked >= 0) & (program.batch[blocked] >= 0) & program.is_compute[target]
     return found
@@ -134,7 +136,7 @@ def _batch_seconds(program: Program, seconds: Floats) -> Floats:
 
 
 def slot_sums(program: Program, values: Floats) -> Floats:
-    """Return the sum of both rows of each slot of two at its first row, ``[rows]``."""
+    """Return ``values`` with the sum of both rows of each shared slot at its first row, ``[rows]``."""
     fused = np.flatnonzero(program.fused)
     if fused.size:
         values = values.copy()
@@ -170,7 +172,7 @@ def _last_inputs(graph: Graph, start: Floats, end: Floats, lag: Floats) -> NDArr
 
 
 def flow_bytes(program: Program, seconds: Floats, network: Network) -> Floats:
-    """Return the bytes of the flow of each row, ``[rows]``; a slot of two has one flow, at its first row."""
+    """Return the bytes of the flow of each row, ``[rows]``; a shared slot has one flow, at its first row."""
     return slot_sums(program, network.bytes_of(program, seconds))
 
 
@@ -182,7 +184,7 @@ def computing_seconds(program: Program, seconds: Floats, network: Network) -> Fl
     return np.maximum(0.0, slot_sums(program, computing))
 
 
-def _uncontended_flows(program: Program, network: Network, sizes: Floats, alone: Timeline) -> Alone:
+def _uncontended_flows(program: Program, network: Network, sizes: Floats, alone: Timeline) -> UncontendedTimes:
     """Return the times at which the bytes of every flow are transferred if no flow delays another."""
     rows = np.flatnonzero(network.row_kind >= 0)
     span = program.span_of_row[rows]
@@ -197,13 +199,13 @@ def _uncontended_flows(program: Program, network: Network, sizes: Floats, alone:
         each = (alone.end[span[here]] - alone.start[span[here]]) / parts[here]
         late = np.where(exchanges[here], (part + 1) * each - took[here] - network.latency_s[kind[here]], 0.0)
         found.append((kind[here], starts[here] + late, starts[here] + late + took[here]))
-    return Alone(*(np.concatenate(column) for column in zip(*found, strict=True)))
+    return UncontendedTimes(*(np.concatenate(column) for column in zip(*found, strict=True)))
 
 
 # ---- the timeline ----
 
 
-def _make_timeline(program: Program, play: Play, meshes: tuple[str, ...] | None) -> Timeline:
+def _make_timeline(program: Program, play: FlowTimes, meshes: tuple[str, ...] | None) -> Timeline:
     rows = program.spans
     start, end, cause = _span_times(program, play)
     return Timeline(
@@ -223,7 +225,7 @@ def _make_timeline(program: Program, play: Play, meshes: tuple[str, ...] | None)
     )
 
 
-def _span_times(program: Program, play: Play) -> tuple[Floats, Floats, Ints]:
+def _span_times(program: Program, play: FlowTimes) -> tuple[Floats, Floats, Ints]:
     """Return the start, the end and the cause of each span, each ``[spans]``."""
     span = program.span_of_row
     start, end, cause = np.zeros(len(program.spans)), np.zeros(len(program.spans)), np.full(len(program.spans), -1)

@@ -95,7 +95,7 @@ class Timeline:
 
     @cached_property
     def busy(self) -> Floats:
-        """Seconds in which each rank computes, ``[ranks]``; a slot of two counts once."""
+        """Seconds in which each rank computes, ``[ranks]``; a shared slot counts once."""
         work = self.is_work & ~self.fused
         return self._sum_by_rank(work, (self.end - self.start)[work])
 

@@ -49,7 +49,7 @@ def communication_problems(program: Program) -> list[Problem]:
 
 
 def computation_problems(program: Program, microbatches: int) -> list[Problem]:
-    """Return a problem for every computation that does not occur exactly once, on the rank of its stage."""
+    """Return a problem for every computation that does not occur exactly once, on the rank that holds its stage."""
     if not program.stages:
         return [problem("no_computations")]
     if found := list(first_problems(_range_problems(program, microbatches))):
@@ -80,7 +80,7 @@ def _range_problems(program: Program, microbatches: int) -> Iterator[Problem]:
 
 
 def _slot_problems(program: Program) -> Iterator[Problem]:
-    """Yield a problem for every slot of two that is not a forward and a backward of different stages or microbatches."""
+    """Yield a problem for every shared slot that is not a forward and a backward of different stages or microbatches."""
     for row in np.flatnonzero(program.fused).tolist():
         second = program.row(row)
         if row in program.offsets or program.op[row - 1] != Op.F or second.op not in (Op.B, Op.I):
@@ -118,7 +118,7 @@ def _half_backward_problems(backward: Rows, inputs: Rows, weights: Rows) -> Iter
 
 
 def _rank_problems(program: Program) -> Iterator[Problem]:
-    """Yield a problem for every computation on another rank than its stage, and for every rank without computations."""
+    """Yield a problem for every computation on a rank without its stage, and for every rank without computations."""
     compute = np.flatnonzero(program.is_compute)
     home = program.placement[program.replica[program.microbatch[compute]], program.stage[compute]]
     for at in np.flatnonzero(home != program.rank[compute]).tolist():

@@ -109,11 +109,14 @@ class _PortPair:
 
     @property
     def next_s(self) -> float:
-        """Seconds until the next mark is reached."""
+        """Seconds until the next message ends or its sender need not wait any longer."""
         return (self._marks[0][0] - self.served) / self.rate
 
     def advance(self, seconds: float) -> list[tuple[int, bool]]:
-        """Advance the time, and return the messages that reach a mark, each with True if the mark is its end."""
+        """Advance the time, and return the messages that end, or whose sender need not wait any longer.
+
+        Each message comes with True if it ends.
+        """
         self.served += seconds * self.rate
         passed = []
         while self._marks and self._marks[0][0] <= self.served * (1 + RATE_TOLERANCE):
@@ -183,7 +186,7 @@ class _Simulation:
             else:
                 self._release_lane(message)
         self._ways = {ports: way for ports, way in self._ways.items() if way.messages}
-        _share_ports(list(self._ways.values()), self._capacity)
+        _set_fair_rates(list(self._ways.values()), self._capacity)
         for way in self._ways.values():
             way.record_rate(self._now)
 
@@ -292,7 +295,7 @@ def _overlapping_messages(brought: dict[tuple[int, int], int], start: int, stop:
     return [number for (first, last), number in brought.items() if first < stop and start < last]
 
 
-def _share_ports(ways: Sequence[_PortPair], port_capacity: Callable[[Port], float]) -> None:
+def _set_fair_rates(ways: Sequence[_PortPair], port_capacity: Callable[[Port], float]) -> None:
     """Set the max-min fair rate of every message, with one class of flows per pair of ports."""
     number = {port: at for at, port in enumerate(dict.fromkeys(port for way in ways for port in way.ports))}
     ports = [number[port] for way in ways for port in way.ports]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from meshwave.engine.program.link_shares import Passing, Share, Steps, max_shares_per_port, stack_shares
+from meshwave.engine.program.link_shares import PortUse, Share, Steps, max_shares_per_port, stack_shares
 from meshwave.engine.resharding.links import Links
 from meshwave.engine.resharding.plan_simulation import PlanSimulation, Port, Ports, SimulatedMessage, port_capacity
 
@@ -24,18 +24,18 @@ def port_shares(played: PlanSimulation, links: Links) -> dict[Port, list[Share]]
             passing.setdefault(port, []).append(number)
     most = max_shares_per_port(len(passing))
     return {
-        port: stack_shares(_port_passings(played, sent, numbers, port_capacity(port, links)), most)
+        port: stack_shares(_port_uses(played, sent, numbers, port_capacity(port, links)), most)
         for port, numbers in passing.items()
     }
 
 
-def _port_passings(
+def _port_uses(
     played: PlanSimulation, sent: Sequence[SimulatedMessage], numbers: Sequence[int], most: float
-) -> list[Passing]:
+) -> list[PortUse]:
     """Return the messages on a port with a capacity of ``most`` bytes/s, with their shares."""
     parts = {ports: _share_steps(played, ports, most) for ports in {sent[number].ports for number in numbers}}
     return [
-        Passing(
+        PortUse(
             number, sent[number].start_s, sent[number].end_s, _mean_share(sent[number], most), parts[sent[number].ports]
         )
         for number in numbers

@@ -78,8 +78,7 @@ class UnitTask:
     """For each sender the ranks, including itself, whose slices it sums in this order; empty if the tensor is not
     partial."""
     rings: tuple[tuple[int, ...], ...] = ()
-    """Receivers and keepers in rings: the first rank of each ring receives the slice and the ring forwards it; empty if
-    there are none."""
+    """Receivers and keepers of the slice, in rings; the first rank of a ring receives the slice and the ring forwards it."""
     tensor: int = 0
     """Index of the tensor in the transfer."""
 

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from meshwave.engine.document.reading import read_toml
 from meshwave.engine.document.validation_problems import validation_problems
-from meshwave.engine.errors import InputError, nearest_names
+from meshwave.engine.errors import InputError, unknown_word_hint
 from meshwave.engine.files import configuration_folder, read_whole
 from meshwave.engine.findings import Refusal
 from meshwave.engine.frozen import Part
@@ -80,7 +80,11 @@ def find_target(name: str) -> Target:
     """
     known = read_targets()
     if name not in known:
-        params = {"target": name, "hint": nearest_names(name, known), "files": [str(file) for file in target_files()]}
+        params = {
+            "target": name,
+            "hint": unknown_word_hint(name, known),
+            "files": [str(file) for file in target_files()],
+        }
         raise Refusal("unknown_target", params)
     return known[name]
 

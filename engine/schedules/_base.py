@@ -28,7 +28,7 @@ Count = Annotated[int, Field(ge=1, le=4096)]
 class Prices:
     """Durations and memory sizes of a design's stages, for schedules that search for an order.
 
-    Comparisons for equality use the numbers and ``design``, and ignore ``judge``.
+    Two prices are equal if their numbers and their ``design`` are equal; ``judge`` is not compared.
     """
 
     forward: tuple[float, ...]  # [stages] seconds of a forward
@@ -76,7 +76,7 @@ class Schedule(Part):
         return [0] * pipe.microbatches
 
     def refusal(self, pipe: Pipe) -> Problem | None:
-        """Return the reason why this schedule cannot order a pipeline, at a key of the section; None if it can.
+        """Return the problem that prevents this schedule from ordering a pipeline; None if it can order it.
 
         A schedule that needs another number of meshes lists the supported numbers as ``mesh_counts`` in its problem.
         """
@@ -105,7 +105,7 @@ class Schedule(Part):
     def remember(self, pipe: Pipe, result: Any) -> None:
         """Cache the result of a search that another process has run."""
 
-    def findings(self, pipe: Pipe) -> Sequence[str]:
+    def search_findings(self, pipe: Pipe) -> Sequence[str]:
         """Return sentences about the orders that a search simulated; empty for a rule."""
         return ()
 

@@ -173,7 +173,7 @@ class _GreedySimulation:
         return self.turn[rank] != Op.F
 
     def _fitting_forward(self, rank: int) -> int | None:
-        """Return the index of the first available forward that leaves room for the oldest microbatch; None if none."""
+        """Return the index of the first available forward that leaves enough memory for the oldest microbatch."""
         oldest, room = self.oldest[rank], self.room[rank] * (1 + 1e-12)
         for place, (_, (_, stage, mb)) in enumerate(self.forwards[rank]):
             kept = self.kept[rank] + self.shop.size[stage]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from meshwave.engine import messages
-from meshwave.engine.findings import Fix, Problem, set_value
+from meshwave.engine.findings import Fix, Problem, set_key_fix
 from meshwave.engine.frozen import nullable
 from meshwave.engine.program.program import Program, build_program, from_columns
 from meshwave.engine.progress import report_progress
@@ -123,7 +123,7 @@ class Auto(Schedule):
         if self.path == "wave" and self.chunks % 2:
             chunks = self.chunks + 1
             params = {"chunks": self.chunks, "needed": chunks}
-            return Problem("chunks", "odd_chunk_count", params, fixes=[set_value("chunks", chunks)])
+            return Problem("chunks", "odd_chunk_count", params, fixes=[set_key_fix("chunks", chunks)])
         return None
 
     def orders(self, pipe: Pipe) -> list[NDArray[np.int32]]:
@@ -150,7 +150,7 @@ class Auto(Schedule):
     def _search_key(self, pipe: Pipe) -> _SearchKey:
         return pipe, tuple(self.routes(pipe)[0]), self.backward == "split", self.limit
 
-    def findings(self, pipe: Pipe) -> Sequence[str]:
+    def search_findings(self, pipe: Pipe) -> Sequence[str]:
         tried, best, _, least, tries, searched = self.search_result(pipe)
         named = [each for each in tried if not each.name.startswith(FOUND)]
         unit = pipe.prices.unit if pipe.prices else "units"

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwave.engine import messages
-from meshwave.engine.findings import Problem, set_value
+from meshwave.engine.findings import Problem, set_key_fix
 from meshwave.engine.program.action import Op
 from meshwave.engine.schedules._base import (
     Count,
@@ -63,7 +63,7 @@ class Chimera(Schedule):
         if pipe.ranks % self.replicas or self.replicas % 2:
             supported = [count for count in range(2, pipe.ranks + 1, 2) if pipe.ranks % count == 0]
             params = {"replicas": self.replicas, "ranks": pipe.ranks, "supported": supported}
-            fixes = [set_value("replicas", count) for count in supported]
+            fixes = [set_key_fix("replicas", count) for count in supported]
             return Problem("replicas", "indivisible_replicas", params, fixes=fixes)
         if pipe.microbatches % self._group(pipe) and self.concatenation != "direct":
             return indivisible_microbatches(f"{self.title} ({self.concatenation})", self._group(pipe), pipe)

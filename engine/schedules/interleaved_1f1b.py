@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import ClassVar, Literal
 
 from meshwave.engine import messages
-from meshwave.engine.findings import Problem, set_value
+from meshwave.engine.findings import Problem, set_key_fix
 from meshwave.engine.frozen import nullable
 from meshwave.engine.program.action import Action, backward, forward, overlap
 from meshwave.engine.schedules._base import Count, Pipe, Schedule, indivisible_microbatches, schedules
@@ -16,7 +16,7 @@ messages.add_messages(
 
 @schedules.register("interleaved-1f1b")
 class Interleaved1F1B(Schedule):
-    """Split the share of each rank into chunks: v chunks divide the bubble by v and multiply the transfers by v.
+    """Split the layers of each rank into chunks: v chunks divide the bubble by v and multiply the transfers by v.
 
     Chunks are assigned to the ranks in a loop.
     """
@@ -42,7 +42,7 @@ class Interleaved1F1B(Schedule):
         group = self.group or pipe.ranks
         if group < pipe.ranks:
             params = {"group": group, "ranks": pipe.ranks}
-            return Problem("group", "small_microbatch_group", params, fixes=[set_value("group", pipe.ranks)])
+            return Problem("group", "small_microbatch_group", params, fixes=[set_key_fix("group", pipe.ranks)])
         rest = pipe.microbatches % group
         if rest and rest < pipe.ranks or pipe.microbatches < pipe.ranks:
             return indivisible_microbatches(self.title, group, pipe)

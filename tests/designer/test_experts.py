@@ -13,7 +13,7 @@ from meshwave.designer.state import expert_edits as edits
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.views.expert_schedules import ExpertSchedules, schedule_card, schedule_cards
 from meshwave.engine.document import Design, load_design, parse_design
-from meshwave.engine.experts import dropped_shares, expert_schedule_names
+from meshwave.engine.experts import dropped_token_share, expert_schedule_names
 from meshwave.engine.files import example
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.units import quantity
@@ -353,7 +353,7 @@ def test_figures_equal_those_of_the_prices() -> None:
     assert figures["inter"] == quantity(2 * 4 * layer.slots_bytes * 2 / 4, "B")
     assert figures["intra"] == quantity(2 * 4 * layer.slots_bytes * 1 / 4, "B")
     assert figures["load"] == "1×"
-    assert figures["dropped"] == f"{100 * dropped_shares('parm-s1', layer):.1f}%"
+    assert figures["dropped"] == f"{100 * dropped_token_share('parm-s1', layer):.1f}%"
 
 
 def test_the_dropped_share_is_shown_if_there_is_a_capacity() -> None:

@@ -18,7 +18,7 @@ from meshwave.designer.state.design_session import Session
 from meshwave.engine.document import Design, load_design
 from meshwave.engine.errors import InputError
 from meshwave.engine.files import example
-from meshwave.engine.findings import Problem, set_value
+from meshwave.engine.findings import Problem, set_key_fix
 from tests.designer.widgets import SentMessages, by_path
 
 # ---- the experts ----
@@ -135,7 +135,7 @@ def test_a_problem_belongs_to_the_nearest_field_that_contains_its_path() -> None
 
 
 def test_problems_are_shown_at_their_fields() -> None:
-    fix = set_value("model.layers", 8)
+    fix = set_key_fix("model.layers", 8)
     few = Problem("model.layers", "too_few_layers", {"stages": 8, "layers": 7}, fixes=[fix])
     problems = [few, Problem("meshes[0]", "computing", severity="warning")]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from meshwave.engine.errors import InputError, MeshwaveError, RunError, nearest_names
+from meshwave.engine.errors import InputError, MeshwaveError, RunError, unknown_word_hint
 from meshwave.engine.findings import DesignError, Problem, Refusal, RunRefusal
 from meshwave.engine.messages import LONGEST_LINE, LONGEST_NAME, fill
 
@@ -23,7 +23,7 @@ from meshwave.engine.messages import LONGEST_LINE, LONGEST_NAME, fill
     ],
 )
 def test_the_nearest_known_word_is_offered(word: str, known: list[str], told: str) -> None:
-    assert nearest_names(word, known) == told
+    assert unknown_word_hint(word, known) == told
 
 
 def test_a_problem_reads_where_and_what() -> None:

@@ -39,7 +39,7 @@ from meshwave.engine.document import Design, Mesh
 from meshwave.engine.document.cost import cost_models
 from meshwave.engine.document.model import LanguageModel
 from meshwave.engine.errors import InputError
-from meshwave.engine.findings import DesignError, Fix, Problem, Refusal, set_value
+from meshwave.engine.findings import DesignError, Fix, Problem, Refusal, set_key_fix
 from meshwave.engine.frozen import FileName
 from meshwave.engine.program.action import Op
 from meshwave.engine.program.program import Program
@@ -111,7 +111,7 @@ class CalibratedCost(OperatorCost):
             found = load_stored_profile(self.profile)
         except Refusal as error:
             suggestion = error.problem.params.get("suggestion")
-            near = [set_value(where, suggestion)] if suggestion else []
+            near = [set_key_fix(where, suggestion)] if suggestion else []
             raise DesignError([error.problem.replace(where=where, fixes=(*near, *fixes))]) from None
         except DesignError as error:
             params = {"name": self.profile, "problem": str(error.problems[0])}

@@ -27,7 +27,7 @@ from meshwave.engine.costs.stage_balance import equal_split
 from meshwave.engine.costs.stage_costs import given_seconds, recompute_forward
 from meshwave.engine.document import Design
 from meshwave.engine.document.cost import Unit, cost_models
-from meshwave.engine.findings import Fix, Problem, set_value
+from meshwave.engine.findings import Fix, Problem, set_key_fix
 from meshwave.engine.frozen import nullable, validation_error
 from meshwave.engine.program.action import Op
 from meshwave.engine.program.program import Program
@@ -67,7 +67,7 @@ class UnitCost(CostModel):
     def _check_weight(self) -> Self:
         if self.weight is not None and self.weight > self.backward:
             params = {"weight": self.weight, "backward": self.backward}
-            raise validation_error("weight", "weight_gradient", params, set_value("weight", self.backward))
+            raise validation_error("weight", "weight_gradient", params, set_key_fix("weight", self.backward))
         return self
 
     def layers_per_stage(self, design: Design) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from meshwave.engine.costs.hardware import ASSUMED, node_types
 from meshwave.engine.document import Cluster
-from meshwave.engine.findings import Refusal, unknown_name
+from meshwave.engine.findings import Refusal, unknown_member_params
 from meshwave.engine.frozen import Part
 
 NODES = 2
@@ -53,5 +53,5 @@ def preset(name: str) -> Preset:
     """
     known = presets()
     if name not in known:
-        raise Refusal("unknown_member", unknown_name("cluster preset", name, known))
+        raise Refusal("unknown_member", unknown_member_params("cluster preset", name, known))
     return known[name]

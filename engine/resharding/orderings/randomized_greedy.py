@@ -36,7 +36,7 @@ class RandomizedGreedy(Ordering):
         load = dict.fromkeys(sorted({host for number in left for host in jobs[number].options}), 0)
         tries = max(1, min(TRIES, WORK_LIMIT // max(1, len(left)) ** 2))
         while left:
-            packed = min((packer.pack(left, load, chance) for _ in range(tries)), key=lambda each: each.rank)
+            packed = min((packer.pack(left, load, chance) for _ in range(tries)), key=lambda each: each.sort_key)
             order += packed.order
             load = packed.load
             taken = {number for number, _ in packed.order}
@@ -52,7 +52,7 @@ class _Set(NamedTuple):
     load: dict[int, int]
 
     @property
-    def rank(self) -> tuple[int, int]:
+    def sort_key(self) -> tuple[int, int]:
         """Sort key: the most jobs first, then the smallest variance of the load."""
         sizes = self.load.values()
         return -len(self.order), len(sizes) * sum(size * size for size in sizes) - sum(sizes) ** 2

@@ -145,7 +145,7 @@ def _shares_slot(track: Track, row: int) -> bool:
 
 
 def _layer_steps_within(rows: LayerSteps, span: Any, op: Op, *, alone: bool) -> LayerSteps:
-    """Return the layer steps within a span; in a slot of two actions, only those of the action ``op``."""
+    """Return the layer steps within a span; in a shared slot, only those of the action ``op``."""
     inside = (rows["start_ns"] >= span["start_ns"]) & (rows["end_ns"] <= span["end_ns"])
     if not alone:
         inside &= (rows["way"] == LayerPass.FORWARD) == (op == Op.F)

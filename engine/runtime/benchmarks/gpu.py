@@ -17,7 +17,7 @@ from typing import Any, Literal
 from meshwave.engine.costs.model_flops import model_flops
 from meshwave.engine.costs.presets import presets
 from meshwave.engine.document import Design, parse_design
-from meshwave.engine.errors import MeshwaveError, nearest_names
+from meshwave.engine.errors import MeshwaveError, unknown_word_hint
 from meshwave.engine.findings import Refusal
 from meshwave.engine.runtime.calibration.emulated_cluster import ProcessCluster, run_in_cluster
 from meshwave.engine.units import quantity
@@ -372,7 +372,7 @@ def main() -> None:
     elif options.piece in known:
         found = result_or_failure(known[options.piece])
     else:
-        sys.exit(f"unknown piece {options.piece!r}. {nearest_names(options.piece, known)}")
+        sys.exit(f"unknown piece {options.piece!r}. {unknown_word_hint(options.piece, known)}")
     print(json.dumps(found, indent=2))
 
 

@@ -62,7 +62,7 @@ class Streams:
 
 
 class AcceleratorStreams(Streams):
-    """Main stream of an accelerator, and a side stream for slots of two computations.
+    """Main stream of an accelerator, and a side stream for shared slots.
 
     Autograd runs the backward of an operation on the stream of its forward. The forward of a slot therefore uses the
     stream that the forward of the slot's backward did not use. Work on the side stream begins after all earlier work of

@@ -17,7 +17,7 @@ _local = threading.local()
 
 
 def wait_in_turn(work: Any) -> None:
-    """Wait for a collective. In a slot of two computations, the other one continues first."""
+    """Wait for a collective. In a shared slot, the other one continues first."""
     pair = getattr(_local, "pair", None)
     if pair is not None:
         pair.pass_turn(_local.place)

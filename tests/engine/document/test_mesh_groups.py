@@ -20,7 +20,7 @@ from meshwave.engine.document import Cluster, Design, Mesh, parse_design
 from meshwave.engine.document.changes import apply_changes, find_changes
 from meshwave.engine.document.differences import differences
 from meshwave.engine.lowering.lower import lower
-from meshwave.engine.lowering.updates import weight_sharers
+from meshwave.engine.lowering.updates import weight_sharer_counts
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.program.action import Op
 from meshwave.engine.runtime.communication.process_layout import MeshShape, ProcessLayout
@@ -83,7 +83,7 @@ def test_document_simulator_and_processes_have_the_same_groups(drawn: tuple[int,
         assert sets([place[process] for process in group] for group in copies) == of_dp
         rings = reduction_rings(design, program, device_sizes(design, program, (2, 2)))
         assert sets(ring.devices for ring in rings[stage]) == of_dp
-        assert weight_sharers(design)[rank] == len(copies[0])
+        assert weight_sharer_counts(design)[rank] == len(copies[0])
     if tp == 1:  # each copy sends to the copy of the same index
         pairs = {(message.source, message.destination) for message in transfer_messages(design, 0, 1, 1)}
         assert pairs == {(place[copy], place[dp + copy]) for copy in range(dp)}

@@ -55,7 +55,7 @@ def without_overlap(prediction: Prediction) -> Prediction:
 
 
 def slots_of(prediction: Prediction) -> tuple[np.ndarray, np.ndarray]:
-    """The seconds of the slots of two, and those of their actions in turn."""
+    """The seconds of the shared slots, and those of their actions in turn."""
     program, seconds = prediction.program, prediction.costs.seconds
     second = np.flatnonzero(program.fused)
     alone = without_overlap(prediction).costs.seconds

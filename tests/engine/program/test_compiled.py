@@ -29,7 +29,7 @@ def test_the_loop_is_compiled_before_a_large_program_needs_it(monkeypatch: pytes
 
     module = compiled.compiled_module(shared_links_loop.__name__)
     assert module is not None
-    assert len(module.play_flows.signatures) == 1
+    assert len(module.simulate_flows.signatures) == 1
 
 
 def test_the_loop_is_compiled_again_without_a_writable_cache() -> None:

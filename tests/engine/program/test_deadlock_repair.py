@@ -51,7 +51,7 @@ def test_a_repaired_order_can_run_and_differs_by_its_reported_changes(order: Pro
     rows = [row for row in range(len(order)) if order.row(row)._replace(fused=0) in found.split]
     split = split_slots(order, np.array(rows) + 1) if rows else order
     told = compare_orders(split, found.order)
-    assert len({moved.action[:3] for moved in told.moved}) <= 2 * len(found.moved)  # a slot of two counts once
+    assert len({moved.action[:3] for moved in told.moved}) <= 2 * len(found.moved)  # a shared slot counts once
     assert told.overlapped == told.separated == ()
 
 

@@ -17,7 +17,7 @@ from meshwave.engine.program import shared_links_simulation as shared_play
 from meshwave.engine.program.action import Op
 from meshwave.engine.program.program import Program, parse_program
 from meshwave.engine.program.shared_links import Network, Port, pair_network
-from meshwave.engine.program.shared_links_simulation import play_shared
+from meshwave.engine.program.shared_links_simulation import simulate_shared_links
 from meshwave.engine.program.simulation import computing_seconds, flow_bytes, link_rates, simulate
 from meshwave.engine.program.timeline import Timeline
 from tests._strategies import document, programs, seconds, seeds
@@ -125,10 +125,10 @@ def test_the_compiled_loop_equals_the_python_loop(program: Program, seed: int) -
     args = program, computing_seconds(program, takes, network)
     sizes = flow_bytes(program, takes, network)
 
-    compiled = play_shared(*args, sizes, network, must_compile=True)
+    compiled = simulate_shared_links(*args, sizes, network, must_compile=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shared_play, "compiled_module", lambda name: None)
-        interpreted = play_shared(*args, sizes, network)
+        interpreted = simulate_shared_links(*args, sizes, network)
 
     for one, other in zip(compiled[:7], interpreted[:7], strict=True):
         assert one.tolist() == other.tolist()

@@ -84,7 +84,7 @@ def test_capacity_that_one_message_cannot_use_is_left_to_the_others() -> None:
     for message, way in enumerate((*ways, ways[-1])):
         way.join(message, 100.0, 0.0)
 
-    played._share_ports(ways, lambda port: 1.0)
+    played._set_fair_rates(ways, lambda port: 1.0)
 
     assert [way.rate for way in ways] == pytest.approx([2 / 3, 1 / 3, 1 / 3])
 

@@ -66,7 +66,7 @@ def with_images() -> Design:
 DESIGNS = {
     "hanayo": (in_units("hanayo", waves=2), 0.005),
     "zb-v": (in_units("zb-v"), 0.005),
-    "slots of two": (in_units("dualpipe"), 0.005),
+    "shared slots": (in_units("dualpipe"), 0.005),
     "replicas": (draw(pp=4, model=LAYERS, pipeline={"schedule": "chimera", "microbatches": 4}), 2.0),
     "unequal meshes and skips": (unequal(), 2.0),
     "experts": (with_experts(), 2.0),

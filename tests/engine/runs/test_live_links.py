@@ -15,7 +15,7 @@ from meshwave.engine.program.action import Op
 from meshwave.engine.program.flow_table import FlowTable
 from meshwave.engine.program.program import Program, parse_program
 from meshwave.engine.program.shared_links import Network
-from meshwave.engine.program.shared_links_simulation import Play, play_shared
+from meshwave.engine.program.shared_links_simulation import FlowTimes, simulate_shared_links
 from meshwave.engine.program.simulation import computing_seconds, flow_bytes
 from meshwave.engine.runs.dry_run import wait_until
 from meshwave.engine.runs.live_links import GRACE_NS, LiveLinks, LiveNetwork
@@ -25,16 +25,16 @@ from tests.engine.program.test_shared_links import TWO, network_of, nics_of, unt
 MS = 10**6
 
 
-def simulated(program: Program, takes: NDArray[np.float64], network: Network) -> Play:
+def simulated(program: Program, takes: NDArray[np.float64], network: Network) -> FlowTimes:
     sizes = flow_bytes(program, takes, network)
-    return play_shared(program, computing_seconds(program, takes, network), sizes, network)
+    return simulate_shared_links(program, computing_seconds(program, takes, network), sizes, network)
 
 
 class Announced:
     """A step whose flows are announced as they become ready, by the starts and ends that the simulator found."""
 
     def __init__(
-        self, program: Program, takes: NDArray[np.float64], network: Network, play: Play, early: float
+        self, program: Program, takes: NDArray[np.float64], network: Network, play: FlowTimes, early: float
     ) -> None:
         """``early``: how long before the moments at which they are ready, and commits behind."""
         self._program, self._play, self._early = program, play, early

@@ -243,7 +243,7 @@ OVERLAPPED = [
     ({"schedule": "dualpipe-v", "microbatches": 6}, 1, 2, {"schedule": "parm-s2", "ep": 2, "esp": 1, "degree": 2}),
     ({"schedule": "dualpipe-v", "microbatches": 6, "recompute": "full"}, 1, 2, {"schedule": "parm-s1", "ep": 2}),
 ]
-"""A pipeline schedule with slots of two, dp and tp, and where the experts lie."""
+"""A pipeline schedule with shared slots, dp and tp, and where the experts lie."""
 
 
 @pytest.mark.parametrize(("pipeline", "dp", "tp", "experts"), thinned(3, OVERLAPPED), ids=case_name)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from meshwave.engine.costs import peak_inflight
 from meshwave.engine.document import parse_design
 from meshwave.engine.lowering.lower import lower
-from meshwave.engine.lowering.schedule_prices import findings, priced_pipe
+from meshwave.engine.lowering.schedule_prices import priced_pipe, search_findings
 from meshwave.engine.lowering.transfers import add_transfers
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.program.action import Op
@@ -185,7 +185,7 @@ def test_a_search_uses_the_design_costs_and_reports_its_candidates() -> None:
     assert prices.forward[-1] > prices.forward[1]
     assert predict(auto).timeline.makespan <= predict(wave).timeline.makespan
     assert prices.judge(schedules["hanayo"](backward="split").program(wave.pipe)) == predict(wave).timeline.makespan
-    said = findings(auto)
+    said = search_findings(auto)
     assert re.match(r"Simulated \d+ named orders and \d+ searched orders .*; chose .*: .* ms\.", said[0])
     assert any(line.startswith("hanayo (1, grouped, split): ") for line in said)
 
@@ -225,7 +225,7 @@ def test_a_long_step_is_searched_with_fewer_microbatches(
     assert all(answer.best.seconds <= each.seconds for each in named if each.fits)
     assert verify(add_transfers(answer.program)) == []
     assert peak_inflight(answer.program).max() <= 5 + 1e-9
-    assert any("compared on" in line and "of the 60 microbatches" in line for line in auto.findings(pipe))
+    assert any("compared on" in line and "of the 60 microbatches" in line for line in auto.search_findings(pipe))
 
 
 @pytest.mark.parametrize("more", [3, 12, 60])
