@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import shutil
@@ -70,6 +71,17 @@ def until(found: Callable[[], Any]) -> Any:
     while not (result := found()) and time.monotonic() < end:
         time.sleep(0.1)
     return result
+
+
+def pytest_sessionstart() -> None:
+    """Collect no garbage while modules are imported: nothing of them becomes garbage, and there are millions of objects."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Leave what the collection made out of every later search for garbage, which is half the time of such a search."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(trylast=True)  # others mark their items first
