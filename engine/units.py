@@ -28,18 +28,18 @@ def format_count(number: int, singular: str, plural: str | None = None) -> str:
     return f"{number} {singular if number == 1 else plural or singular + 's'}"
 
 
-def speed(cost: float, unit: str, free: str = "free") -> str:
+def format_rate(cost: float, unit: str, free: str = "free") -> str:
     """Format the reciprocal of a cost, such as seconds per byte; return ``free`` if the cost is almost 0."""
     return quantity(1 / cost, unit) if cost > 1e-300 else free
 
 
-def number(value: float, digits: int = 3) -> str:
+def format_number(value: float, digits: int = 3) -> str:
     """Format a number without a unit, such as ``13.3``, ``83,500`` or ``0.02``."""
     text = f"{value:.{digits}g}"
     return f"{float(text):,.0f}" if abs(float(text)) >= 10**digits else text
 
 
-def energy(joules: float) -> str:
+def format_energy(joules: float) -> str:
     """Format an energy: in joules below 1 kWh, otherwise as ``3.2 kWh`` or ``41.5 MWh``."""
     return quantity(joules, "J") if joules < 3.6e6 else quantity(joules / 3600, "Wh")
 

@@ -163,7 +163,7 @@ _KEYS = frozenset(
 
 
 def is_shown(text: str) -> bool:
-    """Return whether a literal is a text for people: two words, or one that begins with a capital letter.
+    """Return True if a literal is a text for people: two words, or one that begins with a capital letter.
 
     Selectors, styles, log messages and names of keys are not.
     """

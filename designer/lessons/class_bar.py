@@ -66,7 +66,7 @@ class ClassBar(Canvas):
         """Report the learner's open step and design to the teacher's board."""
         tutor = self._lessons.tutor
         lesson = tutor.lesson.name if tutor.lesson is not None else ""
-        self._classroom.place(self._person, lesson, tutor.progress.step if lesson else 0, draft)
+        self._classroom.record_open_step(self._person, lesson, tutor.progress.step if lesson else 0, draft)
 
     def _on_lessons(self) -> None:
         """Open the list of lessons."""

@@ -118,7 +118,7 @@ def design_of_layer(design: Design, number: int) -> Design:
     """Return the design with the placement and the load of a layer for all layers."""
     if number not in design.experts.own_layers:
         return design
-    return design.model_copy(update={"experts": design.experts.of_layer(number)})
+    return design.model_copy(update={"experts": design.experts.section_of_layer(number)})
 
 
 def set_of_layer(design: Design, number: int, key: str, value: Any) -> tuple[str, Any]:

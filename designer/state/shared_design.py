@@ -18,8 +18,8 @@ from meshwave.engine.document.changes import (
     Path,
     find_changes,
     moves_meshes,
-    overlap,
-    unchanged_since,
+    paths_overlap,
+    revertible_changes,
 )
 from meshwave.engine.errors import InputError, escape_unprintable
 from meshwave.engine.findings import Refusal
@@ -283,7 +283,9 @@ class SharedDesign:
         if not source:
             return
         label, changes = source[-1]
-        kept = [each for each in unchanged_since(to_document(self.design), changes) if self._is_own(member, each.path)]
+        kept = [
+            each for each in revertible_changes(to_document(self.design), changes) if self._is_own(member, each.path)
+        ]
         if not kept:
             source.pop()
             self.notify_all()
@@ -297,7 +299,7 @@ class SharedDesign:
 
     def _is_own(self, member: Member, where: Path) -> bool:
         """Return True if nobody but a member has set the value at a path last, not even to the same value."""
-        owners = {path: owner for path, owner in self._owners.items() if overlap(path, where)}
+        owners = {path: owner for path, owner in self._owners.items() if paths_overlap(path, where)}
         depth = min(len(where), max(map(len, owners), default=0))  # a section counts if no part of it has an owner
         return all(owner is member for path, owner in owners.items() if len(path) >= depth)
 
@@ -348,7 +350,7 @@ class SharedDesign:
         for change in made:
             if change.path == MESH_ORDER and not moves_meshes(change):
                 continue
-            paths = [path for path in self._owners if overlap(path, change.path)]
+            paths = [path for path in self._owners if paths_overlap(path, change.path)]
             for owner in {self._owners[path]: None for path in paths}:
                 if owner is not member:
                     replaced = Replaced(next(self._numbers), member.name, change)

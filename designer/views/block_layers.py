@@ -14,7 +14,7 @@ from meshwave.designer.views.lane_groups import group_block_lanes
 from meshwave.designer.views.timeline import BlockSteps, Layer
 from meshwave.engine.errors import RunError
 from meshwave.engine.experts import Step, StepOp
-from meshwave.engine.predict.block_timeline import BlockTimeline, align_lanes, block_places
+from meshwave.engine.predict.block_timeline import BlockTimeline, align_lanes, representative_places
 from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.predict.slot_timeline import predict_action
 from meshwave.engine.program.action import Action, Op
@@ -64,7 +64,7 @@ def measured_block(run: Run, prediction: Prediction, rank: int, action: Action) 
     design = prediction.design
     first = sum(len(mesh.devices) for mesh in design.meshes[:rank])  # processes are numbered mesh by mesh
     try:
-        found = read_layer_steps(run.folder, [first + place for place in block_places(design, rank)], action)
+        found = read_layer_steps(run.folder, [first + place for place in representative_places(design, rank)], action)
         measured = measured_block_timeline(design, rank, action.op, found)
     except RunError:
         return None

@@ -12,7 +12,7 @@ from meshwave.designer.kit.canvas import Canvas, PlainData
 from meshwave.designer.state.design_session import COMPUTING_PROBLEM, STOPPED_PROBLEM, Session
 from meshwave.designer.state.jobs import run_now
 from meshwave.engine.predict.prediction import Prediction
-from meshwave.engine.units import duration, energy, format_count, number, percent, quantity
+from meshwave.engine.units import duration, format_count, format_energy, format_number, percent, quantity
 
 Values = Mapping[str, Any]
 Verdict = Literal["better", "worse", "similar", "same"]
@@ -292,8 +292,8 @@ STEP_METRICS = (
         better="less",
         detail=_waiting_text,
     ),
-    _expense_metric("price", "Price", "price per device-hour", number),
-    _expense_metric("energy_j", "Energy", "watts per device", energy),
+    _expense_metric("price", "Price", "price per device-hour", format_number),
+    _expense_metric("energy_j", "Energy", "watts per device", format_energy),
 )
 
 

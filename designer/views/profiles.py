@@ -28,7 +28,7 @@ from meshwave.engine.costs.profile_store import (
 from meshwave.engine.errors import InputError
 from meshwave.engine.findings import Refusal
 from meshwave.engine.people.people_file import OWNER, Role, User
-from meshwave.engine.units import percent_change, quantity, speed
+from meshwave.engine.units import format_rate, percent_change, quantity
 
 COLOURS: Mapping[str, str] = {
     "forward": "F",
@@ -275,7 +275,7 @@ def _fit_cells(block: Block, phase: Phase) -> Iterator[str]:
     yield quantity(per.get("action", 0.0) + per.get("block", 0.0), "s")
     for term, unit in (("products", "FLOP/s"), ("attention", "FLOP/s"), ("bytes", "B/s")):
         taken = per.get(term, 0.0)  # type: ignore[call-overload]
-        yield speed(taken, unit, "–")
+        yield format_rate(taken, unit, "–")
     yield from _quality_cells(is_exact(block.points(phase), per.values()), block.fits[phase].r2, block.residuals(phase))
 
 
@@ -301,7 +301,7 @@ def _line_chart(key: str, title: str, unit: str, lines: Lines) -> dict[str, Any]
         series.append(
             {"name": name, "colour": LINE_COLOURS[number % len(LINE_COLOURS)], "points": points, "line": drawn}
         )
-        rate = speed(beta, f"{unit.strip()}/s", "–")
+        rate = format_rate(beta, f"{unit.strip()}/s", "–")
         residuals = [relative_excess(took, seconds(size)) for size, took in samples]
         exact = is_exact({size for size, _ in samples}, (alpha, beta))
         rows.append([name, quantity(alpha, "s"), rate, *_quality_cells(exact, r2, residuals)])

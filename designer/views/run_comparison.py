@@ -7,7 +7,7 @@ from typing import Any
 
 from meshwave.engine.messages import render
 from meshwave.engine.program.action import WORDS
-from meshwave.engine.runs.accuracy import Compared, Comparison, ErrorPart, MeshMemory
+from meshwave.engine.runs.accuracy import ComparedDuration, Comparison, ErrorPart, MeshMemory
 from meshwave.engine.runs.run import Contention
 from meshwave.engine.runs.run_comparison import Outcome, step_time_text
 from meshwave.engine.units import duration, format_time, percent, percent_change, quantity
@@ -33,13 +33,13 @@ def comparison_data(found: Comparison, contention: Contention | None = None) -> 
     """
     error_parts = found.error_parts(contention)
     iteration = found.iteration
-    step = Compared(iteration.predicted_s, iteration.measured_s)
+    step = ComparedDuration(iteration.predicted_s, iteration.measured_s)
     kinds = {WORDS[op.name]: each for op, each in found.by_kind.items() if each.predicted_s or each.measured_s}
     meshes = found.timeline.meshes
     parts = {
         "Compute time per mesh": {f"mesh {meshes[rank]}": each for rank, each in found.by_mesh.items()},
         "Exposed communication per mesh": {
-            f"mesh {mesh}": Compared(*waited)
+            f"mesh {mesh}": ComparedDuration(*waited)
             for mesh, *waited in zip(
                 meshes,
                 *(t.exposed_communication.tolist() for t in (found.prediction.timeline, found.timeline)),
@@ -99,12 +99,12 @@ def _waterfall(found: Comparison, parts: Sequence[ErrorPart]) -> list[dict[str, 
     ]
 
 
-def _compared_rows(found: Comparison, named: dict[str, Compared]) -> list[Row]:
+def _compared_rows(found: Comparison, named: dict[str, ComparedDuration]) -> list[Row]:
     worst = sorted(named, key=lambda name: -abs(named[name].measured_s - named[name].predicted_s))[:MOST_ROWS]
     return [[name, *_value_cells(found, each)] for name, each in named.items() if name in worst]
 
 
-def _value_cells(found: Comparison, each: Compared) -> Row:
+def _value_cells(found: Comparison, each: ComparedDuration) -> Row:
     expected, took = duration(each.predicted_s, found.prediction.costs.unit), duration(each.measured_s, found.unit)
     off = _format_error(each.predicted_s, each.measured_s) if found.is_comparable and each.error is not None else "-"
     return [expected, f"{'≤ ' if each.at_most else ''}{took}", off]

@@ -20,7 +20,7 @@ from meshwave.designer.state.launches import Launches
 from meshwave.designer.views._view import FILL, View, views
 from meshwave.designer.views.followed_runs import FollowedRuns, mirror_params
 from meshwave.designer.views.runs import RunsPanel, runs_panel
-from meshwave.engine.exports.perfetto import trace
+from meshwave.engine.exports.perfetto import trace_events
 from meshwave.engine.findings import Refusal
 from meshwave.engine.runs import Entry, Run, loss_text, silence_text
 from meshwave.engine.runs.annotations import Annotations, read_annotations, write_annotations
@@ -189,7 +189,7 @@ class RunTable(Canvas):
     def _on_export(self, run: str, to: str = "") -> None:
         entry = self._record.get(run)
         if to == "perfetto":
-            content = json.dumps(trace(read_recording(self._record.folder(entry.id)).timeline())).encode()
+            content = json.dumps(trace_events(read_recording(self._record.folder(entry.id)).timeline())).encode()
             self._download(f"{file_name(entry.name)}-{entry.id}.trace.json", "application/json", content)
             return
         if to == "weights":

@@ -8,7 +8,7 @@ from typing import Any
 from meshwave.engine.costs import layers_per_stage
 from meshwave.engine.document import Design
 from meshwave.engine.predict.prediction import Prediction
-from meshwave.engine.runs import Entry, State, loss_suffix, loss_text, silence_text, step_time
+from meshwave.engine.runs import Entry, State, format_step_time, loss_suffix, loss_text, silence_text
 from meshwave.engine.runs.run_comparison import TIMELESS_KEYS
 from meshwave.engine.units import quantity
 
@@ -41,7 +41,7 @@ def run_metrics(last: Mapping[str, Any] | None, done: int, total: int, typical_s
     return [
         [loss_text(last["loss"]), "loss"] if "loss" in last else ["dry run", "no loss"],
         [f"{done} of {total}", "steps"],
-        [step_time(step), "median step" if typical_s else "last step"],
+        [format_step_time(step), "median step" if typical_s else "last step"],
         [quantity(step["tokens_per_s"], ""), "tokens/s" if last.get("unit", "s") == "s" else "tokens per cost unit"],
     ]
 

@@ -110,7 +110,7 @@ def convergence_design(name: str, size: Size) -> Design:
     )
 
 
-def convergence(
+def compare_convergence(
     size: Size | None = None, names: Sequence[str] = tuple(TITLES), say: Say = lambda line: None
 ) -> dict[str, Any]:
     """Train the named runs one after the other, and return their losses and times.

@@ -95,7 +95,7 @@ class Times(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedLayer:
     """Measured and predicted times of the schedules of one layer."""
 
     layer: Layer
@@ -123,7 +123,7 @@ class ExpertMeasurements:
     profile: Profile
     rates: Rates
     rounds: int
-    layers: tuple[Compared, ...]
+    layers: tuple[ComparedLayer, ...]
 
 
 def measure_schedules(
@@ -150,7 +150,7 @@ def measure_schedules(
     profile = plan.to_profile(cluster, machine, found["collectives"])
     rates = Rates(found["products"], found["moves"], inf)  # matrix products were measured with all their memory traffic
     rows = iter(found["runs"])
-    measured = [{name: Times(*next(rows)) for name in of_layer} for of_layer in names]
+    measured = [{name: Times(*next(rows)) for name in section_of_layer} for section_of_layer in names]
     compared = [_compare(*each, profile, rates) for each in zip(layers, measured, strict=True)]
     return ExpertMeasurements(profile, rates, rounds, tuple(compared))
 
@@ -165,14 +165,14 @@ def _collectives(layers: Iterable[Layer]) -> Iterator[tuple[str, str]]:
                     yield step.collective, step.group
 
 
-def _compare(layer: Layer, measured: Mapping[str, Times], profile: Profile, rates: Rates) -> Compared:
+def _compare(layer: Layer, measured: Mapping[str, Times], profile: Profile, rates: Rates) -> ComparedLayer:
     fit = {
         name: Line(line["alpha_s"], line["beta_s_per_byte"]) for name, line in profile.fit(layer.mp, layer.esp).items()
     }
     links = Links(Line(), Line(), fit)  # measured collectives only
     choice = price("parm-auto", layer, links, rates).choice
     assert choice is not None
-    return Compared(layer, choice, measured, {name: _predict(name, layer, links, rates) for name in measured})
+    return ComparedLayer(layer, choice, measured, {name: _predict(name, layer, links, rates) for name in measured})
 
 
 def _predict(name: str, layer: Layer, links: Links, rates: Rates) -> Times:
@@ -211,11 +211,11 @@ def check_claims(found: ExpertMeasurements) -> Iterator[ClaimCheck]:
         yield ClaimCheck(f"{claim}, or within {CLOSE - 1:.0%} of it", len(losses), tuple(failing))
 
 
-def _choice_name(each: Compared) -> str:
+def _choice_name(each: ComparedLayer) -> str:
     return each.choice.name
 
 
-def _fastest(each: Compared) -> str:
+def _fastest(each: ComparedLayer) -> str:
     return each.fastest(each.predicted, SPREAD)
 
 
@@ -241,7 +241,7 @@ def figures(found: ExpertMeasurements) -> dict[str, Any]:
     }
 
 
-def _layer_figures(each: Compared) -> dict[str, Any]:
+def _layer_figures(each: ComparedLayer) -> dict[str, Any]:
     return {
         "name": _layer_name(each.layer),
         "input_bytes": each.layer.input_bytes,
@@ -292,7 +292,7 @@ def _row(name: str, schedule: Mapping[str, Any]) -> str:
 # ---- the benchmark ----
 
 
-def moe(gpus: int = 0, say: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
+def benchmark_expert_schedules(gpus: int = 0, say: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
     """Measure expert schedules on two emulated nodes, or with NCCL on several GPUs of one node.
 
     Raises:

@@ -20,7 +20,7 @@ from meshwave.engine.bench.target_runs import (
     Say,
     count_processes,
     find_processes,
-    two_nodes,
+    two_node_design,
     wait_until,
 )
 from meshwave.engine.document import Design
@@ -105,7 +105,7 @@ def kill_figures(
 
 
 def _design(choice: int) -> Design:
-    return two_nodes(STEPS, SCHEDULES[choice])
+    return two_node_design(STEPS, SCHEDULES[choice])
 
 
 def _losses(run: Run) -> list[float]:
@@ -149,8 +149,8 @@ def _kill_random_process(run: Run, launcher: Launcher, chance: random.Random) ->
     if not found or run.state.is_over:
         return "", run.progress.done  # the run had already ended
     host, pid = chance.choice(found)
-    command = host.attempt(["ps", "-o", "args=", "-p", str(pid)]).output.strip()
-    is_killed = host.attempt(["kill", "-KILL", str(pid)]).status == 0
+    command = host.run_unchecked(["ps", "-o", "args=", "-p", str(pid)]).output.strip()
+    is_killed = host.run_unchecked(["kill", "-KILL", str(pid)]).status == 0
     return (command or f"process {pid}") if is_killed else "", run.progress.done
 
 

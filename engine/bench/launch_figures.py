@@ -16,7 +16,7 @@ from meshwave.engine.bench.target_runs import (
     Say,
     count_processes,
     find_processes,
-    two_nodes,
+    two_node_design,
     wait_until,
 )
 from meshwave.engine.files import write_private
@@ -100,7 +100,7 @@ def _undisturbed_figures(launcher: Launcher, say: Say) -> Figures:
     say("launches and cancellations")
     figures = _launch_figures(launcher, say)
     if isinstance(launcher, SlurmLauncher):
-        figures["sbatch of torchrun by hand: to the first step_s"] = _first_step_by_hand_s(launcher)
+        figures["sbatch of torchrun by hand: to the first step_s"] = _sbatch_first_step_s(launcher)
     say("checkpoints")
     return figures | _checkpoint_figures(launcher)
 
@@ -122,7 +122,7 @@ def _launch_figures(launcher: Launcher, say: Say) -> Figures:
     delays_s: list[float] = []
     for _ in range(2):
         called_s = time.time()
-        run = launcher.submit(specify_run(predict(two_nodes(ENDLESS))))
+        run = launcher.submit(specify_run(predict(two_node_design(ENDLESS))))
         first_step_s.append(_follow_first_steps(run, delays_s) - called_s)
         cancel_s += [_cancel(run, launcher)] if find_processes(run, launcher) else []
         run.cancel()
@@ -168,9 +168,9 @@ def _cancel(run: Run, launcher: Launcher, look_s: float = LOOK_S) -> float:
     return taken_s
 
 
-def _first_step_by_hand_s(launcher: SlurmLauncher) -> float:
+def _sbatch_first_step_s(launcher: SlurmLauncher) -> float:
     """Return the seconds from ``sbatch`` of a script that starts torchrun on each node until the first step."""
-    design = two_nodes(SHORT)
+    design = two_node_design(SHORT)
     folder = launcher.prepare_folder(f"by-hand-{time.time_ns()}")
     bundle = write_bundle(specify_run(predict(design)), folder)
     layout, remote = NodeLayout.from_design(design), launcher.folder_on_nodes(folder)
@@ -188,14 +188,14 @@ def _first_step_by_hand_s(launcher: SlurmLauncher) -> float:
 
 def _checkpoint_figures(launcher: Launcher) -> Figures:
     options = Options(checkpoints=Checkpoints(every_steps=10))
-    run = run_to_end(launcher, specify_run(predict(two_nodes(SHORT)), options), "checkpoints", TIMEOUT_S)
+    run = run_to_end(launcher, specify_run(predict(two_node_design(SHORT)), options), "checkpoints", TIMEOUT_S)
     events = [row for row in run._last_events() if row["event"] == "checkpoint"]
     steps_s = sum(row["seconds"] for row in run.metrics())
     [*_, newest] = complete_checkpoints(run.folder)
     size = sum(path.stat().st_size for path in newest.iterdir())
     called_s = time.time()
     resumed = options.model_copy(update={"resume": run.id})
-    other = run_to_end(launcher, specify_run(predict(two_nodes(SHORT + 10)), resumed), "resume", TIMEOUT_S)
+    other = run_to_end(launcher, specify_run(predict(two_node_design(SHORT + 10)), resumed), "resume", TIMEOUT_S)
     assert other.first_step_s is not None
     return {
         "checkpoint: longest stall_s": max(row["stall_s"] for row in events),

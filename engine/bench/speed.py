@@ -23,7 +23,7 @@ import numpy as np
 
 from meshwave.engine.bench import accuracy as accuracy_bench
 from meshwave.engine.bench import papers
-from meshwave.engine.bench.convergence import convergence
+from meshwave.engine.bench.convergence import compare_convergence
 from meshwave.engine.bench.links import measure_links
 from meshwave.engine.bench.measuring import median_s, run_to_end, temporary_launcher
 from meshwave.engine.bench.resharding_planner import measure_planner
@@ -230,14 +230,14 @@ def print_progress(line: str) -> None:
 
 def measure_moe() -> dict[str, Any]:
     """Measure and predict expert schedules on two emulated nodes (five minutes; less on several GPUs)."""
-    from meshwave.engine.bench.expert_schedules import moe
+    from meshwave.engine.bench.expert_schedules import benchmark_expert_schedules
 
-    return moe(count_gpus(), say=print_progress)
+    return benchmark_expert_schedules(count_gpus(), say=print_progress)
 
 
 def measure_convergence() -> dict[str, Any]:
     """Train PPMoE and expert parallelism on two emulated nodes, loss against steps and time (one minute)."""
-    return convergence(say=print_progress)
+    return compare_convergence(say=print_progress)
 
 
 def measure_resharding() -> dict[str, Any]:

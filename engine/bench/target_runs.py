@@ -26,7 +26,7 @@ Say = Callable[[str], None]
 """Function that prints a line about the progress."""
 
 
-def two_nodes(steps: int, pipeline: Mapping[str, Any] | None = None, seed: int = 0) -> Design:
+def two_node_design(steps: int, pipeline: Mapping[str, Any] | None = None, seed: int = 0) -> Design:
     """Return a small design of two meshes, each on one device of a different node."""
     document = load_design(example("03-gpt-on-two-cores")).model_dump(mode="json")
     document["cluster"] |= {"nodes": 2, "devices_per_node": 1}
@@ -66,7 +66,7 @@ def processes_on_nodes(run: Run, launcher: SlurmLauncher) -> Iterator[tuple[Host
 
 def _processes_on(host: Host, run: Run) -> Iterator[tuple[Host, int]]:
     pattern = f"[{run.id[0]}]{run.id[1:]}"  # which does not match the command that searches for it
-    for pid in host.attempt(["pgrep", "--full", pattern]).output.split():
+    for pid in host.run_unchecked(["pgrep", "--full", pattern]).output.split():
         yield host, int(pid)
 
 
@@ -76,7 +76,7 @@ def _job_nodes(run: Run, launcher: SlurmLauncher) -> list[str]:
     if job is None:
         return []
     states = "--states=RUNNING,COMPLETING"
-    listed = launcher.host.attempt(
+    listed = launcher.host.run_unchecked(
         ["squeue", "--noheader", f"--jobs={job['id']}", states, "--format=%N"]
     ).output.split()
     return launcher.host.run(["scontrol", "show", "hostnames", listed[0]]).split() if listed else []
@@ -89,9 +89,9 @@ class SlurmNode(LocalHost):
         self.name, self._login = name, login
         self._srun = ["srun", f"--jobid={job}", "--overlap", "--quiet", "--nodes=1", "--ntasks=1", f"--nodelist={name}"]
 
-    def attempt(self, command: Sequence[str]) -> CommandResult:
+    def run_unchecked(self, command: Sequence[str]) -> CommandResult:
         """Run a command on the node and return its result; it fails if the job has ended."""
-        return self._login.attempt([*self._srun, *command])
+        return self._login.run_unchecked([*self._srun, *command])
 
 
 def wait_until(condition: Callable[[], object], what: str, look_s: float = LOOK_S) -> None:

@@ -36,7 +36,7 @@ from meshwave.engine.runtime.calibration.machine_profile import (
     count_gpus,
     gpu_cluster,
 )
-from meshwave.engine.units import format_count, percent_change, quantity, speed
+from meshwave.engine.units import format_count, format_rate, percent_change, quantity
 
 
 def to_text(profile: Profile) -> str:
@@ -63,7 +63,7 @@ def _block_lines(profile: Profile) -> list[str]:
     for block in profile.blocks:
         for phase in get_args(Phase):
             per, residuals = block.fits[phase].per, block.residuals(phase)
-            speeds = [speed(per.get(term, 0.0), unit, "-") for term, unit in UNITS.items()]
+            speeds = [format_rate(per.get(term, 0.0), unit, "-") for term, unit in UNITS.items()]
             fixed = quantity(per.get("action", 0.0) + per.get("block", 0.0), "s")
             exact = is_exact(block.points(phase), per.values())
             worst = "-" if exact else percent_change(max(residuals, key=abs))
@@ -78,11 +78,11 @@ def _other_lines(profile: Profile) -> list[str]:
     lines = [f"{'other':<32}{'alpha':>10}{'1 / beta':>18}{'r2':>9}"]
     for each in profile.optimizer:
         name = f"{each.optimizer} {each.precision}{', clipped' if each.clipped else ''}"
-        rate = speed(each.s_per_parameter, "parameters/s")
+        rate = format_rate(each.s_per_parameter, "parameters/s")
         exact = is_exact({size for size, _ in each.samples}, (each.alpha_s, each.s_per_parameter))
         lines.append(f"{name:<32}{quantity(each.alpha_s, 's'):>10}{rate:>18}{_r2_text(exact, each.r2):>9}")
     for link in profile.links:
-        rate = speed(link.beta_s_per_byte, "B/s")
+        rate = format_rate(link.beta_s_per_byte, "B/s")
         exact = is_exact({size for size, _ in link.samples}, (link.alpha_s, link.beta_s_per_byte))
         lines.append(f"{PAIRS[link.pair]:<32}{quantity(link.alpha_s, 's'):>10}{rate:>18}{_r2_text(exact, link.r2):>9}")
     for kept in profile.memory:
@@ -106,7 +106,7 @@ def _collective_lines(profile: Profile) -> list[str]:
     for each in profile.collectives:
         layout = f" (mp {each.mp}, esp {each.esp})" if each.mp and each.esp else ""
         worst = max(each.residuals, key=abs)
-        rate = speed(each.beta_s_per_byte, "B/s")
+        rate = format_rate(each.beta_s_per_byte, "B/s")
         exact = is_exact({size for size, _ in each.samples}, (each.alpha_s, each.beta_s_per_byte))
         size = quantity(each.samples[[*each.residuals].index(worst)][0], "B")
         lines.append(

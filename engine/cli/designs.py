@@ -66,7 +66,7 @@ def _problems(name: str, options: argparse.Namespace) -> list[Problem]:
 
 
 @with_progress
-def program(options: argparse.Namespace) -> int:
+def print_program(options: argparse.Namespace) -> int:
     """Print the program of a design, or of one rank."""
     from meshwave.engine.exports import exports
     from meshwave.engine.lowering.lower import lower
@@ -154,7 +154,7 @@ def _expense_text(texts: Mapping[str, str]) -> str:
 
 
 def _evidence_lines(evidence: Mapping[str, Any] | None) -> Iterator[str]:
-    """Yield where the constants of a prediction come from, and the published runs like it."""
+    """Yield lines on the source of the constants of a prediction, and on similar published runs."""
     from meshwave.engine.units import quantity
 
     if evidence is None:
@@ -167,7 +167,7 @@ def _evidence_lines(evidence: Mapping[str, Any] | None) -> Iterator[str]:
 
 
 def _to_lines(numbers: Mapping[str, Any]) -> list[str]:
-    from meshwave.engine.units import energy, number, percent, quantity
+    from meshwave.engine.units import format_energy, format_number, percent, quantity
 
     time = "s" if numbers["unit"] == "s" else ""
     lines = [
@@ -180,9 +180,9 @@ def _to_lines(numbers: Mapping[str, Any]) -> list[str]:
             f"MFU            {percent(numbers['mfu'])}",
         ]
     if expense := numbers["price"]:
-        lines.append(f"price          {_expense_text({key: number(value) for key, value in expense.items()})}")
+        lines.append(f"price          {_expense_text({key: format_number(value) for key, value in expense.items()})}")
     if expense := numbers["energy_j"]:
-        lines.append(f"energy         {_expense_text({key: energy(value) for key, value in expense.items()})}")
+        lines.append(f"energy         {_expense_text({key: format_energy(value) for key, value in expense.items()})}")
     if numbers["bounds"]:
         lines.append(f"limit          {numbers['bounds']['words']}")
     if "slowdown" in numbers:

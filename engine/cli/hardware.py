@@ -12,7 +12,7 @@ from meshwave.engine.costs.presets import preset, presets
 from meshwave.engine.units import quantity
 
 
-def hardware(options: argparse.Namespace) -> int:
+def list_hardware(options: argparse.Namespace) -> int:
     """List devices and clusters, or print the ``cluster`` section of one cluster."""
     if options.name:
         chosen = preset(options.name)

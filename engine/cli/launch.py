@@ -24,7 +24,7 @@ from meshwave.engine.files import find_design
 from meshwave.engine.findings import Refusal
 from meshwave.engine.messages import render
 from meshwave.engine.predict.prediction import predict
-from meshwave.engine.runs import Options, Record, Run, State, loss_text, silence_text, step_time
+from meshwave.engine.runs import Options, Record, Run, State, format_step_time, loss_text, silence_text
 from meshwave.engine.runs.accuracy import Comparison
 from meshwave.engine.runs.accuracy.stragglers import find_stragglers
 from meshwave.engine.runs.checkpoints import Checkpoints
@@ -273,7 +273,7 @@ class Progress:
         self._printed = last["step"] + 1
         loss = f"  loss {loss_text(last['loss'])}" if "loss" in last else ""
         print(
-            f"step {self._printed} of {run.progress.total}{loss}  {step_time(last)} per step",
+            f"step {self._printed} of {run.progress.total}{loss}  {format_step_time(last)} per step",
             file=sys.stderr,
             flush=True,
         )

@@ -15,7 +15,7 @@ from meshwave.engine.lessons.walk import check_steps
 
 
 @with_progress
-def lessons(options: argparse.Namespace) -> int:
+def list_or_check_lessons(options: argparse.Namespace) -> int:
     """List the lessons; with ``--check``, walk through them and return 2 if any has a problem."""
     if options.check is None:
         return print_result(options, {"lessons": [_entry(name) for name in lesson_folders()]}, _to_lines)

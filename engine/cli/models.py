@@ -10,7 +10,7 @@ from meshwave.engine.hugging_face.published_models import PublishedModel, publis
 from meshwave.engine.units import quantity
 
 
-def models(options: argparse.Namespace) -> int:
+def list_models(options: argparse.Namespace) -> int:
     """List published models, or print the ``model`` section of one model."""
     if options.name:
         chosen = published_model(options.name)

@@ -77,7 +77,7 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_people(commands: Any) -> None:
-    people = _command(commands, "people", "give people access to a server", _imported("people:people"))
+    people = _command(commands, "people", "give people access to a server", _imported("people:add_person_entry"))
     actions = people.add_subparsers(metavar="ACTION", required=True)
     help = "make the token of a person, and the entry for the file of serve --people"
     add = actions.add_parser("add", help=help, description=_sentence(help))
@@ -93,7 +93,7 @@ def _add_design_commands(commands: Any) -> None:
     check.add_argument("designs", nargs="+", metavar="DESIGN", help="file of a design, or name of an example")
     _add_json(check)
 
-    program = _command(commands, "program", "print the ordered actions of every rank", designs.program)
+    program = _command(commands, "program", "print the ordered actions of every rank", designs.print_program)
     _add_design(program)
     program.add_argument("--format", choices=("text", "json", "torch-csv", "torch-csv-comms"), default="text")
     program.add_argument("--rank", type=int, help="print only this rank")
@@ -203,7 +203,9 @@ def _add_run_commands(commands: Any) -> None:
     sweep.add_argument("--on", dest="launcher", metavar="TARGET", help="launch target; default: local")
     _add_json(sweep)
 
-    runs = _command(commands, "runs", "list, show, follow, resume, export or delete runs", _imported("runs:runs"))
+    runs = _command(
+        commands, "runs", "list, show, follow, resume, export or delete runs", _imported("runs:manage_runs")
+    )
     _add_json(runs)
     actions = runs.add_subparsers(metavar="ACTION", dest="action")
     for name, help in RUN_ACTIONS.items():
@@ -244,7 +246,7 @@ def _add_run_commands(commands: Any) -> None:
 
 
 def _add_target_commands(commands: Any) -> None:
-    targets = _command(commands, "targets", "list launch targets", _imported("targets:targets"))
+    targets = _command(commands, "targets", "list launch targets", _imported("targets:manage_targets"))
     _add_json(targets)
     actions = targets.add_subparsers(metavar="ACTION", dest="action")
     for name, help in TARGET_ACTIONS.items():
@@ -294,18 +296,20 @@ def _add_file_commands(commands: Any) -> None:
         commands,
         "hardware",
         "list known devices and clusters with the sources of their numbers",
-        _imported("hardware:hardware"),
+        _imported("hardware:list_hardware"),
     )
     hardware.add_argument("name", nargs="?", help="print the cluster section of this cluster")
     _add_json(hardware)
 
     models = _command(
-        commands, "models", "list published models with the sources of their sizes", _imported("models:models")
+        commands, "models", "list published models with the sources of their sizes", _imported("models:list_models")
     )
     models.add_argument("name", nargs="?", help="print the model section of this model")
     _add_json(models)
 
-    lessons = _command(commands, "lessons", "list the lessons, or check them", _imported("lessons:lessons"))
+    lessons = _command(
+        commands, "lessons", "list the lessons, or check them", _imported("lessons:list_or_check_lessons")
+    )
     lessons.add_argument(
         "--check",
         nargs="?",

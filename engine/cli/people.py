@@ -8,7 +8,7 @@ import sys
 from meshwave.engine.people.people_file import Role, add_person, new_person
 
 
-def people(options: argparse.Namespace) -> int:
+def add_person_entry(options: argparse.Namespace) -> int:
     """Add a person to the file, or print the entry, and show the new token, which is stored nowhere."""
     role = Role(options.role)
     if options.file:

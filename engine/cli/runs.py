@@ -22,7 +22,7 @@ from meshwave.engine.cli.launch import (
 )
 from meshwave.engine.cli.output import print_json, print_result, write_output
 from meshwave.engine.costs.profile_store import check_can_store
-from meshwave.engine.exports.perfetto import trace
+from meshwave.engine.exports.perfetto import trace_events
 from meshwave.engine.findings import Refusal
 from meshwave.engine.messages import render
 from meshwave.engine.runs import Entry, Record, Run, reconcile, silence_text
@@ -42,7 +42,7 @@ from meshwave.engine.runs.run_comparison import (
 from meshwave.engine.runs.tensorboard import write_events
 
 
-def runs(options: argparse.Namespace) -> int:
+def manage_runs(options: argparse.Namespace) -> int:
     """Run one action of ``meshwave runs``; return the exit status."""
     with closing(Record()) as record:
         if options.action in _ACTIONS_OF_ALL:
@@ -150,7 +150,7 @@ def _resume(record: Record, entry: Entry, options: argparse.Namespace) -> int:
 def _export(record: Record, entry: Entry, options: argparse.Namespace) -> int:
     if options.to == "perfetto":
         file = Path(options.out or f"{entry.id}.trace.json")
-        write_output(str(file), json.dumps(trace(read_recording(record.folder(entry.id)).timeline())).encode())
+        write_output(str(file), json.dumps(trace_events(read_recording(record.folder(entry.id)).timeline())).encode())
     elif options.to == "tensorboard":
         file = write_events(Run(record, entry.id), Path(options.out or entry.id))
     else:

@@ -26,7 +26,7 @@ from meshwave.engine.runs.target_check import (
 from meshwave.engine.runs.targets import Target, open_target, read_targets, target_files
 
 
-def targets(options: argparse.Namespace) -> int:
+def manage_targets(options: argparse.Namespace) -> int:
     """Run one action of ``meshwave targets``; return the exit status."""
     return {"list": _print_targets, "check": _check, "draw": _draw}[options.action](options)
 

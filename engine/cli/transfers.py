@@ -8,7 +8,7 @@ from typing import Any
 
 from meshwave.engine.cli.output import print_result, read_input, with_progress
 from meshwave.engine.findings import Refusal
-from meshwave.engine.messages import fill
+from meshwave.engine.messages import fill_template
 from meshwave.engine.units import quantity
 
 MOST_TASKS = 12
@@ -70,7 +70,7 @@ def _tensor_lines(found: Mapping[str, Any]) -> list[str]:
     tensors = found["tensors"]
     tasks = [task for tensor in tensors for task in tensor["unit_tasks"]]
     lines = [
-        f"{quantity(found['bytes'], 'B')} in {fill('{count} {count:plural|tensor|tensors}', count=len(tensors))}, {_unit_tasks(tasks)}"
+        f"{quantity(found['bytes'], 'B')} in {fill_template('{count} {count:plural|tensor|tensors}', count=len(tensors))}, {_unit_tasks(tasks)}"
     ]
     for tensor in tensors[:MOST_TASKS]:
         size = quantity(tensor["bytes"], "B")
@@ -81,7 +81,7 @@ def _tensor_lines(found: Mapping[str, Any]) -> list[str]:
 
 
 def _unit_tasks(tasks: Sequence[Any]) -> str:
-    return fill("{count} unit {count:plural|task|tasks}", count=len(tasks))
+    return fill_template("{count} unit {count:plural|task|tasks}", count=len(tasks))
 
 
 def _boundary_line(found: Mapping[str, Any]) -> str:

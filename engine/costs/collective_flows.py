@@ -146,8 +146,8 @@ def reduced_bytes(design: Design, mesh: Mesh, stage: StageBlocks) -> tuple[float
     block, with_experts = expert_block(design, mesh, load), sum(stage.experts.values())
     around = [operator for operator in block.operators if operator.name != EXPERTS] if block else []
     counted: tuple[tuple[Iterable[Operator], int], ...] = (
-        (flops.layer(load), stage.layers - with_experts - stage.joins),
-        (flops.joining_layer(load) if stage.joins else (), stage.joins),
+        (flops.layer_operators(load), stage.layers - with_experts - stage.joins),
+        (flops.joining_layer_operators(load) if stage.joins else (), stage.joins),
         (around, with_experts),
         (flops.end_operators(load, first=stage.first, last=stage.last), 1),
     )
@@ -184,7 +184,7 @@ def exchange_usages(fabric: Fabric, design: Design, mesh: Mesh, stage: StageBloc
             {port: stage.layers * part for port, part in fabric.usage(context.messages).items()},
         ]
         for number, count in stage.experts.items():
-            of_layer = exchange_usage(fabric, mesh.ordered_devices, getattr(blocks[number], f"{way}_sent"))
-            usage.append({port: count * part for port, part in of_layer.items()})
+            section_of_layer = exchange_usage(fabric, mesh.ordered_devices, getattr(blocks[number], f"{way}_sent"))
+            usage.append({port: count * part for port, part in section_of_layer.items()})
         found.append({port: part for port, part in sum_usages(usage).items() if part > 0})
     return found[0], found[1]

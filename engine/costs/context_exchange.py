@@ -69,7 +69,10 @@ class ContextCost:
         return Exposed(0.5 * self._all_reduce(self._cluster, self._groups, whole), tuple(messages))
 
     def _pass_around(self, steps: Sequence[tuple[float, float]]) -> Exposed:
-        """Return the exposed part of steps: the bytes that each device passes on, and the seconds of computation."""
+        """Return the exposed part of a ring.
+
+        A step has the bytes that a device passes on, and seconds of computation.
+        """
         seconds_of = {
             size: transfer_seconds(self._cluster, self._messages(size)) for size in {size for size, _ in steps}
         }

@@ -10,7 +10,7 @@ from typing import ClassVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwave.engine.costs.device_sizes import Sizes, device_sizes, message_bytes_by_kind, sent_bytes
+from meshwave.engine.costs.device_sizes import Sizes, device_sizes, message_bytes_by_kind, sent_byte_changes
 from meshwave.engine.costs.distinct_actions import Kinds, kinds
 from meshwave.engine.costs.microbatch_prices import length_scale, microbatch_scale
 from meshwave.engine.costs.model_flops import model_flops
@@ -203,7 +203,7 @@ def estimate(design: Design, program: Program) -> Costs:
         gradient_bytes=(held.own if design.training.scatters_blocks else held.parameters) * item,
         reduced_bytes=(held.parameters if reduction_rounds(design) == 2 else held.own) * item,
         unsharded_bytes=held.computed_bytes,
-        sent_bytes=sent_bytes(program, size),
+        sent_bytes=sent_byte_changes(program, size),
         activation_bytes=held.activation_bytes,
         deferred_bytes=held.deferred_bytes,
         working_bytes=held.working_bytes,
@@ -230,7 +230,7 @@ def wait_seconds(design: Design, program: Program, layers: tuple[int, ...]) -> F
 def _slot_savings(
     model: CostModel, design: Design, program: Program, seconds: Floats, layers: tuple[int, ...]
 ) -> Floats:
-    """Return the seconds that each slot saves, ``[rows]``, at its second row; ``seconds`` are those of kinds alone."""
+    """Return the seconds that each slot saves, ``[rows]``, at its second row; ``seconds`` are those without overlap."""
     savings = np.zeros(len(program))
     second = np.flatnonzero(program.fused)
     if second.size:

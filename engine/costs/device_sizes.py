@@ -113,7 +113,7 @@ def joins_per_stage(design: Design, layers: Sequence[int]) -> tuple[int, ...]:
 
 
 def kept_skip_tensors(design: Design, program: Program, layers: Sequence[int]) -> NDArray[np.int64]:
-    """Return the number of skip tensors that a stage keeps until its backward: received ones, others; ``[2, stages]``.
+    """Return the numbers of received and of other skip tensors kept until the backward of a stage, ``[2, stages]``.
 
     The others are copies: several concatenated tensors, or one that is sent along with the output. A single tensor for
     a later stage is the input of a norm and is counted there. If the first layer joins a skip connection, the stage
@@ -225,7 +225,7 @@ def _transformer_stage_sizes(design: Design, program: Program, layers: Sequence[
         ends = {"first": stage == 0, "last": stage == program.stages - 1}
         uncommon = [Sparse(count, blocks[number].operators) for number, count in with_experts[stage].items()]
         if joins[stage]:
-            uncommon.append(Sparse(joins[stage], transformer_layers.joining_layer(load)))
+            uncommon.append(Sparse(joins[stage], transformer_layers.joining_layer_operators(load)))
         how: dict[str, Any] = {**ends, "sparse": uncommon}
         came, held = skipped[:, stage] * load.residual_stream.hidden_bytes
         output = 0.0 if ends["last"] else load.residual_stream.hidden_bytes
@@ -310,7 +310,7 @@ def _buffer_changes(program: Program) -> Floats:
     return change
 
 
-def sent_bytes(program: Program, size: Floats) -> Floats:
+def sent_byte_changes(program: Program, size: Floats) -> Floats:
     """Return the change of unacknowledged sent bytes at each forward and backward, ``[2, stages, microbatches]``.
 
     Args:

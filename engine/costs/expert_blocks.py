@@ -1,6 +1,6 @@
 """Costs of layers with experts: attention, gate, experts on the devices of a mesh, and their messages.
 
-The times are those of :func:`meshwave.engine.experts.play`, which the timeline of the layer shows too. Bytes and
+The times are those of :func:`meshwave.engine.experts.simulate_layer`, which the timeline of the layer shows too. Bytes and
 parameters are those of the device that holds the most.
 
 Between forward and backward, the experts keep the rows and both sides of the GELU: ``R (M + 2H / esp)``, with ``R``
@@ -155,11 +155,11 @@ def _price_block(load: Workload, moe: MoE, name: str, layer: Layer, links: Links
     cut = layer.esp if expert_schedules[name].shards_experts else 1
     return ExpertBlock(
         operators=(
-            *flops.attention(load),
+            *flops.attention_operators(load),
             *before,
             *_token_exchanges(load),
             operator,
-            *flops.shared_experts(load, moe),
+            *flops.shared_expert_operators(load, moe),
             *after,
         ),
         forward_s=forward_s,

@@ -12,13 +12,13 @@ from meshwave.engine.costs.operators import Operator, Workload, number_sizes
 from meshwave.engine.costs.transformer_layers import (
     Sparse,
     feed_forward,
-    head,
-    join,
-    joining_layer,
+    head_operators,
+    join_operators,
+    joining_layer_operators,
     kept_bytes,
-    layer,
-    prediction,
-    shared_experts,
+    layer_operators,
+    multi_token_operators,
+    shared_expert_operators,
     sum_over_stage,
 )
 from meshwave.engine.document.expert_layers import whole_expert_layer
@@ -43,13 +43,13 @@ def model_parameters(model: LanguageModel) -> float:
     experts has ``E`` feed-forward blocks and a gate of ``hE``; the end of a skip connection adds ``2h^2 + h``.
     """
     load = Workload.from_model(model, batch=1)
-    joins = [Sparse(len(model.skips), joining_layer(load))]
+    joins = [Sparse(len(model.skips), joining_layer_operators(load))]
     dense = stage_parameters(load, model.layers, first=True, last=True, sparse=joins)
     moe = model.moe
     if moe is None:
         return dense
     experts = whole_expert_layer(model)
-    beside = experts.gate_parameters + _parameters(shared_experts(load, moe))
+    beside = experts.gate_parameters + _parameters(shared_expert_operators(load, moe))
     replaced = _parameters(feed_forward("feed-forward", load, model.ffn_hidden))
     return dense + len(model.expert_blocks) * (moe.experts * experts.expert_parameters() + beside - replaced)
 
@@ -76,17 +76,19 @@ def model_flops(model: LanguageModel, sequences: float, attended_share: float | 
     load = Workload.from_model(model, batch=sequences)
     if attended_share is not None:
         load = replace(load, attended_share=attended_share)
-    once = model.layers * _forward_flops(layer(load)) + len(model.skips) * _forward_flops(join(load))
+    once = model.layers * _forward_flops(layer_operators(load)) + len(model.skips) * _forward_flops(
+        join_operators(load)
+    )
     moe = model.moe
     if moe is not None:  # a token's experts and the gate, instead of the dense block
         visited, replaced = (
             _forward_flops(feed_forward("feed-forward", load, width))
             for width in (moe.expert_width(model.ffn_hidden), model.ffn_hidden)
         )
-        beside = 2.0 * load.tokens * load.hidden * moe.experts + _forward_flops(shared_experts(load, moe))
+        beside = 2.0 * load.tokens * load.hidden * moe.experts + _forward_flops(shared_expert_operators(load, moe))
         once += len(model.expert_blocks) * (moe.top_k * visited + beside - replaced)
-    further = load.architecture.mtp_layers * _forward_flops(prediction(load, 0.0))
-    return 3.0 * (once + _forward_flops(head(load)) + further)
+    further = load.architecture.mtp_layers * _forward_flops(multi_token_operators(load, 0.0))
+    return 3.0 * (once + _forward_flops(head_operators(load)) + further)
 
 
 def _parameters(operators: Iterable[Operator]) -> float:

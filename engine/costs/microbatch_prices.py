@@ -1,4 +1,4 @@
-"""Prices of microbatches with unlike documents, relative to the price of their kind of action."""
+"""Prices of microbatches whose documents differ in length, relative to the price of their kind of action."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class Machine(Part):
     made_s: Annotated[float, Field(ge=0)] | None = None
     """Time of the measurement in Unix seconds."""
     run: Annotated[str, Field(max_length=200), Printable] = ""
-    """Description of the run from which the actions are."""
+    """Description of the run in which the actions were measured."""
 
 
 class ShapedRates(Part):

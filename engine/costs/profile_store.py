@@ -96,7 +96,7 @@ def _profile_path(name: str) -> Path:
 
 
 def write_spare_profile(profile: Profile) -> str:
-    """Write a profile that cannot be stored to a temporary file, and return its path; empty if that fails too."""
+    """Write a profile to a temporary file, because it cannot be stored; return the path, empty if that fails too."""
     path = ""
     try:
         number, path = tempfile.mkstemp(prefix="meshwave-profile-", suffix=".json")

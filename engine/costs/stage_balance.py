@@ -60,7 +60,7 @@ def unequal_split(
     block_seconds: Sequence[float],
     extra_seconds: Sequence[float],
 ) -> tuple[int, ...]:
-    """Return balanced layers of each stage if some layers cost more than others.
+    """Return the layers of each stage, balanced although some layers cost more than others.
 
     The layers ``blocks`` take ``block_seconds[s]`` on stage ``s``, all others ``layer_seconds[s]``. Bisection finds the
     smallest bound on the slowest stage that some split satisfies. If every stage can take any single layer within the
@@ -83,7 +83,7 @@ def unequal_split(
 
 
 def block_split(block_seconds: Sequence[Sequence[float]], extra_seconds: Sequence[float]) -> tuple[int, ...]:
-    """Return balanced layers of each stage if every layer may cost differently.
+    """Return the layers of each stage, balanced although every layer may cost differently.
 
     ``block_seconds[s][l]`` is the time of layer ``l`` on stage ``s``. Among the splits that minimize the slowest stage,
     it returns the one with the least sum of squares. Dynamic programming over the ends of stages finds it in ``O(stages

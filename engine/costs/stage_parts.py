@@ -50,6 +50,6 @@ def _layer_parts(design: Design, load: Workload, block: ExpertBlock | None, numb
         yield StagePart(f"experts {number}", (), number)
         return
     if any(number == target for _, target in design.model.skips):
-        yield StagePart(f"join {number}", tuple(transformer_layers.join(load)))
-    yield StagePart(f"attention {number}", tuple(transformer_layers.attention(load)))
-    yield StagePart(f"feed-forward {number}", tuple(transformer_layers.mlp(load)))
+        yield StagePart(f"join {number}", tuple(transformer_layers.join_operators(load)))
+    yield StagePart(f"attention {number}", tuple(transformer_layers.attention_operators(load)))
+    yield StagePart(f"feed-forward {number}", tuple(transformer_layers.mlp_operators(load)))

@@ -100,7 +100,7 @@ class MeshPrices:
     @cached_property
     def layer(self) -> Seconds:
         """Seconds of a dense layer."""
-        return self._block_seconds("layer", transformer_layers.layer(self._load))
+        return self._block_seconds("layer", transformer_layers.layer_operators(self._load))
 
     def expert_layer(self, number: int = COMMON) -> Seconds:
         """Return the seconds of a layer with experts."""
@@ -125,11 +125,13 @@ class MeshPrices:
     @cached_property
     def joining_layer(self) -> Seconds:
         """Seconds of a layer in which a skip connection ends."""
-        return self._block_seconds("joining", transformer_layers.joining_layer(self._load))
+        return self._block_seconds("joining", transformer_layers.joining_layer_operators(self._load))
 
     def ends(self, *, first: bool, last: bool) -> Seconds:
         """Return the seconds of the embedding for the first stage, and of head and loss for the last stage."""
-        embedding = self._block_seconds("embedding", transformer_layers.embedding(self._load)) if first else Seconds()
+        embedding = (
+            self._block_seconds("embedding", transformer_layers.embedding_operators(self._load)) if first else Seconds()
+        )
         return (
             embedding
             + self._block_seconds("head", transformer_layers.end_operators(self._load, first=False, last=True))
@@ -166,9 +168,9 @@ class MeshPrices:
     ) -> Iterator[Blocks]:
         """Yield the equal blocks of a stage, approximately in the order of the forward."""
         load, ends = self._load, transformer_layers.end_operators
-        yield int(first), self.ends(first=True, last=False), transformer_layers.embedding(load), 0.0
-        yield layers - sum(experts.values()) - joins, self.layer, transformer_layers.layer(load), 0.0
-        yield joins, self.joining_layer, transformer_layers.joining_layer(load), 0.0
+        yield int(first), self.ends(first=True, last=False), transformer_layers.embedding_operators(load), 0.0
+        yield layers - sum(experts.values()) - joins, self.layer, transformer_layers.layer_operators(load), 0.0
+        yield joins, self.joining_layer, transformer_layers.joining_layer_operators(load), 0.0
         for number, count in experts.items():
             block = self._experts[number]
             yield count, self.expert_layer(number), block.operators, block.expert_parameters

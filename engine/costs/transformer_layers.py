@@ -8,7 +8,7 @@ Symbols, as in the papers: ``b`` sequences, ``s`` tokens per sequence, ``h`` hid
 size, ``a`` heads, ``v`` vocabulary size, ``t`` tensor-parallel devices.
 
 The operators of expert layers are defined in :mod:`meshwave.engine.costs.expert_blocks`. A stage receives expert
-layers, and layers in which a skip connection ends (:func:`joining_layer`), as :class:`Sparse`.
+layers, and layers in which a skip connection ends (:func:`joining_layer_operators`), as :class:`Sparse`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Sparse(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def layer(load: Workload) -> tuple[Operator, ...]:
+def layer_operators(load: Workload) -> tuple[Operator, ...]:
     """Return the operators of a transformer layer: attention, then the feed-forward block.
 
     Parameters: ``4h^2 + 6h`` and ``2hf + f + 3h``, together ``12h^2 + 13h`` for ``f = 4h`` (arXiv:2104.04473, section
@@ -56,10 +56,10 @@ def layer(load: Workload) -> tuple[Operator, ...]:
     24/t)`` bytes at 16 bits. With sequence parallelism all are sharded, as in eq. 4: ``32sbh/t``. (Autocast on a GPU
     computes norms in 32 bits and keeps their inputs in that precision, ``4sbh`` bytes more; on a CPU it does not.)
     """
-    return attention(load) + mlp(load)
+    return attention_operators(load) + mlp_operators(load)
 
 
-def attention(load: Workload) -> tuple[Operator, ...]:
+def attention_operators(load: Workload) -> tuple[Operator, ...]:
     """Return the operators of attention: norm, projections, the ``s^2`` part and the residual sum.
 
     Tensor-parallel devices hold ``a/t`` heads each. The first projection is sharded by columns and all-reduces in the
@@ -134,10 +134,10 @@ def _latent_projections(load: Workload, latent: Latent) -> Iterator[Operator]:
     yield elementwise("query and key assembly", load, widths.queries + widths.keys, kept=0, read_and_written=(2, 2))
 
 
-def mlp(load: Workload) -> tuple[Operator, ...]:
+def mlp_operators(load: Workload) -> tuple[Operator, ...]:
     """Return the operators of the MLP: norm, ``h`` to ``f``, GELU, ``f`` to ``h`` and residual sum.
 
-    They are sharded like those of :func:`attention`.
+    They are sharded like those of :func:`attention_operators`.
     """
     before, after = operators_around_mlp(load)
     return (*before, *feed_forward("feed-forward", load, load.ffn_hidden), *after)
@@ -172,7 +172,7 @@ def feed_forward(name: str, load: Workload, width: int) -> tuple[Operator, ...]:
     )
 
 
-def shared_experts(load: Workload, moe: MoE) -> tuple[Operator, ...]:
+def shared_expert_operators(load: Workload, moe: MoE) -> tuple[Operator, ...]:
     """Return the operators of the experts that process every token, and of the gate that weights their output."""
     if not moe.shared_width:
         return ()
@@ -207,12 +207,12 @@ ACTIVATIONS = {
 
 
 @lru_cache(maxsize=256)
-def joining_layer(load: Workload) -> tuple[Operator, ...]:
+def joining_layer_operators(load: Workload) -> tuple[Operator, ...]:
     """Return the operators of a U-ViT layer in which a skip connection ends."""
-    return join(load) + layer(load)
+    return join_operators(load) + layer_operators(load)
 
 
-def join(load: Workload) -> tuple[Operator, ...]:
+def join_operators(load: Workload) -> tuple[Operator, ...]:
     """Return a concatenation of two tensors, and a product of ``2h`` to ``h``.
 
     ``2h^2 + h`` parameters, ``4bsh^2`` forward FLOPs (U-ViT: Bao et al., arXiv:2209.12152, section 3.2). Tensor
@@ -226,7 +226,7 @@ def join(load: Workload) -> tuple[Operator, ...]:
 
 
 @lru_cache(maxsize=256)
-def embedding(load: Workload) -> tuple[Operator, ...]:
+def embedding_operators(load: Workload) -> tuple[Operator, ...]:
     """Return the token and position embedding: ``vh + sh`` parameters, negligible FLOPs.
 
     The forward gathers rows. The backward writes a gradient of the whole table, which autograd then adds to the
@@ -258,7 +258,7 @@ def embedding(load: Workload) -> tuple[Operator, ...]:
 
 
 @lru_cache(maxsize=256)
-def head(load: Workload) -> tuple[Operator, ...]:
+def head_operators(load: Workload) -> tuple[Operator, ...]:
     """Return the last norm and the logits: ``2h + vh`` parameters, ``2bshv`` forward FLOPs.
 
     A transform before the logits adds ``h^2 + 3h`` parameters and ``2bsh^2`` forward FLOPs (Devlin et al.,
@@ -285,7 +285,7 @@ def _head_transform(load: Workload) -> tuple[Operator, ...]:
 
 
 @lru_cache(maxsize=256)
-def loss(load: Workload) -> tuple[Operator, ...]:
+def loss_operators(load: Workload) -> tuple[Operator, ...]:
     """Return the cross-entropy over ``[bs, v/t]`` logits, in at least 32 bits.
 
     The forward reads the logits and writes their log-probabilities, which are kept (the ``4sbv`` bytes of
@@ -313,7 +313,10 @@ def end_operators(load: Workload, *, first: bool, last: bool) -> tuple[Operator,
 
     A head that is tied to an embedding on the same stage adds no table; on another stage, or sharded, it is a copy.
     """
-    before, after = embedding(load) if first else (), head(load) + loss(load) if last else ()
+    before, after = (
+        embedding_operators(load) if first else (),
+        head_operators(load) + loss_operators(load) if last else (),
+    )
     table, architecture = load.vocab / load.tp * load.hidden, load.architecture
     has_table = first and not load.separates_table
     if has_table and last and architecture.tied_embeddings:
@@ -322,28 +325,32 @@ def end_operators(load: Workload, *, first: bool, last: bool) -> tuple[Operator,
         )
     if last and architecture.mtp_layers:
         has_copy = not has_table and not architecture.tied_embeddings
-        after += prediction(load, table if has_copy else 0.0) + prediction(load, 0.0) * (architecture.mtp_layers - 1)
+        after += multi_token_operators(load, table if has_copy else 0.0) + multi_token_operators(load, 0.0) * (
+            architecture.mtp_layers - 1
+        )
     return before + after
 
 
 @lru_cache(maxsize=256)
-def prediction(load: Workload, table: float) -> tuple[Operator, ...]:
+def multi_token_operators(load: Workload, table: float) -> tuple[Operator, ...]:
     """Return the operators of a layer of multi-token prediction besides the layer itself (arXiv:2412.19437, section 2.2).
 
     The embeddings of the next tokens are joined with the input of the layer; the output has a norm of its own and
     shares the head. ``table`` is the number of parameters of a copy of the embedding table.
     """
-    embedded, *_ = embedding(load)
-    shared = (each._replace(parameters=0.0, copied=0.0) if each.name == "logits" else each for each in head(load))
+    embedded, *_ = embedding_operators(load)
+    shared = (
+        each._replace(parameters=0.0, copied=0.0) if each.name == "logits" else each for each in head_operators(load)
+    )
     return (
         embedded._replace(name="prediction embedding", parameters=table),
-        *prediction_input(load),
+        *multi_token_input_operators(load),
         *shared,
-        *loss(load),
+        *loss_operators(load),
     )
 
 
-def prediction_input(load: Workload) -> tuple[Operator, ...]:
+def multi_token_input_operators(load: Workload) -> tuple[Operator, ...]:
     """Return the operators at the beginning of a layer of multi-token prediction: two norms, and a projection.
 
     Its input and the embeddings of the next tokens are normed, concatenated, and projected from ``2h`` to ``h``. Another
@@ -363,7 +370,7 @@ def sum_over_stage(
 ) -> float:
     """Return the sum of ``value`` over the operators of a stage; its layers in ``sparse`` differ from the others."""
     parts = (
-        (layer(load), layers - sum(each.layers for each in sparse)),
+        (layer_operators(load), layers - sum(each.layers for each in sparse)),
         *((each.operators, each.layers) for each in sparse),
         (end_operators(load, first=first, last=last), 1),
     )
@@ -378,10 +385,10 @@ def largest_neighbours(
     A block is the embedding, a layer, or the head.
     """
     blocks = [
-        *([embedding(load)] if first else []),
-        *[layer(load)] * min(2, layers - sum(each.layers for each in sparse)),
+        *([embedding_operators(load)] if first else []),
+        *[layer_operators(load)] * min(2, layers - sum(each.layers for each in sparse)),
         *[each.operators for each in sparse for _ in range(min(2, each.layers))],
-        *([head(load)] if last else []),
+        *([head_operators(load)] if last else []),
     ]
     return largest_pair(blocks)
 
@@ -398,9 +405,9 @@ def kept_bytes(load: Workload, layers: int, *, first: bool, last: bool, sparse: 
     dense = layers - sum(each.layers for each in sparse)
     ends = sum(operator.kept_bytes for operator in end_operators(load, first=first, last=last))
     if last and _recomputes_layers(load):
-        joined = sum(operator.kept_bytes for operator in prediction_input(load))
+        joined = sum(operator.kept_bytes for operator in multi_token_input_operators(load))
         ends -= load.architecture.mtp_layers * joined  # the layer keeps its two inputs, of which a norm keeps one
-    return dense * _kept_layer_bytes(load, layer(load)) + uncommon + ends
+    return dense * _kept_layer_bytes(load, layer_operators(load)) + uncommon + ends
 
 
 def _recomputes_layers(load: Workload) -> bool:
@@ -440,7 +447,7 @@ def transient_bytes(load: Workload, layers: int, *, first: bool, last: bool, spa
     A layer that is recomputed allocates its activations again. The embedding's backward runs last, when the kept
     activations of all other operators are free, so they are subtracted from its working set.
     """
-    kinds = [layer(load), *(each.operators for each in sparse)]
+    kinds = [layer_operators(load), *(each.operators for each in sparse)]
     operators = [*sum(kinds, ()), *end_operators(load, first=False, last=last)]
     largest = max(operator.transient_bytes for operator in operators)
     if _recomputes_layers(load):
@@ -448,7 +455,7 @@ def transient_bytes(load: Workload, layers: int, *, first: bool, last: bool, spa
     if not first:
         return largest
     gone = kept_bytes(load, layers, first=False, last=last, sparse=sparse)
-    return max(largest, sum(operator.transient_bytes for operator in embedding(load)) - gone)
+    return max(largest, sum(operator.transient_bytes for operator in embedding_operators(load)) - gone)
 
 
 def _flag_bytes(count: int, load: Workload) -> float:

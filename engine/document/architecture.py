@@ -35,7 +35,7 @@ class Norm(Part):
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Whether a norm is before, after, or both before and after each part of a layer."""
+        """Positions of norms relative to each part of a layer: before it, after it, or both."""
         return {"both": ("before", "after"), "post": ("after",)}.get(self.placement, (self.placement,))
 
     @property

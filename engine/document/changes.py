@@ -73,13 +73,13 @@ def apply_changes(document: Document, changes: Iterable[Change]) -> dict[str, An
     return tree
 
 
-def unchanged_since(document: Document, changes: Iterable[Change]) -> list[Change]:
+def revertible_changes(document: Document, changes: Iterable[Change]) -> list[Change]:
     """Return the changes whose new values the document still has, so that reverting them affects no other edit."""
     tree = _by_name(document)
     return [change for change in changes if _has_value(tree, change)]
 
 
-def overlap(one: Path, other: Path) -> bool:
+def paths_overlap(one: Path, other: Path) -> bool:
     """Return True if one of two paths contains the other."""
     return all(key == theirs for key, theirs in zip(one, other, strict=False))
 
@@ -108,7 +108,7 @@ def _differences(path: Path, before: Any, after: Any) -> Iterator[Change]:
 
 
 def _is_equal(one: Any, other: Any) -> bool:
-    """Return whether two values are equal; the order of axes matters."""
+    """Return True if two values are equal; the order of axes matters."""
     return bool(one == other) and (not isinstance(one, Mapping) or [*one] == [*other])
 
 

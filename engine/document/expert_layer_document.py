@@ -10,7 +10,7 @@ from pydantic import Field
 from meshwave.engine.document.architecture import Size
 from meshwave.engine.document.cluster import MAX_DEVICES, Rate
 from meshwave.engine.document.experts import Load, load_problems
-from meshwave.engine.document.fixes import rename_key
+from meshwave.engine.document.fixes import rename_key_fix
 from meshwave.engine.document.model import MAX_EXPERTS, CapacityFactor
 from meshwave.engine.document.reading import read_part
 from meshwave.engine.errors import closest_word
@@ -154,7 +154,7 @@ def _fit_problem(spec: ExpertLayerSpec, key: str, code: str, params: dict[str, A
     assert spec.fit is not None
     where = f"fit.{key}"
     is_free = name is not None and name not in spec.fit
-    fixes = [rename_key(where, spec.fit[key].model_dump(mode="json"), name)] if name and is_free else []
+    fixes = [rename_key_fix(where, spec.fit[key].model_dump(mode="json"), name)] if name and is_free else []
     return Problem(where, code, params, fixes=fixes)
 
 

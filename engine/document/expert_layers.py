@@ -71,7 +71,7 @@ def expert_layer(design: Design, mesh: Mesh, number: int = COMMON, *, degree: in
     The layer uses equal, consecutive blocks of ``ep x esp`` devices, or one block per tensor-parallel group if the
     experts are distributed over it. The block that spans the most nodes represents all blocks.
     """
-    moe, experts = design.model.moe, design.experts.of_layer(number)
+    moe, experts = design.model.moe, design.experts.section_of_layer(number)
     assert moe is not None, "a model with experts"
     ep, esp = expert_group_sizes(design, mesh)
     size = ep * esp

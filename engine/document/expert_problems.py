@@ -14,7 +14,7 @@ from meshwave.engine.document.expert_layers import (
     uses_tensor_parallel_groups,
 )
 from meshwave.engine.document.experts import load_problems
-from meshwave.engine.document.fixes import use_mesh_axes
+from meshwave.engine.document.fixes import mesh_axes_fix
 from meshwave.engine.experts import Layer, device_load, device_rows, expert_schedules, indivisible_experts
 from meshwave.engine.findings import Fix, Problem, set_key_fix
 
@@ -75,12 +75,12 @@ def _group_problems(design: Design) -> Iterator[Problem]:
     elif ep * esp > devices:
         params = {"given": ep * esp, "ep": ep, "esp": esp, "devices": devices}
         sizes = expert_group_sizes(design, max(design.meshes, key=lambda mesh: len(mesh.devices)))
-        yield Problem("experts.ep", "expert_devices", params, fixes=[use_groups(*sizes)])
+        yield Problem("experts.ep", "expert_devices", params, fixes=[group_sizes_fix(*sizes)])
     else:
         yield from _mesh_group_problems(design)
 
 
-def use_groups(ep: int, esp: int) -> Fix:
+def group_sizes_fix(ep: int, esp: int) -> Fix:
     """Return the fix that sets the sizes of the expert groups."""
     return Fix("use_expert_groups", {"ep": ep, "esp": esp}, (("experts.ep", ep), ("experts.esp", esp)))
 
@@ -99,7 +99,7 @@ def expert_group_problem(design: Design, mesh: Mesh) -> Problem:
     ep, esp = expert_group_sizes(design, mesh)
     given = {"ep": design.experts.ep, "esp": design.experts.esp, "devices": len(mesh.devices), "mesh": mesh.name}
     params = {**given, "fitting_ep": ep, "fitting_esp": esp}
-    return Problem("experts.ep", "split_expert_groups", params, fixes=[use_groups(ep, esp)])
+    return Problem("experts.ep", "split_expert_groups", params, fixes=[group_sizes_fix(ep, esp)])
 
 
 def _mesh_group_problems(design: Design) -> Iterator[Problem]:
@@ -135,7 +135,7 @@ def _fitting_groups(design: Design, number: int, mesh: Mesh) -> tuple[str, list[
         return f"set ep to {ep}", [set_key_fix("experts.ep", ep)]
     if design.model.ffn_hidden % mesh.tp == 0 and design.experts.ep == 1:
         return f"set esp to {mesh.tp}", [set_key_fix("experts.esp", mesh.tp)]
-    return "use another tp, or another number of experts", [use_mesh_axes(number, mesh, 1)]
+    return "use another tp, or another number of experts", [mesh_axes_fix(number, mesh, 1)]
 
 
 def _auxiliary_loss_problems(design: Design) -> Iterator[Problem]:
@@ -199,11 +199,11 @@ def _expert_number_problems(placement: tuple[tuple[int, ...], ...], count: int) 
 
 def _place_problems(design: Design, placement: tuple[tuple[int, ...], ...]) -> Iterator[Problem]:
     """Yield problems of placements with a wrong size, or with different experts on devices that share experts."""
-    mesh = next((mesh for mesh in design.meshes if len(placement) != _group_devices(design, mesh)), None)
+    mesh = next((mesh for mesh in design.meshes if len(placement) != _expert_group_size(design, mesh)), None)
     if mesh is not None:
         sizes = f"ep={design.experts.ep} x esp={design.experts.esp}"
         group = f"tp={mesh.tp} of mesh {mesh.name}" if uses_tensor_parallel_groups(design) else sizes
-        params = {"given": len(placement), "group": f"a group of {group}", "expected": _group_devices(design, mesh)}
+        params = {"given": len(placement), "group": f"a group of {group}", "expected": _expert_group_size(design, mesh)}
         yield _placement_problem("placement_size", params)
         return
     esp = 1 if uses_tensor_parallel_groups(design) else design.experts.esp
@@ -215,7 +215,7 @@ def _place_problems(design: Design, placement: tuple[tuple[int, ...], ...]) -> I
             yield _placement_problem("unequal_shards", params, device).replace(fixes=(same,))
 
 
-def _group_devices(design: Design, mesh: Mesh) -> int:
+def _expert_group_size(design: Design, mesh: Mesh) -> int:
     """Return the number of devices of one expert group on a mesh."""
     return mesh.tp if uses_tensor_parallel_groups(design) else design.experts.ep * design.experts.esp
 
@@ -226,7 +226,7 @@ def _group_devices(design: Design, mesh: Mesh) -> int:
 def _own_layer_problems(design: Design) -> Iterator[Problem]:
     numbers = design.experts.own_layers
     for index, own in enumerate(design.experts.layers):
-        where, changed = f"experts.layers[{index}]", {"experts": design.experts.of_layer(own.layer)}
+        where, changed = f"experts.layers[{index}]", {"experts": design.experts.section_of_layer(own.layer)}
         removed = [
             set_key_fix("experts.layers", [each.model_dump() for each in design.experts.layers if each is not own])
         ]
@@ -236,8 +236,8 @@ def _own_layer_problems(design: Design) -> Iterator[Problem]:
         elif own.layer in numbers[:index]:
             yield Problem(f"{where}.layer", "repeated_expert_layer", {"layer": own.layer}, fixes=removed)
         else:
-            of_layer = design.model_copy(update=changed)
-            found = [*_load_problems(of_layer), *_placement_problems(of_layer)]
+            section_of_layer = design.model_copy(update=changed)
+            found = [*_load_problems(section_of_layer), *_placement_problems(section_of_layer)]
             yield from (
                 problem.replace(where=problem.where.replace("experts", where, 1), fixes=tuple(removed))
                 for problem in found
@@ -249,7 +249,7 @@ def _rebalance_problems(design: Design) -> Iterator[Problem]:
     experts = design.experts
     placements = (experts.placement, *(each.placement for each in experts.layers))
     is_uneven = any(len({len(held) for held in placement}) > 1 for placement in placements if placement is not None)
-    has_replicas = any(experts.of_layer(number).has_replicas for number in (COMMON, *experts.own_layers))
+    has_replicas = any(experts.section_of_layer(number).has_replicas for number in (COMMON, *experts.own_layers))
     if experts.rebalance_steps is not None and (is_uneven or has_replicas):
         where = "experts.rebalance_steps"
         yield Problem(where, "uneven_rebalanced_placement", fixes=[set_key_fix(where, None)])
@@ -291,7 +291,7 @@ def _fix_of_design(design: Design, number: int, field: str, value: Any) -> Fix |
         return EQUAL_BLOCKS
     if field == "mp":
         fits = len(mesh.devices) % value == 0 and design.model.supports_tensor_parallelism(value)
-        return use_mesh_axes(number, mesh, value) if fits else None
+        return mesh_axes_fix(number, mesh, value) if fits else None
     if field == "tokens":
         size = design.training.micro_batch_size
         sizes = range(size + 1, size + mesh.tp * mesh.dp + 1)
@@ -302,12 +302,12 @@ def _fix_of_design(design: Design, number: int, field: str, value: Any) -> Fix |
 
 
 def _rounding_problems(layer: Layer) -> Iterator[Problem]:
-    rounded = rounded_capacity(layer)
+    rounded = rounded_capacity_warning(layer)
     if rounded is not None and layer.capacity_factor is not None:
         yield rounded
 
 
-def rounded_capacity(layer: Layer) -> Problem | None:
+def rounded_capacity_warning(layer: Layer) -> Problem | None:
     """Return the warning that slots are rounded up for the devices and chunks that share them; None if they are not."""
     if layer.slots_needed == layer.capacity:
         return None
@@ -333,10 +333,10 @@ def _gate_problems(design: Design, mesh: Mesh) -> Iterator[Problem]:
     name, layer, choice = resolve_expert_layer(design, mesh)
     if mesh.tp == 1 or not expert_schedules[name].gate_sees_part or not layer.may_drop:
         return
-    params = {**gate_parts(name, layer), "chosen_by": design.experts.member if choice else None}
+    params = {**partial_gate_params(name, layer), "chosen_by": design.experts.member if choice else None}
     yield Problem("experts.schedule", "partial_gate", params, "warning", [set_key_fix(CAPACITY, None)])
 
 
-def gate_parts(schedule: str, layer: Layer) -> dict[str, Any]:
+def partial_gate_params(schedule: str, layer: Layer) -> dict[str, Any]:
     """Return the message parameters for a gate that processes only a part of the tokens."""
     return {"schedule": schedule, "mp": layer.mp, "slots": layer.capacity // layer.mp}

@@ -81,7 +81,7 @@ class Experts(Part):
         """Numbers of the layers with a placement or a load of their own."""
         return tuple(each.layer for each in self.layers)
 
-    def of_layer(self, number: int) -> Experts:
+    def section_of_layer(self, number: int) -> Experts:
         """Return the section with the placement and the load of a layer."""
         own = next((each for each in self.layers if each.layer == number), None)
         if own is None:

@@ -66,12 +66,12 @@ def apply_edit(document: dict[str, Any], path: str, value: Any) -> None:
 # ---- fixes of any section ----
 
 
-def remove_key(path: str) -> Fix:
+def remove_key_fix(path: str) -> Fix:
     """Return the fix that deletes a key."""
     return Fix("remove_key", {"key": path.rpartition(".")[2]}, ((path, REMOVED),))
 
 
-def rename_key(path: str, value: Any, name: str) -> Fix:
+def rename_key_fix(path: str, value: Any, name: str) -> Fix:
     """Return the fix that moves the ``value`` at a path to a sibling key with another name."""
     section, dot, key = path.rpartition(".")
     sibling = f"{section}{dot}{name}"
@@ -81,12 +81,12 @@ def rename_key(path: str, value: Any, name: str) -> Fix:
 # ---- fixes of meshes ----
 
 
-def use_mesh_axes(number: int, mesh: Mesh, tp: int) -> Fix:
+def mesh_axes_fix(number: int, mesh: Mesh, tp: int) -> Fix:
     """Return the fix that sets the tp of a mesh, and its dp to the rest of its devices."""
     return axes_fix(mesh.name, len(mesh.devices), tp).with_path_prefix(f"meshes[{number}]")
 
 
-def keep_devices(number: int, mesh: Mesh, devices: Sequence[int]) -> Fix:
+def keep_devices_fix(number: int, mesh: Mesh, devices: Sequence[int]) -> Fix:
     """Return the fix that reduces a mesh to the given devices; its tp becomes a divisor of their number."""
     tp = gcd(mesh.tp, len(devices))
     axes = {"dp": len(devices) // tp, "tp": tp}
@@ -94,12 +94,12 @@ def keep_devices(number: int, mesh: Mesh, devices: Sequence[int]) -> Fix:
     return Fix("keep_devices", {"mesh": mesh.name, "devices": list(devices)}, edits)
 
 
-def move_mesh(number: int, mesh: str, devices: Sequence[int]) -> Fix:
+def move_mesh_fix(number: int, mesh: str, devices: Sequence[int]) -> Fix:
     """Return the fix that moves a mesh to other devices of the same number."""
     return Fix("move_mesh", {"mesh": mesh, "devices": list(devices)}, ((f"meshes[{number}].devices", list(devices)),))
 
 
-def rename_mesh(number: int, names: Iterable[str]) -> Fix:
+def rename_mesh_fix(number: int, names: Iterable[str]) -> Fix:
     """Return the fix that gives a mesh a name that is not among ``names``."""
     name = unused_name(names)
     return Fix("rename_mesh", {"number": number, "name": name}, ((f"meshes[{number}].name", name),))
@@ -112,7 +112,7 @@ def unused_name(names: Iterable[str]) -> str:
     return next(name for name in candidates if name not in used)
 
 
-def use_mesh_counts(meshes: Sequence[Mesh], cluster: Cluster, counts: Iterable[int]) -> list[Fix]:
+def mesh_count_fixes(meshes: Sequence[Mesh], cluster: Cluster, counts: Iterable[int]) -> list[Fix]:
     """Return a fix for each number of meshes: it removes the last meshes, or copies the last one to unused devices."""
     fixes = []
     for number in counts:
@@ -133,7 +133,7 @@ def _meshes_of_count(meshes: Sequence[Mesh], cluster: Cluster, number: int) -> l
     return changed
 
 
-def add_nodes(cluster: Cluster, device: int) -> list[Fix]:
+def add_nodes_fixes(cluster: Cluster, device: int) -> list[Fix]:
     """Return the fix that extends a cluster to contain a device; empty if that exceeds the maximum."""
     nodes = device // cluster.devices_per_node + 1
     if nodes * cluster.devices_per_node > MAX_DEVICES:
@@ -157,6 +157,6 @@ def free_rectangle(cluster: Cluster, size: int, used: Iterable[int]) -> list[int
 # ---- fixes of orders ----
 
 
-def remove_action(where: str, action: str) -> Fix:
+def remove_action_fix(where: str, action: str) -> Fix:
     """Return the fix that removes a cell of a hand-drawn order."""
     return Fix("remove_action", {"action": action}, ((where, REMOVED),))

@@ -9,12 +9,12 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from meshwave.engine.document.fixes import (
-    add_nodes,
+    add_nodes_fixes,
     free_rectangle,
-    keep_devices,
-    move_mesh,
-    rename_mesh,
-    use_mesh_axes,
+    keep_devices_fix,
+    mesh_axes_fix,
+    move_mesh_fix,
+    rename_mesh_fix,
 )
 from meshwave.engine.document.model import LanguageModel
 from meshwave.engine.document.validation_problems import nearest_head_counts
@@ -38,17 +38,19 @@ def device_problems(design: Design) -> Iterator[Problem]:
         if outside:
             sizes = {"last": last, "nodes": cluster.nodes, "devices_per_node": cluster.devices_per_node}
             params = {"mesh": mesh.name, "devices": outside, **sizes}
-            yield Problem(where, "unknown_device", params, fixes=[*add_nodes(cluster, max(outside)), *moves(number)])
+            yield Problem(
+                where, "unknown_device", params, fixes=[*add_nodes_fixes(cluster, max(outside)), *moves(number)]
+            )
         repeated = [device for device, count in Counter(mesh.devices).items() if count > 1]
         if repeated:
             distinct = list(dict.fromkeys(mesh.devices))
-            fixes = [keep_devices(number, mesh, distinct)]
+            fixes = [keep_devices_fix(number, mesh, distinct)]
             yield Problem(where, "repeated_device", {"mesh": mesh.name, "devices": repeated}, fixes=fixes)
         for other in dict.fromkeys(owner[device] for device in mesh.devices if device in owner):
             shared = [device for device in dict.fromkeys(mesh.devices) if owner.get(device) == other]
             params = {"mesh": mesh.name, "devices": shared, "other": other}
             own = [device for device in mesh.devices if device not in owner]
-            fixes = [*moves(number), *([keep_devices(number, mesh, own)] if own else [])]
+            fixes = [*moves(number), *([keep_devices_fix(number, mesh, own)] if own else [])]
             yield Problem(where, "shared_device", params, fixes=fixes)
         owner.update((device, mesh.name) for device in mesh.devices if device not in owner)
 
@@ -63,7 +65,7 @@ def _move_fixes(design: Design) -> Callable[[int], list[Fix]]:
         moved.add(number)
         mesh = design.meshes[number]
         devices = find(len(mesh.devices)) if len(moved) <= MAX_MOVES else None
-        return [move_mesh(number, mesh.name, devices)] if devices else []
+        return [move_mesh_fix(number, mesh.name, devices)] if devices else []
 
     return moves
 
@@ -75,7 +77,7 @@ def mesh_name_problems(design: Design) -> Iterator[Problem]:
     for number, mesh in enumerate(design.meshes):
         if mesh.name in first:
             params = {"first": first[mesh.name], "second": number, "name": mesh.name}
-            fixes = [rename_mesh(number, names)]
+            fixes = [rename_mesh_fix(number, names)]
             yield Problem(f"meshes[{number}].name", "duplicate_mesh_name", params, fixes=fixes)
         first.setdefault(mesh.name, number)
 
@@ -111,7 +113,7 @@ def tensor_parallel_problems(design: Design) -> Iterator[Problem]:
         elif mesh.tp > 1:
             dp = len(mesh.devices)
             params = {"model": model.kind, "tp": mesh.tp, "mesh": mesh.name, "dp": dp}
-            yield Problem(where, "unsupported_tensor_parallelism", params, fixes=[use_mesh_axes(number, mesh, 1)])
+            yield Problem(where, "unsupported_tensor_parallelism", params, fixes=[mesh_axes_fix(number, mesh, 1)])
 
 
 def _indivisible_heads(design: Design, model: LanguageModel, number: int) -> Problem:
@@ -121,7 +123,7 @@ def _indivisible_heads(design: Design, model: LanguageModel, number: int) -> Pro
     shares_keys = heads != model.heads
     counts = () if shares_keys else nearest_head_counts(heads, model.hidden, {each.tp for each in design.meshes})
     suitable = list(counts)
-    fixes = [use_mesh_axes(number, mesh, size) for size in sizes if devices % size == 0]
+    fixes = [mesh_axes_fix(number, mesh, size) for size in sizes if devices % size == 0]
     fixes += [set_key_fix("model.heads", count) for count in suitable]
     params = {"tp": mesh.tp, "mesh": mesh.name, "heads": heads, "sizes": sizes, "suitable": suitable}
     return Problem(f"meshes[{number}].axes.tp", "indivisible_heads", params, fixes=fixes)

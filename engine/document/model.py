@@ -30,7 +30,7 @@ CapacityFactor = Annotated[float, Field(gt=0, le=MAX_EXPERTS)]
 
 
 class Router(NamedTuple):
-    """The rule by which tokens choose their experts, and the weights of those."""
+    """The rule by which tokens choose their experts, and the weights of the chosen experts."""
 
     score: Literal["softmax", "sigmoid"] = "softmax"
     normalize: bool = True
@@ -145,7 +145,7 @@ class Model(Member):
 
         @property
         def moe(self) -> MoE | None:
-            """Experts of the blocks; None without experts."""
+            """Mixture-of-experts settings; None if no block has experts."""
 
         @property
         def skips(self) -> tuple[tuple[int, int], ...]:

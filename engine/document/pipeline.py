@@ -57,7 +57,7 @@ class Section(Part):
         return stage in self.recompute if isinstance(self.recompute, tuple) else self.recompute == "full"
 
 
-class _Made(Section):
+class _GeneratedSection(Section):
     """Base class of generated sections, which have no source from which docstrings could be read."""
 
     model_config = ConfigDict(use_attribute_docstrings=False)
@@ -68,7 +68,9 @@ def _make_section(name: str, schedule: type[Schedule]) -> Any:
         "schedule": (Literal[name], Field(default=name, description="Rule that orders the actions of each rank."))
     }
     title = "".join(word.capitalize() for word in name.split("-")) + "Pipeline"
-    made = create_model(title, __base__=(schedule, _Made), __doc__=schedule.help(), __module__=__name__, **fields)
+    made = create_model(
+        title, __base__=(schedule, _GeneratedSection), __doc__=schedule.help(), __module__=__name__, **fields
+    )
     globals()[title] = made  # pickle finds a class by its name
     return made
 

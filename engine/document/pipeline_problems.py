@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from meshwave.engine.document.fixes import remove_action, use_mesh_counts
+from meshwave.engine.document.fixes import mesh_count_fixes, remove_action_fix
 from meshwave.engine.errors import InputError
 from meshwave.engine.findings import Fix, Problem, Refusal, set_key_fix
 from meshwave.engine.program.action import Action, Op, parse_cell, parse_cells
-from meshwave.engine.schedules import Schedule, use_microbatches
+from meshwave.engine.schedules import Schedule, microbatch_fixes
 
 if TYPE_CHECKING:
     from meshwave.engine.document.design import Design
@@ -20,12 +20,12 @@ LARGEST_STEP = 4_000_000
 
 
 def schedule_problems(design: Design) -> Iterator[Problem]:
-    """Yield the problem that the schedule cannot order this pipeline."""
+    """Yield a problem if the schedule cannot order this pipeline."""
     refusal = design.pipeline.refusal(design.pipe)
     if refusal is not None:
         problem = refusal.with_path_prefix("pipeline")
         counts = problem.params.get("mesh_counts", ())
-        yield problem.replace(fixes=(*problem.fixes, *use_mesh_counts(design.meshes, design.cluster, counts)))
+        yield problem.replace(fixes=(*problem.fixes, *mesh_count_fixes(design.meshes, design.cluster, counts)))
 
 
 def schedule_refusal(design: Design, schedule: Schedule) -> Problem | None:
@@ -74,7 +74,7 @@ def _is_valid(order: tuple[str, ...], microbatches: int, stages: int) -> bool:
 def _cell_problems(design: Design, rank: int, number: int) -> Iterator[Problem]:
     assert design.pipeline.actions is not None
     cell, where = design.pipeline.actions[rank][number], f"pipeline.actions[{rank}][{number}]"
-    remove = remove_action(where, cell)
+    remove = remove_action_fix(where, cell)
     try:
         actions = parse_cell(cell)
     except Refusal as error:
@@ -173,7 +173,7 @@ def _size_problems(design: Design) -> Iterator[Problem]:
     if computations > LARGEST_STEP:
         sizes = {"stages": stages, "microbatches": microbatches, "computations": computations}
         fewer = LARGEST_STEP // (2 * stages)
-        fixes = [fix.with_path_prefix("pipeline") for fix in use_microbatches(fewer)]
+        fixes = [fix.with_path_prefix("pipeline") for fix in microbatch_fixes(fewer)]
         yield Problem("pipeline.microbatches", "step_size", {**sizes, "maximum": LARGEST_STEP}, fixes=fixes)
 
 
@@ -211,7 +211,7 @@ def _recompute_problems(design: Design) -> Iterator[Problem]:
 
 
 def meshes_by_rank(own: list[int], given: tuple[int, ...]) -> dict[int, int] | None:
-    """Return the mesh of each rank if renumbered ranks turn a schedule's ``own`` placement into ``given``; else None."""
+    """Return the mesh of each rank if renumbering the ranks turns placement ``own`` into ``given``; otherwise None."""
     meshes: dict[int, int] = {}
     for rank, mesh in zip(own, given, strict=True):
         if meshes.setdefault(rank, mesh) != mesh:

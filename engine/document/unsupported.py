@@ -163,7 +163,7 @@ def _training_problems(design: Design) -> Iterator[Problem]:
 
 
 def _kernel_problems(design: Design) -> Iterator[Problem]:
-    """Yield a problem if the named kernel of attention does not compute attention of this kind."""
+    """Yield a problem if the chosen attention kernel does not support the attention of the model."""
     attention, training, where = design.model.architecture.attention, design.training, "training.attention_kernel"
     if training.attention_kernel in ("default", "unfused"):
         return
@@ -178,7 +178,7 @@ def _kernel_problems(design: Design) -> Iterator[Problem]:
 
 
 def _offload_conflict(design: Design) -> Fix | None:
-    """Return the change of the setting that activation offload cannot be combined with; None if there is none.
+    """Return the fix for a setting that cannot be combined with activation offload; None if there is none.
 
     Compiled blocks and selective recomputation keep tensors that are not saved through autograd's hooks; stages that are
     recomputed as a whole save none.
@@ -206,7 +206,7 @@ def _context_problems(design: Design) -> Iterator[Problem]:
 
 
 def _document_problems(design: Design) -> Iterator[Problem]:
-    """Yield a problem of documents in a sequence whose blocks are compiled for one length."""
+    """Yield a problem if sequences contain several documents and blocks are compiled, which fixes the length."""
     where = "training.document_end"
     if design.training.document_end is not None and design.training.compile:
         fixes = [set_key_fix("training.compile", False), set_key_fix(where, None)]
@@ -214,7 +214,7 @@ def _document_problems(design: Design) -> Iterator[Problem]:
 
 
 def _padding_problems(design: Design) -> Iterator[Problem]:
-    """Yield a problem if messages of unlike length, or tokens without a target, are not supported."""
+    """Yield a problem if messages of different lengths, or tokens without a target, are not supported."""
     model, where = design.model, "training.pad_documents"
     if not design.training.pad_documents:
         return
@@ -232,7 +232,7 @@ def _padding_problems(design: Design) -> Iterator[Problem]:
 
 
 def _recompute_problems(design: Design) -> Iterator[Problem]:
-    """Yield a problem of compiled partial recomputation, which can be predicted but not run."""
+    """Yield a problem if compiled blocks are recomputed in part, which can be predicted but not run."""
     if design.pipeline.recomputed_part is not None and design.training.compile:
         fixes = [set_key_fix("training.compile", False), set_key_fix("pipeline.recompute", "full")]
         yield Problem("pipeline.recompute", "compiled_recompute", fixes=fixes)

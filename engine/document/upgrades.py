@@ -39,7 +39,7 @@ def upgrade(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _name_attention_kernel(document: dict[str, Any]) -> dict[str, Any]:
-    """Return a document with ``training.attention_kernel`` in place of the Boolean ``fused_attention`` before it."""
+    """Return a document in which ``training.attention_kernel`` replaces the Boolean ``fused_attention``."""
     training = document.get("training")
     if not isinstance(training, Mapping) or not isinstance(training.get("fused_attention"), bool):
         return document

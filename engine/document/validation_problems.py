@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from meshwave.engine.document.fixes import remove_key, rename_key
+from meshwave.engine.document.fixes import remove_key_fix, rename_key_fix
 from meshwave.engine.errors import closest_word, escape_unprintable
 from meshwave.engine.findings import Fix, Problem, set_key_fix
 from meshwave.engine.schedules import schedules
@@ -189,11 +189,11 @@ def _unknown_key(error: _Error) -> Problem:
         owners = [name for name, member in schedules.items() if key in member.model_fields]
         if owners:
             params = {"key": key, "schedules": owners, "schedule": section.get("schedule")}
-            return error.problem("unused_option", params, remove_key(error.path_text))
+            return error.problem("unused_option", params, remove_key_fix(error.path_text))
     known = _known_keys(error.place, error.document, error.root)
     suggestion = closest_word(key, known)
     params = {"key": key, "known": known, "suggestion": suggestion}
-    return error.problem("unknown_key", params, *_rename_fix(error, suggestion), remove_key(error.path_text))
+    return error.problem("unknown_key", params, *_rename_fix(error, suggestion), remove_key_fix(error.path_text))
 
 
 def _rename_fix(error: _Error, name: str | None) -> list[Fix]:
@@ -206,7 +206,7 @@ def _rename_fix(error: _Error, name: str | None) -> list[Fix]:
         json.dumps(value, default=str, allow_nan=False)
     except ValueError:
         return []
-    return [rename_key(error.path_text, value, name)]
+    return [rename_key_fix(error.path_text, value, name)]
 
 
 def _unknown_name(error: _Error) -> Problem:

@@ -111,15 +111,16 @@ def experts_step(layer: Layer, rows: float) -> Step:
 
     It takes ``4 rows M H / esp`` FLOPs, or ``6 rows M H / esp`` if the experts are gated.
     """
-    return _products(layer, rows, "ep", layer.esp)
+    return _matrix_products_step(layer, rows, "ep", layer.esp)
 
 
 def whole_experts_step(layer: Layer, rows: float, group: str) -> Step:
     """Return the step in which unsharded experts, distributed over ``group``, compute ``rows`` rows."""
-    return _products(layer, rows, group, 1)
+    return _matrix_products_step(layer, rows, group, 1)
 
 
-def _products(layer: Layer, rows: float, group: str, cut: int) -> Step:
+def _matrix_products_step(layer: Layer, rows: float, group: str, cut: int) -> Step:
+    """Return the step of the matrix products of experts, each divided among ``cut`` devices."""
     flops = 2.0 * layer.matrices * rows * layer.hidden * layer.ffn_hidden / cut
     return Step(StepOp.EXPERTS, group, flops=flops, rows=rows, cut=cut)
 

@@ -26,7 +26,7 @@ from meshwave.engine.exports._markup import escape
 from meshwave.engine.exports.pictures.palette import Theme
 from meshwave.engine.exports.pictures.shapes import Line, Picture, Shape, Sheet, Text, label_width
 from meshwave.engine.exports.svg import theme_aware_svg
-from meshwave.engine.predict.block_timeline import block_places
+from meshwave.engine.predict.block_timeline import representative_places
 from meshwave.engine.program.action import Op
 from meshwave.engine.program.timeline import Timeline
 from meshwave.engine.units import percent, quantity
@@ -79,7 +79,7 @@ def _equal_layers(design: Design) -> list[_Group]:
         order = {node: number for number, node in enumerate(dict.fromkeys(nodes))}
         alike = priced.name, replace(priced.layer, nodes=tuple(order[node] for node in nodes))
         before = found.get(alike)
-        devices = tuple(mesh.ordered_devices[place] for place in block_places(design, rank))
+        devices = tuple(mesh.ordered_devices[place] for place in representative_places(design, rank))
         names = dict.fromkeys((*(before.meshes if before else ()), mesh.name))
         layers = dict.fromkeys((*(before.layers if before else ()), number))
         found[alike] = _Group((*names,), (*layers,), *(before[2:] if before else (devices, priced)))

@@ -30,11 +30,11 @@ class Perfetto(Export):
     @staticmethod
     def to_bytes(prediction: Prediction) -> bytes:
         return json.dumps(
-            trace(prediction.timeline, bytes_of=prediction.costs.bytes[prediction.program.spans])
+            trace_events(prediction.timeline, bytes_of=prediction.costs.bytes[prediction.program.spans])
         ).encode()
 
 
-def trace(timeline: Timeline, *, bytes_of: Floats | None = None) -> dict[str, Any]:
+def trace_events(timeline: Timeline, *, bytes_of: Floats | None = None) -> dict[str, Any]:
     """Return a timeline as trace events with times in microseconds, as one JSON object; unit costs count as seconds.
 
     Args:

@@ -34,7 +34,7 @@ class MaskedModel(LanguageModel):
 
     @property
     def causal(self) -> bool:
-        """Always False."""
+        """Always False, because a token attends to all tokens."""
         return False
 
     @property

@@ -18,7 +18,7 @@ class NextToken(LanguageModel):
 
     @property
     def causal(self) -> bool:
-        """Always True."""
+        """Always True, because a token attends only to earlier tokens."""
         return True
 
     def example(self, window: NDArray[Any], chance: Generator) -> Example:

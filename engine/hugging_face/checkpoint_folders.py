@@ -13,7 +13,7 @@ FOLDERS = "MESHWAVE_CHECKPOINTS"
 """Environment variable with the folders; by default, the folder ``checkpoints`` of the data folder."""
 MOST_CHECKPOINTS = 200
 DEEPEST = 4
-"""Number of folders inside each other that are searched, as many as in the cache of Hugging Face."""
+"""Maximum depth of the folders that are searched, which is that of the cache of Hugging Face."""
 
 
 def list_checkpoints() -> dict[str, Path]:

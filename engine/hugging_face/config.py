@@ -238,7 +238,7 @@ class _Reader:
 
 
 def _value_of(value: Any) -> Any:
-    """Return a value of a configuration as the model section has it: lists are tuples there."""
+    """Return a value of a configuration in the form of the model section, in which lists are tuples."""
     return tuple(value) if isinstance(value, list) else value
 
 

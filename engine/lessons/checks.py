@@ -15,7 +15,7 @@ from meshwave.engine.lessons.quantities import (
     format_quantity,
     format_value,
     look_up_number,
-    title,
+    number_title,
 )
 from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.units import percent
@@ -114,7 +114,7 @@ def _judge_condition(lesson: Lesson | None, condition: Condition, prediction: Pr
     wanted: Any = condition.value
     if condition.of is not None and lesson is not None:
         wanted = condition.times * design_number(lesson, condition.of, condition.number)
-    text = f"{title(condition.number)} {_WORDS[condition.op]} {format_quantity(prediction, condition.number, wanted)}"
+    text = f"{number_title(condition.number)} {_WORDS[condition.op]} {format_quantity(prediction, condition.number, wanted)}"
     is_met = are_comparable(value, wanted) and _COMPARE[condition.op](value, wanted)
     return ConditionResult(text, format_quantity(prediction, condition.number, value), is_met)
 

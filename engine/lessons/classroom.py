@@ -52,7 +52,7 @@ def workshop_folder(name: str) -> Path:
 
 
 class Learner(NamedTuple):
-    """A learner, the open step, and the time since when it is open."""
+    """Learner with the open step, and the Unix time at which the step was opened."""
 
     id: str
     name: str
@@ -195,7 +195,7 @@ class Classroom:
         """Return the folder with a person's designs and progress."""
         return self.folder / "people" / id
 
-    def place(self, id: str, lesson: str, step: int, draft: str) -> None:
+    def record_open_step(self, id: str, lesson: str, step: int, draft: str) -> None:
         """Record the step and the design that a person has open; the time restarts when the step changes."""
         known = next((each for each in self.people() if each.id == id), None)
         if known is None or (known.lesson, known.step, known.draft) == (lesson, step, draft):

@@ -226,7 +226,7 @@ class Lesson:
         return self._predictions[design]
 
 
-def unknown_name(noun: str, name: str, known: Iterable[str]) -> Refusal:
+def unknown_name_refusal(noun: str, name: str, known: Iterable[str]) -> Refusal:
     """Return the refusal of a name that is not among the ``known`` names."""
     names = sorted(known)
     params = {"noun": noun, "name": name, "known": names, "suggestion": closest_word(name, names)}

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from meshwave.engine.files import read_whole
-from meshwave.engine.lessons.lesson import unknown_name
+from meshwave.engine.lessons.lesson import unknown_name_refusal
 
 LARGEST_PICTURE_BYTES = 1_000_000
 TYPES = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".gif": "image/gif", ".webp": "image/webp"}
@@ -29,6 +29,6 @@ def read_picture(folder: Path, name: str) -> str:
     """
     known = sorted(path.name for path in folder.iterdir() if path.suffix in TYPES and not path.is_symlink())
     if name not in known:
-        raise unknown_name("picture", name, known)
+        raise unknown_name_refusal("picture", name, known)
     content = read_whole(folder / name, "picture", LARGEST_PICTURE_BYTES)
     return f"data:{TYPES[Path(name).suffix]};base64,{b64encode(content).decode()}"

@@ -9,10 +9,10 @@ from typing import Any
 from meshwave.engine.document import Design
 from meshwave.engine.document.fixes import parse_path
 from meshwave.engine.findings import Refusal
-from meshwave.engine.lessons.lesson import Lesson, unknown_name
+from meshwave.engine.lessons.lesson import Lesson, unknown_name_refusal
 from meshwave.engine.predict.prediction import Prediction
+from meshwave.engine.units import format_number as format_number
 from meshwave.engine.units import format_units, percent, quantity
-from meshwave.engine.units import number as format_number
 
 SCALES: dict[str, float] = {
     "": 1.0, "%": 0.01, "s": 1.0, "ms": 1e-3, "us": 1e-6, "GB": 1e9, "MB": 1e6, "TFLOP/s": 1e12,
@@ -41,11 +41,11 @@ def look_up_number(prediction: Prediction, name: str) -> Any:
     numbers = prediction.numbers
     values: Any = prediction.design.model_dump(mode="json") if first in Design.model_fields else numbers
     if first not in values:
-        raise unknown_name("number", name, [*numbers, *OTHERS])
+        raise unknown_name_refusal("number", name, [*numbers, *OTHERS])
     try:
         value = _value_at(values, [first, *rest])
     except LookupError:
-        raise unknown_name("number", name, [*numbers, *OTHERS]) from None
+        raise unknown_name_refusal("number", name, [*numbers, *OTHERS]) from None
     return max(value) if isinstance(value, list) and all(isinstance(each, int | float) for each in value) else value
 
 
@@ -58,7 +58,7 @@ def document_value(design: Design, key: str) -> Any:
     try:
         return _value_at(design.model_dump(mode="json"), parse_path(key))
     except LookupError:
-        raise unknown_name("key", key, Design.model_fields) from None
+        raise unknown_name_refusal("key", key, Design.model_fields) from None
 
 
 def _value_at(value: Any, steps: Sequence[str | int]) -> Any:
@@ -111,7 +111,7 @@ def _fill_placeholder(lesson: Lesson, text: str, content: str) -> str:
     design, over, name, unit = match.groups()
     for each in filter(None, (design, over)):
         if each not in lesson.designs:
-            raise unknown_name("design", each, lesson.designs)
+            raise unknown_name_refusal("design", each, lesson.designs)
     return format_value(design_number(lesson, design, name, over), unit or "")
 
 
@@ -132,7 +132,7 @@ def format_quantity(prediction: Prediction, name: str, value: Any) -> str:
     return format_number(value)
 
 
-def title(name: str) -> str:
+def number_title(name: str) -> str:
     """Return the title of a number, such as "Peak memory" for ``peak_memory_bytes``."""
     words = re.sub(r"_(s|bytes)(?=\[|$)", "", name).replace("_", " ").replace(".", " ")
     return "Step time" if name == "makespan_s" else words[:1].upper() + words[1:]

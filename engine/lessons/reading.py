@@ -26,7 +26,7 @@ from meshwave.engine.lessons.lesson import (
     Step,
     StepData,
     Task,
-    unknown_name,
+    unknown_name_refusal,
 )
 from meshwave.engine.lessons.pictures import linked_pictures, read_picture
 
@@ -74,7 +74,7 @@ def find_lesson(name: str) -> Lesson:
     """
     folders = lesson_folders()
     if name not in folders:
-        raise unknown_name("lesson", name, folders)
+        raise unknown_name_refusal("lesson", name, folders)
     return read_lesson(folders[name])
 
 
@@ -184,7 +184,7 @@ def _document(
     if name not in known:
         source = about.designs.get(name)
         if source is None:
-            raise unknown_name("design", name, about.designs)
+            raise unknown_name_refusal("design", name, about.designs)
         if len(source.origins) != 1:
             raise Refusal("lesson_design_source", {"name": name, "count": len(source.origins)})
         if source.base is not None:
@@ -217,13 +217,13 @@ def _link_problems(lesson: Lesson) -> Iterator[tuple[int, Problem]]:
     for number, step in enumerate(lesson.steps):
         for field, name in _design_names(step):
             if name not in lesson.designs:
-                yield number, unknown_name("design", name, lesson.designs).problem.replace(where=field)
+                yield number, unknown_name_refusal("design", name, lesson.designs).problem.replace(where=field)
         if isinstance(step.data.check, Task) and step.data.design is None:
             yield number, Problem("design", "lesson_task_without_start")
         texts = "\n".join(step.texts())
         for term in linked_terms(texts):
             if term not in glossary():
-                yield number, unknown_name("term", term, glossary()).problem
+                yield number, unknown_name_refusal("term", term, glossary()).problem
         for picture in linked_pictures(texts):
             try:
                 read_picture(lesson.folder, picture)

@@ -15,7 +15,7 @@ from meshwave.engine.files import read_whole
 from meshwave.engine.findings import DesignError, Refusal
 from meshwave.engine.frozen import Part, validation_error
 from meshwave.engine.lessons.checks import judge_conditions
-from meshwave.engine.lessons.lesson import Condition, DesignSource, Name, Text, unknown_name
+from meshwave.engine.lessons.lesson import Condition, DesignSource, Name, Text, unknown_name_refusal
 from meshwave.engine.lessons.quantities import document_value, format_quantity, look_up_number
 from meshwave.engine.lessons.reading import lesson_folders, read_designs
 from meshwave.engine.people.limits import Limits
@@ -96,7 +96,7 @@ class Workshop:
         """
         found = {each.name: each for each in self.plan.challenges}
         if name not in found:
-            raise unknown_name("challenge", name, found)
+            raise unknown_name_refusal("challenge", name, found)
         return found[name]
 
 
@@ -128,11 +128,13 @@ def read_workshop(path: Path) -> Workshop:
     """
     plan = parse_toml(read_whole(path, "workshop", LARGEST_BYTES).decode("utf-8", "replace"), WorkshopPlan, path.name)
     problems = [
-        unknown_name("lesson", name, lesson_folders()).problem.replace(where=f"{path.name}, lessons")
+        unknown_name_refusal("lesson", name, lesson_folders()).problem.replace(where=f"{path.name}, lessons")
         for name in plan.lessons
         if name not in lesson_folders()
     ] + [
-        unknown_name("design", each.design, plan.designs).problem.replace(where=f"{path.name}, challenges.{each.name}")
+        unknown_name_refusal("design", each.design, plan.designs).problem.replace(
+            where=f"{path.name}, challenges.{each.name}"
+        )
         for each in plan.challenges
         if each.design not in plan.designs
     ]

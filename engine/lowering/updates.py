@@ -27,7 +27,9 @@ def weight_sharer_counts(design: Design) -> tuple[int, ...]:
         return tuple(len(mesh.devices) for mesh in design.meshes)
     if design.model.moe is None:
         return tuple(mesh.dp for mesh in design.meshes)
-    replicated = any(design.experts.of_layer(number).has_replicas for number in (COMMON, *design.experts.own_layers))
+    replicated = any(
+        design.experts.section_of_layer(number).has_replicas for number in (COMMON, *design.experts.own_layers)
+    )
     across = replicated or may_have_partial_gate_gradient(design.experts.member)
     return tuple(len(mesh.devices) if across else mesh.dp for mesh in design.meshes)
 

@@ -30,7 +30,7 @@ LONGEST_LINE = 500
 """Maximum number of characters of each line of a parameter that a message shows."""
 
 RENAMED = {"process_without_room": "process_without_space", "unsummable_dtype": "unsupported_sum_dtype"}
-"""Present codes by former ones, which stored runs may contain."""
+"""Current codes by former ones, which stored runs may contain."""
 
 _added: dict[str, Message] = {}
 
@@ -47,7 +47,7 @@ def add_messages(**messages: Message) -> None:
 
 
 def render(code: str, params: Mapping[str, Any]) -> str:
-    """Return the text of a finding; a message that is a function calls :func:`fill` for its parts.
+    """Return the text of a finding; a message that is a function calls :func:`fill_template` for its parts.
 
     Raises:
         KeyError: the catalogue lacks the code, or the parameters lack one that the message names.
@@ -55,11 +55,11 @@ def render(code: str, params: Mapping[str, Any]) -> str:
     params = {key: _shorten_lines(value) if isinstance(value, str) else value for key, value in params.items()}
     code = RENAMED.get(code, code)
     message = _added[code] if code in _added else _catalogue()[code]
-    text = message(**params) if callable(message) else fill(message, **params)
+    text = message(**params) if callable(message) else fill_template(message, **params)
     return f"{text}\n{params['excerpt']}" if "excerpt" in params else text
 
 
-def fill(template: str, **params: Any) -> str:
+def fill_template(template: str, **params: Any) -> str:
     """Return a template with its parameters filled in.
 
     In addition to the format specifications of Python, a template can use, after the colon: ``list`` and ``or`` ("0, 1
@@ -89,7 +89,7 @@ def _catalogue() -> dict[str, Message]:
 
 
 class _MessageFormatter(Formatter):
-    """Formatter with the format specifications of :func:`fill`."""
+    """Formatter with the format specifications of :func:`fill_template`."""
 
     def __init__(self, params: Mapping[str, Any]) -> None:
         self._params = params

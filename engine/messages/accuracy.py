@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from meshwave.engine.messages import Message, join_list
-from meshwave.engine.units import duration, number, percent
+from meshwave.engine.units import duration, format_number, percent
 
 MANY_TIMES = 2.0
 """Smallest ratio that is shown as a factor."""
@@ -48,7 +48,7 @@ def _time_between_actions(share: float) -> str:
 
 def _ratio(times: float) -> str:
     if times >= MANY_TIMES:
-        return f"{number(times)} times what was predicted"
+        return f"{format_number(times)} times what was predicted"
     return f"{percent(abs(times - 1))} {'longer' if times >= 1 else 'less'} than predicted"
 
 

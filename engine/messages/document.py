@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from meshwave.engine.messages import Message, fill, join_list
+from meshwave.engine.messages import Message, fill_template, join_list
 
 
 def _wrong_type(value: str, expected: Sequence[str]) -> str:
@@ -20,14 +20,14 @@ def _out_of_range(value: str, **bound: float) -> str:
 
 
 def _indivisible_width(heads: int, hidden: int, near: int, suitable: Sequence[int]) -> str:
-    advice = fill("{suitable:or} heads, or ", suitable=suitable) if suitable else ""
+    advice = fill_template("{suitable:or} heads, or ", suitable=suitable) if suitable else ""
     return f"{heads} heads do not divide a hidden width of {hidden}; use {advice}a width of {near}"
 
 
 def _indivisible_heads(tp: int, mesh: str, heads: int, sizes: Sequence[int], suitable: Sequence[int]) -> str:
-    advice = fill(", or {suitable:or} heads", suitable=suitable) if suitable else ""
+    advice = fill_template(", or {suitable:or} heads", suitable=suitable) if suitable else ""
     wrong = f"tp={tp} of mesh {mesh} does not divide the {heads} heads of the model"
-    return fill("{wrong}; use tp={sizes:or}{advice}", wrong=wrong, sizes=sizes, advice=advice)
+    return fill_template("{wrong}; use tp={sizes:or}{advice}", wrong=wrong, sizes=sizes, advice=advice)
 
 
 def _wrong_mesh_size(mesh: str, count: int, axes: Mapping[str, int], product: int) -> str:
@@ -36,7 +36,7 @@ def _wrong_mesh_size(mesh: str, count: int, axes: Mapping[str, int], product: in
         "mesh {mesh} has {count} {count:plural|device|devices}, but {written} needs {product}; "
         "resize the mesh or change an axis"
     )
-    return fill(template, mesh=mesh, count=count, written=written, product=product)
+    return fill_template(template, mesh=mesh, count=count, written=written, product=product)
 
 
 def _mesh_axes(axes: Mapping[str, Mapping[str, int]]) -> str:
@@ -66,7 +66,7 @@ def _unsupported_placement(schedule: str, own: Sequence[int]) -> str:
         "use null, another order of the meshes, or a custom schedule"
     )
     shown = ", ".join(map(str, own[:8])) + (", ..." if len(own) > 8 else "")
-    return fill(template, schedule=schedule, own=shown)
+    return fill_template(template, schedule=schedule, own=shown)
 
 
 _TEXT: dict[str, Message] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import prod
 
-from meshwave.engine.messages import Message, fill
+from meshwave.engine.messages import Message, fill_template
 
 _PLACE = "{devices:plural|device|devices} {devices:list} {devices:plural|%s}"
 """A place of experts, and a verb for one and for several devices."""
@@ -62,7 +62,7 @@ def _unused_groups(title: str, sizes: Sequence[int]) -> str:
     template = (
         "{title} places whole experts on the {sizes:or} {noun} of a tensor-parallel group and does not use ep and esp"
     )
-    return fill(template, title=title, sizes=sizes, noun="device" if list(sizes) == [1] else "devices")
+    return fill_template(template, title=title, sizes=sizes, noun="device" if list(sizes) == [1] else "devices")
 
 
 _EXPERTS: dict[str, Message] = {
@@ -79,7 +79,7 @@ _EXPERTS: dict[str, Message] = {
 
 
 def _invalid_quantity(text: str, example: str, unit: str | None = None) -> str:
-    return fill("{text:typed} should be an amount such as {example}", text=text, example=example) + (
+    return fill_template("{text:typed} should be an amount such as {example}", text=text, example=example) + (
         f", in {unit}" if unit else ""
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from meshwave.engine.messages import Message, fill
+from meshwave.engine.messages import Message, fill_template
 from meshwave.engine.units import duration, percent, quantity
 
 EQUAL_MEMORY_WITHIN = 0.005
@@ -54,7 +54,7 @@ def _search_better(step: float, unit: str, reduction: float, memory_ratio: float
 
 def _no_fitting_schedule(schedule: str, peak_bytes: float, capacity_bytes: float) -> str:
     template = "No schedule fits in memory. {name} needs the least: {peak:quantity|B} of {capacity:quantity|B}."
-    return fill(template, name=_variant_name(schedule), peak=peak_bytes, capacity=capacity_bytes)
+    return fill_template(template, name=_variant_name(schedule), peak=peak_bytes, capacity=capacity_bytes)
 
 
 def _fastest_schedule(schedule: str, step: float, unit: str, current: str = "") -> str:
@@ -138,7 +138,7 @@ def _number_of_waves(
     transfer: float,
     deviation: str,
 ) -> str:
-    words = fill(
+    words = fill_template(
         "The fastest number of waves in simulation is {best} (tried: {tried:list}), with a step of {step}",
         best=best,
         tried=tried,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from meshwave.engine.messages import Message, fill
+from meshwave.engine.messages import Message, fill_template
 
 MOST_NAMED = 4
 """Maximum number of actions that a sentence names."""
@@ -28,7 +28,7 @@ def _order_repaired(moved: Sequence[str], split: Sequence[str], is_smallest: boo
     if not moved and not split:
         return "The order is valid; no repair was needed"
     proof = "the fewest possible" if is_smallest else "perhaps not the fewest possible"
-    count = fill("{count} {count:plural|change|changes}", count=len(moved) + len(split))
+    count = fill_template("{count} {count:plural|change|changes}", count=len(moved) + len(split))
     return f"{_changes(moved, split, ('Moved', 'Split the slot of'))} ({count}, {proof})"
 
 
@@ -36,13 +36,13 @@ def _order_difference(
     start: str, meshes: Sequence[str], stages: Sequence[Mapping[str, Any]], later: int, earlier: int, **backwards: int
 ) -> str:
     parts = [
-        fill("{count} {count:plural|block|blocks} {word}", count=count, word=word)
+        fill_template("{count} {count:plural|block|blocks} {word}", count=count, word=word)
         for word, count in (("later", later), ("earlier", earlier))
         if count
     ]
     parts += [f"stage {moved['stage']} on {moved['target']} instead of {moved['source']}" for moved in stages]
     parts += [
-        fill("{count} {count:plural|backward|backwards} {word}", count=backwards[kind], word=word)
+        fill_template("{count} {count:plural|backward|backwards} {word}", count=backwards[kind], word=word)
         for kind, word in _BACKWARDS.items()
         if backwards[kind]
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from meshwave.engine.messages import Message, fill, join_list
+from meshwave.engine.messages import Message, fill_template, join_list
 
 COVERAGE: dict[str, Message] = {
     "unmeasured_precision": "the profile was measured in {measured:list} only; {precision} is assumed to take the same time",
@@ -27,7 +27,7 @@ COVERAGE: dict[str, Message] = {
 def _memory(
     mesh: str, needed_bytes: float, capacity_bytes: float, category: str, category_bytes: float, remedies: Sequence[str]
 ) -> str:
-    text = fill(
+    text = fill_template(
         "a device of mesh {mesh} needs {needed:quantity|B} of memory but has {capacity:quantity|B}; the largest part is "
         "{category} ({part:quantity|B})",
         mesh=mesh,

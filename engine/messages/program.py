@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from meshwave.engine.messages import Message, fill
+from meshwave.engine.messages import Message, fill_template
 
 
 def _unknown_action(cell: str, suggestion: str = "", **_: Any) -> str:
@@ -19,8 +19,8 @@ def _unknown_action(cell: str, suggestion: str = "", **_: Any) -> str:
 
 
 def _repeated_action(action: str, count: int, ranks: Sequence[int], **names: Any) -> str:
-    where = fill(" ({ranks:rank})", ranks=ranks, **names) if len(ranks) > 1 else ""
-    return fill(
+    where = fill_template(" ({ranks:rank})", ranks=ranks, **names) if len(ranks) > 1 else ""
+    return fill_template(
         "{action:action} occurs {count} times{where}; keep one", action=action, count=count, where=where, **names
     )
 
@@ -28,18 +28,18 @@ def _repeated_action(action: str, count: int, ranks: Sequence[int], **names: Any
 def _deadlock(cycle: Sequence[dict[str, Any]], **names: Any) -> str:
     """Describe the cycle rank by rank and name a change that breaks it."""
     first, last = cycle[0], cycle[-1]
-    parts = [fill("deadlock: {rank:rank} waits at {at:action}, which needs {needs:action}", **first, **names)]
+    parts = [fill_template("deadlock: {rank:rank} waits at {at:action}, which needs {needs:action}", **first, **names)]
     for before, wait in zip(cycle, cycle[1:], strict=False):
         runs_later = "{rank:rank} runs {needed:action} only after {at:action}, which needs {needs:action}"
         stands_there = "{rank:rank} cannot run {at:action} before {needs:action}"
         template = stands_there if before["needs"] == wait["at"] else runs_later
-        parts.append(fill(template, needed=before["needs"], **wait, **names))
+        parts.append(fill_template(template, needed=before["needs"], **wait, **names))
     if last["needs"] != first["at"]:
         later = "{rank:rank} runs {needed:action} only after {at:action}"
-        parts.append(fill(later, needed=last["needs"], rank=first["rank"], at=first["at"], **names))
+        parts.append(fill_template(later, needed=last["needs"], rank=first["rank"], at=first["at"], **names))
     if "split" in names:
         return f"{'; '.join(parts)}. Split the slot {names['split']}"
-    return f"{'; '.join(parts)}. {fill('Move {move:action} after {after:action}', **names)}"
+    return f"{'; '.join(parts)}. {fill_template('Move {move:action} after {after:action}', **names)}"
 
 
 def _more_problems(count: int | None = None) -> str:

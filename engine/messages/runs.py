@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from meshwave.engine.errors import suggestion_text
-from meshwave.engine.messages import Message, fill, render
+from meshwave.engine.messages import Message, fill_template, render
 from meshwave.engine.units import format_time, quantity
 
 
@@ -23,7 +23,7 @@ def _text_missing(name: str, folders: Sequence[str]) -> str:
 
 
 def _too_many_processes(processes: int, most: int) -> str:
-    return fill(
+    return fill_template(
         "the meshes have {processes} {processes:plural|device|devices}, and at most {most} "
         "{most:plural|process|processes} can run here; use fewer devices",
         processes=processes,

@@ -63,7 +63,7 @@ def predict_block(design: Design, rank: int, stage: int, op: Op) -> BlockTimelin
     """Predict the timeline inside a forward or backward (``F``, ``B``, ``I`` or ``W``) of a stage on a mesh.
 
     Each dense part (attention, feed-forward) is one span that includes its reductions; an expert layer is simulated
-    (:func:`meshwave.engine.experts.play`). Devices with identical work are represented by one device. The last span
+    (:func:`meshwave.engine.experts.simulate_layer`). Devices with identical work are represented by one device. The last span
     ends at the end of the pipeline block. If the design gives the costs of the stage, all spans are scaled to them.
 
     Raises:
@@ -74,7 +74,7 @@ def predict_block(design: Design, rank: int, stage: int, op: Op) -> BlockTimelin
     return _BlockPrediction(design, rank, op).predict(stage)
 
 
-def block_places(design: Design, rank: int) -> range:
+def representative_places(design: Design, rank: int) -> range:
     """Return the positions in a mesh of devices that represent all devices with identical work.
 
     With experts these are the devices of one expert block (the priced one if there are several), otherwise one
@@ -110,7 +110,7 @@ class BlockTimelineBuilder:
 
     def __init__(self, design: Design, rank: int, op: Op) -> None:
         mesh = design.meshes[rank]
-        self.block = tuple(mesh.ordered_devices[place] for place in block_places(design, rank))
+        self.block = tuple(mesh.ordered_devices[place] for place in representative_places(design, rank))
         self._op = op
         self._rows: list[BlockSpan] = []
         self._last = [-1] * len(self.block)

@@ -32,7 +32,7 @@ class StageMark(NamedTuple):
 
 
 class ExpertMark(NamedTuple):
-    """A replica of an expert that only one of the designs has on a place, by the number of the place."""
+    """Replica of an expert that only one of two designs has at a place of the expert-parallel group."""
 
     kind: Literal["added", "removed"]
     expert: int
@@ -92,9 +92,10 @@ def _layer_marks(drawn: Prediction, other: Prediction) -> Iterator[StageMark]:
 def expert_marks(
     drawn: Sequence[Sequence[int]], other: Sequence[Sequence[int]], names: Sequence[str]
 ) -> list[ExpertMark]:
-    """Return the marks of the experts on other places than in another design.
+    """Return the marks of the experts that are at different places in two designs.
 
-    Both are the experts of each place; ``names`` are the names of the places. Designs with different places have none.
+    ``drawn`` and ``other`` are the experts of each place; ``names`` are the names of the places. Designs with different
+    numbers of places have no marks.
     """
     if len(drawn) != len(other):
         return []

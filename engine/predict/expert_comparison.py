@@ -11,7 +11,7 @@ from meshwave.engine.costs.cost_model import layers_per_stage
 from meshwave.engine.document import Design
 from meshwave.engine.document.expert_layer_document import FORMAT, ExpertLayerSpec
 from meshwave.engine.document.expert_layers import expert_layer, mesh_links, price_expert_layer, resolve_expert_layer
-from meshwave.engine.document.expert_problems import gate_parts, rounded_capacity
+from meshwave.engine.document.expert_problems import partial_gate_params, rounded_capacity_warning
 from meshwave.engine.document.meshes import find_mesh
 from meshwave.engine.experts import (
     Collective,
@@ -29,7 +29,7 @@ from meshwave.engine.experts.auto import exclusions
 from meshwave.engine.findings import Refusal
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.messages import render
-from meshwave.engine.predict.block_timeline import block_places
+from meshwave.engine.predict.block_timeline import representative_places
 from meshwave.engine.traffic import Traffic
 
 WHOLE_EXPERTS_CODE = "sharded_experts"
@@ -93,7 +93,9 @@ def design_expert_layer_json(design: Design, rank: int) -> dict[str, Any]:
     for name, each in answer["schedules"].items():
         ways = {"forward": prices[name].forward, "backward": prices[name].backward}
         each["seconds"] = {way: simulate_layer(prices[name], steps).makespan for way, steps in ways.items()}
-        devices = [mesh.ordered_devices[place] for place in block_places(_replace_schedule(design, name), rank)]
+        devices = [
+            mesh.ordered_devices[place] for place in representative_places(_replace_schedule(design, name), rank)
+        ]
         each["all_to_all"] = _all_to_all_data(prices[name], devices)
     return {
         **answer,
@@ -224,13 +226,13 @@ def _design_notes(design: Design) -> Iterator[str]:
 
 def _common_notes(layer: Layer, links: Links) -> Iterator[str]:
     """Yield the assumptions made for any layer."""
-    if rounded := rounded_capacity(layer):
+    if rounded := rounded_capacity_warning(layer):
         yield rounded.message
     crossing = [kind for kind in ("mp", "esp") if _crosses_nodes(layer, kind)]
     if crossing:
         yield f"groups of {' and '.join(crossing)} span nodes; their ring collectives use the links between nodes"
     if layer.may_drop and layer.mp > 1:
-        yield render("partial_gate", gate_parts("parm-s1", layer))
+        yield render("partial_gate", partial_gate_params("parm-s1", layer))
     if layer.load and not layer.placement and layer.capacity_factor is not None:
         yield "experts compute all slots of their capacity: the load changes dropped tokens, not the time"
     if layer.load and layer.capacity_factor is None:

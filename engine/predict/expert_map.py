@@ -1,4 +1,4 @@
-"""Map of expert layers: a grid of layers, each priced with every expert schedule on a choice of clusters.
+"""Map of expert layers: a grid of layers, each priced with every expert schedule on one of several clusters.
 
 Parm's paper (arXiv:2407.00599) measured 1296 layers on a server with 8 GPUs and on a cluster with 32 GPUs. It states
 neither the layers nor the speed of the links. This grid has the same number of layers, and its clusters differ in their

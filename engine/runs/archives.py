@@ -61,7 +61,7 @@ def import_run(record: Record, file: Path) -> Entry:
     runs = record.place / "runs"
     with tempfile.TemporaryDirectory(prefix=".import-", dir=runs) as temporary:
         try:
-            with BoundedReads(file) as content, tarfile.open(fileobj=content, mode="r:") as archive:
+            with BoundedGzipFile(file) as content, tarfile.open(fileobj=content, mode="r:") as archive:
                 run = _check_members(archive, file, shutil.disk_usage(runs).free)
                 if record.folder(run).exists():
                     raise Refusal("run_exists", {"run": run})
@@ -101,14 +101,14 @@ def delete_run(record: Record, entry: Entry) -> None:
         raise RunRefusal("run_not_deleted", {"run": entry.id, "error": error.strerror}) from None
 
 
-class BoundedReads(gzip.GzipFile):
-    """Compressed file that refuses to read much at once, as a header that pretends to be large makes tarfile do."""
+class BoundedGzipFile(gzip.GzipFile):
+    """Compressed file that limits the size of a read, because a forged header can make tarfile read too much."""
 
     def read(self, size: int | None = -1) -> bytes:
         """Read at most :data:`LARGEST_READ_BYTES`.
 
         Raises:
-            OSError: more is asked for.
+            OSError: ``size`` is larger.
         """
         if size is None or not 0 <= size <= LARGEST_READ_BYTES:
             raise OSError("a header is too large")

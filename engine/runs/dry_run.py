@@ -29,7 +29,7 @@ from meshwave.engine.program.flow_table import FlowTable
 from meshwave.engine.program.program import Program
 from meshwave.engine.program.simulation import TransferModel, computing_seconds
 from meshwave.engine.runs.live_links import LiveLinks
-from meshwave.engine.units import number, quantity
+from meshwave.engine.units import format_number, quantity
 
 Floats = NDArray[np.float64]
 Int64s = NDArray[np.int64]
@@ -74,7 +74,7 @@ class Rehearsal(Part):
     @property
     def description(self) -> str:
         """Text such as ``dry run, time x 40``, which the run database stores."""
-        return "dry run" if self.scale is None else f"dry run, time x {number(self.scale)}"
+        return "dry run" if self.scale is None else f"dry run, time x {format_number(self.scale)}"
 
 
 def limit_steps(design: Design) -> Design:
@@ -133,7 +133,7 @@ def step_wall_seconds(durations: ActionDurations, scale: float) -> float:
     step_s = durations.step * scale
     if step_s > STEP_LIMIT_S:
         params = {
-            "scale": number(scale),
+            "scale": format_number(scale),
             "step": wall_time_text(step_s),
             "most": _round_down(STEP_LIMIT_S / durations.step),
         }
@@ -144,7 +144,7 @@ def step_wall_seconds(durations: ActionDurations, scale: float) -> float:
 def _round_down(value: float) -> str:
     """Return a value rounded down to two digits, as text."""
     digit = 10.0 ** (floor(log10(value)) - 1)
-    return number(floor(value / digit) * digit)
+    return format_number(floor(value / digit) * digit)
 
 
 _LONG = (("years", 31_557_600.0), ("days", 86_400.0), ("hours", 3_600.0), ("minutes", 60.0))
@@ -153,14 +153,14 @@ _LONG = (("years", 31_557_600.0), ("days", 86_400.0), ("hours", 3_600.0), ("minu
 def wall_time_text(seconds: float) -> str:
     """Return a wall time such as ``13 minutes`` or ``5.8 years``; short times in seconds."""
     unit = next(((name, size) for name, size in _LONG if seconds >= 2 * size), None)
-    return f"{number(seconds / unit[1], 2)} {unit[0]}" if unit else quantity(seconds, "s")
+    return f"{format_number(seconds / unit[1], 2)} {unit[0]}" if unit else quantity(seconds, "s")
 
 
 def dry_run_note(durations: ActionDurations, scale: float, unit: str) -> str:
     """Return a note that describes a dry run: its waits, the expected step time and its accuracy."""
     shortest = durations.shortest * scale
-    times = "" if scale == 1 else f"{number(scale)} times "
-    wait = f"{number(scale)} s per unit" if unit != "s" else f"{times}its modelled time"
+    times = "" if scale == 1 else f"{format_number(scale)} times "
+    wait = f"{format_number(scale)} s per unit" if unit != "s" else f"{times}its modelled time"
     note = (
         f"dry run: nothing is computed, each action waits {wait}; expected step time "
         f"{wall_time_text(durations.step * scale)}, shortest actions {quantity(shortest, 's')}; "

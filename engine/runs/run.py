@@ -343,7 +343,7 @@ def loss_suffix(row: Mapping[str, Any] | None) -> str:
     return f", loss {loss_text(row['loss'])}" if row is not None and "loss" in row else ""
 
 
-def step_time(row: Mapping[str, Any]) -> str:
+def format_step_time(row: Mapping[str, Any]) -> str:
     """Return the time of a step with its unit, as text; modelled time for a dry run."""
     return duration(row["seconds"], row.get("unit", "s"))
 

@@ -16,17 +16,17 @@ from meshwave.engine.costs.profile_store import store_profile
 from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.files import write_private
 from meshwave.engine.machine import processor_name
-from meshwave.engine.messages import fill
+from meshwave.engine.messages import fill_template
 from meshwave.engine.program.action import WORDS
 from meshwave.engine.run_files import NotNegative, RunFile, RunFolderError, read_document
-from meshwave.engine.runs.accuracy import AS_PREDICTED, Compared, Comparison, MeshMemory, compare, run_profile
+from meshwave.engine.runs.accuracy import AS_PREDICTED, ComparedDuration, Comparison, MeshMemory, compare, run_profile
 from meshwave.engine.runs.emulation.hosts import Links, prediction_links, read_executed_bundle, read_links
 from meshwave.engine.runs.emulation.topology import read_topology
 from meshwave.engine.runs.recording import Recording, read_recording
 from meshwave.engine.runs.run import Run
 from meshwave.engine.runs.run_database import Entry, Record
 from meshwave.engine.runs.run_folder import Bundle, read_launched_design
-from meshwave.engine.units import duration, number, percent, percent_change, quantity
+from meshwave.engine.units import duration, format_number, percent, percent_change, quantity
 
 FORMAT = "meshwave-compared/1"
 MOST_LINES = 8
@@ -97,12 +97,12 @@ def comparison_lines(found: Comparison) -> list[str]:
     """Return the comparison as lines for a terminal."""
     iteration, timelines = found.iteration, (found.prediction.timeline, found.timeline)
     lines = [found.label] if found.label else []
-    lines.append(f"iteration {compared_text(found, Compared(iteration.predicted_s, iteration.measured_s))}")
+    lines.append(f"iteration {compared_text(found, ComparedDuration(iteration.predicted_s, iteration.measured_s))}")
     lines.append(f"steps     {step_time_text(found)}")
     bubbles = (percent(each.bubble_ratio) for each in timelines)
     lines.append("bubble    {} predicted, {} measured".format(*bubbles))
     expected, took = (each.mean_exposed_communication for each in timelines)
-    exposed = compared_text(found, Compared(expected, took))
+    exposed = compared_text(found, ComparedDuration(expected, took))
     lines.append(f"exposed   {exposed} (exposed communication, mean over the meshes)")
     lines += [
         f"  {WORDS[op.name]:<24}{compared_text(found, each)}"
@@ -138,8 +138,8 @@ def _memory_line(memory: MeshMemory) -> str:
 def step_time_text(found: Comparison) -> str:
     """Return the step time, such as ``median 258 ms, IQR 225 ms-319 ms (18 steps, 1 warm-up step excluded)``."""
     iteration, unit = found.iteration, found.unit
-    excluded = fill(", {count} warm-up {count:plural|step|steps} excluded", count=iteration.warm_up)
-    steps = fill("{count} {count:plural|step|steps}", count=iteration.steps)
+    excluded = fill_template(", {count} warm-up {count:plural|step|steps} excluded", count=iteration.warm_up)
+    steps = fill_template("{count} {count:plural|step|steps}", count=iteration.steps)
     counted = f"({steps}{excluded if iteration.warm_up else ''})"
     if iteration.steps < 2:
         return f"{duration(iteration.measured_s, unit)} {counted}"
@@ -147,7 +147,7 @@ def step_time_text(found: Comparison) -> str:
     return f"median {duration(iteration.measured_s, unit)}, IQR {quartiles} {counted}"
 
 
-def _largest_errors(found: Comparison, by_name: dict[str, Compared], plural: str) -> Iterator[str]:
+def _largest_errors(found: Comparison, by_name: dict[str, ComparedDuration], plural: str) -> Iterator[str]:
     """Yield a line for each of the largest errors, in the order of ``by_name``."""
     largest = sorted(by_name, key=lambda name: -abs(by_name[name].measured_s - by_name[name].predicted_s))[:MOST_LINES]
     yield from (f"  {name:<24}{compared_text(found, each)}" for name, each in by_name.items() if name in largest)
@@ -155,7 +155,7 @@ def _largest_errors(found: Comparison, by_name: dict[str, Compared], plural: str
         yield f"  and {len(by_name) - MOST_LINES} more {plural}; --json lists all"
 
 
-def compared_text(found: Comparison, compared: Compared) -> str:
+def compared_text(found: Comparison, compared: ComparedDuration) -> str:
     """Return predicted and measured value as text, such as ``3.2 ms predicted, 4.1 ms measured, 28% longer``."""
     expected, took = (
         duration(size, unit) for size, unit in zip(compared[:2], (found.prediction.costs.unit, found.unit), strict=True)
@@ -178,7 +178,7 @@ def error_text(error: float | None, more: str = "longer", less: str = "shorter")
 
 def short_error_text(error: float) -> str:
     """Return an error such as ``+12.0%``, or ``x 835`` for a large factor."""
-    return f"x {number(1 + error)}" if error >= SHORT_TIMES - 1 else percent_change(error)
+    return f"x {format_number(1 + error)}" if error >= SHORT_TIMES - 1 else percent_change(error)
 
 
 # ---- outcomes, and the history of a design ----

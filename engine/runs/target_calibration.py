@@ -9,7 +9,7 @@ from meshwave.engine.costs.profile import LinkLine, Profile, load_profile
 from meshwave.engine.errors import InputError
 from meshwave.engine.runs.launchers import Launcher
 from meshwave.engine.runs.launchers._torchrun import NodeLayout
-from meshwave.engine.runs.target_check import LinkReport, check_target, finished_job, job_launcher
+from meshwave.engine.runs.target_check import LinkReport, check_target, job_launcher, run_job_to_end
 
 MODULE = "meshwave.engine.runtime.processes.target_calibration"
 PLAN = "calibration.json"
@@ -29,7 +29,7 @@ def calibrate_target(launcher: Launcher, plan: Mapping[str, Any], limit_s: float
         RunRefusal: a job fails, or exceeds the time limit.
     """
     cluster = job_launcher(launcher)
-    with finished_job(cluster, NodeLayout((1,), (0,)), MODULE, limit_s, {PLAN: dict(plan)}) as (folder, failure):
+    with run_job_to_end(cluster, NodeLayout((1,), (0,)), MODULE, limit_s, {PLAN: dict(plan)}) as (folder, failure):
         try:
             profile = load_profile(folder / PROFILE)
         except InputError:

@@ -165,7 +165,7 @@ class DrawnLink(NamedTuple):
 
 
 def drawn_links(report: TargetReport, drawn: Cluster) -> dict[str, DrawnLink]:
-    """Return what a drawn cluster has, or is predicted to reach, for each measured kind of link."""
+    """Return the bandwidths of a drawn cluster, given or predicted, for each measured kind of link."""
     return {
         name: DrawnLink(getattr(drawn, name).bandwidth, link.drawn_all_reduce(drawn, is_inside=name == "intra_node"))
         for name, link in report.links.items()
@@ -194,15 +194,15 @@ def report_lines(
     for name, link in report.links.items():
         bandwidth, all_reduce = predicted.get(name, DrawnLink())
         yield (
-            f"link      {LINK_TITLES[name]}: {_compared(link.bandwidth, bandwidth)}, "
+            f"link      {LINK_TITLES[name]}: {_bandwidth_text(link.bandwidth, bandwidth)}, "
             f"latency {quantity(link.latency_s, 's')}, "
-            f"all-reduce of {link.processes} processes {_compared(link.all_reduce_bandwidth, all_reduce)}"
+            f"all-reduce of {link.processes} processes {_bandwidth_text(link.all_reduce_bandwidth, all_reduce)}"
         )
     if clocks.note:
         yield f"clocks    {clocks.note}"
 
 
-def _compared(measured: float, drawn: float | None) -> str:
+def _bandwidth_text(measured: float, drawn: float | None) -> str:
     """Return a measured bandwidth as text, beside that of the drawn cluster."""
     return quantity(measured, "B/s") + (f" (drawn: {quantity(drawn, 'B/s')})" if drawn else "")
 
@@ -225,9 +225,9 @@ def check_target(
     nodes = nodes or min(2, cluster.max_nodes)
     if nodes > cluster.max_nodes:
         raise Refusal("too_many_nodes", {"target": cluster.target, "nodes": nodes, "most": cluster.max_nodes})
-    devices = devices_per_node or cluster.usual_devices
+    devices = devices_per_node or cluster.default_devices_per_node
     layout = NodeLayout((devices,) * nodes, tuple(range(nodes * devices)))
-    with finished_job(cluster, layout, MODULE, limit_s) as (folder, failure):
+    with run_job_to_end(cluster, layout, MODULE, limit_s) as (folder, failure):
         report = read_document(folder / "report.json", TargetReport)
         if report is None:
             raise failure
@@ -239,7 +239,7 @@ class TargetCluster(NamedTuple):
 
     cluster: Cluster
     counts: NodeCounts | None
-    """The nodes of the target; None if nobody knows."""
+    """The nodes of the target; None if unknown."""
     device_links: str
     """Links between the GPUs of a node as the driver names them; see :class:`TargetReport`."""
 
@@ -258,7 +258,7 @@ def target_cluster(name: str) -> TargetCluster:
 
 
 def target_nodes(name: str) -> NodeCounts | None:
-    """Return the nodes of a launch target, and which of them are free now; None if nobody knows.
+    """Return the nodes of a launch target, and which of them are free now; None if unknown.
 
     Raises:
         Refusal: the target does not exist, or starts no processes.
@@ -286,7 +286,7 @@ def job_launcher(launcher: Launcher) -> JobLauncher:
 
 
 @contextmanager
-def finished_job(
+def run_job_to_end(
     launcher: JobLauncher, layout: NodeLayout, module: str, limit_s: float, files: Mapping[str, Any] | None = None
 ) -> Iterator[tuple[Path, RunRefusal]]:
     """Run a module on nodes to its end; yield its folder, and the error to raise if a result is missing there.

@@ -47,7 +47,7 @@ def write_events(run: Run, folder: Path) -> Path:
     except OSError as error:
         raise Refusal("folder_not_made", {"folder": str(folder), "reason": error.strerror}) from None
     path = folder / f"events.out.tfevents.{int(start_s)}.{run.id}"
-    write_whole(path, b"".join(map(record, event_contents(start_s, zip(times, rows, strict=True)))))
+    write_whole(path, b"".join(map(checksummed_record, event_contents(start_s, zip(times, rows, strict=True)))))
     return path
 
 
@@ -64,7 +64,7 @@ def event_contents(start_s: float, rows: Iterable[tuple[float, Mapping[str, Any]
         yield _field(1, DOUBLE, time_s) + step + _field(5, BYTES, b"".join(values))
 
 
-def record(content: bytes) -> bytes:
+def checksummed_record(content: bytes) -> bytes:
     """Return a record with its checksums."""
     length = struct.pack("<Q", len(content))
     return length + _masked_checksum(length) + content + _masked_checksum(content)

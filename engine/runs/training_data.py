@@ -65,12 +65,12 @@ def _megatron_type(index: Path) -> np.dtype[Any]:
 
 
 def is_tokens(path: Path) -> bool:
-    """Return whether a file holds tokens rather than text."""
+    """Return True if a file holds tokens rather than text."""
     return (path.suffix == MAP or path.suffix in TOKEN_TYPES) and not path.is_dir()
 
 
 def has_documents(path: Path) -> bool:
-    """Return whether a file or a folder holds documents, which a launch converts to one text or to tokens."""
+    """Return True if a file or a folder holds documents, which a launch converts to one text or to tokens."""
     return path.suffix in (JSON_LINES, PARQUET) or path.is_dir()
 
 

@@ -80,7 +80,7 @@ def save_text(name: str, text: str) -> str:
 
 
 def _can_hold(path: Path, content: bytes) -> bool:
-    """Return whether a path is unused, or is a file with this content."""
+    """Return True if a path is unused, or is a file with this content."""
     if not path.exists():
         return True
     return path.is_file() and path.stat().st_size == len(content) and path.read_bytes() == content

@@ -5,7 +5,7 @@ from meshwave.engine.schedules._base import (
     Pipe,
     Prices,
     Schedule,
+    microbatch_fixes,
     schedule_names,
     schedules,
-    use_microbatches,
 )

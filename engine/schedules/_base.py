@@ -122,7 +122,7 @@ def schedule_names() -> list[str]:
     return sorted(schedules, key=lambda name: (schedules[name].published, name))
 
 
-def use_microbatches(*counts: int) -> list[Fix]:
+def microbatch_fixes(*counts: int) -> list[Fix]:
     """Return a fix for each of the given numbers of microbatches that a document supports."""
     supported = [count for count in counts if 0 < count <= MAX_MICROBATCHES]
     return [Fix("use_microbatches", {"microbatches": count}, (("microbatches", count),)) for count in supported]
@@ -133,7 +133,7 @@ def too_few_microbatches(title: str, needed: int, pipe: Pipe) -> Problem | None:
     if pipe.microbatches >= needed:
         return None
     params = {"title": title, "ranks": pipe.ranks, "needed": needed, "microbatches": pipe.microbatches}
-    return Problem("microbatches", "too_few_microbatches", params, fixes=use_microbatches(needed))
+    return Problem("microbatches", "too_few_microbatches", params, fixes=microbatch_fixes(needed))
 
 
 def indivisible_microbatches(title: str, group: int, pipe: Pipe) -> Problem:
@@ -141,7 +141,7 @@ def indivisible_microbatches(title: str, group: int, pipe: Pipe) -> Problem:
     fewer = pipe.microbatches // group * group
     supported = [count for count in (fewer, fewer + group) if count]
     params = {"title": title, "group": group, "microbatches": pipe.microbatches, "supported": supported}
-    return Problem("microbatches", "indivisible_microbatches", params, fixes=use_microbatches(*supported))
+    return Problem("microbatches", "indivisible_microbatches", params, fixes=microbatch_fixes(*supported))
 
 
 def odd_mesh_count(title: str, pipe: Pipe) -> Problem | None:

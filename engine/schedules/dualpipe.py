@@ -9,10 +9,10 @@ from meshwave.engine.program.action import Action
 from meshwave.engine.schedules._base import (
     Pipe,
     Schedule,
+    microbatch_fixes,
     odd_mesh_count,
     schedules,
     too_few_microbatches,
-    use_microbatches,
 )
 from meshwave.engine.schedules.dualpipe_v import ChunkQueue, bidirectional_order
 
@@ -40,7 +40,7 @@ class DualPipe(Schedule):
         if pipe.microbatches % 2 and pipe.ranks % 2 == 0:
             needed = max(pipe.microbatches + 1, 2 * pipe.ranks)
             params = {"title": self.title, "microbatches": pipe.microbatches, "needed": needed}
-            return Problem("microbatches", "odd_microbatches", params, fixes=use_microbatches(needed))
+            return Problem("microbatches", "odd_microbatches", params, fixes=microbatch_fixes(needed))
         return odd_mesh_count(self.title, pipe) or too_few_microbatches(self.title, 2 * pipe.ranks, pipe)
 
     def rank_actions(self, pipe: Pipe, rank: int) -> Iterator[Action]:

@@ -7,7 +7,7 @@ from typing import ClassVar
 from meshwave.engine import messages
 from meshwave.engine.findings import Problem
 from meshwave.engine.program.action import Action, forward, input_gradient, weight_gradient
-from meshwave.engine.schedules._base import Count, Pipe, Schedule, schedules, use_microbatches
+from meshwave.engine.schedules._base import Count, Pipe, Schedule, microbatch_fixes, schedules
 
 messages.add_messages(
     unequal_rounds="{title} needs a multiple of {rounds} microbatches, not {microbatches}; use {supported:or}"
@@ -42,7 +42,7 @@ class InterleavedZeroBubble(Schedule):
         fewer = pipe.microbatches - rest
         supported = [fewer, min(fewer + rounds, (rounds + 1) * pipe.ranks)]
         params = {"title": self.title, "rounds": rounds, "microbatches": pipe.microbatches, "supported": supported}
-        return Problem("microbatches", "unequal_rounds", params, fixes=use_microbatches(*supported))
+        return Problem("microbatches", "unequal_rounds", params, fixes=microbatch_fixes(*supported))
 
     def rank_actions(self, pipe: Pipe, rank: int) -> Iterator[Action]:
         """Yield the order of torch's ``ScheduleInterleavedZeroBubble``.

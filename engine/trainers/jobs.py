@@ -1,4 +1,4 @@
-"""Jobs of other trainers: the sections of a design that their settings describe, and what they leave out."""
+"""Jobs of other trainers: the sections of a design that their settings describe, and the keys that they leave out."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from meshwave.designer.state.shared_design import COLOURS, LONGEST_NAME, Block, 
 from meshwave.designer.state.sharing import SharedDesigns
 from meshwave.designer.views.flags import COMMENT_COLOUR
 from meshwave.engine.document import Design
-from meshwave.engine.document.changes import find_changes, overlap
+from meshwave.engine.document.changes import find_changes, paths_overlap
 from meshwave.engine.errors import InputError
 from meshwave.engine.findings import Refusal
 from meshwave.engine.program.action import Action, Op
@@ -378,7 +378,7 @@ def test_any_interleaving_converges_and_loses_no_edit_silently(count: int, moves
                 assert shared.design is before  # a refused edit changes nothing
             changes = find_changes(document(before), document(shared.design))
             for change in changes:
-                for where in [where for where in setters if overlap(where, change.path)]:
+                for where in [where for where in setters if paths_overlap(where, change.path)]:
                     owner = setters.pop(where)
                     if owner is page.member:
                         continue

@@ -9,7 +9,7 @@ import pytest
 
 from meshwave.engine.errors import InputError, MeshwaveError, RunError, unknown_word_hint
 from meshwave.engine.findings import DesignError, Problem, Refusal, RunRefusal
-from meshwave.engine.messages import LONGEST_LINE, LONGEST_NAME, fill
+from meshwave.engine.messages import LONGEST_LINE, LONGEST_NAME, fill_template
 
 
 @pytest.mark.parametrize(
@@ -78,4 +78,4 @@ def test_an_error_of_one_finding_keeps_it_when_it_is_pickled(kind: type[Refusal 
 def test_ranks_and_actions_are_shown_by_the_names_that_the_parameters_hold(names: dict[str, Any], text: str) -> None:
     template = "{action:action} of {rank:rank}, {others:rank}"
 
-    assert fill(template, action="1F0", rank=1, others=[0, 2], **names) == text
+    assert fill_template(template, action="1F0", rank=1, others=[0, 2], **names) == text

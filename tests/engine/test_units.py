@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwave.engine.units import number, percent, percent_change, quantity
+from meshwave.engine.units import format_number, percent, percent_change, quantity
 
 
 @pytest.mark.parametrize(
@@ -77,4 +77,4 @@ def test_a_relative_change_has_a_sign_unless_it_is_nothing() -> None:
     [(40.0, "40"), (13.333, "13.3"), (0.02, "0.02"), (83_456.0, "83,500"), (999.6, "1,000"), (1.0, "1")],
 )
 def test_how_many_times_is_never_a_power_of_ten(value: float, text: str) -> None:
-    assert number(value) == text
+    assert format_number(value) == text

@@ -160,7 +160,7 @@ def _printed_efficiency(scheme: str, layout: Layout) -> float:
     return 100 * WEAK[layout][scheme] / (layout.pipelines * WEAK[ALONE][scheme])
 
 
-def _tacc(scheme: str, layout: Layout) -> Setting:
+def _tacc_setting(scheme: str, layout: Layout) -> Setting:
     return Setting("tacc", scheme, layout)
 
 
@@ -178,9 +178,15 @@ def weak_scaling() -> Table:
         for scheme in ("GPipe", "1F1B", "Chimera-wave", "H-2"):
             paper = _printed_efficiency(scheme, layout)
             what = f"{gpus} GPUs, {scheme}"
-            rows.append(Row(what, paper, efficiency(_tacc(scheme, layout)), REDUCED, "gradients reduced"))
+            rows.append(Row(what, paper, efficiency(_tacc_setting(scheme, layout)), REDUCED, "gradients reduced"))
             rows.append(
-                Row(what, paper, efficiency(_tacc(scheme, layout), reduced=False), REDUCED, "until the last backward")
+                Row(
+                    what,
+                    paper,
+                    efficiency(_tacc_setting(scheme, layout), reduced=False),
+                    REDUCED,
+                    "until the last backward",
+                )
             )
     return Table(
         "Hanayo, weak scaling of BERT on TACC: parallel efficiency against 8 GPUs",
@@ -198,7 +204,7 @@ def two_wave_gains() -> Table:
         Row(
             f"{layout.pipelines * layout.ranks} GPUs: H-2 over {other}",
             100 * (bars["H-2"] / bars[other] - 1),
-            100 * (_rate(_tacc("H-2", layout)) / _rate(_tacc(other, layout)) - 1),
+            100 * (_rate(_tacc_setting("H-2", layout)) / _rate(_tacc_setting(other, layout)) - 1),
             why,
             "nothing fitted",
         )
@@ -227,7 +233,7 @@ def placement_efficiencies() -> Grid:
             [
                 _printed_efficiency(scheme, layout),
                 *(
-                    efficiency(_tacc(scheme, layout)._replace(number=number, placement=placement))
+                    efficiency(_tacc_setting(scheme, layout)._replace(number=number, placement=placement))
                     for number, placement in ways
                 ),
             ],
@@ -252,7 +258,7 @@ def strong_scaling() -> Table:
         base, why = known_bar(STRONG[alone], scheme), _fixed_time_note(scheme)
         for layout in more:
             paper = 100 * known_bar(STRONG[layout], scheme) / base
-            ours = 100 * _rate(_tacc(scheme, layout)) / _rate(_tacc(scheme, alone))
+            ours = 100 * _rate(_tacc_setting(scheme, layout)) / _rate(_tacc_setting(scheme, alone))
             rows.append(Row(f"{layout.pipelines * layout.ranks} GPUs, {scheme}", paper, ours, why, "nothing fitted"))
     return Table(
         "Hanayo, strong scaling of BERT on TACC: speed-up over 8 GPUs",

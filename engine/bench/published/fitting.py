@@ -68,7 +68,7 @@ PRIORS = {
 """
 
 
-class Fitted:
+class FittedRun:
     """Published run whose step time is computed from device constants without a simulation."""
 
     def __init__(self, run: Run, design: Design) -> None:
@@ -97,7 +97,7 @@ class Fitted:
         return float(design.pipeline.microbatches * busy.max() + warm_up + exposed.max() + update.max())
 
 
-def published_runs(kinds: Sequence[str], file: Path | None) -> list[Fitted]:
+def published_runs(kinds: Sequence[str], file: Path | None) -> list[FittedRun]:
     """Return the published runs on the given kinds of devices that can be expressed as designs."""
     found = []
     for row in read_rows(file):
@@ -107,11 +107,13 @@ def published_runs(kinds: Sequence[str], file: Path | None) -> list[Fitted]:
         except InputError:
             continue
         if design.cluster.device.name in kinds:
-            found.append(Fitted(run, design))
+            found.append(FittedRun(run, design))
     return found
 
 
-def fit(runs: Sequence[Fitted], kinds: Sequence[str], start: Mapping[str, float], steps: int = 4) -> dict[str, float]:
+def fit(
+    runs: Sequence[FittedRun], kinds: Sequence[str], start: Mapping[str, float], steps: int = 4
+) -> dict[str, float]:
     """Fit the constants to the runs by damped Gauss-Newton steps from ``start``, and return them by name."""
     priors = [PRIORS[name] for name in start]
     centre, width, lowest, highest = np.array(priors).T
@@ -156,7 +158,9 @@ def use_constants(kinds: Sequence[str], values: Mapping[str, float]) -> None:
     devices.replace_device_kinds(known)
 
 
-def cross_validate(runs: Sequence[Fitted], kinds: Sequence[str], start: Mapping[str, float]) -> dict[str, list[float]]:
+def cross_validate(
+    runs: Sequence[FittedRun], kinds: Sequence[str], start: Mapping[str, float]
+) -> dict[str, list[float]]:
     """Return the relative errors of the runs of each source, predicted with constants fitted without that source."""
     errors = {}
     for source in sorted({run.run.publication for run in runs}):

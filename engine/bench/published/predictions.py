@@ -17,7 +17,7 @@ GIB = 2**30
 
 
 @dataclass(frozen=True, kw_only=True)
-class Predicted(SimilarRun):
+class PredictedRun(SimilarRun):
     """Published run with its prediction."""
 
     publication: str
@@ -32,7 +32,7 @@ class Predicted(SimilarRun):
 
 
 @dataclass(frozen=True)
-class Refused:
+class RefusedRun:
     """Published run that cannot be predicted, with the reason."""
 
     id: str
@@ -40,7 +40,7 @@ class Refused:
     problem: Problem
 
 
-def predict_runs(rows: Iterable[Any]) -> Iterator[Predicted | Refused]:
+def predict_runs(rows: Iterable[Any]) -> Iterator[PredictedRun | RefusedRun]:
     """Yield the prediction of each row, or the reason why it cannot be predicted."""
     for number, row in enumerate(rows):
         try:
@@ -51,7 +51,7 @@ def predict_runs(rows: Iterable[Any]) -> Iterator[Predicted | Refused]:
             yield _refused_row(row, number, Problem("", "run_unpriced", {"reason": f"{type(error).__name__}: {error}"}))
 
 
-def predict_run(run: Run) -> Predicted:
+def predict_run(run: Run) -> PredictedRun:
     """Return the prediction of a published run.
 
     Raises:
@@ -62,7 +62,7 @@ def predict_run(run: Run) -> Predicted:
     published_s, predicted_s = run.step_s, prediction.timeline.makespan
     assert published_s is not None, "checked when the row was parsed"
     tokens = run.gbs * run.seq / run.devices
-    return Predicted(
+    return PredictedRun(
         id=run.id,
         publication=run.publication,
         model=run.model,
@@ -84,15 +84,15 @@ def predict_run(run: Run) -> Predicted:
     )
 
 
-def to_json(found: Predicted | Refused) -> dict[str, Any]:
+def to_json(found: PredictedRun | RefusedRun) -> dict[str, Any]:
     """Return a prediction or refusal as a JSON object for ``--json``."""
-    if isinstance(found, Predicted):
+    if isinstance(found, PredictedRun):
         return asdict(found)
     reason = {"code": found.problem.code, "text": str(found.problem)}
     return {"id": found.id, "publication": found.publication, "refused": reason}
 
 
-def _refused_row(row: Any, number: int, problem: Problem) -> Refused:
+def _refused_row(row: Any, number: int, problem: Problem) -> RefusedRun:
     name = row.get("id") if isinstance(row, dict) else None
     name = name if isinstance(name, str) else f"row {number}"
-    return Refused(name, name.partition("-")[0], problem)
+    return RefusedRun(name, name.partition("-")[0], problem)

@@ -8,7 +8,7 @@ from itertools import combinations
 from statistics import fmean, median
 from typing import Any, NamedTuple, TypeVar
 
-from meshwave.engine.bench.published.predictions import Predicted, Refused
+from meshwave.engine.bench.published.predictions import PredictedRun, RefusedRun
 
 CLEAR_DIFFERENCE = 0.1
 """Smallest relative difference between published step times at which an order counts."""
@@ -28,22 +28,22 @@ class Errors(NamedTuple):
     worst_id: str
 
 
-def summarize_errors(found: Sequence[Predicted]) -> Errors:
+def summarize_errors(found: Sequence[PredictedRun]) -> Errors:
     """Return the error statistics of predictions."""
     worst = max(found, key=lambda each: abs(each.error))
     errors = [each.error for each in found]
     return Errors(len(found), fmean(map(abs, errors)), median(errors), worst.error, worst.id)
 
 
-def group(found: Iterable[Predicted], key: Callable[[Predicted], K]) -> dict[K, list[Predicted]]:
+def group(found: Iterable[PredictedRun], key: Callable[[PredictedRun], K]) -> dict[K, list[PredictedRun]]:
     """Group predictions by a key, sorted by the key."""
-    groups: defaultdict[K, list[Predicted]] = defaultdict(list)
+    groups: defaultdict[K, list[PredictedRun]] = defaultdict(list)
     for each in found:
         groups[key(each)].append(each)
     return {name: groups[name] for name in sorted(groups)}  # type: ignore[type-var]
 
 
-def count_ordered_pairs(found: Iterable[Predicted]) -> tuple[int, int]:
+def count_ordered_pairs(found: Iterable[PredictedRun]) -> tuple[int, int]:
     """Count the pairs of configurations of one model that differ clearly, and the pairs in the right order.
 
     Configurations are compared by tokens per second and device, within one source and on equal devices.
@@ -59,10 +59,10 @@ def count_ordered_pairs(found: Iterable[Predicted]) -> tuple[int, int]:
     return pairs, right
 
 
-def summarize(found: Sequence[Predicted | Refused]) -> dict[str, Any]:
+def summarize(found: Sequence[PredictedRun | RefusedRun]) -> dict[str, Any]:
     """Return the summary as a JSON object for ``--json``."""
-    predicted = [each for each in found if isinstance(each, Predicted)]
-    refused = [each for each in found if isinstance(each, Refused)]
+    predicted = [each for each in found if isinstance(each, PredictedRun)]
+    refused = [each for each in found if isinstance(each, RefusedRun)]
     by_source = group(predicted, lambda each: (each.publication, each.device, each.arch))
     by_device = group(predicted, lambda each: (each.device, each.arch))
     pairs, right = count_ordered_pairs(predicted)

@@ -217,10 +217,10 @@ def _activation_memory_ratio(
     load = workload(design, design.meshes[0])
     joins, experts = joins_per_stage(design, layers)[stage], expert_layers_per_stage(design, layers)[stage]
     parts: list[tuple[BlockKind, int, Sequence[Operator]]] = [
-        ("layer", layers[stage] - joins - experts, flops.layer(load)),
-        ("joining", joins, flops.joining_layer(load)),
-        ("experts", experts, flops.layer(load)),
-        ("embedding", int(stage == 0), flops.embedding(load)),
+        ("layer", layers[stage] - joins - experts, flops.layer_operators(load)),
+        ("joining", joins, flops.joining_layer_operators(load)),
+        ("experts", experts, flops.layer_operators(load)),
+        ("embedding", int(stage == 0), flops.embedding_operators(load)),
         ("head", int(stage == len(layers) - 1), flops.end_operators(load, first=False, last=True)),
     ]
     said = [(kind, count * sum(each.kept_bytes for each in operators)) for kind, count, operators in parts]

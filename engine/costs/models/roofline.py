@@ -257,7 +257,7 @@ def _operator_seconds(design: Design, program: Program, layers: Sequence[int], p
 def _compute_waits(design: Design, program: Program, layers: Sequence[int], prices: Sequence[MeshPrices]) -> Floats:
     """Return the seconds for which F, B and I wait for collectives inside them, ``[op, ranks, stages]``.
 
-    They are the same share of given costs as of the costs of the operators.
+    If the design gives the costs of stages, the waits are scaled with them.
     """
     table = np.zeros((Op.W + 1, program.ranks, program.stages))
     for rank, stage, price in _stage_prices(design, program, layers, prices):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from meshwave.engine.costs import Costs
 from meshwave.engine.costs.device_sizes import joins_per_stage, workload
 from meshwave.engine.costs.operators import Operator, Workload
-from meshwave.engine.costs.transformer_layers import end_operators, join, layer
+from meshwave.engine.costs.transformer_layers import end_operators, join_operators, layer_operators
 from meshwave.engine.document import Design
 from meshwave.engine.program.action import Op
 from meshwave.engine.program.program import Program
@@ -35,8 +35,8 @@ def stage_flops(design: Design, program: Program, costs: Costs) -> Work | None:
     @cache  # most stages and meshes are equal
     def count_flops(load: Workload, layers: int, joins: int, first: bool, last: bool) -> Floats:
         return (
-            layers * _direction_flops(layer(load))
-            + joins * _direction_flops(join(load))
+            layers * _direction_flops(layer_operators(load))
+            + joins * _direction_flops(join_operators(load))
             + _direction_flops(end_operators(load, first=first, last=last))
         )
 

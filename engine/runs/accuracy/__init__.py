@@ -6,7 +6,7 @@ the measured durations of one kind of action, or of one mesh, and the predicted 
 """
 
 from meshwave.engine.runs.accuracy.comparison import (
-    Compared,
+    ComparedDuration,
     Comparison,
     Iteration,
     LayerTime,

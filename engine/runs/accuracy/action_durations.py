@@ -90,7 +90,7 @@ def _reduction_starts(program: Program, reduced: Rows, start: Floats) -> Floats:
 
 
 def _seconds_in_turn(program: Program, rows: Rows, begun: Floats, end: Floats) -> Floats:
-    """Return the duration of collectives of which a rank runs one after the other, ``[steps, rows]`` in seconds.
+    """Return the durations of collectives that each rank runs one after the other, ``[steps, rows]`` in seconds.
 
     Args:
         program: the program.

@@ -11,7 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwave.engine.errors import MeshwaveError
-from meshwave.engine.predict.block_timeline import COMPUTE, DENSE_LAYERS, BlockTimeline, block_places, predict_block
+from meshwave.engine.predict.block_timeline import (
+    COMPUTE,
+    DENSE_LAYERS,
+    BlockTimeline,
+    predict_block,
+    representative_places,
+)
 from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.program.action import Action, Op
 from meshwave.engine.program.program import Program
@@ -42,7 +48,7 @@ def compare_recorded_blocks(prediction: Prediction, recording: Recording) -> Ite
     """Yield the recorded layers inside one computation of each kind and stage, for each mesh with experts."""
     design, program, first = prediction.design, prediction.program, 0
     for rank, mesh in enumerate(design.meshes if design.model.moe else ()):
-        processes = [first + place for place in block_places(design, rank)]
+        processes = [first + place for place in representative_places(design, rank)]
         first += len(mesh.devices)
         for action in _first_computations(program, rank):
             try:

@@ -28,7 +28,7 @@ from meshwave.engine.runs.accuracy.error_breakdown import ErrorPart, error_parts
 from meshwave.engine.runs.accuracy.error_causes import Cause, CauseSearch
 from meshwave.engine.runs.recording import WITHIN, Recording
 from meshwave.engine.runs.run import Contention
-from meshwave.engine.units import duration, number, percent
+from meshwave.engine.units import duration, format_number, percent
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -41,7 +41,7 @@ COMPILED_NOTE = "blocks were compiled with torch.compile, which predictions do n
 ERROR_DEFINITION = "(measured - predicted) / predicted; positive if the run took longer"
 
 
-class Compared(NamedTuple):
+class ComparedDuration(NamedTuple):
     """Predicted and measured duration, each the mean of ``number`` occurrences."""
 
     predicted_s: float
@@ -115,7 +115,7 @@ class LayerTime(NamedTuple):
     mesh: str
     action: Action
     name: str
-    compared: Compared
+    compared: ComparedDuration
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,13 +155,13 @@ class Comparison:
     # ---- by kind, mesh, link and layer ----
 
     @cached_property
-    def by_kind(self) -> dict[Op, Compared]:
+    def by_kind(self) -> dict[Op, ComparedDuration]:
         """Mean duration of each kind of action; a SEND includes its RECV."""
         program = self.prediction.program
         return {Op(int(op)): self._mean_duration(program.op == op) for op in np.unique(program.op[program.spans])}
 
     @cached_property
-    def by_mesh(self) -> dict[int, Compared]:
+    def by_mesh(self) -> dict[int, ComparedDuration]:
         """Computation time of each mesh per step in seconds, including the optimizer step, by rank."""
         program = self.prediction.program
         return {
@@ -169,7 +169,7 @@ class Comparison:
         }
 
     @cached_property
-    def by_link(self) -> dict[Link, Compared]:
+    def by_link(self) -> dict[Link, ComparedDuration]:
         """Mean duration of the transfers of each link, from the SEND to the arrival.
 
         A transfer starts later than its SEND if its receiver becomes ready later.
@@ -195,7 +195,7 @@ class Comparison:
     def _layer_times(self, within: RecordedLayers) -> Iterator[LayerTime]:
         predicted, measured = step_seconds(within.predicted), step_seconds(within.measured)
         for name in dict.fromkeys((*predicted, *measured)):
-            compared = Compared(predicted.get(name, 0.0), measured.get(name, 0.0))
+            compared = ComparedDuration(predicted.get(name, 0.0), measured.get(name, 0.0))
             yield LayerTime(self.timeline.meshes[within.rank], within.action, name, compared)
 
     @cached_property
@@ -233,7 +233,7 @@ class Comparison:
     def _dry_run_note(self) -> str:
         if self.recording.source != "rehearsed":
             return ""
-        scale = number(self.recording.scale)
+        scale = format_number(self.recording.scale)
         if self.unit == "s" and self.recording.scale == 1:
             return "dry run: actions waited for their predicted times"
         dilation = f"{scale} times their predicted times" if self.unit == "s" else f"{scale} s per unit"
@@ -256,16 +256,18 @@ class Comparison:
             )
         return note
 
-    def _mean_duration(self, rows: Bools) -> Compared:
+    def _mean_duration(self, rows: Bools) -> ComparedDuration:
         """Return the mean of the rows with known durations; if none is known, the mean of the upper bounds."""
         known = rows & self.rows.known
         counted = known if known.any() else rows
         each = max(int(counted.sum()), 1)
         predicted_s, measured_s = (seconds[counted].sum() for seconds in (self._predicted_seconds, self.rows.at_most))
-        return Compared(float(predicted_s) / each, float(measured_s) / each, int(rows.sum()), at_most=not known.any())
+        return ComparedDuration(
+            float(predicted_s) / each, float(measured_s) / each, int(rows.sum()), at_most=not known.any()
+        )
 
-    def _total_duration(self, rows: Bools) -> Compared:
-        return Compared(float(self._predicted_seconds[rows].sum()), float(self.rows.seconds[rows].sum()))
+    def _total_duration(self, rows: Bools) -> ComparedDuration:
+        return ComparedDuration(float(self._predicted_seconds[rows].sum()), float(self.rows.seconds[rows].sum()))
 
     @property
     def _predicted_seconds(self) -> Floats:
@@ -317,7 +319,7 @@ class Comparison:
             "clocks": {"words": self.clock_note, "uncertainty_s": self.recording.clocks.uncertainty_s},
         }
 
-    def _compared_json(self, compared: Compared) -> dict[str, Any]:
+    def _compared_json(self, compared: ComparedDuration) -> dict[str, Any]:
         return {
             "predicted_s": compared.predicted_s,
             "measured_s": compared.measured_s,

@@ -28,7 +28,7 @@ from meshwave.engine.runs.recording import LayerPass, LayerSteps, MeasuredLayerS
 def measured_block_timeline(design: Design, rank: int, op: Op, found: MeasuredLayerSteps) -> BlockTimeline:
     """Return the measured timeline of the layers in a forward or backward, on the devices of the block.
 
-    The devices are those of :func:`~meshwave.engine.predict.block_timeline.block_places`. A collective whose group
+    The devices are those of :func:`~meshwave.engine.predict.block_timeline.representative_places`. A collective whose group
     spans several nodes is on the lane of links between nodes. A collective that overlaps with an earlier one on the
     same links is shown after it. The computation between two expert layers is one span.
 

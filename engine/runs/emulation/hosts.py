@@ -23,7 +23,7 @@ from meshwave.engine.runs.emulation.network import PAYLOAD, missing_requirement
 from meshwave.engine.runs.emulation.topology import LEAST_RATE, Topology
 from meshwave.engine.runs.options import Hosts, Options
 from meshwave.engine.runs.run_folder import Bundle, fix_layers, process_count, read_bundle, read_design, read_options
-from meshwave.engine.units import number, quantity
+from meshwave.engine.units import format_number, quantity
 
 FASTEST_LINK = 5e8
 """Rate of the fastest emulated link in bytes/s.
@@ -137,7 +137,11 @@ def host_topology(design: Design, drawn: Design, options: Options) -> Topology:
     assert hosts is not None
     rates = [link.bandwidth / scale for link in (cluster.intra_node, cluster.inter_node)]
     if (slowest := min(rates)) < LEAST_RATE:
-        params = {"rate": number(slowest), "least": LEAST_RATE, "scale": number(scale) if scale > 1 else None}
+        params = {
+            "rate": format_number(slowest),
+            "least": LEAST_RATE,
+            "scale": format_number(scale) if scale > 1 else None,
+        }
         raise Refusal("slow_link", params)
     intra, inter = (rate / PAYLOAD for rate in rates)
     node_of = _process_nodes(design)
@@ -200,7 +204,9 @@ def _placement_text(node_of: Sequence[int], hosts: int, drawn: int) -> str:
 def _rates_text(requested: dict[str, float], scale: float) -> str:
     """Return a text such as ``500 MB/s per process (limited: 3 GB/s cannot be emulated here) and 100 MB/s per NIC``."""
     rates = [f"{quantity(min(rate, FASTEST_LINK), 'B/s')} {per}{_limit_text(rate)}" for per, rate in requested.items()]
-    return " and ".join(rates) + (f", slowed down by the time-dilation factor {number(scale)}" if scale != 1 else "")
+    return " and ".join(rates) + (
+        f", slowed down by the time-dilation factor {format_number(scale)}" if scale != 1 else ""
+    )
 
 
 def _unit_costs_text(design: Design, rehearsal: Rehearsal | None) -> str:

@@ -93,8 +93,8 @@ class Launcher(ABC):
     def poll(self, run: Run) -> None:
         """Check an active run; record its end if it has ended or its launcher is gone."""
 
-    def poll_unless(self, silence: RunRefusal | None, run: Run) -> RunRefusal | None:
-        """Check an active run; ``silence`` is the reason why its place did not answer for an earlier run.
+    def poll_unless_silent(self, silence: RunRefusal | None, run: Run) -> RunRefusal | None:
+        """Check an active run, unless its place did not answer for an earlier run, for the reason ``silence``.
 
         Returns:
             the reason why the place does not answer, so that it is not asked for other runs; None if it does.
@@ -153,7 +153,7 @@ class Launcher(ABC):
 
     @property
     def runs_at_once(self) -> int:
-        """The most runs of this place that are active at the same time; others are queued."""
+        """Maximum number of active runs of this place; further runs are queued."""
         return 1
 
     def problems(self, design: Design, memory: PeakMemory | None = None, data: Path | None = None) -> list[Problem]:
@@ -373,7 +373,7 @@ def check_place(record: Record, place: Place) -> None:
     for entry in record.active_runs():
         if entry.place == place:
             with suppress(InputError, RunError):  # the launcher is not installed, or the disk is full
-                silence = _launcher_of(record, entry).poll_unless(silence, Run(record, entry.id))
+                silence = _launcher_of(record, entry).poll_unless_silent(silence, Run(record, entry.id))
     for entry in () if silence else record.queued_runs(place)[:1]:
         with suppress(MeshwaveError, OSError):  # the same, or the run cannot be started
             if launchers[entry.launcher].runs_survive:

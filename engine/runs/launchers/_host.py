@@ -38,7 +38,7 @@ class Host(ABC):
     name: str
 
     @abstractmethod
-    def attempt(self, command: Sequence[str]) -> CommandResult:
+    def run_unchecked(self, command: Sequence[str]) -> CommandResult:
         """Run a command and return its result, whatever its exit status.
 
         Raises:
@@ -59,7 +59,7 @@ class Host(ABC):
         Raises:
             RunRefusal: the command fails.
         """
-        done = self.attempt(command)
+        done = self.run_unchecked(command)
         if done.status != 0:
             said = " ".join((done.error or done.output).split())[-500:]
             params = {"command": command[0], "host": self.name, "status": done.status, "said": said or "no message"}
@@ -72,7 +72,7 @@ class LocalHost(Host):
 
     name = "this machine"
 
-    def attempt(self, command: Sequence[str]) -> CommandResult:
+    def run_unchecked(self, command: Sequence[str]) -> CommandResult:
         return execute(command, self.name)
 
     def push(self, folder: Path, remote: str) -> None:
@@ -89,7 +89,7 @@ class SshHost(Host):
         self.name = address
         self._ssh = ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_TIMEOUT_S}", *options]
 
-    def attempt(self, command: Sequence[str]) -> CommandResult:
+    def run_unchecked(self, command: Sequence[str]) -> CommandResult:
         done = execute([*self._ssh, "--", self.name, shlex.join(command)], self.name)
         if done.status == SSH_FAILED:
             raise RunRefusal("host_unreachable", {"host": self.name, "said": " ".join(done.error.split())[-500:]})

@@ -33,7 +33,7 @@ def read_exits(folder: Path, processes: int) -> list[Exit]:
 
 
 def read_interrupted(folder: Path) -> _Interrupted | None:
-    """Return what a run wrote when its scheduler interrupted it; None if it was not interrupted."""
+    """Return the record that a run wrote when its scheduler interrupted it; None if it was not interrupted."""
     with suppress(RunFolderError):
         return read_document(folder / INTERRUPTED, _Interrupted)
     return None

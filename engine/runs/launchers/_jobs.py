@@ -159,8 +159,8 @@ class JobLauncher(Launcher):
         return self.options.nodes or MOST_PROCESSES
 
     @property
-    def usual_devices(self) -> int:
-        """Number of devices of a node that a check uses."""
+    def default_devices_per_node(self) -> int:
+        """Default number of devices of a node in a target check."""
         return self.options.devices_per_node or getattr(self.options, "gpus_per_node", None) or 1
 
     def layout(self, design: Design) -> NodeLayout:
@@ -168,7 +168,7 @@ class JobLauncher(Launcher):
         return NodeLayout.from_design(design)
 
     def count_nodes(self) -> NodeCounts | None:
-        """Return the number of nodes that the target has, and how many of them are free; None if nobody knows.
+        """Return the number of nodes that the target has, and how many of them are free; None if unknown.
 
         Raises:
             RunRefusal: the scheduler does not answer.
@@ -297,19 +297,19 @@ class JobLauncher(Launcher):
 
     def _end_job(self, run: str, folder: Path, job: Mapping[str, Any]) -> None:
         try:
-            self.note_cancelled(self.folder_on_nodes(folder), cancel_reason(folder))
+            self.mark_cancelled(self.folder_on_nodes(folder), cancel_reason(folder))
         finally:  # a host may not respond, and others can be ended
             self.end(run, job)
 
-    def note_cancelled(self, folder: str, why: str) -> None:
+    def mark_cancelled(self, folder: str, why: str) -> None:
         """Mark a run as cancelled, so that its processes end without writing a checkpoint."""
         if not isinstance(self.host, LocalHost):
             self.host.run(cancel_command(folder, why))
 
     def poll(self, run: Run) -> None:
-        self.poll_unless(None, run)
+        self.poll_unless_silent(None, run)
 
-    def poll_unless(self, silence: RunRefusal | None, run: Run) -> RunRefusal | None:
+    def poll_unless_silent(self, silence: RunRefusal | None, run: Run) -> RunRefusal | None:
         entry = self.record.get(run.id)
         if entry.state is State.QUEUED:
             self.watch_queue()
@@ -343,7 +343,7 @@ class JobLauncher(Launcher):
         return None
 
     def _note_silence(self, entry: Entry, began_s: float, error: RunRefusal) -> None:
-        """Record that there is no answer for a run, since a time and for a reason."""
+        """Record that the target does not answer for a run: the time since when, and the reason."""
         known = entry.handle.get("no_answer") or {"since_s": began_s}
         self._update_handle(entry.id, no_answer={**known, "why": str(error)})
 

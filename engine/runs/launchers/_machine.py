@@ -1,4 +1,4 @@
-"""What launchers on this machine share: its system, its memory and its cores."""
+"""Base class of launchers on this machine, with checks of its system, memory and cores."""
 
 from __future__ import annotations
 

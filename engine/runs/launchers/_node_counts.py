@@ -13,9 +13,9 @@ class NodeCounts(NamedTuple):
 
     total: int
     free: int | None = None
-    """Number of nodes on which no job runs now; None if nobody knows."""
+    """Number of nodes on which no job runs now; None if unknown."""
     states: tuple[tuple[str, bool], ...] = ()
-    """Name of each node, and True if no job runs on it now; empty if nobody knows."""
+    """Name of each node, and True if no job runs on it now; empty if unknown."""
 
     def limit(self, nodes: int | None) -> NodeCounts:
         """Return the counts of a target that uses at most a number of nodes at the same time."""

@@ -185,7 +185,7 @@ class SlurmLauncher(JobLauncher):
         return printed.strip().partition(";")[0]  # the name of the cluster may follow
 
     def status(self, run: str, job: Mapping[str, Any]) -> JobStatus:
-        done = self.host.attempt(["scontrol", "--oneliner", "show", "job", job["id"]])
+        done = self.host.run_unchecked(["scontrol", "--oneliner", "show", "job", job["id"]])
         if done.status == 0:
             found = slurm_job_status(_scontrol_field(done.output, "JobState"), _scontrol_field(done.output, "Reason"))
             is_pending = found.phase is Phase.WAITING
@@ -200,7 +200,7 @@ class SlurmLauncher(JobLauncher):
     def _waiting_reason(self, reason: str, job: str, shown: str) -> str:
         """Return the reason why a job waits, and its position among the pending jobs of its partition."""
         command = ["squeue", "--noheader", "--states=PENDING", "--sort=-p,i", "--format=%A"]
-        done = self.host.attempt([*command, f"--partition={_scontrol_field(shown, 'Partition')}"])
+        done = self.host.run_unchecked([*command, f"--partition={_scontrol_field(shown, 'Partition')}"])
         pending = [*dict.fromkeys(done.output.split())]
         if done.status != 0 or job not in pending:
             return reason
@@ -209,7 +209,7 @@ class SlurmLauncher(JobLauncher):
 
     def _status_from_accounting(self, job: str) -> JobStatus:
         """Return the status of a job that the controller no longer knows; accounting may be unavailable too."""
-        done = self.host.attempt(
+        done = self.host.run_unchecked(
             ["sacct", "--noheader", "--parsable2", "--allocations", "--jobs", job, "--format=State"]
         )
         states = done.output.split()

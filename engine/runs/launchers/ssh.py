@@ -166,7 +166,7 @@ class SshLauncher(JobLauncher):
         kill = [(host, ["bash", "-c", KILL, "kill", node["pid"], node["born"], patience]) for host, node in nodes]
         _run_all([*end, *kill])
 
-    def note_cancelled(self, folder: str, why: str) -> None:
+    def mark_cancelled(self, folder: str, why: str) -> None:
         _run_all([(host, cancel_command(folder, why)) for host in self.hosts])
 
 

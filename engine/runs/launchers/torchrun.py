@@ -52,7 +52,7 @@ class TorchrunLauncher(MachineLauncher, SshLauncher):
         super().__init__(record, given, target)
 
     @property
-    def usual_devices(self) -> int:
+    def default_devices_per_node(self) -> int:
         """One process for each GPU, or for each core if there is none."""
         return gpu_count() or min(usable_cores(), MOST_CORES)
 

@@ -89,7 +89,7 @@ COLLECTIVES: Mapping[str, Callable[[CollectiveBuffers, int], object]] = {
     **{name: partial(_run_collective, start) for name, start in STARTS.items()},
     "overlap": _run_overlap,
 }
-"""Functions that run a collective over as many items."""
+"""Functions that run a collective over a number of float32 items."""
 
 
 class CollectiveTimer:

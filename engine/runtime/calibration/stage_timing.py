@@ -276,9 +276,9 @@ def block_operators(size: StageSize, design: Design) -> tuple[Operator, ...]:
         assert block is not None, "the model has experts"
         return block.operators
     by_kind: dict[str, Callable[[Workload], tuple[Operator, ...]]] = {
-        "layer": flops.layer,
-        "joining": flops.joining_layer,
-        "embedding": flops.embedding,
+        "layer": flops.layer_operators,
+        "joining": flops.joining_layer_operators,
+        "embedding": flops.embedding_operators,
         "head": lambda load: flops.end_operators(load, first=False, last=True),
     }
     return by_kind[size.kind](load)

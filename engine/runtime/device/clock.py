@@ -145,7 +145,7 @@ class ClockComparison:
 
     @property
     def clocks(self) -> Clocks:
-        """All comparisons so far; available on process 0."""
+        """Clock offsets measured so far; available on process 0."""
         rows = zip(self._shares_host, map(tuple, self._sightings), strict=True)
         return Clocks(tuple(ProcessClock(*row) for row in rows))
 

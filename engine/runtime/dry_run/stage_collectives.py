@@ -84,8 +84,8 @@ class StageCollectives:
             first = mesh.index(world.process) // self._layer.devices * self._layer.devices
             block = mesh[first : first + self._layer.devices]
             self._index = block.index(world.process)
-            of_layer = device_groups(self._layer, block, world.process)
-            self._groups |= {kind: groups[its_members] for kind, its_members in of_layer.items()}
+            section_of_layer = device_groups(self._layer, block, world.process)
+            self._groups |= {kind: groups[its_members] for kind, its_members in section_of_layer.items()}
         self._buffers = torch.zeros(2, 0, device=world.device)
 
     def bind(self, actions: Sequence[Action], share: float) -> list[StartCollective]:

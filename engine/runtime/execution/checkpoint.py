@@ -157,7 +157,7 @@ class Checkpointer:
     """
 
     def __init__(self, folder: Path, about: Checkpoint, state: Callable[[], State], keep: int) -> None:
-        """Write to ``folder`` what ``state`` returns.
+        """Prepare to write the tensors that ``state`` returns to ``folder``.
 
         ``about`` describes the run; only the newest ``keep`` checkpoints are kept.
         """

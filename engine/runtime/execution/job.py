@@ -56,7 +56,7 @@ class Job:
         """Check that the design has a device for each started process, and a process for each device.
 
         Raises:
-            Refusal: it has not.
+            Refusal: the numbers differ.
         """
         if started != self.layout.processes:
             params = {"processes": started, "devices": self.layout.processes, "meshes": self.program.ranks}

@@ -60,7 +60,7 @@ class TrainingState(Protocol):
 
 
 class Rebalancer:
-    """Measured load of the expert layers of a run, and changes of their placement by it."""
+    """Measured load of the expert layers of a run, and changes of their placement that balance it."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ def _plan_change(number: int, layer: Layer, load: Floats, threshold: float, plac
 
 
 def _keep_places(placement: Placement, before: Placement) -> Placement:
-    """Return a placement with its places in the order that moves few experts."""
+    """Return a placement with its places reordered so that few experts move."""
     common = sorted(
         ((len({*mine} & {*its}), -old, -new) for old, its in enumerate(before) for new, mine in enumerate(placement)),
         reverse=True,

@@ -206,7 +206,7 @@ class _RingAttention(Function):
         ring: _Shared = ctx.ring
         with torch.autocast(q.device.type, enabled=False):
             rows = _Rows(q, gradient, log_sums, (gradient * output).sum(-1, keepdim=True, dtype=log_sums.dtype))
-            for_q, passed = torch.zeros_like(q), _PassedSum(ring.share.group)
+            for_q, passed = torch.zeros_like(q), _RingSum(ring.share.group)
             for member, key_value in _pass_around(torch.cat((k, v), -1), ring.share.group):
                 for_key_value = torch.zeros_like(key_value)
                 for block, columns in ring.blocks_of(member):
@@ -263,7 +263,7 @@ def _sum_heads(gradient: Tensor, x: Tensor) -> Tensor:
 # ---- messages around the ring ----
 
 
-class _Passing:
+class _RingMessage:
     """Message to the next member of a group, and the one that arrives from the previous member."""
 
     def __init__(self, sent: Tensor, group: Group) -> None:
@@ -282,22 +282,22 @@ def _pass_around(own: Tensor, group: Group) -> Iterator[tuple[int, Tensor]]:
     """Yield each member with its tensor, this process first; the next one arrives while the caller uses it."""
     held = own
     for step in range(group.size):
-        passing = _Passing(held, group) if step + 1 < group.size else None
+        passing = _RingMessage(held, group) if step + 1 < group.size else None
         yield (group.index - step) % group.size, held
         if passing is not None:
             held = passing.wait()
 
 
-class _PassedSum:
+class _RingSum:
     """Sum that travels around the ring behind the tensors of :func:`_pass_around`, and ends at their owners."""
 
     def __init__(self, group: Group) -> None:
         self._group = group
-        self._passing: _Passing | None = None
+        self._passing: _RingMessage | None = None
 
     def add(self, part: Tensor) -> None:
         """Add a part to the sum that arrives here, and pass it on."""
-        self._passing = _Passing(part if self._passing is None else part + self._passing.wait(), self._group)
+        self._passing = _RingMessage(part if self._passing is None else part + self._passing.wait(), self._group)
 
     def wait(self) -> Tensor:
         """Return the sum of all parts for this process."""

@@ -102,7 +102,7 @@ class CastModule(DeferrableModule):
 
 
 class Linear(CastModule, nn.Linear):
-    """Linear map."""
+    """Linear map whose weight gradients can be deferred."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``x [..., inputs]`` to ``[..., outputs]``."""
@@ -135,7 +135,7 @@ class Linear(CastModule, nn.Linear):
 
 
 class Norm(DeferrableModule, nn.LayerNorm):
-    """Layer norm over the last dim."""
+    """Layer norm over the last dim, whose weight gradients can be deferred."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise ``x [..., features]``."""

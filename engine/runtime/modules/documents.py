@@ -1,4 +1,4 @@
-"""Documents that are packed into the sequences of the microbatch that is computed.
+"""Documents that are packed into the sequences of the current microbatch.
 
 A token attends to tokens of its own document only, and learned positions restart with each document. Rotary positions
 and ALiBi depend on distances only and need no restart.
@@ -21,7 +21,7 @@ _packed: ContextVar[DocumentLengths | None] = ContextVar("packed", default=None)
 
 
 def packed_documents() -> DocumentLengths | None:
-    """Return the documents of the microbatch that is computed; None if each sequence is one document.
+    """Return the documents of the current microbatch; None if each sequence is one document.
 
     Designs with compiled layers have no packed documents, and compilers cannot trace a context variable.
     """
@@ -30,7 +30,7 @@ def packed_documents() -> DocumentLengths | None:
 
 @contextmanager
 def pack_documents(lengths: DocumentLengths | None) -> Iterator[None]:
-    """Set the documents of the microbatch that is computed inside the context."""
+    """Set the documents of the microbatch that is computed within the context."""
     token = _packed.set(lengths)
     try:
         yield
@@ -39,7 +39,7 @@ def pack_documents(lengths: DocumentLengths | None) -> Iterator[None]:
 
 
 def documents_of_rows(documents: DocumentLengths | None, sequence: int) -> Iterator[tuple[slice, Sequence[int]]]:
-    """Yield sequences of a microbatch with the lengths of their documents; all together if each is one document."""
+    """Yield slices of the sequences of a microbatch, each with the lengths of its documents in tokens."""
     if documents is None:
         yield slice(None), (sequence,)
         return

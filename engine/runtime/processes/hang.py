@@ -46,7 +46,7 @@ class Position(RunFile):
 
 
 @dataclass(frozen=True)
-class Watched:
+class ObservedProcess:
     """State of a process as observed by another process."""
 
     position: Position
@@ -67,7 +67,7 @@ class HangDiagnosis:
     layout: ProcessLayout
     meshes: Sequence[str]
     """Names of the meshes."""
-    watched: Mapping[int, Watched]
+    watched: Mapping[int, ObservedProcess]
     """Observed state of every process, by number."""
     stuck: StuckCollective | None = None
     """The collective that the flight recorder of NCCL shows as the earliest one that does not end."""
@@ -101,7 +101,7 @@ class HangDiagnosis:
         yield self._chain_link("processes_wait_for_each_other", process)
 
     def _recorded_links(self) -> Iterator[Link]:
-        """Yield what the flight recorder adds to the chain."""
+        """Yield the links that the flight recorder adds to the chain."""
         if self.stuck is None:
             return
         process = next(iter(self.stuck.behind), None)

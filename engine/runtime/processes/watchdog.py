@@ -16,7 +16,7 @@ from meshwave.engine.runs.process_identity import handle
 from meshwave.engine.runtime.communication.flight_recorder import find_stuck_collective, read_flight_records
 from meshwave.engine.runtime.execution.executor import Progress
 from meshwave.engine.runtime.execution.job import Job
-from meshwave.engine.runtime.processes.hang import HangDiagnosis, Position, Watched
+from meshwave.engine.runtime.processes.hang import HangDiagnosis, ObservedProcess, Position
 
 REPORT_INTERVAL_S = 2.0
 """Interval between reports of a process in seconds."""
@@ -57,7 +57,7 @@ class Watchdog:
         self._interval_s = min(REPORT_INTERVAL_S, self._limit_s / (4 * SILENCE_REPORTS))
         self._write_record, self._is_recorded = write_record, False
         self._is_over = threading.Event()
-        self._others: dict[int, _Observed] = {}
+        self._others: dict[int, _ObservationHistory] = {}
         self._thread = threading.Thread(target=self._run, daemon=True, name="watchdog")
 
     @contextmanager
@@ -71,7 +71,7 @@ class Watchdog:
             self._thread.join()
 
     def _run(self) -> None:
-        own = _Observed(self._position())
+        own = _ObservationHistory(self._position())
         while not self._is_over.wait(self._interval_s):
             own.update(self._position())
             position = own.position.model_copy(update={"stuck_s": own.unchanged_s})
@@ -89,11 +89,11 @@ class Watchdog:
                 other.is_moving(self._limit_s) for other in self._others.values()
             ):
                 watched = {number: other.to_watched(self._interval_s) for number, other in self._others.items()}
-                watched[self._process] = Watched(position)
+                watched[self._process] = ObservedProcess(position)
                 self._on_hang(self._diagnosis(watched).problem(self._process))
                 return
 
-    def _diagnosis(self, watched: Mapping[int, Watched]) -> HangDiagnosis:
+    def _diagnosis(self, watched: Mapping[int, ObservedProcess]) -> HangDiagnosis:
         layout, meshes = self._job.layout, [mesh.name for mesh in self._job.design.meshes]
         records = read_flight_records(self._folder, layout.processes) if self._write_record is not None else {}
         return HangDiagnosis(layout, meshes, watched, find_stuck_collective(records))
@@ -121,10 +121,10 @@ class Watchdog:
                 if number in self._others:
                     self._others[number].update(found)
                 else:
-                    self._others[number] = _Observed(found)
+                    self._others[number] = _ObservationHistory(found)
 
 
-class _Observed:
+class _ObservationHistory:
     """Observations of another process over time."""
 
     def __init__(self, position: Position) -> None:
@@ -150,12 +150,12 @@ class _Observed:
                 self._moved_s, self._has_moved = now, True
         self.position = position
 
-    def to_watched(self, interval_s: float) -> Watched:
+    def to_watched(self, interval_s: float) -> ObservedProcess:
         """Return the observed state for a diagnosis; the process is silent if it has missed several reports."""
         silent_s = time.monotonic() - self._reported_s
         if silent_s < SILENCE_REPORTS * interval_s:
-            return Watched(self.position)
-        return Watched(self.position, silent_s, _is_stopped(self.position))
+            return ObservedProcess(self.position)
+        return ObservedProcess(self.position, silent_s, _is_stopped(self.position))
 
 
 def _is_stopped(position: Position) -> bool:

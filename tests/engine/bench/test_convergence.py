@@ -8,7 +8,7 @@ import pytest
 
 from meshwave.engine.bench import convergence as convergence_bench
 from meshwave.engine.bench import speed as bench
-from meshwave.engine.bench.convergence import BASELINES, TITLES, Size, convergence, convergence_design, to_text
+from meshwave.engine.bench.convergence import BASELINES, TITLES, Size, compare_convergence, convergence_design, to_text
 from meshwave.engine.errors import RunError
 from meshwave.engine.predict.prediction import predict
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("warm_processes")
 def trained() -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(convergence_bench, "missing_requirement", lambda: "not in tests")
-        return convergence(TINY, ["ppmoe", "once", "backbone"])
+        return compare_convergence(TINY, ["ppmoe", "once", "backbone"])
 
 
 @pytest.mark.torch
@@ -40,7 +40,7 @@ def test_ppmoe_and_expert_parallelism_have_equal_losses_from_the_same_seed(train
 @pytest.mark.torch
 def test_another_seed_gives_other_losses(trained: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(convergence_bench, "missing_requirement", lambda: "not in tests")
-    other = convergence(Size(**{**vars(TINY), "seed": 1, "steps": 1}), ["ppmoe"])["runs"]["ppmoe"]
+    other = compare_convergence(Size(**{**vars(TINY), "seed": 1, "steps": 1}), ["ppmoe"])["runs"]["ppmoe"]
 
     assert trained["runs"]["ppmoe"]["losses"][0] != other["losses"][0]
 
@@ -117,4 +117,4 @@ def test_a_failed_run_ends_the_benchmark_with_its_reason(monkeypatch: pytest.Mon
     monkeypatch.setattr(convergence_bench, "TIMEOUT_S", 0.0)
 
     with pytest.raises(RunError, match="PPMoE: not finished after 0 s"):
-        convergence(TINY, ["ppmoe"])
+        compare_convergence(TINY, ["ppmoe"])

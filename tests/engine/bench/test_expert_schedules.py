@@ -13,7 +13,7 @@ from meshwave.engine.bench.expert_schedules import (
     NAMES,
     RANKS,
     SPREAD,
-    Compared,
+    ComparedLayer,
     ExpertMeasurements,
     Times,
     check_claims,
@@ -72,11 +72,11 @@ def test_the_text_tells_every_figure(measurements: ExpertMeasurements) -> None:
     assert all(f"  {verdict.claim}: in " in text for verdict in check_claims(measurements))
 
 
-def compared(choice: str, measured: dict[str, float], predicted: dict[str, float]) -> Compared:
+def compared(choice: str, measured: dict[str, float], predicted: dict[str, float]) -> ComparedLayer:
     def times(seconds: dict[str, float]) -> dict[str, Times]:
         return {name: Times(both / 3, 2 * both / 3, both) for name, both in seconds.items()}
 
-    return Compared(layer(2, 1), Choice(choice, "parm_schedules_equal", {}), times(measured), times(predicted))
+    return ComparedLayer(layer(2, 1), Choice(choice, "parm_schedules_equal", {}), times(measured), times(predicted))
 
 
 def test_a_claim_holds_where_the_figures_say_so(measurements: ExpertMeasurements) -> None:
@@ -107,7 +107,7 @@ def test_the_layers_differ_in_what_should_win() -> None:
 def test_where_links_cannot_be_shaped_it_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "LINUX", False)
     with pytest.raises(InputError, match="links cannot be emulated here: network namespaces need Linux"):
-        moe_bench.moe()
+        moe_bench.benchmark_expert_schedules()
 
 
 def test_gpus_are_one_node_as_large_as_groups_divide() -> None:

@@ -55,11 +55,11 @@ def test_a_stage_takes_what_its_lines_say(design: Make) -> None:
 
     load = workload(made, made.meshes[0])
     by_hand = 0.0
-    for operator in flops.layer(load):
+    for operator in flops.layer_operators(load):
         rate = FORWARD["attention" if operator.name == "attention" else "products"]
         by_hand += rate * operator.forward.flops + FORWARD["bytes"] * operator.forward.bytes
     assert one(costs, made, Op.F, 1) == pytest.approx(8 * (1e-3 + by_hand) + 1e-4)
-    (embedding,) = flops.embedding(load)
+    (embedding,) = flops.embedding_operators(load)
     first = 8 * (1e-3 + by_hand) + 1e-4 + FORWARD["bytes"] * embedding.forward.bytes
     assert one(costs, made, Op.F, 0) == pytest.approx(first)
 
@@ -149,7 +149,7 @@ def test_utilization_is_reported_against_the_measured_rate(design: Make) -> None
 )
 def test_terms_hold_all_flops_and_bytes_of_a_block(hidden: int, sequence: int, batch: int, phase: Any) -> None:
     load = Workload(sequence, hidden, batch, PRECISIONS["fp32"], ffn_hidden=4 * hidden, heads=4, vocab=300)
-    operators = flops.layer(load)
+    operators = flops.layer_operators(load)
 
     work = phase_work(operators, phase)
 
@@ -303,7 +303,7 @@ def test_the_inside_of_a_block_goes_by_the_same_lines(design: Make) -> None:
     prices = mesh_prices(made)[0]
     load = workload(made, made.meshes[0])
 
-    parts = prices.part(flops.attention(load)) + prices.part(flops.mlp(load))
+    parts = prices.part(flops.attention_operators(load)) + prices.part(flops.mlp_operators(load))
 
     assert parts.forward == pytest.approx(prices.layer.forward - FORWARD["block"])
     assert np.isclose(parts.backward, prices.layer.backward - 2 * FORWARD["block"])

@@ -18,7 +18,7 @@ from meshwave.engine.costs.flops import model_flops, model_parameters
 from meshwave.engine.costs.models.roofline import mesh_prices
 from meshwave.engine.costs.operators import Workload
 from meshwave.engine.costs.stage_balance import balanced_split, unequal_split
-from meshwave.engine.costs.transformer_layers import layer, mlp
+from meshwave.engine.costs.transformer_layers import layer_operators, mlp_operators
 from meshwave.engine.document import Design, parse_design
 from meshwave.engine.document.expert_layers import (
     COMMON,
@@ -79,8 +79,8 @@ def test_a_device_holds_its_gate_and_its_part_of_the_experts(
 ) -> None:
     of = design(schedule=schedule, **experts)
     load = workload(of, of.meshes[0])
-    dense = sum(operator.parameters for operator in layer(load))
-    block = sum(operator.parameters for operator in mlp(load)) - 4 * 64  # without its norm
+    dense = sum(operator.parameters for operator in layer_operators(load))
+    block = sum(operator.parameters for operator in mlp_operators(load)) - 4 * 64  # without its norm
 
     found = held(of)
 
@@ -127,7 +127,9 @@ def test_one_expert_for_all_tokens_costs_what_a_dense_block_costs(precision: str
     document["cluster"]["device"]["memory_bandwidth"] = memory
     of = parse_design(document)
     priced = price_expert_layer(of, of.meshes[0])
-    dense = mesh_prices(of)[0].part(each for each in mlp(workload(of, of.meshes[0])) if not _around(each.name))
+    dense = mesh_prices(of)[0].part(
+        each for each in mlp_operators(workload(of, of.meshes[0])) if not _around(each.name)
+    )
 
     forward, back = (
         next(costed for costed in way if costed.step.op == StepOp.EXPERTS) for way in (priced.forward, priced.backward)

@@ -61,14 +61,16 @@ def test_kept_activations_are_the_published_ones_less_attention_matrix_and_dropo
     statistics = 4 * b * s * (4 + a / tp)  # two norms' mean and deviation, and the softmax' row sums
 
     load = Workload.from_model(GPT3, batch=b, tp=tp, precision="bf16")
-    kept = sum(operator.kept_bytes for operator in transformer_layers.layer(load))
+    kept = sum(operator.kept_bytes for operator in transformer_layers.layer_operators(load))
 
     assert kept == pytest.approx(published - s * b * h * (attention_matrix + dropout_masks) + statistics, rel=1e-12)
 
 
 def test_tensor_parallel_devices_share_the_work_but_not_the_norms() -> None:
     whole, cut = (Workload.from_model(GPT3, batch=1, tp=tp) for tp in (1, 8))
-    work = [sum(operator.forward.flops for operator in transformer_layers.layer(load)) for load in (whole, cut)]
+    work = [
+        sum(operator.forward.flops for operator in transformer_layers.layer_operators(load)) for load in (whole, cut)
+    ]
     parameters = [flops.stage_parameters(load, 1, first=False, last=False) for load in (whole, cut)]
     h = GPT3.hidden
 
@@ -80,8 +82,8 @@ def test_tensor_parallel_devices_share_the_work_but_not_the_norms() -> None:
 def test_a_tensor_parallel_layer_reduces_twice_each_way() -> None:
     """Megatron (arXiv:1909.08053), section 3: two all-reduces of bsh forward, two backward."""
     load = Workload.from_model(GPT3, batch=2, tp=8, precision="bf16")
-    forward = [size for operator in transformer_layers.layer(load) for size in operator.forward_reduced]
-    backward = [size for operator in transformer_layers.layer(load) for size in operator.backward_reduced]
+    forward = [size for operator in transformer_layers.layer_operators(load) for size in operator.forward_reduced]
+    backward = [size for operator in transformer_layers.layer_operators(load) for size in operator.backward_reduced]
 
     assert forward == backward == [2 * 2 * GPT3.sequence * GPT3.hidden] * 2
 

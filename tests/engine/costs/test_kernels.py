@@ -8,7 +8,12 @@ from meshwave.engine.costs.device_sizes import workload
 from meshwave.engine.costs.kernels import END_OPERATORS, LAST_OPERATORS, work_seconds
 from meshwave.engine.costs.models.roofline import mesh_prices
 from meshwave.engine.costs.operators import Kernels, Work
-from meshwave.engine.costs.transformer_layers import end_operators, feed_forward, layer, prediction_input
+from meshwave.engine.costs.transformer_layers import (
+    end_operators,
+    feed_forward,
+    layer_operators,
+    multi_token_input_operators,
+)
 from meshwave.engine.document import Cluster, Device, Link, parse_design
 from meshwave.engine.document.devices import device_kinds
 from meshwave.engine.files import example
@@ -77,7 +82,9 @@ def test_products_of_unfused_attention_use_tensor_cores_only_if_the_size_of_a_he
         document["model"] |= {"hidden": 192, "heads": heads}
         document["training"]["attention_kernel"] = "unfused"
         design = parse_design(document)
-        (attention,) = (each for each in layer(workload(design, design.meshes[0])) if each.name == "attention")
+        (attention,) = (
+            each for each in layer_operators(workload(design, design.meshes[0])) if each.name == "attention"
+        )
         return {attention.forward.slowdown, attention.input_gradient.slowdown}
 
     assert slowdown(heads=12) == {1.0}
@@ -138,10 +145,10 @@ def test_operators_that_recomputation_leaves_out_are_named_as_in_the_model():
     }
     design = parse_design(document)
     load = workload(design, design.meshes[0])
-    layers = [*layer(load), *feed_forward("shared experts", load, load.hidden)]
+    layers = [*layer_operators(load), *feed_forward("shared experts", load, load.hidden)]
 
     ends = {each.name for each in end_operators(load, first=True, last=True)}
     images = parse_design(json.loads(example("21-u-net").read_text())).model
     ends |= {each.name for each in images.end_operators(images.workload(1), first=True, last=True)} - {"SiLU"}
-    assert ends - {each.name for each in prediction_input(load)} == END_OPERATORS
+    assert ends - {each.name for each in multi_token_input_operators(load)} == END_OPERATORS
     assert {each.name for each in layers} >= LAST_OPERATORS

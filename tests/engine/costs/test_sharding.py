@@ -163,7 +163,7 @@ def test_sequence_parallelism_sends_as_much_as_tensor_parallelism_and_gathers_in
     """Korthikanti et al., section 4.2.2: a layer all-gathers and reduce-scatters twice instead of two all-reduces."""
     size = 2048 * 4096 * 2
     made = design(1, tp=8, model=LARGE, training={"precision": "bf16", "sequence_parallel": True})
-    layer = transformer_layers.layer(workload(made, made.meshes[0]))
+    layer = transformer_layers.layer_operators(workload(made, made.meshes[0]))
 
     assert [each for operator in layer for each in operator.forward_gathered] == [size] * 4
     assert [each for operator in layer for each in operator.backward_gathered] == [size] * 6

@@ -13,7 +13,7 @@ from meshwave.engine.costs.device_sizes import device_sizes, joins_per_stage, wo
 from meshwave.engine.costs.flops import model_flops, model_parameters, stage_parameters
 from meshwave.engine.costs.models.roofline import mesh_prices
 from meshwave.engine.costs.operators import Workload
-from meshwave.engine.costs.transformer_layers import join
+from meshwave.engine.costs.transformer_layers import join_operators
 from meshwave.engine.document import Design, parse_design
 from meshwave.engine.document.model import LanguageModel, Model, model_families
 from meshwave.engine.lowering.lower import lower
@@ -42,7 +42,7 @@ def as_bert(model: Model) -> LanguageModel:
 
 def test_a_join_is_a_product_of_two_widths_to_one() -> None:
     load = Workload.from_model(as_bert(design({"schedule": "gpipe"}, 2).model), batch=3)
-    product = join(load)[1]
+    product = join_operators(load)[1]
 
     assert product.parameters == 2 * 16 * 16 + 16
     assert product.forward.flops == 4 * 3 * 12 * 16 * 16
@@ -64,7 +64,8 @@ def test_layers_that_join_are_counted_by_stage_and_priced() -> None:
     assert joins_per_stage(of, (3, 1, 3)) == (0, 0, 3)
     joining = prices.stage(3, first=False, last=True, joins=3).forward
     assert joining == pytest.approx(
-        prices.stage(3, first=False, last=True).forward + 3 * prices.part(join(workload(of, of.meshes[0]))).forward
+        prices.stage(3, first=False, last=True).forward
+        + 3 * prices.part(join_operators(workload(of, of.meshes[0]))).forward
     )
     held = device_sizes(of, lower(of), (3, 1, 3))
     load = workload(of, of.meshes[0])

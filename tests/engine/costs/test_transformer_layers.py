@@ -9,7 +9,7 @@ import pytest
 from meshwave.engine.costs import flops
 from meshwave.engine.costs.model_flops import model_flops, parameter_counts
 from meshwave.engine.costs.operators import Workload
-from meshwave.engine.costs.transformer_layers import attention, layer
+from meshwave.engine.costs.transformer_layers import attention_operators, layer_operators
 from meshwave.engine.document import parse_design
 from meshwave.engine.document.model import model_families
 from meshwave.engine.document.problems import problems
@@ -26,7 +26,7 @@ def model(**parts: Any) -> Any:
 
 def attention_flops(**parts: Any) -> float:
     load = Workload.from_model(model(attention=parts), batch=1)
-    return next(each.forward.flops for each in attention(load) if each.name == "attention")
+    return next(each.forward.flops for each in attention_operators(load) if each.name == "attention")
 
 
 def test_the_defaults_cost_what_a_gpt_costs() -> None:
@@ -45,7 +45,8 @@ def test_shared_key_value_heads_save_weights_and_kept_bytes_but_no_flops_of_atte
     load, whole = (Workload.from_model(model(attention={"kv_heads": heads}), batch=3) for heads in (kv_heads, 8))
 
     parameters, kept = (
-        sum(getattr(each, of) for each in layer(whole)) - sum(getattr(each, of) for each in layer(load))
+        sum(getattr(each, of) for each in layer_operators(whole))
+        - sum(getattr(each, of) for each in layer_operators(load))
         for of in ("parameters", "kept_bytes")
     )
     assert parameters == saved * (64 + 1)

@@ -15,8 +15,8 @@ from meshwave.engine.document.changes import (
     apply_changes,
     find_changes,
     moves_meshes,
-    overlap,
-    unchanged_since,
+    paths_overlap,
+    revertible_changes,
 )
 from meshwave.engine.files import example
 from meshwave.engine.findings import Refusal
@@ -73,11 +73,11 @@ def test_changes_lead_from_one_document_to_the_other_and_back(first: Any, second
 def test_edits_of_different_values_both_survive_in_either_order(one: str, other: str, seed: int, odd: int) -> None:
     mine, theirs = (find_changes(BASE, edit(BASE, *each)) for each in ((one, seed), (other, odd)))
     orders = [each.path == MESH_ORDER for each in (*mine, *theirs)]
-    if any(overlap(a.path, b.path) for a in mine for b in theirs) or sum(orders) > 1:
+    if any(paths_overlap(a.path, b.path) for a in mine for b in theirs) or sum(orders) > 1:
         return
     both = apply_changes(apply_changes(BASE, mine), theirs)
     assert both == apply_changes(apply_changes(BASE, theirs), mine)
-    assert unchanged_since(both, [*mine, *theirs]) == [*mine, *theirs]
+    assert revertible_changes(both, [*mine, *theirs]) == [*mine, *theirs]
     # reverting one of them leaves the other
     assert apply_changes(both, [each.inverse for each in reversed(mine)]) == apply_changes(BASE, theirs)
 
@@ -127,7 +127,7 @@ def test_a_change_of_a_part_that_is_gone_is_refused() -> None:
 def test_only_changes_that_nobody_has_replaced_are_reverted() -> None:
     mine = find_changes(BASE, edit(edit(BASE, "microbatches", 6), "steps", 4))
     later = edit(apply_changes(BASE, mine), "microbatches", 2)
-    assert [change.where for change in unchanged_since(later, mine)] == ["training.steps"]
+    assert [change.where for change in revertible_changes(later, mine)] == ["training.steps"]
 
 
 def test_the_order_of_axes_is_a_value() -> None:
@@ -135,8 +135,8 @@ def test_the_order_of_axes_is_a_value() -> None:
     before["meshes"][0]["axes"], after["meshes"][0]["axes"] = {"dp": 2, "tp": 2}, {"tp": 2, "dp": 2}
     (change,) = find_changes(before, after)
     assert [*apply_changes(before, [change])["meshes"][0]["axes"]] == ["tp", "dp"]
-    assert unchanged_since(after, [change]) == [change]
-    assert unchanged_since(before, [change]) == []
+    assert revertible_changes(after, [change]) == [change]
+    assert revertible_changes(before, [change]) == []
 
 
 def test_repeated_mesh_names_are_told_apart() -> None:

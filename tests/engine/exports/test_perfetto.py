@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from meshwave.engine.exports.perfetto import FIRST_LINK, trace
+from meshwave.engine.exports.perfetto import FIRST_LINK, trace_events
 from meshwave.engine.program.action import Op
 from tests.designer.timelines import one_f_one_b
 
@@ -15,7 +15,7 @@ from tests.designer.timelines import one_f_one_b
 def test_every_span_is_a_slice_on_its_mesh_in_microseconds() -> None:
     timeline = one_f_one_b(3, 4)
 
-    slices = [event for event in trace(timeline)["traceEvents"] if event["ph"] == "X"]
+    slices = [event for event in trace_events(timeline)["traceEvents"] if event["ph"] == "X"]
 
     assert len(slices) == len(timeline)
     [found] = [event for event in slices if event["name"] == "1B2"]
@@ -27,7 +27,7 @@ def test_every_span_is_a_slice_on_its_mesh_in_microseconds() -> None:
 
 
 def test_slices_of_one_thread_do_not_overlap() -> None:
-    events = trace(one_f_one_b(4, 8))["traceEvents"]
+    events = trace_events(one_f_one_b(4, 8))["traceEvents"]
 
     threads: dict[tuple[int, int], list[tuple[float, float]]] = {}
     for event in events:
@@ -41,7 +41,7 @@ def test_slices_of_one_thread_do_not_overlap() -> None:
 def test_each_message_has_an_arrow_from_its_producer_to_its_consumer() -> None:
     timeline = one_f_one_b(3, 4)
 
-    events = trace(timeline)["traceEvents"]
+    events = trace_events(timeline)["traceEvents"]
 
     arrows = {phase: {event["id"]: event for event in events if event["ph"] == phase} for phase in "sf"}
     assert arrows["s"].keys() == arrows["f"].keys()
@@ -65,7 +65,7 @@ def test_a_trace_names_its_meshes_and_links_and_is_json() -> None:
     timeline = one_f_one_b(3, 4)
     carried = np.where(timeline.is_transfer, 4096.0, 0.0)
 
-    written = json.loads(json.dumps(trace(timeline, bytes_of=carried), allow_nan=False))
+    written = json.loads(json.dumps(trace_events(timeline, bytes_of=carried), allow_nan=False))
 
     names = {(e["pid"], e["tid"]): e["args"]["name"] for e in written["traceEvents"] if e["name"] == "thread_name"}
     assert names[1, 0] == "compute"

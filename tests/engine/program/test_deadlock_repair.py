@@ -71,7 +71,7 @@ def test_no_smaller_repair_exists(order: Program) -> None:
 def fewest_changes(order: Program) -> int:
     """Return the fewest changes, by an exhaustive search over split slots, moved slots and places."""
     search = module._Search(order)
-    doubles = [row for row in range(len(order)) if search._is_double(row)]
+    doubles = [row for row in range(len(order)) if search._is_shared_slot(row)]
     for count in range(len(order)):
         for parts in range(count + 1):
             for split in combinations(doubles, parts):

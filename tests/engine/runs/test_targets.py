@@ -279,7 +279,7 @@ def test_a_run_that_is_cancelled_while_its_job_is_submitted_ends(
         return {"id": "1"}
 
     monkeypatch.setattr(type(member), "start_program", start_program)
-    monkeypatch.setattr(type(member), "note_cancelled", lambda *_: None)
+    monkeypatch.setattr(type(member), "mark_cancelled", lambda *_: None)
     monkeypatch.setattr(type(member), "end", lambda self, run, job: ended.append((run, job)))
 
     member.launch(read_bundle(run.folder))
@@ -343,7 +343,7 @@ def test_processes_of_a_host_that_ignore_the_request_to_end_are_killed(
     script = "trap : TERM; bash -c 'trap \"\" TERM; exec sleep 60'; echo $? >status"
     leader = subprocess.Popen(["bash", "-c", script], start_new_session=True, cwd=tmp_path)
     pid = str(leader.pid)
-    assert until(lambda: "sleep" in host.attempt(["ps", "-o", "comm=", "-g", pid]).output)
+    assert until(lambda: "sleep" in host.run_unchecked(["ps", "-o", "comm=", "-g", pid]).output)
     born = host.run(["ps", "-o", "lstart=", "-p", pid]).rstrip("\n")
 
     launcher.end("run", {"nodes": [{"pid": pid, "born": "another process"}]})

@@ -14,7 +14,7 @@ import pytest
 
 from meshwave.engine.cli import main as cli
 from meshwave.engine.runs import Record
-from meshwave.engine.runs.tensorboard import crc32c, event_contents, record
+from meshwave.engine.runs.tensorboard import checksummed_record, crc32c, event_contents
 
 ROWS = [
     (10.5, {"step": 0, "loss": 2.5, "grad_norm": 0.5, "seconds": 1.5, "tokens_per_s": 100.0}),
@@ -76,7 +76,7 @@ def test_the_checksum_is_that_of_the_standard() -> None:
 
 
 def test_event_files_hold_the_curves_of_a_run() -> None:
-    content = b"".join(map(record, event_contents(10.0, ROWS)))
+    content = b"".join(map(checksummed_record, event_contents(10.0, ROWS)))
 
     first, *events = map(read_message, read_records(content))
 
@@ -95,7 +95,7 @@ def test_event_files_hold_the_curves_of_a_run() -> None:
 
 
 def test_a_damaged_file_is_noticed() -> None:
-    content = bytearray(b"".join(map(record, event_contents(10.0, ROWS))))
+    content = bytearray(b"".join(map(checksummed_record, event_contents(10.0, ROWS))))
     content[40] ^= 1
 
     with pytest.raises(AssertionError):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from meshwave.engine.costs.device_sizes import peak_per_rank, sent_bytes
+from meshwave.engine.costs.device_sizes import peak_per_rank, sent_byte_changes
 from meshwave.engine.document import parse_design
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.program.action import Op
@@ -22,7 +22,7 @@ TASKS = "tests.engine.runtime.communicator_tasks"
 def modelled_peaks(program: Program) -> list[int]:
     """Return for each rank the most sent messages that it holds at once by the memory model."""
     change = np.zeros(len(program))
-    sent = sent_bytes(program, np.ones(len(program)))
+    sent = sent_byte_changes(program, np.ones(len(program)))
     for way, ops in enumerate(((Op.F,), (Op.B, Op.I))):
         rows = np.flatnonzero(np.isin(program.op, ops))
         change[rows] = sent[way, program.stage[rows], program.microbatch[rows]]

@@ -21,7 +21,7 @@ from meshwave.engine.runtime.communication.flight_recorder import (
     find_stuck_collective,
     read_flight_records,
 )
-from meshwave.engine.runtime.processes.hang import HangDiagnosis, Position, Watched
+from meshwave.engine.runtime.processes.hang import HangDiagnosis, ObservedProcess, Position
 from tests.engine.runtime.test_hang import LAYOUT
 
 RECORDED = Path(__file__).parent / "flight_records"
@@ -36,7 +36,7 @@ def test_the_collective_that_some_processes_have_not_begun_is_found() -> None:
 
 
 def test_the_reason_of_a_hang_ends_with_the_collective() -> None:
-    standing = {number: Watched(Position(pid=1, host="h", step=2, row=0, stuck_s=60.0)) for number in range(6)}
+    standing = {number: ObservedProcess(Position(pid=1, host="h", step=2, row=0, stuck_s=60.0)) for number in range(6)}
     diagnosis = HangDiagnosis(
         LAYOUT, ["A", "B", "C"], standing, find_stuck_collective(read_flight_records(RECORDED, 3))
     )

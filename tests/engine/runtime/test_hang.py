@@ -17,7 +17,7 @@ from meshwave.engine.files import example
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.program.action import Op
 from meshwave.engine.runtime.communication.process_layout import MeshShape, ProcessLayout
-from meshwave.engine.runtime.processes.hang import HangDiagnosis, Position, Watched
+from meshwave.engine.runtime.processes.hang import HangDiagnosis, ObservedProcess, Position
 from tests._strategies import Drawn
 from tests.engine.runs.play import until
 
@@ -33,19 +33,19 @@ def row_of(rank: int, op: Op, microbatch: int) -> int:
     return next(row for row, action in enumerate(actions) if (action.op, action.microbatch) == (op, microbatch))
 
 
-def standing(rank: int, op: Op, microbatch: int, awaits: Op | None = None, **silence: Any) -> Watched:
+def standing(rank: int, op: Op, microbatch: int, awaits: Op | None = None, **silence: Any) -> ObservedProcess:
     """Return a process of a rank at an action, which may wait for the tensor of a receive of the same microbatch."""
     awaited = None if awaits is None else row_of(rank, awaits, microbatch)
     row = row_of(rank, op, microbatch)
-    return Watched(Position(pid=1, host="h", step=2, row=row, awaited_row=awaited, stuck_s=60.0), **silence)
+    return ObservedProcess(Position(pid=1, host="h", step=2, row=row, awaited_row=awaited, stuck_s=60.0), **silence)
 
 
-def evaluating(watched: Watched) -> Watched:
+def evaluating(watched: ObservedProcess) -> ObservedProcess:
     """Return a process at the same action of the first batch of an evaluation."""
-    return Watched(watched.position.model_copy(update={"evaluation_batch": 1}))
+    return ObservedProcess(watched.position.model_copy(update={"evaluation_batch": 1}))
 
 
-def chain(watched: list[Watched], process: int = 0) -> list[tuple[str, int]]:
+def chain(watched: list[ObservedProcess], process: int = 0) -> list[tuple[str, int]]:
     """Return the codes of the diagnosis and the processes that they name."""
     problem = HangDiagnosis(LAYOUT, ["A", "B", "C"], dict(enumerate(watched))).problem(process)
     assert problem.code == "hang"
@@ -81,7 +81,7 @@ def test_a_message_that_was_sent_and_has_not_arrived_names_the_link() -> None:
 
 
 def test_a_process_in_an_evaluation_waits_for_one_that_has_not_begun_it() -> None:
-    ended = Watched(Position(pid=1, host="h", step=2, row=len(LAYOUT.program.actions(0)), stuck_s=60.0))
+    ended = ObservedProcess(Position(pid=1, host="h", step=2, row=len(LAYOUT.program.actions(0)), stuck_s=60.0))
     receiver = evaluating(standing(1, Op.F, 1, awaits=Op.RECV_F))
     watched = [ended, ended, receiver, receiver, *[evaluating(standing(2, Op.F, 1))] * 2]
 
@@ -100,7 +100,12 @@ def test_a_silent_process_is_the_cause_also_where_it_has_ended_its_actions() -> 
     ended = Position(pid=1, host="h", step=2, row=len(LAYOUT.program.actions(0)), stuck_s=60.0)
 
     found = chain(
-        [Watched(ended), Watched(ended, 50.0, True), *[standing(1, Op.STEP, -1)] * 2, *[standing(2, Op.STEP, -1)] * 2]
+        [
+            ObservedProcess(ended),
+            ObservedProcess(ended, 50.0, True),
+            *[standing(1, Op.STEP, -1)] * 2,
+            *[standing(2, Op.STEP, -1)] * 2,
+        ]
     )
 
     assert found == [("process_waits_for_partner", 0), ("process_stopped", 1)]
@@ -108,7 +113,7 @@ def test_a_silent_process_is_the_cause_also_where_it_has_ended_its_actions() -> 
 
 def test_processes_that_wait_for_each_other_are_a_cycle() -> None:
     first = standing(0, Op.B, 0, awaits=Op.RECV_B)
-    second = Watched(standing(1, Op.F, 1).position.model_copy(update={"awaited_row": row_of(1, Op.RECV_F, 3)}))
+    second = ObservedProcess(standing(1, Op.F, 1).position.model_copy(update={"awaited_row": row_of(1, Op.RECV_F, 3)}))
 
     found = chain([first, first, second, second, *[standing(2, Op.F, 1)] * 2])
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from meshwave.engine.experts import StepOp
-from meshwave.engine.predict.block_timeline import INTER, INTRA, BlockTimeline, block_places, predict_block
+from meshwave.engine.predict.block_timeline import INTER, INTRA, BlockTimeline, predict_block, representative_places
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.program.action import Action, Op
 from meshwave.engine.runs.accuracy import compare
@@ -70,7 +70,7 @@ def test_a_run_measures_the_predicted_steps(
         of_op = {each.name: each.compared for each in compared if each.action.op == op}
         assert min(each.measured_s for each in of_op.values()) > 0
         assert {"experts 1", "experts 3"} <= {name for name, each in of_op.items() if each.predicted_s > 0}
-        processes = block_places(design, 0)
+        processes = representative_places(design, 0)
         found = read_layer_steps(folder, processes, Action(op, 0, 1))
         measured, predicted = measured_block_timeline(design, 0, op, found), predict_block(design, 0, 0, op)
 

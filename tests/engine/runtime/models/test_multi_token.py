@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy, embedding, layer_norm
 from meshwave.engine.costs import flops
 from meshwave.engine.costs.model_flops import model_flops, parameter_counts
 from meshwave.engine.costs.operators import Workload
-from meshwave.engine.costs.transformer_layers import layer
+from meshwave.engine.costs.transformer_layers import layer_operators
 from meshwave.engine.document import parse_design
 from meshwave.engine.document.model import LanguageModel, model_families
 from meshwave.engine.document.problems import problems
@@ -110,7 +110,7 @@ def test_a_prediction_costs_its_layer_its_projection_and_the_head() -> None:
 
     assert model_flops(with_it, 1) - model_flops(without, 1) == 3 * (projection + logits)
     assert model_flops(model(mtp_layers=0, layers=5), 1) - model_flops(without, 1) == 3 * sum(
-        each.forward.flops for each in layer(load)
+        each.forward.flops for each in layer_operators(load)
     )
 
 

@@ -56,7 +56,10 @@ def test_shards_reduce_keep_and_hold_the_bytes_of_the_cost_model(tp: int, precis
         for case, counted in zip(cases, outcome, strict=True):
             ends = {"first": case.stage == 0, "last": case.stage == STAGES[-1]}
             load, layers = Workload.from_model(SHAPE, batch=BATCH, tp=tp, precision=precision), LAYERS[case.stage]
-            reduced = [*layers * transformer_layers.layer(load), *transformer_layers.end_operators(load, **ends)]
+            reduced = [
+                *layers * transformer_layers.layer_operators(load),
+                *transformer_layers.end_operators(load, **ends),
+            ]
             assert sorted(counted.forward) == sorted(size for each in reduced for size in each.forward_reduced)
             assert sorted(counted.backward) == sorted(size for each in reduced for size in each.backward_reduced)
             assert counted.parameters == flops.stage_parameters(load, layers, **ends)
