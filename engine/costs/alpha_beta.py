@@ -8,10 +8,12 @@ devices of a node share its NICs.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from math import ceil, log2
 from typing import NamedTuple
+
+import numpy as np
 
 from meshwave.engine.document import Cluster, Link
 
@@ -70,41 +72,50 @@ def ring_all_reduce_seconds(cluster: Cluster, groups: Sequence[Sequence[int]], s
     On devices with constants, a group with several devices per node runs as many rings, each over another NIC, as NCCL
     does; a step within a node has the latency of the link there.
     """
-    out = _rings_out(cluster, groups)
-    return max((_ring_seconds(cluster, group, size, out) for group in groups), default=0.0)
+    return max((_ring_seconds(cluster, ring, size) for ring in _distinct_rings(cluster, groups)), default=0.0)
 
 
-def _rings_out(cluster: Cluster, groups: Sequence[Sequence[int]]) -> Counter[int]:
-    """Return the number of rings that leave each node."""
-    nodes = ({cluster.node_of(device) for device in group} for group in groups)
-    return Counter(node for crossed in nodes if len(crossed) > 1 for node in crossed)
+class _Ring(NamedTuple):
+    """What determines the duration of a ring."""
+
+    devices: int
+    nodes: int
+    fewest: int  # smallest number of its devices on a node
+    crowd: int  # largest number of rings that leave one of its nodes
 
 
-def _ring_seconds(cluster: Cluster, group: Sequence[int], size: float, rings_out: Counter[int]) -> float:
-    n = len(group)
+def _distinct_rings(cluster: Cluster, groups: Sequence[Sequence[int]]) -> set[_Ring]:
+    """Return the rings of groups of devices; equal ones occur once."""
+    by_size: dict[int, list[Sequence[int]]] = defaultdict(list)
+    for group in groups:
+        by_size[len(group)].append(group)
+    node_rows = [np.sort(np.array(each) // cluster.devices_per_node) for size, each in by_size.items() if size]
+    starts = [np.diff(rows, prepend=-1) > 0 for rows in node_rows]  # True at the first device on each node
+    out = np.zeros(cluster.nodes, np.int64)  # rings that leave each node
+    for rows, first in zip(node_rows, starts, strict=True):
+        crosses = first.sum(axis=1) > 1
+        out += np.bincount(rows[crosses][first[crosses]], minlength=cluster.nodes)
+    found: set[_Ring] = set()
+    for rows, first in zip(node_rows, starts, strict=True):
+        counts = np.diff(np.append(np.flatnonzero(first), first.size))  # devices of each ring on each of its nodes
+        nodes = first.sum(axis=1)
+        fewest = np.minimum.reduceat(counts, np.cumsum(nodes) - nodes)
+        distinct = np.unique(np.stack([nodes, fewest, out[rows].max(axis=1)]), axis=1)
+        found.update(_Ring(rows.shape[1], *ring) for ring in distinct.T.tolist())
+    return found
+
+
+def _ring_seconds(cluster: Cluster, ring: _Ring, size: float) -> float:
+    n, inside, between = ring.devices, cluster.link_inside_node, cluster.link_between_nodes
     if n < 2:
         return 0.0
-    nodes = Counter(cluster.node_of(device) for device in group)
-    if len(nodes) == 1:
-        return 2 * (n - 1) * (cluster.link_inside_node.latency_s + size / n / cluster.link_inside_node.bandwidth)
-    sharing = max(rings_out[node] / cluster.nics_per_node for node in nodes)
+    if ring.nodes == 1:
+        return 2 * (n - 1) * (inside.latency_s + size / n / inside.bandwidth)
+    sharing = ring.crowd / cluster.nics_per_node
     if cluster.device.constants is None:
-        return (
-            2
-            * (n - 1)
-            * (
-                cluster.link_between_nodes.latency_s
-                + size / n * max(1.0, sharing) / cluster.link_between_nodes.bandwidth
-            )
-        )
-    within = min(nodes.values())
-    per_byte = max(
-        max(sharing, 1 / within) / cluster.link_between_nodes.bandwidth, 1 / cluster.link_inside_node.bandwidth
-    )
-    steps = (
-        2 * (len(nodes) - 1) * cluster.link_between_nodes.latency_s
-        + 2 * (n - len(nodes)) * cluster.link_inside_node.latency_s
-    )
+        return 2 * (n - 1) * (between.latency_s + size / n * max(1.0, sharing) / between.bandwidth)
+    per_byte = max(max(sharing, 1 / ring.fewest) / between.bandwidth, 1 / inside.bandwidth)
+    steps = 2 * (ring.nodes - 1) * between.latency_s + 2 * (n - ring.nodes) * inside.latency_s
     return steps + 2 * (n - 1) / n * size * per_byte
 
 

@@ -15,15 +15,19 @@ need them, concatenates them: ``[sequences of all replicas, s, tensors x h]``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+
+import numpy as np
 
 from meshwave.engine.costs.alpha_beta import Message, transfer_seconds
 from meshwave.engine.costs.operators import number_sizes
+from meshwave.engine.costs.port_usage import Int64s, Messages
 from meshwave.engine.document import Cluster, Design, Mesh
 from meshwave.engine.document.transfer import Transfer as How
 from meshwave.engine.resharding import Link, Links, Load, Tensor, Transfer, UnitTask, plan, unit_tasks
 from meshwave.engine.resharding import Mesh as Grid
+from meshwave.engine.resharding.tasks import Move
 
 BOUNDARY_SPEC = ("S0", "R", "R")
 """Sharding spec of the input and output of a stage on a mesh of ``dp x tp``."""
@@ -53,8 +57,8 @@ def boundary_specs(design: Design) -> tuple[tuple[str, ...], tuple[str, ...]]:
 def boundary_transfer(design: Design, source: int, destination: int, tensors: int = 1) -> Transfer:
     """Return the transfer between two meshes, with the devices of the cluster as ranks."""
     devices = _boundary_devices(design, source, destination)
-    known = _numbered_transfer(design, source, destination, tensors)
-    return renumber_ranks(known, dict(enumerate(devices)))
+    known = _numbered_plan(design, source, destination, tensors).transfer
+    return renumber_ranks(known, dict(enumerate(devices.tolist())))
 
 
 def renumber_ranks(transfer: Transfer, names: Mapping[int, int]) -> Transfer:
@@ -86,19 +90,16 @@ def boundary_seconds(design: Design, source: int, destination: int, tensors: int
             Message(*pair, share) for pair in zip(ends[0].ordered_devices, ends[1].ordered_devices, strict=True)
         )
         return transfer_seconds(design.cluster, messages)
-    return _numbered_transfer(design, source, destination, tensors).simulated_s
+    return _numbered_plan(design, source, destination, tensors).transfer.simulated_s
 
 
-def boundary_messages(design: Design, source: int, destination: int, tensors: int = 1) -> list[Message]:
+def boundary_messages(design: Design, source: int, destination: int, tensors: int = 1) -> Messages:
     """Return all messages between devices in the plan of a transfer between two meshes."""
-    devices, found = (
+    devices, numbered = (
         _boundary_devices(design, source, destination),
-        _numbered_transfer(design, source, destination, tensors),
+        _numbered_plan(design, source, destination, tensors).messages,
     )
-    item = [task.bytes / task.elements if task.elements else 0.0 for task in found.tasks]
-    return [
-        Message(devices[move.source], devices[move.target], move.elements * item[move.task]) for move in found.moves
-    ]
+    return Messages(devices[numbered.source], devices[numbered.destination], numbered.bytes)
 
 
 def boundary_bytes(design: Design, source: int, destination: int, tensors: int = 1) -> float:
@@ -122,21 +123,38 @@ def boundary_tensor(design: Design, tensors: int = 1) -> Tensor:
     return Tensor((sequences, design.model.sequence, tensors * design.model.hidden), item)
 
 
-def _boundary_devices(design: Design, source: int, destination: int) -> list[int]:
-    return sorted({*design.meshes[source].devices, *design.meshes[destination].devices})
+def _boundary_devices(design: Design, source: int, destination: int) -> Int64s:
+    """Return the devices of two meshes in ascending order."""
+    return np.union1d(design.meshes[source].devices, design.meshes[destination].devices)
 
 
-def _numbered_transfer(design: Design, source: int, destination: int, tensors: int) -> Transfer:
-    """Return the transfer with devices and nodes renumbered from 0, so that equal boundaries share one cached plan."""
+@dataclass(frozen=True, eq=False)
+class _Plan:
+    """Planned transfer between two meshes, whose devices are numbered from 0."""
+
+    transfer: Transfer
+
+    @cached_property
+    def messages(self) -> Messages:
+        """Messages of the plan, from one number to another."""
+        moves = np.array(self.transfer.moves, np.int64).reshape(-1, len(Move._fields))
+        item = np.array([task.bytes / task.elements if task.elements else 0.0 for task in self.transfer.tasks])
+        task, source, target, start, stop = moves.T
+        return Messages(source, target, (stop - start) * item[task])
+
+
+def _numbered_plan(design: Design, source: int, destination: int, tensors: int) -> _Plan:
+    """Return the plan with devices and nodes renumbered from 0, so that equal boundaries share one cached plan."""
     devices = _boundary_devices(design, source, destination)
-    place = {device: number for number, device in enumerate(devices)}
-    nodes = {node: number for number, node in enumerate(sorted(set(map(design.cluster.node_of, devices))))}
-    host = {device: nodes[design.cluster.node_of(device)] for device in devices}
+    nodes = np.unique(devices // design.cluster.devices_per_node)
 
     def side(mesh: Mesh, spec: tuple[str, ...]) -> Side:
         shape = (mesh.dp, mesh.tp) if mesh.cp == 1 else (mesh.data_parallel, mesh.cp, mesh.tp)
-        ranks, hosts = (tuple(names[device] for device in mesh.ordered_devices) for names in (place, host))
-        return Grid(shape, ranks, hosts), spec if mesh.cp == 1 else CONTEXT_PARALLEL_SPECS[spec]
+        ordered = np.array(mesh.ordered_devices)
+        ranks = np.searchsorted(devices, ordered)
+        hosts = np.searchsorted(nodes, ordered // design.cluster.devices_per_node)
+        grid = Grid(shape, tuple(ranks.tolist()), tuple(hosts.tolist()))
+        return grid, spec if mesh.cp == 1 else CONTEXT_PARALLEL_SPECS[spec]
 
     ends = design.meshes[source], design.meshes[destination]
     sides = map(side, ends, boundary_specs(design))
@@ -144,7 +162,7 @@ def _numbered_transfer(design: Design, source: int, destination: int, tensors: i
 
 
 @lru_cache(maxsize=256)
-def _plan_transfer(cluster: Cluster, source: Side, destination: Side, tensor: Tensor, how: How) -> Transfer:
+def _plan_transfer(cluster: Cluster, source: Side, destination: Side, tensor: Tensor, how: How) -> _Plan:
     sides = source, destination
     tasks = unit_tasks(tensor, *source, *destination)
     links = _links(cluster, source[0], destination[0], tasks)
@@ -152,7 +170,7 @@ def _plan_transfer(cluster: Cluster, source: Side, destination: Side, tensor: Te
     most = max_chunks(tasks)
     if any(each.chunks > most for each in found.tasks):
         found = plan(tensor, *sides, links, strategy=how.strategy, ordering=how.ordering, chunks=most)
-    return Transfer.from_plan([Load(tensor, *sides)], links, found)
+    return _Plan(Transfer.from_plan([Load(tensor, *sides)], links, found))
 
 
 def max_chunks(tasks: Iterable[UnitTask]) -> int:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwave.engine.costs import transformer_layers as flops
-from meshwave.engine.costs.alpha_beta import Message, ring_all_reduce_seconds
+from meshwave.engine.costs.alpha_beta import ring_all_reduce_seconds
 from meshwave.engine.costs.block_models import BlockModel
 from meshwave.engine.costs.context_exchange import ContextCost, ContextCosts
 from meshwave.engine.costs.device_sizes import Sizes, gradient_bytes, joins_per_stage, workload
@@ -27,8 +27,10 @@ from meshwave.engine.costs.expert_blocks import (
     expert_counts,
     expert_sharing,
 )
-from meshwave.engine.costs.network import Fabric, NetworkBuilder, Usage, exchange_usage, ring_messages, sum_usages
+from meshwave.engine.costs.fabric import Fabric, equal_ring_messages, ring_messages
+from meshwave.engine.costs.network import NetworkBuilder, exchange_usage
 from meshwave.engine.costs.operators import Operator, attention_product, number_sizes
+from meshwave.engine.costs.port_usage import Messages, Usage, sum_usages
 from meshwave.engine.costs.sharding import reduction_rounds, weight_groups
 from meshwave.engine.document import Design, Mesh
 from meshwave.engine.program.action import Op
@@ -59,11 +61,11 @@ def reduction_rings(design: Design, program: Program, held: Sizes) -> list[list[
     return found
 
 
-def reduction_messages(design: Design, program: Program, held: Sizes) -> Mapping[int, list[Message]]:
+def reduction_messages(design: Design, program: Program, held: Sizes) -> Mapping[int, Messages]:
     """Return the messages of the rings that reduce the gradients of each stage."""
     rounds = reduction_rounds(design)
     return {
-        stage: [each for ring in rings for each in ring_messages(design.cluster, ring.devices, ring.share, rounds)]
+        stage: Messages.join([ring_messages(ring.devices, ring.share, rounds) for ring in rings])
         for stage, rings in enumerate(reduction_rings(design, program, held))
     }
 
@@ -81,10 +83,10 @@ def gather_rings(design: Design, program: Program, held: Sizes) -> list[list[Sha
     return found
 
 
-def gather_messages(design: Design, program: Program, held: Sizes) -> Mapping[int, list[Message]]:
+def gather_messages(design: Design, program: Program, held: Sizes) -> Mapping[int, Messages]:
     """Return the messages of the rings that gather the sharded weights of each stage."""
     return {
-        stage: [each for ring in rings for each in ring_messages(design.cluster, ring.devices, ring.share, rounds=1)]
+        stage: Messages.join([ring_messages(ring.devices, ring.share, rounds=1) for ring in rings])
         for stage, rings in enumerate(gather_rings(design, program, held))
     }
 
@@ -178,13 +180,12 @@ def exchange_usages(fabric: Fabric, design: Design, mesh: Mesh, stage: StageBloc
     found = []
     for size, context, way in zip(reduced_bytes(design, mesh, stage), contexts, ("forward", "backward"), strict=True):
         usage = [
-            fabric.usage(
-                message for group in mesh.groups("tp") for message in ring_messages(fabric.cluster, group, size)
-            ),
-            {port: stage.layers * part for port, part in fabric.usage(context.messages).items()},
+            fabric.usage(equal_ring_messages(mesh.groups("tp"), size)),
+            fabric.usage(context.messages).scale(stage.layers),
         ]
         for number, count in stage.experts.items():
-            section_of_layer = exchange_usage(fabric, mesh.ordered_devices, getattr(blocks[number], f"{way}_sent"))
-            usage.append({port: count * part for port, part in section_of_layer.items()})
-        found.append({port: part for port, part in sum_usages(usage).items() if part > 0})
+            layer_usage = exchange_usage(fabric, mesh.ordered_devices, getattr(blocks[number], f"{way}_sent"))
+            usage.append(layer_usage.scale(count))
+        total = sum_usages(usage)
+        found.append(total.select(total.sizes > 0))
     return found[0], found[1]

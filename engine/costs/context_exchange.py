@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from meshwave.engine.costs.alpha_beta import AllReduce, Message, transfer_seconds
+from meshwave.engine.costs.fabric import equal_ring_messages
 from meshwave.engine.costs.kernels import work_seconds
-from meshwave.engine.costs.network import ring_messages
 from meshwave.engine.costs.operators import Operator, Workload
 from meshwave.engine.document import Cluster, Mesh
 
@@ -65,7 +65,7 @@ class ContextCost:
         )
 
     def _gather(self, whole: float) -> Exposed:
-        messages = (each for group in self._groups for each in ring_messages(self._cluster, group, whole, rounds=1))
+        messages = equal_ring_messages(self._groups, whole, rounds=1)
         return Exposed(0.5 * self._all_reduce(self._cluster, self._groups, whole), tuple(messages))
 
     def _pass_around(self, steps: Sequence[tuple[float, float]]) -> Exposed:

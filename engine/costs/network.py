@@ -17,32 +17,33 @@ The cost model prices each flow as if it were alone. This module computes the us
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache, cached_property
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwave.engine.costs.alpha_beta import Message
 from meshwave.engine.costs.boundary_transfers import boundary_bytes, boundary_messages, is_direct
-from meshwave.engine.costs.contention import UNMEASURED_LINK, LinkSharing
 from meshwave.engine.costs.distinct_actions import Kinds
-from meshwave.engine.document import Cluster, Design, Link
+from meshwave.engine.costs.fabric import Fabric
+from meshwave.engine.costs.port_usage import (
+    PORT_CODES,
+    PORT_KINDS,
+    Int64s,
+    Messages,
+    Usage,
+    port_kinds,
+    ports_of_codes,
+    sum_usages,
+)
+from meshwave.engine.document import Design
 from meshwave.engine.program.action import Op
 from meshwave.engine.program.program import Program
-from meshwave.engine.program.shared_links import Network, Port, PortKind
+from meshwave.engine.program.shared_links import Network, Port
 
 Floats = NDArray[np.float64]
-Usage = dict[Port, float]
-"""Bytes that pass through each port."""
-MAX_MEASURED_CAPACITY = 2.0
-"""Largest total rate that two simultaneous messages can reach, relative to one message.
-
-A switch that carries both messages at full rate may be able to carry more.
-"""
-
 MAX_EXCHANGE_PHASES = 4
 """Maximum number of phases in which exchanges and computation alternate inside an action.
 
@@ -50,110 +51,21 @@ More phases cost simulation time and hardly change the makespan.
 """
 UNLIMITED_RATE = 1e300
 """Rate in bytes/s of a port that carries one flow at a time, regardless of its size."""
-SERIAL_PORTS = ("nic-out", "nic-in", "link-out", "link-in")
-"""Ports that carry one transfer at a time in the transfer model link-serial."""
+NIC_KINDS, LINK_KINDS = (
+    [PORT_KINDS.index(kind) for kind in kinds] for kinds in (("nic-out", "nic-in"), ("link-out", "link-in"))
+)
+SERIAL_KINDS = [*NIC_KINDS, *LINK_KINDS]
+"""Kinds of ports that carry one transfer at a time in the transfer model link-serial."""
+NO_USAGE = Usage.from_mapping({})
 
 
-# ---- use of ports ----
-
-
-class Fabric:
-    """Ports of a cluster, their capacities, and the ports on the path between two devices."""
-
-    def __init__(self, cluster: Cluster, sharing: LinkSharing = UNMEASURED_LINK) -> None:
-        self.cluster, self._sharing = cluster, sharing
-        self._between: dict[tuple[int, int], tuple[Port, ...]] = {}
-        together = sharing.same_node_capacity
-        together = None if together is None else max(1.0, min(together, 2 * sharing.same_node_duplex))
-        limit = together * cluster.link_inside_node.bandwidth if together and together < MAX_MEASURED_CAPACITY else None
-        drawn = [rate for rate in (cluster.node_bandwidth, limit) if rate is not None]
-        self._switch = min(drawn, default=None)
-
-    def ports(self, source: int, target: int) -> tuple[Port, ...]:
-        """Return the ports on the path from one device to another."""
-        if (source, target) not in self._between:
-            self._between[source, target] = tuple(self._path_ports(source, target))
-        return self._between[source, target]
-
-    def _path_ports(self, source: int, target: int) -> Iterator[Port]:
-        nodes = self.cluster.node_of(source), self.cluster.node_of(target)
-        if nodes[0] == nodes[1]:
-            yield from (Port("link-out", source), Port("link-in", target))
-            if self._switch is not None:
-                yield Port("switch", nodes[0])
-            return
-        yield from (Port("nic-out", nodes[0]), Port("nic-in", nodes[1]))
-        if self.cluster.nics_per_node > 1:
-            yield from (Port("device-out", source), Port("device-in", target))
-        if self._sharing.across_nodes_duplex < 1:
-            yield from (Port("nic-both", node) for node in nodes)
-        uplink = self.cluster.uplink
-        leaves = [node // uplink.nodes for node in nodes] if uplink else [0, 0]
-        if leaves[0] != leaves[1]:
-            yield from (Port("uplink-out", leaves[0]), Port("uplink-in", leaves[1]))
-
-    def capacity(self, port: Port) -> float:
-        """Return the capacity of a port in bytes/s."""
-        return self._capacity[port.kind]
-
-    @cached_property
-    def _capacity(self) -> dict[PortKind, float]:
-        nic = self.cluster.link_between_nodes.bandwidth
-        nics = nic * max(float(self.cluster.nics_per_node), self._sharing.across_nodes_capacity)
-        uplink = self.cluster.uplink.bandwidth if self.cluster.uplink else nic
-        link = self.cluster.link_inside_node.bandwidth
-        return {
-            "nic-out": nics,
-            "nic-in": nics,
-            "nic-both": 2 * self._sharing.across_nodes_duplex * nics,
-            "device-out": nic,
-            "device-in": nic,
-            "uplink-out": uplink,
-            "uplink-in": uplink,
-            "switch": self._switch or link,
-            "link-out": link,
-            "link-in": link,
-        }
-
-    def link_of(self, port: Port) -> Link:
-        """Return the link of a port: the link inside a node, or the link between nodes."""
-        near = port.kind in ("link-out", "link-in", "switch")
-        return self.cluster.link_inside_node if near else self.cluster.link_between_nodes
-
-    def usage(self, messages: Iterable[Message]) -> Usage:
-        """Return the bytes that messages between devices send through each port."""
-        found: Usage = defaultdict(float)
-        for source, target, size in messages:
-            if source != target:
-                for port in self.ports(source, target):
-                    found[port] += size
-        return found
-
-
-def ring_messages(cluster: Cluster, group: Sequence[int], size: float, rounds: int = 2) -> list[Message]:
-    """Return the messages of a ring that passes through each node once.
-
-    ``rounds`` is 2 for an all-reduce of ``size`` bytes, and 1 for an all-gather or a reduce-scatter of ``size`` bytes
-    in total.
-    """
-    n = len(group)
-    if n < 2:
-        return []
-    around = sorted(group, key=lambda device: (cluster.node_of(device), device))
-    each = rounds * (n - 1) / n * size
-    return [Message(one, other, each) for one, other in zip(around, (*around[1:], around[0]), strict=True)]
-
-
-def transfer_messages(design: Design, source: int, destination: int, tensors: int) -> Iterable[Message]:
+def transfer_messages(design: Design, source: int, destination: int, tensors: int) -> Messages:
     """Return the messages between devices that make up one transfer between two meshes."""
-    ends = design.meshes[source], design.meshes[destination]
     if not is_direct(design, source, destination):
         return boundary_messages(design, source, destination, tensors)
     share = boundary_bytes(design, source, destination, tensors)
-    return [Message(*pair, share) for pair in zip(ends[0].ordered_devices, ends[1].ordered_devices, strict=True)]
-
-
-# ---- the network of a program ----
+    senders, receivers = (np.array(design.meshes[mesh].ordered_devices, np.int64) for mesh in (source, destination))
+    return Messages(senders, receivers, np.full(len(senders), share))
 
 
 class Exchange(NamedTuple):
@@ -178,9 +90,8 @@ class NetworkBuilder:
         """
         self.fabric, self.seconds, self._serial = fabric, seconds.copy(), serial
         self._kinds = kinds
-        self._ports: dict[Port, int] = {}
-        self._capacity: list[float] = []
-        self._units: list[int] = []
+        self._ports: list[Int64s] = [np.empty(0, np.int64)]  # codes of the ports in the order of their numbers
+        self._number = np.full(PORT_CODES, -1, np.int64)  # number of each port that is used
         self._flows: list[tuple[float, float, int]] = []  # latency, rate, connection
         self._uses: list[tuple[NDArray[np.int64], Floats]] = []
         self._connections: dict[object, int] = {}
@@ -226,15 +137,16 @@ class NetworkBuilder:
             if not found:
                 continue
             joined = _join_exchanges(found)
-            parts = {port: size / joined.phases for port, size in joined.usage.items()}
-            row_kind[rows] = self._append_kind(parts, joined.seconds / joined.phases, ("inside", slot_kind))
+            parts, seconds = joined.usage.divide(joined.phases), joined.seconds / joined.phases
+            row_kind[rows] = self._append_kind(parts, seconds, ("inside", slot_kind))
             exchange_s[rows], phases[rows] = joined.seconds, joined.phases
         if not self._flows:
             return None
         latency, rate, line = (np.array(column) for column in zip(*self._flows, strict=True))
+        ports = np.concatenate(self._ports)
         return Network(
-            ports=tuple(self._ports),
-            capacity=np.array(self._capacity),
+            ports=tuple(ports_of_codes(ports)),
+            capacity=np.full(len(ports), UNLIMITED_RATE) if self._serial else self.fabric.capacities(port_kinds(ports)),
             latency_s=latency,
             rate=rate,
             connection=line.astype(np.int64),
@@ -244,7 +156,7 @@ class NetworkBuilder:
             row_kind=row_kind,
             exchange_s=exchange_s,
             parts=phases,
-            units=np.array(self._units, np.int64),
+            units=self._units(ports),
         )
 
     def _slots(self, program: Program) -> Iterator[tuple[tuple[int, ...], NDArray[np.int64]]]:
@@ -263,38 +175,43 @@ class NetworkBuilder:
 
     def _append_kind(self, usage: Usage, seconds: float, connection: object) -> int:
         """Append a kind of flows and return its number; a flow that uses no port is a delay."""
-        latency, used = min(seconds, self._latency_s(usage)), {port: size for port, size in usage.items() if size > 0}
+        latency, used = min(seconds, self._latency_s(usage)), usage.select(usage.sizes > 0)
         if self._serial:
-            used = {port: size for port, size in used.items() if port.kind in SERIAL_PORTS}
+            used = used.select(np.isin(used.kinds, SERIAL_KINDS))
             latency, rate, weights = 0.0, 1.0, np.ones(len(used))
         elif not used or seconds <= latency:
-            latency, rate, used, weights = seconds, 1.0, {}, np.zeros(0)
+            latency, rate, used, weights = seconds, 1.0, NO_USAGE, np.zeros(0)
         else:
-            largest = max(used.values())
+            largest = float(used.sizes.max())
             rate = largest / (seconds - latency)
             # measured seconds may be shorter than a port allows; the flow then uses the whole port
-            limits = [self.fabric.capacity(port) / rate for port in used]
-            weights = np.minimum(np.array([size / largest for size in used.values()]), limits)
+            weights = np.minimum(used.sizes / largest, self.fabric.capacities(used.kinds) / rate)
         self._flows.append((latency, rate, self._connections.setdefault(connection, len(self._connections))))
-        self._uses.append((np.array([self._port_number(port) for port in used], np.int64), weights))
+        self._uses.append((self._port_numbers(used.codes), weights))
         return len(self._flows) - 1
 
-    def _port_number(self, port: Port) -> int:
-        if port not in self._ports:
-            self._ports[port] = len(self._ports)
-            self._capacity.append(UNLIMITED_RATE if self._serial else self.fabric.capacity(port))
-            at_once = self.fabric.cluster.nics_per_node if port.kind in ("nic-out", "nic-in") else 1
-            self._units.append(at_once if self._serial else -1)
-        return self._ports[port]
+    def _port_numbers(self, codes: Int64s) -> Int64s:
+        new = codes[self._number[codes] < 0]
+        if len(new):
+            first = sum(map(len, self._ports))
+            self._number[new] = np.arange(first, first + len(new))
+            self._ports.append(new)
+        return self._number[codes]
+
+    def _units(self, ports: Int64s) -> Int64s:
+        """Return the maximum number of flows on each port, ``[ports]``; -1 for shared ports."""
+        if not self._serial:
+            return np.full(len(ports), -1, np.int64)
+        return np.where(np.isin(port_kinds(ports), NIC_KINDS), self.fabric.cluster.nics_per_node, 1)
 
     def _port_seconds(self, usage: Usage) -> float:
-        return max((size / self.fabric.capacity(port) for port, size in usage.items()), default=0.0)
+        return float((usage.sizes / self.fabric.capacities(usage.kinds)).max(initial=0.0))
 
     def _link_seconds(self, usage: Usage, size: float) -> float:
-        return size / min((self.fabric.link_of(port).bandwidth for port in usage), default=np.inf)
+        return size / min((link.bandwidth for link in self.fabric.links_of(usage)), default=np.inf)
 
     def _latency_s(self, usage: Usage) -> float:
-        return max((self.fabric.link_of(port).latency_s for port in usage), default=0.0)
+        return max((link.latency_s for link in self.fabric.links_of(usage)), default=0.0)
 
 
 def _join_exchanges(found: Sequence[Exchange]) -> Exchange:
@@ -317,7 +234,7 @@ def add_collective_flows(
     design: Design,
     kinds: Kinds,
     op: Op,
-    messages: Mapping[int, Sequence[Message]],
+    messages: Mapping[int, Messages],
     measured: bool,
 ) -> None:
     """Add the collectives ``op`` to the network.
@@ -326,18 +243,8 @@ def add_collective_flows(
     """
     for row in kinds.indices_of(op).tolist():
         rank = int(kinds.rank[row])
-        mine = set(design.meshes[rank].devices)
-        sent = (message for message in messages.get(int(kinds.stage[row]), ()) if message.source in mine)
+        sent = messages[int(kinds.stage[row])].sent_by(design.meshes[rank].devices)
         builder.add_collective(row, builder.fabric.usage(sent), (op.name, rank), measured=measured)
-
-
-def sum_usages(usages: Iterable[Mapping[Port, float]]) -> dict[Port, float]:
-    """Return the total of several usages per port."""
-    total: defaultdict[Port, float] = defaultdict(float)
-    for usage in usages:
-        for port, size in usage.items():
-            total[port] += size
-    return dict(total)
 
 
 def exchange_usage(fabric: Fabric, devices: Sequence[int], sent: Sequence[Sequence[float]]) -> Usage:
@@ -349,15 +256,15 @@ def exchange_usage(fabric: Fabric, devices: Sequence[int], sent: Sequence[Sequen
         sent: [inside the node, to other nodes] [devices of a block] bytes that each device sends, distributed evenly
             over the other devices of its block there.
     """
-    found: Usage = defaultdict(float)
+    found: dict[Port, float] = defaultdict(float)
     size = len(sent[0])
     for first in range(0, len(devices), size):
         _add_block_usage(found, fabric, devices[first : first + size], *sent)
-    return found
+    return Usage.from_mapping(found)
 
 
 def _add_block_usage(
-    found: Usage, fabric: Fabric, block: Sequence[int], near: Sequence[float], far: Sequence[float]
+    found: dict[Port, float], fabric: Fabric, block: Sequence[int], near: Sequence[float], far: Sequence[float]
 ) -> None:
     """Add the bytes of one block node by node, because there may be too many pairs of devices."""
     nodes: dict[int, list[int]] = defaultdict(list)  # positions in the block
@@ -385,7 +292,9 @@ def _add_block_usage(
                 found[Port("device-in", block[place])] += comes
 
 
-def _add_node_usage(found: Usage, fabric: Fabric, devices: Sequence[int], sent: Sequence[float], total: float) -> None:
+def _add_node_usage(
+    found: dict[Port, float], fabric: Fabric, devices: Sequence[int], sent: Sequence[float], total: float
+) -> None:
     """Add the messages between devices of a node."""
     for device, size in zip(devices, sent, strict=True):
         found[Port("link-out", device)] += size

@@ -39,8 +39,7 @@ def weight_groups(meshes: Sequence[Mesh]) -> list[list[int]]:
     """Return the groups of devices that reduce gradients of the same weights: one group per tensor-parallel shard."""
     cuts = max(mesh.tp for mesh in meshes)
     return [
-        [mesh.ordered_devices[copy * mesh.tp + cut % mesh.tp] for mesh in meshes for copy in range(mesh.dp)]
-        for cut in range(cuts)
+        [device for mesh in meshes for device in mesh.ordered_devices[cut % mesh.tp :: mesh.tp]] for cut in range(cuts)
     ]
 
 

@@ -43,6 +43,7 @@ PORT_NAMES: Mapping[PortKind, tuple[str, str]] = {
 PORT_KIND_ORDER: Mapping[PortKind, int] = {kind: place for place, kind in enumerate(PORT_NAMES)}
 PORT_GROUP_ORDER = ("nic", "switch", "uplink", "device", "link")
 """Order of kinds of ports; those of nodes precede those of devices."""
+_GROUP_OF_KIND: Mapping[PortKind, int] = {kind: PORT_GROUP_ORDER.index(kind.partition("-")[0]) for kind in PORT_NAMES}
 
 
 def port_name(port: Port) -> str:
@@ -93,7 +94,7 @@ def port_loads(program: Program, costs: Costs, makespan_s: float) -> list[PortLo
 
 def port_order(port: Port) -> tuple[int, int, int]:
     """Return the sort key of a port: NICs first, by number, outgoing before incoming."""
-    return PORT_GROUP_ORDER.index(port.kind.partition("-")[0]), port.number, PORT_KIND_ORDER[port.kind]
+    return _GROUP_OF_KIND[port.kind], port.number, PORT_KIND_ORDER[port.kind]
 
 
 def _load_per_port(program: Program, seconds: Floats, network: Network) -> Floats:

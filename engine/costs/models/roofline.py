@@ -25,8 +25,8 @@ from meshwave.engine.costs.cost_model import CostModel, Floats
 from meshwave.engine.costs.device_sizes import Sizes, joins_per_stage, stage_copies, workload
 from meshwave.engine.costs.distinct_actions import Kinds
 from meshwave.engine.costs.expert_blocks import expert_blocks, expert_counts
+from meshwave.engine.costs.fabric import Fabric
 from meshwave.engine.costs.network import (
-    Fabric,
     NetworkBuilder,
     add_collective_flows,
     add_transfer_flows,
@@ -160,11 +160,11 @@ class OperatorCost(CostModel):
 
     def prices(self, design: Design) -> list[MeshPrices]:
         """Return the prices on each mesh; meshes with equal costs share one object."""
-        known: dict[tuple[int, int, int, tuple[int, ...]], MeshPrices] = {}
+        known: dict[tuple[int, int, int, bytes], MeshPrices] = {}
 
         def prices(mesh: Mesh) -> MeshPrices:
             lies = max(mesh.tp, mesh.cp) > 1 or design.model.moe is not None or design.training.sharding != "none"
-            key = (mesh.data_parallel, mesh.cp, mesh.tp, _node_numbers(design.cluster, mesh) if lies else ())
+            key = (mesh.data_parallel, mesh.cp, mesh.tp, _node_numbers(design.cluster, mesh) if lies else b"")
             if key not in known:
                 known[key] = self.prices_on(design, mesh)
             return known[key]
@@ -214,10 +214,11 @@ def mesh_prices(design: Design) -> list[MeshPrices]:
     return operator_costs(design).prices(design)
 
 
-def _node_numbers(cluster: Cluster, mesh: Mesh) -> tuple[int, ...]:
-    """Return canonical node numbers of the devices, equal for meshes with the same layout on nodes, ``[devices]``."""
-    seen: dict[int, int] = {}
-    return tuple(seen.setdefault(cluster.node_of(device), len(seen)) for device in mesh.ordered_devices)
+def _node_numbers(cluster: Cluster, mesh: Mesh) -> bytes:
+    """Return canonical node numbers of the devices, equal for meshes with the same layout on nodes."""
+    nodes = np.array(mesh.ordered_devices) // cluster.devices_per_node
+    _, first, number = np.unique(nodes, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[number].tobytes()
 
 
 def _stage_holders(design: Design) -> list[list[int]]:

@@ -11,8 +11,8 @@ from meshwave.engine.costs.alpha_beta import ring_all_reduce_seconds
 from meshwave.engine.costs.collective_flows import StageBlocks, exchange_usages
 from meshwave.engine.costs.context_exchange import ContextCost, ContextCosts
 from meshwave.engine.costs.device_sizes import workload
+from meshwave.engine.costs.fabric import Fabric
 from meshwave.engine.costs.models.roofline import mesh_prices
-from meshwave.engine.costs.network import Fabric
 from meshwave.engine.costs.operators import PRECISIONS, Operator, Work, Workload, attention_product
 from meshwave.engine.document import Cluster, Design, Mesh, parse_design
 from meshwave.engine.document.training import ContextExchange

@@ -14,7 +14,8 @@ import pytest
 from meshwave.engine.costs.alpha_beta import Message, ring_all_reduce_seconds
 from meshwave.engine.costs.boundary_transfers import boundary_tensor
 from meshwave.engine.costs.contention import LinkSharing
-from meshwave.engine.costs.network import Fabric, exchange_usage, ring_messages, transfer_messages
+from meshwave.engine.costs.fabric import Fabric, ring_messages
+from meshwave.engine.costs.network import exchange_usage, transfer_messages
 from meshwave.engine.document import Cluster, Design, parse_design
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.program.action import Op
@@ -98,7 +99,7 @@ def test_a_calibration_says_what_two_messages_do_to_each_other() -> None:
 def test_a_ring_moves_the_least_bytes_and_takes_as_long_as_it_is_priced(group: tuple[int, ...]) -> None:
     cluster, size = cluster_of(), 1e6
 
-    messages = ring_messages(cluster, group, size)
+    messages = ring_messages(group, size)
 
     n = len(group)
     assert sum(each.bytes for each in messages) == pytest.approx(2 * (n - 1) * size)

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 from meshwave.engine.bench.accuracy.cases import DEEP, MOE, SCHEDULES, case_document  # noqa: E402
 from meshwave.engine.costs import layers_per_stage  # noqa: E402
 from meshwave.engine.costs.collective_flows import blocks_of_stages, exchange_usages  # noqa: E402
-from meshwave.engine.costs.network import Fabric  # noqa: E402
+from meshwave.engine.costs.fabric import Fabric  # noqa: E402
 from meshwave.engine.document import Design, parse_design  # noqa: E402
 from meshwave.engine.lowering.lower import lower  # noqa: E402
 from meshwave.engine.program.action import Action, Op  # noqa: E402
