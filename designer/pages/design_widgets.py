@@ -255,9 +255,8 @@ class Widgets:
         (self.experts if shows else self.cluster).send({"type": "focus"})
 
     def _arrange_experts(self) -> None:
-        """Keep the wave canvas visible while the experts pane only offers to add experts."""
-        is_wide = self.session.design.model.moe is not None
-        self.wave.visible = not (self.experts.visible and is_wide)
+        """Show the experts over the wave canvas, too, unless the experts pane only offers to add experts."""
+        is_wide = self.experts.visible and self.session.design.model.moe is not None
         self.experts.css_classes = [EXPERTS_AREA, *(["mw-wide"] if is_wide else [])]
 
     def show_experts(self) -> None:

@@ -1,6 +1,6 @@
 // Parts shared by the top bars of the designer and of the transfer lab: brand, theme, undo, files.
 
-/** @import { Button } from "./types" */
+/** @import { Button, MenuEntry } from "./types" */
 
 import { h, s } from "./dom.js";
 import { icon } from "./icons.js";
@@ -89,7 +89,9 @@ export function themePicker(theme) {
       checked: name === theme.chosen,
       choose: () => choose(name),
     }));
-  return [button, menu(button, label, () => [...entries(), ...textSizeEntries(), ...languageEntries()])];
+  const parts = () => [entries(), textSizeEntries(), languageEntries()];
+  const separate = (/** @type {MenuEntry} */ entry, /** @type {number} */ i) => ({ ...entry, isFirst: i === 0 });
+  return [button, menu(button, label, () => parts().flatMap((part) => part.map(separate)))];
 }
 
 /**

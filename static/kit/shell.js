@@ -311,9 +311,8 @@ export function pointMenu(label) {
     element.replaceChildren(...entries.map((entry) => menuItem(element, entry)));
     if (!element.matches(":popover-open")) element.showPopover();
     const { width, height } = boxOf(element);
-    const left = `${Math.max(4, Math.min(x, pageWidth() - width - 4))}px`;
-    const top = `${Math.max(4, Math.min(y, pageHeight() - height - 4))}px`;
-    Object.assign(element.style, { inset: "auto", margin: "0", left, top });
+    element.style.left = `${Math.max(4, Math.min(x, pageWidth() - width - 4))}px`;
+    element.style.top = `${Math.max(4, Math.min(y, pageHeight() - height - 4))}px`;
     firstFocusable(element)?.focus();
   };
   return { element, open };
@@ -376,7 +375,7 @@ function menuTarget({ key, ctrlKey, metaKey }, items, at) {
 }
 
 /** @param {HTMLElement} panel @param {MenuEntry} entry */
-function menuItem(panel, { text, isName, note, checked, choose, preview }) {
+function menuItem(panel, { text, isName, isFirst, note, checked, choose, preview }) {
   const isChoice = checked !== undefined;
   const onclick = () => {
     panel.hidePopover();
@@ -389,6 +388,7 @@ function menuItem(panel, { text, isName, note, checked, choose, preview }) {
       role: isChoice ? "menuitemradio" : "menuitem",
       tabindex: -1,
       "aria-checked": isChoice ? String(checked) : null,
+      "data-first": isFirst,
       onclick,
       onfocus: preview,
       onpointerenter: preview,

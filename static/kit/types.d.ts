@@ -52,6 +52,7 @@ export interface Button extends HTMLButtonElement {
 export interface MenuEntry {
   text: string;
   isName?: boolean; // whether the text is a name, which is not translated
+  isFirst?: boolean; // whether a line separates the entry from those above
   note?: string;
   checked?: boolean;
   choose: () => void;

@@ -44,7 +44,8 @@ class LaunchBar extends Widget {
       "section.mw-canvas.mw-launchbar",
       { "aria-label": "Launch" },
       h("div.mw-launchbar-row", {}, this.launch, this.rehearse, this.cancel),
-      h("div.mw-launchbar-row", {}, this.places, this.drawCluster, this.status),
+      h("div.mw-launchbar-row", {}, this.places, this.drawCluster),
+      this.status,
       this.progress,
     );
     this.tips = new Tips(this.root);

@@ -11,7 +11,9 @@ const STEP_PX = 16; // CSS pixels per press of an arrow key
 const PANES = { cluster: "Cluster", wave: "Pipeline", timeline: "Timeline" };
 
 /**
- * @typedef {{property: string, label: string, usual: number, least: number, most: () => number, isRow: boolean}} Edge
+ * `grows` is 1 if the area grows to the right or down, else -1.
+ * @typedef {{property: string, label: string, usual: () => number, least: number, most: () => number, grows: 1 | -1,
+ *   isRow?: boolean, isInner?: boolean}} Edge
  */
 
 /** @type {Edge[]} */
@@ -19,20 +21,33 @@ const EDGES = [
   {
     property: "--mw-upper-height",
     label: "Height of the canvases",
-    usual: 300,
+    usual: () => Math.round(clamp(0.334 * pageHeight(), 240, 300)),
     least: 0,
     most: () => pageHeight() - 250,
+    grows: 1,
     isRow: true,
   },
   {
     property: "--mw-side-width",
     label: "Width of the side panel",
-    usual: 320,
+    usual: () => 320,
     least: 240,
     most: () => Math.min(900, pageWidth() - 500),
-    isRow: false,
+    grows: -1,
+  },
+  {
+    property: "--mw-cluster-width",
+    label: "Width of the cluster",
+    usual: () => Math.round(0.4 * canvasWidth()),
+    least: 180,
+    most: () => canvasWidth() - 200,
+    grows: 1,
+    isInner: true,
   },
 ];
+
+/** The width of the two canvases together. */
+const canvasWidth = () => pageWidth() - (readSizes()["--mw-side-width"] ?? 320);
 
 /** The splitters between the areas. They are dragged or moved with arrow keys; a double click restores the default
  * size, or maximises the area. */
@@ -40,44 +55,53 @@ export const splitters = () => EDGES.map(splitter);
 
 /** @param {Edge} edge */
 function splitter(edge) {
-  const { property, label, usual, least, most, isRow } = edge;
-  let size = readSizes()[property] ?? usual;
-  const element = h("div.mw-splitter", {
+  const { property, label, usual, least, most, grows, isRow = false, isInner = false } = edge;
+  const { style } = document.documentElement;
+  /** @type {number | null} */
+  let chosen = readSizes()[property] ?? null; // null for the usual size
+  const size = () => chosen ?? usual();
+  const element = h(isInner ? "div.mw-splitter.mw-inner" : "div.mw-splitter", {
     role: "separator",
     tabindex: 0,
     "aria-label": label,
     "aria-orientation": isRow ? "horizontal" : "vertical",
     "aria-valuemin": least,
-    "aria-valuenow": size,
+    "aria-valuenow": size(),
   });
   const set = (/** @type {number} */ wanted) => {
-    size = Math.round(clamp(wanted, least, Math.max(least, most())));
-    document.documentElement.style.setProperty(property, `${size}px`);
-    element.setAttribute("aria-valuenow", String(size));
+    chosen = Math.round(clamp(wanted, least, Math.max(least, most())));
+    style.setProperty(property, `${chosen}px`);
+    element.setAttribute("aria-valuenow", String(chosen));
     element.setAttribute("aria-valuemax", String(most()));
   };
   const keep = (/** @type {number} */ wanted) => {
     set(wanted);
-    writeSize(property, size);
+    writeSize(property, size());
   };
   element.addEventListener("pointerdown", (event) => {
-    const [from, before] = [isRow ? pointOf(event).y : pointOf(event).x, size];
+    const [from, before] = [isRow ? pointOf(event).y : pointOf(event).x, size()];
     element.setPointerCapture(event.pointerId);
-    element.onpointermove = (move) => set(before + (isRow ? pointOf(move).y - from : from - pointOf(move).x));
+    element.onpointermove = (move) => set(before + grows * ((isRow ? pointOf(move).y : pointOf(move).x) - from));
     element.onpointerup = element.onpointercancel = () => {
       element.onpointermove = null;
-      keep(size);
+      if (chosen !== null) keep(chosen); // it was moved
     };
   });
-  element.addEventListener("dblclick", () => keep(size === usual ? (isRow ? least : most()) : usual));
+  element.addEventListener("dblclick", () => {
+    if (chosen === null) return keep(isRow ? least : most());
+    chosen = null;
+    style.removeProperty(property);
+    element.setAttribute("aria-valuenow", String(size()));
+    writeSize(property, undefined);
+  });
   element.addEventListener("keydown", (event) => {
-    const step = { ArrowDown: 1, ArrowUp: -1, ArrowLeft: 1, ArrowRight: -1 }[event.key];
+    const step = { ArrowDown: 1, ArrowUp: -1, ArrowLeft: -1, ArrowRight: 1 }[event.key];
     const isAlong = isRow === event.key.startsWith("ArrowDown") || isRow === event.key.startsWith("ArrowUp");
     if (!step || !isAlong) return;
-    keep(size + step * STEP_PX);
+    keep(size() + grows * step * STEP_PX);
     consume(event);
   });
-  if (size !== usual) set(size);
+  if (chosen !== null) set(chosen);
   return element;
 }
 
@@ -152,7 +176,7 @@ function readSizes() {
   }
 }
 
-/** @param {string} property @param {number} size */
+/** @param {string} property @param {number | undefined} size */
 function writeSize(property, size) {
   try {
     localStorage.setItem(SIZES_KEY, JSON.stringify({ ...readSizes(), [property]: size }));

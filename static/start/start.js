@@ -198,7 +198,9 @@ class Start extends Widget {
     );
     /** @type {LessonLine[]} */
     const lessons = plainData(this.model, "lessons");
-    this.runs.replaceChildren(...runs.map((run) => line(`./?run=${run.id}`, run.name, `${run.state}, ${run.when}`)));
+    this.runs.replaceChildren(
+      ...runs.map((run) => line(`./?run=${run.id}`, run.name, `${run.state.toLowerCase()}, ${run.when}`)),
+    );
     if (!runs.length) this.runs.append(h("li.mw-start-empty", {}, "Runs that you launch are listed here."));
     this.lessons.replaceChildren(
       ...lessons.map(({ name, title, note, state }) => line(`./?lesson=${name}`, title, state || note)),

@@ -113,7 +113,7 @@ export class Chart {
 
   build() {
     const { toolbar, edit } = this;
-    const tools = [h("div.mw-grow"), edit.button, ...Object.values(toolbar.buttons)];
+    const tools = [h("div.mw-grow"), edit.button, ...toolbar.tools];
     const said = [this.depth.element, toolbar.legend, this.pinBar.element];
     const bar = h("div.mw-bar.mw-timeline-bar.mw-scroll-row", {}, ...said, ...tools);
     const fields = h("div.mw-timeline-fields", {}, this.filter.element, this.search.element);

@@ -63,6 +63,14 @@ export class Toolbar {
       }),
     };
     this.groups = menu(this.buttons.groups, "Groups of lanes", () => chart.collapse.entries());
+    const { area, find, filter, groups, play, fit, link, png, help, ...shown } = this.buttons;
+    this.tools = [
+      toolGroup("Shown parts", Object.values(shown)),
+      toolGroup("Selection of blocks and lanes", [area, find, filter, groups]),
+      toolGroup("View", [play, fit]),
+      toolGroup("Copies of the view", [link, png]),
+      help,
+    ];
   }
 
   openGroups() {
@@ -114,6 +122,9 @@ export class Toolbar {
     return [entry(name, isSend ? `send ${words[name]}` : words[name])];
   }
 }
+
+/** @param {string} label @param {HTMLElement[]} buttons */
+const toolGroup = (label, buttons) => h("div.mw-timeline-tools", { role: "group", "aria-label": label }, ...buttons);
 
 /** @param {string} kind @param {string} words */
 const entry = (kind, words) => h("span.mw-timeline-key", {}, h("i", { "data-kind": kind }), words);

@@ -55,6 +55,17 @@ def test_splitters_are_dragged_moved_by_keys_and_reset(page: Page) -> None:
 
     page.get_by_role("separator", name="Width of the side panel").press("ArrowLeft")
     assert size(side)[0] == pytest.approx(336, abs=1)
+
+    inner, (before, _) = page.get_by_role("separator", name="Width of the cluster"), size(wave)
+    at = inner.bounding_box()
+    assert at is not None
+    page.mouse.move(at["x"] + 3, at["y"] + 50)
+    page.mouse.down()
+    page.mouse.move(at["x"] + 53, at["y"] + 50, steps=3)
+    page.mouse.up()
+    assert size(wave)[0] == pytest.approx(before - 50, abs=7)
+    inner.dblclick()
+    assert size(wave)[0] == pytest.approx(before, abs=2)
     page.evaluate(FORGET)
 
 
@@ -74,12 +85,12 @@ def test_large_text_zooms_the_page_and_the_pointer_hits_what_it_points_at(page: 
         page.get_by_role("separator", name="Height of the canvases").bounding_box(),
     )
     assert at is not None
-    assert size(wave)[1] == pytest.approx(1.25 * 300, abs=2)
+    assert size(wave)[1] == pytest.approx(1.25 * 240, abs=2)
     page.mouse.move(at["x"] + 50, at["y"] + 3)
     page.mouse.down()
     page.mouse.move(at["x"] + 50, at["y"] - 47, steps=3)
     page.mouse.up()
-    assert size(wave)[1] == pytest.approx(1.25 * 300 - 50, abs=2)
+    assert size(wave)[1] == pytest.approx(1.25 * 240 - 50, abs=2)
 
     picker.click()
     menu, button = page.get_by_role("menu", name="Theme, text size and language").bounding_box(), picker.bounding_box()
