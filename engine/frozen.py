@@ -36,6 +36,15 @@ def nullable(meaning: str, default: Any = None) -> Any:
     return Field(default=default, json_schema_extra={NULL_KEY: meaning})
 
 
+LABELS_KEY = "x-labels"
+"""Key in the JSON Schema of a value that is one of several words: the label of each word on the page."""
+
+
+def option_labels(labels: dict[str, str]) -> Any:
+    """Return the annotation of a ``Literal`` that gives each of its words a label."""
+    return Field(json_schema_extra={LABELS_KEY: labels})
+
+
 def validation_error(
     where: str, code: str, params: Mapping[str, Any] | None = None, *fixes: Fix
 ) -> PydanticCustomError:

@@ -216,13 +216,13 @@ def _sources() -> Iterator[tuple[Path, Literals, list[str]]]:
 def _member_texts() -> Iterator[tuple[str, str]]:
     """Yield the source and the text of the form's fields, and of the titles, notes and help of registered members."""
     from meshwave.designer.forms import schema
-    from meshwave.designer.forms.values import capitalize_word, label_and_unit
+    from meshwave.designer.forms.values import label_and_unit
     from meshwave.designer.views._view import views
     from meshwave.engine.costs import cost_models
     from meshwave.engine.document.model import model_families
     from meshwave.engine.experts import expert_schedules
     from meshwave.engine.exports import exports
-    from meshwave.engine.frozen import NULL_KEY
+    from meshwave.engine.frozen import LABELS_KEY, NULL_KEY
     from meshwave.engine.imports import imports, traces
     from meshwave.engine.resharding import orderings, strategies
     from meshwave.engine.schedules import schedules
@@ -240,10 +240,12 @@ def _member_texts() -> Iterator[tuple[str, str]]:
         for name, inner in node.items() if isinstance(node, dict) else ():
             if name == "properties":
                 yield from ((key, label_and_unit(key)[0]) for key in inner)
-            elif name == "enum":
-                yield from ((str(each), capitalize_word(str(each))) for each in inner)
-            elif name in ("description", NULL_KEY) and isinstance(inner, str):
+            elif name == LABELS_KEY:
+                yield from inner.items()
+            elif name == NULL_KEY and isinstance(inner, str):
                 yield name, schema.one_line(inner)
+            elif name == "description" and isinstance(inner, str):
+                yield name, schema.help_texts(node)[0] if schema.choice_labels(node) else schema.one_line(inner)
             yield from walk(inner)
 
     yield from walk(schema.design_schema())

@@ -57,8 +57,9 @@ def read_input(field: Field, given: Any) -> Any:
     text = read_value({"value": given}, "value", plain_text).strip()
     if not text and field["optional"]:
         return None
-    if text in [option["value"] for option in field.get("options", ())]:
-        return text
+    for option in field.get("options", ()):
+        if text.lower() in (str(option["value"]).lower(), option["title"].lower()):
+            return option["value"]
     if field["unit"] and kind == "number" and text:
         return parse_amount(text, field["unit"])
     return PARSERS[kind](text)
@@ -66,12 +67,13 @@ def read_input(field: Field, given: Any) -> Any:
 
 def _describe_value(field: Field, value: Any) -> str:
     """Return the new value as text for the label of an undo step."""
-    if field["kind"] == "choice":
-        return next(option["title"] for option in field["options"] if option["value"] == value)
     if field["kind"] == "switch":
         return "on" if value else "off"
     if value is None:
         return "auto"
+    for option in field.get("options", ()):
+        if option["value"] == value:
+            return option["title"]
     if field["kind"] == "costs":
         return f"of {len(value['forward'])} stages"
     text = describe_quantity(value, field["unit"]) or input_text(field["kind"], value).replace("\n", " / ")

@@ -9,7 +9,7 @@ from typing import Any, NotRequired, TypedDict
 
 from meshwave.designer.forms import schema
 from meshwave.designer.forms.schema import LISTS, Json, Kind, one_line
-from meshwave.designer.forms.values import capitalize_word, input_text, key_label, label_and_unit
+from meshwave.designer.forms.values import input_text, key_label, label_and_unit
 from meshwave.designer.state import expert_edits
 from meshwave.engine.costs.hardware import data_sheets
 from meshwave.engine.costs.presets import presets
@@ -192,11 +192,12 @@ def _key_fields(name: str, node: Json, value: Any, path: str, group: str) -> Ite
         wide=kind in ("text", *LISTS),
         is_advanced=_is_advanced(path),
     )
-    words = schema.choice_words(node)
-    if words:
-        field["options"] = [_option(path, each) for each in words]
-    if kind in _EXAMPLES and words:
-        field["hint"] = f"{' | '.join(map(str, words))}, or {_EXAMPLES[kind]}"
+    labels = schema.choice_labels(node)
+    if labels:
+        field["options"] = [_option(path, word, label) for word, label in labels.items()]
+    if kind in _EXAMPLES and labels:
+        field["text"] = labels.get(value, field["text"]) if isinstance(value, str) else field["text"]
+        field["hint"] = f"{', '.join(labels.values())}, or {_EXAMPLES[kind]}"
     if path in _MEMBERS:
         field["wide"], field["hint"] = True, ""
         field["help"] = next((option["help"] for option in field["options"] if option["value"] == value), help)
@@ -236,10 +237,10 @@ _EXAMPLES: Mapping[str, str] = {
 }
 
 
-def _option(path: str, value: Any) -> Option:
+def _option(path: str, value: Any, label: str) -> Option:
     """Return the option for a value; the name of a member of a registry gets the member's title and help."""
     if path not in _MEMBERS:
-        return Option(value=value, title=capitalize_word(str(value)), help="")
+        return Option(value=value, title=label, help="")
     member = _MEMBERS[path][value]
     return Option(value=value, title=member.title, help=one_line(member.help().partition("\n\n")[0]))
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cache
 from typing import Any, Literal
 
 from meshwave.engine.document import Design
-from meshwave.engine.frozen import NULL_KEY
+from meshwave.engine.frozen import LABELS_KEY, NULL_KEY
 
 Kind = Literal["integer", "number", "text", "choice", "switch", "list", "numbers", "lines", "rows", "costs"]
 LISTS: tuple[Kind, ...] = ("list", "numbers", "lines", "rows", "costs")
@@ -53,10 +54,13 @@ def unwrap_optional(node: Json) -> tuple[Json, bool]:
     return {**resolve(others[0]), **rest}, True
 
 
-def choice_words(node: Json) -> list[Any]:
-    """Return the words that are valid values of a key, including a key that also accepts a list."""
-    members = node, *node.get("anyOf", ())
-    return [word for each in members for word in each.get("enum", [each["const"]] if "const" in each else [])]
+def choice_labels(node: Json) -> dict[Any, str]:
+    """Return the words that are valid values of a key, including a key that also accepts a list, with their labels."""
+    return {
+        word: each.get(LABELS_KEY, {}).get(word, str(word))
+        for each in (node, *node.get("anyOf", ()))
+        for word in each.get("enum", [each["const"]] if "const" in each else [])
+    }
 
 
 def input_kind(node: Json) -> Kind | None:
@@ -81,8 +85,10 @@ def _kind_of_list(items: Json) -> Kind | None:
 
 
 def help_texts(node: Json) -> tuple[str, str]:
-    """Return the help of a field and the meaning of null."""
+    """Return the help of a field, in which labels stand for the words that it explains, and the meaning of null."""
     text = one_line(node.get("description", ""))
+    for word, label in choice_labels(node).items():
+        text = re.sub(rf"(?<![\w-]){re.escape(str(word))}(?=: )", lambda _, label=label: label, text)
     return text.rstrip(".") + "." if text else "", node.get(NULL_KEY, "")
 
 

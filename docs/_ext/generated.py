@@ -164,7 +164,8 @@ def kind(schema: Json, node: Json) -> str:
     if "anyOf" in node:
         return " or ".join(kind(schema, member) for member in node["anyOf"])
     if "enum" in node:
-        return "one of " + ", ".join(f"`{value}`" for value in node["enum"])
+        labels = node.get("x-labels", {})
+        return "one of " + ", ".join(f"`{word}`{labelled(word, labels)}" for word in node["enum"])
     if "const" in node:
         return f"`{json.dumps(node['const'])}`"
     found = resolve(schema, node)
@@ -173,6 +174,12 @@ def kind(schema: Json, node: Json) -> str:
     if "properties" in found or "discriminator" in found or "additionalProperties" in found:
         return "object"
     return str(found.get("type", "value")) + limits(found)
+
+
+def labelled(word: str, labels: Mapping[str, str]) -> str:
+    """Return the label of a word in parentheses, where it says more than the word."""
+    label = labels.get(word, word)
+    return "" if label.lower().replace("-", " ") == re.sub("[-_]", " ", word) else f" ({label})"
 
 
 def limits(node: Json) -> str:

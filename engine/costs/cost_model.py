@@ -22,12 +22,24 @@ from meshwave.engine.costs.stage_balance import keep_at_end
 from meshwave.engine.document import Design
 from meshwave.engine.document.cost import CostSection, Unit
 from meshwave.engine.findings import Problem
+from meshwave.engine.frozen import option_labels
 from meshwave.engine.program.program import Program
 from meshwave.engine.program.shared_links import Network
 from meshwave.engine.program.simulation import TransferModel, simulate, slot_sums
 from meshwave.engine.program.timeline import Timeline
 
 Floats = NDArray[np.float64]
+TRANSFER_MODEL_LABELS = option_labels(
+    {
+        "shared-links": "Shared links",
+        "latency": "Latency only",
+        "sender-blocking": "Sender blocking",
+        "link-serial": "Serial links",
+        "half-duplex": "Half-duplex",
+        "batched": "Batched send and receive",
+    }
+)
+"""Labels of the transfer models."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from meshwave.engine.frozen import Part, nullable
+from meshwave.engine.frozen import Part, nullable, option_labels
 
 Size = Annotated[int, Field(ge=1, le=1_000_000_000)]
 Positive = Annotated[float, Field(gt=0, le=1e12)]
@@ -21,11 +21,23 @@ Fraction = Annotated[float, Field(gt=0, le=1)]
 class Norm(Part):
     """Norms of the layers, and the final norm."""
 
-    kind: Literal["layernorm", "rmsnorm"] = "layernorm"
-    """layernorm subtracts the mean and divides by the standard deviation; rmsnorm divides by the root mean square."""
-    placement: Literal["before", "after", "both", "post"] = "before"
-    """before attention and MLP, after them (before the residual sum), both, or post: after the residual sum, without a
-    final norm (post-norm, as in BERT)."""
+    kind: Annotated[
+        Literal["layernorm", "rmsnorm"], option_labels({"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"})
+    ] = "layernorm"
+    """Kind of norm. layernorm: subtract the mean and divide by the standard deviation. rmsnorm: divide by the root mean
+    square."""
+    placement: Annotated[
+        Literal["before", "after", "both", "post"],
+        option_labels(
+            {
+                "before": "On inputs (pre-norm)",
+                "after": "On outputs",
+                "both": "On inputs and outputs",
+                "post": "After the residual sum (post-norm)",
+            }
+        ),
+    ] = "before"
+    """Place of the norms of attention and MLP. after: before the residual sum. post: as in BERT, without a final norm."""
     weight: bool = True
     """Learned scale."""
     bias: bool = True
@@ -62,10 +74,16 @@ def yarn_magnitude(factor: float, weight: float = 1.0) -> float:
 class RopeScaling(Part):
     """Change of the rotary frequencies for contexts longer than in pretraining."""
 
-    kind: Literal["linear", "dynamic", "llama3", "yarn", "longrope"] = "llama3"
-    """Rule by which frequencies change: linear divides all of them by factor; dynamic increases theta for sequences
-    longer than original_context; llama3 and yarn (arXiv:2309.00071) divide low frequencies by factor and keep high
-    ones; longrope (arXiv:2402.13753) divides each frequency by a factor of its own."""
+    kind: Annotated[
+        Literal["linear", "dynamic", "llama3", "yarn", "longrope"],
+        option_labels(
+            {"linear": "Linear", "dynamic": "Dynamic", "llama3": "Llama 3", "yarn": "YaRN", "longrope": "LongRoPE"}
+        ),
+    ] = "llama3"
+    """Rule by which frequencies change. linear: all frequencies are divided by factor. dynamic: theta grows for sequences longer than
+    the original context. llama3: low frequencies are divided by factor, and high ones are kept. yarn: low
+    frequencies are divided by factor, high ones are kept, and those between change gradually (arXiv:2309.00071). longrope: each frequency is divided by a factor of its own
+    (arXiv:2402.13753)."""
     factor: Positive = 8.0
     """Ratio of the new context to the original one."""
     original_context: Size | None = nullable("not stated")
@@ -104,9 +122,12 @@ class RopeScaling(Part):
 class Positions(Part):
     """Encoding of the positions of tokens."""
 
-    kind: Literal["learned", "rope", "alibi", "none"] = "learned"
-    """learned: a table added to the embedding; rope: rotated queries and keys; alibi: attention scores decrease linearly
-    with distance (arXiv:2108.12409)."""
+    kind: Annotated[
+        Literal["learned", "rope", "alibi", "none"],
+        option_labels({"learned": "Learned", "rope": "Rotary (RoPE)", "alibi": "ALiBi", "none": "None"}),
+    ] = "learned"
+    """Kind of position encoding. learned: a table that is added to the embedding. rope: rotated queries and keys. alibi:
+    attention scores decrease linearly with distance (arXiv:2108.12409)."""
     table: Size | None = nullable("the sequence")
     """Number of rows of the table of learned positions."""
     theta: Positive = 10_000.0
@@ -150,8 +171,11 @@ class Attention(Part):
     """Biases of queries, keys and values."""
     out_bias: bool = True
     """Bias of the output projection."""
-    qk_norm: Literal["none", "head", "full"] = "none"
-    """Norm of queries and keys: per head, or over the full projected width."""
+    qk_norm: Annotated[
+        Literal["none", "head", "full"],
+        option_labels({"none": "None", "head": "Over each head", "full": "Over the full width"}),
+    ] = "none"
+    """Norm of queries and keys."""
     window: Size | None = nullable("the whole sequence")
     """Sliding-window size: number of tokens that each token attends to."""
     full_every: Annotated[int, Field(ge=0, le=100_000)] = 0
@@ -171,8 +195,20 @@ class Mlp(Part):
 
     gated: bool = False
     """Gated MLP, such as SwiGLU: a third projection is multiplied elementwise with the activation."""
-    activation: Literal["gelu", "gelu_tanh", "silu", "clamped_swish", "relu", "relu2"] = "gelu"
-    """Activation function between the matrices; clamped_swish is that of gpt-oss, relu2 the square of relu."""
+    activation: Annotated[
+        Literal["gelu", "gelu_tanh", "silu", "clamped_swish", "relu", "relu2"],
+        option_labels(
+            {
+                "gelu": "GELU",
+                "gelu_tanh": "GELU (tanh approximation)",
+                "silu": "SiLU",
+                "clamped_swish": "Clamped Swish (gpt-oss)",
+                "relu": "ReLU",
+                "relu2": "Squared ReLU",
+            }
+        ),
+    ] = "gelu"
+    """Activation function between the matrices."""
     bias: bool = True
     """Biases of the matrices."""
 
@@ -180,8 +216,13 @@ class Mlp(Part):
 class Architecture(Part):
     """Architecture of a transformer without its sizes and experts."""
 
-    residual: Literal["sequential", "parallel", "parallel-one-norm"] = "sequential"
-    """parallel: attention and MLP take the same input; each has its own norm, or both share one."""
+    residual: Annotated[
+        Literal["sequential", "parallel", "parallel-one-norm"],
+        option_labels(
+            {"sequential": "Sequential", "parallel": "Parallel, two norms", "parallel-one-norm": "Parallel, one norm"}
+        ),
+    ] = "sequential"
+    """Order of attention and MLP. If they are parallel, both take the same input."""
     tied_embeddings: bool = False
     """The output head shares the weights of the embedding; if they are on different devices, each has a copy."""
     head_bias: bool = False

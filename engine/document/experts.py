@@ -9,11 +9,14 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 
 from meshwave.engine.experts import expert_schedule_names
 from meshwave.engine.findings import Problem, set_key_fix
-from meshwave.engine.frozen import Part, nullable
+from meshwave.engine.frozen import Part, nullable, option_labels
 
 Share = Annotated[float, Field(ge=0, le=1e30)]
 """Relative frequency with which an expert is chosen; limited so that the sum over all experts stays finite."""
-Load = Literal["uniform", "zipf"] | Annotated[tuple[Share, ...], Field(min_length=1)]
+Load = (
+    Annotated[Literal["uniform", "zipf"], option_labels({"uniform": "Uniform", "zipf": "Zipf"})]
+    | Annotated[tuple[Share, ...], Field(min_length=1)]
+)
 if TYPE_CHECKING:
     ScheduleName = str
 else:
@@ -43,7 +46,8 @@ class LayerExperts(Part):
     placement: Placement | None = nullable("that of the other layers")
     """Experts of each device of a mesh, the same on all meshes."""
     load: Load | None = nullable("that of the other layers")
-    """Distribution of tokens over experts: uniform, zipf, or one share per expert."""
+    """Share of the tokens that each expert receives: one number per expert, or a distribution. zipf: the share of expert k,
+    counted from 0, is proportional to 1 / (k + 1)."""
 
 
 class Experts(Part):
@@ -57,12 +61,18 @@ class Experts(Part):
     """Expert-sharding size: number of devices that share one expert."""
     degree: Annotated[int, Field(ge=1, le=64)] | None = nullable("the fastest number according to the cost model", 1)
     """Number of chunks into which slots are split, so that exchange and computation of different chunks overlap."""
-    variant: Literal["paper", "pregate", "lanes"] = "paper"
-    """Variant of deepspeed: as in Parm's paper, with a gather before the gate, or with one exchange per shard."""
+    variant: Annotated[
+        Literal["paper", "pregate", "lanes"],
+        option_labels(
+            {"paper": "As in Parm's paper", "pregate": "Gather before the gate", "lanes": "One exchange per shard"}
+        ),
+    ] = "paper"
+    """Variant of the DeepSpeed-MoE schedule."""
     placement: Placement | None = nullable("in equal blocks")
     """Experts of each device of a mesh, the same on all meshes."""
     load: Load | None = nullable("uniform")
-    """Distribution of tokens over experts: uniform, zipf, or one share per expert."""
+    """Share of the tokens that each expert receives: one number per expert, or a distribution. zipf: the share of expert k,
+    counted from 0, is proportional to 1 / (k + 1)."""
     layers: tuple[LayerExperts, ...] = ()
     """Layers whose experts have a placement or a load of their own."""
     rebalance_steps: PositiveInt | None = nullable("experts stay where they are")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt, create_model
 
-from meshwave.engine.frozen import Part, nullable
+from meshwave.engine.frozen import Part, nullable, option_labels
 from meshwave.engine.schedules import MAX_MICROBATCHES, Schedule, schedules
 
 RecomputedPart = Literal["attention", "operators", "layers", "layers-early-stop"]
@@ -34,12 +34,27 @@ class Section(Part):
     """Mesh of each stage."""
     actions: Annotated[tuple[tuple[str, ...], ...], Field(min_length=1)] | None = None
     """Hand-drawn order of actions for each mesh, such as 0F0 0B0; only for the schedule custom."""
-    recompute: Literal["none", RecomputedPart, "full"] | tuple[NonNegativeInt, ...] = "none"
-    """Activation recomputation, which saves memory at the cost of time (Chen et al., arXiv:1604.06174). 'none': all
-    activations are kept. Numbers of stages, or 'full' for all: these stages keep only their input and run their forward
-    again before their backward. 'layers': each layer is run again from its input; 'layers-early-stop': only up to the
-    last tensor that its backward needs. 'attention': only the attention kernel is run again. 'operators': all operators
-    of a layer are run again, except attention and every second matrix product."""
+    recompute: (
+        Annotated[
+            Literal["none", RecomputedPart, "full"],
+            option_labels(
+                {
+                    "none": "None",
+                    "attention": "Attention kernels",
+                    "operators": "Selected operators",
+                    "layers": "Layers",
+                    "layers-early-stop": "Layers with early stop",
+                    "full": "All stages",
+                }
+            ),
+        ]
+        | tuple[NonNegativeInt, ...]
+    ) = "none"
+    """Activation recomputation, which saves memory at the cost of time (Chen et al., arXiv:1604.06174). none: all activations
+    are kept. full: each stage keeps only its input and runs its forward again before its backward. Numbers of stages: only
+    these stages run their forward again. layers: each layer is run again from its input. layers-early-stop: each layer is run again up to the
+    last tensor that its backward needs. attention: only the attention kernel is run again. operators: all operators of a
+    layer are run again, except attention and every second matrix product."""
 
     @property
     def recomputed_part(self) -> RecomputedPart | None:

@@ -8,14 +8,24 @@ from typing import Annotated, Literal
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from meshwave.engine.document.devices import AttentionKernel
-from meshwave.engine.frozen import FileName, Part, Printable, nullable
+from meshwave.engine.frozen import FileName, Part, Printable, nullable, option_labels
 
 MAX_STEPS = 10_000_000
 """Maximum number of optimizer steps of a run."""
 MAX_DOCUMENTS = 100_000
 """Maximum number of lengths of documents in a design."""
-Sharding = Literal["none", "optimizer", "gradients", "parameters"]
-ContextExchange = Literal["ring", "all_gather"]
+Sharding = Annotated[
+    Literal["none", "optimizer", "gradients", "parameters"],
+    option_labels(
+        {
+            "none": "None",
+            "optimizer": "Optimizer states (ZeRO-1)",
+            "gradients": "Gradients too (ZeRO-2)",
+            "parameters": "Parameters too (ZeRO-3, FSDP)",
+        }
+    ),
+]
+ContextExchange = Annotated[Literal["ring", "all_gather"], option_labels({"ring": "Ring", "all_gather": "All-gather"})]
 DocumentLength = Annotated[int, Field(ge=1, le=1_000_000_000)]
 
 
@@ -26,13 +36,16 @@ class Training(Part):
     """Number of sequences in one microbatch of one data-parallel replica."""
     steps: Annotated[int, Field(ge=1, le=MAX_STEPS)] = 20
     """Number of optimizer steps."""
-    optimizer: Literal["adamw", "sgd"] = "adamw"
+    optimizer: Annotated[Literal["adamw", "sgd"], option_labels({"adamw": "AdamW", "sgd": "SGD"})] = "adamw"
     """Optimizer of the weights."""
     lr: PositiveFloat = 3e-4
     """Learning rate; its maximum if there is a learning-rate schedule."""
-    lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """Learning rate after the warm-up: constant, or decaying to ``min_lr_factor`` of its largest value at the end of
-    the run, linearly or along half a cosine (Loshchilov and Hutter, arXiv:1608.03983)."""
+    lr_schedule: Annotated[
+        Literal["constant", "linear", "cosine"],
+        option_labels({"constant": "Constant", "linear": "Linear decay", "cosine": "Cosine decay"}),
+    ] = "constant"
+    """Learning rate after the warm-up; a decay ends at the last step. cosine: half a cosine (Loshchilov and Hutter,
+    arXiv:1608.03983)."""
     warmup_steps: Annotated[int, Field(ge=0, le=MAX_STEPS)] = 0
     """Number of steps in which the learning rate grows linearly to its largest value."""
     min_lr_factor: Annotated[float, Field(ge=0, le=1)] = 0.0
@@ -41,40 +54,49 @@ class Training(Part):
     """Decoupled weight decay."""
     clip_norm: PositiveFloat | None = nullable("no clipping")
     """Maximum gradient norm; larger gradients are scaled down."""
-    precision: Literal["fp32", "bf16", "pure_bf16", "fp64"] = "fp32"
-    """Compute precision. bf16: mixed precision, in which the optimizer updates master weights in fp32. pure_bf16: weights,
-    gradients and moments of the optimizer are in bf16 too, so that updates below half a percent of a weight are lost."""
+    precision: Annotated[
+        Literal["fp32", "bf16", "pure_bf16", "fp64"],
+        option_labels(
+            {"fp32": "fp32", "bf16": "bf16 mixed precision", "pure_bf16": "bf16 without fp32 weights", "fp64": "fp64"}
+        ),
+    ] = "fp32"
+    """Compute precision. bf16: the optimizer updates master weights in fp32. pure_bf16: weights, gradients and moments of the
+    optimizer are in bf16 too, so that an update of less than about 0.4% of a weight can be lost."""
     bf16_gradients: bool = False
     """With bf16, accumulate and reduce gradients in bf16 instead of fp32. Their rounding errors grow with the number of
     microbatches and of data-parallel replicas."""
     sharding: Sharding = "none"
-    """Training state that is sharded over the data-parallel replicas of a mesh instead of replicated: optimizer
-    states (ZeRO-1), also gradients (ZeRO-2), also parameters (ZeRO-3, FSDP), which are gathered when they are needed."""
+    """Training state that is sharded over the data-parallel replicas of a mesh instead of replicated. Sharded parameters are
+    gathered when they are needed."""
     unsharded_stages: Annotated[int, Field(ge=0, le=1_000)] | None = nullable(
         "3 if the model has several stages, otherwise 0"
     )
-    """With sharded parameters, the number of stages whose weights a mesh holds unsharded at once. UNSHARD gathers the
-    stages that the mesh computes next, ahead of time; RESHARD frees the others. 0: computations gather their weights
-    block by block."""
-    gradient_reduction: Literal["microbatch", "step"] = "microbatch"
+    """With sharded parameters, the number of stages whose weights a mesh holds unsharded at once. The weights of the stages
+    that the mesh computes next are gathered ahead of time (UNSHARD), and those of other stages are freed (RESHARD). With 0,
+    computations gather their weights block by block."""
+    gradient_reduction: Annotated[
+        Literal["microbatch", "step"], option_labels({"microbatch": "After each microbatch", "step": "Once per step"})
+    ] = "microbatch"
     """Reduce-scatter of sharded gradients. microbatch: each block reduces its gradients in the backward of every
-    microbatch. step: REDUCE_GRAD reduces those of a stage once, after its last backward, as in
+    microbatch. step: the gradients of a stage are reduced once, after its last backward, as in
     torch.distributed.pipelining; until then, each device holds all gradients of the stage."""
     sequence_parallel: bool = False
     """Shard the tokens of norms, residual sums and messages over the tensor-parallel devices, which reduces the
     activations stored there (Korthikanti et al., arXiv:2205.05198)."""
     context_parallel: ContextExchange = "ring"
-    """Exchange of keys and values between context-parallel devices, which divide the tokens of each sequence. ring: each
-    device passes them on to the next one while it computes attention to them (Liu et al., arXiv:2310.01889).
+    """Exchange of keys and values between context-parallel devices, which divide the tokens of each sequence. ring: each device
+    passes keys and values on to the next one while it computes attention to them (Liu et al., arXiv:2310.01889).
     all_gather: the devices gather all keys and values before attention (Llama 3, arXiv:2407.21783, section 3.3.2)."""
     activation_offload: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Share of the activations of each stage that are in host memory between the forward and the backward (Rhu et al.,
     arXiv:1602.08124). They are copied while the device computes; a stage waits for copies that take longer than that.
     Inputs and outputs of stages stay on the device, and so do recomputed activations."""
-    linear_precision: Literal["same", "fp8", "fp4"] = "same"
-    """Number format of the matrix products of linear layers. same: the compute precision. fp8: runs scale each tensor by
-    its largest value, and need devices that multiply in fp8 (NVIDIA: compute capability 8.9 or higher) or CPUs. fp4:
-    predictions only."""
+    linear_precision: Annotated[
+        Literal["same", "fp8", "fp4"],
+        option_labels({"same": "Compute precision", "fp8": "fp8", "fp4": "fp4 (predictions only)"}),
+    ] = "same"
+    """Number format of the matrix products of linear layers. fp8: runs scale each tensor by
+    its largest value, and need devices that multiply in fp8 (NVIDIA: compute capability 8.9 or higher) or CPUs."""
     tensor_parallel_overlap: bool = False
     """Split the gathers and scatters of sequence parallelism into chunks and overlap them with the adjacent matrix
     products."""
@@ -82,10 +104,10 @@ class Training(Part):
     """The host waits for each kernel before it launches the next one, as with CUDA_LAUNCH_BLOCKING=1. For devices with
     built-in performance constants, predictions add the time between kernels to each operator."""
     attention_kernel: AttentionKernel = "default"
-    """Attention kernel. default: the usual fused kernel of the device, which keeps the scores on chip; runs let torch choose.
-    flash_2, flash_3, cudnn: FlashAttention-2 (arXiv:2307.08691), FlashAttention-3 (arXiv:2407.08608), and the
-    attention of cuDNN, whose speeds differ on Hopper devices. unfused: several kernels, which move the scores through
-    memory. Runs refuse a kernel that torch does not have for their device and precision."""
+    """Attention kernel. default: the usual fused kernel, which keeps the scores on chip; runs let torch choose.
+    FlashAttention-2 (arXiv:2307.08691), FlashAttention-3 (arXiv:2407.08608) and the attention of cuDNN differ in speed on
+    Hopper devices. unfused: several kernels, which move the scores through memory. Runs refuse a kernel that torch does not
+    have for their device and precision."""
     compile: bool = False
     """Compile each block with torch.compile before its first step, which takes about a minute. Blocks with experts
     or sharded state, tensor-parallel blocks and stages with a split backward are not compiled. For devices with
@@ -100,12 +122,14 @@ class Training(Part):
     end_of_text: Annotated[str, Field(min_length=1, max_length=60), Printable] | None = nullable("a newline")
     """Token of the tokenizer that ends each document of JSON lines or parquet, such as <|endoftext|>. Documents follow each
     other, so that a sequence can contain several of them."""
-    document_end: Annotated[int, Field(ge=0)] | Literal["end_of_text"] | None = nullable(
-        "attention crosses the boundaries of documents"
-    )
+    document_end: (
+        Annotated[int, Field(ge=0)]
+        | Annotated[Literal["end_of_text"], option_labels({"end_of_text": "End-of-text token"})]
+        | None
+    ) = nullable("attention crosses the boundaries of documents")
     """ID of the token that ends each document, such as 50256 for GPT-2, or 10 (the newline) if each line of a text is a
-    document. end_of_text: the token that end_of_text names, or the newline character for a text without a tokenizer; its
-    ID is looked up at launch. Tokens attend to tokens of their own document only, and positions restart with each
+    document. end_of_text: the token given as end of text, or the newline character for a text without a tokenizer; its ID
+    is looked up at launch. Tokens attend to tokens of their own document only, and positions restart with each
     document."""
     document_lengths: Annotated[tuple[DocumentLength, ...], Field(min_length=1, max_length=MAX_DOCUMENTS)] | None = (
         nullable("each sequence is one document")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from meshwave.engine.frozen import Part
+from meshwave.engine.frozen import Part, option_labels
 from meshwave.engine.resharding import orderings, strategies
 
 if TYPE_CHECKING:
@@ -26,7 +26,10 @@ class Transfer(Part):
     batched: bool = False
     """Issue an adjacent send and receive between the same two meshes as one batch (batch_isend_irecv); the next
     computation waits for both. The cost model must then have transfer_model batched."""
-    boundary: Literal["batch", "sequence", "hidden"] = "batch"
-    """Split of the replicated activation among the tensor-parallel devices that send it. batch: one
-    device sends all of it; sequence, hidden: each device sends its slice of that dim, and receivers concatenate the
-    slices."""
+    boundary: Annotated[
+        Literal["batch", "sequence", "hidden"],
+        option_labels({"batch": "No split", "sequence": "By sequence", "hidden": "By hidden dim"}),
+    ] = "batch"
+    """Split of a replicated activation among the tensor-parallel devices that send it. batch: one device sends all of it.
+    sequence: each device sends some of the tokens. hidden: each device sends a slice of the hidden dim. Receivers
+    concatenate the slices."""

@@ -15,7 +15,7 @@ from meshwave.engine.document.model import Example, MoE, Router, model_families
 from meshwave.engine.families.bert import MASK, mask_tokens
 from meshwave.engine.families.gpt import NextToken
 from meshwave.engine.findings import set_key_fix
-from meshwave.engine.frozen import nullable, validation_error
+from meshwave.engine.frozen import nullable, option_labels, validation_error
 
 Width = Annotated[int, Field(ge=0, le=1_000_000_000)]
 
@@ -31,7 +31,9 @@ class RoutedExperts(MoE):
     """Total inner width of the shared experts, which process every token; 0 for none."""
     shared_gate: bool = False
     """Weight the output of the shared experts by a learned gate."""
-    score: Literal["softmax", "sigmoid"] = "softmax"
+    score: Annotated[Literal["softmax", "sigmoid"], option_labels({"softmax": "Softmax", "sigmoid": "Sigmoid"})] = (
+        "softmax"
+    )
     """Function that turns the router's logits into scores."""
     normalize: bool = True
     """Divide the weights of a token's experts by their sum, if it is routed to several."""
@@ -97,9 +99,11 @@ class Transformer(Architecture, NextToken):
 
     kind: Literal["transformer"]
     """transformer has an architecture that is chosen part by part."""
-    objective: Literal["next-token", "masked"] = "next-token"
-    """next-token: each token attends to earlier tokens and predicts the next one; masked: each token attends to all tokens,
-    and masked tokens are predicted."""
+    objective: Annotated[
+        Literal["next-token", "masked"], option_labels({"next-token": "Next token", "masked": "Masked tokens"})
+    ] = "next-token"
+    """Objective of the training. next-token: each token attends to earlier tokens and predicts the next one. masked: each
+    token attends to all tokens, and the model predicts the masked ones."""
     mask_token: Annotated[int, Field(ge=0, le=1_000_000_000)] = MASK
     """masked: token in place of the masked ones; 256 follows the byte values, and BERT's own vocabulary has it at 103."""
     moe: RoutedExperts | None = nullable("none")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import cleandoc
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from pydantic import Field
 
 from meshwave.engine import messages
 from meshwave.engine.findings import Fix, Problem
-from meshwave.engine.frozen import Part
+from meshwave.engine.frozen import Part, option_labels
 from meshwave.engine.program.action import Action, Op
 from meshwave.engine.program.program import Program, from_columns, to_columns
 from meshwave.engine.registry import Registry
@@ -22,6 +22,10 @@ MAX_MICROBATCHES = 20_000
 """Maximum number of microbatches of a training step."""
 Count = Annotated[int, Field(ge=1, le=4096)]
 """Option that multiplies the number of computations of a schedule; the limit exceeds any published example."""
+BackwardForm = Annotated[
+    Literal["whole", "split"], option_labels({"whole": "In one piece", "split": "Two gradients apart"})
+]
+"""Option of a schedule: run a backward in one piece, or its input and weight gradients as two computations."""
 
 
 @dataclass(frozen=True)

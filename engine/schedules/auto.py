@@ -13,10 +13,10 @@ from pydantic import Field
 
 from meshwave.engine import messages
 from meshwave.engine.findings import Fix, Problem, set_key_fix
-from meshwave.engine.frozen import nullable
+from meshwave.engine.frozen import nullable, option_labels
 from meshwave.engine.program.program import Program, build_program, from_columns
 from meshwave.engine.progress import report_progress
-from meshwave.engine.schedules._base import Count, Pipe, Prices, Schedule, schedules, wave_path
+from meshwave.engine.schedules._base import BackwardForm, Count, Pipe, Prices, Schedule, schedules, wave_path
 from meshwave.engine.schedules._order_search import (
     Heuristic,
     Orders,
@@ -89,13 +89,14 @@ class Auto(Schedule):
     title: ClassVar = "Auto"
     depends_on_costs: ClassVar = True
 
-    path: Literal["loop", "wave"] = "loop"
-    """Path of the stages over the meshes: loop (down the meshes once per chunk) or wave (down and back up). Any other
-    path can be set as placement."""
+    path: Annotated[Literal["loop", "wave"], option_labels({"loop": "Loop", "wave": "Wave"})] = "loop"
+    """Path of the stages over the meshes. loop: down the meshes, once per chunk. wave: down the meshes and back up. Any
+    other path can be set as placement."""
     chunks: Count = 1
     """Number of stages on each mesh; a wave has two."""
-    backward: Literal["split", "whole"] = "split"
-    """split: weight gradients run separately and can fill bubbles; whole: a backward runs in one piece."""
+    backward: BackwardForm = "split"
+    """Computation of a backward. split: weight gradients run separately and can fill bubbles. whole: input and weight
+    gradients run as one computation."""
     limit: Annotated[float, Field(gt=0, le=1e6)] | None = nullable("limited by device memory")
     """Maximum activations on a mesh, as the number of microbatches for which all of its stages keep them (1F1B: the
     number of meshes)."""

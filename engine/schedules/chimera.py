@@ -1,13 +1,14 @@
 """Chimera: replicas of the model run in opposite directions through the ranks (Li and Hoefler, arXiv:2107.06925)."""
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwave.engine import messages
 from meshwave.engine.findings import Problem, set_key_fix
+from meshwave.engine.frozen import option_labels
 from meshwave.engine.program.action import Op
 from meshwave.engine.schedules._base import (
     Count,
@@ -41,10 +42,15 @@ class Chimera(Schedule):
 
     replicas: Count = 2
     """Copies of the model: half of them run down the meshes, half run up."""
-    concatenation: Literal["direct", "forward-doubling", "backward-halving"] = "direct"
-    """Rule that joins consecutive groups of microbatches. direct: one bubble per group if the backward takes longer than
-    the forward; forward-doubling: no bubble if it takes twice as long, but twice the activations; backward-halving:
-    the same order for microbatches of half the size."""
+    concatenation: Annotated[
+        Literal["direct", "forward-doubling", "backward-halving"],
+        option_labels(
+            {"direct": "Direct", "forward-doubling": "Forward doubling", "backward-halving": "Backward halving"}
+        ),
+    ] = "direct"
+    """Rule that joins consecutive groups of microbatches. direct: one bubble per group if a backward takes longer than a
+    forward. forward-doubling: no bubble if a backward takes twice as long as a forward, but twice the activations.
+    backward-halving: the order of forward doubling for microbatches of half the size."""
 
     def routes(self, pipe: Pipe) -> Sequence[Sequence[int]]:
         """Return the routes of the down-going replicas, rotated by equal numbers of ranks, then their mirror images."""

@@ -5,10 +5,10 @@ section 4).
 """
 
 from collections.abc import Iterator
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from meshwave.engine.program.action import Action, backward, forward, input_gradient, weight_gradient
-from meshwave.engine.schedules._base import Pipe, Schedule, schedules
+from meshwave.engine.schedules._base import BackwardForm, Pipe, Schedule, schedules
 
 
 @schedules.register("eager-1f1b")
@@ -22,9 +22,9 @@ class EagerOneFOneB(Schedule):
     title: ClassVar = "Eager 1F1B"
     published: ClassVar = "2020-07"
 
-    backward: Literal["whole", "split"] = "whole"
-    """whole: a backward runs in one piece; split: the input gradient is sent first, and the weight gradient is computed
-    during the transfer."""
+    backward: BackwardForm = "whole"
+    """Computation of a backward. whole: input and weight gradients run as one computation. split: the input gradient is
+    sent first, and the weight gradient is computed during the transfer."""
 
     def rank_actions(self, pipe: Pipe, rank: int) -> Iterator[Action]:
         ahead = min(2 * (pipe.ranks - rank) - 1, pipe.microbatches)

@@ -3,13 +3,14 @@
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwave.engine.frozen import option_labels
 from meshwave.engine.program.action import Action, Op, backward, forward, input_gradient, weight_gradient
-from meshwave.engine.schedules._base import Count, Pipe, Schedule, order_by_slot, schedules, wave_path
+from meshwave.engine.schedules._base import BackwardForm, Count, Pipe, Schedule, order_by_slot, schedules, wave_path
 
 Slots = NDArray[np.int64]
 
@@ -29,13 +30,15 @@ class Hanayo(Schedule):
 
     waves: Count = 1
     """Number of times that the path of stages runs down the meshes and back up."""
-    grouping: Literal["grouped", "ungrouped"] = "grouped"
-    """Order if there are more microbatches than meshes. grouped: groups of as many microbatches as meshes run one after
-    another, so that peak memory does not grow; ungrouped: there is no bubble between groups, but all activations are
+    grouping: Annotated[
+        Literal["grouped", "ungrouped"], option_labels({"grouped": "In groups", "ungrouped": "Without groups"})
+    ] = "grouped"
+    """Order if there are more microbatches than meshes. grouped: groups with as many
+    microbatches as there are meshes run one after another, so that peak memory does not grow. ungrouped: there is no bubble between groups, but all activations are
     kept."""
-    backward: Literal["whole", "split"] = "whole"
-    """whole: a backward runs in one piece; split: the input gradient is sent first, and the weight gradient is delayed to a
-    bubble, as far as memory allows."""
+    backward: BackwardForm = "whole"
+    """Computation of a backward. whole: input and weight gradients run as one computation. split: the input gradient is
+    sent first, and the weight gradient is delayed to a bubble, as far as memory allows."""
 
     def stage_count(self, ranks: int) -> int:
         return 2 * self.waves * ranks

@@ -1,11 +1,11 @@
 """Interleaved 1F1B: several chunks per rank on a loop (Megatron-LM, arXiv:2104.04473, section 2.2)."""
 
 from collections.abc import Iterator, Sequence
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from meshwave.engine import messages
 from meshwave.engine.findings import Problem, set_key_fix
-from meshwave.engine.frozen import nullable
+from meshwave.engine.frozen import nullable, option_labels
 from meshwave.engine.program.action import Action, backward, forward, overlap
 from meshwave.engine.schedules._base import Count, Pipe, Schedule, indivisible_microbatches, schedules
 
@@ -28,9 +28,12 @@ class Interleaved1F1B(Schedule):
     """Stages (chunks) per rank."""
     group: Count | None = nullable("one per rank")
     """Microbatches that pass through one chunk before the next chunk runs."""
-    slots: Literal["single", "fused"] = "single"
-    """fused: each forward and backward of the steady state share a slot, in which one computes while the other exchanges
-    tokens of experts or reduces tensors (Megatron's ``--overlap-moe-expert-parallel-comm``). It needs one more warm-up forward."""
+    slots: Annotated[
+        Literal["single", "fused"], option_labels({"single": "One computation each", "fused": "Forward with backward"})
+    ] = "single"
+    """Computations in a slot of the steady state. fused: a forward and a backward,
+    one of which computes while the other exchanges tokens of experts or reduces tensors (Megatron's
+    ``--overlap-moe-expert-parallel-comm``); each rank runs one more warm-up forward."""
 
     def stage_count(self, ranks: int) -> int:
         return ranks * self.chunks

@@ -53,9 +53,7 @@ class Form extends Widget {
   }
 
   draw() {
-    const sections = plainData(this.model, "sections").map((/** @type {SectionData} */ section) =>
-      this.section(section),
-    );
+    const sections = /** @type {SectionData[]} */ (plainData(this.model, "sections")).map((each) => this.section(each));
     const search = this.once("search", () => h("div.mw-form-search", {}, this.search, this.none));
     replaceChildren(this.root, [this.tips.box, search, ...sections]);
     if (this.words.length) this.showFound();
@@ -95,10 +93,8 @@ class Form extends Widget {
   section(data) {
     const { element, summary, body } = this.sections.get(data.key) ?? this.addSection(data);
     const { key, action } = data;
-    const children = this.fieldElements(
-      key,
-      data.fields.filter((field) => !field.is_advanced),
-    );
+    const usual = data.fields.filter((field) => !field.is_advanced);
+    const children = this.fieldElements(key, usual);
     const advanced = data.fields.filter((field) => field.is_advanced);
     if (advanced.length) children.push(this.advanced(key, advanced));
     if (action) {
@@ -172,7 +168,8 @@ class Form extends Widget {
       field = new Field(this, data, shape);
       this.fields.set(data.path, field);
     }
-    field.set(data, this.model.problems[data.path] ?? []);
+    const shown = data.options ? { ...data, text: translate(data.text) } : data; // the label of a word
+    field.set(shown, this.model.problems[data.path] ?? []);
     return field;
   }
 }
@@ -336,7 +333,8 @@ class Field {
   request(value) {
     this.requested = value;
     this.outstanding += 1;
-    this.form.send("change", { path: this.data.path, value });
+    const title = this.data.options?.find((option) => translate(option.title) === value)?.title;
+    this.form.send("change", { path: this.data.path, value: title ?? value });
   }
 
   /** @param {string | null} refusal */

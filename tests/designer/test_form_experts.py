@@ -69,7 +69,7 @@ def test_the_experts_section_has_every_field_of_the_document(experts: Session) -
         ("model.moe.experts", "16", ("model.moe.experts", 16, "MoE experts 16")),
         ("model.moe.capacity_factor", "", ("model.moe.capacity_factor", None, "MoE capacity factor auto")),
         ("model.moe.every", "1", ("model.moe.every", 1, "MoE every n-th block 1")),
-        ("experts.load", "zipf", ("experts.load", "zipf", "layer load zipf")),
+        ("experts.load", "zipf", ("experts.load", "zipf", "layer load Zipf")),
         ("experts.load", "2 1, 1;1 1 1 1 0.5", ("experts.load", [2, 1, 1, 1, 1, 1, 1, 0.5], "layer load 2, 1, 1, 1, 1, 1, 1, 0.5")),
         ("experts.degree", "", ("experts.degree", None, "layer chunks auto")),
         (

@@ -46,6 +46,23 @@ def test_the_form_of_every_example_has_the_values_of_the_document(name: str) -> 
             assert read_input(field, field["text"]) == here, f"{path} does not read back what it shows"
 
 
+@pytest.mark.parametrize("name", examples())
+def test_the_words_of_a_document_have_labels(name: str) -> None:
+    for path, field in by_path(load_design(example(name))).items():
+        for option in field.get("options", ()):
+            assert option["title"] in UNLABELLED or option["title"] != option["value"] or field["optional"], path
+
+
+UNLABELLED = {"fp32", "fp64", "fp8"}
+"""Words of documents that are their own labels."""
+
+
+def test_labels_replace_the_words_that_the_help_explains(design: Design) -> None:
+    field = by_path(design)["pipeline.recompute"]
+
+    assert "Layers with early stop: each layer is run again up to" in field["help"]
+
+
 def test_the_form_shows_used_fields_and_hides_others(design: Design) -> None:
     keys = [section["key"] for section in form_sections(design)]
 
@@ -281,8 +298,9 @@ def test_meshes_keep_their_places_when_nodes_get_more_devices() -> None:
 def test_recomputation_is_typed_as_a_word_or_as_stages(design: Design) -> None:
     field = by_path(design)["pipeline.recompute"]
 
-    assert (field["kind"], field["text"]) == ("list", "none")
-    assert make_edit(design, field, "full") == ("pipeline.recompute", "full", "recompute full")
+    assert (field["kind"], field["text"]) == ("list", "None")
+    for typed in ("full", "all stages"):  # the word of the document, or its label
+        assert make_edit(design, field, typed) == ("pipeline.recompute", "full", "recompute All stages")
     assert make_edit(design, field, "0, 3") == ("pipeline.recompute", [0, 3], "recompute 0, 3")
     with pytest.raises(InputError, match="'some' is not a number"):
         make_edit(design, field, "some")
@@ -290,7 +308,7 @@ def test_recomputation_is_typed_as_a_word_or_as_stages(design: Design) -> None:
 
 def test_the_end_of_documents_is_typed_as_a_word_or_as_a_token(design: Design) -> None:
     field = by_path(design)["training.document_end"]
-    assert (field["kind"], field["text"], field["hint"]) == ("integer", "", "end_of_text, or a number")
+    assert (field["kind"], field["text"], field["hint"]) == ("integer", "", "End-of-text token, or a number")
     assert make_edit(design, field, "50256")[:2] == ("training.document_end", 50256)
     assert make_edit(design, field, "end_of_text")[:2] == ("training.document_end", "end_of_text")
     assert make_edit(design, field, "")[:2] == ("training.document_end", None)

@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
 from meshwave.engine.costs import transformer_layers as flops
 from meshwave.engine.costs.contention import LinkSharing, link_sharing
-from meshwave.engine.costs.cost_model import Floats
+from meshwave.engine.costs.cost_model import TRANSFER_MODEL_LABELS, Floats
 from meshwave.engine.costs.device_sizes import Sizes, joins_per_stage, workload
 from meshwave.engine.costs.distinct_actions import Kinds
 from meshwave.engine.costs.expert_blocks import expert_layers_per_stage
@@ -40,7 +40,7 @@ from meshwave.engine.document.cost import cost_models
 from meshwave.engine.document.model import LanguageModel
 from meshwave.engine.errors import InputError
 from meshwave.engine.findings import DesignError, Fix, Problem, Refusal, set_key_fix
-from meshwave.engine.frozen import FileName
+from meshwave.engine.frozen import FileName, option_labels
 from meshwave.engine.program.action import Op
 from meshwave.engine.program.program import Program
 from meshwave.engine.program.shared_links import Network
@@ -57,11 +57,16 @@ class CalibratedCost(OperatorCost):
     """Seconds from a measured profile."""
     profile: FileName
     """File name of a stored profile."""
-    links: Literal["measured", "drawn"] = "measured"
-    """measured: price messages as in the profile; drawn: price them by the links of the drawn cluster, which may differ
-    from the measured links."""
-    transfer_model: TransferModel = "shared-links"
-    """shared-links: transfers and collectives share NICs and links; latency: none delays another; sender-blocking: a transfer occupies its sender; link-serial: a NIC carries one transfer at a time; half-duplex: both directions between two meshes share their rate; batched: an adjacent send and receive between two meshes form one batch, and both meshes wait until both are done."""
+    links: Annotated[
+        Literal["measured", "drawn"], option_labels({"measured": "Measured", "drawn": "Drawn cluster"})
+    ] = "measured"
+    """Links that determine the duration of messages. measured: those of the profile. drawn: those of the drawn cluster,
+    which may differ from the measured links."""
+    transfer_model: Annotated[TransferModel, TRANSFER_MODEL_LABELS] = "shared-links"
+    """Effect of transfers on each other and on computations. shared-links: transfers and
+    collectives share NICs and links. latency: no transfer delays another. sender-blocking: a transfer occupies its sender. link-serial: a NIC carries one transfer at a time. half-duplex: the two directions between
+    two meshes share their bandwidth. batched: an adjacent send and receive between two meshes form one batch, and both
+    meshes wait until the batch is done."""
 
     # ---- facts ----
 

@@ -21,7 +21,7 @@ from meshwave.engine.costs.block_models import BlockModel
 from meshwave.engine.costs.boundary_transfers import boundary_seconds
 from meshwave.engine.costs.collective_flows import add_exchanges, gather_messages, reduction_messages
 from meshwave.engine.costs.contention import UNMEASURED_LINK, LinkSharing
-from meshwave.engine.costs.cost_model import CostModel, Floats
+from meshwave.engine.costs.cost_model import TRANSFER_MODEL_LABELS, CostModel, Floats
 from meshwave.engine.costs.device_sizes import Sizes, joins_per_stage, stage_copies, workload
 from meshwave.engine.costs.distinct_actions import Kinds
 from meshwave.engine.costs.expert_blocks import expert_blocks, expert_counts
@@ -197,8 +197,11 @@ class RooflineCost(OperatorCost):
     overlap: Annotated[float, Field(ge=0, le=1)] = 1.0
     """Fraction of the hideable communication that is hidden when a forward and a backward overlap (0: none, 1: all).
     The compute of each action can hide the communication of the other one."""
-    transfer_model: TransferModel = "shared-links"
-    """shared-links: transfers and collectives share NICs and links; latency: none delays another; sender-blocking: a transfer occupies its sender; link-serial: a NIC carries one transfer at a time; half-duplex: both directions between two meshes share their rate; batched: an adjacent send and receive between two meshes form one batch, and both meshes wait until both are done."""
+    transfer_model: Annotated[TransferModel, TRANSFER_MODEL_LABELS] = "shared-links"
+    """Effect of transfers on each other and on computations. shared-links: transfers and
+    collectives share NICs and links. latency: no transfer delays another. sender-blocking: a transfer occupies its sender. link-serial: a NIC carries one transfer at a time. half-duplex: the two directions between
+    two meshes share their bandwidth. batched: an adjacent send and receive between two meshes form one batch, and both
+    meshes wait until the batch is done."""
 
     def overlap_share(self, design: Design) -> float:
         return self.overlap * super().overlap_share(design)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from meshwave.engine import messages
-from meshwave.engine.costs.cost_model import CostModel, Floats
+from meshwave.engine.costs.cost_model import TRANSFER_MODEL_LABELS, CostModel, Floats
 from meshwave.engine.costs.device_sizes import Sizes
 from meshwave.engine.costs.distinct_actions import Kinds
 from meshwave.engine.costs.network import serial_network
@@ -60,8 +60,11 @@ class UnitCost(CostModel):
     """The part of backward that is the weight gradient."""
     fused: Units | None = nullable("the sum of both")
     """Time of a slot in which a forward and a backward overlap."""
-    transfer_model: UnitTransferModel = "latency"
-    """latency: no transfer delays another; sender-blocking: a transfer occupies its sender; link-serial: a NIC carries one transfer at a time; half-duplex: both directions between two meshes share their rate; batched: an adjacent send and receive between two meshes form one batch, and both meshes wait until both are done."""
+    transfer_model: Annotated[UnitTransferModel, TRANSFER_MODEL_LABELS] = "latency"
+    """Effect of transfers on each other and on computations. latency: no transfer delays another. sender-blocking: a
+    transfer occupies its sender. link-serial: a NIC carries one transfer at a time. half-duplex: the two directions between
+    two meshes share their bandwidth. batched: an adjacent send and receive between two meshes form one batch, and both
+    meshes wait until the batch is done."""
 
     @model_validator(mode="after")
     def _check_weight(self) -> Self:

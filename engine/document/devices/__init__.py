@@ -9,12 +9,23 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from meshwave.engine.frozen import Part
+from meshwave.engine.frozen import Part, option_labels
 
 Amount = Annotated[float, Field(ge=1)]
 Share = Annotated[float, Field(gt=0, le=1)]
 Seconds = Annotated[float, Field(ge=0, le=1)]
-AttentionKernel = Literal["default", "flash_2", "flash_3", "cudnn", "unfused"]
+AttentionKernel = Annotated[
+    Literal["default", "flash_2", "flash_3", "cudnn", "unfused"],
+    option_labels(
+        {
+            "default": "Default of the device",
+            "flash_2": "FlashAttention-2",
+            "flash_3": "FlashAttention-3",
+            "cudnn": "cuDNN",
+            "unfused": "Unfused",
+        }
+    ),
+]
 
 
 class Constants(Part):

@@ -16,7 +16,19 @@ TYPES = {
     "boolean": bool,
 }
 KNOWN = {
-    *("$ref", "$defs", "$schema", "title", "description", "x-null", "default", "type", "properties", "required"),
+    *(
+        "$ref",
+        "$defs",
+        "$schema",
+        "title",
+        "description",
+        "x-null",
+        "x-labels",
+        "default",
+        "type",
+        "properties",
+        "required",
+    ),
     *(
         "additionalProperties",
         "propertyNames",
