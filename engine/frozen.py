@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from meshwave.engine.errors import escape_unprintable
@@ -42,7 +43,13 @@ LABELS_KEY = "x-labels"
 
 def option_labels(labels: dict[str, str]) -> Any:
     """Return the annotation of a ``Literal`` that gives each of its words a label."""
-    return Field(json_schema_extra={LABELS_KEY: labels})
+    return Field(json_schema_extra={LABELS_KEY: {**labels}})
+
+
+def read_option_labels(field: FieldInfo) -> dict[str, str]:
+    """Return the labels of the words of a field; empty if it has none."""
+    extra = field.json_schema_extra
+    return {**extra.get(LABELS_KEY, {})} if isinstance(extra, dict) else {}  # type: ignore[dict-item]
 
 
 def validation_error(

@@ -22,6 +22,7 @@ from meshwave.engine.document import Design
 from meshwave.engine.errors import InputError, MeshwaveError
 from meshwave.engine.exports.pictures.palette import shades
 from meshwave.engine.findings import Refusal
+from meshwave.engine.frozen import read_option_labels
 from meshwave.engine.lowering.transfers import add_transfers
 from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.program.action import Op
@@ -309,12 +310,14 @@ def _toggle_options(design: Design) -> list[dict[str, Any]]:
     toggles = []
     for key, field in schedules[name].model_fields.items():
         words = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
+        labels = read_option_labels(field)
         if len(words) > 1 and all(isinstance(word, str) for word in words):
             toggles.append(
                 {
                     "key": key,
                     "value": pipeline.get(key),
                     "words": list(words),
+                    "labels": [labels.get(word, word) for word in words],
                     "help": " ".join((field.description or key).split()),
                     "reason": _disabled_reason(key, design),
                 }

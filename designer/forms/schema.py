@@ -88,7 +88,7 @@ def help_texts(node: Json) -> tuple[str, str]:
     """Return the help of a field, in which labels stand for the words that it explains, and the meaning of null."""
     text = one_line(node.get("description", ""))
     for word, label in choice_labels(node).items():
-        text = re.sub(rf"(?<![\w-]){re.escape(str(word))}(?=: )", lambda _, label=label: label, text)
+        text = re.sub(rf"(?<![\w-]){re.escape(str(word))}(?=: )", label.replace("\\", r"\\"), text)
     return text.rstrip(".") + "." if text else "", node.get(NULL_KEY, "")
 
 

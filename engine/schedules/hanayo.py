@@ -31,7 +31,7 @@ class Hanayo(Schedule):
     waves: Count = 1
     """Number of times that the path of stages runs down the meshes and back up."""
     grouping: Annotated[
-        Literal["grouped", "ungrouped"], option_labels({"grouped": "In groups", "ungrouped": "Without groups"})
+        Literal["grouped", "ungrouped"], option_labels({"grouped": "Grouped", "ungrouped": "Ungrouped"})
     ] = "grouped"
     """Order if there are more microbatches than meshes. grouped: groups with as many
     microbatches as there are meshes run one after another, so that peak memory does not grow. ungrouped: there is no bubble between groups, but all activations are

@@ -28,9 +28,7 @@ class Interleaved1F1B(Schedule):
     """Stages (chunks) per rank."""
     group: Count | None = nullable("one per rank")
     """Microbatches that pass through one chunk before the next chunk runs."""
-    slots: Annotated[
-        Literal["single", "fused"], option_labels({"single": "One computation each", "fused": "Forward with backward"})
-    ] = "single"
+    slots: Annotated[Literal["single", "fused"], option_labels({"single": "Single", "fused": "Fused"})] = "single"
     """Computations in a slot of the steady state. fused: a forward and a backward,
     one of which computes while the other exchanges tokens of experts or reduces tensors (Megatron's
     ``--overlap-moe-expert-parallel-comm``); each rank runs one more warm-up forward."""

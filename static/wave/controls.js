@@ -119,11 +119,11 @@ export class Controls {
   }
 
   /** @param {Toggle} toggle */
-  segments({ key, words }) {
+  segments({ key, words, labels }) {
     let held = "";
-    const buttons = words.map((word) => {
+    const buttons = words.map((word, i) => {
       const onclick = () => word !== held && this.wave.send("option", { key, value: word });
-      return Object.assign(button(word, { kind: "mw-segment", onclick }), { onblocked: this.onblocked });
+      return Object.assign(button(labels[i], { kind: "mw-segment", onclick }), { onblocked: this.onblocked });
     });
     const element = h("span.mw-segments", { role: "group", "aria-label": key }, ...buttons);
     const set = (/** @type {Toggle} */ { value, help, reason }) => {

@@ -23,6 +23,7 @@ export interface Toggle {
   key: string;
   value: string;
   words: string[];
+  labels: string[];
   help: string;
   reason: string | null;
 }
