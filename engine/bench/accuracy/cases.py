@@ -123,7 +123,8 @@ SCHEDULES: Mapping[str, Document] = {
 """All schedules except custom orders, by a name for the schedule and its options."""
 
 
-def _select(*names: str) -> Iterator[tuple[str, Document]]:
+def select_schedules(*names: str) -> Iterator[tuple[str, Document]]:
+    """Yield the named schedules with their options."""
     return ((name, SCHEDULES[name]) for name in names)
 
 
@@ -155,10 +156,12 @@ def dry_run_cases() -> Iterator[Case]:
         "zb-h1",
         "zb-v",
     )
-    yield from _schedule_cases(_select(*some), "8 meshes", meshes=eight, model=MODEL, cost={**UNIT, "transfer": 0.1})
+    yield from _schedule_cases(
+        select_schedules(*some), "8 meshes", meshes=eight, model=MODEL, cost={**UNIT, "transfer": 0.1}
+    )
     some = ("gpipe", "1f1b", "eager 1f1b", "interleaved 1f1b", "hanayo, 1 wave", "hanayo, 2 waves", "zb-h1")
-    yield from _schedule_cases(_select(*some), "4 meshes, slow links", meshes=four, link=SLOW)
-    yield from _schedule_cases(_select("1f1b", "hanayo, 2 waves", "zb-v"), "2 meshes", meshes=two)
+    yield from _schedule_cases(select_schedules(*some), "4 meshes, slow links", meshes=four, link=SLOW)
+    yield from _schedule_cases(select_schedules("1f1b", "hanayo, 2 waves", "zb-v"), "2 meshes", meshes=two)
     yield from _parallel_cases()
     yield from _expert_cases()
     yield from _unequal_mesh_cases()
@@ -168,12 +171,14 @@ def dry_run_cases() -> Iterator[Case]:
 
 def _parallel_cases() -> Iterator[Case]:
     copies, halves = "data parallel", "tensor parallel"
-    some = _select("gpipe", "1f1b", "interleaved 1f1b")
+    some = select_schedules("gpipe", "1f1b", "interleaved 1f1b")
     yield from _schedule_cases(some, "2 meshes of dp 2", copies, meshes=((2, 1),) * 2, model=DEEP)
-    yield from _schedule_cases(_select("1f1b"), "4 meshes of dp 2", copies, meshes=((2, 1),) * 4, model=DEEP)
-    some = _select("1f1b", "hanayo, 1 wave", "zb-h1")
+    yield from _schedule_cases(select_schedules("1f1b"), "4 meshes of dp 2", copies, meshes=((2, 1),) * 4, model=DEEP)
+    some = select_schedules("1f1b", "hanayo, 1 wave", "zb-h1")
     yield from _schedule_cases(some, "2 meshes of tp 2", halves, meshes=((1, 2),) * 2, model=DEEP)
-    yield from _schedule_cases(_select("1f1b"), "2 meshes of dp 2 x tp 2", halves, meshes=((2, 2),) * 2, model=DEEP)
+    yield from _schedule_cases(
+        select_schedules("1f1b"), "2 meshes of dp 2 x tp 2", halves, meshes=((2, 2),) * 2, model=DEEP
+    )
 
 
 MOE = {"experts": 8, "top_k": 2, "capacity_factor": 1.25, "every": 2}
@@ -184,9 +189,11 @@ def _expert_cases() -> Iterator[Case]:
     alone = case_document({"schedule": "1f1b"}, ((2, 2),), microbatches=4, model=model, experts={"ep": 4})
     yield Case("experts: one mesh of dp 2 x tp 2, ep 4", "experts", alone)
     pair: dict[str, Any] = {"meshes": ((2, 1),) * 2, "model": model, "experts": {"ep": 2}}
-    yield from _schedule_cases(_select("1f1b", "hanayo, 1 wave"), "experts: 2 meshes of dp 2", "experts", **pair)
+    yield from _schedule_cases(
+        select_schedules("1f1b", "hanayo, 1 wave"), "experts: 2 meshes of dp 2", "experts", **pair
+    )
     four = {**pair, "meshes": ((2, 1),) * 4, "model": {**model, "layers": 16}}
-    yield from _schedule_cases(_select("interleaved 1f1b"), "experts: 4 meshes of dp 2", "experts", **four)
+    yield from _schedule_cases(select_schedules("interleaved 1f1b"), "experts: 4 meshes of dp 2", "experts", **four)
 
 
 def _unequal_mesh_cases() -> Iterator[Case]:
@@ -222,7 +229,7 @@ def _message_cases() -> Iterator[Case]:
 
 def _model_cases() -> Iterator[Case]:
     skips = {**WIDE, "kind": "u-transformer", "layers": 12}
-    yield from _schedule_cases(_select("1f1b", "hanayo, 1 wave"), "skip connections", model=skips)
+    yield from _schedule_cases(select_schedules("1f1b", "hanayo, 1 wave"), "skip connections", model=skips)
     uneven = {"schedule": "1f1b", "stages": [7, 3, 3, 3]}
     yield Case("uneven stages: 7, 3, 3 and 3 layers", "other", case_document(uneven))
     yield Case("recomputation: 1f1b", "other", case_document({"schedule": "1f1b", "recompute": "full"}))
@@ -231,131 +238,6 @@ def _model_cases() -> Iterator[Case]:
 
 
 # ---- emulated hosts, between which the kernel shares links ----
-
-INSIDE = {"latency_s": 1e-5, "bandwidth": 6e7}
-"""Link inside a node; its latency is that of this machine."""
-ALTERNATING = ((1, 1),) * 4, [[0], [2], [1], [3]]
-"""Four meshes on nodes 0, 1, 0 and 1, so that every message passes the NICs."""
-
-
-def _nic(megabytes: float) -> Document:
-    return {"latency_s": 1e-5, "bandwidth": megabytes * 1e6}
-
-
-def _host_rivals(
-    schedules: Iterable[tuple[str, Document]], training: str, group: str, /, **options: Any
-) -> Iterator[Case]:
-    """Yield cases of the same training with several schedules on two emulated hosts."""
-    size = sum(dp * tp for dp, tp in options["meshes"]) * options.get("cp", 1)
-    for name, schedule in schedules:
-        drawn = case_document(schedule, link=INSIDE, **{"per_node": size // 2, **options})
-        yield Case(f"hosts, {training}: {name}", f"hosts, {group}", drawn, rivals=f"hosts, {training}", uses_hosts=True)
-
-
-INTERLEAVED = {"schedule": "interleaved-1f1b", "chunks": 4}
-
-
-def host_cases() -> Iterator[Case]:
-    """Yield the dry runs on emulated hosts, where links are shared by the kernel rather than by the model."""
-    meshes, devices = ALTERNATING
-    some = _select("1f1b", "eager 1f1b", "interleaved 1f1b", "hanayo, 2 waves", "zb-h1")
-    yield from _host_rivals(some, "alternating, 8 MB/s", "alternating", meshes=meshes, devices=devices, between=_nic(8))
-    some = _select("gpipe", "1f1b", "eager 1f1b", "interleaved 1f1b")
-    yield from _host_rivals(some, "alternating, 3 MB/s", "alternating", meshes=meshes, devices=devices, between=_nic(3))
-    two = ((1, 1),) * 2
-    more = ("interleaved 1f1b, 4 chunks", INTERLEAVED)
-    several = (*_select("1f1b", "hanayo, 2 waves", "looped bfs"), more)
-    yield from _host_rivals(several, "one link, 2.5 MB/s", "one link", meshes=two, between=_nic(2.5))
-    several = (*_select("hanayo, 2 waves"), more)
-    yield from _host_rivals(several, "one link, 1.5 MB/s", "one link", meshes=two, between=_nic(1.5))
-    yield from _host_reduction_cases()
-    yield from _host_exchange_cases()
-    yield from _host_context_cases()
-    yield from _host_resharding_cases()
-    yield from _host_overlap_cases()
-    yield from _host_gather_cases()
-
-
-def _host_reduction_cases() -> Iterator[Case]:
-    """Yield cases in which gradient reductions and transfers share the NICs."""
-    pair: dict[str, Any] = {"meshes": ((2, 1),) * 2, "devices": [[0, 2], [3, 1]], "model": DEEP}
-    some = _select("1f1b", "interleaved 1f1b")
-    yield from _host_rivals(some, "2 meshes of dp 2", "data parallel", between=_nic(12), **pair)
-    four: dict[str, Any] = {"meshes": ((2, 1),) * 4, "devices": [[0, 4], [5, 1], [2, 6], [7, 3]], "model": DEEP}
-    yield from _host_rivals(_select("1f1b"), "4 meshes of dp 2", "data parallel", between=_nic(12), **four)
-    yield from _host_rivals(_select("chimera"), "replicas", "data parallel", meshes=((1, 1),) * 4, between=_nic(8))
-
-
-def _host_exchange_cases() -> Iterator[Case]:
-    """Yield cases in which collectives inside stages share the NICs with each other and with transfers."""
-    halves: dict[str, Any] = {"meshes": ((1, 2),) * 2, "model": DEEP, "between": _nic(24)}
-    some = _select("1f1b", "hanayo, 1 wave")
-    yield from _host_rivals(some, "2 meshes of tp 2", "tensor parallel", devices=[[0, 2], [1, 3]], **halves)
-    yield from _host_rivals(_select("zb-h1"), "tp 2, turned", "tensor parallel", devices=[[0, 2], [3, 1]], **halves)
-    experts: dict[str, Any] = {"model": {**DEEP, "layers": 8, "moe": MOE}, "between": _nic(16)}
-    pair: dict[str, Any] = {"meshes": ((2, 1),) * 2, "experts": {"ep": 2}, **experts}
-    some = _select("1f1b", "hanayo, 1 wave")
-    yield from _host_rivals(some, "experts on 2 meshes", "experts", devices=[[0, 2], [1, 3]], **pair)
-    yield from _host_rivals(_select("1f1b"), "experts, turned", "experts", devices=[[0, 2], [3, 1]], **pair)
-    alone: dict[str, Any] = {"meshes": ((4, 1),), "microbatches": 4, "experts": {"ep": 4}, **experts}
-    yield from _host_rivals(_select("1f1b"), "experts on 4 devices", "experts", **alone)
-
-
-def _host_context_cases() -> Iterator[Case]:
-    """Yield cases whose devices exchange keys and values between nodes."""
-    shape: dict[str, Any] = {"meshes": ((1, 1),) * 2, "cp": 2, "devices": [[0, 2], [1, 3]], "per_node": 2}
-    links: dict[str, Any] = {"link": INSIDE, "between": _nic(24)}
-    for exchange, schedule in (("ring", "1f1b"), ("ring", "zb-h1"), ("all_gather", "1f1b")):
-        how = {"context_parallel": exchange}
-        drawn = case_document(SCHEDULES[schedule], model=DEEP, training=how, **shape, **links)
-        training = f"hosts, cp 2, {exchange}"
-        yield Case(f"{training}: {schedule}", "hosts, context parallel", drawn, rivals=training, uses_hosts=True)
-
-
-def _host_resharding_cases() -> Iterator[Case]:
-    """Yield cases that reshard tensors between nodes."""
-    eager, what = _select("eager 1f1b"), {"model": DEEP, "between": _nic(2.5)}
-    yield from _host_rivals(eager, "dp 2 to tp 2", "resharding", meshes=((2, 1), (1, 2)), **what)
-    shapes: dict[str, Any] = {"meshes": ((1, 1), (2, 1), (1, 1)), "devices": [[0], [2, 3], [1]]}
-    yield from _host_rivals(_select("eager 1f1b"), "1, 2 and 1 devices", "resharding", **shapes, **what)
-    shapes = {"meshes": ((1, 2), (2, 1), (2, 2)), "devices": [[0, 1], [4, 5], [2, 3, 6, 7]]}
-    yield from _host_rivals(_select("eager 1f1b"), "tp 2 to dp 2 to dp 2 x tp 2", "resharding", **shapes, **what)
-
-
-IN_TURN = {"kind": "roofline", "overlap": 0.0}
-"""Costs of slots whose two actions run one after the other, in dry runs too."""
-
-
-def _host_overlap_cases() -> Iterator[Case]:
-    """Yield cases whose slots hide exchanges behind computation, each also without that overlap."""
-    experts = {"model": {**DEEP, "layers": 8, "moe": MOE}, "experts": {"ep": 2}, "between": _nic(16)}
-    halves = {"model": DEEP, "between": _nic(24)}
-    one, other = {"meshes": ((2, 1),) * 2, **experts}, {"meshes": ((1, 2),) * 2, **halves}
-    interleaved = {**SCHEDULES["interleaved 1f1b"], "slots": "fused"}
-    trainings = (
-        ("dualpipe with experts", SCHEDULES["dualpipe"], one),
-        ("dualpipe-v with experts", SCHEDULES["dualpipe-v"], one),
-        ("interleaved 1f1b with experts", interleaved, one),
-        ("dualpipe-v with tp 2", SCHEDULES["dualpipe-v"], other),
-    )
-    for training, schedule, sizes in trainings:
-        options = {**sizes, "devices": [[0, 2], [1, 3]]}
-        yield from _host_rivals([("overlapped", schedule)], training, "overlapped slots", **options)
-        yield from _host_rivals([("in turn", schedule)], training, "overlapped slots", cost=IN_TURN, **options)
-
-
-def _host_gather_cases() -> Iterator[Case]:
-    """Yield cases in which gathers of sharded weights and transfers share the NICs."""
-    pair: dict[str, Any] = {"meshes": ((2, 1),) * 2, "devices": [[0, 2], [3, 1]]}
-    alone: dict[str, Any] = {"meshes": ((2, 1),)}
-    for training, names, limit, options in (
-        ("weights of 1 stage", ("interleaved 1f1b", "zb-v"), 1, pair),
-        ("weights of 3 stages", ("interleaved 1f1b",), 3, pair),
-        ("one mesh, weights of 1 stage", ("looped bfs",), 1, alone),
-    ):
-        sharding = {"sharding": "parameters", "unsharded_stages": limit}
-        shown = {"model": DEEP, "between": _nic(12), "training": sharding, **options}
-        yield from _host_rivals(_select(*names), training, "sharded parameters", **shown)
 
 
 # ---- training: as many processes as cores ----
@@ -428,8 +310,3 @@ def limit_cases() -> Iterator[Case]:
         drawn = case_document(SCHEDULES["1f1b"], model=model, cost=cost, training={"micro_batch_size": batch})
         tags = {"limit": "message", "value": size}
         yield Case(f"limit: transfers of 10 ms, {size}", "limits", drawn, scale=0.02, tags=tags)
-
-
-def all_cases() -> list[Case]:
-    """Return the cases of ``meshwave bench accuracy``."""
-    return [*dry_run_cases(), *host_cases(), *limit_cases(), *training_cases()]

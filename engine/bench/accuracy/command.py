@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from meshwave.engine.bench.accuracy import cases, hanayo
+from meshwave.engine.bench.accuracy import cases, hanayo, host_cases
 from meshwave.engine.bench.accuracy.cases import Case
 from meshwave.engine.bench.accuracy.machine_load import describe_machine
 from meshwave.engine.bench.accuracy.measure import Bench, open_bench
@@ -27,7 +27,12 @@ MISSING = "missing"
 
 def accuracy(only: Sequence[str], out: Path | None, say: Say) -> dict[str, Any]:
     """Compare predictions with dry runs and training runs of more than a hundred designs (half an hour)."""
-    return _measure_and_summarize(cases.all_cases(), only, out, say)
+    return _measure_and_summarize(all_cases(), only, out, say)
+
+
+def all_cases() -> list[Case]:
+    """Return the cases of ``accuracy``."""
+    return [*cases.dry_run_cases(), *host_cases.host_cases(), *cases.limit_cases(), *cases.training_cases()]
 
 
 def rehearsal(only: Sequence[str], out: Path | None, say: Say) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 
-from meshwave.engine.bench.accuracy import cases, hanayo
+from meshwave.engine.bench.accuracy import cases, hanayo, host_cases
 from meshwave.engine.bench.accuracy.results import Result, Results
 from meshwave.engine.bench.accuracy.summary import (
     LEAST_DIFFERENCE,
@@ -76,7 +76,7 @@ def dry_run_results(results: Results) -> list[Result]:
 
 def host_results(results: Results) -> list[Result]:
     """Return the dry runs on emulated hosts, whose links the kernel shares."""
-    return results.select(cases.host_cases())
+    return results.select(host_cases.host_cases())
 
 
 def training_results(results: Results) -> list[Result]:

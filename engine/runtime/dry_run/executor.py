@@ -10,13 +10,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import lcm
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from meshwave.engine.costs import Costs, estimate
@@ -24,12 +22,9 @@ from meshwave.engine.costs.boundary_transfers import boundary_tensor
 from meshwave.engine.costs.models.roofline import operator_costs
 from meshwave.engine.costs.overlapped_slots import Pieces, scale_pieces
 from meshwave.engine.costs.slot_pieces import SlotPieces
-from meshwave.engine.document import Design
-from meshwave.engine.machine import total_memory_bytes
 from meshwave.engine.program.action import SENDS, Action, Op, backward, forward
 from meshwave.engine.program.program import Program
 from meshwave.engine.runs.dry_run import (
-    ActionDurations,
     Device,
     Waits,
     action_durations,
@@ -47,36 +42,25 @@ from meshwave.engine.runtime.device.clock import Clock, HostClock
 from meshwave.engine.runtime.device.streams import Streams
 from meshwave.engine.runtime.device.turns import Turns, wait_in_turn
 from meshwave.engine.runtime.dry_run.delayed_messages import (
-    LOOPBACK_BYTES_PER_S,
-    MESSAGE_MEMORY_FRACTION,
     DelayedCommunicator,
     SharedTimes,
     WaitingUpdate,
     collective_groups,
     is_late,
 )
+from meshwave.engine.runtime.dry_run.message_sizes import EMULATED_LATENCY_NS, _exchange_ratio, shrink_to_fit
 from meshwave.engine.runtime.dry_run.stage_collectives import StageCollectives
 from meshwave.engine.runtime.dry_run.waiting_gathers import WaitingGathers
 from meshwave.engine.runtime.execution.data import Microbatch
-from meshwave.engine.runtime.execution.executor import Executor, Progress, Slot, StepTimes
+from meshwave.engine.runtime.execution.executor import Executor, Slot
 from meshwave.engine.runtime.execution.job import Job, RunNote
 from meshwave.engine.runtime.execution.stages import MESSAGE_DTYPES, Saved, Tensors
+from meshwave.engine.runtime.execution.step_progress import Progress, StepTimes
 from meshwave.engine.runtime.execution.trainer import plan_boundary_transfers
 from meshwave.engine.runtime.modules.deferred_gradients import DeferredGradient
-from meshwave.engine.units import quantity
 
 FindPieces = Callable[[int], Pieces]
 """Function that returns the pieces of a computation that runs alone, in nanoseconds, given its row in the program."""
-NEGLIGIBLE_BYTES = 2**14
-"""Largest message, in bytes, that takes no longer than an empty one."""
-LATENESS_FRACTION = 0.01
-"""Permitted lateness of a message with zero modelled duration, as a fraction of the shortest action."""
-COLLECTIVE_BYTES_PER_S = LOOPBACK_BYTES_PER_S / 2
-"""Conservative bandwidth of collectives on this machine in bytes/s: members wait for each other and sum tensors."""
-EMULATED_LATENCY_NS = 100_000
-"""Latency of a small message between emulated hosts in nanoseconds."""
-CONCURRENT_MESSAGES = 8
-"""Estimated number of messages that a process holds at the same time."""
 START_LEAD_NS = 500_000
 """Time between the arrival of the last process and the start of a step, in ns per process, so that all learn the start.
 """
@@ -215,85 +199,6 @@ def _thread_ids() -> list[int]:
     """Return the ids of all threads of this process, including the threads that send its messages."""
     tasks = Path("/proc/self/task")
     return [int(task.name) for task in tasks.iterdir()] if tasks.is_dir() else [0]
-
-
-def shrink_to_fit(job: Job, costs: Costs, scale: float, durations: ActionDurations) -> tuple[Design, RunNote]:
-    """Return a design whose messages this machine can store and send in the modelled time, and a note about them.
-
-    If the messages fit, it is the design of the job itself. Over emulated links the duration does not limit their size.
-    """
-    sends = np.flatnonzero(job.program.is_send)
-    largest = float(costs.bytes[sends].max(initial=0.0))
-    if not largest:
-        return job.design, RunNote("no mesh sends messages to another mesh")
-    ratio = MESSAGE_MEMORY_FRACTION * total_memory_bytes() / (CONCURRENT_MESSAGES * largest * job.layout.processes)
-    if not job.emulates_links:
-        ratio = min(ratio, _sendable_ratio(job, costs, scale, durations, sends))
-    design = _shrink_messages(job.design, ratio)
-    links = "links are emulated; " if job.emulates_links else ""
-    sent = largest * boundary_tensor(design).bytes / boundary_tensor(job.design).bytes
-    numbers = {"message_bytes": sent, "modelled_message_bytes": largest}
-    if design is job.design:
-        return design, RunNote(
-            f"{links}messages have their full size (up to {quantity(sent, 'B')} per process)", numbers
-        )
-    reason = "hold larger ones" if job.emulates_links else "send larger ones in the modelled time"
-    text = (
-        f"{links}messages are smaller than modelled (at most {quantity(sent, 'B')} instead of {quantity(largest, 'B')} "
-        f"per process), because this machine cannot {reason}; their modelled duration is unchanged"
-    )
-    return design, RunNote(text, numbers)
-
-
-def _sendable_ratio(job: Job, costs: Costs, scale: float, durations: ActionDurations, sends: NDArray[np.intp]) -> float:
-    """Return the fraction of each message's bytes that the loopback interface can send in the message's modelled time."""
-    lanes = np.array([shape.dp * shape.tp for shape in job.layout.shapes])[job.program.rank[sends]]
-    mesh_bytes = costs.bytes[sends] * lanes
-    sendable = LOOPBACK_BYTES_PER_S * scale * (costs.seconds[sends] + LATENESS_FRACTION * durations.shortest)
-    ratios = np.maximum(sendable, NEGLIGIBLE_BYTES * lanes) / mesh_bytes
-    return min(float(ratios.min()), LOOPBACK_BYTES_PER_S * scale * durations.step / float(mesh_bytes.sum()))
-
-
-def _exchange_ratio(job: Job, smaller: Design, waits: Waits, durations: ActionDurations) -> tuple[float, str]:
-    """Return the fraction of the bytes of each collective inside a stage that the dry run sends, and a note about it.
-
-    Without such collectives the note is empty. With emulated links, only the memory of this machine limits the fraction.
-    """
-    flows, program = waits.flows, job.program
-    rows = np.flatnonzero(program.is_compute & (flows.first >= 0)) if flows else np.zeros(0, np.int64)
-    if flows is None or not rows.size:
-        return 1.0, ""
-    network, first = flows.network, flows.first[rows]
-    leaves = np.array([port.kind in ("link-out", "nic-out") for port in network.ports])[network.use_port]
-    sent = np.add.reduceat(np.where(leaves, network.use_weight, 0.0), network.use_ptr[:-1])[flows.kind[first]]
-    mesh_bytes = flows.size[first] * sent  # bytes of one exchange by all processes of a mesh
-    largest = float(mesh_bytes.max())
-    ratio = min(1.0, MESSAGE_MEMORY_FRACTION * total_memory_bytes() / (2 * largest * program.ranks))
-    if not job.emulates_links:
-        seconds = flows.size[first] / network.rate[flows.kind[first]]
-        rate = COLLECTIVE_BYTES_PER_S * waits.scale
-        ratio = min(
-            ratio,
-            rate / program.ranks * float((seconds / mesh_bytes).min()),  # all meshes may exchange at once
-            rate * durations.step / float((mesh_bytes * flows.parts[rows]).sum()),
-            boundary_tensor(smaller).bytes / boundary_tensor(job.design).bytes,
-        )
-    if ratio >= 1:
-        return 1.0, f"collectives inside stages have their full size (up to {quantity(largest, 'B')} per mesh at once)"
-    return ratio, (
-        f"collectives inside stages are smaller than modelled (at most {quantity(ratio * largest, 'B')} instead of "
-        f"{quantity(largest, 'B')} per mesh at once), because this machine cannot send larger ones in the modelled time"
-    )
-
-
-def _shrink_messages(design: Design, ratio: float) -> Design:
-    """Return a design whose messages have at most the fraction ``ratio`` of the bytes."""
-    if ratio >= 1:
-        return design
-    model, parts = design.model, lcm(*(mesh.cp for mesh in design.meshes))
-    hidden = max(1, int(model.hidden * ratio))
-    sequence = max(1, int(model.sequence / parts * min(1.0, ratio * model.hidden / hidden))) * parts
-    return design.model_copy(update={"model": model.resize_messages(sequence, hidden)})
 
 
 class WaitingStage:

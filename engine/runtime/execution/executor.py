@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
-from meshwave.engine.errors import RunError
 from meshwave.engine.program.action import RECEIVES, Action, Op, backward, format_cells, forward
 from meshwave.engine.runtime.communication.batching import message_producer
 from meshwave.engine.runtime.communication.communicator import PendingTensor
@@ -19,7 +15,9 @@ from meshwave.engine.runtime.communication.process_layout import ProcessLayout
 from meshwave.engine.runtime.device.clock import Clock, Stamp
 from meshwave.engine.runtime.device.streams import Streams
 from meshwave.engine.runtime.execution.data import Microbatch
-from meshwave.engine.runtime.execution.stages import Saved, Tensors
+from meshwave.engine.runtime.execution.protocols import ComputeStage, Messenger, WeightUpdate
+from meshwave.engine.runtime.execution.stages import Saved
+from meshwave.engine.runtime.execution.step_progress import ExecutionError, Progress, StepTimes
 from meshwave.engine.runtime.modules.deferred_gradients import DeferredGradient
 from meshwave.engine.runtime.modules.documents import pack_documents
 
@@ -36,82 +34,6 @@ Inputs = tuple[Any, tuple[Tensor, ...]]
 connections."""
 
 
-class ComputeStage(Protocol):
-    """Interface of a stage: a :class:`~meshwave.engine.runtime.execution.stages.LocalStage`, or a stage of a dry run."""
-
-    recomputes: bool
-    skip_sources: tuple[int, ...]
-    skip_targets: tuple[int, ...]
-
-    def forward(self, x: Tensor, targets: Tensor | None, skips: Tensors = ()) -> tuple[Tensor, Saved]:
-        """Compute the output of a microbatch, and return it with the tensors that its backward needs."""
-
-    def backward(self, saved: Saved, gradient: Tensor | None, skip_gradients: Tensors = ()) -> Tensor | None:
-        """Compute all gradients of a microbatch, and return the gradient of the input."""
-
-    def input_gradient(
-        self, saved: Saved, gradient: Tensor | None, skip_gradients: Tensors = ()
-    ) -> tuple[Tensor | None, list[DeferredGradient]]:
-        """Compute only the gradient of the input, and return it with the deferred weight gradients."""
-
-    def weight_gradient(self, deferred: list[DeferredGradient]) -> None:
-        """Compute the deferred weight gradients of a microbatch."""
-
-    def unshard_function(self, row: int) -> Callable[[], PendingTensor]:
-        """Return a function that starts to gather the weights that other processes own, for the UNSHARD at ``row``."""
-
-    def reshard(self) -> None:
-        """Free the weights that other processes own."""
-
-    def drop_cast_weights(self) -> None:
-        """Drop the copies of the weights in the compute dtype, because the weights have changed."""
-
-
-class Messenger(Protocol):
-    """Interface for messages, of a :class:`~meshwave.engine.runtime.communication.communicator.Communicator` for example."""
-
-    def send_function(self, producer: Action, rank: int) -> Callable[[Tensor], None]:
-        """Return a function that starts to send a tensor to a rank."""
-
-    def receive_function(self, producer: Action, rank: int) -> Callable[[], PendingTensor]:
-        """Return a function that starts to receive a tensor from a rank."""
-
-    def flush(self) -> None:
-        """Wait until all messages of this step are sent."""
-
-
-class WeightUpdate(Protocol):
-    """Interface for updates, of an :class:`~meshwave.engine.runtime.execution.update.OptimizerUpdate` for example."""
-
-    def start_reduction(self, stage: int) -> None:
-        """Start to reduce the gradients of a stage."""
-
-    def collect_gradients(self) -> dict[int, PendingTensor]:
-        """Wait for all reductions, and return the last reduction of each stage."""
-
-    def apply(self) -> None:
-        """Update the weights."""
-
-
-class ExecutionError(RunError):
-    """Error of a failed action, such as "rank 3, action 17 of 64, 3F2: RuntimeError('...')"."""
-
-    def __init__(self, message: str, rank: int, action: Action) -> None:
-        super().__init__(message)
-        self.rank = rank
-        self.action = action
-
-
-@dataclass(frozen=True)
-class StepTimes:
-    """Measured times of one step of one rank, one row per action, in nanoseconds of the host's clock."""
-
-    start: NDArray[np.int64]  # time at which its inputs (of both actions of a slot) were ready; for a RECV, when posted
-    end: NDArray[np.int64]  # end of the action; for a RECV or a collective, arrival of its tensor
-    wait: NDArray[np.int64]  # time for which the rank waited for its inputs; for a RECV, for which its consumer waited
-    losses: list[Tensor]  # losses of the microbatches whose last stage is on this rank
-
-
 class Computation(NamedTuple):
     """Action that takes input tensors, possibly after a wait, and computes."""
 
@@ -126,25 +48,6 @@ class Slot(NamedTuple):
     row: int
     last: int  # last row of the slot: row, or row + 1
     run: RunAction
-
-
-class Progress:
-    """Position of a process in its program, for threads that observe it."""
-
-    def __init__(self) -> None:
-        self.step = 0
-        self.evaluation_batch = 0
-        """Number of the batch of the evaluation after the step, from 1; 0 during the step."""
-        self.row = 0
-        """Index of the running action; after the last action, the number of actions."""
-        self.awaited_row: int | None = None
-        """Index of the receive for whose tensor the action waits; None if it does not wait."""
-        self.activity: str | None = None
-        """Long activity between two steps, such as "checkpoint"; None during a step."""
-
-    def begin(self, step: int, evaluation_batch: int = 0) -> None:
-        """Move to the first action of a step, or of a batch of the evaluation after it."""
-        self.step, self.evaluation_batch, self.row = step, evaluation_batch, 0
 
 
 class Executor:

@@ -27,11 +27,12 @@ from meshwave.engine.runtime.device.clock import make_clock
 from meshwave.engine.runtime.device.streams import make_streams
 from meshwave.engine.runtime.execution.checkpoint import Part, load_checkpoint
 from meshwave.engine.runtime.execution.data import Microbatch, TrainingBatches
-from meshwave.engine.runtime.execution.executor import Executor, Progress, StepTimes
+from meshwave.engine.runtime.execution.executor import Executor
 from meshwave.engine.runtime.execution.initial_weights import load_initial_weights
 from meshwave.engine.runtime.execution.job import Job, RunNote
 from meshwave.engine.runtime.execution.sharded_update import ShardedUpdate, separate_tied_weight
 from meshwave.engine.runtime.execution.stages import DTYPES, MESSAGE_DTYPES, LocalStage
+from meshwave.engine.runtime.execution.step_progress import Progress, StepTimes
 from meshwave.engine.runtime.execution.update import TIED_WEIGHT, GradientObserver, OptimizerUpdate, WeightGroup
 from meshwave.engine.runtime.experts.build import ExpertLayers, expert_layers
 from meshwave.engine.runtime.experts.layer import ExpertLayer

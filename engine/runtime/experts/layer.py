@@ -18,24 +18,22 @@ import torch
 import torch.distributed as dist
 from numpy.random import SeedSequence
 from torch import Tensor
-from torch.autograd import Function
 
 from meshwave.engine.document.architecture import PLAIN, Mlp
 from meshwave.engine.document.model import PLAIN_ROUTER, Router
 from meshwave.engine.experts import ExpertSchedule, Layer, Placement, Step, StepOp, expert_schedules
-from meshwave.engine.runs.recording import LayerPass
 from meshwave.engine.runtime.communication.groups import ALONE, Group, all_gather, to_group_memory
 from meshwave.engine.runtime.experts.dispatch import ExpertPath, GateLoads
 from meshwave.engine.runtime.experts.feed_forward import Expert, FeedForward
 from meshwave.engine.runtime.experts.gate import Gate, Routing
-from meshwave.engine.runtime.experts.step_times import BeginStep, EndStep, StepPosition, do_nothing
-from meshwave.engine.runtime.experts.steps import UNCHUNKED, CollectiveRecord, StepRunner
+from meshwave.engine.runtime.experts.step_times import BeginStep, EndStep, do_nothing
+from meshwave.engine.runtime.experts.steps import BACKWARD, UNCHUNKED, CollectiveRecord, StepRunner
+from meshwave.engine.runtime.experts.token_order import order_tokens, restore_tokens
 from meshwave.engine.runtime.modules.activations import make_activation
 from meshwave.engine.runtime.modules.deferred_gradients import DeferrableModule
 from meshwave.engine.runtime.modules.recomputation import is_first_forward
 
 GROUP_KINDS = ("mp", "esp", "ep", "ep_esp")
-BACKWARD = StepPosition(LayerPass.BACKWARD)
 
 
 def device_groups(layer: Layer, block: Sequence[int], process: int) -> dict[str, tuple[int, ...]]:
@@ -278,10 +276,10 @@ class ExpertLayer(DeferrableModule):
             slots, blocks = self._own_slots(routing)
             routing, shape = routing.select_slots(slots), (len(slots), 1)
         begin_step = self._runner.begin_step
-        ordered: Tensor = _Order.apply(tokens, routing, begin_step)  # type: ignore[no-untyped-call]
+        ordered = order_tokens(tokens, routing, begin_step)
         results = self._path(ordered.view(1, *shape, tokens.shape[1]), self.gate.weight, blocks, self._loads)
         results = results.flatten(0, 2)
-        y: Tensor = _Restore.apply(results, routing.weights, routing, begin_step)  # type: ignore[no-untyped-call]
+        y = restore_tokens(results, routing, begin_step)
         return y.to(tokens.dtype)
 
     def _own_slots(self, routing: Routing) -> tuple[Tensor, list[int]]:
@@ -363,57 +361,3 @@ def _seeded_generator(key: tuple[int, ...]) -> torch.Generator:
 
 
 # ---- tokens to slots and back ----
-
-
-class _Order(Function):
-    """Operation that copies tokens ``[S, hidden]`` to their slots ``[slots, hidden]``, with zeros in empty slots."""
-
-    @staticmethod
-    def forward(ctx: Any, tokens: Tensor, routing: Routing, begin_step: BeginStep) -> Tensor:
-        end_step = begin_step(StepOp.ORDER, UNCHUNKED)
-        ctx.slot, ctx.begin_step = routing.slot, begin_step
-        ordered = _select_rows(tokens, routing.token)
-        end_step()
-        return ordered
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        end_step = ctx.begin_step(StepOp.RESTORE, BACKWARD)  # the adjoint
-        first, *others = ctx.slot
-        total = _select_rows(gradient, first)
-        for slot in others:
-            total += _select_rows(gradient, slot)
-        end_step()
-        return total, None, None
-
-
-class _Restore(Function):
-    """Operation that returns ``[S, hidden]``, the weighted sum of each token's slots ``[slots, hidden]``."""
-
-    @staticmethod
-    def forward(ctx: Any, results: Tensor, weights: Tensor, routing: Routing, begin_step: BeginStep) -> Tensor:
-        end_step = begin_step(StepOp.RESTORE, UNCHUNKED)
-        ctx.begin_step = begin_step
-        ctx.save_for_backward(results, weights)
-        ctx.routing = routing._replace(weights=weights.detach())
-        total = torch.zeros((), dtype=weights.dtype, device=results.device)
-        for choice, slot in enumerate(routing.slot):
-            total = total + weights[:, choice, None] * _select_rows(results, slot)
-        end_step()
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        end_step = ctx.begin_step(StepOp.ORDER, BACKWARD)  # the adjoint
-        results, weights = ctx.saved_tensors
-        routing: Routing = ctx.routing
-        slot_weights = _select_rows(weights.t().reshape(-1, 1), routing.route)
-        results_gradient = (slot_weights * _select_rows(gradient, routing.token)).to(results.dtype)
-        weights_gradient = torch.stack([(gradient * _select_rows(results, slot)).sum(-1) for slot in routing.slot], -1)
-        end_step()
-        return results_gradient, weights_gradient, None, None
-
-
-def _select_rows(rows: Tensor, indices: Tensor) -> Tensor:
-    """Return the rows at ``indices``, with zeros for the index ``len(rows)``."""
-    return torch.cat([rows, rows.new_zeros(1, *rows.shape[1:])]).index_select(0, indices)

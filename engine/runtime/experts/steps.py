@@ -34,6 +34,7 @@ PendingTensor = Callable[[], Tensor]
 COPIES, BLOCKS, SLOTS = range(3)
 TOKENS = 0
 UNCHUNKED = StepPosition()
+BACKWARD = StepPosition(LayerPass.BACKWARD)
 VIEWS = (StepOp.COPY, StepOp.SPLIT_TOKENS, StepOp.SPLIT_SLOTS, StepOp.KEEP_SHARD, StepOp.KEEP_INPUT)
 """Steps that select a part of their tensor and take no time."""
 
@@ -318,7 +319,7 @@ class _Step(Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         (step,) = backward_steps([ctx.step])
-        return ctx.runner.start(step, gradient, StepPosition(LayerPass.BACKWARD))(), None, None
+        return ctx.runner.start(step, gradient, BACKWARD)(), None, None
 
 
 def _as_distinct_tensor(x: Tensor, y: Tensor) -> Tensor:

@@ -14,8 +14,8 @@ from meshwave.engine.findings import Problem
 from meshwave.engine.run_files import RunFolderError, read_document, write_document
 from meshwave.engine.runs.process_identity import handle
 from meshwave.engine.runtime.communication.flight_recorder import find_stuck_collective, read_flight_records
-from meshwave.engine.runtime.execution.executor import Progress
 from meshwave.engine.runtime.execution.job import Job
+from meshwave.engine.runtime.execution.step_progress import Progress
 from meshwave.engine.runtime.processes.hang import HangDiagnosis, ObservedProcess, Position
 
 REPORT_INTERVAL_S = 2.0

@@ -40,8 +40,8 @@ from meshwave.engine.runtime.device.accelerator import device_name
 from meshwave.engine.runtime.device.clock import ClockComparison
 from meshwave.engine.runtime.device.memory import MemoryCount, keep_freed_memory, step_with_memory_count
 from meshwave.engine.runtime.dry_run.executor import DryRunner
-from meshwave.engine.runtime.execution.executor import ExecutionError, Progress, StepTimes
 from meshwave.engine.runtime.execution.job import Job, RunNote, read_job
+from meshwave.engine.runtime.execution.step_progress import ExecutionError, Progress, StepTimes
 from meshwave.engine.runtime.execution.trainer import Trainer
 from meshwave.engine.runtime.processes.checkpointing import INTERRUPTED_STATUS, Checkpointing, Interrupted
 from meshwave.engine.runtime.processes.watchdog import Watchdog

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from meshwave.engine.bench.accuracy import cases, hanayo
+from meshwave.engine.bench.accuracy import cases, hanayo, host_cases
 from meshwave.engine.bench.accuracy.cases import Case
+from meshwave.engine.bench.accuracy.command import all_cases
 from meshwave.engine.bench.papers.hanayo_bars import BASELINES, MEASURED
 from meshwave.engine.bench.papers.hanayo_fit import TRANSFERS, fit
 from meshwave.engine.document import Design
@@ -18,7 +19,7 @@ from meshwave.engine.schedules import schedules
 @pytest.fixture(scope="module")
 def drawn() -> list[tuple[Case, Design]]:
     """All designs of both parts."""
-    return [(case, case.design(2)) for case in (*cases.all_cases(), *hanayo.paper_cases())]
+    return [(case, case.design(2)) for case in (*all_cases(), *hanayo.paper_cases())]
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +69,7 @@ def test_messages_are_as_large_as_their_names_say() -> None:
 
 def test_more_than_twenty_share_links_that_the_kernel_shapes() -> None:
     """On two nodes; for half of them sharing makes the step longer by so much that it can be told."""
-    found = list(cases.host_cases())
+    found = list(host_cases.host_cases())
     predictions = [predict(case.design(1)) for case in found]
 
     assert len(found) >= 20

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from meshwave.engine.bench.accuracy import cases, hanayo
+from meshwave.engine.bench.accuracy import cases, hanayo, host_cases
 from meshwave.engine.bench.accuracy.cases import Case
 from meshwave.engine.bench.accuracy.command import measure_all
 from meshwave.engine.bench.accuracy.machine_load import busy_share, describe_machine, steal_share, steal_ticks
@@ -213,7 +213,7 @@ def test_the_page_says_what_was_reached_and_leaves_out_what_was_not_measured() -
 
 
 def test_the_page_keeps_what_the_kernel_shares_apart_from_what_is_held_to_the_model() -> None:
-    shared, waited = next(iter(cases.host_cases())), next(iter(cases.dry_run_cases()))
+    shared, waited = next(iter(host_cases.host_cases())), next(iter(cases.dry_run_cases()))
     found = [result(shared.name, 1.0, 1.04, group=shared.group, ranges=(0.99, 1.05)), result(waited.name, 1.0, 1.01)]
 
     page = markdown(results(*found))

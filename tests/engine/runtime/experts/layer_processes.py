@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from meshwave.engine.experts import Layer, StepOp, expert_schedules
 from meshwave.engine.experts._steps import ADJOINT
 from meshwave.engine.runtime.communication.groups import Group, make_groups
-from meshwave.engine.runtime.experts import CollectiveRecord, ExpertLayer, device_groups, required_groups
-from meshwave.engine.runtime.experts import layer as layer_module
+from meshwave.engine.runtime.experts import CollectiveRecord, ExpertLayer, device_groups, required_groups, token_order
 from meshwave.engine.runtime.modules.deferred_gradients import (
     DeferrableModule,
     GradientQueue,
@@ -218,7 +217,7 @@ def _broken_rule(rule: str) -> Iterator[None]:
     if rule == "every copy of a token counts":
         patches.append((expert_schedules["deepspeed"], "token_copies", lambda self, layer: 1))
     elif rule == "results assigned, not added":
-        restore, select_rows = layer_module._Restore.forward, layer_module._select_rows
+        restore, select_rows = token_order._Restore.forward, token_order._select_rows
 
         def assign(ctx: Any, results: Tensor, weights: Tensor, routing: Any, begin_step: Any) -> Tensor:
             restore(ctx, results, weights, routing, begin_step)
@@ -228,7 +227,7 @@ def _broken_rule(rule: str) -> Iterator[None]:
                 y[is_here] = (weights[:, choice, None] * select_rows(results, slot))[is_here]
             return y
 
-        patches.append((layer_module._Restore, "forward", staticmethod(assign)))
+        patches.append((token_order._Restore, "forward", staticmethod(assign)))
     adjoints = dict(ADJOINT)
     if rule == "identity for the sum of shards":
         ADJOINT[StepOp.REDUCE_SHARDS] = StepOp.COPY

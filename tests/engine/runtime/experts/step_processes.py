@@ -22,10 +22,10 @@ from meshwave.engine.runtime.communication.groups import Group
 from meshwave.engine.runtime.experts import ExpertLayer
 from meshwave.engine.runtime.experts.feed_forward import Expert, FeedForward
 from meshwave.engine.runtime.experts.gate import Gate, Routing
-from meshwave.engine.runtime.experts.layer import _Order, _Restore
 from meshwave.engine.runtime.experts.overlap import OverlappedCombine
 from meshwave.engine.runtime.experts.step_times import ignore_step
 from meshwave.engine.runtime.experts.steps import SLOTS, StepRunner
+from meshwave.engine.runtime.experts.token_order import order_tokens, restore_tokens
 from meshwave.engine.runtime.modules.activations import make_activation
 from meshwave.engine.runtime.modules.deferred_gradients import GradientQueue
 from tests.engine.runtime.experts.layer_processes import own_groups
@@ -144,10 +144,10 @@ def _ordering_products(layer: Layer, known: Groups) -> list[InnerProducts]:
     results = _draw((len(routing.route), layer.hidden), group, 4).requires_grad_()
     weights = _draw(routing.weights.shape, group, 5).requires_grad_()
 
-    ordered = _Order.apply(tokens, routing, ignore_step)
+    ordered = order_tokens(tokens, routing, ignore_step)
     y = _draw(ordered.shape, group, 6)
     ordered.backward(y)
-    restored = _Restore.apply(results, weights, routing, ignore_step)
+    restored = restore_tokens(results, routing._replace(weights=weights), ignore_step)
     z = _draw(restored.shape, group, 7)
     restored.backward(z)
 
