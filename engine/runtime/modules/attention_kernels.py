@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import wraps
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, activate_flash_attention_impl, sdpa_kernel
 
 from meshwave.engine.document.devices import AttentionKernel
@@ -42,9 +41,12 @@ def use_attention_kernel(
     except (ImportError, RuntimeError) as error:
         params = {"kernel": kernel, "device": device_name(device), "reason": str(error)}
         raise Refusal("no_attention_kernel", params) from error
+    product = _product_of(backend)
     for module in modules:
-        if (attend := getattr(module, "attend", None)) is not None:
-            module.attend = _with_backend(attend, backend)  # type: ignore[assignment]
+        if (rule := getattr(module, "rule", None)) is not None:
+            module.rule = rule._replace(fused_product=product)
+        elif hasattr(module, "attend"):
+            module.attend = product  # type: ignore[assignment]
 
 
 def _probe(backend: SDPBackend, model: Model, dtype: torch.dtype, device: torch.device) -> None:
@@ -60,10 +62,15 @@ def _probe(backend: SDPBackend, model: Model, dtype: torch.dtype, device: torch.
         torch.autograd.grad(attended.sum(), q)
 
 
-def _with_backend(attend: Callable[..., Any], backend: SDPBackend) -> Callable[..., Any]:
-    @wraps(attend)
-    def attend_with_backend(*args: Any) -> Any:
-        with sdpa_kernel(backend):
-            return attend(*args)
+def _product_of(backend: SDPBackend) -> Callable[..., Tensor]:
+    """Return the attention of one backend.
 
-    return attend_with_backend
+    The backend is a global setting of torch. It must not be set while a collective is awaited, when the other computation
+    of an overlapped slot continues.
+    """
+
+    def product(*args: Any, **options: Any) -> Tensor:
+        with sdpa_kernel(backend):
+            return F.scaled_dot_product_attention(*args, **options)
+
+    return product

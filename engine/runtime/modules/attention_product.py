@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 
 class AttentionRule(NamedTuple):
-    """The attention mask, and how scores become weights."""
+    """The attention mask, how scores become weights, and the function that computes both."""
 
     causal: bool
     window: int | None = None
@@ -19,6 +20,8 @@ class AttentionRule(NamedTuple):
     """Factor of the scores; None: 1 / sqrt(dimensions of a head)."""
     soft_cap: float | None = None
     """Bound on the magnitude of scores, applied with tanh; None: unbounded."""
+    fused_product: Callable[..., Tensor] = F.scaled_dot_product_attention
+    """Attention without a soft cap and sinks."""
 
     def factor(self, dims: int) -> float:
         """Return the factor of the scores of heads with ``dims`` dimensions."""
@@ -56,12 +59,12 @@ def attend(
     is_fused, is_whole = rule.soft_cap is None and sinks is None, queries == keys and offset == 0
     options: dict[str, Any] = {"scale": rule.scale, "enable_gqa": shares}
     if is_fused and is_whole and rule.causal and bias is None and not _is_bounded(rule, keys):
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True, **options)
+        return rule.fused_product(q, k, v, is_causal=True, **options)
     mask = attention_mask(rule, queries, keys, offset, q.device)
     if is_fused:
         if bias is not None:
             mask = (bias if mask is None else bias.masked_fill(~mask, -torch.inf))[None]  # fused kernels need 4 dims
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, **options)
+        return rule.fused_product(q, k, v, attn_mask=mask, **options)
     if shares:
         k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
     scores = attention_scores(q, k, rule)

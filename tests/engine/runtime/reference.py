@@ -61,10 +61,12 @@ def train(job: Job, steps: int | None = None) -> Reference:
         _balance_load(model, design.model.moe)
         if training.is_evaluated_after(step):
             held_out = _batches(job, microbatches, DataPart(held_share, is_held_out=True))
+            model.eval()  # the loss of the next token alone
             with torch.no_grad():
                 drawn = [each for batch in range(training.eval_batches) for each in held_out.step(batch)]
                 found = [_loss(model, each) for each in drawn]
             evaluations.append(float(torch.stack(found).mean()))
+            model.train()
     parameters = {name: p.detach() for name, p in model.named_parameters()}
     return Reference(tuple(losses), tuple(norms), gradients, parameters, tuple(evaluations))
 

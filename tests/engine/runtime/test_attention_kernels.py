@@ -82,6 +82,11 @@ CASES: dict[str, tuple[Document, Document, Document]] = {
         {"cp": 2},
         {"attention_kernel": "flash_2", "context_parallel": "all_gather"},
     ),
+    "overlapped-slots": (
+        {"schedule": "dualpipe", "recompute": "operators"},
+        {"cp": 2},
+        {"attention_kernel": "unfused", "context_parallel": "all_gather"},
+    ),
 }
 """Schedule, axes and training settings."""
 
@@ -89,6 +94,6 @@ CASES: dict[str, tuple[Document, Document, Document]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_training_with_a_named_kernel_equals_one_process(name: str, crew: Any, draw: Callable[..., Document]) -> None:
     pipeline, axes, training = CASES[name]
-    document = draw({"microbatches": 4, **pipeline}, layers=4, **axes, **training)
+    document = draw({"microbatches": 4, **pipeline}, layers=3, **axes, **training)
     document["model"] |= LLAMA
     assert_equal(crew.train(document), reference(document))

@@ -58,11 +58,9 @@ def test_compilation_for_one_length_is_refused(draw: Callable[..., Document]) ->
 
 
 CASES: dict[str, tuple[Document, Document, Document]] = {
-    "split-backward-tp": ({"schedule": "zb-h1"}, {"pp": 2, "tp": 2}, {"sequence_parallel": True, "eval_every": 2}),
     "inner-stages": ({"schedule": "1f1b", "recompute": "full"}, {"pp": 3}, {}),
     "overlapped-slots": ({"schedule": "dualpipe", "recompute": "layers"}, {"pp": 2}, {}),
     "sharded-dp": ({"schedule": "interleaved-1f1b"}, {"pp": 1, "dp": 2}, {"sharding": "parameters"}),
-    "ring": ({"schedule": "1f1b", "recompute": "attention"}, {"pp": 2, "cp": 2}, {}),
     "ring-dp": ({"schedule": "interleaved-1f1b"}, {"pp": 1, "cp": 2, "dp": 2}, {"sharding": "gradients"}),
     "gathered": ({"schedule": "zb-h1"}, {"pp": 2, "cp": 2}, {"context_parallel": "all_gather", "eval_every": 2}),
     "gathered-tp": (

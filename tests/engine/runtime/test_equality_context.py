@@ -11,8 +11,6 @@ from tests.engine.runtime.equality import Document, assert_equal, reference
 from tests.engine.runtime.test_equality_meshes import DEEPSEEK, GPT_OSS, LLAMA
 
 CASES = {
-    "split-backward-tp": ("zb-h1", {"pp": 1, "cp": 2, "tp": 2}, "all_gather", LLAMA, {"sequence_parallel": True}),
-    "sharded-dp": ("1f1b", {"pp": 1, "cp": 2, "dp": 2}, "ring", LLAMA, {"sharding": "parameters", "clip_norm": 0.5}),
     "multi-token": (
         "gpipe",
         {"pp": 1, "cp": 2},
@@ -20,7 +18,6 @@ CASES = {
         {**LLAMA, "mtp_layers": 2, "positions": {"kind": "alibi"}},
         {},
     ),
-    "overlapped-slots": ("dualpipe", {"pp": 2, "cp": 2}, "ring", {"kind": "gpt"}, {}),
     "uneven-targets": ("gpipe", {"pp": 1, "cp": 3}, "ring", {"kind": "bert", "sequence": 18}, {"eval_every": 2}),
     "experts": ("gpipe", {"pp": 1, "cp": 2}, "all_gather", {"kind": "transformer", **GPT_OSS}, {"precision": "fp32"}),
     "latent": ("1f1b", {"pp": 1, "cp": 2}, "ring", {"kind": "transformer", **DEEPSEEK}, {}),

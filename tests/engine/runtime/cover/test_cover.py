@@ -1,0 +1,88 @@
+"""Training equals one process for a pairwise cover of schedules, axes of parallelism, models and settings."""
+
+from __future__ import annotations
+
+import json
+from itertools import chain
+from math import sqrt
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.engine.runtime.cover.axes import Case, complete, document_of, pairs_of
+from tests.engine.runtime.cover.generation import FILE, every_pair, plain, verdict
+from tests.engine.runtime.equality import Document, assert_equal, part, reference
+from tests.engine.runtime.reference import Reference
+
+COVER = json.loads(FILE.read_text())
+DAILY = 12
+"""Number of cases that are not nightly: those with the most pairs."""
+ROUGH = 0.15
+"""Relative difference of results in low precision."""
+ADVICE = "generate the cover again: python -m tests.engine.runtime.cover.generation"
+
+
+def test_the_cover_has_every_pair_that_a_design_can_have() -> None:
+    cases = [complete(case) for case in COVER["cases"]]
+    refused = {
+        tuple(tuple(value.split("=")) for value in pair): reason
+        for reason, pairs in COVER["refused"].items()
+        for pair in pairs
+    }
+    assert [case for case in cases if verdict(case)] == [], ADVICE
+    assert set(chain.from_iterable(map(pairs_of, cases))) | set(refused) == set(every_pair()), ADVICE
+    assert {pair: verdict(plain(pair)) for pair in refused} == refused, ADVICE
+
+
+def plain_reference(document: Document) -> Reference:
+    """Return the reference of a document without the settings that a single process does not have."""
+    without = {
+        "sharding": "none",
+        "sequence_parallel": False,
+        "unsharded_stages": None,
+        "gradient_reduction": "microbatch",
+        "activation_offload": 0.0,
+        "bf16_gradients": False,
+        "attention_kernel": "default",
+    }
+    return reference({**document, "training": {**document["training"], **without}})
+
+
+def cases() -> list[Any]:
+    return [
+        pytest.param(case, id="-".join(case.values()), marks=[pytest.mark.nightly] if number >= DAILY else [])
+        for number, case in enumerate(COVER["cases"])
+    ]
+
+
+def assert_near(outcomes: list[Any], expected: Reference) -> None:
+    """Check that the results of a run in low precision are near the reference.
+
+    AdamW turns small gradients, whose sign may be a rounding error, into steps of full size, so that the difference is
+    that of all tensors of a process together.
+    """
+    for outcome in outcomes:
+        assert isinstance(outcome, dict), outcome
+        for name in ("losses", "grad_norms", "evaluations"):
+            np.testing.assert_allclose(outcome[name], getattr(expected, name), rtol=ROUGH / 5, err_msg=name)
+        for kind in ("gradients", "parameters"):
+            wanted = {name: part(outcome, name, getattr(expected, kind)) for name in outcome[kind]}
+            difference = [value - wanted[name] for name, value in outcome[kind].items()]
+            assert norm(difference) <= ROUGH * norm(wanted.values()), kind
+    held = set().union(*(outcome["parameters"] for outcome in outcomes))
+    assert held == set(expected.parameters), "all parts of the model were trained"
+
+
+def norm(tensors: Any) -> float:
+    return sqrt(sum(float(np.linalg.norm(tensor)) ** 2 for tensor in tensors))
+
+
+@pytest.mark.parametrize("case", cases())
+def test_a_case_of_the_cover_trains_like_one_process(case: Case, crew: Any) -> None:
+    document = document_of(case)
+    outcomes, expected = crew.train(document), plain_reference(document)
+    if complete(case)["precision"] == "fp64":
+        assert_equal(outcomes, expected)
+    else:
+        assert_near(outcomes, expected)
