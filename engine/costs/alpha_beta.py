@@ -85,11 +85,12 @@ class _Ring(NamedTuple):
 
 
 def _distinct_rings(cluster: Cluster, groups: Sequence[Sequence[int]]) -> set[_Ring]:
-    """Return the rings of groups of devices; equal ones occur once."""
+    """Return the rings of groups of several devices; equal ones occur once."""
     by_size: dict[int, list[Sequence[int]]] = defaultdict(list)
     for group in groups:
-        by_size[len(group)].append(group)
-    node_rows = [np.sort(np.array(each) // cluster.devices_per_node) for size, each in by_size.items() if size]
+        if len(group) > 1:
+            by_size[len(group)].append(group)
+    node_rows = [np.sort(np.array(each) // cluster.devices_per_node) for each in by_size.values()]
     starts = [np.diff(rows, prepend=-1) > 0 for rows in node_rows]  # True at the first device on each node
     out = np.zeros(cluster.nodes, np.int64)  # rings that leave each node
     for rows, first in zip(node_rows, starts, strict=True):
@@ -107,8 +108,6 @@ def _distinct_rings(cluster: Cluster, groups: Sequence[Sequence[int]]) -> set[_R
 
 def _ring_seconds(cluster: Cluster, ring: _Ring, size: float) -> float:
     n, inside, between = ring.devices, cluster.link_inside_node, cluster.link_between_nodes
-    if n < 2:
-        return 0.0
     if ring.nodes == 1:
         return 2 * (n - 1) * (inside.latency_s + size / n / inside.bandwidth)
     sharing = ring.crowd / cluster.nics_per_node

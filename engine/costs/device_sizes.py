@@ -99,6 +99,13 @@ def workload(design: Design, mesh: Mesh) -> Workload:
     )
 
 
+def workloads(design: Design) -> list[Workload]:
+    """Return the work of one device of each mesh, ``[meshes]``; meshes of equal sizes share one object."""
+    found = {(mesh.data_parallel, mesh.cp, mesh.tp): mesh for mesh in design.meshes}
+    of_sizes = {sizes: workload(design, mesh) for sizes, mesh in found.items()}
+    return [of_sizes[mesh.data_parallel, mesh.cp, mesh.tp] for mesh in design.meshes]
+
+
 def stage_copies(program: Program) -> Iterator[tuple[int, int]]:
     """Yield each (rank, stage) for which the rank holds a replica of the stage."""
     for route in program.placement.tolist():
@@ -150,7 +157,7 @@ def device_sizes(design: Design, program: Program, layers: Sequence[int]) -> Siz
         for stage in range(program.stages)
     ]
     precision = number_sizes(design.training)
-    loads = [workload(design, mesh) for mesh in design.meshes]
+    loads = workloads(design)
     blocks = [expert_blocks(design, mesh, load) for mesh, load in zip(design.meshes, loads, strict=True)]
     with_experts = expert_counts(design, layers)
     stage_sizes = _stage_sizes(design, program, layers)
@@ -221,7 +228,17 @@ def _transformer_stage_sizes(design: Design, program: Program, layers: Sequence[
         kept_skip_tensors(design, program, layers),
     )
 
+    known: dict[tuple[Any, ...], StageSizes] = {}
+
     def sizes_of_stage(stage: int, load: Workload, blocks: ExpertBlocks) -> StageSizes:
+        if with_experts[stage]:
+            return sizes_of_new_stage(stage, load, blocks)
+        key = load, layers[stage], stage == 0, stage == program.stages - 1, joins[stage], *skipped[:, stage].tolist()
+        if key not in known:
+            known[key] = sizes_of_new_stage(stage, load, blocks)
+        return known[key]
+
+    def sizes_of_new_stage(stage: int, load: Workload, blocks: ExpertBlocks) -> StageSizes:
         ends = {"first": stage == 0, "last": stage == program.stages - 1}
         uncommon = [Sparse(count, blocks[number].operators) for number, count in with_experts[stage].items()]
         if joins[stage]:

@@ -97,7 +97,7 @@ class Fabric:
 
     def links_of(self, usage: Usage) -> list[Link]:
         """Return the links of the used ports: the link inside a node, the link between nodes, or both."""
-        near = np.isin(usage.kinds, _NEAR_KINDS)
+        near = _IS_NEAR[usage.kinds]
         links = (self.cluster.link_inside_node, near.any()), (self.cluster.link_between_nodes, not near.all())
         return [link for link, is_used in links if is_used]
 
@@ -106,10 +106,11 @@ class Fabric:
         found = messages if isinstance(messages, Messages) else Messages.from_list(messages)
         codes = self._paths(found.source, found.destination)
         passed = (codes != NO_PORT) & (found.source != found.destination)[:, None]
-        return Usage.total(codes[passed], np.broadcast_to(found.bytes[:, None], codes.shape)[passed])
+        used, sizes = codes[passed], np.broadcast_to(found.bytes[:, None], codes.shape)[passed]
+        return Usage.total(used, sizes) if len(found) > 1 else Usage(used, sizes)  # a path has different ports
 
 
-_NEAR_KINDS = [PORT_KINDS.index(kind) for kind in ("link-out", "link-in", "switch")]
+_IS_NEAR = np.array([kind in ("link-out", "link-in", "switch") for kind in PORT_KINDS])
 
 
 def ring_messages(group: Sequence[int], size: float, rounds: int = 2) -> Messages:

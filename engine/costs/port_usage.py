@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, Self, get_args
 
 import numpy as np
@@ -111,7 +112,7 @@ class Usage(Mapping[Port, float]):
         """Return the usage of some of the ports."""
         return Usage(self.codes[kept], self.sizes[kept])
 
-    @property
+    @cached_property
     def kinds(self) -> Int64s:
         """Index of the kind of each port in ``PORT_KINDS``."""
         return port_kinds(self.codes)

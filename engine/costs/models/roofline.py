@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,12 +19,17 @@ from meshwave.engine.costs import flops
 from meshwave.engine.costs.alpha_beta import ring_all_reduce_seconds
 from meshwave.engine.costs.block_models import BlockModel
 from meshwave.engine.costs.boundary_transfers import boundary_seconds
-from meshwave.engine.costs.collective_flows import add_exchanges, gather_messages, reduction_messages
+from meshwave.engine.costs.collective_flows import (
+    add_exchanges,
+    blocks_of_stages,
+    gather_messages,
+    reduction_messages,
+)
 from meshwave.engine.costs.contention import UNMEASURED_LINK, LinkSharing
 from meshwave.engine.costs.cost_model import TRANSFER_MODEL_LABELS, CostModel, Floats
-from meshwave.engine.costs.device_sizes import Sizes, joins_per_stage, stage_copies, workload
+from meshwave.engine.costs.device_sizes import Sizes, stage_copies, workload
 from meshwave.engine.costs.distinct_actions import Kinds
-from meshwave.engine.costs.expert_blocks import expert_blocks, expert_counts
+from meshwave.engine.costs.expert_blocks import expert_blocks
 from meshwave.engine.costs.fabric import Fabric
 from meshwave.engine.costs.network import (
     NetworkBuilder,
@@ -307,10 +312,15 @@ def _stage_prices(
     if isinstance(design.model, BlockModel):
         yield from _block_stage_prices(design, design.model, program, layers, prices)
         return
-    experts, joins = expert_counts(design, layers), joins_per_stage(design, layers)
+    known: dict[tuple[Any, ...], Seconds] = {}  # stages of equal blocks on meshes with equal prices
+    stages = blocks_of_stages(design, layers)
     for rank, stage in stage_copies(program):
-        ends = {"first": stage == 0, "last": stage == program.stages - 1}
-        yield rank, stage, prices[rank].stage(layers[stage], **ends, experts=experts[stage], joins=joins[stage])
+        blocks = stages[stage]
+        key = prices[rank], blocks.layers, blocks.first, blocks.last, tuple(blocks.experts.items()), blocks.joins
+        if key not in known:
+            ends = {"first": blocks.first, "last": blocks.last}
+            known[key] = prices[rank].stage(blocks.layers, **ends, experts=blocks.experts, joins=blocks.joins)
+        yield rank, stage, known[key]
 
 
 def _block_stage_prices(
