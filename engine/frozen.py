@@ -52,6 +52,16 @@ def read_option_labels(field: FieldInfo) -> dict[str, str]:
     return {**extra.get(LABELS_KEY, {})} if isinstance(extra, dict) else {}  # type: ignore[dict-item]
 
 
+TEXT_FORMS: dict[str, str] = {}
+"""Descriptions of the texts that a pattern permits, by pattern."""
+
+
+def text_form(pattern: str, form: str) -> Any:
+    """Return the field of a text with a ``pattern``; ``form`` describes it in messages: the value should be ``form``."""
+    TEXT_FORMS[pattern] = form
+    return Field(pattern=pattern)
+
+
 def validation_error(
     where: str, code: str, params: Mapping[str, Any] | None = None, *fixes: Fix
 ) -> PydanticCustomError:
@@ -71,5 +81,10 @@ LONGEST_SHOWN = 60
 """Maximum number of characters of a refused text that its message repeats."""
 Printable = AfterValidator(_check_printable)
 """Validator of text without control characters, which can be shown on terminals, in pictures and in other tools."""
-FileName = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^/\\\x00.][^/\\\x00]*$"), Printable]
+FileName = Annotated[
+    str,
+    Field(min_length=1, max_length=200),
+    text_form(r"^[^/\\\x00.][^/\\\x00]*$", "a plain file name, without folders"),
+    Printable,
+]
 """Name of a file without folders."""

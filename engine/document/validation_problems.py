@@ -15,6 +15,7 @@ from pydantic_core import ErrorDetails
 from meshwave.engine.document.fixes import remove_key_fix, rename_key_fix
 from meshwave.engine.errors import closest_word, escape_unprintable
 from meshwave.engine.findings import Fix, Problem, set_key_fix
+from meshwave.engine.frozen import TEXT_FORMS
 from meshwave.engine.schedules import schedules
 
 Place = tuple[str | int, ...]
@@ -328,6 +329,11 @@ def show_value(value: Any) -> str:
     return escape_unprintable(text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 3]}...")
 
 
+def _wrong_form(error: _Error) -> Problem:
+    pattern = error.context["pattern"]
+    return _wrong_type(TEXT_FORMS.get(pattern, f"text that matches {pattern}"))(error)
+
+
 _PROBLEMS: Mapping[str, Callable[[_Error], Problem]] = {
     "extra_forbidden": _unknown_key,
     "literal_error": _unknown_name,
@@ -340,7 +346,7 @@ _PROBLEMS: Mapping[str, Callable[[_Error], Problem]] = {
     "float_type": _wrong_type("a number"),
     "finite_number": _wrong_type("a finite number"),
     "string_type": _wrong_type("text"),
-    "string_pattern_mismatch": _wrong_type("a plain file name, without folders"),
+    "string_pattern_mismatch": _wrong_form,
     "tuple_type": _wrong_list,
     "mapping_type": _wrong_type("an object"),
     "dict_type": _wrong_type("an object"),

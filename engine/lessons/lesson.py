@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from meshwave.engine.document import Design
 from meshwave.engine.errors import closest_word
 from meshwave.engine.findings import Refusal
-from meshwave.engine.frozen import FileName, Part, validation_error
+from meshwave.engine.frozen import FileName, Part, text_form, validation_error
 from meshwave.engine.predict.prediction import Prediction, predict
 
 MOST_STEPS = 40
@@ -21,7 +21,9 @@ LONGEST_TEXT = 2_000
 """Maximum number of characters of a title, question, option or hint."""
 
 Text = Annotated[str, Field(min_length=1, max_length=LONGEST_TEXT)]
-Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=60)]
+Name = Annotated[
+    str, text_form(r"^[a-z0-9][a-z0-9_-]*$", "a name of lower-case letters, digits, _ and -"), Field(max_length=60)
+]
 """Name of a design within a lesson."""
 Unit = Literal["", "%", "s", "ms", "us", "GB", "MB", "TFLOP/s"]
 """Unit in which a number is asked for and shown."""

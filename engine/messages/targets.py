@@ -25,6 +25,7 @@ MESSAGES: dict[str, Message] = {
     "targets_unreadable": "cannot read the launch targets in {file}: {reason}; correct the file, or rename it",
     "target_not_a_table": "{file}: {target} is not a table; write [{target}] and its options below",
     "target_launcher": '{file}: target {target} has no launcher; add launcher = "NAME", one of {known:or}',
+    "target_launcher_unknown": "{file}: target {target} has the unknown launcher {given}. {hint}",
     "target_reserved": "{file}: the name {target} is taken by a launcher of this machine; choose another name",
     "target_option": "{file}: target {target}: {problem}",
     "unknown_target": "there is no launch target called {target!r}. {hint} Targets are read from {files:list}",

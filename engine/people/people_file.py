@@ -18,7 +18,7 @@ from meshwave.engine.document.reading import parse_toml
 from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.files import read_whole
 from meshwave.engine.findings import Refusal
-from meshwave.engine.frozen import Part, nullable, validation_error
+from meshwave.engine.frozen import Part, nullable, text_form, validation_error
 from meshwave.engine.people.limits import Limits
 
 LARGEST_BYTES = 1_000_000
@@ -73,13 +73,19 @@ OWNER = User("", "", Role.ADMIN)
 class Person(Part):
     """A person who may sign in."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}$")]
+    name: Annotated[
+        str,
+        text_form(r"^[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}$", "a name of at most 64 letters, digits and . _ @ + -"),
+    ]
     """Name to sign in with, such as ``ada`` or ``ada@example.org``; upper and lower case are the same."""
     role: Role
     """One of ``viewer``, ``designer``, ``launcher`` and ``admin``."""
-    token: Annotated[str, Field(pattern=r"^sha256\$[0-9a-f]{32}\$[0-9a-f]{64}$")] | None = nullable(
-        "the proxy or the OAuth provider names the person"
-    )
+    token: (
+        Annotated[
+            str, text_form(r"^sha256\$[0-9a-f]{32}\$[0-9a-f]{64}$", "a hash that meshwave people add has written")
+        ]
+        | None
+    ) = nullable("the proxy or the OAuth provider names the person")
     """Salted hash of the personal token, as ``meshwave people add`` prints it."""
 
     @property
@@ -110,7 +116,9 @@ class People(Part):
     login: Literal["token", "header", "oauth"] = "token"
     """``token``: people sign in with their name and their token; ``header``: a reverse proxy names them; ``oauth``: they
     sign in at an OAuth provider."""
-    header: Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,60}$")] | None = nullable("people have tokens")
+    header: (
+        Annotated[str, text_form(r"^[A-Za-z0-9-]{1,60}$", "the name of a header, such as X-Forwarded-User")] | None
+    ) = nullable("people have tokens")
     """The header in which the reverse proxy names the person, such as ``X-Forwarded-User``."""
     proxies: Annotated[tuple[str, ...], Field(max_length=20)] = ()
     """Addresses of the reverse proxies whose header is believed, such as ``127.0.0.1``."""

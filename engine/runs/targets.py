@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from meshwave.engine.document.reading import read_toml
-from meshwave.engine.document.validation_problems import validation_problems
+from meshwave.engine.document.validation_problems import quote, validation_problems
 from meshwave.engine.errors import InputError, unknown_word_hint
 from meshwave.engine.files import configuration_folder, read_whole
 from meshwave.engine.findings import Refusal
@@ -128,10 +128,14 @@ def _launcher_and_options(where: Mapping[str, str], name: str, table: Mapping[st
         return name, machine.target_options
     known = {key: member.target_options for key, member in launchers.items() if member.needs_target}
     kind = table.get("launcher")
-    model = known.get(kind) if isinstance(kind, str) else None
-    if not isinstance(kind, str) or model is None:
+    if kind is None:
         raise Refusal("target_launcher", {**where, "known": list(known)})
-    return kind, model
+    model = known.get(str(kind))
+    if model is None:
+        raise Refusal(
+            "target_launcher_unknown", {**where, "given": quote(kind), "hint": unknown_word_hint(str(kind), known)}
+        )
+    return str(kind), model
 
 
 def _parse_target(file: Path, name: str, table: Any) -> Target:

@@ -14,13 +14,13 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import Field, PositiveInt, ValidationError, model_validator
+from pydantic import PositiveInt, ValidationError, model_validator
 
 from meshwave.engine.document import Design
 from meshwave.engine.errors import RunError
 from meshwave.engine.files import import_folder, write_private
 from meshwave.engine.findings import Problem, Refusal, RunRefusal
-from meshwave.engine.frozen import Part, nullable, validation_error
+from meshwave.engine.frozen import Part, nullable, text_form, validation_error
 from meshwave.engine.messages import render
 from meshwave.engine.run_files import first_problem
 from meshwave.engine.runs.launchers._base import Capabilities, Launcher
@@ -48,11 +48,11 @@ from meshwave.engine.runs.time_limit import write_time_limit
 
 MOST_PROCESSES = 4096
 
-Folder = Annotated[str, Field(pattern=r"^/[\w./+@,=-]*$")]
+Folder = Annotated[str, text_form(r"^/[\w./+@,=-]*$", "an absolute path of letters, digits and _ . / + @ , = -")]
 """Absolute path without characters that a shell interprets."""
-Address = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][\w.@:%+-]*$")]
+Address = Annotated[str, text_form(r"^[A-Za-z0-9_][\w.@:%+-]*$", "a host name or user@host")]
 """Host for ssh: a name of its configuration, or ``user@host``."""
-Line = Annotated[str, Field(pattern=r"^[^\n\r\x00]*$")]
+Line = Annotated[str, text_form(r"^[^\n\r\x00]*$", "one line of text")]
 
 
 class JobOptions(Part):
@@ -69,7 +69,9 @@ class JobOptions(Part):
     """Python interpreter on the nodes. Meshwave and torch must be installed there."""
     setup: tuple[Line, ...] = ()
     """Lines of bash that each node runs first, such as `module load cuda` or `source venv/bin/activate`."""
-    interface: Annotated[str, Field(pattern=r"^[\w.,=^-]+$")] | None = nullable("chosen by gloo and NCCL")
+    interface: Annotated[str, text_form(r"^[\w.,=^-]+$", "the name of an interface, such as ib0")] | None = nullable(
+        "chosen by gloo and NCCL"
+    )
     """Network interface for messages between nodes."""
     limits: TargetLimits = TargetLimits()
     """Limits on the runs of the target."""

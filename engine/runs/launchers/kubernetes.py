@@ -6,11 +6,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import PositiveInt
 
 from meshwave.engine.document import Design
 from meshwave.engine.findings import Problem, Refusal
-from meshwave.engine.frozen import nullable
+from meshwave.engine.frozen import nullable, text_form
 from meshwave.engine.runs.attempts import read_attempts
 from meshwave.engine.runs.launchers._base import launchers
 from meshwave.engine.runs.launchers._jobs import JobLauncher, JobOptions, JobStatus, Phase
@@ -20,7 +20,12 @@ from meshwave.engine.runs.options import Options
 
 MANIFEST = "manifest.yaml"
 VOLUME = "runs"
-Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([\w./-]*[A-Za-z0-9])?$")]
+Label = Annotated[
+    str,
+    text_form(
+        r"^[A-Za-z0-9]([\w./-]*[A-Za-z0-9])?$", "letters, digits and _ . / -, with a letter or digit at both ends"
+    ),
+]
 """Name of a Kubernetes object, or key or value of a label."""
 
 
@@ -28,7 +33,7 @@ class KubernetesOptions(JobOptions):
     """Options of a Kubernetes target."""
 
     needs_root: ClassVar = True
-    image: Annotated[str, Field(pattern=r"^[\w./:@-]+$")]
+    image: Annotated[str, text_form(r"^[\w./:@-]+$", "the name of an image, such as registry.example.org/meshwave:1")]
     """Container image with Python, torch and Meshwave."""
     claim: Label
     """PersistentVolumeClaim that all pods can write to. Pods and this machine mount it at `root`."""
@@ -38,7 +43,9 @@ class KubernetesOptions(JobOptions):
     """Training runtime of Kubeflow Trainer that starts the nodes of a TrainJob."""
     namespace: Label | None = nullable("the namespace of the context")
     """Namespace of the jobs."""
-    context: Annotated[str, Field(pattern=r"^[\w.:@/-]+$")] | None = nullable("the current context")
+    context: Annotated[str, text_form(r"^[\w.:@/-]+$", "the name of a context")] | None = nullable(
+        "the current context"
+    )
     """Context of kubectl."""
     gpus_per_node: PositiveInt | None = nullable("no GPUs are requested")
     """Number of GPUs of each pod."""

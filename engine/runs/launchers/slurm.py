@@ -10,11 +10,11 @@ from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import NonNegativeInt, PositiveInt, model_validator
 
 from meshwave.engine.files import write_private
 from meshwave.engine.findings import Problem, Refusal
-from meshwave.engine.frozen import nullable, validation_error
+from meshwave.engine.frozen import nullable, text_form, validation_error
 from meshwave.engine.messages import render
 from meshwave.engine.runs.checkpoints import INTERRUPTED
 from meshwave.engine.runs.launchers._base import launchers
@@ -49,9 +49,14 @@ WAITING = {
 }
 FAILED = "FAILED"
 ENDED_BY_SLURM = {"TIMEOUT", "NODE_FAIL", "BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY", "PREEMPTED", "CANCELLED", FAILED}
-Word = Annotated[str, Field(pattern=r"^[\w.,:@+%*&|()\[\]=/-]+$")]
+Word = Annotated[str, text_form(r"^[\w.,:@+%*&|()\[\]=/-]+$", "one word without spaces and quotes")]
 
-Mount = Annotated[str, Field(pattern=r"^/[\w./+@=-]*(:/[\w./+@=-]*(:[\w+]+)?)?$")]
+Mount = Annotated[
+    str, text_form(r"^/[\w./+@=-]*(:/[\w./+@=-]*(:[\w+]+)?)?$", "a folder such as /data, or /data:/mnt:ro")
+]
+Time = Annotated[str, text_form(r"^[\d:-]+$", "a time such as 04:00:00")]
+Directive = Annotated[str, text_form(r"^--?[A-Za-z][^\n\r\x00]*$", "an option such as --exclusive, in one line")]
+Image = Annotated[str, text_form(r"^[\w./][^\s\x00]*$", "the name or the file of an image, without spaces")]
 
 
 class SlurmOptions(JobOptions):
@@ -61,17 +66,15 @@ class SlurmOptions(JobOptions):
     """Partition of the jobs."""
     account: Word | None = nullable("the default of the user")
     """Account to which jobs are charged."""
-    time: Annotated[str, Field(pattern=r"^[\d:-]+$")] | None = nullable("the default of the partition")
+    time: Time | None = nullable("the default of the partition")
     """Time limit, such as `04:00:00`."""
     gpus_per_node: NonNegativeInt | None = nullable("no GPUs are requested")
     """Number of GPUs to request on each node."""
     constraint: Word | None = nullable("any node")
     """Features that nodes must have."""
-    directives: tuple[Annotated[str, Field(pattern=r"^--?[A-Za-z][^\n\r\x00]*$")], ...] = ()
+    directives: tuple[Directive, ...] = ()
     """Additional options of sbatch, such as `--exclusive`."""
-    container: Annotated[str, Field(pattern=r"^[\w./][^\s\x00]*$")] | None = nullable(
-        "processes run without a container"
-    )
+    container: Image | None = nullable("processes run without a container")
     """Image of the container of the processes: for Pyxis a name such as `nvcr.io#nvidia/pytorch:25.09-py3` or a `.sqsh`
     file, for Apptainer a `.sif` file or a name such as `docker://...`. `python` and `setup` are then those of the image."""
     container_runtime: Literal["pyxis", "apptainer"] = "pyxis"

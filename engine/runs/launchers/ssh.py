@@ -11,7 +11,7 @@ from pydantic import Field
 
 from meshwave.engine.document import Design
 from meshwave.engine.findings import Problem, Refusal, RunRefusal
-from meshwave.engine.frozen import Part, nullable
+from meshwave.engine.frozen import Part, nullable, text_form
 from meshwave.engine.runs.launchers._base import launchers
 from meshwave.engine.runs.launchers._host import Host, SshHost
 from meshwave.engine.runs.launchers._job_files import cancel_command
@@ -69,7 +69,9 @@ class SshOptions(JobOptions):
     needs_root: ClassVar = True
     hosts: Annotated[tuple[Address, ...], Field(min_length=1)]
     """Hosts of the nodes in order: names from the ssh configuration, or `user@host`."""
-    address: Annotated[str, Field(pattern=r"^[\w.:-]+$")] | None = nullable("the name of the first host")
+    address: Annotated[str, text_form(r"^[\w.:-]+$", "a host name or an IP address")] | None = nullable(
+        "the name of the first host"
+    )
     """Address at which the other hosts reach the first one."""
     shared: bool = False
     """True if `root` is one folder that all hosts share. Checkpoints require it."""
