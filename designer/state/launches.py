@@ -23,7 +23,7 @@ from meshwave.engine.runs.imported_trace import add_trace_run
 from meshwave.engine.runs.launchers import PlaceChecks, default_launcher, open_run, specify_run
 from meshwave.engine.runs.options import REHEARSAL
 from meshwave.engine.runs.run_folder import RunSpec, process_count
-from meshwave.engine.runs.targets import Target, open_target, training_targets
+from meshwave.engine.runs.targets import Target, find_target, training_targets
 
 _log = logging.getLogger(__name__)
 
@@ -36,6 +36,7 @@ class Launches:
         self.names: Callable[[], Mapping[str, str]] = dict
         """Function that returns the names of people by their IDs, where several people share the server."""
         self._launchers: dict[str, Launcher] = {}
+        self._opened: dict[str, Target] = {}  # the targets of these launchers as they were when they were opened
         self._opening = threading.Lock()
         self._checks = PlaceChecks(record, self.open)
         self._cancelling: dict[str, threading.Thread] = {}  # the latest attempts to cancel runs, by ID
@@ -62,11 +63,15 @@ class Launches:
         """Return the launcher of a target.
 
         Raises:
-            Refusal: there is no such target, or it is not offered.
+            Refusal: there is no such target, a target file is invalid, or the target is not offered.
         """
         with self._opening:
-            if name not in self._launchers:
-                self._launchers[name] = open_target(self.record, name)
+            known = self._launchers.get(name)
+            if known is not None and not known.runs_survive:  # it holds the processes of its runs
+                return known
+            target = find_target(name)
+            if known is None or target != self._opened[name]:
+                self._launchers[name], self._opened[name] = target.open(self.record), target
             return self._launchers[name]
 
     def submit(self, launcher: Launcher, spec: RunSpec, key: str | None, data: Path | None = None) -> Run:

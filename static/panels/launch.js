@@ -68,6 +68,7 @@ class LaunchBar extends Widget {
   /** @param {string} type */
   request(type) {
     if (performance.now() - this.requested < DOUBLE_CLICK_MS) return;
+    if (this.model.activity) return this.showStatus(this.model.activity); // the target has not answered yet
     this.requested = performance.now();
     if (type === "launch" && this.model.launchable.question && !this.isAsking) return this.ask(true);
     this.isAsking = false;
@@ -123,7 +124,7 @@ class LaunchBar extends Widget {
     this.launch.enable(
       launchable.allowed,
       launchable.reason ||
-        (isRunning ? "Queue this design; it starts after the active run (L)" : "Train this design on this machine (L)"),
+        (isRunning ? "Queue this design; it starts after the active run (L)" : "Train this design (L)"),
     );
     this.rehearse.enable(
       rehearsable.allowed,
@@ -144,6 +145,6 @@ class LaunchBar extends Widget {
     const problem = notice || (!isRunning && launchable.reason);
     if (problem) this.showStatus(problem, "error");
     else if (this.isAsking) this.showStatus(`${launchable.question}. Launch anyway?`, "warning");
-    else this.showStatus(activity || status.words || (isRunning ? "" : "Train on this machine, or start a dry run"));
+    else this.showStatus(activity || status.words || (isRunning ? "" : "Train the design, or start a dry run"));
   }
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.browser
 RUN_MS = 60_000
+DOUBLE_CLICK_MS = 800  # as in static/panels/launch.js
 
 
 @pytest.fixture
@@ -152,9 +154,17 @@ def test_a_dry_run_is_started_by_keyboard_and_its_timeline_is_overlaid(
         launch.get_by_role("button", name="Launch").focus()
         page.keyboard.press("Tab")
         expect(rehearse).to_be_focused()
-        page.keyboard.press("Enter")
-
-        expect(launch.locator(".mw-launchbar-words")).to_contain_text("done: 2 steps", timeout=RUN_MS)
+        with monkeypatch.context() as patch:
+            may_start, submit = threading.Event(), Launches.submit
+            patch.setattr(Launches, "submit", lambda *spec: may_start.wait(30) and submit(*spec))
+            page.keyboard.press("Enter")
+            expect(launch.locator(".mw-launchbar-words")).to_have_text("Starting …")
+            page.wait_for_timeout(DOUBLE_CLICK_MS + 100)
+            page.keyboard.press("Enter")  # the user is impatient
+            page.wait_for_timeout(300)
+            may_start.set()
+            expect(launch.locator(".mw-launchbar-words")).to_contain_text("done: 2 steps", timeout=RUN_MS)
+        assert len(list(tmp_path.glob("runs/*/design.json"))) == 1
         expect(launch.locator(".mw-launchbar-words")).to_contain_text("dry run, time x")
         expect(page.locator(".mw-run")).to_contain_text("dry run: nothing is computed")
         expect(page.get_by_label("Overlay measured timeline")).to_be_checked()

@@ -58,6 +58,21 @@ def test_learners_launch_on_this_machine_only(shared: Launches) -> None:
     assert ada.open("local") is shared.open("local")
 
 
+def test_a_changed_target_applies_to_the_next_launch_from_an_open_page(shared: Launches, tmp_path: Path) -> None:
+    file, first = tmp_path / "targets.toml", shared.open("cluster")
+    assert shared.open("cluster") is first
+
+    file.write_text(TARGETS.replace("/work", "/other"))
+    assert shared.open("cluster").options.root == "/other"  # type: ignore[attr-defined]
+
+    local = shared.open("local")
+    file.write_text(TARGETS.replace("cluster", "renamed"))
+    assert refused_code(shared.open, "cluster") == "unknown_target"
+    file.write_text("[cluster")
+    assert refused_code(shared.open, "cluster") == "targets_unreadable"
+    assert shared.open("local") is local
+
+
 def test_designers_use_targets_of_this_machine_only(shared: Launches) -> None:
     limits = Limits(targets=("local", "threads", "cluster"))
     designer, launcher = (
@@ -113,7 +128,7 @@ def test_a_dry_run_has_a_result_once_it_is_over(shared: Launches, monkeypatch: p
     assert run.entry.is_rehearsal
     assert dry_run_result(shared.record, run.id) == ""
     assert run.wait(timeout_s=60) is State.SUCCEEDED
-    assert re.fullmatch(r"[\d.]+ m?s measured \([+-]?[\d.]+%\)", dry_run_result(shared.record, run.id))
+    assert re.fullmatch(r"[\d.]+ m?s measured \([+−]?[\d.]+%\)", dry_run_result(shared.record, run.id))
 
     cancelled = ada.dry_run(load_design(example("03-gpt-on-two-cores")))
     ada.cancel(cancelled.entry)
