@@ -56,6 +56,21 @@ def _compile_function(njit: Callable[..., Any], function: FunctionType) -> Any:
     # The functions allocate nothing. Counting references of the tables, at each call, would take most of the time.
     options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
     try:
-        return njit(cache=True, **options)(function)
-    except RuntimeError:  # neither the folder of the source nor the user's cache folder is writable
+        compiled = njit(cache=True, **options)(function)
+        _empty_unreadable_index(compiled._cache._cache_file)
+    except (RuntimeError, OSError):  # neither the folder of the source nor the user's cache folder is writable
         return njit(**options)(function)
+    return compiled
+
+
+def _empty_unreadable_index(cache: Any) -> None:
+    """Empty an index of numba's cache that names a class which no longer exists, such as one of an earlier version.
+
+    Numba reads the classes of the arguments before it compares the time of the source.
+    """
+    try:
+        cache._load_index()
+    except OSError:
+        raise
+    except Exception:
+        cache.flush()
