@@ -106,7 +106,7 @@ async def _measure(link: str, code: str, count: int, seconds: float, say: Say) -
 
 
 def _script(lesson: Lesson, key: str) -> Iterator[Act]:
-    """Yield what a learner does in a lesson; ``key`` identifies the launch."""
+    """Yield the gestures of a learner in a lesson; ``key`` identifies the launch."""
     yield Act("open the lesson", "LessonPane", {"type": "start", "name": lesson.name})
     for number, step in enumerate(lesson.steps):
         if number:

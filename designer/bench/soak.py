@@ -1,4 +1,4 @@
-"""Benchmark of a server that is used for long (``meshwave bench soak``): what it still holds over time.
+"""Benchmark of a server that runs for a long time (``meshwave bench soak``): the resources that it keeps.
 
 Pages are opened, edited and closed meanwhile; runs are launched, and ended at random moments by a person, or by a signal
 that kills one of the processes.
@@ -49,7 +49,7 @@ LISTENING = "0A"
 
 
 def bench_soak(minutes: float, say: Say) -> Figures:
-    """Open, edit and close pages, launch, cancel and kill runs for --minutes; measure what the server keeps over time."""
+    """Open, edit and close pages, launch, cancel and kill runs for --minutes; measure resources that the server keeps."""
     with TemporaryDirectory() as temporary, serving_process(_serve, temporary) as link:
         return asyncio.run(_soak(link, Server(Path(os.environ["MESHWAVE_HOME"]), Path(temporary)), minutes, say))
 
@@ -78,7 +78,7 @@ async def _soak(link: str, server: Server, minutes: float, say: Say) -> Figures:
 
 
 async def _edit_at_random(link: str, chance: Random) -> None:
-    """Open a page, edit its design, and leave at once: while the last edit is still computed."""
+    """Open a page, edit its design, and leave while the last edit is still being computed."""
     page = await PageClient.open(link)
     *edits, last = chance.choices(EDITS, k=EDITS_PER_VISIT)
     for edit in edits:
@@ -112,7 +112,7 @@ async def _launch_and_end(link: str, server: Server, number: int) -> bool:
 
 
 async def _kill_one(server: Server, chance: Random) -> bool:
-    """Kill a process that executes or starts runs; wait for one to be there."""
+    """Wait for a process that executes or starts runs, and kill it."""
     async with asyncio.timeout(PATIENCE_S):
         while not (started := server.run_processes()):
             await asyncio.sleep(LIFETIME_S / 10)
@@ -134,7 +134,7 @@ async def _ended_runs(link: str) -> Figures:
 class Server(NamedTuple):
     """The folders of a server, and what its processes hold.
 
-    Its processes are found by their environment, so that those are found too that lost the process that started them.
+    Its processes are found by their environment, which also finds those whose parent process has ended.
     """
 
     home: Path

@@ -72,7 +72,7 @@ METRIC_HELP = {
 
 
 def explain_terms(design: Design, layer: Layer) -> dict[str, str]:
-    """Return explanations of the papers' terms with the numbers of a layer, by term."""
+    """Return explanations of the terms of the papers, with the numbers of a layer, by term."""
     item = f"{layer.hidden:,} values of {layer.item_bytes} B"
     capacity = (
         "No token is dropped, so the most loaded expert determines the number of slots"

@@ -91,6 +91,8 @@ _LABELS: Mapping[str, str] = {
     STAGE_COSTS: "Costs per stage",
     "cost.overlap": "Overlapped fraction",
     "cost.weight": "Weight gradient",
+    "experts.rebalance_steps": "Rebalancing interval",
+    "experts.rebalance_threshold": "Rebalancing threshold",
     "model.hidden": "Hidden size",
     "model.kind": "Model family",
     "model.moe.aux_loss": "Auxiliary loss",

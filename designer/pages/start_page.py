@@ -220,7 +220,7 @@ class StartPage(Canvas):
 
 
 def _recent_entries(library: Library, titles: Mapping[str, Mapping[str, str]]) -> Iterator[dict[str, str]]:
-    """Yield what was opened recently, as far as it still has a title; ``titles`` has them by kind and name."""
+    """Yield the recently opened items that still exist; ``titles`` has their titles by kind and name."""
     known = [each for each in library.recent() if each["name"] in titles.get(each["kind"], ())]
     for each in known[:LONGEST_RECENT]:
         kind, name = each["kind"], each["name"]

@@ -52,7 +52,7 @@ class PeopleAccess(Access):
         return stated[0] if request.remote_ip in people.proxies and len(stated) == 1 else ""
 
     def refusal_at_proxy(self, handler: RequestHandler) -> Refusal | None:
-        """Return the reason why a request is refused whose person a reverse proxy states; None if people sign in here."""
+        """Return the reason why the person that a reverse proxy states is refused; None if people sign in on this server."""
         if self.file.people.login != "header":
             return None
         name = self._stated_name(handler)
@@ -108,7 +108,7 @@ class PeopleAccess(Access):
 
 
 def _identity(person: Person) -> str:
-    """Return what a sign-in is for: the person with the present token, so that a new token ends it."""
+    """Return the identity of a sign-in: the person and the current token, so that a new token ends the sign-in."""
     return f"{person.user.id} {person.token or ''}"
 
 

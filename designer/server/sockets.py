@@ -1,4 +1,4 @@
-"""Websockets of pages, which limit the rate at which the messages of a page are read."""
+"""Websockets of pages that limit the rate at which messages are read."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class RateLimitedSocket(WSHandler):
     """Whether the connection was closed before it joined its session."""
 
     def open(self, *args: str, **kwargs: str) -> Any:
-        """Begin a connection; one that does not speak Bokeh's protocol is closed, which is no defect of the server."""
+        """Begin a connection; close one that does not use Bokeh's protocol, without logging an error."""
         try:
             return super().open(*args, **kwargs)  # type: ignore[no-untyped-call]
         except ProtocolError as error:
             logging.getLogger(__name__).info("closed a websocket: %s", error)
 
     async def _async_open(self, token: str) -> None:
-        """Join the session of the page; Bokeh would keep one forever whose connection has been closed already."""
+        """Join the session of the page, unless its connection is closed; Bokeh would then keep the session forever."""
         if self._closed_early:
             return
         await super()._async_open(token)

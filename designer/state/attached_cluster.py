@@ -1,4 +1,4 @@
-"""Cluster of a launch target that was put into the open design: state of the page, and no part of the design."""
+"""Cluster of a launch target that was copied into the open design. It is state of the page, not of the design."""
 
 from __future__ import annotations
 

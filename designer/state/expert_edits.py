@@ -122,7 +122,7 @@ def design_of_layer(design: Design, number: int) -> Design:
 
 
 def set_of_layer(design: Design, number: int, key: str, value: Any) -> tuple[str, Any]:
-    """Return the path and the value of the edit that sets the placement or the load of a layer, or of all others."""
+    """Return the path and the value of the edit that sets the placement or load of one layer, or of the layers without their own."""
     if number == COMMON:
         return f"experts.{key}", value
     found = {each.layer: each.model_dump(mode="json") for each in design.experts.layers}

@@ -1,4 +1,4 @@
-"""Work on files that a page opens or exports, of which there is one at a time."""
+"""Processing of the files that a page opens or exports, one file at a time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class FileWork:
-    """Processes a file at once or by a job; a new file stops the job of the one before it."""
+    """Processes a file at once or by a job; a new file stops the job of the previous one."""
 
     def __init__(self, later: Later | None, show_notice: Callable[[str], object]) -> None:
         """Create the work of a page.

@@ -190,7 +190,7 @@ class Library:
             write_private(self.folder / RECENT, json.dumps([opened, *others][: 2 * LONGEST_RECENT]))
 
     def recent(self) -> list[Card]:
-        """Return kind, name and time of what was opened recently, the latest first; some of it may be deleted."""
+        """Return kind, name and time of recently opened items, the latest first; some may have been deleted."""
         try:
             found = json.loads((self.folder / RECENT).read_bytes())
             return [

@@ -48,7 +48,7 @@ def block_flags(people: Sequence[Presence], comments: Iterable[Comment]) -> list
 
 
 def _open_comments(comments: Iterable[Comment], kind: str) -> Iterator[tuple[Target, str]]:
-    """Yield what has comments that are not resolved, and their number as text."""
+    """Yield each target with unresolved comments, and their number as text."""
     counts = Counter(each.target for each in comments if each.target.kind == kind and not each.is_resolved)
     for target, number in counts.items():
         yield target, format_count(number, "comment")

@@ -52,7 +52,7 @@ def group_block_lanes(timeline: Timeline, devices: Sequence[Hashable]) -> tuple[
 
 
 def group_choices(layers: Iterable[Sequence[LaneGroups]], *, is_compared: bool) -> list[dict[str, str]]:
-    """Return the key and the label of each criterion that timelines have; by kind if one lies over another."""
+    """Return the key and the label of each criterion that timelines have; overlaid timelines can also be grouped by kind."""
     found = {groups.by for layer in layers for groups in layer} | ({"kind"} if is_compared else set())
     return [{"by": by, "label": label} for by, label in LABELS.items() if by in found]
 

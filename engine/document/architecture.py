@@ -41,7 +41,7 @@ class Norm(Part):
     weight: bool = True
     """Learned scale."""
     bias: bool = True
-    """Learned shift of a layernorm; rmsnorm has none."""
+    """Learned shift of a LayerNorm; RMSNorm has none."""
     eps: Annotated[float, Field(gt=0, le=1)] = 1e-5
     """Value added to the variance."""
 
@@ -80,32 +80,32 @@ class RopeScaling(Part):
             {"linear": "Linear", "dynamic": "Dynamic", "llama3": "Llama 3", "yarn": "YaRN", "longrope": "LongRoPE"}
         ),
     ] = "llama3"
-    """Rule by which frequencies change. linear: all frequencies are divided by factor. dynamic: theta grows for sequences longer than
-    the original context. llama3: low frequencies are divided by factor, and high ones are kept. yarn: low
-    frequencies are divided by factor, high ones are kept, and those between change gradually (arXiv:2309.00071). longrope: each frequency is divided by a factor of its own
-    (arXiv:2402.13753)."""
+    """Rule by which frequencies change. linear: all frequencies are divided by factor. dynamic: theta grows for
+    sequences longer than the original context. llama3: low frequencies are divided by factor, and high ones are kept.
+    yarn: low frequencies are divided by factor, high ones are kept, and those between change gradually
+    (arXiv:2309.00071). longrope: each frequency is divided by a factor of its own (arXiv:2402.13753)."""
     factor: Positive = 8.0
     """Ratio of the new context to the original one."""
     original_context: Size | None = nullable("not stated")
     """Context length of pretraining, in tokens."""
     low_frequency_factor: Positive = 1.0
-    """llama3: frequencies whose wavelength exceeds original_context / low_frequency_factor are divided by factor."""
+    """With Llama 3, frequencies whose wavelength exceeds original context / low frequency factor are divided by factor."""
     high_frequency_factor: Positive = 4.0
-    """llama3: frequencies whose wavelength is below original_context / high_frequency_factor are not changed."""
+    """With Llama 3, frequencies whose wavelength is below original context / high frequency factor are kept."""
     beta_fast: Positive = 32.0
-    """yarn: frequencies that turn more often than this within original_context are not changed."""
+    """With YaRN, frequencies with more than this number of turns within the original context are kept."""
     beta_slow: Positive = 1.0
-    """yarn: frequencies that turn less often than this within original_context are divided by factor."""
+    """With YaRN, frequencies with less than this number of turns within the original context are divided by factor."""
     truncate: bool = True
-    """yarn: round the two limits to whole dimensions."""
+    """With YaRN, round the two limits to whole dimensions."""
     attention_factor: Positive | None = nullable("that of the paper")
-    """yarn, longrope: multiplier of rotated queries and keys; in the papers 0.1 ln(factor) + 1 for yarn, and
-    sqrt(1 + ln(factor) / ln(original_context)) for longrope."""
+    """Multiplier of rotated queries and keys for YaRN and LongRoPE; in the papers, 0.1 ln(factor) + 1 for YaRN,
+    and sqrt(1 + ln(factor) / ln(original context)) for LongRoPE."""
     short_factors: tuple[Positive, ...] = ()
-    """longrope: divisors of the frequencies in sequences of up to original_context tokens, one for each pair of rotated
+    """Divisors of the frequencies in sequences up to the original context for LongRoPE, one for each pair of rotated
     dimensions."""
     long_factors: tuple[Positive, ...] = ()
-    """longrope: divisors of the frequencies in longer sequences."""
+    """Divisors of the frequencies in sequences longer than the original context for LongRoPE."""
 
     @property
     def magnitude(self) -> float:
@@ -139,7 +139,7 @@ class Positions(Part):
     scaling: RopeScaling | None = nullable("none")
     """Scaling of the rotary frequencies for long contexts."""
     alibi_scale: Positive = 1.0
-    """Multiplier of the slopes of alibi."""
+    """Multiplier of the slopes of ALiBi."""
 
 
 class Latent(Part):
@@ -244,9 +244,9 @@ class Architecture(Part):
     norm: Norm = Norm()
     """Norms of the layers, and the final norm."""
     mtp_layers: Annotated[int, Field(ge=0, le=100)] = 0
-    """Number of the last layers that predict further tokens (multi-token prediction, DeepSeek-V3, arXiv:2412.19437): each
-    layer joins its input with the embeddings of the next tokens and shares the output head. They are on the last
-    stage."""
+    """Number of the last layers that predict further tokens (multi-token prediction, DeepSeek-V3, arXiv:2412.19437):
+    each layer joins its input with the embeddings of the next tokens and shares the output head. These layers are on
+    the last stage."""
     mtp_loss_weight: Annotated[float, Field(ge=0, le=100)] = 0.3
     """Weight of the mean loss of multi-token prediction, which is added to the loss of the next token."""
     positions: Positions = Positions()

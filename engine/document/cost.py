@@ -23,11 +23,11 @@ class StageCosts(Part):
     """Time of one microbatch on each stage, in the unit of the cost model; every list has one entry per stage."""
 
     forward: Annotated[tuple[Positive, ...], Field(min_length=1)]
-    """Forward. A stage that recomputes runs it again before its backward."""
+    """Forward. A stage that recomputes runs its forward again before its backward."""
     input: Annotated[tuple[Positive, ...], Field(min_length=1)]
     """Gradient of the input."""
     weight: Annotated[tuple[NonNegative, ...], Field(min_length=1)]
-    """Gradient of the weights. A full backward takes input + weight."""
+    """Gradient of the weights. A full backward takes the sum of both gradients."""
 
     @model_validator(mode="after")
     def _check_lengths(self) -> Self:
@@ -66,7 +66,8 @@ class CostSection(Member):
     kind: str
     """Name of the cost model, which each member declares as a constant."""
     stage_costs: StageCosts | None = nullable("computed by the cost model")
-    """Costs of each stage, in seconds, or in time units for unit costs. They replace those of the cost model."""
+    """Costs of each stage, in seconds, or in time units for unit costs. These costs replace those that the cost model
+    computes."""
 
     if TYPE_CHECKING:  # a field of every member; each declares it where its document has it
         transfer_model: TransferModel

@@ -50,11 +50,12 @@ class Section(Part):
         ]
         | tuple[NonNegativeInt, ...]
     ) = "none"
-    """Activation recomputation, which saves memory at the cost of time (Chen et al., arXiv:1604.06174). none: all activations
-    are kept. full: each stage keeps only its input and runs its forward again before its backward. Numbers of stages: only
-    these stages run their forward again. layers: each layer is run again from its input. layers-early-stop: each layer is run again up to the
-    last tensor that its backward needs. attention: only the attention kernel is run again. operators: all operators of a
-    layer are run again, except attention and every second matrix product."""
+    """Activation recomputation, which saves memory at the cost of time (Chen et al., arXiv:1604.06174). none: all
+    activations are kept. full: each stage keeps only its input and runs its forward again before its backward. Numbers
+    of stages: only these stages run their forward again. layers: each layer is run again from its input.
+    layers-early-stop: each layer is run again up to the last tensor that its backward needs. attention: only the
+    attention kernel is run again. operators: all operators of a layer are run again, except attention and every second
+    matrix product."""
 
     @property
     def recomputed_part(self) -> RecomputedPart | None:

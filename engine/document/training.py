@@ -60,11 +60,11 @@ class Training(Part):
             {"fp32": "fp32", "bf16": "bf16 mixed precision", "pure_bf16": "bf16 without fp32 weights", "fp64": "fp64"}
         ),
     ] = "fp32"
-    """Compute precision. bf16: the optimizer updates master weights in fp32. pure_bf16: weights, gradients and moments of the
-    optimizer are in bf16 too, so that an update of less than about 0.4% of a weight can be lost."""
+    """Compute precision. bf16: the optimizer updates master weights in fp32. pure_bf16: weights, gradients and moments
+    of the optimizer are in bf16 too, so that an update of less than about 0.4% of a weight can be lost."""
     bf16_gradients: bool = False
-    """With bf16, accumulate and reduce gradients in bf16 instead of fp32. Their rounding errors grow with the number of
-    microbatches and of data-parallel replicas."""
+    """With bf16, accumulate and reduce gradients in bf16 instead of fp32. The rounding errors of gradients grow with
+    the number of microbatches and of data-parallel replicas."""
     sharding: Sharding = "none"
     """Training state that is sharded over the data-parallel replicas of a mesh instead of replicated. Sharded parameters are
     gathered when they are needed."""
@@ -84,13 +84,14 @@ class Training(Part):
     """Shard the tokens of norms, residual sums and messages over the tensor-parallel devices, which reduces the
     activations stored there (Korthikanti et al., arXiv:2205.05198)."""
     context_parallel: ContextExchange = "ring"
-    """Exchange of keys and values between context-parallel devices, which divide the tokens of each sequence. ring: each device
-    passes keys and values on to the next one while it computes attention to them (Liu et al., arXiv:2310.01889).
-    all_gather: the devices gather all keys and values before attention (Llama 3, arXiv:2407.21783, section 3.3.2)."""
+    """Exchange of keys and values between context-parallel devices, which divide the tokens of each sequence. ring:
+    each device passes keys and values on to the next one while it computes attention to them (Liu et al.,
+    arXiv:2310.01889). all_gather: the devices gather all keys and values before attention (Llama 3, arXiv:2407.21783,
+    section 3.3.2)."""
     activation_offload: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Share of the activations of each stage that are in host memory between the forward and the backward (Rhu et al.,
-    arXiv:1602.08124). They are copied while the device computes; a stage waits for copies that take longer than that.
-    Inputs and outputs of stages stay on the device, and so do recomputed activations."""
+    arXiv:1602.08124). Activations are copied while the device computes; a stage waits for copies that take longer than
+    its computation. Inputs and outputs of stages stay on the device, and so do recomputed activations."""
     linear_precision: Annotated[
         Literal["same", "fp8", "fp4"],
         option_labels({"same": "Compute precision", "fp8": "fp8", "fp4": "fp4 (predictions only)"}),
@@ -115,8 +116,8 @@ class Training(Part):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Seed of the initial weights and of the order of the data."""
     data: FileName | None = nullable("the built-in sample text")
-    """File name of the data to train on: a text, JSON lines with texts under the key text (.jsonl), parquet files with texts in
-    the column text (.parquet), or tokens of nanoGPT (.bin) or Megatron (.bin with an .idx beside it)."""
+    """File name of the data to train on: a text, JSON lines with texts under the key text (.jsonl), parquet files with
+    texts in the column text (.parquet), or tokens of nanoGPT (.bin) or Megatron (.bin with an .idx beside it)."""
     tokenizer: FileName | None = nullable("the bytes of the text are its tokens")
     """File name of the tokenizer of a text, in the format of Hugging Face (tokenizer.json), beside the data."""
     end_of_text: Annotated[str, Field(min_length=1, max_length=60), Printable] | None = nullable("a newline")
@@ -134,14 +135,15 @@ class Training(Part):
     document_lengths: Annotated[tuple[DocumentLength, ...], Field(min_length=1, max_length=MAX_DOCUMENTS)] | None = (
         nullable("each sequence is one document")
     )
-    """Lengths of consecutive documents in tokens, for predictions with document_end. They fill the sequences in order, and
-    the list is repeated; a document that does not fit at the end of a sequence continues in the next one. The attention of
-    each microbatch takes the time of its own documents. With pad_documents, each sequence has the length of the next
-    document."""
+    """Lengths of consecutive documents in tokens, for predictions of designs in which a token ends each document.
+    Documents fill the sequences in order, and the list is repeated; a document that does not fit at the end of a
+    sequence continues in the next one. The attention of each microbatch takes the time of its own documents. If
+    documents are padded, each sequence has the length of the next document."""
     pad_documents: bool = False
-    """Train on one document per sequence instead of packing documents into sequences of equal length. A document is truncated
-    to model.sequence tokens, and the sequences of a microbatch are padded to its longest one, so that microbatches differ in
-    time and in the size of their messages. Padding has no loss; the loss of a step is the mean over its microbatches."""
+    """Train on one document per sequence instead of packing documents into sequences of equal length. A document is
+    truncated to the sequence length of the model, and the sequences of a microbatch are padded to its longest one, so
+    that microbatches differ in time and in the size of their messages. Padding has no loss; the loss of a step is the
+    mean over its microbatches."""
     eval_every: Annotated[int, Field(ge=1, le=MAX_STEPS)] | None = nullable("no evaluation")
     """Number of steps between evaluations of the loss on held-out data; one more evaluation follows the last step."""
     eval_batches: Annotated[int, Field(ge=1, le=1_000_000)] = 1

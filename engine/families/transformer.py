@@ -48,7 +48,7 @@ class RoutedExperts(MoE):
     """Change of the balancing bias per step: up for an expert with less than the mean load, down for one with more."""
     groups: Size = 1
     """Number of expert groups. A token is routed to experts of its best groups only, ranked by the score of their best
-    expert, or with bias_correction by the sum of their two best scores."""
+    expert, or with bias correction by the sum of their two best scores."""
     top_groups: Size = 1
     """Number of expert groups that a token is routed to."""
 
@@ -92,7 +92,7 @@ class RoutedExperts(MoE):
 class Transformer(Architecture, NextToken):
     """Language model with a choice of norms, position embeddings, attention, MLP, experts and objective.
 
-    It represents models such as Llama, Mistral, Qwen, DeepSeek, OLMo, Gemma, Phi, Falcon, Pythia and BERT.
+    Models such as Llama, Mistral, Qwen, DeepSeek, OLMo, Gemma, Phi, Falcon, Pythia and BERT belong to this family.
     """
 
     title: ClassVar = "Transformer"
@@ -105,7 +105,7 @@ class Transformer(Architecture, NextToken):
     """Objective of the training. next-token: each token attends to earlier tokens and predicts the next one. masked: each
     token attends to all tokens, and the model predicts the masked ones."""
     mask_token: Annotated[int, Field(ge=0, le=1_000_000_000)] = MASK
-    """masked: token in place of the masked ones; 256 follows the byte values, and BERT's own vocabulary has it at 103."""
+    """ID of the token that replaces masked tokens: 256, which follows the byte values, or 103 in BERT's own vocabulary."""
     moe: RoutedExperts | None = nullable("none")
     """Experts that replace some of the MLPs."""
 

@@ -38,7 +38,7 @@ COSINE_OFFSET = 0.008
 class UNet(BlockModel):
     """Diffusion U-Net for small images, trained to predict the noise added to them (Ho et al., arXiv:2006.11239).
 
-    It has convolutional residual blocks, attention at low resolutions, and a skip connection from each block of the
+    The U-Net has convolutional residual blocks, attention at low resolutions, and a skip connection from each block of the
     down path to the corresponding block of the up path. Each block counts as a layer; the images are generated
     from the seed.
     """

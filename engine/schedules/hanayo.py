@@ -17,12 +17,13 @@ Slots = NDArray[np.int64]
 
 @schedules.register("hanayo")
 class Hanayo(Schedule):
-    """Fold the stages into waves over the ranks: each doubling of the waves halves the bubble.
+    """Run the stages down the ranks and back up in waves: each doubling of the waves halves the bubble.
 
     There is one copy of the weights. The split backward is an extension of the paper. If forward, input gradient and
-    weight gradient have equal durations, it leaves a bubble of P-1 forwards of one stage, a quarter of the bubble with
-    a whole backward. No order has a smaller bubble, because the last rank cannot start earlier. With grouping, a rank
-    keeps the activations of at most P microbatches for its layers, as many as the last rank with a whole backward.
+    weight gradient have equal durations, a split backward leaves a bubble of P-1 forwards of one stage, a quarter of the
+    bubble with a whole backward. No order has a smaller bubble, because the last rank cannot start earlier. With
+    grouping, a rank keeps the activations of at most P microbatches for its layers, as many as the last rank with a
+    whole backward.
     """
 
     title: ClassVar = "Hanayo"
@@ -33,9 +34,9 @@ class Hanayo(Schedule):
     grouping: Annotated[
         Literal["grouped", "ungrouped"], option_labels({"grouped": "Grouped", "ungrouped": "Ungrouped"})
     ] = "grouped"
-    """Order if there are more microbatches than meshes. grouped: groups with as many
-    microbatches as there are meshes run one after another, so that peak memory does not grow. ungrouped: there is no bubble between groups, but all activations are
-    kept."""
+    """Order if there are more microbatches than meshes. grouped: groups with as many microbatches as there are meshes
+    run one after another, so that peak memory does not grow. ungrouped: there is no bubble between groups, but all
+    activations are kept."""
     backward: BackwardForm = "whole"
     """Computation of a backward. whole: input and weight gradients run as one computation. split: the input gradient is
     sent first, and the weight gradient is delayed to a bubble, as far as memory allows."""

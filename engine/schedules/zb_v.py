@@ -10,7 +10,7 @@ from meshwave.engine.schedules._base import Pipe, Schedule, schedules, wave_path
 
 @schedules.register("zb-v")
 class ZeroBubbleV(Schedule):
-    """Fold the stages into one wave over the ranks and split the backward: no idle time for equal costs.
+    """Run the stages in one wave over the ranks and split the backward: no idle time for equal costs.
 
     If forward, input gradient and weight gradient have equal durations, no rank is idle between its first and last
     computation.

@@ -23,7 +23,7 @@ const NEW = [
   { href: "./?new=experts", glyph: "examples", title: "Experts", note: "Place the experts of an MoE model on devices" },
   { href: "transfer", glyph: "transfer", title: "Transfer lab", note: "Reshard a tensor between two meshes" },
 ];
-const TOUR = { glyph: "help", title: "Guided tour", note: "Your first visit? Find your way in three minutes" };
+const TOUR = { glyph: "help", title: "Guided tour", note: "First visit? Take a three-minute tour" };
 const KINDS = { draft: "Design", example: "Example", run: "Run", lesson: "Lesson" };
 const LINK_KEY = "design=";
 

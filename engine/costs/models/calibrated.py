@@ -63,10 +63,10 @@ class CalibratedCost(OperatorCost):
     """Links that determine the duration of messages. measured: those of the profile. drawn: those of the drawn cluster,
     which may differ from the measured links."""
     transfer_model: Annotated[TransferModel, TRANSFER_MODEL_LABELS] = "shared-links"
-    """Effect of transfers on each other and on computations. shared-links: transfers and
-    collectives share NICs and links. latency: no transfer delays another. sender-blocking: a transfer occupies its sender. link-serial: a NIC carries one transfer at a time. half-duplex: the two directions between
-    two meshes share their bandwidth. batched: an adjacent send and receive between two meshes form one batch, and both
-    meshes wait until the batch is done."""
+    """Effect of transfers on each other and on computations. shared-links: transfers and collectives share NICs and
+    links. latency: no transfer delays another. sender-blocking: a transfer occupies its sender. link-serial: a NIC
+    carries one transfer at a time. half-duplex: the two directions between two meshes share their bandwidth. batched:
+    an adjacent send and receive between two meshes form one batch, and both meshes wait until the batch is done."""
 
     # ---- facts ----
 

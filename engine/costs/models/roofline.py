@@ -203,10 +203,10 @@ class RooflineCost(OperatorCost):
     """Fraction of the hideable communication that is hidden when a forward and a backward overlap (0: none, 1: all).
     The compute of each action can hide the communication of the other one."""
     transfer_model: Annotated[TransferModel, TRANSFER_MODEL_LABELS] = "shared-links"
-    """Effect of transfers on each other and on computations. shared-links: transfers and
-    collectives share NICs and links. latency: no transfer delays another. sender-blocking: a transfer occupies its sender. link-serial: a NIC carries one transfer at a time. half-duplex: the two directions between
-    two meshes share their bandwidth. batched: an adjacent send and receive between two meshes form one batch, and both
-    meshes wait until the batch is done."""
+    """Effect of transfers on each other and on computations. shared-links: transfers and collectives share NICs and
+    links. latency: no transfer delays another. sender-blocking: a transfer occupies its sender. link-serial: a NIC
+    carries one transfer at a time. half-duplex: the two directions between two meshes share their bandwidth. batched:
+    an adjacent send and receive between two meshes form one batch, and both meshes wait until the batch is done."""
 
     def overlap_share(self, design: Design) -> float:
         return self.overlap * super().overlap_share(design)

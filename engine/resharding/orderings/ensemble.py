@@ -13,7 +13,7 @@ MEMBERS = ("load-balance", "naive", "randomized", "dfs")
 
 @orderings.register("ensemble")
 class Ensemble(Ordering):
-    """Best result of the other orderings. Fast ones run first; the search stops at a provably optimal result."""
+    """Best result of the other orderings. Fast orderings are tried first; the search stops at a provably optimal result."""
 
     title: ClassVar = "Ensemble"
 

@@ -18,7 +18,7 @@ WORK_LIMIT = 2_000_000
 
 @orderings.register("randomized-greedy")
 class RandomizedGreedy(Ordering):
-    """Pack jobs that can run at the same time into sets, in random trials; run the largest set first.
+    """Form sets of unit tasks that can run at the same time, in random trials, and run the largest set first.
 
     This is the method of AlpaComm. A job joins a set if its receivers' hosts and one of its sender hosts are free in
     it. The sender is drawn at random, with a preference for hosts that have sent less. The set with the most jobs in
