@@ -58,8 +58,11 @@ def main(goal: str) -> None:
             install_chromium()
         if missing_cluster_programs():
             install_cluster_programs()
-    if goal == "nightly" and not (shutil.which("firefox-esr") or shutil.which("firefox")):
-        install_firefox()
+    if goal == "nightly":
+        if not (shutil.which("firefox-esr") or shutil.which("firefox")):
+            install_browser("Firefox", ["firefox-esr"])
+        if not (shutil.which("WebKitWebDriver") and shutil.which("Xvfb")):
+            install_browser("WebKitGTK", ["webkit2gtk-driver", "xvfb"])
 
 
 def is_done(goal: str) -> bool:
@@ -188,15 +191,15 @@ def install_chromium() -> None:
     say(f"there is no Chromium and none could be installed, so the browser tests will fail. What to do: {remedy}")
 
 
-def install_firefox() -> None:
-    """Install Firefox with apt, 80 MB; on other systems, print that its test is skipped."""
+def install_browser(name: str, packages: list[str]) -> None:
+    """Install a browser with apt, some 100 MB; on other systems, print that its test is skipped."""
     apt = apt_get()
     if apt:
-        say("installing Firefox for its test")
+        say(f"installing {name} for its test")
         run([*apt, "update"], check=False)
-        run([*apt, "install", "--yes", "--no-install-recommends", "firefox-esr"], check=False)
-    if not shutil.which("firefox-esr"):
-        say("there is no Firefox, so its test is skipped")
+        run([*apt, "install", "--yes", "--no-install-recommends", *packages], check=False)
+    else:
+        say(f"{name} is not installed, so its test is skipped")
 
 
 def sudo() -> list[str] | None:

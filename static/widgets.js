@@ -32,4 +32,8 @@ export { render as "timeline/timeline.js" } from "./timeline/timeline.js";
 export { render as "transfer/transfer.js" } from "./transfer/transfer.js";
 export { render as "wave/wave.js" } from "./wave/wave.js";
 
-await Promise.all([startTranslation(), loadFont()]);
+/**
+ * Resolved when widgets can be shown. This is no await of the module: where several widgets import a module that
+ * awaits, WebKit gives it to all but the first before it has run.
+ */
+export const ready = Promise.all([startTranslation(), loadFont()]);

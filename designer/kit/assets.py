@@ -79,7 +79,8 @@ def module_code(name: str) -> str:
     """
     if f'"{name}"' not in read_static(_WIDGETS):
         raise FileNotFoundError(f"static/{_WIDGETS} does not export static/{name}")
-    return f'export const render = (await import(new URL("{_module_url(_WIDGETS)}", document.baseURI)))["{name}"];'
+    at = _module_url(_WIDGETS)
+    return f'export const render = await import(new URL("{at}", document.baseURI)).then(async (all) => (await all.ready, all["{name}"]));'
 
 
 def _versioned_files(pattern: str) -> dict[tuple[str, str], bytes]:

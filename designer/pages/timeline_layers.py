@@ -8,7 +8,7 @@ import numpy as np
 
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.views.followed_runs import RunTimeline
-from meshwave.designer.views.lane_groups import group_lanes
+from meshwave.designer.views.lane_groups import group_lanes, group_ports
 from meshwave.designer.views.timeline import Layer, Pin
 from meshwave.designer.views.timeline_links import find_link_lanes
 from meshwave.engine.findings import Refusal
@@ -35,11 +35,18 @@ def timeline_layers(
         groups = group_lanes(session.slowed, prediction.design)
         shown.append(Layer(session.slowed, "With slowdowns", unit=prediction.costs.unit, groups=groups))
     if prediction is not None:
-        lanes = find_link_lanes(prediction, devices=devices) if links else None
-        shown.append(replace(prediction_layer(prediction, prediction.design.name), links=lanes))
+        layer = prediction_layer(prediction, prediction.design.name)
+        shown.append(_with_links(layer, prediction, devices=devices) if links else layer)
         if session.measured is not None and tried is None:
             shown.append(_measured_layer(session.measured, prediction))
     return shown
+
+
+def _with_links(layer: Layer, prediction: Prediction, *, devices: bool) -> Layer:
+    """Return a layer with the lanes of the links, and their groups."""
+    lanes = find_link_lanes(prediction, devices=devices)
+    ports = [] if isinstance(lanes, str) else [lane.load.port for lane in lanes.lanes]
+    return replace(layer, links=lanes, port_groups=group_ports(ports, layer.groups, prediction.design))
 
 
 def run_layers(run: RunTimeline) -> tuple[list[Layer], list[str]]:

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from meshwave.engine.document import Design
+from meshwave.engine.predict.link_load import is_device_port
+from meshwave.engine.program.shared_links import Port
 from meshwave.engine.program.timeline import Timeline
 
 RANKS = 8  # consecutive ranks in a group
@@ -49,6 +51,27 @@ def group_block_lanes(timeline: Timeline, devices: Sequence[Hashable]) -> tuple[
     """Return the groups of the lanes inside a block, whose names are a device and a kind: ``3 compute``."""
     kinds = (name.partition(" ")[2] for name in timeline.meshes)
     return tuple(_useful([_group("device", (f"device {each}" for each in devices)), _group("kind", kinds)]))
+
+
+def group_ports(ports: Sequence[Port], layer: Sequence[LaneGroups], design: Design) -> dict[str, list[int]]:
+    """Return the group of each port by criterion: the only group of meshes with a device that uses the port, or -1."""
+    found = {}
+    for groups in layer:
+        members: list[set[int]] = [set() for _ in groups.names]
+        for mesh, group in zip(design.meshes, groups.of, strict=True):
+            members[group].update(mesh.devices)
+        using = ([at for at, devices in enumerate(members) if devices & _port_devices(port, design)] for port in ports)
+        found[groups.by] = [at[0] if len(at) == 1 else -1 for at in using]
+    return found
+
+
+def _port_devices(port: Port, design: Design) -> set[int]:
+    """Return the devices of a port of a device or of a node; an uplink has none."""
+    if is_device_port(port):
+        return {port.number}
+    per_node = design.cluster.devices_per_node
+    nodes = [] if port.kind.startswith("uplink") else [port.number]
+    return {device for node in nodes for device in range(node * per_node, (node + 1) * per_node)}
 
 
 def group_choices(layers: Iterable[Sequence[LaneGroups]], *, is_compared: bool) -> list[dict[str, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -73,6 +73,9 @@ class Layer:
     links: LinkLanes | str | None = None  # lanes of the links, or the reason why there are none; None if not requested
     find_flows: Callable[[], LinkFlows | None] = lambda: None  # flows on the links, to explain delays
     groups: Sequence[LaneGroups] = ()
+    port_groups: Mapping[str, Sequence[int]] = field(
+        default_factory=dict
+    )  # by criterion, the group of each link lane, or -1
 
 
 @dataclass(frozen=True)
@@ -164,6 +167,7 @@ def _pack_layer(layer: Layer, columns: _Columns, ticks: float) -> dict[str, Any]
     links = None
     if layer.links is not None:
         links, of_links = pack_links(layer.links, place, ticks, columns.append)
+        links["groups"] = {by: list(of) for by, of in layer.port_groups.items()}
         stored |= of_links
     steps: dict[str, Any] = {}
     if layer.steps is not None:

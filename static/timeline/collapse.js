@@ -4,13 +4,14 @@
 /** @import { MenuEntry, Point } from "../kit/types" */
 /** @import { Layer } from "./data.js" */
 /** @import { Chart } from "./timeline.js" */
-/** @import { RowTitle, Section, ViewWindow } from "./types" */
+/** @import { Plan, RowTitle, Section, ViewWindow } from "./types" */
 
 import { h } from "../kit/dom.js";
 import { clamp, count, percent } from "../kit/numbers.js";
 import { css } from "../kit/palette.js";
 import { lowerBound } from "./columns.js";
 import { stepPath } from "./memory.js";
+import { TITLE } from "./paint.js";
 import { groupKey, sectionKey } from "./sections.js";
 import { clipped } from "./shapes.js";
 
@@ -93,7 +94,8 @@ export class Collapse {
   /** The title left of the lanes at a point, or undefined. @param {Point} point */
   titleAt({ x, y }) {
     const { plan, frame, edit } = this.chart;
-    if (edit.isOn || x >= frame.left || y < frame.split || y > frame.bottom) return undefined;
+    if (edit.isOn || x >= frame.left || y < frame.split) return undefined;
+    if (y > frame.bottom) return stripTitles(plan).find(({ y: top }) => y >= top && y < top + TITLE);
     return plan.titles.find(({ y: top, above }) => y >= top && y < top + above);
   }
 
@@ -102,25 +104,35 @@ export class Collapse {
   /** Draw a button for each section; the buttons are kept as long as their number is the same. */
   drawButtons() {
     const { element, chart } = this;
-    const { titles, size } = chart.plan;
+    const { size } = chart.plan;
+    const titles = this.titles;
     element.hidden = chart.edit.isOn;
     if (element.children.length !== titles.length) element.replaceChildren(...titles.map((_, at) => this.button(at)));
-    titles.forEach((title, at) => {
-      const { y, isCollapsed, name, row } = title;
+    titles.forEach(({ y, isCollapsed, label, isFixed }, at) => {
       const button = /** @type {HTMLElement} */ (element.children[at]);
-      button.hidden = y < size.split - 1 || y + BUTTON > size.bottom;
+      button.hidden = !isFixed && (y < size.split - 1 || y + BUTTON > size.bottom);
       button.style.top = `${y}px`;
       button.textContent = isCollapsed ? "▸" : "▾";
       button.title = isCollapsed ? "Expand lanes (→)" : "Collapse lanes (←)";
       button.ariaExpanded = String(!isCollapsed);
-      button.ariaLabel =
-        name === undefined ? `Lanes of ${row[0].label}` : `Lanes of ${row[0].label}, ${name}, ${groupFigures(title)}`;
+      button.ariaLabel = label;
     });
+  }
+
+  /** The titles of lanes, which scroll, and of the strips below them. */
+  get titles() {
+    const { plan } = this.chart;
+    const label = (/** @type {RowTitle} */ title) => {
+      const [{ label: of }] = title.row;
+      return title.name === undefined ? `Lanes of ${of}` : `Lanes of ${of}, ${title.name}, ${groupFigures(title)}`;
+    };
+    const titles = plan.titles.map((title) => ({ ...title, label: label(title), isFixed: false }));
+    return [...titles, ...stripTitles(plan).map((title) => ({ ...title, isFixed: true }))];
   }
 
   /** @param {number} at the place of its section */
   button(at) {
-    const title = () => this.chart.plan.titles[at];
+    const title = () => this.titles[at];
     const button = h("button", { type: "button", onclick: () => this.turn(title()) });
     button.addEventListener("keydown", (event) => {
       const isCollapsed = KEYS[event.key];
@@ -156,6 +168,14 @@ export class Collapse {
       context.fill(stepPath(shares, frame.left, bottom, (share) => bottom - share * (each - 2)));
     });
   }
+}
+
+/** The titles of the link lanes and of the memory strips. @param {Plan} plan */
+function stripTitles({ links, strips }) {
+  const memory = strips.flatMap(({ layer, key, isCollapsed = false, y }) =>
+    key ? [{ key, isCollapsed, y, label: `Memory of ${layer.label}` }] : [],
+  );
+  return [...(links ? [{ ...links, label: `Links of ${links.layer.label}` }] : []), ...memory];
 }
 
 /** The shares of the step in which the lanes of a group compute, by timeline. @param {Section} section */

@@ -1,13 +1,13 @@
 // The positions of lanes, titles, link lanes and memory strips on the canvas.
 
 /** @import { Layer } from "./data.js" */
-/** @import { Band, Data, Lane, Plan, RowTitle, Section, Strip, ViewWindow } from "./types" */
+/** @import { Band, Data, Lane, Plan, RowTitle, Section, ViewWindow } from "./types" */
 
 import { clamp } from "../kit/numbers.js";
 import { TICKS } from "./columns.js";
 import { TALL } from "./frame.js";
-import { TITLE } from "./paint.js";
 import { groupsOf, laneKey, sectionsOf } from "./sections.js";
+import { linkNeeds, memoryNeeds, placeLinks, placeMemory } from "./strip_layout.js";
 
 // CSS pixels
 const WIDE_NAMES = 150; // width of the names of lanes inside a block, and of groups
@@ -17,15 +17,11 @@ const BAND = 12; // least height of a band, in which low lanes are painted toget
 const HIGH = 48; // height of lanes beside which memory and links get the height that they want
 const HIGHEST = 96; // largest height of a lane, if there is room left
 const ROOMY = 26; // height to which lanes grow on zooming in, and height of pinned lanes
-const LINK = 24; // height of a link lane
 const BELOW_KEPT = 5; // gap between the pinned lanes and the scrolling lanes
 const BOTTOM = 4;
 const HIDDEN = -1000; // y of hidden lanes
 // largest parts of the height
 const MOST_KEPT = 0.45; // for the pinned lanes
-const LEAST_LINKS = 0.3; // for link lanes if there are many
-
-const FEW = 10; // largest number of meshes whose memory is drawn as curves
 
 /**
  * Contents to arrange: rows of layers that share their lanes, layers whose memory is shown, the layer whose links
@@ -48,8 +44,9 @@ export function arrange({ rows, held, linked, kept, isShown, grouping, collapsed
   const unitsOnTop = unitsOf(top);
   const titles = sections.reduce((sum, { above }) => sum + above, 0);
   const whole = height - AXIS - BOTTOM;
-  const memory = memoryNeeds(held, isShown, whole, linked !== null);
-  const links = linkNeeds(linked, whole);
+  const folds = { grouping, collapsed };
+  const memory = memoryNeeds(held, isShown, whole, linked !== null, folds);
+  const links = linkNeeds(linked, whole, folds);
   const least = memory.least + links.least;
   const even = clamp((whole - titles - least) / Math.max(1, units + unitsOnTop), LOWEST, HIGH);
   const mostOnTop = Math.max(4, (whole * MOST_KEPT) / unitsOnTop);
@@ -59,10 +56,10 @@ export function arrange({ rows, held, linked, kept, isShown, grouping, collapsed
   const modest = clamp((room - titles - least) / Math.max(1, units), LOWEST, HIGH);
   const left = room - titles - units * modest;
   const linkHeight = clamp(left - memory.least, links.least, links.wanted);
-  const usualMemory = held.length ? clamp(left - linkHeight, memory.least, memory.wanted * 1.6) : 0;
+  const usualMemory = held.length ? clamp(left - linkHeight, memory.least, memory.most(1.6)) : 0;
   const spare = Math.max(0, left - linkHeight - usualMemory);
   const fit = modest === HIGH ? Math.min(HIGHEST, HIGH + spare / Math.max(1, units)) : modest;
-  const memoryHeight = Math.min(usualMemory + Math.max(0, spare - units * (fit - modest)), memory.wanted * 3);
+  const memoryHeight = Math.min(usualMemory + Math.max(0, spare - units * (fit - modest)), memory.most(3));
   const pitch = clamp(fit * Math.sqrt(TICKS / (view.to - view.from)), fit, Math.max(fit, ROOMY));
   const content = titles + units * pitch;
   const bottom = Math.min(split + content, height - BOTTOM - memoryHeight - linkHeight);
@@ -77,8 +74,8 @@ export function arrange({ rows, held, linked, kept, isShown, grouping, collapsed
     scroll,
     split,
     size: { left: gutter, top: AXIS, split, right: Math.max(gutter + 20, width - 10), bottom },
-    links: linked && placeLinks(linked, bottom + 2, linkHeight),
-    strips: placeMemory(memory.shared, isShown, bottom + 2 + linkHeight, memoryHeight),
+    links: placeLinks(links, bottom + 2, linkHeight),
+    strips: placeMemory(memory, bottom + 2 + linkHeight, memoryHeight),
     ...placeLanes(top, sections, topPitch, split - scroll, pitch),
   };
 }
@@ -200,66 +197,6 @@ function bandsOf(lanes) {
 function evenSize(count, least) {
   const size = Math.max(1, Math.ceil(least));
   return Math.ceil(count / Math.max(1, Math.floor(count / size)));
-}
-
-// ── links ──
-
-/** @param {Layer | null} layer @param {number} whole */
-function linkNeeds(layer, whole) {
-  const wanted = layer?.links ? layer.links.lanes.length * LINK + TITLE : 0;
-  return { wanted, least: Math.min(wanted, Math.max(TITLE, whole * LEAST_LINKS)) };
-}
-
-/** @param {Layer} layer @param {number} y @param {number} height */
-function placeLinks(layer, y, height) {
-  const lanes = layer.links?.lanes ?? [];
-  const each = (height - TITLE) / Math.max(1, lanes.length);
-  return {
-    layer,
-    y,
-    lanes: lanes.map((port, number) => ({ port: { ...port, number }, y: y + TITLE + number * each, height: each })),
-  };
-}
-
-// ── memory ──
-
-/** @param {Layer[]} held @param {LaneTest} isShown @param {number} whole @param {boolean} hasLinks */
-function memoryNeeds(held, isShown, whole, hasLinks) {
-  const shared = shareStrips(held);
-  const height = (/** @type {number} */ ranks) => (ranks <= FEW ? ranks * 22 : Math.min(170, ranks * 3));
-  const wanted = shared.reduce((sum, [layer]) => sum + height(shownRanks(layer, isShown).length) + TITLE, 0);
-  return { shared, wanted, least: Math.min(wanted, whole * (hasLinks ? 0.24 : 0.36)) };
-}
-
-/**
- * The layers whose memory shares strips, the open design first. With few meshes, all layers with the same number of
- * meshes share strips, so that strips stay legible; otherwise each layer has its own strips.
- * @param {Layer[]} held
- */
-function shareStrips(held) {
-  const layers = [...held].reverse();
-  const isOne = layers.length > 1 && layers[0].ranks <= FEW && layers.every(({ ranks }) => ranks === layers[0].ranks);
-  return isOne ? [layers] : held.map((layer) => [layer]);
-}
-
-/** @param {Layer} layer @param {LaneTest} isShown */
-const shownRanks = (layer, isShown) => layer.meshes.map((_, rank) => rank).filter((rank) => isShown(layer, rank));
-
-/** @param {Layer[][]} shared @param {LaneTest} isShown @param {number} top @param {number} height */
-function placeMemory(shared, isShown, top, height) {
-  const ranks = shared.reduce((sum, [layer]) => sum + shownRanks(layer, isShown).length, 0);
-  const each = (height - shared.length * TITLE) / Math.max(1, ranks);
-  /** @type {Strip[]} */
-  const strips = [];
-  for (const [layer, ...others] of shared) {
-    strips.push({ layer, others, rank: -1, y: top, height: TITLE });
-    top += TITLE;
-    for (const rank of shownRanks(layer, isShown)) {
-      strips.push({ layer, others, rank, y: top, height: each });
-      top += each;
-    }
-  }
-  return strips;
 }
 
 /**

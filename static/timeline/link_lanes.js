@@ -40,7 +40,7 @@ export class LinkLanes extends Strips {
   }
 
   /** @param {Layer} layer @param {LinkLane} lane */
-  paintLane(layer, { port, y, height }) {
+  paintLane(layer, { ports, y, height }) {
     const { context, frame, colours } = this;
     const { left, right } = frame;
     const [top, tall] = [Math.round(y) + 1, Math.max(1, Math.round(height) - 2)];
@@ -48,8 +48,9 @@ export class LinkLanes extends Strips {
       const [from, to] = [frame.x(0), frame.x(layer.last)];
       context.fillStyle = css(colours.idle);
       context.fillRect(from, top, to - from, tall);
-      const shares = sharesInView(layer, port, frame);
-      if (shares.length > MANY * (right - left)) this.paintColumns(layer, shares, top, tall);
+      const shares = ports.flatMap((port) => sharesInView(layer, port, frame));
+      const isMean = ports.length > 1 || shares.length > MANY * (right - left);
+      if (isMean) this.paintColumns(layer, shares, top, tall, ports.length);
       else for (const share of shares) this.paintShare(layer, share, top, tall);
     });
   }
@@ -69,10 +70,10 @@ export class LinkLanes extends Strips {
   }
 
   /**
-   * Paint many shares: each pixel column shows the mean share of each kind of message.
-   * @param {Layer} layer @param {number[]} shares @param {number} top @param {number} height
+   * Paint many shares: each pixel column shows the mean share of each kind of message on a number of ports.
+   * @param {Layer} layer @param {number[]} shares @param {number} top @param {number} height @param {number} ports
    */
-  paintColumns(layer, shares, top, height) {
+  paintColumns(layer, shares, top, height, ports) {
     const { context, frame, colours } = this;
     const width = Math.ceil(frame.right - frame.left);
     /** @type {Map<number, Float32Array>} */
@@ -88,7 +89,7 @@ export class LinkLanes extends Strips {
     for (let x = 0; x < width; x++) {
       let bottom = top + height;
       for (const [op, columns] of stacked) {
-        const tall = columns[x] * height;
+        const tall = (columns[x] * height) / ports;
         context.fillStyle = css(colours.ops[op]);
         context.fillRect(frame.left + x, bottom - tall, 1, tall);
         bottom -= tall;
@@ -142,7 +143,8 @@ export function linkAt({ frame, plan }, { x, y }) {
   if (!lane || !plan.links) return null;
   const { layer } = plan.links;
   const tick = frame.tick(x);
-  const share = shareAt(layer, lane.port, tick, 1 - (y - lane.y) / lane.height, frame);
+  const isOne = lane.ports.length === 1;
+  const share = isOne ? shareAt(layer, lane.port, tick, 1 - (y - lane.y) / lane.height, frame) : -1;
   const span = share < 0 ? -1 : layer.flow_span[layer.link_flow[share]];
   return { layer, rank: -1, tick, link: { port: lane.port, share }, span };
 }

@@ -21,17 +21,26 @@ export class MemoryStrips extends Strips {
   free = -Infinity; // the y from which on the next name does not overlap the one above
 
   paint() {
-    const { strips } = this.plan;
-    const flat = strips.filter((strip) => strip.rank >= 0 && strip.height < TALL);
-    for (const strip of strips) {
+    /** @type {Strip[]} */
+    let flat = []; // neighbours that are too low for curves
+    for (const strip of this.plan.strips) {
+      if (strip.rank >= 0 && strip.height < TALL) {
+        flat.push(strip);
+        continue;
+      }
+      this.paintFlat(flat);
+      flat = [];
       if (strip.rank < 0) this.writeTitle(strip);
-      else if (strip.height >= TALL) this.paintCurve(strip);
+      else this.paintCurve(strip);
     }
-    for (const layer of new Set(flat.map((strip) => strip.layer))) {
-      const own = flat.filter((strip) => strip.layer === layer);
-      this.paintHeat(layer, own);
-      this.nameHeat(layer, own);
-    }
+    this.paintFlat(flat);
+  }
+
+  /** @param {Strip[]} strips neighbours of one layer */
+  paintFlat(strips) {
+    if (!strips.length) return;
+    this.paintHeat(strips[0].layer, strips);
+    this.nameHeat(strips[0].layer, strips);
   }
 
   /** @param {Strip} strip */
@@ -69,15 +78,15 @@ export class MemoryStrips extends Strips {
   /** @param {Strip} strip */
   paintCurve(strip) {
     const { context, frame, colours } = this;
-    const { layer, others, rank } = strip;
+    const { layer, others, rank, ranks } = strip;
     const { top, limit } = scaleOf(layer, ...others);
     const width = Math.round(frame.right - frame.left);
-    const columns = memoryColumns(layer, rank, frame, new Float32Array(width));
+    const columns = memoryColumns(layer, ranks, frame, new Float32Array(width));
     const bottom = Math.round(strip.y + strip.height) - 0.5;
     const y = (/** @type {number} */ value) => bottom - (value / top) * (strip.height - 3);
     const area = stepPath(columns, frame.left, bottom, y);
     const edges = { left: frame.left, right: frame.left + width, top: strip.y, bottom: strip.y + strip.height };
-    const isOver = limit !== null && layer.peaks[rank] > limit;
+    const isOver = limit !== null && peakOf(strip) > limit;
     clipped(context, edges, () => {
       const [a, b] = [frame.x(0), frame.x(layer.last)];
       const ceiling = limit === null ? strip.y + 1 : y(limit);
@@ -90,15 +99,15 @@ export class MemoryStrips extends Strips {
       context.stroke(area);
       if (limit !== null) this.paintCapacity(area, strip, ceiling, isOver);
       others.forEach((other, i) => {
-        memoryColumns(other, rank, frame, columns);
+        memoryColumns(other, ranks, frame, columns);
         this.withPen(i, () => context.stroke(stepPath(columns, frame.left, bottom, y)));
       });
     });
     context.strokeStyle = css(colours.line);
     line(context, frame.left, bottom + 0.5, frame.right, bottom + 0.5);
-    context.fillStyle = colours.mesh(rank);
+    context.fillStyle = ranks.length > 1 ? css(colours.muted) : colours.mesh(rank);
     context.fillRect(frame.left - 7, strip.y + 1, 3, strip.height - 2);
-    this.writeName(layer, rank, strip.y + strip.height / 2 + 0.5, isOver);
+    this.writeName(strip, strip.y + strip.height / 2 + 0.5, isOver);
   }
 
   /** @param {Path2D} area @param {Strip} strip @param {number} y @param {boolean} isOver */
@@ -115,11 +124,10 @@ export class MemoryStrips extends Strips {
     line(context, frame.x(0), Math.round(y) + 0.5, frame.x(strip.layer.last), Math.round(y) + 0.5);
   }
 
-  /** @param {Layer} layer @param {number} rank @param {number} middle @param {boolean} isWarning */
-  writeName(layer, rank, middle, isWarning) {
-    const number = this.plan.gutter > 80 ? bytes(layer.peaks[rank]) : "";
-    const strip = { name: layer.meshes[rank], number, free: this.free, isWarning };
-    this.free = this.writeLabel(middle, strip);
+  /** @param {Strip} strip @param {number} middle @param {boolean} isWarning */
+  writeName(strip, middle, isWarning) {
+    const number = this.plan.gutter > 80 ? bytes(peakOf(strip)) : "";
+    this.free = this.writeLabel(middle, { name: strip.name, number, free: this.free, isWarning });
   }
 
   /**
@@ -143,7 +151,7 @@ export class MemoryStrips extends Strips {
       const first = Math.round(strip.y * frame.ratio) - above;
       const end = Math.min(height, Math.max(first + 1, Math.round((strip.y + strip.height) * frame.ratio) - above));
       if (end <= first) continue;
-      memoryColumns(layer, strip.rank, frame, columns);
+      memoryColumns(layer, strip.ranks, frame, columns);
       const row = first * width;
       for (let x = 0; x < width; x++)
         pixels[row + x] = limit !== null && columns[x] > limit ? warning : ramp[(columns[x] * part) | 0];
@@ -156,11 +164,12 @@ export class MemoryStrips extends Strips {
   nameHeat(layer, strips) {
     const { context, frame, colours, plan } = this;
     const { limit } = scaleOf(layer);
-    for (const { rank, y, height } of strips) {
+    for (const strip of strips) {
+      const { rank, y, height } = strip;
       context.fillStyle = colours.mesh(rank);
       context.fillRect(frame.left - 7, y, 3, height);
       const isOver = limit !== null && layer.peaks[rank] > limit;
-      if (y + LINE - 2 <= plan.height) this.writeName(layer, rank, y + LINE / 2 - 0.5, isOver);
+      if (y + LINE - 2 <= plan.height) this.writeName(strip, y + LINE / 2 - 0.5, isOver);
     }
   }
 }
@@ -175,6 +184,9 @@ function scaleOf(...layers) {
   const limit = capacity && peak > NEAR * capacity ? capacity : null;
   return { top: Math.max(peak, limit ?? 0) * 1.08, limit };
 }
+
+/** The peak bytes on a device of the ranks of a strip. @param {Strip} strip */
+const peakOf = ({ layer, ranks }) => Math.max(...ranks.map((rank) => layer.peaks[rank]));
 
 /**
  * The outline of columns of values as a step curve.
@@ -197,11 +209,18 @@ export function stepPath(columns, left, bottom, y) {
 }
 
 /**
- * Write the peak bytes of a rank in each column of the view into `columns`.
- * @param {Layer} layer @param {number} rank @param {{from: number, to: number}} frame @param {Float32Array} columns
+ * Write the peak bytes of the fullest of some ranks in each column of the view into `columns`.
+ * @param {Layer} layer @param {number[]} ranks @param {{from: number, to: number}} frame @param {Float32Array} columns
  */
-export function memoryColumns(layer, rank, frame, columns) {
-  const width = columns.fill(0).length;
+export function memoryColumns(layer, ranks, frame, columns) {
+  columns.fill(0);
+  for (const rank of ranks) raiseColumns(layer, rank, frame, columns);
+  return columns;
+}
+
+/** @param {Layer} layer @param {number} rank @param {{from: number, to: number}} frame @param {Float32Array} columns */
+function raiseColumns(layer, rank, frame, columns) {
+  const width = columns.length;
   const { memory_time: time, memory_bytes: held } = layer;
   const [first, last] = [layer.memory_bounds[rank], layer.memory_bounds[rank + 1]];
   const scale = width / (frame.to - frame.from);
@@ -213,5 +232,4 @@ export function memoryColumns(layer, rank, frame, columns) {
     const value = held[at];
     for (let x = a; x <= b; x++) if (value > columns[x]) columns[x] = value;
   }
-  return columns;
 }

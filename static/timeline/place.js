@@ -24,8 +24,10 @@ export function placeAt(chart, point) {
   const tick = frame.tick(x);
   const strip = plan.strips.find((strip) => strip.rank >= 0 && y >= strip.y && y < strip.y + strip.height);
   if (strip) {
-    const { layer, rank, others } = strip;
-    return { layer, rank, others, span: -1, memory: layer.memoryAt(rank, tick), tick };
+    const { layer, ranks, others } = strip;
+    const held = ranks.map((rank) => layer.memoryAt(rank, tick));
+    const memory = Math.max(...held);
+    return { layer, rank: ranks[held.indexOf(memory)], others, span: -1, memory, tick };
   }
   if (y > frame.bottom) return linkAt(chart, point);
   const lane = laneAt(chart, point);

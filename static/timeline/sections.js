@@ -6,7 +6,7 @@
 
 import { TITLE } from "./paint.js";
 
-const SUMMARY = 18; // height of the summary of collapsed lanes in CSS pixels
+export const SUMMARY = 18; // height of the summary of collapsed lanes in CSS pixels
 
 /** The key of a pinned lane. @param {Layer} layer @param {number} rank */
 export const laneKey = (layer, rank) => `${layer.number}:${rank}`;

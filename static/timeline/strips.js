@@ -7,6 +7,7 @@ import { css } from "../kit/palette.js";
 import { TITLE } from "./paint.js";
 import { line, textWidth, write } from "./shapes.js";
 
+const LEFT = 16; // x of titles in CSS pixels, right of the buttons that collapse their strips
 const NAME_HEIGHT = 12; // CSS pixels, with the gap to the next name
 
 /** Paints strips on the axis of the timeline. */
@@ -28,8 +29,8 @@ export class Strips {
     const middle = y + TITLE / 2 + 1;
     context.strokeStyle = css(colours.line);
     line(context, 0, Math.round(y) + 0.5, plan.width, Math.round(y) + 0.5);
-    write(context, title, 10, middle, { font: `600 11px ${colours.font}`, colour: css(colours.text) });
-    const x = 10 + textWidth(context, title) + 6;
+    write(context, title, LEFT, middle, { font: `600 11px ${colours.font}`, colour: css(colours.text) });
+    const x = LEFT + textWidth(context, title) + 6;
     const colour = css(isWarning ? colours.warning : colours.muted);
     write(context, words, x, middle, { font: `11px ${colours.font}`, colour, room: plan.width - x - 10 });
     return x + textWidth(context, words);

@@ -78,6 +78,7 @@ export interface Port {
 
 export interface Links {
   lanes: Omit<Port, "number">[];
+  groups?: Record<string, number[]>; // by criterion, the group of each lane, or -1
   words: string;
   serial?: boolean;
 }
@@ -150,15 +151,21 @@ export interface RowTitle extends Section {
 }
 
 export interface LinkLane {
-  port: Port;
+  port: Port; // or the sum of several
+  ports: Port[];
   y: number;
   height: number;
 }
 
+/** The memory of a rank, or of the fullest of several ranks; a title has no ranks. */
 export interface Strip {
   layer: Layer;
   others: Layer[];
-  rank: number;
+  rank: number; // -1 for a title
+  ranks: number[];
+  name: string;
+  key?: string; // of a title, by which its strips are collapsed
+  isCollapsed?: boolean;
   y: number;
   height: number;
 }
@@ -182,7 +189,7 @@ export interface Plan {
   scroll: number;
   split: number;
   size: Edges;
-  links: { layer: Layer; y: number; lanes: LinkLane[] } | null;
+  links: { layer: Layer; y: number; key: string; isCollapsed: boolean; lanes: LinkLane[] } | null;
   strips: Strip[];
   lanes: Lane[];
   bands: Band[];

@@ -53,6 +53,10 @@ function stateOf({ chart, actionName, boxOf, laneNames, slowReason }) {
     get groups() {
       return chart.plan.titles.filter(({ name }) => name).map(({ name, ranks }) => ({ name, ranks }));
     },
+    /** The memory strips: their names and numbers of ranks. */
+    get held() {
+      return chart.plan.strips.filter(({ rank }) => rank >= 0).map(({ name, ranks }) => [name, ranks.length]);
+    },
     get playhead() {
       const { tick } = chart.toolbar.play;
       return tick === null ? null : tick * scale();

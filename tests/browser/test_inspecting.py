@@ -594,6 +594,20 @@ def test_lanes_are_grouped_by_node_and_groups_collapse_by_pointer_and_by_keys(dr
     assert drawn.ask("groups") == []
 
 
+def test_memory_follows_the_groups_of_lanes_and_collapses_as_a_whole(drawn: Drawn) -> None:
+    drawn.show(grouped(16, 8, 4))
+    choose_group(drawn, "Node")
+    drawn.page.get_by_role("button", name=re.compile("node 1,")).press("ArrowLeft")
+    shown = drawn.ask("held")
+    assert len(shown) == 13
+    assert shown[4] == ["node 1", 4]
+
+    memory = drawn.page.get_by_role("button", name="Memory of Open design")
+    memory.press("ArrowLeft")
+    expect(memory).to_have_attribute("aria-expanded", "false")
+    assert drawn.ask("held") == [["Peak", 16]]
+
+
 def test_groups_show_filtered_lanes_only_and_are_kept_in_a_link(drawn: Drawn) -> None:
     drawn.show(grouped(16, 8, 4))
     choose_group(drawn, "Node")

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 from meshwave.designer.pages.timeline_layers import prediction_layer
 from meshwave.designer.views.block_layers import block_layers
-from meshwave.designer.views.lane_groups import LaneGroups, group_choices, group_lanes
+from meshwave.designer.views.lane_groups import LaneGroups, group_choices, group_lanes, group_ports
 from meshwave.engine.document import Design, parse_design
 from meshwave.engine.files import find_design
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.program.action import Action, Op
+from meshwave.engine.program.shared_links import Port
 from tests.designer.timelines import one_f_one_b
 
 
@@ -35,6 +36,18 @@ def test_lanes_are_grouped_by_the_nodes_of_their_meshes() -> None:
     expected = [sorted({two_nodes.cluster.node_of(device) for device in mesh.devices}) for mesh in two_nodes.meshes]
     assert found["node"] == [f"node {nodes[0]}" for nodes in expected]
     assert len(set(found["node"])) == 2
+
+
+def test_ports_belong_to_the_group_that_alone_uses_their_devices() -> None:
+    document = example("02-two-waves").model_dump(mode="json")
+    document["cluster"] |= {"nodes": 2, "devices_per_node": 2}
+    design = parse_design(document)
+    groups = [
+        LaneGroups("node", ("node 0", "node 1"), (0, 0, 1, 1)),
+        LaneGroups("rank", ("rank 0, 2", "rank 1, 3"), (0, 1, 0, 1)),
+    ]
+    ports = [Port("nic-out", 1), Port("link-in", 2), Port("uplink-in", 0)]
+    assert group_ports(ports, groups, design) == {"node": [1, 1, -1], "rank": [-1, 0, -1]}
 
 
 def test_lanes_that_hold_the_same_stages_form_a_group() -> None:

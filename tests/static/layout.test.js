@@ -108,22 +108,11 @@ test("inner arcs are lower, and points of an arc have no distance from it", () =
 });
 
 /** The parts of a chart that geometry needs. */
-function chart(
-  layers,
-  {
-    kept = new Set(),
-    filter = "",
-    grouping = "",
-    collapsed = [],
-    held = [],
-    view = WHOLE,
-    width = 1000,
-    height = 300,
-  } = {},
-) {
+function chart(layers, { filter = "", collapsed = [], view = WHOLE, ...others } = {}) {
   const rows = rowsOf({ layers }, false, false);
-  const contents = { rows, held, linked: null, kept, isShown: laneTest(filter) };
-  const plan = arrangeLanes({ ...contents, grouping, collapsed: new Set(collapsed), view, width, height });
+  const usual = { held: [], linked: null, kept: new Set(), grouping: "", width: 1000, height: 300 };
+  const contents = { ...usual, rows, isShown: laneTest(filter), ...others };
+  const plan = arrangeLanes({ ...contents, collapsed: new Set(collapsed), view });
   return { plan, frame: new Frame(view, plan.size, 1, null), arrows: [] };
 }
 
@@ -260,4 +249,46 @@ test("invalid values of a link are left out", () => {
   assert.deepEqual(read.collapsed, ["0", "1:node 2"]);
   assert.equal(readLink("#timeline?pin=0~0~X~0~0&window=1").pin, null);
   assert.equal(readLink("#other"), null);
+});
+
+test("memory strips and link lanes of a collapsed group are one summary, which a group's lanes share", () => {
+  const found = layer({ groups: { node: { names: ["node 0", "node 1"], of: [0, 1] } } });
+  const port = (/** @type {string} */ label, share) => ({
+    name: label,
+    label,
+    share,
+    busy_s: share,
+    bytes: 8,
+    rows: 1,
+  });
+  found.links = {
+    lanes: [port("NIC 0 out", 0.2), port("NIC 0 in", 0.4), port("NIC 1 in", 1)],
+    words: "",
+    groups: { node: [0, 0, 1] },
+  };
+  const at = (/** @type {Record<string, any>} */ options) =>
+    chart([found], { held: [found], linked: found, height: 600, grouping: "node", ...options }).plan;
+  const names = (/** @type {ReturnType<typeof at>} */ { strips, links }) => [
+    strips.map(({ ranks, name }) => [ranks.join(), name]),
+    links.lanes.map(({ port: { label, share } }) => [label, share]),
+  ];
+
+  assert.deepEqual(names(at({ collapsed: ["0:node 0"] })), [
+    [
+      ["", ""],
+      ["0", "node 0"],
+      ["1", found.meshes[1]],
+    ],
+    [
+      ["node 0", 0.30000000000000004],
+      ["NIC 1 in", 1],
+    ],
+  ]);
+  const { strips, links } = at({ collapsed: ["0:memory", "0:links"] });
+  assert.deepEqual(
+    [strips.map(({ ranks }) => ranks.join()), links.lanes.map(({ port: { label } }) => label)],
+    [["", "0,1"], ["3 ports"]],
+  );
+  const below = strips[1].y + strips[1].height;
+  assert.ok(links.lanes[0].y + links.lanes[0].height <= strips[0].y && below <= 600 && strips[1].height === 18);
 });
