@@ -19,12 +19,12 @@ from meshwave.engine.program.verification import verify
 every_example = pytest.mark.parametrize("path", all_examples().values(), ids=list(all_examples()))
 
 
-def test_there_are_enough_to_learn_from() -> None:
+def test_there_are_enough_examples() -> None:
     assert len(examples()) >= 8
 
 
 @every_example
-def test_opens_simulates_and_fits(path: Path) -> None:
+def test_every_example_opens_simulates_and_fits(path: Path) -> None:
     prediction = predict(load_design(path))
 
     assert prediction.numbers["makespan_s"] > 0
@@ -33,12 +33,12 @@ def test_opens_simulates_and_fits(path: Path) -> None:
 
 
 @every_example
-def test_its_program_is_proven(path: Path) -> None:
+def test_the_program_of_every_example_is_valid(path: Path) -> None:
     assert verify(lower(load_design(path))) == []
 
 
 @every_example
-def test_is_written_as_it_would_be_saved(path: Path) -> None:
+def test_every_example_is_formatted_as_when_saved(path: Path) -> None:
     """So that the first save of an example changes nothing else."""
     assert load_design(path).to_json() == path.read_text("utf-8")
 
@@ -54,14 +54,14 @@ def test_a_published_run_is_compared_with_its_prediction_until_it_is_edited(path
     assert predict(design.model_copy(update={"training": training})).numbers["published"] is None
 
 
-def test_names_tell_the_examples_apart() -> None:
+def test_names_of_examples_are_distinct() -> None:
     names = [load_design(path).name for path in all_examples().values()]
 
     assert len(set(names)) == len(names)
 
 
 @pytest.mark.parametrize(("start", "makespan"), [("01", 36), ("02", 60), ("04", 16), ("05", 8), ("07", 11), ("08", 33)])
-def test_those_out_of_the_papers_take_as_long_as_they_print(start: str, makespan: float) -> None:
+def test_examples_of_papers_have_the_printed_makespans(start: str, makespan: float) -> None:
     (path,) = (path for name, path in examples().items() if name.startswith(start))
 
     assert predict(load_design(path)).numbers["makespan_s"] == makespan

@@ -28,7 +28,7 @@ def python(code: str) -> list[str]:
     return [sys.executable, "-S", "-c", code]
 
 
-def test_what_fails_or_hangs_is_told_and_the_others_go_on(script: Any, tmp_path: Path) -> None:
+def test_a_failed_or_hanging_part_is_reported_and_the_others_continue(script: Any, tmp_path: Path) -> None:
     log = io.StringIO()
     checks = script.Checks(tmp_path, log, str(tmp_path), 3600.0)
     parts = {
@@ -54,14 +54,14 @@ def test_what_fails_or_hangs_is_told_and_the_others_go_on(script: Any, tmp_path:
     assert len(script.to_text(written).splitlines()) == len(parts)
 
 
-def test_what_there_is_no_time_for_is_left_out(script: Any, tmp_path: Path) -> None:
+def test_parts_without_remaining_time_are_omitted(script: Any, tmp_path: Path) -> None:
     checks = script.Checks(tmp_path, io.StringIO(), str(tmp_path), 0.0)
 
     assert checks.run_part(script.Part("late", python("1 / 0"), 60)) is None
     assert checks.results["parts"]["late"] == {"state": "skipped: no time left"}
 
 
-def test_trainings_are_held_against_rates_and_predictions(script: Any) -> None:
+def test_trainings_are_compared_with_rates_and_predictions(script: Any) -> None:
     figures = {"step_s": 2.0, "tokens_per_s": 10.0, "precision": "bf16", "model_flops": 8e14}
     memory = {"peak_memory_bytes": 3e10, "formulas_memory_bytes": 2e10}
     device = {"matrix_flops": {"bf16": 8e14}, "peak_flops": 1e15}

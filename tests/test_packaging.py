@@ -55,7 +55,7 @@ def tree(folder: str, pattern: str = "*") -> set[str]:
     }
 
 
-def test_the_wheel_holds_all_that_the_source_tree_does(wheel: Path) -> None:
+def test_the_wheel_contains_all_files_of_the_source_tree(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
 
     assert names >= {f"meshwave/static/{name}" for name in tree("static")}
@@ -69,7 +69,7 @@ def test_the_wheel_holds_all_that_the_source_tree_does(wheel: Path) -> None:
     }, "`make docs` and the wheel differ"
 
 
-def test_the_wheel_holds_nothing_else(wheel: Path) -> None:
+def test_the_wheel_contains_no_other_files(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
 
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"meshwave"}

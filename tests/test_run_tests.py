@@ -36,7 +36,7 @@ def script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
 
 
 @pytest.mark.slow
-def test_what_passes_alone_is_named_as_flaky(
+def test_a_test_that_passes_alone_is_reported_as_flaky(
     script: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "test_it.py").write_text(FLAKY)
@@ -46,7 +46,7 @@ def test_what_passes_alone_is_named_as_flaky(
 
 
 @pytest.mark.slow
-def test_what_fails_twice_fails(script: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_test_that_fails_twice_fails(script: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "test_it.py").write_text("def test_wrong():\n    assert False\n")
 
     assert script.main(["-q"]) == 1
@@ -54,7 +54,7 @@ def test_what_fails_twice_fails(script: ModuleType, tmp_path: Path, capfd: pytes
 
 
 @pytest.mark.slow
-def test_what_passes_runs_once(script: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_passing_test_runs_once(script: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "test_it.py").write_text("def test_right():\n    pass\n")
 
     assert script.main(["-q"]) == 0

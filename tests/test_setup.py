@@ -73,7 +73,7 @@ def test_an_installed_torch_is_kept_and_a_machine_without_gpu_gets_the_cpu_build
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kept", "pinned"), [("2.13.0+cpu", True), ("2.15.0+cu130", False)])
-def test_a_kept_torch_of_another_version_may_choose_what_it_stands_on(
+def test_an_installed_torch_of_another_version_is_not_pinned(
     set_up: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kept: str, pinned: bool
 ) -> None:
     monkeypatch.setattr(set_up, "pip", Pip())
@@ -87,7 +87,7 @@ def test_a_kept_torch_of_another_version_may_choose_what_it_stands_on(
     assert names.isdisjoint(set_up.TORCH_BRINGS) != pinned
 
 
-def test_the_pins_lie_within_the_ranges_and_leave_nothing_out(set_up: ModuleType) -> None:
+def test_pins_are_within_the_ranges_and_complete(set_up: ModuleType) -> None:
     project: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     pins = dict(line.split("==") for line in set_up.constraints())
 
@@ -99,7 +99,7 @@ def test_the_pins_lie_within_the_ranges_and_leave_nothing_out(set_up: ModuleType
     assert pins.keys() >= set_up.TORCH_BRINGS
 
 
-def test_a_second_call_is_done_at_once_and_a_change_or_a_move_is_noticed(
+def test_a_second_call_returns_at_once_unless_requirements_or_folder_changed(
     set_up: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(set_up, "VENV", tmp_path)
@@ -117,7 +117,7 @@ def test_a_second_call_is_done_at_once_and_a_change_or_a_move_is_noticed(
     assert not set_up.is_done("run")
 
 
-def test_a_python_that_is_too_old_is_told(set_up: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_python_that_is_too_old_is_reported(set_up: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         set_up, "describe_interpreter", lambda python: {"version": [3, 9, 1], "venv": True, "torch": None}
     )

@@ -21,7 +21,7 @@ from meshwave.engine.experts import (
     device_load,
     dropped_token_share,
     expert_schedules,
-    price,
+    price_expert_schedule,
     simulate_layer,
 )
 from meshwave.engine.exports.pictures.palette import LOAD_BOUNDS
@@ -132,7 +132,7 @@ def price_layer(design: Design, rank: int, layer: Layer) -> Price:
     """Return the price of a layer on a mesh; if the number of chunks is automatic, the cost model chooses it."""
     mesh = design.meshes[rank]
     layer = replace(layer, degree=resolve_expert_layer(design, mesh).layer.degree)
-    return price(design.experts.member, layer, mesh_links(design, mesh), device_rates(design))
+    return price_expert_schedule(design.experts.member, layer, mesh_links(design, mesh), device_rates(design))
 
 
 def expert_bytes(design: Design, layer: Layer) -> float:

@@ -151,13 +151,13 @@ class ExpertsCanvas(MarkedCanvas):
             if value in LOADS_BY_NAME:
                 self._edit_layer("load", value, f"experts: load {value}")
             else:
-                self._load_as_measured(str(value))
+                self._use_measured_load(str(value))
             return
         section = read_value({"value": value}, "value", partial(edits.change_setting, self._whole_design, key))
         title = expert_schedules[str(value)].title if key == "schedule" else "automatic" if value is None else value
         self._edit("experts", section, f"experts: {key} {title}")
 
-    def _load_as_measured(self, run: str) -> None:
+    def _use_measured_load(self, run: str) -> None:
         """Set the load that a run measured; a manual load stays unchanged."""
         found = next((load for load in self._measured_loads if load.run == run), None)
         if found is not None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from meshwave.engine.costs import Costs
-from meshwave.engine.costs.device_sizes import workload
+from meshwave.engine.costs.device_sizes import device_workload
 from meshwave.engine.document import Design
 from meshwave.engine.lowering.transfers import skips_by_stages
 from meshwave.engine.program.action import Op
@@ -70,7 +70,7 @@ def _describe_message(design: Design, program: Program, costs: Costs, row: int, 
 def _describe_local(design: Design, rank: int, ends: tuple[int, int], tensors: int, units: int) -> str:
     """Describe the skip tensors between two stages of one mesh."""
     mesh, (source, target) = design.meshes[rank], ends
-    size = f"{quantity(units * workload(design, mesh).hidden_bytes, 'B')} {_per_device_text(len(mesh.devices))}"
+    size = f"{quantity(units * device_workload(design, mesh).hidden_bytes, 'B')} {_per_device_text(len(mesh.devices))}"
     return (
         f"{_tensor_count_text(tensors)} from stage {source} to stage {target}: both stages are on mesh {mesh.name}, which stores "
         f"{size}; nothing is sent"

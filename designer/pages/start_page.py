@@ -21,7 +21,7 @@ from meshwave.designer.state.library import LONGEST_RECENT, Library
 from meshwave.designer.state.studio import Studio
 from meshwave.designer.views.gallery import KINDS
 from meshwave.engine.document import Design, load_design
-from meshwave.engine.document.differences import differences
+from meshwave.engine.document.differences import describe_differences
 from meshwave.engine.document.links import read_design_link
 from meshwave.engine.errors import escape_unprintable
 from meshwave.engine.files import example, examples
@@ -195,7 +195,7 @@ class StartPage(Canvas):
     def _on_compare(self, design: str, other: str) -> None:
         one, another = self._library.read(design), self._library.read(other)
         title = f"{one.name} → {another.name}"
-        self._send_msg({"type": "differences", "title": title, "lines": differences(one, another)})
+        self._send_msg({"type": "differences", "title": title, "lines": describe_differences(one, another)})
 
     # ---- files and links ----
 

@@ -14,7 +14,7 @@ from meshwave.designer.state.file_jobs import SMALL_FILE_BYTES, read_upload
 from meshwave.designer.views.numbers import STEP_METRICS, metric_tiles
 from meshwave.designer.views.topbar import example_entries
 from meshwave.engine.document import Design, load_design
-from meshwave.engine.document.differences import differences
+from meshwave.engine.document.differences import describe_differences
 from meshwave.engine.files import example
 from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.units import quantity
@@ -120,5 +120,7 @@ def comparison_column(prediction: Prediction, first: Prediction, place: int, is_
         "open": is_open,
         "first": place == 0,
         "cells": cells,
-        "differences": [] if place == 0 else differences(first.design, prediction.design) or ["no differences"],
+        "differences": []
+        if place == 0
+        else describe_differences(first.design, prediction.design) or ["no differences"],
     }

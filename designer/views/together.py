@@ -68,7 +68,7 @@ class Together(Canvas):
     # ---- gestures ----
 
     def _on_enter(self, member: str, name: str) -> None:
-        """Join as the person of this tab before it was reloaded."""
+        """Join again as the person that this tab was before it was reloaded."""
         if self._tab is not None and self._session.member is not None:
             if is_id(member):
                 self._tab.join(member, name)

@@ -17,7 +17,7 @@ from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.edit_log import EditLog
 from meshwave.designer.views._view import views
 from meshwave.engine.document import Design, load_design
-from meshwave.engine.document.differences import differences
+from meshwave.engine.document.differences import describe_differences
 from meshwave.engine.document.links import design_link
 from meshwave.engine.errors import InputError, escape_unprintable
 from meshwave.engine.exports import exports
@@ -231,7 +231,7 @@ class TopBar(Canvas):
     def _on_list_versions(self) -> None:
         design = self._session.design
         self.versions = [
-            {"name": name, "when": format_time(saved_s), "changes": differences(design, content)}
+            {"name": name, "when": format_time(saved_s), "changes": describe_differences(design, content)}
             for name, saved_s, content in self._named_versions().versions()
         ]
 

@@ -127,7 +127,7 @@ def compare_convergence(
     with temporary_launcher() as launcher:
         for name in names:
             say(f"training {TITLES[name]}, {size.steps} steps")
-            runs[name] = _train(launcher, convergence_design(name, size), options)
+            runs[name] = _train_steps(launcher, convergence_design(name, size), options)
     target = max(run["losses"][-1] for run in runs.values())
     for run in runs.values():
         run["seconds_to_target"] = _seconds_to_loss(target, run)
@@ -146,7 +146,7 @@ def compare_convergence(
     }
 
 
-def _train(launcher: Launcher, design: Design, options: Options) -> dict[str, Any]:
+def _train_steps(launcher: Launcher, design: Design, options: Options) -> dict[str, Any]:
     """Train a design; return the loss of every step, and the seconds from the start to the end of each."""
     prediction = predict(design)
     rows = run_to_end(launcher, specify_run(prediction, options), design.name, TIMEOUT_S).metrics()

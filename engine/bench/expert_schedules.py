@@ -21,7 +21,16 @@ from math import inf
 from typing import Any, NamedTuple
 
 from meshwave.engine.costs.profile import Profile
-from meshwave.engine.experts import Choice, Layer, Line, Links, Rates, backward_steps, expert_schedules, price
+from meshwave.engine.experts import (
+    Choice,
+    Layer,
+    Line,
+    Links,
+    Rates,
+    backward_steps,
+    expert_schedules,
+    price_expert_schedule,
+)
 from meshwave.engine.runtime.calibration.collective_plan import CollectivePlan
 from meshwave.engine.runtime.calibration.emulated_cluster import ProcessCluster, run_in_cluster
 from meshwave.engine.runtime.calibration.machine_profile import describe_machine
@@ -49,7 +58,7 @@ GPU_TOKENS = 16
 MIB = 2**20
 
 
-def _layer(mp: int, esp: int, input_bytes: float, routes: float, hidden: int = 512, ffn_hidden: int = 32) -> Layer:
+def _make_layer(mp: int, esp: int, input_bytes: float, routes: float, hidden: int = 512, ffn_hidden: int = 32) -> Layer:
     """Return a layer with an input of ``input_bytes``, and expert slots of ``routes`` times that size."""
     top_k = 2 if routes > 1 else 1
     return Layer(
@@ -66,18 +75,18 @@ def _layer(mp: int, esp: int, input_bytes: float, routes: float, hidden: int = 5
 
 
 LAYERS = (
-    _layer(4, 1, 2 * MIB, 1),
-    _layer(4, 1, 4 * MIB, 0.5, hidden=1024),
-    _layer(4, 1, 1 * MIB, 2, hidden=256, ffn_hidden=64),
-    _layer(4, 1, MIB / 2, 4),
-    _layer(4, 2, 1 * MIB, 1),
-    _layer(4, 4, MIB / 2, 1.25),
-    _layer(2, 1, 1 * MIB, 1, hidden=1024),
-    _layer(2, 2, MIB / 2, 1.25, ffn_hidden=64),
-    _layer(2, 4, MIB / 4, 1, hidden=256),
-    _layer(8, 1, 1 * MIB, 2),
-    _layer(8, 1, 2 * MIB, 0.5, hidden=1024),
-    _layer(8, 2, MIB / 2, 1, hidden=256),
+    _make_layer(4, 1, 2 * MIB, 1),
+    _make_layer(4, 1, 4 * MIB, 0.5, hidden=1024),
+    _make_layer(4, 1, 1 * MIB, 2, hidden=256, ffn_hidden=64),
+    _make_layer(4, 1, MIB / 2, 4),
+    _make_layer(4, 2, 1 * MIB, 1),
+    _make_layer(4, 4, MIB / 2, 1.25),
+    _make_layer(2, 1, 1 * MIB, 1, hidden=1024),
+    _make_layer(2, 2, MIB / 2, 1.25, ffn_hidden=64),
+    _make_layer(2, 4, MIB / 4, 1, hidden=256),
+    _make_layer(8, 1, 1 * MIB, 2),
+    _make_layer(8, 1, 2 * MIB, 0.5, hidden=1024),
+    _make_layer(8, 2, MIB / 2, 1, hidden=256),
 )
 """Layers with whole and sharded experts, with slots larger and smaller than the input.
 
@@ -151,7 +160,7 @@ def measure_schedules(
     rates = Rates(found["products"], found["moves"], inf)  # matrix products were measured with all their memory traffic
     rows = iter(found["runs"])
     measured = [{name: Times(*next(rows)) for name in section_of_layer} for section_of_layer in names]
-    compared = [_compare(*each, profile, rates) for each in zip(layers, measured, strict=True)]
+    compared = [_compare_schedules(*each, profile, rates) for each in zip(layers, measured, strict=True)]
     return ExpertMeasurements(profile, rates, rounds, tuple(compared))
 
 
@@ -165,18 +174,20 @@ def _collectives(layers: Iterable[Layer]) -> Iterator[tuple[str, str]]:
                     yield step.collective, step.group
 
 
-def _compare(layer: Layer, measured: Mapping[str, Times], profile: Profile, rates: Rates) -> ComparedLayer:
+def _compare_schedules(layer: Layer, measured: Mapping[str, Times], profile: Profile, rates: Rates) -> ComparedLayer:
     fit = {
         name: Line(line["alpha_s"], line["beta_s_per_byte"]) for name, line in profile.fit(layer.mp, layer.esp).items()
     }
     links = Links(Line(), Line(), fit)  # measured collectives only
-    choice = price("parm-auto", layer, links, rates).choice
+    choice = price_expert_schedule("parm-auto", layer, links, rates).choice
     assert choice is not None
-    return ComparedLayer(layer, choice, measured, {name: _predict(name, layer, links, rates) for name in measured})
+    return ComparedLayer(
+        layer, choice, measured, {name: _predict_times(name, layer, links, rates) for name in measured}
+    )
 
 
-def _predict(name: str, layer: Layer, links: Links, rates: Rates) -> Times:
-    priced = price(name, layer, links, rates)
+def _predict_times(name: str, layer: Layer, links: Links, rates: Rates) -> Times:
+    priced = price_expert_schedule(name, layer, links, rates)
     directions = priced.seconds(priced.forward), priced.seconds(priced.backward)
     return Times(*directions, sum(directions))
 
@@ -202,7 +213,11 @@ def check_claims(found: ExpertMeasurements) -> Iterator[ClaimCheck]:
     )
     for claim, names, choose in (
         ("parm-auto chose the faster of S1 and S2", PARM, _choice_name),
-        ("the predicted fastest of all schedules that distribute their experts was the fastest", SPREAD, _fastest),
+        (
+            "the predicted fastest of all schedules that distribute their experts was the fastest",
+            SPREAD,
+            _fastest_schedule,
+        ),
     ):
         losses = [(each, choose(each), each.loss(choose(each), names)) for each in found.layers]
         failing = (
@@ -215,7 +230,7 @@ def _choice_name(each: ComparedLayer) -> str:
     return each.choice.name
 
 
-def _fastest(each: ComparedLayer) -> str:
+def _fastest_schedule(each: ComparedLayer) -> str:
     return each.fastest(each.predicted, SPREAD)
 
 
@@ -227,7 +242,7 @@ def _layer_name(layer: Layer) -> str:
     )
 
 
-def figures(found: ExpertMeasurements) -> dict[str, Any]:
+def collect_figures(found: ExpertMeasurements) -> dict[str, Any]:
     """Return the measurements as a JSON object for ``--json``."""
     return {
         "network": found.profile.machine.network,
@@ -273,7 +288,7 @@ def to_text(found: Mapping[str, Any]) -> list[str]:
         sizes = f"X = {quantity(each['input_bytes'], 'B')}, D = {quantity(each['slots_bytes'], 'B')}"
         lines += ["", f"  {each['name']}; {sizes}", f"  parm-auto: {each['reason']}"]
         lines.append(f"  {'':<16}{'measured':>10}{'predicted':>11}{'ratio':>8}{'gain':>9}{'predicted':>11}")
-        lines += [_row(name, schedule) for name, schedule in each["schedules"].items()]
+        lines += [_table_row(name, schedule) for name, schedule in each["schedules"].items()]
     for verdict in found["verdicts"]:
         correct = verdict["cases"] - len(verdict["failing"])
         lines += ["", f"  {verdict['claim']}: in {correct} of {verdict['cases']} cases"]
@@ -281,7 +296,7 @@ def to_text(found: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _row(name: str, schedule: Mapping[str, Any]) -> str:
+def _table_row(name: str, schedule: Mapping[str, Any]) -> str:
     measured, predicted = schedule["measured_s"]["both"], schedule["predicted_s"]["both"]
     return (
         f"  {name:<16}{quantity(measured, 's'):>10}{quantity(predicted, 's'):>11}{schedule['ratio']:>8.2f}"
@@ -300,8 +315,10 @@ def benchmark_expert_schedules(gpus: int = 0, say: Callable[[str], None] = lambd
         RunError: a process failed.
     """
     if gpus > 1:
-        return figures(measure_schedules(*gpu_layers(gpus), say=say))
-    return figures(measure_schedules(ProcessCluster(RANKS // RANKS_PER_NODE, RANKS_PER_NODE, *RATES), LAYERS, say=say))
+        return collect_figures(measure_schedules(*gpu_layers(gpus), say=say))
+    return collect_figures(
+        measure_schedules(ProcessCluster(RANKS // RANKS_PER_NODE, RANKS_PER_NODE, *RATES), LAYERS, say=say)
+    )
 
 
 def gpu_layers(gpus: int) -> tuple[ProcessCluster, list[Layer]]:

@@ -86,11 +86,11 @@ def kill_figures(
         chance = random.Random(f"{target} {number}")  # reproducible when continued later
         choice = chance.randrange(len(SCHEDULES))
         if choice not in expected:
-            plain = run_to_end(launcher, specify_run(predict(_design(choice))), "undisturbed", TIMEOUT_S)
-            expected[choice] = _losses(plain)
+            plain = run_to_end(launcher, specify_run(predict(_make_design(choice))), "undisturbed", TIMEOUT_S)
+            expected[choice] = _read_losses(plain)
         made = _kill_and_judge_run(launcher, target, number, choice, expected[choice], chance)
         if file is not None:
-            _append(file, made)
+            _append_record(file, made)
         found.append(made)
         say(f"run {number + 1} of {kills}: {made.restarts} restarts{f'; lost: {made.lost}' if made.lost else ''}")
     counts = {
@@ -104,11 +104,11 @@ def kill_figures(
     return {f"kills: {name}": float(count) for name, count in counts.items()}
 
 
-def _design(choice: int) -> Design:
+def _make_design(choice: int) -> Design:
     return two_node_design(STEPS, SCHEDULES[choice])
 
 
-def _losses(run: Run) -> list[float]:
+def _read_losses(run: Run) -> list[float]:
     return [row["loss"] for row in run.metrics()]
 
 
@@ -116,7 +116,7 @@ def _kill_and_judge_run(
     launcher: Launcher, target: str, number: int, choice: int, expected: Sequence[float], chance: random.Random
 ) -> KilledRun:
     options = Options(checkpoints=Checkpoints(every_steps=chance.choice((1, 5, 20))), restarts=MOST_RESTARTS)
-    run = launcher.submit(specify_run(predict(_design(choice)), options))
+    run = launcher.submit(specify_run(predict(_make_design(choice)), options))
     killed = _kill_random_process(run, launcher, chance)
     state = run.wait(timeout_s=TIMEOUT_S)
     lost = "" if state is State.SUCCEEDED else run.reason or f"not over after {TIMEOUT_S:.0f} s"
@@ -130,7 +130,7 @@ def _kill_and_judge_run(
         killed=killed[0],
         restarts=len(read_attempts(run.folder)),
         lost=lost,
-        is_wrong=not lost and _losses(run) != expected,
+        is_wrong=not lost and _read_losses(run) != expected,
         left=_left_processes(run, launcher),
     )
 
@@ -169,7 +169,7 @@ def _left_processes(run: Run, launcher: Launcher) -> int:
     return left
 
 
-def _append(file: Path, made: KilledRun) -> None:
+def _append_record(file: Path, made: KilledRun) -> None:
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     try:
         write_all(descriptor, made.model_dump_json().encode() + b"\n")

@@ -53,13 +53,13 @@ def measure_launch_times(prediction: Prediction, make: Callable[[Record], Launch
     spec = specify_run(prediction)
     with temporary_launcher(make) as launcher:
         cold_s, run = _run_first_step(launcher, spec)
-        _cancel(run, launcher, PROMPT_S)
+        _measure_cancel_seconds(run, launcher, PROMPT_S)
         warm_s, run = _run_first_step(launcher, spec)
         return {
             "cold: call to the first step_s": cold_s,
             "warm: call to the first step_s": warm_s,
             "warm: call to all processes started_s": (run.started_s or run.created_s) - run.created_s,
-            "cancel to no process left_s": _cancel(run, launcher, PROMPT_S),
+            "cancel to no process left_s": _measure_cancel_seconds(run, launcher, PROMPT_S),
         }
 
 
@@ -124,7 +124,7 @@ def _launch_figures(launcher: Launcher, say: Say) -> Figures:
         called_s = time.time()
         run = launcher.submit(specify_run(predict(two_node_design(ENDLESS))))
         first_step_s.append(_follow_first_steps(run, delays_s) - called_s)
-        cancel_s += [_cancel(run, launcher)] if find_processes(run, launcher) else []
+        cancel_s += [_measure_cancel_seconds(run, launcher)] if find_processes(run, launcher) else []
         run.cancel()
     if not cancel_s:
         say("cancellation is not measured: no process of a run is visible")
@@ -158,7 +158,7 @@ def _follow_first_steps(run: Run, delays_s: list[float], seconds: float = 4.0) -
     return first_s
 
 
-def _cancel(run: Run, launcher: Launcher, look_s: float = LOOK_S) -> float:
+def _measure_cancel_seconds(run: Run, launcher: Launcher, look_s: float = LOOK_S) -> float:
     """Cancel a run, and return the seconds until its last process has ended."""
     called_s = time.perf_counter()
     run.cancel()

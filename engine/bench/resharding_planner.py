@@ -40,13 +40,13 @@ def measure_planner() -> dict[str, float]:
 
 def plan_case(source: Side, destination: Side) -> Plan:
     """Plan the transfer of a 2 GiB tensor over links of 10 Gb/s."""
-    sender, receiver = _mesh(source[0], 0), _mesh(destination[0], prod(source[0]))
+    sender, receiver = _random_mesh(source[0], 0), _random_mesh(destination[0], prod(source[0]))
     ranks, hosts = (*sender.ranks, *receiver.ranks), (*sender.hosts, *receiver.hosts)
     links = Links(INTRA, INTER, dict(zip(ranks, hosts, strict=True)))
     return plan(TENSOR, (sender, source[1].split()), (receiver, destination[1].split()), links)
 
 
-def _mesh(axes: tuple[int, ...], first: int) -> Mesh:
+def _random_mesh(axes: tuple[int, ...], first: int) -> Mesh:
     """Return a mesh of consecutive ranks on separate hosts."""
     ranks = tuple(range(first, first + prod(axes)))
     return Mesh(axes, ranks, tuple(first + (rank - first) // DEVICES_PER_HOST for rank in ranks))

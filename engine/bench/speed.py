@@ -87,7 +87,7 @@ def run_benchmarks(
     measured: dict[str, Any] = {"machine": {"cores": os.cpu_count(), "load_before": os.getloadavg()[0]}}
     for name in parts or default:
         part = known[name]
-        say(f"{name}: {_summary(part)}")
+        say(f"{name}: {_summary_line(part)}")
         try:
             measured[name] = part()
         except MeshwaveError as error:
@@ -114,7 +114,7 @@ def _check_options(parts: Sequence[str], known: Sequence[str], has_file: bool, m
         raise Refusal("out_of_range", {"value": f"{minutes:g}", "above": 0}, "--minutes")
 
 
-def _summary(part: Callable[..., Any]) -> str:
+def _summary_line(part: Callable[..., Any]) -> str:
     doc = (part.func if isinstance(part, partial) else part).__doc__
     return (doc or "").splitlines()[0]
 
@@ -340,7 +340,10 @@ PARTS: dict[str, Part] = {
     "reshard": measure_resharding,
     "gpu": measure_gpu,
 }
-LONG_PARTS: Mapping[str, LongPart] = {"accuracy": accuracy_bench.accuracy, "rehearsal": accuracy_bench.rehearsal}
+LONG_PARTS: Mapping[str, LongPart] = {
+    "accuracy": accuracy_bench.measure_accuracy,
+    "rehearsal": accuracy_bench.measure_dry_runs,
+}
 """Benchmarks that run only if they are named."""
 TIMED_PARTS: dict[str, TimedPart] = {}
 """Benchmarks that run only if they are named, for a given time; the designer registers them."""

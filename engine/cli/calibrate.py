@@ -169,7 +169,7 @@ def calibrate(options: Any) -> int:
         InputError: this machine cannot measure what the options request, or the profile cannot be written.
         RunError: a process failed.
     """
-    profile = load_profile(options.profile) if options.profile else _measure(options)
+    profile = load_profile(options.profile) if options.profile else _measure_profile(options)
     try:
         print(_save_profile(profile, options), end="", file=sys.stderr)
     except InputError as error:  # the disk became full: keep the measurements, which took minutes
@@ -179,7 +179,7 @@ def calibrate(options: Any) -> int:
         print(to_text(profile) if spare else profile.to_json())
         return 2
     if options.fit:
-        mp, esp = _layouts(options, profile.machine.ranks_per_node)[0]
+        mp, esp = _choose_layouts(options, profile.machine.ranks_per_node)[0]
         print_json(profile.fit(mp, esp))
     elif options.json:
         print(profile.to_json(), end="")
@@ -188,7 +188,7 @@ def calibrate(options: Any) -> int:
     return 0
 
 
-def _measure(options: Any) -> Profile:
+def _measure_profile(options: Any) -> Profile:
     """Measure this machine, after checking that the profile can be written."""
     measurements = wanted_measurements(options)
     if options.out:
@@ -269,7 +269,7 @@ def wanted_measurements(options: Any) -> CalibrationOptions:
     is_given = bool(options.mp or options.esp or options.sizes)
     return CalibrationOptions(
         cluster,
-        _layouts(options, cluster.ranks_per_node),
+        _choose_layouts(options, cluster.ranks_per_node),
         parts,
         _parse_integers(options.sizes, "sizes") if options.sizes else COLLECTIVE_BYTES,
         options.rounds,
@@ -292,7 +292,7 @@ def _parse_words(text: str | None, option: str, known: Sequence[str]) -> list[st
     return found
 
 
-def _layouts(options: Any, ranks_per_node: int) -> list[tuple[int, int]]:
+def _choose_layouts(options: Any, ranks_per_node: int) -> list[tuple[int, int]]:
     """Return all combinations of ``mp`` and ``esp`` in the options; by default both are the size of a node."""
     given = {"mp": options.mp, "esp": options.esp}
     mps, esps = (_parse_integers(text, name) if text else [ranks_per_node] for name, text in given.items())

@@ -30,7 +30,7 @@ def load(name: str, *, draft: bool = False) -> Any:
 
 def check(options: argparse.Namespace) -> int:
     """Print the problems of designs, one per line; return 2 if any is an error."""
-    found = {name: _problems(name, options) for name in dict.fromkeys(options.designs)}
+    found = {name: _find_problems(name, options) for name in dict.fromkeys(options.designs)}
     several = len(found) > 1
     if options.json:
         rows = [(name, problem.to_json()) for name, problems in found.items() for problem in problems]
@@ -48,7 +48,7 @@ def _problem_lines(problem: Problem) -> list[str]:
     return [str(problem), *(f"  fix: {fix.label}" for fix in problem.fixes)]
 
 
-def _problems(name: str, options: argparse.Namespace) -> list[Problem]:
+def _find_problems(name: str, options: argparse.Namespace) -> list[Problem]:
     """Return all problems of a design, including warnings."""
     from meshwave.engine.predict.prediction import check_design
 
@@ -106,7 +106,7 @@ def simulate(options: argparse.Namespace) -> int:
         write_output(options.trace, exports["perfetto"].to_bytes(prediction))
         print(f"wrote {options.trace}; open it at ui.perfetto.dev", file=sys.stderr)
     numbers = _prediction_metrics(prediction)
-    slowdown = _slowdown(options)
+    slowdown = _read_slowdown(options)
     if slowdown is not None:
         from meshwave.engine.predict.questions import slow_step
 
@@ -114,7 +114,7 @@ def simulate(options: argparse.Namespace) -> int:
     return print_result(options, numbers, _to_lines)
 
 
-def _slowdown(options: argparse.Namespace) -> Slowdown | None:
+def _read_slowdown(options: argparse.Namespace) -> Slowdown | None:
     """Return the slowdown given on the command line; None if none is given.
 
     Raises:
@@ -221,7 +221,7 @@ def _comparable_numbers(prediction: Prediction) -> dict[str, Any]:
 @with_progress
 def compare(options: argparse.Namespace) -> int:
     """Print the metrics of designs side by side."""
-    from meshwave.engine.document.differences import differences
+    from meshwave.engine.document.differences import describe_differences
     from meshwave.engine.predict.prediction import predict
     from meshwave.engine.units import percent, percent_change, quantity
 
@@ -233,7 +233,7 @@ def compare(options: argparse.Namespace) -> int:
             raise DesignError(
                 each.replace(where=f"{name}: {each.where}".rstrip(": ")) for each in error.problems
             ) from None
-    changed = [differences(predictions[0].design, prediction.design) for prediction in predictions]
+    changed = [describe_differences(predictions[0].design, prediction.design) for prediction in predictions]
     if options.json:
         rows = zip(predictions, changed, strict=True)
         print_json({"designs": [{**_comparable_numbers(each), "differences": change} for each, change in rows]})

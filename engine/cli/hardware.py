@@ -19,15 +19,15 @@ def list_hardware(options: argparse.Namespace) -> int:
         print_json(chosen.cluster.model_dump(mode="json"))
         print(chosen.source, file=sys.stderr)
         return 0
-    return print_result(options, _table(), lambda _: _lines())
+    return print_result(options, _hardware_json(), lambda _: _to_lines())
 
 
-def _table() -> dict[str, Any]:
+def _hardware_json() -> dict[str, Any]:
     devices = [sheet.model_dump(mode="json") for sheet in data_sheets().values()]
     return {"devices": devices, "clusters": [each.model_dump(mode="json") for each in presets().values()]}
 
 
-def _lines() -> list[str]:
+def _to_lines() -> list[str]:
     lines = [f"{'device':<20}{'16-bit peak':>16}{'memory':>10}{'bandwidth':>13}{'link':>12}"]
     lines += [_device_line(sheet) for sheet in data_sheets().values()]
     lines += ["", f"{'cluster':<20}{'a node':<26}{'between devices':>16}{'each NIC':>14}"]

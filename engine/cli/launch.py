@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
     """Launch a design, follow its run and print the comparison with its prediction; return the exit status."""
     try:
         with _sigterm_interrupts():
-            return _run(options)
+            return _launch_run(options)
     except Terminated:
         print("stopped", file=sys.stderr)
         return 128 + signal.SIGTERM
@@ -73,7 +73,7 @@ def _sigterm_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _run(options: argparse.Namespace) -> int:
+def _launch_run(options: argparse.Namespace) -> int:
     design = with_steps(load_design(find_design(options.design)), options.steps)
     how = run_options(design, options)
     if how.rehearse and options.steps is None:

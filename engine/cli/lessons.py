@@ -18,14 +18,14 @@ from meshwave.engine.lessons.walk import check_steps
 def list_or_check_lessons(options: argparse.Namespace) -> int:
     """List the lessons; with ``--check``, walk through them and return 2 if any has a problem."""
     if options.check is None:
-        return print_result(options, {"lessons": [_entry(name) for name in lesson_folders()]}, _to_lines)
+        return print_result(options, {"lessons": [_lesson_entry(name) for name in lesson_folders()]}, _to_lines)
     names = [options.check] if options.check else list(lesson_folders())
-    results = [_check(name) for name in names]
+    results = [_check_lesson(name) for name in names]
     print_result(options, {"lessons": results}, _to_check_lines)
     return 2 if any(result["problems"] for result in results) else 0
 
 
-def _entry(name: str) -> dict[str, Any]:
+def _lesson_entry(name: str) -> dict[str, Any]:
     try:
         lesson = find_lesson(name)
     except MeshwaveError as error:
@@ -34,7 +34,7 @@ def _entry(name: str) -> dict[str, Any]:
     return {"name": name, **about, "steps": len(lesson.steps), "problems": []}
 
 
-def _check(name: str) -> dict[str, Any]:
+def _check_lesson(name: str) -> dict[str, Any]:
     try:
         lesson = find_lesson(name)
         problems = [problem.to_json() for _, found in check_steps(lesson) for problem in found]

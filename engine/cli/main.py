@@ -24,10 +24,10 @@ def main(
     ``serve`` and ``serve_workshop`` open the designer, which the engine does not import.
     """
     with escaped_output():
-        return _status(parser(serve, serve_workshop).parse_args(arguments))
+        return _exit_status(parser(serve, serve_workshop).parse_args(arguments))
 
 
-def _status(options: argparse.Namespace) -> int:
+def _exit_status(options: argparse.Namespace) -> int:
     command: Command = options.command
     try:
         return command(options)

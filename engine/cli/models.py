@@ -18,13 +18,13 @@ def list_models(options: argparse.Namespace) -> int:
         print(chosen.source, file=sys.stderr)
         return 0
     table = [each.model_dump(mode="json") for each in published_models().values()]
-    return print_result(options, {"models": table}, lambda _: _lines())
+    return print_result(options, {"models": table}, lambda _: _to_lines())
 
 
-def _lines() -> list[str]:
-    return [f"{'model':<20}{'parameters':>12}{'active':>12}  source", *map(_line, published_models().values())]
+def _to_lines() -> list[str]:
+    return [f"{'model':<20}{'parameters':>12}{'active':>12}  source", *map(_model_line, published_models().values())]
 
 
-def _line(model: PublishedModel) -> str:
+def _model_line(model: PublishedModel) -> str:
     counts = (quantity(count, "") for count in (model.parameters, model.active_parameters))
     return f"{model.name:<20}" + "".join(f"{count:>12}" for count in counts) + f"  {model.source}"

@@ -72,7 +72,7 @@ def _print_runs(record: Record, options: argparse.Namespace) -> int:
         listed = [
             {
                 **_entry_json(entry),
-                **_outcome(record, entry),
+                **_run_outcome(record, entry),
                 "waiting": why,
                 "no_answer": silence_text(entry),
                 "stopped": stopped_process_lines(entry),
@@ -82,7 +82,7 @@ def _print_runs(record: Record, options: argparse.Namespace) -> int:
         print_json({"runs": listed})
         return 0
     for entry, why in zip(entries, waiting, strict=True):
-        when, error = datetime.fromtimestamp(entry.created_s), _outcome(record, entry)["error"]
+        when, error = datetime.fromtimestamp(entry.created_s), _run_outcome(record, entry)["error"]
         print(
             f"{entry.id}  {str(entry.state).lower():<10} {when:%Y-%m-%d %H:%M}  {entry.processes:>3} processes  "
             f"{'' if error is None else short_error_text(error):>7}  {entry.name}{f' ({entry.manner})' if entry.manner else ''}"
@@ -111,11 +111,11 @@ def _entry_json(entry: Entry) -> dict[str, Any]:
     return {**{column: getattr(entry, column) for column in columns}, "state": str(entry.state)}
 
 
-def _title(entry: Entry) -> str:
+def _run_title(entry: Entry) -> str:
     return f"{entry.id}  {entry.name}" + (f" ({entry.manner})" if entry.manner else "")
 
 
-def _outcome(record: Record, entry: Entry) -> dict[str, Any]:
+def _run_outcome(record: Record, entry: Entry) -> dict[str, Any]:
     """Return the prediction errors of a run; None if it was not compared."""
     found = read_outcome(entry, record.folder(entry.id))
     return {key: getattr(found, key, None) for key in ("predicted_s", "measured_s", "error", "memory_error")}
@@ -129,17 +129,17 @@ def _print_run(record: Record, entry: Entry, options: argparse.Namespace) -> int
         print_json({**_entry_json(entry), **summary, "history": outcomes_json(design_history(record, entry))})
     else:
         lines = run_lines(run, found)
-        print("\n".join([_title(entry), *lines, *history_lines(design_history(record, entry))]))
+        print("\n".join([_run_title(entry), *lines, *history_lines(design_history(record, entry))]))
     return 0
 
 
-def _follow(record: Record, entry: Entry, options: argparse.Namespace) -> int:
+def _follow_run(record: Record, entry: Entry, options: argparse.Namespace) -> int:
     """Print each step of a run until it ends; an interrupt does not affect the run."""
     run = open_run(record, entry.id)
     return print_outcome(run, run.wait(Progress()), as_json=options.json)
 
 
-def _resume(record: Record, entry: Entry, options: argparse.Namespace) -> int:
+def _resume_run(record: Record, entry: Entry, options: argparse.Namespace) -> int:
     """Launch the design of a run again from the newest checkpoint of the run, on the target of the run by default."""
     design, how, text = resumed_launch(record.folder(entry.id))
     design = with_steps(design, options.steps)
@@ -147,7 +147,7 @@ def _resume(record: Record, entry: Entry, options: argparse.Namespace) -> int:
     return launch_and_follow(record, design, how, target, text, as_json=options.json)
 
 
-def _export(record: Record, entry: Entry, options: argparse.Namespace) -> int:
+def _export_run(record: Record, entry: Entry, options: argparse.Namespace) -> int:
     if options.to == "perfetto":
         file = Path(options.out or f"{entry.id}.trace.json")
         write_output(str(file), json.dumps(trace_events(read_recording(record.folder(entry.id)).timeline())).encode())
@@ -155,73 +155,73 @@ def _export(record: Record, entry: Entry, options: argparse.Namespace) -> int:
         file = write_events(Run(record, entry.id), Path(options.out or entry.id))
     else:
         file = export_run(record, entry, Path(options.out) if options.out else None)
-    return _print({"run": entry.id, "file": str(file)}, str(file), options)
+    return _print_value({"run": entry.id, "file": str(file)}, str(file), options)
 
 
-def _weights(record: Record, entry: Entry, options: argparse.Namespace) -> int:
+def _export_weights(record: Record, entry: Entry, options: argparse.Namespace) -> int:
     """Write the weights that a run ended with as a checkpoint of Hugging Face."""
     files = save_final_weights(record.folder(entry.id), Path(options.hugging_face))
-    return _print({"run": entry.id, "files": [*map(str, files)]}, "\n".join(map(str, files)), options)
+    return _print_value({"run": entry.id, "files": [*map(str, files)]}, "\n".join(map(str, files)), options)
 
 
-def _import(record: Record, options: argparse.Namespace) -> int:
+def _import_runs(record: Record, options: argparse.Namespace) -> int:
     entry = import_run(record, Path(options.file))
-    return _print(_entry_json(entry), _title(entry), options)
+    return _print_value(_entry_json(entry), _run_title(entry), options)
 
 
-def _rebuild(record: Record, options: argparse.Namespace) -> int:
+def _rebuild_record(record: Record, options: argparse.Namespace) -> int:
     """Enter all run folders that the run database lacks."""
     found = restore_entries(record)
-    return _print({"entered": found}, f"entered {len(found)} {'run' if len(found) == 1 else 'runs'}", options)
+    return _print_value({"entered": found}, f"entered {len(found)} {'run' if len(found) == 1 else 'runs'}", options)
 
 
-def _delete(record: Record, entry: Entry, options: argparse.Namespace) -> int:
+def _delete_run(record: Record, entry: Entry, options: argparse.Namespace) -> int:
     delete_run(record, entry)
-    return _print({"run": entry.id, "deleted": True}, f"deleted {_title(entry)}", options)
+    return _print_value({"run": entry.id, "deleted": True}, f"deleted {_run_title(entry)}", options)
 
 
-def _print(value: dict[str, Any], text: str, options: argparse.Namespace) -> int:
+def _print_value(value: dict[str, Any], text: str, options: argparse.Namespace) -> int:
     """Print a result as JSON if ``--json`` is given, otherwise as text; return status 0."""
     return print_result(options, value, lambda _: [text])
 
 
-def _profile(record: Record, entry: Entry, options: argparse.Namespace) -> int:
+def _save_profile(record: Record, entry: Entry, options: argparse.Namespace) -> int:
     """Save the measurements of a run as a calibration profile."""
     check_can_store()
     run = Run(record, entry.id)
     name = save_run_profile(run)
     cost = {"kind": "calibrated", "profile": name}
     value = {"run": run.id, "profile": name, "cost": cost}
-    return _print(value, f'{name}: use it in a design with "cost": {json.dumps(cost)}', options)
+    return _print_value(value, f'{name}: use it in a design with "cost": {json.dumps(cost)}', options)
 
 
-def _logs(record: Record, entry: Entry, options: argparse.Namespace) -> int:
+def _print_logs(record: Record, entry: Entry, options: argparse.Namespace) -> int:
     lines = Run(record, entry.id).log(10_000)
     value = {"log": [{"process": line.process, "text": line.text} for line in lines]}
-    return _print(value, "\n".join(map(str, lines)), options)
+    return _print_value(value, "\n".join(map(str, lines)), options)
 
 
-def _cancel(record: Record, entry: Entry, options: argparse.Namespace) -> int:
+def _cancel_run(record: Record, entry: Entry, options: argparse.Namespace) -> int:
     run = open_run(record, entry.id)
     run.cancel()
     state = run.wait(timeout_s=5)
-    _print({"run": run.id, "state": str(state)}, f"{run.id}: {str(state).lower()}", options)
+    _print_value({"run": run.id, "state": str(state)}, f"{run.id}: {str(state).lower()}", options)
     return 0 if state.is_over else 1
 
 
 _ACTIONS_OF_ALL: dict[str, Callable[[Record, argparse.Namespace], int]] = {
     "list": _print_runs,
-    "import": _import,
-    "rebuild": _rebuild,
+    "import": _import_runs,
+    "rebuild": _rebuild_record,
 }
 _ACTIONS: dict[str, Callable[[Record, Entry, argparse.Namespace], int]] = {
     "show": _print_run,
-    "follow": _follow,
-    "logs": _logs,
-    "cancel": _cancel,
-    "resume": _resume,
-    "export": _export,
-    "weights": _weights,
-    "delete": _delete,
-    "profile": _profile,
+    "follow": _follow_run,
+    "logs": _print_logs,
+    "cancel": _cancel_run,
+    "resume": _resume_run,
+    "export": _export_run,
+    "weights": _export_weights,
+    "delete": _delete_run,
+    "profile": _save_profile,
 }

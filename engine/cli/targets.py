@@ -28,7 +28,7 @@ from meshwave.engine.runs.targets import Target, open_target, read_targets, targ
 
 def manage_targets(options: argparse.Namespace) -> int:
     """Run one action of ``meshwave targets``; return the exit status."""
-    return {"list": _print_targets, "check": _check, "draw": _draw}[options.action](options)
+    return {"list": _print_targets, "check": _check_target, "draw": _draw_target}[options.action](options)
 
 
 def _print_targets(options: argparse.Namespace) -> int:
@@ -58,10 +58,10 @@ def _target_json(target: Target, record: Record) -> dict[str, Any]:
     }
 
 
-def _check(options: argparse.Namespace) -> int:
+def _check_target(options: argparse.Namespace) -> int:
     """Print the hardware, software and problems of a target; return 1 if it cannot be used."""
     drawn = designs.load(options.design).cluster if options.design else None
-    report, clocks, counts = _measure(options)
+    report, clocks, counts = _measure_target(options)
     problems = [*report.problems(package_versions())]
     if options.json:
         found = report.model_dump(mode="json")
@@ -80,8 +80,8 @@ def _check(options: argparse.Namespace) -> int:
     return 1 if any(problem.severity == "error" for problem in problems) else 0
 
 
-def _draw(options: argparse.Namespace) -> int:
-    report, _, counts = _measure(options)
+def _draw_target(options: argparse.Namespace) -> int:
+    report, _, counts = _measure_target(options)
     nodes = options.nodes or (counts.total if counts else None)
     if counts:
         print(f"nodes of {options.target}: {nodes_text(counts)}", file=sys.stderr)
@@ -89,7 +89,7 @@ def _draw(options: argparse.Namespace) -> int:
     return 0
 
 
-def _measure(options: argparse.Namespace) -> tuple[TargetReport, Clocks, NodeCounts | None]:
+def _measure_target(options: argparse.Namespace) -> tuple[TargetReport, Clocks, NodeCounts | None]:
     for name in ("nodes", "devices"):
         count = getattr(options, name)
         if count is not None and count < 1:

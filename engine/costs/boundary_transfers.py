@@ -62,7 +62,7 @@ def boundary_transfer(design: Design, source: int, destination: int, tensors: in
 
 
 def renumber_ranks(transfer: Transfer, names: Mapping[int, int]) -> Transfer:
-    """Return the same transfer with renamed ranks."""
+    """Return the same transfer with other rank numbers."""
 
     def side(mesh: Grid, spec: Sequence[str]) -> tuple[Grid, Sequence[str]]:
         return replace(mesh, ranks=tuple(names[rank] for rank in mesh.ranks)), spec
@@ -165,7 +165,7 @@ def _numbered_plan(design: Design, source: int, destination: int, tensors: int) 
 def _plan_transfer(cluster: Cluster, source: Side, destination: Side, tensor: Tensor, how: How) -> _Plan:
     sides = source, destination
     tasks = unit_tasks(tensor, *source, *destination)
-    links = _links(cluster, source[0], destination[0], tasks)
+    links = _boundary_links(cluster, source[0], destination[0], tasks)
     found = plan(tensor, *sides, links, strategy=how.strategy, ordering=how.ordering)
     most = max_chunks(tasks)
     if any(each.chunks > most for each in found.tasks):
@@ -178,7 +178,7 @@ def max_chunks(tasks: Iterable[UnitTask]) -> int:
     return max(1, min((task.bytes for task in tasks), default=1) // MIN_CHUNK_BYTES)
 
 
-def _links(cluster: Cluster, source: Grid, destination: Grid, tasks: Sequence[UnitTask]) -> Links:
+def _boundary_links(cluster: Cluster, source: Grid, destination: Grid, tasks: Sequence[UnitTask]) -> Links:
     """Return the links for a plan; its hosts are nodes, or devices if no slice has to leave its node."""
     node = {rank: host for grid in (source, destination) for rank, host in zip(grid.ranks, grid.hosts, strict=True)}
     near, far = (

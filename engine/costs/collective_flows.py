@@ -16,7 +16,7 @@ from meshwave.engine.costs import transformer_layers as flops
 from meshwave.engine.costs.alpha_beta import ring_all_reduce_seconds
 from meshwave.engine.costs.block_models import BlockModel
 from meshwave.engine.costs.context_exchange import ContextCost, ContextCosts
-from meshwave.engine.costs.device_sizes import Sizes, gradient_bytes, joins_per_stage, workload
+from meshwave.engine.costs.device_sizes import Sizes, device_workload, gradient_bytes, joins_per_stage
 from meshwave.engine.costs.distinct_actions import Kinds
 from meshwave.engine.costs.expert_blocks import (
     EXPERTS,
@@ -144,7 +144,7 @@ def reduced_bytes(design: Design, mesh: Mesh, stage: StageBlocks) -> tuple[float
 
     The bytes of an all-gather or reduce-scatter count half.
     """
-    load = workload(design, mesh)
+    load = device_workload(design, mesh)
     block, with_experts = expert_block(design, mesh, load), sum(stage.experts.values())
     around = [operator for operator in block.operators if operator.name != EXPERTS] if block else []
     counted: tuple[tuple[Iterable[Operator], int], ...] = (
@@ -166,7 +166,7 @@ def reduced_bytes(design: Design, mesh: Mesh, stage: StageBlocks) -> tuple[float
 
 def context_costs(design: Design, mesh: Mesh) -> ContextCosts:
     """Return the part of the context-parallel exchange of a layer that no computation hides."""
-    load = workload(design, mesh)
+    load = device_workload(design, mesh)
     return ContextCost(design.cluster, mesh, load, ring_all_reduce_seconds).exposed_parts(attention_product(load))
 
 
@@ -176,7 +176,7 @@ def exchange_usages(fabric: Fabric, design: Design, mesh: Mesh, stage: StageBloc
     They come from tensor-parallel reductions, from expert exchanges, and from the part of context-parallel exchanges
     that no computation hides.
     """
-    blocks, contexts = expert_blocks(design, mesh, workload(design, mesh)), context_costs(design, mesh)
+    blocks, contexts = expert_blocks(design, mesh, device_workload(design, mesh)), context_costs(design, mesh)
     found = []
     for size, context, way in zip(reduced_bytes(design, mesh, stage), contexts, ("forward", "backward"), strict=True):
         usage = [

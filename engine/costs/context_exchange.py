@@ -60,15 +60,15 @@ class ContextCost:
         forward_s, backward_s = (work_seconds(work, self._cluster.device, self._load.kernels) / n for work in works)
         both = [(2 * size, backward_s)] * (n - 2)
         return ContextCosts(
-            self._pass_around([(size, forward_s)] * (n - 1)),
-            self._pass_around([(size, backward_s), *both, (size, backward_s), (size, 0.0)]),
+            self._exposed_ring_part([(size, forward_s)] * (n - 1)),
+            self._exposed_ring_part([(size, backward_s), *both, (size, backward_s), (size, 0.0)]),
         )
 
     def _gather(self, whole: float) -> Exposed:
         messages = equal_ring_messages(self._groups, whole, rounds=1)
         return Exposed(0.5 * self._all_reduce(self._cluster, self._groups, whole), tuple(messages))
 
-    def _pass_around(self, steps: Sequence[tuple[float, float]]) -> Exposed:
+    def _exposed_ring_part(self, steps: Sequence[tuple[float, float]]) -> Exposed:
         """Return the exposed part of a ring.
 
         A step has the bytes that a device passes on, and seconds of computation.

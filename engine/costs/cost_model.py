@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwave.engine.costs.device_sizes import Sizes, device_sizes, message_bytes_by_kind, sent_byte_changes
-from meshwave.engine.costs.distinct_actions import Kinds, kinds
+from meshwave.engine.costs.distinct_actions import Kinds, distinct_kinds
 from meshwave.engine.costs.microbatch_prices import length_scale, microbatch_scale
 from meshwave.engine.costs.model_flops import model_flops
 from meshwave.engine.costs.operators import number_sizes
@@ -188,7 +188,7 @@ def estimate(design: Design, program: Program) -> Costs:
     model = pricing_model(design)
     layers = layers_per_stage(design)
     held = model.sizes(design, program, layers)
-    distinct = kinds(program)
+    distinct = distinct_kinds(program)
     samples, lengths = design.sequences_per_step, sequence_lengths(design)
     tokens = samples * (design.model.sequence if lengths is None else float(lengths.mean()))
     of_kinds = model.seconds(design, program, distinct, layers, held)
@@ -235,7 +235,7 @@ def wait_seconds(design: Design, program: Program, layers: tuple[int, ...]) -> F
     For a slot, they include waits in which the other action computes. Order searches do not need them, so
     :func:`estimate` does not compute them.
     """
-    distinct = kinds(program)
+    distinct = distinct_kinds(program)
     return pricing_model(design).wait_seconds(design, program, distinct, layers)[distinct.of_row]
 
 
@@ -246,7 +246,7 @@ def _slot_savings(
     savings = np.zeros(len(program))
     second = np.flatnonzero(program.fused)
     if second.size:
-        distinct = kinds(program)
+        distinct = distinct_kinds(program)
         of_slots = distinct.of_row[np.stack([second - 1, second], axis=1)].astype(np.int64)
         pairs, number = np.unique(of_slots, axis=0, return_inverse=True)
         both = model.slot_seconds(design, program, distinct, layers, seconds, pairs)

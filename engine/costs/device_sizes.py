@@ -61,7 +61,7 @@ class Sizes(NamedTuple):
     working_bytes: Floats  # [ranks] bytes of the largest transient, and of the buffers of messages in flight
 
 
-def workload(design: Design, mesh: Mesh) -> Workload:
+def device_workload(design: Design, mesh: Mesh) -> Workload:
     """Return the work of one device of ``mesh`` for one microbatch.
 
     A microbatch has ``micro_batch_size`` sequences on each data-parallel replica of the first mesh; a mesh with another
@@ -102,7 +102,7 @@ def workload(design: Design, mesh: Mesh) -> Workload:
 def workloads(design: Design) -> list[Workload]:
     """Return the work of one device of each mesh, ``[meshes]``; meshes of equal sizes share one object."""
     found = {(mesh.data_parallel, mesh.cp, mesh.tp): mesh for mesh in design.meshes}
-    of_sizes = {sizes: workload(design, mesh) for sizes, mesh in found.items()}
+    of_sizes = {sizes: device_workload(design, mesh) for sizes, mesh in found.items()}
     return [of_sizes[mesh.data_parallel, mesh.cp, mesh.tp] for mesh in design.meshes]
 
 
@@ -339,7 +339,7 @@ def sent_byte_changes(program: Program, size: Floats) -> Floats:
     change: Floats = np.bincount(maker, size[send], minlength=len(program) + 1).astype(np.float64)
     came = np.flatnonzero(answer >= 0)
     change -= np.bincount(taker[answer[came]], size[send[came]], minlength=len(program) + 1)
-    return change[np.stack((program.tables.forward, program.tables.backward))]  # none of a row that is not there
+    return change[np.stack((program.tables.forward, program.tables.backward))]  # no bytes for a missing row
 
 
 def peak_per_rank(program: Program, change: Floats) -> Floats:

@@ -43,7 +43,7 @@ class Kinds:
 
 
 @lru_cache(maxsize=8)  # a program is priced again whenever a number of its design changes
-def kinds(program: Program) -> Kinds:
+def distinct_kinds(program: Program) -> Kinds:
     """Return the distinct actions of a program."""
     code = _kind_numbers(program)
     row = np.full(int(code.max(initial=-1)) + 1, -1, np.int64)

@@ -37,7 +37,7 @@ from meshwave.engine.experts import (
     StepOp,
     expert_schedules,
     max_experts_per_device,
-    price,
+    price_expert_schedule,
     simulate_layer,
 )
 from meshwave.engine.program.action import Op
@@ -144,7 +144,7 @@ EXPERTS = "experts"
 
 @lru_cache(maxsize=256)  # most consecutive edits price the same layer
 def _price_block(load: Workload, moe: MoE, name: str, layer: Layer, links: Links, rates: Rates) -> ExpertBlock:
-    priced = price(name, layer, links, rates)
+    priced = price_expert_schedule(name, layer, links, rates)
     before, after = flops.operators_around_mlp(load)
     operator = _expert_operator(load, priced)
     inputs, weights = split_backward(priced)

@@ -49,8 +49,8 @@ def model_parameters(model: LanguageModel) -> float:
     if moe is None:
         return dense
     experts = whole_expert_layer(model)
-    beside = experts.gate_parameters + _parameters(shared_expert_operators(load, moe))
-    replaced = _parameters(feed_forward("feed-forward", load, model.ffn_hidden))
+    beside = experts.gate_parameters + _sum_parameters(shared_expert_operators(load, moe))
+    replaced = _sum_parameters(feed_forward("feed-forward", load, model.ffn_hidden))
     return dense + len(model.expert_blocks) * (moe.experts * experts.expert_parameters() + beside - replaced)
 
 
@@ -91,7 +91,7 @@ def model_flops(model: LanguageModel, sequences: float, attended_share: float | 
     return 3.0 * (once + _forward_flops(head_operators(load)) + further)
 
 
-def _parameters(operators: Iterable[Operator]) -> float:
+def _sum_parameters(operators: Iterable[Operator]) -> float:
     return sum(operator.parameters for operator in operators)
 
 

@@ -88,7 +88,7 @@ class _Table(Part):
 
 
 @cache
-def _table() -> _Table:
+def _load_table() -> _Table:
     return _Table.model_validate_json(resources.files(__package__).joinpath("hardware.json").read_bytes())
 
 
@@ -100,10 +100,10 @@ def data_sheets() -> Mapping[str, DataSheet]:
         DataSheet(vendor="NVIDIA", source=kind.origin["data sheet"], **kind.model_dump(include=fields))
         for kind in device_kinds().values()
     ]
-    found = {each.name: each for each in (*fitted, *_table().devices)}
+    found = {each.name: each for each in (*fitted, *_load_table().devices)}
     return dict(sorted(found.items(), key=lambda item: (item[1].vendor != "NVIDIA", item[1].vendor, item[0])))
 
 
 def node_types() -> Mapping[str, NodeType]:
     """Return all node types by name."""
-    return {node.name: node for node in _table().nodes}
+    return {node.name: node for node in _load_table().nodes}

@@ -68,13 +68,13 @@ def _kernel_seconds(work: Work, device: Device, kind: DeviceKind, kernels: Kerne
         return fixed_s + work.bytes / (device.memory_bandwidth * share) if work.bytes else 0.0
     moved = work.bytes / (device.memory_bandwidth * constants.memory_efficiency)
     peak = device.peak_flops * FORMAT_RATES.get(work.kernel, 1.0)
-    seconds = work.flops * work.slowdown / (peak * _efficiency(work.kernel, kind, kernels))
+    seconds = work.flops * work.slowdown / (peak * _kernel_efficiency(work.kernel, kind, kernels))
     if work.kernel == "unfused-attention":
         return fixed_s + seconds + moved
     return fixed_s + max(seconds, moved)
 
 
-def _efficiency(kernel: Kernel, kind: DeviceKind, kernels: Kernels) -> float:
+def _kernel_efficiency(kernel: Kernel, kind: DeviceKind, kernels: Kernels) -> float:
     """Return the fraction of peak FLOP/s that a kernel sustains."""
     match kernel:
         case "attention":

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwave.engine.costs.distinct_actions import kinds
+from meshwave.engine.costs.distinct_actions import distinct_kinds
 from meshwave.engine.costs.packed_documents import attended_shares, mean_attended_share, pack_equal_documents
 from meshwave.engine.costs.padded_documents import padded_lengths, shorten_sequences
 from meshwave.engine.document import Design
@@ -23,7 +23,7 @@ PRICED_LENGTHS = 17
 
 def microbatch_scale(design: Design, program: Program, seconds: Floats, price: Price) -> Floats:
     """Return the seconds of each computation and message relative to the ``seconds`` of its kind, ``[rows]``."""
-    base = seconds[kinds(program).of_row]
+    base = seconds[distinct_kinds(program).of_row]
     found = _padded_seconds(design, program, price)
     if found is None:
         found = _packed_seconds(design, program, base, price)
@@ -47,7 +47,7 @@ def _padded_seconds(design: Design, program: Program, price: Price) -> Floats | 
         return None
     priced = np.unique(np.quantile(lengths, np.linspace(0, 1, PRICED_LENGTHS), method="nearest"))
     table = np.stack([price(shorten_sequences(design, length)) for length in priced.tolist()])
-    length, kind = lengths[program.microbatch], kinds(program).of_row
+    length, kind = lengths[program.microbatch], distinct_kinds(program).of_row
     above = np.searchsorted(priced, length)
     below = np.maximum(above - 1, 0)
     share = (length - priced[below]) / np.maximum(priced[above] - priced[below], 1)
@@ -65,7 +65,7 @@ def _packed_seconds(design: Design, program: Program, base: Floats, price: Price
     shares = np.stack([each for each in found if each is not None])  # [meshes, microbatches]
     equal = [pack_equal_documents(design, share) for share in (shares.min(), shares.max())]
     low, high = (np.array([mean_attended_share(each, mesh) for mesh in design.meshes]) for each in equal)
-    less, more = (price(each)[kinds(program).of_row] for each in equal)
+    less, more = (price(each)[distinct_kinds(program).of_row] for each in equal)
     change = (shares - shares.mean(axis=1, keepdims=True))[program.rank, program.microbatch]
     rises = (high > low)[program.rank] & program.is_compute
     slope = np.divide(more - less, (high - low)[program.rank], out=np.zeros(len(program)), where=rises)

@@ -193,7 +193,7 @@ def accumulation_bytes(numbers: float, load: Workload) -> float:
     return numbers * (2 * load.precision.item + 2 * load.precision.gradients)
 
 
-def product(
+def product_operator(
     name: str,
     load: Workload,
     k: float,
@@ -328,7 +328,7 @@ def attention_product(load: Workload) -> Operator:
     )
 
 
-def norm(
+def norm_operator(
     name: str, load: Workload, width: float | None = None, *, weights: float | None = None, rows: float = 1
 ) -> Operator:
     """Return the operator of a norm, which keeps its input and the statistics of each row.
@@ -355,12 +355,12 @@ def norm(
     )
 
 
-def residual(name: str, load: Workload) -> Operator:
+def residual_operator(name: str, load: Workload) -> Operator:
     """Return the operator ``x + y``: two reads and one write in the forward, and the same in the backward."""
-    return elementwise(name, load, load.hidden, kept=0, read_and_written=(3, 3))
+    return elementwise_operator(name, load, load.hidden, kept=0, read_and_written=(3, 3))
 
 
-def elementwise(
+def elementwise_operator(
     name: str, load: Workload, width: float, *, kept: int, read_and_written: tuple[float, float]
 ) -> Operator:
     """Return an elementwise operator over ``[tokens, width]``.

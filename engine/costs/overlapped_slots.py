@@ -52,8 +52,8 @@ class PlacedPiece(NamedTuple):
 Placed = list[PlacedPiece]
 
 
-def take_turns(first: Pieces, second: Pieces) -> tuple[Placed, Placed]:
-    """Return the times of the pieces of two actions that share a slot."""
+def place_overlapped_pieces(first: Pieces, second: Pieces) -> tuple[Placed, Placed]:
+    """Return the start and end times of the pieces of two actions that share a slot and compute alternately."""
     placed: tuple[Placed, Placed] = [], []
     actions, turn = (first, second), 0
     now = link_free = 0.0
@@ -73,4 +73,4 @@ def take_turns(first: Pieces, second: Pieces) -> tuple[Placed, Placed]:
 
 def overlapped_seconds(first: Pieces, second: Pieces) -> float:
     """Return the duration of a shared slot in seconds."""
-    return max(own[-1].end for own in take_turns(first, second))
+    return max(own[-1].end for own in place_overlapped_pieces(first, second))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from meshwave.engine.costs.device_sizes import workload
+from meshwave.engine.costs.device_sizes import device_workload
 from meshwave.engine.costs.profile import Block, BlockKind, Profile
 from meshwave.engine.costs.profile_prices import block_lines
 from meshwave.engine.document import Design
@@ -63,7 +63,7 @@ def _uncovered_sizes(design: Design, layers: Block) -> Iterator[Place]:
     model = design.model
     yield from _uncovered_size("model.hidden", "hidden size", model.hidden, layers.value_range("hidden"))
     yield from _uncovered_size("model.sequence", "sequence", model.sequence, layers.value_range("sequence"))
-    tokens = max(workload(design, mesh).tokens for mesh in design.meshes)
+    tokens = max(device_workload(design, mesh).tokens for mesh in design.meshes)
     yield from _uncovered_size(
         "training.micro_batch_size", "microbatch in tokens", tokens, layers.value_range("tokens")
     )

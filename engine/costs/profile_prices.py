@@ -161,7 +161,9 @@ def measured_design(design: Design, profile: Profile) -> Design:
 
     def link(pair: Pair, drawn: Link) -> Link:
         line = lines.get(pair)
-        return drawn if line is None else Link(latency_s=line.alpha_s, bandwidth=_rate(1.0, line.beta_s_per_byte))
+        return (
+            drawn if line is None else Link(latency_s=line.alpha_s, bandwidth=_limited_rate(1.0, line.beta_s_per_byte))
+        )
 
     update = {
         "device": _measured_device(design, profile),
@@ -178,11 +180,13 @@ def _measured_device(design: Design, profile: Profile) -> Device:
     rate = matrix_rate(profile, design.training.product_precision)
     known = {} if rate is None else {"peak_flops": rate, "efficiency": 1.0}
     copied = next((line for line in profile.links if line.pair == "same_device"), None)
-    moved = {} if copied is None else {"memory_bandwidth": _rate(2.0, copied.beta_s_per_byte)}  # bytes read and written
+    moved = (
+        {} if copied is None else {"memory_bandwidth": _limited_rate(2.0, copied.beta_s_per_byte)}
+    )  # bytes read and written
     return device.model_copy(update={**own, **known, **moved})
 
 
-def _rate(amount: float, seconds: float) -> float:
+def _limited_rate(amount: float, seconds: float) -> float:
     return min(MAX_RATE, max(1.0, amount / seconds)) if seconds else MAX_RATE
 
 

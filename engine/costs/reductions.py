@@ -6,7 +6,7 @@ import numpy as np
 
 from meshwave.engine.costs.alpha_beta import AllReduce, ring_all_reduce_seconds, small_all_reduce_seconds
 from meshwave.engine.costs.cost_model import Floats
-from meshwave.engine.costs.device_sizes import Sizes, gradient_bytes, workload
+from meshwave.engine.costs.device_sizes import Sizes, device_workload, gradient_bytes
 from meshwave.engine.costs.expert_blocks import expert_sharing
 from meshwave.engine.costs.operators import number_sizes
 from meshwave.engine.costs.sharding import expert_reduction_seconds, reduction_rounds, weight_groups
@@ -59,7 +59,7 @@ def _tied_head_seconds(design: Design, program: Program, all_reduce: AllReduce) 
         first, last = (program.ranks_of(stage) for stage in (0, program.stages - 1))
         ranks = sorted({*first, *last})
         meshes = [design.meshes[rank] for rank in ranks]
-        load = workload(design, meshes[0])
+        load = device_workload(design, meshes[0])
         size = load.vocab / load.tp * load.hidden * load.precision.gradients
         groups = weight_groups(meshes)
         if design.training.sharding != "none":

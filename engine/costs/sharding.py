@@ -216,7 +216,7 @@ class StateCollectives:
 
 
 def block_collectives(design: Design, mesh: Mesh, all_reduce: AllReduce) -> StateCollectives | None:
-    """Return the state collectives of the blocks of a mesh; None if there are none."""
+    """Return the collectives that exchange the sharded state of the blocks of a mesh; None without sharding."""
     training = design.training
     if not training.shards_gradients:
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from meshwave.engine.costs.device_sizes import workload
+from meshwave.engine.costs.device_sizes import device_workload
 from meshwave.engine.costs.expert_blocks import expert_block
 from meshwave.engine.costs.overlapped_slots import Piece, Pieces, join_pieces
 from meshwave.engine.costs.stage_parts import StagePart, stage_parts
@@ -31,7 +31,7 @@ class SlotPieces:
 
     def _pieces(self, rank: int, stage: int, op: Op) -> Iterator[Piece]:
         mesh, price = self._design.meshes[rank], self._prices[rank]
-        load = workload(self._design, mesh)
+        load = device_workload(self._design, mesh)
         parts = list(stage_parts(self._design, load, expert_block(self._design, mesh, load), self._layers, stage))
         again = self._design.pipeline.recomputes(stage) and op in (Op.B, Op.I)
         for each in [Op.F, op] if again else [op]:

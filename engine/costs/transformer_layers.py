@@ -24,10 +24,10 @@ from meshwave.engine.costs.operators import (
     Workload,
     accumulation_bytes,
     attention_product,
-    elementwise,
-    norm,
-    product,
-    residual,
+    elementwise_operator,
+    norm_operator,
+    product_operator,
+    residual_operator,
 )
 from meshwave.engine.document.architecture import Latent
 from meshwave.engine.document.model import MoE
@@ -66,14 +66,14 @@ def attention_operators(load: Workload) -> tuple[Operator, ...]:
     backward, the second by rows and all-reduces in the forward (Shoeybi et al., arXiv:1909.08053, section 3).
     """
     part, outputs = load.architecture.attention, load.head_widths.outputs
-    projections = _projections(load) if part.latent is None else _latent_projections(load, part.latent)
+    projections = _projection_operators(load) if part.latent is None else _latent_projections(load, part.latent)
     return (
         *_norm_operators("attention", load, "before"),
         *projections,
         attention_product(load),
-        product("attention output", load, outputs, load.hidden, bias=part.out_bias, cut="rows"),
+        product_operator("attention output", load, outputs, load.hidden, bias=part.out_bias, cut="rows"),
         *_norm_operators("attention", load, "after"),
-        residual("attention residual", load.residual_stream),
+        residual_operator("attention residual", load.residual_stream),
     )
 
 
@@ -82,34 +82,34 @@ def _norm_operators(name: str, load: Workload, place: str) -> tuple[Operator, ..
     places = load.architecture.norm.places
     if place not in places:
         return ()
-    return (norm(f"{name} norm {place}" if len(places) > 1 else f"{name} norm", load.residual_stream),)
+    return (norm_operator(f"{name} norm {place}" if len(places) > 1 else f"{name} norm", load.residual_stream),)
 
 
-def _projections(load: Workload) -> Iterator[Operator]:
+def _projection_operators(load: Workload) -> Iterator[Operator]:
     """Yield the projection to queries, keys and values, their norms and their rotation."""
     part, widths = load.architecture.attention, load.head_widths
     cut = widths.queries + widths.keys + widths.values
-    yield product("query, key, value", load, load.hidden, cut, bias=part.qkv_bias, cut="columns")
+    yield product_operator("query, key, value", load, load.hidden, cut, bias=part.qkv_bias, cut="columns")
     both = widths.queries + widths.keys
     if part.qk_norm == "head":
         head_dim = part.head_dim or load.hidden / load.heads
-        yield norm("query and key norm", load, both, weights=2 * head_dim, rows=both / head_dim)
+        yield norm_operator("query and key norm", load, both, weights=2 * head_dim, rows=both / head_dim)
     elif part.qk_norm == "full":
         squares = 2 * load.tokens * load.precision.statistics  # elements of a row over all devices
-        yield norm("query and key norm", load, both, rows=2)._replace(
+        yield norm_operator("query and key norm", load, both, rows=2)._replace(
             forward_reduced=(squares,), backward_reduced=(squares,)
         )
-    yield from _rotation(load, both)
+    yield from _rotation_operators(load, both)
 
 
-def _rotation(load: Workload, width: float) -> Iterator[Operator]:
+def _rotation_operators(load: Workload, width: float) -> Iterator[Operator]:
     """Yield the rotation of queries and keys, which reads and writes them once."""
     positions = load.architecture.positions
     if positions.kind == "rope":
         moved = (
             positions.fraction * width + load.head_widths.values
         )  # a view of the values would keep the whole product in memory
-        yield elementwise("rotation", load, moved, kept=0, read_and_written=(2, 2))
+        yield elementwise_operator("rotation", load, moved, kept=0, read_and_written=(2, 2))
 
 
 def _latent_projections(load: Workload, latent: Latent) -> Iterator[Operator]:
@@ -120,18 +120,20 @@ def _latent_projections(load: Workload, latent: Latent) -> Iterator[Operator]:
     """
     heads, widths, bias = load.heads / load.tp, load.head_widths, load.architecture.attention.qkv_bias
     if latent.q_rank is None:
-        yield product("query", load, load.hidden, widths.queries, bias=False, cut="columns")
+        yield product_operator("query", load, load.hidden, widths.queries, bias=False, cut="columns")
     else:
-        yield product("query down", load.residual_stream, load.hidden, latent.q_rank, bias=bias)
-        yield norm("query norm", load.residual_stream, latent.q_rank)
-        yield product("query up", load, latent.q_rank, widths.queries, bias=False, cut="columns")
+        yield product_operator("query down", load.residual_stream, load.hidden, latent.q_rank, bias=bias)
+        yield norm_operator("query norm", load.residual_stream, latent.q_rank)
+        yield product_operator("query up", load, latent.q_rank, widths.queries, bias=False, cut="columns")
     narrow = latent.kv_rank + latent.rope_dim
-    yield product("key-value down", load.residual_stream, load.hidden, narrow, bias=bias)
-    yield norm("key-value norm", load.residual_stream, latent.kv_rank)
+    yield product_operator("key-value down", load.residual_stream, load.hidden, narrow, bias=bias)
+    yield norm_operator("key-value norm", load.residual_stream, latent.kv_rank)
     made = heads * latent.nope_dim + widths.values
-    yield product("key-value up", load, latent.kv_rank, made, bias=False, cut="columns", exchanged=narrow)
-    yield elementwise("rotation", load, (heads + 1) * latent.rope_dim, kept=0, read_and_written=(2, 2))
-    yield elementwise("query and key assembly", load, widths.queries + widths.keys, kept=0, read_and_written=(2, 2))
+    yield product_operator("key-value up", load, latent.kv_rank, made, bias=False, cut="columns", exchanged=narrow)
+    yield elementwise_operator("rotation", load, (heads + 1) * latent.rope_dim, kept=0, read_and_written=(2, 2))
+    yield elementwise_operator(
+        "query and key assembly", load, widths.queries + widths.keys, kept=0, read_and_written=(2, 2)
+    )
 
 
 def mlp_operators(load: Workload) -> tuple[Operator, ...]:
@@ -149,7 +151,7 @@ def operators_around_mlp(load: Workload) -> tuple[tuple[Operator, ...], tuple[Op
     before = () if shares_norm else _norm_operators("feed-forward", load, "before")
     return before, (
         *_norm_operators("feed-forward", load, "after"),
-        residual("feed-forward residual", load.residual_stream),
+        residual_operator("feed-forward residual", load.residual_stream),
     )
 
 
@@ -158,7 +160,7 @@ def feed_forward(name: str, load: Workload, width: int) -> tuple[Operator, ...]:
     part, cut = load.architecture.mlp, width / load.tp
     shares_norm = load.architecture.residual == "parallel-one-norm"
     return (
-        product(
+        product_operator(
             f"{name} in",
             load,
             load.hidden,
@@ -168,7 +170,7 @@ def feed_forward(name: str, load: Workload, width: int) -> tuple[Operator, ...]:
             cut="columns",
         ),
         _activation_operator(load, cut),
-        product(f"{name} out", load, cut, load.hidden, bias=part.bias, cut="rows"),
+        product_operator(f"{name} out", load, cut, load.hidden, bias=part.bias, cut="rows"),
     )
 
 
@@ -177,8 +179,10 @@ def shared_expert_operators(load: Workload, moe: MoE) -> tuple[Operator, ...]:
     if not moe.shared_width:
         return ()
     gate = (
-        product("shared experts' gate", load.residual_stream, load.hidden, 1, bias=False),
-        elementwise("shared experts' weight", load.residual_stream, load.hidden, kept=1, read_and_written=(2, 3)),
+        product_operator("shared experts' gate", load.residual_stream, load.hidden, 1, bias=False),
+        elementwise_operator(
+            "shared experts' weight", load.residual_stream, load.hidden, kept=1, read_and_written=(2, 3)
+        ),
     )
     return feed_forward("shared experts", load, moe.shared_width) + (gate if moe.has_shared_gate else ())
 
@@ -190,7 +194,7 @@ def _activation_operator(load: Workload, width: float) -> Operator:
     if part.gated:
         kept, forward, backward = 3, forward + 3, backward + 6
     name = "GELU" if part.activation == "gelu" else part.activation
-    return elementwise(
+    return elementwise_operator(
         f"gated {name}" if part.gated else name, load, width, kept=kept, read_and_written=(forward, backward)
     )
 
@@ -220,8 +224,8 @@ def join_operators(load: Workload) -> tuple[Operator, ...]:
     """
     outside = load.residual_stream
     return (
-        elementwise("skip concatenation", outside, 2 * load.hidden, kept=0, read_and_written=(2, 2)),
-        product("skip projection", outside, 2 * load.hidden, load.hidden),
+        elementwise_operator("skip concatenation", outside, 2 * load.hidden, kept=0, read_and_written=(2, 2)),
+        product_operator("skip projection", outside, 2 * load.hidden, load.hidden),
     )
 
 
@@ -253,7 +257,7 @@ def embedding_operators(load: Workload) -> tuple[Operator, ...]:
             forward_gathered=exchanged if load.sequence_parallel else (),
             backward_gathered=exchanged if load.sequence_parallel else (),
         ),
-        *([norm("embedding norm", load.residual_stream)] if architecture.embedding_norm else []),
+        *([norm_operator("embedding norm", load.residual_stream)] if architecture.embedding_norm else []),
     )
 
 
@@ -265,11 +269,13 @@ def head_operators(load: Workload) -> tuple[Operator, ...]:
     arXiv:1810.04805); tensor-parallel devices replicate it.
     """
     part, cut = load.architecture, load.vocab / load.tp
-    capped = [elementwise("logit cap", load, cut, kept=1, read_and_written=(4, 4))] if part.logit_soft_cap else []
+    capped = (
+        [elementwise_operator("logit cap", load, cut, kept=1, read_and_written=(4, 4))] if part.logit_soft_cap else []
+    )
     return (
-        *([norm("last norm", load.residual_stream)] if part.norm.is_final else []),
+        *([norm_operator("last norm", load.residual_stream)] if part.norm.is_final else []),
         *(_head_transform(load.residual_stream) if part.head_transform else ()),
-        product("logits", load, load.hidden, cut, bias=part.head_bias, cut="columns", kernel="product"),
+        product_operator("logits", load, load.hidden, cut, bias=part.head_bias, cut="columns", kernel="product"),
         *capped,
     )
 
@@ -278,9 +284,9 @@ def _head_transform(load: Workload) -> tuple[Operator, ...]:
     """Return the operators between the last layer and the logits."""
     _, *moved = ACTIVATIONS[load.architecture.mlp.activation]
     return (
-        product("head transform", load, load.hidden, load.hidden),
-        elementwise("head activation", load, load.hidden, kept=1, read_and_written=(moved[0], moved[1])),
-        norm("head norm", load),
+        product_operator("head transform", load, load.hidden, load.hidden),
+        elementwise_operator("head activation", load, load.hidden, kept=1, read_and_written=(moved[0], moved[1])),
+        norm_operator("head norm", load),
     )
 
 
@@ -357,11 +363,11 @@ def multi_token_input_operators(load: Workload) -> tuple[Operator, ...]:
     norm keeps the input too. Tensor-parallel devices replicate the projection.
     """
     outside = load.residual_stream
-    norms = norm("prediction norms", outside, 2 * load.hidden, rows=2)
+    norms = norm_operator("prediction norms", outside, 2 * load.hidden, rows=2)
     return (
         norms._replace(kept_bytes=norms.kept_bytes - outside.hidden_bytes),
-        elementwise("prediction join", outside, 2 * load.hidden, kept=0, read_and_written=(2, 2)),
-        product("prediction projection", outside, 2 * load.hidden, load.hidden, bias=False),
+        elementwise_operator("prediction join", outside, 2 * load.hidden, kept=0, read_and_written=(2, 2)),
+        product_operator("prediction projection", outside, 2 * load.hidden, load.hidden, bias=False),
     )
 
 

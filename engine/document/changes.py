@@ -47,7 +47,7 @@ class Change(NamedTuple):
 
 def find_changes(before: Document, after: Document) -> list[Change]:
     """Return the changes from one document to another; equal parts are left out."""
-    return [*_differences((), _by_name(before), _by_name(after))]
+    return [*_find_changes((), _by_name(before), _by_name(after))]
 
 
 def apply_changes(document: Document, changes: Iterable[Change]) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def apply_changes(document: Document, changes: Iterable[Change]) -> dict[str, An
         if change.path == MESH_ORDER:
             order = change.after
         else:
-            _apply(tree, change)
+            _apply_change(tree, change)
     names = tree.pop(MESH_ORDER[0])
     tree["meshes"] = [
         tree["meshes"][name] for name in _merge_order(names if order is None else order, names, tree["meshes"])
@@ -99,10 +99,10 @@ def _by_name(document: Document) -> dict[str, Any]:
     return {**document, "meshes": meshes, MESH_ORDER[0]: list(meshes)}
 
 
-def _differences(path: Path, before: Any, after: Any) -> Iterator[Change]:
+def _find_changes(path: Path, before: Any, after: Any) -> Iterator[Change]:
     if isinstance(before, Mapping) and isinstance(after, Mapping) and path[-1:] != _AXES:
         for key in {**before, **after}:
-            yield from _differences((*path, key), before.get(key, REMOVED), after.get(key, REMOVED))
+            yield from _find_changes((*path, key), before.get(key, REMOVED), after.get(key, REMOVED))
     elif not _is_equal(before, after):
         yield Change(path, before, after)
 
@@ -112,7 +112,7 @@ def _is_equal(one: Any, other: Any) -> bool:
     return bool(one == other) and (not isinstance(one, Mapping) or [*one] == [*other])
 
 
-def _apply(tree: dict[str, Any], change: Change) -> None:
+def _apply_change(tree: dict[str, Any], change: Change) -> None:
     *sections, key = change.path
     here: Any = tree
     for section in sections:

@@ -20,7 +20,7 @@ Difference = tuple[str, str, str]
 """Name of a difference, such as ``schedule`` or ``model.hidden``, and both values as text."""
 
 
-def differences(first: Design, other: Design) -> list[str]:
+def describe_differences(first: Design, other: Design) -> list[str]:
     """Return one line of text per difference, such as ``schedule: 1f1b -> hanayo, waves 2``."""
     found = list_differences(first, other)
     return [f"{name}: {one} -> {two}" if one != two else f"{name}: differs" for name, one, two in found]

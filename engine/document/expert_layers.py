@@ -24,7 +24,7 @@ from meshwave.engine.experts import (
     Rates,
     expert_schedules,
     load_shares,
-    price,
+    price_expert_schedule,
     resolve_choice,
     simulate_layer,
 )
@@ -166,7 +166,7 @@ def _has_replicas(design: Design) -> bool:
 def _resolve_layer(name: str, layer: Layer, links: Links, rates: Rates, degrees: tuple[int, ...]) -> ResolvedLayer:
     @lru_cache
     def seconds(of: str, degree: int) -> float:
-        priced = price(of, replace(layer, degree=degree), links, rates)
+        priced = price_expert_schedule(of, replace(layer, degree=degree), links, rates)
         return simulate_layer(priced, priced.forward).makespan + simulate_layer(priced, priced.backward).makespan
 
     choice = resolve_choice(name, layer, links, rates, lambda of: min(seconds(of, degree) for degree in degrees))
@@ -178,7 +178,7 @@ def _resolve_layer(name: str, layer: Layer, links: Links, rates: Rates, degrees:
 def price_expert_layer(design: Design, mesh: Mesh, number: int = COMMON) -> Price:
     """Return the price of an expert layer of ``design`` on ``mesh``, with automatic choices made."""
     name, layer, choice = resolve_expert_layer(design, mesh, number)
-    return replace(price(name, layer, mesh_links(design, mesh), device_rates(design)), choice=choice)
+    return replace(price_expert_schedule(name, layer, mesh_links(design, mesh), device_rates(design)), choice=choice)
 
 
 def device_rates(design: Design) -> Rates:

@@ -22,6 +22,13 @@ from meshwave.engine.experts._placement import (
     device_rows,
     load_per_replica,
 )
-from meshwave.engine.experts._price import NO_COMPUTE, Price, Rates, max_experts_per_device, price, resolve_choice
+from meshwave.engine.experts._price import (
+    NO_COMPUTE,
+    Price,
+    Rates,
+    max_experts_per_device,
+    price_expert_schedule,
+    resolve_choice,
+)
 from meshwave.engine.experts._steps import Step, StepOp, backward_steps
 from meshwave.engine.experts._timeline import LAYER_OPS, LayerTimeline, simulate_layer

@@ -144,7 +144,7 @@ def place_globally(load: Floats, places: int, extra: int = 0) -> Placement:
     items = [
         (float(share) / n, expert) for expert, (share, n) in enumerate(zip(load, counts, strict=True)) for _ in range(n)
     ]
-    packed = _pack(items, [even + extra] * places, [1] * places)
+    packed = _pack_experts(items, [even + extra] * places, [1] * places)
     return tuple(sorted(tuple(sorted(held)) for held in packed))  # places are interchangeable
 
 
@@ -157,7 +157,9 @@ def place_shadows(load: Floats, nodes: Sequence[int], extra: int = 0) -> Placeme
         part = len(mine) / len(nodes)  # share of all tokens that a guest expert serves
         items = [*((float(load[e]), e) for e in own), *((float(load[e]) * part, e) for e in guests)]
         even = -(-len(load) // len(nodes))
-        packed = sorted(tuple(sorted(held)) for held in _pack(items, [even + extra] * len(mine), [1] * len(mine)))
+        packed = sorted(
+            tuple(sorted(held)) for held in _pack_experts(items, [even + extra] * len(mine), [1] * len(mine))
+        )
         for place, held in zip(mine, packed, strict=True):
             placement[place] = held
     return tuple(placement)
@@ -167,7 +169,9 @@ def _experts_by_node(load: Floats, nodes: Sequence[int]) -> list[tuple[list[int]
     """Return the places and the experts of each node; the experts are proportional to places and balanced by load."""
     places = [[place for place, on in enumerate(nodes) if on == node] for node in dict.fromkeys(nodes)]
     rooms = [-(-len(load) * len(mine) // len(nodes)) for mine in places]
-    owned = _pack([(float(share), expert) for expert, share in enumerate(load)], rooms, [len(mine) for mine in places])
+    owned = _pack_experts(
+        [(float(share), expert) for expert, share in enumerate(load)], rooms, [len(mine) for mine in places]
+    )
     return [(mine, sorted(own)) for mine, own in zip(places, owned, strict=True)]
 
 
@@ -190,7 +194,7 @@ def replica_counts(load: Floats, slots: int, most: int) -> list[int]:
     return counts
 
 
-def _pack(items: Sequence[Item], rooms: Sequence[int], weights: Sequence[int]) -> list[list[int]]:
+def _pack_experts(items: Sequence[Item], rooms: Sequence[int], weights: Sequence[int]) -> list[list[int]]:
     """Pack items into bins of limited size, heaviest first, each into the bin with the smallest relative load.
 
     ``weights`` are the capacities to which loads are relative. A bin contains an expert at most once. If all bins with

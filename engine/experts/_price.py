@@ -114,7 +114,7 @@ class Price:
         return float(inside.max()), float(outside.max())
 
 
-def price(name: str, layer: Layer, links: Links, rates: Rates = NO_COMPUTE) -> Price:
+def price_expert_schedule(name: str, layer: Layer, links: Links, rates: Rates = NO_COMPUTE) -> Price:
     """Return the price of the schedule ``name``; for an automatic schedule, of the schedule that it chooses.
 
     Raises:
@@ -145,7 +145,7 @@ def resolve_choice(
         return sum(_exposed_seconds(layer, forward, at) for at in range(len(forward)))
 
     def sequential_seconds(of: str) -> float:
-        priced = price(of, layer, links, rates)
+        priced = price_expert_schedule(of, layer, links, rates)
         return priced.seconds(priced.forward) + priced.seconds(priced.backward)
 
     return expert_schedules[name]().choose(layer, Costs(message_seconds, whole or sequential_seconds))

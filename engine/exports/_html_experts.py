@@ -147,13 +147,13 @@ def _placement_table(layer: Layer, devices: Sequence[int], load: Sequence[float]
     yield "".join(f'<th scope="col">{head}</th>' for head in heads) + "</tr></thead><tbody>"
     for place, (held, part) in enumerate(zip(placement, load, strict=True)):
         own = devices[place * layer.esp : (place + 1) * layer.esp]
-        cells = (_ranges(held), f"{part:.3g}×", percent(part / layer.ep))
+        cells = (_format_ranges(held), f"{part:.3g}×", percent(part / layer.ep))
         row = "".join(f"<td>{cell}</td>" for cell in cells)
-        yield f'<tr><th scope="row">{_ranges(own)}</th>{row}</tr>'
+        yield f'<tr><th scope="row">{_format_ranges(own)}</th>{row}</tr>'
     yield "</tbody></table></details>"
 
 
-def _ranges(numbers: Sequence[int]) -> str:
+def _format_ranges(numbers: Sequence[int]) -> str:
     """Return numbers as ranges such as ``0-3, 8``; a dash if there are none."""
     runs = [list(run) for _, run in groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0])]
     return ", ".join(f"{run[0][1]}-{run[-1][1]}" if len(run) > 1 else str(run[0][1]) for run in runs) or "–"

@@ -37,7 +37,7 @@ class Html(Export):
 
     @staticmethod
     def to_bytes(prediction: Prediction) -> bytes:
-        return "\n".join(_page(prediction)).encode()
+        return "\n".join(_page_lines(prediction)).encode()
 
 
 def page_frame(prediction: Prediction, height: int = 520) -> str:
@@ -46,7 +46,7 @@ def page_frame(prediction: Prediction, height: int = 520) -> str:
     return f'<iframe srcdoc="{page}" width="100%" height="{height}" style="border: 0"></iframe>'
 
 
-def _page(prediction: Prediction) -> Iterator[str]:
+def _page_lines(prediction: Prediction) -> Iterator[str]:
     design = prediction.design
     name = escape(design.name or "Design")
     yield "<!doctype html>"

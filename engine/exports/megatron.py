@@ -14,7 +14,7 @@ from meshwave.engine.document.model import LanguageModel
 from meshwave.engine.exports._base import Export, exports
 from meshwave.engine.exports.torch_csv import check_equal_meshes
 from meshwave.engine.findings import Refusal
-from meshwave.engine.trainers.jobs import omissions
+from meshwave.engine.trainers.jobs import find_omissions
 from meshwave.engine.trainers.megatron import read_job, write_arguments
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Megatron(Export):
     @staticmethod
     def omissions(prediction: Prediction) -> list[str]:
         job = read_job("\n".join(_launch_lines(prediction)))
-        found = omissions(prediction.design, prediction.costs.layers, job, "Megatron-LM")
+        found = find_omissions(prediction.design, prediction.costs.layers, job, "Megatron-LM")
         return [problem.message for problem in found]
 
 

@@ -61,7 +61,7 @@ def draw_png(picture: Picture, *, ratio: int = 2, comment: str = "") -> bytes:
 
 
 class _Painter:
-    """Painter of the shapes of a picture into an image with ``ratio`` pixels per pixel of the layout."""
+    """Draws the shapes of a picture into an image with ``ratio`` pixels per pixel of the layout."""
 
     def __init__(self, picture: Picture, image: Images.Image, ratio: int) -> None:
         from PIL import ImageDraw

@@ -53,7 +53,7 @@ def draw_svg(
     if blocks > MAX_BLOCKS:
         raise Refusal("too_many_blocks_for_svg", {"blocks": blocks, "maximum": MAX_BLOCKS})
     picture = lay_out_timeline(timeline, title=title, unit=unit, window=window, width=width, theme=theme, dense=False)
-    return "\n".join(_document(picture, title or "Timeline"))
+    return "\n".join(_document_lines(picture, title or "Timeline"))
 
 
 def theme_aware_svg(light: Picture, dark: Picture, title: str) -> str:
@@ -65,7 +65,7 @@ def theme_aware_svg(light: Picture, dark: Picture, title: str) -> str:
             f'<rect width="{picture.width}" height="{picture.height}" fill="{picture.surface_colours["background"]}"/>'
         )
         idle = f"idle-{name}"
-        lines += [_hatch_pattern(picture, idle), f'<g class="{name}">', ground, *_elements(picture, idle), "</g>"]
+        lines += [_hatch_pattern(picture, idle), f'<g class="{name}">', ground, *_shape_elements(picture, idle), "</g>"]
     return "\n".join([*lines, "</svg>"])
 
 
@@ -78,12 +78,12 @@ def _opening_tags(picture: Picture, title: str) -> Iterator[str]:
     yield f"<title>{escape(title)}</title>"
 
 
-def _document(picture: Picture, title: str) -> Iterator[str]:
+def _document_lines(picture: Picture, title: str) -> Iterator[str]:
     width, height, surface = picture.width, picture.height, picture.surface_colours
     yield from _opening_tags(picture, title)
     yield _hatch_pattern(picture, "idle")
     yield f'<rect width="{width}" height="{height}" fill="{surface["background"]}"/>'
-    yield from _elements(picture, "idle")
+    yield from _shape_elements(picture, "idle")
     yield "</svg>"
 
 
@@ -97,11 +97,11 @@ def _hatch_pattern(picture: Picture, name: str) -> str:
     )
 
 
-def _elements(picture: Picture, idle: str) -> Iterator[str]:
-    return (_element(shape, idle) for shape in picture.shapes)
+def _shape_elements(picture: Picture, idle: str) -> Iterator[str]:
+    return (_shape_element(shape, idle) for shape in picture.shapes)
 
 
-def _element(shape: Shape, idle: str) -> str:
+def _shape_element(shape: Shape, idle: str) -> str:
     match shape:
         case Box(x, y, width, height, colour, radius, words):
             says = f"><title>{escape(words)}</title></rect>" if words else "/>"
@@ -116,12 +116,12 @@ def _element(shape: Shape, idle: str) -> str:
                 f'dominant-baseline="central" pointer-events="none">{escape(text)}</text>'
             )
         case Line():
-            return _line(shape)
+            return _line_element(shape)
         case _:
             raise TypeError(f"an SVG has no {type(shape).__name__}")
 
 
-def _line(line: Line) -> str:
+def _line_element(line: Line) -> str:
     x1, y1, x2, y2, colour, width, _ = line
     path = f'<path d="M{x1:.2f} {y1:.2f}L{x2:.2f} {y2:.2f}" stroke="{colour}" stroke-width="{width:g}" fill="none"/>'
     if not line.arrow:

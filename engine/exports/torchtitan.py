@@ -20,7 +20,7 @@ from meshwave.engine.exports import torch_csv
 from meshwave.engine.exports._base import Export, exports
 from meshwave.engine.findings import Refusal
 from meshwave.engine.program.program import Program
-from meshwave.engine.trainers.jobs import omissions
+from meshwave.engine.trainers.jobs import find_omissions
 from meshwave.engine.trainers.torchtitan import (
     PRECISION,
     RECOMPUTE,
@@ -56,12 +56,12 @@ class Torchtitan(Export):
     def to_bytes(prediction: Prediction) -> bytes:
         content = io.BytesIO()
         with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
-            for name, text in files(prediction.design, prediction.program, prediction.costs.layers).items():
+            for name, text in export_files(prediction.design, prediction.program, prediction.costs.layers).items():
                 archive.writestr(zipfile.ZipInfo(f"meshwave/{name}", ANY_TIME), text, zipfile.ZIP_DEFLATED)
         return content.getvalue()
 
 
-def files(design: Design, program: Program, layers: Sequence[int]) -> dict[str, str]:
+def export_files(design: Design, program: Program, layers: Sequence[int]) -> dict[str, str]:
     """Return the content of the exported files by name; a design with one mesh has no schedule.
 
     Args:
@@ -233,7 +233,7 @@ def _missing_settings(design: Design, layers: Sequence[int], toml: str) -> Itera
     job = read_settings(read_toml(toml), model, len(design.process_devices))
     job = job._replace(pipeline={**_order_keys(design), **{key: job.pipeline[key] for key in ("stages", "recompute")}})
     hidden = ("order_in_csv", "assumed_model")
-    found = omissions(design, layers, job, "torchtitan")
+    found = find_omissions(design, layers, job, "torchtitan")
     yield from (problem.message for problem in found if problem.code not in hidden)
 
 

@@ -20,8 +20,8 @@ from meshwave.engine.costs.operators import (
     Workload,
     accumulation_bytes,
     attention_product,
-    elementwise,
-    product,
+    elementwise_operator,
+    product_operator,
 )
 
 MOST_GROUPS = 32
@@ -90,11 +90,11 @@ def _iterate_block_operators(load: Workload, block: Block, time_width: int, head
     outer, side = block.outer, block.side
     if block.way == "up" and block.resamples:
         grown = _per_pixel_workload(load, block.inner, side)
-        yield elementwise("upsampling", grown, block.inner, kept=0, read_and_written=(1.25, 1.25))
+        yield elementwise_operator("upsampling", grown, block.inner, kept=0, read_and_written=(1.25, 1.25))
         yield _convolution_operator("upsampling convolution", load, block.inner, block.inner, side)
     if block.skipped:
         width = block.inner + block.skipped
-        yield elementwise(
+        yield elementwise_operator(
             "skip concatenation", _per_pixel_workload(load, width, side), width, kept=0, read_and_written=(2, 2)
         )
     yield from _residual_operators(load, time_width, block.inner + block.skipped, outer, side)
@@ -115,19 +115,19 @@ def _residual_operators(load: Workload, time_width: int, inner: int, outer: int,
     """
     before, after = _per_pixel_workload(load, inner, side), _per_pixel_workload(load, outer, side)
     yield _group_norm_operator("first norm", before, inner)
-    yield elementwise("SiLU", before, inner, kept=1, read_and_written=(2, 3))
+    yield elementwise_operator("SiLU", before, inner, kept=1, read_and_written=(2, 3))
     yield _convolution_operator("first convolution", load, inner, outer, side)
     yield _keep_once_per_stage(
-        product("noise step projection", _per_image_workload(load), time_width, outer), load, outer
+        product_operator("noise step projection", _per_image_workload(load), time_width, outer), load, outer
     )
-    yield elementwise("noise step sum", after, outer, kept=0, read_and_written=(2, 1))
+    yield elementwise_operator("noise step sum", after, outer, kept=0, read_and_written=(2, 1))
     yield _group_norm_operator("second norm", after, outer)
-    yield elementwise("SiLU", after, outer, kept=1, read_and_written=(2, 3))
+    yield elementwise_operator("SiLU", after, outer, kept=1, read_and_written=(2, 3))
     yield _convolution_operator("second convolution", load, outer, outer, side)
     if inner != outer:
         shortcut = _convolution_operator("shortcut convolution", load, inner, outer, side, kernel=1)
         yield shortcut._replace(kept_bytes=0.0, deferred_bytes=0.0)
-    yield elementwise("residual", after, outer, kept=0, read_and_written=(3, 2))
+    yield elementwise_operator("residual", after, outer, kept=0, read_and_written=(3, 2))
 
 
 def _keep_once_per_stage(projection: Operator, load: Workload, outer: int) -> Operator:
@@ -139,15 +139,17 @@ def _attention_operators(load: Workload, heads: int, channels: int, side: int) -
     """Yield the operators of self-attention over the pixels, with a norm before it and a residual sum after it."""
     tokens = _per_pixel_workload(load, channels, side)
     yield _group_norm_operator("attention norm", tokens, channels)
-    yield elementwise("pixels as tokens", tokens, channels, kept=0, read_and_written=(2, 2))
-    yield product("query, key, value", tokens, channels, 3 * channels)
+    yield elementwise_operator("pixels as tokens", tokens, channels, kept=0, read_and_written=(2, 2))
+    yield product_operator("query, key, value", tokens, channels, 3 * channels)
     yield attention_product(replace(tokens, heads=heads))
-    yield product("attention output", tokens, channels, channels)
-    yield elementwise("attention residual", tokens, channels, kept=0, read_and_written=(3, 2))
+    yield product_operator("attention output", tokens, channels, channels)
+    yield elementwise_operator("attention residual", tokens, channels, kept=0, read_and_written=(3, 2))
 
 
 @lru_cache(maxsize=64)
-def embedding(load: Workload, image_channels: int, side: int, base: int, time_width: int) -> tuple[Operator, ...]:
+def embedding_operators(
+    load: Workload, image_channels: int, side: int, base: int, time_width: int
+) -> tuple[Operator, ...]:
     """Return the operators of the first convolution and of the two linear maps that embed the noise step."""
     size, item = float(image_channels * side**2), load.precision.item
     first = _convolution_operator("input convolution", load, image_channels, base, side)
@@ -156,17 +158,17 @@ def embedding(load: Workload, image_channels: int, side: int, base: int, time_wi
     samples = _per_image_workload(load)
     return (
         first._replace(input_gradient=Work(), kept_bytes=images + copied),
-        product("noise step in", samples, base, time_width),
-        elementwise("SiLU", samples, time_width, kept=1, read_and_written=(2, 3)),
-        product("noise step out", samples, time_width, time_width),
-        elementwise(
+        product_operator("noise step in", samples, base, time_width),
+        elementwise_operator("SiLU", samples, time_width, kept=1, read_and_written=(2, 3)),
+        product_operator("noise step out", samples, time_width, time_width),
+        elementwise_operator(
             "SiLU", samples, time_width, kept=2, read_and_written=(2, 3)
         ),  # the embedding is kept once for all blocks
     )
 
 
 @lru_cache(maxsize=64)
-def head(load: Workload, channels: int, image_channels: int, side: int) -> tuple[Operator, ...]:
+def head_operators(load: Workload, channels: int, image_channels: int, side: int) -> tuple[Operator, ...]:
     """Return the operators of the last norm and convolution, and of the mean squared error of the predicted noise."""
     last = _per_pixel_workload(load, channels, side)
     size = load.batch * image_channels * side**2
@@ -180,7 +182,7 @@ def head(load: Workload, channels: int, image_channels: int, side: int) -> tuple
     )
     return (
         _group_norm_operator("last norm", last, channels),
-        elementwise("SiLU", last, channels, kept=1, read_and_written=(2, 3)),
+        elementwise_operator("SiLU", last, channels, kept=1, read_and_written=(2, 3)),
         _convolution_operator("output convolution", load, channels, image_channels, side),
         error,
     )

@@ -23,7 +23,14 @@ from meshwave.engine.costs.operators import Operator, Workload
 from meshwave.engine.document.architecture import Size
 from meshwave.engine.document.model import Example, model_families, nested_skips
 from meshwave.engine.families._images import draw_image
-from meshwave.engine.families._u_net_blocks import IMAGE_ITEM, Block, block_operators, element_count, embedding, head
+from meshwave.engine.families._u_net_blocks import (
+    IMAGE_ITEM,
+    Block,
+    block_operators,
+    element_count,
+    embedding_operators,
+    head_operators,
+)
 from meshwave.engine.findings import set_key_fix
 from meshwave.engine.frozen import validation_error
 
@@ -68,7 +75,7 @@ class UNet(BlockModel):
     @property
     def blocks(self) -> tuple[Block, ...]:
         """All blocks in model order."""
-        return _blocks(
+        return _list_blocks(
             self.image_size,
             self.base_channels,
             self.channel_multipliers,
@@ -117,10 +124,10 @@ class UNet(BlockModel):
         return block_operators(load, self.blocks[number], self.time_width, self.heads)
 
     def embedding_operators(self, load: Workload) -> tuple[Operator, ...]:
-        return embedding(load, self.image_channels, self.image_size, self.base_channels, self.time_width)
+        return embedding_operators(load, self.image_channels, self.image_size, self.base_channels, self.time_width)
 
     def head_operators(self, load: Workload) -> tuple[Operator, ...]:
-        return head(load, self.blocks[-1].outer, self.image_channels, self.image_size)
+        return head_operators(load, self.blocks[-1].outer, self.image_channels, self.image_size)
 
     @property
     def example_bytes(self) -> tuple[float, float]:
@@ -217,7 +224,7 @@ def _message_unit_elements(model: UNet) -> int:
 
 
 @lru_cache(maxsize=64)
-def _blocks(
+def _list_blocks(
     image_size: int, base: int, multipliers: tuple[int, ...], per_level: int, attending: frozenset[int]
 ) -> tuple[Block, ...]:
     """Return the blocks in model order: the down path, the middle block, and the up path in mirrored order."""

@@ -110,12 +110,14 @@ def find_weights(model: LanguageModel, files: Sequence[Path]) -> tuple[list[Weig
     """
     stored, config = read_tensors(files), read_config(files)
     named = [_find_stored_names(weights, stored) for weights in _naming_schemes(model, config)]
-    best = min(named, key=lambda weights: (len(_missing(weights, stored)), len(_surplus(weights, stored))))
-    problems = list(_problems(best, stored))
+    best = min(
+        named, key=lambda weights: (len(_missing_tensors(weights, stored)), len(_surplus_tensors(weights, stored)))
+    )
+    problems = list(_find_problems(best, stored))
     if config is None:
         problems += [
             Problem("", "surplus_tensor", {"tensor": name, "shape": list(stored.shapes[name])})
-            for name in _surplus(best, stored)
+            for name in _surplus_tensors(best, stored)
         ]
     if problems:
         if len(named) == 1:
@@ -175,11 +177,11 @@ def _find_stored_names(weights: list[Weight], stored: StoredTensors) -> list[Wei
     ]
 
 
-def _missing(weights: list[Weight], stored: StoredTensors) -> list[str]:
+def _missing_tensors(weights: list[Weight], stored: StoredTensors) -> list[str]:
     return [source.name for weight in weights for source in weight.sources if source.name not in stored.shapes]
 
 
-def _surplus(weights: list[Weight], stored: StoredTensors) -> list[str]:
+def _surplus_tensors(weights: list[Weight], stored: StoredTensors) -> list[str]:
     """Return the names of tensors that are not part of the model, except constants that older versions stored."""
     used = {source.name for weight in weights for source in weight.sources}
     return sorted(name for name in stored.shapes.keys() - used if not _is_constant(name, stored.shapes[name]))
@@ -192,7 +194,7 @@ def _is_constant(name: str, shape: Shape) -> bool:
     return is_mask or is_copy or name.endswith((".inv_freq", ".position_ids", ".masked_bias"))
 
 
-def _problems(weights: list[Weight], stored: StoredTensors) -> Iterator[Problem]:
+def _find_problems(weights: list[Weight], stored: StoredTensors) -> Iterator[Problem]:
     for name, shape in {source.name: source.shape for weight in weights for source in weight.sources}.items():
         if name not in stored.shapes:
             yield Problem("", "missing_tensor", {"tensor": name, "shape": list(shape)})

@@ -85,7 +85,7 @@ def copied_weights(model: LanguageModel, model_type: str) -> list[Weight]:
 
 
 def identical_weights(model: LanguageModel) -> list[Weight]:
-    """Return the weights of a model with sources of the same names, as in the file that a run writes."""
+    """Return the weights of a model as a run writes them: the source of each is the tensor of the same name."""
     return [Weight(name, (Source(name, shape),)) for name, shape in own_weights(model).items()]
 
 
@@ -102,54 +102,56 @@ def _own_weights(model: LanguageModel) -> Named:
     if architecture.token_types:
         yield "embedding.token_type.weight", (architecture.token_types, model.hidden)
     if architecture.embedding_norm:
-        yield from _norm("embedding.norm", model)
+        yield from _norm_weights("embedding.norm", model)
     joining = {target for _, target in model.skips}
     for number in range(model.layers):
         if number in joining:
-            yield from _linear(f"layers.{number}.join", model.hidden, 2 * model.hidden, bias=True)
-        yield from ((f"layers.{number}.{name}", shape) for name, shape in _layer(model, number in model.expert_blocks))
+            yield from _linear_weights(f"layers.{number}.join", model.hidden, 2 * model.hidden, bias=True)
+        yield from (
+            (f"layers.{number}.{name}", shape) for name, shape in _layer_weights(model, number in model.expert_blocks)
+        )
         if number >= model.layers - architecture.mtp_layers:
             for name in ("hidden_norm", "embedding_norm", "last_norm"):
-                yield from _norm(f"layers.{number}.{name}", model)
-            yield from _linear(f"layers.{number}.join", model.hidden, 2 * model.hidden, bias=False)
+                yield from _norm_weights(f"layers.{number}.{name}", model)
+            yield from _linear_weights(f"layers.{number}.join", model.hidden, 2 * model.hidden, bias=False)
     if architecture.norm.is_final:
-        yield from _norm("head.norm", model)
+        yield from _norm_weights("head.norm", model)
     if architecture.head_transform:
-        yield from _linear("head.transform", model.hidden, model.hidden, bias=True)
-        yield from _norm("head.transform_norm", model)
-    head = _linear("head.project", model.vocab, model.hidden, bias=architecture.head_bias)
+        yield from _linear_weights("head.transform", model.hidden, model.hidden, bias=True)
+        yield from _norm_weights("head.transform_norm", model)
+    head = _linear_weights("head.project", model.vocab, model.hidden, bias=architecture.head_bias)
     yield from ((name, shape) for name, shape in head if not architecture.tied_embeddings or name.endswith("bias"))
 
 
-def _layer(model: LanguageModel, has_experts: bool) -> Named:
+def _layer_weights(model: LanguageModel, has_experts: bool) -> Named:
     architecture = model.architecture
     places, residual = architecture.norm.places, architecture.residual
     if "before" in places:
-        yield from _norm("attention_norm", model)
+        yield from _norm_weights("attention_norm", model)
     latent = architecture.attention.latent
-    yield from _attention(model) if latent is None else _latent_attention(model, latent)
+    yield from _attention_weights(model) if latent is None else _latent_attention_weights(model, latent)
     if "after" in places:
-        yield from _norm("attention_out_norm", model)
+        yield from _norm_weights("attention_out_norm", model)
     if "before" in places and residual != "parallel-one-norm":
-        yield from _norm("ffn_norm", model)
+        yield from _norm_weights("ffn_norm", model)
     if "after" in places:
-        yield from _norm("ffn_out_norm", model)
+        yield from _norm_weights("ffn_out_norm", model)
     if has_experts and model.moe is not None:
-        yield from _experts(model, model.moe)
+        yield from _expert_weights(model, model.moe)
     else:
-        yield from _mlp("ffn", model, model.ffn_hidden)
+        yield from _mlp_weights("ffn", model, model.ffn_hidden)
 
 
-def _attention(model: LanguageModel) -> Named:
+def _attention_weights(model: LanguageModel) -> Named:
     part, (queries, keys) = model.architecture.attention, attention_widths(model)
-    yield from _linear("attention.qkv", queries + 2 * keys, model.hidden, bias=part.qkv_bias)
+    yield from _linear_weights("attention.qkv", queries + 2 * keys, model.hidden, bias=part.qkv_bias)
     if part.qk_norm != "none":
         is_full, dims = part.qk_norm == "full", part.head_dim or model.hidden // model.heads
         yield "attention.query_norm.weight", (queries if is_full else dims,)
         yield "attention.key_norm.weight", (keys if is_full else dims,)
     if part.sinks:
         yield "attention.sinks.weight", (model.heads,)
-    yield from _linear("attention.out", model.hidden, queries, bias=part.out_bias)
+    yield from _linear_weights("attention.out", model.hidden, queries, bias=part.out_bias)
 
 
 def attention_widths(model: LanguageModel) -> tuple[int, int]:
@@ -159,22 +161,22 @@ def attention_widths(model: LanguageModel) -> tuple[int, int]:
     return model.heads * dims, (part.kv_heads or model.heads) * dims
 
 
-def _latent_attention(model: LanguageModel, latent: Latent) -> Named:
+def _latent_attention_weights(model: LanguageModel, latent: Latent) -> Named:
     part, heads = model.architecture.attention, model.heads
     queries = heads * (latent.nope_dim + latent.rope_dim)
     if latent.q_rank is not None:
-        yield from _linear("attention.query_down", latent.q_rank, model.hidden, bias=part.qkv_bias)
+        yield from _linear_weights("attention.query_down", latent.q_rank, model.hidden, bias=part.qkv_bias)
         yield "attention.query_norm.weight", (latent.q_rank,)
-    yield from _linear("attention.query", queries, latent.q_rank or model.hidden, bias=False)
+    yield from _linear_weights("attention.query", queries, latent.q_rank or model.hidden, bias=False)
     narrow = latent.kv_rank + latent.rope_dim
-    yield from _linear("attention.key_value_down", narrow, model.hidden, bias=part.qkv_bias)
+    yield from _linear_weights("attention.key_value_down", narrow, model.hidden, bias=part.qkv_bias)
     yield "attention.key_value_norm.weight", (latent.kv_rank,)
     made = heads * (latent.nope_dim + latent.value_dim)
-    yield from _linear("attention.key_value", made, latent.kv_rank, bias=False)
-    yield from _linear("attention.out", model.hidden, heads * latent.value_dim, bias=part.out_bias)
+    yield from _linear_weights("attention.key_value", made, latent.kv_rank, bias=False)
+    yield from _linear_weights("attention.out", model.hidden, heads * latent.value_dim, bias=part.out_bias)
 
 
-def _experts(model: LanguageModel, moe: MoE) -> Named:
+def _expert_weights(model: LanguageModel, moe: MoE) -> Named:
     mlp, width = model.architecture.mlp, moe.expert_width(model.ffn_hidden)
     yield "experts.gate.weight", (moe.experts, model.hidden)
     if moe.router.has_bias:
@@ -189,24 +191,24 @@ def _experts(model: LanguageModel, moe: MoE) -> Named:
             yield f"experts.{expert}.b_in", (inner,)
             yield f"experts.{expert}.b_out", (model.hidden,)
     if moe.shared_width:
-        yield from _mlp("shared", model, moe.shared_width)
+        yield from _mlp_weights("shared", model, moe.shared_width)
         if moe.has_shared_gate:
             yield "shared_gate.weight", (1, model.hidden)
 
 
-def _mlp(name: str, model: LanguageModel, width: int) -> Named:
+def _mlp_weights(name: str, model: LanguageModel, width: int) -> Named:
     mlp = model.architecture.mlp
-    yield from _linear(f"{name}_in", 2 * width if mlp.gated else width, model.hidden, bias=mlp.bias)
-    yield from _linear(f"{name}_out", model.hidden, width, bias=mlp.bias)
+    yield from _linear_weights(f"{name}_in", 2 * width if mlp.gated else width, model.hidden, bias=mlp.bias)
+    yield from _linear_weights(f"{name}_out", model.hidden, width, bias=mlp.bias)
 
 
-def _linear(name: str, outputs: int, inputs: int, *, bias: bool) -> Named:
+def _linear_weights(name: str, outputs: int, inputs: int, *, bias: bool) -> Named:
     yield f"{name}.weight", (outputs, inputs)
     if bias:
         yield f"{name}.bias", (outputs,)
 
 
-def _norm(name: str, model: LanguageModel) -> Named:
+def _norm_weights(name: str, model: LanguageModel) -> Named:
     norm = model.architecture.norm
     if norm.weight:
         yield f"{name}.weight", (model.hidden,)

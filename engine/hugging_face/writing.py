@@ -66,7 +66,7 @@ def write_config(model: LanguageModel) -> Json:
 
 def representing_configs(model: LanguageModel) -> Iterator[Json]:
     """Yield a configuration for each model type that represents the model exactly."""
-    return (config for config in _candidates(model) if not model_differences(model, config))
+    return (config for config in _candidate_configs(model) if not model_differences(model, config))
 
 
 def model_differences(model: LanguageModel, config: Json) -> dict[str, tuple[Any, Any]]:
@@ -94,7 +94,7 @@ def _is_same(one: Any, other: Any) -> bool:
 
 def _function_values(model: LanguageModel) -> dict[str, Any]:
     """Return all values that affect the function of a model by path, including defaults."""
-    section = _section(model)
+    section = _explicit_model_section(model)
     attention, positions, norm = section["attention"], section["positions"], section["norm"]
     if attention["latent"] is not None:
         attention["kv_heads"] = attention["head_dim"] = None
@@ -113,7 +113,7 @@ def _function_values(model: LanguageModel) -> dict[str, Any]:
     return {path: value for path, value in found.items() if path not in (*LEARNED, "sequence")}
 
 
-def _section(model: LanguageModel) -> Json:
+def _explicit_model_section(model: LanguageModel) -> Json:
     """Return the model section with the defaults that depend on other keys."""
     part, positions = model.architecture.attention, model.architecture.positions
     section: Json = model.architecture.model_dump(mode="python")
@@ -164,13 +164,13 @@ def _flatten(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
 # ---- candidates ----
 
 
-def _candidates(model: LanguageModel) -> Iterator[Json]:
+def _candidate_configs(model: LanguageModel) -> Iterator[Json]:
     """Yield the closest configuration for each model type; only types with experts if the model has experts."""
     for model_type in MODEL_TYPES:
         has_experts = "moe.experts" in MODEL_TYPES[model_type].keys
         rotates = model.architecture.positions.kind == "rope" and model.architecture.positions.fraction != 1
         if has_experts == (model.moe is not None) and (not rotates or model_type in PARTLY_ROTARY):
-            config = _candidate(model, model_type)
+            config = _candidate_config(model, model_type)
             if _is_readable(config):
                 yield config
 
@@ -183,8 +183,8 @@ def _is_readable(config: Json) -> bool:
     return True
 
 
-def _candidate(model: LanguageModel, model_type: str) -> Json:
-    kind, section = MODEL_TYPES[model_type], _section(model)
+def _candidate_config(model: LanguageModel, model_type: str) -> Json:
+    kind, section = MODEL_TYPES[model_type], _explicit_model_section(model)
     if section["ffn"] is None:
         section["ffn"] = model.ffn_hidden
     section["mlp"]["activation"] = _NAMES_OF_ACTIVATIONS.get(model.architecture.mlp.activation)
@@ -194,9 +194,9 @@ def _candidate(model: LanguageModel, model_type: str) -> Json:
     for path, key in {**SIZES, **kind.keys}.items():
         config[key.names[0]] = values.get(path)
     config |= {name: allowed[0] for name, allowed in kind.required.items() if allowed[0] is not None}
-    config |= _positions(model)
-    config |= _layer_types(model)
-    config |= _SPECIAL.get(model_type, _write_no_special_settings)(model)
+    config |= _position_config(model)
+    config |= _layer_types_config(model)
+    config |= _SPECIAL.get(model_type, _no_special_config)(model)
     return {**{name: value for name, value in config.items() if value is not None}, "pad_token_id": None}
 
 
@@ -205,7 +205,7 @@ _NAMES_OF_ACTIVATIONS = {
 }
 
 
-def _positions(model: LanguageModel) -> Json:
+def _position_config(model: LanguageModel) -> Json:
     """Return the maximum sequence length and the settings of rotary positions, for older and newer versions."""
     positions = model.architecture.positions
     longest = positions.table or model.sequence
@@ -218,7 +218,7 @@ def _positions(model: LanguageModel) -> Json:
     if (scaling := positions.scaling) is not None:
         original = scaling.original_context or 0
         longest = original if scaling.kind == "dynamic" else max(longest, round(original * scaling.factor))
-        found["rope_scaling"] = _scaling(model, scaling)
+        found["rope_scaling"] = _scaling_config(model, scaling)
         rope |= found["rope_scaling"]
     if positions.window_theta is not None:
         local = {"rope_type": "default", "rope_theta": positions.window_theta}
@@ -226,7 +226,7 @@ def _positions(model: LanguageModel) -> Json:
     return {**found, "rope_parameters": rope, "max_position_embeddings": longest}
 
 
-def _scaling(model: LanguageModel, scaling: RopeScaling) -> Json:
+def _scaling_config(model: LanguageModel, scaling: RopeScaling) -> Json:
     """Return the settings of scaled rotary frequencies."""
     settings: Json = {
         "rope_type": scaling.kind,
@@ -255,7 +255,7 @@ def _score_weight(model: LanguageModel, scaling: RopeScaling) -> float | None:
     return (magnitude - 1) / (0.1 * log(scaling.factor))
 
 
-def _layer_types(model: LanguageModel) -> Json:
+def _layer_types_config(model: LanguageModel) -> Json:
     part = model.architecture.attention
     if part.window is None:
         return {}
@@ -265,18 +265,18 @@ def _layer_types(model: LanguageModel) -> Json:
     return {"layer_types": types, "sliding_window_pattern": part.full_every or None}
 
 
-def _write_no_special_settings(model: LanguageModel) -> Json:
+def _no_special_config(model: LanguageModel) -> Json:
     return {}
 
 
-def _gemma(model: LanguageModel) -> Json:
+def _gemma_config(model: LanguageModel) -> Json:
     part = model.architecture.attention
     head_dim = part.head_dim or model.hidden // model.heads
     scalar = head_dim if part.scale is None else round(part.scale**-2, 9)
     return {"query_pre_attn_scalar": int(scalar) if scalar == int(scalar) else scalar}
 
 
-def _falcon(model: LanguageModel) -> Json:
+def _falcon_config(model: LanguageModel) -> Json:
     architecture, kv_heads = model.architecture, model.architecture.attention.kv_heads or model.heads
     is_new = kv_heads not in (1, model.heads) or architecture.residual == "parallel"
     return {
@@ -289,28 +289,28 @@ def _falcon(model: LanguageModel) -> Json:
     }
 
 
-def _gpt_neox(model: LanguageModel) -> Json:
+def _gpt_neox_config(model: LanguageModel) -> Json:
     return {"use_parallel_residual": model.architecture.residual == "parallel"}
 
 
-def _deepseek_v2(model: LanguageModel) -> Json:
+def _deepseek_v2_config(model: LanguageModel) -> Json:
     is_greedy = model.moe is None or model.moe.router.groups == model.moe.router.top_groups
-    return {**_deepseek_v3(model), "topk_method": "greedy" if is_greedy else "group_limited_greedy"}
+    return {**_deepseek_v3_config(model), "topk_method": "greedy" if is_greedy else "group_limited_greedy"}
 
 
-def _deepseek_v3(model: LanguageModel) -> Json:
+def _deepseek_v3_config(model: LanguageModel) -> Json:
     moe = model.moe
     shared = 0 if moe is None else moe.shared_width // moe.expert_width(model.ffn_hidden)
     return {"num_key_value_heads": model.heads, "n_shared_experts": shared}
 
 
 _SPECIAL: Mapping[str, Callable[[LanguageModel], Json]] = {
-    "deepseek_v2": _deepseek_v2,
-    "deepseek_v3": _deepseek_v3,
-    "falcon": _falcon,
-    "gemma2": _gemma,
-    "gemma3_text": _gemma,
-    "gpt_neox": _gpt_neox,
+    "deepseek_v2": _deepseek_v2_config,
+    "deepseek_v3": _deepseek_v3_config,
+    "falcon": _falcon_config,
+    "gemma2": _gemma_config,
+    "gemma3_text": _gemma_config,
+    "gpt_neox": _gpt_neox_config,
 }
 
 
@@ -319,7 +319,7 @@ _SPECIAL: Mapping[str, Callable[[LanguageModel], Json]] = {
 
 def _nearest_type(model: LanguageModel) -> tuple[str, list[str]]:
     """Return the model type that differs from the model in the fewest keys, and these keys."""
-    found = ((config["model_type"], list(model_differences(model, config))) for config in _candidates(model))
+    found = ((config["model_type"], list(model_differences(model, config))) for config in _candidate_configs(model))
     return min(found, key=lambda pair: len(pair[1]), default=("", []))
 
 

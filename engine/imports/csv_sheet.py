@@ -167,7 +167,9 @@ def _actions_of(cell: str) -> tuple[Action, ...]:
 def _split_cells(text: str) -> list[list[str]]:
     """Return the cells of each row, without empty rows at the end."""
     try:
-        rows = [[cell.strip() for cell in row] for row in csv.reader(text.splitlines(), delimiter=_delimiter(text))]
+        rows = [
+            [cell.strip() for cell in row] for row in csv.reader(text.splitlines(), delimiter=_find_delimiter(text))
+        ]
     except csv.Error as error:
         raise DesignError([Problem("", "csv_malformed", {"reason": str(error)})]) from None
     while rows and not any(rows[-1]):
@@ -175,7 +177,7 @@ def _split_cells(text: str) -> list[list[str]]:
     return rows
 
 
-def _delimiter(text: str) -> str:
+def _find_delimiter(text: str) -> str:
     """Return the delimiter of a CSV text: the comma, or a tab or semicolon where the comma is the decimal mark."""
     return next((mark for mark in ",\t;" if mark in _SLOT.sub("", text)), ",")
 

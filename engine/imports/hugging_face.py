@@ -31,7 +31,7 @@ class HuggingFace(Import):
     def read(text: str, name: str, into: Design | None = None, *, draft: bool = False) -> Imported:
         config = read_json(text, "configuration")
         model, notes = read_model(config)
-        title = _title(config, name)
+        title = _model_title(config, name)
         document = _new_document(title, model) if into is None else replace_model(into, model)
         return Imported(parse_design(document, draft=draft), tuple(notes))
 
@@ -39,7 +39,7 @@ class HuggingFace(Import):
 # ---- designs ----
 
 
-def _title(config: Json, name: str) -> str:
+def _model_title(config: Json, name: str) -> str:
     """Return the name of a new design: the name of the checkpoint, of its file, or of the model type."""
     path = config.get("_name_or_path")
     checkpoint = path.rstrip("/").rpartition("/")[2] if isinstance(path, str) else ""

@@ -53,12 +53,12 @@ def read_stage_times(text: str) -> StageSeconds:
     Raises:
         Refusal: a row is not a stage.
     """
-    rows = list(_rows(text))
-    columns = _columns(rows[0].cells) if rows else []
+    rows = list(_read_rows(text))
+    columns = _find_columns(rows[0].cells) if rows else []
     if any(column is not None for column in columns):
         del rows[0]
     else:
-        columns = _columns(DEFAULT_NAMES.get(len(rows[0].cells), ()) if rows else ())
+        columns = _find_columns(DEFAULT_NAMES.get(len(rows[0].cells), ()) if rows else ())
     found: dict[tuple[Op, int], float] = {}
     for number, row in enumerate(rows):
         try:
@@ -105,7 +105,7 @@ class _Row(NamedTuple):
     cells: list[str]
 
 
-def _rows(text: str) -> Iterator[_Row]:
+def _read_rows(text: str) -> Iterator[_Row]:
     """Yield the cells of each line that is not empty; a comma is a decimal point between other separators."""
     for number, line in enumerate(text.splitlines(), 1):
         separator = next((each for each in "\t;," if each in line), None)
@@ -114,7 +114,7 @@ def _rows(text: str) -> Iterator[_Row]:
             yield _Row(number, cells if separator == "," else [cell.replace(",", ".") for cell in cells])
 
 
-def _columns(names: Sequence[str]) -> list[tuple[str, float] | None]:
+def _find_columns(names: Sequence[str]) -> list[tuple[str, float] | None]:
     """Return the name and the unit in seconds of each column; None for a column of another name."""
     matches = [NAME.fullmatch(name) for name in names]
     return [(found[1].lower(), UNITS_S[(found[2] or "s").lower()]) if found else None for found in matches]

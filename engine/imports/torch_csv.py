@@ -67,7 +67,7 @@ def import_schedule(text: str, name: str, into: Design | None = None, *, draft: 
     """
     sheet = read_schedule(text)
     orders = [[action for action in order if action.op <= Op.W] for order in sheet.orders]
-    notes = list(_remarks(sheet))
+    notes = list(_find_remarks(sheet))
     stages, microbatches = (1 + max(getattr(a, of) for o in orders for a in o) for of in ("stage", "microbatch"))
     document = _new_document(name, len(orders), stages) if into is None else into.model_dump(mode="json")
     if into is not None:
@@ -154,7 +154,7 @@ def _misplaced_cells(sheet: Sheet) -> Iterator[CellProblem]:
             yield CellProblem(place, Problem("", "csv_stray", params))
 
 
-def _remarks(sheet: Sheet) -> Iterator[Problem]:
+def _find_remarks(sheet: Sheet) -> Iterator[Problem]:
     """Yield remarks about parts of a valid file that torch would reject or compute differently."""
     reduced = {action.stage for action in sheet.places if action.op == Op.REDUCE_GRAD}
     unreduced = sorted(set(sheet.first_cells("stage")) - reduced)

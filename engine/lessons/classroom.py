@@ -149,14 +149,14 @@ class Classroom:
         key, now, people = secrets.token_urlsafe(32), self._clock(), self.people()
         known = next((each for each in people if each.name.casefold() == name.casefold()), None)
         if known is not None:
-            if not self._execute("UPDATE people SET key = ? WHERE id = ? AND key = ''", _hash(key), known.id):
+            if not self._execute("UPDATE people SET key = ? WHERE id = ? AND key = ''", _hash_token(key), known.id):
                 raise Refusal("workshop_name_taken", {"name": name})
             return key
         if len(people) >= self.workshop.plan.people:
             raise Refusal("workshop_full", {"people": len(people)})
         self._execute(
             "INSERT INTO people (id, name, key, joined_s, since_s) VALUES (?, ?, ?, ?, ?)",
-            secrets.token_hex(6), name, _hash(key), now, now,
+            secrets.token_hex(6), name, _hash_token(key), now, now,
         )  # fmt: skip
         return key
 
@@ -178,12 +178,12 @@ class Classroom:
 
     def find_by_key(self, key: str) -> str | None:
         """Return the ID of the person whose browser has this key; None if there is none."""
-        row = self._db.execute("SELECT id FROM people WHERE key = ?", (_hash(key),)).fetchone()
+        row = self._db.execute("SELECT id FROM people WHERE key = ?", (_hash_token(key),)).fetchone()
         return str(row[0]) if row else None
 
     def forget_key(self, key: str) -> None:
         """Sign out the person whose browser has this key."""
-        self._execute("UPDATE people SET key = '' WHERE key = ?", _hash(key))
+        self._execute("UPDATE people SET key = '' WHERE key = ?", _hash_token(key))
 
     def remove(self, id: str) -> None:
         """Remove a person, whose name can be used again; the designs stay in the folder."""
@@ -298,5 +298,5 @@ class Classroom:
         }
 
 
-def _hash(key: str) -> str:
+def _hash_token(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest()

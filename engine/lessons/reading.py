@@ -167,7 +167,7 @@ def read_designs(folder: Path, about: DesignSources, file: str) -> dict[str, Des
     designs = {}
     for name in about.designs:
         try:
-            document = _document(folder, about, name, documents, ())
+            document = _read_document(folder, about, name, documents, ())
             designs[name] = parse_design({**document, "name": f"{about.title}: {name}"})
             _check_size(designs[name])
         except MeshwaveError as error:
@@ -175,7 +175,7 @@ def read_designs(folder: Path, about: DesignSources, file: str) -> dict[str, Des
     return designs
 
 
-def _document(
+def _read_document(
     folder: Path, about: DesignSources, name: str, known: dict[str, Mapping[str, Any]], above: tuple[str, ...]
 ) -> Mapping[str, Any]:
     """Return the document of a design; ``above`` are the designs that are based on it."""
@@ -188,7 +188,7 @@ def _document(
         if len(source.origins) != 1:
             raise Refusal("lesson_design_source", {"name": name, "count": len(source.origins)})
         if source.base is not None:
-            document = _document(folder, about, source.base, known, (*above, name))
+            document = _read_document(folder, about, source.base, known, (*above, name))
         else:
             document = _source_document(folder, source)
         known[name] = apply_edits(document, source.set.items())

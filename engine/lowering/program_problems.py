@@ -31,7 +31,8 @@ def locate_problems(design: Design, problems: Sequence[Problem], order: Program)
     names = [mesh.name for mesh in design.meshes]
     return [
         replace_ranks_by_meshes(problem, names).replace(
-            where=_problem_path(cells, problem, len(orders)), fixes=_fixes(design, orders, cells, problem, order)
+            where=_problem_path(cells, problem, len(orders)),
+            fixes=_problem_fixes(design, orders, cells, problem, order),
         )
         for problem in problems
     ]
@@ -94,7 +95,7 @@ def _problem_path(cells: dict[Action, list[Cell]], problem: Problem, orders: int
 # ---- fixes ----
 
 
-def _fixes(
+def _problem_fixes(
     design: Design, orders: Orders, cells: dict[Action, list[Cell]], problem: Problem, order: Program
 ) -> Iterable[Fix]:
     """Return the edits of the orders that resolve a problem."""

@@ -26,10 +26,10 @@ def priced_pipe(design: Design) -> Pipe:
     """Return the pipeline of a design; if its schedule depends on costs, with the design's prices."""
     if not type(design.pipeline).depends_on_costs:
         return design.pipe
-    return replace(design.pipe, prices=_prices(design))
+    return replace(design.pipe, prices=_find_prices(design))
 
 
-def _prices(design: Design) -> Prices:
+def _find_prices(design: Design) -> Prices:
     """Return the costs of each stage and the free memory of the devices, computed from a step of one microbatch."""
     one = _single_microbatch_program(design)
     costs = estimate(design, one)

@@ -49,7 +49,7 @@ def add_transfers(program: Program, skips: Skips = (), onward: Sequence[int] = (
         skips=np.array(skips, np.int32) if skips else program.skips,
         onward=np.array(onward, np.int32) if onward else program.onward,
     )
-    producer, consumer, skipping = _messages(program)
+    producer, consumer, skipping = _find_messages(program)
     in_batch = np.zeros(len(producer), np.bool_)
     if batched:
         in_batch = batch_messages(program, producer, consumer) >= 0
@@ -112,7 +112,7 @@ def add_transfers(program: Program, skips: Skips = (), onward: Sequence[int] = (
     )
 
 
-def _messages(program: Program) -> tuple[Rows, Rows, NDArray[np.bool_]]:
+def _find_messages(program: Program) -> tuple[Rows, Rows, NDArray[np.bool_]]:
     """Return the producer and the consumer of every message between ranks, and True for messages that skip stages.
 
     Messages are in the order of producers; those of one producer are sorted by the distance of the target stage.

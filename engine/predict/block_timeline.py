@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwave.engine.costs.cost_model import layers_per_stage
-from meshwave.engine.costs.device_sizes import device_sizes, workload
+from meshwave.engine.costs.device_sizes import device_sizes, device_workload
 from meshwave.engine.costs.expert_blocks import expert_block, split_backward
 from meshwave.engine.costs.models.roofline import mesh_prices, offload_seconds
 from meshwave.engine.costs.stage_costs import given_seconds
@@ -166,7 +166,7 @@ class _BlockPrediction:
     def __init__(self, design: Design, rank: int, op: Op) -> None:
         self._design, self._op = design, op
         self._mesh, self._prices = design.meshes[rank], mesh_prices(design)[rank]
-        self._load = workload(design, self._mesh)
+        self._load = device_workload(design, self._mesh)
         self._block = expert_block(design, self._mesh, self._load)
         self._spans = BlockTimelineBuilder(design, rank, op)
         self._devices = range(len(self._spans.block))

@@ -22,7 +22,7 @@ from meshwave.engine.experts import (
     dropped_token_share,
     expert_schedule_names,
     expert_schedules,
-    price,
+    price_expert_schedule,
     simulate_layer,
 )
 from meshwave.engine.experts.auto import exclusions
@@ -65,7 +65,7 @@ def expert_layer_json(spec: ExpertLayerSpec) -> dict[str, Any]:
     Bytes are those of the busiest rank; seconds are communication only.
     """
     layer, links = spec.layer, spec.lines
-    found = compare_schedules(layer, lambda name: price(name, layer, links), WHOLE_EXPERTS_CODE)
+    found = compare_schedules(layer, lambda name: price_expert_schedule(name, layer, links), WHOLE_EXPERTS_CODE)
     answer = _comparison_data(layer, found, [*_common_notes(layer, links), *_layer_notes(layer, links)])
     for name, each in answer["schedules"].items():
         each["all_to_all"] = _all_to_all_data(found.prices[name], range(layer.devices))

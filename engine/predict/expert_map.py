@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from meshwave.engine.document import Design
 from meshwave.engine.document.expert_layers import ITEM_BYTES, device_rates
 from meshwave.engine.document.expert_layers import cluster_links as cluster_links
-from meshwave.engine.experts import Layer, Line, Links, Price, Rates, price
+from meshwave.engine.experts import Layer, Line, Links, Price, Rates, price_expert_schedule
 from meshwave.engine.findings import Refusal, unknown_member_params
 from meshwave.engine.units import quantity
 
@@ -225,7 +225,8 @@ def price_grid(cluster: GridCluster = CLUSTERS["pcie"], *, corners: bool = False
         layer = _grid_layer(cluster, dict(zip(sizes, point, strict=True)))
         if layer not in known:
             known[layer] = [
-                _training_figures(price(name, layer, cluster.links, cluster.rates)) for name in GRID_SCHEDULES
+                _training_figures(price_expert_schedule(name, layer, cluster.links, cluster.rates))
+                for name in GRID_SCHEDULES
             ]
         found.append(known[layer])
     of_layers = np.array(found)  # [layers, schedules, 3]

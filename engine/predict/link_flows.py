@@ -177,8 +177,8 @@ def find_flows(program: Program, costs: Costs, timeline: Timeline) -> LinkFlows 
     rows = np.flatnonzero((network.row_kind >= 0) & (sizes > 0))
     messages, exchanges = rows[~is_exchange[rows]], rows[is_exchange[rows]]
     columns = [
-        _messages(program, network, timeline, messages, sizes),
-        *_exchanges(program, computing_seconds(program, costs.seconds, network), network, timeline, exchanges, sizes, rates),
+        _message_columns(program, network, timeline, messages, sizes),
+        *_exchange_columns(program, computing_seconds(program, costs.seconds, network), network, timeline, exchanges, sizes, rates),
     ]  # fmt: skip
     row, part, size, start, end = (np.concatenate(column) for column in zip(*columns, strict=True))
     return LinkFlows(network, program.span_of_row[row], part, network.row_kind[row], size, start, end, rates)
@@ -188,7 +188,7 @@ Columns = tuple[Ints, Ints, Floats, Floats, Floats]
 """Rows, parts, bytes, starts and ends of flows."""
 
 
-def _messages(program: Program, network: Network, timeline: Timeline, rows: Ints, sizes: Floats) -> Columns:
+def _message_columns(program: Program, network: Network, timeline: Timeline, rows: Ints, sizes: Floats) -> Columns:
     """Return the messages and reductions.
 
     Those of one connection follow one another, but their latencies overlap.
@@ -211,7 +211,7 @@ def _messages(program: Program, network: Network, timeline: Timeline, rows: Ints
     return rows, np.zeros(len(rows), np.int64), sizes[rows], np.minimum(ready, end), end
 
 
-def _exchanges(
+def _exchange_columns(
     program: Program,
     computing: Floats,
     network: Network,
@@ -239,7 +239,7 @@ def _exchanges(
 
 
 def _flow_ends(rates: Steps, begin: Floats, size: Floats) -> Floats:
-    """Return the times at which flows of one class have moved their bytes."""
+    """Return the times at which flows of one class have transferred all their bytes."""
     times, values = np.array(rates.times), np.array(rates.values)
     served = np.concatenate(([0.0], np.cumsum(np.diff(times) * values[:-1])))
     first = np.maximum(0, np.searchsorted(times, begin, "right") - 1)

@@ -90,11 +90,11 @@ def find_evidence(design: Design) -> Evidence | None:
         return None
     arch = "moe" if design.model.moe else "dense"
     alike = [run for run in predicted_published_runs() if (run.device, run.arch) == (kind.name, arch)]
-    runs = sorted(alike, key=lambda run: _distance(design, run))[:INTERVAL_RUNS]
-    return Evidence(kind.name, kind.constants.model_dump(), kind.origin, runs[:LISTED_RUNS], _interval(runs))
+    runs = sorted(alike, key=lambda run: _design_distance(design, run))[:INTERVAL_RUNS]
+    return Evidence(kind.name, kind.constants.model_dump(), kind.origin, runs[:LISTED_RUNS], _ratio_interval(runs))
 
 
-def _distance(design: Design, run: SimilarRun) -> float:
+def _design_distance(design: Design, run: SimilarRun) -> float:
     """Return the dissimilarity of a design and a run in parameters, devices, ranks and number format."""
     devices = sum(len(mesh.devices) for mesh in design.meshes)
     return (
@@ -105,7 +105,7 @@ def _distance(design: Design, run: SimilarRun) -> float:
     )
 
 
-def _interval(runs: Sequence[SimilarRun]) -> tuple[float, float] | None:
+def _ratio_interval(runs: Sequence[SimilarRun]) -> tuple[float, float] | None:
     if len(runs) < MIN_INTERVAL_RUNS:
         return None
     ratios = [1 / (1 + run.error) for run in runs]

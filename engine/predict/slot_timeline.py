@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from meshwave.engine.costs.cost_model import layers_per_stage
 from meshwave.engine.costs.models.roofline import operator_costs
-from meshwave.engine.costs.overlapped_slots import Pieces, PlacedPiece, scale_pieces, take_turns
+from meshwave.engine.costs.overlapped_slots import Pieces, PlacedPiece, place_overlapped_pieces, scale_pieces
 from meshwave.engine.costs.slot_pieces import SlotPieces
 from meshwave.engine.document import Design
 from meshwave.engine.experts import StepOp
@@ -80,7 +80,9 @@ def _slot_sections(
         scale_pieces(pieces_of.find(rank, action.stage, action.op), each)
         for action, each in zip(slot, seconds, strict=True)
     )
-    return [list(_sections(*each)) for each in zip((first, second), take_turns(first, second), strict=True)]
+    return [
+        list(_sections(*each)) for each in zip((first, second), place_overlapped_pieces(first, second), strict=True)
+    ]
 
 
 def _sections(pieces: Pieces, placed: Sequence[PlacedPiece]) -> Iterator[Section]:

@@ -59,12 +59,12 @@ def _problem_params(program: Program, cycle: list[_RowWait]) -> dict[str, Any]:
 
 
 def _shortest_cycle(program: Program) -> list[_RowWait]:
-    waits = _waits(program)
+    waits = _find_waits(program)
     cycles = [cycle for rank in waits if (cycle := _shortest_cycle_from(program, waits, rank))]
     return _rotate_to_breakable_rank(program, min(cycles, key=len)) if cycles else []
 
 
-def _waits(program: Program) -> dict[int, list[_RowWait]]:
+def _find_waits(program: Program) -> dict[int, list[_RowWait]]:
     """Return, for each blocked rank, its next action with each action that must run first."""
     graph = program.graph
     stuck = np.zeros(len(program), np.bool_)

@@ -90,8 +90,8 @@ class _Search:
 
     def __init__(self, order: Program) -> None:
         self._order = order
-        self._needs = _dependencies(order)
-        self._needed_by = _dependents(order)
+        self._needs = _list_dependencies(order)
+        self._needed_by = _list_dependents(order)
         self._left = max(20, min(MAX_WALKS, SEARCH_LIMIT // max(1, len(order))))  # remaining walks
 
     # ---- walking ----
@@ -314,7 +314,7 @@ class _Run:
         return int(self._at[self.line_of(row)])
 
 
-def _dependencies(order: Program) -> list[Rows]:
+def _list_dependencies(order: Program) -> list[Rows]:
     """Return the rows on which each computation depends, as two lists ``[rows]``; -1 for none."""
     table, nothing = order.tables, np.full(len(order), -1, np.int64)
     input_, other = nothing, nothing.copy()
@@ -326,7 +326,7 @@ def _dependencies(order: Program) -> list[Rows]:
     return [input_, other]
 
 
-def _dependents(order: Program) -> list[Rows]:
+def _list_dependents(order: Program) -> list[Rows]:
     """Return the rows that depend on each computation, as two lists ``[rows]``; -1 for none."""
     table, nothing = order.tables, np.full(len(order), -1, np.int64)
     output, other = nothing, nothing.copy()

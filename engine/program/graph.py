@@ -44,7 +44,7 @@ def build_graph(program: Columns) -> Graph:
     all_sends = _sends_of_computations(program)
     lines = [*_slots_by_rank(program), *gather_lines(program)]
     previous = _previous_rows(program, lines)
-    needs, messages = _dependencies(program, all_sends[0])
+    needs, messages = _list_dependencies(program, all_sends[0])
     levels = _find_levels(program, lines, needs)
     played = np.concatenate([*levels, np.empty(0, np.int64)])
     edges = list(_order_edges(program, played, previous, all_sends))
@@ -137,7 +137,7 @@ def _slots_of_rows(program: Columns, rows: Rows) -> Rows:
     return np.where(rows >= 0, program.slot[rows], -1) if program.fused.any() else rows
 
 
-def _dependencies(program: Columns, sends: Rows) -> tuple[list[Rows], list[Rows]]:
+def _list_dependencies(program: Columns, sends: Rows) -> tuple[list[Rows], list[Rows]]:
     """Return the rows on which computations depend beyond their line, and the SENDs between, each ``[rows]``.
 
     Entries are -1 for none. There is one list for computations, one for gathers, one for each message that skips stages
@@ -171,7 +171,7 @@ def _dependencies(program: Columns, sends: Rows) -> tuple[list[Rows], list[Rows]
 
 
 def _find_levels(program: Columns, lines: list[Rows], needs: list[Rows]) -> list[Rows]:
-    """Return the levels of the graph: in each round, the first row of every line whose dependencies have run."""
+    """Return the rows of each level of the graph: the next row of each line that depends only on earlier levels."""
     if not lines:
         return []
     rows = np.append(np.concatenate(lines), len(program))  # a sentinel row

@@ -181,7 +181,7 @@ def split_backwards(order: Program, rows: Rows) -> Program:
     columns[whole, 0] = Op.I
     weights = columns[whole]
     weights[:, 0], weights[:, 3] = Op.W, 0
-    return _rebuild(
+    return _rebuild_program(
         order, np.insert(columns, whole + 1, weights, axis=0), np.insert(order.rank, whole + 1, order.rank[whole])
     )
 
@@ -200,7 +200,7 @@ def join_backwards(order: Program, rows: Rows) -> Program:
     columns[inputs, 0] = Op.B
     kept = np.ones(len(order), np.bool_)
     kept[weights] = False
-    return _rebuild(order, columns[kept], order.rank[kept])
+    return _rebuild_program(order, columns[kept], order.rank[kept])
 
 
 def join_slots(order: Program, rows: Rows) -> Program:
@@ -228,7 +228,7 @@ def join_slots(order: Program, rows: Rows) -> Program:
         at[second] = first + 0.5
         columns[second, 3] = 1
     new = np.argsort(at, kind="stable")
-    return _rebuild(order, columns[new], order.rank)  # ranks do not change
+    return _rebuild_program(order, columns[new], order.rank)  # ranks do not change
 
 
 def split_slots(order: Program, rows: Rows) -> Program:
@@ -245,7 +245,7 @@ def split_slots(order: Program, rows: Rows) -> Program:
     return replace(order, fused=fused)
 
 
-def _rebuild(order: Program, columns: Columns, rank: NDArray[np.int32]) -> Program:
+def _rebuild_program(order: Program, columns: Columns, rank: NDArray[np.int32]) -> Program:
     """Return an order with the given computations of the same stages; ``rank`` is the rank of each row, ascending."""
     parts = np.split(columns, np.searchsorted(rank, np.arange(1, order.ranks)))
     return from_columns(parts, order.placement, order.replica)

@@ -278,7 +278,7 @@ def from_columns(
         op=rows[:, 0].astype(np.int8),
         stage=np.ascontiguousarray(rows[:, 1]),
         microbatch=np.ascontiguousarray(rows[:, 2]),
-        peer=_peers(rows, other, placement, replica),
+        peer=_message_peers(rows, other, placement, replica),
         fused=rows[:, 3].astype(np.bool_),
         offsets=offsets,
         placement=placement,
@@ -300,7 +300,7 @@ def _read_skips(rows: NDArray[np.int32], other: Ints, stages: int) -> Ints:
     return np.insert(pairs, 2, 1, axis=1).astype(np.int32)
 
 
-def _peers(rows: NDArray[np.int32], other: Ints, placement: Ints, replica: Ints) -> Ints:
+def _message_peers(rows: NDArray[np.int32], other: Ints, placement: Ints, replica: Ints) -> Ints:
     """Return the other rank of every SEND and RECV, which the notation omits, ``[rows]``; -1 for other rows."""
     peer = np.full(len(rows), -1, np.int32)
     for op, towards in ((Op.SEND_F, 1), (Op.RECV_F, -1), (Op.SEND_B, -1), (Op.RECV_B, 1)):

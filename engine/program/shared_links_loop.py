@@ -131,7 +131,7 @@ def end_first_flow(flows: Flows, result: Result, workspace: Workspace, now: floa
     if workspace.busy[flow_class] > 0:
         mark_class(workspace, flow_class)
     else:
-        end_class(workspace, flow_class)
+        deactivate_class(workspace, flow_class)
         log_rate(result, workspace.counts, now, flow_class, 0.0)
     line = flows.connection[flows.kind[ended]]
     workspace.first[line] = workspace.behind[ended]
@@ -180,7 +180,7 @@ def update_transferred_bytes(workspace: Workspace, now: float, flow_class: int) 
     workspace.since[flow_class] = now
 
 
-def end_class(workspace: Workspace, flow_class: int) -> None:
+def deactivate_class(workspace: Workspace, flow_class: int) -> None:
     """Remove a class from the active ones after its last flow has ended."""
     counts, ends, active = workspace.counts, workspace.ends, workspace.active
     workspace.served[flow_class] = workspace.rate[flow_class] = 0.0

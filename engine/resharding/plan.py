@@ -79,8 +79,8 @@ def plan_tasks(tasks: Sequence[UnitTask], links: Links, strategy: str, ordering:
     """
     taken: Ordering = orderings[ordering]()
     member = strategies[strategy]()
-    senders = [_senders(task, links) for task in tasks]
-    found = _latencies(tasks, senders, member, links, chunks)
+    senders = [_find_senders(task, links) for task in tasks]
+    found = _find_latencies(tasks, senders, member, links, chunks)
     jobs = [
         Job(
             task.bytes,
@@ -113,7 +113,7 @@ def plan_tasks(tasks: Sequence[UnitTask], links: Links, strategy: str, ordering:
     return Plan(strategy, ordering, planned, length, bound, is_optimal, reduce_s, gather_s)
 
 
-def _latencies(
+def _find_latencies(
     tasks: Sequence[UnitTask], senders: Sequence[dict[int, int]], member: Strategy, links: Links, chunks: int | None
 ) -> list[dict[int, Latency]]:
     """Return the latency of each task for each host that can send it, ``[tasks]``."""
@@ -132,7 +132,7 @@ def _latencies(
     ]
 
 
-def _senders(task: UnitTask, links: Links) -> dict[int, int]:
+def _find_senders(task: UnitTask, links: Links) -> dict[int, int]:
     """Return the lowest rank of each host that owns the slice, with hosts in ascending order.
 
     The first entry is the lowest rank of all.

@@ -131,7 +131,7 @@ class _Simulation:
 
     def __init__(self, moves: Sequence[Move], tasks: Sequence[UnitTask], links: Links) -> None:
         self._moves, self._tasks, self._links = moves, tasks, links
-        self._missing, self._wanted_by = _dependencies(moves, tasks)
+        self._missing, self._wanted_by = _list_dependencies(moves, tasks)
         self._lane = [self._lane_of(move) for move in moves]
         self._queues: dict[Lane, deque[int]] = {}  # messages that have not started
         for number, lane in enumerate(self._lane):
@@ -267,7 +267,7 @@ def _chunk_indices(moves: Sequence[Move]) -> list[int]:
     return [number[move.task][move.start] for move in moves]
 
 
-def _dependencies(moves: Sequence[Move], tasks: Sequence[UnitTask]) -> tuple[list[int], list[list[int]]]:
+def _list_dependencies(moves: Sequence[Move], tasks: Sequence[UnitTask]) -> tuple[list[int], list[list[int]]]:
     """Return, for each message, the number of messages that it waits for, and the messages that wait for it."""
     missing: list[int] = [0] * len(moves)
     wanted_by: list[list[int]] = [[] for _ in moves]

@@ -59,7 +59,7 @@ class LiveNetwork:
         else:
             self._ahead = None
 
-    def commit(self, until: float) -> None:
+    def simulate_until(self, until: float) -> None:
         """Simulate up to ``until``; flows announced later do not change earlier times."""
         self._committed.run(until)
 
@@ -324,7 +324,7 @@ class LiveLinks:
             for flow in self._flows[group]:
                 self._network.announce(flow, (at - self._start_ns) / self._ns)
         self._open &= ~ready
-        self._network.commit((time.perf_counter_ns() - GRACE_NS - self._start_ns) / self._ns)
+        self._network.simulate_until((time.perf_counter_ns() - GRACE_NS - self._start_ns) / self._ns)
 
     def _clock_ns(self, moment: float) -> int:
         return self._start_ns + round(moment * self._ns)

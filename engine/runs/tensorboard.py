@@ -53,15 +53,15 @@ def write_events(run: Run, folder: Path) -> Path:
 
 def event_contents(start_s: float, rows: Iterable[tuple[float, Mapping[str, Any]]]) -> Iterator[bytes]:
     """Yield the contents of the records: the version of the format, then the values of each row at its time."""
-    yield _field(1, DOUBLE, start_s) + _field(3, BYTES, b"brain.Event:2")
+    yield _encode_field(1, DOUBLE, start_s) + _encode_field(3, BYTES, b"brain.Event:2")
     for time_s, row in rows:
         values = [
-            _field(1, BYTES, _field(1, BYTES, tag.encode()) + _field(2, FLOAT, float(value)))
+            _encode_field(1, BYTES, _encode_field(1, BYTES, tag.encode()) + _encode_field(2, FLOAT, float(value)))
             for key, tag in TAGS.items()
             if (value := row.get(key)) is not None
         ]
-        step = _field(2, VARINT, row["step"] + 1)
-        yield _field(1, DOUBLE, time_s) + step + _field(5, BYTES, b"".join(values))
+        step = _encode_field(2, VARINT, row["step"] + 1)
+        yield _encode_field(1, DOUBLE, time_s) + step + _encode_field(5, BYTES, b"".join(values))
 
 
 def checksummed_record(content: bytes) -> bytes:
@@ -91,17 +91,17 @@ def _masked_checksum(content: bytes) -> bytes:
     return struct.pack("<I", (((crc >> 15) | (crc << 17)) + MASK_DELTA) & 0xFFFFFFFF)
 
 
-def _field(number: int, wire: int, value: Any) -> bytes:
+def _encode_field(number: int, wire: int, value: Any) -> bytes:
     """Return a field of a protocol buffer."""
-    key = _varint(number << 3 | wire)
+    key = _encode_varint(number << 3 | wire)
     if wire == VARINT:
-        return key + _varint(value)
+        return key + _encode_varint(value)
     if wire == BYTES:
-        return key + _varint(len(value)) + bytes(value)
+        return key + _encode_varint(len(value)) + bytes(value)
     return key + struct.pack("<d" if wire == DOUBLE else "<f", value)
 
 
-def _varint(value: int) -> bytes:
+def _encode_varint(value: int) -> bytes:
     content = bytearray()
     while value > 0x7F:
         content.append(value & 0x7F | 0x80)

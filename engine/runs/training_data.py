@@ -146,7 +146,7 @@ def store_data(design: Design, source: Path, folder: Path) -> None:
     elif design.training.tokenizer is not None:
         _store_tokens(design, source, folder)
     elif has_documents(source):
-        _write(folder / f"data{TEXT}", (f"{text}\n".encode() for text in _texts(source)))
+        _write_atomically(folder / f"data{TEXT}", (f"{text}\n".encode() for text in _read_texts(source)))
     else:
         _copy_or_link(source, folder / f"data{TEXT}")
 
@@ -159,10 +159,10 @@ def _store_tokens(design: Design, source: Path, folder: Path) -> None:
     last = [end] if has_documents(source) and end is not None else []
     encoded = (
         np.asarray([*found.ids, *last], kind).tobytes()
-        for texts in _batches(f"{text}{ending}" for text in _texts(source))
+        for texts in _batch_texts(f"{text}{ending}" for text in _read_texts(source))
         for found in tokenizer.encode_batch(texts, add_special_tokens=False)
     )
-    _write(folder / f"data.{kind.name}", encoded)
+    _write_atomically(folder / f"data.{kind.name}", encoded)
 
 
 def _copy_or_link(source: Path, target: Path) -> None:
@@ -173,14 +173,14 @@ def _copy_or_link(source: Path, target: Path) -> None:
         copy_private(source, target)
 
 
-def _write(path: Path, parts: Iterator[bytes]) -> None:
+def _write_atomically(path: Path, parts: Iterator[bytes]) -> None:
     temporary = path.with_suffix(".tmp")
     with open_private(temporary) as file:
         file.writelines(parts)
     temporary.replace(path)
 
 
-def _batches(texts: Iterator[str]) -> Iterator[list[str]]:
+def _batch_texts(texts: Iterator[str]) -> Iterator[list[str]]:
     while batch := list(islice(texts, TEXTS_AT_ONCE)):
         yield batch
 
@@ -195,11 +195,13 @@ def _end_token(design: Design, tokenizer: Any) -> int | None:
     return int(token)
 
 
-def _texts(source: Path) -> Iterator[str]:
+def _read_texts(source: Path) -> Iterator[str]:
     """Yield the documents of JSON lines, of a parquet file or of a folder, or the lines of a text."""
     if source.is_dir():
         for path in _files_of_texts(source):
-            yield from _texts(path) if has_documents(path) else [path.read_text("utf-8", "replace").removesuffix("\n")]
+            yield from (
+                _read_texts(path) if has_documents(path) else [path.read_text("utf-8", "replace").removesuffix("\n")]
+            )
         return
     if source.suffix == PARQUET:
         yield from _parquet_texts(source)

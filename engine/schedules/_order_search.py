@@ -235,7 +235,7 @@ def simulate_orders(shop: Shop, orders: Orders) -> SimulatedOrders | None:
         while at[rank] < len(order):
             task = order[at[rank]]
             ready = 0.0
-            for need, lag in _dependencies(shop, task):
+            for need, lag in _list_dependencies(shop, task):
                 end = ends.get(need)
                 if end is None:
                     waiting[need] = rank
@@ -260,13 +260,13 @@ def simulate_orders(shop: Shop, orders: Orders) -> SimulatedOrders | None:
         if by_rank[task] and place:
             task = orders[rank][place - 1]
         else:
-            needs = list(_dependencies(shop, task))
+            needs = list(_list_dependencies(shop, task))
             if not needs or by_rank[task]:
                 return SimulatedOrders(makespan, critical, ends)
             task = max(needs, key=lambda need: ends[need[0]] + need[1])[0]
 
 
-def _dependencies(shop: Shop, task: Task) -> list[tuple[Task, float]]:
+def _list_dependencies(shop: Shop, task: Task) -> list[tuple[Task, float]]:
     """Return the dependencies of a task, each with its delay in seconds."""
     op, stage, mb = task
     if op == Op.F:

@@ -137,7 +137,7 @@ class Auto(Schedule):
 
     def search_result(self, pipe: Pipe) -> Answer:
         if not self.is_known(pipe):
-            self.remember(pipe, _search(*self._search_key(pipe)))
+            self.remember(pipe, _search_order(*self._search_key(pipe)))
         return _results[self._search_key(pipe)]
 
     def is_known(self, pipe: Pipe) -> bool:
@@ -188,7 +188,7 @@ MAX_REMEMBERED = 8
 """Maximum number of cached searches."""
 
 
-def _search(pipe: Pipe, route: tuple[int, ...], split: bool, limit: float | None) -> Answer:
+def _search_order(pipe: Pipe, route: tuple[int, ...], split: bool, limit: float | None) -> Answer:
     """Simulate the named orders of a route, then search for other orders of the step itself, or of a shorter one."""
     shop = _make_shop(pipe, route, split, limit)
     trials = _Trials(shop, pipe)

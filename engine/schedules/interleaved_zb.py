@@ -35,7 +35,7 @@ class InterleavedZeroBubble(Schedule):
         return [[*range(pipe.ranks)] * self.chunks]
 
     def refusal(self, pipe: Pipe) -> Problem | None:
-        rounds = _rounds(pipe)
+        rounds = _round_count(pipe)
         rest = pipe.microbatches % rounds
         if not rest:
             return None
@@ -50,7 +50,7 @@ class InterleavedZeroBubble(Schedule):
         Its warm-up is half as long as that of interleaved 1F1B, and on rank ``r`` weight gradients start ``r`` input
         gradients late.
         """
-        group = pipe.microbatches // _rounds(pipe)
+        group = pipe.microbatches // _round_count(pipe)
         turns = [  # (chunk, microbatch) in the order of the forwards
             (chunk, mb)
             for first in range(0, pipe.microbatches, group)
@@ -71,6 +71,6 @@ class InterleavedZeroBubble(Schedule):
         yield from weights
 
 
-def _rounds(pipe: Pipe) -> int:
+def _round_count(pipe: Pipe) -> int:
     """Return the number of groups of microbatches that pass through the chunks one after the other."""
     return max(1, pipe.microbatches // pipe.ranks)

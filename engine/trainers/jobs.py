@@ -73,7 +73,7 @@ def job_design(job: Job, name: str, into: Design | None, *, draft: bool = False)
 
 def _job_document(job: Job, name: str, into: Design | None) -> Json:
     degrees = job.degrees
-    axes = _axes(degrees.dp, degrees.cp, degrees.tp)
+    axes = _mesh_axes(degrees.dp, degrees.cp, degrees.tp)
     document = _new_document(name, degrees.devices) if into is None else into.model_dump(mode="json")
     names = [mesh["name"] for mesh in document["meshes"]]
     meshes = equal_meshes(degrees.pp, axes, names if len(names) == degrees.pp else ())
@@ -90,7 +90,7 @@ def _job_document(job: Job, name: str, into: Design | None) -> Json:
     return found
 
 
-def _axes(dp: int, cp: int, tp: int) -> dict[Axis, int]:
+def _mesh_axes(dp: int, cp: int, tp: int) -> dict[Axis, int]:
     return {"dp": dp, "tp": tp} if cp == 1 else {"dp": dp, "cp": cp, "tp": tp}
 
 
@@ -104,7 +104,7 @@ def _new_document(name: str, devices: int) -> Json:
 # ---- omissions ----
 
 
-def omissions(design: Design, layers: Sequence[int], job: Job, tool: str) -> list[Problem]:
+def find_omissions(design: Design, layers: Sequence[int], job: Job, tool: str) -> list[Problem]:
     """Return the properties of a design that the settings of a trainer leave out or change.
 
     Args:
@@ -142,7 +142,7 @@ def _normalize_for_comparison(design: Design, layers: Sequence[int]) -> Design:
     document["pipeline"] |= {"stages": list(layers) if len(layers) > 1 else None, "placement": None}
     if document["pipeline"].get("group") == len(design.meshes):
         document["pipeline"]["group"] = None
-    axes = _axes(mesh.dp // mesh.cp, mesh.cp, mesh.tp)
+    axes = _mesh_axes(mesh.dp // mesh.cp, mesh.cp, mesh.tp)
     for each, drawn in zip(document["meshes"], design.meshes, strict=True):
         each |= {"axes": axes, "devices": list(drawn.ordered_devices)}
     if design.model.moe is not None:

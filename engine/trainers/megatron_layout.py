@@ -15,11 +15,11 @@ def write_layout(layers: Sequence[int], mtp_layers: int) -> str:
 
     Multi-token prediction has the last ``mtp_layers`` layers of the last stage.
     """
-    parts = [_repeat("t", count) for count in [*layers[:-1], layers[-1] - mtp_layers]]
-    return "E" + "|".join(parts) + _repeat("m", mtp_layers) + "L"
+    parts = [_repeat_notation("t", count) for count in [*layers[:-1], layers[-1] - mtp_layers]]
+    return "E" + "|".join(parts) + _repeat_notation("m", mtp_layers) + "L"
 
 
-def _repeat(letter: str, times: int) -> str:
+def _repeat_notation(letter: str, times: int) -> str:
     return letter * times if times < 2 else f"{letter}*{times}"
 
 

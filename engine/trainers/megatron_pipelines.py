@@ -97,7 +97,10 @@ def read_pipeline(reader: ArgumentReader, layers: int, mtp_layers: int, degrees:
 
 
 def _read_stages(reader: ArgumentReader, layers: int, pp: int) -> list[int]:
-    """Return the number of layers of each stage; zeros if a design cannot have such stages, and balances the layers."""
+    """Return the number of layers of each stage.
+
+    Zeros, which mean balanced layers, if a design cannot have these stages.
+    """
     first, last = (reader.integer(f"--decoder-{each}-pipeline-num-layers") for each in ("first", "last"))
     has_embedding = reader.flag("--account-for-embedding-in-pipeline-split")
     has_loss = reader.flag("--account-for-loss-in-pipeline-split")

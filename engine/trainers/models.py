@@ -29,15 +29,15 @@ def shorten_section(section: Mapping[str, Any]) -> Json:
     assert isinstance(model, LanguageModel)
     full: Json = model.model_dump(mode="json")
     attention, positions, norm = full["attention"], full["positions"], full["norm"]
-    _drop(full, "ffn", 4 * model.hidden)
+    _drop_keys(full, "ffn", 4 * model.hidden)
     if attention["latent"] is not None:
         attention |= {"kv_heads": None, "head_dim": None}
-    _drop(attention, "kv_heads", model.heads)
-    _drop(attention, "head_dim", model.hidden / model.heads)
+    _drop_keys(attention, "kv_heads", model.heads)
+    _drop_keys(attention, "head_dim", model.hidden / model.heads)
     if attention["window"] is None:
         attention["full_every"] = 0
     if positions["kind"] == "learned":
-        _drop(positions, "table", model.sequence)
+        _drop_keys(positions, "table", model.sequence)
     else:
         positions["table"] = None
     if positions["kind"] != "rope":
@@ -54,7 +54,7 @@ def shorten_section(section: Mapping[str, Any]) -> Json:
 
 
 def _shorten_experts(moe: Json, ffn_hidden: int) -> None:
-    _drop(moe, "ffn", ffn_hidden)
+    _drop_keys(moe, "ffn", ffn_hidden)
     if moe["top_k"] == 1:
         moe["normalize"] = True
     if not moe["bias_correction"]:
@@ -65,7 +65,7 @@ def _shorten_experts(moe: Json, ffn_hidden: int) -> None:
         moe["shared_gate"] = False
 
 
-def _drop(part: Json, key: str, usual: float) -> None:
+def _drop_keys(part: Json, key: str, usual: float) -> None:
     """Set a key to null if it has its usual value."""
     if part[key] == usual:
         part[key] = None

@@ -281,13 +281,13 @@ def _read_pipeline(settings: _Settings, section: Json, degrees: Degrees) -> tupl
     pipeline["stages"] = stages if len(stages) > 1 and min(stages) > 0 else None
     if len(stages) > 1 and min(stages) < 1:
         settings.note("balanced_stages")
-    if "chunks" in _options(SCHEDULES[name]):
+    if "chunks" in _option_words(SCHEDULES[name]):
         pipeline["chunks"] = max(len(stages) // degrees.pp, 1)
     pipeline["recompute"] = _read_recompute(settings)
     return pipeline, size
 
 
-def _options(schedule: str) -> Sequence[str]:
+def _option_words(schedule: str) -> Sequence[str]:
     return list(schedules[schedule].model_fields)
 
 

@@ -53,7 +53,7 @@ def read_sections(text: str, name: str) -> tuple[Json, list[Problem]]:
         raise DesignError([Problem("", "torchtitan_function", {"name": name, "known": list(found)})])
     lines = sorted(functions.unread[chosen])
     notes = [Problem("", "unread_lines", {"lines": lines}, "warning")] if lines else []
-    return _sections(found[chosen], chosen), notes
+    return _read_sections(found[chosen], chosen), notes
 
 
 def _is_job(config: Any) -> bool:
@@ -171,7 +171,7 @@ def _dotted_name(node: ast.expr) -> str:
 # ---- sections ----
 
 
-def _sections(config: Json, function: str) -> Json:
+def _read_sections(config: Json, function: str) -> Json:
     """Return the fields of a configuration as sections with the names of the TOML."""
     found: Json = {"model": _model_section(config, function)}
     for name, value in config.items():
@@ -188,10 +188,10 @@ def _model_section(config: Json, function: str) -> Json:
     spec = config.get("model_spec")
     flavor = spec.get("flavor", "") if isinstance(spec, dict) else ""
     names = {name for name, _ in FLAVORS if function.startswith(name)}
-    return {"name": next(iter(names), function), "flavor": flavor, "converters": list(_converters(config))}
+    return {"name": next(iter(names), function), "flavor": flavor, "converters": list(_read_converters(config))}
 
 
-def _converters(config: Json) -> Iterator[str]:
+def _read_converters(config: Json) -> Iterator[str]:
     """Yield the names of the converters of a model, which is ``float8`` for that of linear layers."""
     part = config.get("model_converters")
     found = part.get("converters") if isinstance(part, dict) else None

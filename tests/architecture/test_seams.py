@@ -117,7 +117,7 @@ def test_a_cost_model_has_the_keys_that_designs_rely_on(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", launchers)
-def test_a_launcher_says_what_it_can_before_anything_is_launched(name: str, tmp_path: Path) -> None:
+def test_a_launcher_reports_its_capabilities_before_a_launch(name: str, tmp_path: Path) -> None:
     member = launchers[name]
 
     assert member.name == name
@@ -129,7 +129,7 @@ def test_a_launcher_says_what_it_can_before_anything_is_launched(name: str, tmp_
 
 
 @pytest.mark.parametrize("name", exports)
-def test_an_export_says_what_it_writes_and_what_opens_it(name: str) -> None:
+def test_an_export_states_its_format_and_the_program_that_opens_it(name: str) -> None:
     member = exports[name]
 
     assert member.title and member.note

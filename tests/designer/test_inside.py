@@ -59,7 +59,7 @@ def test_the_packed_block_has_labels_and_a_path() -> None:
     assert not inner["opens"]
 
 
-def test_a_slot_of_two_shows_both_actions_with_the_name_of_the_other_one() -> None:
+def test_a_shared_slot_shows_both_actions_with_the_name_of_the_other_one() -> None:
     prediction = case()
     action = next(each for each in prediction.program.actions(0) if each.fused)
     forward = next(each for each in slot_actions(prediction.program, 0, action) if each != action)

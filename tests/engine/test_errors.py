@@ -22,11 +22,11 @@ from meshwave.engine.messages import LONGEST_LINE, LONGEST_NAME, fill_template
         ("picture.png", [], "Known: none."),
     ],
 )
-def test_the_nearest_known_word_is_offered(word: str, known: list[str], told: str) -> None:
+def test_the_nearest_known_word_is_suggested(word: str, known: list[str], told: str) -> None:
     assert unknown_word_hint(word, known) == told
 
 
-def test_a_problem_reads_where_and_what() -> None:
+def test_a_problem_states_its_location_and_message() -> None:
     message = Problem("", "stopped").message
 
     assert str(Problem("meshes[2].devices", "stopped")) == f"meshes[2].devices: {message}"
@@ -41,7 +41,7 @@ def test_a_design_error_lists_every_problem_on_its_own_line() -> None:
     assert [problem.where for problem in error.problems] == ["a", "b"]
 
 
-def test_wrong_input_and_failed_runs_are_told_apart() -> None:
+def test_invalid_input_and_failed_runs_are_distinguished() -> None:
     assert issubclass(DesignError, InputError)
     assert issubclass(InputError, MeshwaveError)
     assert issubclass(RunError, MeshwaveError)
@@ -75,7 +75,7 @@ def test_an_error_of_one_finding_keeps_it_when_it_is_pickled(kind: type[Refusal 
         ({"cells": {"1F0": "C2"}}, "1F0 (C2) of row 2, rows 1 and 3"),
     ],
 )
-def test_ranks_and_actions_are_shown_by_the_names_that_the_parameters_hold(names: dict[str, Any], text: str) -> None:
+def test_ranks_and_actions_are_shown_by_the_names_in_the_parameters(names: dict[str, Any], text: str) -> None:
     template = "{action:action} of {rank:rank}, {others:rank}"
 
     assert fill_template(template, action="1F0", rank=1, others=[0, 2], **names) == text

@@ -41,7 +41,7 @@ def test_a_design_is_a_file_or_else_an_example(tmp_path: Path, monkeypatch: pyte
         ("zzz", "The examples are listed by: meshwave examples"),
     ],
 )
-def test_a_name_that_is_neither_is_answered_with_the_nearest(
+def test_an_unknown_name_is_refused_with_the_nearest_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, hint: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -61,7 +61,7 @@ def test_a_name_that_no_file_can_have_is_refused(name: str) -> None:
         find_design(name)
 
 
-def test_a_place_is_tried_and_left_as_it_was(tmp_path: Path) -> None:
+def test_the_write_check_leaves_no_trace(tmp_path: Path) -> None:
     (tmp_path / "old").write_bytes(b"one")
 
     for name in ("old", "new"):
@@ -86,7 +86,7 @@ def test_a_pipe_that_has_no_path_can_be_written_to() -> None:
         os.close(into)
 
 
-def test_a_file_is_written_whole(tmp_path: Path) -> None:
+def test_a_file_is_written_atomically(tmp_path: Path) -> None:
     write_whole(tmp_path / "new", b"one")
     write_whole(str(tmp_path / "new"), b"two")
 
@@ -94,7 +94,7 @@ def test_a_file_is_written_whole(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["new"]
 
 
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_only_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "kept").write_bytes(b"old")
 
     write, left = os.write, [1]
@@ -126,7 +126,7 @@ def test_an_interrupted_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest
     assert os.listdir(tmp_path) == []
 
 
-def test_a_file_keeps_who_may_read_it(tmp_path: Path) -> None:
+def test_a_replaced_file_keeps_its_permissions(tmp_path: Path) -> None:
     (tmp_path / "private").touch(0o600)
 
     write_whole(tmp_path / "private", b"new")
@@ -134,7 +134,7 @@ def test_a_file_keeps_who_may_read_it(tmp_path: Path) -> None:
     assert (tmp_path / "private").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_private_file_is_private_whatever_was_there(tmp_path: Path) -> None:
+def test_a_private_file_is_private_even_if_it_replaces_a_public_one(tmp_path: Path) -> None:
     (tmp_path / "kept").touch(0o644)
 
     write_private(tmp_path / "kept", "new")
@@ -146,7 +146,7 @@ def test_a_private_file_is_private_whatever_was_there(tmp_path: Path) -> None:
     assert (tmp_path / "open").stat().st_mode & 0o777 == 0o666 & ~umask
 
 
-def test_a_planted_link_leads_to_no_other_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_link_does_not_redirect_a_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even where somebody guessed the name that a file has until it is whole, which is another one each time."""
     guessed = iter([f".{'0' * 16}.part", f".{'1' * 16}.part"])
     monkeypatch.setattr(secrets, "token_hex", lambda bytes: next(guessed)[1:17])
@@ -190,7 +190,7 @@ def test_a_pipe_is_written_to_and_never_replaced(tmp_path: Path) -> None:
     ("name", "told"),
     [("no/such/file", "No such file or directory"), (".", "Is a directory"), ("a\0b", "embedded null")],
 )
-def test_what_cannot_be_written_is_told(tmp_path: Path, name: str, told: str) -> None:
+def test_a_write_error_is_reported(tmp_path: Path, name: str, told: str) -> None:
     with pytest.raises(InputError, match=told):
         write_whole(f"{tmp_path}/{name}", b"")
 
@@ -203,7 +203,7 @@ def test_examples_are_found_by_name() -> None:
         example("01-first-wav")
 
 
-def test_the_home_of_drafts_and_runs_can_be_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_data_folder_can_be_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
     assert data_folder() == tmp_path
 

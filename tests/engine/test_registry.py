@@ -36,32 +36,32 @@ def animals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registr
         del sys.modules[name]
 
 
-def test_finds_what_lies_in_the_folder_in_order_of_its_names(animals: Registry[str]) -> None:
+def test_members_are_found_in_the_order_of_their_names(animals: Registry[str]) -> None:
     assert dict(animals) == {"lion": "a lion", "tiger": "a tiger", "zebra": "a zebra"}
     assert len(animals) == 3
     assert "nobody" not in animals, "a name with an underscore is a helper"
 
 
-def test_imports_nothing_before_somebody_looks(animals: Registry[str]) -> None:
+def test_members_are_imported_at_the_first_look_up(animals: Registry[str]) -> None:
     assert "zoo_for_tests.zebra" not in sys.modules
     assert "zebra" in animals
     assert "zoo_for_tests.zebra" in sys.modules
 
 
-def test_an_unknown_name_comes_with_the_nearest_known_one(animals: Registry[str]) -> None:
+def test_an_unknown_name_suggests_the_nearest_known_one(animals: Registry[str]) -> None:
     with pytest.raises(InputError) as unknown:
         animals["tigre"]
 
     assert str(unknown.value) == "there is no animal called 'tigre'. Did you mean 'tiger'? Known: lion, tiger, zebra."
 
 
-def test_a_name_is_given_once(animals: Registry[str]) -> None:
+def test_a_name_is_registered_once(animals: Registry[str]) -> None:
     assert animals["lion"]
     with pytest.raises(ValueError, match="two animals are called 'lion'"):
         animals.register("lion")("another lion")
 
 
-def test_a_file_that_cannot_be_imported_is_not_passed_over(animals: Registry[str], tmp_path: Path) -> None:
+def test_a_member_that_cannot_be_imported_is_an_error(animals: Registry[str], tmp_path: Path) -> None:
     """Nor is it forgotten after the first try."""
     (tmp_path / "zoo_for_tests" / "yak.py").write_text("raise RuntimeError('no yak')\n")
 
@@ -100,7 +100,7 @@ def test_the_schedules_of_this_version() -> None:
     assert all(issubclass(member, Schedule) for member in schedules.values())
 
 
-def test_whoever_looks_while_another_thread_imports_finds_all_members(animals: Registry[str], tmp_path: Path) -> None:
+def test_a_thread_that_waits_for_an_import_finds_all_members(animals: Registry[str], tmp_path: Path) -> None:
     begun, going_on = threading.Event(), threading.Event()
     sys.modules["zoo_for_tests"].wait = lambda: (begun.set(), going_on.wait(PATIENCE_S))  # type: ignore[attr-defined]
     (tmp_path / "zoo_for_tests" / "owl.py").write_text(

@@ -46,7 +46,7 @@ def test_a_growing_file_is_read_in_parts_each_line_once(tmp_path: Path, monkeypa
     assert steps(follower.new_rows()) == [20]
 
 
-def test_a_line_that_is_longer_than_a_look_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_longer_than_a_chunk_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("meshwave.engine.run_files.CHUNK_BYTES", 64)
     path = tmp_path / "rows.jsonl"
     path.write_text('{"step": 0}\n' + "x" * 500 + '{"step": 1}\n{"step": 2}\n')
@@ -54,7 +54,7 @@ def test_a_line_that_is_longer_than_a_look_is_left_out(tmp_path: Path, monkeypat
     assert steps(Follower(path, Row).remaining_rows()) == [0, 2]
 
 
-def test_a_document_with_its_room_is_written_where_no_other_can_be(
+def test_a_document_with_reserved_space_is_written_on_a_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, sizes = tmp_path / "result.json", []
@@ -75,7 +75,7 @@ def test_a_document_with_its_room_is_written_where_no_other_can_be(
     assert [file.name for file in tmp_path.iterdir()] == ["result.json"]
 
 
-def test_a_damaged_document_is_named_with_its_place_and_what_to_do(tmp_path: Path) -> None:
+def test_a_damaged_document_is_reported_with_its_path_and_a_remedy(tmp_path: Path) -> None:
     path = tmp_path / "row.json"
     assert read_document(path, Row) is None
     path.write_text('{"step": "x"}')

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from meshwave.engine.traffic import MOST_ROWS, Traffic
 
 
-def test_messages_add_up_and_what_a_device_keeps_is_left_out() -> None:
+def test_messages_are_summed_without_those_to_the_device_itself() -> None:
     found = Traffic.from_messages([4, 5, 9], [0, 0, 1], [(4, 5, 10.0), (4, 5, 2.0), (9, 4, 7.0), (5, 5, 100.0)])
 
     assert found.bytes.tolist() == [[0, 12, 0], [0, 0, 0], [7, 0, 0]]

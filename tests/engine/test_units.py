@@ -40,12 +40,12 @@ from meshwave.engine.units import format_number, percent, percent_change, quanti
         (0.0, "", "0"),
     ],
 )
-def test_reads_well(value: float, unit: str, text: str) -> None:
+def test_amounts_are_formatted_with_units(value: float, unit: str, text: str) -> None:
     assert quantity(value, unit) == text
 
 
 @given(value=st.floats(1e-8, 1e20), unit=st.sampled_from(["s", "B"]))
-def test_three_digits_say_it_to_half_a_percent(value: float, unit: str) -> None:
+def test_three_digits_are_accurate_to_half_a_percent(value: float, unit: str) -> None:
     value = max(value, 1.0) if unit == "B" else value
     number, _, prefixed = quantity(value, unit).partition(" ")
     scale = {"n": 1e-9, "µ": 1e-6, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
@@ -57,12 +57,12 @@ CASES = Path(__file__).parents[1] / "static" / "percentages.json"
 """Shares and their texts, which the tests of the page's JavaScript read too."""
 
 
-def test_a_share_reads_the_same_in_python_and_on_the_page() -> None:
+def test_a_share_is_formatted_equally_in_python_and_on_the_page() -> None:
     for part, text in json.loads(CASES.read_text()):
         assert percent(part) == text
 
 
-def test_a_relative_change_has_a_sign_unless_it_is_nothing() -> None:
+def test_a_relative_change_has_a_sign_unless_it_is_zero() -> None:
     assert [percent_change(part) for part in (0.004, -0.12, 2.485, -4e-4, 0.0)] == [
         "+0.4%",
         "−12.0%",
@@ -76,5 +76,5 @@ def test_a_relative_change_has_a_sign_unless_it_is_nothing() -> None:
     ("value", "text"),
     [(40.0, "40"), (13.333, "13.3"), (0.02, "0.02"), (83_456.0, "83,500"), (999.6, "1,000"), (1.0, "1")],
 )
-def test_how_many_times_is_never_a_power_of_ten(value: float, text: str) -> None:
+def test_ratios_are_formatted_without_an_exponent(value: float, text: str) -> None:
     assert format_number(value) == text

@@ -94,11 +94,11 @@ def test_a_refusal_in_words_is_no_failure_and_every_other_exception_is() -> None
         "nan s",
     ],
 )
-def test_what_is_no_sentence_for_people_is_a_failure(message: str) -> None:
+def test_a_message_that_is_not_a_sentence_is_a_failure(message: str) -> None:
     assert raising(InputError(message))
 
 
-def test_names_and_json_in_a_message_are_no_failure() -> None:
+def test_names_and_json_in_a_message_are_accepted() -> None:
     assert [
         *about_text('input.toml, challenges[0].design: "%s{inf}" should be a plain file name, without folders')
     ] == []
@@ -119,7 +119,7 @@ def test_a_warning_of_numbers_is_a_failure() -> None:
 
 
 @pytest.mark.slow
-def test_what_hangs_takes_all_memory_or_ends_the_process_is_found_and_the_next_input_read() -> None:
+def test_hangs_memory_exhaustion_and_crashes_are_found_and_the_next_input_is_read() -> None:
     inputs = (b"busy", b"large", b"exit", b"nothing")
 
     with Worker("trouble", Limits(seconds=1, memory_bytes=10**9)) as worker:
@@ -184,7 +184,7 @@ def test_a_failing_text_is_reduced_to_what_fails() -> None:
 
 
 @pytest.mark.slow
-def test_the_command_gives_each_target_its_inputs_and_ends_well(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_runs_each_target_and_succeeds(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--inputs", "30", "--seed", "1", "--only", "orders,expert_layers"]) == 0
 
     said = capsys.readouterr().out

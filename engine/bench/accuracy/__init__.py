@@ -4,4 +4,4 @@ Designs (``cases``, ``hanayo``) and results (``results``) are data. The page and
 alone, and an interrupted benchmark keeps its results.
 """
 
-from meshwave.engine.bench.accuracy.command import accuracy, rehearsal, to_text
+from meshwave.engine.bench.accuracy.command import measure_accuracy, measure_dry_runs, to_text

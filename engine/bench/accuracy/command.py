@@ -12,10 +12,10 @@ from meshwave.engine.bench.accuracy import cases, hanayo, host_cases
 from meshwave.engine.bench.accuracy.cases import Case
 from meshwave.engine.bench.accuracy.machine_load import describe_machine
 from meshwave.engine.bench.accuracy.measure import Bench, open_bench
-from meshwave.engine.bench.accuracy.picture import svg
+from meshwave.engine.bench.accuracy.picture import draw_svg
 from meshwave.engine.bench.accuracy.results import Results, read_results, write_results
 from meshwave.engine.bench.accuracy.summary import summarize
-from meshwave.engine.bench.accuracy.table import dry_run_results, host_results, markdown, training_results
+from meshwave.engine.bench.accuracy.table import dry_run_results, host_results, markdown_page, training_results
 from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.files import check_writable, data_folder, write_whole
 from meshwave.engine.findings import Refusal
@@ -25,7 +25,7 @@ MISSING = "missing"
 """Word that selects the cases without a result."""
 
 
-def accuracy(only: Sequence[str], out: Path | None, say: Say) -> dict[str, Any]:
+def measure_accuracy(only: Sequence[str], out: Path | None, say: Say) -> dict[str, Any]:
     """Compare predictions with dry runs and training runs of more than a hundred designs (half an hour)."""
     return _measure_and_summarize(all_cases(), only, out, say)
 
@@ -35,7 +35,7 @@ def all_cases() -> list[Case]:
     return [*cases.dry_run_cases(), *host_cases.host_cases(), *cases.limit_cases(), *cases.training_cases()]
 
 
-def rehearsal(only: Sequence[str], out: Path | None, say: Say) -> dict[str, Any]:
+def measure_dry_runs(only: Sequence[str], out: Path | None, say: Say) -> dict[str, Any]:
     """Compare predictions with dry runs of Hanayo and its baselines on the clusters of the paper (ten minutes)."""
     return _measure_and_summarize(hanayo.paper_cases(), only, out, say)
 
@@ -43,7 +43,7 @@ def rehearsal(only: Sequence[str], out: Path | None, say: Say) -> dict[str, Any]
 def _measure_and_summarize(known: Sequence[Case], only: Sequence[str], out: Path | None, say: Say) -> dict[str, Any]:
     path = out or data_folder() / "accuracy.json"
     failed = measure_all(known, only, path, say, lambda: open_bench(say))
-    return {**_figures(read_results(path) or _no_results()), "failed": failed, "file": str(path)}
+    return {**_collect_figures(read_results(path) or _no_results()), "failed": failed, "file": str(path)}
 
 
 def measure_all(
@@ -107,27 +107,27 @@ def _select_cases(known: Sequence[Case], only: Sequence[str], results: Results) 
         InputError: a word selects nothing.
     """
     done = {result.case for result in results.results}
-    selected = [case for case in known if not only or any(_matches(case, word, done) for word in only)]
+    selected = [case for case in known if not only or any(_matches_options(case, word, done) for word in only)]
     for word in only:
-        if word != MISSING and not any(_matches(case, word, done) for case in known):
+        if word != MISSING and not any(_matches_options(case, word, done) for case in known):
             groups = list(dict.fromkeys(case.group for case in known))
             raise Refusal("no_matching_case", {"word": word, "groups": groups})
     return selected
 
 
-def _matches(case: Case, word: str, done: set[str]) -> bool:
+def _matches_options(case: Case, word: str, done: set[str]) -> bool:
     return case.name not in done if word == MISSING else word in case.name or word in case.group
 
 
 def write_page(results: Results, path: Path) -> None:
     """Write the page and the picture next to the result file."""
     results = read_results(path) or results  # use the rounded values of the file
-    write_whole(path.with_suffix(".md"), markdown(results).encode())
+    write_whole(path.with_suffix(".md"), markdown_page(results).encode())
     if shown := [*host_results(results), *dry_run_results(results), *training_results(results)]:
-        write_whole(path.with_suffix(".svg"), svg(shown).encode())
+        write_whole(path.with_suffix(".svg"), draw_svg(shown).encode())
 
 
-def _figures(results: Results) -> dict[str, Any]:
+def _collect_figures(results: Results) -> dict[str, Any]:
     known = {case.name for case in hanayo.paper_cases()}
     papers = [result for result in results.results if result.case in known]
     return {

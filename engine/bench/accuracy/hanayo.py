@@ -68,7 +68,7 @@ def count_correct_waves(transfers: Mapping[Place, float]) -> int:
     return right
 
 
-def introduction() -> str:
+def introduction_text() -> str:
     """Return a text on the fitted transfer times, and on the accuracy of the best number of waves."""
     sheets = {place: data_sheet_ratio(*place) for place in MEASURED}
     bars = len(WAVES) * len(TRANSFERS)

@@ -80,7 +80,7 @@ class Bench:
         if case.uses_hosts:
             prediction = read_executed_bundle(run.folder).prediction  # with the links that the run used
         found = compare(prediction, read_recording(run.folder))
-        result = _result(case, found, scale, busy, messages)
+        result = _make_result(case, found, scale, busy, messages)
         if case.uses_hosts:
             result = result.model_copy(update={"ranges": step_time_range(prediction)})
         if GIVES_PROFILE in case.tags:
@@ -146,7 +146,9 @@ def _ensure_calibration(say: Say) -> None:
     store_profile(calibrate_machine(options), PROFILE)
 
 
-def _result(case: Case, found: Comparison, scale: float | None, busy: float, messages: Mapping[str, Any]) -> Result:
+def _make_result(
+    case: Case, found: Comparison, scale: float | None, busy: float, messages: Mapping[str, Any]
+) -> Result:
     prediction, step_seconds = found.prediction, found.recording.seconds
     memory = found.memory
     return Result(

@@ -26,7 +26,7 @@ BANDS = ((TAIL_AIM, 0.12), (MEDIAN_AIM, 0.26))
 """Relative half width and colour opacity of each band."""
 
 
-def svg(results: Sequence[Result]) -> str:
+def draw_svg(results: Sequence[Result]) -> str:
     """Return a picture of results in a light and a dark theme, as SVG.
 
     Raises:
@@ -34,10 +34,10 @@ def svg(results: Sequence[Result]) -> str:
     """
     if not results:
         raise Refusal("no_accuracy_results")
-    return theme_aware_svg(_picture(results, "light"), _picture(results, "dark"), TITLE) + "\n"
+    return theme_aware_svg(_make_picture(results, "light"), _make_picture(results, "dark"), TITLE) + "\n"
 
 
-def _picture(results: Sequence[Result], theme: Theme) -> Picture:
+def _make_picture(results: Sequence[Result], theme: Theme) -> Picture:
     sheet = _Sheet(results, theme)
     return Picture(WIDTH, sheet.height, theme, list(sheet.shapes()))
 
@@ -95,7 +95,7 @@ class _Sheet:
                 left, base, left + SQUARE, self.top, mix_colours(self.colours["background"], self.band, part), wide
             )
         yield Line(left, base, left + SQUARE, self.top, self.colours["muted"], 0.8)
-        for seconds in _ticks(self.low, self.high):
+        for seconds in _tick_values(self.low, self.high):
             at, words = self._offset(seconds), quantity(seconds, "s", 1)
             yield Line(left + at, self.top, left + at, base, self.colours["line"], 0.6)
             yield Line(left, base - at, left + SQUARE, base - at, self.colours["line"], 0.6)
@@ -105,7 +105,7 @@ class _Sheet:
         yield Text(left + 6, self.top - 12, "measured", self.colours["muted"], 12)
         for result in self.results:
             predicted, measured = _wall_seconds(result)
-            yield self._dot(result, left + self._offset(predicted), base - self._offset(measured))
+            yield self._result_box(result, left + self._offset(predicted), base - self._offset(measured))
 
     # ---- errors by group ----
 
@@ -130,14 +130,16 @@ class _Sheet:
             y = self.top + self.row * (row + 0.5)
             yield Text(self.strip - BEYOND, y, group, self.colours["text"], 12, "end")
             yield Line(self.strip, y, self.right, y, self.colours["line"], 0.6)
-            yield from self._row([result for result in self.results if result.group == group], y, middle, half)
+            yield from self._result_row_shapes(
+                [result for result in self.results if result.group == group], y, middle, half
+            )
         yield Text(self.right, base + 14, "longer than predicted", self.colours["muted"], 12, "end")
         yield Text(self.strip, base + 14, "shorter", self.colours["muted"], 12)
 
-    def _row(self, results: Iterable[Result], y: float, middle: float, half: float) -> Iterator[Shape]:
+    def _result_row_shapes(self, results: Iterable[Result], y: float, middle: float, half: float) -> Iterator[Shape]:
         for result in sorted(results, key=lambda result: result.error):
             x = middle + max(-1.0, min(1.0, result.error / WIDEST)) * half
-            yield self._dot(result, x, y)
+            yield self._result_box(result, x, y)
         beyond = [result.error for result in results if abs(result.error) > WIDEST]
         for side, anchor in ((1, "start"), (-1, "end")):
             far = [error for error in beyond if error * side > 0]
@@ -145,7 +147,7 @@ class _Sheet:
                 worst = max(far, key=abs)
                 yield Text(middle + side * (half + 8), y, f"{worst:+.0%}", self.colours["text"], 10.5, anchor)
 
-    def _dot(self, result: Result, x: float, y: float) -> Box:
+    def _result_box(self, result: Result, x: float, y: float) -> Box:
         predicted, measured = (quantity(seconds, "s") for seconds in _wall_seconds(result))
         label = f"{result.case}: predicted {predicted}, {_KINDS[result.way]} {measured}, {result.error:+.1%}"
         return Box(x - DOT / 2, y - DOT / 2, DOT, DOT, self.dot[result.way], DOT / 2, label)
@@ -157,7 +159,7 @@ def _wall_seconds(result: Result) -> tuple[float, float]:
     return result.predicted * scale, result.measured * scale
 
 
-def _ticks(low: float, high: float) -> Iterator[float]:
+def _tick_values(low: float, high: float) -> Iterator[float]:
     """Yield 1, 2 and 5 times each power of ten between two base-10 logarithms."""
     for power in range(floor(low), ceil(high) + 1):
         for digit in (1, 2, 5):

@@ -54,7 +54,7 @@ A profile of a run includes these effects as they were during that run.
 """
 
 
-def markdown(results: Results) -> str:
+def markdown_page(results: Results) -> str:
     """Return the whole page; sections without measurements are omitted."""
     sections = [
         HEAD,
@@ -256,7 +256,7 @@ def _hanayo_section(results: Results) -> Iterator[str]:
     found = hanayo.measured_speed_ups([result for result in results.results if result.case in known])
     if not found:
         return
-    yield PAPERS.format(first=textwrap.fill(hanayo.introduction(), WIDTH))
+    yield PAPERS.format(first=textwrap.fill(hanayo.introduction_text(), WIDTH))
     names = [name for name in hanayo.WHO if name != "GPipe"]
     by_place: dict[Place, SpeedUps] = {}
     for each in found:

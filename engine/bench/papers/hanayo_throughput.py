@@ -77,7 +77,7 @@ def precision_ratios() -> Table:
     for ranks, scheme in ((8, "1F1B"), (8, "H-2"), (4, "1F1B"), (4, "H-2")):
         paper = paper_throughputs(("tc", ranks))[scheme] / paper_throughputs(("fc", ranks))[scheme]
         for number in ("fp32", "16 bit"):
-            ours = _rate("tc", scheme, ranks, number) / _rate("fc", scheme, ranks, number)
+            ours = _throughput_rate("tc", scheme, ranks, number) / _throughput_rate("fc", scheme, ranks, number)
             why = f"V100 over A100 is {_peak_ratio(number):.2f} in the peaks of {number}"
             rows.append(Row(f"TC over FC, D={EIGHT[ranks].pipelines} P={ranks}, {scheme}", paper, ours, why, number))
     return Table(
@@ -90,7 +90,7 @@ def precision_ratios() -> Table:
     )
 
 
-def _rate(cluster: str, scheme: str, ranks: int, number: Number) -> float:
+def _throughput_rate(cluster: str, scheme: str, ranks: int, number: Number) -> float:
     return predict_experiment(Setting(cluster, scheme, EIGHT[ranks], number=number)).sequences_per_s
 
 

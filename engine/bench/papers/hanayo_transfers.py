@@ -44,7 +44,7 @@ def exposed_transfers() -> Table:
     ]
     rows = [
         Row(
-            f"{_title(name, ranks, options)}, {model}",
+            f"{_table_title(name, ranks, options)}, {model}",
             printed,
             exposed_count(name, ranks, model, **options),
             WHY.get(model, ""),
@@ -60,6 +60,6 @@ def exposed_transfers() -> Table:
     )
 
 
-def _title(name: str, ranks: int, options: dict[str, Any]) -> str:
+def _table_title(name: str, ranks: int, options: dict[str, Any]) -> str:
     waves = f", W={options['waves']}" if "waves" in options else ""
     return f"{schedules[name].title}, {ranks} x {ranks}{waves}"

@@ -12,7 +12,7 @@ import numpy as np
 from meshwave.engine.bench.papers import table
 from meshwave.engine.bench.papers.table import Row, Table
 from meshwave.engine.document import Design, parse_design
-from meshwave.engine.experts import Layer, Line, Links, Rates, StepOp, price
+from meshwave.engine.experts import Layer, Line, Links, Rates, StepOp, price_expert_schedule
 from meshwave.engine.findings import DesignError
 from meshwave.engine.predict.block_timeline import predict_block
 from meshwave.engine.predict.prediction import predict
@@ -50,7 +50,7 @@ def printed_ratios() -> Table:
             item_bytes=2,
             nodes=nodes,
         )
-        priced = price(name, layer, free, Rates(peak))
+        priced = price_expert_schedule(name, layer, free, Rates(peak))
         collective = priced.collectives(priced.forward)[0]
         return collective.time_s / (priced.flops / peak)
 

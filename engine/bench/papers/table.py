@@ -100,13 +100,13 @@ def to_text(figures: Mapping[str, Any]) -> list[str]:
     """Format the result of :func:`meshwave.engine.bench.papers.papers` as lines for a terminal."""
     lines: list[str] = []
     for table in figures["tables"]:
-        lines += ["", table["title"], *(_grid(table) if "columns" in table else _claims(table))]
+        lines += ["", table["title"], *(_grid_lines(table) if "columns" in table else _claim_lines(table))]
         if table["note"]:
             lines += textwrap.wrap(table["note"], WIDTH, initial_indent="  ", subsequent_indent="  ")
     return lines
 
 
-def _grid(table: Mapping[str, Any]) -> Iterator[str]:
+def _grid_lines(table: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines of a grid."""
     wide = max(len(row["what"]) for row in table["rows"]) + 2
     widths = [max(len(column), table["digits"] + 3) + 2 for column in table["columns"]]
@@ -118,7 +118,7 @@ def _grid(table: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _claims(table: Mapping[str, Any]) -> Iterator[str]:
+def _claim_lines(table: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines of a table, with long texts below each other."""
     rows = table["rows"]
     wide = max(len(row["what"]) for row in rows) + 2
@@ -134,8 +134,8 @@ def _claims(table: Mapping[str, Any]) -> Iterator[str]:
                 yield f"  {'':<{wide}}{'ours':>7}: {row['ours']}"
         else:
             cells = (
-                _number(row["paper"], table),
-                _number(row["ours"], table),
+                _format_value(row["paper"], table),
+                _format_value(row["ours"], table),
                 _format_difference(row["difference"], table),
             )
             yield f"  {row['what']:<{wide}}{cells[0]:>12}{cells[1]:>10}{cells[2]:>13}{basis}"
@@ -149,7 +149,7 @@ def _format_significant(value: float, digits: int) -> str:
     return f"{float(f'{value:.{digits}g}'):g}"
 
 
-def _number(value: float, table: Mapping[str, Any]) -> str:
+def _format_value(value: float, table: Mapping[str, Any]) -> str:
     return f"{value:.2f} %" if table["unit"] == "%" else f"{round(value, 6):.5g}"
 
 

@@ -42,8 +42,8 @@ def write_results(figures: Mapping[str, Any], path: Path) -> None:
     """Write the prediction error of each published run, one row per line, and a page and a picture beside the file."""
     lines = ",\n".join(json.dumps(row) for row in error_rows(figures))
     write_whole(path, f"[\n{lines}\n]\n".encode())
-    write_whole(path.with_suffix(".md"), page.markdown(figures).encode())
-    write_whole(path.with_suffix(".svg"), page.svg(figures).encode())
+    write_whole(path.with_suffix(".md"), page.markdown_page(figures).encode())
+    write_whole(path.with_suffix(".svg"), page.draw_svg(figures).encode())
 
 
 def to_text(figures: Mapping[str, Any]) -> list[str]:

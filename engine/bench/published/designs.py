@@ -104,15 +104,15 @@ def published_design(run: Run) -> PublishedDesign:
         InputError: the run cannot be expressed as a design.
     """
     kind = _device_kind(run)
-    assumed = [*_assumptions(run, kind)]
+    assumed = [*_assumption_texts(run, kind)]
     document = {
         "format": "meshwave/1",
         "name": run.model or run.id,
-        "cluster": _cluster(run, kind),
-        "model": _model(run),
-        "meshes": _meshes(run),
-        "pipeline": _pipeline(run),
-        "training": _training(run),
+        "cluster": _cluster_section(run, kind),
+        "model": _model_section(run),
+        "meshes": _mesh_sections(run),
+        "pipeline": _pipeline_section(run),
+        "training": _training_section(run),
         "experts": {"schedule": "parm-s1" if run.tp > 1 else "expert-parallel", "ep": run.ep, "degree": 1},
     }
     design = parse_design(document)
@@ -126,7 +126,7 @@ def _device_kind(run: Run) -> DeviceKind:
     return device_kinds()[name]
 
 
-def _cluster(run: Run, kind: DeviceKind) -> Json:
+def _cluster_section(run: Run, kind: DeviceKind) -> Json:
     linked = min(run.gpus_per_node if kind.linked_devices <= 8 else kind.linked_devices, run.devices)
     nics, rate = linked * kind.nics / kind.linked_devices, kind.nic_bandwidth
     for pattern, read in NETWORKS:
@@ -149,7 +149,7 @@ def _cluster(run: Run, kind: DeviceKind) -> Json:
     }
 
 
-def _model(run: Run) -> Json:
+def _model_section(run: Run) -> Json:
     mlp = next((values for name, values in MLPS.items() if run.mlp.startswith(name)), None)
     if mlp is None:
         raise Refusal("run_mlp", {"mlp": run.mlp, "known": sorted(MLPS)})
@@ -164,15 +164,15 @@ def _model(run: Run) -> Json:
         "vocab": -(-run.vocab // (128 * run.tp)) * 128 * run.tp,
         "ffn": run.ffn,
         "tied_embeddings": bool(run.tied_embeddings),
-        "attention": _attention(run, biased=mlp["bias"]),
+        "attention": _attention_section(run, biased=mlp["bias"]),
         "mlp": mlp,
         "norm": {"kind": "rmsnorm" if rotary else "layernorm"},
         "positions": {"kind": positions},
-        **({"moe": _experts(run)} if run.experts else {}),
+        **({"moe": _experts_section(run)} if run.experts else {}),
     }
 
 
-def _attention(run: Run, *, biased: bool) -> Json:
+def _attention_section(run: Run, *, biased: bool) -> Json:
     found: Json = {"qkv_bias": biased, "out_bias": biased}
     if run.mla is not None:
         found["latent"] = {
@@ -188,7 +188,7 @@ def _attention(run: Run, *, biased: bool) -> Json:
     return {**found, "kv_heads": run.kv_heads, "head_dim": run.head_dim}
 
 
-def _experts(run: Run) -> Json:
+def _experts_section(run: Run) -> Json:
     if run.top_k is None:
         raise Refusal("run_incomplete", {"keys": ["top_k"]})
     return {
@@ -202,7 +202,7 @@ def _experts(run: Run) -> Json:
     }
 
 
-def _meshes(run: Run) -> list[Json]:
+def _mesh_sections(run: Run) -> list[Json]:
     """Return one mesh per pipeline rank; devices are ordered by tp, then dp, then rank."""
     size = run.dp * run.cp * run.tp
     if size * run.pp != run.devices:
@@ -214,7 +214,7 @@ def _meshes(run: Run) -> list[Json]:
     ]
 
 
-def _pipeline(run: Run) -> Json:
+def _pipeline_section(run: Run) -> Json:
     if run.gbs % (run.dp * run.mbs):
         raise Refusal("run_batch", {"gbs": run.gbs, "dp": run.dp, "mbs": run.mbs})
     chunks = run.vp or 1
@@ -223,14 +223,14 @@ def _pipeline(run: Run) -> Json:
     ):  # Megatron counts embedding and loss as layers; a design does not
         chunks = next(fewer for fewer in range(chunks - 1, 0, -1) if chunks % fewer == 0)
     return {
-        **_schedule(run, chunks if run.pp > 1 else 1),
+        **_schedule_section(run, chunks if run.pp > 1 else 1),
         "microbatches": run.gbs // (run.dp * run.mbs),
         "stages": stage_layers(run, run.pp * chunks if run.pp > 1 else 1),
-        "recompute": _recompute(run),
+        "recompute": _recompute_setting(run),
     }
 
 
-def _schedule(run: Run, chunks: int) -> Json:
+def _schedule_section(run: Run, chunks: int) -> Json:
     """Return the schedule of a row and its options; Megatron overlaps exchanges with several chunks or a single rank only."""
     described = f"{run.framework} {run.model} {run.device} {run.precision} ep{run.ep} {run.notes or ''}"
     overlaps = (chunks > 1 or run.pp == 1) and any(re.search(pattern, described) for pattern in OVERLAPPED_EXCHANGES)
@@ -239,7 +239,7 @@ def _schedule(run: Run, chunks: int) -> Json:
     return {"schedule": "1f1b"}
 
 
-def _recompute(run: Run) -> str:
+def _recompute_setting(run: Run) -> str:
     """Return the recompute setting of a row; selective recomputation means attention only."""
     if run.recompute not in RECOMPUTE:
         raise Refusal("run_recompute", {"recompute": run.recompute, "known": sorted(RECOMPUTE)})
@@ -277,7 +277,7 @@ def _listed_layers(layout: str, stages: int, layers: int) -> list[int] | None:
     return found if len(found) == stages and sum(found) == layers and min(found) > 0 else None
 
 
-def _training(run: Run) -> Json:
+def _training_section(run: Run) -> Json:
     formats = (name for pattern, name in PRODUCTS if re.search(pattern, run.precision, re.IGNORECASE))
     return {
         "micro_batch_size": run.mbs,
@@ -302,7 +302,7 @@ def _attention_kernel(run: Run) -> AttentionKernel:
     return "default"
 
 
-def _assumptions(run: Run, kind: DeviceKind) -> Iterator[str]:
+def _assumption_texts(run: Run, kind: DeviceKind) -> Iterator[str]:
     if "not stated" in (run.interconnect or "not stated") and run.devices > run.gpus_per_node:
         yield "network of the vendor's reference system"
     if run.pp * (run.vp or 1) > run.layers:

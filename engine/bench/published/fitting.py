@@ -111,7 +111,7 @@ def published_runs(kinds: Sequence[str], file: Path | None) -> list[FittedRun]:
     return found
 
 
-def fit(
+def fit_parameters(
     runs: Sequence[FittedRun], kinds: Sequence[str], start: Mapping[str, float], steps: int = 4
 ) -> dict[str, float]:
     """Fit the constants to the runs by damped Gauss-Newton steps from ``start``, and return them by name."""
@@ -166,7 +166,7 @@ def cross_validate(
     for source in sorted({run.run.publication for run in runs}):
         others = [run for run in runs if run.run.publication != source]
         if others:
-            use_constants(kinds, fit(others, kinds, start, steps=2))
+            use_constants(kinds, fit_parameters(others, kinds, start, steps=2))
             errors[source] = [run.ratio() - 1 for run in runs if run.run.publication == source]
     return errors
 
@@ -189,7 +189,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             worst = max(errors, key=abs)
             print(f"{source}: {len(errors)} runs, mean {np.abs(errors).mean():.1%}, worst {worst:+.1%}", flush=True)
         return
-    constants = {name: float(f"{value:.3g}") for name, value in fit(runs, kinds, start).items()}
+    constants = {name: float(f"{value:.3g}") for name, value in fit_parameters(runs, kinds, start).items()}
     print(json.dumps(constants, indent=2))
     for path, document in zip(paths, documents, strict=True) if options.write else ():
         path.write_text(json.dumps({**document, "constants": constants}, indent=2) + "\n")

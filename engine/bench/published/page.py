@@ -20,7 +20,7 @@ WIDTH, ROW_HEIGHT, LABEL_WIDTH = 860, 18, 300
 Json = Mapping[str, Any]
 
 
-def markdown(figures: Json) -> str:
+def markdown_page(figures: Json) -> str:
     """Return the page in Markdown."""
     rows, summary = [row for row in figures["rows"] if "refused" not in row], figures["summary"]
     order = summary["order"]
@@ -85,7 +85,7 @@ def error_reason(row: Json) -> str:
     return next((each["reason"] for each in found if each["sign"] * row["error"] > 0), "not found")
 
 
-def svg(figures: Json) -> str:
+def draw_svg(figures: Json) -> str:
     """Return a picture of all errors as SVG: one line per source and device, one mark per run."""
     rows = [row for row in figures["rows"] if "refused" not in row]
     names = sorted({_line_name(row) for row in rows})

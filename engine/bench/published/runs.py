@@ -126,12 +126,12 @@ def parse_run(row: Any) -> Run:
     try:
         run = Run.model_validate(row)
     except ValidationError as error:
-        raise Refusal("run_unreadable", {"problems": sorted(set(_problems(error)))}) from None
+        raise Refusal("run_unreadable", {"problems": sorted(set(_problem_texts(error)))}) from None
     if run.step_s is None:
         raise Refusal("run_incomplete", {"keys": ["iteration_s"]})
     return run
 
 
-def _problems(error: ValidationError) -> Iterator[str]:
+def _problem_texts(error: ValidationError) -> Iterator[str]:
     for each in error.errors():
         yield f"{'.'.join(map(str, each['loc'])) or 'row'}: {each['msg']}"

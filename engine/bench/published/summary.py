@@ -35,7 +35,7 @@ def summarize_errors(found: Sequence[PredictedRun]) -> Errors:
     return Errors(len(found), fmean(map(abs, errors)), median(errors), worst.error, worst.id)
 
 
-def group(found: Iterable[PredictedRun], key: Callable[[PredictedRun], K]) -> dict[K, list[PredictedRun]]:
+def group_runs(found: Iterable[PredictedRun], key: Callable[[PredictedRun], K]) -> dict[K, list[PredictedRun]]:
     """Group predictions by a key, sorted by the key."""
     groups: defaultdict[K, list[PredictedRun]] = defaultdict(list)
     for each in found:
@@ -49,7 +49,7 @@ def count_ordered_pairs(found: Iterable[PredictedRun]) -> tuple[int, int]:
     Configurations are compared by tokens per second and device, within one source and on equal devices.
     """
     pairs = right = 0
-    for alike in group(found, lambda each: (each.publication, each.model, each.device, each.devices)).values():
+    for alike in group_runs(found, lambda each: (each.publication, each.model, each.device, each.devices)).values():
         for one, other in combinations(alike, 2):
             ratio = one.published_tokens_per_s_per_device / other.published_tokens_per_s_per_device
             if not 1 / (1 + CLEAR_DIFFERENCE) < ratio < 1 + CLEAR_DIFFERENCE:
@@ -63,8 +63,8 @@ def summarize(found: Sequence[PredictedRun | RefusedRun]) -> dict[str, Any]:
     """Return the summary as a JSON object for ``--json``."""
     predicted = [each for each in found if isinstance(each, PredictedRun)]
     refused = [each for each in found if isinstance(each, RefusedRun)]
-    by_source = group(predicted, lambda each: (each.publication, each.device, each.arch))
-    by_device = group(predicted, lambda each: (each.device, each.arch))
+    by_source = group_runs(predicted, lambda each: (each.publication, each.device, each.arch))
+    by_device = group_runs(predicted, lambda each: (each.device, each.arch))
     pairs, right = count_ordered_pairs(predicted)
     return {
         "predicted": len(predicted),

@@ -27,7 +27,7 @@ from meshwave.engine.costs.collective_flows import (
 )
 from meshwave.engine.costs.contention import UNMEASURED_LINK, LinkSharing
 from meshwave.engine.costs.cost_model import TRANSFER_MODEL_LABELS, CostModel, Floats
-from meshwave.engine.costs.device_sizes import Sizes, stage_copies, workload
+from meshwave.engine.costs.device_sizes import Sizes, device_workload, stage_copies
 from meshwave.engine.costs.distinct_actions import Kinds
 from meshwave.engine.costs.expert_blocks import expert_blocks
 from meshwave.engine.costs.fabric import Fabric
@@ -177,7 +177,7 @@ class OperatorCost(CostModel):
         return [prices(mesh) for mesh in design.meshes]
 
     def prices_on(self, design: Design, mesh: Mesh) -> MeshPrices:
-        load = workload(design, mesh)
+        load = device_workload(design, mesh)
         state = block_collectives(design, mesh, ring_all_reduce_seconds)
         return MeshPrices(design.cluster, mesh, load, expert_blocks(design, mesh, load), state=state)
 
@@ -327,7 +327,7 @@ def _block_stage_prices(
     design: Design, model: BlockModel, program: Program, layers: Sequence[int], prices: Sequence[MeshPrices]
 ) -> Iterator[tuple[int, int, Seconds]]:
     for rank, stage in stage_copies(program):
-        load, last = workload(design, design.meshes[rank]), stage == program.stages - 1
+        load, last = device_workload(design, design.meshes[rank]), stage == program.stages - 1
         operators = model.stage_operators(load, sum(layers[:stage]), layers[stage], last=last)
         yield rank, stage, prices[rank].unequal_stage(operators, layers[stage], first=stage == 0, last=last)
 
@@ -348,7 +348,7 @@ def _block_seconds(
     blocks, extra = [], []
     for stage, ranks in enumerate(holders):
         again, first, last = design.pipeline.recomputes(stage), stage == 0, stage == len(holders) - 1
-        held = [(prices[rank], workload(design, design.meshes[rank])) for rank in ranks]
+        held = [(prices[rank], device_workload(design, design.meshes[rank])) for rank in ranks]
         blocks.append(
             [max(each) for each in zip(*(block_seconds(price, load, again) for price, load in held), strict=True)]
         )

@@ -76,7 +76,7 @@ def slow_timeline(prediction: Prediction, slowdown: Slowdown, seed: int = 0) -> 
 
 def _slow_timelines(prediction: Prediction, slowdown: Slowdown, samples: int, seed: int) -> Iterator[Timeline]:
     program, costs = prediction.program, prediction.costs
-    factors = _factors(prediction, slowdown)
+    factors = _slowdown_factors(prediction, slowdown)
     chance = np.random.default_rng(seed)
     variation = np.sqrt(np.log1p(slowdown.jitter**2))
     for _ in range(samples if slowdown.jitter else 1):
@@ -84,7 +84,7 @@ def _slow_timelines(prediction: Prediction, slowdown: Slowdown, samples: int, se
         yield costs.simulate(program, costs.seconds * factors * np.where(program.is_compute, drawn, 1.0))
 
 
-def _factors(prediction: Prediction, slowdown: Slowdown) -> Floats:
+def _slowdown_factors(prediction: Prediction, slowdown: Slowdown) -> Floats:
     """Return the slowdown factor of each row, ``[rows]``."""
     design, program = prediction.design, prediction.program
     if not 0 <= slowdown.jitter <= MOST_JITTER:

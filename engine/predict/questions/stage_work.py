@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwave.engine.costs import Costs
-from meshwave.engine.costs.device_sizes import joins_per_stage, workload
+from meshwave.engine.costs.device_sizes import device_workload, joins_per_stage
 from meshwave.engine.costs.operators import Operator, Workload
 from meshwave.engine.costs.transformer_layers import end_operators, join_operators, layer_operators
 from meshwave.engine.document import Design
@@ -43,7 +43,7 @@ def stage_flops(design: Design, program: Program, costs: Costs) -> Work | None:
     joins = joins_per_stage(design, costs.layers)
     found = np.zeros((Op.W + 1, program.replicas, program.stages))
     for (replica, stage), rank in np.ndenumerate(program.placement):
-        load = workload(design, design.meshes[rank])
+        load = device_workload(design, design.meshes[rank])
         ends_here = stage == 0, stage == program.stages - 1
         forward, back, weight = count_flops(load, costs.layers[stage], joins[stage], *ends_here)
         again = forward if design.pipeline.recomputes(stage) else 0.0

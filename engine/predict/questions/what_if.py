@@ -82,7 +82,7 @@ def rank_changes(
 
     If links are not shared, a change saves at most ``faster`` times its seconds on the path.
     """
-    candidates = sorted(_candidates(path), key=lambda candidate: -candidate[1])[:most]
+    candidates = sorted(_candidate_changes(path), key=lambda candidate: -candidate[1])[:most]
     meshes = path.lanes.timeline.meshes
     before = path.makespan_s
     found = []
@@ -94,7 +94,7 @@ def rank_changes(
     return sorted(found, key=lambda answer: -answer.saved_s)
 
 
-def _candidates(path: CriticalPath) -> Iterator[tuple[Change, float]]:
+def _candidate_changes(path: CriticalPath) -> Iterator[tuple[Change, float]]:
     for stage, seconds in path.seconds_by_stage.items():
         yield Change("stage", stage), seconds
     if len(path.seconds_by_rank) < path.lanes.timeline.ranks or _has_shared_mesh(path):

@@ -38,7 +38,7 @@ def measured_block_timeline(design: Design, rank: int, op: Op, found: MeasuredLa
     if unknown := sorted({*found.ops} - {*StepOp}):
         raise RunRefusal("unknown_layer_steps", {"steps": unknown})
     spans = BlockTimelineBuilder(design, rank, op)
-    lanes = _lanes(design, design.meshes[rank], spans.block)
+    lanes = _read_lanes(design, design.meshes[rank], spans.block)
     zero = min(found.start_ns)
     for device, rows in enumerate(found.steps):
         begins, ends = ((each[device] - zero) / 1e9 for each in (found.start_ns, found.end_ns))
@@ -68,7 +68,7 @@ def _device_steps(
         yield now, ends, DENSE_LAYERS if len(rows) else WHOLE_BLOCK, None
 
 
-def _lanes(design: Design, mesh: Mesh, block: tuple[int, ...]) -> list[Mapping[StepOp, int]]:
+def _read_lanes(design: Design, mesh: Mesh, block: tuple[int, ...]) -> list[Mapping[StepOp, int]]:
     """Return the lane index of each collective of an expert layer, one mapping per device."""
     if design.model.moe is None:
         return [{} for _ in block]

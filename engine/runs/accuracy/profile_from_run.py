@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from meshwave.engine.costs.boundary_transfers import is_direct
 from meshwave.engine.costs.device_sizes import device_sizes
-from meshwave.engine.costs.distinct_actions import kinds
+from meshwave.engine.costs.distinct_actions import distinct_kinds
 from meshwave.engine.costs.expert_blocks import expert_layers_per_stage
 from meshwave.engine.costs.line_fits import fit_line
 from meshwave.engine.costs.models.roofline import RooflineCost
@@ -100,7 +100,7 @@ def _roofline_seconds(prediction: Prediction, profile: Profile) -> Floats:
     roofline = RooflineCost()
     priced = prediction.design.model_copy(update={"cost": roofline})
     program, layers = prediction.program, prediction.costs.layers
-    distinct, held = kinds(program), device_sizes(priced, program, layers)
+    distinct, held = distinct_kinds(program), device_sizes(priced, program, layers)
     return roofline.seconds(measured_design(priced, profile), program, distinct, layers, held)[distinct.of_row]
 
 

@@ -81,14 +81,16 @@ def _slow_processes(recording: Recording, steps: Sequence[int]) -> Iterator[Prob
             others = [each for other, each in seconds.items() if other != process]
             ratio = own / max(float(np.median(others)), 1e-9) if others else 0.0
             if ratio > SLOW_PROCESS:
-                yield _straggler("slow_process", rank, mesh=recording.meshes[rank], process=process, ratio=ratio)
+                yield _straggler_problem(
+                    "slow_process", rank, mesh=recording.meshes[rank], process=process, ratio=ratio
+                )
 
 
 def _slow_meshes(recording: Recording, first: Sequence[int], last: Sequence[int]) -> Iterator[Problem]:
     for rank, track in sorted(recording.tracks.items()):
         ratio = _compute_s(track, last) / max(_compute_s(track, first), 1e-9)
         if ratio > SLOW_MESH:
-            yield _straggler("slow_mesh", rank, mesh=recording.meshes[rank], ratio=ratio)
+            yield _straggler_problem("slow_mesh", rank, mesh=recording.meshes[rank], ratio=ratio)
 
 
 def _slow_links(recording: Recording, first: Sequence[int], last: Sequence[int]) -> Iterator[Problem]:
@@ -97,7 +99,7 @@ def _slow_links(recording: Recording, first: Sequence[int], last: Sequence[int])
         ratio = seconds / max(before[rank, peer], LEAST_LINK_S)
         if seconds > LEAST_LINK_S and ratio > SLOW_LINK:
             ends = {"source": recording.meshes[rank], "target": recording.meshes[peer]}
-            yield _straggler("slow_link_of_run", rank, **ends, ratio=ratio)
+            yield _straggler_problem("slow_link_of_run", rank, **ends, ratio=ratio)
 
 
 def _slow_steps(recording: Recording, count: int) -> Iterator[Problem]:
@@ -108,7 +110,7 @@ def _slow_steps(recording: Recording, count: int) -> Iterator[Problem]:
         yield Problem("", "slower_steps", params, "warning")
 
 
-def _straggler(code: str, rank: int, **params: object) -> Problem:
+def _straggler_problem(code: str, rank: int, **params: object) -> Problem:
     return Problem(f"meshes[{rank}]", code, params, "warning")
 
 

@@ -246,7 +246,7 @@ def _create_process_link(topology: Topology, process: int, switches: int) -> int
     devices = {INTERFACE: SUBNET}
     if topology.has_two_links:
         devices = {INTERFACE: address.rpartition(".")[0] + ".0/24", ACROSS: SUBNET}
-    ends = list(zip(devices, _ports(topology, process), strict=True))
+    ends = list(zip(devices, _emulated_ports(topology, process), strict=True))
     lines = ["link set lo up"]
     for device, port in ends:
         lines += [
@@ -268,14 +268,14 @@ class Port(NamedTuple):
     rate: float  # bytes/s of the link
 
 
-def _ports(topology: Topology, process: int) -> list[Port]:
+def _emulated_ports(topology: Topology, process: int) -> list[Port]:
     """Return the ports of a process: at its node's switch and, with a second link, at the switch to other nodes."""
     node = topology.node_of[process]
     inside = Port(f"port{process}", f"node{node}", topology.intra)
     return [inside, Port(f"far{process}", f"gate{node}", topology.inter)] if topology.has_two_links else [inside]
 
 
-def _uplinks(topology: Topology) -> list[Port]:
+def _emulated_uplinks(topology: Topology) -> list[Port]:
     """Return both ends of the uplink of each node; none for a single node."""
     leaves, rate = "gate" if topology.has_two_links else "node", topology.inter * topology.nics
     nodes = range(topology.nodes if topology.nodes > 1 else 0)
@@ -288,8 +288,8 @@ def _uplinks(topology: Topology) -> list[Port]:
 
 def _connect_switches(topology: Topology) -> None:
     """Create the switches and the uplinks, and connect the ports."""
-    uplinks = _uplinks(topology)
-    ports = [port for process in range(topology.processes) for port in _ports(topology, process)] + uplinks
+    uplinks = _emulated_uplinks(topology)
+    ports = [port for process in range(topology.processes) for port in _emulated_ports(topology, process)] + uplinks
     switches = list(dict.fromkeys(port.switch for port in ports))
     _run_ip(
         *(f"link add name {switch} mtu {MTU_BYTES} type bridge" for switch in switches),

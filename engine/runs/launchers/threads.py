@@ -66,7 +66,7 @@ def _run_steps(bundle: Bundle, stop: threading.Event) -> None:
     _write_event(bundle, event="started", time=time.time(), pid=os.getpid(), device="none", note=NOTE)
     note = dry_run_note(action_durations(program, costs), scale, costs.unit)
     _write_event(bundle, event="chosen", time=time.time(), note=note)
-    recorders = [*_recorders(bundle, scale)]
+    recorders = [*_open_recorders(bundle, scale)]
     origin_ns = time.perf_counter_ns()
     for step in range(design.training.steps):
         played = run_step_in_threads(waits, stop)
@@ -79,7 +79,7 @@ def _run_steps(bundle: Bundle, stop: threading.Event) -> None:
         recorder.close()
 
 
-def _recorders(bundle: Bundle, scale: float) -> Iterator[Recorder]:
+def _open_recorders(bundle: Bundle, scale: float) -> Iterator[Recorder]:
     """Yield a recorder for each rank, with the number of the first process of the rank."""
     names, process = [mesh.name for mesh in bundle.design.meshes], 0
     for rank, mesh in enumerate(bundle.design.meshes):
@@ -90,16 +90,16 @@ def _recorders(bundle: Bundle, scale: float) -> Iterator[Recorder]:
 def _write_step(bundle: Bundle, costs: Costs, step: int, seconds: float) -> None:
     """Write the metrics, event and log line of a step; ``seconds`` is its modelled time in seconds or units."""
     rate = costs.tokens / seconds if seconds else 0.0
-    _append(bundle.folder / "metrics.jsonl", step=step, seconds=seconds, unit=costs.unit, tokens_per_s=rate)
+    _append_record(bundle.folder / "metrics.jsonl", step=step, seconds=seconds, unit=costs.unit, tokens_per_s=rate)
     _write_event(bundle, event="step", time=time.time(), step=step)
     with (bundle.folder / "rank-0.log").open("a") as log:
         log.write(f"step {step + 1}: dry run, modelled time {seconds:.4g} {costs.unit}\n")
 
 
 def _write_event(bundle: Bundle, **event: Any) -> None:
-    _append(bundle.folder / "events-0.jsonl", **event)
+    _append_record(bundle.folder / "events-0.jsonl", **event)
 
 
-def _append(path: Path, **values: Any) -> None:
+def _append_record(path: Path, **values: Any) -> None:
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(values) + "\n")

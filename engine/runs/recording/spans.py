@@ -169,12 +169,12 @@ def read_track(path: Path, clocks: Clocks) -> Track | None:
     header, body = found
     steps = len(body) // (SPAN.itemsize * header.rows)
     spans = np.frombuffer(body, SPAN, steps * header.rows).reshape(steps, header.rows)
-    if problem := _inconsistency(header, spans):
+    if problem := _describe_inconsistency(header, spans):
         raise damaged_file(path, problem)
     return Track(header, align_spans(spans, clocks[header.process], header.scale))
 
 
-def _inconsistency(header: SpansHeader, spans: Spans) -> str:
+def _describe_inconsistency(header: SpansHeader, spans: Spans) -> str:
     """Return a text on the first inconsistency of recorded spans; empty if there is none."""
     if not len(spans):
         return ""

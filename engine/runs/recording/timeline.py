@@ -41,10 +41,10 @@ def step_timeline(tracks: Sequence[Track], step: int) -> Timeline:
     rank = np.repeat(np.arange(len(blocks), dtype=np.int32), [len(block) for block in blocks])
     fused = np.concatenate([track.fused for track in tracks])
     other = np.concatenate([track.other for track in tracks])
-    taken = {message: spans[row] for row, message in _messages(spans, other, RECEIVES).items()}
+    taken = {message: spans[row] for row, message in _find_messages(spans, other, RECEIVES).items()}
     shown = ~np.isin(spans["op"], RECEIVES)
     spans, rank, fused, other = spans[shown], rank[shown], fused[shown], other[shown]
-    sends = _messages(spans, other, SENDS)
+    sends = _find_messages(spans, other, SENDS)
     end, awaited = spans["end_ns"].copy(), dict[int, MessageKey]()
     for row, message in sends.items():
         if message in taken:
@@ -65,12 +65,12 @@ def step_timeline(tracks: Sequence[Track], step: int) -> Timeline:
         fused=fused,
         start=(spans["start_ns"] - zero) / 1e9,
         end=(end - zero) / 1e9,
-        cause=_causes(spans, rank, end, fused, sends, awaited, scale),
+        cause=_find_causes(spans, rank, end, fused, sends, awaited, scale),
         other=other,
     )
 
 
-def _messages(spans: Spans, other: NDArray[np.int32], ops: Sequence[Op]) -> dict[int, MessageKey]:
+def _find_messages(spans: Spans, other: NDArray[np.int32], ops: Sequence[Op]) -> dict[int, MessageKey]:
     """Return the messages of the given kinds of actions, by row."""
     columns = (spans["op"], spans["stage"], spans["microbatch"], other)
     rows = np.flatnonzero(np.isin(spans["op"], ops))
@@ -78,7 +78,7 @@ def _messages(spans: Spans, other: NDArray[np.int32], ops: Sequence[Op]) -> dict
     return {row: message_key(Action(Op(op), stage, mb, 0, end)) for row, op, stage, mb, end in found}
 
 
-def _causes(
+def _find_causes(
     spans: Spans,
     rank: NDArray[np.int32],
     end: Int64s,

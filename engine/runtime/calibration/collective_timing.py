@@ -198,7 +198,7 @@ class GroupCache:
 def make_buffers(
     cluster: ProcessCluster, case: Mapping[str, Any], groups: GroupCache, source: Tensor, target: Tensor
 ) -> CollectiveBuffers:
-    """Return the group and the buffers of this process for a case."""
+    """Return the group and the scratch buffers of this process for a measured collective."""
     group = groups.own_group(case["groups"])
     if case["collective"] != "overlap":
         return CollectiveBuffers(group, source, target)

@@ -47,7 +47,7 @@ def measure_flows(cluster: ProcessCluster, plan: Mapping[str, Any]) -> list[list
 
 
 class FlowCases:
-    """The cases of a plan, with the buffers and groups that this process needs for them."""
+    """Cases of a measurement plan, with the buffers and groups that this process needs for them."""
 
     def __init__(self, cluster: ProcessCluster, plan: Mapping[str, Any], pool: ThreadPoolExecutor) -> None:
         self._device, self._pool, self._rank = process_device(cluster), pool, dist.get_rank()

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from meshwave.engine.costs import transformer_layers as flops
-from meshwave.engine.costs.device_sizes import workload
+from meshwave.engine.costs.device_sizes import device_workload
 from meshwave.engine.costs.expert_blocks import expert_block
 from meshwave.engine.costs.operators import Operator, Workload
 from meshwave.engine.costs.profile import BlockKind, BlockSample, Phase
@@ -270,7 +270,7 @@ def make_stage(size: StageSize, design: Design, device: torch.device) -> Stage:
 def block_operators(size: StageSize, design: Design) -> tuple[Operator, ...]:
     """Return the operators of one block in the cost model."""
     mesh = design.meshes[0]
-    load = workload(design, mesh)
+    load = device_workload(design, mesh)
     if size.kind == "experts":
         block = expert_block(design, mesh, load)
         assert block is not None, "the model has experts"

@@ -139,7 +139,7 @@ class Communicator(ABC):
             return bind(producer, self._layout.process(rank, self._lane))
         assert producer not in self._batches, "a design that reshards at a boundary cannot be batched"
         tag, owned = self._first_tag(producer), resharding.planned.source_boxes.get(self._process, ())
-        # Devices hold their sequences; of the other dims all that a message has, but may be planned to send a slice.
+        # Each device holds its sequences, whole in all other dims, but may be planned to send a slice of them.
         # With context parallelism, they hold one of equal parts of the tokens.
         held = zip(owned[1:], self._message.message_shape(self._tensor_count(producer))[1:], strict=False)
         starts = ((start % size, end - start) for (start, end), size in held)

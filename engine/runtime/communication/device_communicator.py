@@ -43,8 +43,8 @@ class DeviceCommunicator(Communicator):
         self._directions = self._make_pair_groups(self._direct_pairs(), backend, timeout)
         self._batch_pairs = self._make_pair_groups(self._batched_pairs(), backend, timeout)
         self._make_groups(backend, timeout)
-        # A stream for each communicator records arrivals, which are in order there. There is none for each message:
-        # torch reuses its 32 streams, and one for arrivals would soon be one that something else waits in.
+        # A stream for each communicator records arrivals, which are in order there. There is no stream per message:
+        # torch reuses its 32 streams, and a stream of arrivals would soon be one in which other work waits.
         receiving = [*(pair for pair in self._directions if pair[1] == self._process), *self._groups]
         self._sides = {each: torch.Stream(self._device) for each in receiving}
         self._batch_sides = {pair: torch.Stream(self._device) for pair in self._batch_pairs}

@@ -97,7 +97,7 @@ def find_stuck_collective(records: Mapping[int, FlightRecord]) -> StuckCollectiv
 
     A process belongs to a group if it has recorded a collective of it.
     """
-    pending = [(entry.time_created_ns, entry) for entry in _collectives(records) if entry.is_pending]
+    pending = [(entry.time_created_ns, entry) for entry in _read_collectives(records) if entry.is_pending]
     if not pending:
         return None
     _, first = min(pending, key=lambda each: each[0])
@@ -113,7 +113,7 @@ def find_stuck_collective(records: Mapping[int, FlightRecord]) -> StuckCollectiv
     )
 
 
-def _collectives(records: Mapping[int, FlightRecord]) -> Iterator[Entry]:
+def _read_collectives(records: Mapping[int, FlightRecord]) -> Iterator[Entry]:
     return (entry for record in records.values() for entry in record.entries if not entry.is_p2p)
 
 

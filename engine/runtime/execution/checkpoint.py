@@ -44,10 +44,10 @@ class Elements(NamedTuple):
 
     def boxes(self) -> Iterator[tuple[list[int], list[int]]]:
         """Yield the offsets and sizes of boxes that together contain the elements, in order."""
-        yield from _boxes(self.shape, self.span.start, self.span.stop)
+        yield from _part_boxes(self.shape, self.span.start, self.span.stop)
 
 
-def _boxes(shape: Sequence[int], first: int, last: int) -> Iterator[tuple[list[int], list[int]]]:
+def _part_boxes(shape: Sequence[int], first: int, last: int) -> Iterator[tuple[list[int], list[int]]]:
     """Yield the boxes that contain elements ``first`` to ``last``: parts of rows before and after whole rows."""
     if not shape:
         yield [], []
@@ -61,7 +61,7 @@ def _boxes(shape: Sequence[int], first: int, last: int) -> Iterator[tuple[list[i
             first += rows * width
             continue
         end = min(last - row * width, width)
-        yield from (([row, *offsets], [1, *sizes]) for offsets, sizes in _boxes(shape[1:], start, end))
+        yield from (([row, *offsets], [1, *sizes]) for offsets, sizes in _part_boxes(shape[1:], start, end))
         first = row * width + end
 
 

@@ -99,7 +99,7 @@ class ExpertLayers:
 
 
 class ExpertLayerFactory:
-    """Factory of the expert layer at a place of the model, with its weights."""
+    """Factory that builds the expert layer at a position in the model, with its weights."""
 
     def __init__(
         self,

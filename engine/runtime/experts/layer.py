@@ -151,14 +151,14 @@ class ExpertLayer(DeferrableModule):
         for number, expert in zip(self.expert_numbers, experts, strict=True):
             self.add_module(str(number), expert)
         self._experts = FeedForward(experts, make_activation(mlp), self.schedule.token_copies(layer))
-        self._bind_path()
+        self._rebuild_expert_path()
         self._route_counts = torch.zeros(layer.experts, dtype=torch.float64, device=device)
         self._gate_share = float(
             1 / (layer.mp * self._domain)
         )  # share of the gate's tokens, which other gates may route too
         self._has_exchange = any(step.collective for step in self._inside)
 
-    def _bind_path(self) -> None:
+    def _rebuild_expert_path(self) -> None:
         self._path = ExpertPath(self._inside, self._runner, self._experts, self.expert_numbers, self)
 
     def place_experts(self, placement: Placement) -> None:
@@ -172,7 +172,7 @@ class ExpertLayer(DeferrableModule):
         for number, expert in zip(self.expert_numbers, experts, strict=True):
             self.add_module(str(number), expert)
         self._runner.change_placement(self.layer)
-        self._bind_path()
+        self._rebuild_expert_path()
 
     @property
     def block(self) -> Group:

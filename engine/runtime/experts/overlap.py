@@ -56,7 +56,7 @@ class ExchangeOrder(NamedTuple):
 
 
 def exchange_order(layer: Layer) -> ExchangeOrder:
-    """Return an order by node if all nodes have the same number of places, else the order on one node."""
+    """Return the exchange order: by node if all nodes have equally many places, otherwise as on one node."""
     nodes = [{layer.node(place * layer.esp + shard) for shard in range(layer.esp)} for place in range(layer.ep)]
     places = [len(list(group)) for _, group in groupby(nodes)]
     return ExchangeOrder(len(places), places[0]) if len({*places}) == 1 else ExchangeOrder(1, layer.ep)

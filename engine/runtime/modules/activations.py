@@ -36,10 +36,10 @@ def make_activation(mlp: Mlp) -> Activation:
     if not mlp.gated:
         return activation
     limit = CLAMP_LIMIT if mlp.activation == "clamped_swish" else None
-    return Activation(partial(_gate, activation, limit), partial(_gate_gradient, activation, limit))
+    return Activation(partial(_apply_gate, activation, limit), partial(_gate_gradient, activation, limit))
 
 
-def _gate(activation: Activation, limit: float | None, inner: Tensor) -> Tensor:
+def _apply_gate(activation: Activation, limit: float | None, inner: Tensor) -> Tensor:
     gate, linear = inner.chunk(2, -1)
     return activation.apply(gate) * _linear_factor(linear, limit)
 

@@ -181,7 +181,7 @@ class _RingAttention(Function):
         if sinks is not None:
             log_sums.copy_(sinks.view(1, -1, 1, 1))
         with torch.autocast(q.device.type, enabled=False):
-            for member, key_value in _pass_around(torch.cat((k, v), -1), ring.share.group):
+            for member, key_value in _iterate_ring(torch.cat((k, v), -1), ring.share.group):
                 for block, columns in ring.blocks_of(member):
                     place = block.batch, slice(None), block.rows
                     held = key_value[block.batch, :, columns]
@@ -207,7 +207,7 @@ class _RingAttention(Function):
         with torch.autocast(q.device.type, enabled=False):
             rows = _Rows(q, gradient, log_sums, (gradient * output).sum(-1, keepdim=True, dtype=log_sums.dtype))
             for_q, passed = torch.zeros_like(q), _RingSum(ring.share.group)
-            for member, key_value in _pass_around(torch.cat((k, v), -1), ring.share.group):
+            for member, key_value in _iterate_ring(torch.cat((k, v), -1), ring.share.group):
                 for_key_value = torch.zeros_like(key_value)
                 for block, columns in ring.blocks_of(member):
                     of_block = rows.select(block).gradients(key_value[block.batch, :, columns], ring, block)
@@ -278,7 +278,7 @@ class _RingMessage:
         return self._arriving.to(self._device)
 
 
-def _pass_around(own: Tensor, group: Group) -> Iterator[tuple[int, Tensor]]:
+def _iterate_ring(own: Tensor, group: Group) -> Iterator[tuple[int, Tensor]]:
     """Yield each member with its tensor, this process first; the next one arrives while the caller uses it."""
     held = own
     for step in range(group.size):
@@ -289,7 +289,7 @@ def _pass_around(own: Tensor, group: Group) -> Iterator[tuple[int, Tensor]]:
 
 
 class _RingSum:
-    """Sum that travels around the ring behind the tensors of :func:`_pass_around`, and ends at their owners."""
+    """Sum that travels around the ring behind the tensors of :func:`_iterate_ring`, and ends at their owners."""
 
     def __init__(self, group: Group) -> None:
         self._group = group

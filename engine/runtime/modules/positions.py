@@ -38,14 +38,14 @@ def rotary_cosines_and_sines(
     Dimension ``i`` is rotated with dimension ``i + dims / 2``, as in GPT-NeoX and Llama. With YaRN and LongRoPE, both
     are multiplied by the magnitude of the scaling.
     """
-    frequencies = _frequencies(length, dims, theta, scaling)
+    frequencies = _rope_frequencies(length, dims, theta, scaling)
     angles = torch.arange(length, dtype=torch.float64)[:, None] * frequencies
     angles = torch.cat((angles, angles), -1)
     magnitude = 1.0 if scaling is None else scaling.magnitude
     return (angles.cos() * magnitude).to(device, dtype), (angles.sin() * magnitude).to(device, dtype)
 
 
-def _frequencies(length: int, dims: int, theta: float, scaling: RopeScaling | None) -> Tensor:
+def _rope_frequencies(length: int, dims: int, theta: float, scaling: RopeScaling | None) -> Tensor:
     """Return the scaled frequencies ``[dims / 2]`` for a sequence of ``length`` tokens."""
     if scaling is not None and scaling.kind == "dynamic":
         assert scaling.original_context is not None, "checked before a run"

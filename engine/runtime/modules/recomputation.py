@@ -61,10 +61,10 @@ def recompute_layers(layers: Iterable[nn.Module], part: str) -> None:
         if part == "attention":
             for module in layer.modules():
                 if (attend := getattr(module, "attend", None)) is not None:
-                    module.attend = _recomputed(attend, stops_early=True)
+                    module.attend = _run_recomputed(attend, stops_early=True)
         else:
             contexts = _selective_contexts if part == "operators" else _plain_contexts
-            layer.forward = _recomputed(layer.forward, contexts, stops_early=part != "layers")
+            layer.forward = _run_recomputed(layer.forward, contexts, stops_early=part != "layers")
 
 
 Contexts = Callable[[], tuple[Any, Any]]
@@ -74,7 +74,7 @@ def _plain_contexts() -> tuple[Any, Any]:
     return nullcontext(), _Recomputing()
 
 
-def _recomputed(function: Callable[..., Any], contexts: Contexts = _plain_contexts, *, stops_early: bool) -> Any:
+def _run_recomputed(function: Callable[..., Any], contexts: Contexts = _plain_contexts, *, stops_early: bool) -> Any:
     return partial(
         checkpoint,
         function,

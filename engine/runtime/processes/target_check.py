@@ -101,8 +101,8 @@ def _measure_links(world: World, members: list[int]) -> dict[str, float] | None:
     if world.process in members:
         small, large = (torch.zeros(count, device=world.device) for count in (1, MESSAGE_BYTES // 4))
         pair = members[:2]
-        ping_s = _fastest_round_seconds(lambda: _ping(pair, small), PINGS, small) / 2
-        message_s = _fastest_round_seconds(lambda: _ping(pair, large), ROUNDS, large) / 2
+        ping_s = _fastest_round_seconds(lambda: _ping_process(pair, small), PINGS, small) / 2
+        message_s = _fastest_round_seconds(lambda: _ping_process(pair, large), ROUNDS, large) / 2
         all_reduce_s = _fastest_round_seconds(lambda: dist.all_reduce(large, group=group), ROUNDS, large)
         found = {
             "processes": len(members),
@@ -126,7 +126,7 @@ def _fastest_round_seconds(work: Callable[[], Any], rounds: int, tensor: Tensor)
     return min(times[1:])
 
 
-def _ping(pair: list[int], tensor: Tensor) -> None:
+def _ping_process(pair: list[int], tensor: Tensor) -> None:
     """Send a tensor between the two processes of ``pair`` and back."""
     me = dist.get_rank()
     if me == pair[0]:

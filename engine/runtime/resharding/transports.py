@@ -82,7 +82,7 @@ class GlooTransport(Transport):
     """
 
     def __init__(self, timeout: timedelta | None = None) -> None:
-        """Use the default group. ``timeout`` is that of one message; None for the timeout of the group.
+        """Set up the transport in the default group.
 
         Raises:
             InputError: the default group has no gloo backend.

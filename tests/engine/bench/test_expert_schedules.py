@@ -17,7 +17,7 @@ from meshwave.engine.bench.expert_schedules import (
     ExpertMeasurements,
     Times,
     check_claims,
-    figures,
+    collect_figures,
     measure_schedules,
 )
 from meshwave.engine.errors import InputError
@@ -52,7 +52,7 @@ def test_every_schedule_is_measured_and_predicted(measurements: ExpertMeasuremen
         assert each.layer.nodes == (0, 0, 1, 1)
 
 
-def test_nothing_that_is_called_is_left_unmeasured(measurements: ExpertMeasurements) -> None:
+def test_every_collective_that_schedules_use_is_measured(measurements: ExpertMeasurements) -> None:
     """A collective without a line would cost nothing."""
     for each in measurements.layers:
         fit = measurements.profile.fit(each.layer.mp, each.layer.esp)
@@ -63,8 +63,8 @@ def test_nothing_that_is_called_is_left_unmeasured(measurements: ExpertMeasureme
         assert "overlap" in fit
 
 
-def test_the_text_tells_every_figure(measurements: ExpertMeasurements) -> None:
-    text = "\n".join(benches.to_text({"moe": figures(measurements)}))
+def test_the_text_contains_every_figure(measurements: ExpertMeasurements) -> None:
+    text = "\n".join(benches.to_text({"moe": collect_figures(measurements)}))
 
     assert "4 processes over this machine's loopback, not emulated" in text
     assert all(text.count(f"\n  {name} ") == len(measurements.layers) for name in NAMES)
@@ -79,7 +79,7 @@ def compared(choice: str, measured: dict[str, float], predicted: dict[str, float
     return ComparedLayer(layer(2, 1), Choice(choice, "parm_schedules_equal", {}), times(measured), times(predicted))
 
 
-def test_a_claim_holds_where_the_figures_say_so(measurements: ExpertMeasurements) -> None:
+def test_a_claim_holds_if_the_figures_confirm_it(measurements: ExpertMeasurements) -> None:
     seconds = [dict(zip(SPREAD, each, strict=True)) for each in ((4, 2.5, 2, 1), (4, 2.5, 1, 1.04), (0.9, 2, 1, 1.2))]
     predicted = dict(zip(SPREAD, (4.0, 3.0, 1.0, 1.5), strict=True))
     made = replace(measurements, layers=tuple(compared("parm-s1", each, predicted) for each in seconds))
@@ -94,7 +94,7 @@ def test_a_claim_holds_where_the_figures_say_so(measurements: ExpertMeasurements
     assert [verdict.failing for verdict in check_claims(near[0])][1] == ()  # 4% slower is as good
 
 
-def test_the_layers_differ_in_what_should_win() -> None:
+def test_the_layers_differ_in_their_fastest_schedule() -> None:
     """Every one can be run by all schedules, and there are as many as are asked for."""
     assert len(LAYERS) >= 10
     for each in LAYERS:
@@ -104,13 +104,13 @@ def test_the_layers_differ_in_what_should_win() -> None:
     assert {each.esp for each in LAYERS} == {1, 2, 4}
 
 
-def test_where_links_cannot_be_shaped_it_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_emulated_links_the_reason_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "LINUX", False)
     with pytest.raises(InputError, match="links cannot be emulated here: network namespaces need Linux"):
         moe_bench.benchmark_expert_schedules()
 
 
-def test_gpus_are_one_node_as_large_as_groups_divide() -> None:
+def test_gpus_form_one_node_whose_size_the_groups_divide() -> None:
     cluster, layers = moe_bench.gpu_layers(6)
     assert cluster == ProcessCluster(1, 4, uses_gpus=True)
     assert str(cluster) == "4 GPUs of this machine over NCCL"

@@ -28,7 +28,7 @@ def line(target: str, number: int) -> str:
     return made.model_dump_json() + "\n"
 
 
-def test_the_lines_of_a_target_are_read_without_one_that_was_cut_short(tmp_path: Path) -> None:
+def test_the_runs_of_a_target_are_read_without_a_truncated_line(tmp_path: Path) -> None:
     file = tmp_path / "kills.jsonl"
     assert read_killed_runs(file, "local") == []
 
@@ -40,7 +40,7 @@ def test_the_lines_of_a_target_are_read_without_one_that_was_cut_short(tmp_path:
 @pytest.mark.torch
 @pytest.mark.slow
 @pytest.mark.usefixtures("warm_processes")
-def test_a_killed_run_is_finished_and_the_count_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_run_finishes_and_the_measurement_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kills, "STEPS", 20)
     file = tmp_path / "kills.jsonl"
     file.write_text(line("local", 0))

@@ -82,19 +82,19 @@ def test_figure_1_is_the_printed_formula_and_not_the_drawn_schedule(
     assert "denominator" in played["why"]
 
 
-def test_the_makespans_of_the_drawings(figures: dict[str, Any]) -> None:
+def test_makespans_equal_those_of_the_figures(figures: dict[str, Any]) -> None:
     found = [row["ours"] for row in rows(figures, "Hanayo, figures 3").values()]
 
     assert found[:10] == [16, 36, 60, 108, 124, 220, 21.375, 21.625, 38, 67]
 
 
-def test_the_law_of_waves_has_its_best_where_the_played_steps_have_it() -> None:
+def test_the_formula_for_waves_has_the_optimum_of_the_simulation() -> None:
     assert hanayo_fit.best_wave_count(2, 0.125) == 2
     assert hanayo_fit.best_wave_count(2, 0.0) == float("inf")
     assert [row.ours for row in hanayo.makespan_by_waves().rows[:4]] == [43, 39.5, 43, 55.25]
 
 
-def test_the_best_waves_of_the_papers_clusters_follow_its_own_law() -> None:
+def test_the_best_waves_of_the_clusters_follow_the_formula_of_the_paper() -> None:
     """The law has its least at the highest of the three bars that it passes through."""
     for measured in hanayo_bars.MEASURED.values():
         highest = (2, 4, 8)[measured.index(max(measured))]
@@ -102,11 +102,11 @@ def test_the_best_waves_of_the_papers_clusters_follow_its_own_law() -> None:
         assert min((2, 4, 8), key=lambda waves: abs(log2(waves / best))) == highest
 
 
-def test_what_is_nearly_equal_keeps_its_place() -> None:
+def test_nearly_equal_values_keep_their_order() -> None:
     assert papers.ranking_text({"a": 2.0, "b": 1.995, "c": 1.0}) == "c < a = b"
 
 
-def test_a_difference_of_less_than_the_last_printed_digit_is_none() -> None:
+def test_a_difference_below_the_last_printed_digit_is_ignored() -> None:
     table = Table("t", [Row("near", 1.25, 1.2504), Row("far", 1.25, 1.3, "because")], tolerance=0.005)
 
     assert [row["difference"] for row in papers.to_json(table)["rows"]] == [0.0, pytest.approx(0.05)]
@@ -115,7 +115,7 @@ def test_a_difference_of_less_than_the_last_printed_digit_is_none() -> None:
     assert "why: because" in text
 
 
-def test_a_row_says_what_it_rests_on() -> None:
+def test_a_row_states_its_fitted_values_and_assumptions() -> None:
     table = Table("t", [Row("fits", "yes", "yes", basis="assumed"), Row("time", 1.0, 1.0, basis="fitted")])
 
     text = papers.to_text({"tables": [papers.to_json(table)]})
@@ -124,7 +124,7 @@ def test_a_row_says_what_it_rests_on() -> None:
     assert any(line.endswith("(fitted)") for line in text)
 
 
-def test_the_bench_prints_tables_that_a_terminal_shows(figures: dict[str, Any]) -> None:
+def test_the_benchmark_prints_tables_for_a_terminal(figures: dict[str, Any]) -> None:
     lines = bench.to_text({"papers": figures})
 
     assert max(map(len, lines)) <= 140
@@ -133,7 +133,7 @@ def test_the_bench_prints_tables_that_a_terminal_shows(figures: dict[str, Any]) 
     json.dumps(figures, allow_nan=False)
 
 
-def test_parms_layers_are_beside_the_papers_range(figures: dict[str, Any]) -> None:
+def test_gains_of_parm_are_compared_with_the_range_of_the_paper(figures: dict[str, Any]) -> None:
     found = rows(figures, "Parm: times as fast as DeepSpeed-MoE, forward")
 
     least, largest = (found[f"{end} gain, 32 GPUs and server of 8"] for end in ("least", "largest"))
@@ -150,7 +150,7 @@ def lines(figures: dict[str, Any], title: str) -> dict[str, list[float]]:
     return {row["what"]: row["figures"] for row in table["rows"]}
 
 
-def test_parms_least_gain_is_that_of_layers_without_tensor_parallelism(figures: dict[str, Any]) -> None:
+def test_the_smallest_gain_of_parm_is_without_tensor_parallelism(figures: dict[str, Any]) -> None:
     found = lines(figures, "Parm: gain of its choice by layout")
 
     assert len(found) == 2 * 6
@@ -158,7 +158,7 @@ def test_parms_least_gain_is_that_of_layers_without_tensor_parallelism(figures: 
     assert max(found, key=lambda name: found[name][2]).endswith("mp 4, esp 4")
 
 
-def test_whether_parm_beats_todays_order_depends_on_the_links(figures: dict[str, Any]) -> None:
+def test_the_gain_of_parm_over_current_schedules_depends_on_the_links(figures: dict[str, Any]) -> None:
     found = lines(figures, "Parm: times as fast as all-to-all, then all-gather")
 
     assert len(found) == len(CLUSTERS) * 6
@@ -169,7 +169,7 @@ def test_whether_parm_beats_todays_order_depends_on_the_links(figures: dict[str,
     assert found["PCIe, one server of 8; mp 4, esp 2"][-1] == 100
 
 
-def test_parms_models_gain_about_three_times(figures: dict[str, Any]) -> None:
+def test_models_of_the_parm_paper_are_about_three_times_faster(figures: dict[str, Any]) -> None:
     claims = rows(figures, "Parm: times as fast as DeepSpeed-MoE, training steps")
 
     assert [row["difference"] for row in claims.values()] == [0.0, 0.0]

@@ -82,7 +82,7 @@ def test_a_fitted_transfer_is_more_forwards_of_a_longer_pipeline() -> None:
 
 @pytest.mark.parametrize("scheme", list(SCHEMES))
 @pytest.mark.parametrize("layout", [EIGHT[8], MANY], ids=str)
-def test_a_program_that_is_used_again_is_that_of_the_design(scheme: str, layout: Layout) -> None:
+def test_a_cached_program_is_that_of_the_design(scheme: str, layout: Layout) -> None:
     setting = Setting("tacc", scheme, layout, "gpt", number="16 bit", placement="copies")
 
     assert setting_program(setting) == lower(parse_design(experiment_document(setting)))
@@ -91,7 +91,7 @@ def test_a_program_that_is_used_again_is_that_of_the_design(scheme: str, layout:
 # ---- clusters ----
 
 
-def test_the_first_table_says_how_many_numbers_are_fitted_to_how_many_bars() -> None:
+def test_the_first_table_states_the_numbers_of_fitted_values_and_bars() -> None:
     grid = hanayo_clusters.fit_accuracy()
     found = {line.what: line.figures for line in grid.rows}
 
@@ -103,7 +103,7 @@ def test_the_first_table_says_how_many_numbers_are_fitted_to_how_many_bars() -> 
     assert hanayo_clusters.fit_summary() in grid.note
 
 
-def test_bars_that_are_fitted_come_out_nearer_than_those_by_data_sheets() -> None:
+def test_fitted_bars_are_predicted_more_accurately_than_from_data_sheets() -> None:
     *sheets, fitted = (line.figures[3] or 0.0 for line in hanayo_clusters.fit_accuracy().rows)
 
     assert all(fitted < each for each in sheets)
@@ -119,7 +119,7 @@ def test_every_bar_of_the_paper_has_a_row_of_each_basis() -> None:
 # ---- what throughput counts ----
 
 
-def test_the_count_of_a_step_brings_layouts_of_the_same_devices_to_print() -> None:
+def test_one_count_of_sequences_explains_layouts_of_the_same_devices() -> None:
     rows = list(hanayo_throughput.sequence_counts().rows)
     plain, counted = (of_basis(rows, basis) for basis in (hanayo_throughput.TRUE, hanayo_throughput.COUNTED))
 
@@ -128,7 +128,7 @@ def test_the_count_of_a_step_brings_layouts_of_the_same_devices_to_print() -> No
         assert nearer == ("GPT, H-2" not in ours.what), ours.what
 
 
-def test_clusters_are_as_far_apart_as_their_peaks_of_fp32() -> None:
+def test_clusters_differ_by_the_ratio_of_their_fp32_peaks() -> None:
     rows = list(hanayo_throughput.precision_ratios().rows)
 
     for narrow, wide in zip(of_basis(rows, "fp32"), of_basis(rows, "16 bit"), strict=True):
@@ -153,7 +153,7 @@ def test_steps_from_the_roofline_to_print_multiply_up() -> None:
 
 
 @pytest.mark.parametrize("scheme", ["GPipe", "1F1B", "Chimera-wave", "H-2"])
-def test_reductions_cost_the_faster_devices_the_larger_share(scheme: str) -> None:
+def test_reductions_cost_faster_devices_a_larger_share(scheme: str) -> None:
     setting = Setting("tacc", scheme, MANY)
 
     with_them, without = (hanayo_scaling.efficiency(setting, reduced=reduced) for reduced in (True, False))
@@ -169,7 +169,7 @@ def test_the_winners_with_a_fitted_transfer_have_the_papers_waves() -> None:
     assert all(str(row.ours).endswith("W=2") for row in rows)
 
 
-def test_what_does_not_shrink_with_the_batch_is_read_off_the_bars() -> None:
+def test_the_time_independent_of_the_batch_is_estimated_from_the_bars() -> None:
     """0.16 s and 0.61 s a B pass through 1.302, 1.454 and 1.544 for B = 1, 2 and 4."""
     (why,) = {row.why for row in hanayo_scaling.strong_scaling().rows if "H-2" in row.what}
 
@@ -179,7 +179,7 @@ def test_what_does_not_shrink_with_the_batch_is_read_off_the_bars() -> None:
 # ---- memory ----
 
 
-def test_the_fitted_length_is_the_nearest_of_all() -> None:
+def test_the_fitted_length_has_the_smallest_error() -> None:
     def off(length: int) -> float:
         setting = Setting("tacc", "1F1B", MANY, sequence=length)
         return abs(predict_experiment(setting).memory_variance - VARIANCES["1F1B"])
@@ -189,17 +189,17 @@ def test_the_fitted_length_is_the_nearest_of_all() -> None:
     assert off(best) <= min(off(best - 64), off(best + 64))
 
 
-def test_attention_that_is_not_fused_keeps_as_much_with_fewer_tokens() -> None:
+def test_unfused_attention_keeps_equal_bytes_with_fewer_tokens() -> None:
     assert 0.2 * hanayo_memory.fitted_length() < hanayo_memory.unfused_sequence_length() < hanayo_memory.fitted_length()
 
 
-def test_memory_spreads_in_the_printed_order() -> None:
+def test_variances_of_memory_have_the_printed_order() -> None:
     found = {row.what: float(row.ours) for row in hanayo_memory.variances().rows}
 
     assert max(found["GPipe"], found["H-2"]) < found["Chimera-wave, one wave over P"] < found["1F1B"]
 
 
-def test_most_experiments_run_out_of_memory_where_they_did() -> None:
+def test_most_experiments_run_out_of_memory_as_in_the_paper() -> None:
     printed = hanayo_memory.published_fits()
     cells = [(model, layout, who, fit) for (model, layout), bars in printed.items() for who, fit in bars.items()]
     right = sum(hanayo_memory.fits_memory(model, layout, who) == fit for model, layout, who, fit in cells)
@@ -212,12 +212,12 @@ def test_most_experiments_run_out_of_memory_where_they_did() -> None:
 # ---- the page ----
 
 
-def test_the_page_holds_the_computed_figures() -> None:
+def test_the_page_contains_the_computed_figures() -> None:
     script = runpy.run_path(str(Path(__file__).resolve().parents[3] / "scripts" / "papers_page.py"))
     page = script["PAGE"].read_text("utf-8")
 
     assert page == script["refresh"](page), "run scripts/papers_page.py"
 
 
-def test_every_scheme_can_be_played() -> None:
+def test_every_scheme_can_be_simulated() -> None:
     assert all(predict_experiment(Setting("fc", scheme, EIGHT[8])).sequences_per_s > 0 for scheme in SCHEMES)

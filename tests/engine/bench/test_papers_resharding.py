@@ -44,7 +44,7 @@ NIC = 8 * 1.25e9 / 2**30
 
 
 @pytest.mark.parametrize("number", CASES)
-def test_senders_and_order_win_what_the_model_says(number: int) -> None:
+def test_choosing_senders_and_order_gains_the_modelled_factor(number: int) -> None:
     """Cases 1, 7 and 8 have nothing to win; 2 is won by senders alone; 3, 4, 6 and 9 by order alone; 5 by both."""
     case = CASES[number]
     took, made = series_seconds(case, FREE), plans(case, FREE)
@@ -57,7 +57,7 @@ def test_senders_and_order_win_what_the_model_says(number: int) -> None:
 
 
 @pytest.mark.parametrize("model", [FREE, ASSUMED])
-def test_broadcast_wins_eight_times_at_the_most_in_the_released_cases(model: resharding.Model) -> None:
+def test_broadcast_gains_at_most_a_factor_of_eight_in_the_released_cases(model: resharding.Model) -> None:
     """By bandwidth alone exactly where the sheet says so, to the last chunks of the chain."""
     cases = {**CASES, **{receivers: one_to_many_case(receivers) for receivers in RECEIVERS}}
     gain = {
@@ -118,7 +118,7 @@ def test_alpa_rewrites_the_spec_by_its_rule(
 
 
 @given(rows=st.sampled_from([1, 2, 4]), columns=st.integers(1, 6), cut=st.sampled_from(["R R", "S0 R", "R S0", "S1 R"]))
-def test_the_rewritten_parts_are_gathered_to_what_was_asked_for(rows: int, columns: int, cut: str) -> None:
+def test_gathered_parts_are_the_requested_boxes(rows: int, columns: int, cut: str) -> None:
     shape = (16, 12)
     mesh = Mesh((rows, columns), tuple(range(rows * columns)), (0,) * (rows * columns))
     asked = rank_boxes(mesh, cut.split(), shape)
@@ -142,7 +142,7 @@ def test_the_rewritten_parts_are_gathered_to_what_was_asked_for(rows: int, colum
 @pytest.mark.parametrize(
     ("channels", "billions"), [(320, 0.47), (480, 1.06), (512, 1.21), (640, 1.88), (672, 2.08)]
 )  # fmt: skip
-def test_the_u_transformer_has_as_many_parameters_as_it_is_called_by(channels: int, billions: float) -> None:
+def test_the_u_transformer_has_the_number_of_parameters_in_its_name(channels: int, billions: float) -> None:
     """The artifact's names: 470M, 1B, 1.2B, 1.8B, 2B; 13 layers."""
     layers = u_transformer.model_layers(channels)
 
@@ -169,7 +169,7 @@ def test_a_residual_block_is_two_convolutions_and_a_shortcut() -> None:
 
 
 @pytest.mark.parametrize(("p", "m", "c"), list(product((2, 3, 4), (4, 9), (0.0, 0.25, 1.0))))
-def test_on_the_compute_stream_both_ends_stand_still(p: int, m: int, c: float) -> None:
+def test_transfers_on_the_compute_stream_block_both_ends(p: int, m: int, c: float) -> None:
     """Ranks inside have two boundaries; the first microbatch passes the busiest after a forward, the last before a backward."""
     program = schedule_program("1f1b", p, m)
     seconds = np.select([program.op == Op.F, program.op == Op.B], [1.0, 2.0])
@@ -182,7 +182,7 @@ def test_on_the_compute_stream_both_ends_stand_still(p: int, m: int, c: float) -
     assert c or took == pytest.approx((m + p - 1) * 3)
 
 
-def test_beside_it_eager_orders_show_the_fill_and_the_drain_alone() -> None:
+def test_overlapped_transfers_of_eager_orders_are_exposed_in_fill_and_drain_only() -> None:
     program = schedule_program("eager-1f1b", 3, 8)
     seconds = np.select([program.op == Op.F, program.op == Op.B], [1.0, 2.0])
 
@@ -190,14 +190,14 @@ def test_beside_it_eager_orders_show_the_fill_and_the_drain_alone() -> None:
 
 
 @pytest.mark.parametrize("found", [gpts, u_transformers], ids=["GPT", "U-Transformer"])
-def test_series_stand_in_the_order_of_the_papers_bars(found: Callable[[], Mapping[str, TrainingStep]]) -> None:
+def test_series_have_the_order_of_the_bars_in_the_paper(found: Callable[[], Mapping[str, TrainingStep]]) -> None:
     for name, of in found().items():
         bars = [of.tflops(series) for series in ("Send/Recv", "Alpa", "Broadcast", "+ overlap", "Ours", "Signal")]
         assert all(later >= 0.99 * earlier for earlier, later in zip(bars, bars[1:], strict=False)), name
         assert of.tflops("Ours") > 0.92 * of.tflops("Signal")  # "close to the upper bound"
 
 
-def test_gains_are_of_the_papers_size() -> None:
+def test_gains_are_close_to_those_of_the_paper() -> None:
     """+10 % for GPT and +50 % for the U-Transformer there."""
     assert all(7 < of.gain("Alpa") < 17 for of in gpts().values())
     found = u_transformers()
@@ -206,7 +206,7 @@ def test_gains_are_of_the_papers_size() -> None:
     assert all(bars > 4 for bars in (of.gain("Broadcast") for of in found.values()))
 
 
-def test_figures_lie_on_the_plots_axes() -> None:
+def test_figures_are_within_the_axes_of_the_plots() -> None:
     """200 to 500 TFLOPS for GPT on eight GPUs, 20 to 60 for the larger U-Transformer."""
     for name, of in gpts().items():
         assert "8 GPUs" not in name or 200 < of.tflops("Send/Recv") < of.tflops("Ours") < 500
@@ -214,7 +214,7 @@ def test_figures_lie_on_the_plots_axes() -> None:
     assert 20 < of.tflops("Send/Recv") < of.tflops("Ours") < 60
 
 
-def test_the_designs_are_the_artifacts() -> None:
+def test_the_designs_are_those_of_the_artifact() -> None:
     for name, of in GPTS.items():
         design = gpt_design(of)
         assert design.sequences_per_step == of.sequences
@@ -225,7 +225,7 @@ def test_the_designs_are_the_artifacts() -> None:
     assert {of.images // of.microbatches for of in U_TRANSFORMERS.values()} == {64}
 
 
-def test_what_crosses_takes_what_the_plan_of_a_design_does() -> None:
+def test_a_crossing_takes_the_time_of_the_plan_of_a_design() -> None:
     """Where tensor parallelism copies it, a design's transfer follows the same plan; played, two tasks from one host
     share its NIC, so that the second one's start costs nothing."""
     for name, of in gpts().items():

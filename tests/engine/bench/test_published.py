@@ -155,7 +155,7 @@ def test_a_row_that_cannot_be_expressed_is_refused_with_the_reason(tmp_path, cha
 
 
 @pytest.mark.parametrize("row", [None, 3, [], {}, {"id": 4}, {"missing": 3}])
-def test_what_is_no_row_is_refused(tmp_path, row):
+def test_a_value_that_is_not_a_row_is_refused(tmp_path, row):
     file = tmp_path / "runs.json"
     file.write_text(json.dumps([row]))
 

@@ -11,7 +11,7 @@ from meshwave.engine.runtime.calibration.emulated_cluster import ProcessCluster
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("forked_clusters")
-def test_every_strategy_is_measured_and_told() -> None:
+def test_every_strategy_is_measured_and_reported() -> None:
     found = benchmark_resharding(TINY, ProcessCluster(3, 2), turns=1)
 
     (row,) = found["cases"]

@@ -39,7 +39,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ("", "cannot write {}: Is a directory\n"),
     ],
 )
-def test_a_place_that_cannot_be_written_is_told_before_anything_is_measured(
+def test_an_unwritable_file_is_reported_before_anything_is_measured(
     tmp_path: Path, measured: list[str], capsys: pytest.CaptureFixture[str], out: str, said: str
 ) -> None:
     assert cli.main(["calibrate", "--out", str(tmp_path / out)]) == 2
@@ -48,7 +48,7 @@ def test_a_place_that_cannot_be_written_is_told_before_anything_is_measured(
     assert measured == []
 
 
-def test_a_home_that_cannot_be_written_is_told_before_anything_is_measured(
+def test_an_unwritable_home_folder_is_reported_before_anything_is_measured(
     tmp_path: Path, measured: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "home").touch()
@@ -59,7 +59,7 @@ def test_a_home_that_cannot_be_written_is_told_before_anything_is_measured(
     assert measured == []
 
 
-def test_the_trial_leaves_nothing_and_what_is_measured_is_kept(
+def test_the_write_check_leaves_no_file_and_the_profile_is_saved(
     tmp_path: Path, measured: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
@@ -74,7 +74,7 @@ def fails(*given: Any) -> None:
 
 
 @pytest.mark.parametrize("is_room", [True, False])
-def test_what_cannot_be_written_in_the_end_is_not_thrown_away(
+def test_a_profile_that_cannot_be_written_in_the_end_is_saved_elsewhere(
     tmp_path: Path,
     measured: list[str],
     capsys: pytest.CaptureFixture[str],
@@ -105,7 +105,7 @@ def no_room(**how: Any) -> None:
     raise OSError(28, "No space left on device")
 
 
-def test_a_profile_whose_line_says_no_time_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_profile_with_a_line_of_zero_time_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = {"collective": "all_gather", "group": "mp", "size": 2, "alpha_s": 0.0, "beta_s_per_byte": 0.0, "r2": 1.0}
     free = MeasuredCollective(**line, samples=((1024.0, 1e-3),))
     path = tmp_path / "profile.json"

@@ -74,7 +74,7 @@ def wrong(write: Callable[..., Path]) -> Path:
 # ---- check ----
 
 
-def test_check_is_content_with_a_sound_design(meshwave: Command, design: Path) -> None:
+def test_check_reports_no_problem_of_a_valid_design(meshwave: Command, design: Path) -> None:
     assert meshwave("check", design) == (0, "no problems\n", "")
 
 
@@ -101,7 +101,7 @@ def test_check_as_json(meshwave: Command, wrong: Path) -> None:
     assert all(problem.keys() == {"where", "code", "params", "message", "severity", "fixes"} for problem in problems)
 
 
-def test_check_as_json_of_a_file_that_is_not_there(meshwave: Command, tmp_path: Path) -> None:
+def test_check_as_json_of_a_missing_file(meshwave: Command, tmp_path: Path) -> None:
     status, out, err = meshwave("check", tmp_path / "none.json", "--json")
 
     (problem,) = json.loads(out)["problems"]
@@ -110,7 +110,7 @@ def test_check_as_json_of_a_file_that_is_not_there(meshwave: Command, tmp_path: 
     assert problem["message"].startswith("cannot read ")
 
 
-def test_check_takes_many_designs(meshwave: Command, write: Callable[..., Path], wrong: Path) -> None:
+def test_check_accepts_several_designs(meshwave: Command, write: Callable[..., Path], wrong: Path) -> None:
     status, out, err = meshwave("check", "01-first-wave", wrong, "02-two-wave")
 
     lines = out.splitlines()
@@ -124,7 +124,7 @@ def test_check_takes_many_designs(meshwave: Command, write: Callable[..., Path],
     assert {problem["design"] for problem in problems} == {str(wrong)}
 
 
-def test_check_of_a_wrong_design_shows_its_warnings_and_what_is_wrong_with_its_order(
+def test_check_of_an_invalid_design_shows_warnings_and_problems_of_its_order(
     meshwave: Command, write: Callable[..., Path]
 ) -> None:
     made = document({"schedule": "custom", "microbatches": 1, "actions": [["0F0"]]}, 1)
@@ -141,7 +141,7 @@ def test_check_of_a_wrong_design_shows_its_warnings_and_what_is_wrong_with_its_o
     assert {"name", "experts.ep", "pipeline.actions[0]"} <= set(places)
 
 
-def test_a_mesh_of_scattered_devices_is_told(meshwave: Command, write: Callable[..., Path]) -> None:
+def test_a_mesh_of_scattered_devices_is_reported(meshwave: Command, write: Callable[..., Path]) -> None:
     made = document({"schedule": "gpipe", "microbatches": 1}, 1, dp=2)
     made["cluster"].update(nodes=2, devices_per_node=2)
     made["meshes"][0]["devices"] = [0, 3]
@@ -152,7 +152,7 @@ def test_a_mesh_of_scattered_devices_is_told(meshwave: Command, write: Callable[
     assert "not a rectangle of nodes x devices" in out
 
 
-def test_a_warning_is_no_failure(meshwave: Command, write: Callable[..., Path]) -> None:
+def test_a_warning_does_not_change_the_exit_status(meshwave: Command, write: Callable[..., Path]) -> None:
     made = document({"schedule": "gpipe", "microbatches": 1}, 2)
     made["cluster"]["nodes"] = 3
 
@@ -161,7 +161,7 @@ def test_a_warning_is_no_failure(meshwave: Command, write: Callable[..., Path]) 
     assert (status, out) == (0, "warning: meshes: 1 of 3 devices belong to no mesh and stay idle\n")
 
 
-def test_check_finds_a_drawn_order_that_waits_for_ever(meshwave: Command, write: Callable[..., Path]) -> None:
+def test_check_finds_a_deadlock_of_a_custom_order(meshwave: Command, write: Callable[..., Path]) -> None:
     made = document({"schedule": "custom", "microbatches": 1, "actions": [["0B0", "0F0"]]}, 1)
 
     status, out, _ = meshwave("check", write(made))
@@ -184,9 +184,7 @@ def test_program_as_text(meshwave: Command, write: Callable[..., Path]) -> None:
     assert meshwave("program", path, "--rank", "1") == (0, "1RECV_F0 1F0 1B0 1SEND_B0 STEP\n", "")
 
 
-def test_program_as_json_holds_the_order_of_each_mesh_with_and_without_messages(
-    meshwave: Command, design: Path
-) -> None:
+def test_program_as_json_has_the_order_of_each_mesh_with_and_without_messages(meshwave: Command, design: Path) -> None:
     status, out, err = meshwave("program", design, "--format", "json")
 
     program = json.loads(out)
@@ -214,7 +212,7 @@ def test_program_as_a_schedule_of_torch_with_its_messages(meshwave: Command, des
 
 
 @pytest.mark.parametrize("rank", ["3", "-1"])
-def test_program_of_a_rank_that_is_not_there(meshwave: Command, design: Path, rank: str) -> None:
+def test_program_of_a_missing_rank_is_refused(meshwave: Command, design: Path, rank: str) -> None:
     assert meshwave("program", design, "--rank", rank) == (
         2, "", f"--rank: rank {rank} does not exist; the design has ranks 0 to 2\n"
     )  # fmt: skip
@@ -223,7 +221,7 @@ def test_program_of_a_rank_that_is_not_there(meshwave: Command, design: Path, ra
 # ---- simulate, compare ----
 
 
-def test_simulate_tells_the_numbers(meshwave: Command) -> None:
+def test_simulate_prints_the_metrics(meshwave: Command) -> None:
     status, out, err = meshwave("simulate", "02-two-waves")
 
     assert (status, err) == (0, "")
@@ -234,7 +232,7 @@ def test_simulate_tells_the_numbers(meshwave: Command) -> None:
     assert [line.split()[:3] for line in out.splitlines()[-4:]] == [[mesh, "48", "12"] for mesh in "ABCD"]
 
 
-def test_simulate_in_seconds_tells_throughput_and_mfu(meshwave: Command) -> None:
+def test_simulate_in_seconds_prints_throughput_and_mfu(meshwave: Command) -> None:
     out = meshwave("simulate", "10-bert-on-tacc")[1]
 
     heads = ["iteration", "bubble", "throughput", "MFU", "limit", "exposed", "peak", "mesh"]
@@ -243,7 +241,7 @@ def test_simulate_in_seconds_tells_throughput_and_mfu(meshwave: Command) -> None
     assert "inside" not in out, "no block waits for messages of its own"
 
 
-def test_simulate_tells_what_blocks_wait_for_messages_inside(meshwave: Command) -> None:
+def test_simulate_prints_the_waits_for_messages_inside_blocks(meshwave: Command) -> None:
     numbers = json.loads(meshwave("simulate", "20-unequal-meshes", "--json")[1])
 
     alone, cut = numbers["inside_communication_s"]
@@ -256,7 +254,7 @@ def test_simulate_tells_what_blocks_wait_for_messages_inside(meshwave: Command) 
     assert re.search(r"^mesh +busy +idle +exposed +inside ", out, re.MULTILINE)
 
 
-def test_simulate_tells_what_experts_drop(meshwave: Command) -> None:
+def test_simulate_prints_the_dropped_tokens_of_experts(meshwave: Command) -> None:
     (part,) = json.loads(meshwave("simulate", "17-experts-on-two-cores", "--json")[1])["dropped"]
 
     assert 0.0005 < part < 0.05
@@ -288,7 +286,7 @@ def test_simulate_writes_a_trace_beside_its_numbers(meshwave: Command, tmp_path:
     assert json.loads(trace.read_text())["traceEvents"]
 
 
-def test_compare_lays_designs_side_by_side(meshwave: Command) -> None:
+def test_compare_prints_designs_side_by_side(meshwave: Command) -> None:
     status, out, _ = meshwave("compare", "01-first-wave", "02-two-waves", "03-gpt-on-two-cores")
 
     lines = out.splitlines()
@@ -307,7 +305,7 @@ def test_compare_lays_designs_side_by_side(meshwave: Command) -> None:
     ]
 
 
-def test_compare_as_json_holds_the_numbers_of_each(meshwave: Command) -> None:
+def test_compare_as_json_has_the_metrics_of_each_design(meshwave: Command) -> None:
     out = meshwave("compare", "01-first-wave", "02-two-waves", "--json")[1]
 
     designs = json.loads(out)["designs"]
@@ -318,7 +316,7 @@ def test_compare_as_json_holds_the_numbers_of_each(meshwave: Command) -> None:
     ]
 
 
-def test_compare_says_which_design_is_wrong(meshwave: Command, wrong: Path) -> None:
+def test_compare_names_the_invalid_design(meshwave: Command, wrong: Path) -> None:
     status, out, err = meshwave("compare", "01-first-wave", str(wrong))
 
     assert (status, out) == (2, "")
@@ -338,7 +336,7 @@ def test_compare_says_which_design_is_wrong(meshwave: Command, wrong: Path) -> N
         ("png", b"\x89PNG\r\n"),
     ],
 )
-def test_export_writes_each_form_to_a_file_or_to_standard_output(
+def test_export_writes_each_format_to_a_file_or_to_standard_output(
     tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], form: str, start: bytes
 ) -> None:
     target = tmp_path / "exported"
@@ -353,21 +351,21 @@ def test_export_writes_each_form_to_a_file_or_to_standard_output(
     assert [file.name for file in tmp_path.iterdir()] == ["exported"]
 
 
-def test_the_help_of_export_names_every_form(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_of_export_names_every_format(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cli.main(["export", "--help"])
 
     assert f"--to FORMAT {', '.join(exports)} " in " ".join(capsys.readouterr().out.split())
 
 
-def test_the_forms_are_not_looked_up_until_somebody_asks(meshwave: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_export_formats_are_imported_only_for_help(meshwave: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "meshwave.engine.exports")
 
     assert cli.parser().parse_args(["doctor"]).json is False
     assert "meshwave.engine.exports" not in sys.modules
 
 
-def test_export_of_replicas_to_torch_is_refused_before_a_file_is_there(meshwave: Command, tmp_path: Path) -> None:
+def test_export_of_replicas_to_torch_is_refused_before_a_file_is_written(meshwave: Command, tmp_path: Path) -> None:
     status, out, err = meshwave("export", "04-chimera", "--to", "torch-csv", "-o", tmp_path / "x.csv")
 
     assert (status, out) == (2, "")
@@ -375,13 +373,13 @@ def test_export_of_replicas_to_torch_is_refused_before_a_file_is_there(meshwave:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_export_for_torchtitan_is_a_zip_of_what_goes_together(meshwave: Command, tmp_path: Path) -> None:
+def test_export_for_torchtitan_is_a_zip_of_schedule_and_settings(meshwave: Command, tmp_path: Path) -> None:
     assert meshwave("export", "01-first-wave", "--to", "torchtitan", "-o", tmp_path / "x.zip") == (0, "", "")
 
     assert "meshwave/schedule.csv" in zipfile.ZipFile(tmp_path / "x.zip").namelist()
 
 
-def test_bytes_are_not_poured_over_a_terminal(meshwave: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_binary_output_is_not_written_to_a_terminal(meshwave: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
 
     told = "--out: torchtitan is binary; name a file with --out\n"
@@ -399,7 +397,7 @@ def test_export_for_torchtitan_of_two_waves_is_refused(meshwave: Command, tmp_pa
 # ---- import ----
 
 
-def test_import_makes_a_design_that_plays_the_schedule(meshwave: Command, write: Callable[..., Path]) -> None:
+def test_import_makes_a_design_with_the_schedule(meshwave: Command, write: Callable[..., Path]) -> None:
     path = write("0F0, 0F1,,0B0,0B1\n1F0,1B0,1F1,1B1\n", "by hand.csv")
 
     status, out, err = meshwave("import", path)
@@ -424,7 +422,7 @@ def test_an_export_is_imported_back_into_its_design(meshwave: Command, tmp_path:
     )
 
 
-def test_import_tells_what_it_changed(meshwave: Command, write: Callable[..., Path], tmp_path: Path) -> None:
+def test_import_reports_its_changes(meshwave: Command, write: Callable[..., Path], tmp_path: Path) -> None:
     path = write("0F0,0B0\n1F0,1B0", "x.csv")
 
     status, out, err = meshwave("import", path, "--into", "02-two-waves", "--out", tmp_path / "y.json")
@@ -432,7 +430,7 @@ def test_import_tells_what_it_changed(meshwave: Command, write: Callable[..., Pa
     assert (status, out, err) == (0, "", "2 meshes of one device each replaced the 4 of the design\n")
 
 
-def test_import_shows_what_is_wrong_in_the_file(meshwave: Command, write: Callable[..., Path], tmp_path: Path) -> None:
+def test_import_shows_the_problems_of_the_file(meshwave: Command, write: Callable[..., Path], tmp_path: Path) -> None:
     path = write("0F0,0B0\n1F0,1X0", "x.csv")
 
     status, out, err = meshwave("import", path, "-o", tmp_path / "y.json")
@@ -447,7 +445,7 @@ def test_import_shows_what_is_wrong_in_the_file(meshwave: Command, write: Callab
 
 
 @pytest.mark.parametrize("option", [("export", "--to", "svg", "-o"), ("simulate", "--trace")])
-def test_a_place_that_cannot_be_written_is_told(meshwave: Command, tmp_path: Path, option: tuple[str, ...]) -> None:
+def test_an_unwritable_file_is_reported(meshwave: Command, tmp_path: Path, option: tuple[str, ...]) -> None:
     command, *rest = option
 
     status, out, err = meshwave(command, "02-two-waves", *rest, tmp_path / "no" / "x")
@@ -459,7 +457,7 @@ def test_a_place_that_cannot_be_written_is_told(meshwave: Command, tmp_path: Pat
 # ---- schema, examples ----
 
 
-def test_schema_is_one_that_the_examples_keep(meshwave: Command) -> None:
+def test_examples_are_valid_against_the_schema(meshwave: Command) -> None:
     status, out, err = meshwave("schema")
 
     schema = json.loads(out)
@@ -513,7 +511,7 @@ def test_published_models_are_listed_and_a_model_is_a_section_of_a_document(mesh
     assert "Meta-Llama-3-8B" in source
 
 
-def test_a_file_of_an_examples_name_comes_first(
+def test_a_file_takes_precedence_over_an_example_of_its_name(
     meshwave: Command, write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write(document({"schedule": "gpipe", "microbatches": 1}, 1), "02-two-waves")
@@ -548,7 +546,7 @@ COMMANDS = [
     ],
     ids=["empty", "binary", "deep", "newer", "NaN", "null"],
 )
-def test_a_file_that_is_no_design_is_told_with_status_2(
+def test_a_file_that_is_not_a_design_is_reported_with_status_2(
     meshwave: Command, write: Callable[..., Path], command: tuple[str, ...], content: bytes, told: str
 ) -> None:
     name, *options = command
@@ -577,7 +575,7 @@ def test_a_file_that_is_no_design_is_told_with_status_2(
         ("", "unreadable_file", "cannot read {}: Is a directory"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_told_with_status_2(
+def test_an_unreadable_file_is_reported_with_status_2(
     meshwave: Command, tmp_path: Path, command: tuple[str, ...], name: str, code: str, told: str
 ) -> None:
     path = tmp_path / name
@@ -605,7 +603,7 @@ def test_a_file_that_cannot_be_read_is_told_with_status_2(
         (("serve",), "start the designer with: meshwave serve"),
     ],
 )
-def test_a_wrong_command_is_told_on_standard_error_with_status_2(
+def test_an_invalid_command_is_reported_on_standard_error_with_status_2(
     meshwave: Command, arguments: tuple[str, ...], told: str
 ) -> None:
     status, out, err = meshwave(*arguments)
@@ -660,7 +658,7 @@ def test_simulate_imports_neither_torch_nor_panel() -> None:
 
 
 @pytest.mark.slow
-def test_a_reader_that_leaves_early_is_no_error() -> None:
+def test_a_reader_that_ends_early_causes_no_error() -> None:
     """``meshwave export ... | head``"""
     command = f"{sys.executable} -m meshwave.engine.cli.main export 11-eight-by-32 --to perfetto | head -c 16; echo ${{PIPESTATUS[0]}}"
 
@@ -678,7 +676,7 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
         (("reshard", "14-tensor-parallel", "--boundary", "A:B"), "computing: 3%, planning broadcast, ensemble"),
     ],
 )
-def test_work_that_takes_long_tells_its_progress_on_standard_error(
+def test_long_work_prints_progress_on_standard_error(
     command: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(output, "PROGRESS_INTERVAL_S", 0.0)
@@ -694,7 +692,7 @@ def test_the_version_is_printed() -> None:
     assert process("--version").stdout == f"meshwave {__version__}\n"
 
 
-def test_no_name_of_a_document_reaches_the_terminal_as_a_command(meshwave: Command, write: Callable[..., Path]) -> None:
+def test_control_characters_of_names_never_reach_the_terminal(meshwave: Command, write: Callable[..., Path]) -> None:
     evil = "\x1b]0;owned\x07\x9b31m\rred\u202e"
     made = document({"schedule": "1f1b", "microbatches": 4}, 3, name=f"design {evil}")
     made["meshes"][0]["name"] = f"mesh {evil}"

@@ -50,11 +50,11 @@ def test_messages_inside_a_node_have_a_link_each() -> None:
     assert transfer_seconds(cluster(), messages) == pytest.approx(1e-6 + 1e9 / NEAR)
 
 
-def test_the_slowest_of_messages_that_leave_together_decides() -> None:
+def test_the_slowest_of_concurrent_messages_determines_the_time() -> None:
     assert transfer_seconds(cluster(), [Message(0, 1, 1e9), Message(4, 8, 1e9)]) == pytest.approx(1e-5 + 1e9 / FAR)
 
 
-def test_a_ring_moves_twice_n_minus_one_nths() -> None:
+def test_a_ring_transfers_two_n_minus_one_nths_of_the_bytes() -> None:
     """Patarasuk and Yuan: 2(n-1) alpha + 2(n-1)/n size / bandwidth."""
     assert ring_all_reduce_seconds(cluster(), [[0, 1, 2, 3]], 1e9) == pytest.approx(6e-6 + 1.5 * 1e9 / NEAR)
 
@@ -63,7 +63,7 @@ def test_a_ring_of_one_is_free() -> None:
     assert ring_all_reduce_seconds(cluster(), [[0], [1]], 1e9) == 0.0
 
 
-def test_a_ring_over_nodes_goes_at_the_pace_of_the_slow_link() -> None:
+def test_a_ring_over_nodes_has_the_rate_of_the_slow_link() -> None:
     seconds = ring_all_reduce_seconds(cluster(), [[0, 1, 4, 5]], 1e9)
 
     assert seconds == pytest.approx(6e-5 + 1.5 * 1e9 / FAR)
@@ -78,7 +78,7 @@ def test_rings_that_leave_a_node_share_its_nics(nics: int, slower: float) -> Non
     assert seconds == pytest.approx(2e-5 + slower * 1e9 / FAR)
 
 
-def test_a_few_bytes_are_reduced_in_log_steps() -> None:
+def test_small_all_reduces_take_a_logarithmic_number_of_steps() -> None:
     assert small_all_reduce_seconds(cluster(), range(16), 0.0) == pytest.approx(4e-5)
     assert small_all_reduce_seconds(cluster(), range(3), 0.0) == pytest.approx(2e-6)
     assert small_all_reduce_seconds(cluster(), [5], 4.0) == 0.0

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from meshwave.engine.costs import estimate, layers_per_stage
 from meshwave.engine.costs import transformer_layers as flops
 from meshwave.engine.costs.cost_model import Costs
-from meshwave.engine.costs.device_sizes import workload
+from meshwave.engine.costs.device_sizes import device_workload
 from meshwave.engine.costs.models.roofline import mesh_prices
 from meshwave.engine.costs.operators import PRECISIONS, Workload
 from meshwave.engine.costs.profile import ActionTime, KeptActivations, MatrixRate, MeasuredCollective
@@ -49,11 +49,11 @@ def calibrated(design: Make, ranks: int = 4, **changes: Any) -> Design:
 # ---- lines ----
 
 
-def test_a_stage_takes_what_its_lines_say(design: Make) -> None:
+def test_a_stage_takes_the_time_of_its_fitted_lines(design: Make) -> None:
     made = calibrated(design, pipeline={"stages": [8] * 4})
     costs = priced(made, known())
 
-    load = workload(made, made.meshes[0])
+    load = device_workload(made, made.meshes[0])
     by_hand = 0.0
     for operator in flops.layer_operators(load):
         rate = FORWARD["attention" if operator.name == "attention" else "products"]
@@ -64,7 +64,7 @@ def test_a_stage_takes_what_its_lines_say(design: Make) -> None:
     assert one(costs, made, Op.F, 0) == pytest.approx(first)
 
 
-def test_a_whole_backward_is_its_own_line_and_not_the_sum_of_its_halves(design: Make) -> None:
+def test_a_whole_backward_has_a_line_of_its_own(design: Make) -> None:
     profile = known()
     layer = profile.blocks[0]
     twice = layer.fits["backward"].model_copy(update={"per": {**layer.fits["backward"].per, "block": 5e-3}})
@@ -79,7 +79,7 @@ def test_a_whole_backward_is_its_own_line_and_not_the_sum_of_its_halves(design: 
     assert one(priced(whole, profile), whole, Op.B, 1) == pytest.approx(sum(halves) + 8 * 3e-3)
 
 
-def test_messages_take_what_the_link_was_measured_to_take(design: Make) -> None:
+def test_messages_take_the_measured_time_of_their_link(design: Make) -> None:
     made = calibrated(design)
     costs, program = priced(made, known()), lower(made)
 
@@ -88,7 +88,7 @@ def test_messages_take_what_the_link_was_measured_to_take(design: Make) -> None:
     assert sends == pytest.approx(1e-4 + 1e-9 * 32 * 64 * 4)
 
 
-def test_the_update_takes_what_the_optimizer_was_measured_to_take(design: Make) -> None:
+def test_the_update_takes_the_measured_time_of_the_optimizer(design: Make) -> None:
     made = calibrated(design, pipeline={"stages": [8] * 4}, training={"clip_norm": None})
     program = lower(made)
     costs = priced(made, known())
@@ -98,7 +98,7 @@ def test_the_update_takes_what_the_optimizer_was_measured_to_take(design: Make) 
     assert costs.seconds[program.op == Op.STEP] == pytest.approx(1e-3 + 1e-9 * parameters)
 
 
-def test_an_all_reduce_of_a_measured_size_takes_its_own_line_and_others_the_ring_of_the_links(design: Make) -> None:
+def test_all_reduces_of_measured_group_sizes_use_their_line_and_others_a_ring(design: Make) -> None:
     line = MeasuredCollective(
         collective="all_reduce", group="mp", size=2, alpha_s=1.0, beta_s_per_byte=0.0, r2=1.0, samples=((1e3, 1.0),)
     )
@@ -108,7 +108,7 @@ def test_an_all_reduce_of_a_measured_size_takes_its_own_line_and_others_the_ring
     assert one(priced(made, known(collectives=(line,))), made, Op.F, 0) == pytest.approx(alone + 33, rel=0.01)
 
 
-def test_layers_are_balanced_by_what_was_measured(design: Make) -> None:
+def test_layers_are_balanced_by_measured_times(design: Make) -> None:
     made = calibrated(design)
     store_profile(known(blocks=(block("layer"), block("embedding"), _slow_head())), NAME)
 
@@ -124,7 +124,7 @@ def _slow_head() -> Any:
     return head.model_copy(update={"fits": fits})
 
 
-def test_what_was_allocated_takes_the_place_of_what_the_formulas_say(design: Make) -> None:
+def test_allocated_bytes_replace_those_of_the_formulas(design: Make) -> None:
     made = calibrated(design, pipeline={"stages": [8] * 4})
     usual = priced(made, known()).activation_bytes
 
@@ -147,7 +147,7 @@ def test_utilization_is_reported_against_the_measured_rate(design: Make) -> None
     batch=st.integers(1, 4),
     phase=st.sampled_from(["forward", "input_gradient", "weight_gradient"]),
 )
-def test_terms_hold_all_flops_and_bytes_of_a_block(hidden: int, sequence: int, batch: int, phase: Any) -> None:
+def test_terms_contain_all_flops_and_bytes_of_a_block(hidden: int, sequence: int, batch: int, phase: Any) -> None:
     load = Workload(sequence, hidden, batch, PRECISIONS["fp32"], ffn_hidden=4 * hidden, heads=4, vocab=300)
     operators = flops.layer_operators(load)
 
@@ -160,7 +160,7 @@ def test_terms_hold_all_flops_and_bytes_of_a_block(hidden: int, sequence: int, b
 # ---- a run's actions ----
 
 
-def test_an_action_is_as_many_times_slower_than_roofline_as_the_nearest_of_the_run(design: Make) -> None:
+def test_an_action_has_the_slowness_of_the_most_similar_action_of_the_run(design: Make) -> None:
     plain = design(4, pipeline={"stages": [8] * 4})
     made = plain.model_copy(update={"cost": calibrated(design).cost})
     profile = of_a_run({"op": "F"}, {"op": "F", "first": True, "seconds": 3.0}, {"op": "B", "seconds": 4.0})
@@ -171,7 +171,7 @@ def test_an_action_is_as_many_times_slower_than_roofline_as_the_nearest_of_the_r
         assert one(found, made, op, stage) == pytest.approx(times * one(roofline, plain, op, stage))
 
 
-def test_halves_of_a_backward_go_by_whole_ones_where_a_run_had_no_halves() -> None:
+def test_halves_of_a_backward_use_whole_ones_if_the_run_had_no_halves() -> None:
     like = ActionTime(op="I", layers=8, seconds=1.0, roofline_s=1.0)
 
     assert Slowness(of_a_run({"op": "B", "seconds": 5.0}).actions).of(like) == 5.0
@@ -179,7 +179,7 @@ def test_halves_of_a_backward_go_by_whole_ones_where_a_run_had_no_halves() -> No
 
 
 @given(layers=st.integers(1, 100), first=st.booleans(), last=st.booleans(), tp=st.sampled_from([1, 2, 4]))
-def test_nothing_is_nearer_to_an_action_than_itself(layers: int, first: bool, last: bool, tp: int) -> None:
+def test_the_most_similar_action_is_the_action_itself(layers: int, first: bool, last: bool, tp: int) -> None:
     own = ActionTime(op="F", layers=layers, first=first, last=last, tp=tp, seconds=1.0, roofline_s=1.0)
 
     assert action_distance(own, own) == 0
@@ -188,7 +188,7 @@ def test_nothing_is_nearer_to_an_action_than_itself(layers: int, first: bool, la
     )
 
 
-def test_roofline_of_a_run_is_that_of_its_own_device(design: Make) -> None:
+def test_the_roofline_of_a_run_is_that_of_its_device(design: Make) -> None:
     made = calibrated(design)
     slow = made.cluster.device.model_copy(update={"peak_flops": 1e9})
     profile = of_a_run({"op": "F"}).model_copy(update={"reference": slow})
@@ -199,7 +199,7 @@ def test_roofline_of_a_run_is_that_of_its_own_device(design: Make) -> None:
 # ---- what was not measured ----
 
 
-def test_a_design_within_what_was_measured_has_no_warnings(design: Make) -> None:
+def test_a_design_within_the_measured_range_has_no_warnings(design: Make) -> None:
     made = calibrated(design)
 
     assert coverage_warnings(made, known()) == []
@@ -218,7 +218,7 @@ def test_a_design_within_what_was_measured_has_no_warnings(design: Make) -> None
         ({"model": {"kind": "u-transformer"}}, "model.kind", "unmeasured_blocks"),
     ],
 )
-def test_a_part_that_was_not_measured_is_a_warning_at_its_place(
+def test_an_unmeasured_part_gives_a_warning_at_its_key(
     design: Make, changes: dict[str, Any], where: str, code: str
 ) -> None:
     found = coverage_warnings(calibrated(design, **changes), known())
@@ -227,7 +227,7 @@ def test_a_part_that_was_not_measured_is_a_warning_at_its_place(
     assert {problem.severity for problem in found} == {"warning"}
 
 
-def test_a_link_between_nodes_that_was_not_measured_is_a_warning(design: Make) -> None:
+def test_an_unmeasured_link_between_nodes_gives_a_warning(design: Make) -> None:
     made = calibrated(design, 4, dp=4)
 
     found = [(problem.where, problem.code) for problem in coverage_warnings(made, known())]
@@ -237,7 +237,7 @@ def test_a_link_between_nodes_that_was_not_measured_is_a_warning(design: Make) -
     ]
 
 
-def test_an_all_reduce_that_was_not_measured_is_a_warning(design: Make) -> None:
+def test_an_unmeasured_all_reduce_gives_a_warning(design: Make) -> None:
     made = calibrated(design, 2, tp=2, schedule="gpipe")
 
     found = [(problem.where, problem.code) for problem in coverage_warnings(made, known())]
@@ -245,13 +245,13 @@ def test_an_all_reduce_that_was_not_measured_is_a_warning(design: Make) -> None:
     assert found == [("meshes[0].axes.tp", "unmeasured_all_reduce")]
 
 
-def test_a_run_without_such_cuts_is_told(design: Make) -> None:
+def test_a_run_without_such_stages_gives_a_warning(design: Make) -> None:
     told = coverage_warnings(calibrated(design, 2, tp=2), of_a_run({"op": "F"}))
 
     assert any(problem.where == "meshes[0].axes.tp" for problem in told)
 
 
-def test_warnings_stand_beside_the_prediction(design: Make) -> None:
+def test_warnings_are_listed_with_the_prediction(design: Make) -> None:
     store_profile(known(), NAME)
 
     assert any(
@@ -262,7 +262,7 @@ def test_warnings_stand_beside_the_prediction(design: Make) -> None:
 # ---- profiles that are kept ----
 
 
-def test_a_profile_is_kept_and_found_by_its_name() -> None:
+def test_a_profile_is_stored_and_found_by_its_name() -> None:
     store_profile(known(), "kept-here")
 
     assert "kept-here.json" in list_profiles()
@@ -271,7 +271,7 @@ def test_a_profile_is_kept_and_found_by_its_name() -> None:
     assert load_stored_profile("kept-here.json").blocks == ()
 
 
-def test_a_missing_profile_is_a_problem_at_its_place(design: Make) -> None:
+def test_a_missing_profile_is_a_problem_at_its_key(design: Make) -> None:
     made = design(cost={"kind": "calibrated", "profile": "nowhere.json"})
 
     (problem,) = [each for each in check_design(made) if each.severity == "error"]
@@ -282,7 +282,7 @@ def test_a_missing_profile_is_a_problem_at_its_place(design: Make) -> None:
         predict(made)
 
 
-def test_a_file_that_is_no_profile_is_a_problem_at_its_place(design: Make) -> None:
+def test_a_file_that_is_not_a_profile_is_a_problem_at_its_key(design: Make) -> None:
     path = store_profile(known(), "broken.json")
     path.write_text('{"format": "meshwave-profile/1"}')
 
@@ -292,16 +292,16 @@ def test_a_file_that_is_no_profile_is_a_problem_at_its_place(design: Make) -> No
 
 
 @pytest.mark.parametrize("name", ["", ".hidden", "a/b", "../x", "a\\b"])
-def test_a_name_that_leads_elsewhere_is_refused(name: str) -> None:
+def test_a_name_outside_the_folder_is_refused(name: str) -> None:
     with pytest.raises(InputError, match="is not a valid profile name"):
         store_profile(known(), name)
 
 
-def test_the_inside_of_a_block_goes_by_the_same_lines(design: Make) -> None:
+def test_the_layers_of_a_block_use_the_same_lines(design: Make) -> None:
     made = calibrated(design)
     store_profile(known(), NAME)
     prices = mesh_prices(made)[0]
-    load = workload(made, made.meshes[0])
+    load = device_workload(made, made.meshes[0])
 
     parts = prices.part(flops.attention_operators(load)) + prices.part(flops.mlp_operators(load))
 

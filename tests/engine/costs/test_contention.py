@@ -73,7 +73,7 @@ def test_noise_never_makes_a_link_slower_than_one_message_or_faster_than_two(sha
 # ---- files and text ----
 
 
-def test_contention_comes_back_from_its_file_and_takes_a_line_per_link() -> None:
+def test_contention_is_read_back_and_takes_a_line_per_link() -> None:
     made = known(contention=(contention("same_node", shared_rate=None), contention()))
     text = made.to_json()
 
@@ -90,7 +90,7 @@ def test_contention_comes_back_from_its_file_and_takes_a_line_per_link() -> None
         ({"rate": 1.0}, r"contention\[0\].rate: .*unknown key 'rate'"),
     ],
 )
-def test_wrong_contention_is_refused_at_its_place(change: dict[str, Any], where: str) -> None:
+def test_invalid_contention_is_refused_at_its_key(change: dict[str, Any], where: str) -> None:
     document = json.loads(known(contention=(contention(),)).to_json())
     document["contention"][0] |= change
 

@@ -10,7 +10,7 @@ import pytest
 from meshwave.engine.costs.alpha_beta import ring_all_reduce_seconds
 from meshwave.engine.costs.collective_flows import StageBlocks, exchange_usages
 from meshwave.engine.costs.context_exchange import ContextCost, ContextCosts
-from meshwave.engine.costs.device_sizes import workload
+from meshwave.engine.costs.device_sizes import device_workload
 from meshwave.engine.costs.fabric import Fabric
 from meshwave.engine.costs.models.roofline import mesh_prices
 from meshwave.engine.costs.operators import PRECISIONS, Operator, Work, Workload, attention_product
@@ -36,7 +36,7 @@ def exposed(exchange: ContextExchange, forward_s: float, backward_s: float, cp: 
     return ContextCost(CLUSTER, mesh, load, ring_all_reduce_seconds).exposed_parts(operator)
 
 
-def test_a_ring_exposes_what_each_step_of_attention_does_not_hide() -> None:
+def test_a_ring_exposes_the_messages_that_attention_does_not_hide() -> None:
     found = exposed("ring", forward_s=4.5e-3, backward_s=6e-3)
 
     assert found.forward.seconds == pytest.approx(2 * (2e-3 - 1.5e-3))
@@ -53,7 +53,7 @@ def test_long_attention_hides_a_ring_except_the_last_gradients() -> None:
     assert found.backward.seconds == pytest.approx(2e-3)
 
 
-def test_an_all_gather_is_exposed_whatever_attention_takes() -> None:
+def test_an_all_gather_is_exposed_regardless_of_attention() -> None:
     for seconds in (0.0, 1.0):
         found = exposed("all_gather", seconds, seconds)
         assert found.forward.seconds == found.backward.seconds == pytest.approx(2 * 2e-3)
@@ -74,7 +74,7 @@ def long_sequences(exchange: str, bandwidth: float, axes: dict[str, int]) -> Des
 def test_the_exchange_is_a_wait_inside_the_layers_and_traffic_on_the_links(exchange: str) -> None:
     design = long_sequences(exchange, 1e7, {"cp": 2})
     (price, *_) = mesh_prices(design)
-    load = workload(design, design.meshes[0])
+    load = device_workload(design, design.meshes[0])
     cost = ContextCost(design.cluster, design.meshes[0], load, ring_all_reduce_seconds)
     expected = cost.exposed_parts(attention_product(load))
 
@@ -91,7 +91,7 @@ def test_the_exchange_is_a_wait_inside_the_layers_and_traffic_on_the_links(excha
 
 def test_gathered_keys_and_values_stay_in_memory() -> None:
     ring, gathered = (
-        attention_product(workload(design, design.meshes[0]))
+        attention_product(device_workload(design, design.meshes[0]))
         for design in (long_sequences(exchange, 1e9, {"cp": 2}) for exchange in ("ring", "all_gather"))
     )
     assert gathered.kept_bytes - ring.kept_bytes == ring.context_bytes > 0

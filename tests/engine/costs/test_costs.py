@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from meshwave.engine.costs import cost_models, estimate, layers_per_stage
-from meshwave.engine.costs.distinct_actions import kinds
+from meshwave.engine.costs.distinct_actions import distinct_kinds
 from meshwave.engine.document import Design
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.program.action import Op
@@ -37,10 +37,10 @@ def test_every_row_has_a_price_that_does_not_depend_on_its_microbatch(
     )
 
 
-def test_kinds_stand_for_their_rows(design: Callable[..., Design]) -> None:
+def test_kinds_represent_their_rows(design: Callable[..., Design]) -> None:
     program = lower(design(4, schedule="hanayo", microbatches=16))
 
-    found = kinds(program)
+    found = distinct_kinds(program)
 
     assert len(found) < len(program) / 4
     for column in ("op", "rank"):
@@ -60,7 +60,7 @@ def by_stage(design: Design, op: Op) -> list[float]:
 @pytest.mark.parametrize("kind", sorted(cost_models))
 @pytest.mark.parametrize(("schedule", "op"), [("1f1b", Op.B), ("zb-h1", Op.I)])
 @pytest.mark.parametrize(("recompute", "again"), [([1, 3], [0, 1, 0, 1]), ("full", [1] * 4), ("none", [0] * 4)])
-def test_a_stage_that_is_recomputed_runs_its_forward_once_more_before_its_backward(
+def test_a_recomputed_stage_runs_its_forward_again_before_its_backward(
     design: Callable[..., Design], kind: str, schedule: str, op: Op, recompute: object, again: list[int]
 ) -> None:
     kept, recomputed = (
@@ -76,7 +76,7 @@ def test_a_stage_that_is_recomputed_runs_its_forward_once_more_before_its_backwa
     assert by_stage(recomputed, Op.F) == by_stage(kept, Op.F)
 
 
-def test_a_stage_that_is_recomputed_keeps_its_input_alone(design: Callable[..., Design]) -> None:
+def test_a_recomputed_stage_keeps_only_its_input(design: Callable[..., Design]) -> None:
     pipelines = ({}, {"recompute": [0, 1, 3]})
     designs = [design(4, pipeline={"stages": [8] * 4, **pipeline}) for pipeline in pipelines]
     kept, recomputed = (estimate(made, lower(made)) for made in designs)
@@ -89,7 +89,7 @@ def test_a_stage_that_is_recomputed_keeps_its_input_alone(design: Callable[..., 
     assert recomputed.model_flops == kept.model_flops  # of the model, not of the hardware
 
 
-def test_stages_are_balanced_with_what_they_compute_again(design: Callable[..., Design]) -> None:
+def test_stages_are_balanced_with_their_recomputation(design: Callable[..., Design]) -> None:
     straight, uneven = (design(4, pipeline={"recompute": how}) for how in ("none", [1]))
 
     assert layers_per_stage(uneven)[1] < layers_per_stage(straight)[1]

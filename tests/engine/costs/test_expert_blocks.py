@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwave.engine.costs import estimate, layers_per_stage
-from meshwave.engine.costs.device_sizes import device_sizes, workload
+from meshwave.engine.costs.device_sizes import device_sizes, device_workload
 from meshwave.engine.costs.expert_blocks import expert_block, expert_layers_per_stage, expert_sharing
 from meshwave.engine.costs.flops import model_flops, model_parameters
 from meshwave.engine.costs.models.roofline import mesh_prices
@@ -27,7 +27,7 @@ from meshwave.engine.document.expert_layers import (
     price_expert_layer,
     resolve_expert_layer,
 )
-from meshwave.engine.experts import StepOp, price, simulate_layer
+from meshwave.engine.experts import StepOp, price_expert_schedule, simulate_layer
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.program.action import Op
 
@@ -62,7 +62,7 @@ def held(of: Design) -> Any:
     return device_sizes(of, program, layers_per_stage(of))
 
 
-def test_every_second_layer_has_experts_wherever_the_stages_are_cut() -> None:
+def test_every_second_layer_has_experts_for_any_split_into_stages() -> None:
     of = design(meshes=2)
 
     assert expert_layers_per_stage(of, (4,)) == (2,)
@@ -78,7 +78,7 @@ def test_a_device_holds_its_gate_and_its_part_of_the_experts(
     schedule: str, experts: dict[str, int], cut: int, places: int
 ) -> None:
     of = design(schedule=schedule, **experts)
-    load = workload(of, of.meshes[0])
+    load = device_workload(of, of.meshes[0])
     dense = sum(operator.parameters for operator in layer_operators(load))
     block = sum(operator.parameters for operator in mlp_operators(load)) - 4 * 64  # without its norm
 
@@ -93,20 +93,20 @@ def test_a_device_holds_its_gate_and_its_part_of_the_experts(
     assert found.parameters[0, 0] == pytest.approx(expected)
 
 
-def test_the_fullest_device_decides() -> None:
+def test_the_most_loaded_device_determines_the_cost() -> None:
     even, uneven = design(), design(placement=[[0, 1, 2, 3], [4, 5], [6], [7, 0]])
 
     assert held(uneven).experts[0, 0] == 2 * held(even).experts[0, 0]
     assert held(uneven).activation_bytes[0] > held(even).activation_bytes[0]
 
 
-def test_a_layer_takes_what_its_play_takes_and_the_rest_of_the_block() -> None:
+def test_a_layer_takes_the_simulated_time_and_that_of_the_rest_of_the_block() -> None:
     of = design()
     mesh = of.meshes[0]
     name, shape, _ = resolve_expert_layer(of, mesh)
-    priced = price(name, shape, mesh_links(of, mesh), device_rates(of))
+    priced = price_expert_schedule(name, shape, mesh_links(of, mesh), device_rates(of))
     prices = mesh_prices(of)[0]
-    block = expert_block(of, mesh, workload(of, mesh))
+    block = expert_block(of, mesh, device_workload(of, mesh))
 
     assert block is not None
     forward = simulate_layer(priced, priced.forward).makespan
@@ -120,7 +120,7 @@ def test_a_layer_takes_what_its_play_takes_and_the_rest_of_the_block() -> None:
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp64"])
 @pytest.mark.parametrize(("batch", "memory"), [(1, 1e9), (1, 1e11), (64, 1e11), (64, 1e15)])
-def test_one_expert_for_all_tokens_costs_what_a_dense_block_costs(precision: str, batch: int, memory: float) -> None:
+def test_one_expert_for_all_tokens_costs_as_much_as_a_dense_block(precision: str, batch: int, memory: float) -> None:
     """Bound by its weights, by its activations or by its products: the same roofs as anywhere else."""
     document = design(dp=1, tp=1, moe={"experts": 1, "top_k": 1, "capacity_factor": 1.0}, ep=1).model_dump(mode="json")
     document["training"] = {"micro_batch_size": batch, "precision": precision}
@@ -128,7 +128,7 @@ def test_one_expert_for_all_tokens_costs_what_a_dense_block_costs(precision: str
     of = parse_design(document)
     priced = price_expert_layer(of, of.meshes[0])
     dense = mesh_prices(of)[0].part(
-        each for each in mlp_operators(workload(of, of.meshes[0])) if not _around(each.name)
+        each for each in mlp_operators(device_workload(of, of.meshes[0])) if not _around(each.name)
     )
 
     forward, back = (
@@ -144,7 +144,7 @@ def _around(name: str) -> bool:
     return "norm" in name or "residual" in name
 
 
-def test_a_device_with_many_experts_and_few_tokens_is_bound_by_their_weights() -> None:
+def test_a_device_with_many_experts_and_few_tokens_is_bound_by_reading_weights() -> None:
     """Which every chunk reads again."""
 
     def forward_s(**changes: Any) -> float:
@@ -161,17 +161,17 @@ def test_a_device_with_many_experts_and_few_tokens_is_bound_by_their_weights() -
     assert forward_s(**few, degree=2) - whole == pytest.approx(weights * 4 / 1e11)
 
 
-def test_in_chunks_the_gradients_of_weights_hide_behind_messages() -> None:
+def test_with_chunks_weight_gradients_overlap_with_messages() -> None:
     of = design(degree=4, meshes=2, dp=2)
     two_nodes = of.model_copy(update={"training": of.training.model_copy(update={"micro_batch_size": 64})})
     mesh = of.meshes[0].model_copy(update={"devices": (0, 1, 4, 5)})
-    block = expert_block(two_nodes, mesh, workload(two_nodes, mesh))
+    block = expert_block(two_nodes, mesh, device_workload(two_nodes, mesh))
 
     assert block is not None
     assert block.hidden_s > 0
 
 
-def test_a_split_backward_leaves_the_weights_of_experts_and_gates_for_later() -> None:
+def test_a_split_backward_defers_the_weight_gradients_of_experts_and_gates() -> None:
     of = design(meshes=2)
     document = of.model_dump(mode="json")
     document["pipeline"] = {"schedule": "zb-h1", "microbatches": 4}
@@ -184,13 +184,13 @@ def test_a_split_backward_leaves_the_weights_of_experts_and_gates_for_later() ->
     with_experts = expert_layers_per_stage(split, costs.layers)[0]
     first = mesh_prices(split)[0].stage(costs.layers[0], first=True, last=False, experts={COMMON: with_experts})
     dense = mesh_prices(split)[0].stage(costs.layers[0] - with_experts, first=True, last=False)
-    block = expert_block(split, split.meshes[0], workload(split, split.meshes[0]))
+    block = expert_block(split, split.meshes[0], device_workload(split, split.meshes[0]))
     assert block is not None and with_experts
     assert of_first == pytest.approx([first.input_gradient, first.weight_gradient])
     assert first.weight_gradient - dense.weight_gradient > with_experts * block.weight_gradient_s > 0
 
 
-def test_flops_of_the_model_are_those_that_a_token_asks_for() -> None:
+def test_flops_of_the_model_count_the_experts_that_a_token_visits() -> None:
     of = design()
     dense = of.model.model_copy(update={"moe": None})
     tokens, block, gate = 5 * 32, 4 * 64 * 256, 2 * 64 * 8
@@ -207,7 +207,7 @@ def test_the_load_of_a_dropless_layer_is_that_of_its_hottest_device() -> None:
 
     def seconds(**changes: Any) -> float:
         of = design(**changes)
-        block = expert_block(of, of.meshes[0], workload(of, of.meshes[0]))
+        block = expert_block(of, of.meshes[0], device_workload(of, of.meshes[0]))
         assert block is not None
         return block.forward_s
 
@@ -239,7 +239,7 @@ def test_a_layer_with_a_placement_and_load_of_its_own_has_its_own_costs() -> Non
 # ---- gradients ----
 
 
-def test_experts_are_reduced_over_the_devices_that_hold_them_alone() -> None:
+def test_gradients_of_experts_are_reduced_only_over_the_devices_that_hold_them() -> None:
     of = design(dp=4, tp=2, ep=4)
     parts, partial = expert_sharing(of, of.meshes)
 
@@ -262,7 +262,7 @@ def test_replicas_of_an_expert_share_its_gradient() -> None:
     }
 
 
-def test_what_nobody_shares_is_not_reduced() -> None:
+def test_weights_without_copies_are_not_reduced() -> None:
     """All experts lie once, so that only the rest goes over the data-parallel copies."""
     alone, twice = design(dp=4, tp=1, schedule="expert-parallel"), design(dp=4, tp=1, ep=2, schedule="expert-parallel")
 
@@ -303,7 +303,7 @@ def test_the_slowest_stage_is_as_fast_as_in_any_split(data: st.DataObject, layer
     assert seconds(split, blocks, each) == pytest.approx(best)
 
 
-def test_layers_that_are_alike_are_split_as_ever() -> None:
+def test_equal_layers_are_split_as_without_experts() -> None:
     each = [1.0] * 4
 
     assert (
@@ -312,7 +312,7 @@ def test_layers_that_are_alike_are_split_as_ever() -> None:
     assert unequal_split(8, range(1, 8, 2), each, [3.0] * 4, [0.0] * 4) == (2, 2, 2, 2)
 
 
-def test_a_large_model_is_split_at_once() -> None:
+def test_a_large_model_is_split_quickly() -> None:
     split = unequal_split(100_000, range(1, 100_000, 2), [1.0] * 512, [2.0] * 512, [0.0] * 512)
 
     assert sum(split) == 100_000
@@ -324,13 +324,13 @@ def test_workloads_of_a_mesh_of_another_dp_have_as_many_tokens() -> None:
 
 
 @pytest.mark.torch
-def test_what_is_counted_is_what_the_runtime_builds() -> None:
+def test_counted_parameters_are_those_that_the_runtime_builds() -> None:
     torch = pytest.importorskip("torch")
 
     from meshwave.engine.runtime.experts.build import single_process_factory
 
     of = design(dp=1, tp=1, ep=1, schedule="expert-parallel")
-    block = expert_block(of, of.meshes[0], workload(of, of.meshes[0]))
+    block = expert_block(of, of.meshes[0], device_workload(of, of.meshes[0]))
     built = single_process_factory(of, 1.0, torch.float32)(1)
     x = torch.randn(32, 64, requires_grad=True)
     kept: dict[int, int] = {}

@@ -40,7 +40,7 @@ def test_training_takes_about_six_flops_a_parameter_and_token() -> None:
 
 
 @pytest.mark.parametrize("tp", [1, 8])
-def test_a_split_backward_holds_what_qi_et_al_count_and_the_norms(tp: int) -> None:
+def test_a_split_backward_keeps_the_bytes_of_qi_et_al_and_the_norms(tp: int) -> None:
     """arXiv:2401.10241, table 1: 32sbh bytes a layer at 16 bits; its inputs of products stay whole, the rest is cut."""
     load = Workload.from_model(GPT3, batch=4, tp=tp, precision="bf16")
     whole = 4 * GPT3.sequence * GPT3.hidden
@@ -79,7 +79,7 @@ def test_tensor_parallel_devices_share_the_work_but_not_the_norms() -> None:
     assert parameters[1] == pytest.approx((12 * h**2 + 7 * h) / 8 + 6 * h)  # norms and output biases stay whole
 
 
-def test_a_tensor_parallel_layer_reduces_twice_each_way() -> None:
+def test_a_tensor_parallel_layer_reduces_twice_in_each_direction() -> None:
     """Megatron (arXiv:1909.08053), section 3: two all-reduces of bsh forward, two backward."""
     load = Workload.from_model(GPT3, batch=2, tp=8, precision="bf16")
     forward = [size for operator in transformer_layers.layer_operators(load) for size in operator.forward_reduced]
@@ -92,7 +92,7 @@ def test_a_tensor_parallel_layer_reduces_twice_each_way() -> None:
     ("precision", "optimizer", "held"),
     [("fp32", "adamw", 16), ("bf16", "adamw", 18), ("fp64", "adamw", 32), ("fp32", "sgd", 8), ("bf16", "sgd", 10)],
 )
-def test_bytes_a_parameter_holds(precision: str, optimizer: str, held: int) -> None:
+def test_bytes_of_training_state_per_parameter(precision: str, optimizer: str, held: int) -> None:
     size = PRECISIONS[precision]
 
     assert (
@@ -113,7 +113,9 @@ def test_bytes_a_parameter_holds(precision: str, optimizer: str, held: int) -> N
         ("fp32", "adamw", True, 40),
     ],
 )
-def test_bytes_a_parameter_that_a_step_moves(precision: str, optimizer: str, clipped: bool, moved: int) -> None:
+def test_bytes_per_parameter_that_an_optimizer_step_transfers(
+    precision: str, optimizer: str, clipped: bool, moved: int
+) -> None:
     training = Training(optimizer=optimizer, precision=precision, clip_norm=1.0 if clipped else None)
     assert flops.optimizer_traffic_bytes(training) == moved
 
@@ -141,9 +143,7 @@ SMALL = small()
 @pytest.mark.parametrize("kind", ["gpt", "bert", "transformer"])
 @pytest.mark.parametrize("precision", ["fp32", "fp64", "bf16"])
 @pytest.mark.parametrize(("split", "stage"), [((4,), 0), ((1, 2, 1), 0), ((1, 2, 1), 1), ((1, 2, 1), 2)])
-def test_torch_keeps_and_holds_what_the_formulas_say(
-    kind: str, precision: str, split: tuple[int, ...], stage: int
-) -> None:
+def test_torch_keeps_the_bytes_of_the_formulas(kind: str, precision: str, split: tuple[int, ...], stage: int) -> None:
     import torch
 
     from meshwave.engine.runtime.models import build_stage
@@ -190,7 +190,7 @@ def test_torch_keeps_and_holds_what_the_formulas_say(
 @pytest.mark.torch
 @pytest.mark.parametrize("precision", ["fp32", "fp64", "bf16"])
 @pytest.mark.parametrize(("split", "stage"), [((4,), 0), ((1, 2, 1), 0), ((1, 2, 1), 1), ((1, 2, 1), 2)])
-def test_a_split_backward_holds_what_the_formulas_say(precision: str, split: tuple[int, ...], stage: int) -> None:
+def test_a_split_backward_keeps_the_bytes_of_the_formulas(precision: str, split: tuple[int, ...], stage: int) -> None:
     import torch
 
     from meshwave.engine.runtime.execution.stages import DTYPES, MESSAGE_DTYPES, LocalStage

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from meshwave.engine.costs.device_sizes import workload
+from meshwave.engine.costs.device_sizes import device_workload
 from meshwave.engine.costs.kernels import END_OPERATORS, LAST_OPERATORS, work_seconds
 from meshwave.engine.costs.models.roofline import mesh_prices
 from meshwave.engine.costs.operators import Kernels, Work
@@ -83,7 +83,7 @@ def test_products_of_unfused_attention_use_tensor_cores_only_if_the_size_of_a_he
         document["training"]["attention_kernel"] = "unfused"
         design = parse_design(document)
         (attention,) = (
-            each for each in layer_operators(workload(design, design.meshes[0])) if each.name == "attention"
+            each for each in layer_operators(device_workload(design, design.meshes[0])) if each.name == "attention"
         )
         return {attention.forward.slowdown, attention.input_gradient.slowdown}
 
@@ -144,7 +144,7 @@ def test_operators_that_recomputation_leaves_out_are_named_as_in_the_model():
         "mtp_layers": 1,
     }
     design = parse_design(document)
-    load = workload(design, design.meshes[0])
+    load = device_workload(design, design.meshes[0])
     layers = [*layer_operators(load), *feed_forward("shared experts", load, load.hidden)]
 
     ends = {each.name for each in end_operators(load, first=True, last=True)}

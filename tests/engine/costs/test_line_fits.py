@@ -26,7 +26,9 @@ COLUMNS = np.array(
 
 
 @given(once=st.floats(0, 1e-3), block=st.floats(0, 1e-3), product=st.floats(1e-12, 1e-9), byte=st.floats(0, 1e-8))
-def test_what_a_unit_of_each_term_takes_is_found_again(once: float, block: float, product: float, byte: float) -> None:
+def test_the_fit_recovers_the_time_per_unit_of_each_term(
+    once: float, block: float, product: float, byte: float
+) -> None:
     per = np.array([once, block, product, byte])
 
     found, r2 = fit_terms(COLUMNS, COLUMNS @ per)
@@ -36,7 +38,7 @@ def test_what_a_unit_of_each_term_takes_is_found_again(once: float, block: float
 
 
 @given(seconds=st.lists(st.floats(1e-6, 1.0), min_size=6, max_size=6))
-def test_nothing_takes_time_off_another(seconds: list[float]) -> None:
+def test_no_fitted_coefficient_is_negative(seconds: list[float]) -> None:
     found, _ = fit_terms(COLUMNS, np.array(seconds))
 
     assert min(found) >= 0
@@ -44,7 +46,7 @@ def test_nothing_takes_time_off_another(seconds: list[float]) -> None:
 
 
 @given(noise=st.lists(st.floats(-0.1, 0.1), min_size=6, max_size=6))
-def test_a_little_noise_stays_a_little(noise: list[float]) -> None:
+def test_small_noise_causes_small_errors(noise: list[float]) -> None:
     clean = COLUMNS @ np.array([1e-4, 1e-3, 1e-10, 1e-9])
 
     found, _ = fit_terms(COLUMNS, clean * np.exp(noise))
@@ -52,7 +54,7 @@ def test_a_little_noise_stays_a_little(noise: list[float]) -> None:
     assert np.abs(np.log(COLUMNS @ found / clean)).max() < 0.3
 
 
-def test_a_term_that_no_sample_has_takes_nothing() -> None:
+def test_a_term_without_samples_has_the_coefficient_zero() -> None:
     columns = np.concatenate([COLUMNS, np.zeros((6, 1))], axis=1)
 
     found, _ = fit_terms(columns, COLUMNS[:, 2] * 1e-10)
@@ -60,11 +62,11 @@ def test_a_term_that_no_sample_has_takes_nothing() -> None:
     assert found[4] == 0
 
 
-def test_terms_that_samples_cannot_tell_apart_are_priced_together() -> None:
+def test_terms_that_samples_cannot_distinguish_share_a_price() -> None:
     found, _ = fit_terms(np.ones((3, 2)), np.full(3, 2.0))
 
     assert sum(found) == pytest.approx(2.0)
 
 
-def test_one_size_has_a_line_too() -> None:
+def test_one_size_suffices_for_a_line() -> None:
     assert fit_line([(1000.0, 2.0)]).r2 == 1.0

@@ -33,7 +33,7 @@ def test_gpipe_keeps_every_microbatch(ranks: int, microbatches: int) -> None:
 
 
 @given(*sizes)
-def test_1f1b_keeps_as_many_as_there_are_ranks_to_the_end(ranks: int, microbatches: int) -> None:
+def test_1f1b_keeps_p_minus_r_activations_on_rank_r(ranks: int, microbatches: int) -> None:
     expected = [min(microbatches, ranks - rank) for rank in range(ranks)]
 
     assert peak_inflight(program("1f1b", ranks, microbatches)).tolist() == expected
@@ -41,7 +41,7 @@ def test_1f1b_keeps_as_many_as_there_are_ranks_to_the_end(ranks: int, microbatch
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 @pytest.mark.parametrize("waves", [1, 2, 4])
-def test_hanayo_keeps_what_its_paper_prints(ranks: int, waves: int) -> None:
+def test_hanayo_keeps_the_activations_of_its_paper(ranks: int, waves: int) -> None:
     """((2W-1)P + 1 + r) stages on rank r: from ((2W-1)P+1)/2W shares on the first to P on the last."""
     expected = [((2 * waves - 1) * ranks + 1 + rank) / (2 * waves) for rank in range(ranks)]
 
@@ -49,13 +49,13 @@ def test_hanayo_keeps_what_its_paper_prints(ranks: int, waves: int) -> None:
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])
-def test_chimera_keeps_half_on_the_outside_and_all_in_the_middle(ranks: int) -> None:
+def test_chimera_keeps_half_of_the_activations_on_outer_ranks(ranks: int) -> None:
     expected = [ranks // 2 + 1 + min(rank, ranks - 1 - rank) for rank in range(ranks)]
 
     assert peak_inflight(program("chimera", ranks, ranks)).tolist() == expected
 
 
-def test_a_split_backward_lets_go_at_its_weight_gradient() -> None:
+def test_a_split_backward_frees_activations_at_its_weight_gradient() -> None:
     split = parse_program("0F0 0F1 0I0 0I1 0F2 0W0 0W1 0I2 0W2")
 
     assert peak_inflight(split).tolist() == [3]
@@ -91,7 +91,7 @@ def test_the_peak_is_the_sum_of_its_categories(design: Callable[..., Design]) ->
     assert peak.fits.all()
 
 
-def test_working_memory_holds_receives_that_wait_and_a_message_that_leaves(design: Callable[..., Design]) -> None:
+def test_working_memory_includes_posted_receives_and_an_outgoing_message(design: Callable[..., Design]) -> None:
     alone, many = (design(ranks, microbatches=8, model={"layers": 8}) for ranks in (1, 4))
     message = 32 * 64 * 4
     working = [estimate(made, lower(made)).working_bytes for made in (alone, many)]
@@ -121,7 +121,7 @@ def test_the_peak_over_time_is_the_peak_over_the_order(
         assert held[0] == held[-1] == pytest.approx(idle)  # all that came has gone
 
 
-def test_a_recorded_timeline_may_hold_its_spans_in_any_order(design: Callable[..., Design]) -> None:
+def test_a_recorded_timeline_may_have_its_spans_in_any_order(design: Callable[..., Design]) -> None:
     made = design(3, microbatches=6)
     lowered = lower(made)
     costs = estimate(made, lowered)
@@ -137,14 +137,14 @@ def test_a_recorded_timeline_may_hold_its_spans_in_any_order(design: Callable[..
         assert held[-1] == mixed_held[-1]
 
 
-def test_what_does_not_fit_is_said(design: Callable[..., Design]) -> None:
+def test_a_peak_above_the_capacity_is_reported(design: Callable[..., Design]) -> None:
     made = design(2, model={"layers": 40, "hidden": 8192, "heads": 64}, pipeline={"stages": [1, 39]})
     lowered = lower(made)
 
     assert peak_memory(lowered, estimate(made, lowered)).fits.tolist() == [True, False]
 
 
-def test_a_split_backward_keeps_what_the_weights_need_until_they_have_it() -> None:
+def test_a_split_backward_keeps_inputs_until_the_weight_gradients() -> None:
     """F F I I W W: two activations, and then two of what their weight gradients need."""
     drawn = parse_design(
         document({"schedule": "custom", "microbatches": 2, "actions": [["0F0", "0F1", "0I0", "0I1", "0W0", "0W1"]]}, 1)
@@ -160,7 +160,7 @@ def test_a_split_backward_keeps_what_the_weights_need_until_they_have_it() -> No
     assert np.diff(alive).tolist() == [kept, kept, *backward, 0, -gradients]
 
 
-def test_gradients_are_there_from_the_first_backward_on(design: Callable[..., Design]) -> None:
+def test_gradients_are_allocated_from_the_first_backward_on(design: Callable[..., Design]) -> None:
     """With GPipe they come when activations begin to go, so that they never meet all of them."""
     gpipe, one = (
         predict(design(2, schedule=name, microbatches=6, training={"micro_batch_size": 8}))
@@ -171,7 +171,7 @@ def test_gradients_are_there_from_the_first_backward_on(design: Callable[..., De
     assert one.memory.by_category["gradients"] == pytest.approx(one.costs.gradient_bytes.sum(axis=1))
 
 
-def test_gradients_that_are_reduced_are_there_twice_at_the_end(design: Callable[..., Design]) -> None:
+def test_reduced_gradients_are_allocated_twice_at_the_end(design: Callable[..., Design]) -> None:
     small = {"layers": 4, "sequence": 4, "vocab": 256, "hidden": 256}
     alone, shared = (predict(design(2, microbatches=2, model=small, meshes=meshes(lanes))) for lanes in (1, 2))
 
@@ -187,7 +187,7 @@ def meshes(lanes: int) -> list[dict[str, object]]:
     ]
 
 
-def test_what_was_sent_is_held_until_an_answer_is_taken(design: Callable[..., Design]) -> None:
+def test_sent_tensors_are_kept_until_their_acknowledgement(design: Callable[..., Design]) -> None:
     few, many = (predict(design(2, schedule="1f1b", microbatches=count)) for count in (4, 12))
     assert many.memory.total_bytes.tolist() == few.memory.total_bytes.tolist()
 

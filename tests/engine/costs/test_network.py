@@ -84,7 +84,7 @@ def test_a_message_between_leaf_switches_passes_their_uplinks() -> None:
     assert Fabric(cluster).capacity(Port("uplink-in", 1)) == 30e6
 
 
-def test_a_calibration_says_what_two_messages_do_to_each_other() -> None:
+def test_a_calibration_determines_the_contention_of_two_messages() -> None:
     measured = LinkSharing(1.5, 1.2, 0.8, 1.0)
 
     assert kinds_of((0, 1), cluster_of(), measured)[-1] == Port("switch", 0)
@@ -96,7 +96,7 @@ def test_a_calibration_says_what_two_messages_do_to_each_other() -> None:
 
 
 @pytest.mark.parametrize("group", [(0, 1), (0, 2), (0, 1, 2, 3), (3, 0, 2)])
-def test_a_ring_moves_the_least_bytes_and_takes_as_long_as_it_is_priced(group: tuple[int, ...]) -> None:
+def test_a_ring_sends_the_minimum_of_bytes_and_takes_its_priced_time(group: tuple[int, ...]) -> None:
     cluster, size = cluster_of(), 1e6
 
     messages = ring_messages(group, size)
@@ -143,7 +143,7 @@ DESIGNS: Mapping[str, Design] = {
 
 
 @pytest.mark.parametrize("name", DESIGNS)
-def test_designs_play_as_a_slow_network_does(name: str) -> None:
+def test_simulated_designs_equal_a_reference_network(name: str) -> None:
     prediction = predict(DESIGNS[name])
     network = prediction.costs.network
     assert network is not None
@@ -156,7 +156,7 @@ def test_designs_play_as_a_slow_network_does(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DESIGNS)
-def test_a_flow_that_is_alone_takes_what_it_is_priced(name: str) -> None:
+def test_a_flow_without_contention_takes_its_priced_time(name: str) -> None:
     """No kind of flow asks more of a port than there is."""
     prediction = predict(DESIGNS[name])
     network, program = prediction.costs.network, prediction.program
@@ -171,7 +171,7 @@ def test_a_flow_that_is_alone_takes_what_it_is_priced(name: str) -> None:
     assert (alone > 0).all()
 
 
-def test_all_that_a_design_exchanges_is_on_its_network() -> None:
+def test_all_messages_of_a_design_are_on_its_network() -> None:
     program = (prediction := predict(DESIGNS["tensor parallel across nodes"])).program
     network = prediction.costs.network
     assert network is not None
@@ -200,7 +200,7 @@ def test_messages_between_the_same_devices_are_one_connection_in_each_direction(
     assert len(pairs) == 6
 
 
-def test_one_transfer_at_a_time_is_by_nic() -> None:
+def test_link_serial_limits_each_nic_to_one_transfer() -> None:
     """Both messages of a node wait for its one NIC, whichever pair they are of."""
     cost = {"kind": "unit", "forward": 1, "backward": 2, "transfer": 1, "transfer_model": "link-serial"}
     one = predict(design_of({"schedule": "gpipe"}, [([0], 1), ([2], 1), ([1], 1), ([3], 1)], cost=cost)).timeline
@@ -218,7 +218,7 @@ def test_one_transfer_at_a_time_is_by_nic() -> None:
     assert two.makespan < one.makespan
 
 
-def test_a_slot_hides_what_it_is_told_to_hide() -> None:
+def test_a_slot_hides_the_given_share_of_communication() -> None:
     """Exchanges of a forward and a backward in one slot behind each other's computing: none, half or all of it."""
     pipeline = {"schedule": "dualpipe", "microbatches": 8}
     meshes = [([0, 1], 2), ([2, 3], 2)]
@@ -237,7 +237,7 @@ def test_a_message_to_itself_passes_no_port() -> None:
 
 @pytest.mark.parametrize("boundary", ["batch", "sequence", "hidden"])
 @pytest.mark.parametrize("strategy", list(strategies))
-def test_every_receiver_of_a_plan_gets_all_that_it_needs(strategy: str, boundary: str) -> None:
+def test_every_receiver_of_a_plan_gets_all_its_bytes(strategy: str, boundary: str) -> None:
     """The messages that the network is made of bring what the transfer is for, whatever its plan."""
     design = design_of(
         {"schedule": "1f1b"}, [([0, 1], 2), ([2, 3], 1)], transfer={"strategy": strategy, "boundary": boundary}
@@ -256,7 +256,7 @@ def test_every_receiver_of_a_plan_gets_all_that_it_needs(strategy: str, boundary
 
 
 @pytest.mark.parametrize("bandwidth", [2.5e7, 2.5e6])
-def test_a_drawn_uplink_slows_what_passes_it(bandwidth: float) -> None:
+def test_a_drawn_uplink_slows_messages_that_pass_it(bandwidth: float) -> None:
     """Two copies send at once through the uplink of their leaf."""
     meshes = [([0, 1], 1), ([2, 3], 1)]
     wide = cluster_of(nodes=4, per_node=1)
@@ -307,7 +307,7 @@ def test_exchanges_of_a_block_are_those_of_its_pairs() -> None:
     assert exchange_usage(fabric, block, [near, far]) == pytest.approx(fabric.usage(pairs))
 
 
-def test_a_slot_of_two_has_the_exchanges_of_both() -> None:
+def test_a_shared_slot_has_the_exchanges_of_both_actions() -> None:
     """It takes what both take one after the other, and is never faster on shared links than on free ones."""
     pipeline = {"schedule": "dualpipe", "microbatches": 8, "stages": [1, 7, 1, 7]}
     meshes = [([0, 1], 2), ([2, 3], 2), ([4, 5], 2), ([6, 7], 2)]
@@ -328,7 +328,7 @@ def test_a_slot_of_two_has_the_exchanges_of_both() -> None:
     assert min(alone) > 0
 
 
-def test_a_mesh_that_computes_faster_exchanges_less_where_that_is_asked() -> None:
+def test_a_faster_mesh_waits_for_the_exchanges_of_its_own_layers() -> None:
     """What-if questions shorten all of an action, what it exchanges included."""
     prediction = predict(design_of({"schedule": "gpipe"}, [([0, 2], 2)]))
     half = np.where(prediction.program.is_compute, 0.5, 1.0) * prediction.costs.seconds
@@ -338,7 +338,7 @@ def test_a_mesh_that_computes_faster_exchanges_less_where_that_is_asked() -> Non
     assert answer < 0.6 * prediction.timeline.makespan
 
 
-def test_link_serial_knows_nics_and_links_alone() -> None:
+def test_link_serial_has_only_nics_and_links_as_ports() -> None:
     cost = {"kind": "unit", "forward": 1, "backward": 2, "transfer": 1, "transfer_model": "link-serial"}
     meshes = [([0], 1), ([1], 1), ([2], 1), ([3], 1)]
     plain, drawn = (
@@ -350,7 +350,7 @@ def test_link_serial_knows_nics_and_links_alone() -> None:
 
 
 @pytest.mark.parametrize("name", DESIGNS)
-def test_ports_that_couple_alike_are_played_as_one(name: str) -> None:
+def test_ports_with_equal_flows_are_simulated_as_one(name: str) -> None:
     """Without the ports that nothing can fill, and with one of those that the same flows pass, times are the same."""
     prediction = predict(DESIGNS[name])
     network, program, seconds = prediction.costs.network, prediction.program, prediction.costs.seconds

@@ -9,13 +9,13 @@ from meshwave.engine.errors import InputError
 EXPECTED = {"hanayo-tacc", "hanayo-tc", "hanayo-pc", "hanayo-fc", "dgx-a100", "dgx-h100", "h200-node", "laptop"}
 
 
-def test_the_clusters_that_people_ask_for_are_there() -> None:
+def test_presets_include_common_clusters() -> None:
     assert set(presets()) >= EXPECTED
     assert list(presets()) == sorted(presets())
 
 
 @pytest.mark.parametrize("name", sorted(EXPECTED))
-def test_a_preset_is_a_cluster_that_a_design_can_stand_on(name: str) -> None:
+def test_a_preset_is_a_valid_cluster_of_a_design(name: str) -> None:
     found = preset(name)
     document = {
         "format": "meshwave/1",

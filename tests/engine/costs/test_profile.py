@@ -57,7 +57,7 @@ def profile(*measured: dict[str, Any]) -> Profile:
 
 
 @given(alpha=st.floats(0, 1e-2), beta=st.floats(1e-11, 1e-6))
-def test_a_line_is_found_again(alpha: float, beta: float) -> None:
+def test_the_fit_recovers_a_line(alpha: float, beta: float) -> None:
     line = fit_line([(size, alpha + beta * size) for size in SIZES])
 
     assert line.alpha_s == pytest.approx(alpha, rel=1e-6, abs=1e-9 * beta * SIZES[-1])
@@ -66,7 +66,7 @@ def test_a_line_is_found_again(alpha: float, beta: float) -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(SIZES), st.floats(1e-6, 10)), min_size=1, max_size=12))
-def test_nothing_is_negative_whatever_was_measured(samples: list[tuple[float, float]]) -> None:
+def test_no_fitted_value_is_negative(samples: list[tuple[float, float]]) -> None:
     line = fit_line(samples)
 
     assert line.alpha_s >= 0
@@ -85,13 +85,13 @@ def test_small_messages_count_as_much_as_large_ones() -> None:
     assert line.beta_s_per_byte == pytest.approx(1e-7, rel=0.1)
 
 
-def test_twice_as_long_counts_as_half_as_long() -> None:
+def test_errors_by_a_factor_of_two_and_of_one_half_count_equally() -> None:
     line = fit_line([(1000.0, 1.0), (1000.0, 4.0)])
 
     assert line.alpha_s + 1000 * line.beta_s_per_byte == pytest.approx(2)
 
 
-def test_a_curve_that_starts_below_nothing_starts_at_nothing() -> None:
+def test_a_negative_constant_is_fitted_as_zero() -> None:
     line = fit_line([(size, 1e-9 * size**1.1) for size in SIZES])
 
     assert line.alpha_s == 0
@@ -101,7 +101,7 @@ def test_a_curve_that_starts_below_nothing_starts_at_nothing() -> None:
 # ---- the fit of a layout ----
 
 
-def test_groups_lie_as_the_layout_says() -> None:
+def test_groups_have_the_ranks_of_the_layout() -> None:
     assert collective_group_members("mp", 8, 2, 4) == [[0, 1], [2, 3], [4, 5], [6, 7]]
     assert collective_group_members("esp", 8, 2, 4) == [[0, 1, 2, 3], [4, 5, 6, 7]]
     assert collective_group_members("ep", 8, 2, 4) == [[0, 4], [1, 5], [2, 6], [3, 7]]
@@ -111,7 +111,7 @@ def test_groups_lie_as_the_layout_says() -> None:
         collective_group_members("ep", 8, 2, 3)
 
 
-def test_the_fit_is_what_an_expert_layer_takes() -> None:
+def test_the_fit_is_accepted_by_an_expert_layer_document() -> None:
     fit = profile(
         {"beta_s_per_byte": 4e-8},
         {"group": "ep", "size": 2, "beta_s_per_byte": 2e-8},
@@ -134,7 +134,7 @@ def test_the_fit_is_what_an_expert_layer_takes() -> None:
     assert fit["overlap"]["alpha_s"] == 0.5
 
 
-def test_an_all_gather_goes_by_what_was_gathered() -> None:
+def test_an_all_gather_is_priced_by_all_gathered_bytes() -> None:
     """A profile counts what one rank contributes, the model of a layer all that comes out (Parm's AG)."""
     measured = profile({"collective": "all_gather", "group": "esp", "size": 4}).collectives[0]
     line = profile({"collective": "all_gather", "group": "esp", "size": 4}).fit(1, 4)["all_gather"]
@@ -157,7 +157,7 @@ def test_a_layout_that_was_not_measured_is_refused() -> None:
 # ---- files ----
 
 
-def test_a_profile_comes_back_from_its_file(tmp_path: Path) -> None:
+def test_a_saved_profile_is_read_back_unchanged(tmp_path: Path) -> None:
     made = profile({}, {"group": "ep", "size": 2, "samples": [[4096, 1e-3], [8192, 2e-3]]})
 
     save_profile(made, tmp_path / "profile.json")
@@ -166,7 +166,7 @@ def test_a_profile_comes_back_from_its_file(tmp_path: Path) -> None:
     assert len((tmp_path / "profile.json").read_text().splitlines()) == 17  # a line a collective
 
 
-def test_an_empty_profile_comes_back_too(tmp_path: Path) -> None:
+def test_an_empty_profile_is_read_back(tmp_path: Path) -> None:
     made = Profile(machine=Machine(ranks=2, ranks_per_node=2), collectives=())
 
     save_profile(made, tmp_path / "profile.json")
@@ -174,7 +174,7 @@ def test_an_empty_profile_comes_back_too(tmp_path: Path) -> None:
     assert load_profile(tmp_path / "profile.json") == made
 
 
-def test_what_there_is_no_room_for_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_profile_that_does_not_fit_the_disk_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(self: Profile) -> str:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -213,12 +213,12 @@ def test_residuals_are_shares_of_the_line() -> None:
         ({"collectives": [{**MEASURED, "samples": [[4096, 0]]}]}, r"collectives\[0\].samples\[0\]"),
     ],
 )
-def test_what_is_no_profile_is_refused_where_it_is_wrong(change: dict[str, Any], said: str) -> None:
+def test_an_invalid_profile_is_refused_at_its_key(change: dict[str, Any], said: str) -> None:
     with pytest.raises(DesignError, match=said):
         parse_profile(json.dumps({**document({}), **change}))
 
 
-def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_reported_with_its_name(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("alpha, beta")
 
     with pytest.raises(InputError, match="cannot read .*nowhere.*No such file"):

@@ -62,7 +62,7 @@ def test_a_backward_is_the_sum_of_its_halves(design: Callable[..., Design]) -> N
     assert seconds_of(found, Op.F, stage=1) > seconds_of(found, Op.F, stage=0)  # the head
 
 
-def test_a_boundary_costs_what_its_link_does(design: Callable[..., Design]) -> None:
+def test_a_boundary_takes_the_time_of_its_link(design: Callable[..., Design]) -> None:
     """Meshes 6 and 7 are on one node, 7 and 8 on two."""
     made = design(9, model=LARGE, training={"micro_batch_size": 2})
     message = 2 * 2048 * 4096 * 4
@@ -160,7 +160,7 @@ def test_batched_transfers_are_priced_as_they_are_issued(design: Callable[..., D
     assert costs.simulate(program).makespan == simulate(program, costs.seconds, "batched").makespan
 
 
-def test_turning_the_meshes_round_changes_no_price(design: Callable[..., Design]) -> None:
+def test_reversing_the_meshes_changes_no_price(design: Callable[..., Design]) -> None:
     straight, turned = (priced(design(pipeline={"placement": order}))[1] for order in ([0, 1, 2, 3], [3, 2, 1, 0]))
 
     assert np.sort(straight.seconds) == pytest.approx(np.sort(turned.seconds))

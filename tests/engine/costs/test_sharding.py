@@ -8,7 +8,7 @@ import pytest
 
 from meshwave.engine.costs import transformer_layers
 from meshwave.engine.costs.cost_model import Costs, estimate
-from meshwave.engine.costs.device_sizes import workload
+from meshwave.engine.costs.device_sizes import device_workload
 from meshwave.engine.costs.flops import activation_bytes
 from meshwave.engine.costs.memory import peak_memory
 from meshwave.engine.costs.sharding import BlockTimes, exposed_seconds, state_bytes
@@ -117,7 +117,7 @@ def test_slow_links_expose_the_gathers_of_sharded_parameters(design: Callable[..
     replicated = priced(
         design(1, dp=8, model=LARGE, training=BF16, cluster={"intra_node": {"latency_s": 0.0, "bandwidth": 1e6}})
     )
-    load = workload(design(1, dp=8, model=LARGE, training=BF16), design(1, dp=8).meshes[0])
+    load = device_workload(design(1, dp=8, model=LARGE, training=BF16), design(1, dp=8).meshes[0])
     size = transformer_layers.sum_over_stage(
         lambda each: load.precision.computed_bytes(each.parameters, each.copied),
         load,
@@ -150,7 +150,7 @@ def test_sequence_parallelism_divides_all_activations_of_a_layer(design: Callabl
     for sequence_parallel, expected in ((False, 8 + 24 / tp), (True, 32 / tp)):
         training = {"precision": "bf16", "sequence_parallel": sequence_parallel}
         made = design(1, tp=tp, model=LARGE, training=training)
-        load = workload(made, made.meshes[0])
+        load = device_workload(made, made.meshes[0])
         one, two = (activation_bytes(load, layers, first=False, last=True) for layers in (1, 2))
         statistics = (4 * 4 / (tp if sequence_parallel else 1) + 4 * 32 / tp) * 2048
 
@@ -163,7 +163,7 @@ def test_sequence_parallelism_sends_as_much_as_tensor_parallelism_and_gathers_in
     """Korthikanti et al., section 4.2.2: a layer all-gathers and reduce-scatters twice instead of two all-reduces."""
     size = 2048 * 4096 * 2
     made = design(1, tp=8, model=LARGE, training={"precision": "bf16", "sequence_parallel": True})
-    layer = transformer_layers.layer_operators(workload(made, made.meshes[0]))
+    layer = transformer_layers.layer_operators(device_workload(made, made.meshes[0]))
 
     assert [each for operator in layer for each in operator.forward_gathered] == [size] * 4
     assert [each for operator in layer for each in operator.backward_gathered] == [size] * 6

@@ -9,7 +9,7 @@ import pytest
 
 from meshwave.engine.costs import estimate, layers_per_stage
 from meshwave.engine.costs.boundary_transfers import boundary_bytes, boundary_seconds
-from meshwave.engine.costs.device_sizes import device_sizes, joins_per_stage, workload
+from meshwave.engine.costs.device_sizes import device_sizes, device_workload, joins_per_stage
 from meshwave.engine.costs.flops import model_flops, model_parameters, stage_parameters
 from meshwave.engine.costs.models.roofline import mesh_prices
 from meshwave.engine.costs.operators import Workload
@@ -57,7 +57,7 @@ def test_a_model_has_a_join_for_half_of_its_layers() -> None:
     assert model_flops(skipping, 5) - model_flops(plain, 5) == 3 * 3 * 4 * 5 * 12 * 16 * 16
 
 
-def test_layers_that_join_are_counted_by_stage_and_priced() -> None:
+def test_joining_layers_are_counted_by_stage_and_priced() -> None:
     of = design({"schedule": "1f1b", "stages": [3, 1, 3]}, 3)
     prices = mesh_prices(of)[0]
 
@@ -65,10 +65,10 @@ def test_layers_that_join_are_counted_by_stage_and_priced() -> None:
     joining = prices.stage(3, first=False, last=True, joins=3).forward
     assert joining == pytest.approx(
         prices.stage(3, first=False, last=True).forward
-        + 3 * prices.part(join_operators(workload(of, of.meshes[0]))).forward
+        + 3 * prices.part(join_operators(device_workload(of, of.meshes[0]))).forward
     )
     held = device_sizes(of, lower(of), (3, 1, 3))
-    load = workload(of, of.meshes[0])
+    load = device_workload(of, of.meshes[0])
     plain = stage_parameters(load, 3, first=False, last=True)
     assert held.parameters[2, 2] == plain + 3 * (2 * 16 * 16 + 16)
 
@@ -89,7 +89,7 @@ def test_layers_are_balanced_with_their_joins() -> None:
     assert sum(layers[:2]) > sum(layers[2:])
 
 
-def test_a_message_costs_by_the_tensors_that_it_holds() -> None:
+def test_a_message_is_priced_by_its_number_of_tensors() -> None:
     of = design({"schedule": "1f1b"}, 3)
     program = lower(of)
     costs = estimate(of, program)
@@ -103,7 +103,7 @@ def test_a_message_costs_by_the_tensors_that_it_holds() -> None:
         assert costs.bytes[row] == boundary_bytes(of, *ends) == ends[2] * 12 * 16 * 4
 
 
-def test_in_units_a_message_takes_one_transfer_a_tensor() -> None:
+def test_in_unit_costs_a_message_takes_one_transfer_per_tensor() -> None:
     of = design({"schedule": "1f1b"}, 3, cost={"kind": "unit", "forward": 1.0, "backward": 2.0, "transfer": 0.25})
     program = lower(of)
     sends = np.isin(program.op, SENDS)
@@ -111,7 +111,7 @@ def test_in_units_a_message_takes_one_transfer_a_tensor() -> None:
     assert estimate(of, program).seconds[sends].tolist() == (0.25 * program.tensors[sends]).tolist()
 
 
-def test_what_waits_for_a_later_stage_of_the_mesh_takes_room() -> None:
+def test_tensors_for_a_later_stage_of_the_mesh_take_memory() -> None:
     """Two microbatches through a wave of one mesh: the skip and its gradient lie there until they are taken."""
     of = design({"schedule": "gpipe", "microbatches": 2, "placement": None}, 1)
     wave = design({"schedule": "hanayo", "waves": 1, "microbatches": 2, "stages": [2, 1, 1, 3]}, 2)
@@ -124,14 +124,14 @@ def test_what_waits_for_a_later_stage_of_the_mesh_takes_room() -> None:
     )
 
     assert program.distant_skips == [(0, 3), (1, 3)]
-    assert waiting >= 2 * workload(of, of.meshes[0]).hidden_bytes
+    assert waiting >= 2 * device_workload(of, of.meshes[0]).hidden_bytes
 
 
 @pytest.mark.torch
 @pytest.mark.parametrize("recomputed", [False, True])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("layers", [(7,), (4, 3), (2, 2, 3), (1, 2, 1, 2, 1), (3, 1, 1, 2)], ids=str)
-def test_torch_keeps_what_the_sizes_say(layers: tuple[int, ...], precision: str, recomputed: bool) -> None:
+def test_torch_keeps_the_predicted_bytes(layers: tuple[int, ...], precision: str, recomputed: bool) -> None:
     import torch
 
     from meshwave.engine.runtime.execution.stages import MESSAGE_DTYPES, LocalStage
@@ -190,7 +190,7 @@ def test_every_schedule_is_priced(name: str) -> None:
     assert (costs.bytes[np.isin(program.op, SENDS)] > 0).all()
 
 
-def test_what_the_stages_compute_is_what_the_model_does() -> None:
+def test_flops_of_the_stages_sum_to_those_of_the_model() -> None:
     """And what the attention kernel computes a second time."""
     of = design({"schedule": "1f1b"}, 4, layers=12)
     prediction = predict(of)
@@ -201,7 +201,7 @@ def test_what_the_stages_compute_is_what_the_model_does() -> None:
     assert once == pytest.approx(prediction.costs.model_flops, rel=0.05)
 
 
-def test_every_gap_and_the_critical_path_can_be_told() -> None:
+def test_every_gap_and_the_critical_path_are_explained() -> None:
     """Where a computation waits for what skips stages, that is what its gap is for."""
     links = {"latency_s": 1e-5, "bandwidth": 1e9}
     pipeline = {"schedule": "1f1b", "microbatches": 4, "stages": [4, 1, 4]}

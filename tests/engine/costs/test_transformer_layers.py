@@ -61,7 +61,7 @@ def test_a_causal_window_bounds_the_flops_of_the_layers_that_have_it() -> None:
     assert attention_flops(window=64) == attention_flops()
 
 
-def test_a_tied_head_is_a_copy_where_it_is_on_another_stage() -> None:
+def test_a_tied_head_on_another_stage_is_a_copy() -> None:
     tied, untied = (model(tied_embeddings=each) for each in (True, False))
     load = Workload.from_model(tied, batch=1)
 

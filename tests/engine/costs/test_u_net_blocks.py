@@ -47,7 +47,7 @@ def u_nets(draw: st.DrawFn) -> UNet:
 
 
 @given(u_nets())
-def test_every_block_takes_what_the_one_before_hands_on_and_its_skip_connection_brings(model: UNet) -> None:
+def test_input_channels_of_a_block_are_those_of_its_predecessor_and_skip_connection(model: UNet) -> None:
     blocks = model.blocks
 
     assert len(blocks) == model.layers
@@ -63,7 +63,7 @@ def test_every_block_takes_what_the_one_before_hands_on_and_its_skip_connection_
 @pytest.mark.torch
 @given(u_nets())
 @settings(max_examples=examples(12))
-def test_torch_builds_so_many_parameters_and_counts_so_many_flops(model: UNet) -> None:
+def test_torch_counts_equal_parameters_and_flops(model: UNet) -> None:
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils.flop_counter import FlopCounterMode
@@ -117,7 +117,7 @@ def drawn(pipeline: Document, meshes: int, **training: Any) -> Document:
 @pytest.mark.torch
 @pytest.mark.parametrize("precision", ["fp32", "fp64", "bf16"])
 @pytest.mark.parametrize("stages", [[13], [2, 3, 8], [5, 2, 6], [1, 1, 1, 10]])
-def test_torch_keeps_what_the_formulas_say(stages: list[int], precision: str) -> None:
+def test_torch_keeps_the_bytes_predicted_by_the_formulas(stages: list[int], precision: str) -> None:
     import torch
 
     from meshwave.engine.runtime.execution.stages import DTYPES, MESSAGE_DTYPES
@@ -174,7 +174,7 @@ def _casts(kept: dict[int, int], module: Any, precision: str) -> set[int]:
 
 @pytest.mark.torch
 @pytest.mark.parametrize("precision", ["fp32", "fp64", "bf16"])
-def test_a_split_backward_holds_what_the_formulas_say(precision: str) -> None:
+def test_a_split_backward_keeps_the_bytes_of_the_formulas(precision: str) -> None:
     import torch
 
     from meshwave.engine.runtime.execution.stages import DTYPES, MESSAGE_DTYPES, LocalStage
@@ -207,7 +207,7 @@ def test_a_split_backward_holds_what_the_formulas_say(precision: str) -> None:
 
 
 @pytest.mark.parametrize("pipeline", [{"schedule": "1f1b"}, {"schedule": "hanayo", "waves": 2}, {"schedule": "zb-h1"}])
-def test_a_message_costs_by_its_own_size(pipeline: Document) -> None:
+def test_a_message_is_priced_by_its_size(pipeline: Document) -> None:
     design = parse_design(drawn({**pipeline, "microbatches": 4}, 2))
     program = lower(design)
     costs, unit_bytes = estimate(design, program), 3 * design.model.hidden * 4
@@ -220,7 +220,7 @@ def test_a_message_costs_by_its_own_size(pipeline: Document) -> None:
     assert program.onward[0] * design.model.hidden == handed
 
 
-def test_stages_are_balanced_by_what_their_blocks_cost() -> None:
+def test_stages_are_balanced_by_the_costs_of_their_blocks() -> None:
     """Blocks of full resolution take longest: a stage in the middle of the model has more of them."""
     design = parse_design(drawn({"schedule": "1f1b", "microbatches": 4}, 4))
     program, layers = lower(design), layers_per_stage(design)
@@ -272,7 +272,7 @@ def test_unit_costs_charge_a_message_by_its_size() -> None:
     assert costs.seconds[sends].tolist() == pytest.approx(expected.tolist())
 
 
-def test_a_run_that_was_measured_prices_its_stages() -> None:
+def test_a_measured_run_prices_its_stages() -> None:
     """Forwards took three times as long as their roofline, and backwards twice."""
     document = drawn({"schedule": "1f1b", "microbatches": 4, "stages": [4, 9]}, 2)
     plain = parse_design(document)
@@ -287,7 +287,7 @@ def test_a_run_that_was_measured_prices_its_stages() -> None:
     assert after[backward].tolist() == pytest.approx((2 * before[backward]).tolist())
 
 
-def test_a_profile_without_its_blocks_says_so() -> None:
+def test_a_profile_without_its_blocks_gives_a_warning() -> None:
     design = parse_design(drawn({"schedule": "1f1b", "microbatches": 4}, 2))
 
     found = [(problem.where, problem.code) for problem in coverage_warnings(design, known())]

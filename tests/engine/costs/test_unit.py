@@ -69,7 +69,7 @@ def test_the_halves_of_a_backward(
 @pytest.mark.parametrize(
     ("ranks", "waves", "makespan"), [(2, 1, 16), (4, 1, 36), (4, 2, 60), (4, 4, 108), (8, 2, 124), (8, 4, 220)]
 )
-def test_hanayo_takes_as_long_as_its_paper_draws(
+def test_hanayo_has_the_makespan_of_the_figures(
     design: Callable[..., Design], ranks: int, waves: int, makespan: float
 ) -> None:
     """In units of one stage's forward, a device's share being 2 x waves stages."""

@@ -99,7 +99,7 @@ def test_meshes_that_people_add_or_remove_at_the_same_time_are_all_added_or_remo
     assert len(names) == len(set(names))
 
 
-def test_two_new_meshes_of_one_name_both_stay() -> None:
+def test_two_new_meshes_with_equal_names_are_both_kept() -> None:
     mine = deepcopy(BASE)
     mine["meshes"].append({"name": "E", "devices": [7], "axes": {"dp": 1, "tp": 1}})
     theirs = deepcopy(BASE)
@@ -118,7 +118,7 @@ def test_a_removed_mesh_returns_to_its_place() -> None:
     assert [mesh["name"] for mesh in restored["meshes"]] == [*NAMES, "new 3"]
 
 
-def test_a_change_of_a_part_that_is_gone_is_refused() -> None:
+def test_a_change_of_a_removed_part_is_refused() -> None:
     moved = find_changes(BASE, edit(BASE, "move", 0))
     with pytest.raises(Refusal, match=f"the document has no meshes.{NAMES[0]}.devices"):
         apply_changes(edit(BASE, "remove", 0), moved)
@@ -139,7 +139,7 @@ def test_the_order_of_axes_is_a_value() -> None:
     assert revertible_changes(before, [change]) == []
 
 
-def test_repeated_mesh_names_are_told_apart() -> None:
+def test_repeated_mesh_names_are_distinguished() -> None:
     twins = deepcopy(BASE)
     twins["meshes"][1]["name"] = twins["meshes"][0]["name"]
     moved = deepcopy(twins)

@@ -36,7 +36,7 @@ def small() -> dict[str, Any]:
 
 @some
 @given(written=documents())
-def test_reads_what_it_writes(written: dict[str, Any]) -> None:
+def test_a_written_design_is_read_back_unchanged(written: dict[str, Any]) -> None:
     design = parse_design(written)
     text = design.to_json()
 
@@ -48,7 +48,7 @@ def test_reads_what_it_writes(written: dict[str, Any]) -> None:
 
 @some
 @given(written=documents())
-def test_keeps_every_key_that_was_given(written: dict[str, Any]) -> None:
+def test_every_given_key_is_kept(written: dict[str, Any]) -> None:
     dumped = parse_design(written).model_dump(mode="json")
 
     assert within(written, dumped)
@@ -101,7 +101,7 @@ def test_the_schema_knows_every_schedule_and_its_options() -> None:
         ({"meshes": []}, "too few"),
     ],
 )
-def test_the_schema_refuses_what_reading_refuses(change: dict[str, Any], told: str) -> None:
+def test_the_schema_refuses_documents_that_reading_refuses(change: dict[str, Any], told: str) -> None:
     wrong = {**small(), **change}
 
     assert any(told in fault for fault in faults(wrong, SCHEMA, SCHEMA))
@@ -125,7 +125,7 @@ def test_lists_of_numbers_stay_on_one_line_and_keys_in_their_order() -> None:
 
 @some
 @given(name=st.text(st.characters(exclude_categories=("Cc", "Cs")), max_size=60))
-def test_no_name_can_break_the_layout(name: str) -> None:
+def test_no_name_changes_the_layout_of_a_file(name: str) -> None:
     """Brackets and quotes in a name are not lists."""
     design = parse_design({**small(), "name": name})
 
@@ -133,7 +133,7 @@ def test_no_name_can_break_the_layout(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["[1, 2]", '["a", "b"]', "\u2028", "日本", '"', "\\n["])
-def test_odd_names_come_back(name: str) -> None:
+def test_unusual_names_are_read_back_unchanged(name: str) -> None:
     design = parse_design({**small(), "name": name})
 
     assert parse_design(design.to_json()) == design
@@ -170,7 +170,7 @@ def test_a_design_is_frozen() -> None:
     assert hash(design.cluster) == hash(parse_design(small()).cluster)
 
 
-def test_what_is_left_out_has_the_standing_values() -> None:
+def test_omitted_keys_have_their_defaults() -> None:
     design = parse_design({**small(), "cost": {"kind": "unit"}, "meshes": [{"name": "A", "devices": [0]}]})
 
     assert (design.meshes[0].dp, design.meshes[0].tp) == (1, 1)
@@ -190,7 +190,7 @@ def test_counts_follow_from_the_parts() -> None:
     assert [design.cluster.node_of(device) for device in range(4)] == [0, 0, 1, 1]
 
 
-def test_a_whole_number_may_stand_where_a_real_one_is_asked_for_but_not_the_other_way() -> None:
+def test_an_integer_is_accepted_as_a_float_but_not_the_reverse() -> None:
     cluster = small()["cluster"]
     wrong = {**small(), "cluster": {**cluster, "nodes": 2.0}}
 
@@ -199,7 +199,7 @@ def test_a_whole_number_may_stand_where_a_real_one_is_asked_for_but_not_the_othe
         parse_design(wrong)
 
 
-def test_a_draft_has_only_to_be_sound_part_by_part() -> None:
+def test_each_part_of_a_draft_must_be_valid() -> None:
     wrong = {**small(), "meshes": [{"name": "A", "devices": [9]}]}
 
     assert parse_design(wrong, draft=True).meshes[0].devices == (9,)
@@ -210,7 +210,7 @@ def test_a_draft_has_only_to_be_sound_part_by_part() -> None:
 # ---- files ----
 
 
-def test_saves_and_opens(tmp_path: Path) -> None:
+def test_a_saved_design_opens(tmp_path: Path) -> None:
     design = parse_design({**small(), "name": "Größe 日本"})
 
     save_design(design, tmp_path / "a design.json")
@@ -220,7 +220,7 @@ def test_saves_and_opens(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["a design.json"]
 
 
-def test_saving_over_a_file_replaces_it_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_saving_replaces_a_file_atomically(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     design, path = parse_design(small()), tmp_path / "design.json"
     path.write_text("the old one")
 
@@ -247,12 +247,12 @@ def test_a_saved_file_is_as_readable_as_any_other(tmp_path: Path) -> None:
     ("name", "told"),
     [("missing.json", "No such file or directory"), (".", "Is a directory"), ("a\0b", "embedded null byte")],
 )
-def test_a_file_that_cannot_be_read_is_told(tmp_path: Path, name: str, told: str) -> None:
+def test_an_unreadable_file_is_reported_with_its_name(tmp_path: Path, name: str, told: str) -> None:
     with pytest.raises(InputError, match=told):
         load_design(tmp_path / name)
 
 
-def test_a_file_without_an_end_is_not_read_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_file_is_not_read_completely(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading, "LARGEST_FILE_BYTES", 1000)
 
     with pytest.raises(InputError, match="/dev/zero is too large for a design"):
@@ -268,7 +268,7 @@ def test_too_many_meshes_are_refused_before_each_is_validated(monkeypatch: pytes
     assert (problem.where, problem.code) == ("meshes", "too_many_meshes")
 
 
-def test_a_file_that_is_wrong_throughout_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_with_errors_everywhere_gives_a_short_message(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("meshwave.engine.document.validation_problems.MAX_ERRORS", 100)
     made = document({"schedule": "1f1b", "microbatches": 4}, 4)
     made["meshes"][0]["devices"] = ["x"] * 200
@@ -289,7 +289,7 @@ JSON = st.recursive(
 
 @pytest.mark.slow
 @given(data=st.data(), value=JSON)
-def test_anything_in_any_place_is_refused_in_words_or_taken(data: st.DataObject, value: Any) -> None:
+def test_any_value_at_any_key_is_accepted_or_refused_with_a_message(data: st.DataObject, value: Any) -> None:
     """Never a traceback: a mistake in a file is not a mistake in Meshwave."""
     written = json.loads(parse_design({**small(), "experts": {"placement": [[0]], "load": [1.0]}}).to_json())
     here: Any = written
@@ -306,7 +306,7 @@ def test_anything_in_any_place_is_refused_in_words_or_taken(data: st.DataObject,
 
 
 @given(content=st.binary(max_size=200) | st.text(max_size=200).map(lambda text: text.encode("utf-8", "replace")))
-def test_any_bytes_are_refused_in_words(content: bytes) -> None:
+def test_any_bytes_are_refused_with_a_message(content: bytes) -> None:
     with pytest.raises(DesignError) as refused:
         parse_design(content)
 
@@ -340,14 +340,14 @@ def test_text_that_is_not_a_document_is_refused(text: str | bytes, code: str, pa
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "1" + "0" * 400])
-def test_numbers_that_are_none_are_refused_at_their_place(number: str) -> None:
+def test_nan_and_infinity_are_refused_at_their_key(number: str) -> None:
     text = parse_design(small()).to_json().replace('"lr": 0.0003', f'"lr": {number}')
 
     with pytest.raises(DesignError, match=r"training\.lr: .* should be a finite number"):
         parse_design(text)
 
 
-def test_a_part_that_is_nested_a_thousand_times_is_refused_in_words() -> None:
+def test_a_deeply_nested_part_is_refused_with_a_message() -> None:
     deep: Any = []
     for _ in range(900):
         deep = [deep]
@@ -356,7 +356,7 @@ def test_a_part_that_is_nested_a_thousand_times_is_refused_in_words() -> None:
         parse_design({**small(), "name": deep})
 
 
-def test_half_a_character_is_refused() -> None:
+def test_a_lone_surrogate_is_refused() -> None:
     with pytest.raises(DesignError):
         parse_design(parse_design(small()).to_json().replace("a test", "\\ud800"))
 

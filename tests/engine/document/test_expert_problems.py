@@ -103,7 +103,7 @@ every_mistake = pytest.mark.parametrize(("experts", "where", "code", "params"), 
 
 
 @every_mistake
-def test_a_mistake_is_a_problem_at_its_place(
+def test_a_mistake_is_a_problem_at_its_key(
     experts: dict[str, Any], where: str, code: str, params: dict[str, Any]
 ) -> None:
     known = [each for each in problem_params(**experts) if each[:2] == (where, code)]
@@ -131,7 +131,7 @@ def test_devices_that_share_an_expert_have_equal_parts_of_its_width() -> None:
     assert error_codes(ep=4, esp=2) == error_codes(ep=8, esp=1) == error_codes(schedule="ppmoe", ep=1) == []
 
 
-def test_so_many_experts_as_can_be_priced_are_and_more_are_refused() -> None:
+def test_the_maximum_number_of_experts_is_priced_and_more_are_refused() -> None:
     with pytest.raises(DesignError, match="1000000000 should be at most 65,536"):
         expert_design(moe={"experts": 10**9})
 
@@ -139,13 +139,13 @@ def test_so_many_experts_as_can_be_priced_are_and_more_are_refused() -> None:
     assert price_expert_layer(design, design.meshes[0]).expert_weights == 65_536 / 4 * 2 * 64 * 256
 
 
-def test_uneven_homes_need_no_divisor() -> None:
+def test_an_uneven_placement_needs_no_divisor() -> None:
     assert (
         problem_params(dp=3, tp=1, schedule="expert-parallel", ep=3, placement=[[0, 1, 2], [3, 4, 5, 0], [6, 7]]) == []
     )
 
 
-def test_a_placement_that_follows_the_load_where_slots_are_padded_is_said_to_be_slower() -> None:
+def test_a_placement_by_load_with_padded_slots_gives_a_warning() -> None:
     hot = {"schedule": "expert-parallel", "ep": 4, "load": [3, 1, 1, 1, 1, 1, 1, 1]}
     placement = [[0], [1, 2], [3, 4, 0], [5, 6, 7]]
     ((where, code, params),) = problem_params(dp=4, tp=1, **hot, placement=placement)
@@ -156,7 +156,7 @@ def test_a_placement_that_follows_the_load_where_slots_are_padded_is_said_to_be_
     assert problem_params(dp=4, tp=1, **hot, placement=[[0, 2], [1, 3], [4, 5], [6, 7]]) == []
 
 
-def test_where_experts_are_folded_ep_plays_no_part() -> None:
+def test_ep_is_unused_if_experts_are_in_the_tensor_parallel_group() -> None:
     ((where, code, params),) = problem_params(schedule="ppmoe", ep=4)
 
     assert (where, code) == ("experts.ep", "unused_group_size")
@@ -164,7 +164,7 @@ def test_where_experts_are_folded_ep_plays_no_part() -> None:
     assert problem_params(dp=1, tp=4, moe={"experts": 6, "top_k": 1}, schedule="ppmoe")[0][0] == "meshes[0].axes.tp"
 
 
-def test_slots_that_are_rounded_up_are_told() -> None:
+def test_rounded_up_slots_give_a_warning() -> None:
     ((where, code, params),) = problem_params(**QUIET, moe={"experts": 8, "capacity_factor": 1.2, "top_k": 1}, degree=4)
 
     assert (where, code) == ("model.moe.capacity_factor", "rounded_capacity")
@@ -173,7 +173,7 @@ def test_slots_that_are_rounded_up_are_told() -> None:
 
 
 @pytest.mark.parametrize("schedule", ["parm-s1", "parm-auto"])
-def test_where_s1_may_drop_other_tokens_it_is_said(schedule: str) -> None:
+def test_s1_gives_a_warning_if_it_may_drop_other_tokens(schedule: str) -> None:
     told = problem_params(schedule=schedule, ep=4)
     chosen = resolve_expert_layer(expert_design(schedule=schedule, ep=4), expert_design().meshes[0]).schedule
 
@@ -183,7 +183,7 @@ def test_where_s1_may_drop_other_tokens_it_is_said(schedule: str) -> None:
     assert problem_params(dp=4, tp=1, schedule="parm-s1", ep=4) == []
 
 
-def test_tokens_that_cannot_be_shared_are_refused_for_s1_alone() -> None:
+def test_an_indivisible_number_of_tokens_is_refused_for_s1_only() -> None:
     base = expert_design(dp=2, tp=4, schedule="parm-s1", ep=4).model_dump(mode="json")
     base["model"]["sequence"] = 63
     for schedule, refused in (("parm-s1", True), ("parm-s2", False), ("parm-auto", False)):
@@ -209,7 +209,7 @@ def test_groups_that_would_cross_a_mesh_are_planned_with_those_that_do_not() -> 
     assert {problem.severity for problem in problems(drawn)} == {"warning"}
 
 
-def test_the_number_of_chunks_that_is_left_open_is_the_fastest() -> None:
+def test_an_unset_number_of_chunks_becomes_the_fastest() -> None:
     design = expert_design(schedule="parm-s2", ep=4, degree=None)
     mesh = design.meshes[0]
     name, layer, choice = resolve_expert_layer(design, mesh)
@@ -219,7 +219,7 @@ def test_the_number_of_chunks_that_is_left_open_is_the_fastest() -> None:
     assert resolve_expert_layer(expert_design(schedule="parm-s2", ep=4, degree=2), mesh).layer.degree == 2
 
 
-def test_an_automatic_schedule_tells_what_it_chose_and_why() -> None:
+def test_an_automatic_schedule_reports_its_choice_and_the_reason() -> None:
     design = expert_design(schedule="parm-auto", ep=4)
     name, _, choice = resolve_expert_layer(design, design.meshes[0])
     priced = price_expert_layer(design, design.meshes[0])
@@ -237,7 +237,7 @@ def test_a_new_schedule_is_one_file() -> None:
     assert set(schema["enum"]) == {name for name, schedule in expert_schedules.items() if schedule.is_listed}
 
 
-def test_a_loss_over_other_groups_of_tokens_is_told() -> None:
+def test_a_loss_over_other_groups_of_tokens_gives_a_warning() -> None:
     """Once a number of copies; where no loss is taken of the balance, or all meshes have as many, there is nothing to say."""
 
     def warned_sizes(dps: list[int], aux_loss: float) -> list[Any]:

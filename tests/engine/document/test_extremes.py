@@ -288,7 +288,7 @@ def test_no_number_of_a_schedule_breaks_it(name: str) -> None:
     every_extreme(data, own, answered)
 
 
-def test_as_many_chunks_as_can_be_are_played() -> None:
+def test_the_maximum_number_of_chunks_is_simulated() -> None:
     given = with_experts()
     given["experts"]["degree"] = 64
 
@@ -303,7 +303,7 @@ def test_loads_of_any_size_are_shares_of_one(shares: list[float]) -> None:
     answered(given)
 
 
-def test_no_number_is_left_out() -> None:
+def test_every_number_of_the_document_is_tried() -> None:
     """Those of a pipeline and of a language model are in every member's section: of one each is enough."""
     made = [parse_design(make()).model_dump(mode="json") for make in DOCUMENTS]
     made += [
@@ -329,7 +329,7 @@ def test_no_number_is_left_out() -> None:
     ],
     ids=["layer", "transfer", "transfers"],
 )
-def test_no_number_of_a_stand_alone_question_breaks_it(given: Any, root: Any, ask: Any) -> None:
+def test_no_number_of_a_stand_alone_document_breaks_it(given: Any, root: Any, ask: Any) -> None:
     schema = root.model_json_schema()
     places = numbers(given, schema, schema)
 

@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwave.engine.costs.collective_flows import reduction_rings
-from meshwave.engine.costs.device_sizes import device_sizes, workload
+from meshwave.engine.costs.device_sizes import device_sizes, device_workload
 from meshwave.engine.costs.network import transfer_messages
 from meshwave.engine.costs.stage_prices import MeshPrices
 from meshwave.engine.document import Cluster, Design, Mesh, parse_design
 from meshwave.engine.document.changes import apply_changes, find_changes
-from meshwave.engine.document.differences import differences
+from meshwave.engine.document.differences import describe_differences
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.lowering.updates import weight_sharer_counts
 from meshwave.engine.predict.prediction import predict
@@ -97,7 +97,7 @@ def all_reduced(cluster: Cluster, design: Design, mesh: Mesh) -> Groups:
         found.update(group for group in sets(groups) if len(group) > 1)
         return 1.0
 
-    assert MeshPrices(cluster, mesh, workload(design, mesh), all_reduce=spy).layer.forward > 0
+    assert MeshPrices(cluster, mesh, device_workload(design, mesh), all_reduce=spy).layer.forward > 0
     return found
 
 
@@ -143,6 +143,10 @@ def test_another_order_of_axes_is_another_design() -> None:
     assert parse_design(apply_changes(one.model_dump(mode="json"), [change])) == other
     assert parse_design(other.to_json()) == other
     assert [*parse_design(other.to_json()).meshes[0].axes] == ["tp", "dp"]
-    assert differences(one, other) == ["mesh m0: 4 devices from 0 (dp 2 x tp 2) -> 4 devices from 0 (tp 2 x dp 2)"]
+    assert describe_differences(one, other) == [
+        "mesh m0: 4 devices from 0 (dp 2 x tp 2) -> 4 devices from 0 (tp 2 x dp 2)"
+    ]
     moved = parse_design(document({"dp": 2, "tp": 2}, [0, 2, 1, 3]))
-    assert differences(one, moved) == ["mesh m0: 4 devices from 0 (dp 2 x tp 2) -> devices 0, 2, 1, 3 (dp 2 x tp 2)"]
+    assert describe_differences(one, moved) == [
+        "mesh m0: 4 devices from 0 (dp 2 x tp 2) -> devices 0, 2, 1, 3 (dp 2 x tp 2)"
+    ]

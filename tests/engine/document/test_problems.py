@@ -58,7 +58,7 @@ def refused(document: dict[str, Any], change: Change) -> list[Problem]:
     return list(found.value.problems)
 
 
-def test_the_document_itself_is_sound(document: dict[str, Any]) -> None:
+def test_the_base_document_is_valid(document: dict[str, Any]) -> None:
     assert parse_design(document).stages == 16
 
 
@@ -107,7 +107,7 @@ FIXES = [
 
 
 @pytest.mark.parametrize(("change", "where", "labels"), FIXES, ids=[where for _, where, _ in FIXES])
-def test_a_remedy_that_is_an_edit_is_a_fix(
+def test_every_remedy_that_is_an_edit_is_offered_as_a_fix(
     document: dict[str, Any], change: Change, where: str, labels: list[str]
 ) -> None:
     (problem,) = refused(document, change)
@@ -127,7 +127,7 @@ def test_a_schedule_that_needs_another_number_of_meshes_offers_it(document: dict
 
 
 @pytest.mark.parametrize("path", ["", "[]", "meshes[9].name", "name.first"])
-def test_an_edit_of_a_key_that_cannot_be_there_is_refused(document: dict[str, Any], path: str) -> None:
+def test_an_edit_of_an_impossible_key_is_refused(document: dict[str, Any], path: str) -> None:
     with pytest.raises(InputError, match="the document has no"):
         apply_edits(document, [(path, 1)])
 
@@ -138,13 +138,13 @@ def test_all_mistakes_are_listed_at_once(document: dict[str, Any]) -> None:
     assert [problem.where for problem in found] == ["model.hiden", "training.steps", "zz"]
 
 
-def test_mistakes_between_parts_are_listed_at_once_too(document: dict[str, Any]) -> None:
+def test_inconsistencies_between_parts_are_listed_at_once(document: dict[str, Any]) -> None:
     found = refused(document, all_of(put("meshes[1].devices", [0]), put("meshes[3].name", "A"), put("experts.ep", 5)))
 
     assert [problem.where for problem in found] == ["meshes[1].devices", "meshes[3].name", "experts.ep"]
 
 
-def test_a_part_that_is_wrong_does_not_hide_what_is_wrong_between_the_others(document: dict[str, Any]) -> None:
+def test_an_invalid_part_does_not_hide_inconsistencies_of_the_others(document: dict[str, Any]) -> None:
     mistakes = all_of(
         put("cluster.device.efficiency", 1.5),  # no check between parts looks at these five
         put("model.vocab", 0),
@@ -190,7 +190,7 @@ def test_two_mistakes_are_two_problems(document: dict[str, Any], hidden: Change,
     assert refused(document, all_of(hidden, beside)) == alone
 
 
-def test_what_is_wrong_a_thousand_times_is_told_twenty_times(document: dict[str, Any]) -> None:
+def test_a_thousand_equal_problems_are_listed_twenty_times(document: dict[str, Any]) -> None:
     cells = [["zz"] * 1000, *[["0F0", "0B0"]] * 3]
 
     found = refused(document, pipeline(schedule="custom", microbatches=1, actions=cells))
@@ -203,14 +203,14 @@ def test_what_is_wrong_a_thousand_times_is_told_twenty_times(document: dict[str,
 
 
 @pytest.mark.slow
-def test_thousands_of_unknown_keys_are_told_at_once(document: dict[str, Any]) -> None:
+def test_thousands_of_unknown_keys_are_reported_quickly(document: dict[str, Any]) -> None:
     found = refused(document, put("training", {f"key{number}": 1 for number in range(50_000)}))
 
     assert len(found) == 21
     assert found[-1].where == "training.key0"
 
 
-def test_heads_are_advised_that_every_mesh_can_cut(document: dict[str, Any]) -> None:
+def test_suggested_numbers_of_heads_are_divisible_by_every_tp(document: dict[str, Any]) -> None:
     document["cluster"]["devices_per_node"] = 4
     document["experts"]["ep"] = 4
     wide = put("meshes", [{"name": "A", "devices": [0, 1, 2, 3], "axes": {"tp": 4}}])
@@ -221,7 +221,7 @@ def test_heads_are_advised_that_every_mesh_can_cut(document: dict[str, Any]) -> 
 
 
 @pytest.mark.parametrize("key", ["ep", "esp"])
-def test_experts_of_a_model_that_has_none_are_a_warning(document: dict[str, Any], key: str) -> None:
+def test_expert_settings_of_a_model_without_experts_give_a_warning(document: dict[str, Any], key: str) -> None:
     document["model"]["moe"], document["experts"] = None, {}
 
     assert warnings(document, put("experts", {key: 3})) == [(f"experts.{key}", "unused_expert_setting")]
@@ -229,13 +229,13 @@ def test_experts_of_a_model_that_has_none_are_a_warning(document: dict[str, Any]
 
 
 @pytest.mark.parametrize("name", ["", "  "])
-def test_a_design_without_a_name_is_a_warning(document: dict[str, Any], name: str) -> None:
+def test_a_design_without_a_name_gives_a_warning(document: dict[str, Any], name: str) -> None:
     document["model"]["moe"], document["experts"] = None, {}
 
     assert warnings(document, put("name", name)) == [("name", "empty_name")]
 
 
-def test_a_code_stays_the_same_for_forms_to_hang_it_on(document: dict[str, Any]) -> None:
+def test_problem_codes_are_stable(document: dict[str, Any]) -> None:
     (problem,) = refused(document, put("meshes[2].axes", {"dp": 2}))
 
     assert (problem.code, problem.severity) == ("mesh_size", "error")
@@ -251,7 +251,7 @@ def warnings(document: dict[str, Any], change: Change) -> list[tuple[str, str]]:
     ("devices", "is_rectangle"),
     [([0, 1], True), ([1, 5], True), ([0, 1, 4, 5], True), ([5, 1, 4, 0], True), ([0, 2], False), ([3, 4], False)],
 )
-def test_a_mesh_that_is_no_rectangle_is_a_warning(
+def test_a_mesh_that_is_not_a_rectangle_gives_a_warning(
     document: dict[str, Any], devices: list[int], is_rectangle: bool
 ) -> None:
     """Nodes are rows and their devices columns: 0 1 2 3 over 4 5 6 7."""
@@ -264,13 +264,13 @@ def test_a_mesh_that_is_no_rectangle_is_a_warning(
     assert found == ([] if is_rectangle else [("meshes[0].devices", "scattered_devices")])
 
 
-def test_expert_groups_that_cross_meshes_are_a_warning(document: dict[str, Any]) -> None:
+def test_expert_groups_that_do_not_fit_a_mesh_give_a_warning(document: dict[str, Any]) -> None:
     assert warnings(document, put("experts.ep", 2)) == [("experts.ep", "split_expert_groups")]
     assert warnings(document, put("experts.ep", 1)) == []
 
 
 @pytest.mark.parametrize("cell", ["2999F2999", "999999F999999"])
-def test_a_cell_far_out_of_bounds_costs_nothing(document: dict[str, Any], cell: str) -> None:
+def test_a_cell_far_out_of_range_is_refused_quickly(document: dict[str, Any], cell: str) -> None:
     document["pipeline"] = {"schedule": "custom", "microbatches": 4, "actions": [[cell], [], [], []]}
     draft = parse_design(document, draft=True)
     tracemalloc.start()

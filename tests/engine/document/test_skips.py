@@ -17,12 +17,12 @@ def drawn(**model: Any) -> Document:
     return document(pipeline, 2, model={**GPT, "kind": "u-transformer", "layers": 8, **model})
 
 
-def test_its_blocks_skip_to_their_mirror_images() -> None:
+def test_skip_connections_lead_to_the_mirrored_blocks() -> None:
     assert parse_design(drawn(layers=7)).model.skips == ((0, 6), (1, 5), (2, 4))
     assert parse_design(drawn(kind="bert")).model.skips == ()
 
 
-def test_it_has_no_experts() -> None:
+def test_the_model_has_no_experts() -> None:
     document = drawn(moe={"experts": 4})
 
     problem = refusal(lambda: parse_design(document))
@@ -31,7 +31,7 @@ def test_it_has_no_experts() -> None:
     check_fixes(document, [problem])
 
 
-def test_it_needs_the_mask_beside_the_bytes() -> None:
+def test_the_vocabulary_needs_a_mask_token_besides_the_bytes() -> None:
     (problem,) = run_problems(parse_design(drawn(vocab=256)))
     assert (problem.where, problem.params["minimum"]) == ("model.vocab", 257)
     assert run_problems(parse_design(drawn(vocab=257))) == []

@@ -10,7 +10,7 @@ from meshwave.engine.costs.boundary_transfers import boundary_tensor
 from meshwave.engine.document import parse_design
 from meshwave.engine.document.unsupported import run_problems
 from meshwave.engine.errors import InputError
-from meshwave.engine.exports.torchtitan import files
+from meshwave.engine.exports.torchtitan import export_files
 from meshwave.engine.files import example
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.program.program import from_json, to_json
@@ -38,7 +38,7 @@ def drawn(*, tp: int = 1, training: Document | None = None, pipeline: Document |
     }  # fmt: skip
 
 
-def test_its_layers_are_its_blocks_and_mirror_images_are_linked() -> None:
+def test_layers_of_a_u_net_are_its_blocks_and_mirrored_ones_are_linked() -> None:
     model = parse_design(drawn(blocks_per_level=2)).model
 
     assert model.layers == 13
@@ -47,7 +47,7 @@ def test_its_layers_are_its_blocks_and_mirror_images_are_linked() -> None:
     assert [block.outer for block in model.blocks] == [8, 8, 16, 16, 16, 16, 16, 16, 16, 16, 16, 8, 8]
 
 
-def test_it_is_sound_and_can_run() -> None:
+def test_a_u_net_is_valid_and_can_run() -> None:
     design = parse_design(drawn(attention_resolutions=[8, 4]))
 
     assert run_problems(design) == []
@@ -65,7 +65,7 @@ def test_it_is_sound_and_can_run() -> None:
         ({"channel_multipliers": []}, "model.channel_multipliers", "empty_list"),
     ],
 )
-def test_an_invalid_model_is_refused_at_its_place(changes: Document, where: str, code: str) -> None:
+def test_an_invalid_model_is_refused_at_its_key(changes: Document, where: str, code: str) -> None:
     document = drawn(**changes)
 
     problem = refusal(lambda: parse_design(document))
@@ -99,7 +99,7 @@ def test_more_stages_than_blocks_are_refused() -> None:
     assert problem.fixes == (), "the layers of a U-Net follow from its levels"
 
 
-def test_its_program_keeps_the_sizes_of_its_messages_in_a_run_folder() -> None:
+def test_the_program_in_a_run_folder_keeps_the_message_sizes() -> None:
     program = lower(parse_design(drawn()))
 
     again = from_json(to_json(program))
@@ -118,8 +118,8 @@ def test_a_dry_run_can_send_smaller_messages() -> None:
     assert boundary_tensor(smaller, 17).shape == (1, 1, 17 * 3)
 
 
-def test_torchtitan_has_none() -> None:
+def test_torchtitan_does_not_support_a_u_net() -> None:
     design = parse_design(drawn())
 
     with pytest.raises(InputError, match="skip connections"):
-        files(design, lower(design), [4, 3])
+        export_files(design, lower(design), [4, 3])

@@ -41,11 +41,11 @@ def test_every_example_can_run(name: str) -> None:
     ],
     ids=["experts", "bytes", "bytes and a mask", "offload", "compiled fp8", "fp4"],
 )
-def test_what_cannot_run_is_an_error_at_its_place(design: Design, where: str, code: str) -> None:
+def test_an_unsupported_setting_is_an_error_at_its_key(design: Design, where: str, code: str) -> None:
     assert [(found.where, found.code, found.severity) for found in run_problems(design)] == [(where, code, "error")]
 
 
-def test_batches_ask_for_meshes_that_hand_tensors_over_as_they_are() -> None:
+def test_batched_messages_need_meshes_without_resharding() -> None:
     document = load_design(example("14-tensor-parallel")).model_dump(mode="json")
     assert run_problems(parse_design(document)) == []
 
@@ -63,7 +63,7 @@ def test_batches_ask_for_meshes_that_hand_tensors_over_as_they_are() -> None:
         ({"cost": {"kind": "unit", "transfer_model": "half-duplex"}}, "cost.transfer_model"),
     ],
 )
-def test_a_dry_run_refuses_what_it_cannot_wait_for(change: dict[str, object], where: str) -> None:
+def test_a_dry_run_refuses_settings_that_it_cannot_simulate(change: dict[str, object], where: str) -> None:
     document = load_design(example("03-gpt-on-two-cores")).model_dump(mode="json")
     design = parse_design({**document, **change})
 

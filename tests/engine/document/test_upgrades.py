@@ -12,7 +12,7 @@ from tests._findings import refusal
 from tests._strategies import document
 
 
-def test_each_version_is_brought_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_version_is_upgraded_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if this were version 3, and the meshes had other names before."""
 
     def second(document: dict[str, Any]) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def test_fused_attention_of_older_documents_becomes_a_kernel(fused: bool, kernel
     assert (design.training.attention_kernel, design.training.steps) == (kernel, 7)
 
 
-def test_there_is_a_way_up_from_every_version() -> None:
+def test_every_version_has_an_upgrade() -> None:
     assert sorted(upgrades.UPGRADES) == list(range(1, upgrades.VERSION))
     assert f"meshwave/{upgrades.VERSION}" == upgrades.FORMAT
 
@@ -52,11 +52,11 @@ def test_there_is_a_way_up_from_every_version() -> None:
 @pytest.mark.parametrize(
     "stated", ["meshwave/", "meshwave/1.0", "meshwave/01", "meshwave/٣", "meshwave/²", "meshwave/1\n", [], {}, True]
 )
-def test_what_is_no_version_is_refused(stated: Any) -> None:
+def test_an_invalid_version_is_refused(stated: Any) -> None:
     assert refusal(lambda: parse_design({"format": stated})).code == "unknown_format"
 
 
-def test_a_version_of_a_thousand_digits_is_cut_short() -> None:
+def test_a_version_of_a_thousand_digits_is_shortened() -> None:
     with pytest.raises(DesignError) as refused:
         parse_design({"format": "meshwave/" + "9" * 5000})
 

@@ -18,7 +18,7 @@ from meshwave.engine.experts import (
     Rates,
     expert_schedule_names,
     expert_schedules,
-    price,
+    price_expert_schedule,
     simulate_layer,
 )
 from meshwave.engine.experts.auto import exclusions
@@ -28,7 +28,7 @@ STEPPED = [name for name in expert_schedule_names() if not expert_schedules[name
 
 
 def took(name: str, of: Layer, links: Links = LINKS, rates: Rates = COMPUTES) -> float:
-    priced = price(name, of, links, rates)
+    priced = price_expert_schedule(name, of, links, rates)
     return priced.seconds(priced.forward) + priced.seconds(priced.backward)
 
 
@@ -38,14 +38,14 @@ def test_the_choice_is_the_fastest_candidate(of: Layer, dropless: bool) -> None:
     of = replace(of, capacity_factor=None) if dropless else of
     out = dict(exclusions(of))
 
-    auto = price("auto", of, LINKS, COMPUTES)
+    auto = price_expert_schedule("auto", of, LINKS, COMPUTES)
 
     assert auto.choice is not None and auto.name == auto.choice.name in STEPPED
     assert auto.name not in out and "a2a-allgather" not in out
     assert took("auto", of) == pytest.approx(min(took(name, of) for name in STEPPED if name not in out))
     assert auto.choice.params["name"] == auto.name
     assert [name for name, *_ in auto.choice.params["excluded"]] == list(out)
-    assert price("auto", of, LINKS, COMPUTES).choice == auto.choice
+    assert price_expert_schedule("auto", of, LINKS, COMPUTES).choice == auto.choice
 
 
 @given(of=layers())
@@ -63,7 +63,7 @@ def test_excluded_schedules_need_another_placement_or_change_the_training_result
 def test_equivalent_schedules_are_named_by_the_oldest() -> None:
     of = layer(mp=1, esp=1, ep=4)
 
-    choice = price("auto", of, LINKS, COMPUTES).choice
+    choice = price_expert_schedule("auto", of, LINKS, COMPUTES).choice
 
     assert choice is not None
     assert choice.name == "expert-parallel"
@@ -78,10 +78,10 @@ def test_one_tensor_parallel_group_allows_the_folded_schedules() -> None:
 
     assert set(dict(exclusions(of))) == {"parm-s1"}
     slow = Links(Line(1e-5, 1e-8), Line(1e-5, 1e-8))
-    assert price("auto", of, slow, COMPUTES).name == min(
+    assert price_expert_schedule("auto", of, slow, COMPUTES).name == min(
         (name for name in STEPPED if name != "parm-s1"), key=lambda name: took(name, of, slow)
     )
-    assert price("auto", replace(of, top_k=8, capacity_factor=1.0), slow, COMPUTES).name == "ppmoe"
+    assert price_expert_schedule("auto", replace(of, top_k=8, capacity_factor=1.0), slow, COMPUTES).name == "ppmoe"
 
 
 DESIGN: dict[str, Any] = {

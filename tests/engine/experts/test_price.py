@@ -24,7 +24,7 @@ from meshwave.engine.experts import (
     device_load,
     expert_schedule_names,
     expert_schedules,
-    price,
+    price_expert_schedule,
     simulate_layer,
 )
 from meshwave.engine.experts._collectives import traffic
@@ -73,7 +73,7 @@ def assume_it_runs(name: str, of: Layer) -> None:
 
 
 def found(name: str, of: Layer) -> tuple[list[Collective], list[Collective]]:
-    priced = price(name, of, LINKS)
+    priced = price_expert_schedule(name, of, LINKS)
     return priced.collectives(priced.forward), priced.collectives(priced.backward)
 
 
@@ -170,7 +170,7 @@ def test_bytes_between_nodes_are_those_of_the_summary(of: Layer) -> None:
 def test_the_products_and_parameters_of_a_device_are_those_of_the_summary() -> None:
     of = layer(mp=4, esp=2, ep=4, experts=8)
     slots, wide = of.capacity, of.hidden * of.ffn_hidden
-    flops = {name: price(name, of, LINKS).flops for name in STEPPED if name != "deepspeed-lanes"}
+    flops = {name: price_expert_schedule(name, of, LINKS).flops for name in STEPPED if name != "deepspeed-lanes"}
     whole = 4 * of.experts * slots * wide
 
     assert flops == pytest.approx(
@@ -185,7 +185,8 @@ def test_the_products_and_parameters_of_a_device_are_those_of_the_summary() -> N
         }
     )
     parameters = {
-        name: price(name, of, LINKS).expert_weights for name in ("deepspeed", "parm-s1", "ppmoe", "expert-parallel")
+        name: price_expert_schedule(name, of, LINKS).expert_weights
+        for name in ("deepspeed", "parm-s1", "ppmoe", "expert-parallel")
     }
     assert parameters == {
         "deepspeed": 2 * wide * 8 / 8,
@@ -193,7 +194,7 @@ def test_the_products_and_parameters_of_a_device_are_those_of_the_summary() -> N
         "ppmoe": 2 * wide * 8 / 4,
         "expert-parallel": 2 * wide * 8 / 4,
     }
-    assert price("deepspeed-lanes", layer(mp=2, esp=2, ep=4, experts=8), LINKS).flops == pytest.approx(
+    assert price_expert_schedule("deepspeed-lanes", layer(mp=2, esp=2, ep=4, experts=8), LINKS).flops == pytest.approx(
         4 * 8 * layer(mp=2, esp=2, ep=4, experts=8).capacity * wide / 2
     )
 
@@ -253,7 +254,7 @@ def test_seconds_are_those_of_the_topology_model(of: Layer) -> None:
     for name, expected in seconds(of, per_node).items():
         if name == "ppmoe" and of.experts % of.mp:
             continue
-        priced = price(name, of, LINKS)
+        priced = price_expert_schedule(name, of, LINKS)
         assert priced.communication_s(priced.forward) == pytest.approx(expected), name
         if name not in ("deepspeed", "deepspeed-pregate"):  # which reduce and scatter where they gathered and reduced
             assert priced.communication_s(priced.backward) == pytest.approx(expected), name
@@ -280,7 +281,7 @@ def test_one_layer_computed_by_hand() -> None:
 
 @given(of=layers())
 def test_the_automatic_choice_is_the_faster_of_its_two(of: Layer) -> None:
-    one, two, auto = (price(name, of, LINKS) for name in ("parm-s1", "parm-s2", "parm-auto"))
+    one, two, auto = (price_expert_schedule(name, of, LINKS) for name in ("parm-s1", "parm-s2", "parm-auto"))
     s1, s2, chosen = (each.communication_s(each.forward) for each in (one, two, auto))
 
     assert auto.choice is not None
@@ -336,9 +337,9 @@ def test_with_measured_lines_the_times_are_those_of_parms_equations() -> None:
         + line("all_gather", d),
     }
     for name, took in expected.items():
-        priced = price(name, of, fitted)
+        priced = price_expert_schedule(name, of, fitted)
         assert priced.communication_s(priced.forward) == pytest.approx(took), name
-    apart = price("parm-s2", of, replace(LINKS, fit={key: FIT[key] for key in FIT if key != "overlap"}))
+    apart = price_expert_schedule("parm-s2", of, replace(LINKS, fit={key: FIT[key] for key in FIT if key != "overlap"}))
     assert apart.communication_s(apart.forward) == pytest.approx(2 * line("all_to_all", y) + line("all_gather", d))
 
 
@@ -347,7 +348,7 @@ def test_a_line_of_one_kind_of_group_is_used_for_that_kind_only() -> None:
     fitted = replace(LINKS, fit={"all_to_all@ep": Line(1.0, 0.0), "all_to_all": Line(2.0, 0.0)})
 
     times = {
-        name: price(name, of, fitted).collectives(price(name, of, fitted).forward)
+        name: price_expert_schedule(name, of, fitted).collectives(price_expert_schedule(name, of, fitted).forward)
         for name in ("a2a-allgather", "parm-s1")
     }
 
@@ -356,7 +357,7 @@ def test_a_line_of_one_kind_of_group_is_used_for_that_kind_only() -> None:
 
 def test_an_overlap_faster_than_its_exchange_keeps_all_times_positive() -> None:
     of = layer(mp=4, esp=2, ep=4)
-    fitted = price("parm-s2", of, replace(LINKS, fit={**FIT, "overlap": Line(5e-5, 1e-10)}))
+    fitted = price_expert_schedule("parm-s2", of, replace(LINKS, fit={**FIT, "overlap": Line(5e-5, 1e-10)}))
 
     times = [each.time_s for each in fitted.collectives(fitted.forward)]
 
@@ -383,7 +384,7 @@ def test_the_crossover_is_that_of_section_6_1(
     gain = x * ((betas[2] - betas[0]) * rho - betas[1]) - (alphas[1] + alphas[0] - alphas[2])
     assume(abs(gain) > 1e-9)
 
-    auto = price("parm-auto", of, replace(LINKS, fit=lines))
+    auto = price_expert_schedule("parm-auto", of, replace(LINKS, fit=lines))
 
     assert auto.name == ("parm-s1" if gain >= 0 else "parm-s2")
 
@@ -401,7 +402,7 @@ def test_gate_and_experts_take_the_longer_of_their_flops_and_their_bytes() -> No
 
     def seconds(rates: Rates, way: str) -> list[tuple[float, float]]:
         """Of the tensor and of weights."""
-        steps = getattr(price("expert-parallel", of, LINKS, rates), way)
+        steps = getattr(price_expert_schedule("expert-parallel", of, LINKS, rates), way)
         found = [each for each in steps if each.step.op in (StepOp.GATE, StepOp.EXPERTS)]
         return [(float(each.compute_s[0] - each.weights_s[0]), float(each.weights_s[0])) for each in found]
 
@@ -428,7 +429,7 @@ def test_gate_and_experts_take_the_longer_of_their_flops_and_their_bytes() -> No
 @given(of=layers())
 def test_an_unchunked_layer_takes_the_sum_of_its_steps(name: str, of: Layer) -> None:
     assume_it_runs(name, of)
-    priced = price(name, of, LINKS, COMPUTES)
+    priced = price_expert_schedule(name, of, LINKS, COMPUTES)
     for direction in (priced.forward, priced.backward):
         assert simulate_layer(priced, direction).makespan == pytest.approx(priced.seconds(direction))
 
@@ -438,7 +439,7 @@ def test_an_unchunked_layer_takes_the_sum_of_its_steps(name: str, of: Layer) -> 
 def test_the_simulation_respects_lanes_and_causes_and_sends_all_bytes(name: str, of: Layer, degree: int) -> None:
     of = replace(of, degree=degree)
     assume_it_runs(name, of)
-    priced = price(name, of, LINKS, COMPUTES)
+    priced = price_expert_schedule(name, of, LINKS, COMPUTES)
 
     played = simulate_layer(priced, priced.forward)
 
@@ -465,9 +466,9 @@ def _is_gather(played: object, at: int) -> bool:
 
 def test_chunks_overlap_but_every_message_takes_its_startup_time() -> None:
     of = layer(mp=2, esp=2, ep=4, tokens=4096, hidden=256, ffn_hidden=1024, experts=8)
-    once, four = (price("parm-s1", replace(of, degree=degree), LINKS, COMPUTES) for degree in (1, 4))
+    once, four = (price_expert_schedule("parm-s1", replace(of, degree=degree), LINKS, COMPUTES) for degree in (1, 4))
     small = replace(of, tokens=16, hidden=2, ffn_hidden=4)
-    tiny, cut = (price("parm-s1", replace(small, degree=degree), LINKS, COMPUTES) for degree in (1, 4))
+    tiny, cut = (price_expert_schedule("parm-s1", replace(small, degree=degree), LINKS, COMPUTES) for degree in (1, 4))
 
     assert simulate_layer(four, four.forward).makespan < simulate_layer(once, once.forward).makespan
     assert simulate_layer(cut, cut.forward).makespan > simulate_layer(tiny, tiny.forward).makespan
@@ -512,7 +513,7 @@ def test_replicas_on_one_node_serve_equal_numbers_of_places(ep: int, copies: st.
 @given(of=placed())
 def test_sent_bytes_equal_requested_bytes(of: Layer) -> None:
     for name in ("deepspeed", "parm-s1", "a2a-allgather"):
-        priced = price(name, of, LINKS)
+        priced = price_expert_schedule(name, of, LINKS)
         for costed in priced.forward:
             if costed.step.collective != "all_to_all":
                 continue
@@ -532,7 +533,7 @@ def test_sent_bytes_equal_requested_bytes(of: Layer) -> None:
 def test_an_explicit_placement_in_equal_blocks_costs_the_same_as_the_default(of: Layer, seed: int) -> None:
     drawn = replace(of, placement=of.experts_by_place(of.ep))
     for name in ("expert-parallel", "deepspeed", "a2a-allgather", "parm-s1", "parm-s2"):
-        before, after = (price(name, each, LINKS, COMPUTES) for each in (of, drawn))
+        before, after = (price_expert_schedule(name, each, LINKS, COMPUTES) for each in (of, drawn))
         assert after.seconds(after.backward) == pytest.approx(before.seconds(before.backward))
         assert (after.flops, after.expert_weights) == pytest.approx((before.flops, before.expert_weights))
 
@@ -543,7 +544,9 @@ def test_the_load_affects_time_only_without_padding_to_a_capacity() -> None:
     dropless = replace(padded, capacity_factor=None)
 
     def flops(name: str, of: Layer) -> tuple[float, float]:
-        return price(name, of, LINKS).flops, price(name, replace(of, load=hot), LINKS).flops
+        return price_expert_schedule(name, of, LINKS).flops, price_expert_schedule(
+            name, replace(of, load=hot), LINKS
+        ).flops
 
     for name in ("parm-s1", "ppmoe"):
         even, skewed = flops(name, padded)
@@ -562,7 +565,7 @@ def test_balanced_experts_take_less_time_without_a_capacity(name: str) -> None:
     placement = balance_experts(of, extra=1, places=places)
 
     def experts_s(**changes: object) -> float:
-        priced = price(name, replace(of, **changes), LINKS, Rates(flops=1e9))  # type: ignore[arg-type]
+        priced = price_expert_schedule(name, replace(of, **changes), LINKS, Rates(flops=1e9))  # type: ignore[arg-type]
         return sum(float(each.compute_s.max()) for each in priced.forward if each.step.op == StepOp.EXPERTS)
 
     fullest = [device_load(each, places).max() for each in (of, replace(of, placement=placement))]
@@ -574,7 +577,7 @@ def test_balanced_experts_take_less_time_without_a_capacity(name: str) -> None:
 def test_a_gather_between_nodes_is_not_hidden() -> None:
     of = layer(mp=4, esp=1, ep=8, per_node=2)
 
-    priced: Price = price("parm-s2", of, LINKS)
+    priced: Price = price_expert_schedule("parm-s2", of, LINKS)
     *_, gather = priced.collectives(priced.forward)
 
     part = of.slots_bytes / 4
@@ -592,7 +595,7 @@ def test_the_traffic_of_all_to_alls_adds_up_to_the_bytes_that_devices_send(
     shares = None if load is None else tuple(np.r_[3.0, np.ones(2 * ep - 1)] / (2 * ep + 2))
     made = layer(mp, esp, ep, per_node, load=shares)
     assume(next(expert_schedules[name]().problems(made), None) is None)
-    priced = price(name, made, LINKS)
+    priced = price_expert_schedule(name, made, LINKS)
 
     for direction in (priced.forward, priced.backward):
         pairs = priced.exchanged_bytes(direction)

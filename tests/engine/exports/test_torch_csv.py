@@ -112,7 +112,7 @@ def test_other_stages_and_backwards_may_run_in_any_order() -> None:
     assert schedule_rows(program) == ["0F1,0F0,0B1,0B0", "1F0,1F1,1B1,1B0"]
 
 
-def test_a_slot_of_two_is_one_cell() -> None:
+def test_a_shared_slot_is_one_cell() -> None:
     program = parse_program([["0F0", "0F1", "0B0", "0B1"], ["1F0", "(1F1;1B0)OVERLAP_F_B", "1B1"]])
 
     assert schedule_rows(program)[1] == "1F0,(1F1;1B0)OVERLAP_F_B,1B1"

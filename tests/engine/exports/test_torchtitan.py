@@ -15,7 +15,7 @@ import pytest
 from meshwave.engine.document import load_design
 from meshwave.engine.errors import InputError
 from meshwave.engine.exports import exports, torch_csv
-from meshwave.engine.exports.torchtitan import files, placement_name
+from meshwave.engine.exports.torchtitan import export_files, placement_name
 from meshwave.engine.files import example
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.predict.prediction import predict
@@ -255,7 +255,7 @@ def test_properties_without_a_setting_are_listed_in_both_files() -> None:
     )
     design = design.model_copy(update={"meshes": cut})
 
-    found = files(design, lower(design), (6, 6))
+    found = export_files(design, lower(design), (6, 6))
 
     common = [
         "its model: gpt, hidden size 64, 4 heads, MLP width 256, vocabulary size 256",
@@ -282,7 +282,7 @@ def test_meshes_of_different_shapes_are_refused() -> None:
     design = design.model_copy(update={"meshes": (design.meshes[0], turned)})
 
     with pytest.raises(InputError, match=r"m0 dp=2 x tp=1 and m1 dp=1 x tp=2 differ; use the same axes on all meshes"):
-        files(design, lower(design), (6, 6))
+        export_files(design, lower(design), (6, 6))
 
 
 @pytest.mark.parametrize(("sharding", "resharded"), [("gradients", "never"), ("parameters", "always")])

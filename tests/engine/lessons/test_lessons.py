@@ -121,7 +121,7 @@ def test_a_choice_is_decided_by_the_numbers_of_its_designs(tmp_path: Path) -> No
     assert not judge_choice(lesson, check, 0).passed
 
 
-def test_a_task_tells_each_condition_with_its_number(tmp_path: Path) -> None:
+def test_a_task_reports_each_condition_with_its_number(tmp_path: Path) -> None:
     lesson = read_lesson(write(tmp_path / "mine", FRONT + TASK))
     check = lesson.steps[0].data.check
     assert isinstance(check, Task)
@@ -169,7 +169,7 @@ def test_a_problem_names_file_step_and_field(tmp_path: Path, text: str, found: s
         (QUESTION.replace('"bubble_ratio"', '"mfu"'), "lesson_no_number"),
     ],
 )
-def test_a_walk_finds_what_cannot_be_taught(tmp_path: Path, text: str, code: str) -> None:
+def test_a_walk_finds_the_problems_of_a_lesson(tmp_path: Path, text: str, code: str) -> None:
     lesson = read_lesson(write(tmp_path / "mine", FRONT + text))
 
     assert [problem.code for _, found in check_steps(lesson) for problem in found] == [code]

@@ -100,7 +100,7 @@ def test_people_join_with_the_code_and_a_name_of_their_own(classroom: Classroom)
     assert join(classroom, "Grace") != ada
 
 
-def test_who_signs_out_joins_again_under_the_same_name(classroom: Classroom) -> None:
+def test_a_person_who_signed_out_joins_again_under_the_same_name(classroom: Classroom) -> None:
     key = classroom.join(classroom.code, "Ada")
     ada = classroom.find_by_key(key)
     classroom.forget_key(key)

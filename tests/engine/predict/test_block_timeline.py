@@ -41,7 +41,7 @@ DESIGNS = {
 
 
 @pytest.mark.parametrize("name", DESIGNS)
-def test_the_inside_of_a_block_ends_when_the_block_does(name: str) -> None:
+def test_the_layers_of_a_block_end_with_the_block(name: str) -> None:
     predicted = predict(DESIGNS[name]())
     program, seconds = predicted.program, predicted.costs.seconds
     for stage in range(program.stages):
@@ -63,7 +63,7 @@ def waits_of(prediction: Prediction) -> NDArray[np.float64]:
 
 
 @pytest.mark.parametrize("name", ["dense", "ppmoe", "recomputed"])
-def test_what_blocks_wait_for_messages_inside_is_what_links_without_latency_and_bytes_would_save(name: str) -> None:
+def test_waits_inside_blocks_equal_the_time_that_free_links_would_save(name: str) -> None:
     """Tensor-parallel reductions and the messages of experts, in a forward that is run again too."""
     made = DESIGNS[name]()
     document, link = json.loads(made.to_json()), {"latency_s": 0.0, "bandwidth": 1e24}
@@ -99,6 +99,6 @@ def test_experts_wait_where_the_lane_of_the_device_that_computes_most_is_idle() 
     )
 
 
-def test_units_say_nothing_of_the_inside() -> None:
+def test_unit_costs_do_not_describe_the_inside_of_a_block() -> None:
     with pytest.raises(InputError, match="select roofline costs"):
         predict_block(design(cost={"kind": "unit"}), 0, 0, Op.F)

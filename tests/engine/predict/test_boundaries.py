@@ -34,7 +34,7 @@ def design(*axes: tuple[int, int], per_node: int, **transfer: Any) -> Design:
 @pytest.mark.parametrize(
     ("axes", "per_node"), [(((1, 2), (1, 2)), 2), (((2, 1), (1, 4)), 2), (((1, 2), (2, 2)), 8), (((1, 1), (3, 1)), 2)]
 )
-def test_a_crossing_alone_takes_as_long_as_in_the_pipeline(
+def test_a_stand_alone_boundary_takes_as_long_as_in_the_pipeline(
     axes: tuple[tuple[int, int], ...], per_node: int, strategy: str
 ) -> None:
     asked = design(*axes, per_node=per_node, strategy=strategy, ordering="ensemble")
@@ -58,7 +58,7 @@ def test_only_meshes_of_as_many_copies_and_no_tensor_parallelism_send_all_at_onc
     assert boundary_seconds(planned, 0, 1) == pytest.approx(beside, rel=0.01), "what a host sends shares its NIC"
 
 
-def test_the_tensor_lies_on_the_copies_and_its_ranks_are_devices() -> None:
+def test_the_tensor_is_sharded_over_the_replicas_and_ranks_are_devices() -> None:
     asked = design((2, 1), (1, 4), per_node=2)
 
     spec = boundary_transfer_spec(asked, 0, 1, tensors=3)
@@ -82,7 +82,7 @@ def large(boundary: str, strategy: str, *axes: tuple[int, int], per_node: int, n
 
 @pytest.mark.parametrize(("boundary", "spec"), [("sequence", ("S0", "S1", "R")), ("hidden", ("S0", "R", "S1"))])
 @pytest.mark.parametrize("strategy", [name for name in strategies if name != "send-recv"])
-def test_where_each_device_has_a_nic_slices_leave_side_by_side(
+def test_with_a_nic_per_device_slices_are_sent_concurrently(
     boundary: str, spec: tuple[str, ...], strategy: str
 ) -> None:
     """Four devices that send a quarter each to four that need all, and gather it among themselves."""
@@ -97,7 +97,7 @@ def test_where_each_device_has_a_nic_slices_leave_side_by_side(
     assert boundary_seconds(sliced, 0, 1) == pytest.approx(crossed.tensor.bytes / link.bandwidth / 4, rel=0.03)
 
 
-def test_slices_share_the_one_nic_of_a_node_and_copies_are_not_sliced() -> None:
+def test_slices_share_the_nic_of_a_node_and_replicas_are_not_sliced() -> None:
     whole, sliced = (large(each, "broadcast", (1, 2), (2, 1), per_node=2, nics=1) for each in ("batch", "sequence"))
     assert boundary_seconds(sliced, 0, 1) == pytest.approx(boundary_seconds(whole, 0, 1), rel=0.01)
     assert boundary_transfer(sliced, 1, 0).moves == boundary_transfer(whole, 1, 0).moves

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from meshwave.engine.document import Design, parse_design
-from meshwave.engine.document.differences import differences
+from meshwave.engine.document.differences import describe_differences
 from meshwave.engine.predict.difference_marks import expert_marks, mesh_marks, stage_marks
 from meshwave.engine.predict.prediction import predict
 from tests._strategies import document
@@ -36,7 +36,9 @@ def test_meshes_are_marked_where_they_moved_or_changed_their_size() -> None:
     moved, resized = mesh_marks(after, before)
     assert (moved.kind, moved.name, moved.rank, moved.devices) == ("moved", "m1", 1, (1,))
     assert (resized.kind, resized.rank, resized.devices) == ("resized", 2, (2,))
-    assert [moved.words, resized.words] == [line for line in differences(before, after) if line.startswith("mesh ")]
+    assert [moved.words, resized.words] == [
+        line for line in describe_differences(before, after) if line.startswith("mesh ")
+    ]
 
 
 def test_the_order_of_devices_and_axes_are_marked_without_another_place() -> None:

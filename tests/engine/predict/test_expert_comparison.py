@@ -48,7 +48,7 @@ def spec(**changes: Any) -> ExpertLayerSpec:
     return parse_expert_layer(json.dumps({**SPEC, **changes}))
 
 
-def test_the_answer_is_that_of_the_contract() -> None:
+def test_the_output_has_the_documented_keys() -> None:
     found = expert_layer_json(spec())
 
     assert found["capacity"] == 1232  # ceil(1.2 * 4096 / 4) = 1229, and a multiple of 4
@@ -83,7 +83,7 @@ MOES = [name for name, path in examples().items() if load_design(path).model.moe
 
 
 @pytest.mark.parametrize("name", MOES)
-def test_a_design_is_told_what_its_own_layer_costs(name: str) -> None:
+def test_a_design_is_compared_by_the_cost_of_its_layer(name: str) -> None:
     design = load_design(example(name))
     rank = find_expert_mesh(design)
 
@@ -101,7 +101,7 @@ def test_a_design_is_told_what_its_own_layer_costs(name: str) -> None:
     assert text[3].endswith("  whole")
 
 
-def test_the_layer_lies_on_the_first_mesh_with_experts_or_on_the_one_that_is_named() -> None:
+def test_the_layer_is_on_the_first_mesh_with_experts_or_the_named_one() -> None:
     document = json.loads(example("16-gpt2-moe").read_text())
     document["model"]["moe"]["every"] = 12
     design = parse_design(document)
@@ -115,7 +115,7 @@ def test_the_layer_lies_on_the_first_mesh_with_experts_or_on_the_one_that_is_nam
             find_expert_mesh(design, wanted)
 
 
-def test_the_command_takes_a_design_by_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_accepts_the_name_of_a_design(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     layer = tmp_path / "layer.json"
     layer.write_text(json.dumps(SPEC))
 
@@ -141,7 +141,7 @@ def test_the_command_takes_a_design_by_its_name(tmp_path: Path, capsys: pytest.C
 # ---- a layer alone ----
 
 
-def test_what_cannot_run_is_left_out_with_its_reason() -> None:
+def test_schedules_that_cannot_run_are_omitted_with_the_reason() -> None:
     found = expert_layer_json(spec(batch=1, sequence=1023, experts=6, ep=2, esp=2, ranks=4, capacity_factor=None))
 
     assert set(found["refused"]) == {"deepspeed-lanes", "parm-s1", "ppmoe"}
@@ -160,7 +160,7 @@ def test_plain_expert_parallelism_beside_shards_exchanges_d_in_every_lane() -> N
     assert found["parameters"] == 2 * 768 * 3072  # one whole expert
 
 
-def test_what_was_assumed_is_said() -> None:
+def test_assumptions_are_stated() -> None:
     notes = expert_layer_json(spec(fit={"all_gather": {"alpha_s": 1e-5, "beta_s_per_byte": 1e-10}}))["notes"]
 
     for words in (
@@ -172,7 +172,7 @@ def test_what_was_assumed_is_said() -> None:
     assert not any("slots and gets" in note for note in expert_layer_json(spec(capacity_factor=1.25))["notes"])
 
 
-def test_what_is_dropped_is_told_where_something_is() -> None:
+def test_dropped_tokens_are_reported_if_there_are_any() -> None:
     found = expert_layer_json(spec(load="zipf", batch=1, sequence=64))
     of = {name: each["dropped"] for name, each in found["schedules"].items()}
 
@@ -182,7 +182,7 @@ def test_what_is_dropped_is_told_where_something_is() -> None:
     assert not any(line.startswith("dropped") for line in to_text(expert_layer_json(spec(capacity_factor=None))))
 
 
-def test_bytes_can_be_free() -> None:
+def test_links_can_have_infinite_bandwidth() -> None:
     link = {"latency_s": 1e-5, "bandwidth": None}
 
     found = expert_layer_json(spec(links={"intra_node": link, "inter_node": link}))
@@ -223,9 +223,7 @@ def test_bytes_can_be_free() -> None:
         ),
     ],
 )
-def test_a_mistake_is_a_problem_at_its_place(
-    changes: Mapping[str, Any], where: str, code: str, fixes: list[str]
-) -> None:
+def test_a_mistake_is_a_problem_at_its_key(changes: Mapping[str, Any], where: str, code: str, fixes: list[str]) -> None:
     with pytest.raises(DesignError) as error:
         spec(**changes)
 
@@ -242,12 +240,12 @@ def test_all_problems_are_found_at_once() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "null", "[" * 100_000, '{"format": "meshwave/1"}', '{"ranks": NaN}'])
-def test_what_is_no_layer_is_refused_in_words(text: str) -> None:
+def test_a_document_that_is_not_a_layer_is_refused_with_a_message(text: str) -> None:
     with pytest.raises(DesignError):
         parse_expert_layer(text)
 
 
-def test_the_command_answers_in_json_and_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_json_or_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "layer.json"
     file.write_text(json.dumps(SPEC))
 

@@ -39,7 +39,7 @@ def test_the_grid_has_as_many_layers_as_parms_paper() -> None:
     assert len(rows) == 1296
 
 
-def test_a_layer_of_the_grid_costs_what_its_schedules_cost_alone() -> None:
+def test_a_layer_of_the_grid_has_the_prices_of_its_schedules() -> None:
     found = price_grid()
     at = 1296 // 2 + 77
     row = {name: float(values[at]) for name, values in found.axes.items()}
@@ -67,7 +67,7 @@ def test_a_layer_of_the_grid_costs_what_its_schedules_cost_alone() -> None:
         assert found.memory_bytes[name][at] == 16 * alone[name]["parameters"]
 
 
-def test_a_schedule_wins_where_it_takes_the_least_time() -> None:
+def test_the_fastest_schedule_of_a_layer_takes_the_least_time() -> None:
     found = price_grid()
 
     times = np.stack([found.seconds[name] for name in SPREADING_SCHEDULES])
@@ -77,7 +77,7 @@ def test_a_schedule_wins_where_it_takes_the_least_time() -> None:
     assert found.speedup("ppmoe", "parm-s1") == pytest.approx(found.seconds["ppmoe"] / found.seconds["parm-s1"])
 
 
-def test_all_schedules_are_compared_where_their_experts_fit() -> None:
+def test_all_schedules_whose_experts_fit_are_compared() -> None:
     found = price_grid()
 
     assert (
@@ -100,7 +100,7 @@ def test_all_schedules_are_compared_where_their_experts_fit() -> None:
     assert (found.fastest[sends_nothing_between_nodes] == GRID_SCHEDULES.index("ppmoe")).all()
 
 
-def test_where_no_experts_fit_time_alone_decides() -> None:
+def test_if_no_experts_fit_only_time_is_compared() -> None:
     small = GridCluster("", "", CLUSTERS["pcie"].links, memory_bytes=1.0)
     found = price_grid()._replace(cluster=small)
 
@@ -126,7 +126,7 @@ def range_over_a2a(found: Grid, *, mp: int, esp: int) -> tuple[float, float]:
     return float(gain.min()), float(gain.max())
 
 
-def test_the_ends_of_the_grid_are_layers_of_it() -> None:
+def test_the_corners_of_the_grid_are_layers_of_it() -> None:
     whole, ends = price_grid(), price_grid(corners=True)
 
     assert len(ends.auto) == prod(map(len, GRID_CORNERS.values())) == 384
@@ -137,7 +137,7 @@ def test_the_ends_of_the_grid_are_layers_of_it() -> None:
     assert ends.speedup().max() == pytest.approx(whole.speedup().max(), rel=0.01)
 
 
-def test_the_least_gain_is_that_of_layers_without_tensor_parallelism() -> None:
+def test_the_smallest_gain_is_without_tensor_parallelism() -> None:
     for name in ("pcie", "server"):
         found = price_grid(CLUSTERS[name], corners=True)
         least = int(np.argmin(found.speedup()))
@@ -145,7 +145,7 @@ def test_the_least_gain_is_that_of_layers_without_tensor_parallelism() -> None:
         assert found.speedup()[least] == pytest.approx(1.13, abs=0.015)  # as printed
 
 
-def test_who_wins_depends_on_the_links() -> None:
+def test_the_fastest_schedule_depends_on_the_links() -> None:
     """A fused exchange sends each token ``esp`` times, which links inside a node make up for only if they are slow."""
     over = {name: price_grid(CLUSTERS[name], corners=True) for name in CLUSTERS}
 
@@ -187,7 +187,7 @@ def test_any_cluster_can_price_the_grid(nodes: int, per_node: int, devices: int,
     assert (drawn.devices, drawn.devices_per_node, len(drawn.nodes)) == (devices, used_per_node, devices)
 
 
-def test_a_grid_on_the_cluster_of_a_design_is_its_own() -> None:
+def test_a_grid_on_the_cluster_of_a_design_uses_that_cluster() -> None:
     found = price_grid(design_cluster(load_design(example("16-gpt2-moe"))), corners=True)
 
     assert all(np.isfinite(seconds).all() and (seconds > 0).all() for seconds in found.seconds.values())

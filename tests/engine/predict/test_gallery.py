@@ -42,7 +42,7 @@ def entries(design: Design, *names: str) -> list[Entry]:
 
 
 @pytest.mark.parametrize("name", examples())
-def test_one_variant_is_what_the_design_has_and_it_is_judged_as_it_stands(name: str) -> None:
+def test_the_own_variant_of_a_design_is_its_prediction(name: str) -> None:
     design = load_design(example(name))
     present = [variant for variant in list_variants(design) if variant.is_present]
 
@@ -53,14 +53,14 @@ def test_one_variant_is_what_the_design_has_and_it_is_judged_as_it_stands(name: 
     assert judged.makespan_s == predict(design).timeline.makespan
 
 
-def test_every_schedule_has_its_place_but_the_hand_drawn_one() -> None:
+def test_every_schedule_except_custom_has_a_variant() -> None:
     found = list_variants(drawn())
 
     assert {variant.schedule for variant in found} == set(schedules) - {"custom"}
     assert len({variant.key for variant in found}) == len(found)
 
 
-def test_waves_and_chunks_go_as_far_as_the_layers() -> None:
+def test_waves_and_chunks_are_limited_by_the_layers() -> None:
     found = list_variants(drawn(ranks=4, layers=16))
     hanayo = {each.options["waves"]: each for each in found if each.schedule == "hanayo" and each.refusal is None}
     loops = [each.options for each in found if each.schedule == "interleaved-1f1b" and each.refusal is None]
@@ -86,7 +86,7 @@ def test_groupings_and_split_backwards_are_variants() -> None:
     ]
 
 
-def test_the_smallest_step_comes_first_and_the_searching_ones_last() -> None:
+def test_the_smallest_step_comes_first_and_searches_come_last() -> None:
     found = list_variants(drawn())
 
     assert found[0].is_present
@@ -94,7 +94,7 @@ def test_the_smallest_step_comes_first_and_the_searching_ones_last() -> None:
     assert rest == sorted(rest)
 
 
-def test_what_was_set_by_hand_stays_where_the_stages_lie_as_before() -> None:
+def test_explicit_settings_are_kept_if_the_routes_are_equal() -> None:
     made = document({"schedule": "1f1b", "microbatches": 8, "stages": [3, 4, 4, 5], "recompute": [0]}, 4)
     made["model"] = {**made["model"], "layers": 16}
     found = {variant.title: variant.pipeline for variant in list_variants(parse_design(made))}
@@ -105,7 +105,7 @@ def test_what_was_set_by_hand_stays_where_the_stages_lie_as_before() -> None:
     assert found["Hanayo, 1 wave"]["recompute"] == "none"
 
 
-def test_a_hand_drawn_order_is_what_it_is_beside_the_others() -> None:
+def test_a_custom_order_is_listed_with_the_other_variants() -> None:
     found = list_variants(load_design(example("07-drawn-by-hand")))
 
     assert found[0].is_present
@@ -157,7 +157,7 @@ def test_traffic_counts_what_all_devices_send() -> None:
     assert two.traffic_bytes == 2 * one.traffic_bytes
 
 
-def test_a_design_that_cannot_be_lowered_says_why_on_every_card() -> None:
+def test_a_design_that_cannot_be_lowered_gives_the_reason_on_every_card() -> None:
     made = document({"schedule": "1f1b", "microbatches": 4}, 2)
     made["meshes"][1]["devices"] = [0]
     found = named(parse_design(made, draft=True), "1f1b", "gpipe")
@@ -173,7 +173,7 @@ def told(design: Design, *names: str) -> dict[str, str]:
     return {note.title: note.text for note in gallery_notes(entries(design, *names))}
 
 
-def test_interleaving_is_told_as_the_sheet_has_it() -> None:
+def test_the_comparison_with_interleaving_states_speed_and_cause() -> None:
     """P=4, V=2 chunks: 33 against 36 stage units where a backward takes twice a forward."""
     note = told(drawn(4, 4, layers=8), "hanayo", "interleaved-1f1b")["Hanayo or interleaved 1F1B"]
 
@@ -182,7 +182,7 @@ def test_interleaving_is_told_as_the_sheet_has_it() -> None:
     assert "the step is 1.5 units shorter with interleaved 1F1B, because a backward takes 2 times as long" in note
 
 
-def test_hanayo_wins_where_there_are_many_waves_and_slow_links() -> None:
+def test_hanayo_is_fastest_with_many_waves_and_slow_links() -> None:
     cost = {"kind": "unit", "forward": 1.0, "backward": 1.0, "transfer": 0.05}
     note = told(drawn(4, 4, layers=32, cost=cost), "hanayo", "interleaved-1f1b")["Hanayo or interleaved 1F1B"]
 
@@ -192,7 +192,7 @@ def test_hanayo_wins_where_there_are_many_waves_and_slow_links() -> None:
 
 
 @pytest.mark.parametrize(("transfer", "best", "law"), [(0.125, 2, "2"), (0.02, 4, "5")])
-def test_the_best_number_of_waves_stands_beside_its_law(transfer: float, best: int, law: str) -> None:
+def test_the_best_number_of_waves_is_compared_with_the_formula(transfer: float, best: int, law: str) -> None:
     cost = {"kind": "unit", "forward": 1.0, "backward": 2.0, "transfer": transfer}
     note = told(drawn(8, 8, layers=128, cost=cost), "hanayo")["Number of waves"]
 
@@ -200,11 +200,11 @@ def test_the_best_number_of_waves_stands_beside_its_law(transfer: float, best: i
     assert f"gives {law}" in note
 
 
-def test_free_transfers_leave_the_waves_to_the_layers() -> None:
+def test_with_free_transfers_the_layers_limit_the_waves() -> None:
     assert "as long as there are enough layers" in told(drawn(), "hanayo")["Number of waves"]
 
 
-def test_the_fastest_that_fits_is_told_against_the_present() -> None:
+def test_the_fastest_fitting_variant_is_compared_with_the_current_one() -> None:
     found = told(drawn(), "1f1b", "gpipe", "zb-h1")
 
     assert found["Fastest that fits"].startswith("ZB-H1 takes ")
@@ -214,7 +214,7 @@ def test_the_fastest_that_fits_is_told_against_the_present() -> None:
     assert gallery_notes([]) == []
 
 
-def test_a_search_on_another_path_that_is_faster_is_advised() -> None:
+def test_a_faster_search_on_another_path_is_recommended() -> None:
     """On a wave of 4 meshes with 4 microbatches the first backward starts where the last forward ends."""
     made = document({"schedule": "auto", "microbatches": 4}, 4)
     made["model"] = {**made["model"], "layers": 16}
@@ -227,7 +227,7 @@ def test_a_search_on_another_path_that_is_faster_is_advised() -> None:
     assert not any(note.advised for note in gallery_notes(entries(drawn(), "zb-h1")))
 
 
-def test_where_nothing_fits_the_leanest_is_told() -> None:
+def test_if_nothing_fits_the_variant_with_the_least_memory_is_named() -> None:
     design = drawn()
     small = design.model_dump(mode="json")
     small["cluster"]["device"]["memory_bytes"] = 1e6

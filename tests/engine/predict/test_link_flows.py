@@ -25,7 +25,7 @@ def inspector(prediction: Prediction) -> Inspector:
     return Inspector(prediction.timeline, None, prediction.costs.unit, lambda: prediction.link_flows)
 
 
-def test_a_message_that_has_half_of_a_nic_is_held_up_by_it() -> None:
+def test_a_message_with_half_of_a_nic_is_delayed_by_it() -> None:
     prediction = two_nodes(1e6)
     flows = flows_of(prediction)
     port = next(place for place, port in enumerate(flows.network.ports) if port == Port("nic-out", 0))
@@ -41,7 +41,7 @@ def test_a_message_that_has_half_of_a_nic_is_held_up_by_it() -> None:
     assert limit.description == "delayed by the NIC of node 0, outgoing, shared by 2 flows"
 
 
-def test_a_message_that_nobody_disturbs_goes_through_its_narrowest_port() -> None:
+def test_a_message_without_contention_is_limited_by_its_slowest_port() -> None:
     prediction = two_nodes(1e12)
     send = int(np.flatnonzero(prediction.timeline.op == Op.SEND_F)[0])
 
@@ -53,7 +53,7 @@ def test_a_message_that_nobody_disturbs_goes_through_its_narrowest_port() -> Non
     assert limit.description == "through the NIC of node 0, outgoing"
 
 
-def test_a_message_behind_another_of_its_connection_waits_for_what_holds_that_up() -> None:
+def test_a_queued_message_is_delayed_by_the_port_of_the_message_before_it() -> None:
     """Both messages of a pair share the NIC with those of the other pair, one after another."""
     prediction = two_nodes(1e5)
     flows, timeline = flows_of(prediction), prediction.timeline
@@ -72,7 +72,7 @@ def test_a_message_behind_another_of_its_connection_waits_for_what_holds_that_up
     assert {limit.flows for limit in limits if limit} == {1, 2}
 
 
-def test_where_one_transfer_passes_at_a_time_the_nic_that_is_taken_is_named() -> None:
+def test_with_serial_links_the_occupied_nic_is_named() -> None:
     prediction = two_nodes(1e6, "link-serial")
     ask = inspector(prediction)
 
@@ -88,7 +88,7 @@ def test_where_one_transfer_passes_at_a_time_the_nic_that_is_taken_is_named() ->
 
 
 @given(prediction=shared_predictions(), at=st.floats(0, 1, exclude_max=True))
-def test_a_mesh_that_waits_for_a_transfer_is_told_the_port(prediction: Prediction, at: float) -> None:
+def test_the_idle_time_of_a_mesh_names_the_port_of_the_transfer(prediction: Prediction, at: float) -> None:
     ask, plain = inspector(prediction), Inspector(prediction.timeline, None, prediction.costs.unit)
 
     for rank in range(prediction.timeline.ranks):

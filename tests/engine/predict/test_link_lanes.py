@@ -19,7 +19,7 @@ from tests.engine.program.links import shared_predictions
 
 @pytest.mark.slow
 @given(prediction=shared_predictions())
-def test_the_area_of_the_shares_is_the_bytes_that_pass_a_port(prediction: Prediction) -> None:
+def test_the_area_of_the_shares_equals_the_bytes_on_a_port(prediction: Prediction) -> None:
     flows = prediction.link_flows
     assert flows is not None
 
@@ -35,7 +35,7 @@ def test_the_area_of_the_shares_is_the_bytes_that_pass_a_port(prediction: Predic
 
 
 @given(prediction=st.one_of(shared_predictions(), shared_predictions("link-serial")))
-def test_no_port_carries_more_than_it_can_and_shares_leave_each_other_room(prediction: Prediction) -> None:
+def test_no_port_exceeds_its_capacity_and_shares_do_not_overlap(prediction: Prediction) -> None:
     flows = prediction.link_flows
     assert flows is not None
     tiny = 1e-9 * prediction.timeline.makespan
@@ -56,7 +56,7 @@ def test_no_port_carries_more_than_it_can_and_shares_leave_each_other_room(predi
 
 @pytest.mark.slow
 @given(prediction=shared_predictions())
-def test_every_flow_moves_its_bytes_between_its_first_and_its_last(prediction: Prediction) -> None:
+def test_every_flow_sends_its_bytes_between_its_start_and_end(prediction: Prediction) -> None:
     flows, timeline = prediction.link_flows, prediction.timeline
     assert flows is not None
 
@@ -69,7 +69,7 @@ def test_every_flow_moves_its_bytes_between_its_first_and_its_last(prediction: P
         assert timeline.start[span] - 1e-12 <= flows.start_s[flow] <= flows.end_s[flow] <= timeline.end[span] + 1e-12
 
 
-def test_lanes_of_nodes_come_first_and_those_of_devices_where_they_are_asked_for() -> None:
+def test_lanes_of_nodes_come_first_and_those_of_devices_on_request() -> None:
     prediction = two_nodes(1e8)
     assert prediction.link_flows is not None
 
@@ -93,7 +93,7 @@ def test_messages_of_two_pairs_share_the_nics_of_their_nodes() -> None:
     assert {0.5, 1.0} <= shared.keys()
 
 
-def test_of_too_many_lanes_the_busiest_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_busiest_of_too_many_lanes_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     prediction = two_nodes(1e8)
     assert prediction.link_flows is not None
     monkeypatch.setattr(lanes_module, "LANE_LIMIT", 2)
@@ -105,7 +105,7 @@ def test_of_too_many_lanes_the_busiest_are_shown(monkeypatch: pytest.MonkeyPatch
     assert found.ports == 4
 
 
-def test_what_no_lane_has_room_for_is_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounding_errors_are_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     prediction = two_nodes(1e8)
     assert prediction.link_flows is not None
     monkeypatch.setattr(lanes_module, "MAX_SHARES", 10)
@@ -114,5 +114,5 @@ def test_what_no_lane_has_room_for_is_not_drawn(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("transfer_model", ["latency", "sender-blocking"])
-def test_where_no_links_are_shared_there_are_no_lanes(transfer_model: str) -> None:
+def test_without_shared_links_there_are_no_lanes(transfer_model: str) -> None:
     assert two_nodes(1e8, transfer_model).link_flows is None

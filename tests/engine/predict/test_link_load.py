@@ -64,7 +64,7 @@ def test_bytes_of_a_nic_are_its_messages() -> None:
         assert load.busy_s == pytest.approx((load.bytes or 0.0) / (1e8 if load.port.kind.startswith("nic") else 1e9))
 
 
-def test_what_binds_is_said_in_a_sentence() -> None:
+def test_the_binding_bound_is_described_in_a_sentence() -> None:
     slow, fast = two_nodes(1e6), two_nodes(1e12)
     assert slow.lower_bounds is not None
     assert fast.lower_bounds is not None
@@ -87,7 +87,7 @@ def test_a_mesh_that_computes_all_the_time_is_the_bottleneck() -> None:
     assert (bounds.binding_s, bounds.share) == (0.995, 0.995)
 
 
-def test_numbers_name_ports_for_programs_and_for_people() -> None:
+def test_metrics_have_ports_by_key_and_by_label() -> None:
     numbers = two_nodes(1e6).numbers
 
     first = numbers["links"][0]
@@ -97,7 +97,7 @@ def test_numbers_name_ports_for_programs_and_for_people() -> None:
     assert numbers["bounds"]["network_s"] == max(load["busy_s"] for load in numbers["links"])
 
 
-def test_where_one_transfer_passes_at_a_time_seconds_are_known_and_bytes_are_not() -> None:
+def test_serial_ports_have_seconds_but_no_bytes() -> None:
     loads = two_nodes(1e6, "link-serial").port_loads
 
     assert loads

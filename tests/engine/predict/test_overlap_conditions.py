@@ -164,7 +164,7 @@ def test_1f1b_hides_no_transfer(p: int, stage: Stage, c: float) -> None:
 @pytest.mark.parametrize("links", ["latency", "link-serial"])
 @few
 @given(p=P, m=st.integers(1, 16), stage=stages, share=shares)
-def test_hidden_transfers_show_in_the_fill_and_the_drain_alone(
+def test_hidden_transfers_are_exposed_in_fill_and_drain_only(
     links: Literal["latency", "link-serial"], p: int, m: int, stage: Stage, share: float
 ) -> None:
     c = share * stage.round / 2
@@ -185,7 +185,7 @@ def test_delayed_weight_gradients_shorten_the_drain_too(name: str, p: int, m: in
 
 @few
 @given(p=P, m=st.integers(1, 16))
-def test_a_rank_holds_as_many_microbatches_as_it_runs_ahead(p: int, m: int) -> None:
+def test_a_rank_keeps_as_many_microbatches_as_it_runs_ahead(p: int, m: int) -> None:
     def held(program: Program) -> list[float]:
         return peak_inflight(program).tolist()
 
@@ -207,7 +207,7 @@ def test_running_ahead_costs_memory_and_no_time(p: int, m: int) -> None:
     assert eager(p, m).actions(p - 1) == one_forward_one_backward(p, m).actions(p - 1)
 
 
-def test_the_orders_of_three_ranks_read_like_the_sheet() -> None:
+def test_the_orders_of_three_ranks_are_as_expected() -> None:
     orders = [" ".join(str(action)[1:] for action in eager(3, 7).actions(rank)) for rank in range(3)]
 
     assert orders == [

@@ -10,7 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwave.engine.costs.overlapped_slots import Piece, Pieces, join_pieces, overlapped_seconds, take_turns
+from meshwave.engine.costs.overlapped_slots import (
+    Piece,
+    Pieces,
+    join_pieces,
+    overlapped_seconds,
+    place_overlapped_pieces,
+)
 from meshwave.engine.costs.profile_store import store_profile
 from meshwave.engine.document import parse_design
 from meshwave.engine.predict.prediction import Prediction, predict
@@ -73,7 +79,7 @@ def test_a_slot_is_bounded_by_its_resources_and_by_both_actions_in_turn(first: P
 
 def test_the_turn_passes_at_each_wait() -> None:
     """F computes 2 and waits 3, twice; B computes 4 and waits 1, then 1 and ends."""
-    first, second = take_turns((Piece(2, 3), Piece(2, 3), Piece(0)), (Piece(4, 1), Piece(1)))
+    first, second = place_overlapped_pieces((Piece(2, 3), Piece(2, 3), Piece(0)), (Piece(4, 1), Piece(1)))
     assert first == [(0, 2, 5), (6, 9 - 1, 11), (11, 11, 11)]
     assert second == [(2, 6, 7), (8, 9, 9)]
 
@@ -90,7 +96,7 @@ def test_overlap_hides_exchanges_and_no_slot_is_shorter_than_its_compute(options
     assert found.timeline.makespan < without_overlap(found).timeline.makespan
 
 
-def test_measured_blocks_overlap_too() -> None:
+def test_measured_blocks_overlap() -> None:
     store_profile(known(), "slots-test.json")
     found = case(cost={"kind": "calibrated", "profile": "slots-test.json", "links": "drawn"})
     alone = found.costs.seconds + found.costs.overlap_saved
@@ -110,7 +116,7 @@ def test_actions_that_gather_their_own_weights_run_one_after_the_other() -> None
 
 
 @pytest.mark.parametrize("options", [{}, {"tp": 2}, {"schedule": "dualpipe-v"}], ids=str)
-def test_the_inside_of_a_slot_ends_when_the_slot_does_and_computes_one_thing_at_a_time(options: Any) -> None:
+def test_the_actions_of_a_slot_end_with_it_and_compute_one_at_a_time(options: Any) -> None:
     found = case(**options)
     program, seconds = found.program, found.costs.seconds
     for row in np.flatnonzero(program.fused)[:12].tolist():

@@ -66,7 +66,7 @@ def test_seconds_come_from_the_roofline() -> None:
 
 @settings(max_examples=examples(30), suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 @given(data=st.data(), kind=st.sampled_from(["unit", "roofline"]), dp=st.integers(1, 2))
-def test_every_schedule_has_all_the_numbers_and_they_are_json(data: st.DataObject, kind: str, dp: int) -> None:
+def test_every_schedule_has_all_metrics_as_json(data: st.DataObject, kind: str, dp: int) -> None:
     drawn = data.draw(st.sampled_from(list(schedules)).flatmap(pipelines))
     numbers = predict(drawn.design(dp, cost={"kind": kind})).numbers
 
@@ -81,7 +81,7 @@ def test_every_schedule_has_all_the_numbers_and_they_are_json(data: st.DataObjec
 
 @settings(max_examples=examples(20), suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 @given(data=st.data())
-def test_the_most_memory_over_time_is_the_peak(data: st.DataObject) -> None:
+def test_the_maximum_of_memory_over_time_is_the_peak(data: st.DataObject) -> None:
     drawn = data.draw(st.sampled_from(list(schedules)).flatmap(pipelines))
     prediction = predict(drawn.design(cost={"kind": "roofline"}))
 
@@ -137,11 +137,11 @@ def warnings(**sections: Any) -> list[str]:
     return [str(problem) for problem in check_design(parse_design(laid_over(design, sections)))]
 
 
-def test_a_sound_design_has_no_problems() -> None:
+def test_a_valid_design_has_no_problems() -> None:
     assert warnings() == []
 
 
-def test_a_model_that_does_not_fit_is_told_with_the_largest_part_and_a_way_out() -> None:
+def test_a_model_that_does_not_fit_is_reported_with_its_largest_category_and_a_remedy() -> None:
     cluster = {"device": {"memory_bytes": 1e9}}
 
     told = warnings(cluster=cluster, model={"hidden": 1024, "layers": 96})
@@ -173,7 +173,7 @@ def test_a_model_that_does_not_fit_is_told_with_the_largest_part_and_a_way_out()
         ),
     ],
 )
-def test_what_is_unwise_is_listed_and_still_simulated(sections: dict[str, Any], told: list[str]) -> None:
+def test_warnings_are_listed_and_the_design_is_simulated(sections: dict[str, Any], told: list[str]) -> None:
     assert warnings(**sections) == told
 
 
@@ -184,7 +184,7 @@ def test_meshes_may_have_different_shapes() -> None:
     assert [problem.code for problem in check_design(parse_design(design))] == ["unused_devices"]
 
 
-def test_copies_that_cannot_share_a_microbatch_evenly_are_predicted_with_a_warning() -> None:
+def test_replicas_with_unequal_shares_of_a_microbatch_give_a_warning() -> None:
     design = document({"schedule": "gpipe", "microbatches": 4}, 2, dp=3)
     design["meshes"][1] = {"name": "m1", "devices": [3, 4], "axes": {"dp": 2}}
     design["training"] = {**design.get("training", {}), "micro_batch_size": 1}
@@ -212,9 +212,7 @@ def test_copies_that_cannot_share_a_microbatch_evenly_are_predicted_with_a_warni
         ),
     ],
 )
-def test_the_way_out_of_too_many_activations_is_one_that_this_design_does_not_go_yet(
-    changes: dict[str, Any], way_out: str
-) -> None:
+def test_remedies_are_those_that_the_design_does_not_use_yet(changes: dict[str, Any], way_out: str) -> None:
     small = {"device": {"memory_bytes": 1e6}}
     base = document({"schedule": "gpipe", "microbatches": 4}, 2, cost={"kind": "roofline"}, training={})
     base["pipeline"] = changes["pipeline"]
@@ -229,7 +227,7 @@ def test_the_way_out_of_too_many_activations_is_one_that_this_design_does_not_go
     assert told[0].endswith(way_out)
 
 
-def test_shares_that_are_equal_though_layers_do_not_divide_are_told() -> None:
+def test_equal_stage_costs_of_indivisible_layers_give_a_warning() -> None:
     made = document({"schedule": "gpipe", "microbatches": 4}, 3, cost={"kind": "unit"})
     made["model"] = {**made["model"], "layers": 32}
 
@@ -247,7 +245,7 @@ def test_shares_that_are_equal_though_layers_do_not_divide_are_told() -> None:
 # ---- what cannot be predicted ----
 
 
-def test_a_drawn_order_that_waits_for_ever_is_a_problem_of_the_design() -> None:
+def test_a_deadlock_of_a_custom_order_is_a_problem_of_the_design() -> None:
     drawn = Drawn({"schedule": "custom", "microbatches": 1, "actions": [["0B0", "0F0"]]}, 1)
 
     with pytest.raises(DesignError, match="deadlock: mesh m0 waits at 0B0"):

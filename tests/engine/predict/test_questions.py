@@ -66,7 +66,7 @@ def two_stages(microbatches: int = 1) -> Program:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_area_of_the_whole_step_is_what_the_timeline_says(name: str) -> None:
+def test_the_area_of_the_whole_step_has_the_figures_of_the_timeline(name: str) -> None:
     timeline = prediction(name).timeline
 
     area = inspector(prediction(name)).summarize_area(0, timeline.makespan)
@@ -86,7 +86,7 @@ def test_the_area_of_the_whole_step_is_what_the_timeline_says(name: str) -> None
     cuts=st.lists(st.floats(0, 1), min_size=3, max_size=3),
     which=st.sets(st.integers(0, 3), min_size=1),
 )
-def test_areas_beside_each_other_add_up(name: str, cuts: list[float], which: set[int]) -> None:
+def test_adjacent_areas_add_up(name: str, cuts: list[float], which: set[int]) -> None:
     timeline, ask = prediction(name).timeline, inspector(prediction(name))
     ranks = [rank for rank in sorted(which) if rank < timeline.ranks] or [0]
     first, middle, last = (cut * timeline.makespan for cut in sorted(cuts))
@@ -116,7 +116,7 @@ def test_an_area_is_clipped_to_the_step_and_its_ends_may_be_swapped() -> None:
     assert (nothing.seconds, nothing.available_s, nothing.idle_share, nothing.critical_share) == (0, 0, 0, 0)
 
 
-def test_kinds_and_reasons_of_a_small_area() -> None:
+def test_a_small_area_has_times_by_kind_and_reason() -> None:
     timeline = play(two_stages(), {Op.F: 1, Op.B: 2}, transfer=0.5)  # A 0-1 F, 6.0-8.0 B; B 1.5-2.5 F, 2.5-4.5 B
 
     area = Inspector(timeline).summarize_area(0, 7)
@@ -132,7 +132,7 @@ def test_kinds_and_reasons_of_a_small_area() -> None:
     assert [round(mesh.idle_s, 9) for mesh in area.by_mesh] == [4, 4]
 
 
-def test_two_in_one_slot_count_once_and_half_for_each() -> None:
+def test_actions_of_a_shared_slot_count_half_each() -> None:
     program = build_program(
         [[forward(0, 0), forward(0, 1), *overlap(forward(0, 2), backward(0, 0)), backward(0, 1), backward(0, 2)]]
     )
@@ -151,7 +151,7 @@ def test_two_in_one_slot_count_once_and_half_for_each() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_parts_of_the_critical_path_are_the_whole_step(name: str) -> None:
+def test_the_parts_of_the_critical_path_add_up_to_the_step(name: str) -> None:
     path = inspector(prediction(name)).path
 
     assert sum(path.seconds_by_category.values()) == pytest.approx(path.makespan_s)
@@ -160,7 +160,7 @@ def test_the_parts_of_the_critical_path_are_the_whole_step(name: str) -> None:
     assert path.seconds_by_category["waiting"] == pytest.approx(0)  # a prediction does everything as early as it can
 
 
-def test_the_critical_path_in_words() -> None:
+def test_the_critical_path_is_summarized_as_text() -> None:
     timeline = play(two_stages(), {Op.F: 1, Op.B: 2}, transfer=0.5)
     late = np.where(timeline.rank == 1, 1.0, 0.0) * timeline.is_compute  # B begins a second after its input came
     measured = replace(timeline, source="measured", start=timeline.start + late, end=timeline.end + late)
@@ -190,7 +190,7 @@ def test_what_if_is_a_simulation_with_changed_costs(name: str) -> None:
             assert -1e-12 <= answer.saved_s <= 0.2 * answer.on_path_s + 1e-9 * path.makespan_s
 
 
-def test_what_is_off_the_critical_path_saves_nothing() -> None:
+def test_changes_off_the_critical_path_save_nothing() -> None:
     found = prediction("01-first-wave")
     slow = replace(found.costs, seconds=np.where(found.program.stage == 2, 9.0, 1.0) * (found.costs.seconds > 0))
 
@@ -200,7 +200,7 @@ def test_what_is_off_the_critical_path_saves_nothing() -> None:
     assert changed_makespan(found.program, slow, Change("reductions"), faster=0.5) == before
 
 
-def test_the_best_change_stands_first_and_is_named() -> None:
+def test_the_best_change_comes_first_and_is_named() -> None:
     found = prediction("03-gpt-on-two-cores")
 
     answers = rank_changes(found.program, found.costs, inspector(found).path, most=4)
@@ -210,7 +210,7 @@ def test_the_best_change_stands_first_and_is_named() -> None:
     assert [answer.saved_s for answer in answers] == sorted((answer.saved_s for answer in answers), reverse=True)
 
 
-def test_changes_name_the_meshes_as_they_are_called() -> None:
+def test_changes_use_the_names_of_meshes() -> None:
     assert Change("mesh", 1).name(("left", "right")) == "mesh right"
     assert Change("stage", 3).name(()) == "stage 3"
     assert Change("transfers").name(()) == "transfers"
@@ -219,7 +219,7 @@ def test_changes_name_the_meshes_as_they_are_called() -> None:
 # bubbles
 
 
-def test_a_bubble_says_what_it_waits_for() -> None:
+def test_an_idle_gap_names_the_awaited_activity() -> None:
     timeline = play(two_stages(), {Op.F: 1, Op.B: 2}, transfer=0.5)
     ask = Inspector(timeline)
 
@@ -238,7 +238,7 @@ def test_a_bubble_says_what_it_waits_for() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_parts_of_a_bubble_fill_it(name: str) -> None:
+def test_the_parts_of_an_idle_gap_add_up_to_it(name: str) -> None:
     found = prediction(name)
     ask = inspector(found)
     for rank in range(found.timeline.ranks):
@@ -250,7 +250,7 @@ def test_the_parts_of_a_bubble_fill_it(name: str) -> None:
                 assert idle.start_s <= at < idle.end_s
 
 
-def test_a_link_that_is_taken_is_named_as_the_reason() -> None:
+def test_an_occupied_link_is_named_as_the_reason() -> None:
     slow = play(two_stages(3), {Op.F: 1, Op.B: 1}, transfer=3.0, transfer_model="link-serial")
 
     reasons = {
@@ -266,7 +266,7 @@ def test_a_link_that_is_taken_is_named_as_the_reason() -> None:
     assert "on the link" in waits.words
 
 
-def test_a_blocked_sender_says_so() -> None:
+def test_a_blocked_sender_is_named_as_the_reason() -> None:
     blocked = play(two_stages(2), {Op.F: 1, Op.B: 1}, transfer=2.0, transfer_model="sender-blocking")
 
     idle = Inspector(blocked).explain_idle(0, 1.5)
@@ -284,7 +284,7 @@ def test_units_have_no_seconds() -> None:
     assert idle.words == "mesh B waits 1 for 0F0 of mesh A: 1 computing"
 
 
-def test_a_pause_that_nothing_explains_is_not_made_up() -> None:
+def test_an_unexplained_pause_has_no_reason() -> None:
     timeline = play(build_program([[forward(0, 0), backward(0, 0)]]), {Op.F: 1, Op.B: 1})
     late = np.array([0.0, 2.0])
     paused = replace(timeline, source="measured", start=timeline.start + late, end=timeline.end + late)
@@ -317,7 +317,7 @@ def test_a_pause_that_nothing_explains_is_not_made_up() -> None:
         ("step", Query((Op.STEP,))),
     ],
 )
-def test_what_is_searched_for_is_read(text: str, meant: Query) -> None:
+def test_search_queries_are_parsed(text: str, meant: Query) -> None:
     assert parse_query(text, ("A", "B", "C", "D", "long name"), 5, 9) == meant
 
 
@@ -336,7 +336,7 @@ def test_what_is_searched_for_is_read(text: str, meant: Query) -> None:
         ("x\0yz", 'unknown search term "x\ufffdyz"'),
     ],
 )
-def test_what_names_nothing_is_refused_in_words(text: str, told: str) -> None:
+def test_a_query_that_names_nothing_is_refused_with_a_message(text: str, told: str) -> None:
     with pytest.raises(InputError, match=re.escape(told)):
         parse_query(text, ("A", "B", "C"), 5, 9)
 
@@ -356,7 +356,7 @@ def test_a_query_selects_spans_by_microbatch_and_by_mesh() -> None:
     assert ((timeline.rank[sent] == 1) | (timeline.peer[sent] == 1)).all()
 
 
-def test_costs_stay_as_they_are_when_asked() -> None:
+def test_what_if_questions_do_not_change_the_costs() -> None:
     found = prediction("02-two-waves")
     before: Costs = replace(found.costs, seconds=found.costs.seconds.copy())
 
@@ -369,7 +369,7 @@ def test_costs_stay_as_they_are_when_asked() -> None:
 
 
 @pytest.mark.parametrize("name", ["11-eight-by-32", "09-bert-masked", "06-data-parallel"])
-def test_the_work_of_all_computations_is_that_of_the_model(name: str) -> None:
+def test_flops_of_all_computations_equal_those_of_the_model(name: str) -> None:
     """To some percent: the model's FLOPs are counted by the convention of papers, which leaves small products out."""
     of = prediction(name)
     found = stage_flops(of.design, of.program, of.costs)
@@ -382,7 +382,7 @@ def test_the_work_of_all_computations_is_that_of_the_model(name: str) -> None:
     assert (found.placement == of.program.placement).all()
 
 
-def test_recomputing_runs_the_forward_once_more() -> None:
+def test_recomputation_adds_a_forward() -> None:
     plain = load_design(example("11-eight-by-32")).model_dump(mode="json")
     again = parse_design({**plain, "pipeline": {**plain["pipeline"], "recompute": "full"}})
     of = predict(again)
@@ -392,7 +392,7 @@ def test_recomputing_runs_the_forward_once_more() -> None:
     assert (found.flops[Op.B] > 2.9 * found.flops[Op.F]).all()
 
 
-def test_unit_costs_know_no_work() -> None:
+def test_unit_costs_define_no_flops() -> None:
     of = prediction("01-first-wave")
 
     assert stage_flops(of.design, of.program, of.costs) is None

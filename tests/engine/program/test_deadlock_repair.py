@@ -85,7 +85,7 @@ def can_run(order: Program, moved: set[int], split: set[int]) -> bool:
     """Return True if the order of the other slots does not contradict the dependencies of computations."""
     slot = {row: row - bool(order.fused[row] and row - 1 not in split) for row in range(len(order))}
     after: dict[int, set[int]] = {head: set() for head in slot.values()}
-    for needs in module._dependencies(order):
+    for needs in module._list_dependencies(order):
         for row, need in enumerate(needs.tolist()):
             if need >= 0:
                 after[slot[row]].add(slot[need])

@@ -59,7 +59,7 @@ def slowed(prediction: Prediction, times: float, **columns: int) -> Any:
     return prediction.costs.seconds * np.where(where(prediction, **columns), times, 1.0)
 
 
-def test_what_took_what_was_predicted_has_no_error_and_no_cause(tmp_path: Path, prediction: Prediction) -> None:
+def test_a_run_as_predicted_has_no_error_and_no_cause(tmp_path: Path, prediction: Prediction) -> None:
     found = compared(tmp_path, prediction, prediction.costs.seconds)
 
     assert found.iteration.error == pytest.approx(0, abs=1e-4)
@@ -83,7 +83,7 @@ def test_what_took_what_was_predicted_has_no_error_and_no_cause(tmp_path: Path, 
         ({"rank": 2}, "computation on mesh M2"),  # its optimizer step took no longer
     ],
 )
-def test_the_biggest_error_is_named_as_narrowly_as_it_is(
+def test_the_largest_error_is_narrowed_down_to_its_part(
     slow: dict[str, int], name: str, tmp_path: Path, prediction: Prediction
 ) -> None:
     seconds = np.where(prediction.program.is_compute, slowed(prediction, 1.8, **slow), prediction.costs.seconds)
@@ -120,7 +120,7 @@ def test_contention_for_cores_explains_longer_computations_up_to_the_processes_p
     assert {part.name for part in others} >= {"Forward", "Backward"}
 
 
-def test_a_slow_link_is_told_by_its_ends(tmp_path: Path, prediction: Prediction) -> None:
+def test_a_slow_link_is_named_by_its_ends(tmp_path: Path, prediction: Prediction) -> None:
     slow = 20.0
 
     found = compared(tmp_path, prediction, slowed(prediction, slow, op=Op.SEND_F, rank=1, peer=2))
@@ -136,7 +136,7 @@ def test_a_slow_link_is_told_by_its_ends(tmp_path: Path, prediction: Prediction)
 
 
 @pytest.mark.parametrize("asking_s", [0.0, 90e-6])
-def test_a_tensor_that_nobody_waited_for_is_known_from_above_alone(asking_s: float, tmp_path: Path) -> None:
+def test_a_transfer_without_a_waiting_receiver_has_an_upper_bound_only(asking_s: float, tmp_path: Path) -> None:
     """The first mesh forwards all before the second one is done with the first: its messages lie there; and a busy
     machine needs a moment to hand them out."""
     drawn = draw(pp=2, pipeline={"schedule": "gpipe", "microbatches": 6, "stages": [1, 7]}, model=model(8), cost=APART)
@@ -154,7 +154,7 @@ def test_a_tensor_that_nobody_waited_for_is_known_from_above_alone(asking_s: flo
     assert of_link.measured_s < 2 * (1e-6 + asking_s), "not until its receiver turned to it"
 
 
-def test_of_a_link_that_nobody_ever_waited_for_no_error_is_told(tmp_path: Path) -> None:
+def test_a_link_without_waiting_receivers_has_no_error(tmp_path: Path) -> None:
     """What skips the mesh between is there long before that one has computed what is taken with it."""
     prediction = predict(draw(pp=3, model={**model(5), "kind": "u-transformer"}, cost=APART))
     sends = np.isin(prediction.program.op, (Op.SEND_F, Op.SEND_B))
@@ -169,9 +169,7 @@ def test_of_a_link_that_nobody_ever_waited_for_no_error_is_told(tmp_path: Path) 
     assert not passing.at_most
 
 
-def test_a_receiver_that_waits_for_what_is_not_sent_yet_says_nothing_of_the_link(
-    tmp_path: Path, prediction: Prediction
-) -> None:
+def test_waiting_before_the_send_does_not_count_as_transfer_time(tmp_path: Path, prediction: Prediction) -> None:
     """The first mesh is late: all others stand still for it, long before anything is on its way."""
     sends = np.isin(prediction.program.op, (Op.SEND_F, Op.SEND_B))
     slow = np.where(where(prediction, op=Op.F, rank=0), 0.5, np.where(sends, 1e-3, 1e-4))
@@ -197,7 +195,7 @@ def with_experts() -> Prediction:
         ("computed", "computation on mesh M1"),
     ],
 )
-def test_messages_inside_a_block_are_told_apart_from_what_it_computes(
+def test_waits_inside_a_block_are_separated_from_its_computation(
     slow: str, name: str, tmp_path: Path, with_experts: Prediction
 ) -> None:
     seconds, program = with_experts.costs.seconds, with_experts.program
@@ -221,7 +219,7 @@ def test_messages_inside_a_block_are_told_apart_from_what_it_computes(
     assert found.share == pytest.approx(1, abs=0.1)
 
 
-def test_what_cannot_be_told_apart_is_told_together(tmp_path: Path) -> None:
+def test_inseparable_activities_are_reported_together(tmp_path: Path) -> None:
     """A run records no reductions of tensor parallelism, and a rehearsal no exchanges of experts."""
     document = draw(pp=1, dp=4, model={**model(2), "moe": {"experts": 4, "every": 2}}).model_dump(mode="json")
     document["meshes"][0]["axes"] = {"dp": 2, "tp": 2}
@@ -234,7 +232,7 @@ def test_what_cannot_be_told_apart_is_told_together(tmp_path: Path) -> None:
     assert found.description.startswith("computation, all-reduces and expert exchanges on mesh M0 took 3 times")
 
 
-def test_steps_spread_and_those_that_warm_up_are_left_out(tmp_path: Path, prediction: Prediction) -> None:
+def test_step_times_have_quartiles_and_exclude_warm_up_steps(tmp_path: Path, prediction: Prediction) -> None:
     stretched = (9.0, 5.0, 1.0, 1.2, 1.1, 1.0, 40.0, 1.3)
     found = compared(tmp_path, prediction, prediction.costs.seconds, stretched=stretched, apart=(6,)).iteration
 
@@ -243,7 +241,7 @@ def test_steps_spread_and_those_that_warm_up_are_left_out(tmp_path: Path, predic
     assert took == pytest.approx([1.0, 1.1, 1.2], rel=1e-3)
 
 
-def test_gradients_that_are_shared_are_reduced_and_the_step_waits_for_them(tmp_path: Path) -> None:
+def test_the_optimizer_step_waits_for_reductions_of_replicated_weights(tmp_path: Path) -> None:
     prediction = predict(draw(pp=2, dp=2, model=model(4), training={"clip_norm": 1.0, "steps": 3}))
 
     found = compared(tmp_path, prediction, slowed(prediction, 3.0, op=Op.REDUCE_GRAD))
@@ -254,7 +252,7 @@ def test_gradients_that_are_shared_are_reduced_and_the_step_waits_for_them(tmp_p
     assert found.cause.name.startswith("gradient reduction")
 
 
-def test_waiting_for_reductions_that_take_no_time_is_no_computing(tmp_path: Path) -> None:
+def test_waiting_for_free_reductions_is_not_computing_time(tmp_path: Path) -> None:
     """Both ranks that hold a stage of GEMS are done with it at once, and one of them long after its own last backward."""
     gems = draw(pp=4, pipeline={"schedule": "gems", "microbatches": 4}, cost={"kind": "unit"}, model=model(4))
     prediction = predict(gems)
@@ -265,7 +263,7 @@ def test_waiting_for_reductions_that_take_no_time_is_no_computing(tmp_path: Path
         assert each.measured_s == pytest.approx(each.predicted_s, rel=1e-3)
 
 
-def test_units_are_compared_with_a_rehearsal_alone(tmp_path: Path) -> None:
+def test_costs_in_units_are_compared_with_dry_runs_only(tmp_path: Path) -> None:
     prediction = predict(draw(pp=2, cost={"kind": "unit"}))
 
     run = compared(tmp_path, prediction, prediction.costs.seconds)
@@ -281,7 +279,7 @@ def test_units_are_compared_with_a_rehearsal_alone(tmp_path: Path) -> None:
         run_profile(rehearsal)
 
 
-def test_memory_is_compared_mesh_by_mesh_with_the_fullest_device(tmp_path: Path) -> None:
+def test_memory_of_each_mesh_is_compared_on_its_fullest_device(tmp_path: Path) -> None:
     prediction = predict(draw(pp=2, dp=2))
     for process, size in enumerate((1e6, 3e6, 2e6)):
         found = {"weights": size / 2, WITHIN: size / 2}
@@ -298,7 +296,7 @@ def test_memory_is_compared_mesh_by_mesh_with_the_fullest_device(tmp_path: Path)
     assert (second.mesh, second.measured_bytes) == ("M1", 2e6)
 
 
-def test_what_was_measured_becomes_the_cost_of_the_same_design(
+def test_measurements_of_a_run_become_the_costs_of_its_design(
     tmp_path: Path, prediction: Prediction, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever each kind of action took, and whatever passed between them."""
@@ -319,9 +317,7 @@ def test_what_was_measured_becomes_the_cost_of_the_same_design(
         assert again.by_kind[op].error == pytest.approx(0, abs=0.05)
 
 
-def test_what_a_prediction_does_not_know_is_said_before_it_is_judged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_limits_of_a_prediction_are_stated_with_the_comparison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path / "home"))
     store_profile(known(), "known.json")
     cost = {"kind": "calibrated", "profile": "known.json"}
@@ -349,7 +345,7 @@ def test_another_program_and_an_empty_folder_are_refused(tmp_path: Path, predict
         compare(predict(draw(pp=4)), read_recording(tmp_path))
 
 
-def test_clocks_that_are_apart_are_aligned_and_their_doubt_is_said(tmp_path: Path, prediction: Prediction) -> None:
+def test_clocks_are_aligned_and_their_uncertainty_is_stated(tmp_path: Path, prediction: Prediction) -> None:
     ahead = 5_000_000_000
     seen = (ClockOffset(10**12, ahead, 30_000), ClockOffset(2 * 10**12, ahead, 20_000))
     clocks = Clocks((ProcessClock(), *(ProcessClock(False, seen) for _ in range(3))))
@@ -364,7 +360,7 @@ def test_clocks_that_are_apart_are_aligned_and_their_doubt_is_said(tmp_path: Pat
     assert found.clock_note == "the clocks of 3 of 4 processes, up to 5 s apart, were aligned to within 15 µs"
 
 
-def test_a_doubt_as_large_as_a_transfer_is_put_beside_it(tmp_path: Path, prediction: Prediction) -> None:
+def test_a_clock_uncertainty_as_large_as_a_transfer_gives_a_note(tmp_path: Path, prediction: Prediction) -> None:
     seen = (ClockOffset(10**12, 0, 30_000),)
     write_clocks(tmp_path, Clocks((ProcessClock(), ProcessClock(False, seen))))
 

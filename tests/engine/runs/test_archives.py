@@ -90,7 +90,7 @@ def test_a_run_in_a_shared_folder_is_exported_and_deleted_with_its_files(
     assert list((tmp_path / "here" / "runs").iterdir()) == []
 
 
-def test_an_index_is_rebuilt_from_the_folders(
+def test_the_run_database_is_rebuilt_from_the_folders(
     home: Callable[[str], Record], capsys: pytest.CaptureFixture[str]
 ) -> None:
     record = home("here")
@@ -105,7 +105,7 @@ def test_an_index_is_rebuilt_from_the_folders(
     assert newest(record).digest == run.digest
 
 
-def test_a_run_that_is_under_way_is_neither_exported_nor_deleted(home: Callable[[str], Record]) -> None:
+def test_an_active_run_is_neither_exported_nor_deleted(home: Callable[[str], Record]) -> None:
     record = home("here")
     entry, _ = record.submit(name="x", launcher="local", handle={}, digest="", processes=1, steps=1)
 
@@ -146,7 +146,7 @@ FILE, LINK, DEVICE = tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.CHRTYPE
         [(".", tarfile.DIRTYPE, b"")],
     ],
 )
-def test_an_archive_of_anything_else_is_refused_and_leaves_nothing(
+def test_another_archive_is_refused_and_leaves_no_file(
     home: Callable[[str], Record], tmp_path: Path, members: list[Any]
 ) -> None:
     record = home("here")

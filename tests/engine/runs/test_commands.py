@@ -69,7 +69,7 @@ def newest() -> Run:
     return Run(record, record.entries(1)[0].id)
 
 
-def test_a_diverged_loss_is_told_as_such(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_diverged_loss_is_reported_as_not_a_number(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["run", write(home, "diverge")]) == 0
     out, err = capsys.readouterr()
     assert "loss      5.0000 at the first step, not a number at the last of 3" in out
@@ -85,7 +85,9 @@ def test_a_diverged_loss_is_told_as_such(home: Path, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize("line", [["show", "--json", "{}"], ["show", "{}", "--json"], ["--json", "show", "{}"]])
-def test_options_of_runs_stand_in_any_order(home: Path, capsys: pytest.CaptureFixture[str], line: list[str]) -> None:
+def test_options_of_runs_are_accepted_in_any_order(
+    home: Path, capsys: pytest.CaptureFixture[str], line: list[str]
+) -> None:
     with closing(Record()) as record:
         entry, _ = record.submit(
             name="a run", launcher="local", handle={}, digest="0", processes=1, steps=1, manner="", key=None, limit=1
@@ -98,7 +100,7 @@ def test_options_of_runs_stand_in_any_order(home: Path, capsys: pytest.CaptureFi
     assert [each["id"] for each in json.loads(capsys.readouterr().out)["runs"]] == [entry.id]
 
 
-def test_a_text_beside_the_design_is_trained_on_unless_another_is_given(home: Path) -> None:
+def test_a_text_next_to_the_design_is_used_unless_another_is_given(home: Path) -> None:
     design = write(home, training={"data": "mine.txt", "steps": 1})
     (home / "mine.txt").write_text("Call me Ishmael.")
     (home / "other.txt").write_text("It was the best of times.")
@@ -128,7 +130,7 @@ def test_a_text_that_is_missing_ends_with_status_2_and_leaves_no_run(
     assert Record().entries() == []
 
 
-def test_rows_that_are_no_steps_are_left_out(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_rows_of_metrics_are_skipped(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["run", write(home)]) == 0
     with (newest().folder / "metrics.jsonl").open("a") as file:
         file.write('{"step": 3}\n[]\nsomething else\n')
@@ -146,7 +148,7 @@ def slow(folder: Path) -> Recording:
     return read_recording(folder)
 
 
-def test_a_run_is_compared_in_words_and_with_one_sign(
+def test_a_comparison_states_errors_with_one_sign(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compared, "read_recording", slow)
@@ -168,7 +170,7 @@ def test_a_run_is_compared_in_words_and_with_one_sign(
     assert {"iteration", "cause", "by_mesh", "by_link", "by_layer", "memory", "exposed_communication_s"} <= found.keys()
 
 
-def test_what_a_run_measured_prices_its_design_and_the_history_tells_how_predictions_came_out(
+def test_a_run_calibrates_its_design_and_the_history_lists_prediction_errors(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compared, "read_recording", slow)
@@ -225,7 +227,7 @@ def over(design: Design, options: Options = PLAIN) -> str:
     return entry.id
 
 
-def test_runs_are_held_against_the_links_that_they_were_told_and_have_a_history_of_their_own(
+def test_runs_on_given_links_are_predicted_for_them_and_have_a_separate_history(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
@@ -270,7 +272,7 @@ def test_runs_are_held_against_the_links_that_they_were_told_and_have_a_history_
     assert load_stored_profile(said_by(["runs", "profile", long], capsys).partition(":")[0]).machine.run == "n" * 200
 
 
-def test_a_run_whose_profile_is_gone_is_still_shown(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_whose_profile_was_removed_is_shown(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = store_profile(known(), "gone.json")
     assert cli.main(["run", write(home, cost={"kind": "calibrated", "profile": "gone.json"})]) == 0
     path.unlink()
@@ -292,7 +294,7 @@ def said_by(command: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().out
 
 
-def test_units_are_not_held_against_seconds(
+def test_units_are_not_compared_with_measured_seconds(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compared, "read_recording", slow)
@@ -305,7 +307,7 @@ def test_units_are_not_held_against_seconds(
     assert found["no_error_since"].startswith("the prediction is in cost units, which cannot be compared")
 
 
-def test_each_step_is_said_once(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_step_is_printed_once(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["run", write(home)]) == 0
 
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("step ")]
@@ -370,7 +372,7 @@ def test_a_signal_cancels_the_run(home: Path, number: signal.Signals, status: in
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
-def test_options_that_make_no_sense_end_with_status_2(
+def test_inconsistent_options_end_with_status_2(
     home: Path, capsys: pytest.CaptureFixture[str], given: list[str], said: str
 ) -> None:
     assert cli.main(["run", write(home), *given]) == 2
@@ -378,7 +380,7 @@ def test_options_that_make_no_sense_end_with_status_2(
     assert Record().entries() == []
 
 
-def test_links_that_are_not_said_are_those_that_are_drawn() -> None:
+def test_unset_link_rates_are_those_of_the_design() -> None:
     line = ["run", "x", "--hosts", "2", "--inter-bandwidth", "5e8"]
 
     how = commands.run_options(draw(), cli.parser().parse_args(line))
@@ -387,7 +389,7 @@ def test_links_that_are_not_said_are_those_that_are_drawn() -> None:
     assert how.rehearse is None
 
 
-def test_a_rehearsal_is_marked_wherever_it_is_told_of(
+def test_a_dry_run_is_marked_in_every_output(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commands, "open_target", lambda record, name: ThreadsLauncher(record))

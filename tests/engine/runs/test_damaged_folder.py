@@ -211,7 +211,7 @@ def refused(call: Callable[[], Any]) -> str:
 @pytest.mark.slow
 @given(seed=st.integers(0, 2**32))
 @pytest.mark.filterwarnings("error")
-def test_a_damaged_file_is_a_sentence_or_left_out(seed: int, pristine: Path) -> None:
+def test_a_damaged_file_gives_a_message_or_is_skipped(seed: int, pristine: Path) -> None:
     home = pristine.parent / "home"
     shutil.rmtree(home, ignore_errors=True)
     random, there = Random(seed), Record(home)
@@ -243,7 +243,7 @@ def test_a_long_line_of_a_log_is_shortened(tmp_path: Path) -> None:
     assert short.text == "step 1"
 
 
-def test_what_is_whole_is_read(pristine: Path, tmp_path: Path) -> None:
+def test_complete_files_are_read(pristine: Path, tmp_path: Path) -> None:
     """Else the test above would prove nothing."""
     found = compare(read_executed_bundle(pristine).prediction, read_recording(pristine))
 

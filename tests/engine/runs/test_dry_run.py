@@ -43,7 +43,7 @@ def in_units(schedule: str, model: str = "latency", **more: Any) -> Design:
 # ---- the scale ----
 
 
-def test_the_shortest_action_takes_long_enough_to_be_true() -> None:
+def test_the_shortest_action_is_long_enough_to_be_accurate() -> None:
     assert default_scale(ActionDurations(shortest=1e-3, step=0.1), processes=4, cores=2) == pytest.approx(
         SHORTEST_WAIT_S / 1e-3
     )
@@ -55,17 +55,17 @@ def test_more_processes_than_cores_can_wake_in_time_wait_longer() -> None:
     assert default_scale(lengths, 64, cores=2) == pytest.approx(4 * default_scale(lengths, 16, cores=2))
 
 
-def test_nobody_waits_too_long_for_a_step() -> None:
+def test_the_wall_time_of_a_step_is_limited() -> None:
     assert default_scale(ActionDurations(shortest=1e-6, step=1.0), 4, cores=2) == pytest.approx(DEFAULT_STEP_LIMIT_S)
     assert default_scale(ActionDurations(shortest=10.0, step=5000.0), 4, cores=2) == pytest.approx(SHORTEST_WAIT_S / 10)
 
 
-def test_what_is_slow_enough_is_played_in_its_own_time() -> None:
+def test_slow_steps_are_not_dilated() -> None:
     assert default_scale(ActionDurations(shortest=0.05, step=1.5), 4, cores=2) == 1.0
     assert default_scale(ActionDurations(0.0, 0.0), 4, cores=2) == 1.0
 
 
-def test_the_shortest_action_is_one_that_matters() -> None:
+def test_negligible_actions_do_not_count_as_the_shortest() -> None:
     design = in_units("1f1b")
     program = lower(design)
     costs = estimate(design, program)
@@ -90,13 +90,13 @@ def test_each_part_of_a_computation_that_exchanges_has_to_be_long_enough() -> No
     assert action_durations(program, costs).shortest <= costs.seconds[program.op == Op.F].min() / 4
 
 
-def test_it_is_told_how_true_it_is() -> None:
+def test_the_accuracy_of_a_dry_run_is_stated() -> None:
     assert "each action waits 20 times its modelled time" in dry_run_note(ActionDurations(1e-3, 0.1), 20.0, "s")
     assert "0.02 s per unit" in dry_run_note(ActionDurations(1.0, 30.0), 0.02, "units")
     assert "use a larger --scale" in dry_run_note(ActionDurations(1e-3, 0.1), 2.0, "s")
 
 
-def test_it_plays_no_more_steps_than_it_needs() -> None:
+def test_a_dry_run_has_a_limited_number_of_steps() -> None:
     assert limit_steps(draw(steps=1000)).training.steps == STEPS
     assert limit_steps(draw(steps=2)) == draw(steps=2)
 
@@ -111,7 +111,7 @@ def test_a_wait_never_ends_early() -> None:
         assert time.perf_counter_ns() >= at
 
 
-def test_a_wait_ends_where_it_is_not_wanted_any_more() -> None:
+def test_a_stopped_wait_ends() -> None:
     stop = threading.Event()
     threading.Timer(0.01, stop.set).start()
 
@@ -119,7 +119,7 @@ def test_a_wait_ends_where_it_is_not_wanted_any_more() -> None:
         wait_until(time.perf_counter_ns() + LONG_NS, stop)
 
 
-def test_a_sender_that_is_blocked_waits_for_what_it_sent() -> None:
+def test_a_blocked_sender_waits_for_its_messages() -> None:
     blocked, free = Device("sender-blocking"), Device("latency")
     now = time.perf_counter_ns()
     for device in (blocked, free):
@@ -134,7 +134,7 @@ def test_a_sender_that_is_blocked_waits_for_what_it_sent() -> None:
     assert not blocked.finish_sending()
 
 
-def test_a_device_makes_good_what_the_machine_was_late_and_no_more() -> None:
+def test_a_device_catches_up_with_a_limited_delay() -> None:
     device = Device("latency")
     device.start(time.perf_counter_ns())
     wait_until(device.free_ns + 5_000_000)  # the machine was busy with something else
@@ -145,7 +145,7 @@ def test_a_device_makes_good_what_the_machine_was_late_and_no_more() -> None:
     assert device.free_ns >= woken + (1 - CATCH_UP_FRACTION) * 1_000_000
 
 
-def test_what_is_due_later_is_held_until_then() -> None:
+def test_an_input_is_delivered_when_it_is_due() -> None:
     device = Device("latency")
     device.start(time.perf_counter_ns())
     due = device.free_ns + 3_000_000

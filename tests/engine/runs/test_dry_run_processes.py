@@ -91,7 +91,7 @@ def rehearse(trainer: LocalLauncher, design: Design, scale: float) -> Found:
 
 
 @pytest.mark.parametrize("name", DESIGNS)
-def test_processes_play_every_action_in_order_and_none_too_short(trainer: LocalLauncher, name: str) -> None:
+def test_processes_execute_every_action_in_order_and_none_too_fast(trainer: LocalLauncher, name: str) -> None:
     design, scale = DESIGNS[name]
 
     found = rehearse(trainer, design, scale)
@@ -172,7 +172,7 @@ def in_halves() -> Design:
     return parse_design(document)
 
 
-def test_what_no_machine_here_could_train_is_rehearsed(trainer: LocalLauncher) -> None:
+def test_designs_that_this_machine_cannot_train_run_as_dry_runs(trainer: LocalLauncher) -> None:
     """GPT-3 with 175 billion parameters, and words that no text of bytes fits: the weights are nowhere, and
     messages are as small as they have to be."""
     gpt3 = {"kind": "gpt", "layers": 96, "hidden": 12288, "heads": 96, "sequence": 2048, "vocab": 128}

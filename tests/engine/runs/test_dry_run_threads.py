@@ -32,7 +32,9 @@ SMALL = {"kind": "gpt", "layers": 16, "hidden": 64, "heads": 2, "sequence": 64, 
         ("dualpipe", "latency", {}),
     ],
 )
-def test_threads_play_every_action_in_order_and_none_too_short(schedule: str, model: str, more: dict[str, Any]) -> None:
+def test_threads_execute_every_action_in_order_and_none_too_fast(
+    schedule: str, model: str, more: dict[str, Any]
+) -> None:
     design = in_units(schedule, model, **more)
     program = lower(design)
     costs = estimate(design, program)
@@ -52,7 +54,7 @@ def test_threads_play_every_action_in_order_and_none_too_short(schedule: str, mo
     assert (played.end[took] > 0).all(), "every message was taken"
 
 
-def test_gradients_are_reduced_before_anybody_steps() -> None:
+def test_gradients_are_reduced_before_any_optimizer_step() -> None:
     design = draw(pp=4, pipeline={"schedule": "chimera", "microbatches": 4}, training={"steps": 1, "clip_norm": 1.0})
     program = lower(design)
     costs = estimate(design, program)
@@ -122,7 +124,7 @@ def test_threads_share_links_as_the_simulator_does(schedule: str) -> None:
     assert played.seconds / scale == pytest.approx(shared, rel=0.08)
 
 
-def test_a_rehearsal_in_threads_can_be_stopped() -> None:
+def test_a_dry_run_in_threads_can_be_stopped() -> None:
     design = in_units("1f1b")
     program = lower(design)
     stop = threading.Event()

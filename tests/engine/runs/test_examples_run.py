@@ -43,7 +43,7 @@ REPEATED = "15-bert-base-moe"
         for name, path in examples().items()
     ],
 )
-def test_runs_and_what_was_measured_lies_over_what_was_predicted(path: Path, trainer: LocalLauncher) -> None:
+def test_an_example_runs_and_its_timeline_is_overlaid_on_the_prediction(path: Path, trainer: LocalLauncher) -> None:
     prediction = predict(affordable(path))
 
     run = trainer.submit(specify_run(prediction))

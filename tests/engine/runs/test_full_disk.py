@@ -44,7 +44,7 @@ def fill(path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_ends_and_its_end_is_entered_once_there_is_room(disk: Path) -> None:
+def test_the_end_of_a_run_is_recorded_once_the_disk_has_space(disk: Path) -> None:
     record = Record(disk / "home")
     launcher = LocalLauncher(record, start="fork", worker="stand_in", path=HERE)
     try:
@@ -94,7 +94,7 @@ def test_a_read_only_folder_is_named_and_keeps_its_runs(
 
 
 @pytest.mark.torch
-def test_the_command_ends_and_says_that_the_disk_is_full(disk: Path, tmp_path: Path) -> None:
+def test_the_command_ends_and_reports_a_full_disk(disk: Path, tmp_path: Path) -> None:
     design = tmp_path / "design.json"
     design.write_text(draw(pp=2, steps=100_000).to_json())
     environment = {**os.environ, "MESHWAVE_HOME": str(disk), "PYTHONPATH": str(HERE.parents[2])}

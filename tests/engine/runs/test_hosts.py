@@ -114,7 +114,7 @@ def test_links_slow_down_with_time_dilation_and_are_no_faster_than_the_machine()
     assert network(in_units, on(2, scale=40)).note.endswith("not slowed down: costs in units define no link rates")
 
 
-def test_hosts_that_cannot_be_are_refused() -> None:
+def test_impossible_hosts_are_refused() -> None:
     with pytest.raises(InputError, match="--hosts: 5 hosts are too many: the design has 4 processes; use 1 to 4 hosts"):
         network(draw(), on(5))
     with pytest.raises(
@@ -136,7 +136,7 @@ def test_a_network_is_read_back_from_its_folder(tmp_path: Path) -> None:
             read_topology(tmp_path)
 
 
-def test_what_a_machine_lacks_is_told_before_there_is_a_run(
+def test_missing_requirements_are_reported_before_a_run_is_created(
     launcher: LocalLauncher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(networks, "LINUX", False)
@@ -193,7 +193,7 @@ def test_a_folder_of_an_earlier_version_is_read_with_the_links_that_its_run_had(
     assert read_links(old.folder) == read_links(now.folder) != hosts.message_links(drawn)
 
 
-def test_a_run_of_other_links_that_nothing_is_sent_over_is_predicted_as_drawn(tmp_path: Path) -> None:
+def test_unused_links_do_not_change_the_prediction(tmp_path: Path) -> None:
     drawn = draw(pp=1, cluster=nodes(1, 1))
 
     run = bundled(tmp_path / "run", drawn, on(1, intra_bandwidth=1e6))
@@ -202,7 +202,7 @@ def test_a_run_of_other_links_that_nothing_is_sent_over_is_predicted_as_drawn(tm
     assert prediction_links(run) == ""
 
 
-def test_what_is_emulated_as_drawn_is_predicted_as_drawn(tmp_path: Path) -> None:
+def test_links_emulated_as_drawn_are_predicted_as_drawn(tmp_path: Path) -> None:
     drawn = draw(pp=4, cluster=DRAWN)
 
     run = bundled(tmp_path / "run", drawn, on(2, intra_bandwidth=2e8, inter_bandwidth=1e8))
@@ -259,7 +259,7 @@ def test_a_dry_run_is_dilated_for_the_links_of_its_options() -> None:
     assert scale(1e5) < scale(1e8)
 
 
-def test_costs_in_units_are_for_any_links(tmp_path: Path) -> None:
+def test_costs_in_units_apply_to_any_links(tmp_path: Path) -> None:
     drawn = draw(pp=4, cluster=DRAWN, cost={"kind": "unit"})
 
     run = bundled(tmp_path / "run", drawn, on(2, **SLOW))
@@ -268,7 +268,7 @@ def test_costs_in_units_are_for_any_links(tmp_path: Path) -> None:
     assert (prediction_links(run), matches_links(run, drawn)) == ("", True)
 
 
-def test_a_profile_does_not_price_links_that_are_emulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_profile_does_not_price_emulated_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path / "home"))
     store_profile(known(), "known.json")  # 1 GB/s inside a node
     cost = {"kind": "calibrated", "profile": "known.json"}
@@ -337,7 +337,9 @@ def inside(run: Run, seen: set[int]) -> list[int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["a rank", "the warm process", "nothing"])
-def test_whatever_is_killed_nothing_stays(launcher: LocalLauncher, left_as_found: set[int], what: str) -> None:
+def test_no_process_remains_after_any_process_is_killed(
+    launcher: LocalLauncher, left_as_found: set[int], what: str
+) -> None:
     run = submit(launcher, draw("sleep"), options=on(2))
     inside(run, left_as_found)
     bundle, links = read_bundle(run.folder), read_topology(run.folder)
@@ -359,7 +361,7 @@ def test_whatever_is_killed_nothing_stays(launcher: LocalLauncher, left_as_found
 
 
 @pytest.mark.slow
-def test_killing_the_app_leaves_nothing(left_as_found: set[int], tmp_path: Path) -> None:
+def test_no_process_remains_after_the_designer_is_killed(left_as_found: set[int], tmp_path: Path) -> None:
     design = tmp_path / "design.json"
     design.write_text(draw("sleep").to_json())
     owner = subprocess.Popen(
@@ -385,7 +387,7 @@ def test_killing_the_app_leaves_nothing(left_as_found: set[int], tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_a_network_that_is_not_made_ends_the_run_and_is_the_reason(
+def test_a_network_that_cannot_be_created_ends_the_run_with_the_reason(
     record: Record, can_shape: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     command, told = tmp_path / "ip", tmp_path / "told"
@@ -420,7 +422,7 @@ def test_a_network_that_is_not_made_ends_the_run_and_is_the_reason(
 
 
 @pytest.mark.slow
-def test_what_goes_across_has_a_link_of_its_own_as_fast_as_one_nic(can_shape: None) -> None:
+def test_messages_between_nodes_have_a_separate_link_as_fast_as_one_nic(can_shape: None) -> None:
     """And there is no way out of the network."""
     look = (
         "import subprocess; from meshwave.engine.runs.emulation.network import Topology, make_network\n"

@@ -103,7 +103,7 @@ def write_checkpoint(section: dict[str, Any], folder: Path, files: int = 1) -> d
         pytest.param(MIXTRAL, {"pp": 2, "tp": 2, "ep": 2}, id="mixtral", marks=pytest.mark.nightly),
     ],
 )
-def test_training_starts_from_and_ends_in_weights_that_others_can_use(
+def test_initial_and_final_weights_are_usable_by_other_tools(
     section: dict[str, Any], layout: dict[str, int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """On any layout: the first loss is the same, and after no training the weights are."""
@@ -207,7 +207,7 @@ def test_the_longest_sequence_of_the_initial_checkpoint_is_kept(stored: Any, sav
     assert json.loads((tmp_path / "saved" / "config.json").read_text())["max_position_embeddings"] == saved
 
 
-def test_a_model_without_names_at_hugging_face_is_refused_with_what_differs() -> None:
+def test_a_model_without_hugging_face_names_is_refused_with_the_differences() -> None:
     model = language_model({**LLAMA, "positions": {"kind": "alibi"}, "head_bias": True})
 
     with pytest.raises(Refusal) as refused:
@@ -262,8 +262,6 @@ def test_a_large_model_is_saved_to_several_files_and_never_beside_others(
 
 
 @pytest.mark.parametrize("options", [["--rehearse"], ["--resume", "x"]])
-def test_initial_weights_of_a_run_that_has_others_are_refused(
-    options: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_initial_weights_are_refused_for_a_resumed_run(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["run", "01-first-wave", "--init", "weights", *options]) == 2
     assert "remove --init, or the other option" in capsys.readouterr().err

@@ -118,7 +118,7 @@ def test_a_cancelled_run_leaves_no_process(calls: Path, record: Record, tmp_path
     assert until(lambda: not processes_of(run))
 
 
-def test_a_job_that_somebody_deletes_ends_its_run(calls: Path, record: Record, tmp_path: Path) -> None:
+def test_deleting_a_job_ends_its_run(calls: Path, record: Record, tmp_path: Path) -> None:
     launcher = launcher_of(record, tmp_path / "claim", setup=("exec sleep 60",))
     run = submit(launcher, two_nodes())  # type: ignore[arg-type]
     launcher.end(run.id, record.get(run.id).handle["job"])
@@ -129,7 +129,7 @@ def test_a_job_that_somebody_deletes_ends_its_run(calls: Path, record: Record, t
     assert "was deleted from Kubernetes" in run.reason
 
 
-def test_nodes_of_unlike_size_are_refused(calls: Path, record: Record, tmp_path: Path) -> None:
+def test_nodes_of_different_sizes_are_refused(calls: Path, record: Record, tmp_path: Path) -> None:
     design = draw("three", pp=3)
     uneven = design.model_copy(
         update={"cluster": design.cluster.model_copy(update={"nodes": 2, "devices_per_node": 2})}
@@ -176,7 +176,7 @@ def test_manifests_are_those_of_the_published_api(kind: str, record: Record, tmp
     assert "export MESHWAVE_CHECKPOINT_ON_SIGTERM=1" in scripts["node.sh"]
 
 
-def test_the_export_holds_design_and_job() -> None:
+def test_the_export_contains_design_and_job() -> None:
     from meshwave.engine.exports.kubernetes import Kubernetes
 
     text = Kubernetes.to_bytes(predict(load_design(example("02-two-waves")))).decode()

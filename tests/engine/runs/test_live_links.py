@@ -52,7 +52,7 @@ class Announced:
         while waiting:
             flow = min(waiting, key=lambda flow: waiting[flow])
             ready = waiting.pop(flow)
-            self.live.commit(ready - self._early)
+            self.live.simulate_until(ready - self._early)
             self.live.announce(flow, ready)
             self._follow(waiting)
 
@@ -99,7 +99,9 @@ class Announced:
 
 
 @given(program=programs() | programs(slots=True), seed=seeds, early=st.sampled_from([0.0, 0.5, 100.0]))
-def test_answers_as_the_simulator_where_all_is_announced_in_time(program: Program, seed: int, early: float) -> None:
+def test_live_links_equal_the_simulator_if_flows_are_announced_in_time(
+    program: Program, seed: int, early: float
+) -> None:
     takes, network = seconds(program, seed), network_of(program, seed)
     announced = Announced(program, takes, network, simulated(program, takes, network), early)
 
@@ -109,7 +111,7 @@ def test_answers_as_the_simulator_where_all_is_announced_in_time(program: Progra
 
 
 @given(program=programs(), seed=seeds)
-def test_one_transfer_at_a_time_as_the_simulator(program: Program, seed: int) -> None:
+def test_serial_links_equal_the_simulator(program: Program, seed: int) -> None:
     takes = untied(program, seed)
     network = nics_of(program, units=1 + seed % 2)
     announced = Announced(program, takes, network, simulated(program, takes, network), 0.5)
@@ -161,14 +163,14 @@ def test_flows_of_one_connection_follow_one_another() -> None:
 def test_a_flow_that_is_announced_late_is_ready_at_the_committed_time() -> None:
     live = LiveNetwork(two_messages())
 
-    live.commit(5.0)
+    live.simulate_until(5.0)
     live.announce(0, 1.0)
 
     assert live.end_time(0) == 8.0
     assert live.end_time(1) is None
 
 
-def test_the_next_step_knows_nothing_of_the_last_one() -> None:
+def test_a_step_does_not_depend_on_the_previous_one() -> None:
     live = LiveNetwork(two_messages())
     live.announce(0, 1.0)
 
@@ -180,7 +182,7 @@ def test_the_next_step_knows_nothing_of_the_last_one() -> None:
 # ---- by the clock ----
 
 
-def test_who_waits_for_a_flow_sleeps_until_it_is_complete() -> None:
+def test_waiting_for_a_flow_lasts_until_it_is_complete() -> None:
     """Two processes write on one board; 3 bytes take 30 ms on this clock."""
     table = two_messages()
     board = np.zeros(table.cells[-1], np.int64)
@@ -198,7 +200,7 @@ def test_who_waits_for_a_flow_sleeps_until_it_is_complete() -> None:
     assert receiver.start_ns(1) == start + 40 * MS
 
 
-def test_a_flow_waits_for_all_who_take_part() -> None:
+def test_a_flow_waits_for_all_participants() -> None:
     table = two_messages()
     table = FlowTable.from_program(TWO, np.where(TWO.is_send, 3.0, 1.0), table.network, [2, 2])
     board = np.zeros(table.cells[-1], np.int64)

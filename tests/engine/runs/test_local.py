@@ -47,7 +47,7 @@ def test_a_run_succeeds_and_can_be_followed(either: LocalLauncher) -> None:
     assert all_gone(run)
 
 
-def test_the_result_is_written_down(launcher: LocalLauncher) -> None:
+def test_the_result_is_written_to_the_run_folder(launcher: LocalLauncher) -> None:
     run = submit(launcher, draw("leave in 1", pp=2))
     run.wait(timeout_s=30)
 
@@ -59,7 +59,7 @@ def test_the_result_is_written_down(launcher: LocalLauncher) -> None:
     assert [transition.state for transition in launcher.record.history(run.id)] == ["STARTING", "RUNNING", "FAILED"]
 
 
-def test_a_failing_rank_is_the_reason_and_not_the_flood_after_it(launcher: LocalLauncher) -> None:
+def test_the_first_failing_rank_is_the_reason(launcher: LocalLauncher) -> None:
     run = submit(launcher, draw("raise in 2", steps=1000))
 
     assert run.wait(timeout_s=30) is State.FAILED
@@ -94,7 +94,7 @@ def test_a_rank_that_is_killed_ends_the_run(either: LocalLauncher) -> None:
     assert all_gone(run)
 
 
-def test_who_was_killed_is_told_from_who_was_told_to_end_also_where_it_is_noticed_last(tmp_path: Path) -> None:
+def test_a_killed_process_is_distinguished_from_terminated_ones(tmp_path: Path) -> None:
     told = RunProcesses("run", tmp_path, 2, alive={11: 0, 12: 1}, kill_at=float("inf"))
     told.record_exits({11: 1, 12: -signal.SIGKILL})
     assert [ours for _, _, ours, _ in told.exits] == [True, False]
@@ -105,7 +105,7 @@ def test_who_was_killed_is_told_from_who_was_told_to_end_also_where_it_is_notice
 
 
 @pytest.mark.parametrize("name", ["sleep", "ignore"])
-def test_cancel_leaves_nothing(either: LocalLauncher, name: str) -> None:
+def test_a_cancelled_run_leaves_no_processes(either: LocalLauncher, name: str) -> None:
     run = submit(either, draw(name))
     until(lambda: said(run, "step" if name == "sleep" else "deaf"))
 
@@ -117,7 +117,7 @@ def test_cancel_leaves_nothing(either: LocalLauncher, name: str) -> None:
     run.cancel()  # once more does no harm
 
 
-def test_a_run_whose_folder_is_taken_away_ends_and_can_be_cancelled(launcher: LocalLauncher) -> None:
+def test_a_run_whose_folder_is_removed_ends_and_can_be_cancelled(launcher: LocalLauncher) -> None:
     run = submit(launcher, draw("sleep"))
     assert processes(run)
 
@@ -129,7 +129,7 @@ def test_a_run_whose_folder_is_taken_away_ends_and_can_be_cancelled(launcher: Lo
     assert all_gone(run)
 
 
-def test_an_end_that_cannot_be_entered_is_known_and_entered_at_the_next_look(
+def test_an_end_that_cannot_be_recorded_is_recorded_at_the_next_poll(
     launcher: LocalLauncher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(run: str, state: State, reason: str = "") -> bool:
@@ -147,7 +147,7 @@ def test_an_end_that_cannot_be_entered_is_known_and_entered_at_the_next_look(
     assert launcher.record.get(run.id).state is State.SUCCEEDED
 
 
-def test_cancel_reaches_a_process_that_was_stopped(launcher: LocalLauncher) -> None:
+def test_cancel_ends_a_stopped_process(launcher: LocalLauncher) -> None:
     run = submit(launcher, draw("sleep"))
     until(lambda: said(run, "step"))
     os.kill(processes(run)[2].pid, signal.SIGSTOP)
@@ -159,7 +159,7 @@ def test_cancel_reaches_a_process_that_was_stopped(launcher: LocalLauncher) -> N
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux says that a process is stopped")
-def test_a_process_that_is_stopped_is_named_until_it_is_continued(
+def test_a_stopped_process_is_named_until_it_continues(
     launcher: LocalLauncher, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MESHWAVE_HOME", str(launcher.record.place))
@@ -211,7 +211,7 @@ def test_cancel_ends_a_run_whose_app_is_stopped(tmp_path: Path) -> None:
         owner.kill()
 
 
-def test_what_a_rank_had_started_goes_with_it(launcher: LocalLauncher) -> None:
+def test_processes_started_by_a_rank_end_with_it(launcher: LocalLauncher) -> None:
     run = submit(launcher, draw("bear in 0"))
     child = handle(until(lambda: said(run, "bore"))[0]["pid"])
     assert child is not None
@@ -243,7 +243,7 @@ def test_closing_the_launcher_ends_its_runs(launcher: LocalLauncher) -> None:
     assert all_gone(run)
 
 
-def test_killing_the_warm_process_leaves_nothing(either: LocalLauncher) -> None:
+def test_no_process_remains_after_the_warm_process_is_killed(either: LocalLauncher) -> None:
     run = submit(either, draw("sleep"))
     assert len(processes(run)) == 4
     until(lambda: said(run, "step"))
@@ -274,7 +274,7 @@ def own(home: Path, name: str, tmp_path: Path) -> tuple[subprocess.Popen[str], R
     return owner, run
 
 
-def test_killing_the_app_leaves_nothing_and_the_record_says_so(tmp_path: Path) -> None:
+def test_a_killed_designer_leaves_no_process_and_its_run_is_lost(tmp_path: Path) -> None:
     owner, run = own(tmp_path / "home", "sleep", tmp_path)
     with owner:
         owner.kill()
@@ -289,7 +289,7 @@ def test_killing_the_app_leaves_nothing_and_the_record_says_so(tmp_path: Path) -
     assert (run.folder / "rank-0.log").exists()
 
 
-def test_a_run_of_another_process_is_followed_and_cancelled_from_here(tmp_path: Path) -> None:
+def test_a_run_of_another_process_is_followed_and_cancelled(tmp_path: Path) -> None:
     owner, run = own(tmp_path / "home", "train", tmp_path)
     with owner:
         record = Record(tmp_path / "home")
@@ -311,7 +311,7 @@ def test_a_run_of_another_process_is_followed_and_cancelled_from_here(tmp_path: 
         owner.kill()
 
 
-def test_a_result_that_was_not_entered_is_entered_later(record: Record, launcher: LocalLauncher) -> None:
+def test_a_result_that_was_not_recorded_is_recorded_later(record: Record, launcher: LocalLauncher) -> None:
     gone = {"owner": ["an earlier start", 1, "1"], "processes": []}
     entry, _ = record.submit(name="", launcher="local", handle=gone, digest="", processes=1, steps=1)
     record.change_state(entry.id, State.RUNNING)
@@ -339,7 +339,7 @@ def test_a_process_that_took_over_a_number_is_not_signalled(record: Record) -> N
         bystander.kill()
 
 
-def test_a_double_click_is_one_run(launcher: LocalLauncher) -> None:
+def test_a_request_submitted_twice_creates_one_run(launcher: LocalLauncher) -> None:
     design = draw("sleep")
 
     run = submit(launcher, design, key="a click")
@@ -350,7 +350,7 @@ def test_a_double_click_is_one_run(launcher: LocalLauncher) -> None:
     assert run.wait(timeout_s=30) is State.CANCELLED
 
 
-def test_a_process_sees_what_it_needs_and_no_secret(either: LocalLauncher, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_receives_the_listed_variables_only(either: LocalLauncher, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLOUD_TOKEN", "secret")
     monkeypatch.setenv("MASTER_ADDR", "elsewhere")
     monkeypatch.setenv("NCCL_DEBUG", "INFO")
@@ -374,14 +374,14 @@ def test_a_process_sees_what_it_needs_and_no_secret(either: LocalLauncher, monke
     }
 
 
-def test_processes_keep_to_the_loopback_unless_told_otherwise() -> None:
+def test_processes_use_the_loopback_by_default() -> None:
     loopback = "lo" if sys.platform.startswith("linux") else "lo0"
 
     assert process_environment(given={})["GLOO_SOCKET_IFNAME"] == loopback
     assert process_environment(given={"GLOO_SOCKET_IFNAME": "eth0"})["GLOO_SOCKET_IFNAME"] == "eth0"
 
 
-def test_processes_find_the_packages_that_are_found_here_and_know_no_secrets() -> None:
+def test_processes_find_the_same_packages_and_receive_no_secrets() -> None:
     secrets = dict.fromkeys(("A_TOKEN", "TORCH_API_TOKEN", "NCCL_SECRET", "GLOO_KEY", "CUDA_PASSWORD"), "secret")
     given = {"PYTHONPATH": os.pathsep.join(["here", "/there"]), "TORCH_NCCL_HIGH_PRIORITY": "0", **secrets}
 
@@ -392,13 +392,13 @@ def test_processes_find_the_packages_that_are_found_here_and_know_no_secrets() -
     assert not secrets.keys() & seen.keys()
 
 
-def test_every_variable_that_passes_is_documented() -> None:
+def test_every_variable_that_is_passed_on_is_documented() -> None:
     page = (HERE.parents[2] / "docs/reference/run-folder.md").read_text("utf-8")
 
     assert [name for name in sorted(PASSED_ON) if f"`{name}`" not in page] == []
 
 
-def test_what_this_version_cannot_run_is_refused_at_its_place(launcher: LocalLauncher) -> None:
+def test_designs_that_cannot_run_are_refused_at_their_key(launcher: LocalLauncher) -> None:
     cut = [{"name": "A", "devices": [0, 1], "axes": {"tp": 2}}, {"name": "B", "devices": [2], "axes": {}}]
     torn = [{"name": "A", "devices": [0], "axes": {}}, {"name": "B", "devices": [1, 2], "axes": {"dp": 2}}]
 
@@ -423,7 +423,9 @@ def test_what_this_version_cannot_run_is_refused_at_its_place(launcher: LocalLau
     assert launcher.record.entries() == [], "a run that is refused is none"
 
 
-def test_without_torch_it_says_how_to_get_it(launcher: LocalLauncher, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_torch_the_refusal_names_the_installation(
+    launcher: LocalLauncher, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("meshwave.engine.runs.launchers._machine.find_spec", lambda name: None)
 
     assert not launcher.probe().can_launch
@@ -431,7 +433,7 @@ def test_without_torch_it_says_how_to_get_it(launcher: LocalLauncher, monkeypatc
         submit(launcher, draw())
 
 
-def test_asking_what_can_be_launched_imports_no_torch(tmp_path: Path) -> None:
+def test_probing_launchers_imports_no_torch(tmp_path: Path) -> None:
     question = (
         "import sys; from meshwave.engine.runs import Record; from meshwave.engine.runs.launchers import launchers; from pathlib import Path;"
         "assert launchers['local'](Record(Path(sys.argv[1]))).probe(); assert 'torch' not in sys.modules"
@@ -440,9 +442,7 @@ def test_asking_what_can_be_launched_imports_no_torch(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", question, str(tmp_path)], check=True, cwd=HERE.parents[2])
 
 
-def test_a_warm_process_that_holds_old_code_is_replaced(
-    launcher: LocalLauncher, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_warm_process_with_old_code_is_replaced(launcher: LocalLauncher, monkeypatch: pytest.MonkeyPatch) -> None:
     assert submit(launcher, draw()).wait(timeout_s=30) is State.SUCCEEDED
     assert launcher._warm_process is not None
     old = launcher._warm_process
@@ -456,7 +456,7 @@ def test_a_warm_process_that_holds_old_code_is_replaced(
     assert not old.is_alive
 
 
-def test_how_long_a_click_takes_is_measured() -> None:
+def test_launch_times_are_measured() -> None:
     prediction = predict(draw(steps=1_000_000))
 
     times = measure_launch_times(
@@ -477,7 +477,7 @@ def test_a_worker_that_cannot_be_imported_is_the_reason(record: Record, tmp_path
     launcher.close()
 
 
-def test_a_text_that_is_missing_is_told_before_there_is_a_run(launcher: LocalLauncher, tmp_path: Path) -> None:
+def test_a_missing_text_is_reported_before_a_run_is_created(launcher: LocalLauncher, tmp_path: Path) -> None:
     with pytest.raises(DesignError, match=r"training\.data: the text mine\.txt does not exist \(looked in "):
         submit(launcher, draw(training={"data": "mine.txt"}))
     with pytest.raises(DesignError, match=r"training\.data: the file .*mine\.txt does not exist"):
@@ -486,7 +486,7 @@ def test_a_text_that_is_missing_is_told_before_there_is_a_run(launcher: LocalLau
     assert launcher.record.entries() == []
 
 
-def test_a_run_that_this_machine_cannot_hold_is_refused(
+def test_a_run_that_exceeds_the_memory_of_this_machine_is_refused(
     launcher: LocalLauncher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     design = draw()

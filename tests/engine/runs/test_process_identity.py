@@ -31,7 +31,7 @@ def test_a_process_is_alive_until_it_ends(sleeper: subprocess.Popen[bytes]) -> N
 
 
 @pytest.mark.parametrize("other", [{"born": "1"}, {"boot": "an earlier start of the machine"}])
-def test_a_process_that_took_over_the_number_is_left_alone(
+def test_a_process_with_a_reused_number_is_not_signalled(
     sleeper: subprocess.Popen[bytes], other: dict[str, str]
 ) -> None:
     now = handle(sleeper.pid)
@@ -43,7 +43,7 @@ def test_a_process_that_took_over_the_number_is_left_alone(
     assert now.is_alive()
 
 
-def test_a_number_that_nobody_has(sleeper: subprocess.Popen[bytes]) -> None:
+def test_an_unused_process_number_has_no_handle(sleeper: subprocess.Popen[bytes]) -> None:
     gone = own_handle()._replace(pid=2**22 + 1)  # beyond what Linux gives out
 
     assert not gone.is_alive()

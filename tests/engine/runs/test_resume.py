@@ -44,7 +44,9 @@ def test_a_run_ends_with_checkpoints_and_its_weights(first: Run) -> None:
 
 @pytest.mark.torch
 @pytest.mark.parametrize("name", [pytest.param(DESIGN, marks=pytest.mark.nightly), SAME_MODEL])
-def test_a_run_goes_on_where_another_ended(first: Run, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_continues_from_the_checkpoint_of_another(
+    first: Run, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = first.metrics()[-1]["loss"]
 
     assert cli.main(["run", name, "--steps", "6", "--resume", first.id, "--json"]) == 0
@@ -93,8 +95,6 @@ def test_a_run_that_cannot_be_resumed_is_refused(
         (["--checkpoint-every", "5", "--rehearse"], "a dry run has no training state"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(
-    options: list[str], told: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_inconsistent_options_are_refused(options: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["run", DESIGN, *options]) == 2
     assert told in capsys.readouterr().err

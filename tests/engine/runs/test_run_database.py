@@ -30,7 +30,7 @@ def enter(record: Record, **changes: Any) -> Entry:
     return record.submit(**{**about, **changes})[0]
 
 
-def test_a_run_goes_through_its_states(record: Record) -> None:
+def test_a_run_passes_through_its_states(record: Record) -> None:
     run = enter(record).id
 
     assert record.change_state(run, State.RUNNING)
@@ -45,7 +45,7 @@ def test_a_run_goes_through_its_states(record: Record) -> None:
 
 
 @pytest.mark.parametrize("end", [State.SUCCEEDED, State.FAILED, State.CANCELLED, State.LOST])
-def test_a_run_that_is_over_stays_as_it_is(record: Record, end: State) -> None:
+def test_a_finished_run_does_not_change(record: Record, end: State) -> None:
     run = enter(record).id
     record.change_state(run, State.RUNNING)
     record.change_state(run, end, "so it was")
@@ -54,11 +54,11 @@ def test_a_run_that_is_over_stays_as_it_is(record: Record, end: State) -> None:
     assert (record.get(run).state, record.get(run).reason) == (end, "so it was")
 
 
-def test_nothing_succeeds_before_it_runs(record: Record) -> None:
+def test_no_run_succeeds_before_it_runs(record: Record) -> None:
     assert not record.change_state(enter(record).id, State.SUCCEEDED)
 
 
-def test_a_double_click_is_one_run(record: Record) -> None:
+def test_a_request_submitted_twice_creates_one_run(record: Record) -> None:
     first = enter(record, key="click")
     record.change_state(first.id, State.CANCELLED)
 
@@ -73,7 +73,7 @@ def claim(record: Record, limit: int = 1, place: Place = LOCAL, *, may: bool = T
     return record.claim_next(place, limit, lambda entry: may, {})
 
 
-def test_runs_of_one_place_start_one_after_another(record: Record) -> None:
+def test_runs_of_one_target_start_one_after_another(record: Record) -> None:
     first, second, third = enter(record), enter(record), enter(record)
     elsewhere = enter(record, launcher="elsewhere")
 
@@ -102,7 +102,7 @@ def test_persons_take_turns(record: Record) -> None:
     assert [entry.name for entry in record.person_entries("ada")] == ["ada0", "ada1", "ada2"]
 
 
-def test_a_run_that_starts_again_is_before_those_that_came_later(record: Record) -> None:
+def test_a_restarted_run_precedes_runs_submitted_later(record: Record) -> None:
     first, second = enter(record), enter(record)
     record.change_state(first.id, State.RUNNING)
 
@@ -113,7 +113,7 @@ def test_a_run_that_starts_again_is_before_those_that_came_later(record: Record)
     assert not record.requeue(second.id, "it is not active", {})
 
 
-def test_a_queued_run_is_started_by_one_process_alone(tmp_path: Path) -> None:
+def test_a_queued_run_is_started_by_one_process_only(tmp_path: Path) -> None:
     def start(_: int) -> bool:
         with closing(Record(tmp_path)) as record:
             return claim(record) is not None
@@ -125,7 +125,7 @@ def test_a_queued_run_is_started_by_one_process_alone(tmp_path: Path) -> None:
         assert sum(pool.map(start, range(16))) == 1
 
 
-def test_many_at_once_are_let_in_one_by_one(tmp_path: Path) -> None:
+def test_concurrent_submissions_are_admitted_one_by_one(tmp_path: Path) -> None:
     def click(_: int) -> bool:
         with closing(Record(tmp_path)) as record:
             return enter(record).state is State.STARTING
@@ -134,7 +134,7 @@ def test_many_at_once_are_let_in_one_by_one(tmp_path: Path) -> None:
         assert sum(pool.map(click, range(16))) == 1
 
 
-def test_ids_sort_as_they_were_made(record: Record) -> None:
+def test_ids_sort_by_time_of_creation(record: Record) -> None:
     ids = [enter(record, limit=100).id for _ in range(20)]
 
     assert len(set(ids)) == 20
@@ -158,7 +158,7 @@ def test_a_run_is_found_by_part_of_its_id(record: Record) -> None:
         record.get("1999")
 
 
-def test_it_is_there_the_next_time(tmp_path: Path) -> None:
+def test_the_database_keeps_its_runs(tmp_path: Path) -> None:
     record = Record(tmp_path)
     run = enter(record, handle={"owner": ["boot", 1, "now"]}).id
     record.close()
@@ -166,7 +166,7 @@ def test_it_is_there_the_next_time(tmp_path: Path) -> None:
     assert Record(tmp_path).get(run).handle == {"owner": ["boot", 1, "now"]}
 
 
-def test_only_its_owner_can_read_it(tmp_path: Path) -> None:
+def test_only_the_owner_can_read_it(tmp_path: Path) -> None:
     record = Record(tmp_path / "home")
     enter(record)
 
@@ -175,7 +175,7 @@ def test_only_its_owner_can_read_it(tmp_path: Path) -> None:
     assert all(stat.S_IMODE(place.stat().st_mode) & 0o077 == 0 for place in places)
 
 
-def test_a_record_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
+def test_a_database_of_a_newer_version_is_not_changed(tmp_path: Path) -> None:
     Record(tmp_path).close()
     with sqlite3.connect(tmp_path / "runs.sqlite") as db:
         db.execute("PRAGMA user_version = 99")
@@ -184,14 +184,14 @@ def test_a_record_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
         Record(tmp_path)
 
 
-def test_a_place_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+def test_an_unusable_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
     with pytest.raises(RunError, match="set MESHWAVE_HOME"):
         Record(tmp_path / "file")
 
 
-def test_a_full_disk_is_reported_and_leaves_the_record_unchanged(record: Record) -> None:
+def test_a_full_disk_is_reported_and_leaves_the_database_unchanged(record: Record) -> None:
     entry = enter(record)
     pages = record._db.execute("PRAGMA page_count").fetchone()[0]
     record._db.execute(f"PRAGMA max_page_count = {pages}")
@@ -221,7 +221,7 @@ while True:
 
 
 @pytest.mark.slow
-def test_writers_that_are_killed_take_nothing_with_them(tmp_path: Path) -> None:
+def test_killed_writers_lose_no_committed_run(tmp_path: Path) -> None:
     acknowledged: list[str] = []
     for _ in range(2):
         command = [sys.executable, "-c", WRITER, str(tmp_path)]
@@ -241,7 +241,7 @@ def test_writers_that_are_killed_take_nothing_with_them(tmp_path: Path) -> None:
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
-def test_a_record_of_an_older_version_keeps_its_runs_and_takes_new_ones(tmp_path: Path) -> None:
+def test_a_database_of_an_older_version_is_upgraded_with_its_runs(tmp_path: Path) -> None:
     record = Record(tmp_path)
     old = enter(record).id
     record.change_state(old, State.CANCELLED)
@@ -262,7 +262,7 @@ def test_a_record_of_an_older_version_keeps_its_runs_and_takes_new_ones(tmp_path
     record.close()
 
 
-def test_dry_runs_of_an_older_record_stay_dry_runs(tmp_path: Path) -> None:
+def test_dry_runs_of_an_older_database_remain_dry_runs(tmp_path: Path) -> None:
     record = Record(tmp_path)
     training = enter(record).id
     record.change_state(training, State.CANCELLED)
@@ -293,7 +293,7 @@ def test_dry_runs_of_an_older_record_stay_dry_runs(tmp_path: Path) -> None:
         ("processes = -1", "processes: input should be greater than or equal to 0"),
     ],
 )
-def test_a_damaged_row_is_told_once_and_the_others_are_listed(
+def test_a_damaged_row_is_reported_once_and_the_others_are_listed(
     record: Record, change: str, told: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     bad, good = enter(record), enter(record, limit=2)
@@ -313,7 +313,7 @@ def test_a_damaged_row_is_told_once_and_the_others_are_listed(
 
 
 @pytest.mark.parametrize("state", ["WEIRD", b"x", 5])
-def test_a_damaged_transition_is_left_out(record: Record, state: object) -> None:
+def test_a_damaged_transition_is_skipped(record: Record, state: object) -> None:
     run = enter(record).id
     record._db.execute("INSERT INTO transitions VALUES (?, ?, 0, '')", (run, state))
 

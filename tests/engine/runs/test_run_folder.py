@@ -32,14 +32,14 @@ def write(folder: Path, design: Design | None = None, data: Path | None = None) 
     ],
     ids=lambda pipeline: pipeline["schedule"],
 )
-def test_what_is_read_is_what_was_written(tmp_path: Path, pipeline: dict[str, object]) -> None:
+def test_a_written_run_folder_is_read_back_unchanged(tmp_path: Path, pipeline: dict[str, object]) -> None:
     layers = {"kind": "gpt", "layers": 16, "hidden": 16, "heads": 2, "sequence": 12, "vocab": 256}
     written = write(tmp_path / "run", draw(pipeline=pipeline, model=layers))
 
     assert read_bundle(tmp_path / "run") == written
 
 
-def test_only_its_owner_can_read_it(tmp_path: Path) -> None:
+def test_only_the_owner_can_read_it(tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_text("to be read by all")
     text.chmod(0o644)
@@ -77,13 +77,15 @@ def test_a_damaged_design_is_named(tmp_path: Path) -> None:
         read_bundle(path.parent)
 
 
-def test_another_folder_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match="is not a run folder: it has no design.json; name another run"):
         read_bundle(tmp_path)
 
 
 @pytest.mark.parametrize("largest_copy", [0, 1000], ids=["linked", "copied"])
-def test_the_text_comes_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, largest_copy: int) -> None:
+def test_the_training_text_is_copied_to_the_run_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, largest_copy: int
+) -> None:
     monkeypatch.setattr(training_data, "LARGEST_COPY_BYTES", largest_copy)
     text = tmp_path / "text"
     text.write_text("Once upon a time")
@@ -132,7 +134,7 @@ def test_processes_are_counted_mesh_by_mesh() -> None:
     ],
     ids=str,
 )
-def test_options_are_read_as_they_were_written_and_told_in_words(tmp_path: Path, options: Options, words: str) -> None:
+def test_options_are_read_back_and_described_as_text(tmp_path: Path, options: Options, words: str) -> None:
     design = draw()
     written = write_bundle(RunSpec(predict(design), design, options), tmp_path / "run")
 
@@ -149,7 +151,7 @@ def test_damaged_options_are_refused(tmp_path: Path) -> None:
         read_bundle(folder)
 
 
-def test_a_rehearsal_needs_no_text(tmp_path: Path) -> None:
+def test_a_dry_run_needs_no_training_text(tmp_path: Path) -> None:
     design, how = draw(training={"data": "mine.txt"}), Options(rehearse=Rehearsal(scale=1.0))
 
     assert write_bundle(RunSpec(predict(design), design, how), tmp_path / "run")

@@ -134,7 +134,7 @@ def test_a_run_that_lost_a_process_has_the_losses_of_a_local_run(followed: Run, 
     assert losses(followed) == pytest.approx(losses(other), rel=1e-6)
 
 
-def test_a_job_that_waits_says_why_and_can_be_cancelled(cluster: slurm_cluster.Cluster, record: Record) -> None:
+def test_a_waiting_job_has_a_reason_and_can_be_cancelled(cluster: slurm_cluster.Cluster, record: Record) -> None:
     run = submit(launcher_of(record, directives=("--begin=now+1hour",)), two_nodes())  # type: ignore[arg-type]
     reconcile(record)
 
@@ -144,7 +144,7 @@ def test_a_job_that_waits_says_why_and_can_be_cancelled(cluster: slurm_cluster.C
     assert (run.state, run.reason) == (State.CANCELLED, "cancelled after 0 of 3 steps")
 
 
-def test_a_run_at_its_time_limit_goes_on_from_a_checkpoint(cluster: slurm_cluster.Cluster, record: Record) -> None:
+def test_a_run_at_its_time_limit_continues_from_a_checkpoint(cluster: slurm_cluster.Cluster, record: Record) -> None:
     """Slurm checks time limits every 30 s, so its signal is sent here; what a job does then is the same."""
     run = submit(launcher_of(record), two_nodes(STEPS))  # type: ignore[arg-type]
     wait_for_training(run)
@@ -164,7 +164,9 @@ def test_a_run_at_its_time_limit_goes_on_from_a_checkpoint(cluster: slurm_cluste
 
 
 @pytest.mark.nightly
-def test_a_run_that_may_not_restart_says_how_to_resume_it(cluster: slurm_cluster.Cluster, record: Record) -> None:
+def test_a_run_that_may_not_restart_names_the_command_to_resume_it(
+    cluster: slurm_cluster.Cluster, record: Record
+) -> None:
     run = submit(launcher_of(record, restarts=0), two_nodes(100_000))  # type: ignore[arg-type]
     wait_for_training(run)
 
@@ -175,7 +177,7 @@ def test_a_run_that_may_not_restart_says_how_to_resume_it(cluster: slurm_cluster
     assert f"--resume {run.id}" in run.reason
 
 
-def test_the_check_of_a_target_reports_nodes_and_links_of_unlike_speed(
+def test_the_check_of_a_target_reports_nodes_and_links_of_different_speed(
     cluster: slurm_cluster.Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "shared").mkdir()

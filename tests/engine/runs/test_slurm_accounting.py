@@ -20,7 +20,7 @@ from tests.engine.runs.play import submit
 pytestmark = [pytest.mark.slurm, pytest.mark.torch, pytest.mark.slow]
 
 
-def test_accounting_says_how_jobs_ended_that_the_controller_has_forgotten(
+def test_accounting_has_the_end_of_jobs_that_the_controller_has_forgotten(
     record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if why := slurm_cluster.missing(accounting=True):

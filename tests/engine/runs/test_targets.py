@@ -319,7 +319,7 @@ def test_a_run_that_was_not_submitted_is_lost_once_its_owner_is_gone(member: Job
     )
 
 
-def test_a_result_that_was_written_is_entered(member: JobLauncher) -> None:
+def test_a_written_result_is_recorded(member: JobLauncher) -> None:
     run = enter(member, State.RUNNING, job={"id": "1"})
     write_document(run.folder / "result.json", {"state": "FAILED", "reason": "why", "exits": []})
 
@@ -328,7 +328,7 @@ def test_a_result_that_was_written_is_entered(member: JobLauncher) -> None:
     assert (member.record.get(run.id).state, run.reason) == (State.FAILED, "why")
 
 
-def test_a_run_of_another_version_is_left_alone(member: JobLauncher) -> None:
+def test_a_run_of_another_version_is_not_changed(member: JobLauncher) -> None:
     run = enter(member, State.RUNNING, options={"unknown": 1})
 
     reconcile(member.record)

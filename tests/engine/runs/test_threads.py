@@ -34,7 +34,7 @@ def submit(launcher: ThreadsLauncher, design: Design, options: Options = QUICK) 
     return launcher.submit(specify_run(predict(design), options))
 
 
-def test_it_is_a_run_with_a_recording_of_every_action(rehearser: ThreadsLauncher) -> None:
+def test_a_run_in_threads_records_every_action(rehearser: ThreadsLauncher) -> None:
     design = draw(dp=2, cost={"kind": "unit", "transfer": 0.5}, training={"data": "not-there.txt", "steps": 2})
     prediction = predict(design)
 
@@ -57,7 +57,7 @@ def test_it_is_a_run_with_a_recording_of_every_action(rehearser: ThreadsLauncher
     assert (result.state, result.exits) == ("SUCCEEDED", ())
 
 
-def test_it_is_cancelled_by_a_file_whoever_puts_it_there(rehearser: ThreadsLauncher, record: Record) -> None:
+def test_a_run_in_threads_is_cancelled_by_a_file(rehearser: ThreadsLauncher, record: Record) -> None:
     run = submit(rehearser, draw(cost={"kind": "unit"}), Options(rehearse=Rehearsal(scale=100.0)))
 
     ThreadsLauncher(record).cancel(Run(record, run.id))
@@ -66,7 +66,7 @@ def test_it_is_cancelled_by_a_file_whoever_puts_it_there(rehearser: ThreadsLaunc
     assert run.reason == "cancelled after 0 of 3 steps"
 
 
-def test_it_ends_with_its_launcher(rehearser: ThreadsLauncher) -> None:
+def test_a_run_in_threads_ends_with_its_launcher(rehearser: ThreadsLauncher) -> None:
     run = submit(rehearser, draw(cost={"kind": "unit"}), Options(rehearse=Rehearsal(scale=100.0)))
 
     rehearser.close()
@@ -75,7 +75,7 @@ def test_it_ends_with_its_launcher(rehearser: ThreadsLauncher) -> None:
     assert run.reason == "cancelled after 0 of 3 steps: Meshwave was closed"
 
 
-def test_threads_do_not_rehearse_batched_transfers(rehearser: ThreadsLauncher) -> None:
+def test_threads_do_not_support_batched_transfers(rehearser: ThreadsLauncher) -> None:
     with pytest.raises(DesignError, match="a dry run cannot simulate batched transfers; set transfer.batched to false"):
         submit(rehearser, draw(transfer={"batched": True}))
 
@@ -90,7 +90,7 @@ def test_threads_train_nothing_and_send_over_no_links(rehearser: ThreadsLauncher
         submit(rehearser, design, hosts)
 
 
-def test_where_there_is_no_torch_or_too_many_devices_threads_are_chosen(
+def test_threads_are_chosen_without_torch_or_for_too_many_devices(
     record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     many = draw(pp=4, dp=32)
@@ -103,7 +103,7 @@ def test_where_there_is_no_torch_or_too_many_devices_threads_are_chosen(
     assert default_launcher(draw(), REHEARSAL) == "threads"
 
 
-def test_what_went_wrong_is_written_down(rehearser: ThreadsLauncher, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_a_thread_is_recorded(rehearser: ThreadsLauncher, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise ZeroDivisionError("of all things")
 

@@ -28,7 +28,7 @@ def put(*folders: Path) -> list[Path]:
     return [folder / "mine.txt" for folder in folders]
 
 
-def test_the_file_that_was_named_wins_then_the_folders_in_order_then_the_user_s_own(home: Path) -> None:
+def test_a_given_file_precedes_the_folders_and_the_uploaded_texts(home: Path) -> None:
     design = draw(training={"data": "mine.txt"})
     given, beside, kept = put(home / "given", home / "beside", texts_folder())
     folders = [home / "beside", home / "elsewhere"]
@@ -39,14 +39,14 @@ def test_the_file_that_was_named_wins_then_the_folders_in_order_then_the_user_s_
     assert training_text(design, None, folders) == kept
 
 
-def test_a_design_that_names_none_takes_the_one_that_comes_with_meshwave(home: Path) -> None:
+def test_a_design_without_data_uses_the_bundled_text(home: Path) -> None:
     (given,) = put(home)
 
     assert training_text(draw()) is None
     assert training_text(draw(), given) == given
 
 
-def test_a_text_that_is_nowhere_is_a_problem_that_says_where_it_was_looked_for(home: Path) -> None:
+def test_a_missing_text_is_a_problem_that_names_the_searched_folders(home: Path) -> None:
     with pytest.raises(DesignError) as refused:
         find_text("mine.txt", [home, texts_folder(), home])
 
@@ -74,12 +74,12 @@ def test_a_text_that_is_nowhere_is_a_problem_that_says_where_it_was_looked_for(h
         ("ä" * 300 + ".txt", "ä" * 58 + ".txt"),
     ],
 )
-def test_a_name_from_outside_becomes_one_that_a_design_may_hold(name: str, plain: str) -> None:
+def test_an_uploaded_name_becomes_a_valid_file_name(name: str, plain: str) -> None:
     assert safe_file_name(name) == plain
     assert Training(data=plain).data == plain
 
 
-def test_a_text_that_is_kept_is_found_again() -> None:
+def test_a_saved_text_is_found() -> None:
     name = save_text("/somewhere/mine.txt", "Call me Ishmael. \N{WHALE}")
 
     assert find_text(name, [texts_folder()]).read_text("utf-8") == "Call me Ishmael. \N{WHALE}"

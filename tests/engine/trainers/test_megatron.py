@@ -16,7 +16,7 @@ from meshwave.engine.files import example
 from meshwave.engine.findings import DesignError, Refusal
 from meshwave.engine.imports import imports, load_import
 from meshwave.engine.predict.prediction import predict
-from meshwave.engine.trainers.jobs import job_design, omissions
+from meshwave.engine.trainers.jobs import find_omissions, job_design
 from meshwave.engine.trainers.megatron import read_job, write_arguments
 from tests.engine.trainers.drawn_designs import draw_design
 
@@ -39,7 +39,7 @@ def test_arguments_are_read_back_as_the_same_design(seed: int) -> None:
     job = read_job(script(design, stages(design)))
 
     assert job_design(job, "", plain, draft=True).to_json() == design.to_json()
-    listed = {problem.code for problem in omissions(design, stages(design), job, "Megatron-LM")}
+    listed = {problem.code for problem in find_omissions(design, stages(design), job, "Megatron-LM")}
     assert listed <= {"padded_vocabulary", "counterpart_transfers"}
 
 

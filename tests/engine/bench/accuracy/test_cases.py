@@ -28,22 +28,22 @@ def rehearsed(drawn: list[tuple[Case, Design]]) -> list[Design]:
     return [design for _, design in drawn][: len(list(cases.dry_run_cases()))]
 
 
-def test_each_has_its_own_name_and_can_run(drawn: list[tuple[Case, Design]]) -> None:
+def test_every_case_has_a_unique_name_and_can_run(drawn: list[tuple[Case, Design]]) -> None:
     assert len({case.name for case, _ in drawn}) == len(drawn)
     assert [(case.name, problem) for case, design in drawn for problem in run_problems(design)] == []
 
 
-def test_there_are_more_than_forty_with_every_schedule(rehearsed: list[Design]) -> None:
+def test_more_than_forty_cases_cover_every_schedule(rehearsed: list[Design]) -> None:
     assert len(rehearsed) >= 40
     assert {design.pipeline.schedule for design in rehearsed} == set(schedules) - {"custom"}
 
 
-def test_there_are_two_to_eight_meshes_and_no_more_than_eight_devices(rehearsed: list[Design]) -> None:
+def test_cases_have_two_to_eight_meshes_and_at_most_eight_devices(rehearsed: list[Design]) -> None:
     assert {1, 2, 3, 4, 8} == {design.ranks for design in rehearsed}
     assert max(sum(len(mesh.devices) for mesh in design.meshes) for design in rehearsed) == 8
 
 
-def test_there_are_copies_halves_experts_and_unequal_meshes(rehearsed: list[Design]) -> None:
+def test_cases_cover_replicas_split_backwards_experts_and_unequal_meshes(rehearsed: list[Design]) -> None:
     assert any(mesh.dp > 1 for design in rehearsed for mesh in design.meshes)
     assert any(mesh.tp > 1 for design in rehearsed for mesh in design.meshes)
     assert any(design.model.moe for design in rehearsed)
@@ -51,7 +51,7 @@ def test_there_are_copies_halves_experts_and_unequal_meshes(rehearsed: list[Desi
     assert {design.cost.kind for design in rehearsed} == {"unit", "roofline"}
 
 
-def test_messages_are_as_large_as_their_names_say() -> None:
+def test_message_sizes_match_the_names_of_the_cases() -> None:
     handed_on = {
         case.name: design.training.micro_batch_size * design.model.sequence * design.model.hidden * 4
         for case in cases.dry_run_cases()
@@ -67,7 +67,7 @@ def test_messages_are_as_large_as_their_names_say() -> None:
     }
 
 
-def test_more_than_twenty_share_links_that_the_kernel_shapes() -> None:
+def test_more_than_twenty_cases_share_links_that_the_kernel_limits() -> None:
     """On two nodes; for half of them sharing makes the step longer by so much that it can be told."""
     found = list(host_cases.host_cases())
     predictions = [predict(case.design(1)) for case in found]
@@ -91,14 +91,14 @@ def test_more_than_twenty_share_links_that_the_kernel_shapes() -> None:
     assert sum(longer) >= len(found) / 2
 
 
-def test_real_runs_have_a_core_for_each_process() -> None:
+def test_training_cases_have_a_core_for_each_process() -> None:
     devices = [sum(len(mesh.devices) for mesh in case.design(1).meshes) for case in cases.training_cases()]
 
     assert set(devices) == {1, 2}
     assert {case.way for case in cases.training_cases()} == {"measured"}
 
 
-def test_rivals_differ_in_their_schedule_or_the_overlap_of_slots_alone(drawn: list[tuple[Case, Design]]) -> None:
+def test_cases_of_one_training_differ_only_in_schedule_or_slot_overlap(drawn: list[tuple[Case, Design]]) -> None:
     trainings: dict[str, Design] = {}
     for case, design in drawn:
         if case.rivals:
@@ -111,7 +111,7 @@ def test_rivals_differ_in_their_schedule_or_the_overlap_of_slots_alone(drawn: li
 # ---- the Hanayo paper ----
 
 
-def test_the_bars_give_the_gains_that_the_paper_prints() -> None:
+def test_gains_computed_from_the_bars_are_those_of_the_paper() -> None:
     """How much the best number of waves gains over Chimera, in percent: the eight numbers of its text."""
     gains = {place: 100 * (max(MEASURED[place]) / chimera - 1) for place, (_, _, chimera) in BASELINES.items()}
 
@@ -120,11 +120,11 @@ def test_the_bars_give_the_gains_that_the_paper_prints() -> None:
     assert gains == pytest.approx(printed, abs=0.11)
 
 
-def test_the_transfers_of_a_cluster_are_what_its_bars_tell() -> None:
+def test_transfer_times_of_a_cluster_are_fitted_to_its_bars() -> None:
     assert fit("tacc", 4) == pytest.approx(TRANSFERS["tacc", 4], rel=0.02)
 
 
-def test_two_pipelines_train_copies_and_chimera_wave_twice_as_many() -> None:
+def test_two_pipelines_are_replicas_and_chimera_wave_has_twice_as_many() -> None:
     """Each on the same eight devices and the same sequences a step."""
     designs = {case.tags["who"]: case.design(1) for case in hanayo.paper_cases() if case.rivals in ("pc D=2 P=4", "")}
     drawn = {who: [(mesh.dp, mesh.tp) for mesh in design.meshes] for who, design in designs.items()}
@@ -134,8 +134,8 @@ def test_two_pipelines_train_copies_and_chimera_wave_twice_as_many() -> None:
     assert len({design.sequences_per_step for design in designs.values()}) == 1
 
 
-def test_the_page_first_says_what_is_fitted_to_what() -> None:
-    said = hanayo.introduction()
+def test_the_page_begins_with_the_fitted_values() -> None:
+    said = hanayo.introduction_text()
 
     assert said.startswith(f"{len(TRANSFERS)} transfer times")
     assert f"fitted to {3 * len(MEASURED)} bars" in said

@@ -26,7 +26,7 @@ def test_the_shortest_computation_is_long_enough_unless_a_step_gets_too_long() -
 
 @pytest.mark.torch
 @pytest.mark.usefixtures("warm_processes")
-def test_a_rehearsal_and_a_real_run_are_held_against_their_predictions(
+def test_a_dry_run_and_a_training_run_are_compared_with_their_predictions(
     monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path_factory.mktemp("home")))

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwave.engine.costs.overlapped_slots import Piece, Pieces, PlacedPiece, join_pieces, take_turns
+from meshwave.engine.costs.overlapped_slots import Piece, Pieces, PlacedPiece, join_pieces, place_overlapped_pieces
 from meshwave.engine.runtime.device.turns import Turns, keep_turn, wait_in_turn
 
 
@@ -116,7 +116,7 @@ class VirtualTime:
 def test_computations_take_turns_as_the_cost_model_predicts(first: Pieces, second: Pieces) -> None:
     clock, placed = VirtualTime(), (list[PlacedPiece](), list[PlacedPiece]())
     Turns().run(clock.computation(first, placed[0]), clock.computation(second, placed[1]))
-    assert placed == take_turns(first, second)
+    assert placed == place_overlapped_pieces(first, second)
 
 
 def test_outside_a_slot_a_wait_only_waits() -> None:

@@ -37,7 +37,7 @@ from torch import Tensor
 
 from meshwave.engine.document.architecture import Mlp
 from meshwave.engine.document.model import Router
-from meshwave.engine.experts import Layer, Line, Links, StepOp, expert_schedules, price
+from meshwave.engine.experts import Layer, Line, Links, StepOp, expert_schedules, price_expert_schedule
 from meshwave.engine.experts._price import share_of_rows
 from tests.engine.runtime.experts.reference_layer import Case, Outcome, run_reference
 
@@ -248,7 +248,7 @@ def test_sent_bytes_are_those_of_the_cost_model(outcomes: Outcomes) -> None:
     cases = [(case, found) for case, found in outcomes if case.layer.capacity_factor is not None]
     assert {case.schedule for case, _ in cases} == set(SCHEDULES)
     for case, found in cases:
-        priced = price(case.schedule, case.layer, LINKS)
+        priced = price_expert_schedule(case.schedule, case.layer, LINKS)
         for name, direction in (("forward", priced.forward), ("backward", priced.backward)):
             expected: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
             for collective in priced.collectives(direction):
@@ -288,7 +288,7 @@ def test_computed_rows_are_those_of_the_cost_model_for_the_same_load(crew: Any) 
             block = found[first : first + devices]
             routed = sum(each.load[0] for each in block).tolist()
             loaded = replace(case.layer, load=tuple(count / sum(routed) for count in routed))
-            priced = price(case.schedule, loaded, LINKS)
+            priced = price_expert_schedule(case.schedule, loaded, LINKS)
             (experts,) = (costed.step for costed in priced.forward if costed.step.op == StepOp.EXPERTS)
             rows = [sum(each.rows) for each in block]
             assert rows == pytest.approx((experts.rows * share_of_rows(loaded, experts)).tolist(), abs=tolerance), case

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from meshwave.engine.costs.block_models import BlockModel
-from meshwave.engine.costs.operators import Operator, Work, Workload, elementwise, product
+from meshwave.engine.costs.operators import Operator, Work, Workload, elementwise_operator, product_operator
 from meshwave.engine.document.architecture import Size
 from meshwave.engine.document.model import Example, model_families
 
@@ -42,18 +42,21 @@ class Mlp(BlockModel):
     def block_operators(self, load: Workload, number: int) -> tuple[Operator, ...]:
         wide = 4 * self.hidden
         return (
-            product("first linear", load, self.hidden, wide),
-            elementwise("GELU", load, wide, kept=1, read_and_written=(2, 3)),
-            product("second linear", load, wide, self.hidden),
-            elementwise("residual", load, self.hidden, kept=0, read_and_written=(3, 3)),
+            product_operator("first linear", load, self.hidden, wide),
+            elementwise_operator("GELU", load, wide, kept=1, read_and_written=(2, 3)),
+            product_operator("second linear", load, wide, self.hidden),
+            elementwise_operator("residual", load, self.hidden, kept=0, read_and_written=(3, 3)),
         )
 
     def embedding_operators(self, load: Workload) -> tuple[Operator, ...]:
-        return (product("input", load, self.inputs, self.hidden)._replace(input_gradient=Work()),)
+        return (product_operator("input", load, self.inputs, self.hidden)._replace(input_gradient=Work()),)
 
     def head_operators(self, load: Workload) -> tuple[Operator, ...]:
         item = load.batch * load.precision.item
-        return (product("output", load, self.hidden, 1), Operator("loss", Work(bytes=2 * item), Work(bytes=2 * item)))
+        return (
+            product_operator("output", load, self.hidden, 1),
+            Operator("loss", Work(bytes=2 * item), Work(bytes=2 * item)),
+        )
 
     @property
     def example_bytes(self) -> tuple[float, float]:
