@@ -41,7 +41,7 @@ class SavedDesigns:
         unlimited: Callable[[], Container[str]] = frozenset,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Create it.
+        """Create the record of the libraries.
 
         Args:
             folder: the folder with a folder for each person.

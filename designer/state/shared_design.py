@@ -298,7 +298,7 @@ class SharedDesign:
         self.notify_all()
 
     def _is_own(self, member: Member, where: Path) -> bool:
-        """Return True if nobody but a member has set the value at a path last, not even to the same value."""
+        """Return True if the member made the last edit of the value at a path; an edit to the same value counts too."""
         owners = {path: owner for path, owner in self._owners.items() if paths_overlap(path, where)}
         depth = min(len(where), max(map(len, owners), default=0))  # a section counts if no part of it has an owner
         return all(owner is member for path, owner in owners.items() if len(path) >= depth)

@@ -14,7 +14,7 @@ MESSAGES: dict[str, Message] = {
         "the file needs {needed} {needed:plural|device|devices}, and the cluster of {name!r} has {devices}: it was imported "
         "into a new design; undo restores {name!r}"
     ),
-    "unknown_import": "{file} is in none of the formats that can be imported: {formats:list}; name one with --from",
+    "unknown_import": "{file} is not in a format that can be imported ({formats:list}); name its format with --from",
     "trace_without_actions": (
         "the trace has no ranges that name computations, such as PP:2F0, Forward 3 or forward-compute; record it with "
         "torch.profiler while torch.distributed.pipelining or Megatron runs"

@@ -62,7 +62,9 @@ _BACKWARDS = {
 
 def _no_steady_state(action: str, has_steady_state: bool) -> str:
     reason = (
-        "it is in the warm-up or cool-down of its mesh" if has_steady_state else "the order of its mesh does not repeat"
+        "the block is in the warm-up or cool-down of its mesh"
+        if has_steady_state
+        else "the order of the mesh does not repeat"
     )
     return f"the edit of {action} cannot be repeated in the steady state: {reason}; repeat it for all microbatches"
 

@@ -78,7 +78,7 @@ MESSAGES: dict[str, Message] = {
     "unreadable_certificate": "cannot read {path}",
     "certificate_without_key": "--certificate and --key are needed together",
     "unencrypted_address": (
-        "serving {address} to other machines needs TLS; add --certificate and --key, or serve a reverse proxy with TLS "
+        "serving {address} to other machines needs TLS; add --certificate and --key, or use a reverse proxy with TLS "
         "and add --url https://..."
     ),
     "address_without_people": (

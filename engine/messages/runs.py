@@ -55,7 +55,7 @@ def _process_without_error(mesh: str, process: int, status: int, log: str = "", 
 
 
 def _process_without_space(**params: Any) -> str:
-    hint = "it could not write its error to the run folder; check for a full disk or a file size limit"
+    hint = "the process could not write its error to the run folder; check for a full disk or a file size limit"
     return _process_without_error(**params, hint=hint)
 
 
@@ -113,7 +113,7 @@ MESSAGES: dict[str, Message] = {
     "warm_process_gone": "the process that starts runs has ended ({reason}); launch again",
     "warm_process_killed": "the launcher process was terminated by {signal}",
     "warm_process_failed": lambda status, last_line: (
-        f"the process that starts runs ended with status {status}: {last_line or 'it wrote no message'}"
+        f"the process that starts runs ended with status {status}: {last_line or 'it printed nothing'}"
     ),
     "warm_process_ended": "{reason}, after {done} of {total} steps; the files that it wrote are kept",
     "stopped_process": ("{name} is stopped and does not respond; continue it (kill -CONT {pid}), or cancel the run"),

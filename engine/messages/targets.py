@@ -5,13 +5,13 @@ from __future__ import annotations
 from meshwave.engine.messages import Message
 
 _SLURM_STATES = {
-    "TIMEOUT": "its time limit was reached; raise `time` of the target",
+    "TIMEOUT": "the time limit of the job was reached; raise `time` of the target",
     "NODE_FAIL": "a node failed; launch again, or exclude the node by a directive of the target",
     "BOOT_FAIL": "a node could not be started; launch again",
-    "DEADLINE": "its deadline was reached; launch again with a later one",
+    "DEADLINE": "the deadline of the job was reached; launch again with a later one",
     "OUT_OF_MEMORY": "a node ran out of memory; request more by a directive such as --mem=0, or use a smaller model",
     "PREEMPTED": "a job of higher priority took its nodes; launch again, or use another partition",
-    "FAILED": "its script failed; read slurm.log and node-*.log in the run folder",
+    "FAILED": "the job script failed; read slurm.log and node-*.log in the run folder",
     "CANCELLED": "a user or an administrator cancelled the job in Slurm",
 }
 
@@ -94,8 +94,8 @@ MESSAGES: dict[str, Message] = {
     "ended_by_scheduler": "{why}; it ended after {done} of {total} steps, and the files that it wrote are kept",
     "ended_by_slurm": _ended_by_slurm,
     "node_lost": "the processes on {hosts:list} were killed, or the host was restarted; see node-*.log in the run folder",
-    "job_deleted": "its job {name} was deleted from Kubernetes; launch again",
-    "ended_by_kubernetes": "its job failed in Kubernetes ({reason}): {message}; kubectl describe shows its pods",
+    "job_deleted": "the job {name} of the run was deleted from Kubernetes; launch again",
+    "ended_by_kubernetes": "the job of the run failed in Kubernetes ({reason}): {message}; kubectl describe shows its pods",
     "interrupted": (
         "the scheduler stopped the run after {steps} of {total} steps; the run wrote a checkpoint, from which "
         "`meshwave run DESIGN --resume {run}` continues"

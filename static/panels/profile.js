@@ -16,7 +16,7 @@ const ABOUT = [
   "Measured performance of this machine",
   "Calibration measures forward and backward of blocks of several sizes, the optimizer step, messages between " +
     "processes, all-reduce, and contention between simultaneous messages.",
-  "It takes about two minutes on an idle machine. Other work on the machine distorts the results.",
+  "Calibration takes about two minutes on an idle machine. Other work on the machine distorts the results.",
   "The profile is stored under the name on the left. Any design can then use it as its cost model. " +
     "The charts show the measurements and the lines fitted to them.",
 ];

@@ -44,7 +44,7 @@ def test_accounting_has_the_end_of_jobs_that_the_controller_has_forgotten(
     assert (succeeded.state, succeeded.reason) == (State.SUCCEEDED, "3 of 3 steps")
     ends = [(run.state, run.reason.partition(";")[0]) for run in (failed, cancelled)]
     assert ends == [
-        (State.FAILED, "its script failed"),
+        (State.FAILED, "the job script failed"),
         (State.FAILED, "a user or an administrator cancelled the job in Slurm (Slurm state CANCELLED)"),
     ]
 
