@@ -59,5 +59,5 @@ def _to_lines(result: Mapping[str, Any]) -> Iterable[str]:
 
 def _to_check_lines(result: Mapping[str, Any]) -> Iterable[str]:
     for entry in result["lessons"]:
-        found = [f"{problem['where']}: {problem['message']}" for problem in entry["problems"]]
+        found = [f"{problem['where'] or entry['name']}: {problem['message']}" for problem in entry["problems"]]
         yield from found or [f"{entry['name']}: {entry['steps']} steps, {entry['checks']} checks, no problems"]

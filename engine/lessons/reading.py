@@ -107,8 +107,10 @@ def _read_text(path: Path, file: str) -> str:
             params = {"size": path.stat().st_size, "limit": LARGEST_TEXT_BYTES}
             raise DesignError([Problem(file, "lesson_too_large", params)])
         return content.decode("utf-8").replace("\r\n", "\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DesignError([Problem(file, "lesson_unreadable", {"reason": str(error)})]) from None
+    except UnicodeDecodeError:
+        raise DesignError([Problem(file, "lesson_not_text")]) from None
+    except OSError as error:
+        raise DesignError([Problem(file, "lesson_unreadable", {"reason": error.strerror or str(error)})]) from None
 
 
 def _step_place(file: str, step: int) -> str:

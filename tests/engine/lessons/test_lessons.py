@@ -236,6 +236,19 @@ def test_every_lesson_of_the_course_can_be_taught(name: str) -> None:
         assert hinted_answer_passes(lesson, step), f"the last hint of {step.title} tells another answer"
 
 
+def test_a_check_names_the_lesson_that_is_unknown_or_not_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
+    write(tmp_path / "lessons" / "mine", "")
+    (tmp_path / "lessons" / "mine" / "lesson.md").write_bytes(b"\xff\xfe+++")
+
+    assert main(["lessons", "--check", "mine"]) == 2
+    assert capsys.readouterr().out == "mine/lesson.md: the file is not text; save it as text in UTF-8\n"
+    assert main(["lessons", "--check", "mien"]) == 2
+    assert capsys.readouterr().out.startswith("mien: unknown lesson 'mien'. Did you mean 'mine'?")
+
+
 ORDINALS = ("first", "second", "third", "fourth")
 
 
