@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -195,10 +196,13 @@ def test_the_newest_checkpoints_are_kept_and_each_names_its_files(train: Any, dr
     assert not list((tmp_path / "checkpoints").glob("*.tmp"))
 
 
-def test_a_damaged_file_is_detected(crew: Any, train: Any, draw: Any, tmp_path: Path) -> None:
+def test_a_damaged_file_is_detected_and_the_earlier_checkpoint_can_be_used(
+    crew: Any, train: Any, draw: Any, tmp_path: Path
+) -> None:
     document = laid_out(draw, LAYOUTS["1f1b"])
-    train(document, tmp_path, 2, saved=[2])
-    part = next(complete_checkpoints(tmp_path)[-1].glob("__1_*"))
+    train(document, tmp_path, 2, saved=[1, 2])
+    newest = complete_checkpoints(tmp_path)[-1]
+    part = next(newest.glob("__1_*"))
     content = bytearray(part.read_bytes())
     content[len(content) // 2] ^= 1
     part.write_bytes(content)
@@ -206,7 +210,10 @@ def test_a_damaged_file_is_detected(crew: Any, train: Any, draw: Any, tmp_path: 
     argument = {"document": document, "folder": str(tmp_path), "until": 4, "saved": []}
     found = crew.call("tests.engine.runtime.checkpoint_works:train", 2, argument)
 
-    assert any("is damaged; resume from an earlier checkpoint" in str(outcome) for outcome in found)
+    assert any(f"delete the folder checkpoints/{newest.name}" in str(outcome) for outcome in found)
+    shutil.rmtree(newest)
+    assert [folder.name for folder in complete_checkpoints(tmp_path)] == ["step-000000001"]
+    assert len(train(document, tmp_path, 4)[0]["losses"]) == 3
 
 
 def test_a_checkpoint_is_copied_to_another_run(train: Any, draw: Any, tmp_path: Path) -> None:
