@@ -79,7 +79,7 @@ def _whole_time(each: Mapping[str, Any]) -> str:
 
 
 def _dropped_line(parts: Mapping[str, float]) -> Iterator[str]:
-    """Yield a line on the dropped share: of most schedules, and of those whose gates process more or fewer tokens."""
+    """Yield a line on the share of dropped token assignments, and on the schedules whose share differs from most."""
     shares = {name: percent(part) for name, part in parts.items()}
     usual, _ = Counter(shares.values()).most_common(1)[0]
     others = "".join(f"; {part} under {name}" for name, part in shares.items() if part != usual)

@@ -16,7 +16,7 @@ from meshwave.engine.costs import transformer_layers as flops
 from meshwave.engine.costs.alpha_beta import ring_all_reduce_seconds
 from meshwave.engine.costs.block_models import BlockModel
 from meshwave.engine.costs.context_exchange import ContextCost, ContextCosts
-from meshwave.engine.costs.device_sizes import Sizes, device_workload, gradient_bytes, joins_per_stage
+from meshwave.engine.costs.device_sizes import Sizes, device_workload, gradient_bytes, skip_joins_per_stage
 from meshwave.engine.costs.distinct_actions import Kinds
 from meshwave.engine.costs.expert_blocks import (
     EXPERTS,
@@ -134,7 +134,7 @@ class StageBlocks(NamedTuple):
 
 def blocks_of_stages(design: Design, layers: Sequence[int]) -> list[StageBlocks]:
     """Return the blocks of each stage of a transformer model, ``[stages]``."""
-    columns = zip(layers, expert_counts(design, layers), joins_per_stage(design, layers), strict=True)
+    columns = zip(layers, expert_counts(design, layers), skip_joins_per_stage(design, layers), strict=True)
     last = len(layers) - 1
     return [StageBlocks(*column, stage == 0, stage == last) for stage, column in enumerate(columns)]
 

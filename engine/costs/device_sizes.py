@@ -112,7 +112,7 @@ def stage_copies(program: Program) -> Iterator[tuple[int, int]]:
         yield from ((rank, stage) for stage, rank in enumerate(route))
 
 
-def joins_per_stage(design: Design, layers: Sequence[int]) -> tuple[int, ...]:
+def skip_joins_per_stage(design: Design, layers: Sequence[int]) -> tuple[int, ...]:
     """Return the number of layers of each stage in which a skip connection ends, ``[stages]``."""
     joins = [target for _, target in design.model.skips]
     ends = list(accumulate(layers))
@@ -224,7 +224,7 @@ def _stage_sizes(design: Design, program: Program, layers: Sequence[int]) -> Sta
 def _transformer_stage_sizes(design: Design, program: Program, layers: Sequence[int]) -> StageSizesOf:
     with_experts, joins, skipped = (
         expert_counts(design, layers),
-        joins_per_stage(design, layers),
+        skip_joins_per_stage(design, layers),
         kept_skip_tensors(design, program, layers),
     )
 

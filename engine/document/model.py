@@ -297,7 +297,7 @@ class LanguageModel(Model):
         return self.shared_heads % tp == 0
 
     def resize_messages(self, sequence: int, hidden: int) -> Self:
-        """Return the model with another size of its messages."""
+        """Return the model with messages of another size between stages."""
         return self.model_copy(update={"sequence": sequence, "hidden": hidden})
 
     @classmethod

@@ -171,7 +171,7 @@ class Grid(NamedTuple):
     cluster: GridCluster = CLUSTERS["pcie"]
 
     @property
-    def auto(self) -> Floats:
+    def parm_auto_seconds(self) -> Floats:
         """Seconds of each layer with the schedule that Parm chooses, ``[layers]``."""
         return np.where(self._chooses_s1(), self.seconds["parm-s1"], self.seconds["parm-s2"])
 
@@ -190,7 +190,9 @@ class Grid(NamedTuple):
 
     def fits(self, name: str) -> NDArray[np.bool_]:
         """Return True for layers whose experts fit into the memory of a device under a schedule, ``[layers]``."""
-        return np.asarray(self.memory_bytes.get(name, np.zeros_like(self.auto)) <= self.cluster.memory_bytes)
+        return np.asarray(
+            self.memory_bytes.get(name, np.zeros_like(self.parm_auto_seconds)) <= self.cluster.memory_bytes
+        )
 
     @property
     def fastest(self) -> NDArray[np.int64]:
@@ -211,7 +213,7 @@ class Grid(NamedTuple):
 
     def speedup(self, over: str = "deepspeed", name: str = "") -> Floats:
         """Return the speed-up of schedule ``name``, by default Parm's choice, over schedule ``over``, ``[layers]``."""
-        return self.seconds[over] / (self.seconds[name] if name else self.auto)
+        return self.seconds[over] / (self.seconds[name] if name else self.parm_auto_seconds)
 
 
 @lru_cache(maxsize=16)

@@ -261,7 +261,7 @@ def from_columns(
     replica: Sequence[int] | Ints | None = None,
     skips: Sequence[Sequence[int]] | Ints | None = None,
 ) -> Program:
-    """Return the program with one array per rank, which has a row per action.
+    """Return the program whose orders are given as one array per rank, with one row per action.
 
     Columns are op, stage, microbatch and fused; messages that skip stages also need the other stage.
     """

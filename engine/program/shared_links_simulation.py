@@ -107,7 +107,7 @@ def simulate_shared_links(
     )  # fmt: skip
     written = Result(start, end, cause, sent, came, sent_cause, *log)
     workspace = _allocate_workspace(flows, lines, len(of_kind), len(network.ports), heap_first)
-    logged = _run(*given, written, workspace, must_compile=must_compile)
+    logged = _run_event_loop(*given, written, workspace, must_compile=must_compile)
     row_of = np.concatenate((node_rows, messages, [-1]))  # row of each cause; node 0 is the start of the step
     row_of[0] = -1
     sent_cause = np.where(sent_cause >= nodes, row_of[sent_cause], tables.makers)
@@ -192,7 +192,7 @@ _compiling = threading.Event()
 """Set while another process compiles the loop."""
 
 
-def _run(nodes: Nodes, flows: Flows, result: Result, workspace: Workspace, *, must_compile: bool) -> int:
+def _run_event_loop(nodes: Nodes, flows: Flows, result: Result, workspace: Workspace, *, must_compile: bool) -> int:
     """Run the loop: compiled if that saves time, otherwise in Python on lists, which are faster there."""
     events = len(nodes.pending) + 2 * len(nodes.takers)
     is_worth_it = must_compile or _ready.is_set() or (events > INTERPRETED_EVENTS and not _compiling.is_set())

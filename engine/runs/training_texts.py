@@ -72,14 +72,14 @@ def save_text(name: str, text: str) -> str:
     names = chain([plain], (f"{stem}-{number}{suffix}" for number in count(2)))
     try:
         texts_folder().mkdir(mode=0o700, parents=True, exist_ok=True)
-        free = next(each for each in names if _can_hold(texts_folder() / each, content))
+        free = next(each for each in names if _is_free_or_same(texts_folder() / each, content))
     except OSError as error:
         raise Refusal("unwritable_file", {"path": str(texts_folder() / plain), "reason": error.strerror}) from None
     write_whole(texts_folder() / free, content)
     return free
 
 
-def _can_hold(path: Path, content: bytes) -> bool:
+def _is_free_or_same(path: Path, content: bytes) -> bool:
     """Return True if a path is unused, or is a file with this content."""
     if not path.exists():
         return True

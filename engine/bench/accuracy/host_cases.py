@@ -15,7 +15,7 @@ ALTERNATING = ((1, 1),) * 4, [[0], [2], [1], [3]]
 """Four meshes on nodes 0, 1, 0 and 1, so that every message passes the NICs."""
 
 
-def _nic(megabytes: float) -> Document:
+def _nic_link(megabytes: float) -> Document:
     return {"latency_s": 1e-5, "bandwidth": megabytes * 1e6}
 
 
@@ -36,15 +36,19 @@ def host_cases() -> Iterator[Case]:
     """Yield the dry runs on emulated hosts, where links are shared by the kernel rather than by the model."""
     meshes, devices = ALTERNATING
     some = select_schedules("1f1b", "eager 1f1b", "interleaved 1f1b", "hanayo, 2 waves", "zb-h1")
-    yield from _host_rivals(some, "alternating, 8 MB/s", "alternating", meshes=meshes, devices=devices, between=_nic(8))
+    yield from _host_rivals(
+        some, "alternating, 8 MB/s", "alternating", meshes=meshes, devices=devices, between=_nic_link(8)
+    )
     some = select_schedules("gpipe", "1f1b", "eager 1f1b", "interleaved 1f1b")
-    yield from _host_rivals(some, "alternating, 3 MB/s", "alternating", meshes=meshes, devices=devices, between=_nic(3))
+    yield from _host_rivals(
+        some, "alternating, 3 MB/s", "alternating", meshes=meshes, devices=devices, between=_nic_link(3)
+    )
     two = ((1, 1),) * 2
     more = ("interleaved 1f1b, 4 chunks", INTERLEAVED)
     several = (*select_schedules("1f1b", "hanayo, 2 waves", "looped bfs"), more)
-    yield from _host_rivals(several, "one link, 2.5 MB/s", "one link", meshes=two, between=_nic(2.5))
+    yield from _host_rivals(several, "one link, 2.5 MB/s", "one link", meshes=two, between=_nic_link(2.5))
     several = (*select_schedules("hanayo, 2 waves"), more)
-    yield from _host_rivals(several, "one link, 1.5 MB/s", "one link", meshes=two, between=_nic(1.5))
+    yield from _host_rivals(several, "one link, 1.5 MB/s", "one link", meshes=two, between=_nic_link(1.5))
     yield from _host_reduction_cases()
     yield from _host_exchange_cases()
     yield from _host_context_cases()
@@ -57,23 +61,25 @@ def _host_reduction_cases() -> Iterator[Case]:
     """Yield cases in which gradient reductions and transfers share the NICs."""
     pair: dict[str, Any] = {"meshes": ((2, 1),) * 2, "devices": [[0, 2], [3, 1]], "model": DEEP}
     some = select_schedules("1f1b", "interleaved 1f1b")
-    yield from _host_rivals(some, "2 meshes of dp 2", "data parallel", between=_nic(12), **pair)
+    yield from _host_rivals(some, "2 meshes of dp 2", "data parallel", between=_nic_link(12), **pair)
     four: dict[str, Any] = {"meshes": ((2, 1),) * 4, "devices": [[0, 4], [5, 1], [2, 6], [7, 3]], "model": DEEP}
-    yield from _host_rivals(select_schedules("1f1b"), "4 meshes of dp 2", "data parallel", between=_nic(12), **four)
     yield from _host_rivals(
-        select_schedules("chimera"), "replicas", "data parallel", meshes=((1, 1),) * 4, between=_nic(8)
+        select_schedules("1f1b"), "4 meshes of dp 2", "data parallel", between=_nic_link(12), **four
+    )
+    yield from _host_rivals(
+        select_schedules("chimera"), "replicas", "data parallel", meshes=((1, 1),) * 4, between=_nic_link(8)
     )
 
 
 def _host_exchange_cases() -> Iterator[Case]:
     """Yield cases in which collectives inside stages share the NICs with each other and with transfers."""
-    halves: dict[str, Any] = {"meshes": ((1, 2),) * 2, "model": DEEP, "between": _nic(24)}
+    halves: dict[str, Any] = {"meshes": ((1, 2),) * 2, "model": DEEP, "between": _nic_link(24)}
     some = select_schedules("1f1b", "hanayo, 1 wave")
     yield from _host_rivals(some, "2 meshes of tp 2", "tensor parallel", devices=[[0, 2], [1, 3]], **halves)
     yield from _host_rivals(
         select_schedules("zb-h1"), "tp 2, turned", "tensor parallel", devices=[[0, 2], [3, 1]], **halves
     )
-    experts: dict[str, Any] = {"model": {**DEEP, "layers": 8, "moe": MOE}, "between": _nic(16)}
+    experts: dict[str, Any] = {"model": {**DEEP, "layers": 8, "moe": MOE}, "between": _nic_link(16)}
     pair: dict[str, Any] = {"meshes": ((2, 1),) * 2, "experts": {"ep": 2}, **experts}
     some = select_schedules("1f1b", "hanayo, 1 wave")
     yield from _host_rivals(some, "experts on 2 meshes", "experts", devices=[[0, 2], [1, 3]], **pair)
@@ -85,7 +91,7 @@ def _host_exchange_cases() -> Iterator[Case]:
 def _host_context_cases() -> Iterator[Case]:
     """Yield cases whose devices exchange keys and values between nodes."""
     shape: dict[str, Any] = {"meshes": ((1, 1),) * 2, "cp": 2, "devices": [[0, 2], [1, 3]], "per_node": 2}
-    links: dict[str, Any] = {"link": INSIDE, "between": _nic(24)}
+    links: dict[str, Any] = {"link": INSIDE, "between": _nic_link(24)}
     for exchange, schedule in (("ring", "1f1b"), ("ring", "zb-h1"), ("all_gather", "1f1b")):
         how = {"context_parallel": exchange}
         drawn = case_document(SCHEDULES[schedule], model=DEEP, training=how, **shape, **links)
@@ -95,7 +101,7 @@ def _host_context_cases() -> Iterator[Case]:
 
 def _host_resharding_cases() -> Iterator[Case]:
     """Yield cases that reshard tensors between nodes."""
-    eager, what = select_schedules("eager 1f1b"), {"model": DEEP, "between": _nic(2.5)}
+    eager, what = select_schedules("eager 1f1b"), {"model": DEEP, "between": _nic_link(2.5)}
     yield from _host_rivals(eager, "dp 2 to tp 2", "resharding", meshes=((2, 1), (1, 2)), **what)
     shapes: dict[str, Any] = {"meshes": ((1, 1), (2, 1), (1, 1)), "devices": [[0], [2, 3], [1]]}
     yield from _host_rivals(select_schedules("eager 1f1b"), "1, 2 and 1 devices", "resharding", **shapes, **what)
@@ -111,8 +117,8 @@ IN_TURN = {"kind": "roofline", "overlap": 0.0}
 
 def _host_overlap_cases() -> Iterator[Case]:
     """Yield cases whose slots hide exchanges behind computation, each also without that overlap."""
-    experts = {"model": {**DEEP, "layers": 8, "moe": MOE}, "experts": {"ep": 2}, "between": _nic(16)}
-    halves = {"model": DEEP, "between": _nic(24)}
+    experts = {"model": {**DEEP, "layers": 8, "moe": MOE}, "experts": {"ep": 2}, "between": _nic_link(16)}
+    halves = {"model": DEEP, "between": _nic_link(24)}
     one, other = {"meshes": ((2, 1),) * 2, **experts}, {"meshes": ((1, 2),) * 2, **halves}
     interleaved = {**SCHEDULES["interleaved 1f1b"], "slots": "fused"}
     trainings = (
@@ -137,5 +143,5 @@ def _host_gather_cases() -> Iterator[Case]:
         ("one mesh, weights of 1 stage", ("looped bfs",), 1, alone),
     ):
         sharding = {"sharding": "parameters", "unsharded_stages": limit}
-        shown = {"model": DEEP, "between": _nic(12), "training": sharding, **options}
+        shown = {"model": DEEP, "between": _nic_link(12), "training": sharding, **options}
         yield from _host_rivals(select_schedules(*names), training, "sharded parameters", **shown)

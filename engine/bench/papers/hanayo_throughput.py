@@ -24,7 +24,7 @@ EFFICIENCY = 0.5
 
 def tables() -> Iterator[Table | Grid]:
     """Yield the tables in the order of the report."""
-    yield sequence_counts()
+    yield ratios_by_sequence_count()
     yield precision_ratios()
     yield roofline_to_paper()
     yield required_efficiencies()
@@ -34,7 +34,7 @@ LIKELY = "B halves where P does, and a small B costs more a sequence there: ours
 ODD = "this bar alone is as high as sequences/s would have it"
 
 
-def sequence_counts() -> Table:
+def ratios_by_sequence_count() -> Table:
     """Return the throughput ratios of two layouts of the same devices, for both counts of sequences."""
     rows: list[Row] = []
     for cluster in CLUSTERS:

@@ -48,11 +48,11 @@ def expert_layers() -> Table:
         _count_wins(*each) for each in ((found.winner, SPREADING_SCHEDULES), (found.fastest, GRID_SCHEDULES))
     )
     folded = found.axes["mp"] > 1  # without tensor parallelism, PPMoE copies all experts to every GPU
-    inside = (found.seconds["ppmoe"] / found.auto)[folded]
+    inside = (found.seconds["ppmoe"] / found.parm_auto_seconds)[folded]
     crowded = int((~found.fits("ppmoe") & folded).sum())
     layers = "the paper's layers and constants are not known to us, and the speed of the server's links is assumed"
     most = int(np.argmax(found.speedup()))
-    shared = _shared_part(found.seconds["deepspeed"][most], found.auto[most])
+    shared = _shared_part(found.seconds["deepspeed"][most], found.parm_auto_seconds[most])
     kernels = (
         f"the layer is of mp {found.axes['mp'][most]:g}, esp {found.axes['esp'][most]:g}; whatever takes time under every "
         f"schedule (kernels, launches) is not in the model and lowers the gain: {100 * shared:.0f}% of Parm's time of this "
@@ -67,7 +67,7 @@ def expert_layers() -> Table:
         ],
         tolerance=0.005,
         note=f"Fitted: the links, by FSMoE on its own testbed; nothing is fitted to Parm's results. Assumed: the grid of "
-        f"{len(found.auto):,} layers (of which the server has the {len(server.auto)} at the ends of every axis), half of the "
+        f"{len(found.parm_auto_seconds):,} layers (of which the server has the {len(server.parm_auto_seconds)} at the ends of every axis), half of the "
         "GPU's peak, the server's links. Neither: the steps and the bytes of each schedule. "
         f"Median gain on 32 GPUs: {np.median(found.speedup()):.2f}. DeepSpeed here is what Parm's paper describes: every token is "
         "sent and computed once for each tensor-parallel device. Of the schedules that spread their experts over all GPUs, "
@@ -111,7 +111,7 @@ def gains_by_links() -> table.Grid:
         for layout, those in _layouts(found):
             gains = [found.speedup(LATE, name)[those] for name in ("parm-s1", "parm-s2", "")]
             figures = [float(end) for gain in gains for end in (gain.min(), gain.max())]
-            fastest = float(np.mean(found.auto[those] < found.seconds[LATE][those]))
+            fastest = float(np.mean(found.parm_auto_seconds[those] < found.seconds[LATE][those]))
             lines.append(table.GridRow(f"{cluster.title}; {layout}", [*figures, 100 * fastest]))
     return table.Grid(
         "Parm: times as fast as all-to-all, then all-gather, by links",

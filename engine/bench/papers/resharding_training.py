@@ -39,7 +39,7 @@ SHOWN = ("Send/Recv", "Alpa", "Broadcast", "+ overlap", "Ours", "+ delayed W", "
 
 def tables() -> Iterator[Table | Grid]:
     """Yield the throughput of every series, and the gains that the paper states."""
-    found = {**gpts(), **u_transformers()}
+    found = {**gpt_training_steps(), **u_transformer_training_steps()}
     yield throughput(found)
     yield iterations(found)
     yield gains(found)
@@ -177,7 +177,7 @@ GPTS: Mapping[str, Gpt] = {
 }
 
 
-def gpts() -> dict[str, TrainingStep]:
+def gpt_training_steps() -> dict[str, TrainingStep]:
     """Return the figures of the GPT configurations, by name."""
     return {name: _predict_gpt(of) for name, of in GPTS.items()}
 
@@ -283,7 +283,7 @@ U_TRANSFORMERS: Mapping[str, UTransformer] = {
 }
 
 
-def u_transformers() -> dict[str, TrainingStep]:
+def u_transformer_training_steps() -> dict[str, TrainingStep]:
     """Return the figures of the U-Transformer configurations, by name."""
     return {name: _predict_u_transformer(of) for name, of in U_TRANSFORMERS.items()}
 

@@ -13,7 +13,7 @@ import numpy as np
 from meshwave.engine.costs import transformer_layers as flops
 from meshwave.engine.costs.contention import LinkSharing, link_sharing
 from meshwave.engine.costs.cost_model import TRANSFER_MODEL_LABELS, Floats
-from meshwave.engine.costs.device_sizes import Sizes, device_workload, joins_per_stage
+from meshwave.engine.costs.device_sizes import Sizes, device_workload, skip_joins_per_stage
 from meshwave.engine.costs.distinct_actions import Kinds
 from meshwave.engine.costs.expert_blocks import expert_layers_per_stage
 from meshwave.engine.costs.models.roofline import OperatorCost, RooflineCost
@@ -220,7 +220,7 @@ def _activation_memory_ratio(
     if not isinstance(design.model, LanguageModel):
         return 1.0
     load = device_workload(design, design.meshes[0])
-    joins, experts = joins_per_stage(design, layers)[stage], expert_layers_per_stage(design, layers)[stage]
+    joins, experts = skip_joins_per_stage(design, layers)[stage], expert_layers_per_stage(design, layers)[stage]
     parts: list[tuple[BlockKind, int, Sequence[Operator]]] = [
         ("layer", layers[stage] - joins - experts, flops.layer_operators(load)),
         ("joining", joins, flops.joining_layer_operators(load)),

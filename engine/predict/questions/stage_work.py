@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwave.engine.costs import Costs
-from meshwave.engine.costs.device_sizes import device_workload, joins_per_stage
+from meshwave.engine.costs.device_sizes import device_workload, skip_joins_per_stage
 from meshwave.engine.costs.operators import Operator, Workload
 from meshwave.engine.costs.transformer_layers import end_operators, join_operators, layer_operators
 from meshwave.engine.document import Design
@@ -40,7 +40,7 @@ def stage_flops(design: Design, program: Program, costs: Costs) -> Work | None:
             + _direction_flops(end_operators(load, first=first, last=last))
         )
 
-    joins = joins_per_stage(design, costs.layers)
+    joins = skip_joins_per_stage(design, costs.layers)
     found = np.zeros((Op.W + 1, program.replicas, program.stages))
     for (replica, stage), rank in np.ndenumerate(program.placement):
         load = device_workload(design, design.meshes[rank])

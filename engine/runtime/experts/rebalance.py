@@ -145,14 +145,14 @@ def _plan_change(number: int, layer: Layer, load: Floats, threshold: float, plac
         return None
     before = layer.experts_by_place(layer.ep)
     now = replace(layer, placement=before, load=tuple((load / load.sum()).tolist()))
-    after = _keep_places(balance_experts(now, 0, places), before)
+    after = _match_places(balance_experts(now, 0, places), before)
     loads = [float(device_load(replace(now, placement=each), places).max()) for each in (before, after)]
     same_sizes = [*map(len, before)] == [*map(len, after)]
     is_better = loads[0] > threshold and loads[1] < loads[0]
     return PlacementChange(number, before, after, *loads) if is_better and same_sizes else None
 
 
-def _keep_places(placement: Placement, before: Placement) -> Placement:
+def _match_places(placement: Placement, before: Placement) -> Placement:
     """Return a placement with its places reordered so that few experts move."""
     common = sorted(
         ((len({*mine} & {*its}), -old, -new) for old, its in enumerate(before) for new, mine in enumerate(placement)),

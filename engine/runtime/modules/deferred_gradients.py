@@ -45,7 +45,7 @@ class _NoQueue(GradientQueue):
     """Stand-in for a queue in a whole backward, which computes the gradients of weights at once."""
 
     def add(self, gradient: DeferredGradient) -> None:
-        """Compute a gradient."""
+        """Compute a deferred gradient at once."""
         gradient()
 
 

@@ -120,7 +120,7 @@ def test_every_bar_of_the_paper_has_a_row_of_each_basis() -> None:
 
 
 def test_one_count_of_sequences_explains_layouts_of_the_same_devices() -> None:
-    rows = list(hanayo_throughput.sequence_counts().rows)
+    rows = list(hanayo_throughput.ratios_by_sequence_count().rows)
     plain, counted = (of_basis(rows, basis) for basis in (hanayo_throughput.TRUE, hanayo_throughput.COUNTED))
 
     for true, ours in zip(plain, counted, strict=True):

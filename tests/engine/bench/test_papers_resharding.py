@@ -26,9 +26,9 @@ from meshwave.engine.bench.papers.resharding_training import (
     U_TRANSFORMERS,
     TrainingStep,
     gpt_design,
-    gpts,
+    gpt_training_steps,
     step_seconds,
-    u_transformers,
+    u_transformer_training_steps,
 )
 from meshwave.engine.bench.papers.schedule_simulation import schedule_program
 from meshwave.engine.costs.boundary_transfers import boundary_seconds, boundary_transfer
@@ -189,7 +189,7 @@ def test_overlapped_transfers_of_eager_orders_are_exposed_in_fill_and_drain_only
     assert step_seconds(program, seconds, [1.5, 1.5], beside=True) == pytest.approx((8 + 2) * 3 + 4 * 1.5)
 
 
-@pytest.mark.parametrize("found", [gpts, u_transformers], ids=["GPT", "U-Transformer"])
+@pytest.mark.parametrize("found", [gpt_training_steps, u_transformer_training_steps], ids=["GPT", "U-Transformer"])
 def test_series_have_the_order_of_the_bars_in_the_paper(found: Callable[[], Mapping[str, TrainingStep]]) -> None:
     for name, of in found().items():
         bars = [of.tflops(series) for series in ("Send/Recv", "Alpa", "Broadcast", "+ overlap", "Ours", "Signal")]
@@ -199,8 +199,8 @@ def test_series_have_the_order_of_the_bars_in_the_paper(found: Callable[[], Mapp
 
 def test_gains_are_close_to_those_of_the_paper() -> None:
     """+10 % for GPT and +50 % for the U-Transformer there."""
-    assert all(7 < of.gain("Alpa") < 17 for of in gpts().values())
-    found = u_transformers()
+    assert all(7 < of.gain("Alpa") < 17 for of in gpt_training_steps().values())
+    found = u_transformer_training_steps()
     assert found["U-Transformer 2B, 8 GPUs, by image"].gain("Alpa") == pytest.approx(46.7, abs=0.5)
     assert found["U-Transformer 1B, 4 GPUs, by image"].gain("Alpa") == pytest.approx(26.9, abs=0.5)
     assert all(bars > 4 for bars in (of.gain("Broadcast") for of in found.values()))
@@ -208,9 +208,9 @@ def test_gains_are_close_to_those_of_the_paper() -> None:
 
 def test_figures_are_within_the_axes_of_the_plots() -> None:
     """200 to 500 TFLOPS for GPT on eight GPUs, 20 to 60 for the larger U-Transformer."""
-    for name, of in gpts().items():
+    for name, of in gpt_training_steps().items():
         assert "8 GPUs" not in name or 200 < of.tflops("Send/Recv") < of.tflops("Ours") < 500
-    of = u_transformers()["U-Transformer 2B, 8 GPUs, copied"]
+    of = u_transformer_training_steps()["U-Transformer 2B, 8 GPUs, copied"]
     assert 20 < of.tflops("Send/Recv") < of.tflops("Ours") < 60
 
 
@@ -228,7 +228,7 @@ def test_the_designs_are_those_of_the_artifact() -> None:
 def test_a_crossing_takes_the_time_of_the_plan_of_a_design() -> None:
     """Where tensor parallelism copies it, a design's transfer follows the same plan; played, two tasks from one host
     share its NIC, so that the second one's start costs nothing."""
-    for name, of in gpts().items():
+    for name, of in gpt_training_steps().items():
         design = gpt_design(GPTS[name])
         if design.meshes[0].tp > 1:
             assert of.crossing["Broadcast"] == pytest.approx(boundary_transfer(design, 0, 1).plan.makespan_s)

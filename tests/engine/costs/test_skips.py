@@ -9,7 +9,7 @@ import pytest
 
 from meshwave.engine.costs import estimate, layers_per_stage
 from meshwave.engine.costs.boundary_transfers import boundary_bytes, boundary_seconds
-from meshwave.engine.costs.device_sizes import device_sizes, device_workload, joins_per_stage
+from meshwave.engine.costs.device_sizes import device_sizes, device_workload, skip_joins_per_stage
 from meshwave.engine.costs.flops import model_flops, model_parameters, stage_parameters
 from meshwave.engine.costs.models.roofline import mesh_prices
 from meshwave.engine.costs.operators import Workload
@@ -61,7 +61,7 @@ def test_joining_layers_are_counted_by_stage_and_priced() -> None:
     of = design({"schedule": "1f1b", "stages": [3, 1, 3]}, 3)
     prices = mesh_prices(of)[0]
 
-    assert joins_per_stage(of, (3, 1, 3)) == (0, 0, 3)
+    assert skip_joins_per_stage(of, (3, 1, 3)) == (0, 0, 3)
     joining = prices.stage(3, first=False, last=True, joins=3).forward
     assert joining == pytest.approx(
         prices.stage(3, first=False, last=True).forward

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.slow
 def test_the_grid_has_as_many_layers_as_parms_paper() -> None:
     found = price_grid()
 
-    assert len(found.auto) == prod(map(len, GRID.values())) == 1296
+    assert len(found.parm_auto_seconds) == prod(map(len, GRID.values())) == 1296
     rows = {tuple(row) for row in np.stack(list(found.axes.values()), axis=1).tolist()}
     assert len(rows) == 1296
 
@@ -72,8 +72,8 @@ def test_the_fastest_schedule_of_a_layer_takes_the_least_time() -> None:
 
     times = np.stack([found.seconds[name] for name in SPREADING_SCHEDULES])
     assert (times[found.winner, np.arange(1296)] == times.min(axis=0)).all()
-    assert (found.auto >= times[2:].min(axis=0)).all()
-    assert found.speedup() == pytest.approx(found.seconds["deepspeed"] / found.auto)
+    assert (found.parm_auto_seconds >= times[2:].min(axis=0)).all()
+    assert found.speedup() == pytest.approx(found.seconds["deepspeed"] / found.parm_auto_seconds)
     assert found.speedup("ppmoe", "parm-s1") == pytest.approx(found.seconds["ppmoe"] / found.seconds["parm-s1"])
 
 
@@ -129,10 +129,10 @@ def range_over_a2a(found: Grid, *, mp: int, esp: int) -> tuple[float, float]:
 def test_the_corners_of_the_grid_are_layers_of_it() -> None:
     whole, ends = price_grid(), price_grid(corners=True)
 
-    assert len(ends.auto) == prod(map(len, GRID_CORNERS.values())) == 384
+    assert len(ends.parm_auto_seconds) == prod(map(len, GRID_CORNERS.values())) == 384
     rows = {tuple(row): at for at, row in enumerate(np.stack(list(whole.axes.values()), axis=1).tolist())}
     at = [rows[tuple(row)] for row in np.stack(list(ends.axes.values()), axis=1).tolist()]
-    assert ends.auto == pytest.approx(whole.auto[at])
+    assert ends.parm_auto_seconds == pytest.approx(whole.parm_auto_seconds[at])
     assert ends.speedup().min() == pytest.approx(whole.speedup().min(), rel=0.01)
     assert ends.speedup().max() == pytest.approx(whole.speedup().max(), rel=0.01)
 
@@ -191,4 +191,4 @@ def test_a_grid_on_the_cluster_of_a_design_uses_that_cluster() -> None:
     found = price_grid(design_cluster(load_design(example("16-gpt2-moe"))), corners=True)
 
     assert all(np.isfinite(seconds).all() and (seconds > 0).all() for seconds in found.seconds.values())
-    assert found.auto.max() < price_grid(corners=True).auto.max()
+    assert found.parm_auto_seconds.max() < price_grid(corners=True).parm_auto_seconds.max()
