@@ -222,7 +222,7 @@ class Architecture(Part):
             {"sequential": "Sequential", "parallel": "Parallel, two norms", "parallel-one-norm": "Parallel, one norm"}
         ),
     ] = "sequential"
-    """Order of attention and MLP. If they are parallel, both take the same input."""
+    """Order of attention and MLP. If attention and MLP are parallel, both take the same input."""
     tied_embeddings: bool = False
     """The output head shares the weights of the embedding; if they are on different devices, each has a copy."""
     head_bias: bool = False

@@ -25,7 +25,7 @@ class Transfer(Part):
     """Choice of the sender of each slice, and order of the slices."""
     batched: bool = False
     """Issue an adjacent send and receive between the same two meshes as one batch (batch_isend_irecv); the next
-    computation waits for both. The cost model then needs the transfer model batched."""
+    computation waits for both. With batched transfers, the cost model needs the transfer model batched send and receive."""
     boundary: Annotated[
         Literal["batch", "sequence", "hidden"],
         option_labels({"batch": "No split", "sequence": "By sequence", "hidden": "By hidden dim"}),

@@ -24,7 +24,7 @@ from meshwave.engine.units import quantity
 HEAD = """\
 # Accuracy
 
-How close predictions come to measurements. `meshwave bench accuracy --out docs/accuracy.json` measures the designs below,
+This page compares predictions with measurements. `meshwave bench accuracy --out docs/accuracy.json` measures the designs below,
 which takes some minutes on an idle machine, and writes this page and its picture.
 
 A *dry run* executes the program of a design with real processes and messages, and waits the modelled time instead of
@@ -37,8 +37,8 @@ Step times are medians; the first step is a warm-up and excluded. Errors are `me
 took longer. A run during which the host of a virtual machine gave more than 1% of its cores to others (steal time) is
 repeated, up to three times.
 
-[Published training runs](published.md) has the predictions held against what others measured on GPUs: all runs by source and
-device, what is assumed, and the largest errors with their reasons.
+[Published training runs](published.md) compares predictions with what others measured on GPUs. It lists all runs by source and device,
+what is assumed, and the largest errors with their reasons.
 
 Only dry runs on *emulated hosts* are evidence of how links are shared: there, the kernel's queues share links that are as
 slow as those of the design. One part of the model applies even there: no message is delivered earlier than the model
@@ -374,7 +374,7 @@ def _message_note(found: Sequence[Result]) -> str:
     """Return a sentence on the dry runs whose messages were smaller than in the design."""
     smaller = [each.case for each in found if _message_size(each) != AS_DESIGNED]
     if not smaller:
-        return "All messages had the size of the design."
+        return "All messages had the size that the design specifies."
     return f"In {len(smaller)} of them messages were smaller than in the design: {'; '.join(smaller)}."
 
 
