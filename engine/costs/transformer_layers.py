@@ -239,7 +239,7 @@ def embedding_operators(load: Workload) -> tuple[Operator, ...]:
     shards.
     """
     architecture, item = load.architecture, load.precision.item
-    positions = architecture.positions.table or load.sequence if architecture.positions.kind == "learned" else 0
+    positions = architecture.positions.table_rows(load.sequence)
     table = (load.vocab / load.tp + positions + architecture.token_types) * load.hidden
     used = min(positions, load.sequence)
     rows = load.tokens + used  # tables of tokens and positions, whose gradients have the precision of the table

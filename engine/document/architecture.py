@@ -130,6 +130,8 @@ class Positions(Part):
     attention scores decrease linearly with distance (arXiv:2108.12409)."""
     table: Size | None = nullable("the sequence")
     """Number of rows of the table of learned positions."""
+    offset: Annotated[int, Field(ge=0, le=1_000)] = 0
+    """Row of the table for the first token. RoBERTa does not use the first two rows."""
     theta: Positive = 10_000.0
     """Base of the rotary frequencies."""
     window_theta: Positive | None = nullable("theta")
@@ -140,6 +142,10 @@ class Positions(Part):
     """Scaling of the rotary frequencies for long contexts."""
     alibi_scale: Positive = 1.0
     """Multiplier of the slopes of ALiBi."""
+
+    def table_rows(self, sequence: int) -> int:
+        """Return the number of rows of the table of learned positions; 0 without learned positions."""
+        return (self.table or self.offset + sequence) if self.kind == "learned" else 0
 
 
 class Latent(Part):

@@ -13,7 +13,9 @@ from meshwave.engine.hugging_face.keys import ACTIVATIONS, MODEL_TYPES, NO_EFFEC
 
 TYPES: Mapping[str, type | tuple[type, ...]] = {
     **dict.fromkeys((name for key in SIZES.values() for name in key.names), int),
-    **dict.fromkeys(("n_shared_experts", "moe_intermediate_size", "n_positions", "max_position_embeddings"), int),
+    **dict.fromkeys(
+        ("n_shared_experts", "moe_intermediate_size", "n_positions", "max_position_embeddings", "pad_token_id"), int
+    ),
     **dict.fromkeys(("rope_scaling", "rope_parameters"), dict),
     "query_pre_attn_scalar": (int, float),
     "layer_types": list,
@@ -232,7 +234,7 @@ class _Reader:
     def _read_sequence(self) -> None:
         positions = self._model.get("positions", {})
         longest = positions.get("table") or self._get_key("max_position_embeddings") or self._get_key("seq_length")
-        longest = longest or LONGEST_SEQUENCE
+        longest = (longest or LONGEST_SEQUENCE) - positions.get("offset", 0)
         self.longest = longest
         self._model["sequence"] = min(longest, LONGEST_SEQUENCE)
 
@@ -286,6 +288,13 @@ def _read_deepseek_v2(reader: _Reader, model: Json) -> None:
         model["moe"] |= {"groups": 1, "top_groups": 1}
 
 
+def _read_roberta(reader: _Reader, model: Json) -> None:
+    """Read the settings of RoBERTa, whose positions follow the number of the padding token, and whose mask is the last token."""
+    model["mask_token"] = model["vocab"] - 1
+    padding = reader._get_key("pad_token_id")
+    reader._set_path("positions.offset", (1 if padding is None else padding) + 1)
+
+
 _SPECIAL = {
     "deepseek_v2": _read_deepseek_v2,
     "falcon": _read_falcon,
@@ -293,6 +302,7 @@ _SPECIAL = {
     "gemma2": _read_gemma,
     "gemma3_text": _read_gemma,
     "gpt_neox": _read_gpt_neox,
+    "roberta": _read_roberta,
 }
 
 

@@ -128,6 +128,20 @@ _DEEPSEEK = {
     "moe.scale": _make_key("routed_scaling_factor", default=1.0),
 }  # fmt: skip
 
+_BERT = ModelType(
+    {
+        "objective": "masked", "mask_token": 103, "norm.placement": "post", "embedding_norm": True,
+        "head_transform": True, "head_bias": True, "tied_embeddings": True,
+    },
+    {
+        **_FFN,
+        "norm.eps": _make_key("layer_norm_eps", default=1e-12),
+        "mlp.activation": _make_key("hidden_act", default="gelu"),
+        "positions.table": _make_key("max_position_embeddings", default=512),
+        "token_types": _make_key("type_vocab_size", default=2),
+    },
+    {"tie_word_embeddings": (True,), "position_embedding_type": ("absolute",), "is_decoder": (False,), "add_cross_attention": (False,)},
+)  # fmt: skip
 MODEL_TYPES: Mapping[str, ModelType] = {
     "llama": _LLAMA,
     "mistral": _MISTRAL,
@@ -251,20 +265,8 @@ MODEL_TYPES: Mapping[str, ModelType] = {
             "mlp.activation": _make_key("hidden_act", default="gelu"),
         },
     ),
-    "bert": ModelType(
-        {
-            "objective": "masked", "mask_token": 103, "norm.placement": "post", "embedding_norm": True,
-            "head_transform": True, "head_bias": True, "tied_embeddings": True,
-        },
-        {
-            **_FFN,
-            "norm.eps": _make_key("layer_norm_eps", default=1e-12),
-            "mlp.activation": _make_key("hidden_act", default="gelu"),
-            "positions.table": _make_key("max_position_embeddings", default=512),
-            "token_types": _make_key("type_vocab_size", default=2),
-        },
-        {"tie_word_embeddings": (True,), "position_embedding_type": ("absolute",), "is_decoder": (False,), "add_cross_attention": (False,)},
-    ),
+    "bert": _BERT,
+    "roberta": _BERT,
     "gpt2": ModelType(
         {"positions.kind": "learned"},
         {

@@ -105,6 +105,14 @@ _FALCON_NAMES = TensorNames(
     groups_heads=True,
 )
 
+_BERT_PARTS = {
+    "attention.qkv": ("attention.self.query", "attention.self.key", "attention.self.value"),
+    "attention.out": ("attention.output.dense",),
+    "attention_out_norm": ("attention.output.LayerNorm",),
+    "ffn_in": ("intermediate.dense",),
+    "ffn_out": ("output.dense",),
+    "ffn_out_norm": ("output.LayerNorm",),
+}
 TENSOR_NAMES: Mapping[str, TensorNames] = {
     "mixtral": TensorNames(experts=_MIXTRAL_EXPERTS),
     "deepseek_v2": TensorNames(parts=_LATENT),
@@ -153,14 +161,18 @@ TENSOR_NAMES: Mapping[str, TensorNames] = {
         "cls.predictions.transform.dense",
         "cls.predictions.transform.LayerNorm",
         head_project="cls.predictions",
-        parts={
-            "attention.qkv": ("attention.self.query", "attention.self.key", "attention.self.value"),
-            "attention.out": ("attention.output.dense",),
-            "attention_out_norm": ("attention.output.LayerNorm",),
-            "ffn_in": ("intermediate.dense",),
-            "ffn_out": ("output.dense",),
-            "ffn_out_norm": ("output.LayerNorm",),
-        },
+        parts=_BERT_PARTS,
+    ),
+    "roberta": TensorNames(
+        "roberta.encoder.layer",
+        "roberta.embeddings.word_embeddings",
+        "roberta.embeddings.position_embeddings",
+        "roberta.embeddings.token_type_embeddings",
+        "roberta.embeddings.LayerNorm",
+        "lm_head.dense",
+        "lm_head.layer_norm",
+        head_project="lm_head",
+        parts=_BERT_PARTS,
     ),
     "gpt2": TensorNames(
         "transformer.h",

@@ -98,7 +98,7 @@ def _own_weights(model: LanguageModel) -> Named:
     architecture = model.architecture
     yield "embedding.token.weight", (model.vocab, model.hidden)
     if architecture.positions.kind == "learned":
-        yield "embedding.position.weight", (architecture.positions.table or model.sequence, model.hidden)
+        yield "embedding.position.weight", (architecture.positions.table_rows(model.sequence), model.hidden)
     if architecture.token_types:
         yield "embedding.token_type.weight", (architecture.token_types, model.hidden)
     if architecture.embedding_norm:

@@ -47,6 +47,7 @@ CLASSES = {
     "gpt_neox": "GPTNeoXForCausalLM",
     "gpt2": "GPT2LMHeadModel",
     "bert": "BertForMaskedLM",
+    "roberta": "RobertaForMaskedLM",
 }
 """Class of transformers for each model type, by which other programs choose a model."""
 
@@ -106,6 +107,8 @@ def _function_values(model: LanguageModel) -> dict[str, Any]:
         positions |= {"theta": None, "fraction": None, "window_theta": None, "scaling": None}
     if positions["kind"] != "alibi":
         positions["alibi_scale"] = 1.0
+    if positions["kind"] != "learned":
+        positions["offset"] = 0
     if norm["kind"] == "rmsnorm":
         norm["bias"] = False
     section["kind"] = "transformer" if not model.skips else model.kind
@@ -119,7 +122,7 @@ def _explicit_model_section(model: LanguageModel) -> Json:
     section: Json = model.architecture.model_dump(mode="python")
     section |= {path: getattr(model, path) for path in SIZES} | {"ffn": model.ffn_hidden, "sequence": model.sequence}
     head_dim = part.head_dim or model.hidden // model.heads
-    rows = positions.table or model.sequence if positions.kind == "learned" else None
+    rows = positions.table_rows(model.sequence) or None
     section["attention"] |= {"kv_heads": part.kv_heads or model.heads, "head_dim": head_dim}
     section["positions"]["table"] = rows
     section["objective"] = "next-token" if model.causal else "masked"
@@ -196,8 +199,9 @@ def _candidate_config(model: LanguageModel, model_type: str) -> Json:
     config |= {name: allowed[0] for name, allowed in kind.required.items() if allowed[0] is not None}
     config |= _position_config(model)
     config |= _layer_types_config(model)
+    config["pad_token_id"] = None
     config |= _SPECIAL.get(model_type, _no_special_config)(model)
-    return {**{name: value for name, value in config.items() if value is not None}, "pad_token_id": None}
+    return {name: value for name, value in config.items() if value is not None or name == "pad_token_id"}
 
 
 _NAMES_OF_ACTIVATIONS = {
@@ -208,7 +212,7 @@ _NAMES_OF_ACTIVATIONS = {
 def _position_config(model: LanguageModel) -> Json:
     """Return the maximum sequence length and the settings of rotary positions, for older and newer versions."""
     positions = model.architecture.positions
-    longest = positions.table or model.sequence
+    longest = positions.table or positions.offset + model.sequence
     if positions.kind != "rope":
         return {"max_position_embeddings": longest}
     rope: Json = {"rope_type": "default", "rope_theta": positions.theta}
@@ -304,6 +308,11 @@ def _deepseek_v3_config(model: LanguageModel) -> Json:
     return {"num_key_value_heads": model.heads, "n_shared_experts": shared}
 
 
+def _roberta_config(model: LanguageModel) -> Json:
+    offset = model.architecture.positions.offset
+    return {"pad_token_id": offset - 1} if offset else {}
+
+
 _SPECIAL: Mapping[str, Callable[[LanguageModel], Json]] = {
     "deepseek_v2": _deepseek_v2_config,
     "deepseek_v3": _deepseek_v3_config,
@@ -311,6 +320,7 @@ _SPECIAL: Mapping[str, Callable[[LanguageModel], Json]] = {
     "gemma2": _gemma_config,
     "gemma3_text": _gemma_config,
     "gpt_neox": _gpt_neox_config,
+    "roberta": _roberta_config,
 }
 
 

@@ -220,7 +220,7 @@ def write_model(model: LanguageModel) -> Arguments:
     layers = model.layers - architecture.mtp_layers
     section |= {"ffn": model.ffn_hidden, "layers": layers}
     found = table_arguments(MODEL, section)
-    found["--max-position-embeddings"] = (str(positions.table or model.sequence),)
+    found["--max-position-embeddings"] = (str(positions.table or positions.offset + model.sequence),)
     found["--make-vocab-size-divisible-by"] = ("1",)
     found["--normalization"] = ("RMSNorm" if architecture.norm.kind == "rmsnorm" else "LayerNorm",)
     found |= dict(_mlp_arguments(section))

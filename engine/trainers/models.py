@@ -37,9 +37,9 @@ def shorten_section(section: Mapping[str, Any]) -> Json:
     if attention["window"] is None:
         attention["full_every"] = 0
     if positions["kind"] == "learned":
-        _drop_keys(positions, "table", model.sequence)
+        _drop_keys(positions, "table", positions["offset"] + model.sequence)
     else:
-        positions["table"] = None
+        positions |= {"table": None, "offset": 0}
     if positions["kind"] != "rope":
         positions |= {"theta": 10_000.0, "window_theta": None, "fraction": 1.0, "scaling": None}
     if norm["kind"] == "rmsnorm":

@@ -48,7 +48,8 @@ class Embedding(nn.Module):
         self.token = VocabularyTable(shape.vocab, shape.hidden, group)
         positions = shape.architecture.positions
         is_learned = positions.kind == "learned"
-        self.position = EmbeddingTable(positions.table or shape.sequence, shape.hidden) if is_learned else None
+        self.position = EmbeddingTable(positions.table_rows(shape.sequence), shape.hidden) if is_learned else None
+        self.offset = positions.offset
         self.group = group
         if self.position is not None:
             mark_partial(self.position, group)
@@ -79,16 +80,20 @@ class Embedding(nn.Module):
         assert self.position is not None, "learned positions"
         documents = packed_documents()
         if documents is not None:
-            places = document_positions(documents, tokens.device)
+            places = document_positions(documents, tokens.device) + self.offset
             rows: Tensor = self.position(places if self.share is None else self.share.select_own(places, 1))
         elif self.share is None:
-            rows = self.position.first_rows(tokens.shape[1])
+            rows = self._first_positions(tokens.shape[1])
         else:
-            rows = self.share.select_own(self.position.first_rows(self.share.sequence), 0)
+            rows = self.share.select_own(self._first_positions(self.share.sequence), 0)
         if self.group.divides_tokens:
             own = self.group.own_range(tokens.shape[1])
             rows = rows[..., own.start : own.stop, :]
         return rows
+
+    def _first_positions(self, count: int) -> Tensor:
+        assert self.position is not None, "learned positions"
+        return self.position.first_rows(self.offset + count)[self.offset :]
 
 
 def make_norm(shape: LanguageModel, group: Group = ALONE) -> nn.Module:

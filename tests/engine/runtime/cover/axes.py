@@ -32,7 +32,7 @@ LANGUAGE: dict[str, Document] = {
     "alibi": {**LLAMA, "positions": {"kind": "alibi"}, "norm": {"placement": "both"}},
     "parallel": {**LLAMA, **QWEN, "residual": "parallel", "positions": {"kind": "rope", "fraction": 0.5}},
     "bert": {"kind": "bert"},
-    "masked": {**LLAMA, **BERT},
+    "masked": {**LLAMA, **BERT, "positions": {"offset": 2}},
     "u-transformer": {"kind": "u-transformer"},
 }
 """Model settings beside the sizes, and those of experts for the models that have some."""

@@ -94,6 +94,13 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     },
     "bloom": {"hidden_size": 24, "n_layer": 3, "n_head": 6, "vocab_size": 260},
     "bert": {**SIZES, "max_position_embeddings": 16, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
+    "roberta": {
+        **SIZES,
+        "max_position_embeddings": 16,
+        "pad_token_id": 1,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+    },
     "gpt2": {"n_embd": 24, "n_layer": 3, "n_head": 6, "vocab_size": 260, "n_positions": 16, "n_inner": 40},
 }
 
@@ -165,7 +172,8 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 def make_models(name: str) -> tuple[Any, LanguageModel]:
     """A small model of ``transformers`` with random weights, and the model that its own configuration is read as."""
     settings = {key: value for key, value in CONFIGURATIONS[name].items() if key != "model_type"}
-    config = transformers.AutoConfig.for_model(CONFIGURATIONS[name].get("model_type", name), **settings, pad_token_id=0)
+    settings.setdefault("pad_token_id", 0)
+    config = transformers.AutoConfig.for_model(CONFIGURATIONS[name].get("model_type", name), **settings)
     config.hidden_dropout = config.attention_dropout = config.embd_pdrop = config.resid_pdrop = config.attn_pdrop = 0.0
     with torch.random.fork_rng(), Doubles():
         torch.manual_seed(0)
@@ -183,7 +191,7 @@ def make_models(name: str) -> tuple[Any, LanguageModel]:
 
 
 def auto_class(name: str) -> Any:
-    return transformers.AutoModelForMaskedLM if name == "bert" else transformers.AutoModelForCausalLM
+    return transformers.AutoModelForMaskedLM if "bert" in name else transformers.AutoModelForCausalLM
 
 
 def corrections(theirs: Any) -> list[Tensor]:
@@ -277,7 +285,8 @@ def test_transformers_loads_saved_weights(pair: Pair, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_a_model_of_transformers_has_as_many_parameters_as_its_design(name: str) -> None:
     settings = {key: value for key, value in CONFIGURATIONS[name].items() if key != "model_type"}
-    config = transformers.AutoConfig.for_model(CONFIGURATIONS[name].get("model_type", name), **settings, pad_token_id=0)
+    settings.setdefault("pad_token_id", 0)
+    config = transformers.AutoConfig.for_model(CONFIGURATIONS[name].get("model_type", name), **settings)
     theirs = auto_class(name).from_config(config)
     model, _ = read_model(json.loads(config.to_json_string(use_diff=False)))
     found = model_families["transformer"].model_validate(model)
