@@ -20,6 +20,7 @@ from meshwave.designer.state.jobs import Job, JobUpdate, Later, Listener, Partia
 from meshwave.designer.state.library import LONGEST_RECENT, Library
 from meshwave.designer.state.studio import Studio
 from meshwave.designer.views.gallery import KINDS
+from meshwave.designer.views.topbar import example_entries
 from meshwave.engine.document import Design, load_design
 from meshwave.engine.document.differences import describe_differences
 from meshwave.engine.document.links import read_design_link
@@ -137,7 +138,10 @@ class StartPage(Canvas):
         )
 
     def _show_examples(self) -> None:
-        self.examples = PlainData([{"id": name, **_example_cards.get(name, {})} for name in examples()])
+        titles = {entry["name"]: entry["title"] for entry in example_entries()}
+        self.examples = PlainData(
+            [{"id": name, "name": titles[name], **_example_cards.get(name, {})} for name in examples()]
+        )
 
     def _receive_update(self, update: JobUpdate) -> None:
         if isinstance(update, PartialResult):

@@ -217,6 +217,15 @@ def test_a_design_that_another_tab_shows_is_not_deleted(studio: Studio) -> None:
     assert studio.library.has(GIVEN)
 
 
+def test_examples_have_their_names_before_their_pictures(studio: Studio, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("meshwave.designer.pages.start_page._example_cards", {})
+    page = StartPage(studio, lambda call: None)
+    page.stop_jobs()
+
+    names = {entry["id"]: entry["name"] for entry in page.examples.data}
+    assert names["04-chimera"] == "Chimera: two replicas on four meshes"
+
+
 # ---- what was opened recently ----
 
 
