@@ -47,8 +47,8 @@ def build_graph(program: Columns) -> Graph:
     needs, messages = _list_dependencies(program, all_sends[0])
     levels = _find_levels(program, lines, needs)
     played = np.concatenate([*levels, np.empty(0, np.int64)])
-    edges = list(_order_edges(program, played, previous, all_sends))
-    edges += [_Edges.from_columns(played, need, message=message) for need, message in zip(needs, messages, strict=True)]
+    edges = list(_order_edges(program, previous, all_sends))
+    edges += [_EdgeColumns(need, message, None) for need, message in zip(needs, messages, strict=True)]
     if len(played) == sum(map(len, lines)):
         return _assemble_graph(program, levels, edges, _update_levels(program, all_sends))
     waits = np.zeros(len(program), np.bool_)
@@ -61,7 +61,7 @@ def build_graph(program: Columns) -> Graph:
     )
 
 
-def _order_edges(program: Columns, played: Rows, previous: Rows, sends: list[Rows]) -> Iterator[_Edges]:
+def _order_edges(program: Columns, previous: Rows, sends: list[Rows]) -> Iterator[_EdgeColumns]:
     """Yield the edges between successive slots of a rank.
 
     With blocking senders, a slot ends after all its sends: there is one edge per send, and an edge without a message
@@ -74,7 +74,7 @@ def _order_edges(program: Columns, played: Rows, previous: Rows, sends: list[Row
         columns += [column[before] for column in sends]
     for number, blocked in enumerate(_compact_columns(columns)):
         there = source if number == 0 else np.where(blocked >= 0, source, -1)
-        yield _Edges.from_columns(played, there, blocked=blocked)
+        yield _EdgeColumns(there, None, blocked)
 
 
 def _compact_columns(columns: list[Rows]) -> list[Rows]:
@@ -248,6 +248,14 @@ def _last_computations(program: Columns, stage: int) -> Rows:
     return last[last >= 0]
 
 
+class _EdgeColumns(NamedTuple):
+    """At most one edge into each row, as columns ``[rows]`` with -1 for none; a column of None is -1 everywhere."""
+
+    source: Rows
+    message: Rows | None
+    blocked: Rows | None
+
+
 class _Edges(NamedTuple):
     """Edges between rows; ``message`` and ``blocked`` are -1 for an edge without a message."""
 
@@ -255,20 +263,6 @@ class _Edges(NamedTuple):
     target: Rows
     message: Rows
     blocked: Rows
-
-    @classmethod
-    def from_columns(
-        cls, played: Rows, source: Rows, message: Rows | None = None, blocked: Rows | None = None
-    ) -> _Edges:
-        """Return one edge into each row of ``played`` that has a source.
-
-        ``source``, ``message`` and ``blocked`` are ``[rows]``, with -1 for none.
-        """
-        source = source[played]
-        there = np.flatnonzero(source >= 0)
-        target = played[there]
-        rest = (np.int64(-1) if column is None else column[target] for column in (message, blocked))
-        return cls(source[there], target, *(np.broadcast_to(column, target.shape) for column in rest))
 
     @classmethod
     def join(cls, parts: list[tuple[Rows, Rows, Rows | None]]) -> _Edges:
@@ -282,40 +276,40 @@ class _Edges(NamedTuple):
 
 
 def _assemble_graph(
-    program: Columns, levels: list[Rows], edges: list[_Edges], updates: tuple[list[Rows], _Edges]
+    program: Columns, levels: list[Rows], edges: list[_EdgeColumns], updates: tuple[list[Rows], _Edges]
 ) -> Graph:
-    """Return the graph with nodes numbered by level and edges sorted by target.
-
-    Within each of ``edges``, no two edges have the same target; the edges into the updates are sorted by target.
-    """
+    """Return the graph with nodes numbered by level, the updates last, and edges sorted by target."""
     last, into_updates = updates
-    levels = [*levels, *last]
-    played = np.concatenate([*levels, np.empty(0, np.int64)])
-    position = np.zeros(len(program), np.int64)
+    computed = np.concatenate([*levels, NO_ROWS])
+    played = np.concatenate([computed, *last])
+    position = np.zeros(len(program) + 1, np.int64)  # the last entry is 0, for row -1
     position[played] = np.arange(1, len(played) + 1)
-    into = [position[part.target] for part in (*edges, into_updates)]
-    count = np.zeros(len(played) + 1, np.int64)  # edges into each node
-    for nodes in into[:-1]:
-        count[nodes] += 1
-    count += np.bincount(into[-1], minlength=len(count))
-    count[1:][count[1:] == 0] = 1  # a node without dependencies depends on the start
-    ptr = np.concatenate(([0], np.cumsum(count)))
-    source, message, blocked = np.zeros(ptr[-1], np.int64), np.full(ptr[-1], -1), np.full(ptr[-1], -1)
-    free = ptr[:-1].copy()
-    places = []
-    for nodes in into[:-1]:
-        places.append(free[nodes])
-        free[nodes] += 1
-    places.append(free[into[-1]] + _index_within_key(into_updates.target))
-    for place, part in zip(places, (*edges, into_updates), strict=True):
-        source[place], message[place], blocked[place] = position[part.source], part.message, part.blocked
+    source = np.stack([position[each.source[computed]] for each in edges], axis=1)
+    there = source > 0
+    there[:, 0] |= ~there.any(axis=1)  # a node without dependencies depends on the start
+
+    into = position[into_updates.target]
+    alone = np.setdiff1d(np.arange(len(computed), len(played)) + 1, into)  # updates without dependencies
+    into = np.concatenate([into, alone])
+    order = np.argsort(into, kind="stable")
+    rest = np.full(len(alone), -1)
+    count = np.bincount(into, minlength=len(played) + 1)  # edges into each node
+    count[1 : len(computed) + 1] = there.sum(axis=1)
+
+    def column_of(columns: list[Rows | None], of_updates: Rows) -> Rows:
+        table = np.full(there.shape, -1, np.int64)
+        for number, column in enumerate(columns):
+            if column is not None:
+                table[:, number] = column[computed]
+        return np.concatenate([table[there], np.concatenate([of_updates, rest])[order]])
+
     return Graph(
         nodes=played,
-        level_ptr=np.cumsum([0, *map(len, levels)]) + 1,
-        edge_ptr=ptr,
-        edge_source=source,
-        edge_message=message,
-        edge_blocked=blocked,
+        level_ptr=np.cumsum([0, *map(len, levels), *map(len, last)]) + 1,
+        edge_ptr=np.concatenate(([0], np.cumsum(count))),
+        edge_source=np.concatenate([source[there], np.concatenate([position[into_updates.source], 0 * alone])[order]]),
+        edge_message=column_of([each.message for each in edges], into_updates.message),
+        edge_blocked=column_of([each.blocked for each in edges], into_updates.blocked),
         stuck=NO_ROWS,
         waits=(NO_ROWS, NO_ROWS),
     )

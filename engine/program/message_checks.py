@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,9 +45,11 @@ def first_problems(found: Iterable[Problem]) -> Iterator[Problem]:
 # ---- messages ----
 
 
-class _Hops(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class _Hops:
     """All messages of one direction, between adjacent stages or along skip connections."""
 
+    program: Program
     send_op: Op
     recv_op: Op
     source: Rows  # [hops] stage that produces the tensor
@@ -60,14 +64,29 @@ class _Hops(NamedTuple):
         others = (target, source) if self.is_skip else (-1, -1)
         return Action(self.send_op, source, mb, 0, others[0]), Action(self.recv_op, target, mb, 0, others[1])
 
-    def rows(self, program: Program, op: Op) -> tuple[Rows, Rows]:
+    def rows(self, op: Op) -> tuple[Rows, Rows]:
         """Return the rows of all SENDs or RECVs (``op``) and the hop of each; -1 for messages in other directions."""
+        return self._sends if op == self.send_op else self._receives
+
+    @cached_property
+    def _sends(self) -> tuple[Rows, Rows]:
+        return self._find_rows(self.send_op, self.source, self.target)
+
+    @cached_property
+    def _receives(self) -> tuple[Rows, Rows]:
+        return self._find_rows(self.recv_op, self.target, self.source)
+
+    def _find_rows(self, op: Op, here: Rows, there: Rows) -> tuple[Rows, Rows]:
+        """Return the rows of one end of the messages, and the hop of each.
+
+        ``here`` and ``there`` are the stages of the ends, ``[hops]``.
+        """
+        program = self.program
         rows = np.flatnonzero((program.op == op) & ((program.other >= 0) == self.is_skip))
-        ends = (self.source, self.target) if op == self.send_op else (self.target, self.source)
         if not self.is_skip:
-            hop = program.stage[rows] - int(ends[0][0]) if len(ends[0]) else np.full(len(rows), -1)
-            return rows, np.where((hop >= 0) & (hop < len(ends[0])), hop, -1)
-        known = {pair: hop for hop, pair in enumerate(zip(*(end.tolist() for end in ends), strict=True))}
+            hop = program.stage[rows] - int(here[0]) if len(here) else np.full(len(rows), -1)
+            return rows, np.where((hop >= 0) & (hop < len(here)), hop, -1)
+        known = {pair: hop for hop, pair in enumerate(zip(here.tolist(), there.tolist(), strict=True))}
         pairs = zip(program.stage[rows].tolist(), program.other[rows].tolist(), strict=True)
         return rows, np.array([known.get(pair, -1) for pair in pairs], np.int64)
 
@@ -86,8 +105,8 @@ def message_problems(program: Program) -> list[Problem]:
 def _neighbour_hops(program: Program) -> list[_Hops]:
     table, stage = program.tables, np.arange(program.stages)
     return [
-        _Hops(Op.SEND_F, Op.RECV_F, stage[:-1], stage[1:], table.forward[:-1], table.forward[1:], False),
-        _Hops(Op.SEND_B, Op.RECV_B, stage[1:], stage[:-1], table.backward[1:], table.backward[:-1], False),
+        _Hops(program, Op.SEND_F, Op.RECV_F, stage[:-1], stage[1:], table.forward[:-1], table.forward[1:], False),
+        _Hops(program, Op.SEND_B, Op.RECV_B, stage[1:], stage[:-1], table.backward[1:], table.backward[:-1], False),
     ]
 
 
@@ -98,8 +117,8 @@ def _skip_hops(program: Program) -> list[_Hops]:
     table, pairs = program.tables, np.array(program.distant_skips, np.int64).reshape(-1, 2)
     low, high = pairs.T
     return [
-        _Hops(Op.SEND_F, Op.RECV_F, low, high, table.forward[low], table.forward[high], True),
-        _Hops(Op.SEND_B, Op.RECV_B, high, low, table.backward[high], table.backward[low], True),
+        _Hops(program, Op.SEND_F, Op.RECV_F, low, high, table.forward[low], table.forward[high], True),
+        _Hops(program, Op.SEND_B, Op.RECV_B, high, low, table.backward[high], table.backward[low], True),
     ]
 
 
@@ -124,7 +143,7 @@ def _unmatched_messages(program: Program, hops: _Hops) -> Iterator[Problem]:
 
 def _count_occurrences(program: Program, hops: _Hops, op: Op) -> Rows:
     """Return the number of occurrences of the SEND or RECV of each message, ``[hops, microbatches]``."""
-    rows, hop = hops.rows(program, op)
+    rows, hop = hops.rows(op)
     place = (hop * program.microbatches + program.microbatch[rows])[hop >= 0]
     return np.bincount(place, minlength=hops.producer.size).reshape(hops.producer.shape)
 
@@ -133,7 +152,7 @@ def _dangling_messages(program: Program, directions: list[_Hops]) -> Iterator[Pr
     """Yield messages to stages that do not exist, and messages along skip connections that the program does not have."""
     for hops in directions:
         for op in (hops.send_op, hops.recv_op) if hops.is_skip else ():
-            rows, hop = hops.rows(program, op)
+            rows, hop = hops.rows(op)
             for row in rows[hop < 0].tolist():
                 yield problem("unknown_skip", action=program.row(row))
     for ops, stage, code in (
@@ -175,7 +194,7 @@ def _misplaced_messages(program: Program, hops: _Hops) -> Iterator[Problem]:
 def _message_rows(program: Program, hops: _Hops, op: Op) -> Rows:
     """Return the row of the SEND or RECV of each message, ``[hops, microbatches]``; -1 if it is missing."""
     table = np.full(hops.producer.shape, -1, np.int64)
-    rows, hop = hops.rows(program, op)
+    rows, hop = hops.rows(op)
     table[hop, program.microbatch[rows]] = rows  # rows without a hop are reported elsewhere
     return table
 

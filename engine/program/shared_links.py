@@ -190,8 +190,9 @@ def _peak_utilization(network: Network, alone: UncontendedTimes) -> Sequence[flo
     port, taken, flow = port[keep], taken[keep], flow[keep]
     moments = np.concatenate((alone.end[flow] * (1 - 1e-12), alone.start[flow]))
     change, ports = np.concatenate((-taken, taken)), np.concatenate((port, port))
-    order = np.lexsort((change, moments, ports))  # ends come before starts at the same time
-    level = np.cumsum(change[order])
+    by_time = np.argsort(moments, kind="stable")  # ends stay before starts at the same time
+    numbers = ports[by_time].astype(np.min_scalar_type(len(network.ports)))  # short integers are sorted faster
+    level = np.cumsum(change[by_time[np.argsort(numbers, kind="stable")]])
     return [float(level.max(initial=0.0))]  # every port ends at 0, so one running sum covers all ports
 
 

@@ -83,20 +83,25 @@ class Messages(NamedTuple):
 
 def find_tables(program: Columns) -> Tables:
     """Return the row of each computation and of each message of a program."""
-    next_door = program.other < 0
+    next_door = None if not len(program.skips) and (program.other < 0).all() else program.other < 0
 
     def rows_of(*ops: Op) -> Rows:
         table = np.full((program.stages, program.microbatches), -1, np.int64)
-        rows = np.flatnonzero(reduce(np.logical_or, [program.op == op for op in ops]) & next_door)
+        chosen = reduce(np.logical_or, [program.op == op for op in ops])
+        rows = np.flatnonzero(chosen if next_door is None else chosen & next_door)
         stage, microbatch = program.stage[rows], program.microbatch[rows]
         known = (stage < program.stages) & (microbatch < program.microbatches) & (microbatch >= 0)
-        table[stage[known], microbatch[known]] = rows[known]
+        if not known.all():
+            rows, stage, microbatch = rows[known], stage[known], microbatch[known]
+        table[stage, microbatch] = rows
         return table
 
+    splits = ((program.op == Op.I) | (program.op == Op.W)).any()
+    backward = rows_of(Op.B, Op.I) if splits else rows_of(Op.B)
     return Tables(
         forward=rows_of(Op.F),
-        backward=rows_of(Op.B, Op.I),
-        weight=rows_of(Op.B, Op.W),
+        backward=backward,
+        weight=rows_of(Op.B, Op.W) if splits else backward,
         send_forward=rows_of(Op.SEND_F),
         send_backward=rows_of(Op.SEND_B),
     )
