@@ -118,13 +118,13 @@ def test_a_full_workshop_admits_nobody(classroom: Classroom) -> None:
 def test_the_time_at_a_step_starts_when_the_step_changes(classroom: Classroom, clock: Clock) -> None:
     ada = join(classroom, "Ada")
     clock.now += 60
-    classroom.place(ada, "02-bubbles-and-microbatches", 1, "draft")
+    classroom.record_open_step(ada, "02-bubbles-and-microbatches", 1, "draft")
     clock.now += 60
-    classroom.place(ada, "02-bubbles-and-microbatches", 1, "another draft")
+    classroom.record_open_step(ada, "02-bubbles-and-microbatches", 1, "another draft")
     person = classroom.person(ada)
     assert (person.since_s, person.step, person.draft) == (1060.0, 1, "another draft")
     seen = classroom.changes
-    classroom.place(ada, "02-bubbles-and-microbatches", 1, "another draft")
+    classroom.record_open_step(ada, "02-bubbles-and-microbatches", 1, "another draft")
     assert classroom.changes == seen
 
 
