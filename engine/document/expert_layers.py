@@ -111,6 +111,7 @@ def whole_expert_layer(model: Model) -> Layer:
         capacity_factor=moe.capacity_factor,
         matrices=3 if mlp.gated else 2,
         has_biases=mlp.bias,
+        clamps_activation=mlp.activation == "clamped_swish",
         router_vector_count=moe.router_vector_count,
     )
 
@@ -193,6 +194,7 @@ def device_rates(design: Design) -> Rates:
         device.memory_bandwidth * constants.memory_efficiency,
         tile_rows=TILE_ROWS,
         kernel_s=constants.kernel_s,
+        eager_memory=device.memory_bandwidth * constants.eager_memory_efficiency,
     )
 
 

@@ -59,6 +59,8 @@ class Layer:
     """Number of matrices of an expert: 2, or 3 if it is gated."""
     has_biases: bool = True
     """True if the matrices of an expert have biases."""
+    clamps_activation: bool = False
+    """True if both inputs of a gated activation are clamped, as in gpt-oss."""
     router_vector_count: int = 0
     """Number of learned values per expert in the gate in addition to its matrix."""
     degree: int = 1

@@ -40,6 +40,7 @@ class Rates(NamedTuple):
     )
     tile_rows: float = 0.0  # extra rows per expert that a matrix product computes to fill whole tiles
     kernel_s: float = 0.0  # fixed seconds per kernel
+    eager_memory: float = np.inf  # bytes/s of separate elementwise kernels; infinite if they are not priced
 
     @property
     def weighted_rates(self) -> Rates:
@@ -244,8 +245,25 @@ def _expert_seconds(layer: Layer, rates: Rates, step: Step, backwards: bool) -> 
     )
     touched = ACTIVATION_TENSORS[layer.matrices][backwards]
     tensor_s = rates.seconds(0 * rows, touched * rows * wide * item) + sum(each.seconds(rates) for each in products)
+    tensor_s = tensor_s + _separate_elements(layer, step, backwards) * rows * item / rates.eager_memory
     weight_gradient_s = np.sum([each.weight_gradient_s(rates) for each in products], axis=0) if backwards else 0 * rows
     return chunks * tensor_s, chunks * weight_gradient_s
+
+
+def _separate_elements(layer: Layer, step: Step, backwards: bool) -> float:
+    """Return the elements per row that kernels besides the products and the fused activation read and write.
+
+    As in Megatron-Core: both halves of a clamped activation are clamped and joined again; the output bias of each expert is
+    multiplied by the gate's weights and added to the rows of the expert, which are then joined.
+    """
+    clamped = CLAMPED_TENSORS[backwards] * layer.ffn_hidden / step.cut if layer.clamps_activation else 0.0
+    return clamped + (BIAS_TENSORS[backwards] * layer.hidden if layer.has_biases else 0.0)
+
+
+CLAMPED_TENSORS = (8, 10)
+"""Number of tensors of half the width that clamping a gated activation reads and writes in its forward and backward."""
+BIAS_TENSORS = (6, 8)
+"""Number of output tensors that the bias of experts reads and writes in its forward and backward."""
 
 
 ACTIVATION_TENSORS = {2: (2, 3), 3: (5, 9)}

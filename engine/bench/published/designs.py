@@ -38,6 +38,16 @@ MLPS: Mapping[str, Json] = {
     "gelu": {"gated": False, "activation": "gelu", "bias": True},
     "squared_relu": {"gated": False, "activation": "relu2", "bias": False},
 }
+ARCHITECTURES = (
+    (
+        r"GPT[ _-]?OSS",
+        {
+            "mlp": {"gated": True, "activation": "clamped_swish", "bias": True},
+            "attention": {"qkv_bias": True, "out_bias": True, "sinks": True},
+        },
+    ),
+)
+"""Patterns of model names, and the published architecture of the model where a row names its kind of MLP only."""
 PRODUCTS = ((r"fp4", "fp4"), (r"fp8|float8", "fp8"))
 """Patterns of precisions, and the number format of the linear layers' products; 16 bits if none matches."""
 RECOMPUTE = {"none": "none", "selective": "attention", "full": "layers"}
@@ -153,6 +163,7 @@ def _model_section(run: Run) -> Json:
     mlp = next((values for name, values in MLPS.items() if run.mlp.startswith(name)), None)
     if mlp is None:
         raise Refusal("run_mlp", {"mlp": run.mlp, "known": sorted(MLPS)})
+    own: Json = next((parts for pattern, parts in ARCHITECTURES if re.search(pattern, run.model)), {})
     rotary = run.mlp.startswith(("swiglu", "squared_relu"))
     positions = "alibi" if "ALiBi" in (run.attention_type or "") else "rope" if rotary else "learned"
     return {
@@ -164,8 +175,8 @@ def _model_section(run: Run) -> Json:
         "vocab": -(-run.vocab // (128 * run.tp)) * 128 * run.tp,
         "ffn": run.ffn,
         "tied_embeddings": bool(run.tied_embeddings),
-        "attention": _attention_section(run, biased=mlp["bias"]),
-        "mlp": mlp,
+        "attention": {**_attention_section(run, biased=mlp["bias"]), **own.get("attention", {})},
+        "mlp": own.get("mlp", mlp),
         "norm": {"kind": "rmsnorm" if rotary else "layernorm"},
         "positions": {"kind": positions},
         **({"moe": _experts_section(run)} if run.experts else {}),
