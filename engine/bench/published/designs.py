@@ -63,6 +63,9 @@ torchtitan does on Blackwell only (pytorch/torchtitan#1196), and never came firs
 """
 PER_OPERATOR = r"per op|selective layer|torchtitan .*selective"
 """Pattern of recomputation that keeps attention and every second matrix product."""
+CHEAP_PARTS = r"layer_?norm|norm|moe_act|act|mla_up_proj|mlp|moe"
+"""Patterns of recomputed modules of Megatron that take little time; attention, the only part of a layer whose recomputation
+a design with fused kernels can state, is not among them."""
 EARLY_STOP = r"torch|Composer|Kempner|FSDP"
 """Pattern of frameworks with torch's checkpoints, which stop recomputing at the last tensor that a backward needs."""
 OVERLAPPED = r"NeMo|Megatron-Bridge"
@@ -255,6 +258,8 @@ def _recompute_setting(run: Run) -> str:
     if run.recompute not in RECOMPUTE:
         raise Refusal("run_recompute", {"recompute": run.recompute, "known": sorted(RECOMPUTE)})
     detail = run.recompute_detail or ""
+    if _recomputes_cheap_parts(run):
+        return "none"
     if ratio := re.search(r"HFU/MFU = (\d+(?:\.\d+)?)", detail):  # recomputing the whole forward gives 1.33
         return "layers-early-stop" if float(ratio[1]) > 1.25 else "operators"
     if "block" in detail:  # only a few layers are recomputed
@@ -266,6 +271,12 @@ def _recompute_setting(run: Run) -> str:
         if re.search(PER_OPERATOR, f"{detail} {run.framework} {run.recompute}")
         else RECOMPUTE[run.recompute]
     )
+
+
+def _recomputes_cheap_parts(run: Run) -> bool:
+    """Return True if all modules that a row names as recomputed are norms, activations and projections."""
+    modules = re.findall(r"\w+", (run.recompute_detail or "").partition("+")[0])
+    return run.recompute == "selective" and bool(modules) and all(re.fullmatch(CHEAP_PARTS, each) for each in modules)
 
 
 def stage_layers(run: Run, stages: int) -> list[int] | None:
@@ -318,7 +329,9 @@ def _assumption_texts(run: Run, kind: DeviceKind) -> Iterator[str]:
         yield "network of the vendor's reference system"
     if run.pp * (run.vp or 1) > run.layers:
         yield "fewer chunks, since each has a layer"
-    if run.recompute == "selective" or "block" in (run.recompute_detail or ""):
+    if _recomputes_cheap_parts(run):
+        yield "no time to recompute norms, activations and projections"
+    elif run.recompute == "selective" or "block" in (run.recompute_detail or ""):
         yield "recomputed part of a layer"
     if re.search(IMPLIED_FLASH_2, f"{run.framework} {run.device}"):
         yield "attention kernel that torch selects"
