@@ -24,6 +24,7 @@ published: # predictions of the published runs again: their page, their picture 
 	@$(PYTHON) scripts/setup.py test
 	$(VENV)/python -m meshwave bench published --out docs/published.json
 	mv docs/published.json engine/predict/published_errors.json
+	$(VENV)/python -m meshwave.engine.bench.published.left_out
 
 quick: # the tests that need neither torch, a browser nor seconds: make quick ARGS="-k hanayo"
 	@$(PYTHON) scripts/setup.py test

@@ -195,7 +195,7 @@ def _describe_evidence(numbers: Values) -> Iterator[str]:
         yield f"Source of the published step time: {published['source']}."
     if evidence["interval_s"]:
         low, high = (duration(end, "s") for end in evidence["interval_s"])
-        yield f"Expected range {low} to {high}: 80% of the predictions of similar published runs had errors within this range."
+        yield f"Expected range {low} to {high}: 80% of similar published runs had errors within this range when their source was left out of the fit."
     yield from (f"Similar published run: {run['words']}." for run in evidence["like_runs"])
     constants = ", ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in evidence["constants"].items())
     yield f"Efficiency constants used for {evidence['device']}: {constants}."

@@ -162,7 +162,7 @@ def _evidence_lines(evidence: Mapping[str, Any] | None) -> Iterator[str]:
     yield f"constants      of {evidence['device']}, from published measurements"
     if interval := evidence["interval_s"]:
         low, high = (quantity(end, "s") for end in interval)
-        yield f"likely         {low} to {high}, the error range of 80% of similar published runs"
+        yield f"likely         {low} to {high}, the error range of 80% of similar published runs with their source left out of the fit"
     yield from (f"similar run    {run['words']}" for run in evidence["like_runs"])
 
 

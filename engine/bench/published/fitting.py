@@ -16,7 +16,7 @@ import json
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,6 +68,15 @@ PRIORS = {
 """
 
 
+class PricedRun(Protocol):
+    """Published run whose step time depends on the current constants."""
+
+    run: Run
+
+    def ratio(self) -> float:
+        """Return predicted divided by published step time, with the current constants."""
+
+
 class FittedRun:
     """Published run whose step time is computed from device constants without a simulation."""
 
@@ -112,7 +121,7 @@ def published_runs(kinds: Sequence[str], file: Path | None) -> list[FittedRun]:
 
 
 def fit_parameters(
-    runs: Sequence[FittedRun], kinds: Sequence[str], start: Mapping[str, float], steps: int = 4
+    runs: Sequence[PricedRun], kinds: Sequence[str], start: Mapping[str, float], steps: int = 4
 ) -> dict[str, float]:
     """Fit the constants to the runs by damped Gauss-Newton steps from ``start``, and return them by name."""
     priors = [PRIORS[name] for name in start]
@@ -159,7 +168,7 @@ def use_constants(kinds: Sequence[str], values: Mapping[str, float]) -> None:
 
 
 def cross_validate(
-    runs: Sequence[FittedRun], kinds: Sequence[str], start: Mapping[str, float]
+    runs: Sequence[PricedRun], kinds: Sequence[str], start: Mapping[str, float]
 ) -> dict[str, list[float]]:
     """Return the relative errors of the runs of each source, predicted with constants fitted without that source."""
     errors = {}

@@ -7,12 +7,14 @@ import pytest
 
 from meshwave.engine.bench.published.command import compare_published_runs, error_rows, to_text
 from meshwave.engine.bench.published.designs import published_design, stage_layers
+from meshwave.engine.bench.published.fitting import use_constants
+from meshwave.engine.bench.published.left_out import left_out_errors, linearize
 from meshwave.engine.bench.published.page import LARGE_ERROR, error_reason
 from meshwave.engine.bench.published.predictions import predict_runs, to_json
 from meshwave.engine.bench.published.runs import parse_run, read_rows
 from meshwave.engine.cli.main import main
 from meshwave.engine.document import load_design
-from meshwave.engine.document.devices import device_kinds
+from meshwave.engine.document.devices import device_kinds, find_device_kind, replace_device_kinds
 from meshwave.engine.files import published_examples
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.predict.published_examples import published_steps
@@ -203,6 +205,62 @@ def test_the_shipped_runs_are_expressed():
     assert all(run.source for run in runs)
 
 
+def test_a_model_whose_row_names_only_the_kind_of_mlp_has_its_published_architecture():
+    experts = {"model": "GPT OSS 120B", "mlp": "swiglu", "tp": 1, "dp": 8, "experts": 8, "top_k": 2, "moe_ffn": 512}
+
+    model = published_design(parse_run({**ROW, **experts})).design.model
+
+    assert (model.mlp.activation, model.mlp.bias, model.mlp.gated) == ("clamped_swish", True, True)
+    assert model.attention.sinks
+    plain = published_design(parse_run({**ROW, **experts, "model": "Qwen3"})).design.model
+    assert (plain.mlp.activation, plain.mlp.bias, plain.attention.sinks) == ("silu", False, False)
+
+
+@pytest.mark.parametrize(
+    ("detail", "recompute"),
+    [
+        ('["layernorm", "moe_act"]', "none"),
+        ("['mla_up_proj', 'mlp']", "none"),
+        ("moe_act layernorm + activation offload", "none"),
+        ("core attention", "attention"),
+        (None, "attention"),
+    ],
+)
+def test_attention_is_recomputed_unless_a_row_names_other_modules(detail, recompute):
+    design, assumed = published_design(parse_run({**ROW, "recompute": "selective", "recompute_detail": detail}))
+
+    assert design.pipeline.recompute == recompute
+    assert ("no time to recompute norms, activations and projections" in assumed) == (recompute == "none")
+
+
+class PowerLaw:
+    """Run whose time is a product of powers of two constants."""
+
+    def __init__(self, source, share):
+        self.run = parse_run({**ROW, "id": f"{source}-1"})
+        self._share = share
+
+    def ratio(self):
+        constants = find_device_kind("A100-SXM4-80GB").constants
+        return (0.7 / constants.product_efficiency) ** self._share * (0.5 / constants.overlap) ** 0.1
+
+
+def test_a_source_is_left_out_of_the_fit_that_predicts_it():
+    kinds = ["A100-SXM4-80GB"]
+    start = {**device_kinds()[kinds[0]].constants.model_dump(), "product_efficiency": 0.6, "overlap": 0.5}
+    try:
+        exact = [PowerLaw("one", 1.0), PowerLaw("other", 0.5)]
+        linear = linearize(exact, kinds, start)
+        use_constants(kinds, {**start, "product_efficiency": 0.8})
+        assert [each.ratio() for each in linear] == pytest.approx([each.ratio() for each in exact], rel=1e-6)
+        errors = dict(left_out_errors(linear, kinds, start))
+    finally:
+        replace_device_kinds({})
+
+    assert errors.keys() == {"one-1", "other-1"}
+    assert abs(errors["one-1"]) < 0.1 < 7 / 6 - 1, "the run of the other source corrects the constant"
+
+
 def one_of_each_source_and_device(rows):
     return [*{(row["id"].partition("-")[0], row["device"]): row for row in rows}.values()]
 
@@ -228,7 +286,8 @@ def test_every_large_error_has_a_reason():
 
 def test_every_constant_of_a_device_has_an_origin():
     for kind in device_kinds().values():
-        stated = {"data sheet", "blocking_launch_s", *(["attention_kernels"] if kind.attention_kernels else [])}
+        optional = {name for name in ("attention_kernels", "switch_reduction_efficiency") if getattr(kind, name)}
+        stated = {"data sheet", "blocking_launch_s"} | optional
         assert stated | set(type(kind.constants).model_fields) == set(kind.origin)
 
 

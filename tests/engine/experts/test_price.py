@@ -605,3 +605,19 @@ def test_the_traffic_of_all_to_alls_adds_up_to_the_bytes_that_devices_send(
         inside, between = sum(exchanges) if exchanges else np.zeros((2, made.devices))
         assert np.allclose((pairs * near).sum(axis=1), inside)
         assert np.allclose((pairs * ~near).sum(axis=1), between)
+
+
+def test_biases_and_clamped_activations_of_experts_are_separate_kernels_where_these_have_a_rate():
+    plain = Layer(mp=1, ep=1, esp=1, experts=4, tokens=64, hidden=32, ffn_hidden=48, matrices=3, item_bytes=2)
+    clamped = replace(plain, clamps_activation=True)
+    bare = replace(plain, has_biases=False)
+    eager, fused = Rates(1e12, 1e12, eager_memory=1e9), Rates(1e12, 1e12)
+
+    def seconds(layer: Layer, rates: Rates) -> list[float]:
+        priced = price_expert_schedule("expert-parallel", layer, Links(Line(), Line()), rates)
+        return [priced.seconds(way) for way in (priced.forward, priced.backward)]
+
+    rows = 64
+    for layer, elements in ((bare, (0, 0)), (plain, (6 * 32, 8 * 32)), (clamped, (6 * 32 + 8 * 48, 8 * 32 + 10 * 48))):
+        expected = [base + rows * each * 2 / 1e9 for base, each in zip(seconds(layer, fused), elements, strict=True)]
+        assert seconds(layer, eager) == pytest.approx(expected, rel=1e-3)

@@ -2,11 +2,19 @@
 
 import json
 
+import pytest
+
 from meshwave.engine.document import load_design
 from meshwave.engine.document.devices import device_kinds
 from meshwave.engine.files import example
 from meshwave.engine.predict.prediction import predict
-from meshwave.engine.predict.similar_runs import find_evidence
+from meshwave.engine.predict.similar_runs import (
+    Traits,
+    find_evidence,
+    find_interval,
+    left_out_errors,
+    predicted_published_runs,
+)
 
 
 def rename_device(design, name):
@@ -41,3 +49,21 @@ def test_a_known_device_names_its_constants_and_the_nearest_runs():
     assert "predicted" in evidence["like_runs"][0]["words"]
     low, high = evidence["interval_s"]
     assert 0.5 * numbers["makespan_s"] < low <= high < 2 * numbers["makespan_s"]
+
+
+@pytest.mark.parametrize("arch", ["dense", "moe"])
+def test_four_fifths_of_the_runs_of_an_unknown_source_lie_in_their_interval(arch):
+    """Each run is predicted, and its interval is found, without any run of its source."""
+    errors, known = left_out_errors(), predicted_published_runs()
+    targets = [run for run in known if run.arch == arch and run.id in errors]
+    inside = 0
+    for run in targets:
+        traits = Traits(run.device, run.arch, run.parameters, run.devices, run.ranks, run.linear_precision)
+        low, high = find_interval(traits, [other for other in known if other.source != run.source])
+        inside += low <= 1 / (1 + errors[run.id]) <= high
+
+    assert 0.7 <= inside / len(targets) <= 0.9
+
+
+def test_most_runs_have_an_error_with_their_source_left_out():
+    assert len(left_out_errors()) > 0.9 * len(predicted_published_runs())

@@ -1,0 +1,107 @@
+"""Errors of published runs with their source left out of the fit: ``python -m meshwave.engine.bench.published.left_out``.
+
+They determine the intervals of predictions, since a design of a user is in no fit either. The step times are linearized at
+the constants of each device, which makes a fit for each source affordable.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwave.engine import predict
+from meshwave.engine.bench.published.fitting import (
+    PRIORS,
+    STEP,
+    PricedRun,
+    cross_validate,
+    published_runs,
+    use_constants,
+)
+from meshwave.engine.bench.published.runs import Run
+from meshwave.engine.document.devices import device_kinds, find_device_kind
+from meshwave.engine.files import write_whole
+from meshwave.engine.predict.similar_runs import LEFT_OUT_FILE
+
+Floats = NDArray[np.float64]
+FITTED_TOGETHER = (
+    ("A100-SXM4-80GB", "A100-SXM4-40GB"),
+    ("H100-SXM5-80GB",),
+    ("B200-SXM-180GB",),
+    ("B300-SXM-288GB",),
+    ("GB200-186GB",),
+    ("GB300-288GB",),
+)
+"""Kinds of devices that share constants, and whose runs have several sources."""
+NEVER_FITTED = ("H200-SXM5-141GB",)
+"""Kinds of devices with the constants of another kind: no fit contains their runs."""
+
+
+class LinearizedRun:
+    """Published run whose logarithm of the step time is linear in the logarithms of the constants."""
+
+    def __init__(self, run: Run, kind: str, start: Mapping[str, float], base: float, slopes: Floats) -> None:
+        self.run, self._kind, self._base, self._slopes = run, kind, base, slopes
+        self._start = np.log(list(start.values()))
+
+    def ratio(self) -> float:
+        """Return predicted divided by published step time, with the current constants."""
+        kind = find_device_kind(self._kind)
+        assert kind is not None, "a kind of device with constants"
+        moved = np.log(list(kind.constants.model_dump().values())) - self._start
+        return float(np.exp(self._base + self._slopes @ moved))
+
+
+def linearize(runs: Sequence[PricedRun], kinds: Sequence[str], start: Mapping[str, float]) -> list[LinearizedRun]:
+    """Return the runs linearized at the constants ``start``."""
+    use_constants(kinds, start)
+    base = np.log([run.ratio() for run in runs])
+    slopes = np.zeros((len(runs), len(start)))
+    for column, (name, value) in enumerate(start.items()):
+        step = STEP if np.log(value) + STEP < np.log(PRIORS[name].highest) else -STEP
+        use_constants(kinds, {**start, name: value * float(np.exp(step))})
+        slopes[:, column] = (np.log([run.ratio() for run in runs]) - base) / step
+    use_constants(kinds, start)
+    return [
+        LinearizedRun(run.run, kinds[0], start, float(here), row)
+        for run, here, row in zip(runs, base, slopes, strict=True)
+    ]
+
+
+def left_out_errors(
+    runs: Sequence[PricedRun], kinds: Sequence[str], start: Mapping[str, float]
+) -> Iterator[tuple[str, float]]:
+    """Yield the id and the error of each run, predicted with constants fitted to the other sources."""
+    for source, errors in cross_validate(runs, kinds, start).items():
+        own = (run.run.id for run in runs if run.run.publication == source)
+        yield from zip(own, errors, strict=True)
+    use_constants(kinds, start)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Write the errors of all published runs whose source can be left out of the fit."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--runs", type=Path, help="rows of training runs as JSON; default: those that Meshwave ships")
+    options = parser.parse_args(arguments)
+    found: dict[str, float] = {}
+    for kinds in FITTED_TOGETHER:
+        start = device_kinds()[kinds[0]].constants.model_dump()
+        found |= left_out_errors(linearize(published_runs(kinds, options.runs), kinds, start), kinds, start)
+    found |= {run.run.id: run.ratio() - 1 for run in published_runs(NEVER_FITTED, options.runs)}
+    write_errors(found, Path(str(resources.files(predict) / LEFT_OUT_FILE)))
+
+
+def write_errors(found: Mapping[str, float], path: Path) -> None:
+    """Write errors by id of the run, one per line."""
+    lines = ",\n".join(f"{json.dumps(name)}: {error:.4f}" for name, error in found.items())
+    write_whole(path, f"{{\n{lines}\n}}\n".encode())
+
+
+if __name__ == "__main__":
+    main()
