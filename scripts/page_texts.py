@@ -237,6 +237,8 @@ def _member_texts() -> Iterator[tuple[str, str]]:
             yield name, schema.one_line(help().partition("\n\n")[0])
 
     def walk(node: object) -> Iterator[tuple[str, str]]:
+        for member in node if isinstance(node, list) else ():
+            yield from walk(member)
         for name, inner in node.items() if isinstance(node, dict) else ():
             if name == "properties":
                 yield from ((key, label_and_unit(key)[0]) for key in inner)

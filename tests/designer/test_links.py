@@ -87,6 +87,7 @@ def test_the_reason_for_missing_lanes_is_shown() -> None:
 
     assert packed(two_nodes(1e6, "latency"))[0]["links"] == {
         "lanes": [],
+        "groups": {},
         "words": "with transfer model latency, transfers do not share links; select shared-links to see link use",
     }
     assert "unit costs do not model bytes" in packed(units)[0]["links"]["words"]

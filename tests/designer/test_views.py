@@ -71,9 +71,10 @@ def test_a_pane_of_panel_has_the_colours_of_the_page_and_can_be_hidden() -> None
     assert other.styles["content-visibility"] == "visible"
 
 
-def test_experts_hide_cluster_and_wave_only_in_a_design_with_experts(widgets: Widgets) -> None:
+def test_experts_cover_the_wave_only_in_a_design_with_experts(widgets: Widgets) -> None:
     def shown() -> list[bool]:
-        return [pane.visible for pane in (widgets.experts, widgets.cluster, widgets.wave)]
+        panes = [pane.visible for pane in (widgets.experts, widgets.cluster)]
+        return [*panes, "mw-wide" not in widgets.experts.css_classes]
 
     widgets.show_experts()
     assert shown() == [True, False, True], "the pane offers to add experts beside the wave"

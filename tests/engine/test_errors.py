@@ -56,7 +56,7 @@ def test_a_message_shortens_what_it_repeats_from_the_input() -> None:
     plain = Problem("", "lesson_unreadable", {"reason": name}).message
 
     assert quoted == f"there is no example called 'b{'9' * (LONGEST_NAME - 4)}...'. Known: none."
-    assert plain == f"b{'9' * (LONGEST_LINE - 4)}...\n{'9' * (LONGEST_LINE - 3)}..."
+    assert plain == f"the file cannot be read: b{'9' * (LONGEST_LINE - 4)}...\n{'9' * (LONGEST_LINE - 3)}..."
 
 
 @pytest.mark.parametrize("kind", [Refusal, RunRefusal])
