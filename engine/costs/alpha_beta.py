@@ -76,7 +76,7 @@ def ring_all_reduce_seconds(cluster: Cluster, groups: Sequence[Sequence[int]], s
 
 
 class _Ring(NamedTuple):
-    """What determines the duration of a ring."""
+    """Properties of a ring that determine its duration."""
 
     devices: int
     nodes: int

@@ -269,6 +269,7 @@ def test_a_run_is_launched_followed_and_overlaid_and_blockers_of_another_launch_
     open_design(page, two_waves("few words", model__vocab=200))
 
     expect(bar).to_contain_text("a gpt reads text as bytes and needs a vocab of at least 256")
+    assert bar.evaluate("bar => bar.scrollHeight <= bar.clientHeight || !!bar.dataset.tip"), "all of it can be read"
     expect(page.get_by_role("button", name="Launch").first).to_have_attribute("aria-disabled", "true")
     expect(badge).to_have_attribute("data-severity", "launch")
     page.get_by_role("tab", name="Problems").click()

@@ -1,4 +1,4 @@
-"""What an executor needs: stages that compute, messages between ranks, and the update of weights."""
+"""Interfaces between an executor and its stages, its messages, and the update of its weights."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ NAMES = (*examples(), "dualpipe", "zb-v", "chimera")
 
 @cache
 def prediction(name: str) -> Prediction:
-    """Of an example, or of a schedule with shared slots, split backwards or replicas."""
+    """Return the prediction of an example, or of a schedule with shared slots, split backwards or replicas."""
     if name in examples():
         return predict(load_design(example(name)))
     document = load_design(example("02-two-waves")).model_dump(mode="json")
