@@ -27,7 +27,7 @@ from meshwave.designer.server.browser import has_screen, open_browser
 from meshwave.designer.server.logs import log_to_terminal
 from meshwave.designer.server.metrics import metrics_routes
 from meshwave.designer.server.site import ADDRESS, Place, check_encryption, is_loopback
-from meshwave.designer.server.sockets import adapt_page_routes
+from meshwave.designer.server.sockets import adapt_page_routes, send_all_messages
 from meshwave.designer.state import jobs
 from meshwave.designer.state.studio import Studio
 from meshwave.engine.document import Design, load_design
@@ -142,6 +142,7 @@ def start_pages(
     tls = {"ssl_certfile": str(place.certificate), "ssl_keyfile": str(place.key)} if place.certificate else {}
     administration = Administration(studio)
     adapt_page_routes()
+    send_all_messages()
     pages = {**pages, "/admin": lambda: admin_page(administration.read, administration.stop)}
     server: pn.io.server.Server = pn.serve(  # type: ignore[no-untyped-call]
         pages,

@@ -1,4 +1,4 @@
-"""Websockets of pages that limit the rate at which messages are read."""
+"""Websockets of pages: no message to the page is lost, and the rate of messages from the page is limited."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import asyncio
 import logging
 from typing import Any
 
+from bokeh.document import Document
 from bokeh.protocol.exceptions import ProtocolError
 from bokeh.server.urls import per_app_patterns
 from bokeh.server.views.autoload_js_handler import AutoloadJsHandler
+from panel.io import document as panel_document
 from panel.io.server import WSHandler
 
 MESSAGES_PER_S = 300
@@ -59,6 +61,25 @@ class RateLimitedSocket(WSHandler):
         if self._due_s > now:
             await asyncio.sleep(self._due_s - now)
         await super().on_message(fragment)
+
+
+_dispatch_messages = panel_document._dispatch_msgs
+
+
+async def _dispatch_all_messages(document: Document) -> None:
+    """Write the waiting messages of a document as Panel does, and keep those that were added meanwhile.
+
+    Panel 1.9 marks the document as written when the first messages are sent, so that the task of later messages returns
+    without sending them: the page would wait for an answer forever.
+    """
+    await _dispatch_messages(document)  # type: ignore[no-untyped-call]
+    if panel_document._WRITE_MSGS.get(document):  # their task has been scheduled with them
+        panel_document._WRITE_BLOCK[document] = True
+
+
+def send_all_messages() -> None:
+    """Let Panel send messages that are added while earlier ones are being sent."""
+    panel_document._dispatch_msgs = _dispatch_all_messages
 
 
 def adapt_page_routes() -> None:
