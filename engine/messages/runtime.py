@@ -110,10 +110,11 @@ _TRAINING: dict[str, Message] = {
     "sharded_slots": "sharded parameters do not support schedules whose forwards and backwards share slots",
     "program_missing": "{folder} has no program.json; launch the design again",
     "program_of_other_design": "the program has {ranks} ranks, but the design has {meshes} meshes",
-    "damaged_checkpoint_file": (
-        "{name} of checkpoint {checkpoint} is damaged; to resume from the checkpoint before it, delete the folder "
-        "checkpoints/{checkpoint} of the resumed run"
+    "damaged_checkpoints": (
+        "no checkpoint of the run is intact ({count} damaged; {name} of checkpoint {checkpoint}); if it resumes another "
+        "run, delete checkpoint {checkpoint} of that run, so that it resumes from an earlier one"
     ),
+    "skipped_checkpoint": "skipped checkpoint {checkpoint}, which is damaged",
     "checkpoint_not_loaded": "cannot load checkpoint {checkpoint}: {reason}",
     "no_float8": (
         "{device} does not support fp8 matrix products (NVIDIA GPUs do from compute capability 8.9); set "

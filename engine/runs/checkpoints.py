@@ -17,6 +17,8 @@ from meshwave.engine.run_files import RunFile, read_document
 FOLDER = "checkpoints"
 WEIGHTS_FILE = "weights.safetensors"
 MANIFEST = "checkpoint.json"
+DAMAGED = ".damaged"
+"""Suffix of the folder of a checkpoint that was skipped because it is damaged."""
 INTERRUPTED = "interrupted.json"
 """File that a run writes when it was requested to end and has written a checkpoint first."""
 FORMAT = "meshwave-checkpoint/1"
@@ -62,6 +64,11 @@ def step_folder(checkpoints: Path, steps: int) -> Path:
 def complete_checkpoints(run_folder: Path) -> list[Path]:
     """Return the folders of the complete checkpoints of a run, oldest first."""
     return sorted((run_folder / FOLDER).glob("step-*[0-9]"))
+
+
+def skipped_checkpoints(run_folder: Path) -> list[str]:
+    """Return the names of the checkpoints of a run that were skipped because they are damaged."""
+    return [folder.stem for folder in sorted((run_folder / FOLDER).glob(f"step-*{DAMAGED}"))]
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:

@@ -25,6 +25,7 @@ from meshwave.engine.run_files import (
     valid_rows,
 )
 from meshwave.engine.runs.attempts import attempt_notes
+from meshwave.engine.runs.checkpoints import skipped_checkpoints
 from meshwave.engine.runs.process_identity import stopped_process_lines
 from meshwave.engine.runs.run_database import Entry, Record, State
 from meshwave.engine.units import duration
@@ -233,6 +234,7 @@ class Run:
             *self._placement_notes(),
             *_shared_cores_note(self.contention),
             *attempt_notes(self.folder),
+            *(render("skipped_checkpoint", {"checkpoint": name}) for name in skipped_checkpoints(self.folder)),
             *stopped_process_lines(entry),
             *filter(None, [silence_text(entry)]),
         ]

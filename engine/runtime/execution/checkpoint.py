@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -22,9 +22,18 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from meshwave.engine.errors import RunError
 from meshwave.engine.findings import RunRefusal
 from meshwave.engine.run_files import write_document
-from meshwave.engine.runs.checkpoints import MANIFEST, Checkpoint, read_checkpoint, step_folder
+from meshwave.engine.runs.checkpoints import (
+    DAMAGED,
+    FOLDER,
+    MANIFEST,
+    Checkpoint,
+    complete_checkpoints,
+    read_checkpoint,
+    step_folder,
+)
 from meshwave.engine.runtime.modules.tensor_parallel import WeightShard
 
 if TYPE_CHECKING:
@@ -225,22 +234,66 @@ class Checkpointer:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def load_checkpoint(folder: Path, state: State) -> int:
-    """Load a checkpoint into the parts of this process and return the number of training steps before it.
+class Loaded(NamedTuple):
+    """Checkpoint that was loaded, and the damaged ones that were skipped."""
 
-    All processes of a run call this function together.
+    steps: int = 0
+    """Number of training steps before the checkpoint; 0 if the run has none."""
+    damaged: Sequence[str] = ()
+    """Names of newer checkpoints that are damaged."""
+
+
+def load_newest_checkpoint(run_folder: Path, state: State) -> Loaded:
+    """Load the newest intact checkpoint of a run into the parts of this process.
+
+    Newer, damaged checkpoints are renamed to ``step-N.damaged``, so that training writes them again. All processes of a
+    run call this function together.
 
     Raises:
-        RunError: a file of the checkpoint is missing or damaged, or the checkpoint belongs to another model.
+        RunError: all checkpoints are damaged, or the checkpoint belongs to another model.
     """
-    from torch.distributed.checkpoint.filesystem import FileSystemReader
+    damaged: dict[str, str] = {}
+    for folder in reversed(complete_checkpoints(run_folder)):
+        name = _damaged_file(folder)
+        if name is None:
+            from torch.distributed.checkpoint.filesystem import FileSystemReader
 
-    found = read_checkpoint(folder)
-    for path in files_of_process(folder, dist.get_rank(), dist.get_world_size()):
-        if found.files.get(path.name) != file_sha256(path):
-            raise RunRefusal("damaged_checkpoint_file", {"name": path.name, "checkpoint": folder.name})
-    _read_parts(FileSystemReader(folder), state, folder)
-    return found.steps
+            _read_parts(FileSystemReader(folder), state, folder)
+            _set_aside(damaged, run_folder)
+            return Loaded(read_checkpoint(folder).steps, [*damaged])
+        damaged[folder.name] = name
+    if damaged:
+        checkpoint, name = next(iter(damaged.items()))
+        raise RunRefusal("damaged_checkpoints", {"count": len(damaged), "name": name, "checkpoint": checkpoint})
+    return Loaded()
+
+
+def _damaged_file(folder: Path) -> str | None:
+    """Return the name of a damaged or missing file of a checkpoint; all processes check a share of the files."""
+    try:
+        files: Mapping[str, str] = read_checkpoint(folder).files
+    except RunError:
+        return MANIFEST
+    own = sorted(files)[dist.get_rank() :: dist.get_world_size()]
+    found: list[str | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, next((name for name in own if not _is_intact(folder / name, files[name])), None))
+    return next((name for name in found if name is not None), None)
+
+
+def _is_intact(path: Path, sha256: str) -> bool:
+    try:
+        return file_sha256(path) == sha256
+    except OSError:
+        return False
+
+
+def _set_aside(checkpoints: Iterable[str], run_folder: Path) -> None:
+    """Rename damaged checkpoints; process 0 does so."""
+    for name in checkpoints if dist.get_rank() == 0 else ():
+        folder = run_folder / FOLDER / name
+        aside = folder.with_suffix(DAMAGED)
+        shutil.rmtree(aside, ignore_errors=True)
+        folder.rename(aside)
 
 
 def read_whole_state(folder: Path, is_wanted: Callable[[str], bool]) -> Iterator[tuple[str, Tensor]]:

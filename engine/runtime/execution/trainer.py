@@ -25,7 +25,7 @@ from meshwave.engine.runtime.communication.world import World
 from meshwave.engine.runtime.device.accelerator import device_name
 from meshwave.engine.runtime.device.clock import make_clock
 from meshwave.engine.runtime.device.streams import make_streams
-from meshwave.engine.runtime.execution.checkpoint import Part, load_checkpoint
+from meshwave.engine.runtime.execution.checkpoint import Loaded, Part, load_newest_checkpoint
 from meshwave.engine.runtime.execution.data import Microbatch, TrainingBatches
 from meshwave.engine.runtime.execution.executor import Executor
 from meshwave.engine.runtime.execution.initial_weights import load_initial_weights
@@ -244,15 +244,16 @@ class Trainer:
         """Return the parts of the training state that this process holds: weights, and the optimizer's moments."""
         return self._update.parts()
 
-    def resume(self, folder: Path) -> int:
-        """Load a checkpoint, and return the number of training steps before it.
+    def resume(self, run_folder: Path) -> Loaded:
+        """Load the newest intact checkpoint of a run, if it has one.
 
         Raises:
-            RunError: a file is missing or damaged, or the checkpoint belongs to another model.
+            RunError: all checkpoints are damaged, or the checkpoint belongs to another model.
         """
-        steps = load_checkpoint(folder, self.state())
-        self._update.resume(steps)
-        return steps
+        loaded = load_newest_checkpoint(run_folder, self.state())
+        if loaded.steps:
+            self._update.resume(loaded.steps)
+        return loaded
 
     def start_from(self, files: Sequence[Path]) -> None:
         """Set the weights to those of a checkpoint of safetensors files.

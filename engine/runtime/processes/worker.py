@@ -31,8 +31,8 @@ from meshwave.engine.errors import RunError
 from meshwave.engine.experts import LAYER_OPS
 from meshwave.engine.files import replace_file, write_all
 from meshwave.engine.findings import Problem
+from meshwave.engine.messages import render
 from meshwave.engine.run_files import UNREPORTED_STATUS, write_document
-from meshwave.engine.runs.checkpoints import complete_checkpoints
 from meshwave.engine.runs.recording import Recorder, StepsRecorder, write_clocks, write_routing
 from meshwave.engine.runtime.communication.flight_recorder import write_flight_record
 from meshwave.engine.runtime.communication.world import World, join_run, leave_run
@@ -171,14 +171,14 @@ def _train(folder: Path, job: Job, world: World, events: JsonLines) -> None:
 
 
 def _load_checkpoint(folder: Path, trainer: Trainer, events: JsonLines) -> int:
-    """Load the newest checkpoint of the run folder, if there is one, and return the number of the first step."""
-    found = complete_checkpoints(folder)
-    if not found:
-        return 0
-    steps = trainer.resume(found[-1])
-    events.write_event("resumed", steps=steps)
-    print(f"resumed after step {steps}", flush=True)
-    return steps
+    """Load the newest intact checkpoint of the run folder, if there is one, and return the number of the first step."""
+    loaded = trainer.resume(folder)
+    for name in loaded.damaged:
+        print(render("skipped_checkpoint", {"checkpoint": name}), flush=True)
+    if loaded.steps:
+        events.write_event("resumed", steps=loaded.steps)
+        print(f"resumed after step {loaded.steps}", flush=True)
+    return loaded.steps
 
 
 def _run_dry(folder: Path, job: Job, world: World, events: JsonLines) -> None:

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from meshwave.engine.costs import layers_per_stage
 from meshwave.engine.document import parse_design
 from meshwave.engine.lowering.lower import lower
-from meshwave.engine.runs.checkpoints import Checkpoint, complete_checkpoints
+from meshwave.engine.runs.checkpoints import Checkpoint
 from meshwave.engine.runtime.communication.world import World
 from meshwave.engine.runtime.execution.checkpoint import Checkpointer
 from meshwave.engine.runtime.execution.job import Job
@@ -23,8 +23,7 @@ def train(argument: dict[str, Any]) -> dict[str, Any]:
     design, folder = parse_design(argument["document"]), Path(argument["folder"])
     job = Job(design, lower(design), layers_per_stage(design))
     trainer = Trainer(job, World(dist.get_rank(), dist.get_world_size(), torch.device("cpu"), "gloo", ""))
-    found = complete_checkpoints(folder)
-    first = trainer.resume(found[-1]) if found else 0
+    first = trainer.resume(folder).steps
     about = Checkpoint.initial_manifest(job.design)
     checkpointer = Checkpointer(folder / "checkpoints", about, trainer.state, argument.get("keep", 2))
     losses = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,8 @@ import numpy as np
 import pytest
 
 from meshwave.engine.document import parse_design
-from meshwave.engine.runs.checkpoints import complete_checkpoints, link_checkpoint, read_checkpoint
+from meshwave.engine.runs.checkpoints import complete_checkpoints, link_checkpoint, read_checkpoint, skipped_checkpoints
+from meshwave.engine.runtime.execution.checkpoint import file_sha256
 from tests.engine.runtime.equality import case_name, reference, thinned
 
 Document = dict[str, Any]
@@ -196,24 +196,44 @@ def test_the_newest_checkpoints_are_kept_and_each_names_its_files(train: Any, dr
     assert not list((tmp_path / "checkpoints").glob("*.tmp"))
 
 
-def test_a_damaged_file_is_detected_and_the_earlier_checkpoint_can_be_used(
+def test_training_resumes_from_the_newest_intact_checkpoint_and_writes_the_damaged_one_again(
+    train: Any, draw: Any, tmp_path: Path
+) -> None:
+    document = laid_out(draw, LAYOUTS["1f1b"])
+    whole = train(document, tmp_path, 3, saved=[1, 2, 3], keep=3)
+    *_, second, third = complete_checkpoints(tmp_path)
+    flip_bit(next(second.glob("__1_*")))
+    next(third.glob("__0_*")).unlink()
+
+    after = train(document, tmp_path, 3, saved=[2, 3], keep=3)
+
+    assert [process["first"] for process in after] == [1, 1]
+    assert after[0]["losses"] == whole[0]["losses"][1:]
+    assert skipped_checkpoints(tmp_path) == [second.name, third.name]
+    for folder in (second, third):
+        files = read_checkpoint(folder).files
+        assert {name: file_sha256(folder / name) for name in files} == files
+
+
+def test_training_does_not_start_again_if_all_checkpoints_are_damaged(
     crew: Any, train: Any, draw: Any, tmp_path: Path
 ) -> None:
     document = laid_out(draw, LAYOUTS["1f1b"])
-    train(document, tmp_path, 2, saved=[1, 2])
-    newest = complete_checkpoints(tmp_path)[-1]
-    part = next(newest.glob("__1_*"))
-    content = bytearray(part.read_bytes())
-    content[len(content) // 2] ^= 1
-    part.write_bytes(content)
+    train(document, tmp_path, 1, saved=[1])
+    [only] = complete_checkpoints(tmp_path)
+    flip_bit(next(only.glob("__1_*")))
 
-    argument = {"document": document, "folder": str(tmp_path), "until": 4, "saved": []}
+    argument = {"document": document, "folder": str(tmp_path), "until": 2, "saved": []}
     found = crew.call("tests.engine.runtime.checkpoint_works:train", 2, argument)
 
-    assert any(f"delete the folder checkpoints/{newest.name}" in str(outcome) for outcome in found)
-    shutil.rmtree(newest)
-    assert [folder.name for folder in complete_checkpoints(tmp_path)] == ["step-000000001"]
-    assert len(train(document, tmp_path, 4)[0]["losses"]) == 3
+    assert all("no checkpoint of the run is intact (1 damaged; __1_" in str(outcome) for outcome in found)
+    assert complete_checkpoints(tmp_path) == [only]
+
+
+def flip_bit(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
 
 
 def test_a_checkpoint_is_copied_to_another_run(train: Any, draw: Any, tmp_path: Path) -> None:
