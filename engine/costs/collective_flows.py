@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwave.engine.costs import transformer_layers as flops
-from meshwave.engine.costs.alpha_beta import ring_all_reduce_seconds
+from meshwave.engine.costs.alpha_beta import collective_seconds
 from meshwave.engine.costs.block_models import BlockModel
 from meshwave.engine.costs.context_exchange import ContextCost, ContextCosts
 from meshwave.engine.costs.device_sizes import Sizes, device_workload, gradient_bytes, skip_joins_per_stage
@@ -167,7 +167,7 @@ def reduced_bytes(design: Design, mesh: Mesh, stage: StageBlocks) -> tuple[float
 def context_costs(design: Design, mesh: Mesh) -> ContextCosts:
     """Return the part of the context-parallel exchange of a layer that no computation hides."""
     load = device_workload(design, mesh)
-    return ContextCost(design.cluster, mesh, load, ring_all_reduce_seconds).exposed_parts(attention_product(load))
+    return ContextCost(design.cluster, mesh, load, collective_seconds).exposed_parts(attention_product(load))
 
 
 def exchange_usages(fabric: Fabric, design: Design, mesh: Mesh, stage: StageBlocks) -> tuple[Usage, Usage]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from meshwave.engine.costs.alpha_beta import AllReduce, Message, transfer_seconds
+from meshwave.engine.costs.alpha_beta import CollectivePrice, Message, transfer_seconds
 from meshwave.engine.costs.fabric import equal_ring_messages
 from meshwave.engine.costs.kernels import work_seconds
 from meshwave.engine.costs.operators import Operator, Workload
@@ -45,8 +45,8 @@ class ContextCosts(NamedTuple):
 class ContextCost:
     """Costs of the exchanges of a mesh."""
 
-    def __init__(self, cluster: Cluster, mesh: Mesh, load: Workload, all_reduce: AllReduce) -> None:
-        self._cluster, self._load, self._all_reduce = cluster, load, all_reduce
+    def __init__(self, cluster: Cluster, mesh: Mesh, load: Workload, collective: CollectivePrice) -> None:
+        self._cluster, self._load, self._collective = cluster, load, collective
         self._groups, self._size = mesh.groups("cp"), mesh.cp
 
     def exposed_parts(self, operator: Operator) -> ContextCosts:
@@ -66,7 +66,7 @@ class ContextCost:
 
     def _gather(self, whole: float) -> Exposed:
         messages = equal_ring_messages(self._groups, whole, rounds=1)
-        return Exposed(0.5 * self._all_reduce(self._cluster, self._groups, whole), tuple(messages))
+        return Exposed(self._collective(self._cluster, self._groups, whole, rounds=1), tuple(messages))
 
     def _exposed_ring_part(self, steps: Sequence[tuple[float, float]]) -> Exposed:
         """Return the exposed part of a ring.

@@ -11,7 +11,7 @@ from functools import cache
 from math import log
 from statistics import median
 
-from meshwave.engine.costs.alpha_beta import AllReduce, ring_all_reduce_seconds
+from meshwave.engine.costs.alpha_beta import CollectivePrice, collective_seconds
 from meshwave.engine.costs.expert_blocks import ExpertBlock, ExpertCounts, expert_blocks
 from meshwave.engine.costs.operators import Operator, Work, Workload
 from meshwave.engine.costs.profile import ActionTime, Block, BlockKind, OpName, Pair, Phase, Profile, Term, TimedPhase
@@ -61,8 +61,8 @@ class MeasuredPrices(MeshPrices):
 
     def __init__(self, profile: Profile, design: Design, mesh: Mesh, load: Workload) -> None:
         experts = expert_blocks(design, mesh, load)
-        all_reduce = measured_all_reduce(profile)
-        super().__init__(design.cluster, mesh, load, experts, all_reduce, block_collectives(design, mesh, all_reduce))
+        collective = measured_collective(profile)
+        super().__init__(design.cluster, mesh, load, experts, collective, block_collectives(design, mesh, collective))
         self._tp = mesh.tp
         self._slowness = Slowness(profile.actions)
         self._lines = {line.kind: line for line in block_lines(profile, design.training.product_precision)}
@@ -195,22 +195,26 @@ def matrix_rate(profile: Profile, precision: str) -> float | None:
     return next((each.flops for each in profile.matrix if each.precision == precision), None)
 
 
-def measured_all_reduce(profile: Profile) -> AllReduce:
-    """Return a function that prices an all-reduce: measured for groups like the measured ones, otherwise a ring."""
+def measured_collective(profile: Profile) -> CollectivePrice:
+    """Return a function that prices a collective by all-reduces of equal groups, and others by their links."""
     lines = {
         (each.size, each.size > profile.machine.ranks_per_node): each
         for each in profile.collectives
         if each.collective == "all_reduce" and each.group in ("mp", "esp", "ep_esp")
     }
 
-    def seconds(cluster: Cluster, groups: Sequence[Sequence[int]], size: float) -> float:
-        return max((group_seconds(cluster, group, groups, size) for group in groups), default=0.0)
+    def seconds(cluster: Cluster, groups: Sequence[Sequence[int]], size: float, rounds: int = 2) -> float:
+        return max((group_seconds(cluster, group, groups, size, rounds) for group in groups), default=0.0)
 
-    def group_seconds(cluster: Cluster, group: Sequence[int], groups: Sequence[Sequence[int]], size: float) -> float:
+    def group_seconds(
+        cluster: Cluster, group: Sequence[int], groups: Sequence[Sequence[int]], size: float, rounds: int
+    ) -> float:
         if len(group) < 2:
             return 0.0
         line = lines.get((len(group), len({cluster.node_of(device) for device in group}) > 1))
-        return ring_all_reduce_seconds(cluster, groups, size) if line is None else line.seconds(size)
+        if line is None:
+            return collective_seconds(cluster, groups, size, rounds)
+        return line.seconds(size) * rounds / 2
 
     return seconds
 

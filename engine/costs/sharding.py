@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwave.engine.costs.alpha_beta import AllReduce
+from meshwave.engine.costs.alpha_beta import CollectivePrice
 from meshwave.engine.costs.expert_blocks import Sharing as ExpertGroup
 from meshwave.engine.costs.expert_blocks import expert_sharing
 from meshwave.engine.costs.flops import optimizer_state_bytes
@@ -44,19 +44,20 @@ def weight_groups(meshes: Sequence[Mesh]) -> list[list[int]]:
 
 
 def expert_reduction_seconds(
-    cluster: Cluster, parts: Sequence[ExpertGroup], size: float, all_reduce: AllReduce
+    cluster: Cluster, parts: Sequence[ExpertGroup], size: float, collective: CollectivePrice, rounds: int = 2
 ) -> float:
     """Return the seconds of all expert reductions; reductions without a common device run concurrently."""
-    rounds: list[list[ExpertGroup]] = []
+    concurrent: list[list[ExpertGroup]] = []
     for part in parts:
         busy = set(part.devices)
-        free = (each for each in rounds if all(busy.isdisjoint(other.devices) for other in each))
+        free = (each for each in concurrent if all(busy.isdisjoint(other.devices) for other in each))
         found = next(free, None)
         if found is None:
-            rounds.append(found := [])
+            concurrent.append(found := [])
         found.append(part)
     return sum(
-        all_reduce(cluster, [part.devices for part in each], size * max(part.share for part in each)) for each in rounds
+        collective(cluster, [part.devices for part in each], size * max(part.share for part in each), rounds)
+        for each in concurrent
     )
 
 
@@ -192,7 +193,7 @@ class StateCollectives:
     """True if the backward scatters the gradients; False if the program does."""
     gathers_blocks: bool
     """True if the computations gather the weights; False if the program does, or if the weights are not sharded."""
-    all_reduce: AllReduce
+    collective: CollectivePrice
 
     def gather_seconds(self, operators: Sequence[Operator], experts: float) -> float:
         """Return the seconds to gather the weights of a block, ``experts`` of whose parameters belong to experts."""
@@ -211,11 +212,11 @@ class StateCollectives:
 
     def _exchange_seconds(self, dense: float, experts: float) -> float:
         """Return the seconds to gather or reduce-scatter these bytes of dense and expert state."""
-        seconds = self.all_reduce(self.cluster, self.dense, dense)
-        return (seconds + expert_reduction_seconds(self.cluster, self.experts, experts, self.all_reduce)) / 2
+        seconds = self.collective(self.cluster, self.dense, dense, rounds=1)
+        return seconds + expert_reduction_seconds(self.cluster, self.experts, experts, self.collective, rounds=1)
 
 
-def block_collectives(design: Design, mesh: Mesh, all_reduce: AllReduce) -> StateCollectives | None:
+def block_collectives(design: Design, mesh: Mesh, collective: CollectivePrice) -> StateCollectives | None:
     """Return the collectives that exchange the sharded state of the blocks of a mesh; None without sharding."""
     training = design.training
     if not training.shards_gradients:
@@ -230,5 +231,5 @@ def block_collectives(design: Design, mesh: Mesh, all_reduce: AllReduce) -> Stat
         shards_weights=training.sharding == "parameters",
         scatters_blocks=training.scatters_blocks,
         gathers_blocks=design.gathers_blocks,
-        all_reduce=all_reduce,
+        collective=collective,
     )

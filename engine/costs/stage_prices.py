@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from meshwave.engine.costs import transformer_layers
-from meshwave.engine.costs.alpha_beta import AllReduce, ring_all_reduce_seconds
+from meshwave.engine.costs.alpha_beta import CollectivePrice, collective_seconds
 from meshwave.engine.costs.context_exchange import ContextCost
 from meshwave.engine.costs.expert_blocks import EXPERTS, ExpertBlock, ExpertBlocks, ExpertCounts
 from meshwave.engine.costs.kernels import recomputed_share, work_seconds
@@ -88,14 +88,14 @@ class MeshPrices:
         mesh: Mesh,
         load: Workload,
         experts: ExpertBlocks | None = None,
-        all_reduce: AllReduce = ring_all_reduce_seconds,
+        collective: CollectivePrice = collective_seconds,
         state: StateCollectives | None = None,
     ) -> None:
-        self._cluster, self._load, self._experts, self._all_reduce = cluster, load, experts or {}, all_reduce
+        self._cluster, self._load, self._experts, self._collective = cluster, load, experts or {}, collective
         self._state = state
         self._expert_layers: dict[int, Seconds] = {}
         self._groups = mesh.groups("tp")
-        self._context = ContextCost(cluster, mesh, load, all_reduce)
+        self._context = ContextCost(cluster, mesh, load, collective)
 
     @cached_property
     def layer(self) -> Seconds:
@@ -239,19 +239,19 @@ class MeshPrices:
         exchanges = [self._context.exposed_parts(each) for each in operators if each.context_bytes]
         forward, backward = (
             sum(getattr(each, way).seconds for each in exchanges)
-            + self._all_reduce_seconds(size for each in operators for size in getattr(each, f"{way}_reduced"))
+            + self._collective_seconds((size for each in operators for size in getattr(each, f"{way}_reduced")), 2)
             + self._gathered_share
-            * self._all_reduce_seconds(size for each in operators for size in getattr(each, f"{way}_gathered"))
+            * self._collective_seconds((size for each in operators for size in getattr(each, f"{way}_gathered")), 1)
             for way in ("forward", "backward")
         )
         return Seconds(forward, backward, again=forward, forward_waits=forward, input_waits=backward)
 
     @property
     def _gathered_share(self) -> float:
-        """Exposed seconds of an all-gather or a reduce-scatter, relative to an all-reduce."""
+        """Exposed share of an all-gather or a reduce-scatter."""
         constants = self._cluster.device.constants
         hides = constants is not None and self._load.kernels.overlaps_tensor_parallel
-        return 0.5 * (1 - constants.overlap) if constants and hides else 0.5
+        return 1 - constants.overlap if constants and hides else 1.0
 
-    def _all_reduce_seconds(self, messages: Iterable[float]) -> float:
-        return sum(self._all_reduce(self._cluster, self._groups, size) for size in messages)
+    def _collective_seconds(self, messages: Iterable[float], rounds: int) -> float:
+        return sum(self._collective(self._cluster, self._groups, size, rounds) for size in messages)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from pydantic import PositiveFloat, PositiveInt
 
-from meshwave.engine.costs.alpha_beta import ring_all_reduce_seconds
+from meshwave.engine.costs.alpha_beta import collective_seconds
 from meshwave.engine.document.cluster import MAX_DEVICES, Cluster
 from meshwave.engine.errors import RunError
 from meshwave.engine.findings import Problem, Refusal, RunRefusal
@@ -71,7 +71,7 @@ class LinkReport(RunFile):
         stride = 1 if is_inside else drawn.devices_per_node
         group = range(0, self.processes * stride, stride)
         share = 2 * (self.processes - 1) / self.processes
-        return share * MESSAGE_BYTES / ring_all_reduce_seconds(drawn, [group], MESSAGE_BYTES)
+        return share * MESSAGE_BYTES / collective_seconds(drawn, [group], MESSAGE_BYTES)
 
 
 class DeviceReport(RunFile):

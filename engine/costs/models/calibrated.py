@@ -24,7 +24,7 @@ from meshwave.engine.costs.profile_prices import (
     MeasuredPrices,
     Slowness,
     matrix_rate,
-    measured_all_reduce,
+    measured_collective,
     measured_design,
 )
 from meshwave.engine.costs.profile_store import (
@@ -160,14 +160,14 @@ class CalibratedCost(OperatorCost):
         return link_sharing(self.load().contention)
 
     def reduce_seconds(self, design: Design, program: Program, held: Sizes) -> Floats:
-        return reduce_seconds(design, program, held, measured_all_reduce(self.load()))
+        return reduce_seconds(design, program, held, measured_collective(self.load()))
 
     def step_seconds(self, design: Design, program: Program, held: Sizes) -> Floats:
         line = _optimizer_line(self.load(), design)
         if line is None:
             return super().step_seconds(design, program, held)
         updates = np.array([line.seconds(each) + norm_seconds(design) for each in held.own.sum(axis=1)])
-        return updates + update_exchange_seconds(design, program, held, measured_all_reduce(self.load()))
+        return updates + update_exchange_seconds(design, program, held, measured_collective(self.load()))
 
     def sizes(self, design: Design, program: Program, layers: tuple[int, ...]) -> Sizes:
         """Return the memory that the devices need; activations are scaled by the measured ratio of allocated bytes."""

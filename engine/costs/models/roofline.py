@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from meshwave.engine.costs import flops
-from meshwave.engine.costs.alpha_beta import ring_all_reduce_seconds
+from meshwave.engine.costs.alpha_beta import collective_seconds
 from meshwave.engine.costs.block_models import BlockModel
 from meshwave.engine.costs.boundary_transfers import boundary_seconds
 from meshwave.engine.costs.collective_flows import (
@@ -178,7 +178,7 @@ class OperatorCost(CostModel):
 
     def prices_on(self, design: Design, mesh: Mesh) -> MeshPrices:
         load = device_workload(design, mesh)
-        state = block_collectives(design, mesh, ring_all_reduce_seconds)
+        state = block_collectives(design, mesh, collective_seconds)
         return MeshPrices(design.cluster, mesh, load, expert_blocks(design, mesh, load), state=state)
 
     def reduce_seconds(self, design: Design, program: Program, held: Sizes) -> Floats:

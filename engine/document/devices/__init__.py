@@ -86,6 +86,9 @@ class DeviceKind(Part):
     constants: Constants
     blocking_launch_s: Seconds
     """Additional seconds of an operator whose kernels are launched one by one, each after the end of the previous one."""
+    switch_reduction_efficiency: Share | None = None
+    """Fraction of the bandwidth of a device's link in all-reduces whose sums the switches of the node compute (NVLS),
+    counting the bytes that a device sends; None if switches do not sum."""
     attention_kernels: Mapping[AttentionKernel, Share] = {}
     """Measured fraction of the 16-bit peak FLOP/s in the forward of attention kernels, counting pairs inside the mask.
     Kernels that are missing here have ``attention_efficiency``."""

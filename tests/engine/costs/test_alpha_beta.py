@@ -4,11 +4,13 @@ import pytest
 
 from meshwave.engine.costs.alpha_beta import (
     Message,
-    ring_all_reduce_seconds,
+    collective_seconds,
     small_all_reduce_seconds,
     transfer_seconds,
 )
+from meshwave.engine.costs.hardware import data_sheets
 from meshwave.engine.document import Cluster, Device, Link
+from meshwave.engine.document.devices import device_kinds
 
 NEAR, FAR = 100e9, 10e9
 
@@ -56,15 +58,15 @@ def test_the_slowest_of_concurrent_messages_determines_the_time() -> None:
 
 def test_a_ring_transfers_two_n_minus_one_nths_of_the_bytes() -> None:
     """Patarasuk and Yuan: 2(n-1) alpha + 2(n-1)/n size / bandwidth."""
-    assert ring_all_reduce_seconds(cluster(), [[0, 1, 2, 3]], 1e9) == pytest.approx(6e-6 + 1.5 * 1e9 / NEAR)
+    assert collective_seconds(cluster(), [[0, 1, 2, 3]], 1e9) == pytest.approx(6e-6 + 1.5 * 1e9 / NEAR)
 
 
 def test_a_ring_of_one_is_free() -> None:
-    assert ring_all_reduce_seconds(cluster(), [[0], [1]], 1e9) == 0.0
+    assert collective_seconds(cluster(), [[0], [1]], 1e9) == 0.0
 
 
 def test_a_ring_over_nodes_has_the_rate_of_the_slow_link() -> None:
-    seconds = ring_all_reduce_seconds(cluster(), [[0, 1, 4, 5]], 1e9)
+    seconds = collective_seconds(cluster(), [[0, 1, 4, 5]], 1e9)
 
     assert seconds == pytest.approx(6e-5 + 1.5 * 1e9 / FAR)
 
@@ -73,9 +75,51 @@ def test_a_ring_over_nodes_has_the_rate_of_the_slow_link() -> None:
 def test_rings_that_leave_a_node_share_its_nics(nics: int, slower: float) -> None:
     groups = [[device, device + 4] for device in range(4)]
 
-    seconds = ring_all_reduce_seconds(cluster(nics), groups, 1e9)
+    seconds = collective_seconds(cluster(nics), groups, 1e9)
 
     assert seconds == pytest.approx(2e-5 + slower * 1e9 / FAR)
+
+
+def cluster_of(name: str, nodes: int, per_node: int) -> Cluster:
+    """Nodes of a kind of device, with a NIC for each device."""
+    kind = device_kinds()[name]
+    return Cluster(
+        nodes=nodes,
+        devices_per_node=per_node,
+        nics_per_node=per_node,
+        device=data_sheets()[name].device,
+        intra_node=Link(latency_s=0.0, bandwidth=kind.link_bandwidth),
+        inter_node=Link(latency_s=0.0, bandwidth=kind.nic_bandwidth),
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes", "per_node", "size", "measured"),
+    [
+        ("H100-SXM5-80GB", 1, 8, 2**24, 125.2e-6),  # Azure ND H100 v5
+        ("H100-SXM5-80GB", 1, 8, 2**30, 4029e-6),
+        ("H200-SXM5-141GB", 1, 8, 2**26, 319.0e-6),  # Azure ND H200 v5
+        ("GB200-186GB", 1, 72, 2**33, 20299e-6),  # CoreWeave
+        ("GB200-186GB", 2, 72, 2**33, 21493e-6),
+        ("GB200-186GB", 1, 4, 2**30, 2490e-6),  # Azure ND GB200 v6
+        ("A100-SXM4-80GB", 1, 8, 2**30, 8238e-6),  # Azure ND A100 v4
+        ("H100-SXM5-80GB", 8, 8, 2**29, 2985e-6),  # CoreWeave
+    ],
+)
+def test_an_all_reduce_takes_about_the_measured_time(
+    name: str, nodes: int, per_node: int, size: int, measured: float
+) -> None:
+    made = cluster_of(name, nodes, per_node)
+
+    assert collective_seconds(made, [range(nodes * per_node)], size) == pytest.approx(measured, rel=0.15)
+
+
+def test_switches_sum_all_reduces_of_hopper_but_no_gathers() -> None:
+    made = cluster_of("H100-SXM5-80GB", 1, 8)
+    other = made.model_copy(update={"device": cluster().device})
+
+    assert collective_seconds(made, [range(8)], 1e9) < 1.7 * collective_seconds(made, [range(8)], 1e9, rounds=1)
+    assert collective_seconds(other, [range(8)], 1e9) == 2 * collective_seconds(other, [range(8)], 1e9, rounds=1)
 
 
 def test_small_all_reduces_take_a_logarithmic_number_of_steps() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from meshwave.engine.costs.alpha_beta import ring_all_reduce_seconds
+from meshwave.engine.costs.alpha_beta import collective_seconds
 from meshwave.engine.costs.collective_flows import StageBlocks, exchange_usages
 from meshwave.engine.costs.context_exchange import ContextCost, ContextCosts
 from meshwave.engine.costs.device_sizes import device_workload
@@ -33,7 +33,7 @@ def exposed(exchange: ContextExchange, forward_s: float, backward_s: float, cp: 
     load = Workload(sequence=1, hidden=1, batch=1, precision=PRECISIONS["fp32"], cp=cp, context_exchange=exchange)
     works = (Work(flops=seconds * 1e6) for seconds in (forward_s, backward_s))
     operator = Operator("attention", *works, context_bytes=SIZE)
-    return ContextCost(CLUSTER, mesh, load, ring_all_reduce_seconds).exposed_parts(operator)
+    return ContextCost(CLUSTER, mesh, load, collective_seconds).exposed_parts(operator)
 
 
 def test_a_ring_exposes_the_messages_that_attention_does_not_hide() -> None:
@@ -75,7 +75,7 @@ def test_the_exchange_is_a_wait_inside_the_layers_and_traffic_on_the_links(excha
     design = long_sequences(exchange, 1e7, {"cp": 2})
     (price, *_) = mesh_prices(design)
     load = device_workload(design, design.meshes[0])
-    cost = ContextCost(design.cluster, design.meshes[0], load, ring_all_reduce_seconds)
+    cost = ContextCost(design.cluster, design.meshes[0], load, collective_seconds)
     expected = cost.exposed_parts(attention_product(load))
 
     assert price.layer.forward_waits == pytest.approx(expected.forward.seconds)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from meshwave.engine.costs import estimate
-from meshwave.engine.costs.alpha_beta import ring_all_reduce_seconds
+from meshwave.engine.costs.alpha_beta import collective_seconds
 from meshwave.engine.costs.memory import memory_over_time, peak_memory
 from meshwave.engine.document import Design
 from meshwave.engine.lowering.lower import lower, order_computations
@@ -121,7 +121,7 @@ def test_a_gather_takes_the_time_of_a_ring_and_runs_beside_the_computations(desi
     latency = 2 * layers * made.cluster.intra_node.latency_s
 
     group = [list(made.meshes[0].devices)]
-    assert costs.seconds[first] == pytest.approx(ring_all_reduce_seconds(made.cluster, group, size) / 2, abs=latency)
+    assert costs.seconds[first] == pytest.approx(collective_seconds(made.cluster, group, size, rounds=1), abs=latency)
     assert costs.seconds[forwards] == pytest.approx(replicated.seconds[lower(plain).op == Op.F])
     hidden = timeline.start[np.isin(timeline.op, [Op.UNSHARD])]
     assert (hidden > 0).any()

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from meshwave.engine.costs.alpha_beta import Message, ring_all_reduce_seconds
+from meshwave.engine.costs.alpha_beta import Message, collective_seconds
 from meshwave.engine.costs.boundary_transfers import boundary_tensor
 from meshwave.engine.costs.contention import LinkSharing
 from meshwave.engine.costs.fabric import Fabric, ring_messages
@@ -110,7 +110,7 @@ def test_a_ring_sends_the_minimum_of_bytes_and_takes_its_priced_time(group: tupl
     link = cluster.inter_node if leaving else cluster.intra_node
     busiest = max(Fabric(cluster).usage(messages).values())
     assert busiest / link.bandwidth + 2 * (n - 1) * link.latency_s == pytest.approx(
-        ring_all_reduce_seconds(cluster, [group], size)
+        collective_seconds(cluster, [group], size)
     )
 
 

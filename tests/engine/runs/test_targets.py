@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from meshwave.engine.cli import main as cli
-from meshwave.engine.costs.alpha_beta import ring_all_reduce_seconds
+from meshwave.engine.costs.alpha_beta import collective_seconds
 from meshwave.engine.errors import RunError
 from meshwave.engine.findings import FindingError, Refusal, RunRefusal
 from meshwave.engine.predict.prediction import predict
@@ -414,7 +414,7 @@ def test_a_measured_all_reduce_is_compared_with_the_prediction_for_the_drawn_clu
         processes=processes, all_seen=(True,), backend="gloo", intra_node=inside, inter_node=between, device=device
     )
     drawn = two_nodes().cluster.model_copy(update={"nodes": 4, "devices_per_node": 2})
-    seconds = ring_all_reduce_seconds(drawn, [[0, 2, 4, 6]], 2**24)
+    seconds = collective_seconds(drawn, [[0, 2, 4, 6]], 2**24)
 
     lines = [line for line in report_lines(report, Clocks(), drawn=drawn) if line.startswith("link")]
 
