@@ -1,4 +1,4 @@
-"""Findings in tests: the problems of a document, and their fixes applied."""
+"""Helpers for findings in tests: find the problems of a document, and apply their fixes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from meshwave.engine.findings import DesignError, Problem, problems_of
 
 
 def refusal(call: Callable[[], Any]) -> Problem:
-    """Return the one problem that a call raises."""
+    """Return the only problem that a call raises."""
     with pytest.raises(MeshwaveError) as refused:
         call()
     (problem,) = problems_of(refused.value)
@@ -27,7 +27,7 @@ Find = Callable[[Mapping[str, Any]], list[Problem]]
 
 
 def find_problems(document: Mapping[str, Any]) -> list[Problem]:
-    """Return every problem of a document, also those because of which it cannot be run."""
+    """Return every problem of a document, including those that only prevent a run."""
     try:
         design = parse_design(document, draft=True)
     except DesignError as error:
@@ -41,18 +41,18 @@ def _run_problems(design: Design) -> list[Problem]:
 
 
 def check_fixes(document: Mapping[str, Any], found: Iterable[Problem], find: Find = find_problems) -> None:
-    """Apply each fix of each problem: the problem is gone, and keys that were valid are valid still."""
-    refused = _refused(document)
+    """Apply each fix of each problem, and check that the problem is solved and that valid keys remain valid."""
+    refused = _refusals(document)
     for problem in found:
         for fix in problem.fixes:
             changed = apply_edits(document, fix.edits)
             left = [each for each in find(changed) if (each.where, each.code) == (problem.where, problem.code)]
             assert problem not in left, f"{fix.label}: {problem}"
-            assert _refused(changed) <= refused, f"{fix.label}: {problem}"
+            assert _refusals(changed) <= refused, f"{fix.label}: {problem}"
 
 
-def _refused(document: Mapping[str, Any]) -> set[tuple[str, str]]:
-    """Return where and why a document cannot be opened even as a draft."""
+def _refusals(document: Mapping[str, Any]) -> set[tuple[str, str]]:
+    """Return the place and the code of each reason why a document cannot be opened even as a draft."""
     try:
         parse_design(document, draft=True)
     except DesignError as error:

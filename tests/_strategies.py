@@ -1,4 +1,4 @@
-"""What the property tests draw: pipelines of every schedule, programs of none, costs, documents."""
+"""Hypothesis strategies of the property tests: pipelines of every schedule, random programs, costs and documents."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ GPT = {"kind": "gpt", "layers": 240, "hidden": 64, "heads": 4, "sequence": 32, "
 
 
 def examples(by_day: int) -> int:
-    """Number of examples of a property that takes long: ``by_day``, and in proportion under other profiles."""
+    """Return the number of examples for a slow property: ``by_day`` by default, scaled in other profiles."""
     assert settings.default is not None
     return max(1, by_day * settings.default.max_examples // EXAMPLES)
 
 
 def document(pipeline: Mapping[str, Any], ranks: int, *, dp: int = 1, **sections: Any) -> dict[str, Any]:
-    """A design of ``ranks`` equal meshes of ``dp`` devices that plays ``pipeline`` at unit costs."""
+    """Return a design of ``ranks`` equal meshes of ``dp`` devices with unit costs and the given ``pipeline``."""
     shared = {
         "format": "meshwave/1",
         "name": "a test",
@@ -58,7 +58,7 @@ def document(pipeline: Mapping[str, Any], ranks: int, *, dp: int = 1, **sections
 
 @dataclass(frozen=True)
 class Drawn:
-    """A pipeline section of the document, and for how many meshes."""
+    """A pipeline section of a document, and its number of meshes."""
 
     pipeline: Mapping[str, Any]
     ranks: int
@@ -75,7 +75,7 @@ class Drawn:
 
 
 def option(annotation: Any) -> st.SearchStrategy[Any]:
-    """Small values of a schedule's option, whatever its type."""
+    """Draw small values of a schedule's option of any type."""
     if get_origin(annotation) is Literal:
         return st.sampled_from(get_args(annotation))
     if annotation in (None, NoneType):
@@ -86,7 +86,7 @@ def option(annotation: Any) -> st.SearchStrategy[Any]:
 
 @st.composite
 def pipelines(draw: st.DrawFn, name: str, ranks: int = 5, microbatches: int = 9) -> Drawn:
-    """A pipeline that the schedule ``name`` does not refuse, with any of its options."""
+    """Draw a pipeline that the schedule ``name`` accepts, with any of its options."""
     if name == "custom":
         return custom(draw(compute_programs(ranks, 4)))
     options = {field: draw(option(info.annotation)) for field, info in schedules[name].model_fields.items()}
@@ -98,7 +98,7 @@ def pipelines(draw: st.DrawFn, name: str, ranks: int = 5, microbatches: int = 9)
 
 
 def custom(program: Program) -> Drawn:
-    """A program's computations as if somebody had drawn them by hand."""
+    """Return the computations of a program as a custom order."""
     orders = format_program(program, compute_only=True)
     return Drawn({"schedule": "custom", "microbatches": program.microbatches, "actions": orders}, program.ranks)
 
@@ -108,10 +108,10 @@ def custom(program: Program) -> Drawn:
 
 @st.composite
 def compute_programs(draw: st.DrawFn, ranks: int = 4, microbatches: int = 4, *, slots: bool = False) -> Program:
-    """Sound computations in any order at all: one walk through what is ready, wherever the stages lie.
+    """Draw valid computations in a random order.
 
-    Stages lie on any rank, on up to two routes; backwards are whole or split; with ``slots`` some
-    share one with a forward.
+    The order is a random sequence of computations whose inputs exist. Stages are on any ranks, on one or two routes;
+    backwards are full or split; with ``slots`` some share a slot with a forward.
     """
     count, mbs = draw(st.integers(1, ranks)), draw(st.integers(1, microbatches))
     stages = count + draw(st.integers(0, 4))
@@ -152,7 +152,7 @@ def compute_programs(draw: st.DrawFn, ranks: int = 4, microbatches: int = 4, *, 
 
 
 def path(stages: int, mb: int, split: bool) -> list[Action]:
-    """What a microbatch passes: down the stages and back up."""
+    """Return the stages that a microbatch passes: forward through all stages, then back."""
     back = Op.I if split else Op.B
     return [
         *(Action(Op.F, stage, mb) for stage in range(stages)),
@@ -162,7 +162,7 @@ def path(stages: int, mb: int, split: bool) -> list[Action]:
 
 @st.composite
 def programs(draw: st.DrawFn, ranks: int = 4, microbatches: int = 4, *, slots: bool = False) -> Program:
-    """Sound programs, transfers and updates included; in some of them tensors skip stages."""
+    """Draw valid programs with transfers and updates; in some of them tensors skip stages."""
     compute = draw(compute_programs(ranks, microbatches, slots=slots))
     copies = tuple(draw(st.lists(st.integers(1, 2), min_size=compute.ranks, max_size=compute.ranks)))
     skips = draw(st.just(()) | skips_between(compute.stages))
@@ -171,14 +171,14 @@ def programs(draw: st.DrawFn, ranks: int = 4, microbatches: int = 4, *, slots: b
 
 @st.composite
 def skips_between(draw: st.DrawFn, stages: int) -> tuple[tuple[int, int, int], ...]:
-    """Stages (from, to) and how many tensors skip from one to the other."""
+    """Draw pairs of stages, and the number of tensors that skip from one to the other."""
     pairs = list(combinations(range(stages), 2))
     chosen = draw(st.lists(st.sampled_from(pairs), max_size=4, unique=True)) if pairs else []
     return tuple((*pair, draw(st.integers(1, 3))) for pair in sorted(chosen))
 
 
 def seconds(program: Program, seed: int, values: Sequence[float] = (0.0, 0.1, 0.3, 0.7, 1.0, 1.9)) -> NDArray[Any]:
-    """``[rows]`` costs drawn from ``values``, awkward to add and often equal or nothing."""
+    """Draw costs ``[rows]`` from ``values``, which are inexact to add and often equal or zero."""
     return np.random.default_rng(seed).choice(values, len(program))
 
 
@@ -236,7 +236,7 @@ roofline = st.fixed_dictionaries({"kind": st.just("roofline")}, optional=transfe
 
 @st.composite
 def documents(draw: st.DrawFn) -> dict[str, Any]:
-    """Sound documents, with any of the keys that may be left out left out."""
+    """Draw valid documents in which any optional keys may be missing."""
     drawn = draw(st.sampled_from(list(schedules)).flatmap(lambda name: pipelines(name, 4, 4)))
     axes = [
         draw(st.fixed_dictionaries({}, optional={"dp": st.integers(1, 3), "tp": st.sampled_from([1, 2])}))

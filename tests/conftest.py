@@ -1,4 +1,4 @@
-"""What every test can ask for: a Chromium, a page that must stay clean, a served app, a home of its own."""
+"""Fixtures for all tests: Chromium, a page that must not report errors, a served app, and a temporary home folder."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tests.engine.runtime.crew_client import Crew
 
 PATIENCE_S = 20.0
-"""How long a test waits for what should come at once: a machine that does much beside may be slow for seconds."""
+"""Time in seconds that a test waits for an immediate event, since a busy machine may be slow for seconds."""
 ROOT = Path(__file__).resolve().parents[1]
 CHART_STATE = ROOT / "tests" / "browser" / "chart_state.js"
 VIEWPORT = {"width": 1440, "height": 900}
@@ -43,7 +43,7 @@ CHROMIUM_FLAGS = (
     "WebUIOmniboxAimPopup,WebUIOmniboxPopup",
 )
 UNHEARD = "not connected so cannot send"
-"""What Bokeh logs of a message from a page whose socket is closed already; a page that is left may be so for a moment."""
+"""Text that Bokeh logs for a message from a page whose socket has just been closed; tests ignore it."""
 IDLE = "window.Bokeh?.documents?.length > 0 && window.Bokeh.documents[0].is_idle"
 
 EXAMPLES = 40  # of a property, where it asks for no other number
@@ -66,7 +66,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def until(found: Callable[[], Any]) -> Any:
-    """What is found, as soon as there is something, within the patience of a test; else what was found last."""
+    """Return the first true result of ``found``, which is called until the patience of a test ends; else its last
+    result.
+    """
     end = time.monotonic() + PATIENCE_S
     while not (result := found()) and time.monotonic() < end:
         time.sleep(0.1)
@@ -74,23 +76,22 @@ def until(found: Callable[[], Any]) -> Any:
 
 
 def pytest_sessionstart() -> None:
-    """Collect no garbage while modules are imported: nothing of them becomes garbage, and there are millions of objects."""
+    """Disable garbage collection while modules are imported, since imports create millions of permanent objects."""
     gc.disable()
 
 
 def pytest_collection_finish() -> None:
-    """Leave what the collection made out of every later search for garbage, which is half the time of such a search."""
+    """Exclude the collected tests from later garbage collections, which then take half the time."""
     gc.freeze()
     gc.enable()
 
 
 @pytest.hookimpl(trylast=True)  # others mark their items first
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Order the tests, and leave out those of the night and of a GPU.
+    """Order the tests, and deselect those for the night and for a GPU.
 
-    Only a missing GPU or accelerator skips a test: everything else that is missing, ``make test`` installs.
-
-    Files that take long come first, so that no worker is left with one of them at the end.
+    Only a missing GPU or accelerator skips a test, because ``make test`` installs everything else. Slow files come
+    first, so that no worker is left with one of them at the end.
     """
     if not config.getoption("--nightly"):
         left_out = [item for item in items if item.get_closest_marker("nightly")]
@@ -121,7 +122,7 @@ def _has_accelerator() -> bool:
 
 @pytest.fixture(scope="session", autouse=True)
 def meshwave_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The folder of drafts and runs while tests run: never the user's own."""
+    """A temporary folder for drafts and runs, which replaces the user's own."""
     with pytest.MonkeyPatch.context() as patch:
         folder = str(tmp_path_factory.mktemp("meshwave-home"))
         patch.setenv("MESHWAVE_HOME", folder)
@@ -130,7 +131,7 @@ def meshwave_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def crew() -> Iterator[Crew]:
-    """Crew that all tests share."""
+    """The warm process from which all tests fork processes that have imported torch."""
     from tests.engine.runtime.crew_client import Crew
 
     crew = Crew()
@@ -149,7 +150,7 @@ def warm_processes() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def chromium() -> str:
-    """The path of a Chromium that starts. A missing one fails the test: nobody should ship an unseen page."""
+    """The path of a Chromium that starts; a missing one fails the test, so that the page is never left untested."""
     from meshwave.engine.cli.doctor import CHROMIUM_REMEDY, find_chromium
 
     found = find_chromium()
@@ -160,7 +161,7 @@ def chromium() -> str:
 
 @pytest.fixture(scope="session")
 def browser(chromium: str) -> Iterator[Browser]:
-    """One headless Chromium for all tests, with a profile of its own."""
+    """A headless Chromium for all tests, with its own profile."""
     from playwright.sync_api import expect, sync_playwright
 
     expect.set_options(timeout=1000 * PATIENCE_S)
@@ -171,7 +172,7 @@ def browser(chromium: str) -> Iterator[Browser]:
 
 
 def watch(page: Page, complaints: list[str]) -> None:
-    """Write down what the page does that it must not do: fetch from elsewhere, log errors, throw."""
+    """Record violations of a page: requests to other servers, logged errors and exceptions."""
 
     def address(url: str) -> None:
         parts = urlsplit(url)
@@ -180,7 +181,7 @@ def watch(page: Page, complaints: list[str]) -> None:
 
     leaving = False
 
-    def turned(now: bool) -> None:
+    def turn_to(now: bool) -> None:
         nonlocal leaving
         leaving = now
 
@@ -189,8 +190,8 @@ def watch(page: Page, complaints: list[str]) -> None:
             complaints.append(f"console error: {message.text} ({message.location.get('url', '')})")
 
     page.on("request", lambda request: address(request.url))
-    page.on("request", lambda request: request.is_navigation_request() and turned(True))
-    page.on("domcontentloaded", lambda _: turned(False))
+    page.on("request", lambda request: request.is_navigation_request() and turn_to(True))
+    page.on("domcontentloaded", lambda _: turn_to(False))
     page.on("websocket", lambda socket: address(socket.url))
     page.on("console", console)
     page.on("pageerror", lambda error: complaints.append(f"thrown in the page: {error}"))
@@ -198,7 +199,7 @@ def watch(page: Page, complaints: list[str]) -> None:
 
 @pytest.fixture
 def complaints() -> list[str]:
-    """What the page did that it must not do, so far; a test that provokes an error clears it."""
+    """The violations of the page so far; a test that causes an error on purpose clears them."""
     return []
 
 
@@ -210,7 +211,7 @@ def new_context(browser: Browser) -> BrowserContext:
 
 @pytest.fixture
 def context(browser: Browser) -> Iterator[BrowserContext]:
-    """A browser that has seen nothing yet."""
+    """A browser context without any history."""
     context = new_context(browser)
     yield context
     context.close()
@@ -218,12 +219,12 @@ def context(browser: Browser) -> Iterator[BrowserContext]:
 
 @pytest.fixture
 def page(context: BrowserContext, complaints: list[str]) -> Iterator[Page]:
-    """A fresh page of 1440 x 900; the test fails at its end if there are complaints about it."""
+    """A new page of 1440 x 900 pixels; the test fails at its end if there are complaints about it."""
     yield from clean_page(context.new_page(), complaints)
 
 
 def clean_page(page: Page, complaints: list[str]) -> Iterator[Page]:
-    """Watch a page while a test has it, then close it and fail if there are complaints about it."""
+    """Watch a page during a test, then close it and fail if there are complaints about it."""
     watch(page, complaints)
     yield page
     before = len(complaints)
@@ -234,7 +235,7 @@ def clean_page(page: Page, complaints: list[str]) -> Iterator[Page]:
 
 @pytest.fixture
 def visit(page: Page) -> Callable[[str], Page]:
-    """Open a link and come back when Bokeh has drawn everything and has nothing left to do."""
+    """Open a link and wait until Bokeh has drawn everything and is idle."""
 
     def open_and_settle(url: str) -> Page:
         page.goto(url)
@@ -246,8 +247,11 @@ def visit(page: Page) -> Callable[[str], Page]:
 
 @pytest.fixture(scope="session")
 def documents_taken_back() -> Iterator[None]:
-    """Bokeh takes a document back from its list of current ones only where the callback did not raise: what is left
-    there is taken for the session of any view that is made without one, by whichever test."""
+    """Remove documents that Bokeh still lists as current.
+
+    Bokeh removes a document only if the callback did not raise. A view that is created without a document would use a
+    remaining one, in any later test.
+    """
     import weakref
 
     from bokeh.io import doc
@@ -270,10 +274,10 @@ def documents_taken_back() -> Iterator[None]:
 
 @pytest.fixture
 def serve() -> Iterator[Callable[..., str]]:
-    """Serve an app (an object, a function that makes one, or a mapping of them) in this process; returns its link.
+    """Serve an app (an object, a function that makes one, or a mapping of them) in this process; return its link.
 
-    In this process, so that a test looks at the Python objects themselves; on a free port of
-    the loopback; stopped when the test ends. Keywords go to ``pn.serve``.
+    It runs in this process so that tests can inspect its Python objects, on a free loopback port, and stops when the
+    test ends. Keyword arguments are passed to ``pn.serve``.
     """
     with serving() as start:
         yield start
@@ -281,14 +285,14 @@ def serve() -> Iterator[Callable[..., str]]:
 
 @contextmanager
 def serving() -> Iterator[Callable[..., str]]:
-    """The same for as long as it is entered; it fails at the end if a session logged an exception."""
+    """Serve an app inside a context, like :func:`serve`; fail at the end if a session logged an exception."""
     with serving_any() as start, failing_on_logged_exceptions():  # a server that stops may cut off what it does
         yield start
 
 
 @contextmanager
 def failing_on_logged_exceptions() -> Iterator[None]:
-    """Fail at the end if our own code raised in a callback of a session, which only the server's log shows."""
+    """Fail at the end if a callback of a session raised in our code, which is visible only in the server's log."""
     raised = _Raised()
     logging.getLogger().addHandler(raised)
     try:
@@ -300,7 +304,7 @@ def failing_on_logged_exceptions() -> Iterator[None]:
 
 @contextmanager
 def serving_any() -> Iterator[Callable[..., str]]:
-    """The same whatever the sessions log."""
+    """Serve an app like :func:`serving`, but ignore logged exceptions."""
     servers: list[Any] = []
 
     def start(app: Any, **options: Any) -> str:
@@ -321,7 +325,7 @@ def serving_any() -> Iterator[Callable[..., str]]:
 
 
 class _Raised(logging.Handler):
-    """Exceptions in our own code that are logged, but for those of a socket whose page has gone."""
+    """Logged exceptions in our own code, except those of a socket whose page is closed."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)

@@ -15,7 +15,7 @@ DERIVED = shutil.ignore_patterns("node_modules")
 
 
 def example_files() -> list[Path]:
-    """The example files, relative to the folder that mirrors the tree."""
+    """Return the example files, relative to the folder that mirrors the tree."""
     return sorted(path.relative_to(EXTENSIONS) for path in EXTENSIONS.rglob("*.py"))
 
 
@@ -36,13 +36,13 @@ def copy_tree(folder: Path, *, extended: bool = True) -> Path:
 
 
 def environment(tree: Path, *more: Path) -> dict[str, str]:
-    """The variables of a process that imports from a copy, and keeps its runs beside it."""
+    """Return the environment of a process that imports from a copy and stores its runs next to it."""
     path = os.pathsep.join(map(str, (tree, *more)))
     return {**os.environ, "PYTHONPATH": path, "MESHWAVE_HOME": str(tree / "home"), "COLUMNS": "100"}
 
 
 def python(tree: Path, *arguments: str | Path, more: tuple[Path, ...] = ()) -> subprocess.CompletedProcess[str]:
-    """Run Python in a copy, whatever becomes of it."""
+    """Run Python in a copy, and return its result even if it fails."""
     command = [sys.executable, *map(str, arguments)]
     return subprocess.run(
         command, cwd=tree, env=environment(tree, *more), capture_output=True, text=True, check=False, timeout=300
@@ -50,7 +50,7 @@ def python(tree: Path, *arguments: str | Path, more: tuple[Path, ...] = ()) -> s
 
 
 def meshwave(tree: Path, *arguments: str | Path, more: tuple[Path, ...] = ()) -> str:
-    """What a command of a copy prints; it must succeed."""
+    """Return the output of a command of a copy; it must succeed."""
     done = python(tree, "-m", "meshwave.designer.main", *arguments, more=more)
     assert done.returncode == 0, done.stderr
     return done.stdout

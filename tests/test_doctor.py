@@ -1,4 +1,4 @@
-"""The doctor examines any machine, broken ones too, and never fails itself."""
+"""``meshwave doctor`` examines any machine, also a broken one, and never fails itself."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from meshwave.engine.cli import doctor
 from meshwave.engine.cli.doctor import Finding
 
 
-def found(findings: list[Finding], name: str) -> Finding:
+def find_by_name(findings: list[Finding], name: str) -> Finding:
     return next(finding for finding in findings if finding.name == name)
 
 
@@ -138,8 +138,8 @@ def test_a_check_that_fails_does_not_stop_the_others(monkeypatch: pytest.MonkeyP
 
     findings = doctor.examine_machine()
 
-    assert "no such file" in found(findings, "memory").description
-    assert found(findings, "cores").state == "ok"
+    assert "no such file" in find_by_name(findings, "memory").description
+    assert find_by_name(findings, "cores").state == "ok"
 
 
 def test_the_text_has_a_line_per_finding_and_its_remedy_below() -> None:

@@ -1,6 +1,6 @@
-"""Every example opens, is sound, is written as the designer writes it, and can be simulated.
+"""Every example can be opened and simulated, is valid, and is formatted as the designer writes it.
 
-That each one also runs is tested in engine/runs/test_examples_run.py.
+``engine/runs/test_examples_run.py`` tests that each also runs.
 """
 
 from __future__ import annotations

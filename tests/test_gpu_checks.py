@@ -1,4 +1,4 @@
-"""``scripts/gpu.py``: a part that fails or hangs is written down, and the others go on."""
+"""``scripts/gpu.py`` reports a part that fails or hangs, and continues with the others."""
 
 from __future__ import annotations
 

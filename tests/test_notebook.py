@@ -1,4 +1,4 @@
-"""Notebooks show a prediction and the designer: in a page that stands for one, and in a real JupyterLab."""
+"""Notebooks show a prediction and the designer, in a simulated notebook page and in a real JupyterLab."""
 
 from __future__ import annotations
 

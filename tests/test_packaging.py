@@ -1,4 +1,4 @@
-"""What a person gets from ``pip install``: the wheel holds all that the commands need, away from the source tree."""
+"""The installed wheel contains everything that the commands need, without the source tree."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of this tree, built with the tools that are here: nothing is fetched."""
+    """The wheel of this tree, built offline with the installed tools."""
     folder = tmp_path_factory.mktemp("wheel")
     run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-build-isolation", "--no-deps", "-w", folder, ROOT)
     [built] = folder.glob("meshwave-*.whl")
@@ -26,8 +26,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The command ``meshwave`` of an environment that holds the wheel; it borrows the libraries of this one."""
+def install_wheel(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The command ``meshwave`` of an environment with the wheel, which uses the libraries of this environment."""
     place = tmp_path_factory.mktemp("installed") / "venv"
     venv.create(place, symlinks=os.name != "nt")
     packages = next(place.glob("lib/python*/site-packages"))
@@ -38,7 +38,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(*command: object, folder: Path | None = None) -> str:
-    """What a command prints; it must end well."""
+    """Return the output of a command, which must succeed."""
     clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     done = subprocess.run(
         list(map(str, command)), cwd=folder, env=clean, capture_output=True, text=True, check=False, timeout=120
@@ -48,7 +48,7 @@ def run(*command: object, folder: Path | None = None) -> str:
 
 
 def tree(folder: str, pattern: str = "*") -> set[str]:
-    """Names of the files of a folder of the source tree, as paths inside it."""
+    """Return the names of the files in a folder of the source tree, as paths inside it."""
     base = ROOT / folder
     return {
         str(path.relative_to(base)) for path in base.rglob(pattern) if path.is_file() and "__pycache__" not in str(path)
@@ -76,14 +76,14 @@ def test_the_wheel_contains_no_other_files(wheel: Path) -> None:
     assert not [name for name in names if "__pycache__" in name or "/tests/" in name]
 
 
-def test_the_command_works_from_any_folder(installed: Path, tmp_path: Path) -> None:
-    assert "simulate" in run(installed, "--help", folder=tmp_path)
-    examples = run(installed, "examples", folder=tmp_path)
+def test_the_command_works_from_any_folder(install_wheel: Path, tmp_path: Path) -> None:
+    assert "simulate" in run(install_wheel, "--help", folder=tmp_path)
+    examples = run(install_wheel, "examples", folder=tmp_path)
     assert all(Path(name).stem in examples for name in tree("examples", "*.json"))
-    assert '"makespan_s"' in run(installed, "simulate", Path(min(tree("examples"))).stem, "--json", folder=tmp_path)
+    assert '"makespan_s"' in run(install_wheel, "simulate", Path(min(tree("examples"))).stem, "--json", folder=tmp_path)
 
 
-def test_the_page_finds_its_files_where_it_is_installed(installed: Path, tmp_path: Path) -> None:
+def test_the_page_finds_its_files_where_it_is_installed(install_wheel: Path, tmp_path: Path) -> None:
     program = "import meshwave.designer.pages.design_page; print(meshwave.__file__)"
 
-    assert str(installed.parents[1]) in run(installed.parent / "python", "-c", program, folder=tmp_path)
+    assert str(install_wheel.parents[1]) in run(install_wheel.parent / "python", "-c", program, folder=tmp_path)

@@ -16,7 +16,7 @@ LANGUAGES = sorted(path.stem for path in (ROOT / "static" / "locale").glob("*.js
 
 @pytest.fixture(scope="module")
 def page_texts() -> Iterator[ModuleType]:
-    """``scripts/page_texts.py``, a program that is no part of the packages."""
+    """The module ``scripts/page_texts.py``, which is not in a package."""
     spec = importlib.util.spec_from_file_location("page_texts", ROOT / "scripts" / "page_texts.py")
     assert spec
     assert spec.loader

@@ -1,4 +1,4 @@
-"""Failed tests run once more, alone; what passes then is named."""
+"""Failed tests run once more, alone; the report names those that pass then."""
 
 from __future__ import annotations
 

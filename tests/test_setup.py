@@ -1,4 +1,4 @@
-"""The set-up behind ``make``: which Python and which torch it takes, and that its pins fit."""
+"""The set-up behind ``make``: the versions of Python and torch that it selects, and its pins."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 
 @pytest.fixture
 def set_up() -> ModuleType:
-    """``scripts/setup.py``, a program that is no part of the packages."""
+    """The module ``scripts/setup.py``, which is not in a package."""
     spec = importlib.util.spec_from_file_location("meshwave_setup", ROOT / "scripts" / "setup.py")
     assert spec
     assert spec.loader
@@ -29,7 +29,7 @@ def set_up() -> ModuleType:
 
 
 class Pip:
-    """Takes note of the calls; those that name an index fail if that index is ``unreachable``."""
+    """Records calls of pip; those that name an index fail if the index is ``unreachable``."""
 
     def __init__(self, *, unreachable: bool = False) -> None:
         self.calls: list[list[str]] = []

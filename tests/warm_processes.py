@@ -39,7 +39,10 @@ class SharedWarmProcess:
 
 
 class WarmProcesses:
-    """Shared warm processes that fork a worker, by the environment of their runs. Those of other workers are not shared."""
+    """Shared warm processes that fork a worker, by the environment of their runs.
+
+    Processes of other workers are not shared.
+    """
 
     def __init__(self, worker: str) -> None:
         self._worker = worker

@@ -1,4 +1,4 @@
-"""Planning needs numpy and pydantic alone. What may import what else is a contract in ``pyproject.toml``."""
+"""The planning half imports only numpy and pydantic; all other import contracts are in ``pyproject.toml``."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ EXCEPTIONS = {
     ("engine/program/timeline.py", "pandas"),
     ("engine/runs/launchers/_manifests.py", "yaml"),
 }
-"""Imports inside functions: numba compiles where it is installed, Pillow writes PNG, safetensors writes weights, pyarrow reads
-parquet files, tokenizers reads texts, pandas has a timeline as a table, PyYAML writes manifests of Kubernetes."""
+"""Optional libraries that functions import: numba compiles loops, Pillow writes PNG, safetensors writes weights,
+pyarrow reads parquet files, tokenizers reads texts, pandas converts timelines to tables, and PyYAML writes manifests.
+"""
 
 
 def imported_packages(file: Path) -> Iterator[str]:
-    """Top-level packages that a file imports, inside functions included."""
+    """Return the top-level packages that a file imports, also inside functions."""
     for node in ast.walk(ast.parse(file.read_text("utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name.partition(".")[0] for alias in node.names)

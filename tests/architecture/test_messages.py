@@ -26,7 +26,7 @@ PARSERS = {
     "count", "endswith", "find", "index", "partition", "removeprefix", "removesuffix", "replace", "rindex", "rpartition",
     "rsplit", "split", "splitlines", "startswith",
 }  # fmt: skip
-"""Methods of text that take it apart."""
+"""String methods that take a text apart."""
 
 
 @cache
@@ -95,7 +95,7 @@ def test_every_message_finds_its_parameters(messages: dict[str, Message]) -> Non
 
 
 def parameters(call: ast.Call) -> set[str] | None:
-    """Return the keys of the dictionary of a call; None if it has none, or one with other dictionaries in it."""
+    """Return the keys of the dictionary in a call; None if there is none, or if it contains another dictionary."""
     for argument in (*call.args, *(keyword.value for keyword in call.keywords)):
         if isinstance(argument, ast.Dict):
             keys = [key.value if isinstance(key, ast.Constant) else None for key in argument.keys]
@@ -112,7 +112,7 @@ def is_sentence(node: ast.AST) -> bool:
 
 
 def parsing(tree: ast.AST) -> Iterator[int]:
-    """Yield the lines on which a sentence is taken apart or searched."""
+    """Yield the lines on which code parses or searches a sentence."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             from_text = node.func.attr in PARSERS and is_sentence(node.func.value)

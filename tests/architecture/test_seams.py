@@ -1,4 +1,4 @@
-"""A seam holds: a member is one file that lies in its folder, and nothing else knows of it."""
+"""Contract of all registries: each member is one file in its folder, and no other code names the member."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.architecture.test_the_tree import matches
 
 
 def registries() -> Iterator[Registry[Any]]:
-    """The registries of the packages of ``engine``."""
+    """The registries of the packages in ``engine``."""
     seen: set[int] = set()
     for module in pkgutil.walk_packages(engine.__path__, "meshwave.engine."):
         if module.ispkg and not module.name.startswith("meshwave.engine.runtime"):
@@ -42,7 +42,7 @@ def registries() -> Iterator[Registry[Any]]:
 
 
 def hold(registry: Registry[Any]) -> None:
-    """Each member has a file to itself, in the folder of its registry, and says what it is."""
+    """Check that each member has its own file in the folder of its registry, and a docstring."""
     files = [inspect.getmodule(member) for member in registry.values()]
     names = [file.__name__ for file in files if file is not None]
     assert len(names) == len(set(names)) == len(registry) > 0, f"one file a member: {names}"

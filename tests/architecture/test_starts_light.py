@@ -1,4 +1,4 @@
-"""What works without torch and Panel, and what stays unimported where they are: asked of fresh interpreters."""
+"""Checks in new interpreters of what works without torch and Panel, and of what is imported late."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WITHOUT_HEAVY_LIBRARIES = """
 
 
 def python(program: str) -> str:
-    """What a program prints in an interpreter of its own; it must end well."""
+    """Return the output of a program that runs in a new interpreter; it must succeed."""
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)], cwd=ROOT, capture_output=True, text=True, check=False
     )

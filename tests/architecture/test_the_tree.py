@@ -1,4 +1,4 @@
-"""What no file of the tree may hold: a fetch from elsewhere, a path on somebody's machine."""
+"""Checks of all files: none loads anything from other servers, and none contains a path of one machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TEXT = {".py", ".js", ".css", ".json", ".md", ".toml", ".txt", ".html", ".svg", ".csv", ".yml", ""}
 LEFT_BEHIND = {"build", "dist", "runs", "node_modules", "__pycache__"}
 KEPT = {".ci", ".gitignore"}
-"""Of the names that start with a dot; the others are left behind by tools."""
+"""Names with a leading dot that belong to the tree; tools leave all others behind."""
 
 FETCHED = re.compile(
     r"""https?://(?!www\.w3\.org/|127\.0\.0\.1|localhost|\{)  # not a namespace, not this machine
@@ -23,7 +23,7 @@ OF_A_MACHINE = re.compile(r"(?<![\w.])/(?:root|work|home/\w+|Users/\w+|mnt/\w+|o
 
 
 def files(*folders: str) -> Iterator[Path]:
-    """The text files under folders of the tree; all of it by default."""
+    """Return the text files in folders of the tree, by default in all of them."""
     for folder in folders or ("",):
         for place, inside, names in os.walk(ROOT / folder):
             inside[:] = sorted(filter(is_ours, inside))
@@ -31,12 +31,12 @@ def files(*folders: str) -> Iterator[Path]:
 
 
 def is_ours(name: str) -> bool:
-    """Whether a file or folder belongs to the tree, rather than to a tool that ran in it."""
+    """Return whether a file or folder belongs to the tree instead of to a tool that ran in it."""
     return name not in LEFT_BEHIND and not name.endswith(".egg-info") and (name[0] != "." or name in KEPT)
 
 
 def matches(pattern: re.Pattern[str], *folders: str) -> list[str]:
-    """``file:line: text`` wherever the pattern is found."""
+    """Return ``file:line: text`` for each match of a pattern."""
     return [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()[:100]}"
         for path in files(*folders)

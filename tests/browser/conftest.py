@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 
 FAILED = pytest.StashKey[bool]()
 KNOWN = "() => { Bokeh.documents[0]._new_models.add = () => {} }"
-"""Bokeh sends Python copies of models that were added after the page was loaded; some of them cannot be parsed."""
+"""Errors of Bokeh that tests ignore: it sends copies of models that were added after the page was loaded, some of which
+cannot be parsed.
+"""
 
 
 @pytest.hookimpl(wrapper=True)

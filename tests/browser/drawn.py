@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tests.browser.gestures import painted
+from tests.browser.gestures import wait_for_paint
 from tests.designer.timelines import critical, memory, one_f_one_b
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Drawn:
 
     def settle(self) -> None:
         """Wait until the requested state is painted."""
-        painted(self.page)
+        wait_for_paint(self.page)
 
     def block(self, rank: int, stage: int, mb: int, op: str = "F", layer: int = 0) -> tuple[float, float]:
         """Return the middle of a block in window coordinates."""

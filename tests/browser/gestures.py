@@ -22,7 +22,7 @@ def eventually(page: Page, holds: Callable[[], Any]) -> None:
         page.wait_for_timeout(10)
 
 
-def painted(page: Page) -> None:
+def wait_for_paint(page: Page) -> None:
     """Wait until the requested state is painted."""
     page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 

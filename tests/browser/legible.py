@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.browser.gestures import painted
+from tests.browser.gestures import wait_for_paint
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -50,11 +50,11 @@ FAINT = """least => {
 }"""
 
 
-def faint(page: Page) -> list[str]:
+def faint_texts(page: Page) -> list[str]:
     """Return the texts of controls with too little contrast in the light or the dark theme; the dark theme stays set."""
     found = []
     for theme in ("light", "dark"):
         page.evaluate("theme => (document.documentElement.dataset.theme = theme)", theme)
-        painted(page)
+        wait_for_paint(page)
         found += [f"{theme}: {words}" for words in page.evaluate(FAINT, LEAST)]
     return found

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.browser.gestures import centre, drag, eventually, painted, press_and_drag
+from tests.browser.gestures import centre, drag, eventually, press_and_drag, wait_for_paint
 
 if TYPE_CHECKING:
     from meshwave.designer.state.design_session import Session
@@ -104,7 +104,7 @@ def notice(page: Page, canvas: str) -> str:
     return str(page.locator(f".mw-{canvas}").evaluate("root => root.mw.notice.last ?? ''"))
 
 
-def seen(page: Page) -> list[list[int]]:
+def seen_pixels(page: Page) -> list[list[int]]:
     """Return the devices of the meshes on the page after the page has followed the session."""
     found: list[list[int]] = page.locator(".mw-cluster").evaluate("root => root.mw.meshList.map((m) => m.devices)")
     return found
@@ -122,19 +122,19 @@ def test_a_mesh_is_drawn_moved_resized_and_deleted_by_pointer(page: Page, draw: 
     session = draw(document())
 
     drag(page, centre(device(page, 2)), centre(device(page, 6)))
-    eventually(page, lambda: seen(page)[4:] == [[2, 6]])
+    eventually(page, lambda: seen_pixels(page)[4:] == [[2, 6]])
     assert session.history[0] == "draw mesh E"
     expect(page.locator(".mw-unused")).to_have_text("2 of 8 devices unused")
 
     drag(page, centre(device(page, 6)), centre(device(page, 7)))
-    eventually(page, lambda: seen(page)[4:] == [[3, 7]])
+    eventually(page, lambda: seen_pixels(page)[4:] == [[3, 7]])
 
     page.locator('.mw-handle[data-handle="w"]').wait_for()
     drag(page, centre(page.locator('.mw-handle[data-handle="w"]')), centre(device(page, 2)))
-    eventually(page, lambda: seen(page)[4:] == [[2, 3, 6, 7]])
+    eventually(page, lambda: seen_pixels(page)[4:] == [[2, 3, 6, 7]])
 
     page.keyboard.press("Delete")
-    eventually(page, lambda: len(seen(page)) == 4)
+    eventually(page, lambda: len(seen_pixels(page)) == 4)
     for _ in range(4):
         session.undo()
     assert devices(session) == [[0], [1], [4], [5]]
@@ -151,7 +151,7 @@ def test_a_gesture_shows_its_effect_and_escape_cancels_it(page: Page, draw: Call
 
     expect(page.locator(".mw-ghost")).to_have_count(0)
     drag(page, centre(device(page, 2)), centre(device(page, 3)))
-    eventually(page, lambda: seen(page)[4:] == [[2, 3]])
+    eventually(page, lambda: seen_pixels(page)[4:] == [[2, 3]])
     session.undo()
     assert session.history[0] == "", "Escape must not leave an edit"
 
@@ -197,19 +197,19 @@ def test_meshes_are_drawn_by_keyboard(page: Page, draw: Callable[..., Session]) 
         page.keyboard.press(key)
     eventually(page, lambda: notice(page, "cluster") == "New mesh: 4 devices (2 nodes × 2)")
     page.keyboard.press("Enter")
-    eventually(page, lambda: seen(page)[4:] == [[2, 3, 6, 7]])
-    painted(page)  # a key is for the mesh that is drawn under the focus
+    eventually(page, lambda: seen_pixels(page)[4:] == [[2, 3, 6, 7]])
+    wait_for_paint(page)  # a key is for the mesh that is drawn under the focus
     page.keyboard.press("Alt+Shift+ArrowUp")
-    eventually(page, lambda: seen(page)[4:] == [[2, 3]])
+    eventually(page, lambda: seen_pixels(page)[4:] == [[2, 3]])
     device(page, 3).focus()
     page.keyboard.press("Alt+ArrowDown")
-    eventually(page, lambda: seen(page)[4:] == [[6, 7]])
+    eventually(page, lambda: seen_pixels(page)[4:] == [[6, 7]])
     page.keyboard.press("F2")
     page.keyboard.type("tail")
     page.keyboard.press("Enter")
     eventually(page, lambda: session.design.meshes[4].name == "tail")
     page.keyboard.press("Delete")
-    eventually(page, lambda: len(seen(page)) == 4)
+    eventually(page, lambda: len(seen_pixels(page)) == 4)
 
 
 def test_a_mesh_is_renamed_in_place(page: Page, draw: Callable[..., Session]) -> None:
@@ -362,7 +362,7 @@ def test_the_cluster_is_tiled_or_the_reason_for_a_refusal_is_shown(page: Page, d
     eventually(page, lambda: words.inner_text() == "2 meshes of 4 devices, all used")
     page.keyboard.press("Enter")
 
-    eventually(page, lambda: seen(page) == [[0, 1, 2, 3], [4, 5, 6, 7]])
+    eventually(page, lambda: seen_pixels(page) == [[0, 1, 2, 3], [4, 5, 6, 7]])
 
 
 def test_nodes_and_devices_are_added_without_moving_a_mesh(page: Page, draw: Callable[..., Session]) -> None:
@@ -440,13 +440,13 @@ def test_meshes_and_stages_that_differ_from_the_pinned_design_are_marked(
 # the wave
 
 
-def grip(page: Page, boundary: int) -> tuple[float, float]:
+def grip_position(page: Page, boundary: int) -> tuple[float, float]:
     return centre(page.locator(f'.mw-grip[data-boundary="{boundary}"] .mw-grip-area'))
 
 
 def test_layers_move_by_dragging_the_boundary_of_two_stages(page: Page, draw: Callable[..., Session]) -> None:
     session = draw(document(stages=[4] * 8))
-    x, y = grip(page, 2)
+    x, y = grip_position(page, 2)
 
     press_and_drag(page, (x, y), (x + 40, y))
     eventually(page, lambda: notice(page, "wave").startswith("stage 2: "))

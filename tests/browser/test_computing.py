@@ -33,7 +33,7 @@ def test_the_page_stays_responsive_during_a_large_edit_that_can_be_stopped(
 ) -> None:
     page = shown({"schedule": "1f1b", "microbatches": 16}, 4)
     monkeypatch.setattr(predictions, "SMALL_WORK", 0)
-    monkeypatch.setattr(predictions, "compute_prediction", held.held)
+    monkeypatch.setattr(predictions, "compute_prediction", held.compute_after_release)
     iteration = page.locator('.mw-tile[data-key="iteration"]')
     before = iteration.inner_text()
     page.get_by_role("button", name="Increase microbatches").click()

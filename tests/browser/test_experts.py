@@ -14,8 +14,8 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from meshwave.engine.experts import expert_schedule_names
-from tests.browser.gestures import centre, drag, eventually, focused, painted, press_and_drag
-from tests.browser.legible import faint
+from tests.browser.gestures import centre, drag, eventually, focused, press_and_drag, wait_for_paint
+from tests.browser.legible import faint_texts
 from tests.browser.runs import LOSSES, drawn_losses
 from tests.browser.test_canvases import document
 
@@ -69,11 +69,11 @@ class Shown:
         return str(self.session.history[0])
 
     def does(self, words: str) -> None:
-        """Wait until the last edit has a label and is drawn."""
+        """Wait until the last edit has this label and is drawn."""
         eventually(self.page, lambda: self.last == words)
         if self.drawn is not None:
             eventually(self.page, lambda: self.placement == self.drawn)
-        painted(self.page)
+        wait_for_paint(self.page)
 
     def says(self, words: str) -> None:
         notice = self.page.locator('.mw-experts .mw-notice[data-kind="error"]')
@@ -440,7 +440,7 @@ def test_without_experts_one_click_adds_some(shown: Callable[..., Shown]) -> Non
 
 @pytest.fixture
 def whole(whole_page: Callable[..., Page]) -> Whole:
-    """Show all of the designer on a document."""
+    """The whole designer, opened on a document."""
     from meshwave.engine.document import parse_design
 
     return lambda document, **how: whole_page(parse_design(document), **how)
@@ -472,7 +472,7 @@ def test_the_key_x_switches_between_cluster_and_experts(whole: Whole) -> None:
 
 
 class KnownMaps(dict[Any, Any]):
-    """A cache with a map for any links."""
+    """Cache that has a map for any links."""
 
     def get(self, cluster: Any, default: Any = None) -> Any:
         from meshwave.designer.views import expert_map
@@ -518,7 +518,7 @@ def test_expert_schedules_are_compared_and_one_is_selected(whole: Whole) -> None
         tip.filter(has_text=words).wait_for()
     page.keyboard.press("Shift+Tab")
     assert focused(page, "at.closest('.mw-es-card').dataset.name") == cards.first.get_attribute("data-name")
-    assert faint(page) == []  # of the page behind it too
+    assert faint_texts(page) == []  # of the page behind it too
     dialog.get_by_role("tab", name="1,296 layers").click()
     cells = dialog.locator(".mw-em-cell")
     cells.nth(1295).wait_for()
@@ -657,7 +657,7 @@ def opened(whole: Whole) -> Page:
 
 
 def block(page: Page, rank: int, stage: int, mb: int, op: str = "F") -> tuple[float, float]:
-    painted(page)
+    wait_for_paint(page)
     box = page.evaluate(f"window.meshwaveTimeline.blockAt({rank}, {stage}, {mb}, '{op}')")
     return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
 

@@ -1,6 +1,6 @@
-"""The main job in Firefox: open the page, edit a number, draw on a canvas, and see the timeline change.
+"""The main workflow in Firefox: open the page, edit a number, draw on a canvas, and see the timeline change.
 
-Playwright drives a Firefox of its own only; Mozilla's driver drives the one of the system.
+Playwright supports only its own build of Firefox; the driver of Mozilla controls the Firefox of the system.
 """
 
 from __future__ import annotations

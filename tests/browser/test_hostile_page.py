@@ -46,7 +46,7 @@ def designer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 @pytest.fixture
-def hostile() -> Iterator[tuple[str, list[str]]]:
+def hostile_texts() -> Iterator[tuple[str, list[str]]]:
     """The address of another server on this machine, and the cookies that it receives."""
     cookies: list[str] = []
 
@@ -69,9 +69,9 @@ def hostile() -> Iterator[tuple[str, list[str]]]:
 
 
 def test_another_site_can_neither_frame_the_designer_nor_read_the_token_nor_open_the_websocket(
-    designer: str, hostile: tuple[str, list[str]], visit: Callable[[str], Page], complaints: list[str]
+    designer: str, hostile_texts: tuple[str, list[str]], visit: Callable[[str], Page], complaints: list[str]
 ) -> None:
-    address, cookies = hostile
+    address, cookies = hostile_texts
     page = visit(designer)
 
     page.goto(address)

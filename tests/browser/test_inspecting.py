@@ -404,17 +404,17 @@ def test_flows_are_drawn_on_demand(drawn: Drawn) -> None:
 def test_causes_effects_and_flows_include_skip_connections(drawn: Drawn) -> None:
     drawn.show(predicted("18-u-transformer"))
 
-    def related(stage: int, op: str) -> tuple[set[str], set[str]]:
+    def related_blocks(stage: int, op: str) -> tuple[set[str], set[str]]:
         drawn.page.mouse.click(*drawn.block(stage, stage, 1, op))
         drawn.until(f"chart.pinned?.stage === {stage} && chart.related")  # found when it is painted
         found = drawn.ask("related")
         drawn.key("Escape")
         return set(found["causes"]), set(found["effects"])
 
-    assert {"0SEND_F1", "0SEND_F1TO3", "1F1", "3F1"} <= related(0, "F")[1]
-    assert {"2F1", "2SEND_F1", "0F1", "0SEND_F1TO3"} <= related(3, "F")[0]
-    assert {"3SEND_B1", "3SEND_B1TO0", "2B1", "0B1"} <= related(3, "B")[1]
-    assert {"1B1", "1SEND_B1", "3B1", "3SEND_B1TO0", "0F1"} <= related(0, "B")[0]
+    assert {"0SEND_F1", "0SEND_F1TO3", "1F1", "3F1"} <= related_blocks(0, "F")[1]
+    assert {"2F1", "2SEND_F1", "0F1", "0SEND_F1TO3"} <= related_blocks(3, "F")[0]
+    assert {"3SEND_B1", "3SEND_B1TO0", "2B1", "0B1"} <= related_blocks(3, "B")[1]
+    assert {"1B1", "1SEND_B1", "3B1", "3SEND_B1TO0", "0F1"} <= related_blocks(0, "B")[0]
 
     drawn.page.mouse.click(*drawn.block(1, 1, 1))
     drawn.key("b")
@@ -545,7 +545,7 @@ def test_the_lanes_of_a_timeline_collapse_by_pointer_and_by_keys(drawn: Drawn) -
     assert drawn.ask("collapsed") == ["0"]
 
 
-def grouped(ranks: int, microbatches: int, per_node: int, **known: Any) -> Any:
+def grouped_design(ranks: int, microbatches: int, per_node: int, **known: Any) -> Any:
     """Return a layer whose lanes are in groups by node."""
     from meshwave.designer.views.lane_groups import LaneGroups
 
@@ -561,7 +561,7 @@ def choose_group(drawn: Drawn, name: str) -> None:
 
 
 def test_lanes_are_grouped_by_node_and_groups_collapse_by_pointer_and_by_keys(drawn: Drawn) -> None:
-    drawn.show(grouped(64, 64, 8))
+    drawn.show(grouped_design(64, 64, 8))
     assert drawn.ask("groups") == []  # until somebody groups
 
     choose_group(drawn, "Node")
@@ -595,7 +595,7 @@ def test_lanes_are_grouped_by_node_and_groups_collapse_by_pointer_and_by_keys(dr
 
 
 def test_memory_follows_the_groups_of_lanes_and_collapses_as_a_whole(drawn: Drawn) -> None:
-    drawn.show(grouped(16, 8, 4))
+    drawn.show(grouped_design(16, 8, 4))
     choose_group(drawn, "Node")
     drawn.page.get_by_role("button", name=re.compile("node 1,")).press("ArrowLeft")
     shown = drawn.ask("held")
@@ -609,7 +609,7 @@ def test_memory_follows_the_groups_of_lanes_and_collapses_as_a_whole(drawn: Draw
 
 
 def test_groups_show_filtered_lanes_only_and_are_kept_in_a_link(drawn: Drawn) -> None:
-    drawn.show(grouped(16, 8, 4))
+    drawn.show(grouped_design(16, 8, 4))
     choose_group(drawn, "Node")
     drawn.page.get_by_role("button", name=re.compile("node 1,")).press("ArrowLeft")
     drawn.key("g")

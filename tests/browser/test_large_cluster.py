@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.gestures import Point, centre, drag, eventually, painted
+from tests.browser.gestures import Point, centre, drag, eventually, wait_for_paint
 from tests.browser.test_canvases import device, document, notice
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def session(stage: Stage, page: Page) -> Session:
 
 
 def cluster(page: Page, expression: str) -> Any:
-    painted(page)
+    wait_for_paint(page)
     return page.locator(".mw-cluster").evaluate(f"root => (cluster => {expression})(root.mw)")
 
 
@@ -116,7 +116,7 @@ def test_the_keyboard_draws_and_moves_a_mesh_at_both_levels(page: Page, session:
     page.keyboard.press("Enter")
     eventually(page, lambda: len(session.design.meshes) == 2)
     assert nodes_of(session, 1) == (rows, rows + 2 * fold - 1)
-    painted(page)
+    wait_for_paint(page)
     page.keyboard.press("Alt+ArrowDown")
     eventually(page, lambda: nodes_of(session, 1) == (rows + fold, rows + 3 * fold - 1))
 

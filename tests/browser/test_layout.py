@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 
 from meshwave.engine.document import load_design
 from meshwave.engine.files import example
-from tests.browser.gestures import painted
+from tests.browser.gestures import wait_for_paint
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
@@ -28,7 +28,7 @@ def page(whole_page: Callable[..., Page]) -> Page:
 
 def resize(page: Page, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 800})
-    painted(page)
+    wait_for_paint(page)
 
 
 def size(found: Locator) -> tuple[float, float]:
@@ -76,7 +76,7 @@ def test_large_text_zooms_the_page_and_the_pointer_hits_what_it_points_at(page: 
 
     picker.click()
     page.get_by_role("menuitemradio", name="Large text, for a projector").click()
-    painted(page)
+    wait_for_paint(page)
     expect(side).not_to_be_visible()  # 1280 window pixels are 1024 page pixels
     assert page.evaluate("localStorage.getItem('meshwave.text-size')") == "large"
 

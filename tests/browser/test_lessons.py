@@ -61,7 +61,7 @@ def shown(step: Step) -> dict[str, object]:
 
 
 def answers(lesson: Lesson, step: Step) -> dict[str, str]:
-    """The kind of a step's check, and a wrong and a right answer: as text, or as the document of a design."""
+    """Return the kind of a step's question, and an incorrect and a correct answer as text or as a design document."""
     match step.data.check:
         case NumberQuestion() as check:
             return {"kind": "number", "wrong": f"{check.wrong:g}", "right": f"{right_answer(lesson, check):.6g}"}

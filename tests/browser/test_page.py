@@ -15,7 +15,7 @@ from playwright.sync_api import Page, expect
 from meshwave.designer.server.serve import read_design, serve_in_thread
 from meshwave.engine.runs import Record
 from meshwave.engine.runs.launchers import launchers
-from tests.browser.gestures import eventually, painted
+from tests.browser.gestures import eventually, wait_for_paint
 from tests.browser.runs import LOSSES, drawn_losses, write_run
 
 pytestmark = [pytest.mark.browser, pytest.mark.torch]
@@ -34,7 +34,7 @@ def designer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
 
 
 @pytest.fixture
-def unlaunched(monkeypatch: pytest.MonkeyPatch) -> None:
+def forbid_launches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Prepare no processes for launches."""
     monkeypatch.setattr(launchers["local"], "warm", lambda launcher: None)
 
@@ -414,7 +414,7 @@ def test_dragged_layers_are_predicted_and_undone_as_one_step(whole_page: Whole) 
     before = board.bounding_box()
     page.set_viewport_size({"width": 1200, "height": 880})  # all is drawn anew
     eventually(page, lambda: board.bounding_box() != before)
-    painted(page)
+    wait_for_paint(page)
     expect(many).to_have_value("42")
     many.press("Control+z")  # what is typed is the field's own
     expect(many).to_have_value("4")

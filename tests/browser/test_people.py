@@ -1,4 +1,4 @@
-"""A server for several people in real browsers: they sign in, do what their roles allow, and are ended."""
+"""A server for several people in real browsers: they sign in, act within their roles, and lose their sessions."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from meshwave.engine.files import example
 from meshwave.engine.runtime.calibration import CalibrationOptions, calibrate_machine
 from meshwave.engine.runtime.calibration.emulated_cluster import ProcessCluster
 from tests.browser.gestures import eventually
-from tests.engine.costs.profiles import contention, known
+from tests.engine.costs.profiles import contention, example_profile
 
 if TYPE_CHECKING:
     from tests.browser.conftest import Stage
@@ -55,7 +55,7 @@ def test_a_calibration_profile_is_measured_shown_and_used(
     expect(name).to_be_focused()
     assert not calibrating.status.is_running
     page.keyboard.press("Escape")
-    store_profile(known(contention=(contention(),)), "known.json")
+    store_profile(example_profile(contention=(contention(),)), "known.json")
 
     page.get_by_role("button", name="Calibration profiles").click()
     expect(dialog.get_by_role("region", name="About calibration")).to_be_hidden()

@@ -65,7 +65,7 @@ role = "designer"
 
 
 @contextmanager
-def served(home: Path, path: str, *options: str, settings: str = "") -> Iterator[str]:
+def serve_behind_proxy(home: Path, path: str, *options: str, settings: str = "") -> Iterator[str]:
     """Serve a designer behind nginx at ``path``, and yield its link."""
     if NGINX is None:
         pytest.skip("nginx is not installed")
@@ -96,7 +96,7 @@ def served(home: Path, path: str, *options: str, settings: str = "") -> Iterator
 @pytest.fixture
 def link(tmp_path: Path) -> Iterator[str]:
     """The link of a designer behind nginx."""
-    with served(tmp_path, "/user/ada/meshwave/") as link:
+    with serve_behind_proxy(tmp_path, "/user/ada/meshwave/") as link:
         yield link
 
 
@@ -107,7 +107,7 @@ def test_people_sign_in_by_basic_authentication_of_the_proxy(tmp_path: Path, bro
     people.write_text(PEOPLE)
     people.chmod(0o600)
 
-    with served(tmp_path, "/", "--people", str(people), settings=BASIC_AUTHENTICATION) as link:
+    with serve_behind_proxy(tmp_path, "/", "--people", str(people), settings=BASIC_AUTHENTICATION) as link:
         answers = {}
         for name, password in (("ada", "secret"), ("ada", "wrong"), ("eve", "secret")):
             context = browser.new_context(http_credentials={"username": name, "password": password})

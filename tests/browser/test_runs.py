@@ -75,7 +75,7 @@ def show(record: Record, session: Session, stage: Stage) -> Iterator[Callable[..
         each.stop()
 
 
-def bring(page: Page, name: str, content: bytes) -> None:
+def drop_file(page: Page, name: str, content: bytes) -> None:
     page.locator('input[type="file"][aria-label="Training text"]').set_input_files(
         {"name": name, "mimeType": "text/plain", "buffer": content}
     )
@@ -84,7 +84,7 @@ def bring(page: Page, name: str, content: bytes) -> None:
 def test_an_uploaded_text_becomes_the_training_data(show: Callable[..., Page], session: Session) -> None:
     page = show()
 
-    bring(page, "sonnets.txt", "Shall I compare thee — to a summer's day?\n".encode() * 200)
+    drop_file(page, "sonnets.txt", "Shall I compare thee — to a summer's day?\n".encode() * 200)
 
     expect(page.locator(".mw-text-name")).to_have_text("Training text: sonnets.txt")
     assert session.design.training.data == "sonnets.txt"
@@ -104,11 +104,11 @@ def test_a_file_that_is_not_a_training_text_is_refused_with_a_reason(
     page = show()
     trouble = page.locator(".mw-text > .mw-run-reason")
 
-    bring(page, "picture.png", b"\x89PNG\r\n\x1a\n\xff\xfe")
+    drop_file(page, "picture.png", b"\x89PNG\r\n\x1a\n\xff\xfe")
     expect(trouble).to_have_text("picture.png is not a UTF-8 text file.")
-    bring(page, "nothing.txt", b"")
+    drop_file(page, "nothing.txt", b"")
     expect(trouble).to_contain_text("nothing.txt is empty")
-    bring(page, "library.txt", b"a" * (LARGEST_UPLOAD_BYTES + 1))
+    drop_file(page, "library.txt", b"a" * (LARGEST_UPLOAD_BYTES + 1))
     expect(trouble).to_contain_text("the limit is 8 MB")
 
     assert session.design.training.data is None
@@ -125,7 +125,7 @@ def test_a_run_trains_on_the_uploaded_text(
     with serve_in_thread(parse_design(document), "a-token-for-tests") as link:
         page = visit(link)
         page.get_by_text("Run", exact=True).first.click()
-        bring(page, "mine.txt", b"to be or not to be, that is the question. " * 500)
+        drop_file(page, "mine.txt", b"to be or not to be, that is the question. " * 500)
         expect(page.locator(".mw-text-name")).to_have_text("Training text: mine.txt")
 
         page.get_by_role("button", name="Launch").first.click()
@@ -181,7 +181,7 @@ def test_the_log_follows_its_end_unless_the_user_scrolled_up(
     shown = page.locator(".mw-log")
     expect(shown).to_contain_text("step 40:")
 
-    def below() -> float:
+    def space_below() -> float:
         return float(shown.evaluate("log => log.scrollHeight - log.clientHeight - log.scrollTop"))
 
     def say(text: str, loss: float) -> None:
@@ -191,9 +191,9 @@ def test_the_log_follows_its_end_unless_the_user_scrolled_up(
         expect(shown).to_contain_text(text.strip(), timeout=20_000)
         expect(page.locator(".mw-figure b").first).to_have_text(f"{loss:.4f}")
 
-    assert below() < 4
+    assert space_below() < 4
     say("step 41: one more\n", 3.5)  # the head of the run is drawn anew with it
-    assert below() < 4
+    assert space_below() < 4
 
     shown.evaluate("log => (log.scrollTop = 100)")
     say("step 42: and one more\n", 3.25)

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.drawn import Drawn, layer
-from tests.browser.gestures import eventually, focused, painted
+from tests.browser.gestures import eventually, focused, wait_for_paint
 from tests.designer.timelines import one_f_one_b
 from tests.engine.predict.test_link_load import two_nodes
 
@@ -438,7 +438,7 @@ def test_links_shows_the_load_of_each_nic_and_hovering_names_the_transfer(whole_
 
     page.get_by_role("button", name="Links", exact=True).click()
     page.wait_for_function(f"{chart}.links.length === 4")
-    painted(page)
+    wait_for_paint(page)
     lanes = page.evaluate(f"{chart}.links")
     assert [lane["name"] for lane in lanes] == [
         f"NIC of node {node}, {way}" for node in (0, 1) for way in ("outgoing", "incoming")
@@ -449,7 +449,7 @@ def test_links_shows_the_load_of_each_nic_and_hovering_names_the_transfer(whole_
         f"[...Array({lanes[0]['shares']}).keys()].map(at => {chart}.shareAt(0, at)).find(({{ y }}) => y > {lanes[0]['y'] + lanes[0]['height'] / 2})"
     )
     page.mouse.move(point["x"], point["y"])
-    painted(page)
+    wait_for_paint(page)
     told = page.locator(".mw-timeline-tip").inner_text()
     for words in ("NIC of node 0, outgoing", "of the step", "SEND_", "Bytes", "kB/s", "of the port", "Shared with"):
         assert words in told

@@ -1,4 +1,4 @@
-"""Traces of other tools that are opened or dropped on the page become runs over the prediction."""
+"""Traces of other tools that are opened or dropped on the page become runs that are overlaid on the prediction."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from meshwave.designer.server.serve import read_design
 from meshwave.engine.resharding import orderings, strategies
-from tests.browser.gestures import centre, drag, eventually, focused, painted, press_and_drag
+from tests.browser.gestures import centre, drag, eventually, focused, press_and_drag, wait_for_paint
 
 if TYPE_CHECKING:
     from meshwave.designer.canvases.transfer import TransferView
@@ -211,7 +211,7 @@ def test_plans_are_compared_and_the_chunks_of_a_task_shown(shown: Callable[..., 
     assert lab.lanes("lanes.view.pinned.task") == 1
     page.locator('[data-plan="send-recv ensemble"]').click()
     eventually(page, lambda: lab.lanes("lanes.front === lanes.simulated && lanes.picture.strategy") == "send-recv")
-    painted(page)
+    wait_for_paint(page)
     x, y, rows, parts = lab.lanes(
         "(({ bars }, box) => [box.x + lanes.x((bars.start_s[0] + bars.end_s[0]) / 2), box.y + lanes.top(0) + lanes.laneHeight(0) * (1 - bars.high[0] / 2),"
         " lanes.front.lanes[0].rows, bars.high.filter((_, bar) => bars.lane[bar] === 0)])(lanes.front.data, lanes.element.getBoundingClientRect())"

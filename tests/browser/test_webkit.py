@@ -1,6 +1,6 @@
-"""The main job in WebKitGTK: open the page, edit a number, draw on a canvas, and see the timeline change.
+"""The main workflow in WebKitGTK: open the page, edit a number, draw on a canvas, and see the timeline change.
 
-Debian's ``WebKitWebDriver`` drives its ``MiniBrowser``, which needs a display; Xvfb provides one.
+Debian's ``WebKitWebDriver`` controls its ``MiniBrowser``, which needs a display; Xvfb provides one.
 """
 
 from __future__ import annotations

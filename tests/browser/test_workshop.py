@@ -83,7 +83,7 @@ def join(context: BrowserContext, server: Server, name: str, code: str = "") -> 
     return page
 
 
-def strip(page: Page) -> Any:
+def learner_strip(page: Page) -> Any:
     return page.get_by_role("region", name="Workshop")
 
 
@@ -102,7 +102,7 @@ def test_a_workshop_from_joining_to_its_results(
     expect(page.get_by_role("alert")).to_contain_text("this is not the code of the workshop")
     page = join(ada, server, "Ada")
     page.wait_for_function(IDLE)
-    expect(strip(page)).to_contain_text("Ada")
+    expect(learner_strip(page)).to_contain_text("Ada")
     other = join(grace, server, "ada")
     expect(other.get_by_role("alert")).to_contain_text("is already taken")
     other = join(grace, server, "Grace")
@@ -115,7 +115,7 @@ def test_a_workshop_from_joining_to_its_results(
     board.get_by_role("button", name="Send to everyone").click()
     board.get_by_label("Class step").select_option("02-bubbles-and-microbatches 1")
     board.get_by_role("button", name="Send learners to this step").click()
-    expect(strip(page)).to_contain_text("Welcome")
+    expect(learner_strip(page)).to_contain_text("Welcome")
     page.get_by_role("button", name="Go to the class step").click()
     expect(page.locator(".mw-lesson-body h2")).to_be_visible()
     expect(page.get_by_role("button", name="Go to the class step")).to_be_hidden()
@@ -125,7 +125,7 @@ def test_a_workshop_from_joining_to_its_results(
     board.get_by_role("button", name="Continue").click()
     expect(page.get_by_text("The teacher paused the workshop.")).to_be_hidden()
 
-    bar, chart = strip(page).bounding_box(), page.locator(".mw-timeline-stage").first.bounding_box()
+    bar, chart = learner_strip(page).bounding_box(), page.locator(".mw-timeline-stage").first.bounding_box()
     assert bar and chart and chart["y"] + chart["height"] <= bar["y"]
 
     # A challenge, which a learner opens in the middle of a lesson.
@@ -188,7 +188,7 @@ def test_a_workshop_from_joining_to_its_results(
     assert again.code == server.code
     page.goto(again.origin)
     page.wait_for_function(IDLE)
-    expect(strip(page)).to_contain_text("Ada")
+    expect(learner_strip(page)).to_contain_text("Ada")
     board.reload()
     expect(board.get_by_text("Open the link that Meshwave printed at its last start")).to_be_visible()
     board.goto(again.board)
@@ -199,7 +199,7 @@ def test_a_workshop_from_joining_to_its_results(
     expect(other.get_by_text("You are signed out")).to_be_visible()
     other = join(grace, again, "Grace")
     other.wait_for_function(IDLE)
-    expect(strip(other)).to_contain_text("Grace")
+    expect(learner_strip(other)).to_contain_text("Grace")
     board.get_by_role("button", name="Remove Ada").click()
     board.get_by_role("button", name="Remove Ada and the scores").click()
     expect(page.get_by_role("link", name="Join again")).to_be_visible()

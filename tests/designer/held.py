@@ -28,47 +28,47 @@ def let_go() -> None:
     (data_folder() / "go").touch()
 
 
-def hold() -> None:
+def wait_for_release() -> None:
     report_progress(0.5, "waiting for the test")
     while not (data_folder() / "go").exists():
         time.sleep(0.01)
 
 
-def held(design: Design) -> predictions.ComputedPrediction:
-    hold()
+def compute_after_release(design: Design) -> predictions.ComputedPrediction:
+    wait_for_release()
     return computed(design)
 
 
 def drawing(spec: TransferSpec, strategy: str, ordering: str) -> TransferDrawing:
-    hold()
+    wait_for_release()
     return TransferDrawing.from_spec(spec, strategy, ordering)
 
 
-def broken(design: Design) -> NoReturn:
+def raise_error(design: Design) -> NoReturn:
     raise RuntimeError(f"broken at {design.pipeline.microbatches}")
 
 
 def hold_cards(design: Design) -> Iterator[gallery_cards.Cards]:
     yield gallery_cards.Cards([], {"type": "found", "cards": []}, [])
-    hold()
+    wait_for_release()
 
 
-def endless(*given: object) -> Iterator[list[Any]]:
+def endless_results(*given: object) -> Iterator[list[Any]]:
     yield []
-    hold()
+    wait_for_release()
 
 
 def judge_few(design: Design) -> Iterator[gallery_cards.Cards]:
     """Predict the gallery without the schedules that search for an order."""
-    return judge(design, FEW)
+    return judge_after_release(design, FEW)
 
 
 def judge_for_browser(design: Design) -> Iterator[gallery_cards.Cards]:
     """Predict the gallery of the schedules for the browser tests."""
-    return judge(design, IN_BROWSER)
+    return judge_after_release(design, IN_BROWSER)
 
 
-def judge(design: Design, schedules: Sequence[str]) -> Iterator[gallery_cards.Cards]:
+def judge_after_release(design: Design, schedules: Sequence[str]) -> Iterator[gallery_cards.Cards]:
     """Predict the gallery of some schedules. The process ends afterwards, so that nothing is restored."""
     every = gallery.list_variants
     gallery.list_variants = lambda design: [each for each in every(design) if each.schedule in schedules]

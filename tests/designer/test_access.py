@@ -27,15 +27,15 @@ from meshwave.designer.server.access import METRICS_TOKEN, MOST_SIGN_INS, SIGN_I
 from meshwave.designer.server.serve import start_user_pages
 from meshwave.designer.server.site import Place
 from meshwave.engine.errors import RunError
-from tests.designer.web import answer, cookie_of, served, websocket_status
+from tests.designer.web import answer, cookie_of, serve_page, websocket_status
 
 TOKEN = "a-token-for-tests"
 
 
 @pytest.fixture(scope="module")
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """A designer that is served as ``meshwave serve`` does; its port."""
-    with served(tmp_path_factory.mktemp("home"), lambda studio: start_user_pages(studio, TOKEN)[0]) as server:
+    """The port of a designer that is served like ``meshwave serve`` does."""
+    with serve_page(tmp_path_factory.mktemp("home"), lambda studio: start_user_pages(studio, TOKEN)[0]) as server:
         yield server.port
 
 
@@ -49,7 +49,7 @@ def status(port: int, path: str, **headers: str) -> int:
 
 
 def sign_in(port: int) -> str:
-    """The cookie that a browser gets for the link."""
+    """Return the cookie that a browser receives for the link."""
     return cookie_of(answer(port, f"/?token={TOKEN}"))
 
 

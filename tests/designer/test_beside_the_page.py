@@ -46,8 +46,8 @@ def test_a_job_is_stopped_when_its_page_closes(
     begin: Callable[[], Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
-    monkeypatch.setattr(transfer, "compare_rows", held.endless)
-    monkeypatch.setattr(expert_schedules, "make_expert_map", held.endless)
+    monkeypatch.setattr(transfer, "compare_rows", held.endless_results)
+    monkeypatch.setattr(expert_schedules, "make_expert_map", held.endless_results)
     monkeypatch.setattr(expert_schedules, "_maps", {})
     document = Document()
     with set_curdoc(document):

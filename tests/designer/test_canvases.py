@@ -300,18 +300,18 @@ def test_limits_of_the_controls_are_those_of_the_document(part: Any, field: str,
 # the widgets' Python side, on a session
 
 
-def send(canvas: Any, said: list[dict[str, Any]], **gesture: Any) -> str | None:
+def send(canvas: Any, page_messages: list[dict[str, Any]], **gesture: Any) -> str | None:
     """Send a gesture as the page would; return the reason if it is refused."""
-    said.clear()
+    page_messages.clear()
     canvas._handle_msg(gesture)
-    answer = said[-1]
+    answer = page_messages[-1]
     assert answer["type"] == "answered"
     refused: str | None = answer["refused"]
     return refused
 
 
 @pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+def page_messages(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """Messages of the canvases to the page."""
     messages: list[dict[str, Any]] = []
     for canvas in (ClusterCanvas, WaveCanvas):
@@ -352,7 +352,7 @@ def names(session: Session) -> list[str]:
 
 
 def test_every_gesture_on_the_cluster_is_one_undo_step(
-    session: Session, cluster: ClusterCanvas, said: list[dict[str, Any]]
+    session: Session, cluster: ClusterCanvas, page_messages: list[dict[str, Any]]
 ) -> None:
     for gesture, label in [
         ({"type": "draw", "devices": [2, 3]}, "draw mesh E"),
@@ -369,7 +369,7 @@ def test_every_gesture_on_the_cluster_is_one_undo_step(
         ({"type": "tile", "pp": 2, "dp": 2, "cp": 2, "tp": 1}, "tile 2 x 2 x 2 x 1"),
     ]:
         before = session.design
-        assert send(cluster, said, **gesture) is None, gesture
+        assert send(cluster, page_messages, **gesture) is None, gesture
         assert session.history[0] == label
         session.undo()
         assert session.design == before
@@ -378,27 +378,28 @@ def test_every_gesture_on_the_cluster_is_one_undo_step(
 
 
 def test_a_refused_gesture_returns_a_reason_and_changes_nothing(
-    session: Session, cluster: ClusterCanvas, said: list[dict[str, Any]]
+    session: Session, cluster: ClusterCanvas, page_messages: list[dict[str, Any]]
 ) -> None:
     before = session.design
 
-    assert send(cluster, said, type="draw", devices=[1, 2]) == (
+    assert send(cluster, page_messages, type="draw", devices=[1, 2]) == (
         "device 1 belongs to mesh B; a device can be in one mesh only"
     )
     assert (
-        send(cluster, said, type="tile", pp=3, dp=3, cp=1, tp=1) == "3 x 3 x 1 x 1 needs 9 devices; the cluster has 8"
+        send(cluster, page_messages, type="tile", pp=3, dp=3, cp=1, tp=1)
+        == "3 x 3 x 1 x 1 needs 9 devices; the cluster has 8"
     )
     assert session.design is before
 
 
-def test_an_unknown_message_is_ignored(cluster: ClusterCanvas, said: list[dict[str, Any]]) -> None:
+def test_an_unknown_message_is_ignored(cluster: ClusterCanvas, page_messages: list[dict[str, Any]]) -> None:
     cluster._handle_msg({"type": "show", "document": {}})
 
-    assert said == []
+    assert page_messages == []
 
 
-def test_a_new_mesh_is_selected(session: Session, cluster: ClusterCanvas, said: list[dict[str, Any]]) -> None:
-    send(cluster, said, type="draw", devices=[2, 3, 6, 7])
+def test_a_new_mesh_is_selected(session: Session, cluster: ClusterCanvas, page_messages: list[dict[str, Any]]) -> None:
+    send(cluster, page_messages, type="draw", devices=[2, 3, 6, 7])
 
     assert cluster.selected == 4
     assert cluster.meshes.data[4] == {
@@ -419,16 +420,16 @@ def test_a_new_mesh_is_selected(session: Session, cluster: ClusterCanvas, said: 
 
 
 def test_axes_are_previewed_without_an_edit(
-    session: Session, cluster: ClusterCanvas, said: list[dict[str, Any]]
+    session: Session, cluster: ClusterCanvas, page_messages: list[dict[str, Any]]
 ) -> None:
-    send(cluster, said, type="draw", devices=[2, 3, 6, 7])
+    send(cluster, page_messages, type="draw", devices=[2, 3, 6, 7])
     before = session.design
 
-    assert send(cluster, said, type="preview_axes", mesh=4, axes=[["tp", 2], ["dp", 2]]) is None
+    assert send(cluster, page_messages, type="preview_axes", mesh=4, axes=[["tp", 2], ["dp", 2]]) is None
 
     assert [(place.device, place.group) for place in cluster.places.data] == [(2, 0), (6, 0), (3, 1), (7, 1)]
     assert session.design is before
-    assert send(cluster, said, type="preview_axes", mesh=4, axes=[]) is None
+    assert send(cluster, page_messages, type="preview_axes", mesh=4, axes=[]) is None
     assert {place.group for place in cluster.places.data} == {0}
 
 
@@ -438,20 +439,20 @@ def test_links_are_labelled_with_their_rate_and_class() -> None:
 
 
 def test_every_gesture_on_the_wave_is_one_undo_step(
-    session: Session, wave: WaveCanvas, said: list[dict[str, Any]]
+    session: Session, wave: WaveCanvas, page_messages: list[dict[str, Any]]
 ) -> None:
-    assert send(wave, said, type="move_layers", boundary=0, count=1) is None
+    assert send(wave, page_messages, type="move_layers", boundary=0, count=1) is None
     assert session.history[0] == "move 1 layer from stage 0 to 1"
     assert session.design.pipeline.stages[:2] == (1, 3)
     assert not wave.picture.data["balanced"]
-    assert send(wave, said, type="balance") is None
+    assert send(wave, page_messages, type="balance") is None
     assert session.design.pipeline.stages is None
-    assert send(wave, said, type="dial", value=2) is None
+    assert send(wave, page_messages, type="dial", value=2) is None
     assert session.design.pipeline.waves == 2
     assert [group["label"] for group in wave.picture.data["groups"]] == ["wave 1", "wave 2"]
-    assert send(wave, said, type="microbatches", value=8) is None
-    assert send(wave, said, type="option", key="grouping", value="ungrouped") is None
-    assert send(wave, said, type="schedule", name="chimera") is None
+    assert send(wave, page_messages, type="microbatches", value=8) is None
+    assert send(wave, page_messages, type="option", key="grouping", value="ungrouped") is None
+    assert send(wave, page_messages, type="schedule", name="chimera") is None
     assert wave.picture.data["routes"] == [[0, 1, 2, 3], [3, 2, 1, 0]]
     for _ in range(6):
         session.undo()
@@ -464,7 +465,7 @@ def test_the_wave_reverses_at_its_last_mesh_and_its_shares_add_up(wave: WaveCanv
     assert sum(wave.picture.data["shares"]) == pytest.approx(1)
 
 
-def skipping(schedule: str, *layers: int) -> Design:
+def skipping_design(schedule: str, *layers: int) -> Design:
     """Return a model with 12 layers, of which the first six have skip connections to the last six."""
     found = {**document(), "pipeline": {"schedule": schedule, "microbatches": 4, "stages": list(layers)}}
     found["model"] |= {"kind": "u-transformer", "layers": 12}
@@ -478,7 +479,7 @@ def arcs(design: Design) -> list[tuple[int, int, int, str]]:
 
 
 def test_skip_connections_are_arcs_that_name_tensors_and_meshes() -> None:
-    design = skipping("1f1b", 3, 3, 3, 3)
+    design = skipping_design("1f1b", 3, 3, 3, 3)
     prediction = predict(design)
     far, near = stage_routes(design, prediction.program, prediction.costs)["skips"]
 
@@ -494,15 +495,15 @@ def test_skip_connections_are_arcs_that_name_tensors_and_meshes() -> None:
 
 
 def test_every_replica_has_its_arcs_and_a_wave_keeps_both_ends_on_a_mesh() -> None:
-    assert arcs(skipping("chimera", 3, 3, 3, 3)) == [
+    assert arcs(skipping_design("chimera", 3, 3, 3, 3)) == [
         (0, 3, 0, "sent"), (0, 3, 1, "sent"), (1, 2, 0, "beside"), (1, 2, 1, "beside"),
     ]  # fmt: skip
-    assert {way for *_, way in arcs(skipping("hanayo", 1, 2, 1, 2, 2, 1, 2, 1))} == {"kept"}
+    assert {way for *_, way in arcs(skipping_design("hanayo", 1, 2, 1, 2, 2, 1, 2, 1))} == {"kept"}
     assert arcs(parse_design(document())) == []
 
 
-def test_the_number_of_waves_is_limited_by_the_layers(wave: WaveCanvas, said: list[dict[str, Any]]) -> None:
-    send(wave, said, type="dial", value=2)
+def test_the_number_of_waves_is_limited_by_the_layers(wave: WaveCanvas, page_messages: list[dict[str, Any]]) -> None:
+    send(wave, page_messages, type="dial", value=2)
 
     assert wave.picture.data["dial"] == {
         "key": "waves",
@@ -529,11 +530,11 @@ def test_schedules_have_thumbnails_and_reasons_why_they_cannot_be_chosen() -> No
 
 
 def test_custom_is_selected_by_its_thumbnail_as_in_the_form(
-    session: Session, wave: WaveCanvas, said: list[dict[str, Any]]
+    session: Session, wave: WaveCanvas, page_messages: list[dict[str, Any]]
 ) -> None:
     before = session.prediction.timeline.makespan
 
-    assert send(wave, said, type="schedule", name="custom") is None
+    assert send(wave, page_messages, type="schedule", name="custom") is None
 
     assert session.design.pipeline.schedule == "custom"
     assert session.prediction.timeline.makespan == before
@@ -541,19 +542,19 @@ def test_custom_is_selected_by_its_thumbnail_as_in_the_form(
     session.undo()
     session.undo()
     session.edit("model.layers", 2, "2 layers")
-    assert "fix its problems first" in (send(wave, said, type="schedule", name="custom") or "")
+    assert "fix its problems first" in (send(wave, page_messages, type="schedule", name="custom") or "")
 
 
 def test_a_draft_can_change_a_schedule_that_does_not_fit(
-    session: Session, cluster: ClusterCanvas, wave: WaveCanvas, said: list[dict[str, Any]]
+    session: Session, cluster: ClusterCanvas, wave: WaveCanvas, page_messages: list[dict[str, Any]]
 ) -> None:
-    send(wave, said, type="schedule", name="chimera")
-    send(cluster, said, type="delete", mesh=3)
+    send(wave, page_messages, type="schedule", name="chimera")
+    send(cluster, page_messages, type="delete", mesh=3)
     assert wave.picture.data["stale"]
     assert wave.picture.data["routes"] == [[0, 1, 2, 3], [3, 2, 1, 0]]  # of the last valid design
 
-    assert "last valid design" in (send(wave, said, type="move_layers", boundary=0, count=1) or "")
-    assert send(wave, said, type="schedule", name="1f1b") is None
+    assert "last valid design" in (send(wave, page_messages, type="move_layers", boundary=0, count=1) or "")
+    assert send(wave, page_messages, type="schedule", name="1f1b") is None
 
     assert not wave.picture.data["stale"]
     assert wave.picture.data["routes"] == [[0, 1, 2]]

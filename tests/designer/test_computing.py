@@ -65,7 +65,7 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Page:
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
     found = Page(design())
     monkeypatch.setattr(predictions, "SMALL_WORK", 0)
-    monkeypatch.setattr(predictions, "compute_prediction", held.held)
+    monkeypatch.setattr(predictions, "compute_prediction", held.compute_after_release)
     return found
 
 
@@ -229,7 +229,7 @@ def test_the_cache_of_predictions_is_limited(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_an_internal_error_is_shown_and_loses_no_edit(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(predictions, "compute_prediction", held.broken)
+    monkeypatch.setattr(predictions, "compute_prediction", held.raise_error)
     session, before = page.session, page.session.prediction
 
     edit(page)

@@ -32,7 +32,7 @@ def address(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 @pytest.fixture
-def owner(address: str) -> OpenerDirector:
+def owner_opener(address: str) -> OpenerDirector:
     """A browser that followed the link with the token."""
     browser = build_opener(HTTPCookieProcessor(CookieJar()))
     browser.open(f"{address}?token={TOKEN}", timeout=20).read()
@@ -47,24 +47,26 @@ def status(browser: OpenerDirector, url: str) -> tuple[int, str]:
         return error.code, error.read().decode()
 
 
-def test_a_checkout_without_built_documentation_says_how_to_build_it(address: str, owner: OpenerDirector) -> None:
-    code, text = status(owner, f"{address}docs/glossary.html")
+def test_a_checkout_without_built_documentation_says_how_to_build_it(
+    address: str, owner_opener: OpenerDirector
+) -> None:
+    code, text = status(owner_opener, f"{address}docs/glossary.html")
 
     assert code == 404
     assert "make docs" in text
 
 
 def test_the_built_site_is_served_to_authenticated_users_only(
-    address: str, owner: OpenerDirector, folder: Path
+    address: str, owner_opener: OpenerDirector, folder: Path
 ) -> None:
     (folder / "guide").mkdir()
     (folder / "index.html").write_text("the first page")
     (folder / "guide" / "run.html").write_text("how to run")
 
-    assert status(owner, f"{address}docs") == (200, "the first page")
-    assert status(owner, f"{address}docs/") == (200, "the first page")
-    assert status(owner, f"{address}docs/guide/run.html") == (200, "how to run")
-    assert status(owner, f"{address}docs/guide/../../secret")[0] in (403, 404)
+    assert status(owner_opener, f"{address}docs") == (200, "the first page")
+    assert status(owner_opener, f"{address}docs/") == (200, "the first page")
+    assert status(owner_opener, f"{address}docs/guide/run.html") == (200, "how to run")
+    assert status(owner_opener, f"{address}docs/guide/../../secret")[0] in (403, 404)
     code, text = status(build_opener(), f"{address}docs/")
     assert code == 403
     assert "Open the link that Meshwave printed" in text

@@ -198,7 +198,7 @@ def test_a_draft_that_cannot_be_simulated_has_cards_with_the_reason(monkeypatch:
 
 
 def test_an_internal_error_is_shown_and_ends_the_progress(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gallery_cards, "make_cards", held.broken)
+    monkeypatch.setattr(gallery_cards, "make_cards", held.raise_error)
     heard = opened(gallery, monkeypatch)
 
     assert "broken" in heard.messages_of_type("answered")[-1]["refused"]

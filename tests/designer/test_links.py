@@ -18,11 +18,11 @@ from meshwave.engine.predict.link_lanes import LinkLanes
 from meshwave.engine.predict.prediction import Prediction, predict
 from meshwave.engine.program.action import Op
 from tests._strategies import document
-from tests.designer.test_timeline_view import ask, asked
+from tests.designer.test_timeline_view import ask, chart_and_replies
 from tests.engine.predict.test_link_load import two_nodes
 
 
-def unpacked(packed: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
+def unpack_columns(packed: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the header of the only layer and its columns."""
     length = int.from_bytes(packed[:4], "little")
     [layer] = json.loads(packed[4 : 4 + length])["layers"]
@@ -33,8 +33,8 @@ def unpacked(packed: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
     return layer, columns
 
 
-def packed(prediction: Prediction, *, devices: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
-    return unpacked(
+def pack_prediction(prediction: Prediction, *, devices: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
+    return unpack_columns(
         pack_layers([Layer(prediction.timeline, "open", links=find_link_lanes(prediction, devices=devices))])
     )
 
@@ -44,7 +44,7 @@ def test_lanes_are_packed_with_their_shares_and_spans() -> None:
     found = find_link_lanes(prediction, devices=False)
     assert isinstance(found, LinkLanes)
 
-    header, columns = packed(prediction)
+    header, columns = pack_prediction(prediction)
 
     lanes = header["links"]["lanes"]
     assert [lane["label"] for lane in lanes] == ["NIC 0 out", "NIC 0 in", "NIC 1 out", "NIC 1 in"]
@@ -62,7 +62,7 @@ def test_lanes_are_packed_with_their_shares_and_spans() -> None:
 def test_device_lanes_are_shown_on_request() -> None:
     prediction = two_nodes(1e6, devices=(0, 2, 3, 1))
 
-    nodes, every = (packed(prediction, devices=devices)[0]["links"]["lanes"] for devices in (False, True))
+    nodes, every = (pack_prediction(prediction, devices=devices)[0]["links"]["lanes"] for devices in (False, True))
 
     assert {lane["label"].split()[0] for lane in nodes} == {"NIC"}
     assert {lane["label"].split()[0] for lane in every} == {"NIC", "dev"}
@@ -76,7 +76,7 @@ def test_link_lanes_are_not_computed_while_they_are_off() -> None:
     assert off.links is None
     assert session.prediction is not None
     assert "link_flows" not in session.prediction.__dict__
-    assert unpacked(pack_layers([off]))[0]["links"] is None
+    assert unpack_columns(pack_layers([off]))[0]["links"] is None
 
     [on] = timeline_layers(session, links=True)
     assert isinstance(on.links, LinkLanes)
@@ -85,16 +85,16 @@ def test_link_lanes_are_not_computed_while_they_are_off() -> None:
 def test_the_reason_for_missing_lanes_is_shown() -> None:
     units = predict(parse_design(document({"schedule": "1f1b", "microbatches": 4}, 2)))
 
-    assert packed(two_nodes(1e6, "latency"))[0]["links"] == {
+    assert pack_prediction(two_nodes(1e6, "latency"))[0]["links"] == {
         "lanes": [],
         "groups": {},
         "words": "with transfer model latency, transfers do not share links; select shared-links to see link use",
     }
-    assert "unit costs do not model bytes" in packed(units)[0]["links"]["words"]
+    assert "unit costs do not model bytes" in pack_prediction(units)[0]["links"]["words"]
 
 
 def test_serial_links_have_no_rates() -> None:
-    header, columns = packed(two_nodes(1e6, "link-serial"))
+    header, columns = pack_prediction(two_nodes(1e6, "link-serial"))
 
     assert header["links"]["serial"]
     assert not columns["link_rate"].any()
@@ -105,7 +105,7 @@ def test_the_page_can_ask_what_limits_a_message() -> None:
     prediction = two_nodes(1e6)
     timeline = prediction.timeline
     layer = Layer(timeline, "open", find_flows=lambda: prediction.link_flows)
-    chart, told = asked(layer, replace(layer, find_flows=lambda: None))
+    chart, told = chart_and_replies(layer, replace(layer, find_flows=lambda: None))
     send = int(np.flatnonzero(timeline.op == Op.SEND_F)[-1])
     named = {name: int(getattr(timeline, name)[send]) for name in ("rank", "op", "stage", "microbatch", "other")}
     when = {"start": timeline.start[send], "end": timeline.end[send]}

@@ -25,7 +25,7 @@ from meshwave.designer.state.studio import Studio
 from meshwave.engine.errors import InputError
 from meshwave.engine.findings import Refusal
 from meshwave.engine.people.people_file import OAuth, PeopleFile, read_people
-from tests.designer.web import answer, served
+from tests.designer.web import answer, serve_page
 
 PEOPLE = """login = "oauth"
 
@@ -47,7 +47,7 @@ SECRET = "the secret of the client"
 
 
 class Provider(ThreadingHTTPServer):
-    """A provider at which whoever comes is the person of ``claims``."""
+    """A provider that identifies every visitor as the person in ``claims``."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -125,7 +125,7 @@ def site(provider: Provider, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         pages = {page: lambda: pn.Column() for page in ("/", "/start")}  # beside /admin
         return start_on_free_port(lambda found: start_pages(pages, studio, PeopleAccess(file, found)), Place())[0]
 
-    with pytest.MonkeyPatch.context() as patch, served(tmp_path_factory.mktemp("home"), start) as server:
+    with pytest.MonkeyPatch.context() as patch, serve_page(tmp_path_factory.mktemp("home"), start) as server:
         patch.setenv("PANEL_OAUTH_SECRET", SECRET)
         yield Site(server.port, path)
 

@@ -35,14 +35,14 @@ VIEWER, DESIGNER, LAUNCHER, ADMIN = (User(role.value, role.value, role) for role
 
 
 @pytest.fixture
-def shared(studio: Studio) -> Studio:
+def shared_studio(studio: Studio) -> Studio:
     """Return the studio of the server, which all people share."""
     return studio
 
 
 @pytest.fixture
-def studios(shared: Studio, tmp_path: Path) -> PersonStudios:
-    return PersonStudios(shared, tmp_path / "people", Limits)
+def studios(shared_studio: Studio, tmp_path: Path) -> PersonStudios:
+    return PersonStudios(shared_studio, tmp_path / "people", Limits)
 
 
 def refused_code(call: Any, *arguments: Any) -> str:
@@ -53,17 +53,17 @@ def refused_code(call: Any, *arguments: Any) -> str:
     return ""
 
 
-def test_each_person_has_a_library_of_their_own(studios: PersonStudios, shared: Studio, tmp_path: Path) -> None:
+def test_each_person_has_a_library_of_their_own(studios: PersonStudios, shared_studio: Studio, tmp_path: Path) -> None:
     design = studios.studio_of(DESIGNER).library.add(FIRST)
     assert (tmp_path / "people/designer/designs" / design / "design.json").exists()
     assert not studios.studio_of(LAUNCHER).library.has(design)
-    assert studios.studio_of(OWNER) is shared
+    assert studios.studio_of(OWNER) is shared_studio
     assert studios.studio_of(DESIGNER) is studios.studio_of(DESIGNER)
 
 
-def test_new_limits_apply_to_open_pages(shared: Studio, tmp_path: Path) -> None:
+def test_new_limits_apply_to_open_pages(shared_studio: Studio, tmp_path: Path) -> None:
     limits = Limits()
-    studios = PersonStudios(shared, tmp_path / "people", lambda: limits)
+    studios = PersonStudios(shared_studio, tmp_path / "people", lambda: limits)
     launches = studios.studio_of(LAUNCHER).launches
     assert refused_code(launches.open, "local") == ""
     limits = Limits(targets=("threads",))
@@ -80,9 +80,9 @@ def test_viewers_edit_nothing(studios: PersonStudios, user: User, code: str) -> 
     draft.release()
 
 
-def test_a_viewer_only_reads_a_design_whose_link_is_for_editing(studios: PersonStudios, shared: Studio) -> None:
+def test_a_viewer_only_reads_a_design_whose_link_is_for_editing(studios: PersonStudios, shared_studio: Studio) -> None:
     studio = studios.studio_of(DESIGNER)
-    link = shared.share(studio.library, studio.library.add(FIRST))
+    link = shared_studio.share(studio.library, studio.library.add(FIRST))
     drafts = [Draft(studios.studio_of(user), "", lambda: True, key=link.edit_key) for user in (VIEWER, LAUNCHER)]
     assert [draft.session.design for draft in drafts] == [FIRST, FIRST]
     edits = [partial(draft.session.edit, "pipeline.microbatches", 12, "12 microbatches") for draft in drafts]
@@ -141,8 +141,8 @@ def test_administrators_alone_calibrate_the_machine(studios: PersonStudios, user
 
 
 @pytest.fixture
-def administration(shared: Studio) -> Administration:
-    made = Administration(shared)
+def administration(shared_studio: Studio) -> Administration:
+    made = Administration(shared_studio)
     made.application = SimpleNamespace(app_paths=[], get_sessions=lambda path: [])
     return made
 
@@ -180,9 +180,9 @@ def test_saved_designs_are_shown_with_their_limits(administration: Administratio
 
 
 def test_an_administrator_cancels_a_run_and_its_row_disappears(
-    administration: Administration, studios: PersonStudios, shared: Studio
+    administration: Administration, studios: PersonStudios, shared_studio: Studio
 ) -> None:
-    shared.launches.names = lambda: {"launcher": "Lin"}
+    shared_studio.launches.names = lambda: {"launcher": "Lin"}
     launches = studios.studio_of(LAUNCHER).launches
     run = launches.submit(
         launches.open("threads"), specify_run(predict(load_design(example("02-two-waves"))), REHEARSAL), None
@@ -190,7 +190,7 @@ def test_an_administrator_cancels_a_run_and_its_row_disappears(
     (row,) = rows(administration, "run")
     assert row["cells"][1] == "Lin"
     assert row["question"].endswith("of Lin?")
-    shared.launches.failures[run.id] = "no answer"
+    shared_studio.launches.failures[run.id] = "no answer"
     assert rows(administration, "run")[0]["cells"][2].endswith("; not cancelled: no answer")
     administration.stop("run", row["id"])
     assert run.wait(timeout_s=30) is State.CANCELLED

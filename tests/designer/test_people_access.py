@@ -29,7 +29,7 @@ role = "launcher"
 
 
 class FakeHandler:
-    """A request as the access sees it."""
+    """A request, with the parts that the access control uses."""
 
     def __init__(self, path: str = "/", address: str = "127.0.0.1", cookie: str = "", **headers: str) -> None:
         named = HTTPHeaders({name.replace("_", "-"): value for name, value in headers.items()})

@@ -22,7 +22,7 @@ from meshwave.engine.files import example
 from meshwave.engine.machine import processor_name
 from meshwave.engine.runtime.calibration import CalibrationOptions, CalibrationProgress
 from tests._findings import refusal
-from tests.engine.costs.profiles import contention, known, of_a_run
+from tests.engine.costs.profiles import contention, example_profile, profile_of_actions
 
 PATIENCE_S = 30.0
 
@@ -63,7 +63,7 @@ def follow(calibrating: BackgroundCalibration) -> Callable[[str], None]:
 
 def test_calibrated_costs_are_offered_as_soon_as_a_profile_is_stored(session: Session) -> None:
     kinds = [option["value"] for option in by_path(session.design)["cost.kind"]["options"]]
-    store_profile(known(), "a")
+    store_profile(example_profile(), "a")
 
     offered = [option["value"] for option in by_path(session.design)["cost.kind"]["options"]]
 
@@ -73,7 +73,7 @@ def test_calibrated_costs_are_offered_as_soon_as_a_profile_is_stored(session: Se
 
 def test_a_profile_is_chosen_from_the_stored_ones(session: Session) -> None:
     for name in ("b", "a", "this-machine"):
-        store_profile(known(), name)
+        store_profile(example_profile(), name)
 
     session.edit(*make_edit(session.design, by_path(session.design)["cost.kind"], "calibrated"))
     field = by_path(session.design)["cost.profile"]
@@ -103,7 +103,7 @@ def line(size: int) -> MeasuredCollective:
 
 
 def test_measured_times_are_charted_over_fitted_ones() -> None:
-    found = {chart["key"]: chart for chart in profile_charts(known(collectives=(line(4), line(2))))}
+    found = {chart["key"]: chart for chart in profile_charts(example_profile(collectives=(line(4), line(2))))}
 
     assert list(found) == ["layer-fp32", "embedding-fp32", "head-fp32", "links", "optimizer", "all_reduce"]
     layer = found["layer-fp32"]
@@ -117,14 +117,14 @@ def test_measured_times_are_charted_over_fitted_ones() -> None:
 def test_a_line_through_as_many_points_as_it_has_coefficients_has_no_error() -> None:
     through_three = line(2).model_copy(update={"samples": ((1e3, 1e-3), (1e6, 2e-3), (2e6, 3.6e-3))})
 
-    *_, exact, fitted = (profile_charts(known(collectives=(line(1), through_three)))[-1]["rows"],)[0]
+    *_, exact, fitted = (profile_charts(example_profile(collectives=(line(1), through_three)))[-1]["rows"],)[0]
 
     assert exact[-2:] == ["–", "–"]
     assert fitted[-2:] == ["1.000", "+20.0%"]
 
 
 def test_actions_of_a_run_are_charted_over_roofline_times() -> None:
-    (chart,) = profile_charts(of_a_run({"op": "F"}, {"op": "B", "seconds": 4.0}))
+    (chart,) = profile_charts(profile_of_actions({"op": "F"}, {"op": "B", "seconds": 4.0}))
 
     assert [(series["name"], series["points"][0][:2]) for series in chart["series"]] == [
         ("F", [1.0, 2.0]),
@@ -134,9 +134,9 @@ def test_actions_of_a_run_are_charted_over_roofline_times() -> None:
 
 def test_contention_is_a_table_with_a_column_for_each_kind_of_link() -> None:
     inside = contention("same_node", shared_rate=None)
-    found = {chart["key"]: chart for chart in profile_charts(known(contention=(inside, contention())))}
+    found = {chart["key"]: chart for chart in profile_charts(example_profile(contention=(inside, contention())))}
 
-    assert "contention" not in {chart["key"] for chart in profile_charts(known())}
+    assert "contention" not in {chart["key"] for chart in profile_charts(example_profile())}
     table = found["contention"]
     assert table["head"] == ["", "inside a node", "between nodes"]
     rows = {name: cells for name, *cells in table["rows"]}
@@ -156,7 +156,7 @@ def test_an_axis_covers_whole_decades() -> None:
 
 
 def test_a_file_that_is_not_a_profile_is_listed_as_unreadable() -> None:
-    store_profile(known(), "a.json").write_text("{}")
+    store_profile(example_profile(), "a.json").write_text("{}")
 
     assert profile_entries(list_profiles(), "a.json") == [
         {"name": "a.json", "title": "a", "note": "cannot be read", "used": True}
@@ -164,7 +164,7 @@ def test_a_file_that_is_not_a_profile_is_listed_as_unreadable() -> None:
 
 
 def test_the_reason_why_a_profile_is_unreadable_replaces_its_charts(session: Session) -> None:
-    path = store_profile(known(), "a.json")
+    path = store_profile(example_profile(), "a.json")
     path.write_bytes(path.read_bytes()[:500])  # cut short, as by a disk that was full
     view = Profiles(session, BackgroundCalibration())
 
@@ -176,19 +176,21 @@ def test_the_reason_why_a_profile_is_unreadable_replaces_its_charts(session: Ses
 
 
 def test_a_profile_of_another_machine_is_marked() -> None:
-    machine = known().machine.model_copy(update={"cores": 48, "processor": "A64FX"})
+    machine = example_profile().machine.model_copy(update={"cores": 48, "processor": "A64FX"})
 
-    assert describe_other_machine(known()) == "", "it does not say where it was measured"
-    assert describe_other_machine(known(machine=machine)).startswith(
+    assert describe_other_machine(example_profile()) == "", "it does not say where it was measured"
+    assert describe_other_machine(example_profile(machine=machine)).startswith(
         "measured on another machine: 48 cores of A64FX, and this one"
     )
-    assert describe_machine(known(machine=machine))[0] == describe_other_machine(known(machine=machine))
+    assert describe_machine(example_profile(machine=machine))[0] == describe_other_machine(
+        example_profile(machine=machine)
+    )
     mine = machine.model_copy(update={"cores": os.cpu_count(), "processor": processor_name()})
-    assert describe_other_machine(known(machine=mine)) == ""
+    assert describe_other_machine(example_profile(machine=mine)) == ""
 
 
 def test_the_selected_profile_can_be_used_by_the_design(session: Session) -> None:
-    store_profile(known(), "a")
+    store_profile(example_profile(), "a")
     view = Profiles(session, BackgroundCalibration())
 
     view.open()
@@ -207,7 +209,7 @@ def test_a_calibration_is_stored_under_its_name_and_shown(session: Session) -> N
 
     def measure(wanted: CalibrationOptions, heard: Callable[[CalibrationProgress], None]) -> Profile:
         heard(CalibrationProgress(0.5, "half"))
-        return known()
+        return example_profile()
 
     calibrating = BackgroundCalibration(measure)
     until = follow(calibrating)
@@ -224,12 +226,12 @@ def test_a_calibration_is_stored_under_its_name_and_shown(session: Session) -> N
 
 
 def test_a_design_is_predicted_again_when_its_profile_changes(session: Session) -> None:
-    store_profile(known(), "mine")
+    store_profile(example_profile(), "mine")
     session.edit("cost", {"kind": "calibrated", "profile": "mine.json"}, "a profile")
     before = session.prediction.numbers["makespan_s"]
-    layer, *ends = known().blocks
+    layer, *ends = example_profile().blocks
     twice = {phase: fit.model_copy(update={"per": {**fit.per, "block": 1.0}}) for phase, fit in layer.fits.items()}
-    slow = known(blocks=(layer.model_copy(update={"fits": twice}), *ends))
+    slow = example_profile(blocks=(layer.model_copy(update={"fits": twice}), *ends))
     calibrating = BackgroundCalibration(lambda wanted, heard: slow)
     until = follow(calibrating)
     view = Profiles(session, calibrating)
@@ -249,7 +251,7 @@ def test_a_stopped_calibration_stores_nothing(session: Session) -> None:
         started.set()
         go.wait(PATIENCE_S)
         heard(CalibrationProgress(0.5, "half"))
-        return known()
+        return example_profile()
 
     calibrating = BackgroundCalibration(measure)
     until = follow(calibrating)
@@ -284,7 +286,7 @@ def test_a_profile_that_cannot_be_stored_is_saved_elsewhere(session: Session, mo
 
     monkeypatch.setattr(beside, "store_profile", fails)
     monkeypatch.setattr(beside, "write_spare_profile", lambda profile: "/aside.json")
-    calibrating = BackgroundCalibration(lambda wanted, heard: known())
+    calibrating = BackgroundCalibration(lambda wanted, heard: example_profile())
     until = follow(calibrating)
 
     calibrating.start("mine")

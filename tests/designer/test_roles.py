@@ -1,4 +1,4 @@
-"""Every page, socket, file and endpoint of a server for several people, for strangers and for people of each role."""
+"""Access of strangers and of each role to every page, socket, file and endpoint of a server for several people."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from meshwave.designer.server.serve import start_on_free_port, start_pages
 from meshwave.designer.server.site import Place
 from meshwave.designer.state.studio import Studio
 from meshwave.engine.people.people_file import PeopleFile, Role, add_person
-from tests.designer.web import answer, cookie_of, send_form, served, websocket_status
+from tests.designer.web import answer, cookie_of, send_form, serve_page, websocket_status
 
 
 class Served(NamedTuple):
-    """A server for people, one of each role, named by it."""
+    """A server for several people, each of whom is named after his or her role."""
 
     application: Any
     port: int
@@ -44,7 +44,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
             lambda place: start_pages(people_pages(studios), studio, PeopleAccess(file, place)), Place()
         )[0]
 
-    with served(home, start) as started:
+    with serve_page(home, start) as started:
         yield Served(started._tornado, started.port, tokens, path)
 
 
@@ -75,7 +75,7 @@ def sample(pattern: str) -> str:
 
 
 def samples(server: Served) -> Iterator[tuple[str, Any]]:
-    """Yield a path and the handler of every route that leads somewhere."""
+    """Yield a path and the handler of every route that has one."""
     for pattern, handler in routes(server.application.default_router):
         path = sample(pattern)
         shadowed = path.startswith("/components") or ("/static/" in path and not path.startswith("/static"))
@@ -86,7 +86,7 @@ def samples(server: Served) -> Iterator[tuple[str, Any]]:
 
 
 def outcome(server: Served, path: str, handler: Any, cookie: str) -> str:
-    """Return ``opens``, ``sign in`` or ``refused`` for a request."""
+    """Return the outcome of a request: ``opens``, ``sign in`` or ``refused``."""
     headers = {"Cookie": cookie} if cookie else {}
     if issubclass(handler, WSHandler):
         status = websocket_status(server.port, path, Origin=f"http://127.0.0.1:{server.port}", **headers)

@@ -35,10 +35,10 @@ Ran = Callable[..., str]
 
 
 @pytest.fixture
-def ran(record: Record, session: Session) -> Ran:
+def write_finished_run(record: Record, session: Session) -> Ran:
     """Write a finished run as its launcher and its two logging processes would have."""
 
-    def ran(design: Design | None = None, state: State = State.SUCCEEDED, **counts: list[float]) -> str:
+    def write_finished_run(design: Design | None = None, state: State = State.SUCCEEDED, **counts: list[float]) -> str:
         made = predict(design or session.design)
         entry, _ = record.submit(
             name="run", launcher="local", handle={}, digest=made.program.digest, processes=4, steps=3, limit=9
@@ -51,7 +51,7 @@ def ran(record: Record, session: Session) -> Ran:
             record.change_state(entry.id, state)
         return entry.id
 
-    return ran
+    return write_finished_run
 
 
 def canvas(session: Session, record: Record) -> tuple[ExpertsCanvas, list[dict[str, Any]]]:
@@ -71,8 +71,8 @@ HOT = [5.0, 1, 1, 1, 0, 0, 0, 0]
 EVEN = [1.0] * 8
 
 
-def test_a_measured_load_is_applied_as_one_undo_step(session: Session, record: Record, ran: Ran) -> None:
-    run = ran(layer1=HOT, layer3=EVEN)
+def test_a_measured_load_is_applied_as_one_undo_step(session: Session, record: Record, write_finished_run: Ran) -> None:
+    run = write_finished_run(layer1=HOT, layer3=EVEN)
     made, told = canvas(session, record)
     assert [option["value"] for option in load(made)["options"]] == ["uniform", "zipf", run]
 
@@ -89,8 +89,8 @@ def test_a_measured_load_is_applied_as_one_undo_step(session: Session, record: R
     assert load(made)["value"] == "uniform"
 
 
-def test_a_missing_measured_load_is_reported(session: Session, record: Record, ran: Ran) -> None:
-    ran()  # its processes wrote none
+def test_a_missing_measured_load_is_reported(session: Session, record: Record, write_finished_run: Ran) -> None:
+    write_finished_run()  # its processes wrote none
     made, told = canvas(session, record)
     assert load(made)["options"][-1]["text"] == "measured (no run yet)"
 
@@ -100,14 +100,16 @@ def test_a_missing_measured_load_is_reported(session: Session, record: Record, r
     assert session.history[0] == ""
 
 
-def test_only_loads_of_completed_runs_of_this_model_are_offered(session: Session, record: Record, ran: Ran) -> None:
+def test_only_loads_of_completed_runs_of_this_model_are_offered(
+    session: Session, record: Record, write_finished_run: Ran
+) -> None:
     larger = session.design.model.model_copy(update={"hidden": 64})
-    ran(session.design.model_copy(update={"model": larger}), layer1=HOT)
+    write_finished_run(session.design.model_copy(update={"model": larger}), layer1=HOT)
     other_tokens = session.design.training.model_copy(update={"tokenizer": "tokenizer.json"})
-    ran(session.design.model_copy(update={"training": other_tokens}), layer1=HOT)
+    write_finished_run(session.design.model_copy(update={"training": other_tokens}), layer1=HOT)
     moved = session.design.experts.model_copy(update={"ep": 2})
-    first = ran(session.design.model_copy(update={"experts": moved}), layer1=HOT)
-    live = ran(state=State.RUNNING, layer1=EVEN)
+    first = write_finished_run(session.design.model_copy(update={"experts": moved}), layer1=HOT)
+    live = write_finished_run(state=State.RUNNING, layer1=EVEN)
     made, _ = canvas(session, record)
     known = MeasuredLoads(record)
     assert [routed.run for routed in known.find_loads(session.design)] == [first]
@@ -118,8 +120,8 @@ def test_only_loads_of_completed_runs_of_this_model_are_offered(session: Session
     assert [option["value"] for option in load(made)["options"][2:]] == [live, first]
 
 
-def test_a_manual_load_is_kept(session: Session, record: Record, ran: Ran) -> None:
-    ran(layer1=HOT)
+def test_a_manual_load_is_kept(session: Session, record: Record, write_finished_run: Ran) -> None:
+    write_finished_run(layer1=HOT)
     session.edit("experts.load", [2.0, *EVEN[1:]], "by hand")
     made, told = canvas(session, record)
 

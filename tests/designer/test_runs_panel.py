@@ -300,14 +300,14 @@ def test_an_invalid_line_of_metrics_is_skipped(show: Show, write: Write, record:
 
 
 def test_a_curve_keeps_the_ends_the_extremes_and_missing_losses() -> None:
-    def drawn(values: list[float | None], most: int) -> list[float | None]:
+    def drawn_values(values: list[float | None], most: int) -> list[float | None]:
         curve = StepCurve(most)
         for value in values:
             curve.add(value)
         return curve.values()
 
-    assert drawn([3.0, None, 1.0], 600) == [3.0, None, 1.0]
-    assert drawn([1.0, 2.0, 9.0, 0.0, None, None, None, None, 3.0, 4.0, 4.0, 5.0], 8) == [
+    assert drawn_values([3.0, None, 1.0], 600) == [3.0, None, 1.0]
+    assert drawn_values([1.0, 2.0, 9.0, 0.0, None, None, None, None, 3.0, 4.0, 4.0, 5.0], 8) == [
         1.0,
         0.0,
         None,
@@ -315,7 +315,7 @@ def test_a_curve_keeps_the_ends_the_extremes_and_missing_losses() -> None:
         3.0,
         5.0,
     ]
-    assert len(drawn([float(step % 7) for step in range(10_000)], 600)) <= 600
+    assert len(drawn_values([float(step % 7) for step in range(10_000)], 600)) <= 600
 
 
 def test_showing_an_earlier_run_keeps_the_cancel_button(show: Show, write: Write, record: Record) -> None:
@@ -780,9 +780,9 @@ def test_the_table_is_drawn_again_for_changes_only(show: Show, write: Write) -> 
     write(State.CANCELLED)
     panel = show()
     table = table_of(panel)
-    drawn = table.rows
+    rows_before = table.rows
     panel.refresh()
-    assert table.rows is drawn
+    assert table.rows is rows_before
 
     write(State.CANCELLED)
     panel.refresh()

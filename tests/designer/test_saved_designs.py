@@ -38,7 +38,7 @@ def server(tmp_path: Path) -> Server:
     return Server(tmp_path)
 
 
-def refused(call: object, *arguments: object) -> str:
+def refusal_of(call: object, *arguments: object) -> str:
     try:
         call(*arguments)  # type: ignore[operator]
     except Refusal as refusal:
@@ -49,33 +49,33 @@ def refused(call: object, *arguments: object) -> str:
 def test_the_number_of_designs_of_a_person_is_limited(server: Server) -> None:
     server.limits = Limits(designs=2)
     first, _ = server.ada.add(FIRST), server.ada.add(FIRST)
-    assert refused(server.ada.add, FIRST) == (
+    assert refusal_of(server.ada.add, FIRST) == (
         "you have 2 saved designs, which is the limit; delete some on the start page"
     )
-    assert refused(server.ada.duplicate, first) != ""
-    assert refused(server.ada.save, first, EDITED) == ""
+    assert refusal_of(server.ada.duplicate, first) != ""
+    assert refusal_of(server.ada.save, first, EDITED) == ""
     server.ada.delete(first)
-    assert refused(server.ada.add, FIRST) == ""
-    assert refused(server.ada.restore, first) != ""
-    assert refused(server.grace.add, FIRST) == ""
-    assert [refused(server.admin.add, FIRST) for _ in range(3)] == [""] * 3
+    assert refusal_of(server.ada.add, FIRST) == ""
+    assert refusal_of(server.ada.restore, first) != ""
+    assert refusal_of(server.grace.add, FIRST) == ""
+    assert [refusal_of(server.admin.add, FIRST) for _ in range(3)] == [""] * 3
 
 
 def test_edits_and_versions_are_refused_when_the_disk_space_is_used_up(server: Server) -> None:
     server.limits = Limits(designs_megabytes=0.1)
     design = server.ada.add(FIRST)
     server.fill(server.ada, design, 100_001)
-    sentence = refused(server.ada.save, design, EDITED)
+    sentence = refusal_of(server.ada.save, design, EDITED)
     assert sentence.startswith("your designs use 10") and "limit: 100 kB" in sentence
     log = server.ada.log(design)
-    assert refused(log.add_version, "first", FIRST) == sentence
+    assert refusal_of(log.add_version, "first", FIRST) == sentence
     with pytest.raises(Refusal):
         log.add_edit(FIRST, EDITED, "rename", opens=False)
     assert server.ada.read(design) == FIRST
     assert server.saved.saved("ada").bytes > 100_000
 
     server.ada.path(design, "history.jsonl").unlink()  # counts at once
-    assert refused(server.ada.save, design, EDITED) == ""
+    assert refusal_of(server.ada.save, design, EDITED) == ""
 
 
 def test_deleted_designs_give_way_to_new_ones(server: Server) -> None:
@@ -83,17 +83,17 @@ def test_deleted_designs_give_way_to_new_ones(server: Server) -> None:
     deleted = server.ada.add(FIRST)
     server.fill(server.ada, deleted, 100_001)
     server.ada.delete(deleted)
-    assert refused(server.ada.add, FIRST) == ""
-    assert "can no longer be restored" in refused(server.ada.restore, deleted)
+    assert refusal_of(server.ada.add, FIRST) == ""
+    assert "can no longer be restored" in refusal_of(server.ada.restore, deleted)
 
 
 def test_the_designs_of_all_people_are_limited_together(server: Server) -> None:
     server.limits = Limits(total=TotalLimits(designs=2))
     first, _ = server.ada.add(FIRST), server.grace.add(FIRST)
-    assert refused(server.grace.add, FIRST).startswith("this server has 2 saved designs")
-    assert refused(server.ada.save, first, EDITED) == ""
+    assert refusal_of(server.grace.add, FIRST).startswith("this server has 2 saved designs")
+    assert refusal_of(server.ada.save, first, EDITED) == ""
 
     server.limits = Limits(total=TotalLimits(designs_megabytes=0.1))
     server.fill(server.ada, first, 100_001)
-    assert refused(server.grace.add, FIRST).startswith("the designs on this server use 10")
+    assert refusal_of(server.grace.add, FIRST).startswith("the designs on this server use 10")
     assert Saved.sum(server.saved.saved(person) for person in server.saved.people()).designs == 2

@@ -16,14 +16,14 @@ def test_an_exception_of_a_callback_is_reported_and_its_document_is_released() -
     kept: list[Document] = []
     logged = threading.Event()
 
-    def raising() -> None:
+    def raise_error() -> None:
         kept[0].add_next_tick_callback(logged.set)
         raise ValueError("in a callback")
 
     def app() -> pn.pane.Str:
         assert pn.state.curdoc is not None
         kept.append(pn.state.curdoc)  # or it would be gone with its session
-        kept[0].add_next_tick_callback(raising)
+        kept[0].add_next_tick_callback(raise_error)
         return pn.pane.Str("served")
 
     def visited() -> None:

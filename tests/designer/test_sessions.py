@@ -61,7 +61,7 @@ def run(coroutine: Coroutine[Any, Any, None]) -> None:
         elsewhere.submit(asyncio.run, coroutine).result()
 
 
-def kept(studio: Studio) -> dict[str, int]:
+def kept_counts(studio: Studio) -> dict[str, int]:
     """Count the objects of each kind that a tab has."""
     gc.collect()
     kinds = Counter(map(type, gc.get_objects()))
@@ -93,7 +93,7 @@ async def search_and_leave(link: str) -> None:
 
 
 async def launch_and_leave(link: str) -> None:
-    """Close the tab while a dry run goes on."""
+    """Close the tab during a dry run."""
     page = await PageClient.open(link)
     await page.ask("LaunchBar", {"type": "choose", "place": "threads"})
     await page.ask("LaunchBar", {"type": "rehearse", "key": new_id()})
@@ -148,13 +148,13 @@ def test_closed_tabs_leave_nothing_behind(designer: tuple[str, Studio]) -> None:
     run(edit_and_leave(link))  # loads what a process keeps
     run(search_and_leave(link))  # starts the process that jobs are forked from
     run(launch_and_leave(link))
-    assert until(lambda: kept(studio)["ServerSession"] == sessions), kept(studio)
+    assert until(lambda: kept_counts(studio)["ServerSession"] == sessions), kept_counts(studio)
     assert until(lambda: runs_are_over(studio))
     assert until(lambda: "job" not in {thread.name for thread in threading.enumerate()}), "a job goes on"
-    before = kept(studio)
+    before = kept_counts(studio)
 
     run(visit(link))
 
     assert until(lambda: runs_are_over(studio))
-    assert until(lambda: kept(studio) == before), f"before: {before}, after: {kept(studio)}"
+    assert until(lambda: kept_counts(studio) == before), f"before: {before}, after: {kept_counts(studio)}"
     del of_other_tests

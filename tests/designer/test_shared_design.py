@@ -303,11 +303,11 @@ VISION = {
     "deuteranopia": ((0.367, 0.861, -0.228), (0.280, 0.673, 0.047), (-0.012, 0.043, 0.969)),
     "tritanopia": ((1.256, -0.077, -0.179), (-0.078, 0.931, 0.148), (0.005, 0.691, 0.304)),
 }
-"""Linear RGB as eyes see it (Machado, Oliveira and Fernandes 2009, severity 1)."""
+"""Matrices of colour blindness for linear RGB (Machado, Oliveira and Fernandes 2009, severity 1)."""
 
 
 def perceived_lab(colour: str, eyes: str) -> tuple[float, float, float]:
-    """Return the colour in CIE Lab as such eyes see it."""
+    """Return a colour in CIE Lab as a person with this colour blindness perceives it."""
     parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
     r, g, b = (min(1.0, max(0.0, sum(map(mul, row, linear)))) for row in VISION[eyes])

@@ -35,7 +35,7 @@ def tab(session: Session, tmp_path: Path) -> Slowdowns:
 
 
 def simulate(tab: Slowdowns, **fields: Any) -> str | None:
-    """Press *Simulate* with these fields; return the refusal."""
+    """Press *Simulate* with these fields; return the reason for a refusal."""
     answers: list[Any] = []
     tab._send_msg = answers.append  # type: ignore[method-assign]
     tab._handle_msg({"type": "simulate", **{key: str(value) for key, value in {**NO_SLOWDOWN, **fields}.items()}})

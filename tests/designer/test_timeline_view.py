@@ -195,7 +195,7 @@ def test_showing_layers_sets_the_packed_data_and_the_reason() -> None:
 # what the page asks
 
 
-def asked(*layers: Layer) -> tuple[TimelineChart, list[dict[str, Any]]]:
+def chart_and_replies(*layers: Layer) -> tuple[TimelineChart, list[dict[str, Any]]]:
     """Return a chart that shows layers, and its messages to the page."""
     chart = TimelineChart()
     chart.show(layers)
@@ -210,7 +210,7 @@ def ask(chart: TimelineChart, what: str, layer: int = 0, **question: Any) -> Non
 
 def test_questions_are_answered_with_plain_data_under_their_number() -> None:
     timeline = one_f_one_b(4, 8)
-    chart, told = asked(Layer(timeline, "x"))
+    chart, told = chart_and_replies(Layer(timeline, "x"))
 
     ask(chart, "area", start=0, end=timeline.makespan, ranks=[0, 1])
     ask(chart, "idle", rank=0, at=7e-3)
@@ -232,7 +232,7 @@ def test_questions_are_answered_with_plain_data_under_their_number() -> None:
 
 def test_what_if_questions_need_a_prediction() -> None:
     found = predict(load_design(example("03-gpt-on-two-cores")))
-    chart, told = asked(
+    chart, told = chart_and_replies(
         Layer(found.timeline, "open", played=(found.program, found.costs)), Layer(one_f_one_b(2, 2), "run")
     )
 
@@ -256,7 +256,7 @@ def test_what_if_questions_need_a_prediction() -> None:
     ],
 )
 def test_a_question_without_an_answer_is_refused_with_a_reason(question: dict[str, Any], told_words: str) -> None:
-    chart, told = asked(Layer(one_f_one_b(2, 2), "x"))
+    chart, told = chart_and_replies(Layer(one_f_one_b(2, 2), "x"))
 
     ask(chart, **question)
 
@@ -264,7 +264,7 @@ def test_a_question_without_an_answer_is_refused_with_a_reason(question: dict[st
 
 
 def test_unknown_questions_are_refused() -> None:
-    chart, told = asked(Layer(one_f_one_b(2, 2), "x"))
+    chart, told = chart_and_replies(Layer(one_f_one_b(2, 2), "x"))
 
     ask(chart, "no such question")
 
@@ -274,7 +274,7 @@ def test_unknown_questions_are_refused() -> None:
 def test_an_internal_error_is_returned_as_a_refusal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chart, told = asked(Layer(one_f_one_b(2, 2), "x"))
+    chart, told = chart_and_replies(Layer(one_f_one_b(2, 2), "x"))
     monkeypatch.setattr(Inspector, "parse_query", lambda ask, text: {}["defect"])
 
     ask(chart, "find", text="stage 1")

@@ -24,7 +24,7 @@ def fields(design: Design) -> dict[str, Field]:
     return {field["path"]: field for section in form_sections(design) for field in section["fields"]}
 
 
-def edited(design: Design, path: str, given: Any) -> Design:
+def edited_design(design: Design, path: str, given: Any) -> Design:
     at, value, _ = make_edit(design, fields(design)[path], given)
     data = design.model_dump(mode="json")
     *parts, key = at.split(".")
@@ -43,14 +43,14 @@ def test_the_parts_of_an_architecture_are_groups_of_the_form(transformer: Design
 
 @pytest.mark.parametrize("path", ["model.attention.latent", "model.positions.scaling"])
 def test_an_optional_part_is_switched_on_with_its_defaults_and_off(transformer: Design, path: str) -> None:
-    found = edited(transformer, path, True)
+    found = edited_design(transformer, path, True)
 
     assert any(name.startswith(f"{path}.") for name in fields(found))
-    assert edited(found, path, False) == transformer
+    assert edited_design(found, path, False) == transformer
 
 
 def test_the_number_of_key_value_heads_is_a_field(transformer: Design) -> None:
-    found = edited(transformer, "model.attention.kv_heads", "2")
+    found = edited_design(transformer, "model.attention.kv_heads", "2")
 
     assert fields(found)["model.attention.kv_heads"]["value"] == 2
     assert fields(found)["model.attention.kv_heads"]["label"] == "KV heads"

@@ -19,7 +19,7 @@ def field(design: Design, path: str) -> Field:
     return next(each for section in form_sections(design) for each in section["fields"] if each["path"] == path)
 
 
-def changed(design: Design, path: str, given: Any) -> Design:
+def changed_design(design: Design, path: str, given: Any) -> Design:
     """The design after an input."""
     at, value, _ = make_edit(design, field(design, path), given)
     document = json.loads(design.to_json())
@@ -42,7 +42,7 @@ def test_the_u_net_has_its_own_size_fields_and_no_experts(u_net: Design) -> None
     own = ["kind", "image_size", "image_channels", "base_channels", "channel_multipliers", "attention_resolutions"]
     assert {f"model.{name}" for name in own} <= set(paths)
     assert not {"model.hidden", "model.vocab", "model.moe"} & set(paths)
-    assert changed(u_net, "model.channel_multipliers", "1, 2, 4, 4").model.layers == 9
+    assert changed_design(u_net, "model.channel_multipliers", "1, 2, 4, 4").model.layers == 9
 
 
 def test_every_model_family_can_be_chosen_from_every_other(u_net: Design) -> None:
@@ -50,10 +50,10 @@ def test_every_model_family_can_be_chosen_from_every_other(u_net: Design) -> Non
     assert set(kinds) == {"gpt", "bert", "transformer", "u-transformer", "u-net"}
 
     for kind in kinds:
-        design = changed(u_net, "model.kind", kind) if kind != "u-net" else u_net
+        design = changed_design(u_net, "model.kind", kind) if kind != "u-net" else u_net
         for other in kinds:
             if other != kind:
-                assert changed(design, "model.kind", other).model.kind == other
+                assert changed_design(design, "model.kind", other).model.kind == other
 
 
 def test_manual_stages_are_balanced_again_for_another_model_family() -> None:
@@ -69,8 +69,8 @@ def test_manual_stages_are_balanced_again_for_another_model_family() -> None:
         }
     )
 
-    assert changed(by_hand, "model.kind", "bert").pipeline.stages == by_hand.pipeline.stages
-    assert changed(by_hand, "model.kind", "u-net").pipeline.stages is None
+    assert changed_design(by_hand, "model.kind", "bert").pipeline.stages == by_hand.pipeline.stages
+    assert changed_design(by_hand, "model.kind", "u-net").pipeline.stages is None
 
 
 def test_skip_connections_of_the_u_net_are_arcs_that_count_tensors(u_net: Design) -> None:

@@ -21,7 +21,7 @@ from meshwave.designer.state.studio import Studio
 
 
 @contextmanager
-def served(home: Path, start: Callable[[Studio], Any]) -> Iterator[Any]:
+def serve_page(home: Path, start: Callable[[Studio], Any]) -> Iterator[Any]:
     """Run a server in a thread, with a folder of its own, and yield it; ``start`` returns the server of a studio."""
     started: list[Any] = []
     ready = threading.Event()
@@ -46,25 +46,25 @@ def served(home: Path, start: Callable[[Studio], Any]) -> Iterator[Any]:
 
 
 def answer(port: int, path: str, method: str = "GET", body: str | None = None, **headers: str) -> HTTPResponse:
-    """Return the first answer to a request, be it a redirect or a refusal."""
+    """Return the first response to a request, without following a redirect."""
     connection = HTTPConnection("127.0.0.1", port, timeout=20)
     connection.request(method, path, body, headers)
     return connection.getresponse()
 
 
 def send_form(port: int, path: str, values: dict[str, str], **headers: str) -> HTTPResponse:
-    """Send a form and return the first answer."""
+    """Send a form and return the first response."""
     kind = {"Content-Type": "application/x-www-form-urlencoded"}
     return answer(port, path, "POST", urlencode(values), **kind, **headers)
 
 
 def cookie_of(response: HTTPResponse) -> str:
-    """Return the cookie that a response sets, as a browser sends it back."""
+    """Return the cookie that a response sets, in the form in which a browser sends it back."""
     return str(response.headers["Set-Cookie"].partition(";")[0])
 
 
 def websocket_status(port: int, path: str = "/ws", token: str = "no-session-token", **headers: str) -> int:
-    """Return 101 where the websocket opens, else the status of the refusal."""
+    """Return 101 if the websocket opens, else the status of the refusal."""
 
     async def knock() -> int:
         request = HTTPRequest(f"ws://127.0.0.1:{port}{path}", headers=headers, request_timeout=20)

@@ -26,7 +26,7 @@ SCRIPTS = sorted((ROOT / "docs/examples").glob("*.py"))
 
 
 def run(block: str, name: str, names: dict[str, object]) -> None:
-    """Run a block of a page; one with prompts prints what the page says."""
+    """Run a code block of a page; a block with prompts must print what the page shows."""
     if ">>>" not in block:
         exec(compile(block, name, "exec"), names)
         return

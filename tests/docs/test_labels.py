@@ -1,4 +1,4 @@
-"""Labels in the documentation: what a page of the guide tells a user to press is a text of the designer."""
+"""Labels in the documentation: each text that a guide tells the user to press exists in the designer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LABEL = re.compile(r"(?<![*\w])\*([^*\n]+(?:\n[^*\n]+)?)\*(?![*\w])|(?:[Pp]ress|
 
 
 def labels(page: str) -> Iterator[str]:
-    """Texts in italics, and bold texts that the reader is told to press or choose."""
+    """Yield texts in italics, and bold texts that the reader is told to press or choose."""
     for italic, bold in LABEL.findall(CODE.sub("", page)):
         yield " ".join((italic or bold).split())
 

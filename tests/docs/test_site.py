@@ -1,4 +1,4 @@
-"""The documentation site: it builds without a warning, its links lead somewhere, and it loads nothing from elsewhere."""
+"""The documentation site: it builds without warnings, has no dead links, and loads nothing from other servers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOADED = {("script", "src"), ("img", "src"), ("link", "href"), ("source", "src")
 
 
 class Html(HTMLParser):
-    """The anchors of a page and what it refers to."""
+    """The anchors and the references of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Html(HTMLParser):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site as ``make docs`` builds it: a warning fails it."""
+    """The site as ``make docs`` builds it; a warning is an error."""
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "sphinx", "-b", "html", "-E", "-W", "--keep-going", "-q", ROOT / "docs", folder]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}

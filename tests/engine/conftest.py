@@ -1,4 +1,4 @@
-"""Tests compute with one thread each, and search an order for a moment only, except where that is what is tested."""
+"""Fixtures that limit tests to one thread and to short searches, except tests of threads and of the search."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.engine.runtime.crew_client import Crew
 
 @pytest.fixture(autouse=True, scope="module")
 def short_search() -> Iterator[None]:
-    """Orders of schedule ``auto`` come from the same search with fewer tries: sound, and not as good."""
+    """Let schedule ``auto`` search with fewer tries: its orders are valid, but not as good."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(auto, "GREEDY_TASKS", 1)
         patch.setattr(auto, "MAX_MOVES", 20)
@@ -27,14 +27,14 @@ def short_search() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread() -> None:
-    """Tests run side by side: threads of small tensors would only wait for each other, and burn a core while they do."""
+    """Use one thread of torch per test, since tests run in parallel and threads would only compete for cores."""
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="module")
 def forked_clusters(crew: Crew) -> Iterator[None]:
-    """Fork clusters of processes from the crew, which has imported torch. Their output comes at their end."""
+    """Fork the processes of clusters from the crew, which has imported torch; their output arrives at the end."""
     from meshwave.engine.runtime.calibration import emulated_cluster
 
     @contextmanager

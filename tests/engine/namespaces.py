@@ -1,4 +1,4 @@
-"""What is left of a small cluster on this machine: looked for from outside."""
+"""Traces of a small cluster on this machine, found from outside of it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ GONE_S = 20.0
 
 
 def namespace() -> int:
-    """The number of the network namespace that this process is in; 0 where there are none."""
+    """Return the number of the network namespace of this process; 0 on systems without namespaces."""
     path = Path("/proc/self/ns/net")
     return path.stat().st_ino if path.exists() else 0
 
 
 def namespaces() -> set[int]:
-    """The network namespaces that processes are in or hold open."""
+    """Return the network namespaces that processes are in or hold open."""
     found = set()
     for path in [*Path("/proc").glob("[0-9]*/ns/net"), *Path("/proc").glob("[0-9]*/fd/*")]:
         try:
@@ -29,13 +29,13 @@ def namespaces() -> set[int]:
 
 
 def links() -> list[str]:
-    """This machine's own."""
+    """Return the network interfaces of this machine."""
     folder = Path("/sys/class/net")
     return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
 
 
 def is_alive(pid: int) -> bool:
-    """Whether there is such a process, and not only its exit status."""
+    """Return whether a process is running; one that has ended but was not waited for is not."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

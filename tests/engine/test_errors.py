@@ -1,4 +1,4 @@
-"""What is said when something is wrong."""
+"""Messages of errors."""
 
 from __future__ import annotations
 

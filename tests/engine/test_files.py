@@ -1,4 +1,4 @@
-"""Files are written whole or not at all, and those that come with Meshwave are found."""
+"""Files are written completely or not at all, and files that are part of Meshwave are found."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_failed_write_leaves_only_the_old_file(tmp_path: Path, monkeypatch: py
     write, left = os.write, [1]
 
     def full(descriptor: int, content: bytes) -> int:
-        """As the kernel does: it takes what there is room for, and refuses what comes next."""
+        """Raise like the kernel on a full disk: write what fits, then refuse."""
         if not left:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return write(descriptor, content[: left.pop()])

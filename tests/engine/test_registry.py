@@ -1,4 +1,4 @@
-"""A member is found because its file lies in the folder."""
+"""Registries find a member because its file is in the folder."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.conftest import PATIENCE_S
 
 
 @pytest.fixture
-def animals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry[str]]:
-    """A folder with two members and a helper."""
+def animal_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry[str]]:
+    """A registry with a folder of two members and a helper module."""
     package = tmp_path / "zoo_for_tests"
     package.mkdir()
     (package / "__init__.py").write_text(
@@ -36,42 +36,42 @@ def animals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registr
         del sys.modules[name]
 
 
-def test_members_are_found_in_the_order_of_their_names(animals: Registry[str]) -> None:
-    assert dict(animals) == {"lion": "a lion", "tiger": "a tiger", "zebra": "a zebra"}
-    assert len(animals) == 3
-    assert "nobody" not in animals, "a name with an underscore is a helper"
+def test_members_are_found_in_the_order_of_their_names(animal_registry: Registry[str]) -> None:
+    assert dict(animal_registry) == {"lion": "a lion", "tiger": "a tiger", "zebra": "a zebra"}
+    assert len(animal_registry) == 3
+    assert "nobody" not in animal_registry, "a name with an underscore is a helper"
 
 
-def test_members_are_imported_at_the_first_look_up(animals: Registry[str]) -> None:
+def test_members_are_imported_at_the_first_look_up(animal_registry: Registry[str]) -> None:
     assert "zoo_for_tests.zebra" not in sys.modules
-    assert "zebra" in animals
+    assert "zebra" in animal_registry
     assert "zoo_for_tests.zebra" in sys.modules
 
 
-def test_an_unknown_name_suggests_the_nearest_known_one(animals: Registry[str]) -> None:
+def test_an_unknown_name_suggests_the_nearest_known_one(animal_registry: Registry[str]) -> None:
     with pytest.raises(InputError) as unknown:
-        animals["tigre"]
+        animal_registry["tigre"]
 
     assert str(unknown.value) == "there is no animal called 'tigre'. Did you mean 'tiger'? Known: lion, tiger, zebra."
 
 
-def test_a_name_is_registered_once(animals: Registry[str]) -> None:
-    assert animals["lion"]
+def test_a_name_is_registered_once(animal_registry: Registry[str]) -> None:
+    assert animal_registry["lion"]
     with pytest.raises(ValueError, match="two animals are called 'lion'"):
-        animals.register("lion")("another lion")
+        animal_registry.register("lion")("another lion")
 
 
-def test_a_member_that_cannot_be_imported_is_an_error(animals: Registry[str], tmp_path: Path) -> None:
+def test_a_member_that_cannot_be_imported_is_an_error(animal_registry: Registry[str], tmp_path: Path) -> None:
     """Nor is it forgotten after the first try."""
     (tmp_path / "zoo_for_tests" / "yak.py").write_text("raise RuntimeError('no yak')\n")
 
     for _ in range(2):
         with pytest.raises(RuntimeError, match="no yak"):
-            list(animals)
+            list(animal_registry)
 
 
 def install(folder: Path, module: str) -> None:
-    """Lay out a distribution whose entry point is a module, as an installer does."""
+    """Write a distribution with an entry point to a folder, like an installer does."""
     info = folder / "menagerie-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: menagerie\nVersion: 1.0\n")
@@ -79,18 +79,20 @@ def install(folder: Path, module: str) -> None:
     (folder / "menagerie_dodo.py").write_text(module)
 
 
-def test_an_installed_distribution_adds_members_by_entry_points(animals: Registry[str], tmp_path: Path) -> None:
+def test_an_installed_distribution_adds_members_by_entry_points(animal_registry: Registry[str], tmp_path: Path) -> None:
     install(tmp_path, "from zoo_for_tests import animals\nanimals.register('dodo')('a dodo')\n")
 
-    assert list(animals) == ["dodo", "lion", "tiger", "zebra"]
+    assert list(animal_registry) == ["dodo", "lion", "tiger", "zebra"]
     del sys.modules["menagerie_dodo"]
 
 
-def test_an_installed_member_that_cannot_be_imported_names_its_package(animals: Registry[str], tmp_path: Path) -> None:
+def test_an_installed_member_that_cannot_be_imported_names_its_package(
+    animal_registry: Registry[str], tmp_path: Path
+) -> None:
     install(tmp_path, "raise RuntimeError('extinct')\n")
 
     with pytest.raises(InputError, match=r"the animal 'dodo' of the package menagerie cannot be imported.*extinct"):
-        list(animals)
+        list(animal_registry)
 
 
 def test_the_schedules_of_this_version() -> None:
@@ -100,16 +102,16 @@ def test_the_schedules_of_this_version() -> None:
     assert all(issubclass(member, Schedule) for member in schedules.values())
 
 
-def test_a_thread_that_waits_for_an_import_finds_all_members(animals: Registry[str], tmp_path: Path) -> None:
+def test_a_thread_that_waits_for_an_import_finds_all_members(animal_registry: Registry[str], tmp_path: Path) -> None:
     begun, going_on = threading.Event(), threading.Event()
     sys.modules["zoo_for_tests"].wait = lambda: (begun.set(), going_on.wait(PATIENCE_S))  # type: ignore[attr-defined]
     (tmp_path / "zoo_for_tests" / "owl.py").write_text(
         "from zoo_for_tests import animals, wait\nwait()\nanimals.register('owl')('an owl')\n"
     )
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(list, animals)
+        first = pool.submit(list, animal_registry)
         assert begun.wait(PATIENCE_S)
-        second = pool.submit(lambda: "owl" in animals)
+        second = pool.submit(lambda: "owl" in animal_registry)
         time.sleep(0.05)
         going_on.set()
 

@@ -1,4 +1,4 @@
-"""Files of a run folder are read in bounded parts, and a document that has its room is written on a full disk."""
+"""Files of a run folder are read in bounded parts, and a reserved document can be written on a full disk."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_document_with_reserved_space_is_written_on_a_full_disk(
     assert not path.exists()
 
     def full(descriptor: int, content: bytes) -> None:
-        """As on a full disk: what lies in room that a file has already can be overwritten."""
+        """Raise like the kernel on a full disk, unless the file already has enough space."""
         sizes.append(os.fstat(descriptor).st_size)
         assert len(content) <= sizes[-1], "there is no room"
         write_all(descriptor, content)

@@ -1,4 +1,4 @@
-"""``make fuzz``: read damaged inputs of every kind for some minutes, and say what failed."""
+"""``make fuzz``: read damaged inputs of every kind for some minutes, and report failures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.fuzz.target import NAMES
 
 
 def main(arguments: list[str]) -> int:
-    """Run; returns the exit status: 0 nothing failed, 1 something did."""
+    """Run the fuzzer and return the exit status: 1 if something failed, else 0."""
     parser = argparse.ArgumentParser(prog="make fuzz", description=__doc__)
     parser.add_argument("--minutes", type=float, default=5.0, help="for all targets together; default: 5")
     parser.add_argument("--inputs", type=int, metavar="N", help="of each target, however long they take")

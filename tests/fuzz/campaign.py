@@ -1,4 +1,4 @@
-"""Fuzz a target for some time: count, and keep each new failure small, with the command that replays it."""
+"""Fuzz a target for some time: count inputs, and store each new failure reduced, with the command that replays it."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from tests.fuzz.worker import Finding, Report, Worker
 
 FOLDER = ROOT / "build" / "fuzz"
 SEEDS = Path(__file__).parent / "seeds"
-"""Inputs that failed once, by target; the test suite reads them."""
+"""Inputs that failed in the past, by target; the test suite reads them."""
 REDUCING_S = 60.0
-"""Seconds in which all failures of a target are made small."""
+"""Seconds in which all failures of a target are reduced."""
 WATCHED_SHARE = 0.1
-"""Share of the inputs of guided targets whose lines are counted, which takes up to twice as long."""
+"""Fraction of the inputs of guided targets whose executed lines are counted, which takes up to twice as long."""
 SLOW_S = 5.0
-"""Seconds of processor time from which on a call is slow; it is no failure before the limit."""
+"""Processor time in seconds above which a call counts as slow; it fails only at the limit."""
 
 
 @dataclass
 class Tally:
-    """What came of a target."""
+    """Counts of the results of a target."""
 
     target: str
     inputs: int = 0
@@ -53,14 +53,17 @@ class Tally:
 
 
 class Limit(NamedTuple):
-    """Where the inputs of a target end."""
+    """Number or time at which the inputs of a target end."""
 
     seconds: float = math.inf
     inputs: int | None = None
 
 
 def fuzz(name: str, limit: Limit, seed: int, folder: Path = FOLDER) -> Tally:
-    """Read damaged inputs of a target up to ``limit``, after those that failed once; then make those that fail small."""
+    """Read damaged inputs of a target up to ``limit``, then reduce those that fail.
+
+    Inputs that failed in the past come first.
+    """
     tally, target, chance = Tally(name), target_called(name), Random(f"{seed} {name}")
     kept: dict[Path, Finding] = {}
     pool = [*target.seeds()]
@@ -87,13 +90,13 @@ def fuzz(name: str, limit: Limit, seed: int, folder: Path = FOLDER) -> Tally:
 
 
 def _inputs(target: Target, name: str, chance: Random, pool: Sequence[bytes]) -> Iterator[bytes]:
-    """Yield those that failed once, and then damaged copies of those in ``pool``, which may grow meanwhile."""
+    """Yield inputs that failed in the past, then damaged copies of those in ``pool``, which may grow meanwhile."""
     damaged = (target.mutate(chance, pool) for _ in iter(int, 1))
     return chain((path.read_bytes() for path in kept_seeds(name)), damaged)
 
 
 def _can_be_damaged(target: Target, content: bytes) -> bool:
-    """Return whether an input is still of the form that the target damages, such as JSON."""
+    """Return whether an input still has the format that the target damages, such as JSON."""
     try:
         target.mutate(Random(0), [content])
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
@@ -102,12 +105,12 @@ def _can_be_damaged(target: Target, content: bytes) -> bool:
 
 
 def kept_seeds(name: str) -> list[Path]:
-    """Return the inputs of a target that failed once."""
+    """Return the stored inputs of a target that failed in the past."""
     return sorted((SEEDS / name).glob("*")) if (SEEDS / name).exists() else []
 
 
 def smallest(worker: Worker, content: bytes, finding: Finding, seconds: float) -> bytes:
-    """Return the smallest input found that fails as ``finding`` says; one that takes long stays as it is."""
+    """Return the smallest input that fails like ``finding``; a slow one is returned unchanged."""
 
     def fails(candidate: bytes) -> bool:
         return any(each.signature == finding.signature for each in worker.examine(candidate).findings)
@@ -128,7 +131,7 @@ def _tell(finding: Finding, path: Path | None = None) -> None:
 
 
 def replay(path: Path) -> int:
-    """Read one input again; its folder names the target."""
+    """Read one input again; the name of its folder is the target."""
     with Worker(path.resolve().parent.name) as worker:
         report = worker.examine(path.read_bytes())
     for finding in report.findings:
@@ -138,7 +141,7 @@ def replay(path: Path) -> int:
 
 
 def table(tallies: Iterable[Tally]) -> str:
-    """Return the summary: a row for each target, a line for each failure."""
+    """Return the summary: a row for each target, and a line for each failure."""
     rows: list[Sequence[object]] = [("target", "inputs", "accepted", "calls", "failures", "slow", "slowest s", "lines")]
     tallies = list(tallies)
     for each in tallies:

@@ -1,4 +1,4 @@
-"""Damage to documents: structure, types, extreme numbers, nesting, odd characters, bytes."""
+"""Damage to documents: changed structure, types, extreme numbers, nesting, unusual characters and bytes."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ STRINGS = (
 )  # fmt: skip
 OTHERS = (None, True, False, [], {}, [[]], [None], {"": None}, [0, 1], {"a": {"b": []}})
 DEEP = "@deep@"
-"""A text that stands for a nest of lists until the document is written."""
+"""Placeholder for a deeply nested list, replaced when the document is written."""
 DEPTHS = (3, 100, 990, 100_000)
 
 
 def mutate_json(chance: Random, seeds: Sequence[bytes]) -> bytes:
-    """Return a damaged copy of one JSON document of ``seeds``, in which parts of another may stand."""
+    """Return a damaged copy of a JSON document of ``seeds``, which may contain parts of another one."""
     document, other = (json.loads(chance.choice(seeds)) for _ in range(2))
     for _ in range(1 + int(chance.expovariate(0.7))):
-        document = damaged(chance, document, other)
+        document = damage_document(chance, document, other)
     return written(chance, document)
 
 
 def written(chance: Random, document: Any) -> bytes:
-    """Return a document as a file; one in eight is damaged as bytes too."""
+    """Return a document as bytes; one of eight is also damaged as bytes."""
     text = json.dumps(document)
     for _ in range(text.count(f'"{DEEP}"')):
         depth = chance.choice(DEPTHS)
@@ -45,8 +45,8 @@ def written(chance: Random, document: Any) -> bytes:
     return mutate_bytes(chance, content) if chance.random() < 0.125 else content
 
 
-def damaged(chance: Random, document: Any, other: Any) -> Any:
-    """Return a document with one place changed."""
+def damage_document(chance: Random, document: Any, other: Any) -> Any:
+    """Return a document with one change."""
     document = deepcopy(document)
     every = list(places(document))
     if not every:
@@ -58,7 +58,7 @@ def damaged(chance: Random, document: Any, other: Any) -> Any:
 
 
 def places(value: Any, at: Place = ()) -> Iterator[Place]:
-    """Yield the place of every part of a document but the whole."""
+    """Yield the path of every part of a document except the whole."""
     steps = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for step, part in steps:
         yield (*at, step)
@@ -74,11 +74,11 @@ def part_at(document: Any, place: Place) -> Any:
 # ---- one change of document[...][step] ----
 
 
-def _nudge(chance: Random, parent: Any, step: Any, other: Any) -> None:
-    """Change a number a little, so that the document may stay sound."""
+def _nudge_number(chance: Random, parent: Any, step: Any, other: Any) -> None:
+    """Change a number slightly, so that the document may remain valid."""
     value = parent[step]
     if type(value) not in (int, float) or value - value != 0:  # no number, or not a finite one
-        return _graft(chance, parent, step, other)
+        return _graft_value(chance, parent, step, other)
     with suppress(OverflowError):  # of a whole number of hundreds of digits
         parent[step] = chance.choice(
             (value + 1, value - 1, value * 2, value // 2, value * 10, -value, float(value), value / 1e6, str(value))
@@ -86,7 +86,7 @@ def _nudge(chance: Random, parent: Any, step: Any, other: Any) -> None:
     return None
 
 
-def _extreme(chance: Random, parent: Any, step: Any, other: Any) -> None:
+def _set_extreme_value(chance: Random, parent: Any, step: Any, other: Any) -> None:
     parent[step] = chance.choice(NUMBERS)
 
 
@@ -100,12 +100,12 @@ def _retype(chance: Random, parent: Any, step: Any, other: Any) -> None:
     parent[step] = chance.choice((*OTHERS, [parent[step]], {"": parent[step]}, DEEP))
 
 
-def _drop(chance: Random, parent: Any, step: Any, other: Any) -> None:
+def _drop_value(chance: Random, parent: Any, step: Any, other: Any) -> None:
     del parent[step]
 
 
-def _graft(chance: Random, parent: Any, step: Any, other: Any) -> None:
-    """Put a part of another document here, one under the same key where there is one."""
+def _graft_value(chance: Random, parent: Any, step: Any, other: Any) -> None:
+    """Insert a part of another document, preferably one with the same key."""
     every = list(places(other))
     alike = [place for place in every if place[-1] == step and isinstance(step, str)]
     if every:
@@ -113,7 +113,7 @@ def _graft(chance: Random, parent: Any, step: Any, other: Any) -> None:
 
 
 def _key(chance: Random, parent: Any, step: Any, other: Any) -> None:
-    """Give a part another name, or a neighbour of an unknown one."""
+    """Rename a key, or add an unknown key."""
     if not isinstance(parent, dict):
         return _list(chance, parent, step, other)
     name = chance.choice((f"{step}s", str(step).upper(), *STRINGS, *_keys(other)))
@@ -126,10 +126,10 @@ def _keys(document: Any) -> list[str]:
 
 
 def _list(chance: Random, parent: Any, step: Any, other: Any) -> None:
-    """Repeat, reorder or cut a list."""
+    """Repeat, reorder or shorten a list."""
     members = parent if isinstance(parent, list) else parent[step]
     if not isinstance(members, list) or not members:
-        return _nudge(chance, parent, step, other)
+        return _nudge_number(chance, parent, step, other)
     at = chance.randrange(len(members))
     match chance.randrange(5):
         case 0:
@@ -147,7 +147,7 @@ def _list(chance: Random, parent: Any, step: Any, other: Any) -> None:
 
 Change = Callable[[Random, Any, Any, Any], None]
 _CHANGES: Sequence[Change] = (
-    *(_nudge,) * 6, *(_graft,) * 5, *(_list,) * 3, *(_extreme,) * 3, _text, _text, _retype, _retype, _drop, _drop, _key,
+    *(_nudge_number,) * 6, *(_graft_value,) * 5, *(_list,) * 3, *(_set_extreme_value,) * 3, _text, _text, _retype, _retype, _drop_value, _drop_value, _key,
 )  # fmt: skip
 
 
@@ -160,7 +160,7 @@ PIECES = (
 
 
 def mutate_text(chance: Random, seeds: Sequence[bytes]) -> bytes:
-    """Return a damaged copy of one text of ``seeds``, in which lines of another may stand; often still of its form."""
+    """Return a damaged copy of a text of ``seeds``, which may contain lines of another one."""
     lines, other = (chance.choice(seeds).decode("utf-8", "replace").split("\n") for _ in range(2))
     for _ in range(1 + int(chance.expovariate(0.7))):
         at = chance.randrange(len(lines))
@@ -182,7 +182,7 @@ def mutate_text(chance: Random, seeds: Sequence[bytes]) -> bytes:
 
 
 def _with_other_value(chance: Random, line: str, pattern: str, values: Sequence[str]) -> str:
-    """Return a line with one part that matches a pattern replaced."""
+    """Return a line in which one match of a pattern is replaced."""
     found = list(re.finditer(pattern, line))
     if not found:
         return line
@@ -191,7 +191,7 @@ def _with_other_value(chance: Random, line: str, pattern: str, values: Sequence[
 
 
 def mutate_bytes(chance: Random, content: bytes) -> bytes:
-    """Return a damaged copy of a file of any form."""
+    """Return a damaged copy of a file of any format."""
     found = bytearray(content)
     for _ in range(chance.choice((1, 1, 2, 5))):
         at, end = sorted(chance.randrange(len(found) + 1) for _ in range(2))

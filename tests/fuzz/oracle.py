@@ -1,4 +1,4 @@
-"""Rules that every answer to an input has to keep: sentences for people, JSON for programs, no other exceptions."""
+"""Rules for the answers to all inputs: sentences for people, JSON for programs, no other exceptions."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from meshwave.engine.errors import MeshwaveError
 
 ROOT = Path(__file__).resolve().parents[2]
 LONGEST_LINE = 2_000
-"""Characters of one line of a message; a name has at most 200."""
+"""Maximum number of characters of a line of a message; a name has at most 200."""
 LONGEST_PRINTED = 10_000_000
-"""Of output that is no message, such as an order of thousands of actions."""
+"""Maximum number of characters of other output, such as an order of thousands of actions."""
 
 _REPR = re.compile(
     r"""Traceback\ \(most|<class\ |<[\w.]+\ object|\bat\ 0x[0-9a-f]{6}|\b[A-Z]\w*(?:Error|Exception)\(
@@ -30,13 +30,14 @@ _REPR = re.compile(
         |\bNone\b(?!\ is)|\bTrue\b|\bFalse\b|(?<![\w'.-])nan\b|(?<![\w'.-])inf\b|\{'\w+':""",
     re.VERBOSE,
 )
-"""Python shown to a person. Inputs are built without these words, so that an echo of the input has none."""
+"""Python representations that no message should contain. Inputs have none of these words, so an echo has none either.
+"""
 _QUOTED_WORD = re.compile(r'"[^"\n]*\b(?:nan|inf|None)\b[^"\n]*(?:"|\.\.\.)')
-"""An echo of a text: TOML calls numbers so, which damage moves into texts; lessons have sentences such as "None"."""
+"""Quoted word of an input, which a message may repeat even if it looks like a Python value."""
 
 
 class Complaint(NamedTuple):
-    """One broken rule; equal rules of one call are one defect."""
+    """A broken rule; equal complaints about one call are one defect."""
 
     rule: str
     detail: str
@@ -46,18 +47,18 @@ Act = Callable[[], Iterable[Complaint]]
 
 
 def complaints_about(act: Act) -> list[Complaint]:
-    """Run one call and return what is wrong with its answer; a refusal in words is an answer."""
+    """Run a call and return the broken rules of its answer; a refusal with a message breaks none."""
     output = io.StringIO()  # of what prints on the way
     with warnings.catch_warnings(record=True) as warned, threads_watched() as raised:
         warnings.simplefilter("always", RuntimeWarning)
         with redirect_stdout(output), redirect_stderr(output):
-            found = [*_answered(act)]
+            found = [*check_answer(act)]
     found += [about_exception(error) for error in raised]
     numeric = [each for each in warned if issubclass(each.category, RuntimeWarning)]
     return found + [Complaint(f"warning in {_place(each.filename)}", str(each.message)) for each in numeric]
 
 
-def _answered(act: Act) -> Iterator[Complaint]:
+def check_answer(act: Act) -> Iterator[Complaint]:
     try:
         yield from act()
     except MeshwaveError as error:
@@ -68,7 +69,7 @@ def _answered(act: Act) -> Iterator[Complaint]:
 
 @contextmanager
 def threads_watched() -> Iterator[list[BaseException]]:
-    """Collect the exceptions that end threads meanwhile."""
+    """Collect exceptions that end threads inside this context."""
     raised: list[BaseException] = []
     before = threading.excepthook
     threading.excepthook = lambda args: raised.append(args.exc_value or args.exc_type())
@@ -79,7 +80,7 @@ def threads_watched() -> Iterator[list[BaseException]]:
 
 
 def about_exception(error: BaseException) -> Complaint:
-    """An exception that no person should see, named by its type and the function of ours that it left."""
+    """Return the complaint about an unexpected exception, named by its type and the last function of our code."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = [frame for frame in frames if is_product(frame.filename)] or list(frames)[-1:]
     last = ours[-1] if ours else None
@@ -99,7 +100,7 @@ def _place(file: str) -> str:
 
 
 def about_text(text: str, longest: int = LONGEST_LINE) -> Iterator[Complaint]:
-    """What keeps a text from being a message that a person can read."""
+    """Yield reasons why a text is not a message for people."""
     if not text.strip():
         yield Complaint("empty message", repr(text))
     unfit = {mark for mark in text if mark != "\n" and unicodedata.category(mark) in ("Cc", "Cs")}
@@ -112,7 +113,7 @@ def about_text(text: str, longest: int = LONGEST_LINE) -> Iterator[Complaint]:
 
 
 def about_json(text: str | bytes) -> Iterator[Complaint]:
-    """What keeps a text from being JSON as other languages read it."""
+    """Yield reasons why a text is not valid JSON."""
 
     def refuse(word: str) -> Any:
         raise ValueError(f"{word} is no JSON")
@@ -125,14 +126,14 @@ def about_json(text: str | bytes) -> Iterator[Complaint]:
 
 @cache
 def _parser(*commands: Any) -> Any:
-    """Return the parser of the command line, which takes longer to make than most commands run."""
+    """Return the parser of the command line, cached because building it takes longer than most commands."""
     from meshwave.engine.cli.parser import parser
 
     return parser(*commands)
 
 
 class Ended(NamedTuple):
-    """What a command left behind."""
+    """Exit status and output of a command."""
 
     status: int
     out: bytes

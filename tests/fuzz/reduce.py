@@ -1,4 +1,4 @@
-"""Make an input that fails smaller, as long as it fails in the same way."""
+"""Reduction of a failing input to a smaller one that fails in the same way."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ SIMPLE = (None, 0, 1, "", [], {})
 
 
 def reduced(content: bytes, fails: Fails, seconds: float) -> bytes:
-    """Return the smallest input found in ``seconds`` for which ``fails`` holds: parts first, then bytes."""
+    """Return the smallest input found within ``seconds`` for which ``fails`` is true: parts are removed first, then
+    bytes.
+    """
     end = time.monotonic() + seconds
 
     def in_time(candidate: bytes) -> bool:
@@ -29,36 +31,36 @@ def reduced(content: bytes, fails: Fails, seconds: float) -> bytes:
 
 
 def _parts(document: Any, content: bytes, fails: Fails) -> bytes:
-    """Leave out parts of a document, the outer ones first, then put plain values in place of others."""
-    begun = _written(document)
+    """Yield documents without one part, outer parts first, then documents with a plain value in place of a part."""
+    begun = _encode_document(document)
     best = begun if fails(begun) else content
     if best is content:
         return _chunks(content, fails)
     smaller = True
     while smaller:
         smaller = False
-        for candidate in _smaller(document):
-            text = _written(candidate)
+        for candidate in _smaller_documents(document):
+            text = _encode_document(candidate)
             if len(text) < len(best) and fails(text):
                 document, best, smaller = candidate, text, True
                 break
     return best
 
 
-def _written(document: Any) -> bytes:
+def _encode_document(document: Any) -> bytes:
     return json.dumps(document).encode()
 
 
-def _smaller(document: Any) -> Iterator[Any]:
+def _smaller_documents(document: Any) -> Iterator[Any]:
     every = sorted(places(document), key=lambda place: (len(place), [str(step) for step in place]))
     for place in every:
-        yield _changed(document, place)
+        yield replace_at(document, place)
     for place in every:
         for value in SIMPLE:
-            yield _changed(document, place, value)
+            yield replace_at(document, place, value)
 
 
-def _changed(document: Any, place: tuple[str | int, ...], *value: Any) -> Any:
+def replace_at(document: Any, place: tuple[str | int, ...], *value: Any) -> Any:
     found = deepcopy(document)
     parent = part_at(found, place[:-1])
     if value:
@@ -69,7 +71,7 @@ def _changed(document: Any, place: tuple[str | int, ...], *value: Any) -> Any:
 
 
 def _chunks(content: bytes, fails: Fails) -> bytes:
-    """Leave out runs of bytes, long ones first."""
+    """Yield texts without a run of bytes, long runs first."""
     size = max(len(content) // 2, 1)
     while size:
         at = 0

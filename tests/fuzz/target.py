@@ -1,4 +1,4 @@
-"""What is fuzzed: a form of input, sound examples of it, how they are damaged, and the calls that read them."""
+"""Base class of fuzzing targets: a kind of input, valid examples, the way to damage them, and calls that read them."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ NAMES = (
     "designs", "transfers", "expert_layers", "schedules", "orders", "settings", "traces", "profiles", "run_folders",
     "archives", "gestures", "lessons", "workshops", "requests",
 )  # fmt: skip
-"""The targets, each a module of :mod:`tests.fuzz.targets`."""
+"""Names of the targets, each a module of :mod:`tests.fuzz.targets`."""
 
 
 class Target(ABC):
-    """One form of input."""
+    """A kind of input."""
 
     suffix: ClassVar[str] = ".json"
     is_guided: ClassVar[bool] = False
-    """True to damage inputs further that ran new lines of the product, whose lines are counted for a share of them."""
+    """True if inputs that execute new lines of the product are damaged further."""
     entrance: ClassVar[int] = 1
-    """Calls that every input meets; an input that meets more was accepted."""
+    """Number of calls that every input gets; an input that gets more was accepted."""
 
     @abstractmethod
     def seeds(self) -> Iterable[bytes]:
-        """Return sound inputs, the first one at once, made by the library itself where it makes such."""
+        """Return valid inputs, made by the library itself if possible."""
 
     def mutate(self, chance: Random, seeds: Sequence[bytes]) -> bytes:
         """Return a damaged copy of one of ``seeds``."""
@@ -46,16 +46,12 @@ class Target(ABC):
 
 
 class UnfitError(Exception):
-    """The input is none of this target: an envelope around what is fuzzed was taken apart."""
+    """The input does not have the envelope of this target."""
 
 
 @contextmanager
 def envelope() -> Iterator[None]:
-    """Read what a target wraps its inputs in.
-
-    Raises:
-        UnfitError: it is not of the target's form.
-    """
+    """Convert errors inside this context, which reads the envelope of an input, to :class:`UnfitError`."""
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
@@ -63,13 +59,13 @@ def envelope() -> Iterator[None]:
 
 
 def target_called(name: str) -> Target:
-    """Return a target, importing no other."""
+    """Return a target by name, without importing the others."""
     found: Target = import_module(f"tests.fuzz.targets.{name}").TARGET
     return found
 
 
-def drawn(strategy: SearchStrategy[Any], count: int, number: int = 0) -> list[Any]:
-    """Return ``count`` values of a strategy, the same every time."""
+def draw_examples(strategy: SearchStrategy[Any], count: int, number: int = 0) -> list[Any]:
+    """Return ``count`` values of a strategy, the same ones in each call."""
     found: list[Any] = []
 
     @seed(number)

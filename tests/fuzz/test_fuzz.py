@@ -1,4 +1,4 @@
-"""Inputs that failed once stay mended, and the fuzzer itself finds what it is there to find."""
+"""Inputs that failed in the past do not fail again, and the fuzzer finds planted failures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from meshwave.engine.errors import InputError
 from meshwave.engine.units import quantity
 from tests.fuzz.__main__ import main
 from tests.fuzz.campaign import kept_seeds
-from tests.fuzz.mutate import damaged, mutate_bytes, mutate_json
+from tests.fuzz.mutate import damage_document, mutate_bytes, mutate_json
 from tests.fuzz.oracle import Complaint, about_text, complaints_about
 from tests.fuzz.reduce import reduced
 from tests.fuzz.target import NAMES, target_called
@@ -68,7 +68,7 @@ def test_the_walk_knows_a_sound_order_from_others(orders: list[list[str]], fault
 # ---- what is a failure ----
 
 
-def raising(error: BaseException) -> list[Complaint]:
+def act_that_raises(error: BaseException) -> list[Complaint]:
     def act() -> Iterator[Complaint]:
         raise error
         yield
@@ -77,8 +77,8 @@ def raising(error: BaseException) -> list[Complaint]:
 
 
 def test_a_refusal_in_words_is_no_failure_and_every_other_exception_is() -> None:
-    assert raising(InputError("mesh A has no device; draw it over one")) == []
-    (complaint,) = raising(KeyError("x"))
+    assert act_that_raises(InputError("mesh A has no device; draw it over one")) == []
+    (complaint,) = act_that_raises(KeyError("x"))
     assert complaint.rule.startswith("KeyError in ")
 
 
@@ -95,7 +95,7 @@ def test_a_refusal_in_words_is_no_failure_and_every_other_exception_is() -> None
     ],
 )
 def test_a_message_that_is_not_a_sentence_is_a_failure(message: str) -> None:
-    assert raising(InputError(message))
+    assert act_that_raises(InputError(message))
 
 
 def test_names_and_json_in_a_message_are_accepted() -> None:
@@ -161,7 +161,7 @@ def test_damage_leaves_the_document_as_it_was() -> None:
     document = {"a": [1, 2, 3]}
 
     for number in range(50):
-        damaged(Random(number), document, {"x": 1})
+        damage_document(Random(number), document, {"x": 1})
 
     assert document == {"a": [1, 2, 3]}
 

@@ -1,6 +1,6 @@
-"""A process that reads inputs under limits, so that a hang or a memory error is a finding and ends nothing else.
+"""A process that reads inputs under limits, so that a hang or a memory error is a finding and nothing else ends.
 
-It also reports writes outside its folder, and counts the lines of the product that an input is the first to run.
+It also reports writes outside its folder, and counts the lines of the product that an input is the first to execute.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload([f"tests.fuzz.targets.{name}" for name in NAMES])
 WATCHED_FACTOR = 3
 PATIENCE = 100_000
-"""Events without a new line after which the lines of a call are no longer counted: it repeats itself."""
+"""Events without a new line after which the lines of a call are no longer counted, because it repeats itself."""
 BEGIN_S = 120.0
-"""Seconds that a worker may take to import what it needs."""
+"""Seconds that a worker may take to import its modules."""
 
 
 class Limits(NamedTuple):
-    """What one call may take."""
+    """Limits on time and memory of a call."""
 
     seconds: int = 20  # of processor time
     memory_bytes: int = 4_000_000_000  # of address space beyond what the imports take
     elapsed_factor: int = 10  # seconds of a clock for one of processor time: the machine may be busy
 
     def call_seconds(self, is_watched: bool) -> int:
-        """Return the seconds of processor time of a call, which takes longer if its lines are counted."""
+        """Return the limit of processor time of a call in seconds, which is higher if its lines are counted."""
         return self.seconds * (WATCHED_FACTOR if is_watched else 1)
 
 
@@ -59,7 +59,7 @@ class Finding(NamedTuple):
 
 
 class Report(NamedTuple):
-    """How an input was answered."""
+    """Result of reading an input."""
 
     calls: int
     accepted: bool
@@ -69,7 +69,7 @@ class Report(NamedTuple):
 
 
 class Worker:
-    """Reads inputs of one target, one after another; begins anew after one that ended it."""
+    """Process that reads the inputs of one target one by one; after an input that ended it, it is started again."""
 
     def __init__(self, target: str, limits: Limits = USUAL) -> None:
         self._target, self._limits = target, limits
@@ -84,9 +84,9 @@ class Worker:
             raise RuntimeError(f"no worker for {self._target} came up within {BEGIN_S:g} s")
 
     def examine(self, content: bytes, is_watched: bool = False) -> Report:
-        """Return how an input is answered; what ends the worker is a finding at the call that was under way.
+        """Read an input and return the findings; if the process ends, the finding is about the current call.
 
-        With ``is_watched``, the report counts the lines that no watched input had run before.
+        With ``is_watched``, the report counts the lines that no earlier watched input executed.
         """
         self._connection.send((content, is_watched))
         call, calls, seconds = "begin", 0, self._limits.call_seconds(is_watched)
@@ -95,11 +95,11 @@ class Worker:
             if isinstance(told, Report):
                 return told
             if told is None:
-                return Report(calls, False, float(seconds), (self._ended(call, seconds),))
+                return Report(calls, False, float(seconds), (self._restart(call, seconds),))
             call, calls = told, calls + 1
 
     def _next(self, patience_s: float) -> str | Report | None:
-        """The next call, the report, or None where the worker ended or hangs."""
+        """Return the next call, or the report; None if the worker ended or hangs."""
         try:
             if self._connection.poll(patience_s):
                 found: str | Report = self._connection.recv()
@@ -108,8 +108,8 @@ class Worker:
             pass
         return None
 
-    def _ended(self, call: str, seconds: int) -> Finding:
-        """Begin anew, and say what ended the worker before."""
+    def _restart(self, call: str, seconds: int) -> Finding:
+        """Start the process again, and return the reason why it ended."""
         was_alive = self._process.is_alive() and not self._connection.poll(0)
         self.close()
         code = self._process.exitcode
@@ -137,7 +137,7 @@ class Worker:
 
 
 def serve(connection: Connection, name: str, limits: Limits) -> None:
-    """Read inputs until nobody sends any."""
+    """Read inputs until the connection is closed."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with tempfile.TemporaryDirectory(prefix="meshwave-fuzz-") as folder:
         tempfile.tempdir = folder
@@ -157,14 +157,14 @@ def serve(connection: Connection, name: str, limits: Limits) -> None:
 
 
 class Examiner:
-    """Passes inputs to the calls of a target, and watches what they do."""
+    """Passes inputs to the calls of a target, and observes them."""
 
     def __init__(self, connection: Connection, target: Target, folder: Path, limits: Limits) -> None:
         self.target, self._connection, self._limits = target, connection, limits
         self._lines, self._writes = Lines(), Writes(folder)
 
     def examine(self, path: Path, is_watched: bool) -> Report:
-        """Return how the input at ``path`` is answered; with ``is_watched``, count lines."""
+        """Read the input at ``path`` and return the findings; with ``is_watched``, count executed lines."""
         findings: list[Finding] = []
         calls, slowest, lines = 0, 0.0, self._lines.count
         with suppress(UnfitError):
@@ -174,14 +174,14 @@ class Examiner:
                 begun = time.process_time()
                 _limit_time(self._limits.call_seconds(is_watched))
                 with self._lines.counted() if is_watched else nullcontext():
-                    found = _guarded(act)
+                    found = _find_complaints(act)
                 findings += [Finding(call, each.rule, each.detail) for each in (*found, *self._writes.complaints())]
                 slowest = max(slowest, 0.0 if is_watched else time.process_time() - begun)
         return Report(calls, calls > self.target.entrance, slowest, tuple(findings), self._lines.count - lines)
 
 
 class Lines:
-    """Lines of the product that were run; a function is watched until all of its lines were."""
+    """Lines of the product that were executed; a function is observed until all its lines were."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -190,7 +190,7 @@ class Lines:
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        """Watch the calls of this thread."""
+        """Observe the calls of this thread."""
         self._repeated = 0
         sys.settrace(self._enter)
         try:
@@ -230,7 +230,7 @@ class Writes:
         sys.addaudithook(self._note)
 
     def complaints(self) -> list[Complaint]:
-        """Return what was written since the last call."""
+        """Return the writes since the last call."""
         found = [Complaint("writes outside its folder", path) for path in sorted(self._outside)]
         self._outside.clear()
         return found
@@ -251,7 +251,7 @@ class Writes:
         return is_cache or path == Path(os.devnull) or any(place.is_relative_to(folder) for folder in self._folders)
 
 
-def _guarded(act: Act) -> list[Complaint]:
+def _find_complaints(act: Act) -> list[Complaint]:
     try:
         return complaints_about(act)
     except MemoryError:  # while the answer was looked at
@@ -262,7 +262,7 @@ CHANGES = {
     "os.remove": (0,), "os.rename": (0, 1), "os.mkdir": (0,), "os.rmdir": (0,), "os.truncate": (0,), "os.chmod": (0,),
     "os.symlink": (1,), "os.link": (1,), "shutil.rmtree": (0,), "sqlite3.connect": (0,),
 }  # fmt: skip
-"""Audit events of changes to the file system, and which of their arguments are changed paths."""
+"""Audit events of changes to the file system, with the positions of the changed paths in their arguments."""
 
 
 def _limit_time(seconds: int) -> None:
@@ -271,7 +271,7 @@ def _limit_time(seconds: int) -> None:
 
 
 def _limit_memory(limits: Limits) -> None:
-    """Limit the address space where the system tells how much is in use."""
+    """Limit the address space on systems that report how much is in use."""
     if sys.platform == "linux":
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         most = pages * resource.getpagesize() + limits.memory_bytes

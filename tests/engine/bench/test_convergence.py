@@ -18,31 +18,31 @@ pytestmark = pytest.mark.usefixtures("warm_processes")
 
 
 @pytest.fixture(scope="module")
-def trained() -> dict[str, Any]:
+def trained_results() -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(convergence_bench, "missing_requirement", lambda: "not in tests")
         return compare_convergence(TINY, ["ppmoe", "once", "backbone"])
 
 
 @pytest.mark.torch
-def test_ppmoe_and_expert_parallelism_have_equal_losses_from_the_same_seed(trained: dict[str, Any]) -> None:
-    ppmoe, once, backbone = trained["runs"].values()
+def test_ppmoe_and_expert_parallelism_have_equal_losses_from_the_same_seed(trained_results: dict[str, Any]) -> None:
+    ppmoe, once, backbone = trained_results["runs"].values()
     assert ppmoe["losses"] == pytest.approx(once["losses"], abs=1e-12)
-    assert trained["largest_difference"] == {"once": pytest.approx(0, abs=1e-12)}
+    assert trained_results["largest_difference"] == {"once": pytest.approx(0, abs=1e-12)}
     assert backbone["losses"] != pytest.approx(once["losses"], abs=1e-4)  # another model: the comparison can fail
-    for run in trained["runs"].values():
+    for run in trained_results["runs"].values():
         assert len(run["losses"]) == len(run["seconds"]) == TINY.steps
         assert run["losses"][-1] < run["losses"][0]
         assert run["seconds"] == sorted(run["seconds"])
-    assert "not in tests" in trained["network"]
+    assert "not in tests" in trained_results["network"]
 
 
 @pytest.mark.torch
-def test_another_seed_gives_other_losses(trained: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_seed_gives_other_losses(trained_results: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(convergence_bench, "missing_requirement", lambda: "not in tests")
     other = compare_convergence(Size(**{**vars(TINY), "seed": 1, "steps": 1}), ["ppmoe"])["runs"]["ppmoe"]
 
-    assert trained["runs"]["ppmoe"]["losses"][0] != other["losses"][0]
+    assert trained_results["runs"]["ppmoe"]["losses"][0] != other["losses"][0]
 
 
 def test_all_layouts_have_the_same_global_batch() -> None:
@@ -62,7 +62,7 @@ def test_ppmoe_is_the_fastest_predicted_expert_layout_between_slow_nodes() -> No
     assert backbone < ppmoe < once < resent
 
 
-def found(**changes: Any) -> dict[str, Any]:
+def convergence_results(**changes: Any) -> dict[str, Any]:
     run = {"step_s": 0.5, "step_quartiles_s": [0.4, 0.6], "predicted_step_s": 0.4}
     runs = {
         "ppmoe": {
@@ -92,18 +92,18 @@ def found(**changes: Any) -> dict[str, Any]:
 
 
 def test_the_text_has_losses_and_seconds_of_steps() -> None:
-    text = to_text(found())
+    text = to_text(convergence_results())
 
     assert text[2].split() == ["loss", "of", "step", "1", "2", "3"]
     assert text[3].split() == ["PPMoE", "5.0000", "4.0000", "3.0000"]
     assert text[8].split() == ["once", "2.00", "4.00", "6.00"]
     assert "step time: median 500 ms, IQR 400 ms - 600 ms (2 steps); 1.50 s to a loss of 3.5000" in text[10]
     assert text[-1].endswith("PPMoE and expert parallel, tokens sent once: 0.5")
-    assert bench.to_text({"convergence": found()})[0] == "convergence"
+    assert bench.to_text({"convergence": convergence_results()})[0] == "convergence"
 
 
 def test_seconds_to_a_loss_end_with_the_first_step_that_reaches_it() -> None:
-    runs = found()["runs"]
+    runs = convergence_results()["runs"]
 
     assert convergence_bench._seconds_to_loss(4.2, runs["ppmoe"]) == 1.5
     assert convergence_bench._seconds_to_loss(3.5, runs["once"]) == 6.0

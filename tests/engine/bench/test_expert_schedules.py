@@ -1,4 +1,4 @@
-"""The bench of expert schedules: all run, agree and are predicted, and what is said follows from the figures."""
+"""The benchmark of expert schedules: all schedules run and agree, and the claims follow from the figures."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def layer(mp: int, esp: int, **options: object) -> Layer:
 
 @pytest.fixture(scope="module")
 def measurements() -> ExpertMeasurements:
-    """Two nodes of two processes over loopback: the layers are tiny, the paths are all there."""
+    """Measurements of tiny layers on two nodes of two processes over loopback, which cover all code paths."""
     return measure_schedules(
         ProcessCluster(2, 2), [layer(2, 1), layer(4, 2), layer(2, 2)], sizes=(4096, 65536), rounds=1
     )
@@ -72,7 +72,7 @@ def test_the_text_contains_every_figure(measurements: ExpertMeasurements) -> Non
     assert all(f"  {verdict.claim}: in " in text for verdict in check_claims(measurements))
 
 
-def compared(choice: str, measured: dict[str, float], predicted: dict[str, float]) -> ComparedLayer:
+def compared_layer(choice: str, measured: dict[str, float], predicted: dict[str, float]) -> ComparedLayer:
     def times(seconds: dict[str, float]) -> dict[str, Times]:
         return {name: Times(both / 3, 2 * both / 3, both) for name, both in seconds.items()}
 
@@ -82,7 +82,7 @@ def compared(choice: str, measured: dict[str, float], predicted: dict[str, float
 def test_a_claim_holds_if_the_figures_confirm_it(measurements: ExpertMeasurements) -> None:
     seconds = [dict(zip(SPREAD, each, strict=True)) for each in ((4, 2.5, 2, 1), (4, 2.5, 1, 1.04), (0.9, 2, 1, 1.2))]
     predicted = dict(zip(SPREAD, (4.0, 3.0, 1.0, 1.5), strict=True))
-    made = replace(measurements, layers=tuple(compared("parm-s1", each, predicted) for each in seconds))
+    made = replace(measurements, layers=tuple(compared_layer("parm-s1", each, predicted) for each in seconds))
 
     gains, chosen, fastest = check_claims(made)
 
@@ -90,7 +90,7 @@ def test_a_claim_holds_if_the_figures_confirm_it(measurements: ExpertMeasurement
     assert chosen.cases == 3
     assert [case.rpartition(": ")[2] for case in chosen.failing] == ["parm-s1, 100% slower"]
     assert len(fastest.failing) == 2
-    near = [replace(made, layers=(compared("parm-s2", seconds[1], predicted),))]
+    near = [replace(made, layers=(compared_layer("parm-s2", seconds[1], predicted),))]
     assert [verdict.failing for verdict in check_claims(near[0])][1] == ()  # 4% slower is as good
 
 

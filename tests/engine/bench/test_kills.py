@@ -1,4 +1,4 @@
-"""Runs whose processes are killed: none is lost, and the count goes on where it was stopped."""
+"""Runs whose processes are killed: no run is lost, and an interrupted count continues."""
 
 from __future__ import annotations
 

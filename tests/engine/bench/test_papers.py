@@ -1,4 +1,4 @@
-"""Results of the papers beside those simulated here; every difference has a reason."""
+"""Results of the papers compared with simulated ones; every difference has a reason."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def figures() -> dict[str, Any]:
 
 
 def rows(figures: dict[str, Any], title: str) -> dict[str, dict[str, Any]]:
-    """The rows of the table whose title starts so, by what they are about."""
+    """Return the rows of the table whose title starts with ``title``, by their first cells."""
     table = next(table for table in figures["tables"] if table["title"].startswith(title))
     return {row["what"]: row for row in table["rows"]}
 
@@ -145,7 +145,7 @@ def test_gains_of_parm_are_compared_with_the_range_of_the_paper(figures: dict[st
 
 
 def lines(figures: dict[str, Any], title: str) -> dict[str, list[float]]:
-    """The figures of the grid whose title starts so, by what they are about."""
+    """Return the figures of the grid whose title starts with ``title``, by their labels."""
     table = next(table for table in figures["tables"] if table["title"].startswith(title))
     return {row["what"]: row["figures"] for row in table["rows"]}
 

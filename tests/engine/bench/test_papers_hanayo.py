@@ -1,4 +1,4 @@
-"""The experiments of the Hanayo paper beside ours: what is drawn, what is fitted, and what follows."""
+"""Experiments of the Hanayo paper: printed values, fitted values, and the conclusions from both."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 MANY = Layout(4, 8, 2)
 
 
-def drawn(scheme: str, layout: Layout, **how: str) -> Design:
+def figure_design(scheme: str, layout: Layout, **how: str) -> Design:
     return parse_design(experiment_document(Setting("tacc", scheme, layout, **how)))  # type: ignore[arg-type]
 
 
@@ -43,7 +43,7 @@ def of_basis(rows: list[Row], basis: str) -> list[Row]:
 
 @pytest.mark.parametrize("layout", [EIGHT[8], EIGHT[4], *WEAK, *STRONG, *(layout for _, layout in SEARCH)], ids=str)
 def test_all_schemes_have_the_same_devices_and_sequences(layout: Layout) -> None:
-    designs = [drawn(scheme, layout) for scheme in ("GPipe", "1F1B", "Chimera-wave", "H-2")]
+    designs = [figure_design(scheme, layout) for scheme in ("GPipe", "1F1B", "Chimera-wave", "H-2")]
 
     devices = [sorted(device for mesh in design.meshes for device in mesh.devices) for design in designs]
     assert all(each == list(range(layout.pipelines * layout.ranks)) for each in devices)
@@ -53,7 +53,7 @@ def test_all_schemes_have_the_same_devices_and_sequences(layout: Layout) -> None
 
 @pytest.mark.parametrize(("scheme", "copies"), [("H-2", 2), ("Chimera-wave", 4)])
 def test_pipelines_are_copies_whose_gradients_are_reduced(scheme: str, copies: int) -> None:
-    design = drawn(scheme, EIGHT[4])
+    design = figure_design(scheme, EIGHT[4])
 
     assert {mesh.dp for mesh in design.meshes} == {copies}
     reduced = lower(design).stage[lower(design).op == Op.REDUCE_GRAD]
@@ -61,7 +61,7 @@ def test_pipelines_are_copies_whose_gradients_are_reduced(scheme: str, copies: i
 
 
 def test_a_pipeline_takes_consecutive_devices_or_the_copies_of_a_stage_do() -> None:
-    pipelines, copies = drawn("H-2", MANY), drawn("H-2", MANY, placement="copies")
+    pipelines, copies = figure_design("H-2", MANY), figure_design("H-2", MANY, placement="copies")
 
     assert [mesh.devices[0] for mesh in pipelines.meshes] == list(range(8))
     assert copies.meshes[0].devices == (0, 1, 2, 3)
@@ -69,7 +69,7 @@ def test_a_pipeline_takes_consecutive_devices_or_the_copies_of_a_stage_do() -> N
 
 def test_layers_of_half_the_products_have_nearly_the_flops_of_whole_ones() -> None:
     """Eight waves over eight devices have more stages than the model has layers."""
-    whole, halves = (predict(drawn(scheme, EIGHT[8])).costs for scheme in ("H-4", "H-8"))
+    whole, halves = (predict(figure_design(scheme, EIGHT[8])).costs for scheme in ("H-4", "H-8"))
 
     assert len(halves.layers) == 128
     assert halves.model_flops == pytest.approx(whole.model_flops, rel=0.03)
@@ -180,13 +180,13 @@ def test_the_time_independent_of_the_batch_is_estimated_from_the_bars() -> None:
 
 
 def test_the_fitted_length_has_the_smallest_error() -> None:
-    def off(length: int) -> float:
+    def relative_error_of(length: int) -> float:
         setting = Setting("tacc", "1F1B", MANY, sequence=length)
         return abs(predict_experiment(setting).memory_variance - VARIANCES["1F1B"])
 
     best = hanayo_memory.fitted_length()
 
-    assert off(best) <= min(off(best - 64), off(best + 64))
+    assert relative_error_of(best) <= min(relative_error_of(best - 64), relative_error_of(best + 64))
 
 
 def test_unfused_attention_keeps_equal_bytes_with_fewer_tokens() -> None:

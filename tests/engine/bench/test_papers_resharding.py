@@ -1,4 +1,4 @@
-"""The resharding paper's cases: what its model says comes out, and what alpa does is what its sources do."""
+"""Cases of the resharding paper: our model gives the values of the paper's model and of alpa's sources."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TASKS = {1: 2, 2: 2, 3: 4, 4: 64, 5: 4, 6: 4, 7: 4, 8: 4, 9: 4}
 SENDERS = {1: 1, 2: 2, 3: 1, 4: 1, 5: 4 / 3, 6: 1, 7: 1, 8: 1, 9: 1}
 ORDER = {1: 1, 2: 1, 3: 1.5, 4: 1.875, 5: 1.5, 6: 2, 7: 1, 8: 1, 9: 1.5}
 NIC = 8 * 1.25e9 / 2**30
-"""Gibit/s."""
+"""NIC rate in Gibit/s."""
 
 
 @pytest.mark.parametrize("number", CASES)

@@ -1,4 +1,4 @@
-"""The bench of resharding: every strategy is played for real, beside its prediction."""
+"""The benchmark of resharding: every strategy runs in real processes and is compared with its prediction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``meshwave calibrate`` knows before it measures that it can write, and throws nothing away that took minutes."""
+"""``meshwave calibrate`` checks that it can write before it measures, and never discards measurements."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from meshwave.engine.cli import main as cli
 from meshwave.engine.costs import profile_store as profiles
 from meshwave.engine.costs.profile import MeasuredCollective, Profile, load_profile, parse_profile
 from meshwave.engine.errors import InputError
-from tests.engine.costs.profiles import known
+from tests.engine.costs.profiles import example_profile
 
 command = importlib.import_module("meshwave.engine.cli.calibrate")  # the package has a function of that name
 
 
 @pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What was measured, in a calibration that takes no time."""
+def measured_calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The measurements of a calibration that takes no time."""
     found: list[str] = []
 
     def measure(*asked: Any) -> Profile:
         found.append("all")
-        return known()
+        return example_profile()
 
     monkeypatch.setattr(command, "calibrate_machine", measure)
     return found
@@ -40,27 +40,27 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ],
 )
 def test_an_unwritable_file_is_reported_before_anything_is_measured(
-    tmp_path: Path, measured: list[str], capsys: pytest.CaptureFixture[str], out: str, said: str
+    tmp_path: Path, measured_calls: list[str], capsys: pytest.CaptureFixture[str], out: str, said: str
 ) -> None:
     assert cli.main(["calibrate", "--out", str(tmp_path / out)]) == 2
 
     assert capsys.readouterr().err == said.format(tmp_path)
-    assert measured == []
+    assert measured_calls == []
 
 
 def test_an_unwritable_home_folder_is_reported_before_anything_is_measured(
-    tmp_path: Path, measured: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, measured_calls: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "home").touch()
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path / "home"))
 
     assert cli.main(["calibrate"]) == 2
     assert capsys.readouterr().err == f"cannot store profiles in {tmp_path}/home/profiles: Not a directory\n"
-    assert measured == []
+    assert measured_calls == []
 
 
 def test_the_write_check_leaves_no_file_and_the_profile_is_saved(
-    tmp_path: Path, measured: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, measured_calls: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
 
@@ -76,7 +76,7 @@ def fails(*given: Any) -> None:
 @pytest.mark.parametrize("is_room", [True, False])
 def test_a_profile_that_cannot_be_written_in_the_end_is_saved_elsewhere(
     tmp_path: Path,
-    measured: list[str],
+    measured_calls: list[str],
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     is_room: bool,
@@ -90,10 +90,10 @@ def test_a_profile_that_cannot_be_written_in_the_end_is_saved_elsewhere(
     assert err.startswith("cannot write it: No space left on device; the measurements were ")
     if is_room:
         (path,) = re.findall(r"saved to (\S+)\n", err)
-        assert load_profile(path) == known()
+        assert load_profile(path) == example_profile()
         assert "products" in out  # as a text, as ever
     else:
-        assert parse_profile(out) == known()
+        assert parse_profile(out) == example_profile()
 
 
 def made_in(folder: Path) -> Callable[..., tuple[int, str]]:
@@ -109,7 +109,7 @@ def test_a_profile_with_a_line_of_zero_time_is_printed(tmp_path: Path, capsys: p
     line = {"collective": "all_gather", "group": "mp", "size": 2, "alpha_s": 0.0, "beta_s_per_byte": 0.0, "r2": 1.0}
     free = MeasuredCollective(**line, samples=((1024.0, 1e-3),))
     path = tmp_path / "profile.json"
-    path.write_text(known().model_copy(update={"collectives": (free,)}).to_json())
+    path.write_text(example_profile().model_copy(update={"collectives": (free,)}).to_json())
 
     assert cli.main(["calibrate", "--profile", str(path)]) == 0
     assert "% at " in capsys.readouterr().out

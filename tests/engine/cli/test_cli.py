@@ -1,4 +1,4 @@
-"""The command line: what each command prints, its exit status, and that wrong input is told and not thrown."""
+"""The command line: the output and the exit status of each command, and messages about invalid input."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Command = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def meshwave(capfd: pytest.CaptureFixture[str]) -> Command:
-    """Runs a command in this process: its exit status, standard output and standard error."""
+    """Return a function that runs a command in this process and returns its exit status, output and errors."""
 
     def run(*arguments: str | Path) -> tuple[int, str, str]:
         try:
@@ -47,7 +47,7 @@ def meshwave(capfd: pytest.CaptureFixture[str]) -> Command:
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[..., Path]:
-    """Writes a document, or text, as a file."""
+    """Return a function that writes a document, or text, to a file."""
 
     def write(content: dict[str, Any] | str | bytes, name: str = "design.json") -> Path:
         path = tmp_path / name
@@ -64,8 +64,8 @@ def design(write: Callable[..., Path]) -> Path:
 
 
 @pytest.fixture
-def wrong(write: Callable[..., Path]) -> Path:
-    """Two mistakes in one design."""
+def wrong_file(write: Callable[..., Path]) -> Path:
+    """A design with two mistakes."""
     made = document({"schedule": "1f1b", "microbatches": 0}, 3)
     made["model"] = {**made["model"], "heads": 7}
     return write(made, "wrong.json")
@@ -78,8 +78,8 @@ def test_check_reports_no_problem_of_a_valid_design(meshwave: Command, design: P
     assert meshwave("check", design) == (0, "no problems\n", "")
 
 
-def test_check_lists_problems_with_their_fixes(meshwave: Command, wrong: Path) -> None:
-    status, out, err = meshwave("check", wrong)
+def test_check_lists_problems_with_their_fixes(meshwave: Command, wrong_file: Path) -> None:
+    status, out, err = meshwave("check", wrong_file)
 
     assert (status, err) == (2, "")
     assert out.splitlines() == [
@@ -92,8 +92,8 @@ def test_check_lists_problems_with_their_fixes(meshwave: Command, wrong: Path) -
     ]
 
 
-def test_check_as_json(meshwave: Command, wrong: Path) -> None:
-    status, out, _ = meshwave("check", wrong, "--json")
+def test_check_as_json(meshwave: Command, wrong_file: Path) -> None:
+    status, out, _ = meshwave("check", wrong_file, "--json")
 
     problems = json.loads(out)["problems"]
     assert status == 2
@@ -110,18 +110,18 @@ def test_check_as_json_of_a_missing_file(meshwave: Command, tmp_path: Path) -> N
     assert problem["message"].startswith("cannot read ")
 
 
-def test_check_accepts_several_designs(meshwave: Command, write: Callable[..., Path], wrong: Path) -> None:
-    status, out, err = meshwave("check", "01-first-wave", wrong, "02-two-wave")
+def test_check_accepts_several_designs(meshwave: Command, write: Callable[..., Path], wrong_file: Path) -> None:
+    status, out, err = meshwave("check", "01-first-wave", wrong_file, "02-two-wave")
 
     lines = out.splitlines()
     assert (status, err) == (2, "")
     assert lines[0] == "01-first-wave: no problems"
-    assert lines[1].startswith(f"{wrong}: model.heads: 7 heads do not divide")
+    assert lines[1].startswith(f"{wrong_file}: model.heads: 7 heads do not divide")
     assert lines[-1].startswith("02-two-wave: cannot read 02-two-wave: no file and no example has this name.")
     assert lines[-1].endswith("Did you mean 02-two-waves?")
 
-    problems = json.loads(meshwave("check", "01-first-wave", wrong, "--json")[1])["problems"]
-    assert {problem["design"] for problem in problems} == {str(wrong)}
+    problems = json.loads(meshwave("check", "01-first-wave", wrong_file, "--json")[1])["problems"]
+    assert {problem["design"] for problem in problems} == {str(wrong_file)}
 
 
 def test_check_of_an_invalid_design_shows_warnings_and_problems_of_its_order(
@@ -316,11 +316,11 @@ def test_compare_as_json_has_the_metrics_of_each_design(meshwave: Command) -> No
     ]
 
 
-def test_compare_names_the_invalid_design(meshwave: Command, wrong: Path) -> None:
-    status, out, err = meshwave("compare", "01-first-wave", str(wrong))
+def test_compare_names_the_invalid_design(meshwave: Command, wrong_file: Path) -> None:
+    status, out, err = meshwave("compare", "01-first-wave", str(wrong_file))
 
     assert (status, out) == (2, "")
-    assert all(line.startswith(f"{wrong}: ") for line in err.splitlines())
+    assert all(line.startswith(f"{wrong_file}: ") for line in err.splitlines())
 
 
 # ---- export ----

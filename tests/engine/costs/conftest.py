@@ -1,4 +1,4 @@
-"""Designs to price: each test changes what it is about and leaves the rest."""
+"""Fixtures for designs to price; each test changes only the keys that it is about."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 
 from meshwave.engine.costs.profile_store import store_profile
 from meshwave.engine.document import Design, parse_design
-from tests.engine.costs.profiles import known
+from tests.engine.costs.profiles import example_profile
 
 A100 = {"name": "A100", "peak_flops": 312e12, "memory_bytes": 80e9, "memory_bandwidth": 2e12, "efficiency": 0.5}
 SMALL = {"kind": "gpt", "layers": 32, "hidden": 64, "heads": 4, "sequence": 32, "vocab": 300}
@@ -15,7 +15,7 @@ SMALL = {"kind": "gpt", "layers": 32, "hidden": 64, "heads": 4, "sequence": 32, 
 
 @pytest.fixture(scope="module", autouse=True)
 def own_profiles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What is kept here is kept from the tests of others."""
+    """Store profiles in a temporary folder of the test."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MESHWAVE_HOME", str(tmp_path_factory.mktemp("profiles")))
         yield
@@ -23,10 +23,11 @@ def own_profiles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture
 def design() -> Callable[..., Design]:
-    """``design(ranks=4, dp=1, tp=1, schedule="1f1b", microbatches=4, **sections)``.
+    """Return a function that makes a design: ``design(ranks=4, dp=1, tp=1, schedule="1f1b", microbatches=4,
+    **sections)``.
 
-    Meshes lie one after the other on the cluster; a section given as a keyword is laid over its
-    default key by key. Calibrated costs that name no profile go by one that is known.
+    Meshes are on consecutive devices of the cluster. A section given as a keyword argument overrides single keys of the
+    default. Calibrated costs without a profile use an example profile.
     """
 
     def make(ranks: int = 4, *, dp: int = 1, tp: int = 1, **changes: Any) -> Design:
@@ -57,7 +58,7 @@ def design() -> Callable[..., Design]:
         for section, change in changes.items():
             document[section] = {**document.get(section, {}), **change} if isinstance(change, dict) else change
         if document["cost"] == {"kind": "calibrated"}:
-            store_profile(known(), "known.json")
+            store_profile(example_profile(), "known.json")
             document["cost"]["profile"] = "known.json"
         return parse_design(document)
 

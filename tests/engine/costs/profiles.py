@@ -1,4 +1,4 @@
-"""A profile with known lines, so that what is priced by it can be worked out by hand."""
+"""A profile with known lines, so that prices can be calculated by hand."""
 
 from typing import Any
 
@@ -16,25 +16,25 @@ from meshwave.engine.costs.profile import (
 )
 
 FORWARD = {"action": 1e-4, "block": 1e-3, "products": 1e-12, "attention": 3e-12, "bytes": 1e-11}
-"""Seconds a unit; each of the gradients takes the same, a whole backward both, a recomputed one all three."""
+"""Seconds of a forward per unit: each gradient takes the same, a full backward both, a recomputed one all three."""
 PHASES = {"forward": 1, "input_gradient": 1, "weight_gradient": 1, "backward": 2, "recomputed": 3}
 ONCE = ("action", "block")
 
 
 def block(kind: str, **sizes: int) -> Block:
-    fits = {phase: Fit(per=_per(kind, times), r2=1.0) for phase, times in PHASES.items()}
+    fits = {phase: Fit(per=_constant_rates(kind, times), r2=1.0) for phase, times in PHASES.items()}
     size = {"blocks": 1, "batch": 1, "sequence": 32, "hidden": 64, "ffn_hidden": 256, "heads": 4, "vocab": 300} | sizes
     sample: Any = {**size, "phases": {phase: TimedPhase(seconds=1e-3) for phase in PHASES}}
     return Block(kind=kind, precision="fp32", fits=fits, samples=(BlockSample(**sample),))  # type: ignore[arg-type]
 
 
-def _per(kind: str, times: int) -> Any:
+def _constant_rates(kind: str, times: int) -> Any:
     terms = FORWARD if kind not in ("embedding", "head") else {**FORWARD, "block": 0.0}
     return {term: seconds * (times if term in ONCE else 1) for term, seconds in terms.items()}
 
 
-def known(**sections: Any) -> Profile:
-    """Of a machine of one node; ``sections`` take the place of its own."""
+def example_profile(**sections: Any) -> Profile:
+    """Return a profile of a machine with one node; ``sections`` replace its own sections."""
     lines: dict[str, Any] = {
         "machine": Machine(ranks=4, ranks_per_node=4),
         "blocks": tuple(map(block, ("layer", "embedding", "head"))),
@@ -52,14 +52,14 @@ def known(**sections: Any) -> Profile:
     return Profile(**(lines | sections))
 
 
-def of_a_run(*actions: dict[str, Any]) -> Profile:
-    """What a run measured of its actions."""
+def profile_of_actions(*actions: dict[str, Any]) -> Profile:
+    """Return a profile with the measured actions of a run only."""
     times = (ActionTime(**{"layers": 8, "seconds": 2.0, "roofline_s": 1.0, **each}) for each in actions)
-    return known(blocks=(), links=(), optimizer=(), actions=tuple(times))
+    return example_profile(blocks=(), links=(), optimizer=(), actions=tuple(times))
 
 
 def contention(pair: Any = "across_nodes", **changes: Any) -> Contention:
-    """What a link of 25 MB/s does that two messages share; ``changes`` take the place of its own."""
+    """Return the contention of a link of 25 MB/s that two messages share; ``changes`` replace keys."""
     sections: dict[str, Any] = {
         "shared_rate": Ratio.from_samples([0.9, 1.1, 1.0]),
         "duplex_rate": Ratio.from_samples([0.8]),

@@ -1,4 +1,4 @@
-"""Links: which one a message takes, who shares it, and what collectives cost by hand."""
+"""Links: the link of each message, the messages that share it, and costs of collectives calculated by hand."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A design is priced by what was measured: lines of blocks, links and updates, or the actions of a run."""
+"""Prices from measurements: lines of blocks, links and updates, or the actions of a run."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from meshwave.engine.findings import DesignError
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.predict.prediction import check_design, predict
 from meshwave.engine.program.action import Op
-from tests.engine.costs.profiles import FORWARD, block, known, of_a_run
+from tests.engine.costs.profiles import FORWARD, block, example_profile, profile_of_actions
 
 NAME = "calibrated-test.json"
 Make = Callable[..., Design]
 
 
-def priced(made: Design, profile: Any) -> Costs:
+def program_costs(made: Design, profile: Any) -> Costs:
     store_profile(profile, NAME)
     return estimate(made, lower(made))
 
 
-def one(costs: Costs, made: Design, op: Op, stage: int) -> float:
+def seconds_of_action(costs: Costs, made: Design, op: Op, stage: int) -> float:
     program = lower(made)
     return float(costs.seconds[(program.op == op) & (program.stage == stage)][0])
 
@@ -51,21 +51,21 @@ def calibrated(design: Make, ranks: int = 4, **changes: Any) -> Design:
 
 def test_a_stage_takes_the_time_of_its_fitted_lines(design: Make) -> None:
     made = calibrated(design, pipeline={"stages": [8] * 4})
-    costs = priced(made, known())
+    costs = program_costs(made, example_profile())
 
     load = device_workload(made, made.meshes[0])
     by_hand = 0.0
     for operator in flops.layer_operators(load):
         rate = FORWARD["attention" if operator.name == "attention" else "products"]
         by_hand += rate * operator.forward.flops + FORWARD["bytes"] * operator.forward.bytes
-    assert one(costs, made, Op.F, 1) == pytest.approx(8 * (1e-3 + by_hand) + 1e-4)
+    assert seconds_of_action(costs, made, Op.F, 1) == pytest.approx(8 * (1e-3 + by_hand) + 1e-4)
     (embedding,) = flops.embedding_operators(load)
     first = 8 * (1e-3 + by_hand) + 1e-4 + FORWARD["bytes"] * embedding.forward.bytes
-    assert one(costs, made, Op.F, 0) == pytest.approx(first)
+    assert seconds_of_action(costs, made, Op.F, 0) == pytest.approx(first)
 
 
 def test_a_whole_backward_has_a_line_of_its_own(design: Make) -> None:
-    profile = known()
+    profile = example_profile()
     layer = profile.blocks[0]
     twice = layer.fits["backward"].model_copy(update={"per": {**layer.fits["backward"].per, "block": 5e-3}})
     slow = layer.model_copy(update={"fits": {**layer.fits, "backward": twice}})
@@ -74,14 +74,14 @@ def test_a_whole_backward_has_a_line_of_its_own(design: Make) -> None:
         calibrated(design, schedule=schedule, pipeline={"stages": [8] * 4}) for schedule in ("1f1b", "zb-h1")
     )
 
-    halves = [one(priced(split, profile), split, op, 1) for op in (Op.I, Op.W)]
+    halves = [seconds_of_action(program_costs(split, profile), split, op, 1) for op in (Op.I, Op.W)]
 
-    assert one(priced(whole, profile), whole, Op.B, 1) == pytest.approx(sum(halves) + 8 * 3e-3)
+    assert seconds_of_action(program_costs(whole, profile), whole, Op.B, 1) == pytest.approx(sum(halves) + 8 * 3e-3)
 
 
 def test_messages_take_the_measured_time_of_their_link(design: Make) -> None:
     made = calibrated(design)
-    costs, program = priced(made, known()), lower(made)
+    costs, program = program_costs(made, example_profile()), lower(made)
 
     sends = costs.seconds[program.op == Op.SEND_F]
 
@@ -91,7 +91,7 @@ def test_messages_take_the_measured_time_of_their_link(design: Make) -> None:
 def test_the_update_takes_the_measured_time_of_the_optimizer(design: Make) -> None:
     made = calibrated(design, pipeline={"stages": [8] * 4}, training={"clip_norm": None})
     program = lower(made)
-    costs = priced(made, known())
+    costs = program_costs(made, example_profile())
 
     parameters = costs.static_bytes["weights"] / 4
 
@@ -103,14 +103,16 @@ def test_all_reduces_of_measured_group_sizes_use_their_line_and_others_a_ring(de
         collective="all_reduce", group="mp", size=2, alpha_s=1.0, beta_s_per_byte=0.0, r2=1.0, samples=((1e3, 1.0),)
     )
     made = calibrated(design, 2, tp=2, schedule="gpipe")
-    alone = one(priced(made, known()), made, Op.F, 0)
+    alone = seconds_of_action(program_costs(made, example_profile()), made, Op.F, 0)
 
-    assert one(priced(made, known(collectives=(line,))), made, Op.F, 0) == pytest.approx(alone + 33, rel=0.01)
+    assert seconds_of_action(program_costs(made, example_profile(collectives=(line,))), made, Op.F, 0) == pytest.approx(
+        alone + 33, rel=0.01
+    )
 
 
 def test_layers_are_balanced_by_measured_times(design: Make) -> None:
     made = calibrated(design)
-    store_profile(known(blocks=(block("layer"), block("embedding"), _slow_head())), NAME)
+    store_profile(example_profile(blocks=(block("layer"), block("embedding"), _slow_head())), NAME)
 
     layers = layers_per_stage(made)
 
@@ -126,9 +128,11 @@ def _slow_head() -> Any:
 
 def test_allocated_bytes_replace_those_of_the_formulas(design: Make) -> None:
     made = calibrated(design, pipeline={"stages": [8] * 4})
-    usual = priced(made, known()).activation_bytes
+    usual = program_costs(made, example_profile()).activation_bytes
 
-    kept = priced(made, known(memory=(KeptActivations(kind="layer", precision="fp32", samples=((100.0, 150.0),)),)))
+    kept = program_costs(
+        made, example_profile(memory=(KeptActivations(kind="layer", precision="fp32", samples=((100.0, 150.0),)),))
+    )
 
     assert kept.activation_bytes[1] == pytest.approx(1.5 * usual[1])
     assert usual[3] < kept.activation_bytes[3] < 1.5 * usual[3]
@@ -137,8 +141,8 @@ def test_allocated_bytes_replace_those_of_the_formulas(design: Make) -> None:
 def test_utilization_is_reported_against_the_measured_rate(design: Make) -> None:
     made = calibrated(design)
 
-    assert priced(made, known()).peak_flops == 4 * 312e12
-    assert priced(made, known(matrix=(MatrixRate(precision="fp32", flops=1e12),))).peak_flops == 4e12
+    assert program_costs(made, example_profile()).peak_flops == 4 * 312e12
+    assert program_costs(made, example_profile(matrix=(MatrixRate(precision="fp32", flops=1e12),))).peak_flops == 4e12
 
 
 @given(
@@ -163,19 +167,21 @@ def test_terms_contain_all_flops_and_bytes_of_a_block(hidden: int, sequence: int
 def test_an_action_has_the_slowness_of_the_most_similar_action_of_the_run(design: Make) -> None:
     plain = design(4, pipeline={"stages": [8] * 4})
     made = plain.model_copy(update={"cost": calibrated(design).cost})
-    profile = of_a_run({"op": "F"}, {"op": "F", "first": True, "seconds": 3.0}, {"op": "B", "seconds": 4.0})
+    profile = profile_of_actions({"op": "F"}, {"op": "F", "first": True, "seconds": 3.0}, {"op": "B", "seconds": 4.0})
 
-    found, roofline = priced(made, profile), estimate(plain, lower(plain))
+    found, roofline = program_costs(made, profile), estimate(plain, lower(plain))
 
     for op, stage, times in ((Op.F, 1, 2), (Op.F, 0, 3), (Op.B, 1, 4), (Op.STEP, -1, 1)):
-        assert one(found, made, op, stage) == pytest.approx(times * one(roofline, plain, op, stage))
+        assert seconds_of_action(found, made, op, stage) == pytest.approx(
+            times * seconds_of_action(roofline, plain, op, stage)
+        )
 
 
 def test_halves_of_a_backward_use_whole_ones_if_the_run_had_no_halves() -> None:
     like = ActionTime(op="I", layers=8, seconds=1.0, roofline_s=1.0)
 
-    assert Slowness(of_a_run({"op": "B", "seconds": 5.0}).actions).of(like) == 5.0
-    assert Slowness(of_a_run({"op": "F"}).actions).of(like) == 1.0
+    assert Slowness(profile_of_actions({"op": "B", "seconds": 5.0}).actions).of(like) == 5.0
+    assert Slowness(profile_of_actions({"op": "F"}).actions).of(like) == 1.0
 
 
 @given(layers=st.integers(1, 100), first=st.booleans(), last=st.booleans(), tp=st.sampled_from([1, 2, 4]))
@@ -191,7 +197,7 @@ def test_the_most_similar_action_is_the_action_itself(layers: int, first: bool, 
 def test_the_roofline_of_a_run_is_that_of_its_device(design: Make) -> None:
     made = calibrated(design)
     slow = made.cluster.device.model_copy(update={"peak_flops": 1e9})
-    profile = of_a_run({"op": "F"}).model_copy(update={"reference": slow})
+    profile = profile_of_actions({"op": "F"}).model_copy(update={"reference": slow})
 
     assert measured_design(made, profile).cluster.device.peak_flops == 1e9
 
@@ -202,7 +208,7 @@ def test_the_roofline_of_a_run_is_that_of_its_device(design: Make) -> None:
 def test_a_design_within_the_measured_range_has_no_warnings(design: Make) -> None:
     made = calibrated(design)
 
-    assert coverage_warnings(made, known()) == []
+    assert coverage_warnings(made, example_profile()) == []
 
 
 @pytest.mark.parametrize(
@@ -221,7 +227,7 @@ def test_a_design_within_the_measured_range_has_no_warnings(design: Make) -> Non
 def test_an_unmeasured_part_gives_a_warning_at_its_key(
     design: Make, changes: dict[str, Any], where: str, code: str
 ) -> None:
-    found = coverage_warnings(calibrated(design, **changes), known())
+    found = coverage_warnings(calibrated(design, **changes), example_profile())
 
     assert (where, code) in [(problem.where, problem.code) for problem in found]
     assert {problem.severity for problem in found} == {"warning"}
@@ -230,7 +236,7 @@ def test_an_unmeasured_part_gives_a_warning_at_its_key(
 def test_an_unmeasured_link_between_nodes_gives_a_warning(design: Make) -> None:
     made = calibrated(design, 4, dp=4)
 
-    found = [(problem.where, problem.code) for problem in coverage_warnings(made, known())]
+    found = [(problem.where, problem.code) for problem in coverage_warnings(made, example_profile())]
 
     assert [each for each in found if each[0].startswith("cluster")] == [
         ("cluster.inter_node", "unmeasured_inter_node_link")
@@ -240,19 +246,19 @@ def test_an_unmeasured_link_between_nodes_gives_a_warning(design: Make) -> None:
 def test_an_unmeasured_all_reduce_gives_a_warning(design: Make) -> None:
     made = calibrated(design, 2, tp=2, schedule="gpipe")
 
-    found = [(problem.where, problem.code) for problem in coverage_warnings(made, known())]
+    found = [(problem.where, problem.code) for problem in coverage_warnings(made, example_profile())]
 
     assert found == [("meshes[0].axes.tp", "unmeasured_all_reduce")]
 
 
 def test_a_run_without_such_stages_gives_a_warning(design: Make) -> None:
-    told = coverage_warnings(calibrated(design, 2, tp=2), of_a_run({"op": "F"}))
+    told = coverage_warnings(calibrated(design, 2, tp=2), profile_of_actions({"op": "F"}))
 
     assert any(problem.where == "meshes[0].axes.tp" for problem in told)
 
 
 def test_warnings_are_listed_with_the_prediction(design: Make) -> None:
-    store_profile(known(), NAME)
+    store_profile(example_profile(), NAME)
 
     assert any(
         "hidden size of 256" in str(each) for each in predict(calibrated(design, model={"hidden": 256})).warnings
@@ -263,11 +269,11 @@ def test_warnings_are_listed_with_the_prediction(design: Make) -> None:
 
 
 def test_a_profile_is_stored_and_found_by_its_name() -> None:
-    store_profile(known(), "kept-here")
+    store_profile(example_profile(), "kept-here")
 
     assert "kept-here.json" in list_profiles()
-    assert load_stored_profile("kept-here.json") == known()
-    store_profile(known(blocks=()), "kept-here.json")
+    assert load_stored_profile("kept-here.json") == example_profile()
+    store_profile(example_profile(blocks=()), "kept-here.json")
     assert load_stored_profile("kept-here.json").blocks == ()
 
 
@@ -283,7 +289,7 @@ def test_a_missing_profile_is_a_problem_at_its_key(design: Make) -> None:
 
 
 def test_a_file_that_is_not_a_profile_is_a_problem_at_its_key(design: Make) -> None:
-    path = store_profile(known(), "broken.json")
+    path = store_profile(example_profile(), "broken.json")
     path.write_text('{"format": "meshwave-profile/1"}')
 
     (problem,) = check_design(design(cost={"kind": "calibrated", "profile": "broken.json"}))
@@ -294,12 +300,12 @@ def test_a_file_that_is_not_a_profile_is_a_problem_at_its_key(design: Make) -> N
 @pytest.mark.parametrize("name", ["", ".hidden", "a/b", "../x", "a\\b"])
 def test_a_name_outside_the_folder_is_refused(name: str) -> None:
     with pytest.raises(InputError, match="is not a valid profile name"):
-        store_profile(known(), name)
+        store_profile(example_profile(), name)
 
 
 def test_the_layers_of_a_block_use_the_same_lines(design: Make) -> None:
     made = calibrated(design)
-    store_profile(known(), NAME)
+    store_profile(example_profile(), NAME)
     prices = mesh_prices(made)[0]
     load = device_workload(made, made.meshes[0])
 

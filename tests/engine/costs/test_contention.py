@@ -1,4 +1,4 @@
-"""Contention in a profile: ratios over repetitions, the factors for a model of the network, files, and text."""
+"""Contention in a profile: ratios over repetitions, factors for the network model, files, and text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from meshwave.engine.costs.contention import ROWS, LinkSharing, PairOrder, Ratio, describe_contention, link_sharing
 from meshwave.engine.costs.profile import Profile, parse_profile
 from meshwave.engine.findings import DesignError
-from tests.engine.costs.profiles import contention, known
+from tests.engine.costs.profiles import contention, example_profile
 
 RATIOS = st.floats(1e-3, 1e3)
 
@@ -39,7 +39,7 @@ def test_messages_whose_first_takes_half_of_the_time_are_sequential(first: float
 
 
 def test_an_older_profile_has_no_contention_and_shares_nothing() -> None:
-    document = json.loads(known().to_json())
+    document = json.loads(example_profile().to_json())
 
     assert "contention" not in document
     assert link_sharing(parse_profile(json.dumps(document)).contention) == LinkSharing(1.0, None, 1.0, 1.0)
@@ -48,15 +48,15 @@ def test_an_older_profile_has_no_contention_and_shares_nothing() -> None:
 def test_each_kind_of_link_has_its_own_factors() -> None:
     inside = contention("same_node", shared_rate=Ratio.from_samples([1.7]), duplex_rate=Ratio.from_samples([0.6]))
 
-    assert link_sharing(known(contention=(inside,)).contention) == LinkSharing(
+    assert link_sharing(example_profile(contention=(inside,)).contention) == LinkSharing(
         same_node_capacity=1.7, same_node_duplex=0.6
     )
     across = contention(shared_rate=Ratio.from_samples([1.2]))
-    assert link_sharing(known(contention=(inside, across)).contention) == LinkSharing(1.2, 1.7, 0.8, 0.6)
+    assert link_sharing(example_profile(contention=(inside, across)).contention) == LinkSharing(1.2, 1.7, 0.8, 0.6)
 
 
 def test_a_pair_of_processes_alone_on_its_nodes_has_a_capacity_of_one() -> None:
-    found = link_sharing(known(contention=(contention(shared_rate=None),)).contention)
+    found = link_sharing(example_profile(contention=(contention(shared_rate=None),)).contention)
 
     assert (found.across_nodes_capacity, found.across_nodes_duplex) == (1.0, 0.8)
 
@@ -64,7 +64,7 @@ def test_a_pair_of_processes_alone_on_its_nodes_has_a_capacity_of_one() -> None:
 @given(shared=RATIOS, duplex=RATIOS)
 def test_noise_never_makes_a_link_slower_than_one_message_or_faster_than_two(shared: float, duplex: float) -> None:
     measured = contention(shared_rate=Ratio.from_samples([shared]), duplex_rate=Ratio.from_samples([duplex]))
-    found = link_sharing(known(contention=(measured,)).contention)
+    found = link_sharing(example_profile(contention=(measured,)).contention)
 
     assert found.across_nodes_capacity == min(2.0, max(1.0, shared))
     assert found.across_nodes_duplex == min(1.0, max(0.5, duplex))
@@ -74,7 +74,7 @@ def test_noise_never_makes_a_link_slower_than_one_message_or_faster_than_two(sha
 
 
 def test_contention_is_read_back_and_takes_a_line_per_link() -> None:
-    made = known(contention=(contention("same_node", shared_rate=None), contention()))
+    made = example_profile(contention=(contention("same_node", shared_rate=None), contention()))
     text = made.to_json()
 
     assert parse_profile(text) == made
@@ -91,7 +91,7 @@ def test_contention_is_read_back_and_takes_a_line_per_link() -> None:
     ],
 )
 def test_invalid_contention_is_refused_at_its_key(change: dict[str, Any], where: str) -> None:
-    document = json.loads(known(contention=(contention(),)).to_json())
+    document = json.loads(example_profile(contention=(contention(),)).to_json())
     document["contention"][0] |= change
 
     with pytest.raises(DesignError, match=where):

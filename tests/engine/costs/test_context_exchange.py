@@ -27,7 +27,7 @@ SIZE = 1000.0
 """Bytes of the keys and values of a device, which take 2 ms."""
 
 
-def exposed(exchange: ContextExchange, forward_s: float, backward_s: float, cp: int = 3) -> ContextCosts:
+def exposed_costs(exchange: ContextExchange, forward_s: float, backward_s: float, cp: int = 3) -> ContextCosts:
     """Return the exposed parts for attention that takes these seconds."""
     mesh = Mesh(name="A", devices=tuple(range(cp)), axes={"cp": cp})
     load = Workload(sequence=1, hidden=1, batch=1, precision=PRECISIONS["fp32"], cp=cp, context_exchange=exchange)
@@ -37,7 +37,7 @@ def exposed(exchange: ContextExchange, forward_s: float, backward_s: float, cp: 
 
 
 def test_a_ring_exposes_the_messages_that_attention_does_not_hide() -> None:
-    found = exposed("ring", forward_s=4.5e-3, backward_s=6e-3)
+    found = exposed_costs("ring", forward_s=4.5e-3, backward_s=6e-3)
 
     assert found.forward.seconds == pytest.approx(2 * (2e-3 - 1.5e-3))
     middle, last = 3e-3 - 2e-3, 2e-3  # two messages in the middle step; nothing hides the last gradients
@@ -47,7 +47,7 @@ def test_a_ring_exposes_the_messages_that_attention_does_not_hide() -> None:
 
 
 def test_long_attention_hides_a_ring_except_the_last_gradients() -> None:
-    found = exposed("ring", forward_s=1.0, backward_s=1.0)
+    found = exposed_costs("ring", forward_s=1.0, backward_s=1.0)
 
     assert found.forward.seconds == 0
     assert found.backward.seconds == pytest.approx(2e-3)
@@ -55,7 +55,7 @@ def test_long_attention_hides_a_ring_except_the_last_gradients() -> None:
 
 def test_an_all_gather_is_exposed_regardless_of_attention() -> None:
     for seconds in (0.0, 1.0):
-        found = exposed("all_gather", seconds, seconds)
+        found = exposed_costs("all_gather", seconds, seconds)
         assert found.forward.seconds == found.backward.seconds == pytest.approx(2 * 2e-3)
         assert [each.bytes for each in found.forward.messages] == pytest.approx([2 * SIZE] * 3)
 

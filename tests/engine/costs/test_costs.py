@@ -1,4 +1,4 @@
-"""Every cost model keeps the same promises."""
+"""Contract of every cost model."""
 
 from collections.abc import Callable
 

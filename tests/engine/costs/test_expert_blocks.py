@@ -1,4 +1,4 @@
-"""Layers with experts: what they hold and take, where they lie, and what is reduced of them."""
+"""Layers with experts: their memory, time and placement, and the reductions of their gradients."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_one_expert_for_all_tokens_costs_as_much_as_a_dense_block(precision: str
     of = parse_design(document)
     priced = price_expert_layer(of, of.meshes[0])
     dense = mesh_prices(of)[0].part(
-        each for each in mlp_operators(device_workload(of, of.meshes[0])) if not _around(each.name)
+        each for each in mlp_operators(device_workload(of, of.meshes[0])) if not is_around_experts(each.name)
     )
 
     forward, back = (
@@ -140,7 +140,7 @@ def test_one_expert_for_all_tokens_costs_as_much_as_a_dense_block(precision: str
     assert back.weights_s == pytest.approx([dense.weight_gradient])
 
 
-def _around(name: str) -> bool:
+def is_around_experts(name: str) -> bool:
     return "norm" in name or "residual" in name
 
 
@@ -277,7 +277,7 @@ def test_weights_without_copies_are_not_reduced() -> None:
 
 
 def seconds(split: Sequence[int], blocks: Sequence[int], each: Sequence[Sequence[float]]) -> float:
-    """The slowest stage of a split."""
+    """Return the seconds of the slowest stage of a split."""
     layers, with_experts, extra = each
     start, found = 0, []
     for stage, n in enumerate(split):

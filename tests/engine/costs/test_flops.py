@@ -1,4 +1,4 @@
-"""The formulas against the papers that they cite, and against what torch really keeps."""
+"""FLOPs and memory formulas compared with the cited papers, and with the tensors that torch keeps."""
 
 from typing import Any
 
@@ -128,7 +128,7 @@ LLAMA = {
 }
 
 
-def small(kind: str = "gpt") -> LanguageModel:
+def small_model(kind: str = "gpt") -> LanguageModel:
     sizes = {"layers": 4, "hidden": 64, "heads": 4, "sequence": 32, "vocab": 300, "ffn": 192}
     others = LLAMA if kind == "transformer" else {}
     model = model_families[kind].model_validate({"kind": kind, **sizes, **others})
@@ -136,7 +136,7 @@ def small(kind: str = "gpt") -> LanguageModel:
     return model
 
 
-SMALL = small()
+SMALL = small_model()
 
 
 @pytest.mark.torch
@@ -150,7 +150,7 @@ def test_torch_keeps_the_bytes_of_the_formulas(kind: str, precision: str, split:
 
     first, last = stage == 0, stage == len(split) - 1
     wide = torch.float64 if precision == "fp64" else torch.float32
-    shape = small(kind)
+    shape = small_model(kind)
     module = build_stage(shape, split, stage, 0, wide)
     batch = 3
     load = Workload.from_model(shape, batch=batch, precision=precision)

@@ -1,4 +1,4 @@
-"""Lines through what was measured: found again where they are there, and never negative."""
+"""Lines fitted to measurements: known lines are recovered, and no coefficient is negative."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COLUMNS = np.array(
         )
     ]
 )
-"""Once, blocks, products, bytes."""
+"""Columns of the fit: constant, blocks, products, bytes."""
 
 
 @given(once=st.floats(0, 1e-3), block=st.floats(0, 1e-3), product=st.floats(1e-12, 1e-9), byte=st.floats(0, 1e-8))

@@ -1,4 +1,4 @@
-"""The network of a design: which ports its flows pass, and that sharing them explains what was measured."""
+"""The network of a design: the ports of its flows, and that sharing of ports explains measured times."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def cluster_of(nodes: int = 2, per_node: int = 2, **more: Any) -> Cluster:
 def design_of(
     pipeline: Mapping[str, Any], meshes: list[tuple[list[int], int]], cluster: Cluster | None = None, **more: Any
 ) -> Design:
-    """A GPT on meshes of (devices, tp)."""
+    """Return a GPT design on meshes given as (devices, tp)."""
     drawn = [
         {"name": f"m{rank}", "devices": devices, "axes": {"dp": len(devices) // tp, "tp": tp}}
         for rank, (devices, tp) in enumerate(meshes)

@@ -1,4 +1,4 @@
-"""Attention costs what the documents of each microbatch cost, not what whole sequences would."""
+"""The cost of attention depends on the documents of each microbatch, not on whole sequences."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ LENGTHS = [4096, 1024, 1024, 1024, 1024, 2048, 2048, 3000, 96, 1000]
 """Documents of four sequences: 4096; 4 x 1024; 2 x 2048; 3000 + 96 + 1000."""
 
 
-def packed(lengths: list[int] | None, *, dp: int = 1, tp: int = 1, cp: int = 1, rows: int = 1, **model: Any) -> Design:
+def packed_design(
+    lengths: list[int] | None, *, dp: int = 1, tp: int = 1, cp: int = 1, rows: int = 1, **model: Any
+) -> Design:
     link = {"latency_s": 1e-6, "bandwidth": 3e11}
     device = {"peak_flops": 3e14, "memory_bytes": 8e10, "memory_bandwidth": 2e12}
     sizes = {"kind": "gpt", "layers": 4, "hidden": 1024, "heads": 8, "sequence": 4096, "vocab": 50000, **model}
@@ -54,7 +56,7 @@ def seconds_by_microbatch(design: Design, op: Op, stage: int = 0) -> list[float]
 
 def test_shares_are_the_sums_of_the_squares_of_the_lengths() -> None:
     expected = [1.0, 4 * (1 / 4) ** 2, 2 * (1 / 2) ** 2, (3000**2 + 96**2 + 1000**2) / 4096**2]
-    np.testing.assert_allclose(attended_shares(packed(LENGTHS)), expected)
+    np.testing.assert_allclose(attended_shares(packed_design(LENGTHS)), expected)
 
 
 @given(
@@ -68,17 +70,17 @@ def test_shares_are_those_of_documents_that_are_packed_one_by_one(lengths: list[
         sum(size**2 + windowed_pairs(size, window or size) for size in each) / 2 / 4096**2 for each in sequences
     ]
 
-    np.testing.assert_allclose(attended_shares(packed(lengths, **model)), expected, rtol=1e-9)
+    np.testing.assert_allclose(attended_shares(packed_design(lengths, **model)), expected, rtol=1e-9)
 
 
 def test_the_replica_with_the_most_attention_determines_the_time() -> None:
     """The first replica has the four sequences of the list, the second one document in each sequence."""
-    np.testing.assert_allclose(attended_shares(packed([*LENGTHS, *[4096] * 4], dp=2)), [1, 1, 1, 1])
+    np.testing.assert_allclose(attended_shares(packed_design([*LENGTHS, *[4096] * 4], dp=2)), [1, 1, 1, 1])
 
 
 def test_a_window_limits_attention_inside_documents() -> None:
     window = {"kind": "transformer", "attention": {"window": 1000}}
-    found = attended_shares(packed(LENGTHS, **window))
+    found = attended_shares(packed_design(LENGTHS, **window))
     whole, quarter, half, *last = (windowed_pairs(size, 1000) / 4096**2 for size in (4096, 1024, 2048, 3000, 96, 1000))
     np.testing.assert_allclose(found, [whole, 4 * quarter, 2 * half, sum(last)])
 
@@ -90,7 +92,7 @@ def windowed_pairs(size: int, window: int) -> float:
 
 
 def sequences_of(lengths: list[int], size: int) -> Iterator[list[int]]:
-    """Yield the documents of each sequence, packed one by one."""
+    """Yield the list of documents of each sequence."""
     documents = cycle(lengths)
     left = next(documents)
     while True:
@@ -111,7 +113,7 @@ def test_the_device_with_the_most_pairs_of_queries_and_keys_determines_the_time_
     lengths: list[int], cp: int, rows: int, is_causal: bool
 ) -> None:
     """A causal query counts twice its keys less one, so that a document counts as its square."""
-    design = packed(lengths, cp=cp, rows=rows, sequence=24, kind="gpt" if is_causal else "bert", vocab=257)
+    design = packed_design(lengths, cp=cp, rows=rows, sequence=24, kind="gpt" if is_causal else "bert", vocab=257)
     sequences, size, expected = sequences_of(lengths, 24), 24 // (2 * cp), []
     for _ in range(4):
         by_device = np.zeros(cp)
@@ -126,7 +128,7 @@ def test_the_device_with_the_most_pairs_of_queries_and_keys_determines_the_time_
 
 def test_context_parallelism_divides_one_document_equally_and_short_ones_not() -> None:
     """The four chunks of the second sequence have 1, 3, 5 and 1 shares of the pairs, of which one device has two in the middle."""
-    whole, divided = packed([4096], cp=2), packed([3072, 1024], cp=2)
+    whole, divided = packed_design([4096], cp=2), packed_design([3072, 1024], cp=2)
     assert context_imbalance(whole, whole.meshes[0]) == 1
     assert context_imbalance(divided, divided.meshes[0]) == pytest.approx((3 + 5) / (10 / 2))
     assert [problem.code for problem in predict(divided).warnings] == ["context_imbalance"]
@@ -135,7 +137,7 @@ def test_context_parallelism_divides_one_document_equally_and_short_ones_not() -
 
 def test_microbatches_take_the_time_of_their_slowest_device() -> None:
     """Attention alone differs: with one sequence per microbatch, the shares are those of the slowest device of each."""
-    design = packed(LENGTHS, cp=2)
+    design = packed_design(LENGTHS, cp=2)
     shares = attended_shares(design, design.meshes[0])
     assert shares is not None
     found = np.array(seconds_by_microbatch(design, Op.F))
@@ -148,14 +150,14 @@ def test_microbatches_take_the_time_of_their_slowest_device() -> None:
 def test_each_microbatch_takes_as_long_as_if_all_had_its_documents(tp: int) -> None:
     documents = [LENGTHS[:1], LENGTHS[1:5], LENGTHS[5:7], LENGTHS[7:]]
     for op in (Op.F, Op.B):
-        found = seconds_by_microbatch(packed(LENGTHS, tp=tp), op)
-        alone = [seconds_by_microbatch(packed(each, tp=tp), op)[0] for each in documents]
+        found = seconds_by_microbatch(packed_design(LENGTHS, tp=tp), op)
+        alone = [seconds_by_microbatch(packed_design(each, tp=tp), op)[0] for each in documents]
         np.testing.assert_allclose(found, alone, rtol=1e-3)  # short documents are not exactly linear
         assert found[0] > found[3] > found[2] > found[1]
 
 
 def test_dry_runs_wait_for_the_documents_of_each_microbatch() -> None:
-    design = packed(LENGTHS)
+    design = packed_design(LENGTHS)
     program = lower(design)
     waits = plan_waits(program, estimate(design, program), 1000.0)
 
@@ -165,5 +167,5 @@ def test_dry_runs_wait_for_the_documents_of_each_microbatch() -> None:
 
 
 def test_sequences_of_one_document_cost_what_they_cost_without_documents() -> None:
-    plain, whole = packed(None), packed([4096])
+    plain, whole = packed_design(None), packed_design([4096])
     assert seconds_by_microbatch(whole, Op.B) == seconds_by_microbatch(plain, Op.B)

@@ -14,67 +14,70 @@ from meshwave.engine.lowering.lower import lower
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.program.action import Op
 from meshwave.engine.runs.dry_run import plan_waits
-from tests.engine.costs.test_packed_documents import packed, seconds_by_microbatch
+from tests.engine.costs.test_packed_documents import packed_design, seconds_by_microbatch
 
 LENGTHS = [4096, 1000, 300, 9000]
 """Documents of four microbatches; the last one is cut."""
 
 
-def padded(lengths: list[int] | None, **changes: Any) -> Design:
-    design = packed(lengths, **changes)
+def padded_design(lengths: list[int] | None, **changes: Any) -> Design:
+    design = packed_design(lengths, **changes)
     training = design.training.model_copy(update={"pad_documents": True})
     return design.model_copy(update={"training": training})
 
 
-def whole(length: int) -> Design:
+def unpadded_design(length: int) -> Design:
     """Return a design with sequences of this length, and the same stages."""
-    design = packed(None, sequence=length)
-    stages = layers_per_stage(padded(LENGTHS))
+    design = packed_design(None, sequence=length)
+    stages = layers_per_stage(padded_design(LENGTHS))
     return design.model_copy(update={"pipeline": design.pipeline.model_copy(update={"stages": stages})})
 
 
 @pytest.mark.parametrize("op", [Op.F, Op.B, Op.SEND_F])
 def test_each_microbatch_takes_the_time_of_sequences_of_its_length(op: Op) -> None:
-    found = seconds_by_microbatch(padded(LENGTHS), op, 0)
-    expected = [seconds_by_microbatch(whole(length), op, 0)[0] for length in (4096, 1000, 300, 4096)]
+    found = seconds_by_microbatch(padded_design(LENGTHS), op, 0)
+    expected = [seconds_by_microbatch(unpadded_design(length), op, 0)[0] for length in (4096, 1000, 300, 4096)]
     np.testing.assert_allclose(found, expected, rtol=1e-9)
     assert found[2] < found[1] < found[0]
 
 
 def test_lengths_between_the_priced_ones_are_interpolated() -> None:
     lengths = [*range(100, 4000, 39)]
-    design = padded(lengths)
+    design = padded_design(lengths)
     design = design.model_copy(update={"pipeline": design.pipeline.model_copy(update={"microbatches": 100})})
     found = np.array(seconds_by_microbatch(design, Op.F))
-    exact = [seconds_by_microbatch(whole(length), Op.F)[0] for length in lengths[::7]]
+    exact = [seconds_by_microbatch(unpadded_design(length), Op.F)[0] for length in lengths[::7]]
     assert (np.diff(found) > 0).all()
     np.testing.assert_allclose(found[::7], exact, rtol=0.05)
 
 
 def test_messages_and_tokens_are_those_of_the_documents() -> None:
-    design = padded(LENGTHS)
+    design = padded_design(LENGTHS)
     program = lower(design)
     costs = estimate(design, program)
     rows = np.flatnonzero(program.op == Op.SEND_F)
     size = costs.bytes[rows][np.argsort(program.microbatch[rows])]
     np.testing.assert_allclose(size / size[0], [1, 1000 / 4096, 300 / 4096, 1])
     assert costs.tokens == 4096 + 1000 + 300 + 4096
-    assert costs.model_flops < estimate(padded(None), program).model_flops
+    assert costs.model_flops < estimate(padded_design(None), program).model_flops
     assert costs.seconds[program.op == Op.STEP] == pytest.approx(
-        estimate(padded(None), program).seconds[program.op == Op.STEP]
+        estimate(padded_design(None), program).seconds[program.op == Op.STEP]
     )
 
 
 def test_a_microbatch_has_the_length_of_the_longest_row_of_the_replica_with_the_most_tokens() -> None:
     """Rows follow each other: the first replica has the first eight documents, in pairs."""
     lengths = [10, 20, 30, 5, 7, 7, 1, 2, *[100, 1] * 4]
-    for design, expected in ((padded(lengths[:8], rows=2), [20, 30, 7, 2]), (padded(lengths, rows=2, dp=2), [100] * 4)):
+    for design, expected in (
+        (padded_design(lengths[:8], rows=2), [20, 30, 7, 2]),
+        (padded_design(lengths, rows=2, dp=2), [100] * 4),
+    ):
         np.testing.assert_array_equal(padded_lengths(design), expected)
 
 
 def test_short_microbatches_shorten_the_step_and_the_waits_of_dry_runs() -> None:
-    design = padded(LENGTHS)
-    found, full = predict(design), predict(padded(None))
+    design = padded_design(LENGTHS)
+    found, full = predict(design), predict(padded_design(None))
     assert found.timeline.makespan < 0.85 * full.timeline.makespan
     waits = plan_waits(found.program, found.costs, 1000.0)
     rows = np.flatnonzero((found.program.op == Op.F) & (found.program.stage == 0))

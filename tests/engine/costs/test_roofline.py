@@ -1,4 +1,4 @@
-"""Roofline: seconds by hand from FLOPs, bytes and links."""
+"""Roofline costs compared with seconds calculated by hand from FLOPs, bytes and links."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,13 +18,13 @@ from meshwave.engine.program.simulation import simulate
 LARGE = {"layers": 32, "hidden": 4096, "heads": 32, "sequence": 2048, "vocab": 51200}
 
 
-def priced(design: Design) -> tuple[Program, Costs]:
+def program_and_costs(design: Design) -> tuple[Program, Costs]:
     program = lower(design)
     return program, estimate(design, program)
 
 
 def seconds_of(priced: tuple[Program, Costs], op: Op, **where: int) -> float:
-    """What all such rows cost."""
+    """Return the cost of all rows of an op."""
     program, costs = priced
     rows = program.op == op
     for column, value in where.items():
@@ -44,8 +44,8 @@ def test_a_large_stage_takes_its_flops_over_the_peak_and_a_little_for_memory(des
     made = design(model=LARGE, training={"precision": "bf16", "micro_batch_size": 2}, pipeline={"stages": [8, 8, 8, 8]})
     inner = {"rank": 1}
     flop = 2 * (24 * 2048 * 4096**2 + 4 * 2048**2 * 4096) * 8
-    forward = seconds_of(priced(made), Op.F, **inner)
-    backward = seconds_of(priced(made), Op.B, **inner)
+    forward = seconds_of(program_and_costs(made), Op.F, **inner)
+    backward = seconds_of(program_and_costs(made), Op.B, **inner)
 
     assert 1.0 < forward / (flop / (312e12 * 0.5)) < 1.35
     assert 2.0 < backward / forward < 2.2
@@ -54,7 +54,7 @@ def test_a_large_stage_takes_its_flops_over_the_peak_and_a_little_for_memory(des
 def test_a_backward_is_the_sum_of_its_halves(design: Callable[..., Design]) -> None:
     split = [["0F0", "0F1", "0I0", "0W0", "0B1"], ["1F0", "1I0", "1W0", "1F1", "1B1"]]
     hand_drawn = {"schedule": "custom", "microbatches": 2, "actions": split, "stages": [16, 16]}
-    found = priced(design(2, model=LARGE, pipeline=hand_drawn))
+    found = program_and_costs(design(2, model=LARGE, pipeline=hand_drawn))
 
     for stage in range(2):
         halves = [seconds_of(found, op, stage=stage) for op in (Op.I, Op.W)]
@@ -66,7 +66,7 @@ def test_a_boundary_takes_the_time_of_its_link(design: Callable[..., Design]) ->
     """Meshes 6 and 7 are on one node, 7 and 8 on two."""
     made = design(9, model=LARGE, training={"micro_batch_size": 2})
     message = 2 * 2048 * 4096 * 4
-    found = priced(made)
+    found = program_and_costs(made)
 
     assert seconds_of(found, Op.SEND_F, rank=6) == pytest.approx(5e-6 + message / 300e9)
     assert seconds_of(found, Op.SEND_F, rank=7) == pytest.approx(1e-5 + message / 25e9)
@@ -80,14 +80,16 @@ def test_a_boundary_takes_the_time_of_its_link(design: Callable[..., Design]) ->
 def test_a_message_has_the_precision_of_the_activations(
     design: Callable[..., Design], precision: str, item: int
 ) -> None:
-    program, costs = priced(design(training={"precision": precision}))
+    program, costs = program_and_costs(design(training={"precision": precision}))
 
     assert set(costs.bytes[program.op == Op.SEND_B]) == {32 * 64 * item}
 
 
 def test_copies_of_a_microbatch_that_leave_a_node_share_its_nic(design: Callable[..., Design]) -> None:
     message = 2048 * 4096 * 4
-    one_nic, eight = (priced(design(2, dp=8, model=LARGE, cluster={"nics_per_node": nics})) for nics in (1, 8))
+    one_nic, eight = (
+        program_and_costs(design(2, dp=8, model=LARGE, cluster={"nics_per_node": nics})) for nics in (1, 8)
+    )
 
     assert seconds_of(one_nic, Op.SEND_F) == pytest.approx(1e-5 + 8 * message / 25e9)
     assert seconds_of(eight, Op.SEND_F) == pytest.approx(1e-5 + message / 25e9)
@@ -96,7 +98,7 @@ def test_copies_of_a_microbatch_that_leave_a_node_share_its_nic(design: Callable
 def test_data_parallel_copies_reduce_the_gradients_of_a_stage(design: Callable[..., Design]) -> None:
     made = design(4, dp=2, model=LARGE, pipeline={"stages": [8, 8, 8, 8]}, training={"precision": "bf16"})
     gradients = 4 * 8 * (12 * 4096**2 + 13 * 4096)
-    found = priced(made)
+    found = program_and_costs(made)
 
     assert seconds_of(found, Op.REDUCE_GRAD, rank=1) == pytest.approx(2 * 5e-6 + gradients / 300e9)
     program, costs = found
@@ -104,7 +106,7 @@ def test_data_parallel_copies_reduce_the_gradients_of_a_stage(design: Callable[.
 
 
 def test_replicas_of_chimera_reduce_across_their_meshes(design: Callable[..., Design]) -> None:
-    found = priced(design(schedule="chimera", model=LARGE, training={"precision": "bf16"}))
+    found = program_and_costs(design(schedule="chimera", model=LARGE, training={"precision": "bf16"}))
     stage = 1
     program, costs = found
     gradients = 4 * costs.layers[stage] * (12 * 4096**2 + 13 * 4096)
@@ -116,8 +118,8 @@ def test_replicas_of_chimera_reduce_across_their_meshes(design: Callable[..., De
 def test_a_step_moves_the_optimizer_s_bytes_and_clipping_more(design: Callable[..., Design]) -> None:
     stages: Any = {"pipeline": {"stages": [8, 8, 8, 8]}, "model": LARGE}
     parameters = 8 * (12 * 4096**2 + 13 * 4096)
-    plain = priced(design(**stages))
-    clipped = priced(design(**stages, training={"clip_norm": 1.0}))
+    plain = program_and_costs(design(**stages))
+    clipped = program_and_costs(design(**stages, training={"clip_norm": 1.0}))
 
     assert seconds_of(plain, Op.STEP, rank=1) == pytest.approx(28 * parameters / 2e12)
     assert seconds_of(clipped, Op.STEP, rank=1) == pytest.approx(40 * parameters / 2e12 + 2 * 5e-6)
@@ -125,8 +127,8 @@ def test_a_step_moves_the_optimizer_s_bytes_and_clipping_more(design: Callable[.
 
 def test_tensor_parallel_devices_share_work_and_pay_for_reductions(design: Callable[..., Design]) -> None:
     stages: Any = {"pipeline": {"stages": [16, 16]}, "model": LARGE}
-    alone = seconds_of(priced(design(2, **stages)), Op.F, rank=0)
-    shared = seconds_of(priced(design(2, tp=4, **stages)), Op.F, rank=0)
+    alone = seconds_of(program_and_costs(design(2, **stages)), Op.F, rank=0)
+    shared = seconds_of(program_and_costs(design(2, tp=4, **stages)), Op.F, rank=0)
     reductions = (2 * 16 + 1) * (6 * 5e-6 + 1.5 * 2048 * 4096 * 4 / 300e9)
 
     assert alone / 4 + reductions < shared < alone / 4 * 1.2 + reductions
@@ -134,7 +136,7 @@ def test_tensor_parallel_devices_share_work_and_pay_for_reductions(design: Calla
 
 def test_the_efficiency_of_a_whole_job_is_below_that_of_its_products(design: Callable[..., Design]) -> None:
     made = design(model=LARGE, microbatches=16, training={"precision": "bf16", "micro_batch_size": 2})
-    program, costs = priced(made)
+    program, costs = program_and_costs(made)
     busy = costs.seconds[program.is_compute].sum()
 
     assert costs.samples == 32
@@ -144,7 +146,7 @@ def test_the_efficiency_of_a_whole_job_is_below_that_of_its_products(design: Cal
 
 
 def test_costs_name_their_unit_and_transfer_model(design: Callable[..., Design]) -> None:
-    _, costs = priced(design(cost={"kind": "roofline", "transfer_model": "sender-blocking"}))
+    _, costs = program_and_costs(design(cost={"kind": "roofline", "transfer_model": "sender-blocking"}))
 
     assert (costs.unit, costs.transfer_model) == ("s", "sender-blocking")
     assert sum(costs.layers) == 32
@@ -153,15 +155,17 @@ def test_costs_name_their_unit_and_transfer_model(design: Callable[..., Design])
 @pytest.mark.parametrize("transfer_model", ["shared-links", "latency"])
 def test_batched_transfers_are_priced_as_they_are_issued(design: Callable[..., Design], transfer_model: str) -> None:
     cost = {"kind": "roofline", "transfer_model": transfer_model}
-    program, costs = priced(design(cost=cost, transfer={"batched": True}))
-    _, alone = priced(design(cost=cost))
+    program, costs = program_and_costs(design(cost=cost, transfer={"batched": True}))
+    _, alone = program_and_costs(design(cost=cost))
 
     assert (costs.transfer_model, costs.network, alone.transfer_model) == ("batched", None, transfer_model)
     assert costs.simulate(program).makespan == simulate(program, costs.seconds, "batched").makespan
 
 
 def test_reversing_the_meshes_changes_no_price(design: Callable[..., Design]) -> None:
-    straight, turned = (priced(design(pipeline={"placement": order}))[1] for order in ([0, 1, 2, 3], [3, 2, 1, 0]))
+    straight, turned = (
+        program_and_costs(design(pipeline={"placement": order}))[1] for order in ([0, 1, 2, 3], [3, 2, 1, 0])
+    )
 
     assert np.sort(straight.seconds) == pytest.approx(np.sort(turned.seconds))
     assert straight.layers == turned.layers

@@ -24,13 +24,13 @@ LARGE = {"layers": 32, "hidden": 4096, "heads": 32, "sequence": 2048, "vocab": 5
 BF16 = {"precision": "bf16", "bf16_gradients": True}
 
 
-def priced(design: Design) -> tuple[Program, Costs]:
+def program_and_costs(design: Design) -> tuple[Program, Costs]:
     program = lower(design)
     return program, estimate(design, program)
 
 
 def seconds_of(priced: tuple[Program, Costs], op: Op) -> float:
-    """What the first such row costs."""
+    """Return the cost of the first row of an op."""
     program, costs = priced
     return float(costs.seconds[np.flatnonzero(program.op == op)[0]])
 
@@ -49,7 +49,8 @@ def test_state_takes_the_memory_of_the_zero_paper(sharding: Any, gigabytes: floa
 @pytest.mark.parametrize("sharding", ["optimizer", "gradients", "parameters"])
 def test_a_mesh_divides_its_state_over_its_data_parallel_copies(design: Callable[..., Design], sharding: str) -> None:
     whole, cut = (
-        priced(design(2, dp=8, model=LARGE, training={"sharding": each}))[1].static_bytes for each in ("none", sharding)
+        program_and_costs(design(2, dp=8, model=LARGE, training={"sharding": each}))[1].static_bytes
+        for each in ("none", sharding)
     )
     expected = {"optimizer": (1, 1, 8), "gradients": (1, 8, 8), "parameters": (8, 8, 8)}[sharding]
 
@@ -58,7 +59,9 @@ def test_a_mesh_divides_its_state_over_its_data_parallel_copies(design: Callable
 
 
 def test_sharded_optimizer_states_replace_an_all_reduce_by_its_halves(design: Callable[..., Design]) -> None:
-    whole, cut = (priced(design(1, dp=8, model=LARGE, training={"sharding": each})) for each in ("none", "optimizer"))
+    whole, cut = (
+        program_and_costs(design(1, dp=8, model=LARGE, training={"sharding": each})) for each in ("none", "optimizer")
+    )
     reduced, parameters = seconds_of(whole, Op.REDUCE_GRAD), whole[1].static_bytes["weights"][0] / 4
     update = 28 * parameters / 2e12  # AdamW moves 28 bytes per parameter in fp32
 
@@ -82,8 +85,8 @@ def test_gradients_that_are_reduced_once_take_a_reduce_scatter_and_whole_gradien
         how: design(2, dp=8, model=LARGE, training={**training, "gradient_reduction": how})
         for how in ("microbatch", "step")
     }
-    every, once = (priced(each) for each in made.values())
-    states = priced(design(2, dp=8, model=LARGE, training={"sharding": "optimizer"}))
+    every, once = (program_and_costs(each) for each in made.values())
+    states = program_and_costs(design(2, dp=8, model=LARGE, training={"sharding": "optimizer"}))
     memory = [peak_memory(*each).by_category["gradients"] for each in (every, once)]
 
     assert seconds_of(once, Op.REDUCE_GRAD) == pytest.approx(seconds_of(states, Op.REDUCE_GRAD))
@@ -111,10 +114,12 @@ def test_only_a_share_of_the_compute_hides_collectives_on_devices_with_constants
 
 def test_slow_links_expose_the_gathers_of_sharded_parameters(design: Callable[..., Design]) -> None:
     fast, slow = (
-        priced(design(1, dp=8, model=LARGE, training={"sharding": "parameters", **BF16}, cluster={"intra_node": link}))
+        program_and_costs(
+            design(1, dp=8, model=LARGE, training={"sharding": "parameters", **BF16}, cluster={"intra_node": link})
+        )
         for link in ({"latency_s": 0.0, "bandwidth": 1e15}, {"latency_s": 0.0, "bandwidth": 1e6})
     )
-    replicated = priced(
+    replicated = program_and_costs(
         design(1, dp=8, model=LARGE, training=BF16, cluster={"intra_node": {"latency_s": 0.0, "bandwidth": 1e6}})
     )
     load = device_workload(design(1, dp=8, model=LARGE, training=BF16), design(1, dp=8).meshes[0])
@@ -134,7 +139,8 @@ def test_slow_links_expose_the_gathers_of_sharded_parameters(design: Callable[..
 def test_a_stage_with_sharded_parameters_holds_two_gathered_blocks(design: Callable[..., Design]) -> None:
     shape = {**LARGE, "vocab": 300, "sequence": 64}
     whole, cut = (
-        priced(design(1, dp=8, model=shape, training={"sharding": each, **BF16})) for each in ("none", "parameters")
+        program_and_costs(design(1, dp=8, model=shape, training={"sharding": each, **BF16}))
+        for each in ("none", "parameters")
     )
     block = 12 * 4096**2 + 13 * 4096
     norms = 4 * 4096
@@ -172,21 +178,21 @@ def test_sequence_parallelism_sends_as_much_as_tensor_parallelism_and_gathers_in
 
 def test_sequence_parallelism_sends_each_slice_once_between_meshes(design: Callable[..., Design]) -> None:
     plain, cut = (
-        priced(design(2, tp=8, model=LARGE, training={"precision": "bf16", "sequence_parallel": each}))
+        program_and_costs(design(2, tp=8, model=LARGE, training={"precision": "bf16", "sequence_parallel": each}))
         for each in (False, True)
     )
     message = 2048 * 4096 * 2
 
-    def sent(found: tuple[Program, Costs]) -> set[float]:
+    def sent_bytes_of(found: tuple[Program, Costs]) -> set[float]:
         return set(found[1].bytes[found[0].op == Op.SEND_F].tolist())
 
-    assert sent(plain) == {message}
-    assert sent(cut) == {message / 8}
+    assert sent_bytes_of(plain) == {message}
+    assert sent_bytes_of(cut) == {message / 8}
 
 
 def test_sharding_lowers_the_peak(design: Callable[..., Design]) -> None:
     peaks = [
-        float(peak_memory(*priced(design(1, dp=8, model=LARGE, training={"sharding": each}))).total_bytes[0])
+        float(peak_memory(*program_and_costs(design(1, dp=8, model=LARGE, training={"sharding": each}))).total_bytes[0])
         for each in ("none", "optimizer", "gradients", "parameters")
     ]
 
@@ -218,7 +224,7 @@ def test_a_tied_head_runs_with_equal_shards_and_copies(design: Callable[..., Des
     copies = [{"name": "A", "devices": [0, 1], "axes": {"dp": 2}}, {"name": "B", "devices": [2]}]
     plain = design(2, tp=2, model=model, training={"sharding": "optimizer"})
     sharded = design(2, model=model, meshes=copies, training={"sharding": "parameters"})
-    priced(sharded)
+    program_and_costs(sharded)
     meshes = [{"name": "A", "devices": [0, 1], "axes": {"tp": 2}}, {"name": "B", "devices": [2]}]
     unequal = design(2, model=model, meshes=meshes)
 
@@ -231,7 +237,8 @@ def test_a_tied_head_runs_with_equal_shards_and_copies(design: Callable[..., Des
 def test_a_step_sums_the_gradients_of_a_table_on_two_stages(design: Callable[..., Design]) -> None:
     """A ring of two devices passes all bytes once in each direction."""
     untied, tied = (
-        priced(design(2, model={**LARGE, "kind": "transformer", "tied_embeddings": each})) for each in (False, True)
+        program_and_costs(design(2, model={**LARGE, "kind": "transformer", "tied_embeddings": each}))
+        for each in (False, True)
     )
     table = 4 * 4096 * 51200
 
@@ -241,7 +248,7 @@ def test_a_step_sums_the_gradients_of_a_table_on_two_stages(design: Callable[...
 def test_the_owners_of_a_part_of_a_table_on_two_stages_sum_its_gradient(design: Callable[..., Design]) -> None:
     model = {**LARGE, "kind": "transformer"}
     untied, tied = (
-        priced(design(2, dp=2, model={**model, "tied_embeddings": each}, training={"sharding": "optimizer"}))
+        program_and_costs(design(2, dp=2, model={**model, "tied_embeddings": each}, training={"sharding": "optimizer"}))
         for each in (False, True)
     )
     part = 4 * 4096 * 51200 / 2
@@ -253,9 +260,9 @@ def test_the_owners_of_a_part_of_a_table_on_two_stages_sum_its_gradient(design: 
 def test_two_stages_of_a_device_share_a_tied_table(design: Callable[..., Design], schedule: str, sharding: str) -> None:
     model = {**LARGE, "kind": "transformer"}
     untied, tied = (
-        priced(design(2, schedule=schedule, model={**model, "tied_embeddings": each}, training={"sharding": sharding}))[
-            1
-        ].static_bytes
+        program_and_costs(
+            design(2, schedule=schedule, model={**model, "tied_embeddings": each}, training={"sharding": sharding})
+        )[1].static_bytes
         for each in (False, True)
     )
     table = 4 * 4096 * 51200
@@ -269,7 +276,7 @@ def test_the_copies_of_an_expert_divide_its_state(design: Callable[..., Design])
     """Two groups of two devices hold all experts, so that two devices hold each of them."""
     model = {"layers": 2, "hidden": 64, "ffn": 256, "moe": {"experts": 4, "every": 1}}
     whole, cut = (
-        priced(design(1, dp=4, model=model, experts={"ep": 2}, training={"sharding": each}))[1].static_bytes
+        program_and_costs(design(1, dp=4, model=model, experts={"ep": 2}, training={"sharding": each}))[1].static_bytes
         for each in ("none", "parameters")
     )
     experts = 4 * 2 * 2 * (2 * 64 * 256 + 64 + 256)  # bytes of two experts in each of two layers

@@ -1,4 +1,4 @@
-"""What skip connections cost: against the paper's sizes, torch and messages counted by hand."""
+"""Costs of skip connections compared with the paper's sizes, with torch, and with messages counted by hand."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def design(pipeline: dict[str, Any], ranks: int, *, layers: int = 7, **sections:
 
 
 def as_bert(model: Model) -> LanguageModel:
-    """The same model without skip connections."""
+    """Return the same model without skip connections."""
     plain = model_families["bert"].model_validate({**model.model_dump(), "kind": "bert"})
     assert isinstance(plain, LanguageModel)
     return plain

@@ -1,4 +1,4 @@
-"""Layers over stages: no other split has a faster slowest stage."""
+"""Assignment of layers to stages: no other assignment has a faster slowest stage."""
 
 from collections.abc import Callable, Iterator
 
@@ -12,7 +12,7 @@ from meshwave.engine.errors import InputError
 
 
 def splits(layers: int, stages: int) -> Iterator[tuple[int, ...]]:
-    """Every way to give each stage at least one layer."""
+    """Yield every way to give each stage at least one layer."""
     if stages == 1:
         yield (layers,)
         return

@@ -1,4 +1,4 @@
-"""The formulas of a U-Net against what torch builds, counts and keeps."""
+"""Formulas of a U-Net compared with the modules, FLOPs and saved tensors of torch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from meshwave.engine.families.u_net import UNet
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.program.action import SENDS, Op
 from tests._strategies import examples
-from tests.engine.costs.profiles import known, of_a_run
+from tests.engine.costs.profiles import example_profile, profile_of_actions
 
 Document = dict[str, Any]
 
@@ -100,7 +100,7 @@ MODEL: Document = {
 LINK = {"latency_s": 1e-5, "bandwidth": 1e9}
 
 
-def drawn(pipeline: Document, meshes: int, **training: Any) -> Document:
+def u_net_document(pipeline: Document, meshes: int, **training: Any) -> Document:
     device = {"peak_flops": 5e10, "memory_bytes": 4e9, "memory_bandwidth": 1e10, "efficiency": 0.5}
     return {
         "format": "meshwave/1",
@@ -124,7 +124,7 @@ def test_torch_keeps_the_bytes_predicted_by_the_formulas(stages: list[int], prec
     from meshwave.engine.runtime.models import build_stage
 
     pipeline = {"schedule": "gpipe", "microbatches": 2, "stages": stages}
-    design = parse_design(drawn(pipeline, len(stages), precision=precision))
+    design = parse_design(u_net_document(pipeline, len(stages), precision=precision))
     program = lower(design)
     held = device_sizes(design, program, tuple(stages))
     model, rows, dtype = design.model, 3, DTYPES[precision]
@@ -160,7 +160,7 @@ def test_torch_keeps_the_bytes_predicted_by_the_formulas(stages: list[int], prec
 
 
 def _casts(kept: dict[int, int], module: Any, precision: str) -> set[int]:
-    """The copies of weights in bf16, which autocast makes and the runtime counts with its weights."""
+    """Return the storages of the bf16 copies of weights that autocast makes, which the runtime counts with the weights."""
     if precision != "bf16":
         return set()
     wanted = [parameter.numel() * 2 for parameter in module.parameters() if parameter.dim() > 1]
@@ -181,7 +181,9 @@ def test_a_split_backward_keeps_the_bytes_of_the_formulas(precision: str) -> Non
     from meshwave.engine.runtime.models import build_stage
 
     stages = [5, 2, 6]
-    design = parse_design(drawn({"schedule": "zb-h1", "microbatches": 3, "stages": stages}, 3, precision=precision))
+    design = parse_design(
+        u_net_document({"schedule": "zb-h1", "microbatches": 3, "stages": stages}, 3, precision=precision)
+    )
     program = lower(design)
     held = device_sizes(design, program, tuple(stages))
     model: Any = design.model
@@ -208,7 +210,7 @@ def test_a_split_backward_keeps_the_bytes_of_the_formulas(precision: str) -> Non
 
 @pytest.mark.parametrize("pipeline", [{"schedule": "1f1b"}, {"schedule": "hanayo", "waves": 2}, {"schedule": "zb-h1"}])
 def test_a_message_is_priced_by_its_size(pipeline: Document) -> None:
-    design = parse_design(drawn({**pipeline, "microbatches": 4}, 2))
+    design = parse_design(u_net_document({**pipeline, "microbatches": 4}, 2))
     program = lower(design)
     costs, unit_bytes = estimate(design, program), 3 * design.model.hidden * 4
 
@@ -222,14 +224,14 @@ def test_a_message_is_priced_by_its_size(pipeline: Document) -> None:
 
 def test_stages_are_balanced_by_the_costs_of_their_blocks() -> None:
     """Blocks of full resolution take longest: a stage in the middle of the model has more of them."""
-    design = parse_design(drawn({"schedule": "1f1b", "microbatches": 4}, 4))
+    design = parse_design(u_net_document({"schedule": "1f1b", "microbatches": 4}, 4))
     program, layers = lower(design), layers_per_stage(design)
     costs = estimate(design, program)
     forward = costs.seconds[program.tables.forward[:, 0]]
 
     assert sum(layers) == design.model.layers
     assert max(layers) > 2 * min(layers)
-    equal = parse_design(drawn({"schedule": "1f1b", "microbatches": 4, "stages": [4, 3, 3, 3]}, 4))
+    equal = parse_design(u_net_document({"schedule": "1f1b", "microbatches": 4, "stages": [4, 3, 3, 3]}, 4))
     lowered = lower(equal)
     assert forward.max() < estimate(equal, lowered).seconds[lowered.tables.forward[:, 0]].max()
 
@@ -261,7 +263,7 @@ def _splits(layers: int, stages: int) -> list[tuple[int, ...]]:
 
 
 def test_unit_costs_charge_a_message_by_its_size() -> None:
-    document = drawn({"schedule": "1f1b", "microbatches": 4, "stages": [1, 1, 11]}, 3)
+    document = u_net_document({"schedule": "1f1b", "microbatches": 4, "stages": [1, 1, 11]}, 3)
     document["cost"] = {"kind": "unit", "forward": 1, "backward": 2, "transfer": 0.5}
     design = parse_design(document)
     program = lower(design)
@@ -274,10 +276,10 @@ def test_unit_costs_charge_a_message_by_its_size() -> None:
 
 def test_a_measured_run_prices_its_stages() -> None:
     """Forwards took three times as long as their roofline, and backwards twice."""
-    document = drawn({"schedule": "1f1b", "microbatches": 4, "stages": [4, 9]}, 2)
+    document = u_net_document({"schedule": "1f1b", "microbatches": 4, "stages": [4, 9]}, 2)
     plain = parse_design(document)
     program = lower(plain)
-    store_profile(of_a_run({"op": "F", "seconds": 3.0}, {"op": "B", "seconds": 2.0}), "a-run.json")
+    store_profile(profile_of_actions({"op": "F", "seconds": 3.0}, {"op": "B", "seconds": 2.0}), "a-run.json")
     measured = parse_design(document | {"cost": {"kind": "calibrated", "profile": "a-run.json"}})
 
     before, after = estimate(plain, program).seconds, estimate(measured, program).seconds
@@ -288,9 +290,9 @@ def test_a_measured_run_prices_its_stages() -> None:
 
 
 def test_a_profile_without_its_blocks_gives_a_warning() -> None:
-    design = parse_design(drawn({"schedule": "1f1b", "microbatches": 4}, 2))
+    design = parse_design(u_net_document({"schedule": "1f1b", "microbatches": 4}, 2))
 
-    found = [(problem.where, problem.code) for problem in coverage_warnings(design, known())]
+    found = [(problem.where, problem.code) for problem in coverage_warnings(design, example_profile())]
 
     assert found[0] == ("model.kind", "unmeasured_blocks")
     assert not {"model.hidden", "model.sequence", "model.vocab"} & {where for where, _ in found}

@@ -1,4 +1,4 @@
-"""Unit costs: shares of one number, and the makespans that papers print."""
+"""Unit costs: shares of one number, and the makespans that the papers print."""
 
 from collections.abc import Callable
 

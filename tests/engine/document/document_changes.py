@@ -9,7 +9,7 @@ Change = Callable[[dict[str, Any]], Any]
 
 
 def put(where: str, value: Any) -> Change:
-    """Set ``meshes[2].devices`` of a document."""
+    """Return a change that sets a value at a path such as ``meshes[2].devices``."""
     steps: list[Any] = [
         int(step) if step.isdecimal() else step for step in where.replace("[", ".").replace("]", "").split(".")
     ]

@@ -1,4 +1,4 @@
-"""The part of JSON Schema (draft 2020-12) that the schema of a design uses, to hold documents against it."""
+"""Validator for the part of JSON Schema (draft 2020-12) that the schema of a design uses."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ KNOWN = {
 
 
 def faults(value: Any, schema: dict[str, Any], root: dict[str, Any], where: str = "") -> Iterator[str]:
-    """Where a value is not what the schema says."""
+    """Yield the places where a value violates the schema."""
     assert schema.keys() <= KNOWN, f"the schema says something that is not checked here: {schema.keys() - KNOWN}"
     if "$ref" in schema:
         yield from faults(value, root["$defs"][schema["$ref"].rsplit("/", 1)[1]], root, where)

@@ -1,4 +1,4 @@
-"""What two designs differ in, in words."""
+"""Differences of two designs, as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A document is read, kept and written without losing or adding anything, and reading it executes nothing."""
+"""Documents are read, stored and written without loss or addition, and reading never executes code."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ some = settings(suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.
 SCHEMA = Design.model_json_schema()
 
 
-def small() -> dict[str, Any]:
+def small_document() -> dict[str, Any]:
     return document({"schedule": "1f1b", "microbatches": 2}, 2)
 
 
@@ -51,15 +51,15 @@ def test_a_written_design_is_read_back_unchanged(written: dict[str, Any]) -> Non
 def test_every_given_key_is_kept(written: dict[str, Any]) -> None:
     dumped = parse_design(written).model_dump(mode="json")
 
-    assert within(written, dumped)
+    assert is_within(written, dumped)
 
 
-def within(given: Any, kept: Any) -> bool:
-    """Everything of ``given`` is in ``kept``, which may have more keys."""
+def is_within(given: Any, kept: Any) -> bool:
+    """Return whether ``kept`` contains everything in ``given``; it may have more keys."""
     if isinstance(given, dict):
-        return all(key in kept and within(value, kept[key]) for key, value in given.items())
+        return all(key in kept and is_within(value, kept[key]) for key, value in given.items())
     if isinstance(given, list):
-        return len(given) == len(kept) and all(map(within, given, kept))
+        return len(given) == len(kept) and all(map(is_within, given, kept))
     return bool(given == kept)
 
 
@@ -102,7 +102,7 @@ def test_the_schema_knows_every_schedule_and_its_options() -> None:
     ],
 )
 def test_the_schema_refuses_documents_that_reading_refuses(change: dict[str, Any], told: str) -> None:
-    wrong = {**small(), **change}
+    wrong = {**small_document(), **change}
 
     assert any(told in fault for fault in faults(wrong, SCHEMA, SCHEMA))
     with pytest.raises(DesignError):
@@ -112,7 +112,7 @@ def test_the_schema_refuses_documents_that_reading_refuses(change: dict[str, Any
 def test_lists_of_numbers_stay_on_one_line_and_keys_in_their_order() -> None:
     """As a person would keep it in git."""
     written = {
-        **small(),
+        **small_document(),
         "pipeline": {"schedule": "custom", "microbatches": 1, "actions": [["0F0", "0B0"], ["1F0", "1B0"]]},
     }
     text = parse_design(written).to_json()
@@ -127,14 +127,14 @@ def test_lists_of_numbers_stay_on_one_line_and_keys_in_their_order() -> None:
 @given(name=st.text(st.characters(exclude_categories=("Cc", "Cs")), max_size=60))
 def test_no_name_changes_the_layout_of_a_file(name: str) -> None:
     """Brackets and quotes in a name are not lists."""
-    design = parse_design({**small(), "name": name})
+    design = parse_design({**small_document(), "name": name})
 
     assert json.loads(design.to_json())["name"] == name
 
 
 @pytest.mark.parametrize("name", ["[1, 2]", '["a", "b"]', "\u2028", "日本", '"', "\\n["])
 def test_unusual_names_are_read_back_unchanged(name: str) -> None:
-    design = parse_design({**small(), "name": name})
+    design = parse_design({**small_document(), "name": name})
 
     assert parse_design(design.to_json()) == design
 
@@ -150,7 +150,7 @@ def test_unusual_names_are_read_back_unchanged(name: str) -> None:
 )
 def test_no_control_character_reaches_a_terminal_or_a_picture(change: dict[str, Any], where: str) -> None:
     with pytest.raises(DesignError) as refused:
-        parse_design({**small(), **change})
+        parse_design({**small_document(), **change})
 
     (problem,) = refused.value.problems
     assert problem.where == where
@@ -161,17 +161,17 @@ def test_no_control_character_reaches_a_terminal_or_a_picture(change: dict[str, 
 
 
 def test_a_design_is_frozen() -> None:
-    design = parse_design(small())
+    design = parse_design(small_document())
 
     with pytest.raises(ValueError, match="frozen"):
         design.name = "other"
     with pytest.raises(ValueError, match="frozen"):
         design.pipeline.microbatches = 3
-    assert hash(design.cluster) == hash(parse_design(small()).cluster)
+    assert hash(design.cluster) == hash(parse_design(small_document()).cluster)
 
 
 def test_omitted_keys_have_their_defaults() -> None:
-    design = parse_design({**small(), "cost": {"kind": "unit"}, "meshes": [{"name": "A", "devices": [0]}]})
+    design = parse_design({**small_document(), "cost": {"kind": "unit"}, "meshes": [{"name": "A", "devices": [0]}]})
 
     assert (design.meshes[0].dp, design.meshes[0].tp) == (1, 1)
     assert (design.training.steps, design.training.optimizer, design.training.precision) == (20, "adamw", "fp32")
@@ -191,16 +191,16 @@ def test_counts_follow_from_the_parts() -> None:
 
 
 def test_an_integer_is_accepted_as_a_float_but_not_the_reverse() -> None:
-    cluster = small()["cluster"]
-    wrong = {**small(), "cluster": {**cluster, "nodes": 2.0}}
+    cluster = small_document()["cluster"]
+    wrong = {**small_document(), "cluster": {**cluster, "nodes": 2.0}}
 
-    assert parse_design({**small(), "training": {"lr": 1}}).training.lr == 1.0
+    assert parse_design({**small_document(), "training": {"lr": 1}}).training.lr == 1.0
     with pytest.raises(DesignError, match=r"cluster\.nodes: 2\.0 should be a whole number"):
         parse_design(wrong)
 
 
 def test_each_part_of_a_draft_must_be_valid() -> None:
-    wrong = {**small(), "meshes": [{"name": "A", "devices": [9]}]}
+    wrong = {**small_document(), "meshes": [{"name": "A", "devices": [9]}]}
 
     assert parse_design(wrong, draft=True).meshes[0].devices == (9,)
     with pytest.raises(DesignError):
@@ -211,7 +211,7 @@ def test_each_part_of_a_draft_must_be_valid() -> None:
 
 
 def test_a_saved_design_opens(tmp_path: Path) -> None:
-    design = parse_design({**small(), "name": "Größe 日本"})
+    design = parse_design({**small_document(), "name": "Größe 日本"})
 
     save_design(design, tmp_path / "a design.json")
 
@@ -221,7 +221,7 @@ def test_a_saved_design_opens(tmp_path: Path) -> None:
 
 
 def test_saving_replaces_a_file_atomically(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    design, path = parse_design(small()), tmp_path / "design.json"
+    design, path = parse_design(small_document()), tmp_path / "design.json"
     path.write_text("the old one")
 
     def full(descriptor: int, content: bytes) -> None:
@@ -237,7 +237,7 @@ def test_saving_replaces_a_file_atomically(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_saved_file_is_as_readable_as_any_other(tmp_path: Path) -> None:
-    save_design(parse_design(small()), tmp_path / "design.json")
+    save_design(parse_design(small_document()), tmp_path / "design.json")
     (tmp_path / "other").touch()
 
     assert (tmp_path / "design.json").stat().st_mode == (tmp_path / "other").stat().st_mode
@@ -291,7 +291,7 @@ JSON = st.recursive(
 @given(data=st.data(), value=JSON)
 def test_any_value_at_any_key_is_accepted_or_refused_with_a_message(data: st.DataObject, value: Any) -> None:
     """Never a traceback: a mistake in a file is not a mistake in Meshwave."""
-    written = json.loads(parse_design({**small(), "experts": {"placement": [[0]], "load": [1.0]}}).to_json())
+    written = json.loads(parse_design({**small_document(), "experts": {"placement": [[0]], "load": [1.0]}}).to_json())
     here: Any = written
     while True:
         step = data.draw(st.sampled_from(sorted(here) if isinstance(here, dict) else range(len(here))))
@@ -341,7 +341,7 @@ def test_text_that_is_not_a_document_is_refused(text: str | bytes, code: str, pa
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "1" + "0" * 400])
 def test_nan_and_infinity_are_refused_at_their_key(number: str) -> None:
-    text = parse_design(small()).to_json().replace('"lr": 0.0003', f'"lr": {number}')
+    text = parse_design(small_document()).to_json().replace('"lr": 0.0003', f'"lr": {number}')
 
     with pytest.raises(DesignError, match=r"training\.lr: .* should be a finite number"):
         parse_design(text)
@@ -353,12 +353,12 @@ def test_a_deeply_nested_part_is_refused_with_a_message() -> None:
         deep = [deep]
 
     with pytest.raises(DesignError):
-        parse_design({**small(), "name": deep})
+        parse_design({**small_document(), "name": deep})
 
 
 def test_a_lone_surrogate_is_refused() -> None:
     with pytest.raises(DesignError):
-        parse_design(parse_design(small()).to_json().replace("a test", "\\ud800"))
+        parse_design(parse_design(small_document()).to_json().replace("a test", "\\ud800"))
 
 
 def test_reading_executes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -370,9 +370,9 @@ def test_reading_executes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         if started and event.split(".")[0] in {"open", "exec", "compile", "import", "os", "subprocess", "socket"}:
             watched.append(f"{event} {arguments[:1]}")
 
-    parse_design(small())
+    parse_design(small_document())
     sys.addaudithook(audit)
-    written = {**small(), "name": "__import__('os').system('true')", "training": {"data": "$(touch x)"}}
+    written = {**small_document(), "name": "__import__('os').system('true')", "training": {"data": "$(touch x)"}}
     monkeypatch.chdir(tmp_path)
     started = True
     parse_design(written)

@@ -1,4 +1,7 @@
-"""Every number of every document, too small, too large and absurd: it is refused in words, or it works with finite numbers."""
+"""Every number of every document, with values that are too small, too large or absurd.
+
+Each is refused with a message, or gives finite results.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +28,11 @@ from tests._strategies import document
 
 EXTREMES = (0, -1, 1e-300, 1e300, 10**30, 2**63)
 LONGEST = 400
-"""Characters of a refusal: a number that is absurd is not spelt out."""
+"""Maximum number of characters of a refusal, which does not print an absurd number in full."""
 
 Place = tuple[str | int, ...]
 Numbers = Mapping[Place, str]
-"""Each number of a document by its place, and what it is called in the schema: ``Cluster.nodes``."""
+"""Numbers of a document by their places, each with its name in the schema, such as ``Cluster.nodes``."""
 
 
 # ---- documents in which every number of the schema stands ----
@@ -158,7 +161,7 @@ TRANSFERS = {
 
 
 def numbers(value: Any, node: Mapping[str, Any], schema: Mapping[str, Any], at: Place = (), name: str = "") -> Numbers:
-    """Of all that the schema says of a part; of a list the first entry stands for all."""
+    """Yield the numbers of a part of the document; the first entry of a list stands for all."""
     found: dict[Place, str] = {}
     for each in meant(value, node, schema):
         if each.get("type") in ("integer", "number"):
@@ -177,7 +180,7 @@ def numbers(value: Any, node: Mapping[str, Any], schema: Mapping[str, Any], at: 
 
 
 def meant(value: Any, node: Mapping[str, Any], schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The members of a node of the schema, a reference followed, that ``value`` could be one of."""
+    """Yield the members of a schema node that ``value`` could be an instance of, with references resolved."""
     if "$ref" in node:
         yield from meant(value, schema["$defs"][node["$ref"].rsplit("/", 1)[1]], schema)
     elif "discriminator" in node:
@@ -190,22 +193,22 @@ def meant(value: Any, node: Mapping[str, Any], schema: Mapping[str, Any]) -> Ite
         yield node
 
 
-def called(node: Any, name: str = "") -> set[str]:
-    """All numbers of a schema by what they are called."""
+def called_names(node: Any, name: str = "") -> set[str]:
+    """Return the names of all numbers in a schema."""
     if isinstance(node, list):
-        return {each for member in node for each in called(member, name)}
+        return {each for member in node for each in called_names(member, name)}
     if not isinstance(node, Mapping):
         return set()
     found = {name} if node.get("type") in ("integer", "number") else set()
     for key, part in node.items():
         if key == "properties":
-            found |= {each for field, of in part.items() for each in called(of, f"{node['title']}.{field}")}
+            found |= {each for field, of in part.items() for each in called_names(of, f"{node['title']}.{field}")}
         elif key != "$defs" or not name:
-            found |= called([*part.values()] if key == "$defs" else part, name)
+            found |= called_names([*part.values()] if key == "$defs" else part, name)
     return found
 
 
-def changed(given: Mapping[str, Any], place: Place, value: float) -> dict[str, Any]:
+def changed_document(given: Mapping[str, Any], place: Place, value: float) -> dict[str, Any]:
     found = deepcopy(dict(given))
     here: Any = found
     for step in place[:-1]:
@@ -217,8 +220,8 @@ def changed(given: Mapping[str, Any], place: Place, value: float) -> dict[str, A
 # ---- what must hold ----
 
 
-def answered(given: Mapping[str, Any]) -> None:
-    """A design is refused with a place, or checked in words and predicted in finite numbers."""
+def check_answer(given: Mapping[str, Any]) -> None:
+    """Check that a design is refused with a place, or checked and predicted with finite numbers."""
     try:
         found = check_design(parse_design(given, draft=True))
     except DesignError as error:
@@ -239,8 +242,8 @@ def is_finite(found: Any) -> bool:
     return not isinstance(found, float) or isfinite(found)
 
 
-def asked(parse: Callable[[str], Any], answer: Callable[[Any], Any]) -> Callable[[Mapping[str, Any]], None]:
-    """A question is refused, with a place where its document is wrong, or answered in finite numbers."""
+def question_check(parse: Callable[[str], Any], answer: Callable[[Any], Any]) -> Callable[[Mapping[str, Any]], None]:
+    """Return a check that a question is refused with the place of the mistake, or answered with finite numbers."""
 
     def ask(given: Mapping[str, Any]) -> None:
         refused: list[str] = []
@@ -262,7 +265,7 @@ def every_extreme(given: Mapping[str, Any], places: Numbers, ask: Callable[[Mapp
     for place in places:
         for value in EXTREMES:
             try:
-                ask(changed(given, place, value))
+                ask(changed_document(given, place, value))
             except Exception as error:
                 raise AssertionError(f"{'.'.join(map(str, place))}: {value}: {error!r}") from error
 
@@ -276,7 +279,7 @@ SCHEMA = Design.model_json_schema()
 def test_no_number_of_a_design_breaks_it(make: Callable[[], dict[str, Any]]) -> None:
     given = parse_design(make()).model_dump(mode="json")
 
-    every_extreme(given, numbers(given, SCHEMA, SCHEMA), answered)
+    every_extreme(given, numbers(given, SCHEMA, SCHEMA), check_answer)
 
 
 @pytest.mark.parametrize("name", [name for name in schedules if name != "custom"])
@@ -285,14 +288,14 @@ def test_no_number_of_a_schedule_breaks_it(name: str) -> None:
     data = given.model_dump(mode="json")
     own = {place: each for place, each in numbers(data, SCHEMA, SCHEMA).items() if place[0] == "pipeline"}
 
-    every_extreme(data, own, answered)
+    every_extreme(data, own, check_answer)
 
 
 def test_the_maximum_number_of_chunks_is_simulated() -> None:
     given = with_experts()
     given["experts"]["degree"] = 64
 
-    answered(given)
+    check_answer(given)
 
 
 @pytest.mark.parametrize("shares", [[1e308] * 16, [1e30] * 16, [1e30, *[1e-300] * 15], [1e-320, *[0.0] * 15]])
@@ -300,7 +303,7 @@ def test_loads_of_any_size_are_shares_of_one(shares: list[float]) -> None:
     given = with_experts()
     given["experts"]["load"] = shares
 
-    answered(given)
+    check_answer(given)
 
 
 def test_every_number_of_the_document_is_tried() -> None:
@@ -315,7 +318,7 @@ def test_every_number_of_the_document_is_tried() -> None:
 
     walked = {name for given in made for name in numbers(given, SCHEMA, SCHEMA).values()}
 
-    assert {shared.sub("", name) for name in called(SCHEMA)} == {shared.sub("", name) for name in walked}
+    assert {shared.sub("", name) for name in called_names(SCHEMA)} == {shared.sub("", name) for name in walked}
 
 
 @pytest.mark.slow
@@ -323,9 +326,9 @@ def test_every_number_of_the_document_is_tried() -> None:
 @pytest.mark.parametrize(
     ("given", "root", "ask"),
     [
-        (LAYER, ExpertLayerSpec, asked(parse_expert_layer, moe_comparison.expert_layer_json)),
-        (TRANSFER, TransferSpec, asked(parse_transfer, reshard.transfer_comparison_json)),
-        (TRANSFERS, TransferListSpec, asked(parse_transfers, reshard.transfer_comparison_json)),
+        (LAYER, ExpertLayerSpec, question_check(parse_expert_layer, moe_comparison.expert_layer_json)),
+        (TRANSFER, TransferSpec, question_check(parse_transfer, reshard.transfer_comparison_json)),
+        (TRANSFERS, TransferListSpec, question_check(parse_transfers, reshard.transfer_comparison_json)),
     ],
     ids=["layer", "transfer", "transfers"],
 )
@@ -333,5 +336,5 @@ def test_no_number_of_a_stand_alone_document_breaks_it(given: Any, root: Any, as
     schema = root.model_json_schema()
     places = numbers(given, schema, schema)
 
-    assert {*places.values()} == called(schema)
+    assert {*places.values()} == called_names(schema)
     every_extreme(given, places, ask)

@@ -49,13 +49,13 @@ def document(axes: dict[str, int], *meshes: Sequence[int], nodes: int = 2) -> di
 
 
 def groups_of(devices: Sequence[int], axes: dict[str, int], axis: str) -> Groups:
-    """Groups by the definition: devices row-major over the axes, outermost first."""
+    """Return groups by their definition: devices in row-major order over the axes, outermost first."""
     grid = np.reshape(devices, [*axes.values()])
     along = np.moveaxis(grid, [*axes].index(axis), -1)
-    return sets(along.reshape(-1, axes[axis]).tolist())
+    return group_sets(along.reshape(-1, axes[axis]).tolist())
 
 
-def sets(groups: Iterable[Iterable[int]]) -> Groups:
+def group_sets(groups: Iterable[Iterable[int]]) -> Groups:
     return {frozenset(group) for group in groups}
 
 
@@ -74,15 +74,15 @@ def test_document_simulator_and_processes_have_the_same_groups(drawn: tuple[int,
 
     for rank, mesh in enumerate(design.meshes):
         of_tp, of_dp = (groups_of(mesh.devices, axes, axis) for axis in ("tp", "dp"))
-        assert (sets(mesh.groups("tp")), sets(mesh.groups("dp"))) == (of_tp, of_dp)
+        assert (group_sets(mesh.groups("tp")), group_sets(mesh.groups("dp"))) == (of_tp, of_dp)
         assert all_reduced(design.cluster, design, mesh) == (of_tp if tp > 1 else set())
         own = [group for group in layout.tp_groups() if layout.rank(group[0]) == rank]
-        assert sets([place[process] for process in group] for group in own) == of_tp
+        assert group_sets([place[process] for process in group] for group in own) == of_tp
         stage = program.stages_of(rank)[0]
         copies = [layout.stage_processes(stage, index) for index in range(tp)]
-        assert sets([place[process] for process in group] for group in copies) == of_dp
+        assert group_sets([place[process] for process in group] for group in copies) == of_dp
         rings = reduction_rings(design, program, device_sizes(design, program, (2, 2)))
-        assert sets(ring.devices for ring in rings[stage]) == of_dp
+        assert group_sets(ring.devices for ring in rings[stage]) == of_dp
         assert weight_sharer_counts(design)[rank] == len(copies[0])
     if tp == 1:  # each copy sends to the copy of the same index
         pairs = {(message.source, message.destination) for message in transfer_messages(design, 0, 1, 1)}
@@ -90,14 +90,14 @@ def test_document_simulator_and_processes_have_the_same_groups(drawn: tuple[int,
 
 
 def all_reduced(cluster: Cluster, design: Design, mesh: Mesh) -> Groups:
-    """The groups that the prices of a dense layer all-reduce."""
+    """Return the groups that the prices of a dense layer all-reduce."""
     found: Groups = set()
 
-    def spy(cluster: Cluster, groups: Iterable[Iterable[int]], size: float, rounds: int = 2) -> float:
-        found.update(group for group in sets(groups) if len(group) > 1)
+    def recording_search(cluster: Cluster, groups: Iterable[Iterable[int]], size: float, rounds: int = 2) -> float:
+        found.update(group for group in group_sets(groups) if len(group) > 1)
         return 1.0
 
-    assert MeshPrices(cluster, mesh, device_workload(design, mesh), all_reduce=spy).layer.forward > 0
+    assert MeshPrices(cluster, mesh, device_workload(design, mesh), all_reduce=recording_search).layer.forward > 0
     return found
 
 
@@ -106,8 +106,8 @@ def test_ordered_devices_follow_dp_cp_and_tp(order: tuple[str, ...]) -> None:
     axes = {axis: {"dp": 2, "cp": 3, "tp": 2}[axis] for axis in order}
     mesh = Mesh.model_validate({"name": "A", "devices": tuple(range(12)), "axes": axes})
 
-    assert sets(np.reshape(mesh.ordered_devices, (6, 2)).tolist()) == groups_of(range(12), axes, "tp")
-    assert sets(mesh.groups("cp")) == groups_of(range(12), axes, "cp")
+    assert group_sets(np.reshape(mesh.ordered_devices, (6, 2)).tolist()) == groups_of(range(12), axes, "tp")
+    assert group_sets(mesh.groups("cp")) == groups_of(range(12), axes, "cp")
     assert mesh.place_on(mesh.ordered_devices).ordered_devices == mesh.ordered_devices
 
 

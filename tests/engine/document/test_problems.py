@@ -1,4 +1,4 @@
-"""Problems of a wrong document: the exact place, the numbers, and fixes."""
+"""Problems of an invalid document: their exact places, numbers and fixes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def document() -> dict[str, Any]:
     }
 
 
-def refused(document: dict[str, Any], change: Change) -> list[Problem]:
+def problems_after(document: dict[str, Any], change: Change) -> list[Problem]:
     wrong = copy.deepcopy(document)
     change(wrong)
     with pytest.raises(DesignError) as found:
@@ -76,7 +76,7 @@ every_mistake = pytest.mark.parametrize(
 def test_one_mistake_is_one_problem(
     document: dict[str, Any], change: Change, where: str, code: str, params: dict[str, Any]
 ) -> None:
-    (problem,) = refused(document, change)
+    (problem,) = problems_after(document, change)
 
     assert (problem.where, problem.code) == (where, code)
     assert params.items() <= problem.params.items()
@@ -110,7 +110,7 @@ FIXES = [
 def test_every_remedy_that_is_an_edit_is_offered_as_a_fix(
     document: dict[str, Any], change: Change, where: str, labels: list[str]
 ) -> None:
-    (problem,) = refused(document, change)
+    (problem,) = problems_after(document, change)
 
     assert (problem.where, [fix.label for fix in problem.fixes]) == (where, labels)
 
@@ -119,7 +119,7 @@ def test_a_schedule_that_needs_another_number_of_meshes_offers_it(document: dict
     document["meshes"].pop()
     document["pipeline"] = {"schedule": "chimera", "microbatches": 4}
 
-    (problem,) = refused(document, lambda document: None)
+    (problem,) = problems_after(document, lambda document: None)
     fewer, more = (apply_edits(document, fix.edits) for fix in problem.fixes)
 
     assert [mesh["name"] for mesh in fewer["meshes"]] == ["A", "B"]
@@ -133,13 +133,15 @@ def test_an_edit_of_an_impossible_key_is_refused(document: dict[str, Any], path:
 
 
 def test_all_mistakes_are_listed_at_once(document: dict[str, Any]) -> None:
-    found = refused(document, all_of(put("zz", 1), put("model.hiden", 1), put("training.steps", "many")))
+    found = problems_after(document, all_of(put("zz", 1), put("model.hiden", 1), put("training.steps", "many")))
 
     assert [problem.where for problem in found] == ["model.hiden", "training.steps", "zz"]
 
 
 def test_inconsistencies_between_parts_are_listed_at_once(document: dict[str, Any]) -> None:
-    found = refused(document, all_of(put("meshes[1].devices", [0]), put("meshes[3].name", "A"), put("experts.ep", 5)))
+    found = problems_after(
+        document, all_of(put("meshes[1].devices", [0]), put("meshes[3].name", "A"), put("experts.ep", 5))
+    )
 
     assert [problem.where for problem in found] == ["meshes[1].devices", "meshes[3].name", "experts.ep"]
 
@@ -156,7 +158,7 @@ def test_an_invalid_part_does_not_hide_inconsistencies_of_the_others(document: d
         put("pipeline.stages", [16, 16]),
     )
 
-    found = refused(document, mistakes)
+    found = problems_after(document, mistakes)
 
     assert {problem.where for problem in found} == {
         "cluster.device.efficiency",
@@ -185,15 +187,15 @@ def test_an_invalid_part_does_not_hide_inconsistencies_of_the_others(document: d
     ],
 )
 def test_two_mistakes_are_two_problems(document: dict[str, Any], hidden: Change, beside: Change) -> None:
-    alone = [*refused(document, hidden), *refused(document, beside)]
+    alone = [*problems_after(document, hidden), *problems_after(document, beside)]
 
-    assert refused(document, all_of(hidden, beside)) == alone
+    assert problems_after(document, all_of(hidden, beside)) == alone
 
 
 def test_a_thousand_equal_problems_are_listed_twenty_times(document: dict[str, Any]) -> None:
     cells = [["zz"] * 1000, *[["0F0", "0B0"]] * 3]
 
-    found = refused(document, pipeline(schedule="custom", microbatches=1, actions=cells))
+    found = problems_after(document, pipeline(schedule="custom", microbatches=1, actions=cells))
 
     assert [problem.where for problem in found] == [
         *(f"pipeline.actions[0][{n}]" for n in range(20)),
@@ -204,7 +206,7 @@ def test_a_thousand_equal_problems_are_listed_twenty_times(document: dict[str, A
 
 @pytest.mark.slow
 def test_thousands_of_unknown_keys_are_reported_quickly(document: dict[str, Any]) -> None:
-    found = refused(document, put("training", {f"key{number}": 1 for number in range(50_000)}))
+    found = problems_after(document, put("training", {f"key{number}": 1 for number in range(50_000)}))
 
     assert len(found) == 21
     assert found[-1].where == "training.key0"
@@ -215,7 +217,7 @@ def test_suggested_numbers_of_heads_are_divisible_by_every_tp(document: dict[str
     document["experts"]["ep"] = 4
     wide = put("meshes", [{"name": "A", "devices": [0, 1, 2, 3], "axes": {"tp": 4}}])
 
-    (problem,) = refused(document, all_of(wide, put("model.heads", 7)))
+    (problem,) = problems_after(document, all_of(wide, put("model.heads", 7)))
 
     assert problem.params["suitable"] == [4, 8]
 
@@ -236,7 +238,7 @@ def test_a_design_without_a_name_gives_a_warning(document: dict[str, Any], name:
 
 
 def test_problem_codes_are_stable(document: dict[str, Any]) -> None:
-    (problem,) = refused(document, put("meshes[2].axes", {"dp": 2}))
+    (problem,) = problems_after(document, put("meshes[2].axes", {"dp": 2}))
 
     assert (problem.code, problem.severity) == ("mesh_size", "error")
 
@@ -286,6 +288,6 @@ def test_a_cell_far_out_of_range_is_refused_quickly(document: dict[str, Any], ce
 
 
 def test_a_short_stage_list_of_many_mistakes_names_each(document: dict[str, Any]) -> None:
-    found = refused(document, put("pipeline.stages", [0, 1, -1]))
+    found = problems_after(document, put("pipeline.stages", [0, 1, -1]))
 
     assert [problem.where for problem in found] == ["pipeline.stages[0]", "pipeline.stages[2]"]

@@ -1,4 +1,4 @@
-"""Documents that stand alone are read as designs are: strictly, and refused in words."""
+"""Stand-alone documents are read like designs: strictly, with messages for mistakes."""
 
 from __future__ import annotations
 

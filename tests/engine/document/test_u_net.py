@@ -1,4 +1,4 @@
-"""What a U-Net may be, and what is said of one that may not be."""
+"""Valid and invalid U-Net models, and the messages about invalid ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ LINK = {"latency_s": 1e-5, "bandwidth": 1e9}
 MODEL: Document = {"kind": "u-net", "image_size": 16, "base_channels": 8, "channel_multipliers": [1, 2, 2], "heads": 2}
 
 
-def drawn(*, tp: int = 1, training: Document | None = None, pipeline: Document | None = None, **model: Any) -> Document:
+def u_net_document(
+    *, tp: int = 1, training: Document | None = None, pipeline: Document | None = None, **model: Any
+) -> Document:
     device = {"peak_flops": 5e10, "memory_bytes": 4e9, "memory_bandwidth": 1e10, "efficiency": 0.5}
     return {
         "format": "meshwave/1",
@@ -39,7 +41,7 @@ def drawn(*, tp: int = 1, training: Document | None = None, pipeline: Document |
 
 
 def test_layers_of_a_u_net_are_its_blocks_and_mirrored_ones_are_linked() -> None:
-    model = parse_design(drawn(blocks_per_level=2)).model
+    model = parse_design(u_net_document(blocks_per_level=2)).model
 
     assert model.layers == 13
     assert model.skips == ((0, 12), (1, 11), (2, 10), (3, 9), (4, 8), (5, 7))
@@ -48,7 +50,7 @@ def test_layers_of_a_u_net_are_its_blocks_and_mirrored_ones_are_linked() -> None
 
 
 def test_a_u_net_is_valid_and_can_run() -> None:
-    design = parse_design(drawn(attention_resolutions=[8, 4]))
+    design = parse_design(u_net_document(attention_resolutions=[8, 4]))
 
     assert run_problems(design) == []
     assert parse_design(design.to_json()) == design
@@ -66,7 +68,7 @@ def test_a_u_net_is_valid_and_can_run() -> None:
     ],
 )
 def test_an_invalid_model_is_refused_at_its_key(changes: Document, where: str, code: str) -> None:
-    document = drawn(**changes)
+    document = u_net_document(**changes)
 
     problem = refusal(lambda: parse_design(document))
 
@@ -75,7 +77,7 @@ def test_an_invalid_model_is_refused_at_its_key(changes: Document, where: str, c
 
 
 def test_tensor_parallelism_is_refused() -> None:
-    document = drawn(tp=2)
+    document = u_net_document(tp=2)
 
     found = find_problems(document)
 
@@ -85,7 +87,7 @@ def test_tensor_parallelism_is_refused() -> None:
 
 
 def test_a_text_to_train_on_is_refused() -> None:
-    problem = refusal(lambda: parse_design(drawn(training={"data": "book.txt"})))
+    problem = refusal(lambda: parse_design(u_net_document(training={"data": "book.txt"})))
 
     assert (problem.where, problem.code) == ("training.data", "unused_data")
 
@@ -93,14 +95,14 @@ def test_a_text_to_train_on_is_refused() -> None:
 def test_more_stages_than_blocks_are_refused() -> None:
     pipeline = {"schedule": "interleaved-1f1b", "chunks": 4, "microbatches": 4}
 
-    problem = refusal(lambda: parse_design(drawn(pipeline=pipeline)))
+    problem = refusal(lambda: parse_design(u_net_document(pipeline=pipeline)))
 
     assert (problem.code, problem.params) == ("too_few_layers", {"stages": 8, "layers": 7})
     assert problem.fixes == (), "the layers of a U-Net follow from its levels"
 
 
 def test_the_program_in_a_run_folder_keeps_the_message_sizes() -> None:
-    program = lower(parse_design(drawn()))
+    program = lower(parse_design(u_net_document()))
 
     again = from_json(to_json(program))
 
@@ -111,7 +113,7 @@ def test_the_program_in_a_run_folder_keeps_the_message_sizes() -> None:
 
 def test_a_dry_run_can_send_smaller_messages() -> None:
     """Their units are as many, and each is smaller."""
-    design = parse_design(drawn())
+    design = parse_design(u_net_document())
     smaller = design.model_copy(update={"model": design.model.resize_messages(1, 3)})
 
     assert boundary_tensor(design, 17).shape == (1, 1, 17 * design.model.hidden)
@@ -119,7 +121,7 @@ def test_a_dry_run_can_send_smaller_messages() -> None:
 
 
 def test_torchtitan_does_not_support_a_u_net() -> None:
-    design = parse_design(drawn())
+    design = parse_design(u_net_document())
 
     with pytest.raises(InputError, match="skip connections"):
         export_files(design, lower(design), [4, 3])

@@ -1,4 +1,4 @@
-"""A design that cannot run says why at its places; whether it can be planned is another question."""
+"""Reasons why a design that can be planned cannot be run, each with its place."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from meshwave.engine.document.unsupported import dry_run_problems, run_problems
 from meshwave.engine.files import example, examples
 
 
-def changed(part: str, experts: dict[str, int] | None = None, **values: object) -> Design:
+def changed_design(part: str, experts: dict[str, int] | None = None, **values: object) -> Design:
     document = load_design(example("03-gpt-on-two-cores")).model_dump(mode="json")
     document[part].update(values)
     document["experts"].update(experts or {})
@@ -24,20 +24,20 @@ def test_every_example_can_run(name: str) -> None:
 @pytest.mark.parametrize(
     ("design", "where", "code"),
     [
-        (changed("model", moe={"experts": 4}, experts={"ep": 4}), "experts.ep", "split_expert_groups"),
-        (changed("model", vocab=255), "model.vocab", "vocabulary"),
-        (changed("model", kind="bert", vocab=256), "model.vocab", "vocabulary"),
+        (changed_design("model", moe={"experts": 4}, experts={"ep": 4}), "experts.ep", "split_expert_groups"),
+        (changed_design("model", vocab=255), "model.vocab", "vocabulary"),
+        (changed_design("model", kind="bert", vocab=256), "model.vocab", "vocabulary"),
         (
-            changed("training", activation_offload=0.5, compile=True),
+            changed_design("training", activation_offload=0.5, compile=True),
             "training.activation_offload",
             "unsupported_offload",
         ),
         (
-            changed("training", linear_precision="fp8", compile=True),
+            changed_design("training", linear_precision="fp8", compile=True),
             "training.linear_precision",
             "unsupported_training",
         ),
-        (changed("training", linear_precision="fp4"), "training.linear_precision", "unsupported_training"),
+        (changed_design("training", linear_precision="fp4"), "training.linear_precision", "unsupported_training"),
     ],
     ids=["experts", "bytes", "bytes and a mask", "offload", "compiled fp8", "fp4"],
 )

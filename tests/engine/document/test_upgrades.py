@@ -1,4 +1,4 @@
-"""A document of an older version is brought up to date; one of a newer version is refused politely."""
+"""Documents of older versions are upgraded; those of newer versions are refused with a message."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests._strategies import document
 def test_each_version_is_upgraded_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if this were version 3, and the meshes had other names before."""
 
-    def second(document: dict[str, Any]) -> dict[str, Any]:
+    def to_second_version(document: dict[str, Any]) -> dict[str, Any]:
         return {**{key: value for key, value in document.items() if key != "groups"}, "meshes": document["groups"]}
 
-    def third(document: dict[str, Any]) -> dict[str, Any]:
+    def to_third_version(document: dict[str, Any]) -> dict[str, Any]:
         return {**document, "name": document["name"].title()}
 
     monkeypatch.setattr(upgrades, "VERSION", 3)
-    monkeypatch.setattr(upgrades, "UPGRADES", {1: second, 2: third})
+    monkeypatch.setattr(upgrades, "UPGRADES", {1: to_second_version, 2: to_third_version})
     old = document({"schedule": "gpipe", "microbatches": 1}, 1)
     written = {**{key: value for key, value in old.items() if key != "meshes"}, "groups": old["meshes"]}
 

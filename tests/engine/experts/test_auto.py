@@ -27,7 +27,7 @@ from tests.engine.experts.test_price import COMPUTES, LINKS, layer, layers
 STEPPED = [name for name in expert_schedule_names() if not expert_schedules[name].chooses]
 
 
-def took(name: str, of: Layer, links: Links = LINKS, rates: Rates = COMPUTES) -> float:
+def schedule_seconds(name: str, of: Layer, links: Links = LINKS, rates: Rates = COMPUTES) -> float:
     priced = price_expert_schedule(name, of, links, rates)
     return priced.seconds(priced.forward) + priced.seconds(priced.backward)
 
@@ -42,7 +42,9 @@ def test_the_choice_is_the_fastest_candidate(of: Layer, dropless: bool) -> None:
 
     assert auto.choice is not None and auto.name == auto.choice.name in STEPPED
     assert auto.name not in out and "a2a-allgather" not in out
-    assert took("auto", of) == pytest.approx(min(took(name, of) for name in STEPPED if name not in out))
+    assert schedule_seconds("auto", of) == pytest.approx(
+        min(schedule_seconds(name, of) for name in STEPPED if name not in out)
+    )
     assert auto.choice.params["name"] == auto.name
     assert [name for name, *_ in auto.choice.params["excluded"]] == list(out)
     assert price_expert_schedule("auto", of, LINKS, COMPUTES).choice == auto.choice
@@ -79,7 +81,7 @@ def test_one_tensor_parallel_group_allows_the_folded_schedules() -> None:
     assert set(dict(exclusions(of))) == {"parm-s1"}
     slow = Links(Line(1e-5, 1e-8), Line(1e-5, 1e-8))
     assert price_expert_schedule("auto", of, slow, COMPUTES).name == min(
-        (name for name in STEPPED if name != "parm-s1"), key=lambda name: took(name, of, slow)
+        (name for name in STEPPED if name != "parm-s1"), key=lambda name: schedule_seconds(name, of, slow)
     )
     assert price_expert_schedule("auto", replace(of, top_k=8, capacity_factor=1.0), slow, COMPUTES).name == "ppmoe"
 
@@ -109,15 +111,15 @@ DESIGN: dict[str, Any] = {
 
 @pytest.mark.parametrize("degree", [1, None])
 def test_a_design_without_a_chunk_count_gets_the_fastest_schedule_and_count(degree: int | None) -> None:
-    def made(schedule: str) -> Any:
+    def layer_of(schedule: str) -> Any:
         return parse_design({**DESIGN, "experts": {"schedule": schedule, "ep": 8, "degree": degree}})
 
     def seconds(schedule: str) -> float:
-        design = made(schedule)
+        design = layer_of(schedule)
         priced = price_expert_layer(design, design.meshes[0])
         return simulate_layer(priced, priced.forward).makespan + simulate_layer(priced, priced.backward).makespan
 
-    design = made("auto")
+    design = layer_of("auto")
     name, of, choice = resolve_expert_layer(design, design.meshes[0])
 
     assert choice is not None and choice.name == name

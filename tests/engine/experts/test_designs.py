@@ -53,7 +53,7 @@ def documents(draw: st.DrawFn) -> Document:
         },
         "meshes": meshes,
         "pipeline": {**draw(st.sampled_from(PIPELINES)), "microbatches": 2 * draw(st.integers(1, 3))},
-        "experts": draw(placed(experts, alike)),
+        "experts": draw(placed_documents(experts, alike)),
         "training": {
             "steps": 1,
             "micro_batch_size": draw(st.integers(1, 4)),
@@ -64,7 +64,7 @@ def documents(draw: st.DrawFn) -> Document:
 
 
 @st.composite
-def placed(draw: st.DrawFn, experts: int, axes: dict[str, int]) -> Document:
+def placed_documents(draw: st.DrawFn, experts: int, axes: dict[str, int]) -> Document:
     """Draw groups that usually fit a mesh, and any placement of the experts."""
     schedule, devices = draw(st.sampled_from(expert_schedule_names())), axes["dp"] * axes["tp"]
     whole = axes["tp"] * draw(st.sampled_from(divisors(axes["dp"])))
@@ -91,7 +91,7 @@ def divisors(number: int) -> list[int]:
     return [size for size in range(1, number + 1) if number % size == 0]
 
 
-def accepted(document: Document) -> Design | None:
+def parse_or_none(document: Document) -> Design | None:
     """Return the design if ``check`` finds no problem; otherwise None."""
     design = parse_design(document, draft=True)
     return None if any(problem.severity == "error" for problem in problems(design)) else design
@@ -100,7 +100,7 @@ def accepted(document: Document) -> Design | None:
 @pytest.mark.slow
 @given(document=documents())
 def test_accepted_designs_are_lowered_priced_and_simulated(document: Document) -> None:
-    design = accepted(document)
+    design = parse_or_none(document)
     event("accepted" if design else "refused")
     event(design.experts.schedule if design else "none")
     assume(design is not None)

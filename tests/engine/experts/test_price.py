@@ -401,28 +401,30 @@ def test_gate_and_experts_take_the_longer_of_their_flops_and_their_bytes() -> No
     assert of.capacity == 116
 
     def seconds(rates: Rates, way: str) -> list[tuple[float, float]]:
-        """Of the tensor and of weights."""
+        """Return the communication seconds of a tensor and of weights."""
         steps = getattr(price_expert_schedule("expert-parallel", of, LINKS, rates), way)
-        found = [each for each in steps if each.step.op in (StepOp.GATE, StepOp.EXPERTS)]
-        return [(float(each.compute_s[0] - each.weights_s[0]), float(each.weights_s[0])) for each in found]
+        costed = [each for each in steps if each.step.op in (StepOp.GATE, StepOp.EXPERTS)]
+        return [(float(each.compute_s[0] - each.weights_s[0]), float(each.weights_s[0])) for each in costed]
 
-    def near(*expected: tuple[float, float]) -> list[tuple[object, object]]:
+    def approximate_pairs(*expected: tuple[float, float]) -> list[tuple[object, object]]:
         return [(pytest.approx(tensor), pytest.approx(weights)) for tensor, weights in expected]
 
     slow, fast = Rates(flops=1e12, memory=1.0), Rates(flops=1.0, memory=1e12)
     sides, matrices = 2 * rows * (m + h), 2 * e * m * h  # of two products: what goes in and comes out, and weights
     scores, table = tokens * (m + e), m * e
-    assert seconds(slow, "forward") == near(
+    assert seconds(slow, "forward") == approximate_pairs(
         (4 * (scores + table + 2 * tokens * e), 0), (4 * (sides + matrices + 2 * rows * h), 0)
     )
-    assert seconds(fast, "forward") == near((2 * tokens * table, 0), (4 * rows * m * h, 0))
-    assert seconds(slow, "backward") == near(  # a gradient is written and read, the one that is held read and written
+    assert seconds(fast, "forward") == approximate_pairs((2 * tokens * table, 0), (4 * rows * m * h, 0))
+    assert seconds(
+        slow, "backward"
+    ) == approximate_pairs(  # a gradient is written and read, the one that is held read and written
         (4 * (sides + matrices + 3 * rows * h), 4 * (sides + 4 * matrices)),
         (4 * (scores + table + 3 * tokens * e), 4 * (scores + 4 * table)),
     )
-    assert seconds(fast, "backward") == near((4 * rows * m * h,) * 2, (2 * tokens * table,) * 2)
+    assert seconds(fast, "backward") == approximate_pairs((4 * rows * m * h,) * 2, (2 * tokens * table,) * 2)
     measured = Rates(flops=1.0, memory=1.0, weighted_memory=np.inf)  # with all that gate and experts move
-    assert seconds(measured, "forward") == near((2 * tokens * table, 0), (4 * rows * m * h, 0))
+    assert seconds(measured, "forward") == approximate_pairs((2 * tokens * table, 0), (4 * rows * m * h, 0))
 
 
 @pytest.mark.parametrize("name", STEPPED)
@@ -478,7 +480,7 @@ def test_chunks_overlap_but_every_message_takes_its_startup_time() -> None:
 
 
 @st.composite
-def placed(draw: st.DrawFn) -> Layer:
+def placed_layers(draw: st.DrawFn) -> Layer:
     of = draw(layers())
     placement = [set(draw(st.sets(st.integers(0, of.experts - 1), max_size=of.experts))) for _ in range(of.ep)]
     for expert in range(of.experts):
@@ -486,7 +488,7 @@ def placed(draw: st.DrawFn) -> Layer:
     return replace(of, placement=tuple(tuple(sorted(held)) for held in placement))
 
 
-@given(of=placed())
+@given(of=placed_layers())
 def test_every_place_is_served_by_a_holder_of_the_expert_on_its_node_if_possible(of: Layer) -> None:
     holders = of.holders(of.ep)
     for place in range(of.ep):
@@ -510,7 +512,7 @@ def test_replicas_on_one_node_serve_equal_numbers_of_places(ep: int, copies: st.
     assert served[served > 0].max() - served[served > 0].min() <= 1
 
 
-@given(of=placed())
+@given(of=placed_layers())
 def test_sent_bytes_equal_requested_bytes(of: Layer) -> None:
     for name in ("deepspeed", "parm-s1", "a2a-allgather"):
         priced = price_expert_schedule(name, of, LINKS)
@@ -600,11 +602,11 @@ def test_the_traffic_of_all_to_alls_adds_up_to_the_bytes_that_devices_send(
     for direction in (priced.forward, priced.backward):
         pairs = priced.exchanged_bytes(direction)
         np.fill_diagonal(pairs, 0)
-        near = made.node_of[:, None] == made.node_of[None, :]
+        is_same_node = made.node_of[:, None] == made.node_of[None, :]
         exchanges = [costed.sent for costed in direction if costed.step.collective == "all_to_all"]
         inside, between = sum(exchanges) if exchanges else np.zeros((2, made.devices))
-        assert np.allclose((pairs * near).sum(axis=1), inside)
-        assert np.allclose((pairs * ~near).sum(axis=1), between)
+        assert np.allclose((pairs * is_same_node).sum(axis=1), inside)
+        assert np.allclose((pairs * ~is_same_node).sum(axis=1), between)
 
 
 def test_biases_and_clamped_activations_of_experts_are_separate_kernels_where_these_have_a_rate():

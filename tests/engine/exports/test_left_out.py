@@ -17,13 +17,13 @@ from meshwave.engine.files import example
 from meshwave.engine.predict.prediction import predict
 
 WHOLE = ("html", "kubernetes", "script", "slurm")
-"""Forms that hold the design itself."""
+"""Formats that contain the design itself."""
 PICTURES = ("perfetto", "png", "svg")
-"""Forms that show what is predicted, and that nothing is trained by."""
+"""Formats that show the prediction and are not read for training."""
 ORDERS = ("torch-csv", "torch-csv-comms")
 
 
-def changed(name: str, **sections: Mapping[str, Any]) -> Design:
+def changed_design(name: str, **sections: Mapping[str, Any]) -> Design:
     document = load_design(example(name)).model_dump(mode="json")
     return parse_design(
         {**document, **{section: {**document[section], **change} for section, change in sections.items()}}
@@ -51,7 +51,7 @@ def test_an_order_lists_the_properties_that_modules_must_have(form: str, capfd: 
     [("full", "all stages"), ([1], "stage 1"), ([0, 2], "stages 0, 2"), ("layers", "parts of each layer: layers")],
 )
 def test_recomputed_stages_are_listed(recompute: Any, said: str) -> None:
-    prediction = predict(changed("01-first-wave", pipeline={"recompute": recompute}))
+    prediction = predict(changed_design("01-first-wave", pipeline={"recompute": recompute}))
 
     (words,) = exports["torch-csv"].omissions(prediction)
 

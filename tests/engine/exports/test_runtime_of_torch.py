@@ -69,7 +69,7 @@ def torch() -> Iterator[Torch]:
     runtime.end()
 
 
-def sound(errors: list[Any]) -> bool:
+def is_sound(errors: list[Any]) -> bool:
     assert all(isinstance(error, float) for error in errors), "\n".join(map(str, errors))
     return max(errors) < ROUNDING
 
@@ -81,7 +81,7 @@ def test_gradients_are_those_of_one_process(torch: Torch, tmp_path: Path, name: 
     path = tmp_path / "schedule.csv"
     path.write_bytes(exports[form].to_bytes(prediction))
 
-    assert sound(torch.play(path, FORMS[form], prediction))
+    assert is_sound(torch.play(path, FORMS[form], prediction))
 
 
 @pytest.mark.parametrize("name", ["two waves", "zb-v"])
@@ -91,7 +91,7 @@ def test_messages_work_with_fully_sharded_stages(torch: Torch, tmp_path: Path, n
     path = tmp_path / "schedule.csv"
     path.write_bytes(exports["torch-csv-comms"].to_bytes(prediction))
 
-    assert sound(torch.play(path, "compute_comms", prediction, sharded=True))
+    assert is_sound(torch.play(path, "compute_comms", prediction, sharded=True))
 
 
 def test_torch_does_not_report_a_missing_reduction(torch: Torch, tmp_path: Path) -> None:
@@ -103,4 +103,4 @@ def test_torch_does_not_report_a_missing_reduction(torch: Torch, tmp_path: Path)
     errors = torch.play(path, "compute_comms", prediction)
 
     assert errors[1] == pytest.approx(prediction.program.microbatches - 1)
-    assert sound([errors[0], errors[2]])
+    assert is_sound([errors[0], errors[2]])

@@ -30,7 +30,7 @@ DRAWN = [
 each = pytest.mark.parametrize("drawn", DRAWN, ids=lambda drawn: f"{drawn.pipeline['schedule']} on {drawn.ranks}")
 
 
-def loaded(program: Program, folder: Path) -> Any:
+def load_with_torch(program: Program, folder: Path) -> Any:
     """Return torch's runtime after it has read the file, in the same way as torchtitan; its stages do not run."""
     from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 
@@ -46,7 +46,7 @@ def loaded(program: Program, folder: Path) -> Any:
 def test_torch_reads_the_same_actions_on_the_same_ranks(drawn: Drawn, tmp_path: Path) -> None:
     program = lower(drawn.design())
 
-    runtime = loaded(program, tmp_path)
+    runtime = load_with_torch(program, tmp_path)
 
     read = [[str(action) for action in runtime.pipeline_order[rank]] for rank in range(program.ranks)]
     assert read == format_program(program, compute_only=True)
@@ -59,7 +59,7 @@ def test_torch_adds_the_same_messages_without_a_deadlock(drawn: Drawn, tmp_path:
     """torch's own lowering raises an exception if a schedule cannot make progress."""
     program = lower(drawn.design())
 
-    runtime = loaded(program, tmp_path)
+    runtime = load_with_torch(program, tmp_path)
 
     for rank, order in runtime.pipeline_order_with_comms.items():
         theirs = sorted(str(action) for action in order if "SEND" in str(action) or "RECV" in str(action))

@@ -26,7 +26,7 @@ LAYERS = 12
 MODEL = {"kind": "gpt", "layers": LAYERS, "hidden": 64, "heads": 4, "sequence": 32, "vocab": 256}
 
 
-def unpacked(drawn: Drawn, **sections: Any) -> dict[str, str]:
+def export_and_unpack(drawn: Drawn, **sections: Any) -> dict[str, str]:
     content = exports["torchtitan"].to_bytes(predict(drawn.design(**{"model": MODEL, **sections})))
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         return {name: archive.read(name).decode() for name in archive.namelist()}
@@ -88,7 +88,7 @@ def run(recipe: str) -> None:
 def test_the_zip_contains_the_schedule_and_both_kinds_of_settings() -> None:
     drawn = Drawn({"schedule": "hanayo", "microbatches": 4, "waves": 1}, 2)
 
-    found = unpacked(drawn)
+    found = export_and_unpack(drawn)
 
     assert list(found) == ["meshwave/schedule.csv", "meshwave/recipe.py", "meshwave/torchtitan-0.2.toml"]
     assert found["meshwave/schedule.csv"].splitlines() == torch_csv.schedule_rows(lower(drawn.design()))
@@ -104,7 +104,7 @@ def test_the_recipe_sets_the_options_that_the_schedule_determines(torchtitan: Si
     training = {"micro_batch_size": 3, "steps": 7, "clip_norm": 0.5, "precision": "bf16"}
     drawn = Drawn({"schedule": "hanayo", "microbatches": 4, "waves": 1, "stages": [1, 2, 3, 6]}, 2)
 
-    run(unpacked(drawn, dp=2, training=training)["meshwave/recipe.py"])
+    run(export_and_unpack(drawn, dp=2, training=training)["meshwave/recipe.py"])
 
     tokens = torchtitan.counts_tokens
     assert set_in(torchtitan.parallelism) == {
@@ -134,7 +134,7 @@ def test_the_recipe_refuses_a_model_with_another_number_of_layers(torchtitan: Si
     torchtitan.model_spec.model.layers.append(None)
 
     with pytest.raises(ValueError, match="the schedule needs 12 layers, but the model has 13"):
-        run(unpacked(Drawn({"schedule": "1f1b", "microbatches": 4}, 2))["meshwave/recipe.py"])
+        run(export_and_unpack(Drawn({"schedule": "1f1b", "microbatches": 4}, 2))["meshwave/recipe.py"])
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_the_recipe_refuses_a_model_with_another_number_of_layers(torchtitan: Si
     [("full", "recompute: full (torchtitan: layers)"), ([1], "recompute: 1 (torchtitan: layers)"), ("layers", "")],
 )
 def test_torchtitan_recomputes_all_layers_or_none(torchtitan: SimpleNamespace, recompute: Any, words: str) -> None:
-    found = unpacked(Drawn({"schedule": "1f1b", "microbatches": 4, "recompute": recompute}, 2))
+    found = export_and_unpack(Drawn({"schedule": "1f1b", "microbatches": 4, "recompute": recompute}, 2))
 
     run(found["meshwave/recipe.py"])
 
@@ -154,7 +154,7 @@ def test_torchtitan_recomputes_all_layers_or_none(torchtitan: SimpleNamespace, r
 def test_the_toml_sets_the_same_options_under_the_names_of_its_release() -> None:
     drawn = Drawn({"schedule": "interleaved-1f1b", "microbatches": 4, "chunks": 3}, 2)
 
-    found = tomllib.loads(unpacked(drawn, training={"micro_batch_size": 2})["meshwave/torchtitan-0.2.toml"])
+    found = tomllib.loads(export_and_unpack(drawn, training={"micro_batch_size": 2})["meshwave/torchtitan-0.2.toml"])
 
     assert found["training"]["local_batch_size"] == 8
     assert found["parallelism"]["pipeline_parallel_microbatch_size"] == 2
@@ -168,7 +168,7 @@ def test_the_toml_sets_the_same_options_under_the_names_of_its_release() -> None
 
 @pytest.mark.parametrize("name", ['"""; import os', "a\\", "\u2028[training] steps = 9", "' + \"", "波"])
 def test_a_design_name_cannot_end_a_string_or_comment(torchtitan: SimpleNamespace, name: str) -> None:
-    found = unpacked(Drawn({"schedule": "1f1b", "microbatches": 4}, 2), name=name)
+    found = export_and_unpack(Drawn({"schedule": "1f1b", "microbatches": 4}, 2), name=name)
 
     run(found["meshwave/recipe.py"])
 
@@ -203,7 +203,7 @@ def test_the_name_places_stages_as_the_design_does(pipeline: dict[str, Any], ran
 
 def test_two_waves_are_refused_with_a_message() -> None:
     with pytest.raises(InputError) as refused:
-        unpacked(Drawn({"schedule": "hanayo", "microbatches": 4, "waves": 2}, 2))
+        export_and_unpack(Drawn({"schedule": "hanayo", "microbatches": 4, "waves": 2}, 2))
 
     assert str(refused.value) == (
         "torchtitan derives the stage placement from the schedule name, and no schedule has this placement (0, 1, 1, 0, 0, "
@@ -224,7 +224,7 @@ def test_two_waves_are_refused_with_a_message() -> None:
 )
 def test_properties_that_torchtitan_does_not_support_are_refused(drawn: Drawn, words: str) -> None:
     with pytest.raises(InputError, match=words):
-        unpacked(drawn)
+        export_and_unpack(drawn)
 
 
 def test_experts_are_distributed_as_in_the_design() -> None:
@@ -236,7 +236,9 @@ def test_experts_are_distributed_as_in_the_design() -> None:
 
 
 def test_one_mesh_accumulates_gradients_without_a_schedule(torchtitan: SimpleNamespace) -> None:
-    found = unpacked(Drawn({"schedule": "1f1b", "microbatches": 4}, 1), dp=2, training={"sharding": "parameters"})
+    found = export_and_unpack(
+        Drawn({"schedule": "1f1b", "microbatches": 4}, 1), dp=2, training={"sharding": "parameters"}
+    )
 
     run(found["meshwave/recipe.py"])
 
@@ -288,7 +290,7 @@ def test_meshes_of_different_shapes_are_refused() -> None:
 @pytest.mark.parametrize(("sharding", "resharded"), [("gradients", "never"), ("parameters", "always")])
 def test_sharded_state_is_sharded_by_torchtitan(sharding: str, resharded: str, torchtitan: SimpleNamespace) -> None:
     drawn = Drawn({"schedule": "1f1b", "microbatches": 4, "stages": [6, 6]}, 2)
-    files = unpacked(drawn, dp=2, training={"sharding": sharding})
+    files = export_and_unpack(drawn, dp=2, training={"sharding": sharding})
 
     run(files["meshwave/recipe.py"])
 

@@ -45,7 +45,7 @@ QWEN3_MOE = {
 }
 
 
-def counts(model: Any) -> tuple[int, int]:
+def parameter_counts_of(model: Any) -> tuple[int, int]:
     return parameter_counts(model_families["transformer"].model_validate({"kind": "transformer", **model}))
 
 
@@ -58,7 +58,7 @@ def published(row: dict[str, Any]) -> tuple[int, int]:
 def test_an_imported_model_has_the_published_number_of_parameters(name: str) -> None:
     model, _ = read_model(CONFIGURATIONS[name])
 
-    assert counts(model) == published(CONFIGURATIONS[name])
+    assert parameter_counts_of(model) == published(CONFIGURATIONS[name])
 
 
 @pytest.mark.parametrize("name", MEGATRON)
@@ -79,7 +79,7 @@ def test_models_of_the_megatron_paper_have_its_number_of_weights(name: str) -> N
         "tied_embeddings": row["tie_word_embeddings"],
     }
 
-    assert counts(model)[0] == row["params_computed"]
+    assert parameter_counts_of(model)[0] == row["params_computed"]
 
 
 def shape(row: dict[str, Any]) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def test_bloom_has_the_published_number_of_parameters() -> None:
     row = CONFIGURATIONS["BLOOM-176B"]
     model = {**shape(row), "positions": {"kind": "alibi"}, "tied_embeddings": True, "embedding_norm": True}
 
-    assert counts(model)[0] == row["params_computed"]
+    assert parameter_counts_of(model)[0] == row["params_computed"]
 
 
 def test_grok_has_the_number_of_weights_of_its_recipe() -> None:
@@ -112,7 +112,7 @@ def test_grok_has_the_number_of_weights_of_its_recipe() -> None:
         "moe": {"experts": 8, "top_k": 2, "every": 1, "capacity_factor": None},
     }
 
-    assert counts(model) == published(row)
+    assert parameter_counts_of(model) == published(row)
 
 
 def test_an_unsupported_model_type_is_refused_by_name() -> None:

@@ -27,7 +27,7 @@ TWO_RANKS = "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"
 
 
 @pytest.fixture
-def three() -> Design:
+def three_rank_design() -> Design:
     """Return a design of three meshes, one on each device."""
     return parse_design(document({"schedule": "1f1b", "microbatches": 8}, 3, name="three"))
 
@@ -170,17 +170,17 @@ def test_a_new_design_is_valid_and_has_one_device_per_row() -> None:
         assert predict(design).timeline.makespan > 0
 
 
-def test_an_open_design_keeps_all_sections_except_the_schedule(three: Design) -> None:
+def test_an_open_design_keeps_all_sections_except_the_schedule(three_rank_design: Design) -> None:
     text = torch_csv.schedule_rows(lower(parse_design(document({"schedule": "gpipe", "microbatches": 2}, 3))))
 
-    design, notes = import_schedule("\n".join(text), "unused", three)
+    design, notes = import_schedule("\n".join(text), "unused", three_rank_design)
 
     assert notes == ()
     assert (design.name, design.meshes, design.model, design.cost) == (
-        three.name,
-        three.meshes,
-        three.model,
-        three.cost,
+        three_rank_design.name,
+        three_rank_design.meshes,
+        three_rank_design.model,
+        three_rank_design.cost,
     )
     assert (design.pipeline.schedule, design.pipeline.microbatches) == ("custom", 2)
 
@@ -196,15 +196,15 @@ def test_explicit_layers_are_kept_if_the_number_of_stages_is_equal() -> None:
     assert gone.stages is None
 
 
-def test_meshes_are_adapted_with_a_remark(three: Design) -> None:
-    design, notes = import_schedule(TWO_RANKS, "x", three)
+def test_meshes_are_adapted_with_a_remark(three_rank_design: Design) -> None:
+    design, notes = import_schedule(TWO_RANKS, "x", three_rank_design)
 
     assert [mesh.devices for mesh in design.meshes] == [(0,), (1,)]
     assert [note.message for note in notes] == ["2 meshes of one device each replaced the 3 of the design"]
 
 
-def test_layers_are_added_for_every_stage_with_a_remark(three: Design) -> None:
-    small = three.model_copy(update={"model": three.model.model_copy(update={"layers": 3})})
+def test_layers_are_added_for_every_stage_with_a_remark(three_rank_design: Design) -> None:
+    small = three_rank_design.model_copy(update={"model": three_rank_design.model.model_copy(update={"layers": 3})})
     text = "\n".join(
         torch_csv.schedule_rows(lower(parse_design(document({"schedule": "hanayo", "microbatches": 2}, 3))))
     )
@@ -215,10 +215,10 @@ def test_layers_are_added_for_every_stage_with_a_remark(three: Design) -> None:
     assert [note.message for note in notes] == ["the model now has 6 layers instead of 3, one per stage"]
 
 
-def test_too_few_devices_are_reported(three: Design) -> None:
+def test_too_few_devices_are_reported(three_rank_design: Design) -> None:
     text = "\n".join(f"{rank}F0,{rank}B0" for rank in range(4))
 
-    assert faults(text, three) == [
+    assert faults(text, three_rank_design) == [
         "the file needs 4 devices, and the cluster of 'three' has 3; add nodes to it, or import the file into a new design"
     ]
 

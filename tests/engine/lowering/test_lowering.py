@@ -126,11 +126,11 @@ def test_no_receive_is_posted_earlier_than_required(compute: Program) -> None:
                     if order[n].op in (Op.RECV_F, Op.RECV_B) and peers[n] == peers[at]
                 ]
                 ahead = computations(order[at:])
-                takers = [n for n, made in enumerate(ahead) for recv in later if takes(made, recv)]
+                takers = [n for n, made in enumerate(ahead) for recv in later if consumes(made, recv)]
                 assert min(takers) <= LOOKAHEAD
 
 
-def takes(made: Action, recv: Action) -> bool:
+def consumes(made: Action, recv: Action) -> bool:
     return made[1:] == recv[1:] and made.op in ((Op.F,) if recv.op == Op.RECV_F else (Op.B, Op.I))
 
 

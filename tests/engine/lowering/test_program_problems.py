@@ -34,7 +34,7 @@ def problems(orders: Orders) -> list[Problem]:
     return []
 
 
-def applied(orders: Orders, fix: Fix) -> Orders:
+def apply_fix(orders: Orders, fix: Fix) -> Orders:
     """Return the orders after the edits of a fix."""
     changed: list[Any] = [list(order) for order in orders]
     for path, value in fix.edits:
@@ -64,7 +64,7 @@ def test_a_fix_names_its_edit_and_removes_the_problem(orders: Orders, code: str,
     assert problem.code == code
     (fix,) = problem.fixes
     assert fix.label == label
-    assert applied(orders, fix) == fixed
+    assert apply_fix(orders, fix) == fixed
     assert problems(fixed) == []
 
 
@@ -81,4 +81,4 @@ def test_every_fix_of_a_disturbed_order_removes_its_problem(data: st.DataObject)
 
     for problem in problems(orders):
         for fix in problem.fixes:
-            assert key(problem) not in map(key, problems(applied(orders, fix)))
+            assert key(problem) not in map(key, problems(apply_fix(orders, fix)))

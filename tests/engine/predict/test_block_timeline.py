@@ -1,4 +1,4 @@
-"""The inside of a block lasts as long as the block, whatever is in it."""
+"""The timeline inside a block is as long as the block, for any content."""
 
 from __future__ import annotations
 

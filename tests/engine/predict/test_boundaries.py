@@ -1,4 +1,4 @@
-"""What passes between two meshes, as a transfer alone: it takes as long as the pipeline says."""
+"""The transfer between two meshes as a stand-alone transfer takes as long as in the pipeline."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from meshwave.engine.resharding import strategies
 
 
 def design(*axes: tuple[int, int], per_node: int, **transfer: Any) -> Design:
-    """Meshes of dp x tp one after the other on the devices of a cluster."""
+    """Return a design with meshes of dp x tp on consecutive devices of a cluster."""
     document = load_design(example("03-gpt-on-two-cores")).model_dump(mode="json")
     meshes, first = [], 0
     for number, (dp, tp) in enumerate(axes):
@@ -71,8 +71,8 @@ def test_the_tensor_is_sharded_over_the_replicas_and_ranks_are_devices() -> None
     assert spec.destination.hosts == (1, 1, 2, 2)
 
 
-def large(boundary: str, strategy: str, *axes: tuple[int, int], per_node: int, nics: int) -> Design:
-    """A boundary of a microbatch of 262 MB, where startup and links inside nodes count for nothing."""
+def large_design(boundary: str, strategy: str, *axes: tuple[int, int], per_node: int, nics: int) -> Design:
+    """Return a design whose microbatch sends 262 MB, so that latency and links inside nodes are negligible."""
     asked = design(*axes, per_node=per_node, strategy=strategy, ordering="ensemble", boundary=boundary)
     near = asked.cluster.intra_node.model_copy(update={"bandwidth": 3e11})
     cluster = asked.cluster.model_copy(update={"intra_node": near, "nics_per_node": nics})
@@ -86,7 +86,7 @@ def test_with_a_nic_per_device_slices_are_sent_concurrently(
     boundary: str, spec: tuple[str, ...], strategy: str
 ) -> None:
     """Four devices that send a quarter each to four that need all, and gather it among themselves."""
-    whole, sliced = (large(each, strategy, (1, 4), (1, 4), per_node=4, nics=4) for each in ("batch", boundary))
+    whole, sliced = (large_design(each, strategy, (1, 4), (1, 4), per_node=4, nics=4) for each in ("batch", boundary))
     crossed, link = boundary_transfer(sliced, 0, 1), sliced.cluster.inter_node
 
     assert boundary_transfer_spec(sliced, 0, 1).source.spec == spec and crossed.destination[1] == ("S0", "R", "R")
@@ -98,6 +98,8 @@ def test_with_a_nic_per_device_slices_are_sent_concurrently(
 
 
 def test_slices_share_the_nic_of_a_node_and_replicas_are_not_sliced() -> None:
-    whole, sliced = (large(each, "broadcast", (1, 2), (2, 1), per_node=2, nics=1) for each in ("batch", "sequence"))
+    whole, sliced = (
+        large_design(each, "broadcast", (1, 2), (2, 1), per_node=2, nics=1) for each in ("batch", "sequence")
+    )
     assert boundary_seconds(sliced, 0, 1) == pytest.approx(boundary_seconds(whole, 0, 1), rel=0.01)
     assert boundary_transfer(sliced, 1, 0).moves == boundary_transfer(whole, 1, 0).moves

@@ -15,7 +15,7 @@ def pipeline_design(ranks: int = 4, **pipeline: Any) -> Design:
     return parse_design(document({"schedule": "1f1b", "microbatches": 4, **pipeline}, ranks))
 
 
-def changed(design: Design, **sections: Any) -> Design:
+def changed_design(design: Design, **sections: Any) -> Design:
     return parse_design({**design.model_dump(mode="json"), **sections})
 
 
@@ -26,7 +26,7 @@ def on_devices(design: Design, *devices: list[int], names: str = "") -> Design:
         for rank, each in enumerate(devices)
     ]
     cluster = {**design.model_dump(mode="json")["cluster"], "nodes": 2, "devices_per_node": 4}
-    return changed(design, cluster=cluster, meshes=meshes)
+    return changed_design(design, cluster=cluster, meshes=meshes)
 
 
 def test_meshes_are_marked_where_they_moved_or_changed_their_size() -> None:
@@ -62,7 +62,7 @@ def test_places_in_another_cluster_keep_node_and_column_or_are_left_out() -> Non
     before = on_devices(pipeline_design(), [0], [1], [3], [4])
     meshes = [{"name": f"m{at}", "devices": [at], "axes": {"dp": 1, "tp": 1}} for at in range(4)]
     cluster = {**before.model_dump(mode="json")["cluster"], "devices_per_node": 2}
-    narrow = changed(before, cluster=cluster, meshes=meshes)
+    narrow = changed_design(before, cluster=cluster, meshes=meshes)
 
     assert [(mark.name, mark.devices) for mark in mesh_marks(narrow, before)] == [("m2", ()), ("m3", (2,))]
 

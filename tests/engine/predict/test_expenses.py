@@ -9,13 +9,13 @@ from meshwave.engine.files import example
 from meshwave.engine.predict.prediction import predict
 
 
-def priced(name: str = "11-eight-by-32", **rates: float) -> Design:
+def priced_design(name: str = "11-eight-by-32", **rates: float) -> Design:
     document = load_design(example(name)).model_dump(mode="json")
     return parse_design({**document, "cluster": {**document["cluster"], **rates}})
 
 
 def test_all_devices_are_paid_for_the_whole_step() -> None:
-    design = priced(price_per_device_hour=3600.0, watts_per_device=500.0)
+    design = priced_design(price_per_device_hour=3600.0, watts_per_device=500.0)
     numbers = predict(design).numbers
     step_s, devices = numbers["makespan_s"], 8
 
@@ -26,11 +26,11 @@ def test_all_devices_are_paid_for_the_whole_step() -> None:
 
 
 def test_nothing_is_stated_without_a_rate_or_without_seconds() -> None:
-    assert [predict(priced()).numbers[key] for key in ("price", "energy_j")] == [None, None]
-    assert predict(priced("02-two-waves", price_per_device_hour=2.0)).numbers["price"] is None
+    assert [predict(priced_design()).numbers[key] for key in ("price", "energy_j")] == [None, None]
+    assert predict(priced_design("02-two-waves", price_per_device_hour=2.0)).numbers["price"] is None
 
 
 def test_a_rate_changes_no_other_number() -> None:
-    plain, paid = (predict(priced(**rates)).numbers for rates in ({}, {"price_per_device_hour": 2.0}))
+    plain, paid = (predict(priced_design(**rates)).numbers for rates in ({}, {"price_per_device_hour": 2.0}))
 
     assert {key for key in plain if plain[key] != paid[key]} == {"price"}

@@ -1,4 +1,4 @@
-"""Expert schedules side by side: ``meshwave moe`` answers as the contract says, and refuses in words."""
+"""Comparison of expert schedules: the output of ``meshwave moe``, and messages about invalid input."""
 
 from __future__ import annotations
 

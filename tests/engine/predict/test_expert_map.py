@@ -1,4 +1,4 @@
-"""The grid of expert layers: what it costs, who wins, and how that depends on the links."""
+"""The grid of expert layers: prices, the fastest schedule of each layer, and its dependence on the links."""
 
 from __future__ import annotations
 

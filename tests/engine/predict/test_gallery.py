@@ -1,4 +1,4 @@
-"""The gallery of schedules: which variants there are, what they take, and what is told of them."""
+"""The gallery of schedules: its variants, their predicted costs, and the reasons for refusals."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from meshwave.engine.schedules import schedules
 from tests._strategies import document
 
 
-def drawn(ranks: int = 4, microbatches: int = 8, layers: int = 16, **sections: Any) -> Design:
+def gallery_design(ranks: int = 4, microbatches: int = 8, layers: int = 16, **sections: Any) -> Design:
     made = document({"schedule": "1f1b", "microbatches": microbatches}, ranks, **sections)
     made["model"] = {**made["model"], "layers": layers}
     return parse_design(made)
 
 
-def named(design: Design, *names: str) -> list[Entry | RefusedVariant]:
-    """What is found of these schedules alone: the searching ones take their time."""
+def entries_by_name(design: Design, *names: str) -> list[Entry | RefusedVariant]:
+    """Return the entries of the schedules under test, without the schedules that search, which take long."""
     return [simulate_variant(design, variant) for variant in list_variants(design) if variant.schedule in names]
 
 
 def entries(design: Design, *names: str) -> list[Entry]:
-    return [found for found in named(design, *names) if isinstance(found, Entry)]
+    return [found for found in entries_by_name(design, *names) if isinstance(found, Entry)]
 
 
 # ---- variants ----
@@ -54,14 +54,14 @@ def test_the_own_variant_of_a_design_is_its_prediction(name: str) -> None:
 
 
 def test_every_schedule_except_custom_has_a_variant() -> None:
-    found = list_variants(drawn())
+    found = list_variants(gallery_design())
 
     assert {variant.schedule for variant in found} == set(schedules) - {"custom"}
     assert len({variant.key for variant in found}) == len(found)
 
 
 def test_waves_and_chunks_are_limited_by_the_layers() -> None:
-    found = list_variants(drawn(ranks=4, layers=16))
+    found = list_variants(gallery_design(ranks=4, layers=16))
     hanayo = {each.options["waves"]: each for each in found if each.schedule == "hanayo" and each.refusal is None}
     loops = [each.options for each in found if each.schedule == "interleaved-1f1b" and each.refusal is None]
 
@@ -75,7 +75,9 @@ def test_waves_and_chunks_are_limited_by_the_layers() -> None:
 
 def test_groupings_and_split_backwards_are_variants() -> None:
     titles = [
-        variant.title for variant in list_variants(drawn()) if variant.schedule == "hanayo" and not variant.refusal
+        variant.title
+        for variant in list_variants(gallery_design())
+        if variant.schedule == "hanayo" and not variant.refusal
     ]
 
     assert titles[:4] == [
@@ -87,7 +89,7 @@ def test_groupings_and_split_backwards_are_variants() -> None:
 
 
 def test_the_smallest_step_comes_first_and_searches_come_last() -> None:
-    found = list_variants(drawn())
+    found = list_variants(gallery_design())
 
     assert found[0].is_present
     rest = [(schedules[each.schedule].depends_on_costs, each.computations) for each in found[1:]]
@@ -119,7 +121,7 @@ def test_a_custom_order_is_listed_with_the_other_variants() -> None:
 def test_a_variant_that_the_schedule_refuses_is_shown_with_its_reason() -> None:
     refused = {
         each.variant.schedule: each.variant.refusal.code
-        for each in named(drawn(3, 5), "chimera", "dualpipe", "zb-h2")
+        for each in entries_by_name(gallery_design(3, 5), "chimera", "dualpipe", "zb-h2")
         if isinstance(each, RefusedVariant) and each.variant.refusal
     }
 
@@ -128,7 +130,7 @@ def test_a_variant_that_the_schedule_refuses_is_shown_with_its_reason() -> None:
 
 def test_equal_orders_are_shown_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """With as many microbatches as meshes both groupings of Hanayo are the same order."""
-    design = drawn(ranks=2, microbatches=2)
+    design = gallery_design(ranks=2, microbatches=2)
     chosen = [variant for variant in list_variants(design) if variant.schedule in ("1f1b", "hanayo")]
     monkeypatch.setattr(module, "list_variants", lambda design: chosen)
 
@@ -139,7 +141,7 @@ def test_equal_orders_are_shown_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_step_that_is_too_large_can_be_chosen_without_being_simulated() -> None:
-    design = drawn(ranks=4, microbatches=20_000, layers=64)
+    design = gallery_design(ranks=4, microbatches=20_000, layers=64)
     large = next(each for each in list_variants(design) if each.title == "Hanayo, 2 waves, split backward")
 
     judged = simulate_variant(design, large)
@@ -151,7 +153,7 @@ def test_a_step_that_is_too_large_can_be_chosen_without_being_simulated() -> Non
 
 def test_traffic_counts_what_all_devices_send() -> None:
     """3 hops down and up for each of 8 microbatches; twice the devices send it twice in all."""
-    one, two = (entries(drawn(dp=dp), "1f1b")[0] for dp in (1, 2))
+    one, two = (entries(gallery_design(dp=dp), "1f1b")[0] for dp in (1, 2))
 
     assert one.traffic_bytes == 2 * 3 * 8 * 32 * 64 * 4
     assert two.traffic_bytes == 2 * one.traffic_bytes
@@ -160,7 +162,7 @@ def test_traffic_counts_what_all_devices_send() -> None:
 def test_a_design_that_cannot_be_lowered_gives_the_reason_on_every_card() -> None:
     made = document({"schedule": "1f1b", "microbatches": 4}, 2)
     made["meshes"][1]["devices"] = [0]
-    found = named(parse_design(made, draft=True), "1f1b", "gpipe")
+    found = entries_by_name(parse_design(made, draft=True), "1f1b", "gpipe")
 
     assert all(isinstance(each, RefusedVariant) for each in found)
     assert all("device 0" in each.reason for each in found if isinstance(each, RefusedVariant))
@@ -169,13 +171,13 @@ def test_a_design_that_cannot_be_lowered_gives_the_reason_on_every_card() -> Non
 # ---- what is told ----
 
 
-def told(design: Design, *names: str) -> dict[str, str]:
+def refusals_by_title(design: Design, *names: str) -> dict[str, str]:
     return {note.title: note.text for note in gallery_notes(entries(design, *names))}
 
 
 def test_the_comparison_with_interleaving_states_speed_and_cause() -> None:
     """P=4, V=2 chunks: 33 against 36 stage units where a backward takes twice a forward."""
-    note = told(drawn(4, 4, layers=8), "hanayo", "interleaved-1f1b")["Hanayo or interleaved 1F1B"]
+    note = refusals_by_title(gallery_design(4, 4, layers=8), "hanayo", "interleaved-1f1b")["Hanayo or interleaved 1F1B"]
 
     assert "the step takes 18 units with Hanayo (1 wave" in note and "and 16.5 units with interleaved 1F1B" in note
     assert "it is 8.3% shorter with interleaved 1F1B" in note
@@ -184,7 +186,9 @@ def test_the_comparison_with_interleaving_states_speed_and_cause() -> None:
 
 def test_hanayo_is_fastest_with_many_waves_and_slow_links() -> None:
     cost = {"kind": "unit", "forward": 1.0, "backward": 1.0, "transfer": 0.05}
-    note = told(drawn(4, 4, layers=32, cost=cost), "hanayo", "interleaved-1f1b")["Hanayo or interleaved 1F1B"]
+    note = refusals_by_title(gallery_design(4, 4, layers=32, cost=cost), "hanayo", "interleaved-1f1b")[
+        "Hanayo or interleaved 1F1B"
+    ]
 
     assert "% shorter with Hanayo. " in note
     assert "less (" in note
@@ -194,18 +198,18 @@ def test_hanayo_is_fastest_with_many_waves_and_slow_links() -> None:
 @pytest.mark.parametrize(("transfer", "best", "law"), [(0.125, 2, "2"), (0.02, 4, "5")])
 def test_the_best_number_of_waves_is_compared_with_the_formula(transfer: float, best: int, law: str) -> None:
     cost = {"kind": "unit", "forward": 1.0, "backward": 2.0, "transfer": transfer}
-    note = told(drawn(8, 8, layers=128, cost=cost), "hanayo")["Number of waves"]
+    note = refusals_by_title(gallery_design(8, 8, layers=128, cost=cost), "hanayo")["Number of waves"]
 
     assert note.startswith(f"The fastest number of waves in simulation is {best} (tried: 1, 2, 4 and 8)")
     assert f"gives {law}" in note
 
 
 def test_with_free_transfers_the_layers_limit_the_waves() -> None:
-    assert "as long as there are enough layers" in told(drawn(), "hanayo")["Number of waves"]
+    assert "as long as there are enough layers" in refusals_by_title(gallery_design(), "hanayo")["Number of waves"]
 
 
 def test_the_fastest_fitting_variant_is_compared_with_the_current_one() -> None:
-    found = told(drawn(), "1f1b", "gpipe", "zb-h1")
+    found = refusals_by_title(gallery_design(), "1f1b", "gpipe", "zb-h1")
 
     assert found["Fastest that fits"].startswith("ZB-H1 takes ")
     assert "shorter than the current schedule" in found["Fastest that fits"]
@@ -224,12 +228,12 @@ def test_a_faster_search_on_another_path_is_recommended() -> None:
     assert note.as_data()["advised"].startswith("auto ")
     assert note.as_data()["advised_title"].startswith("Auto, ")
     assert "% shorter than Auto (1 chunk" in note.text
-    assert not any(note.advised for note in gallery_notes(entries(drawn(), "zb-h1")))
+    assert not any(note.advised for note in gallery_notes(entries(gallery_design(), "zb-h1")))
 
 
 def test_if_nothing_fits_the_variant_with_the_least_memory_is_named() -> None:
-    design = drawn()
+    design = gallery_design()
     small = design.model_dump(mode="json")
     small["cluster"]["device"]["memory_bytes"] = 1e6
 
-    assert "No schedule fits in memory" in told(parse_design(small), "1f1b", "gpipe")["Fastest that fits"]
+    assert "No schedule fits in memory" in refusals_by_title(parse_design(small), "1f1b", "gpipe")["Fastest that fits"]

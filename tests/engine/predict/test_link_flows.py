@@ -1,4 +1,4 @@
-"""Flows of a prediction: the port that holds a message up, and the words for it."""
+"""Flows of a prediction: the port that limits a message, and its description."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ports as lanes: the shares of flows have the area of their bytes, and no port carries more than it can."""
+"""Lanes of ports: the area of a flow's shares is its bytes, and no port exceeds its capacity."""
 
 from __future__ import annotations
 

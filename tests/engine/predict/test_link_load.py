@@ -40,7 +40,7 @@ def test_the_bytes_of_the_ports_are_those_that_transfers_and_collectives_send(pr
 def two_nodes(
     bandwidth: float, transfer_model: str = "shared-links", devices: tuple[int, ...] = (0, 2, 1, 3)
 ) -> Prediction:
-    """Two pairs of neighbours, whose stages follow one another across two nodes."""
+    """Return a design with two pairs of neighbours whose consecutive stages are on different nodes."""
     drawn = document(
         {"schedule": "interleaved-1f1b", "chunks": 2, "microbatches": 4},
         4,

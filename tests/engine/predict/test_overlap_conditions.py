@@ -1,7 +1,7 @@
-"""When the pipeline hides its transfers: the conditions of arXiv:2211.05322, and how long a step then takes.
+"""Conditions under which the pipeline hides its transfers (arXiv:2211.05322), and the resulting step time.
 
-Every stage takes ``f`` forward and ``b = bi + bw`` backward, each boundary ``c`` for a microbatch in each
-direction, one transfer at a time. ``w`` is how many microbatches a rank has in flight.
+Every stage takes ``f`` for a forward and ``b = bi + bw`` for a backward. Each boundary takes ``c`` for a microbatch in
+each direction, one transfer at a time. ``w`` is the number of microbatches in flight on a rank.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Stage(NamedTuple):
 
     @property
     def round(self) -> float:
-        """What a microbatch asks of a stage."""
+        """Time of one microbatch on a stage."""
         return self.f + self.b
 
 
@@ -51,7 +51,7 @@ def one_forward_one_backward(p: int, m: int) -> Program:
     return schedules["1f1b"]().program(Pipe(p, m))
 
 
-def eager(p: int, m: int) -> Program:
+def eager_1f1b(p: int, m: int) -> Program:
     return schedules["eager-1f1b"]().program(Pipe(p, m))
 
 
@@ -59,8 +59,8 @@ def eager_delayed(p: int, m: int) -> Program:
     return schedules["eager-1f1b"](backward="split").program(Pipe(p, m))
 
 
-def delayed(p: int, m: int) -> Program:
-    """1F1B whose weight gradients are computed while the input gradients travel."""
+def delayed_1f1b(p: int, m: int) -> Program:
+    """Return 1F1B whose weight gradients are computed while the input gradients are sent."""
 
     def order(rank: int) -> Iterator[Action]:
         ahead = min(m, p - rank)
@@ -78,15 +78,17 @@ def delayed(p: int, m: int) -> Program:
 Order = Callable[[int, int], Program]
 WHOLE: dict[str, tuple[Order, Callable[[int, int], int]]] = {
     "1f1b": (one_forward_one_backward, lambda p, i: p - i),
-    "eager": (eager, lambda p, i: 2 * (p - i) - 1),
+    "eager": (eager_1f1b, lambda p, i: 2 * (p - i) - 1),
 }
 SPLIT: dict[str, tuple[Order, Callable[[int, int], int]]] = {
-    "1f1b": (delayed, lambda p, i: p - i),
+    "1f1b": (delayed_1f1b, lambda p, i: p - i),
     "eager": (eager_delayed, lambda p, i: 2 * (p - i) - 1),
 }
 
 
-def took(program: Program, stage: Stage, c: float, links: Literal["latency", "link-serial"] = "link-serial") -> float:
+def makespan_of(
+    program: Program, stage: Stage, c: float, links: Literal["latency", "link-serial"] = "link-serial"
+) -> float:
     cost = np.zeros(len(Op))
     cost[[Op.F, Op.B, Op.I, Op.W]] = stage.f, stage.b, stage.bi, stage.bw
     cost[[Op.SEND_F, Op.SEND_B]] = c
@@ -95,14 +97,14 @@ def took(program: Program, stage: Stage, c: float, links: Literal["latency", "li
 
 
 def period(p: int, made: Order, in_flight: Callable[[int, int], int], stage: Stage, c: float) -> float:
-    """Seconds a microbatch adds once the pipeline has found its pace."""
+    """Return the seconds per microbatch in the steady state."""
     turns = lcm(*(in_flight(p, rank) for rank in range(p)))
     settled = 4 * turns + 8 * p
-    return (took(made(p, settled + turns), stage, c) - took(made(p, settled), stage, c)) / turns
+    return (makespan_of(made(p, settled + turns), stage, c) - makespan_of(made(p, settled), stage, c)) / turns
 
 
 def closed_period(p: int, in_flight: Callable[[int, int], int], stage: Stage, c: float, *, split: bool) -> float:
-    """``max(f+b, c, [(P-i)(f+b) + 2c(P-1-i)] / w_i)``; delayed weight gradients take part once, not ``P-i`` times."""
+    """Return ``max(f+b, c, [(P-i)(f+b) + 2c(P-1-i)] / w_i)``; delayed weight gradients count once, not ``P-i`` times."""
     chain = [
         (p - i) * (stage.f + stage.bi) + stage.bw if split else (p - i) * stage.round
         for i in range(p)
@@ -135,7 +137,7 @@ LIMITS: dict[str, tuple[Order, Callable[[int, int], int], Callable[[Stage], floa
     "eager": (*WHOLE["eager"], lambda stage: stage.round / 2),
     "eager, delayed": (*SPLIT["eager"], lambda stage: (stage.round + stage.bw) / 2),
 }
-"""How long a transfer may take that the steady state does not see."""
+"""Longest transfer time that does not change the steady state."""
 
 
 @pytest.mark.parametrize("name", LIMITS)
@@ -169,7 +171,7 @@ def test_hidden_transfers_are_exposed_in_fill_and_drain_only(
 ) -> None:
     c = share * stage.round / 2
 
-    assert took(eager(p, m), stage, c, links) == pytest.approx((m + p - 1) * stage.round + 2 * (p - 1) * c)
+    assert makespan_of(eager_1f1b(p, m), stage, c, links) == pytest.approx((m + p - 1) * stage.round + 2 * (p - 1) * c)
 
 
 @pytest.mark.parametrize("name", SPLIT)
@@ -180,20 +182,20 @@ def test_delayed_weight_gradients_shorten_the_drain_too(name: str, p: int, m: in
     c = share * limit(stage)
 
     closed = m * stage.round + (p - 1) * (stage.f + stage.bi) + 2 * (p - 1) * c
-    assert took(made(p, m), stage, c) == pytest.approx(closed)
+    assert makespan_of(made(p, m), stage, c) == pytest.approx(closed)
 
 
 @few
 @given(p=P, m=st.integers(1, 16))
 def test_a_rank_keeps_as_many_microbatches_as_it_runs_ahead(p: int, m: int) -> None:
-    def held(program: Program) -> list[float]:
+    def peak_held_by_rank(program: Program) -> list[float]:
         return peak_inflight(program).tolist()
 
     deep = [min(m, 2 * (p - rank) - 1) for rank in range(p)]
-    assert held(one_forward_one_backward(p, m)) == [min(m, p - rank) for rank in range(p)]
-    assert held(eager(p, m)) == deep
-    assert held(eager_delayed(p, m)) == deep
-    more = [ours - theirs for ours, theirs in zip(deep, held(one_forward_one_backward(p, m)), strict=True)]
+    assert peak_held_by_rank(one_forward_one_backward(p, m)) == [min(m, p - rank) for rank in range(p)]
+    assert peak_held_by_rank(eager_1f1b(p, m)) == deep
+    assert peak_held_by_rank(eager_delayed(p, m)) == deep
+    more = [ours - theirs for ours, theirs in zip(deep, peak_held_by_rank(one_forward_one_backward(p, m)), strict=True)]
     assert all(extra <= p - 1 - rank for rank, extra in enumerate(more)) and more[-1] == 0
 
 
@@ -203,12 +205,16 @@ def test_running_ahead_costs_memory_and_no_time(p: int, m: int) -> None:
     """In ticks without transfers both orders take ``2 (P + M - 1)``; the last rank's are the same."""
     tick = Stage(1, 0.5, 0.5)
 
-    assert took(eager(p, m), tick, 0) == took(one_forward_one_backward(p, m), tick, 0) == 2 * (p + m - 1)
-    assert eager(p, m).actions(p - 1) == one_forward_one_backward(p, m).actions(p - 1)
+    assert (
+        makespan_of(eager_1f1b(p, m), tick, 0)
+        == makespan_of(one_forward_one_backward(p, m), tick, 0)
+        == 2 * (p + m - 1)
+    )
+    assert eager_1f1b(p, m).actions(p - 1) == one_forward_one_backward(p, m).actions(p - 1)
 
 
 def test_the_orders_of_three_ranks_are_as_expected() -> None:
-    orders = [" ".join(str(action)[1:] for action in eager(3, 7).actions(rank)) for rank in range(3)]
+    orders = [" ".join(str(action)[1:] for action in eager_1f1b(3, 7).actions(rank)) for rank in range(3)]
 
     assert orders == [
         "F0 F1 F2 F3 F4 B0 F5 B1 F6 B2 B3 B4 B5 B6",

@@ -1,4 +1,4 @@
-"""A forward and a backward in a slot take less than their sum where one computes while the other waits."""
+"""A forward and a backward in a shared slot take less than their sum if one computes while the other waits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from meshwave.engine.document import parse_design
 from meshwave.engine.predict.prediction import Prediction, predict
 from meshwave.engine.predict.slot_timeline import predict_action, slot_actions
 from meshwave.engine.program.action import Op
-from tests.engine.costs.profiles import known
+from tests.engine.costs.profiles import example_profile
 
 MOE = {"experts": 8, "top_k": 2, "capacity_factor": 1.25, "every": 1}
 times = st.floats(0, 4)
@@ -30,7 +30,7 @@ pieces = st.lists(st.builds(Piece, times, times), max_size=6).map(join_pieces)
 
 
 def case(schedule: str = "dualpipe", dp: int = 2, tp: int = 1, bandwidth: float = 1e9, **sections: Any) -> Prediction:
-    """A design whose meshes lie on both of two nodes each, so that experts exchange over the NICs."""
+    """Return a design whose meshes span two nodes each, so that experts exchange tokens over the NICs."""
     meshes, size = 4, dp * tp
     devices = np.arange(meshes * size).reshape(2, meshes, size // 2).swapaxes(0, 1).reshape(meshes, size)
     document = {
@@ -61,7 +61,7 @@ def without_overlap(prediction: Prediction) -> Prediction:
 
 
 def slots_of(prediction: Prediction) -> tuple[np.ndarray, np.ndarray]:
-    """The seconds of the shared slots, and those of their actions in turn."""
+    """Return the seconds of the shared slots, and of their actions one after the other."""
     program, seconds = prediction.program, prediction.costs.seconds
     second = np.flatnonzero(program.fused)
     alone = without_overlap(prediction).costs.seconds
@@ -97,7 +97,7 @@ def test_overlap_hides_exchanges_and_no_slot_is_shorter_than_its_compute(options
 
 
 def test_measured_blocks_overlap() -> None:
-    store_profile(known(), "slots-test.json")
+    store_profile(example_profile(), "slots-test.json")
     found = case(cost={"kind": "calibrated", "profile": "slots-test.json", "links": "drawn"})
     alone = found.costs.seconds + found.costs.overlap_saved
     second = np.flatnonzero(found.program.fused)

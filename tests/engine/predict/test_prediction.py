@@ -1,4 +1,4 @@
-"""From a design to its numbers: what ``simulate --json`` prints and the page shows."""
+"""Predicted figures of a design, as ``simulate --json`` and the page show them."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_the_most_extreme_design_has_finite_numbers(extremes: dict[str, Any]) ->
 
 
 def laid_over(document: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """A document with some keys, however deep, changed."""
+    """Return a document with some keys changed at any depth."""
     return {
         **document,
         **{

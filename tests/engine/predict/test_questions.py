@@ -1,4 +1,4 @@
-"""Questions to a timeline: sums that add up, reasons that are right, answers that a new simulation gives."""
+"""Questions about a timeline: sums are consistent, reasons are correct, and answers agree with a new simulation."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def inspector(of: Prediction) -> Inspector:
 
 
 def play(program: Program, seconds: Any, transfer: float = 0.0, **options: Any) -> Timeline:
-    """A program whose computations take ``seconds`` (by op) and whose transfers all take the same."""
+    """Simulate a program whose computations take ``seconds`` by op, and whose transfers all take the same time."""
     taken = np.array([seconds.get(Op(op), transfer if Op(op).name.startswith("SEND") else 0.0) for op in program.op])
     return simulate(program, taken, meshes=tuple("ABCDEFGH"[: program.ranks]), **options)
 
 
 def two_stages(microbatches: int = 1) -> Program:
-    """GPipe over two ranks, with its messages."""
+    """Return GPipe on two ranks with its messages."""
     from meshwave.engine.lowering.transfers import add_transfers
 
     down = [[forward(rank, mb) for mb in range(microbatches)] for rank in range(2)]
@@ -223,16 +223,16 @@ def test_an_idle_gap_names_the_awaited_activity() -> None:
     timeline = play(two_stages(), {Op.F: 1, Op.B: 2}, transfer=0.5)
     ask = Inspector(timeline)
 
-    def told(rank: int, at: float) -> str:
+    def idle_words(rank: int, at: float) -> str:
         idle = ask.explain_idle(rank, at)
         return idle.words if idle else ""
 
-    assert told(1, 0.5) == "mesh B waits 1.5 s for 0F0 of mesh A: 1 s computing, then 500 ms on the link"
-    assert told(0, 3.0) == (
+    assert idle_words(1, 0.5) == "mesh B waits 1.5 s for 0F0 of mesh A: 1 s computing, then 500 ms on the link"
+    assert idle_words(0, 3.0) == (
         "mesh A waits 4 s for 1B0 of mesh B: 500 ms while mesh B itself waits for 0F0 of mesh A, "
         "1 s while mesh B computes 1F0 before it, 2 s computing, then 500 ms on the link"
     )
-    assert told(1, 5.5) == "mesh B is done; it waits 2.5 s for 0B0 of mesh A, which ends the step"
+    assert idle_words(1, 5.5) == "mesh B is done; it waits 2.5 s for 0B0 of mesh A, which ends the step"
     assert ask.explain_idle(0, 0.5) is None  # it works
     assert ask.explain_idle(0, 99) is None  # the step is over
 
@@ -322,7 +322,7 @@ def test_search_queries_are_parsed(text: str, meant: Query) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("", "search for an action such as 3F7"),
         ("stage", "the number of the stage is missing"),
@@ -336,8 +336,8 @@ def test_search_queries_are_parsed(text: str, meant: Query) -> None:
         ("x\0yz", 'unknown search term "x\ufffdyz"'),
     ],
 )
-def test_a_query_that_names_nothing_is_refused_with_a_message(text: str, told: str) -> None:
-    with pytest.raises(InputError, match=re.escape(told)):
+def test_a_query_that_names_nothing_is_refused_with_a_message(text: str, message: str) -> None:
+    with pytest.raises(InputError, match=re.escape(message)):
         parse_query(text, ("A", "B", "C"), 5, 9)
 
 

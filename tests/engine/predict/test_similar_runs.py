@@ -1,4 +1,4 @@
-"""What a prediction rests on: constants, like runs, and the interval of the step time."""
+"""Evidence for a prediction: constants, similar runs, and the interval of the step time."""
 
 import json
 

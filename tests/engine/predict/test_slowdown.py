@@ -1,4 +1,4 @@
-"""What a slow device, a slow link and jitter cost."""
+"""Predicted effect of a slow device, a slow link and jitter."""
 
 from __future__ import annotations
 

@@ -17,10 +17,10 @@ from tests._strategies import programs, seconds
 NAMED = [name for name in schedules if name != "custom"]
 
 
-def learned(program: Program) -> dict[int, int]:
-    """Return the row at which each sender learns that its message was consumed, if it does.
+def acknowledgement_rows(program: Program) -> dict[int, int]:
+    """Return the row at which each sender learns that its message was consumed, for messages for which it does.
 
-    Every message implies the messages that its sender had consumed before. Each rank is replayed separately, since its
+    Every message acknowledges those that its sender had consumed before. Each rank is replayed separately, since its
     order is given.
     """
     found = find_messages(program)
@@ -45,7 +45,7 @@ def let_go(program: Program) -> dict[int, int]:
 
 @given(programs(slots=True), st.integers(0, 2**16))
 def test_acknowledgements_equal_those_of_a_replay_and_have_arrived(program: Program, seed: int) -> None:
-    assert let_go(program) == learned(program)
+    assert let_go(program) == acknowledgement_rows(program)
 
     timeline = simulate(program, seconds(program, seed))
     messages, answer = find_acknowledgements(program)
@@ -61,7 +61,7 @@ def test_every_activation_is_acknowledged_by_its_gradient_at_the_latest(name: st
     back = program.tables.backward
     messages, answer = find_acknowledgements(program)
 
-    assert let_go(program) == learned(program)
+    assert let_go(program) == acknowledgement_rows(program)
     rows, stages, microbatches = messages.maker, program.stage[messages.maker], program.microbatch[messages.maker]
     forward = program.tables.forward[stages, microbatches] == rows
     assert forward.any() and (answer[forward] >= 0).all()

@@ -20,7 +20,7 @@ from tests._strategies import compute_programs
 
 
 @st.composite
-def scrambled(draw: st.DrawFn, most: int = 4, **sizes: int) -> Program:
+def scrambled_programs(draw: st.DrawFn, most: int = 4, **sizes: int) -> Program:
     """Draw a valid order in which some blocks were moved to any place."""
     order = draw(compute_programs(**{"ranks": 3, "microbatches": 3, **sizes}, slots=draw(st.booleans())))
     for _ in range(draw(st.integers(1, most))):
@@ -43,7 +43,7 @@ def test_an_order_without_deadlock_is_unchanged(order: Program) -> None:
     assert found.summary == "The order is valid; no repair was needed"
 
 
-@given(order=scrambled())
+@given(order=scrambled_programs())
 def test_a_repaired_order_can_run_and_differs_by_its_reported_changes(order: Program) -> None:
     found = repair(order)
 
@@ -55,12 +55,12 @@ def test_a_repaired_order_can_run_and_differs_by_its_reported_changes(order: Pro
     assert told.overlapped == told.separated == ()
 
 
-@given(order=scrambled())
+@given(order=scrambled_programs())
 def test_the_greedy_repair_can_run(order: Program) -> None:
     assert runs(module._Search(order).repair_greedily().order)
 
 
-@given(order=scrambled(most=3, ranks=2, microbatches=2))
+@given(order=scrambled_programs(most=3, ranks=2, microbatches=2))
 def test_no_smaller_repair_exists(order: Program) -> None:
     found = repair(order)
 

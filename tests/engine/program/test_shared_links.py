@@ -85,12 +85,12 @@ def nics_of(program: Program, *, units: int = -1, capacity: float = 1.0) -> Netw
     )
 
 
-def untied(program: Program, seed: int) -> NDArray[np.float64]:
+def untied_durations(program: Program, seed: int) -> NDArray[np.float64]:
     """Return durations without equal sums, because the order of simultaneous flows depends on rounding."""
     return seconds(program, seed) + np.random.default_rng(seed).uniform(1e-3, 2e-3, len(program))
 
 
-def played(program: Program, takes: NDArray[np.float64], network: Network) -> Timeline:
+def simulated_timeline(program: Program, takes: NDArray[np.float64], network: Network) -> Timeline:
     """Simulate with the loop, even if no link is shared."""
     return link_rates(program, takes, network, 0)[0]
 
@@ -98,9 +98,9 @@ def played(program: Program, takes: NDArray[np.float64], network: Network) -> Ti
 @pytest.mark.slow
 @given(program=programs(), seed=seeds)
 def test_the_simulation_equals_a_reference_network(program: Program, seed: int) -> None:
-    takes, network = untied(program, seed), network_of(program, seed)
+    takes, network = untied_durations(program, seed), network_of(program, seed)
 
-    found = spans_of(played(program, takes, network))
+    found = spans_of(simulated_timeline(program, takes, network))
 
     for task, (start, end) in SlowNetwork(program, takes, network).play().items():
         assert found[task][1] == pytest.approx(end, rel=1e-7, abs=1e-7), task
@@ -110,7 +110,7 @@ def test_the_simulation_equals_a_reference_network(program: Program, seed: int) 
 
 @given(program=programs(), seed=seeds)
 def test_exclusive_links_equal_a_reference_network(program: Program, seed: int) -> None:
-    takes, network = untied(program, seed), nics_of(program, units=1 + seed % 2)
+    takes, network = untied_durations(program, seed), nics_of(program, units=1 + seed % 2)
 
     found = spans_of(simulate(program, takes, "link-serial", network=network))
 
@@ -142,7 +142,7 @@ def test_without_sharing_each_flow_takes_its_time_alone(program: Program, seed: 
     own_lines = replace(network, capacity=np.full(len(network.ports), 1e6))
     takes[network.row_kind >= 0] += 0.1  # at least their latency
 
-    alone, loop = simulate(program, takes, "latency"), played(program, takes, own_lines)
+    alone, loop = simulate(program, takes, "latency"), simulated_timeline(program, takes, own_lines)
 
     first_of_line = simulate(program, takes, "shared-links", network=own_lines)
     assert (first_of_line.end >= alone.end - 1e-9).all()
@@ -166,7 +166,7 @@ def test_sharing_never_helps(program: Program, seed: int) -> None:
 def test_causes_are_the_ends_for_which_spans_waited(program: Program, seed: int) -> None:
     takes, network = seconds(program, seed), network_of(program, seed)
 
-    timeline = played(program, takes, network)
+    timeline = simulated_timeline(program, takes, network)
 
     for span, cause in enumerate(timeline.cause.tolist()):
         assert timeline.start[span] == (timeline.end[cause] if cause >= 0 else 0.0)
@@ -208,7 +208,7 @@ def test_an_unused_copy_delays_no_reduction() -> None:
     program = lower(parse_design(document({"schedule": "chimera", "microbatches": 1, "replicas": 2}, 4)))
     takes = np.ones(len(program))
 
-    shared = played(program, takes, network_of(program, 0, exchanges=False))
+    shared = simulated_timeline(program, takes, network_of(program, 0, exchanges=False))
 
     assert shared.makespan >= simulate(program, takes).makespan - 1e-9
 

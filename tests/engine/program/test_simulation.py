@@ -127,20 +127,20 @@ def tensors(task: Task, program: Program, every: dict[Task, int]) -> set[Task]:
     """Return the sources of a computation's inputs: computations of the same rank, or sends to it."""
     rank, (op, stage, mb, *_) = task
 
-    def arrives(by: int, makers: tuple[Op, ...], send: Op, to: int = -1) -> set[Task]:
+    def arrival_tasks(by: int, makers: tuple[Op, ...], send: Op, to: int = -1) -> set[Task]:
         here = {(rank, Action(maker, by, mb, fused)) for maker in makers for fused in (0, 1)} & every.keys()
         message = Action(send, by, mb, 0, to)
         return here or {sent for sent, peer in every.items() if sent[1] == message and peer == rank}
 
-    def skips(end: int, makers: tuple[Op, ...], send: Op) -> set[Task]:
+    def skip_tasks(end: int, makers: tuple[Op, ...], send: Op) -> set[Task]:
         others = [pair[1 - end] for pair in program.distant_skips if pair[end] == stage]
-        return set().union(*(arrives(by, makers, send, stage) for by in others))
+        return set().union(*(arrival_tasks(by, makers, send, stage) for by in others))
 
     if op == Op.F and stage > 0:
-        return arrives(stage - 1, (Op.F,), Op.SEND_F) | skips(1, (Op.F,), Op.SEND_F)
+        return arrival_tasks(stage - 1, (Op.F,), Op.SEND_F) | skip_tasks(1, (Op.F,), Op.SEND_F)
     if op in (Op.B, Op.I):
-        gradient = arrives(stage + 1, (Op.B, Op.I), Op.SEND_B) if stage + 1 < program.stages else set()
-        return gradient | skips(0, (Op.B, Op.I), Op.SEND_B) | {(rank, Action(Op.F, stage, mb))}
+        gradient = arrival_tasks(stage + 1, (Op.B, Op.I), Op.SEND_B) if stage + 1 < program.stages else set()
+        return gradient | skip_tasks(0, (Op.B, Op.I), Op.SEND_B) | {(rank, Action(Op.F, stage, mb))}
     return {(rank, Action(Op.I, stage, mb, fused)) for fused in (0, 1)} & every.keys() if op == Op.W else set()
 
 

@@ -18,7 +18,7 @@ from meshwave.engine.program.timeline import Timeline, overlay
 from tests._strategies import examples, programs, seconds, seeds
 
 
-def drawn(*spans: tuple[int, str, float, float], **columns: Any) -> Timeline:
+def example_timeline(*spans: tuple[int, str, float, float], **columns: Any) -> Timeline:
     """Return a timeline of (rank, action, start, end); a span is caused by the one that ends when it starts, if any."""
     actions = [parse_action(name) for _, name, _, _ in spans]
     ends = [end for *_, end in spans]
@@ -77,7 +77,7 @@ def test_transfers_are_not_busy() -> None:
 
 
 def test_an_optimizer_step_is_work_and_a_reduction_is_not() -> None:
-    timeline = drawn((0, "0F0", 0, 1), (0, "0B0", 1, 3), (0, "0REDUCE_GRAD", 3, 5), (0, "STEP", 5, 6))
+    timeline = example_timeline((0, "0F0", 0, 1), (0, "0B0", 1, 3), (0, "0REDUCE_GRAD", 3, 5), (0, "STEP", 5, 6))
 
     assert timeline.busy.tolist() == [4]
     assert timeline.bubble_ratio == pytest.approx(2 / 6)
@@ -120,7 +120,7 @@ def test_a_blocking_sender_is_exposed_to_its_own_transfers() -> None:
 
 def test_a_reduction_is_exposed_if_its_rank_has_no_other_work() -> None:
     """Two stages on one rank: half of the later stage's reduction overlaps the backward of the other."""
-    timeline = drawn(
+    timeline = example_timeline(
         (0, "1B0", 0, 2), (0, "1REDUCE_GRAD", 2, 6), (0, "0B0", 2, 4), (0, "STEP", 6, 7)
     )  # fmt: skip
 
@@ -144,7 +144,7 @@ def test_an_empty_timeline_has_zero_times_and_ratios() -> None:
 
 
 def test_a_measured_timeline_may_begin_after_zero() -> None:
-    timeline = drawn((0, "0F0", 2, 3), (0, "0B0", 3, 5))
+    timeline = example_timeline((0, "0F0", 2, 3), (0, "0B0", 3, 5))
 
     assert timeline.makespan == 3
     assert timeline.bubble_ratio == 0
@@ -181,7 +181,7 @@ def test_nothing_is_exposed_if_transfers_and_reductions_are_free(program: Progra
 # ---- overlay ----
 
 
-def measured(predicted: Timeline, **columns: Any) -> Timeline:
+def measured_timeline(predicted: Timeline, **columns: Any) -> Timeline:
     return replace(predicted, source="measured", **columns)
 
 
@@ -191,7 +191,7 @@ def test_every_recorded_action_is_joined_with_its_prediction_in_any_order(progra
     predicted = simulate(program, seconds(program, seed))
     order = np.random.default_rng(seed).permutation(len(predicted))
     columns = ("rank", "peer", "op", "stage", "microbatch", "start", "end", "cause", "other")
-    run = measured(predicted, **{name: getattr(predicted, name)[order] for name in columns})
+    run = measured_timeline(predicted, **{name: getattr(predicted, name)[order] for name in columns})
 
     laid = overlay(predicted, run)
 
@@ -203,10 +203,14 @@ def test_every_recorded_action_is_joined_with_its_prediction_in_any_order(progra
 
 def test_an_overlay_has_the_error_of_each_kind_and_of_the_step() -> None:
     """Forwards took twice the predicted time, backwards the predicted time, and the transfer no time."""
-    predicted = drawn((0, "0F0", 0, 1), (0, "0F1", 1, 2), (0, "0B0", 2, 5), (0, "0B1", 5, 8), (0, "0SEND_F0", 1, 2))
-    run = drawn((0, "0F0", 0, 2), (0, "0F1", 2, 4), (0, "0B0", 4, 7), (0, "0B1", 7, 10), (0, "0SEND_F0", 2, 2))
+    predicted = example_timeline(
+        (0, "0F0", 0, 1), (0, "0F1", 1, 2), (0, "0B0", 2, 5), (0, "0B1", 5, 8), (0, "0SEND_F0", 1, 2)
+    )
+    run = example_timeline(
+        (0, "0F0", 0, 2), (0, "0F1", 2, 4), (0, "0B0", 4, 7), (0, "0B1", 7, 10), (0, "0SEND_F0", 2, 2)
+    )
 
-    laid = overlay(predicted, measured(run))
+    laid = overlay(predicted, measured_timeline(run))
 
     assert laid.by_kind["F"] == {"predicted_s": 1, "measured_s": 2, "error": 1, "count": 2}
     assert laid.by_kind["B"] == {"predicted_s": 3, "measured_s": 3, "error": 0, "count": 2}
@@ -219,8 +223,8 @@ def test_an_overlay_has_the_error_of_each_kind_and_of_the_step() -> None:
 
 
 def test_a_partly_recorded_run_is_joined_with_its_prediction() -> None:
-    predicted = drawn((0, "0F0", 0, 1), (0, "0B0", 1, 3), (1, "1F0", 1, 2))
-    run = measured(drawn((1, "1F0", 5, 6), meshes=("A", "B")))
+    predicted = example_timeline((0, "0F0", 0, 1), (0, "0B0", 1, 3), (1, "1F0", 1, 2))
+    run = measured_timeline(example_timeline((1, "1F0", 5, 6), meshes=("A", "B")))
 
     laid = overlay(predicted, run)
 
@@ -230,8 +234,12 @@ def test_a_partly_recorded_run_is_joined_with_its_prediction() -> None:
 
 def test_the_same_action_of_two_ranks_is_distinguished() -> None:
     """Both replicas of a stage are reduced, and every rank has an optimizer step."""
-    predicted = drawn((0, "0REDUCE_GRAD", 0, 1), (1, "0REDUCE_GRAD", 0, 1), (0, "STEP", 1, 2), (1, "STEP", 1, 3))
-    run = measured(drawn((1, "STEP", 1, 3), (0, "STEP", 1, 2), (1, "0REDUCE_GRAD", 0, 1), (0, "0REDUCE_GRAD", 0, 1)))
+    predicted = example_timeline(
+        (0, "0REDUCE_GRAD", 0, 1), (1, "0REDUCE_GRAD", 0, 1), (0, "STEP", 1, 2), (1, "STEP", 1, 3)
+    )
+    run = measured_timeline(
+        example_timeline((1, "STEP", 1, 3), (0, "STEP", 1, 2), (1, "0REDUCE_GRAD", 0, 1), (0, "0REDUCE_GRAD", 0, 1))
+    )
 
     laid = overlay(predicted, run)
 
@@ -239,10 +247,10 @@ def test_the_same_action_of_two_ranks_is_distinguished() -> None:
 
 
 def test_a_run_of_another_program_is_refused() -> None:
-    predicted = drawn((0, "0F0", 0, 1))
+    predicted = example_timeline((0, "0F0", 0, 1))
 
     with pytest.raises(InputError) as refused:
-        overlay(predicted, measured(predicted, digest="e"))
+        overlay(predicted, measured_timeline(predicted, digest="e"))
 
     assert str(refused.value) == (
         "the program of the run (e) differs from that of the open design (d); open the run's own design to compare them"

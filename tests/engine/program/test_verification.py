@@ -28,7 +28,7 @@ def orders_of(program: Program) -> Orders:
     return [program.actions(rank) for rank in range(program.ranks)]
 
 
-def rebuilt(program: Program, orders: Orders) -> Program:
+def rebuild_program(program: Program, orders: Orders) -> Program:
     """Return a program with the same stages on the same ranks, in another order."""
     return build_program(orders, program.placement.tolist(), program.replica.tolist())
 
@@ -64,7 +64,7 @@ def test_a_removed_action_is_reported(program: Program, data: st.DataObject) -> 
     orders = orders_of(program)
     action = orders[rank].pop(at)
 
-    found = verify(rebuilt(program, orders))
+    found = verify(rebuild_program(program, orders))
 
     assert found
     expected = {Op.I: Op.B}.get(action.op, action.op) if is_alone(action, program, orders) else action.op
@@ -89,7 +89,7 @@ def test_a_repeated_action_is_reported(program: Program, data: st.DataObject) ->
     action = orders[rank][at]
     orders[rank].insert(data.draw(st.integers(0, len(orders[rank]))), action)
 
-    found = verify(rebuilt(program, orders))
+    found = verify(rebuild_program(program, orders))
 
     repeated_step = action.op == Op.STEP and found[0].code == "step_count"
     assert repeated_step or any(str(action) in named_by(problem) for problem in found)
@@ -105,7 +105,7 @@ def test_a_computation_on_a_wrong_rank_is_reported(program: Program, data: st.Da
     action = orders[rank].pop(at)
     orders[other].append(action)
 
-    found = verify(rebuilt(program, orders))
+    found = verify(rebuild_program(program, orders))
 
     place = {"stage": action.stage, "microbatch": action.microbatch}
     assert found[0] == Problem("", "wrong_rank", {"action": str(action), "rank": other, "home": rank, **place})
@@ -122,7 +122,7 @@ def test_one_end_of_a_message_on_a_wrong_rank_is_reported(program: Program, data
     action = orders[rank].pop(at)
     orders[other].insert(data.draw(st.integers(0, len(orders[other]))), action)
 
-    found = verify(rebuilt(program, orders))
+    found = verify(rebuild_program(program, orders))
 
     expected = ("message_on_wrong_rank", str(action), other, rank)
     assert expected in [(each.code, *(each.params.get(key) for key in ("action", "rank", "home"))) for each in found]
@@ -154,7 +154,7 @@ def test_a_send_before_its_tensor_is_produced_is_reported(program: Program, data
     action = orders[rank].pop(at)
     orders[rank].insert(0, action)
 
-    found = verify(rebuilt(program, orders))
+    found = verify(rebuild_program(program, orders))
 
     assert found[0].code == "early_send"
     assert (found[0].params["rank"], found[0].params["action"]) == (rank, str(action))
@@ -170,7 +170,7 @@ def test_a_receive_after_its_computation_is_reported(program: Program, data: st.
     action = orders[rank].pop(at)
     orders[rank].insert(len(orders[rank]) - 1, action)
 
-    found = verify(rebuilt(program, orders))
+    found = verify(rebuild_program(program, orders))
 
     assert found[0].code == "late_receive"
     assert (found[0].params["rank"], found[0].params["action"]) == (rank, str(action))
@@ -191,7 +191,7 @@ def test_receives_in_another_order_than_their_sends_are_reported(program: Progra
     rank, a, b = data.draw(st.sampled_from(pairs))
     orders[rank][a], orders[rank][b] = orders[rank][b], orders[rank][a]
 
-    found = verify(rebuilt(program, orders))
+    found = verify(rebuild_program(program, orders))
 
     assert [each.code for each in found] == ["receive_order"]
     assert (found[0].params["peer"], found[0].params["receive"]) == (rank, str(orders[rank][a]))
@@ -246,7 +246,7 @@ def test_weights_are_updated_once_when_gradients_are_complete_and_in_one_order(
     change(orders)
 
     assert verify(program) == []
-    assert verify(rebuilt(program, orders)) == [Problem("", code, params)]
+    assert verify(rebuild_program(program, orders)) == [Problem("", code, params)]
 
 
 def test_a_stage_is_reduced_on_a_rank_that_holds_it() -> None:
@@ -255,7 +255,7 @@ def test_a_stage_is_reduced_on_a_rank_that_holds_it() -> None:
 
     assert verify(program) == []
     params = {"action": "1REDUCE_GRAD", "stage": 1, "stages": 1}
-    assert verify(rebuilt(program, orders)) == [Problem("", "unknown_stage", params)]
+    assert verify(rebuild_program(program, orders)) == [Problem("", "unknown_stage", params)]
 
 
 # ---- codes and parameters ----
@@ -390,7 +390,7 @@ def test_a_deadlock_names_the_shortest_cycle_and_the_move_that_breaks_it(text: s
 
 
 @st.composite
-def shuffled(draw: st.DrawFn) -> Program:
+def shuffled_programs(draw: st.DrawFn) -> Program:
     """Draw computations in an order that usually cannot run, with their transfers."""
     compute = draw(compute_programs(ranks=4, microbatches=3))
     orders = [draw(st.permutations(order)) for order in orders_of(compute)]
@@ -398,13 +398,13 @@ def shuffled(draw: st.DrawFn) -> Program:
 
 
 @faults
-@given(program=shuffled())
+@given(program=shuffled_programs())
 def test_deadlocks_are_found_if_and_only_if_a_reference_walk_stalls(program: Program) -> None:
     assert bool(verify(program)) == any(left_over(program))
 
 
 @faults
-@given(program=shuffled())
+@given(program=shuffled_programs())
 def test_a_reported_cycle_exists_and_is_the_shortest(program: Program) -> None:
     stuck = {
         rank: [action for action in order if action.op in COMPUTE] for rank, order in enumerate(left_over(program))
@@ -428,7 +428,7 @@ def test_a_reported_cycle_exists_and_is_the_shortest(program: Program) -> None:
 
 
 @settings(faults, max_examples=examples(15))
-@given(program=shuffled())
+@given(program=shuffled_programs())
 def test_repeated_suggested_moves_end_without_a_deadlock(program: Program) -> None:
     for _ in range(len(program) ** 2):
         found = verify(program)

@@ -58,14 +58,14 @@ def test_unit_tasks_tile_the_tensor_and_name_all_owners_and_receivers(data: st.D
         window = tuple(slice(*side) for side in task.box)
         count[window] += 1
         assert task.elements == count[window].size and task.bytes == 2 * task.elements
-        assert set(task.senders) == {rank for rank, box in owned.items() if covers(box, task.box)}
-        takers = {rank for rank, box in needed.items() if covers(box, task.box)}
+        assert set(task.senders) == {rank for rank, box in owned.items() if box_covers(box, task.box)}
+        takers = {rank for rank, box in needed.items() if box_covers(box, task.box)}
         assert set(task.receivers) == takers - set(task.senders)
         assert set(task.keepers) == takers & set(task.senders)
     assert (count == 1).all()
 
 
-def covers(outer: tuple[tuple[int, int], ...], inner: tuple[tuple[int, int], ...]) -> bool:
+def box_covers(outer: tuple[tuple[int, int], ...], inner: tuple[tuple[int, int], ...]) -> bool:
     return all(a <= c and d <= b for (a, b), (c, d) in zip(outer, inner, strict=True))
 
 

@@ -35,7 +35,7 @@ SPEC: dict[str, Any] = {
 
 
 @st.composite
-def lists(draw: st.DrawFn) -> list[Load]:
+def load_lists(draw: st.DrawFn) -> list[Load]:
     """Draw up to four tensors, each between its own meshes."""
     hosts = {rank: rank // 2 for rank in range(16)}
     found = []
@@ -47,7 +47,7 @@ def lists(draw: st.DrawFn) -> list[Load]:
 
 
 @pytest.mark.slow
-@given(lists(), st.sampled_from([*strategies, None]), st.sampled_from(list(orderings)))
+@given(load_lists(), st.sampled_from([*strategies, None]), st.sampled_from(list(orderings)))
 def test_every_tensor_has_all_its_slices_and_no_plan_of_one_is_longer(
     loads: list[Load], strategy: str | None, ordering: str
 ) -> None:

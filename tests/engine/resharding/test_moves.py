@@ -58,7 +58,7 @@ def transfers(draw: st.DrawFn) -> Transfer:
     )
 
 
-def replayed(planned: Transfer) -> dict[int, np.ndarray]:
+def replay_moves(planned: Transfer) -> dict[int, np.ndarray]:
     """Return the final contents of each rank of the destination, for a tensor that counts its elements from 0.
 
     A rank that forwards elements that it does not have yet forwards -1.
@@ -91,7 +91,7 @@ def participants(task: UnitTask) -> tuple[int, ...]:
 @given(transfers())
 def test_every_rank_of_the_destination_gets_its_box(planned: Transfer) -> None:
     whole = np.arange(prod(planned.tensor.shape)).reshape(planned.tensor.shape)
-    shards = replayed(planned)
+    shards = replay_moves(planned)
     assert shards.keys() == set(planned.destination[0].ranks)
     for rank, box in planned.destination_boxes.items():
         assert np.array_equal(shards[rank], whole[tuple(slice(*side) for side in box)])
@@ -166,12 +166,12 @@ def test_without_a_strategy_the_shortest_plan_is_chosen() -> None:
     source, destination = Mesh((1,), (0,), (0,)), Mesh((2, 2), (1, 2, 3, 4), hosts)
     links = Links(INTRA, INTER, dict(enumerate((0, *hosts))))
 
-    def planned(elements: int, strategy: str | None) -> Transfer:
+    def plan_with(elements: int, strategy: str | None) -> Transfer:
         return plan_transfer(Tensor((elements,), 4), (source, ("R",)), (destination, ("R",)), links, strategy=strategy)
 
     for elements in (1, 1 << 20):
-        chosen = planned(elements, None)
-        assert chosen.simulated_s == min(planned(elements, name).simulated_s for name in strategies)
+        chosen = plan_with(elements, None)
+        assert chosen.simulated_s == min(plan_with(elements, name).simulated_s for name in strategies)
     assert chosen.plan.strategy in ("broadcast", "hierarchical")
 
 

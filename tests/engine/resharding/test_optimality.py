@@ -31,7 +31,7 @@ def problems(draw: st.DrawFn, most: int = 5) -> list[Job]:
     return [job() for _ in range(draw(st.integers(1, most)))]
 
 
-def best(jobs: list[Job]) -> float:
+def shortest_makespan(jobs: list[Job]) -> float:
     """Return the optimum by exhaustive search; equal remaining jobs with equal free times are solved once."""
 
     @cache
@@ -58,7 +58,7 @@ def length(jobs: list[Job], name: str) -> tuple[float, bool]:
 
 @given(problems())
 def test_the_search_finds_the_optimum_and_reports_the_proof(jobs: list[Job]) -> None:
-    shortest = best(jobs)
+    shortest = shortest_makespan(jobs)
 
     assert lower_bound(jobs) <= shortest + 1e-9
     for name in ("dfs", "ensemble"):

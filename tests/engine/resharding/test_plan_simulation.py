@@ -34,7 +34,7 @@ SECOND_A_BYTE = Link(0.0, 1.0)
 FREE = Link()
 
 
-def moved(
+def transfer_between(
     elements: int, senders: int, receivers: int, strategy: str, links: tuple[Link, Link], **more: int
 ) -> Transfer:
     """Return a transfer of a vector of bytes, sharded over senders on separate hosts or whole on one, to all receivers."""
@@ -49,7 +49,7 @@ def moved(
 @settings(max_examples=examples(25))
 @given(st.integers(1, 4000), st.integers(1, 6))
 def test_a_task_alone_takes_no_longer_than_its_formula(strategy: str, elements: int, receivers: int) -> None:
-    found = moved(elements, 1, receivers, strategy, (INTRA, INTER))
+    found = transfer_between(elements, 1, receivers, strategy, (INTRA, INTER))
 
     element_s = 1 / INTER.bandwidth  # chunks of whole elements are not all as long as the formula's
     assert found.simulated_s <= found.plan.makespan_s + receivers * element_s
@@ -74,8 +74,8 @@ def test_no_nic_carries_more_than_it_can(found: Transfer) -> None:
 
 def test_messages_from_two_hosts_share_a_nic_unless_there_are_two() -> None:
     links = SECOND_A_BYTE, FREE
-    assert moved(100, 2, 1, "send-recv", links[::-1]).simulated_s == pytest.approx(100)
-    assert moved(100, 2, 1, "send-recv", links[::-1], nics=2).simulated_s == pytest.approx(50)
+    assert transfer_between(100, 2, 1, "send-recv", links[::-1]).simulated_s == pytest.approx(100)
+    assert transfer_between(100, 2, 1, "send-recv", links[::-1], nics=2).simulated_s == pytest.approx(50)
 
 
 def test_capacity_that_one_message_cannot_use_is_left_to_the_others() -> None:
@@ -120,13 +120,13 @@ def test_buffered_pieces_are_sent_concurrently() -> None:
     Larger pieces are sent one by one, and messages of the ring share the receivers' NICs with the later pieces.
     """
     links = Link(0.0, 1e12), Link(0.0, 1e6)
-    small, large = (moved(size, 1, 4, "global-allgather", links) for size in (8 * 10**6, 80 * 10**6))
+    small, large = (transfer_between(size, 1, 4, "global-allgather", links) for size in (8 * 10**6, 80 * 10**6))
     assert small.simulated_s == pytest.approx(small.plan.makespan_s, rel=1e-3)
     assert 1.1 < large.simulated_s / large.plan.makespan_s < 1.4
 
 
 def test_a_plan_of_too_many_messages_takes_its_makespan(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = moved(1000, 2, 4, "send-recv", (INTRA, INTER))
+    found = transfer_between(1000, 2, 4, "send-recv", (INTRA, INTER))
     monkeypatch.setattr(played, "MAX_SIMULATED_MESSAGES", 7)
     assert len(found.moves) == 8 and found.simulated_s == found.plan.makespan_s
     assert plays(found) == PlanSimulation(found.plan.makespan_s, None)
@@ -176,7 +176,7 @@ def test_no_port_exceeds_its_capacity_at_any_time(found: Transfer) -> None:
     assert [carried[number] for number in range(len(sent))] == pytest.approx([each.bytes for each in sent], rel=1e-3)
 
 
-def drawn(found: Transfer) -> dict[Port, list[Share]]:
+def port_shares_of(found: Transfer) -> dict[Port, list[Share]]:
     return port_shares(plays(found), found.links)
 
 
@@ -188,7 +188,7 @@ def test_a_message_uses_its_share_and_then_the_released_capacity() -> None:
         Tensor((3, 50), 1), (source, ("S0", "R")), (destination, ("R", "R")), links, strategy="send-recv"
     )
 
-    assert drawn(found) == {
+    assert port_shares_of(found) == {
         ("tx", 0): [Share(0, 0.0, 100.0, 0.0, 0.5), Share(0, 100.0, 150.0, 0.0, 1.0)],
         ("tx", 1): [Share(1, 0.0, 100.0, 0.0, 0.5)],
         ("rx", 2): [Share(1, 0.0, 100.0, 0.5, 1.0), Share(0, 0.0, 100.0, 0.0, 0.5), Share(0, 100.0, 150.0, 0.0, 1.0)],
@@ -198,7 +198,7 @@ def test_a_message_uses_its_share_and_then_the_released_capacity() -> None:
 @given(transfers())
 def test_the_bars_of_a_port_do_not_overlap_and_have_the_area_of_their_bytes(found: Transfer) -> None:
     sent = plays(found).messages or ()
-    for port, bars in drawn(found).items():
+    for port, bars in port_shares_of(found).items():
         most = played.port_capacity(port, found.links)
         areas: defaultdict[int, float] = defaultdict(float)
         lengths: defaultdict[int, float] = defaultdict(float)
@@ -216,11 +216,11 @@ def test_the_bars_of_a_port_do_not_overlap_and_have_the_area_of_their_bytes(foun
 
 
 def test_too_many_bars_are_reduced_without_omitting_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = moved(10**9, 3, 4, "broadcast", (INTRA, INTER))
-    whole = drawn(found)
+    found = transfer_between(10**9, 3, 4, "broadcast", (INTRA, INTER))
+    whole = port_shares_of(found)
     for name in ("MAX_SHARES", "MIN_SHARES_PER_PORT"):
         monkeypatch.setattr(link_shares, name, 60)
-    thinned = drawn(found)
+    thinned = port_shares_of(found)
 
     assert sum(map(len, thinned.values())) < sum(map(len, whole.values()))
     for port, bars in whole.items():

@@ -151,8 +151,11 @@ CASES = {
     7: ((1, 4), (2, 4), S, "S1 R R", "R R R", 4, 1, 1),
     9: ((2, 4), (2, 4), S, "R S0 R", "R R S0", 4, 1.5, 1.5),
 }
-"""The released cases: meshes, tensor, specs; unit tasks; and how much senders and order together save of the
-naive plan, and the order of the balanced one (of bandwidth alone)."""
+"""Released cases of the paper: meshes, tensor, specs and unit tasks.
+
+The last two values are the speed-ups by senders and order together over the naive plan, and by the order alone over the
+balanced plan (counting bandwidth only).
+"""
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -1,4 +1,4 @@
-"""A record of runs of its own for each test, and launchers whose workers need no torch."""
+"""A separate run database for each test, and launchers whose workers do not need torch."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def record(tmp_path: Path) -> Iterator[Record]:
 
 
 @pytest.fixture(params=["fork", "spawn"])
-def either(request: pytest.FixtureRequest, record: Record) -> Iterator[LocalLauncher]:
-    """A launcher of each kind, with workers that need no torch."""
+def either_launcher(request: pytest.FixtureRequest, record: Record) -> Iterator[LocalLauncher]:
+    """A launcher of each kind, with workers that do not need torch."""
     launcher = LocalLauncher(record, start=request.param, worker="stand_in", path=HERE)
     yield launcher
     launcher.close()
@@ -35,7 +35,7 @@ def either(request: pytest.FixtureRequest, record: Record) -> Iterator[LocalLaun
 
 @pytest.fixture
 def launcher(record: Record) -> Iterator[LocalLauncher]:
-    """A launcher that forks workers that need no torch."""
+    """A launcher that forks workers that do not need torch."""
     launcher = LocalLauncher(record, start="fork", worker="stand_in", path=HERE)
     yield launcher
     launcher.close()

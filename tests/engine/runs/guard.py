@@ -1,6 +1,6 @@
-"""A process that starts daemons for tests and ends them, with all that they have started, when its input closes.
+"""A process that starts daemons for tests, and ends them with all their child processes when its input closes.
 
-Its input closes also when the tests are killed. Arguments: names of network namespaces to delete then.
+Its input closes also when the tests are killed. Arguments: names of the network namespaces that it deletes then.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ GRACE_S = 3.0
 
 
 class Guard:
-    """The side of the tests: starts daemons, which end with this context or with this process."""
+    """Client of the guard process. Its daemons end with this context or with this process."""
 
     def __init__(self, namespaces: tuple[str, ...]) -> None:
         command = [sys.executable, __file__, *namespaces]
@@ -40,7 +40,7 @@ class Guard:
         self._process.wait()
 
     def start(self, *command: str, environment: Mapping[str, str]) -> None:
-        """Start a daemon: a command that ends when the daemon is ready."""
+        """Start a daemon by a command that ends when the daemon is ready."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps([command, dict(environment)]) + "\n")

@@ -1,4 +1,4 @@
-"""A design of two nodes for runs that are jobs, and a look at their processes."""
+"""A design on two nodes for runs that are jobs of a cluster, and functions that find their processes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from meshwave.engine.runs.launchers._torchrun import PROGRAM
 from tests.engine.runs.play import draw
 
 STEPS = 150
-"""Steps of a run that is long enough to be interrupted while it trains."""
+"""Number of steps of a run that is long enough to be interrupted during training."""
 PATIENCE_S = 90.0
 
 
 def two_nodes(steps: int = 3) -> Design:
-    """A design of two meshes, each on a node of its own."""
+    """Return a design with two meshes, each on its own node."""
     design = draw("two nodes", pp=2, steps=steps)
     return design.model_copy(update={"cluster": design.cluster.model_copy(update={"nodes": 2, "devices_per_node": 1})})
 
@@ -35,7 +35,7 @@ def wait_for_training(run: Run) -> None:
 
 
 def until_long(found: Callable[[], bool]) -> bool:
-    """Wait for what takes as long as the start of processes on a busy machine."""
+    """Wait for a condition for as long as starting processes takes on a busy machine."""
     end = time.monotonic() + PATIENCE_S
     while not (result := found()) and time.monotonic() < end:
         time.sleep(0.2)
@@ -43,12 +43,12 @@ def until_long(found: Callable[[], bool]) -> bool:
 
 
 def kill_worker(folder: Path) -> None:
-    """Kill one process of a run that trains, whose processes write to a folder."""
+    """Kill one process of a training run whose processes write to a folder."""
     events = map(json.loads, (folder / "events-0.jsonl").read_text().splitlines())
     os.kill([event["pid"] for event in events if event["event"] == "started"][-1], signal.SIGKILL)
 
 
 def processes_of(run: Run) -> list[int]:
-    """The processes of a run that exist, by the run folder on their command lines."""
+    """Return the existing processes of a run, found by the run folder on their command lines."""
     found = subprocess.run(["pgrep", "--full", f"{run.id}/{PROGRAM}"], capture_output=True, text=True, check=False)
     return [int(pid) for pid in found.stdout.split()]

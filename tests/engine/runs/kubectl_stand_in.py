@@ -1,6 +1,6 @@
-"""A stand-in for kubectl that runs the pods of a job as processes of this machine: ``kubectl_stand_in.py STATE ...``.
+"""A replacement for kubectl that runs the pods of a job as local processes: ``kubectl_stand_in.py STATE ...``.
 
-It does what kubectl and the controllers of TrainJob and JobSet are documented to do, and records its arguments.
+It behaves as documented for kubectl and the controllers of TrainJob and JobSet, and records its arguments.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Run ``meshwave bench launch`` on a real Slurm and a real sshd of this machine: KILLS FILE [TARGET ...].
+"""Run ``meshwave bench launch`` on a real Slurm and a real sshd on this machine.
 
-Each killed run is a line of FILE; the next call goes on after them.
+Arguments: KILLS FILE [TARGET ...]. Each killed run is a line of FILE; the next call continues after the last line.
 """
 
 from __future__ import annotations

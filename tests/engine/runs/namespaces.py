@@ -1,4 +1,4 @@
-"""Two hosts on this machine: network namespaces with an address each, and one link between them."""
+"""Two hosts on this machine: network namespaces with one address each, and a link between them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ADDRESSES = ("10.77.0.1", "10.77.0.2")
 
 
 def missing() -> str:
-    """Why there can be no such hosts here; empty if there can."""
+    """Return the reason why this machine cannot emulate the hosts; empty if it can."""
     if not sys.platform.startswith("linux") or os.geteuid() != 0:
         return "hosts in network namespaces need root on Linux"
     if absent := [name for name in PROGRAMS if shutil.which(name, path=search_path()) is None]:
@@ -34,18 +34,18 @@ def search_path() -> str:
 
 @dataclass(frozen=True)
 class Network:
-    """The hosts, which end with the context that made them, and with all daemons that its guard has started."""
+    """The two hosts, which are removed at the end of the context with all daemons that its guard started."""
 
     names: tuple[str, str]
     guard: Guard
 
     def enter(self, number: int) -> list[str]:
-        """The beginning of a command on a host."""
+        """Return the start of a command that runs on a host."""
         return ["nsenter", f"--net=/run/netns/{self.names[number]}"]
 
     @contextmanager
     def slow_link(self, bits_per_s: float) -> Iterator[None]:
-        """Limit the link between the hosts, in each direction, inside this context."""
+        """Limit the rate of the link between the hosts in each direction, inside this context."""
         limit = ["tbf", "rate", f"{bits_per_s:.0f}bit", "burst", "128kb", "latency", "20ms"]
         try:
             for name in self.names:
@@ -58,7 +58,7 @@ class Network:
 
 @contextmanager
 def running() -> Iterator[Network]:
-    """Make the hosts; they end with this context."""
+    """Create the hosts, and remove them at the end of this context."""
     key = secrets.token_hex(3)
     names = (f"mw{key}a", f"mw{key}b")
     with Guard(names) as guard:

@@ -1,4 +1,4 @@
-"""A process that launches a run and does nothing else, so that it can be killed: HOME DESIGN [OPTIONS]."""
+"""A process that only launches a run, so that tests can kill it: HOME DESIGN [OPTIONS]."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small designs, ways to launch and await them, and a look at what is left of a run."""
+"""Small designs, functions that launch runs and wait for them, and checks of what a run leaves behind."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PATIENCE_S = 30.0
 
 
 def draw(name: str = "train", *, pp: int = 4, dp: int = 1, steps: int = 3, **changes: Any) -> Design:
-    """A design of ``pp`` meshes; ``name`` is what the stand-in worker does."""
+    """Return a design of ``pp`` meshes; ``name`` tells the test worker what to do."""
     link = {"latency_s": 1e-5, "bandwidth": 1e9}
     device = {"name": "core", "peak_flops": 5e10, "memory_bytes": 4e9, "memory_bandwidth": 1e10, "efficiency": 0.5}
     cluster = {"nodes": 1, "devices_per_node": pp * dp, "device": device, "intra_node": link, "inter_node": link}
@@ -39,12 +39,12 @@ def draw(name: str = "train", *, pp: int = 4, dp: int = 1, steps: int = 3, **cha
 
 
 def submit(launcher: LocalLauncher, design: Design, options: Options = PLAIN, **how: Any) -> Run:
-    """Launch a design; ``options`` are those of the run, and the rest goes to the launcher."""
+    """Launch a design; ``options`` are the options of the run, and other arguments are passed to the launcher."""
     return launcher.submit(specify_run(predict(design), options), **how)
 
 
 def until(condition: Callable[[], Any], what: str = "it") -> Any:
-    """Wait for something that should come; fail where it does not."""
+    """Wait for a condition; fail if it does not become true in time."""
     deadline = time.monotonic() + PATIENCE_S
     while not (found := condition()):
         assert time.monotonic() < deadline, f"{what} did not happen in {PATIENCE_S:.0f} s"
@@ -53,7 +53,7 @@ def until(condition: Callable[[], Any], what: str = "it") -> Any:
 
 
 def processes(run: Run) -> list[Handle]:
-    """The processes of a run, once they are there."""
+    """Return the processes of a run once they exist."""
     until(lambda: run.started_s, "the start of its processes")
     return [Handle(*process) for process in run.entry.handle["processes"]]
 
@@ -62,8 +62,8 @@ def all_gone(run: Run) -> bool:
     return not any(handle.is_alive() for handle in processes(run))
 
 
-def said(run: Run, event: str, process: int = 0) -> list[dict[str, Any]]:
-    """The events of that name that a process has written."""
+def logged_events(run: Run, event: str, process: int = 0) -> list[dict[str, Any]]:
+    """Return the events with this name that a process has logged."""
     path = run.folder / f"events-{process}.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     return [row for row in rows if row["event"] == event]

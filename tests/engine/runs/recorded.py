@@ -1,4 +1,4 @@
-"""Recordings of runs that never were: the simulator's own timeline, written down as the processes would."""
+"""Synthetic recordings: the simulator's timeline, written in the format of the processes of a run."""
 
 from __future__ import annotations
 
@@ -31,8 +31,11 @@ def record(
     ahead_ns: tuple[int, ...] = (),
     asking_s: float = 0.0,
 ) -> None:
-    """A run whose actions took ``seconds`` ([rows]), each step as many times longer as ``stretched`` says; the clocks
-    of the ranks are ``ahead_ns`` of the truth, and on this machine it takes ``asking_s`` to be given what is there."""
+    """Write the recording of a run whose actions took ``seconds [rows]``.
+
+    ``stretched`` has a factor for each step. The clocks of the ranks are ``ahead_ns`` ahead of the true time, and
+    ``asking_s`` is the time to receive a tensor that has arrived.
+    """
     program, meshes = prediction.program, [mesh.name for mesh in prediction.design.meshes]
     columns = _columns(program, seconds, prediction, asking_s)
     first = 0
@@ -49,7 +52,7 @@ def record(
 def _columns(
     program: Program, seconds: Floats, prediction: Prediction, asking_s: float
 ) -> tuple[Floats, Floats, Floats]:
-    """[rows] when each began and ended, and how long it stood still, in seconds."""
+    """Return the start, the end and the waiting time of each row in seconds."""
     played = prediction.costs.simulate(program, seconds)
     start, end, wait = np.zeros(len(program)), np.zeros(len(program)), np.zeros(len(program))
     start[program.spans], end[program.spans] = played.start, played.end
@@ -71,8 +74,10 @@ def _columns(
 
 
 def record_inside(folder: Path, prediction: Prediction, waits: Floats) -> None:
-    """Besides, that all devices of a mesh with experts did the same, and ``waits`` ([rows]): how long a message that
-    nothing was computed beside took in each computation."""
+    """Record the layers of a mesh with experts, equal on all devices.
+
+    ``waits [rows]`` is the time that each computation waited for messages without computing.
+    """
     recording, program, first = read_recording(folder), prediction.program, 0
     for rank, mesh in enumerate(prediction.design.meshes):
         rows = np.flatnonzero(program.is_compute & (program.rank == rank))

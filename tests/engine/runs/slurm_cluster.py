@@ -1,4 +1,4 @@
-"""A real Slurm of two nodes on this machine, each in a network namespace of its own, with or without accounting."""
+"""A real Slurm with two nodes on this machine, each in its own network namespace, with or without accounting."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ StorageUser=root
 
 
 def missing(*, accounting: bool = False) -> str:
-    """Why the cluster cannot be started here; empty if it can."""
+    """Return the reason why the cluster cannot be started here; empty if it can."""
     if why := namespaces.missing():
         return why
     programs = (*PROGRAMS, "sbatch", *(ACCOUNTING_PROGRAMS if accounting else ()))
@@ -85,16 +85,16 @@ def missing(*, accounting: bool = False) -> str:
 
 @dataclass(frozen=True)
 class Cluster:
-    """The cluster as tests see it."""
+    """Handle of a running cluster for tests."""
 
     folder: Path
     bin: Path
-    """Slurm's commands, which find the controller."""
+    """Folder with Slurm's commands, configured for the controller."""
     network: Network
 
     @property
     def variables(self) -> dict[str, str]:
-        """The variables of a user of the cluster."""
+        """Environment variables of a user of the cluster."""
         path = os.pathsep.join([str(self.bin), os.environ.get("PATH", "")])
         return {"SLURM_CONF": str(self.folder / "slurm.conf"), "PATH": path}
 
@@ -106,7 +106,10 @@ class Cluster:
 
 @contextmanager
 def running(folder: Path, *, accounting: bool = False, forgets: bool = False) -> Iterator[Cluster]:
-    """Start the cluster; it ends with this context. If it ``forgets``, it does so within seconds of the end of a job."""
+    """Start the cluster, and stop it at the end of this context.
+
+    If it ``forgets``, the controller discards a job within seconds after its end.
+    """
     first = 17_000 + os.getpid() % 1000 * 3
     host = os.uname().nodename
     ports = {"port": first, "node_1": first + 1, "node_2": first + 2}
@@ -161,7 +164,7 @@ def _munge_options(folder: Path) -> list[str]:
 
 
 def _write_clients(folder: Path, enter: list[str]) -> Path:
-    """Write Slurm's commands for a machine outside of the network of the cluster."""
+    """Write Slurm's commands for a machine outside the network of the cluster."""
     (folder / "bin").mkdir()
     for name in CLIENTS:
         path = folder / "bin" / name
@@ -181,7 +184,7 @@ def _wait_until_idle(cluster: Cluster) -> None:
 
 
 def _wait_until_ready(attempt: Callable[[], object], log: Path) -> None:
-    """Call a function until its result is true and it raises no error of a command."""
+    """Call a function until it returns True; it may raise errors of commands before."""
     end = time.monotonic() + START_S
     while time.monotonic() < end:
         with suppress(subprocess.CalledProcessError):

@@ -1,7 +1,7 @@
-"""A real sshd on two hosts of this machine, with keys of its own.
+"""A real sshd on two hosts of this machine, with its own keys.
 
-The hosts are network namespaces with addresses of their own and a link between them, or, where the machine permits no
-namespaces, two addresses of the loopback.
+The hosts are network namespaces with addresses and a link between them or, if the machine does not allow namespaces,
+two loopback addresses.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from tests.engine.runs.namespaces import ADDRESSES, INTERFACE, Network
 NAMES = ("one", "two")
 LOOPBACK = ("127.0.0.1", "127.0.0.2")
 PROXY = "trap : HUP; exec 3<>/dev/tcp/%h/%p; cat <&3 & cat >&3; kill $!"
-"""Command of bash that connects ssh with a host, inside the namespace of the host."""
+"""Bash command that connects ssh with a host, run inside the namespace of the host."""
 
 
 def missing() -> str:
-    """Why the server cannot be started here; empty if it can."""
+    """Return the reason why the server cannot be started here; empty if it can."""
     if not sys.platform.startswith("linux"):
         return "a test server on two hosts needs Linux"
     absent = [name for name in ("ssh", "ssh-keygen", "rsync") if shutil.which(name) is None]
@@ -44,13 +44,13 @@ def _sshd() -> str | None:
 
 @dataclass(frozen=True)
 class Server:
-    """The server as tests see it: hosts called ``one`` and ``two``."""
+    """Handle of the running server for tests; its hosts are called ``one`` and ``two``."""
 
     options: tuple[str, ...]
-    """Options of ssh that find the hosts."""
+    """Options with which ssh reaches the hosts."""
     folder: Path
     network: Network | None
-    """The namespaces of the hosts; None if they are addresses of the loopback."""
+    """Namespaces of the hosts; None if they are loopback addresses."""
 
     @property
     def address(self) -> str:
@@ -59,12 +59,12 @@ class Server:
 
     @property
     def interface(self) -> str:
-        """The interface between the hosts."""
+        """Network interface between the hosts."""
         return INTERFACE if self.network else "lo"
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """Stop the server inside this context: it accepts connections, and no host answers on them."""
+        """Suspend the server inside this context: it accepts connections but does not respond on them."""
         pids = [int((self.folder / f"{name}.pid").read_text()) for name in NAMES]
         try:
             for pid in pids:
@@ -77,7 +77,7 @@ class Server:
 
 @contextmanager
 def running(folder: Path, path: str = "") -> Iterator[Server]:
-    """Start the server; it ends with this context. ``path`` is the ``PATH`` of remote commands."""
+    """Start the server, and stop it at the end of this context; ``path`` is the ``PATH`` of remote commands."""
     with ExitStack() as stack:
         network = None if namespaces.missing() else stack.enter_context(namespaces.running())
         guard = network.guard if network else stack.enter_context(Guard(()))

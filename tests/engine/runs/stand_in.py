@@ -1,4 +1,4 @@
-"""A worker without torch, which does what the name of its design says: ``"raise in 2"``."""
+"""A worker without torch that does what the name of its design says, such as ``"raise in 2"``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STEP_S = 0.01
 
 
 class Player:
-    """One process of a run, and the misfortunes it can have."""
+    """One process of a run, with the failures that a test can request."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -65,13 +65,13 @@ class Player:
         time.sleep(600)
 
     def do_bear(self) -> None:
-        """Start a process that outlives a parent that does not look after it."""
+        """Start a child process that outlives this process if nothing ends it."""
         child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
         self.event("bore", pid=child.pid)
         time.sleep(600)
 
     def do_look(self) -> None:
-        """Tell what the process was given."""
+        """Report the arguments and the environment of the process."""
         found = {
             "environment": dict(os.environ),
             "descriptors": [os.readlink(f"/proc/self/fd/{fd}") for fd in range(3)],

@@ -1,4 +1,4 @@
-"""A prediction held against recordings whose every second is known."""
+"""Predictions compared with recordings in which every duration is known."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from meshwave.engine.runs.recording import (
     write_clocks,
 )
 from meshwave.engine.runs.run import Contention
-from tests.engine.costs.profiles import known
+from tests.engine.costs.profiles import example_profile
 from tests.engine.runs.play import draw
 from tests.engine.runs.recorded import record, record_inside
 
 APART = {"kind": "roofline", "transfer_model": "latency"}
-"""Messages that do not share links: what a recording tells of one of them is what that one took."""
+"""Messages that do not share links, so that a recording shows the time of each message itself."""
 HANAYO = {"schedule": "hanayo", "waves": 1, "microbatches": 4}
 
 
@@ -42,25 +42,25 @@ def prediction() -> Prediction:
     return predict(draw(pp=4, pipeline=HANAYO, model=model(8), cost=APART))
 
 
-def compared(folder: Path, prediction: Prediction, seconds: Any, **how: Any) -> Comparison:
+def compare_with(folder: Path, prediction: Prediction, seconds: Any, **how: Any) -> Comparison:
     record(folder, prediction, seconds, **how)
     return compare(prediction, read_recording(folder))
 
 
-def where(prediction: Prediction, **columns: int) -> Any:
-    """[rows] those of which every column has the value."""
+def rows_with(prediction: Prediction, **columns: int) -> Any:
+    """Return a mask ``[rows]`` of the rows that have the given values in all columns."""
     rows = np.ones(len(prediction.program), np.bool_)
     for name, value in columns.items():
         rows &= getattr(prediction.program, name) == value
     return rows
 
 
-def slowed(prediction: Prediction, times: float, **columns: int) -> Any:
-    return prediction.costs.seconds * np.where(where(prediction, **columns), times, 1.0)
+def slowed_timeline(prediction: Prediction, times: float, **columns: int) -> Any:
+    return prediction.costs.seconds * np.where(rows_with(prediction, **columns), times, 1.0)
 
 
 def test_a_run_as_predicted_has_no_error_and_no_cause(tmp_path: Path, prediction: Prediction) -> None:
-    found = compared(tmp_path, prediction, prediction.costs.seconds)
+    found = compare_with(tmp_path, prediction, prediction.costs.seconds)
 
     assert found.iteration.error == pytest.approx(0, abs=1e-4)
     assert found.cause is None
@@ -86,9 +86,11 @@ def test_a_run_as_predicted_has_no_error_and_no_cause(tmp_path: Path, prediction
 def test_the_largest_error_is_narrowed_down_to_its_part(
     slow: dict[str, int], name: str, tmp_path: Path, prediction: Prediction
 ) -> None:
-    seconds = np.where(prediction.program.is_compute, slowed(prediction, 1.8, **slow), prediction.costs.seconds)
+    seconds = np.where(
+        prediction.program.is_compute, slowed_timeline(prediction, 1.8, **slow), prediction.costs.seconds
+    )
 
-    found = compared(tmp_path, prediction, seconds).cause
+    found = compare_with(tmp_path, prediction, seconds).cause
 
     assert found is not None
     assert found.description.startswith(f"{name} took ")
@@ -98,8 +100,8 @@ def test_the_largest_error_is_narrowed_down_to_its_part(
 
 
 def test_the_parts_of_an_error_add_up_to_it_with_the_largest_first(tmp_path: Path, prediction: Prediction) -> None:
-    seconds = slowed(prediction, 3.0, op=Op.B) * np.where(where(prediction, op=Op.F), 1.2, 1.0)
-    found = compared(tmp_path, prediction, seconds)
+    seconds = slowed_timeline(prediction, 3.0, op=Op.B) * np.where(rows_with(prediction, op=Op.F), 1.2, 1.0)
+    found = compare_with(tmp_path, prediction, seconds)
     parts = found.error_parts()
 
     assert [part.name for part in parts[:2]] == ["Backward", "Forward"]
@@ -111,7 +113,7 @@ def test_contention_for_cores_explains_longer_computations_up_to_the_processes_p
     tmp_path: Path, prediction: Prediction
 ) -> None:
     compute = np.where(prediction.program.is_compute, 3.0, 1.0)
-    found = compared(tmp_path, prediction, compute * prediction.costs.seconds)
+    found = compare_with(tmp_path, prediction, compute * prediction.costs.seconds)
     first, *others = found.error_parts(Contention(processes=4, cores=2))
 
     assert first.name == "Contention for cores (4 processes on 2)"
@@ -123,7 +125,7 @@ def test_contention_for_cores_explains_longer_computations_up_to_the_processes_p
 def test_a_slow_link_is_named_by_its_ends(tmp_path: Path, prediction: Prediction) -> None:
     slow = 20.0
 
-    found = compared(tmp_path, prediction, slowed(prediction, slow, op=Op.SEND_F, rank=1, peer=2))
+    found = compare_with(tmp_path, prediction, slowed_timeline(prediction, slow, op=Op.SEND_F, rank=1, peer=2))
 
     assert found.cause is not None
     assert found.cause.description.startswith("transfers of activations from mesh M1 to mesh M2 took ")
@@ -143,12 +145,12 @@ def test_a_transfer_without_a_waiting_receiver_has_an_upper_bound_only(asking_s:
     prediction = predict(drawn)
     sends = prediction.program.op == Op.SEND_F
     seconds = np.where(sends, 1e-6, 1000 * prediction.costs.seconds)
-    found = compared(tmp_path, prediction, seconds, asking_s=asking_s)
+    found = compare_with(tmp_path, prediction, seconds, asking_s=asking_s)
 
-    known = found.rows.known[sends]
-    assert known[0] or not known[1:].any()
-    assert not known[-1]
-    assert not known.all()
+    is_known = found.rows.known[sends]
+    assert is_known[0] or not is_known[1:].any()
+    assert not is_known[-1]
+    assert not is_known.all()
     of_link = found.by_link[Link(0, 1)]
     assert not of_link.at_most
     assert of_link.measured_s < 2 * (1e-6 + asking_s), "not until its receiver turned to it"
@@ -158,7 +160,7 @@ def test_a_link_without_waiting_receivers_has_no_error(tmp_path: Path) -> None:
     """What skips the mesh between is there long before that one has computed what is taken with it."""
     prediction = predict(draw(pp=3, model={**model(5), "kind": "u-transformer"}, cost=APART))
     sends = np.isin(prediction.program.op, (Op.SEND_F, Op.SEND_B))
-    found = compared(tmp_path, prediction, np.where(sends, 2e-4, 0.05), asking_s=9e-5)
+    found = compare_with(tmp_path, prediction, np.where(sends, 2e-4, 0.05), asking_s=9e-5)
 
     skipping, passing = found.by_link[Link(0, 2)], found.by_link[Link(0, 1)]
 
@@ -172,13 +174,13 @@ def test_a_link_without_waiting_receivers_has_no_error(tmp_path: Path) -> None:
 def test_waiting_before_the_send_does_not_count_as_transfer_time(tmp_path: Path, prediction: Prediction) -> None:
     """The first mesh is late: all others stand still for it, long before anything is on its way."""
     sends = np.isin(prediction.program.op, (Op.SEND_F, Op.SEND_B))
-    slow = np.where(where(prediction, op=Op.F, rank=0), 0.5, np.where(sends, 1e-3, 1e-4))
+    slow = np.where(rows_with(prediction, op=Op.F, rank=0), 0.5, np.where(sends, 1e-3, 1e-4))
 
-    found = compared(tmp_path, prediction, slow)
+    found = compare_with(tmp_path, prediction, slow)
 
-    known = [each.measured_s for each in found.by_link.values() if not each.at_most]
-    assert len(known) >= 3
-    assert known == pytest.approx([1e-3] * len(known), rel=1e-3)
+    link_seconds = [each.measured_s for each in found.by_link.values() if not each.at_most]
+    assert len(link_seconds) >= 3
+    assert link_seconds == pytest.approx([1e-3] * len(link_seconds), rel=1e-3)
 
 
 @pytest.fixture(scope="module")
@@ -199,7 +201,7 @@ def test_waits_inside_a_block_are_separated_from_its_computation(
     slow: str, name: str, tmp_path: Path, with_experts: Prediction
 ) -> None:
     seconds, program = with_experts.costs.seconds, with_experts.program
-    on = where(with_experts, rank=1) & (program.is_compute | (program.op == Op.STEP))
+    on = rows_with(with_experts, rank=1) & (program.is_compute | (program.op == Op.STEP))
     as_predicted, slowed_down = tmp_path / "as predicted", tmp_path / "slowed down"
     as_predicted.mkdir()
     slowed_down.mkdir()
@@ -226,7 +228,7 @@ def test_inseparable_activities_are_reported_together(tmp_path: Path) -> None:
     document["experts"]["ep"] = 2
     prediction = predict(parse_design(document))
 
-    found = compared(tmp_path, prediction, 3 * prediction.costs.seconds).cause
+    found = compare_with(tmp_path, prediction, 3 * prediction.costs.seconds).cause
 
     assert found is not None
     assert found.description.startswith("computation, all-reduces and expert exchanges on mesh M0 took 3 times")
@@ -234,7 +236,7 @@ def test_inseparable_activities_are_reported_together(tmp_path: Path) -> None:
 
 def test_step_times_have_quartiles_and_exclude_warm_up_steps(tmp_path: Path, prediction: Prediction) -> None:
     stretched = (9.0, 5.0, 1.0, 1.2, 1.1, 1.0, 40.0, 1.3)
-    found = compared(tmp_path, prediction, prediction.costs.seconds, stretched=stretched, apart=(6,)).iteration
+    found = compare_with(tmp_path, prediction, prediction.costs.seconds, stretched=stretched, apart=(6,)).iteration
 
     assert (found.steps, found.warm_up) == (5, 2)
     took = [times / found.predicted_s for times in (found.low_s, found.measured_s, found.high_s)]
@@ -244,7 +246,7 @@ def test_step_times_have_quartiles_and_exclude_warm_up_steps(tmp_path: Path, pre
 def test_the_optimizer_step_waits_for_reductions_of_replicated_weights(tmp_path: Path) -> None:
     prediction = predict(draw(pp=2, dp=2, model=model(4), training={"clip_norm": 1.0, "steps": 3}))
 
-    found = compared(tmp_path, prediction, slowed(prediction, 3.0, op=Op.REDUCE_GRAD))
+    found = compare_with(tmp_path, prediction, slowed_timeline(prediction, 3.0, op=Op.REDUCE_GRAD))
 
     assert found.by_kind[Op.REDUCE_GRAD].error == pytest.approx(2, rel=0.01)
     assert found.by_kind[Op.STEP].error == pytest.approx(0, abs=0.01)
@@ -257,7 +259,7 @@ def test_waiting_for_free_reductions_is_not_computing_time(tmp_path: Path) -> No
     gems = draw(pp=4, pipeline={"schedule": "gems", "microbatches": 4}, cost={"kind": "unit"}, model=model(4))
     prediction = predict(gems)
 
-    found = compared(tmp_path, prediction, prediction.costs.seconds, source="rehearsed")
+    found = compare_with(tmp_path, prediction, prediction.costs.seconds, source="rehearsed")
 
     for each in found.by_mesh.values():
         assert each.measured_s == pytest.approx(each.predicted_s, rel=1e-3)
@@ -266,12 +268,12 @@ def test_waiting_for_free_reductions_is_not_computing_time(tmp_path: Path) -> No
 def test_costs_in_units_are_compared_with_dry_runs_only(tmp_path: Path) -> None:
     prediction = predict(draw(pp=2, cost={"kind": "unit"}))
 
-    run = compared(tmp_path, prediction, prediction.costs.seconds)
+    run = compare_with(tmp_path, prediction, prediction.costs.seconds)
     assert run.to_json()["error"] is None
     assert run.to_json()["no_error_since"].startswith("the prediction is in cost units, which cannot be compared")
     assert run.cause is None
 
-    rehearsal = compared(tmp_path, prediction, prediction.costs.seconds, source="rehearsed", scale=0.02)
+    rehearsal = compare_with(tmp_path, prediction, prediction.costs.seconds, source="rehearsed", scale=0.02)
     assert rehearsal.to_json()["error"] == pytest.approx(0, abs=1e-4)
     assert rehearsal.iteration.measured_s == pytest.approx(prediction.timeline.makespan, rel=1e-4)
     assert rehearsal.label == "dry run: actions waited for 0.02 s per unit; measured times are divided by this factor"
@@ -285,7 +287,7 @@ def test_memory_of_each_mesh_is_compared_on_its_fullest_device(tmp_path: Path) -
         found = {"weights": size / 2, WITHIN: size / 2}
         MeasuredMemory(step=2, peak_bytes=size, by_category=found, how="counted").write(tmp_path, process)
 
-    first, second = compared(tmp_path, prediction, prediction.costs.seconds).memory
+    first, second = compare_with(tmp_path, prediction, prediction.costs.seconds).memory
 
     weights, optimizer = (prediction.costs.static_bytes[kind][0] for kind in ("weights", "optimizer"))
     assert (first.mesh, first.measured_bytes) == ("M0", 3e6)
@@ -304,7 +306,7 @@ def test_measurements_of_a_run_become_the_costs_of_its_design(
     times = np.random.default_rng(3).uniform(0.5, 8.0, 16)
     times[Op.SEND_B] = times[Op.SEND_F]  # a link does not know what it carries
     times = times[prediction.program.op]
-    found = compared(tmp_path, prediction, times * prediction.costs.seconds)
+    found = compare_with(tmp_path, prediction, times * prediction.costs.seconds)
 
     store_profile(run_profile(found, "a run"), "run-1.json")
     calibrated = predict(with_cost(prediction.design, {"kind": "calibrated", "profile": "run-1.json"}))
@@ -319,7 +321,7 @@ def test_measurements_of_a_run_become_the_costs_of_its_design(
 
 def test_limits_of_a_prediction_are_stated_with_the_comparison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path / "home"))
-    store_profile(known(), "known.json")
+    store_profile(example_profile(), "known.json")
     cost = {"kind": "calibrated", "profile": "known.json"}
     prediction = predict(draw(pp=2, cost=cost, training={"compile": True, "precision": "bf16"}))
     record(tmp_path, prediction, prediction.costs.seconds)
@@ -364,6 +366,6 @@ def test_a_clock_uncertainty_as_large_as_a_transfer_gives_a_note(tmp_path: Path,
     seen = (ClockOffset(10**12, 0, 30_000),)
     write_clocks(tmp_path, Clocks((ProcessClock(), ProcessClock(False, seen))))
 
-    found = compared(tmp_path, prediction, np.where(prediction.program.op > Op.W, 1e-4, 1e-3))
+    found = compare_with(tmp_path, prediction, np.where(prediction.program.op > Op.W, 1e-4, 1e-3))
 
     assert found.clock_note.endswith(": a transfer of 100 µs has an error of up to 15.0%")

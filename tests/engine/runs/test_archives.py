@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Record]]:
-    """Opens a home of its own by name, which the command line uses from then on."""
+    """Return a function that opens a temporary home folder by name, which the command line then uses."""
     opened: list[Record] = []
 
     def use(name: str) -> Record:
@@ -42,7 +42,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[
         record.close()
 
 
-def newest(record: Record) -> Entry:
+def newest_entry(record: Record) -> Entry:
     return record.entries(1)[0]
 
 
@@ -51,7 +51,7 @@ def test_a_run_is_exported_deleted_and_imported_elsewhere(
 ) -> None:
     record = home("here")
     assert cli.main(DRY_RUN) == 0
-    run = newest(record)
+    run = newest_entry(record)
     shown = capsys.readouterr()
     assert cli.main(["runs", "export", run.id, "--out", "run.tar.gz"]) == 0
     assert cli.main(["runs", "export", run.id, "--out", "run.tar.gz"]) == 2
@@ -65,7 +65,7 @@ def test_a_run_is_exported_deleted_and_imported_elsewhere(
     capsys.readouterr()
     assert cli.main(["runs", "show", run.id]) == 0
 
-    found = newest(other)
+    found = newest_entry(other)
     assert (found.id, found.state, found.digest, found.manner) == (run.id, run.state, run.digest, run.manner)
     assert capsys.readouterr().out.splitlines()[1] in shown.out
     assert [path.name for path in (tmp_path / "elsewhere" / "runs").iterdir()] == [run.id]
@@ -76,7 +76,7 @@ def test_a_run_in_a_shared_folder_is_exported_and_deleted_with_its_files(
 ) -> None:
     record = home("here")
     assert cli.main(DRY_RUN) == 0
-    run = newest(record)
+    run = newest_entry(record)
     shared = tmp_path / "shared"
     record.folder(run.id).rename(shared)
     record.folder(run.id).symlink_to(shared)
@@ -95,14 +95,14 @@ def test_the_run_database_is_rebuilt_from_the_folders(
 ) -> None:
     record = home("here")
     assert cli.main(DRY_RUN) == 0
-    run = newest(record)
+    run = newest_entry(record)
     record.delete(run.id)
     capsys.readouterr()
 
     assert cli.main(["runs", "rebuild", "--json"]) == 0
 
     assert json.loads(capsys.readouterr().out) == {"entered": [run.id]}
-    assert newest(record).digest == run.digest
+    assert newest_entry(record).digest == run.digest
 
 
 def test_an_active_run_is_neither_exported_nor_deleted(home: Callable[[str], Record]) -> None:
@@ -114,7 +114,7 @@ def test_an_active_run_is_neither_exported_nor_deleted(home: Callable[[str], Rec
 
 
 def archive(path: Path, *members: tuple[str, bytes, bytes]) -> Path:
-    """A tar file of members: name, type, content or target."""
+    """Return a tar file of members: name, type, content or target."""
     with tarfile.open(path, "w:gz") as made:
         for name, kind, content in members:
             info = tarfile.TarInfo(name)
@@ -197,7 +197,7 @@ def test_a_damaged_run_in_an_archive_is_refused(home: Callable[[str], Record], t
 def test_a_run_is_resumed_by_its_id(home: Callable[[str], Record], capsys: pytest.CaptureFixture[str]) -> None:
     with closing(home("here")) as record:
         assert cli.main(["run", "01-first-wave", "--steps", "2", "--checkpoint-every", "2"]) == 0
-        first = newest(record)
+        first = newest_entry(record)
         capsys.readouterr()
 
         assert cli.main(["runs", "resume", first.id]) == 2
@@ -205,7 +205,7 @@ def test_a_run_is_resumed_by_its_id(home: Callable[[str], Record], capsys: pytes
         assert cli.main(["runs", "resume", first.id, "--steps", "4", "--json"]) == 0
 
         assert [row["step"] for row in json.loads(capsys.readouterr().out)["metrics"]] == [2, 3]
-        assert complete_checkpoints(record.folder(newest(record).id))[-1].name == "step-000000004"
+        assert complete_checkpoints(record.folder(newest_entry(record).id))[-1].name == "step-000000004"
         assert cli.main(["runs", "follow", first.id]) == 0
         record.set_handle(first.id, {**first.handle, "target": "old-cluster"})
         assert cli.main(["runs", "resume", first.id, "--steps", "4"]) == 2

@@ -1,4 +1,4 @@
-"""``meshwave run`` and ``meshwave runs``: what is said, what is left behind, the exit status."""
+"""``meshwave run`` and ``meshwave runs``: their output, the files that they leave, and the exit status."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from meshwave.engine.runs.launchers.threads import ThreadsLauncher
 from meshwave.engine.runs.options import PLAIN
 from meshwave.engine.runs.recording import Recording, read_recording
 from meshwave.engine.units import quantity
-from tests.engine.costs.profiles import known
-from tests.engine.runs.play import HERE, all_gone, draw, processes, said, until
+from tests.engine.costs.profiles import example_profile
+from tests.engine.runs.play import HERE, all_gone, draw, logged_events, processes, until
 from tests.engine.runs.recorded import record
 from tests.warm_processes import shared_warm_processes
 
@@ -48,7 +48,7 @@ def shares_stand_ins() -> Iterator[None]:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home of its own, and workers that need no torch."""
+    """A temporary home folder, and workers that do not need torch."""
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(commands, "open_target", lambda record, name: stand_in(record))
     return tmp_path
@@ -64,7 +64,7 @@ def write(folder: Path, name: str = "train", **changes: Any) -> str:
     return str(path)
 
 
-def newest() -> Run:
+def newest_run() -> Run:
     record = Record()
     return Run(record, record.entries(1)[0].id)
 
@@ -106,9 +106,9 @@ def test_a_text_next_to_the_design_is_used_unless_another_is_given(home: Path) -
     (home / "other.txt").write_text("It was the best of times.")
 
     assert cli.main(["run", design]) == 0
-    assert (newest().folder / "data.txt").read_text() == "Call me Ishmael."
+    assert (newest_run().folder / "data.txt").read_text() == "Call me Ishmael."
     assert cli.main(["run", design, "--data", str(home / "other.txt")]) == 0
-    assert (newest().folder / "data.txt").read_text() == "It was the best of times."
+    assert (newest_run().folder / "data.txt").read_text() == "It was the best of times."
 
 
 def test_a_text_in_the_current_folder_is_found(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,16 +132,16 @@ def test_a_text_that_is_missing_ends_with_status_2_and_leaves_no_run(
 
 def test_invalid_rows_of_metrics_are_skipped(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["run", write(home)]) == 0
-    with (newest().folder / "metrics.jsonl").open("a") as file:
+    with (newest_run().folder / "metrics.jsonl").open("a") as file:
         file.write('{"step": 3}\n[]\nsomething else\n')
 
-    assert len(newest().metrics()) == 3
+    assert len(newest_run().metrics()) == 3
     assert cli.main(["runs", "show"]) == 0
     assert "at the last of 3" in capsys.readouterr().out
 
 
-def slow(folder: Path) -> Recording:
-    """What a run records that took three times as long as it was predicted to."""
+def slow_recording(folder: Path) -> Recording:
+    """Return the recording of a run that took three times as long as predicted."""
     if not any(folder.glob("spans-*.bin")):
         prediction = predict(load_design(folder / "design.json"))
         record(folder, prediction, prediction.costs.seconds, stretched=(3.0, 3.0, 3.0))
@@ -151,7 +151,7 @@ def slow(folder: Path) -> Recording:
 def test_a_comparison_states_errors_with_one_sign(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compared, "read_recording", slow)
+    monkeypatch.setattr(compared, "read_recording", slow_recording)
     design = write(home, cost={"kind": "roofline"})
 
     assert cli.main(["run", design]) == 0
@@ -173,17 +173,17 @@ def test_a_comparison_states_errors_with_one_sign(
 def test_a_run_calibrates_its_design_and_the_history_lists_prediction_errors(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compared, "read_recording", slow)
+    monkeypatch.setattr(compared, "read_recording", slow_recording)
     design = write(home, cost={"kind": "roofline"})
     assert cli.main(["run", design]) == 0
-    first = newest().id
+    first = newest_run().id
     assert " +200%  train\n" in said_by(["runs", "list"], capsys)
 
     assert said_by(["runs", "profile", first], capsys).startswith(f"run-{first}.json: use it in a design with ")
     monkeypatch.undo()
     monkeypatch.setenv("MESHWAVE_HOME", str(home / "home"))
     monkeypatch.setattr(commands, "open_target", lambda record, name: stand_in(record))
-    as_measured = load_design(newest().folder / "design.json").model_dump(mode="json")
+    as_measured = load_design(newest_run().folder / "design.json").model_dump(mode="json")
     path = home / "calibrated.json"
     path.write_text(json.dumps({**as_measured, "cost": {"kind": "calibrated", "profile": f"run-{first}.json"}}))
     monkeypatch.setattr(compared, "read_recording", lambda folder: read_recording(Record().folder(first)))
@@ -207,9 +207,11 @@ def test_a_run_calibrates_its_design_and_the_history_lists_prediction_errors(
     assert "history   3 runs of this design" in said_by(["runs", "show", renamed], capsys)
 
 
-def over(design: Design, options: Options = PLAIN) -> str:
-    """Enter a run that is over, as a launcher and its processes would, and that took as long as it should on the links
-    that it had; returns its id."""
+def enter_finished_run(design: Design, options: Options = PLAIN) -> str:
+    """Enter a finished run like a launcher and its processes would; return its ID.
+
+    It took as long as predicted for its links.
+    """
     there, prediction = Record(), predict(design)
     spec = specify_run(prediction, options)
     options = spec.options
@@ -232,14 +234,17 @@ def test_runs_on_given_links_are_predicted_for_them_and_have_a_separate_history(
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
 
-    def at(rate: float) -> Options:
+    def options_at_rate(rate: float) -> Options:
         return Options(hosts=Hosts(nodes=2, intra_bandwidth=1e8, inter_bandwidth=rate))
 
     link = {"latency_s": 1e-5, "bandwidth": 1e8}
     device = draw().cluster.device.model_dump()
     cluster = {"nodes": 2, "devices_per_node": 2, "device": device, "intra_node": link, "inter_node": link}
     drawn = draw(cluster=cluster)
-    as_drawn, told, again, slower = (over(drawn, *how) for how in ([], [at(1e5)], [at(1e5)], [at(5e4)]))
+    as_drawn, told, again, slower = (
+        enter_finished_run(drawn, *how)
+        for how in ([], [options_at_rate(1e5)], [options_at_rate(1e5)], [options_at_rate(5e4)])
+    )
 
     shown = said_by(["runs", "show", told], capsys)
     words = "predicted for hosts linked at 100 kB/s (set by --hosts; the design has 100 MB/s)"
@@ -268,18 +273,18 @@ def test_runs_on_given_links_are_predicted_for_them_and_have_a_separate_history(
     )
     assert profile.machine.network.startswith("2 emulated hosts of 2 + 2 processes, as in the design; links of ")
 
-    long = over(drawn.model_copy(update={"name": "n" * 200}))
+    long = enter_finished_run(drawn.model_copy(update={"name": "n" * 200}))
     assert load_stored_profile(said_by(["runs", "profile", long], capsys).partition(":")[0]).machine.run == "n" * 200
 
 
 def test_a_run_whose_profile_was_removed_is_shown(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = store_profile(known(), "gone.json")
+    path = store_profile(example_profile(), "gone.json")
     assert cli.main(["run", write(home, cost={"kind": "calibrated", "profile": "gone.json"})]) == 0
     path.unlink()
 
     assert cli.main(["runs", "show"]) == 0
     out, err = capsys.readouterr()
-    assert "succeeded: " in out and f"folder    {newest().folder}" in out
+    assert "succeeded: " in out and f"folder    {newest_run().folder}" in out
     assert err.endswith(
         "the run cannot be compared with a prediction: cost.profile: there is no profile called 'gone.json'. Measure "
         "this machine with meshwave calibrate.\n"
@@ -288,7 +293,7 @@ def test_a_run_whose_profile_was_removed_is_shown(home: Path, capsys: pytest.Cap
 
 
 def said_by(command: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """What a command prints; what was printed before is forgotten."""
+    """Return the output of a command; earlier output is discarded."""
     capsys.readouterr()
     assert cli.main(command) == 0
     return capsys.readouterr().out
@@ -297,7 +302,7 @@ def said_by(command: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 def test_units_are_not_compared_with_measured_seconds(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compared, "read_recording", slow)
+    monkeypatch.setattr(compared, "read_recording", slow_recording)
 
     assert cli.main(["run", write(home, cost={"kind": "unit"}), "--json"]) == 0
 
@@ -310,9 +315,9 @@ def test_units_are_not_compared_with_measured_seconds(
 def test_each_step_is_printed_once(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["run", write(home)]) == 0
 
-    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("step ")]
-    assert len(said) == len(set(said))
-    assert said[-1].startswith("step 3 of 3")
+    step_lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("step ")]
+    assert len(step_lines) == len(set(step_lines))
+    assert step_lines[-1].startswith("step 3 of 3")
 
 
 @pytest.mark.parametrize(
@@ -343,8 +348,8 @@ def test_a_signal_cancels_the_run(home: Path, number: signal.Signals, status: in
     environment = {**os.environ, "PYTHONPATH": str(HERE.parents[2])}
     command = [sys.executable, "-c", textwrap.dedent(COMMAND), "run", design]
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
-        run = until(lambda: Record().entries() and newest())
-        until(lambda: said(run, "step"))
+        run = until(lambda: Record().entries() and newest_run())
+        until(lambda: logged_events(run, "step"))
         assert processes(run)
 
         process.send_signal(number)
@@ -357,7 +362,7 @@ def test_a_signal_cancels_the_run(home: Path, number: signal.Signals, status: in
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         (["--scale", "3"], "add --rehearse"),
         (["--inter-bandwidth", "1e9"], "add --hosts N"),
@@ -373,10 +378,10 @@ def test_a_signal_cancels_the_run(home: Path, number: signal.Signals, status: in
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
 def test_inconsistent_options_end_with_status_2(
-    home: Path, capsys: pytest.CaptureFixture[str], given: list[str], said: str
+    home: Path, capsys: pytest.CaptureFixture[str], given: list[str], message: str
 ) -> None:
     assert cli.main(["run", write(home), *given]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert Record().entries() == []
 
 

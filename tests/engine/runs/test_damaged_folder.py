@@ -1,4 +1,4 @@
-"""Whatever becomes of the files of a run folder, its readers return or say in a sentence what is wrong with which."""
+"""Readers of a run folder with damaged files: they return, or name the damaged file in a message."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ STRANGE: list[Any] = [None, True, -1, 0, 3.5, 1e300, -(2**70), 10**4000, "", "x"
 
 
 def write_run(folder: Path) -> None:
-    """A run that is over, with every file that a folder can have."""
+    """Write a finished run with every file that a folder can have."""
     design = load_design(example("17-experts-on-two-cores"))
     options = Options(hosts=Hosts(nodes=2, intra_bandwidth=1e8, inter_bandwidth=1e7), rehearse=Rehearsal(scale=2.0))
     spec = specify_run(predict(design), options)
@@ -96,7 +96,7 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def damage(folder: Path, random: Random) -> str:
     path = random.choice(sorted(path for path in folder.iterdir() if path.suffix != ".log"))
     content = path.read_bytes()
-    ways: list[Callable[[bytes, Random], bytes]] = [cut, overwritten, inserted]
+    ways: list[Callable[[bytes, Random], bytes]] = [truncate, overwrite_bytes, insert_bytes]
     if path.suffix == ".bin":
         ways += [with_strange_header, with_strange_spans, with_strange_spans]
     else:
@@ -106,18 +106,18 @@ def damage(folder: Path, random: Random) -> str:
     return f"{way.__name__} {path.name}"
 
 
-def cut(content: bytes, random: Random) -> bytes:
+def truncate(content: bytes, random: Random) -> bytes:
     return content[: random.randrange(len(content))]
 
 
-def overwritten(content: bytes, random: Random) -> bytes:
+def overwrite_bytes(content: bytes, random: Random) -> bytes:
     found = bytearray(content)
     for _ in range(random.choice([1, 20])):
         found[random.randrange(len(found))] = random.randrange(256)
     return bytes(found)
 
 
-def inserted(content: bytes, random: Random) -> bytes:
+def insert_bytes(content: bytes, random: Random) -> bytes:
     at = random.randrange(len(content))
     return content[:at] + random.randbytes(random.choice([1, 100])) + content[at:]
 
@@ -127,14 +127,14 @@ def nested_deeply(content: bytes, random: Random) -> bytes:
 
 
 def with_strange_value(content: bytes, random: Random) -> bytes:
-    """One value of a document, or of one of its lines, is another one or missing."""
+    """Return a file in which one value of the document, or of one of its lines, is changed or missing."""
     lines = content.split(b"\n") if content.count(b"\n{") else [content]
     number = random.randrange(len(lines))
     try:
         document = json.loads(lines[number])
     except (ValueError, RecursionError):  # it is damaged already
         return content
-    lines[number] = in_json(changed(document, random))
+    lines[number] = in_json(changed_document(document, random))
     return b"\n".join(lines)
 
 
@@ -147,7 +147,7 @@ def in_json(document: Any) -> bytes:
     return json.dumps(document).replace(f'"{10**19}"', "9" * 5000).encode()
 
 
-def changed(document: Any, random: Random) -> Any:
+def changed_document(document: Any, random: Random) -> Any:
     holder, place = random.choice([*places(document)])
     what = random.choice([*STRANGE[:7], str(10**19), *STRANGE[8:]])  # json.dumps refuses thousands of digits
     if random.random() < 0.2:
@@ -178,7 +178,7 @@ def with_strange_spans(content: bytes, random: Random) -> bytes:
 
 
 def read_all(folder: Path, there: Record, run: Run) -> None:
-    """All that looks at a run that is over, one after the other; each may refuse what it finds."""
+    """Run all readers of a finished run one after the other; each may refuse the folder."""
     calls: list[Callable[[], Any]] = [
         lambda: comparison_lines(compare(read_executed_bundle(folder).prediction, read_recording(folder))),
         lambda: json.dumps(compare(read_executed_bundle(folder).prediction, read_recording(folder)).to_json()),
@@ -196,11 +196,11 @@ def read_all(folder: Path, there: Record, run: Run) -> None:
         lambda: outcomes_json(design_history(there, run.entry)),
     ]  # fmt: skip
     for call in calls:
-        refusal = refused(call)
+        refusal = refusal_of(call)
         assert not REPR.search(refusal), refusal
 
 
-def refused(call: Callable[[], Any]) -> str:
+def refusal_of(call: Callable[[], Any]) -> str:
     try:
         call()
     except (RunError, InputError) as error:

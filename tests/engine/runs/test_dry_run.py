@@ -1,4 +1,4 @@
-"""Waits are never too short, devices keep the time of the model, and threads play a program in its order."""
+"""Waits of a dry run are never too short, devices follow the modelled time, and threads keep the program's order."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from meshwave.engine.runs.dry_run import (
 from tests.engine.runs.play import draw
 
 LONG_NS = 10**15
-"""Longer than anybody waits: what is asked for only after it is not waited for."""
+"""Time longer than any wait, for tasks that must not be waited for."""
 
 
 def in_units(schedule: str, model: str = "latency", **more: Any) -> Design:
-    """Eight microbatches on four meshes; a transfer is a third of a forward."""
+    """Return a design with eight microbatches on four meshes; a transfer takes a third of a forward."""
     cost = {"kind": "unit", "forward": 1, "backward": 2, "transfer": 1 / 3, "transfer_model": model}
     layers = {"kind": "gpt", "layers": 16, "hidden": 16, "heads": 2, "sequence": 12, "vocab": 256}
     return draw(pipeline={"schedule": schedule, "microbatches": 8, **more}, model=layers, cost=cost)

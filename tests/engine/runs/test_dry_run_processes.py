@@ -1,4 +1,4 @@
-"""Rehearsals, launched: real processes and messages, and waits in place of computations."""
+"""Launched dry runs: real processes and messages, with waits in place of computations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.skipif(sys.platform == "win32", rea
 
 LAYERS: dict[str, Any] = {"kind": "gpt", "layers": 16, "hidden": 32, "heads": 2, "sequence": 32, "vocab": 260}
 SLACK_S = 2e-4
-"""By how much the stamps of a wait may be closer together than the wait was long."""
+"""Largest time by which the measured length of a wait may be shorter than the wait."""
 
 
 def in_units(schedule: str, **more: Any) -> Design:
@@ -35,8 +35,8 @@ def in_units(schedule: str, **more: Any) -> Design:
     return draw(pipeline=pipeline, model=LAYERS, cost=cost, training={"steps": 2})
 
 
-def unequal() -> Design:
-    """A model with skip connections over meshes of dp 2, tp 2 and one device, whose gradients are reduced and clipped."""
+def unequal_design() -> Design:
+    """Return a model with skip connections on meshes of dp 2, tp 2 and one device, with clipped gradients."""
     document = draw(pp=3, dp=2, model={**LAYERS, "kind": "u-transformer"}).model_dump(mode="json")
     document["meshes"][1]["axes"] = {"dp": 1, "tp": 2}
     document["meshes"][2] = {"name": "M2", "devices": [4], "axes": {"dp": 1}}
@@ -51,14 +51,14 @@ def with_experts() -> Design:
 
 
 def with_gathers() -> Design:
-    """Two meshes that gather the weights of their stages several times per step, and reduce their gradients once."""
+    """Return two meshes that gather the weights of their stages several times per step, and reduce gradients once."""
     training = {"steps": 2, "sharding": "parameters", "unsharded_stages": 1, "gradient_reduction": "step"}
     pipeline = {"schedule": "interleaved-1f1b", "microbatches": 4}
     return draw(pp=2, dp=2, model=LAYERS, pipeline=pipeline, training=training)
 
 
 def with_images() -> Design:
-    """A model whose stages hand on tensors of different sizes."""
+    """Return a model whose stages exchange tensors of different sizes."""
     model = {"kind": "u-net", "image_size": 16, "base_channels": 8, "blocks_per_level": 2, "heads": 2}
     return draw(pp=3, model=model, training={"steps": 2})
 
@@ -68,7 +68,7 @@ DESIGNS = {
     "zb-v": (in_units("zb-v"), 0.005),
     "shared slots": (in_units("dualpipe"), 0.005),
     "replicas": (draw(pp=4, model=LAYERS, pipeline={"schedule": "chimera", "microbatches": 4}), 2.0),
-    "unequal meshes and skips": (unequal(), 2.0),
+    "unequal meshes and skips": (unequal_design(), 2.0),
     "experts": (with_experts(), 2.0),
     "gathers of weights": (with_gathers(), 20.0),
     "messages of different sizes": (with_images(), 5.0),
@@ -113,7 +113,7 @@ def test_processes_execute_every_action_in_order_and_none_too_fast(trainer: Loca
 
 
 def _no_wait_ends_early(prediction: Prediction, took: Any, joined: Any, scale: float) -> None:
-    """Each computation and each step of an optimizer lasts as long as it is priced, but for what is made good."""
+    """Check that each computation and optimizer step takes at least its price, minus the time to catch up."""
     program = prediction.program
     priced = slot_seconds(program, prediction.costs.seconds)[program.slot[program.spans]]
     worked = prediction.timeline.is_work[joined.predicted]
@@ -122,7 +122,7 @@ def _no_wait_ends_early(prediction: Prediction, took: Any, joined: Any, scale: f
 
 
 def _orders(timeline: Any) -> list[list[tuple[int, int, int]]]:
-    """By rank what it computed, as it came."""
+    """Return the computations of each rank in their measured order."""
     orders = []
     for rank in range(timeline.ranks):
         own = np.flatnonzero((timeline.rank == rank) & timeline.is_compute & ~timeline.fused)
@@ -132,7 +132,7 @@ def _orders(timeline: Any) -> list[list[tuple[int, int, int]]]:
 
 
 def _every_input_was_there(timeline: Any) -> None:
-    """No forward begins before the message that it takes has come."""
+    """Check that no forward begins before its message has arrived."""
     arrived = {
         (int(timeline.stage[i]) + 1, int(timeline.microbatch[i])): timeline.end[i]
         for i in np.flatnonzero((timeline.op == Op.SEND_F) & (timeline.other < 0))

@@ -1,4 +1,4 @@
-"""Threads play a program in its order, and share links as the simulator does."""
+"""Threads execute a program in its order, and share links like the simulator."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_sharded_stages_are_gathered_before_their_computations_and_reduced_after
 
 
 def slow_network(schedule: str, **more: Any) -> Design:
-    """Four meshes that alternate between two nodes, and messages that take as long as a forward."""
+    """Return four meshes that alternate between two nodes; a message takes as long as a forward."""
     return draw(
         pp=4,
         pipeline={"schedule": schedule, "microbatches": 8, **more},

@@ -1,4 +1,4 @@
-"""Every example runs as real training; those of a large cluster run small, with all their stages and experts."""
+"""Every example runs as real training; examples for large clusters are reduced but keep their stages and experts."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ STEPS, PATIENCE_S = 2, 120
 LARGEST_HIDDEN = 256
 
 
-def affordable(path: Path) -> Design:
-    """The example for a few steps, small enough for any machine: a block a stage, two where some have experts."""
+def affordable_design(path: Path) -> Design:
+    """Return an example that any machine can run: few steps, and one layer per stage, two in models with experts."""
     design = load_design(path)
     document, blocks = design.model_dump(mode="json"), 2 if design.model.moe else 1  # every second has experts
     document["training"]["steps"] = STEPS
@@ -44,7 +44,7 @@ REPEATED = "15-bert-base-moe"
     ],
 )
 def test_an_example_runs_and_its_timeline_is_overlaid_on_the_prediction(path: Path, trainer: LocalLauncher) -> None:
-    prediction = predict(affordable(path))
+    prediction = predict(affordable_design(path))
 
     run = trainer.submit(specify_run(prediction))
     state = run.wait(timeout_s=PATIENCE_S)

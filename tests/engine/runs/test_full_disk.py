@@ -1,4 +1,4 @@
-"""Runs on a disk that becomes full or read-only: they are reported and counted once the disk can be written again."""
+"""Runs on a disk that becomes full or read-only: they are reported, and recorded once the disk is writable again."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from meshwave.engine.cli import main as cli
 from meshwave.engine.errors import RunError
 from meshwave.engine.runs import Record, State, reconcile
 from meshwave.engine.runs.launchers.local import LocalLauncher
-from tests.engine.runs.play import HERE, draw, processes, said, submit, until
+from tests.engine.runs.play import HERE, draw, logged_events, processes, submit, until
 
 FULL = 4096
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A small disk of its own; only the superuser can mount one."""
+    """A small separate disk; only the superuser can mount one."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "none", folder], check=False)
@@ -50,7 +50,7 @@ def test_the_end_of_a_run_is_recorded_once_the_disk_has_space(disk: Path) -> Non
     try:
         run = submit(launcher, draw(steps=1_000_000))
         handles = processes(run)
-        until(lambda: said(run, "step"))
+        until(lambda: logged_events(run, "step"))
         fill(disk / "filler")
 
         assert run.wait(timeout_s=30) is State.FAILED

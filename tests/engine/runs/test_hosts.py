@@ -1,4 +1,4 @@
-"""Emulated hosts: who sits where, links as drawn, and nothing of them stays, whatever is killed."""
+"""Emulated hosts: their processes, their link rates, and that nothing remains of them even if processes are killed."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ from meshwave.engine.runs.emulation.topology import Topology, read_topology
 from meshwave.engine.runs.launchers import open_run, specify_run
 from meshwave.engine.runs.launchers.local import LocalLauncher
 from meshwave.engine.runs.run_folder import RunSpec
-from tests.engine.costs.profiles import known
+from tests.engine.costs.profiles import example_profile
 from tests.engine.namespaces import eventually, is_alive, links, namespace, namespaces
-from tests.engine.runs.play import HERE, all_gone, draw, processes, said, submit, until
+from tests.engine.runs.play import HERE, all_gone, draw, logged_events, processes, submit, until
 
 ROOT = HERE.parents[2]
 LINK = {"latency_s": 1e-5, "bandwidth": 1e9}
@@ -57,14 +57,14 @@ def nodes(count: int, devices: int, **more: object) -> dict[str, object]:
     }
 
 
-def on(nodes: int, *, scale: float | None = None, **rates: float) -> Options:
-    """Emulated hosts, and a rehearsal if there is a scale."""
+def options_on(nodes: int, *, scale: float | None = None, **rates: float) -> Options:
+    """Return options with emulated hosts, and a dry run if there is a scale."""
     hosts = Hosts(nodes=nodes, **{"intra_bandwidth": 4e7, "inter_bandwidth": 1e7, **rates})
     return Options(hosts=hosts, rehearse=None if scale is None else Rehearsal(scale=scale))
 
 
-def bundled(folder: Path, design: Design, options: Options) -> Bundle:
-    """What a launcher would hand over."""
+def write_bundle_of(folder: Path, design: Design, options: Options) -> Bundle:
+    """Write the run folder that a launcher would create."""
     return write_bundle(specify_run(predict(design), options), folder)
 
 
@@ -81,10 +81,10 @@ def test_nodes_of_the_design_become_hosts_and_other_hosts_are_filled_in_order() 
     meshes = [{"name": name, "devices": [device], "axes": {}} for name, device in (("A", 5), ("B", 0), ("C", 4))]
     scattered = draw(pp=3, cluster=nodes(3, 2), meshes=meshes)
 
-    assert network(drawn, on(4)).node_of == (0, 0, 1)
-    assert network(drawn, on(2)).node_of == (0, 0, 1)
-    assert network(draw(pp=4), on(2)).node_of == (0, 0, 1, 1)
-    as_drawn = network(scattered, on(3, intra_bandwidth=1e8))
+    assert network(drawn, options_on(4)).node_of == (0, 0, 1)
+    assert network(drawn, options_on(2)).node_of == (0, 0, 1)
+    assert network(draw(pp=4), options_on(2)).node_of == (0, 0, 1, 1)
+    as_drawn = network(scattered, options_on(3, intra_bandwidth=1e8))
     assert as_drawn.node_of == (1, 0, 1)
     assert [as_drawn.address(process) for process in range(3)] == ["10.78.1.1", "10.78.0.1", "10.78.1.2"]
     assert (
@@ -95,7 +95,7 @@ def test_nodes_of_the_design_become_hosts_and_other_hosts_are_filled_in_order() 
 
 def test_links_slow_down_with_time_dilation_and_are_no_faster_than_the_machine() -> None:
     design = draw(pp=4, cluster=nodes(1, 4, nics_per_node=2))
-    fast = on(2, scale=40, intra_bandwidth=3e11, inter_bandwidth=2e10)
+    fast = options_on(2, scale=40, intra_bandwidth=3e11, inter_bandwidth=2e10)
 
     found = network(design, fast)
 
@@ -110,21 +110,23 @@ def test_links_slow_down_with_time_dilation_and_are_no_faster_than_the_machine()
     assert scale_for_links(40, fast.hosts, step_s=0.02) == 100, "more would be a long wait"
     assert scale_for_links(400, fast.hosts, step_s=0.02) == 400
     in_units = draw(pp=4, cost={"kind": "unit"})
-    assert network(in_units, on(2, scale=40)).inter * PAYLOAD == pytest.approx(1e7), "a unit is no second"
-    assert network(in_units, on(2, scale=40)).note.endswith("not slowed down: costs in units define no link rates")
+    assert network(in_units, options_on(2, scale=40)).inter * PAYLOAD == pytest.approx(1e7), "a unit is no second"
+    assert network(in_units, options_on(2, scale=40)).note.endswith(
+        "not slowed down: costs in units define no link rates"
+    )
 
 
 def test_impossible_hosts_are_refused() -> None:
     with pytest.raises(InputError, match="--hosts: 5 hosts are too many: the design has 4 processes; use 1 to 4 hosts"):
-        network(draw(), on(5))
+        network(draw(), options_on(5))
     with pytest.raises(
         InputError, match="link of 1,000 bytes/s is too slow; use 10000 bytes/s or more, or use a time-dilation"
     ):
-        network(draw(), on(2, scale=1e4))
+        network(draw(), options_on(2, scale=1e4))
 
 
 def test_a_network_is_read_back_from_its_folder(tmp_path: Path) -> None:
-    topology = network(draw(), on(2))
+    topology = network(draw(), options_on(2))
     assert read_topology(tmp_path) is None
 
     (tmp_path / NETWORK_FILE).write_text(topology.to_json())
@@ -151,7 +153,7 @@ def test_missing_requirements_are_reported_before_a_run_is_created(
     with pytest.raises(
         RunError, match="hosts cannot be emulated on this machine: the command ip is not installed; install iproute2"
     ):
-        submit(launcher, draw(), options=on(2))
+        submit(launcher, draw(), options=options_on(2))
 
     assert launcher.record.entries() == []
 
@@ -168,7 +170,7 @@ def test_a_run_is_predicted_for_the_links_of_its_options(tmp_path: Path) -> None
     drawn = draw(pp=4, cluster=DRAWN)
     slow = draw(pp=4, cluster={**DRAWN, "inter_node": {**LINK, "bandwidth": 1e5}})
 
-    run = bundled(tmp_path / "run", drawn, on(2, **SLOW))
+    run = write_bundle_of(tmp_path / "run", drawn, options_on(2, **SLOW))
 
     assert run.prediction.program == predict(drawn).program
     assert run.prediction.timeline.makespan == predict(slow).timeline.makespan > 1.1 * predict(drawn).timeline.makespan
@@ -180,8 +182,11 @@ def test_a_run_is_predicted_for_the_links_of_its_options(tmp_path: Path) -> None
 
 def test_a_folder_of_an_earlier_version_is_read_with_the_links_that_its_run_had(tmp_path: Path) -> None:
     """It holds the design as it was drawn, and the hosts that the run was told beside it."""
-    drawn, told = draw(pp=3, cluster=nodes(1, 3, intra_node=NEAR)), on(2, intra_bandwidth=2e8, inter_bandwidth=1e6)
-    now = bundled(tmp_path / "now", drawn, told)
+    drawn, told = (
+        draw(pp=3, cluster=nodes(1, 3, intra_node=NEAR)),
+        options_on(2, intra_bandwidth=2e8, inter_bandwidth=1e6),
+    )
+    now = write_bundle_of(tmp_path / "now", drawn, told)
 
     old = write_bundle(RunSpec(predict(drawn, now.program), drawn, told), tmp_path / "old")
 
@@ -196,7 +201,7 @@ def test_a_folder_of_an_earlier_version_is_read_with_the_links_that_its_run_had(
 def test_unused_links_do_not_change_the_prediction(tmp_path: Path) -> None:
     drawn = draw(pp=1, cluster=nodes(1, 1))
 
-    run = bundled(tmp_path / "run", drawn, on(1, intra_bandwidth=1e6))
+    run = write_bundle_of(tmp_path / "run", drawn, options_on(1, intra_bandwidth=1e6))
 
     assert run.design != run.drawn
     assert prediction_links(run) == ""
@@ -205,7 +210,7 @@ def test_unused_links_do_not_change_the_prediction(tmp_path: Path) -> None:
 def test_links_emulated_as_drawn_are_predicted_as_drawn(tmp_path: Path) -> None:
     drawn = draw(pp=4, cluster=DRAWN)
 
-    run = bundled(tmp_path / "run", drawn, on(2, intra_bandwidth=2e8, inter_bandwidth=1e8))
+    run = write_bundle_of(tmp_path / "run", drawn, options_on(2, intra_bandwidth=2e8, inter_bandwidth=1e8))
 
     assert run.design == run.drawn
     assert not (run.folder / "drawn.json").exists()
@@ -216,7 +221,7 @@ def test_links_emulated_as_drawn_are_predicted_as_drawn(tmp_path: Path) -> None:
 def test_processes_on_more_hosts_than_nodes_are_predicted_to_send_between_hosts(tmp_path: Path) -> None:
     drawn = draw(pp=3, cluster=nodes(1, 3, intra_node=NEAR))
 
-    run = bundled(tmp_path / "run", drawn, on(2, intra_bandwidth=2e8, inter_bandwidth=1e6))
+    run = write_bundle_of(tmp_path / "run", drawn, options_on(2, intra_bandwidth=2e8, inter_bandwidth=1e6))
 
     assert [run.design.cluster.node_of(*mesh.devices) for mesh in run.design.meshes] == [0, 0, 1]
     assert hosts.host_topology(run.design, run.drawn, run.options).node_of == (0, 0, 1)
@@ -233,8 +238,8 @@ def test_a_prediction_is_no_faster_than_links_can_be_emulated(tmp_path: Path) ->
     drawn = draw(pp=4, cluster=nodes(2, 2, inter_node={**LINK, "bandwidth": 4e9}))
     as_drawn = {"intra_bandwidth": 1e9, "inter_bandwidth": 4e9}
 
-    run = bundled(tmp_path / "run", drawn, on(2, **as_drawn))
-    stretched = bundled(tmp_path / "rehearsal", drawn, on(2, scale=8, **as_drawn))
+    run = write_bundle_of(tmp_path / "run", drawn, options_on(2, **as_drawn))
+    stretched = write_bundle_of(tmp_path / "rehearsal", drawn, options_on(2, scale=8, **as_drawn))
 
     links = run.design.cluster.intra_node, run.design.cluster.inter_node
     assert [link.bandwidth for link in links] == [FASTEST_LINK, FASTEST_LINK]
@@ -262,7 +267,7 @@ def test_a_dry_run_is_dilated_for_the_links_of_its_options() -> None:
 def test_costs_in_units_apply_to_any_links(tmp_path: Path) -> None:
     drawn = draw(pp=4, cluster=DRAWN, cost={"kind": "unit"})
 
-    run = bundled(tmp_path / "run", drawn, on(2, **SLOW))
+    run = write_bundle_of(tmp_path / "run", drawn, options_on(2, **SLOW))
 
     assert run.prediction.timeline.makespan == predict(drawn).timeline.makespan
     assert (prediction_links(run), matches_links(run, drawn)) == ("", True)
@@ -270,11 +275,11 @@ def test_costs_in_units_apply_to_any_links(tmp_path: Path) -> None:
 
 def test_a_profile_does_not_price_emulated_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path / "home"))
-    store_profile(known(), "known.json")  # 1 GB/s inside a node
+    store_profile(example_profile(), "known.json")  # 1 GB/s inside a node
     cost = {"kind": "calibrated", "profile": "known.json"}
     drawn = draw(pp=2, cluster=nodes(1, 2, intra_node={**LINK, "bandwidth": 1e6}), cost=cost)
 
-    run = bundled(tmp_path / "run", drawn, on(1, intra_bandwidth=1e6))
+    run = write_bundle_of(tmp_path / "run", drawn, options_on(1, intra_bandwidth=1e6))
 
     sends = run.prediction.program.send_rows[0]
     by_drawn = draw(pp=2, cluster=nodes(1, 2, intra_node={**LINK, "bandwidth": 1e6}))
@@ -291,10 +296,10 @@ def test_a_profile_does_not_price_emulated_links(tmp_path: Path, monkeypatch: py
 def test_stages_keep_the_layers_that_they_were_given_for_other_links(tmp_path: Path) -> None:
     """Cut layers take longer on slow links, so that the balance would be another one."""
     drawn = draw(pp=2, cluster=nodes(1, 3), model=MODEL, meshes=UNEQUAL)
-    slow = on(1, intra_bandwidth=1e4, inter_bandwidth=1e9)
+    slow = options_on(1, intra_bandwidth=1e4, inter_bandwidth=1e9)
     program = lower(drawn)
 
-    run = bundled(tmp_path / "run", drawn, slow)
+    run = write_bundle_of(tmp_path / "run", drawn, slow)
 
     assert run.layers == layers_per_stage(drawn) == layers_per_stage(run.design)
     assert run.design.pipeline.stages == run.layers and drawn.pipeline.stages is None
@@ -318,7 +323,7 @@ def can_shape() -> None:
 
 @pytest.fixture
 def left_as_found(can_shape: None) -> Iterator[set[int]]:
-    """Holds the namespaces that a test saw; at its end nothing of them is left, and no link is new."""
+    """Check at the end that no namespace and no network interface of the test is left."""
     links_before, seen = links(), set[int]()
     yield seen
     assert seen, "the test saw some"
@@ -326,9 +331,9 @@ def left_as_found(can_shape: None) -> Iterator[set[int]]:
     assert links() == links_before
 
 
-def inside(run: Run, seen: set[int]) -> list[int]:
-    """The namespace of each process of a run that is at its first step."""
-    until(lambda: all(said(run, "step", process) for process in range(4)))
+def processes_inside(run: Run, seen: set[int]) -> list[int]:
+    """Return the namespace of each process of a run that has reached its first step."""
+    until(lambda: all(logged_events(run, "step", process) for process in range(4)))
     found = [os.stat(f"/proc/{process.pid}/ns/net").st_ino for process in processes(run)]
     assert len({*found, namespace()}) == 5, "each process is alone in its network"
     seen.update(found)
@@ -340,8 +345,8 @@ def inside(run: Run, seen: set[int]) -> list[int]:
 def test_no_process_remains_after_any_process_is_killed(
     launcher: LocalLauncher, left_as_found: set[int], what: str
 ) -> None:
-    run = submit(launcher, draw("sleep"), options=on(2))
-    inside(run, left_as_found)
+    run = submit(launcher, draw("sleep"), options=options_on(2))
+    processes_inside(run, left_as_found)
     bundle, links = read_bundle(run.folder), read_topology(run.folder)
     assert links == hosts.host_topology(bundle.design, bundle.drawn, bundle.options), (
         "it is predicted for what was shaped"
@@ -370,7 +375,7 @@ def test_no_process_remains_after_the_designer_is_killed(left_as_found: set[int]
             str(HERE / "owner.py"),
             str(tmp_path / "home"),
             str(design),
-            on(2).model_dump_json(),
+            options_on(2).model_dump_json(),
         ],
         stdout=subprocess.PIPE,
         text=True,
@@ -379,7 +384,7 @@ def test_no_process_remains_after_the_designer_is_killed(left_as_found: set[int]
     assert owner.stdout is not None
     with owner:
         run = open_run(Record(tmp_path / "home"), owner.stdout.readline().strip())
-        inside(run, left_as_found)
+        processes_inside(run, left_as_found)
 
         owner.kill()
 
@@ -397,25 +402,25 @@ def test_a_network_that_cannot_be_created_ends_the_run_with_the_reason(
     monkeypatch.setattr("meshwave.engine.runs.launchers.local.check_emulation", lambda: None)
     launcher = LocalLauncher(record, start="fork", worker="stand_in", path=HERE)
 
-    def started() -> tuple[Run, int, int]:
+    def start_run() -> tuple[Run, int, int]:
         told.unlink(missing_ok=True)
-        run = submit(launcher, draw("sleep"), options=on(2))
+        run = submit(launcher, draw("sleep"), options=options_on(2))
         builder, its_command = map(int, until(lambda: told.exists() and told.read_text()).split())
         return run, builder, its_command
 
-    run, builder, its_command = started()
+    run, builder, its_command = start_run()
     run.cancel()
     assert run.wait(timeout_s=30) is State.CANCELLED
     assert eventually(lambda: not is_alive(builder) and not is_alive(its_command))
 
-    run, builder, its_command = started()
+    run, builder, its_command = start_run()
     os.kill(builder, signal.SIGKILL)
     assert run.wait(timeout_s=30) is State.FAILED
     assert run.reason == "the network could not be created: the process that creates it was terminated"
     assert eventually(lambda: not is_alive(its_command))
 
     command.write_text("#!/bin/sh\necho no such thing >&2; exit 2\n")
-    run = submit(launcher, draw("sleep"), options=on(2))
+    run = submit(launcher, draw("sleep"), options=options_on(2))
     assert run.wait(timeout_s=30) is State.FAILED
     assert run.reason == "the network could not be created: ip failed: no such thing"
     launcher.close()

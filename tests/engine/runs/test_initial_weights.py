@@ -74,7 +74,7 @@ def language_model(section: dict[str, Any]) -> LanguageModel:
 
 
 def write_checkpoint(section: dict[str, Any], folder: Path, files: int = 1) -> dict[str, Any]:
-    """Write random weights under the names of Hugging Face, to one file or several with an index."""
+    """Write random weights under the names of Hugging Face, to one file or to several with an index."""
     folder.mkdir()
     model, chance = language_model(section), np.random.default_rng(0)
     config = write_config(model)

@@ -1,4 +1,4 @@
-"""Runs as jobs of Kubernetes, with a stand-in for kubectl; manifests are checked against the published API."""
+"""Runs as jobs of Kubernetes, with a replacement for kubectl; manifests are checked against the published API."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ HERE = Path(__file__).parent
 
 @pytest.fixture
 def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Put the stand-in on the path; return the file of its calls."""
+    """Put the replacement for kubectl on the path; return the file with its calls."""
     folder = tmp_path / "kubectl"
     folder.mkdir()
     script = folder / "kubectl"
@@ -189,7 +189,7 @@ def test_the_export_contains_design_and_job() -> None:
 
 
 def check(manifest: dict[str, Any]) -> None:
-    """Compare a manifest with what the models of the API keep of it: unknown keys would be lost."""
+    """Compare a manifest with what the models of the API keep of it; the API would discard unknown keys."""
     from kubeflow_trainer_api import models
 
     name = {"TrainJob": "TrainerV1alpha1TrainJob", "JobSet": "JobsetV1alpha2JobSet"}[manifest["kind"]]

@@ -1,4 +1,4 @@
-"""Links shared while a step runs: the simulator's answers, where all flows are announced in time."""
+"""Links shared during a step: the results equal the simulator's if all flows are announced in time."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from meshwave.engine.program.simulation import computing_seconds, flow_bytes
 from meshwave.engine.runs.dry_run import wait_until
 from meshwave.engine.runs.live_links import GRACE_NS, LiveLinks, LiveNetwork
 from tests._strategies import programs, seconds, seeds
-from tests.engine.program.test_shared_links import TWO, network_of, nics_of, untied
+from tests.engine.program.test_shared_links import TWO, network_of, nics_of, untied_durations
 
 MS = 10**6
 
 
-def simulated(program: Program, takes: NDArray[np.float64], network: Network) -> FlowTimes:
+def simulated_flows(program: Program, takes: NDArray[np.float64], network: Network) -> FlowTimes:
     sizes = flow_bytes(program, takes, network)
     return simulate_shared_links(program, computing_seconds(program, takes, network), sizes, network)
 
 
 class Announced:
-    """A step whose flows are announced as they become ready, by the starts and ends that the simulator found."""
+    """A step whose flows are announced when they become ready, by the simulated start and end times."""
 
     def __init__(
         self, program: Program, takes: NDArray[np.float64], network: Network, play: FlowTimes, early: float
     ) -> None:
-        """``early``: how long before the moments at which they are ready, and commits behind."""
+        """Create the step. ``early`` is the time between an announcement and the moment at which the flow is ready."""
         self._program, self._play, self._early = program, play, early
         self.table = FlowTable.from_program(program, takes, network, [1] * program.ranks)
         self.live = LiveNetwork(self.table)
@@ -46,8 +46,8 @@ class Announced:
         self._came = dict(zip(play.sends.tolist(), play.came.tolist(), strict=True))
 
     def play(self) -> None:
-        """Announce one flow after the other, the earliest first: those of later parts follow from what is found."""
-        first = {self.table.flows_of_row(row)[0]: ready for row, ready in self._first()}
+        """Announce the flows one by one in the order of time; flows of later parts follow from earlier results."""
+        first = {self.table.flows_of_row(row)[0]: ready for row, ready in self._first_flows()}
         waiting = dict(first)
         while waiting:
             flow = min(waiting, key=lambda flow: waiting[flow])
@@ -57,7 +57,7 @@ class Announced:
             self._follow(waiting)
 
     def _follow(self, waiting: dict[int, float]) -> None:
-        """Parts that compute once the exchange before them is over, as far as the estimates go now."""
+        """Announce the parts that can compute after the preceding exchange has ended, by the current estimates."""
         for row in np.flatnonzero(self.table.parts > 1).tolist():
             flows = self.table.flows_of_row(row)
             for before, flow in zip(flows, flows[1:], strict=False):
@@ -65,8 +65,8 @@ class Announced:
                 if end is not None and self.live.end_time(flow) is None:
                     waiting[flow] = end + self._computing[row] / len(flows)
 
-    def _first(self) -> list[tuple[int, float]]:
-        """The first flow of each row, and when it is ready."""
+    def _first_flows(self) -> list[tuple[int, float]]:
+        """Return the first flow of each row, and the time at which it is ready."""
         program, found = self._program, []
         sends, makers = program.send_rows
         made = dict(zip(sends.tolist(), makers.tolist(), strict=True))
@@ -81,14 +81,14 @@ class Announced:
         return found
 
     def _complete(self, row: int) -> float:
-        """When the last copy of a stage has its gradients."""
+        """Return the time at which the last copy of a stage has its gradients."""
         graph, node = self._program.graph, self._node[row]
         sources = graph.edge_source[graph.edge_ptr[node] : graph.edge_ptr[node + 1]]
         rows = np.concatenate(([0], graph.nodes))[sources]
         return float(self._play.end[sources[self._program.op[rows] != Op.REDUCE_GRAD]].max())
 
     def check(self) -> None:
-        """Each flow was complete when the simulator says."""
+        """Check that each flow ended when the simulator says."""
         for row in np.flatnonzero(self.table.first >= 0).tolist():
             end = self.live.end_time(self.table.flows_of_row(row)[-1])
             assert end is not None
@@ -103,7 +103,7 @@ def test_live_links_equal_the_simulator_if_flows_are_announced_in_time(
     program: Program, seed: int, early: float
 ) -> None:
     takes, network = seconds(program, seed), network_of(program, seed)
-    announced = Announced(program, takes, network, simulated(program, takes, network), early)
+    announced = Announced(program, takes, network, simulated_flows(program, takes, network), early)
 
     announced.play()
 
@@ -112,9 +112,9 @@ def test_live_links_equal_the_simulator_if_flows_are_announced_in_time(
 
 @given(program=programs(), seed=seeds)
 def test_serial_links_equal_the_simulator(program: Program, seed: int) -> None:
-    takes = untied(program, seed)
+    takes = untied_durations(program, seed)
     network = nics_of(program, units=1 + seed % 2)
-    announced = Announced(program, takes, network, simulated(program, takes, network), 0.5)
+    announced = Announced(program, takes, network, simulated_flows(program, takes, network), 0.5)
 
     announced.play()
 
@@ -125,7 +125,7 @@ def test_serial_links_equal_the_simulator(program: Program, seed: int) -> None:
 
 
 def two_messages(capacity: float = 1.0) -> FlowTable:
-    """Two messages of 3 bytes from one rank to another, at a byte a second."""
+    """Return two messages of 3 bytes from one rank to another at one byte per second."""
     takes = np.array([3.0 if op == Op.SEND_F else 1.0 for op in TWO.op])
     return FlowTable.from_program(TWO, takes, nics_of(TWO, capacity=capacity), [1, 1])
 

@@ -1,4 +1,4 @@
-"""Runs on this machine: each ends with its reason, and none leaves a process behind."""
+"""Runs on this machine: each ends with a reason, and no process remains."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from meshwave.engine.runs.launchers._environment import PASSED_ON, process_envir
 from meshwave.engine.runs.launchers.local import LocalLauncher
 from meshwave.engine.runs.process_identity import handle
 from meshwave.engine.runtime.processes.run_processes import RunProcesses
-from tests.engine.runs.play import HERE, all_gone, draw, processes, said, submit, until
+from tests.engine.runs.play import HERE, all_gone, draw, logged_events, processes, submit, until
 
 pytestmark = pytest.mark.slow
 
 
-def test_a_run_succeeds_and_can_be_followed(either: LocalLauncher) -> None:
+def test_a_run_succeeds_and_can_be_followed(either_launcher: LocalLauncher) -> None:
     seen: list[tuple[State, int]] = []
 
-    run = submit(either, draw(steps=20))
+    run = submit(either_launcher, draw(steps=20))
     state = run.wait(lambda run: seen.append((run.state, run.progress.done)), timeout_s=30)
 
     assert (state, run.reason) == (State.SUCCEEDED, "20 of 20 steps")
@@ -83,9 +83,9 @@ def test_a_process_that_ends_without_an_error_is_named(launcher: LocalLauncher, 
     assert all_gone(run)
 
 
-def test_a_rank_that_is_killed_ends_the_run(either: LocalLauncher) -> None:
-    run = submit(either, draw("sleep"))
-    until(lambda: said(run, "step", process=1))
+def test_a_rank_that_is_killed_ends_the_run(either_launcher: LocalLauncher) -> None:
+    run = submit(either_launcher, draw("sleep"))
+    until(lambda: logged_events(run, "step", process=1))
 
     os.kill(processes(run)[1].pid, signal.SIGKILL)
 
@@ -105,9 +105,9 @@ def test_a_killed_process_is_distinguished_from_terminated_ones(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", ["sleep", "ignore"])
-def test_a_cancelled_run_leaves_no_processes(either: LocalLauncher, name: str) -> None:
-    run = submit(either, draw(name))
-    until(lambda: said(run, "step" if name == "sleep" else "deaf"))
+def test_a_cancelled_run_leaves_no_processes(either_launcher: LocalLauncher, name: str) -> None:
+    run = submit(either_launcher, draw(name))
+    until(lambda: logged_events(run, "step" if name == "sleep" else "deaf"))
 
     run.cancel()
 
@@ -149,7 +149,7 @@ def test_an_end_that_cannot_be_recorded_is_recorded_at_the_next_poll(
 
 def test_cancel_ends_a_stopped_process(launcher: LocalLauncher) -> None:
     run = submit(launcher, draw("sleep"))
-    until(lambda: said(run, "step"))
+    until(lambda: logged_events(run, "step"))
     os.kill(processes(run)[2].pid, signal.SIGSTOP)
 
     run.cancel()
@@ -199,7 +199,7 @@ def test_cancel_ends_a_run_whose_warm_process_is_stopped(launcher: LocalLauncher
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux says that a process is stopped")
 def test_cancel_ends_a_run_whose_app_is_stopped(tmp_path: Path) -> None:
-    owner, run = own(tmp_path / "home", "train", tmp_path)
+    owner, run = launch_from_process(tmp_path / "home", "train", tmp_path)
     with owner:
         owner.send_signal(signal.SIGSTOP)
         assert "the process that launched it is stopped" in until(run.stopped_process_lines)[0]
@@ -213,7 +213,7 @@ def test_cancel_ends_a_run_whose_app_is_stopped(tmp_path: Path) -> None:
 
 def test_processes_started_by_a_rank_end_with_it(launcher: LocalLauncher) -> None:
     run = submit(launcher, draw("bear in 0"))
-    child = handle(until(lambda: said(run, "bore"))[0]["pid"])
+    child = handle(until(lambda: logged_events(run, "bore"))[0]["pid"])
     assert child is not None
 
     run.cancel()
@@ -235,7 +235,7 @@ def test_a_run_that_waits_for_its_launcher_is_cancelled_at_once(record: Record, 
 
 def test_closing_the_launcher_ends_its_runs(launcher: LocalLauncher) -> None:
     run = submit(launcher, draw("sleep"))
-    until(lambda: said(run, "step"))
+    until(lambda: logged_events(run, "step"))
 
     launcher.close()
 
@@ -243,22 +243,22 @@ def test_closing_the_launcher_ends_its_runs(launcher: LocalLauncher) -> None:
     assert all_gone(run)
 
 
-def test_no_process_remains_after_the_warm_process_is_killed(either: LocalLauncher) -> None:
-    run = submit(either, draw("sleep"))
+def test_no_process_remains_after_the_warm_process_is_killed(either_launcher: LocalLauncher) -> None:
+    run = submit(either_launcher, draw("sleep"))
     assert len(processes(run)) == 4
-    until(lambda: said(run, "step"))
+    until(lambda: logged_events(run, "step"))
 
-    assert either._warm_process is not None
-    os.kill(either._warm_process.pid, signal.SIGKILL)
+    assert either_launcher._warm_process is not None
+    os.kill(either_launcher._warm_process.pid, signal.SIGKILL)
 
     assert run.wait(timeout_s=30) is State.LOST
     assert "terminated by SIGKILL, after 1 of 3 steps" in run.reason
     until(lambda: all_gone(run), "the end of its processes")
-    assert submit(either, draw()).wait(timeout_s=30) is State.SUCCEEDED, "another warm process takes its place"
+    assert submit(either_launcher, draw()).wait(timeout_s=30) is State.SUCCEEDED, "another warm process takes its place"
 
 
-def own(home: Path, name: str, tmp_path: Path) -> tuple[subprocess.Popen[str], Run]:
-    """Another process that launches a run, as an app or a command line would."""
+def launch_from_process(home: Path, name: str, tmp_path: Path) -> tuple[subprocess.Popen[str], Run]:
+    """Launch a run from another process, like an app or a command line would."""
     design = tmp_path / "design.json"
     design.write_text(draw(name, steps=100_000).to_json())
     owner = subprocess.Popen(
@@ -270,12 +270,12 @@ def own(home: Path, name: str, tmp_path: Path) -> tuple[subprocess.Popen[str], R
     assert owner.stdout is not None
     run = open_run(Record(home), owner.stdout.readline().strip())
     processes(run)
-    until(lambda: said(run, "step"))
+    until(lambda: logged_events(run, "step"))
     return owner, run
 
 
 def test_a_killed_designer_leaves_no_process_and_its_run_is_lost(tmp_path: Path) -> None:
-    owner, run = own(tmp_path / "home", "sleep", tmp_path)
+    owner, run = launch_from_process(tmp_path / "home", "sleep", tmp_path)
     with owner:
         owner.kill()
     until(lambda: all_gone(run), "the end of its processes")
@@ -290,7 +290,7 @@ def test_a_killed_designer_leaves_no_process_and_its_run_is_lost(tmp_path: Path)
 
 
 def test_a_run_of_another_process_is_followed_and_cancelled(tmp_path: Path) -> None:
-    owner, run = own(tmp_path / "home", "train", tmp_path)
+    owner, run = launch_from_process(tmp_path / "home", "train", tmp_path)
     with owner:
         record = Record(tmp_path / "home")
         reconcile(record)
@@ -350,12 +350,14 @@ def test_a_request_submitted_twice_creates_one_run(launcher: LocalLauncher) -> N
     assert run.wait(timeout_s=30) is State.CANCELLED
 
 
-def test_a_process_receives_the_listed_variables_only(either: LocalLauncher, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_receives_the_listed_variables_only(
+    either_launcher: LocalLauncher, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CLOUD_TOKEN", "secret")
     monkeypatch.setenv("MASTER_ADDR", "elsewhere")
     monkeypatch.setenv("NCCL_DEBUG", "INFO")
 
-    run = submit(either, draw("look", pp=2, dp=2))
+    run = submit(either_launcher, draw("look", pp=2, dp=2))
     assert run.wait(timeout_s=30) is State.SUCCEEDED, run.reason
     found = json.loads((run.folder / "look-3.json").read_text())
 
@@ -402,22 +404,22 @@ def test_designs_that_cannot_run_are_refused_at_their_key(launcher: LocalLaunche
     cut = [{"name": "A", "devices": [0, 1], "axes": {"tp": 2}}, {"name": "B", "devices": [2], "axes": {}}]
     torn = [{"name": "A", "devices": [0], "axes": {}}, {"name": "B", "devices": [1, 2], "axes": {"dp": 2}}]
 
-    def refused(**changes: object) -> str:
+    def refusal_of_launch(**changes: object) -> str:
         with pytest.raises(DesignError) as refusal:
             submit(launcher, draw(pp=3, **changes))
         return str(refusal.value)
 
     chimera = {"schedule": "chimera", "microbatches": 2}
-    assert refused(meshes=cut, pipeline=chimera).startswith(
+    assert refusal_of_launch(meshes=cut, pipeline=chimera).startswith(
         "meshes: chimera places replicas of a stage on several meshes, which must have the same tp (tp=2 on A, tp=1 on B)"
     )
-    assert refused(meshes=torn, training={"micro_batch_size": 1}).startswith(
+    assert refusal_of_launch(meshes=torn, training={"micro_batch_size": 1}).startswith(
         "meshes[1].axes.dp: a microbatch has 1 sequences"
     )
     with pytest.raises(DesignError, match="66 devices, and at most 64 processes"):
         submit(launcher, draw(pp=2, dp=33))
     few = {"kind": "bert", "layers": 4, "hidden": 16, "heads": 2, "sequence": 12, "vocab": 256}
-    assert refused(model=few).startswith(
+    assert refusal_of_launch(model=few).startswith(
         "model.vocab: a bert reads text as bytes and needs a vocab of at least 257, not 256"
     )
     assert launcher.record.entries() == [], "a run that is refused is none"

@@ -1,4 +1,4 @@
-"""The verdict on a run names the earliest cause."""
+"""The verdict on a run names the earliest failure as its cause."""
 
 from __future__ import annotations
 

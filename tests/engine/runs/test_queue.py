@@ -1,4 +1,4 @@
-"""A run that is launched on a busy target waits for its turn, and a failed run starts again where it stood."""
+"""Queued runs on a busy target, and failed runs that restart from their newest checkpoint."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ STEPS = 12
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(trainer: LocalLauncher) -> list[float]:
+def uninterrupted_losses(trainer: LocalLauncher) -> list[float]:
     run = submit(trainer, draw(pp=2, steps=STEPS))
     assert run.wait(timeout_s=60) is State.SUCCEEDED, run.reason
     return [row["loss"] for row in run.metrics()]
@@ -185,7 +185,7 @@ def uninterrupted(trainer: LocalLauncher) -> list[float]:
 @pytest.mark.torch
 @pytest.mark.parametrize(("process", "after"), [(0, 0), (1, 1), (1, 5), (0, 8)])
 def test_a_killed_process_costs_no_accuracy(
-    trainer: LocalLauncher, uninterrupted: list[float], process: int, after: int
+    trainer: LocalLauncher, uninterrupted_losses: list[float], process: int, after: int
 ) -> None:
     run = submit(trainer, draw(pp=2, steps=STEPS), Options(checkpoints=Checkpoints(every_steps=3), restarts=3))
     until(lambda: run.state is State.RUNNING and run.progress.done >= after)
@@ -194,7 +194,7 @@ def test_a_killed_process_costs_no_accuracy(
     assert run.wait(timeout_s=60) is State.SUCCEEDED, run.reason
 
     assert [row["step"] for row in run.metrics()] == list(range(STEPS))
-    assert [row["loss"] for row in run.metrics()] == uninterrupted
+    assert [row["loss"] for row in run.metrics()] == uninterrupted_losses
     [attempt] = read_attempts(run.folder)
     assert f"process {process} was terminated by SIGKILL" in attempt.reason
     resumed = [json.loads(line) for line in (run.folder / "events-0.jsonl").read_text().splitlines()]

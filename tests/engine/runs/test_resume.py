@@ -23,7 +23,7 @@ DESIGN, SAME_MODEL = "01-first-wave", "02-two-waves"
 
 
 @pytest.fixture(scope="module")
-def first(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def first_run(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A run of four steps with two checkpoints."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MESHWAVE_HOME", str(tmp_path_factory.mktemp("home")))
@@ -33,23 +33,23 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.mark.torch
-def test_a_run_ends_with_checkpoints_and_its_weights(first: Run) -> None:
-    assert [folder.name for folder in complete_checkpoints(first.folder)] == ["step-000000002", "step-000000004"]
-    weights = load_file(first.folder / "weights.safetensors")
+def test_a_run_ends_with_checkpoints_and_its_weights(first_run: Run) -> None:
+    assert [folder.name for folder in complete_checkpoints(first_run.folder)] == ["step-000000002", "step-000000004"]
+    weights = load_file(first_run.folder / "weights.safetensors")
     assert sum(array.size for array in weights.values()) > 0
     assert not any(name.startswith("weights/") for name in weights)
-    events = map(json.loads, (first.folder / "events-0.jsonl").read_text().splitlines())
+    events = map(json.loads, (first_run.folder / "events-0.jsonl").read_text().splitlines())
     assert [event["steps"] for event in events if event["event"] == "checkpoint"] == [2, 4]
 
 
 @pytest.mark.torch
 @pytest.mark.parametrize("name", [pytest.param(DESIGN, marks=pytest.mark.nightly), SAME_MODEL])
 def test_a_run_continues_from_the_checkpoint_of_another(
-    first: Run, name: str, capsys: pytest.CaptureFixture[str]
+    first_run: Run, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = first.metrics()[-1]["loss"]
+    before = first_run.metrics()[-1]["loss"]
 
-    assert cli.main(["run", name, "--steps", "6", "--resume", first.id, "--json"]) == 0
+    assert cli.main(["run", name, "--steps", "6", "--resume", first_run.id, "--json"]) == 0
 
     found = json.loads(capsys.readouterr().out)
     assert [row["step"] for row in found["metrics"]] == [4, 5]
@@ -69,19 +69,19 @@ def test_checkpoints_are_written_in_intervals_of_time(trainer: LocalLauncher) ->
 
 @pytest.mark.torch
 def test_a_run_that_cannot_be_resumed_is_refused(
-    first: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    first_run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     document = load_design(example(DESIGN)).model_dump(mode="json")
     document["model"]["hidden"] *= 2
     document["training"] |= {"optimizer": "sgd"}
     (tmp_path / "other.json").write_text(json.dumps(document))
 
-    assert cli.main(["run", str(tmp_path / "other.json"), "--steps", "3", "--resume", first.id]) == 2
+    assert cli.main(["run", str(tmp_path / "other.json"), "--steps", "3", "--resume", first_run.id]) == 2
 
     told = capsys.readouterr().err
     assert "model.hidden: " in told
     assert "training.optimizer: " in told
-    assert f"run {first.id} has already trained 4 steps; set training.steps above 4" in told
+    assert f"run {first_run.id} has already trained 4 steps; set training.steps above 4" in told
 
 
 @pytest.mark.parametrize(

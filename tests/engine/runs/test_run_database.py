@@ -1,4 +1,4 @@
-"""The record says how every run stands and why, and loses nothing that it has acknowledged."""
+"""The run database states how each run ended and why, and loses no acknowledged change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run folder holds what was launched, only for its owner, and notices when it was changed."""
+"""A run folder contains what was launched, is readable only by its owner, and detects changes."""
 
 from __future__ import annotations
 

@@ -101,8 +101,8 @@ def test_a_killed_process_is_the_reason(slurm: SlurmLauncher) -> None:
 
 
 @pytest.fixture(scope="module")
-def followed(cluster: slurm_cluster.Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    """A run that lost a process, and that another process, which has its record only, followed to its end."""
+def followed_run(cluster: slurm_cluster.Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    """A run in which a process was killed, and which another process followed to its end by the run database alone."""
     options = Options(checkpoints=Checkpoints(every_steps=25), restarts=1)
     with closing(Record(tmp_path_factory.mktemp("followed"))) as record:
         run = submit(launcher_of(record), two_nodes(STEPS), options)  # type: ignore[arg-type]
@@ -119,19 +119,19 @@ def followed(cluster: slurm_cluster.Cluster, tmp_path_factory: pytest.TempPathFa
         yield run
 
 
-def test_another_process_follows_a_run_to_its_end(followed: Run) -> None:
-    assert (followed.state, followed.reason) == (State.SUCCEEDED, f"{STEPS} of {STEPS} steps")
-    assert (followed.folder / "job.sh").read_text().count("#SBATCH") > 5
-    assert followed.log()[0].process == 0
-    assert {exit["code"] for exit in followed.result().exits} == {0}  # type: ignore[union-attr]
+def test_another_process_follows_a_run_to_its_end(followed_run: Run) -> None:
+    assert (followed_run.state, followed_run.reason) == (State.SUCCEEDED, f"{STEPS} of {STEPS} steps")
+    assert (followed_run.folder / "job.sh").read_text().count("#SBATCH") > 5
+    assert followed_run.log()[0].process == 0
+    assert {exit["code"] for exit in followed_run.result().exits} == {0}  # type: ignore[union-attr]
 
 
-def test_a_run_that_lost_a_process_has_the_losses_of_a_local_run(followed: Run, trainer: LocalLauncher) -> None:
+def test_a_run_that_lost_a_process_has_the_losses_of_a_local_run(followed_run: Run, trainer: LocalLauncher) -> None:
     other = submit(trainer, two_nodes(STEPS))
     assert other.wait(timeout_s=PATIENCE_S) is State.SUCCEEDED
 
-    assert "was terminated by SIGKILL" in read_attempts(followed.folder)[0].reason
-    assert losses(followed) == pytest.approx(losses(other), rel=1e-6)
+    assert "was terminated by SIGKILL" in read_attempts(followed_run.folder)[0].reason
+    assert losses(followed_run) == pytest.approx(losses(other), rel=1e-6)
 
 
 def test_a_waiting_job_has_a_reason_and_can_be_cancelled(cluster: slurm_cluster.Cluster, record: Record) -> None:

@@ -1,4 +1,4 @@
-"""Jobs of Slurm without Slurm: the script of a job, and its state from the output of commands that stand-ins print."""
+"""Jobs of Slurm without Slurm: the script of a job, and its state from the output of replaced commands."""
 
 from __future__ import annotations
 

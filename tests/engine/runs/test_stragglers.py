@@ -1,4 +1,4 @@
-"""What slows a run down is named while it goes."""
+"""Causes that slow a run down are named while it is running."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ STEPS = 30
 
 
 def record(folder: Path, change: Any, *, dp: int = 2, behind: int = -1) -> None:
-    """Record all processes of a run; ``change`` gives the factors of computations and of messages at a step.
+    """Write the recording of all processes of a run; ``change`` returns the factors of computations and messages at a
+    step.
 
     The process ``behind`` has not yet recorded the last step.
     """

@@ -1,4 +1,4 @@
-"""Launch targets: their files, and what every launcher of jobs has in common."""
+"""Launch targets: their files, and the behaviour that all launchers of jobs share."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
 }
 """Options of a target of each launcher."""
 GONE = own_handle()._replace(born="1")
-"""A process that does not exist any more."""
+"""A process that no longer exists."""
 
 
 @pytest.fixture
@@ -167,7 +167,7 @@ def member(request: pytest.FixtureRequest, record: Record) -> JobLauncher:
 
 @pytest.fixture
 def no_clients(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine without any program."""
+    """Hide all programs of the machine."""
     monkeypatch.setenv("PATH", "/nowhere")
 
 

@@ -1,4 +1,4 @@
-"""A rehearsal in threads: a run like any other, without torch and without processes."""
+"""A dry run in threads is recorded like other runs, without torch and without processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The time limit of a run holds without a Meshwave that follows the run, and a restart does not extend it."""
+"""The time limit of a run applies even if no Meshwave process follows the run, and a restart does not extend it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from meshwave.engine.runs.time_limit import FILE, Deadline, write_time_limit
 from tests.engine.runs.play import HERE, draw, processes, submit
 
 SECOND = 1 / 60
-"""A second in minutes."""
+"""One second in minutes."""
 
 
-def limited(record: Record, **limits: float) -> LocalLauncher:
+def limited_launcher(record: Record, **limits: float) -> LocalLauncher:
     options = MachineOptions(limits=TargetLimits(**limits))  # type: ignore[arg-type]
     return LocalLauncher(record, options, "local", start="fork", worker="stand_in", path=HERE)
 
@@ -50,7 +50,7 @@ def test_a_run_without_a_readable_limit_has_none(tmp_path: Path, content: str | 
 
 @pytest.mark.slow
 def test_an_overdue_run_of_this_machine_is_cancelled(record: Record) -> None:
-    with closing(limited(record, minutes=SECOND / 2)) as launcher:
+    with closing(limited_launcher(record, minutes=SECOND / 2)) as launcher:
         run = submit(launcher, draw("sleep"))
         handles = processes(run)
 

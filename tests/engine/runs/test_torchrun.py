@@ -1,4 +1,4 @@
-"""Runs that torchrun starts on this machine, beside those of the warm process."""
+"""Runs that torchrun starts on this machine, compared with runs of the warm process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real training, launched: torch's processes start from the warm one and keep to themselves."""
+"""Launched training: processes of torch are forked from the warm process, and listen on the loopback only."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = [
 
 
 def training(trainer: LocalLauncher) -> Run:
-    """A run that goes on until it is ended, at its first step or later."""
+    """A run that continues until the test ends it, at its first step or later."""
     run = submit(trainer, draw(steps=1_000_000))
     until(lambda: run.metrics(), "the first step")
     return run
@@ -93,7 +93,7 @@ def test_a_rank_that_is_killed_while_it_trains_is_the_reason(trainer: LocalLaunc
 
 
 def listening_on(pid: int) -> set[str]:
-    """The addresses that sockets of a process listen on, in the kernel's hexadecimal."""
+    """Return the addresses on which sockets of a process listen, in the kernel's hexadecimal notation."""
     sockets = set()
     for descriptor in Path(f"/proc/{pid}/fd").iterdir():
         try:
@@ -111,7 +111,7 @@ def listening_on(pid: int) -> set[str]:
 
 
 def is_loopback(address: str) -> bool:
-    """127.x.x.x, ::1, or the first written as the second."""
+    """Return whether an address is 127.x.x.x, ::1, or a mapped 127.x.x.x."""
     return (
         address[-2:] == "7F" if len(address) == 8 else address in (f"{'0' * 24}01000000", f"{'0' * 16}FFFF00000100007F")
     )

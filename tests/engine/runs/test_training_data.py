@@ -41,7 +41,7 @@ def design(kind: str = "gpt", vocab: int = 300, **training: Any) -> Any:
     )
 
 
-def stored(source: Path, folder: Path, **training: Any) -> list[int]:
+def store_and_read(source: Path, folder: Path, **training: Any) -> list[int]:
     """Return the tokens that a run trains on."""
     folder.mkdir()
     given = design(**training)
@@ -69,7 +69,10 @@ def write_json_lines(path: Path) -> None:
 def test_json_lines_are_the_bytes_of_their_texts(tmp_path: Path) -> None:
     write_json_lines(tmp_path / "data.jsonl")
 
-    assert bytes(stored(tmp_path / "data.jsonl", tmp_path / "run")).decode() == "the cat sat\non the mat\nthe end\n"
+    assert (
+        bytes(store_and_read(tmp_path / "data.jsonl", tmp_path / "run")).decode()
+        == "the cat sat\non the mat\nthe end\n"
+    )
 
 
 @pytest.mark.parametrize("name", ["data.jsonl", "data.txt"])
@@ -78,7 +81,7 @@ def test_a_tokenizer_makes_the_tokens_of_a_text(name: str, tmp_path: Path) -> No
     write_json_lines(tmp_path / "data.jsonl")
     (tmp_path / "data.txt").write_text("\n".join(TEXTS))
 
-    found = stored(tmp_path / name, tmp_path / "run", tokenizer="tokenizer.json")
+    found = store_and_read(tmp_path / name, tmp_path / "run", tokenizer="tokenizer.json")
 
     assert found == [WORDS[word] for text in TEXTS for word in text.split()]
 
@@ -88,7 +91,7 @@ def test_a_token_ends_each_document(suffix: str, tmp_path: Path) -> None:
     write_tokenizer(tmp_path / "tokenizer.json")
     write_documents(tmp_path / f"data{suffix}")
 
-    found = stored(tmp_path / f"data{suffix}", tmp_path / "run", tokenizer="tokenizer.json", end_of_text="end")
+    found = store_and_read(tmp_path / f"data{suffix}", tmp_path / "run", tokenizer="tokenizer.json", end_of_text="end")
 
     assert found == [token for text in TEXTS for token in [*(WORDS[word] for word in text.split()), WORDS["end"]]]
 
@@ -112,20 +115,23 @@ def test_a_folder_holds_a_document_in_each_text_file(tmp_path: Path) -> None:
     write_json_lines(folder / "c.jsonl")
 
     texts = ["the cat\nsat", *TEXTS, "the end"]
-    assert bytes(stored(folder, tmp_path / "run")).decode() == "".join(f"{text}\n" for text in texts)
-    found = stored(folder, tmp_path / "tokens", tokenizer="tokenizer.json", end_of_text="end")
+    assert bytes(store_and_read(folder, tmp_path / "run")).decode() == "".join(f"{text}\n" for text in texts)
+    found = store_and_read(folder, tmp_path / "tokens", tokenizer="tokenizer.json", end_of_text="end")
     assert found == [token for text in texts for token in [*(WORDS[word] for word in text.split()), WORDS["end"]]]
 
     for path in (folder / "a.txt", folder / "c.jsonl", folder / "more" / "b.md"):
         path.unlink()
     with pytest.raises(Refusal, match=r"contains no files with texts"):
-        stored(folder, tmp_path / "empty")
+        store_and_read(folder, tmp_path / "empty")
 
 
 def test_parquet_files_are_the_bytes_of_their_texts(tmp_path: Path) -> None:
     write_documents(tmp_path / "data.parquet")
 
-    assert bytes(stored(tmp_path / "data.parquet", tmp_path / "run")).decode() == "the cat sat\non the mat\nthe end\n"
+    assert (
+        bytes(store_and_read(tmp_path / "data.parquet", tmp_path / "run")).decode()
+        == "the cat sat\non the mat\nthe end\n"
+    )
 
 
 def test_parquet_files_without_texts_are_refused(tmp_path: Path) -> None:
@@ -140,7 +146,7 @@ def test_parquet_files_without_texts_are_refused(tmp_path: Path) -> None:
         ("null.parquet", "row_without_text"),
     ):
         with pytest.raises(Refusal) as refused:
-            stored(tmp_path / name, tmp_path / name.partition(".")[0])
+            store_and_read(tmp_path / name, tmp_path / name.partition(".")[0])
         assert refused.value.problem.code == code
 
 
@@ -158,7 +164,7 @@ def test_a_parquet_file_without_pyarrow_is_refused_with_the_package(
 def test_a_memory_map_of_nanogpt_has_16_bit_tokens(tmp_path: Path) -> None:
     np.array([1, 299, 40000], np.uint16).tofile(tmp_path / "train.bin")
 
-    assert stored(tmp_path / "train.bin", tmp_path / "run") == [1, 299, 40000]
+    assert store_and_read(tmp_path / "train.bin", tmp_path / "run") == [1, 299, 40000]
 
 
 @pytest.mark.parametrize(("code", "kind"), [(4, np.int32), (8, np.uint16)])
@@ -168,7 +174,7 @@ def test_the_index_of_megatron_says_the_type_of_the_tokens(code: int, kind: Any,
     header = b"MMIDIDX\x00\x00" + struct.pack("<Q", 1) + struct.pack("<B", code) + struct.pack("<QQ", 2, 3)
     (tmp_path / "corpus.idx").write_bytes(header + sizes.tobytes() + pointers.tobytes())
 
-    assert stored(tmp_path / "corpus.bin", tmp_path / "run") == [5, 6, 7]
+    assert store_and_read(tmp_path / "corpus.bin", tmp_path / "run") == [5, 6, 7]
 
 
 def test_a_copy_of_small_tokens_keeps_its_format_and_content(tmp_path: Path) -> None:
@@ -187,11 +193,11 @@ def test_a_copy_of_small_tokens_keeps_its_format_and_content(tmp_path: Path) -> 
 
 def test_a_resumed_run_stores_the_tokens_of_the_first_one(tmp_path: Path) -> None:
     np.array([1, 2, 3], np.uint16).tofile(tmp_path / "train.bin")
-    stored(tmp_path / "train.bin", tmp_path / "first")
+    store_and_read(tmp_path / "train.bin", tmp_path / "first")
     first = stored_data(tmp_path / "first")
     assert first is not None
 
-    assert stored(first, tmp_path / "second", tokenizer="tokenizer.json") == [1, 2, 3]
+    assert store_and_read(first, tmp_path / "second", tokenizer="tokenizer.json") == [1, 2, 3]
 
 
 def test_data_that_do_not_fit_are_refused(tmp_path: Path) -> None:
@@ -212,9 +218,9 @@ def test_data_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     ]
     for number, (name, changes, told) in enumerate(cases):
         with pytest.raises(Refusal, match=told):
-            stored(tmp_path / name, tmp_path / f"run{number}", **changes)
+            store_and_read(tmp_path / name, tmp_path / f"run{number}", **changes)
     with pytest.raises(DesignError, match=r"missing\.json"):
-        stored(tmp_path / "data.txt", tmp_path / "run", tokenizer="missing.json")
+        store_and_read(tmp_path / "data.txt", tmp_path / "run", tokenizer="missing.json")
 
 
 @pytest.mark.torch

@@ -1,4 +1,4 @@
-"""Which file a design trains on, and how a text is kept."""
+"""The file on which a design trains, and how texts are stored."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def make_job(document: dict[str, Any], orders: str | None) -> Job:
     return Job(design, parse_program(orders) if orders else lower(design), layers_per_stage(design))
 
 
-def plain(tensor: torch.Tensor) -> torch.Tensor:
+def as_plain_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """Return a copy of a tensor; of bfloat16, which numpy does not have, in float32."""
     return tensor.float() if tensor.dtype == torch.bfloat16 else tensor.clone()
 
@@ -53,7 +53,9 @@ def plain(tensor: torch.Tensor) -> torch.Tensor:
 def _train(job: Job, folder: Path) -> dict[str, Any]:
     world = join_run(folder)
     seen: dict[str, Any] = {}
-    trainer = Trainer(job, world, observer=lambda named: seen.update({n: plain(g).numpy() for n, g in named.items()}))
+    trainer = Trainer(
+        job, world, observer=lambda named: seen.update({n: as_plain_tensor(g).numpy() for n, g in named.items()})
+    )
     steps, evaluations, moved = [], [], []
     for number in range(job.design.training.steps):
         seen.clear()
@@ -69,7 +71,7 @@ def _train(job: Job, folder: Path) -> dict[str, Any]:
         "gradients": seen,
         "moved": [change._asdict() for change in moved],
         "cuts": trainer.weight_shards(),
-        "parameters": {name: plain(p).numpy() for name, p in trainer.parameters().items()},
+        "parameters": {name: as_plain_tensor(p).numpy() for name, p in trainer.parameters().items()},
     }
     dist.destroy_process_group()
     return outcome

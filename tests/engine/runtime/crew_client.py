@@ -1,4 +1,4 @@
-"""The side of the tests of a crew: the warm process of ``crew.py``."""
+"""Client of the crew, the warm process that ``crew.py`` runs."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Crew:
         self.end()
 
     def end(self) -> None:
-        """Let the process end, and wait for that."""
+        """Close the input of the process, and wait until it has ended."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()

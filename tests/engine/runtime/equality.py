@@ -85,7 +85,7 @@ def case_name(case: Any) -> str | None:
     return "-".join(map(str, case.values())) if isinstance(case, dict) else None
 
 
-def thinned(step: int, cases: list[Any]) -> list[Any]:
+def thin_out(step: int, cases: list[Any]) -> list[Any]:
     """Return every ``step``-th case; the others run in the nightly tests.
 
     No step divides the period of the list, so that every value of every option is included.
@@ -100,7 +100,7 @@ def assert_same_bits(one: list[Any], other: list[Any]) -> None:
             assert all(np.array_equal(value, theirs[part][name]) for name, value in mine[part].items())
 
 
-def unequal(document: Document, shapes: list[tuple[int, int]], strategy: str) -> Document:
+def unequal_meshes(document: Document, shapes: list[tuple[int, int]], strategy: str) -> Document:
     """Return the document on meshes with these dp and tp, on nodes of two devices, so that meshes span nodes."""
     first = 0
     for mesh, (dp, tp) in zip(document["meshes"], shapes, strict=True):

@@ -14,7 +14,7 @@ from meshwave.engine.lowering.lower import lower
 from meshwave.engine.program.action import Op
 from meshwave.engine.program.program import Program
 from tests.engine.runtime.crew_client import Crew, Document
-from tests.engine.runtime.equality import unequal
+from tests.engine.runtime.equality import unequal_meshes
 
 TASKS = "tests.engine.runtime.communicator_tasks"
 
@@ -33,7 +33,7 @@ def modelled_peaks(program: Program) -> list[int]:
 def test_a_process_holds_as_many_sent_messages_as_the_memory_model_says(
     shapes: list[tuple[int, int]], crew: Crew, draw: Callable[..., Document]
 ) -> None:
-    document = unequal(draw({"schedule": "1f1b", "microbatches": 6}, pp=2), shapes, "broadcast")
+    document = unequal_meshes(draw({"schedule": "1f1b", "microbatches": 6}, pp=2), shapes, "broadcast")
     expected = modelled_peaks(lower(parse_design(document)))
     assert max(expected) < 4
 

@@ -16,7 +16,7 @@ from tests.engine.runtime.equality import (
     case_name,
     layers_for,
     reference,
-    thinned,
+    thin_out,
 )
 
 LINEAR = [
@@ -49,7 +49,8 @@ HANAYO = [
 
 
 SPELT_OUT = ("custom", "gpipe", "1f1b", "interleaved-1f1b", "chimera", "hanayo")
-"""The schedules of the lists above, and the one without orders of its own; of these only the options that they leave out are added below."""
+"""Schedules whose options the lists above cover, and the custom schedule; only their missing options are added below.
+"""
 
 
 def values(annotation: Any, default: Any) -> set[Any]:
@@ -61,7 +62,7 @@ def values(annotation: Any, default: Any) -> set[Any]:
     return {default + 1, 2 * default} - {default} if annotation is int else set()
 
 
-def taken(name: str, options: Document) -> list[tuple[Document, int, int]]:
+def selected_cases(name: str, options: Document) -> list[tuple[Document, int, int]]:
     """Return the pipelines that a schedule with these options accepts."""
     schedule = schedules[name](**options)
     return [
@@ -79,22 +80,22 @@ def every_schedule() -> Iterator[Any]:
     """
     for number, (name, schedule) in enumerate(schedules.items()):
         if name not in SPELT_OUT:
-            plain = taken(name, {})
+            plain = selected_cases(name, {})
             assert plain, f"none of the pipelines suits {name}"
             first = number % len(plain)
-            yield from thinned(len(plain), plain[first:] + plain[:first])
+            yield from thin_out(len(plain), plain[first:] + plain[:first])
         fields = schedule.model_fields.items()
         changes = [
             {option: value} for option, field in fields for value in sorted(values(field.annotation, field.default))
         ]
         for change in changes:
-            found = (case for other in ({}, *changes) for case in taken(name, {**other, **change}))
+            found = (case for other in ({}, *changes) for case in selected_cases(name, {**other, **change}))
             yield from islice(found, 1)
 
 
 @pytest.mark.parametrize(
     ("pipeline", "pp", "dp"),
-    thinned(4, LINEAR) + thinned(3, INTERLEAVED) + thinned(2, CHIMERA) + thinned(5, HANAYO),
+    thin_out(4, LINEAR) + thin_out(3, INTERLEAVED) + thin_out(2, CHIMERA) + thin_out(5, HANAYO),
     ids=case_name,
 )
 def test_a_schedule_trains_like_one_process(

@@ -17,8 +17,8 @@ from tests.engine.runtime.equality import (
     case_name,
     layers_for,
     reference,
-    thinned,
-    unequal,
+    thin_out,
+    unequal_meshes,
     unsharded_reference,
 )
 
@@ -33,7 +33,7 @@ CUT = [
     ({"schedule": "zb-v", "microbatches": 4}, 2, 1, {"precision": "pure_bf16", "optimizer": "sgd"}),
     ({"schedule": "interleaved-1f1b", "microbatches": 4}, 4, 1, {"layers": 8, "precision": "bf16", "optimizer": "sgd"}),
 ]
-"""With tensor parallelism: a schedule, meshes, copies, and what else is of interest there."""
+"""Cases with tensor parallelism: a schedule, number of meshes, dp, and other settings."""
 
 
 @pytest.mark.parametrize(("pipeline", "pp", "dp", "others"), CUT, ids=case_name)
@@ -60,10 +60,10 @@ WIDE = [
     ({"schedule": "chimera", "microbatches": 4, "recompute": [1, 2]}, 4, 1, 2, {"clip_norm": 0.5}),
     ({"schedule": "hanayo", "waves": 2, "microbatches": 4}, 2, 2, 2, {"precision": "bf16", "optimizer": "sgd"}),
 ]
-"""As above, and how many cuts."""
+"""Cases like :data:`CUT`, with tp."""
 
 
-@pytest.mark.parametrize(("pipeline", "pp", "dp", "tp", "others"), thinned(2, WIDE), ids=case_name)
+@pytest.mark.parametrize(("pipeline", "pp", "dp", "tp", "others"), thin_out(2, WIDE), ids=case_name)
 def test_larger_and_uneven_tensor_parallel_groups_train_like_one_process(
     pipeline: Document, pp: int, dp: int, tp: int, others: Document, crew: Any, draw: Callable[..., Document]
 ) -> None:
@@ -106,7 +106,7 @@ ARCHITECTURES = {
     ),
     "parallel": ({"schedule": "1f1b", "microbatches": 4, "recompute": "full"}, 1, 2, {"residual": "parallel"}),
 }
-"""Transformers: a pipeline schedule, copies, cuts, and what else the model has."""
+"""Transformers: a pipeline schedule, dp, tp, and other settings of the model."""
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -137,7 +137,7 @@ EXPERTS = [
     ("gpipe", 2, 2, 2, {"schedule": "deepspeed", "ep": 2, "esp": 2}),
     ("1f1b", 1, 2, 2, {"schedule": "parm-s1", "ep": 4, "layers": [{"layer": 3, "placement": UNEVEN}]}),
 ]
-"""Models with experts: a pipeline schedule, meshes, copies, cuts, and where the experts lie."""
+"""Models with experts: a pipeline schedule, number of meshes, dp, tp, and the experts section."""
 
 
 @pytest.mark.parametrize(("schedule", "pp", "dp", "tp", "experts"), EXPERTS, ids=case_name)
@@ -184,12 +184,13 @@ EXPERT_ARCHITECTURES = [
     (GPT_OSS, "zb-h1", 2, 2, 2, {"schedule": "ppmoe"}, False),
     (GPT_OSS, "1f1b", 1, 2, 2, {"schedule": "parm-s2", "ep": 2, "esp": 2}, False),
 ]
-"""Architectures with experts: the model, the schedule, the pipeline ranks, dp, tp, the section of experts, and if tensor-parallel
-devices divide the tokens."""
+"""Architectures with experts: the model, schedule, pipeline ranks, dp, tp and experts section; True if tensor-parallel
+devices divide the tokens.
+"""
 
 
 @pytest.mark.parametrize(
-    ("architecture", "schedule", "pp", "dp", "tp", "experts", "divides"), thinned(2, EXPERT_ARCHITECTURES)
+    ("architecture", "schedule", "pp", "dp", "tp", "experts", "divides"), thin_out(2, EXPERT_ARCHITECTURES)
 )
 def test_an_architecture_with_experts_trains_like_one_process(
     architecture: Document,
@@ -226,10 +227,10 @@ OVERLAPPED = [
     ({"schedule": "dualpipe-v", "microbatches": 6}, 1, 2, {"schedule": "parm-s2", "ep": 2, "esp": 1, "degree": 2}),
     ({"schedule": "dualpipe-v", "microbatches": 6, "recompute": "full"}, 1, 2, {"schedule": "parm-s1", "ep": 2}),
 ]
-"""A pipeline schedule with shared slots, dp and tp, and where the experts lie."""
+"""A pipeline schedule with shared slots, dp, tp, and the experts section."""
 
 
-@pytest.mark.parametrize(("pipeline", "dp", "tp", "experts"), thinned(3, OVERLAPPED), ids=case_name)
+@pytest.mark.parametrize(("pipeline", "dp", "tp", "experts"), thin_out(3, OVERLAPPED), ids=case_name)
 def test_slots_whose_exchanges_overlap_train_like_one_process(
     pipeline: Document, dp: int, tp: int, experts: Document, crew: Any, draw: Callable[..., Document]
 ) -> None:
@@ -265,7 +266,7 @@ OFFLOADED = [
     ({"schedule": "1f1b", "microbatches": 2, "recompute": "layers"}, 2, 1, {"schedule": "expert-parallel", "ep": 2}),
     ({"schedule": "dualpipe-v", "microbatches": 6}, 1, 2, {"schedule": "parm-s2", "ep": 2, "esp": 1, "degree": 2}),
 ]
-"""A pipeline, dp and tp, and where the experts lie."""
+"""A pipeline, dp, tp, and the experts section."""
 
 
 @pytest.mark.parametrize(("pipeline", "dp", "tp", "experts"), OFFLOADED, ids=case_name)
@@ -292,14 +293,14 @@ UNEQUAL = [
     ({"schedule": "zb-v"}, [(3, 1), (1, 2)], "hierarchical", {"kind": "bert"}),
     ({"schedule": "1f1b"}, [(2, 1), (1, 2), (2, 2)], "rewrite-allgather", {}),
 ]
-"""A pipeline, the dp and tp of each of its meshes, and how tensors travel between them."""
+"""A pipeline, the dp and tp of each mesh, and the strategy of transfers between meshes."""
 SLICED = [
     ("sequence", {"schedule": "1f1b"}, [(1, 2), (2, 1)], "broadcast", {}),
     ("hidden", {"schedule": "zb-h1"}, [(2, 2), (1, 2)], "local-allgather", {"micro_batch_size": 1}),
     ("sequence", {"schedule": "interleaved-1f1b", "chunks": 2}, [(1, 2), (1, 2)], "rewrite-allgather", {}),
     ("hidden", {"schedule": "hanayo", "waves": 1, "recompute": "full"}, [(1, 2), (2, 1)], "global-allgather", {}),
 ]
-"""The same, and the dim of which each tensor-parallel device sends a slice."""
+"""Cases like :data:`UNEQUAL`, with the dim of which each tensor-parallel device sends a slice."""
 
 
 @pytest.mark.parametrize(("boundary", "pipeline", "shapes", "strategy", "others"), SLICED, ids=case_name)
@@ -313,7 +314,7 @@ def test_tensor_parallel_devices_that_send_a_slice_each_train_like_one_process(
     draw: Callable[..., Document],
 ) -> None:
     document = draw({**pipeline, "microbatches": 4}, pp=len(shapes), **{"micro_batch_size": 2, **others})
-    document = unequal(document, shapes, strategy)
+    document = unequal_meshes(document, shapes, strategy)
     document["transfer"]["boundary"] = boundary
     assert_equal(crew.train(document), reference(document))
 
@@ -329,7 +330,7 @@ def test_meshes_of_different_shapes_train_like_one_process(
 ) -> None:
     pp = len(shapes)
     document = draw({**pipeline, "microbatches": 4}, pp=pp, layers=layers_for(pipeline, pp), **others)
-    document = unequal(document, shapes, strategy)
+    document = unequal_meshes(document, shapes, strategy)
     assert_equal(crew.train(document), reference(document), others.get("precision", "fp64"))
 
 
@@ -337,8 +338,11 @@ UNEQUAL_EXPERTS = [
     ("1f1b", [(1, 1), (2, 1)], {"schedule": "parm-s2", "ep": 1, "esp": 1}, 0.0),
     ("1f1b", [(1, 2), (1, 1)], {"schedule": "ppmoe"}, 0.05),
 ]
-"""A pipeline schedule, the dp and tp of each mesh, where the experts lie, and the weight of the auxiliary loss: above
-0 where all meshes have the same dp, for it is a mean over the copies of a mesh, and other copies hold other tokens."""
+"""A pipeline schedule, the dp and tp of each mesh, the experts section, and the weight of the auxiliary loss.
+
+The weight is above 0 only if all meshes have the same dp, because the loss is a mean over the replicas of a mesh, and
+other replicas have other tokens.
+"""
 
 
 @pytest.mark.parametrize(("schedule", "shapes", "experts", "aux_loss"), UNEQUAL_EXPERTS, ids=case_name)
@@ -354,7 +358,7 @@ def test_experts_on_meshes_of_different_shapes_train_like_one_process(
     document = draw({"schedule": schedule, "microbatches": 4}, pp=len(shapes), layers=4, clip_norm=0.5)
     document["model"]["moe"] = {**MOE, "aux_loss": aux_loss}
     document["experts"] = experts
-    document = unequal(document, shapes, "broadcast")
+    document = unequal_meshes(document, shapes, "broadcast")
     assert_equal(crew.train(document), reference(document))
 
 
@@ -384,7 +388,7 @@ SHARDED = [
         {"precision": "bf16", "optimizer": "sgd", "unsharded_stages": 2},
     ),
 ]
-"""With sharded state: what is sharded, a schedule, meshes, copies, tensor-parallel devices, and what else is of interest there."""
+"""Cases with sharded state: the sharded tensors, a schedule, number of meshes, dp, tp, and other settings."""
 
 
 @pytest.mark.parametrize(("sharding", "pipeline", "pp", "dp", "tp", "others"), SHARDED, ids=case_name)
@@ -422,7 +426,7 @@ SHARDED_EXPERTS = [
         *({}, {"clip_norm": 0.5, "sequence_parallel": True}),
     ),
 ]
-"""What is sharded, a schedule, sizes of meshes, where the experts lie, the model, and other settings."""
+"""The sharded tensors, a schedule, sizes of meshes, the experts section, the model, and other settings."""
 
 
 @pytest.mark.parametrize(("sharding", "schedule", "sizes", "experts", "model", "others"), SHARDED_EXPERTS)
@@ -447,7 +451,7 @@ def test_sharded_experts_train_like_one_process(
 
 def test_a_mesh_without_copies_trains_beside_one_that_gathers_weights(crew: Any, draw: Callable[..., Document]) -> None:
     document = draw({"schedule": "1f1b", "microbatches": 4}, pp=2, layers=3, micro_batch_size=2)
-    document = unequal(document, [(2, 1), (1, 1)], "broadcast")
+    document = unequal_meshes(document, [(2, 1), (1, 1)], "broadcast")
     expected = reference(document)
     document["training"]["sharding"] = "parameters"
     assert_equal(crew.train(document), expected)
@@ -457,7 +461,7 @@ DIVIDED_TOKENS = [
     ({"schedule": "1f1b", "microbatches": 4}, 2, {"clip_norm": 0.5, "kind": "bert"}),
     ({"schedule": "chimera", "microbatches": 4}, 1, {"clip_norm": 0.5}),
 ]
-"""With sequence parallelism: a schedule, copies, and what else is of interest there."""
+"""Cases with sequence parallelism: a schedule, dp, and other settings."""
 
 
 @pytest.mark.parametrize(("pipeline", "dp", "others"), DIVIDED_TOKENS, ids=case_name)
@@ -480,7 +484,7 @@ def test_a_llama_with_sequence_parallelism_trains_like_one_process(crew: Any, dr
 def test_sequence_parallel_tensors_pass_between_meshes_with_different_axes(
     crew: Any, draw: Callable[..., Document]
 ) -> None:
-    document = unequal(draw({"schedule": "1f1b", "microbatches": 4}), [(1, 4), (2, 2)], "broadcast")
+    document = unequal_meshes(draw({"schedule": "1f1b", "microbatches": 4}), [(1, 4), (2, 2)], "broadcast")
     document["model"] |= {"heads": 4}
     expected = reference(document)
     document["training"]["sequence_parallel"] = True
@@ -496,7 +500,7 @@ TIED = [
         *(2, 2, {"sharding": "parameters", "unsharded_stages": 1, "precision": "bf16", "optimizer": "sgd"}),
     ),
 ]
-"""With a head that is tied to the embedding: a schedule, meshes, copies, and other settings."""
+"""Cases whose head shares its weight with the embedding: a schedule, number of meshes, dp, and other settings."""
 
 
 @pytest.mark.parametrize(("pipeline", "pp", "dp", "others"), TIED, ids=case_name)
@@ -533,7 +537,7 @@ PREDICTING = [
         *(2, 2, 1, {"mtp_layers": 1, "tied_embeddings": True}, {"sharding": "parameters", "clip_norm": 0.5}),
     ),
 ]
-"""A schedule, meshes, copies, tensor-parallel devices, layers of multi-token prediction, and other settings."""
+"""A schedule, number of meshes, dp, tp, layers of multi-token prediction, and other settings."""
 
 
 @pytest.mark.parametrize(("pipeline", "pp", "dp", "tp", "model", "others"), PREDICTING, ids=case_name)

@@ -1,7 +1,7 @@
-"""torch's flight recorder names the collective that a hang is in.
+"""torch's flight recorder identifies the collective in which a run hangs.
 
-The records were written by three processes on gloo with torch 2.13; those of NCCL have the same format, and were not
-seen. Process 1 is in the second all-reduce of all processes, which processes 0 and 2 have not begun.
+Three processes wrote the records on gloo with torch 2.13. Records of NCCL have the same format, but were not available.
+Process 1 is in the second all-reduce of all processes, which processes 0 and 2 have not started.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def launcher(tmp_path: Path) -> Iterator[Launcher]:
         yield launcher
 
 
-def trained(launcher: Launcher, name: str, pipeline: dict[str, Any] | None = None) -> Run:
+def train_to_end(launcher: Launcher, name: str, pipeline: dict[str, Any] | None = None) -> Run:
     document = load_design(example(name)).model_dump(mode="json")
     document["training"]["steps"] = STEPS
     document["pipeline"] = pipeline or document["pipeline"]
@@ -49,11 +49,11 @@ PIPELINES = [
 def test_losses_on_a_gpu_equal_those_on_the_cpu(
     name: str, pipeline: dict[str, Any] | None, launcher: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    on_gpu = trained(launcher, name, pipeline)
+    on_gpu = train_to_end(launcher, name, pipeline)
     launcher.close()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with closing(launchers["local"](launcher.record)) as without:
-        on_cpu = trained(without, name, pipeline)
+        on_cpu = train_to_end(without, name, pipeline)
 
     (started,) = (event for event in on_gpu.events() if event["event"] == "started")
     assert started["device"] != "CPU"
@@ -62,7 +62,7 @@ def test_losses_on_a_gpu_equal_those_on_the_cpu(
 
 
 def test_spans_follow_each_other_on_the_gpus_clock(launcher: Launcher) -> None:
-    timeline = read_recording(trained(launcher, "05-hanayo-as-chimera").folder).timeline()
+    timeline = read_recording(train_to_end(launcher, "05-hanayo-as-chimera").folder).timeline()
 
     assert (timeline.end >= timeline.start).all()
     for rank in range(timeline.ranks):

@@ -33,14 +33,14 @@ def row_of(rank: int, op: Op, microbatch: int) -> int:
     return next(row for row, action in enumerate(actions) if (action.op, action.microbatch) == (op, microbatch))
 
 
-def standing(rank: int, op: Op, microbatch: int, awaits: Op | None = None, **silence: Any) -> ObservedProcess:
+def waiting_process(rank: int, op: Op, microbatch: int, awaits: Op | None = None, **silence: Any) -> ObservedProcess:
     """Return a process of a rank at an action, which may wait for the tensor of a receive of the same microbatch."""
     awaited = None if awaits is None else row_of(rank, awaits, microbatch)
     row = row_of(rank, op, microbatch)
     return ObservedProcess(Position(pid=1, host="h", step=2, row=row, awaited_row=awaited, stuck_s=60.0), **silence)
 
 
-def evaluating(watched: ObservedProcess) -> ObservedProcess:
+def evaluating_process(watched: ObservedProcess) -> ObservedProcess:
     """Return a process at the same action of the first batch of an evaluation."""
     return ObservedProcess(watched.position.model_copy(update={"evaluation_batch": 1}))
 
@@ -55,9 +55,9 @@ def chain(watched: list[ObservedProcess], process: int = 0) -> list[tuple[str, i
 
 
 def test_the_cause_is_the_last_process_in_the_chain_of_waits() -> None:
-    waiting = standing(2, Op.F, 1, awaits=Op.RECV_F)
-    at_partner, stopped = standing(1, Op.F, 1), standing(1, Op.F, 0, silent_s=50.0, is_stopped=True)
-    early = standing(0, Op.F, 3)
+    waiting = waiting_process(2, Op.F, 1, awaits=Op.RECV_F)
+    at_partner, stopped = waiting_process(1, Op.F, 1), waiting_process(1, Op.F, 0, silent_s=50.0, is_stopped=True)
+    early = waiting_process(0, Op.F, 3)
 
     found = chain([early, early, stopped, at_partner, waiting, waiting], process=4)
 
@@ -65,25 +65,25 @@ def test_the_cause_is_the_last_process_in_the_chain_of_waits() -> None:
 
 
 def test_a_process_that_waits_within_its_mesh_names_the_slowest_one() -> None:
-    first, second = standing(0, Op.F, 2), standing(0, Op.F, 1)
+    first, second = waiting_process(0, Op.F, 2), waiting_process(0, Op.F, 1)
 
-    found = chain([first, second, *[standing(1, Op.F, 1)] * 2, *[standing(2, Op.F, 1)] * 2])
+    found = chain([first, second, *[waiting_process(1, Op.F, 1)] * 2, *[waiting_process(2, Op.F, 1)] * 2])
 
     assert found == [("process_waits_for_partner", 0), ("process_computes", 1)]
 
 
 def test_a_message_that_was_sent_and_has_not_arrived_names_the_link() -> None:
-    sender, receiver = standing(0, Op.F, 3), standing(1, Op.F, 1, awaits=Op.RECV_F)
+    sender, receiver = waiting_process(0, Op.F, 3), waiting_process(1, Op.F, 1, awaits=Op.RECV_F)
 
-    found = chain([sender, sender, receiver, receiver, *[standing(2, Op.F, 1)] * 2], process=2)
+    found = chain([sender, sender, receiver, receiver, *[waiting_process(2, Op.F, 1)] * 2], process=2)
 
     assert found == [("message_undelivered", 2)]
 
 
 def test_a_process_in_an_evaluation_waits_for_one_that_has_not_begun_it() -> None:
     ended = ObservedProcess(Position(pid=1, host="h", step=2, row=len(LAYOUT.program.actions(0)), stuck_s=60.0))
-    receiver = evaluating(standing(1, Op.F, 1, awaits=Op.RECV_F))
-    watched = [ended, ended, receiver, receiver, *[evaluating(standing(2, Op.F, 1))] * 2]
+    receiver = evaluating_process(waiting_process(1, Op.F, 1, awaits=Op.RECV_F))
+    watched = [ended, ended, receiver, receiver, *[evaluating_process(waiting_process(2, Op.F, 1))] * 2]
 
     assert chain(watched, process=2) == [("process_receives", 2), ("process_computes", 0)]
     problem = HangDiagnosis(LAYOUT, ["A", "B", "C"], dict(enumerate(watched))).problem(2)
@@ -91,9 +91,9 @@ def test_a_process_in_an_evaluation_waits_for_one_that_has_not_begun_it() -> Non
 
 
 def test_a_process_that_does_not_report_is_named() -> None:
-    silent = standing(0, Op.F, 0, silent_s=70.0)
+    silent = waiting_process(0, Op.F, 0, silent_s=70.0)
 
-    assert chain([silent, *[standing(rank, Op.F, 0) for rank in (0, 1, 1, 2, 2)]]) == [("process_silent", 0)]
+    assert chain([silent, *[waiting_process(rank, Op.F, 0) for rank in (0, 1, 1, 2, 2)]]) == [("process_silent", 0)]
 
 
 def test_a_silent_process_is_the_cause_also_where_it_has_ended_its_actions() -> None:
@@ -103,8 +103,8 @@ def test_a_silent_process_is_the_cause_also_where_it_has_ended_its_actions() -> 
         [
             ObservedProcess(ended),
             ObservedProcess(ended, 50.0, True),
-            *[standing(1, Op.STEP, -1)] * 2,
-            *[standing(2, Op.STEP, -1)] * 2,
+            *[waiting_process(1, Op.STEP, -1)] * 2,
+            *[waiting_process(2, Op.STEP, -1)] * 2,
         ]
     )
 
@@ -112,10 +112,12 @@ def test_a_silent_process_is_the_cause_also_where_it_has_ended_its_actions() -> 
 
 
 def test_processes_that_wait_for_each_other_are_a_cycle() -> None:
-    first = standing(0, Op.B, 0, awaits=Op.RECV_B)
-    second = ObservedProcess(standing(1, Op.F, 1).position.model_copy(update={"awaited_row": row_of(1, Op.RECV_F, 3)}))
+    first = waiting_process(0, Op.B, 0, awaits=Op.RECV_B)
+    second = ObservedProcess(
+        waiting_process(1, Op.F, 1).position.model_copy(update={"awaited_row": row_of(1, Op.RECV_F, 3)})
+    )
 
-    found = chain([first, first, second, second, *[standing(2, Op.F, 1)] * 2])
+    found = chain([first, first, second, second, *[waiting_process(2, Op.F, 1)] * 2])
 
     assert found == [("process_receives", 0), ("process_receives", 2), ("processes_wait_for_each_other", 0)]
 

@@ -236,7 +236,9 @@ SKIPPED = [
     [(0, 150, 150), (150, 250, 150), (250, 251, 0), (251, 800, 500), (800, 900, 500), (900, 901, 0)],
     [(0, 400, 100), (0, 300, 300), (400, 500, 400), (500, 600, 0), (600, 601, 0), (601, 602, 0)],
 ]
-"""What skips the stage between is there later than what passes it, and its gradient earlier."""
+"""Message order with skip connections: a skipped tensor arrives later than the tensor of the stage between, and its
+gradient earlier.
+"""
 
 
 def test_skipping_tensors_are_timed_as_separate_messages(tmp_path: Path) -> None:

@@ -230,13 +230,13 @@ def assert_close(one: Result, other: Result, tolerance: float) -> None:
 
 
 @pytest.fixture
-def traced(monkeypatch: pytest.MonkeyPatch) -> None:
+def trace_imports(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let torch.compile trace forwards and backwards, and run them without code generation."""
     monkeypatch.setattr("meshwave.engine.runtime.models.stages.COMPILER", "aot_eager")
 
 
 @pytest.mark.parametrize(("kind", "precision", "recomputed"), [("u-transformer", "fp64", True), ("gpt", "bf16", False)])
-def test_compilation_changes_no_result(kind: str, precision: str, recomputed: bool, traced: None) -> None:
+def test_compilation_changes_no_result(kind: str, precision: str, recomputed: bool, trace_imports: None) -> None:
     """Each kind of block is one graph, without breaks."""
     from torch._dynamo.utils import counters
 

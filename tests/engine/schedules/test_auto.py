@@ -132,7 +132,7 @@ PATHS: list[dict[str, Any]] = [
 ]
 
 
-def uneven(stages: int, ranks: int, seed: int) -> Prices:
+def uneven_prices(stages: int, ranks: int, seed: int) -> Prices:
     chance = np.random.default_rng(seed)
     forward, back, weight = (tuple(chance.uniform(0.5, 2, stages).tolist()) for _ in range(3))
     return Prices(
@@ -144,7 +144,7 @@ def uneven(stages: int, ranks: int, seed: int) -> Prices:
 @pytest.mark.parametrize("options", PATHS, ids=str)
 def test_no_named_schedule_of_the_path_and_memory_is_faster(options: dict[str, Any], limit: float | None) -> None:
     auto = schedules["auto"](**options, limit=limit)
-    pipe = Pipe(4, 8, uneven(auto.stage_count(4), 4, seed=3))
+    pipe = Pipe(4, 8, uneven_prices(auto.stage_count(4), 4, seed=3))
 
     tried = auto.search_result(pipe).tried
 
@@ -161,7 +161,7 @@ def test_no_named_schedule_of_the_path_and_memory_is_faster(options: dict[str, A
 def test_orders_for_uneven_costs_beat_named_schedules_or_are_optimal(options: dict[str, Any], seed: int) -> None:
     """Faster than every named schedule, unless one of them is within one percent of the lower bound."""
     auto = schedules["auto"](**options)
-    pipe = Pipe(4, 12, uneven(auto.stage_count(4), 4, seed))
+    pipe = Pipe(4, 12, uneven_prices(auto.stage_count(4), 4, seed))
 
     answer = auto.search_result(pipe)
     tried, least = answer.tried, answer.least
@@ -199,7 +199,7 @@ def test_any_placement_can_be_given() -> None:
 
 
 def test_equal_pipelines_have_equal_results() -> None:
-    pipe = Pipe(4, 8, uneven(4, 4, seed=1))
+    pipe = Pipe(4, 8, uneven_prices(4, 4, seed=1))
     again = replace(pipe, prices=replace(pipe.prices, judge=None))
 
     assert pipe == again
@@ -215,7 +215,7 @@ def test_a_long_step_is_searched_with_fewer_microbatches(
     monkeypatch.setattr("meshwave.engine.schedules.auto.SHORT_STEP_TASKS", 200)
     monkeypatch.setattr("meshwave.engine.schedules.auto.MAX_MOVES", 40)
     auto = schedules["auto"](**options, limit=5.0)
-    pipe = Pipe(4, 60, uneven(auto.stage_count(4), 4, seed=5))
+    pipe = Pipe(4, 60, uneven_prices(auto.stage_count(4), 4, seed=5))
 
     answer = auto.search_result(pipe)
 
@@ -259,7 +259,7 @@ def test_a_search_reports_progress_and_can_be_ended(monkeypatch: pytest.MonkeyPa
         if len(heard) > 3:
             raise Enough
 
-    pipe = Pipe(4, 8, uneven(8, 4, seed=9))
+    pipe = Pipe(4, 8, uneven_prices(8, 4, seed=9))
     with pytest.raises(Enough), report_progress_to(watch):
         auto.program(pipe)
     assert heard == sorted(heard)

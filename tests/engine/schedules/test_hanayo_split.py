@@ -16,7 +16,7 @@ P, M, WAVES = st.integers(1, 8), st.integers(1, 20), st.integers(1, 3)
 groupings = st.sampled_from(["grouped", "ungrouped"])
 
 
-def took(p: int, m: int, *costs: float, **options: Any) -> tuple[float, float]:
+def makespans_of(p: int, m: int, *costs: float, **options: Any) -> tuple[float, float]:
     """Return the makespans with a split and with a whole backward."""
     split, whole = (makespan("hanayo", p, m, *costs, backward=each, **options) for each in ("split", "whole"))
     return split, whole
@@ -29,7 +29,7 @@ def test_a_split_backward_leaves_only_the_unavoidable_bubble(
     """F = I = W: the last rank must wait for P-1 forwards, and no rank waits for longer afterwards."""
     m = p * times if grouping == "grouped" else p + more
 
-    split, whole = took(p, m, 1, 2, waves=w, grouping=grouping)
+    split, whole = makespans_of(p, m, 1, 2, waves=w, grouping=grouping)
 
     assert split == 6 * w * m + p - 1
     assert whole >= 6 * w * m + 4 * (p - 1)
@@ -39,7 +39,7 @@ def test_a_split_backward_saves_most_with_few_waves() -> None:
     """P=8, M=16: the fraction of the makespan that a split backward saves."""
     saved = {}
     for w in (1, 2, 4):
-        split, whole = took(8, 16, 1, 2, waves=w)
+        split, whole = makespans_of(8, 16, 1, 2, waves=w)
         saved[w] = round(100 * (1 - split / whole), 1)
 
     assert saved == {1: 25.4, 2: 15.0, 4: 8.2}
@@ -63,7 +63,7 @@ def test_a_split_backward_is_not_slower_if_backwards_are_longer_than_forwards(
     forward: float, backward: float, weight: float, p: int, w: int, m: int, grouping: str, c: float
 ) -> None:
     """With any number of microbatches, also if the last group is not full, and with any transfers."""
-    split, whole = took(p, m, forward, backward, c, weight, waves=w, grouping=grouping)
+    split, whole = makespans_of(p, m, forward, backward, c, weight, waves=w, grouping=grouping)
 
     assert split <= whole + 1e-9
 
@@ -72,7 +72,7 @@ def test_a_split_backward_is_not_slower_if_backwards_are_longer_than_forwards(
 @given(p=P, w=WAVES, m=M, c=st.integers(0, 24).map(lambda eighths: eighths / 8))
 def test_an_ungrouped_split_backward_is_never_slower(p: int, w: int, m: int, c: float) -> None:
     for backward in (0.5, 1.0, 2.0):
-        split, whole = took(p, m, 1, backward, c, waves=w, grouping="ungrouped")
+        split, whole = makespans_of(p, m, 1, backward, c, waves=w, grouping="ungrouped")
         assert split <= whole + 1e-9
 
 

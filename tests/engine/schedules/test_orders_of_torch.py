@@ -33,7 +33,7 @@ def of_torch(name: str, ranks: int, chunks: int, microbatches: int) -> list[list
     return [[str(action) for action in order if action is not None] for order in orders]
 
 
-def ours(name: str, ranks: int, microbatches: int, **options: Any) -> list[list[str]]:
+def meshwave_orders(name: str, ranks: int, microbatches: int, **options: Any) -> list[list[str]]:
     schedule, pipe = schedules[name](**options), Pipe(ranks, microbatches)
     assert schedule.refusal(pipe) is None
     return format_program(schedule.program(pipe))
@@ -42,14 +42,16 @@ def ours(name: str, ranks: int, microbatches: int, **options: Any) -> list[list[
 @few
 @given(p=P, v=V, m=M)
 def test_looped_bfs(p: int, v: int, m: int) -> None:
-    assert ours("looped-bfs", p, m, chunks=v) == of_torch("ScheduleLoopedBFS", p, v, m)
+    assert meshwave_orders("looped-bfs", p, m, chunks=v) == of_torch("ScheduleLoopedBFS", p, v, m)
 
 
 @few
 @given(p=P, v=V, times=st.integers(1, 3))
 def test_interleaved_1f1b_with_a_multiple_of_the_ranks(p: int, v: int, times: int) -> None:
     """Otherwise torch forms its own rounds, and Meshwave follows Megatron."""
-    assert ours("interleaved-1f1b", p, times * p, chunks=v) == of_torch("ScheduleInterleaved1F1B", p, v, times * p)
+    assert meshwave_orders("interleaved-1f1b", p, times * p, chunks=v) == of_torch(
+        "ScheduleInterleaved1F1B", p, v, times * p
+    )
 
 
 @few
@@ -60,18 +62,18 @@ def test_interleaved_zero_bubble(p: int, v: int, m: int) -> None:
         with pytest.raises(ValueError, match="multiple of the number of rounds"):
             of_torch("ScheduleInterleavedZeroBubble", p, v, m)
     else:
-        assert ours("interleaved-zb", p, m, chunks=v) == of_torch("ScheduleInterleavedZeroBubble", p, v, m)
+        assert meshwave_orders("interleaved-zb", p, m, chunks=v) == of_torch("ScheduleInterleavedZeroBubble", p, v, m)
 
 
 @few
 @given(p=P, m=M)
 def test_zb_v(p: int, m: int) -> None:
-    assert ours("zb-v", p, m) == of_torch("ScheduleZBVZeroBubble", p, 2, m)
+    assert meshwave_orders("zb-v", p, m) == of_torch("ScheduleZBVZeroBubble", p, 2, m)
 
 
 @few
 @given(p=P, more=st.integers(0, 6))
 def test_dualpipe_v(p: int, more: int) -> None:
-    assert ours("dualpipe-v", p, 2 * p + more) == of_torch("ScheduleDualPipeV", p, 2, 2 * p + more)
+    assert meshwave_orders("dualpipe-v", p, 2 * p + more) == of_torch("ScheduleDualPipeV", p, 2, 2 * p + more)
     with pytest.raises(ValueError, match="at least as many microbatches as stages"):
         of_torch("ScheduleDualPipeV", p, 2, 2 * p - 1)

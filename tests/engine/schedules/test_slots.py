@@ -19,7 +19,7 @@ from tests.engine.schedules.test_closed_forms import evenly
 Slots = Mapping[Op, NDArray[np.int64]]
 
 
-def drawn(name: str, pipe: Pipe, **options: Any) -> tuple[NDArray[np.int64], Slots]:
+def slots_and_matrix(name: str, pipe: Pipe, **options: Any) -> tuple[NDArray[np.int64], Slots]:
     """Return the rank and slots of a schedule's computations, each ``[stages, microbatches]``."""
     handed: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
@@ -33,7 +33,7 @@ def drawn(name: str, pipe: Pipe, **options: Any) -> tuple[NDArray[np.int64], Slo
 @given(sizes=evenly, n=st.integers(1, 30))
 def test_chimera_with_any_number_of_replicas(sizes: tuple[int, int], n: int) -> None:
     replicas, d = sizes
-    rank, slots = drawn("chimera", Pipe(d, n), replicas=replicas)
+    rank, slots = slots_and_matrix("chimera", Pipe(d, n), replicas=replicas)
 
     assert_in_time(slots)
     assert most_in_a_slot((rank, slots[Op.F]), (rank, slots[Op.B])) == 1
@@ -42,7 +42,9 @@ def test_chimera_with_any_number_of_replicas(sizes: tuple[int, int], n: int) -> 
 @given(sizes=evenly, units=st.integers(1, 3))
 def test_chimera_with_two_forwards_in_a_slot(sizes: tuple[int, int], units: int) -> None:
     replicas, d = sizes
-    rank, slots = drawn("chimera", Pipe(d, units * 2 * d), replicas=replicas, concatenation="forward-doubling")
+    rank, slots = slots_and_matrix(
+        "chimera", Pipe(d, units * 2 * d), replicas=replicas, concatenation="forward-doubling"
+    )
 
     assert_in_time(slots)
     first, second = slice(None, None, 2), slice(1, None, 2)
@@ -53,7 +55,7 @@ def test_chimera_with_two_forwards_in_a_slot(sizes: tuple[int, int], units: int)
 
 @given(p=st.integers(1, 6), w=st.integers(1, 3), m=st.integers(1, 20))
 def test_hanayo_in_groups(p: int, w: int, m: int) -> None:
-    rank, slots = drawn("hanayo", Pipe(p, m), waves=w)
+    rank, slots = slots_and_matrix("hanayo", Pipe(p, m), waves=w)
 
     assert_in_time(slots)
     assert most_in_a_slot((rank, slots[Op.F]), (rank, slots[Op.B])) == 1

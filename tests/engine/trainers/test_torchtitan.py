@@ -84,7 +84,7 @@ def draw_design(seed: int) -> Design:
     return parse_design(document, draft=True)
 
 
-def exported(design: Design, folder: Path) -> Path:
+def exported_folder(design: Design, folder: Path) -> Path:
     """Write the TOML of the exported zip to a folder, and return its path."""
     with zipfile.ZipFile(io.BytesIO(exports["torchtitan"].to_bytes(predict(design)))) as archive:
         path = folder / "torchtitan-0.2.toml"
@@ -95,7 +95,7 @@ def exported(design: Design, folder: Path) -> Path:
 @pytest.mark.parametrize("seed", range(24))
 def test_settings_are_read_back_as_the_same_design(seed: int, tmp_path: Path) -> None:
     design = draw_design(seed)
-    path = exported(design, tmp_path)
+    path = exported_folder(design, tmp_path)
 
     found, _ = load_import(path, into=design)
 

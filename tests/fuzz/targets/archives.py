@@ -1,4 +1,4 @@
-"""Archives of runs, through ``meshwave runs import``."""
+"""Archives of runs, read by ``meshwave runs import``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HEADERS = ("path", "size", "linkpath", "GNU.sparse.size", "GNU.sparse.map", "hdr
 
 
 class Archives(Target):
-    """An archive is refused, or its run is like any other; nothing is written beside it."""
+    """An archive is refused or becomes a normal run, and no other file is written."""
 
     suffix = ".tar.gz"
 
@@ -61,7 +61,7 @@ class Archives(Target):
 
 
 def _damage_member(chance: Random, member: tarfile.TarInfo, data: bytes) -> bytes:
-    """Change one property of a member, and return its content, which may be changed instead."""
+    """Change one property of a member, and return its content, which may be damaged instead."""
     match chance.randrange(4):
         case 0:
             member.name = chance.choice((chance.choice(NAMES), f"{member.name}/../../{chance.choice(NAMES)}"))
@@ -75,7 +75,7 @@ def _damage_member(chance: Random, member: tarfile.TarInfo, data: bytes) -> byte
 
 
 def _add(archive: tarfile.TarFile, member: tarfile.TarInfo, data: bytes) -> None:
-    """Add a member to an archive, without the characters that no archive can have."""
+    """Add a member to an archive, without characters that no archive can contain."""
     member.name, member.linkname = _storable(member.name), _storable(member.linkname)
     member.pax_headers = {key: _storable(value) for key, value in member.pax_headers.items()}
     member.size = len(data) if member.isreg() else 0

@@ -1,4 +1,4 @@
-"""Design documents, through every command that reads one."""
+"""Design documents, read by every command that reads one."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from meshwave.engine.exports import exports
 from meshwave.engine.files import examples
 from tests._strategies import documents
 from tests.fuzz.oracle import Act, Complaint, Ended, about_command, about_json, run_cli
-from tests.fuzz.target import Target, drawn
+from tests.fuzz.target import Target, draw_examples
 
 MADE = 60
-"""Documents that the strategies of the property tests draw."""
+"""Documents from the strategies of the property tests."""
 
 
 class Designs(Target):
-    """What ``check`` accepts is simulated, lowered, exported and compared; what it refuses nobody accepts."""
+    """Designs that ``check`` accepts are simulated, lowered, exported and compared; all commands refuse the others."""
 
     entrance = 3
 
     def seeds(self) -> Iterator[bytes]:
         yield from (path.read_bytes() for path in examples().values())
-        yield from (json.dumps(document).encode() for document in drawn(documents(), MADE))
+        yield from (json.dumps(document).encode() for document in draw_examples(documents(), MADE))
 
     def calls(self, path: Path) -> Iterator[tuple[str, Act]]:
         file = str(path)
@@ -44,9 +44,9 @@ class Designs(Target):
         yield "compare", lambda: about_command("compare", file, "02-two-waves")
         yield "reshard", lambda: about_command("reshard", file, "--boundary", "0:1")
         yield "moe", lambda: about_command("moe", file)
-        yield "save", lambda: _saved(path)
+        yield "save", lambda: save_and_read(path)
         for name in exports:
-            yield f"export --to {name}", lambda name=name: _exported(file, name)  # type: ignore[misc]
+            yield f"export --to {name}", lambda name=name: export_all(file, name)  # type: ignore[misc]
 
 
 def _disagreement(ended: list[Ended]) -> Iterator[Complaint]:
@@ -61,14 +61,14 @@ def _json_program(file: str) -> Iterator[Complaint]:
     yield from about_json(run_cli("program", file, "--format", "json").out)
 
 
-def _saved(path: Path) -> Iterator[Complaint]:
+def save_and_read(path: Path) -> Iterator[Complaint]:
     design = load_design(path)
     again = parse_design(design.to_json())
     if again != design:
         yield Complaint("a saved design is another one", design.to_json())
 
 
-def _exported(file: str, name: str) -> Iterator[Complaint]:
+def export_all(file: str, name: str) -> Iterator[Complaint]:
     ended: list[Ended] = []
     yield from about_command("export", file, "--to", name, ended=ended)
     content = ended[0].out

@@ -1,4 +1,4 @@
-"""Expert-layer documents, through ``meshwave moe``."""
+"""Expert-layer documents, read by ``meshwave moe``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OTHER = {
 
 
 class ExpertLayers(Target):
-    """Every schedule of an expert layer, as data and in words."""
+    """Every schedule of an expert layer, as JSON and as text."""
 
     is_guided = True
 

@@ -24,8 +24,8 @@ from meshwave.engine.errors import RunError
 from meshwave.engine.files import example, examples
 from meshwave.engine.runs.launchers._base import launchers
 from meshwave.engine.schedules import auto
-from tests.engine.costs.profiles import known
-from tests.fuzz.mutate import STRINGS, damaged
+from tests.engine.costs.profiles import example_profile
+from tests.fuzz.mutate import STRINGS, damage_document
 from tests.fuzz.oracle import Act, Complaint, about_exception, about_text
 from tests.fuzz.target import Target, UnfitError, envelope
 
@@ -139,14 +139,14 @@ GESTURES: Mapping[str, Sequence[Mapping[str, Any]]] = {
     ),
     "crossings": ({"type": "take"}, {"type": "close", "opening": 0}),
 }  # fmt: skip
-"""Of each widget the messages that its JavaScript sends."""
+"""Messages that the JavaScript of each widget sends."""
 
 INSIDE = "internal error in Meshwave"
-"""What the page says of a defect of ours, which is reported by its exception."""
+"""Text that the page shows for an internal error, which is reported by its exception."""
 
 
 class Gestures(Target):
-    """Some messages to the widgets of one tab, one after another: each is answered, none goes wrong inside."""
+    """A sequence of messages to the widgets of one tab: each is answered without an internal error."""
 
     def seeds(self) -> list[bytes]:
         every = [[widget, message] for widget, messages in GESTURES.items() for message in messages]
@@ -159,7 +159,7 @@ class Gestures(Target):
             if gesture[1]["type"] == "change" and chance.random() < 0.7:
                 gesture[1]["value"] = chance.choice(VALUES)
             elif chance.random() < 0.6:
-                gesture[1] = damaged(chance, gesture[1], chance.choice(drawn)[1])
+                gesture[1] = damage_document(chance, gesture[1], chance.choice(drawn)[1])
         return _input(chance.choice(DESIGNS), drawn)
 
     def calls(self, path: Path) -> Iterator[tuple[str, Act]]:
@@ -194,14 +194,14 @@ def _kind(message: Mapping[str, Any]) -> str:
 def _keep_a_profile() -> None:
     folder = Path(os.environ["MESHWAVE_HOME"], "profiles")
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "this-machine.json").write_text(known().to_json())
+    (folder / "this-machine.json").write_text(example_profile().to_json())
 
 
 # ---- a tab that nobody sees ----
 
 
 class Tab:
-    """The widgets of a session, and what they send."""
+    """The widgets of a session, and the messages that they send."""
 
     def __init__(self, design: str) -> None:
         self._studio = Studio(load_design(example(design)))
@@ -223,7 +223,7 @@ class Tab:
         return others.get(name) or getattr(self._widgets, name)
 
     def answer(self, widget: str, message: Mapping[str, Any]) -> Iterator[Complaint]:
-        """Send a message; check the words that come back and that the design is still one."""
+        """Send a message; check the response, and that the design is still valid."""
         self.sent.clear()
         with patch("traceback.print_exc", lambda: self._wrong.append(sys.exception())):
             self._widget(widget)._handle_msg(message)
@@ -254,7 +254,7 @@ def _about_words(sent: Mapping[str, Any]) -> Iterator[Complaint]:
 
 @contextmanager
 def tab(design: str) -> Iterator[Tab]:
-    """A tab from which nothing is launched or measured, whose searches are short, and that sends to nobody."""
+    """Open a tab that cannot launch or measure anything, has short searches, and sends no messages."""
 
     def refuse(*_: Any, **__: Any) -> None:
         raise RunError("nothing is launched or measured from here")

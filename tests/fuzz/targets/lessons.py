@@ -1,4 +1,4 @@
-"""Lessons: listed, walked through, and shown step by step beside a design."""
+"""Lessons: listed, walked through, and shown step by step next to a design."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAME = "fuzzed"
 
 
 class Lessons(Target):
-    """The text of a lesson is refused at its place, or the page shows all of its steps."""
+    """A lesson is refused with the place of the mistake, or the page shows all of its steps."""
 
     is_guided = True
     suffix = ".md"
@@ -40,13 +40,13 @@ class Lessons(Target):
         folder.joinpath("lesson.md").write_bytes(path.read_bytes())
         ended: list[Ended] = []
         yield "lessons --check", lambda: about_command("lessons", "--check", NAME, ended=ended)
-        yield "lessons --json", _listed
+        yield "lessons --json", list_lessons
         if ended and ended[0].status == 0:
             yield "page", _on_the_page
 
 
-def _listed() -> Iterator[Complaint]:
-    """List the lesson alone; all others would be read again for every input."""
+def list_lessons() -> Iterator[Complaint]:
+    """List only the fuzzed lesson, since all other lessons would be read again for each input."""
     with patch("meshwave.engine.cli.lessons.lesson_folders", lambda: {NAME: user_folder() / NAME}):
         yield from about_command("lessons", "--json")
 

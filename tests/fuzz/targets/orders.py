@@ -1,4 +1,4 @@
-"""Orders drawn by hand, judged by a walk that knows nothing of the engine."""
+"""Custom orders, checked by a separate implementation that shares no code with the engine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from meshwave.engine.predict.prediction import check_design, predict
 from meshwave.engine.program.program import format_program
 from tests._strategies import compute_programs, document
 from tests.fuzz.oracle import Act, Complaint
-from tests.fuzz.target import Target, drawn, envelope
+from tests.fuzz.target import Target, draw_examples, envelope
 
 MADE = 120
 _CELL = re.compile(r"(\d+)([FBIW])(\d+)")
@@ -24,7 +24,7 @@ Orders = Sequence[Sequence[str]]
 
 
 class Cell(NamedTuple):
-    """One computation."""
+    """A computation of an order."""
 
     stage: int
     op: str
@@ -32,11 +32,11 @@ class Cell(NamedTuple):
 
 
 class HandDrawnOrders(Target):
-    """``check`` refuses exactly the orders that are incomplete or stand still, and ``predict`` plays the others."""
+    """``check`` refuses exactly the orders that are incomplete or deadlock, and ``predict`` simulates the others."""
 
     def seeds(self) -> Iterator[bytes]:
         yield b'[["0F0", "0B0"], ["1F0", "1B0"]]'
-        programs = drawn(compute_programs(4, 4), MADE)
+        programs = draw_examples(compute_programs(4, 4), MADE)
         yield from (json.dumps(format_program(program, compute_only=True)).encode() for program in programs)
 
     def mutate(self, chance: Random, seeds: Sequence[bytes]) -> bytes:
@@ -49,9 +49,9 @@ class HandDrawnOrders(Target):
         with envelope():
             orders = json.loads(path.read_bytes())
             sound = fault_of(orders) == ""
-        yield "check", lambda: _compared(orders)
+        yield "check", lambda: compare_with_check(orders)
         if sound:
-            yield "predict", lambda: _played(orders)
+            yield "predict", lambda: check_simulation(orders)
 
 
 def _disturb(chance: Random, orders: list[list[str]]) -> None:
@@ -77,7 +77,7 @@ def _design(orders: Orders) -> dict[str, Any]:
     return document({"schedule": "custom", "microbatches": microbatches, "actions": orders}, len(orders))
 
 
-def _compared(orders: Orders) -> Iterator[Complaint]:
+def compare_with_check(orders: Orders) -> Iterator[Complaint]:
     expected = fault_of(orders)
     try:
         problems = check_design(parse_design(_design(orders), draft=True))
@@ -88,7 +88,7 @@ def _compared(orders: Orders) -> Iterator[Complaint]:
         yield Complaint("check disagrees with the walk", f"walk: {expected or 'sound'}; check: {refused or 'sound'}")
 
 
-def _played(orders: Orders) -> Iterator[Complaint]:
+def check_simulation(orders: Orders) -> Iterator[Complaint]:
     makespan = predict(parse_design(_design(orders))).timeline.makespan
     if not makespan > 0:
         yield Complaint("a sound order takes no time", str(makespan))
@@ -98,11 +98,11 @@ def _played(orders: Orders) -> Iterator[Complaint]:
 
 
 def fault_of(orders: Orders) -> str:
-    """Return why an order cannot run; empty for a sound one."""
-    return _idle(orders) or _incomplete(orders) or _apart(orders) or _standstill(orders)
+    """Return the reason why an order cannot run; empty if it can."""
+    return _idle(orders) or find_incomplete(orders) or find_split_microbatch(orders) or find_deadlock(orders)
 
 
-def _parsed(cell: str) -> Cell:
+def parse_cell_text(cell: str) -> Cell:
     found = _CELL.fullmatch(cell)
     if found is None:
         raise ValueError(f"{cell!r} is no computation")
@@ -110,15 +110,18 @@ def _parsed(cell: str) -> Cell:
 
 
 def _cells(orders: Orders) -> list[Cell]:
-    return [_parsed(cell) for order in orders for cell in order]
+    return [parse_cell_text(cell) for order in orders for cell in order]
 
 
 def _idle(orders: Orders) -> str:
     return "" if all(orders) else "a mesh has no action"
 
 
-def _incomplete(orders: Orders) -> str:
-    """Each stage runs each microbatch forward once, and backward once, whole or in two halves."""
+def find_incomplete(orders: Orders) -> str:
+    """Return a sentence about a stage whose actions of a microbatch are incomplete; empty if there is none.
+
+    Each stage needs one forward and one backward of each microbatch; the backward is full or split.
+    """
     count = Counter(_cells(orders))
     stages = 1 + max(cell.stage for cell in count)
     microbatches = 1 + max(cell.microbatch for cell in count)
@@ -130,19 +133,19 @@ def _incomplete(orders: Orders) -> str:
     return ""
 
 
-def _apart(orders: Orders) -> str:
-    """What a stage does with a microbatch belongs on one mesh."""
+def find_split_microbatch(orders: Orders) -> str:
+    """Return a sentence about a stage that runs one microbatch on two meshes; empty if there is none."""
     homes: dict[tuple[int, int], int] = {}
     for rank, order in enumerate(orders):
-        for cell in map(_parsed, order):
+        for cell in map(parse_cell_text, order):
             if homes.setdefault((cell.stage, cell.microbatch), rank) != rank:
                 return f"stage {cell.stage} runs microbatch {cell.microbatch} on two meshes"
     return ""
 
 
-def _standstill(orders: Orders) -> str:
-    """Let each mesh run what it can until none can."""
-    left = [[_parsed(cell) for cell in order] for order in orders]
+def find_deadlock(orders: Orders) -> str:
+    """Run each mesh until none can continue; return a sentence about the remaining actions, empty if there are none."""
+    left = [[parse_cell_text(cell) for cell in order] for order in orders]
     last = max(cell.stage for order in left for cell in order)
     done: set[Cell] = set()
     moved = True

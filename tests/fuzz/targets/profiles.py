@@ -1,4 +1,4 @@
-"""Calibration profiles: printed, kept, used by designs, charted on the page."""
+"""Calibration profiles: printed, stored, used by designs, and shown as charts on the page."""
 
 from __future__ import annotations
 
@@ -11,26 +11,28 @@ from meshwave.designer.views.profiles import describe_machine, profile_charts, p
 from meshwave.engine.costs.profile import load_profile
 from meshwave.engine.costs.profile_store import DEFAULT_PROFILE, store_profile
 from meshwave.engine.files import example
-from tests.engine.costs.profiles import block, contention, known, of_a_run
+from tests.engine.costs.profiles import block, contention, example_profile, profile_of_actions
 from tests.engine.costs.test_profile import document as collectives
 from tests.fuzz.oracle import Act, Complaint, Ended, about_command, about_json, about_text
 from tests.fuzz.target import Target
 
 PRICED = ("03-gpt-on-two-cores", "14-tensor-parallel", "17-experts-on-two-cores", "21-u-net")
-"""Designs that are priced by a profile: plain, with tp, with experts, with skips."""
+"""Designs that use the profile: a plain one, with tp, with experts, and with skip connections."""
 
 OVERLAP = {"collective": "overlap", "mp": 4, "esp": 4}
 
 
 class Profiles(Target):
-    """A profile is refused at its place, or everything that uses it has finite numbers."""
+    """A profile is refused with the place of the mistake, or all results that use it are finite."""
 
     is_guided = True
 
     def seeds(self) -> list[bytes]:
-        whole = known(blocks=tuple(map(block, ("layer", "experts", "joining", "embedding", "head"))))
-        contended = known(contention=(contention(), contention("same_node")))
-        run = of_a_run({"op": "F"}, {"op": "B", "first": True}, {"op": "I"}, {"op": "W", "tp": 2}, {"op": "STEP"})
+        whole = example_profile(blocks=tuple(map(block, ("layer", "experts", "joining", "embedding", "head"))))
+        contended = example_profile(contention=(contention(), contention("same_node")))
+        run = profile_of_actions(
+            {"op": "F"}, {"op": "B", "first": True}, {"op": "I"}, {"op": "W", "tp": 2}, {"op": "STEP"}
+        )
         return [
             *(made.to_json().encode() for made in (whole, contended, run)),
             json.dumps(collectives({}, {"collective": "all_gather", "group": "mp", "size": 4}, OVERLAP)).encode(),
@@ -47,10 +49,10 @@ class Profiles(Target):
         store_profile(load_profile(path), DEFAULT_PROFILE)
         yield "page", lambda: _on_the_page(path)
         for name in PRICED:
-            yield f"simulate {name}", partial(_priced, name, path.with_name("priced.json"))
+            yield f"simulate {name}", partial(price_with_profile, name, path.with_name("priced.json"))
 
 
-def _priced(name: str, place: Path) -> Iterator[Complaint]:
+def price_with_profile(name: str, place: Path) -> Iterator[Complaint]:
     document = json.loads(example(name).read_bytes())
     document["cost"] = {"kind": "calibrated", "profile": DEFAULT_PROFILE}
     place.write_text(json.dumps(document))

@@ -1,4 +1,4 @@
-"""HTTP requests to a designer that is served: of a stranger and of the user, each answered without an error."""
+"""HTTP requests of strangers and of the user to a running designer; each is answered without an error."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOKEN = "token-of-the-fuzzer"
 LIFETIME_S = 2.0
 """Time after which the session of a request for a page ends."""
 PATIENCE_S = 0.3
-"""Time without an answer after which the server is taken to wait for the rest of a request."""
+"""Time without an answer after which the server is assumed to wait for the rest of a request."""
 START_S = 60.0
 LARGEST_ANSWER_BYTES = 20_000_000
 PATHS = (
@@ -39,7 +39,7 @@ HEADERS = (
 
 
 class Requests(Target):
-    """Each request is answered below status 500, logs no exception, and does not show the token."""
+    """Each request gets a status below 500, causes no logged exception, and never receives the token."""
 
     suffix = ".http"
     entrance = 0
@@ -76,7 +76,7 @@ def _answer(request: bytes) -> Iterator[Complaint]:
 
 
 def _send(request: bytes, patience_s: float = PATIENCE_S) -> bytes:
-    """Return the answer to a request; empty if the server closes the connection or waits for more."""
+    """Return the response to a request; empty if the server closes the connection or waits for more data."""
     with socket.create_connection(("127.0.0.1", _server().port), patience_s) as connection:
         answer = b""
         try:
@@ -89,7 +89,7 @@ def _send(request: bytes, patience_s: float = PATIENCE_S) -> bytes:
 
 
 def _is_whole(answer: bytes) -> bool:
-    """Return whether an answer has all bytes that its head states, so that nobody has to wait for more."""
+    """Return whether a response has all bytes that its header states."""
     head, end, body = answer.partition(b"\r\n\r\n")
     length = re.search(rb"(?i)\r\nContent-Length: (\d+)", head)
     return bool(end) and (head.startswith(b"HTTP/1.1 101") or (length is not None and len(body) >= int(length[1])))
@@ -112,7 +112,7 @@ def _cookie() -> bytes:
 
 @cache
 def _log() -> list[logging.LogRecord]:
-    """Return the errors that are logged from now on."""
+    """Collect the errors that are logged from now on."""
     records: list[logging.LogRecord] = []
 
     class Keep(logging.Handler):

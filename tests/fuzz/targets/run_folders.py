@@ -1,4 +1,4 @@
-"""Folders of runs and the record beside them, through ``meshwave runs`` and the page."""
+"""Run folders and the run database, read by ``meshwave runs`` and the page."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from meshwave.engine.files import example
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs import Record
 from tests.engine.runs.recorded import record, record_inside
-from tests.fuzz.mutate import damaged, mutate_bytes, written
+from tests.fuzz.mutate import damage_document, mutate_bytes, written
 from tests.fuzz.oracle import Act, Complaint, about_command, about_text, run_cli
 from tests.fuzz.target import Target, envelope
 
 SHOWN = "02-two-waves"
-"""The design that ran, small enough for a folder to be read at once."""
+"""Design of the run, which is small so that its folder is read quickly."""
 EVENTS = '{"event": "started", "device": "CPU"}\n{"event": "note", "words": "a note"}\n'
 
 
 class RunFolders(Target):
-    """One run: an input is a JSON object of its files, each byte a character, by their paths below the home folder."""
+    """One run. An input is a JSON object of files by their paths in the home folder; each byte is a character."""
 
     entrance = 1
 
     def seeds(self) -> Iterator[bytes]:
-        yield from (json.dumps(make()).encode() for make in (recorded_files, _measured))
+        yield from (json.dumps(make()).encode() for make in (recorded_files, _measured_answers))
 
     def mutate(self, chance: Random, seeds: Sequence[bytes]) -> bytes:
         files, other = (json.loads(chance.choice(seeds)) for _ in range(2))
@@ -59,7 +59,7 @@ class RunFolders(Target):
     def calls(self, path: Path) -> Iterator[tuple[str, Act]]:
         with envelope():
             files = json.loads(path.read_bytes())
-            _laid_out({name: content.encode("latin-1") for name, content in files.items()})
+            _write_home({name: content.encode("latin-1") for name, content in files.items()})
         yield "runs list", lambda: about_command("runs", "list")
         for arguments in (
             ("list", "--json"),
@@ -74,7 +74,7 @@ class RunFolders(Target):
 
 
 def _with_damaged_line(chance: Random, content: bytes) -> bytes:
-    """Damage the JSON of a file: one of its lines, the first of a recording, or the whole."""
+    """Damage the JSON of a file: one line, the first line of a recording, or the whole file."""
     lines = content.split(b"\n")
     at = 0 if b"\0" in content else chance.randrange(len(lines))
     for first, last in ((at, at + 1), (0, len(lines))):
@@ -82,7 +82,7 @@ def _with_damaged_line(chance: Random, content: bytes) -> bytes:
             document = json.loads(b"\n".join(lines[first:last]))
         except (ValueError, RecursionError):  # damaged before
             continue
-        lines[first:last] = [written(chance, damaged(chance, document, document))]
+        lines[first:last] = [written(chance, damage_document(chance, document, document))]
         return b"\n".join(lines)
     return mutate_bytes(chance, content)
 
@@ -90,21 +90,21 @@ def _with_damaged_line(chance: Random, content: bytes) -> bytes:
 # ---- a home folder ----
 
 
-def _home() -> Path:
+def _write_runs() -> Path:
     return Path(os.environ["MESHWAVE_HOME"])
 
 
-def _laid_out(files: Mapping[str, bytes]) -> None:
-    shutil.rmtree(_home(), ignore_errors=True)
+def _write_home(files: Mapping[str, bytes]) -> None:
+    shutil.rmtree(_write_runs(), ignore_errors=True)
     for name, content in files.items():
-        place = (_home() / name).resolve()
-        if not place.is_relative_to(_home().resolve()):
+        place = (_write_runs() / name).resolve()
+        if not place.is_relative_to(_write_runs().resolve()):
             raise ValueError(f"{name} lies outside the home folder")
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(content)
 
 
-def _taken_up(home: Path) -> dict[str, str]:
+def _read_home(home: Path) -> dict[str, str]:
     return {
         str(path.relative_to(home)): path.read_bytes().decode("latin-1")
         for path in sorted(home.rglob("*"))
@@ -114,21 +114,21 @@ def _taken_up(home: Path) -> dict[str, str]:
 
 @cache
 def recorded_files() -> dict[str, str]:
-    """A dry run in threads of this process, as the launcher leaves it."""
+    """Return the files of a dry run in threads of this process."""
     before = os.environ.get("MESHWAVE_HOME")
     with tempfile.TemporaryDirectory() as folder:
         os.environ["MESHWAVE_HOME"] = folder
         try:
             ended = run_cli("run", SHOWN, "--rehearse", "--launcher", "threads", "--steps", "2", "--scale", "0.002")
             assert ended.status == 0, ended.err
-            return _taken_up(Path(folder))
+            return _read_home(Path(folder))
         finally:
             os.environ.pop("MESHWAVE_HOME") if before is None else os.environ.update(MESHWAVE_HOME=before)
 
 
 @cache
-def _measured() -> dict[str, str]:
-    """The same run as if it had trained: losses, notes, and measured spans with the insides of its blocks."""
+def _measured_answers() -> dict[str, str]:
+    """Return the files of the same run as if it had trained: losses, notes, and spans with layers of blocks."""
     prediction = predict(load_design(example(SHOWN)))
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
@@ -145,7 +145,7 @@ def _measured() -> dict[str, str]:
         (run / "routing-0.json").write_text('{"1": [3, 1, 2, 2]}\n')
         clock = {"same_host": False, "seen": [[10**12, 500, 2000], [2 * 10**12, 600, 2000]]}
         (run / "clocks.json").write_text(json.dumps({"format": "meshwave-clocks/1", "processes": [clock] * 4}))
-        return _taken_up(home)
+        return _read_home(home)
 
 
 # ---- the page ----

@@ -1,4 +1,4 @@
-"""Schedules of torch as CSV, through ``meshwave import``."""
+"""Schedules of torch in CSV files, read by ``meshwave import``."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from meshwave.engine.schedules import schedules
 from tests._strategies import pipelines
 from tests.fuzz.mutate import STRINGS, mutate_bytes
 from tests.fuzz.oracle import Act, Complaint, Ended, about_command
-from tests.fuzz.target import Target, drawn
+from tests.fuzz.target import Target, draw_examples
 
 CELLS = (
     "0F0", "1B0", "0I0", "0W0", "2SEND_F1", "1RECV_F0", "0REDUCE_GRAD", "0UNSHARD", "(0F1;0B0)OVERLAP_F_B", "", "F", "0X0",
     "999999F0", "0F999999", "99999999999999999999F0", "0f0", "-1F0", "0F0 0B0", "\u0663F0", *STRINGS,
 )  # fmt: skip
 INTO = ("02-two-waves", "16-gpt2-moe", "21-u-net")
-"""Designs that a schedule is read into: of waves, with experts, with skip connections."""
+"""Designs into which a schedule is imported: with waves, with experts, with skip connections."""
 
 
 class Schedules(Target):
-    """A schedule is refused at its cell, or becomes a sound design."""
+    """A schedule is refused with the cell of the mistake, or becomes a valid design."""
 
     is_guided = True
     suffix = ".csv"
     entrance = 1 + len(INTO)
 
     def seeds(self) -> Iterator[bytes]:
-        for pipe in (pipe for name in schedules for pipe in drawn(pipelines(name, 4, 4), 3)):
+        for pipe in (pipe for name in schedules for pipe in draw_examples(pipelines(name, 4, 4), 3)):
             prediction = predict(pipe.design())
             if prediction.program.replicas == 1:  # others are no file of torch
                 yield from (exports[form].to_bytes(prediction) for form in ("torch-csv", "torch-csv-comms"))
@@ -83,7 +83,7 @@ def _change_cells(chance: Random, rows: list[list[str]]) -> None:
 
 
 def check_import(path: Path, made: Ended) -> Iterator[Complaint]:
-    """Check that a design printed by ``import`` is sound."""
+    """Check that a design printed by ``import`` is valid."""
     path.write_bytes(made.out)
     ended: list[Ended] = []
     yield from about_command("check", str(path), ended=ended)

@@ -1,4 +1,4 @@
-"""Settings of other trainers: of Megatron-LM, torchtitan and Hugging Face, through ``meshwave import``."""
+"""Settings of Megatron-LM, torchtitan and Hugging Face, read by ``meshwave import``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ INTO = "16-gpt2-moe"
 
 
 class Settings(Target):
-    """Settings are refused at their place, or become a sound design; the first line of an input is their format."""
+    """Settings are refused with the place of the mistake, or become a valid design; the first line is their format."""
 
     suffix = ".txt"
     is_guided = True

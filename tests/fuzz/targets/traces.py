@@ -1,4 +1,4 @@
-"""Traces of other tools, through ``meshwave import``: entered as a run of a design, compared and used."""
+"""Traces of other tools, read by ``meshwave import``, then stored as runs of a design, compared and used."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ NAMES = (
     lambda action: f"{'Forward' if action.op is Op.F else 'Backward'} {action.microbatch}",
     lambda action: "forward-compute" if action.op is Op.F else "backward-compute",
 )
-"""Functions that name the range of an action as torchtitan, torch and Megatron do."""
+"""Functions that name the range of an action like torchtitan, torch and Megatron do."""
 
 
 class Traces(Target):
-    """The files of one trace, an array of documents: refused with a reason, or a run with a timeline."""
+    """The files of a trace as an array of documents: refused with a reason, or a run with a timeline."""
 
     is_guided = True
 

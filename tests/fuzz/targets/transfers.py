@@ -1,4 +1,4 @@
-"""Transfer documents, one tensor or several, through ``meshwave reshard`` and the transfer lab."""
+"""Transfer documents of one or several tensors, read by ``meshwave reshard`` and the transfer lab."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.fuzz.target import Target
 
 
 class Transfers(Target):
-    """Every plan of a transfer, as data and in words."""
+    """Every plan of a transfer, as JSON and as text."""
 
     is_guided = True
 

@@ -1,4 +1,4 @@
-"""A target that does what its input says, for the tests of the workers; nobody fuzzes it."""
+"""A target for the tests of the workers that does what its input says; it is not fuzzed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans of workshops: refused at their place, or served."""
+"""Plans of workshops: refused with the place of the mistake, or served."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.fuzz.target import Target
 
 
 class Workshops(Target):
-    """The TOML of a workshop is refused at its place, or a class can be made of it."""
+    """The TOML file of a workshop is refused with the place of the mistake, or a class can be made from it."""
 
     is_guided = True
     suffix = ".toml"

@@ -1,4 +1,4 @@
-"""Results that no machine measured, for the tests of what is made of them."""
+"""Invented results, for tests of the pages and figures that are made from results."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from meshwave.engine.bench.accuracy.results import Result, Results
 
 
 def result(case: str, predicted: float = 1.0, measured: float = 1.02, **more: Any) -> Result:
-    """Of a rehearsal, unless it is said otherwise."""
+    """Return a result, by default that of a dry run."""
     plain: dict[str, Any] = {
         "group": "every schedule, 4 meshes",
         "way": "rehearsed",

@@ -1,4 +1,4 @@
-"""The designs of the bench: enough of them, of every kind, and each can run."""
+"""The designs of the accuracy benchmark: there are enough of every kind, and each can run."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ from meshwave.engine.schedules import schedules
 
 
 @pytest.fixture(scope="module")
-def drawn() -> list[tuple[Case, Design]]:
-    """All designs of both parts."""
+def cases_and_designs() -> list[tuple[Case, Design]]:
+    """The cases and designs of both benchmarks."""
     return [(case, case.design(2)) for case in (*all_cases(), *hanayo.paper_cases())]
 
 
 @pytest.fixture(scope="module")
-def rehearsed(drawn: list[tuple[Case, Design]]) -> list[Design]:
-    """Those by which rehearsals are judged."""
-    return [design for _, design in drawn][: len(list(cases.dry_run_cases()))]
+def dry_run_designs(cases_and_designs: list[tuple[Case, Design]]) -> list[Design]:
+    """The designs of dry runs."""
+    return [design for _, design in cases_and_designs][: len(list(cases.dry_run_cases()))]
 
 
-def test_every_case_has_a_unique_name_and_can_run(drawn: list[tuple[Case, Design]]) -> None:
-    assert len({case.name for case, _ in drawn}) == len(drawn)
-    assert [(case.name, problem) for case, design in drawn for problem in run_problems(design)] == []
+def test_every_case_has_a_unique_name_and_can_run(cases_and_designs: list[tuple[Case, Design]]) -> None:
+    assert len({case.name for case, _ in cases_and_designs}) == len(cases_and_designs)
+    assert [(case.name, problem) for case, design in cases_and_designs for problem in run_problems(design)] == []
 
 
-def test_more_than_forty_cases_cover_every_schedule(rehearsed: list[Design]) -> None:
-    assert len(rehearsed) >= 40
-    assert {design.pipeline.schedule for design in rehearsed} == set(schedules) - {"custom"}
+def test_more_than_forty_cases_cover_every_schedule(dry_run_designs: list[Design]) -> None:
+    assert len(dry_run_designs) >= 40
+    assert {design.pipeline.schedule for design in dry_run_designs} == set(schedules) - {"custom"}
 
 
-def test_cases_have_two_to_eight_meshes_and_at_most_eight_devices(rehearsed: list[Design]) -> None:
-    assert {1, 2, 3, 4, 8} == {design.ranks for design in rehearsed}
-    assert max(sum(len(mesh.devices) for mesh in design.meshes) for design in rehearsed) == 8
+def test_cases_have_two_to_eight_meshes_and_at_most_eight_devices(dry_run_designs: list[Design]) -> None:
+    assert {1, 2, 3, 4, 8} == {design.ranks for design in dry_run_designs}
+    assert max(sum(len(mesh.devices) for mesh in design.meshes) for design in dry_run_designs) == 8
 
 
-def test_cases_cover_replicas_split_backwards_experts_and_unequal_meshes(rehearsed: list[Design]) -> None:
-    assert any(mesh.dp > 1 for design in rehearsed for mesh in design.meshes)
-    assert any(mesh.tp > 1 for design in rehearsed for mesh in design.meshes)
-    assert any(design.model.moe for design in rehearsed)
-    assert any(len({(mesh.dp, mesh.tp) for mesh in design.meshes}) > 1 for design in rehearsed)
-    assert {design.cost.kind for design in rehearsed} == {"unit", "roofline"}
+def test_cases_cover_replicas_split_backwards_experts_and_unequal_meshes(dry_run_designs: list[Design]) -> None:
+    assert any(mesh.dp > 1 for design in dry_run_designs for mesh in design.meshes)
+    assert any(mesh.tp > 1 for design in dry_run_designs for mesh in design.meshes)
+    assert any(design.model.moe for design in dry_run_designs)
+    assert any(len({(mesh.dp, mesh.tp) for mesh in design.meshes}) > 1 for design in dry_run_designs)
+    assert {design.cost.kind for design in dry_run_designs} == {"unit", "roofline"}
 
 
 def test_message_sizes_match_the_names_of_the_cases() -> None:
@@ -98,9 +98,11 @@ def test_training_cases_have_a_core_for_each_process() -> None:
     assert {case.way for case in cases.training_cases()} == {"measured"}
 
 
-def test_cases_of_one_training_differ_only_in_schedule_or_slot_overlap(drawn: list[tuple[Case, Design]]) -> None:
+def test_cases_of_one_training_differ_only_in_schedule_or_slot_overlap(
+    cases_and_designs: list[tuple[Case, Design]],
+) -> None:
     trainings: dict[str, Design] = {}
-    for case, design in drawn:
+    for case, design in cases_and_designs:
         if case.rivals:
             first = trainings.setdefault(f"{case.way} {case.rivals}", design)
             same = {"pipeline": first.pipeline, "name": first.name}
@@ -127,10 +129,10 @@ def test_transfer_times_of_a_cluster_are_fitted_to_its_bars() -> None:
 def test_two_pipelines_are_replicas_and_chimera_wave_has_twice_as_many() -> None:
     """Each on the same eight devices and the same sequences a step."""
     designs = {case.tags["who"]: case.design(1) for case in hanayo.paper_cases() if case.rivals in ("pc D=2 P=4", "")}
-    drawn = {who: [(mesh.dp, mesh.tp) for mesh in design.meshes] for who, design in designs.items()}
+    axes = {who: [(mesh.dp, mesh.tp) for mesh in design.meshes] for who, design in designs.items()}
 
-    assert drawn.pop("Chimera-wave") == [(4, 1)] * 2
-    assert set(map(tuple, drawn.values())) == {((2, 1),) * 4}
+    assert axes.pop("Chimera-wave") == [(4, 1)] * 2
+    assert set(map(tuple, axes.values())) == {((2, 1),) * 4}
     assert len({design.sequences_per_step for design in designs.values()}) == 1
 
 

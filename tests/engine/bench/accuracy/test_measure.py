@@ -1,4 +1,4 @@
-"""Designs measured in processes, and what becomes of them."""
+"""Measurement of designs in real processes, and the stored results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is made of results: statistics, a page, a picture; and that they are kept."""
+"""Statistics, a page and a picture of results, and the result file."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ THREE = tuple(Case(name, f"group {name[0]}", {}) for name in ("a1", "a2", "b1"))
 
 
 class Stub:
-    """Finds what it is told to find."""
+    """Stand-in for a measurement that returns given results."""
 
     def __init__(self, find: Callable[[str], Result]) -> None:
         self._find = find
@@ -103,10 +103,10 @@ class Stub:
         return self._find(case.name)
 
 
-def measured(
+def measure_only(
     path: Path, only: Sequence[str], find: Callable[[str], Result] = result
 ) -> tuple[list[str], dict[str, str]]:
-    """The names of all that the file holds afterwards, and what was left out."""
+    """Return the names of all results in the file afterwards, and the skipped cases."""
     failed = measure_all(THREE, only, path, lambda line: None, lambda: nullcontext(Stub(find)))
     kept = read_results(path)
     return [each.case for each in kept.results] if kept else [], failed
@@ -120,11 +120,11 @@ def test_results_measured_before_an_interruption_are_kept(tmp_path: Path) -> Non
 
     path = tmp_path / "new" / "accuracy.json"
     with pytest.raises(KeyboardInterrupt):
-        measured(path, [], find)
+        measure_only(path, [], find)
 
-    assert measured(path, ["a1"]) == (["a1", "a2"], {})
+    assert measure_only(path, ["a1"]) == (["a1", "a2"], {})
     assert path.with_suffix(".md").exists()
-    assert measured(path, ["missing"], lambda name: result(name, 7.0)) == (["a1", "a2", "b1"], {})
+    assert measure_only(path, ["missing"], lambda name: result(name, 7.0)) == (["a1", "a2", "b1"], {})
     kept = read_results(path)
     assert kept is not None
     assert [each.predicted for each in kept.results] == [1.0, 1.0, 7.0]
@@ -137,13 +137,13 @@ def test_a_design_that_fails_is_omitted_with_the_reason(tmp_path: Path) -> None:
             raise RunError("process 1 ended")
         return result(name)
 
-    assert measured(tmp_path / "accuracy.json", [], find) == (["a1", "b1"], {"a2": "process 1 ended"})
+    assert measure_only(tmp_path / "accuracy.json", [], find) == (["a1", "b1"], {"a2": "process 1 ended"})
 
 
 def test_a_word_that_selects_no_design_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no design .* 'c' .* groups are group a and group b"):
-        measured(tmp_path / "accuracy.json", ["a1", "c"])
-    assert measured(tmp_path / "accuracy.json", ["group b"]) == (["b1"], {})
+        measure_only(tmp_path / "accuracy.json", ["a1", "c"])
+    assert measure_only(tmp_path / "accuracy.json", ["group b"]) == (["b1"], {})
 
 
 def test_options_of_long_benchmarks_are_refused_without_one() -> None:
@@ -292,4 +292,4 @@ def test_an_unwritable_file_is_reported_before_anything_is_measured(tmp_path: Pa
 
     for path, said in (("file/x.json", "the folder .*file cannot be created: File exists"), ("", "Is a directory")):
         with pytest.raises(InputError, match=said):
-            measured(tmp_path / path, [], lambda name: pytest.fail("it was measured"))
+            measure_only(tmp_path / path, [], lambda name: pytest.fail("it was measured"))

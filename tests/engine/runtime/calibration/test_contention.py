@@ -96,7 +96,7 @@ def test_one_process_is_rejected_before_anything_is_started() -> None:
 
 
 @pytest.fixture(scope="module")
-def emulated() -> tuple[Profile, list[CalibrationProgress]]:
+def emulated_profile() -> tuple[Profile, list[CalibrationProgress]]:
     progress: list[CalibrationProgress] = []
     options = CalibrationOptions(EMULATED, [(2, 2)], ("contention",), rounds=3, message_bytes=SIZE)
     return calibrate_machine(options, progress.append), progress
@@ -107,37 +107,41 @@ def find_contention(profile: Profile, kind: str) -> Contention:
 
 
 @can_emulate
-def test_two_messages_over_one_nic_share_its_rate(emulated: tuple[Profile, list[CalibrationProgress]]) -> None:
-    found = find_contention(emulated[0], "across_nodes")
+def test_two_messages_over_one_nic_share_its_rate(emulated_profile: tuple[Profile, list[CalibrationProgress]]) -> None:
+    found = find_contention(emulated_profile[0], "across_nodes")
 
     assert found.message_bytes / found.alone_s < 1.05 * INTER * SIZE / (SIZE - 4 * network.BURST_BYTES)
     assert found.shared_rate is not None and 0.8 <= found.shared_rate.median <= 1.25
     assert len(found.shared_rate.samples) == len(found.alone_samples_s) == 3
-    assert 1.0 <= link_sharing(emulated[0].contention).across_nodes_capacity <= 1.25
+    assert 1.0 <= link_sharing(emulated_profile[0].contention).across_nodes_capacity <= 1.25
 
 
 @can_emulate
-def test_links_are_full_duplex(emulated: tuple[Profile, list[CalibrationProgress]]) -> None:
+def test_links_are_full_duplex(emulated_profile: tuple[Profile, list[CalibrationProgress]]) -> None:
     """The links of emulated nodes have a token bucket for each direction."""
-    found = find_contention(emulated[0], "across_nodes")
+    found = find_contention(emulated_profile[0], "across_nodes")
 
     assert found.duplex_rate is not None and 0.65 <= found.duplex_rate.median <= 1.25
 
 
 @can_emulate
 @pytest.mark.parametrize("kind", ["same_node", "across_nodes"])
-def test_messages_of_one_pair_are_sequential(emulated: tuple[Profile, list[CalibrationProgress]], kind: str) -> None:
+def test_messages_of_one_pair_are_sequential(
+    emulated_profile: tuple[Profile, list[CalibrationProgress]], kind: str
+) -> None:
     """Gloo has one connection for each pair of processes."""
-    pair = find_contention(emulated[0], kind).pair_order
+    pair = find_contention(emulated_profile[0], kind).pair_order
 
     assert pair is not None and pair.order == "sequential"
     assert pair.second_s == pytest.approx(2 * pair.first_s, rel=0.4)
 
 
 @can_emulate
-def test_an_all_reduce_and_a_message_slow_each_other_down(emulated: tuple[Profile, list[CalibrationProgress]]) -> None:
+def test_an_all_reduce_and_a_message_slow_each_other_down(
+    emulated_profile: tuple[Profile, list[CalibrationProgress]],
+) -> None:
     """Together they send twice the bytes of either over one NIC."""
-    found = find_contention(emulated[0], "across_nodes").collective_beside_transfer
+    found = find_contention(emulated_profile[0], "across_nodes").collective_beside_transfer
 
     assert found is not None and found.ranks == 4
     slowdowns = [found.collective_slowdown.median, found.transfer_slowdown.median]
@@ -146,8 +150,10 @@ def test_an_all_reduce_and_a_message_slow_each_other_down(emulated: tuple[Profil
 
 
 @can_emulate
-def test_two_processes_of_a_node_are_too_few_for_two_pairs(emulated: tuple[Profile, list[CalibrationProgress]]) -> None:
-    profile, progress = emulated
+def test_two_processes_of_a_node_are_too_few_for_two_pairs(
+    emulated_profile: tuple[Profile, list[CalibrationProgress]],
+) -> None:
+    profile, progress = emulated_profile
 
     assert find_contention(profile, "same_node").shared_rate is None
     assert parse_profile(profile.to_json()) == profile

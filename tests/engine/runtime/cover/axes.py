@@ -105,7 +105,7 @@ def complete(case: Case) -> Case:
     return {axis: case.get(axis, values[0]) for axis, values in AXES.items()}
 
 
-def shortened(case: Case) -> Case:
+def shorten_case(case: Case) -> Case:
     """Return the values of a case that are not the plainest."""
     return {axis: value for axis, value in case.items() if value != AXES[axis][0]}
 

@@ -25,7 +25,7 @@ from tests.engine.runtime.cover.axes import (
     complete,
     document_of,
     pairs_of,
-    shortened,
+    shorten_case,
 )
 
 FILE = Path(__file__).with_name("cover.json")
@@ -51,9 +51,9 @@ def verdict(case: Case) -> str | None:
     return _verdict(frozenset((axis, value) for axis, value in case.items() if value != AXES[axis][0]))
 
 
-def plain(pair: Pair) -> Case:
+def plain_case(pair: Pair) -> Case:
     """Return the case that has the plainest values with which a pair has an effect."""
-    case = shortened(complete(dict(pair)))
+    case = shorten_case(complete(dict(pair)))
     for axis in list(case):
         _add_companions(case, axis, {name for name, _ in pair})
     return complete(case)
@@ -68,7 +68,7 @@ def _add_companions(case: Case, axis: str, fixed: set[str]) -> None:
 
 def supported_case(pair: Pair, chance: random.Random) -> Case | None:
     """Return a case with a pair that can be trained; None if none was found."""
-    fixed, found = dict(pair), plain(pair)
+    fixed, found = dict(pair), plain_case(pair)
     if verdict(found) is None:
         return found
     free = [axis for axis in AXES if axis not in fixed]
@@ -115,7 +115,7 @@ def generate(seed: int = 16) -> tuple[list[Case], dict[str, list[list[str]]]]:
         start = supported_case(pair, chance)
         if start is None:
             missing.discard(pair)
-            reason = verdict(plain(pair))
+            reason = verdict(plain_case(pair))
             assert reason is not None
             refused.setdefault(reason, []).append([f"{axis}={value}" for axis, value in pair])
             continue
@@ -151,7 +151,7 @@ def _new_pairs(case: Case, covered: set[Pair]) -> tuple[int, int]:
 def main() -> None:
     """Write the cover."""
     cases, refused = generate()
-    rows = ",\n".join(json.dumps(shortened(case)) for case in cases)
+    rows = ",\n".join(json.dumps(shorten_case(case)) for case in cases)
     reasons = ",\n".join(f"{json.dumps(reason)}: {json.dumps(pairs)}" for reason, pairs in refused.items())
     FILE.write_text(f'{{"cases": [\n{rows}\n],\n"refused": {{\n{reasons}\n}}}}\n')
     print(len(cases), Counter({reason: len(pairs) for reason, pairs in refused.items()}))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.engine.runtime.cover.axes import Case, complete, document_of, pairs_of
-from tests.engine.runtime.cover.generation import FILE, every_pair, plain, verdict
+from tests.engine.runtime.cover.generation import FILE, every_pair, plain_case, verdict
 from tests.engine.runtime.equality import Document, assert_equal, part, reference
 from tests.engine.runtime.reference import Reference
 
@@ -32,7 +32,7 @@ def test_the_cover_has_every_pair_that_a_design_can_have() -> None:
     }
     assert [case for case in cases if verdict(case)] == [], ADVICE
     assert set(chain.from_iterable(map(pairs_of, cases))) | set(refused) == set(every_pair()), ADVICE
-    assert {pair: verdict(plain(pair)) for pair in refused} == refused, ADVICE
+    assert {pair: verdict(plain_case(pair)) for pair in refused} == refused, ADVICE
 
 
 def plain_reference(document: Document) -> Reference:

@@ -1,6 +1,6 @@
-"""Simulated accelerator: streams, events and memory of torch's interface, for tests without a device.
+"""Simulated accelerator with torch's interface of streams, events and memory, for tests without a device.
 
-Its type is ``xpu``, so that code for CUDA only fails. Work takes no time; each stream keeps a log.
+Its type is ``xpu``, so that code that works only with CUDA fails. Work takes no time; each stream keeps a log.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 DEVICE = torch.device("xpu", 0)
 EPOCH_NS = 10**15
-"""The device's clock is ahead of the host's by this."""
+"""Offset of the device's clock from the host's clock."""
 
 
 class Accelerator:

@@ -21,11 +21,11 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture
-def simulated(monkeypatch: pytest.MonkeyPatch) -> Accelerator:
+def simulated_accelerator(monkeypatch: pytest.MonkeyPatch) -> Accelerator:
     return Accelerator(2).install(monkeypatch)
 
 
-def test_devices_of_any_type_are_counted_named_and_selected(simulated: Accelerator) -> None:
+def test_devices_of_any_type_are_counted_named_and_selected(simulated_accelerator: Accelerator) -> None:
     assert (accelerator.accelerator_type(), accelerator.accelerator_count()) == ("xpu", 2)
     assert [accelerator.device_name(each) for each in (CPU, DEVICE)] == ["CPU", "simulated"]
 
@@ -36,7 +36,7 @@ def test_devices_of_any_type_are_counted_named_and_selected(simulated: Accelerat
 
 
 def test_a_device_sends_by_its_own_backend_where_torch_has_it(
-    simulated: Accelerator, monkeypatch: pytest.MonkeyPatch
+    simulated_accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert accelerator.device_backend(DEVICE) == "xccl"
     assert accelerator.device_backend(CPU) is None
@@ -58,23 +58,25 @@ def test_a_machine_without_a_suitable_accelerator_computes_on_the_cpu(
     assert torch_properties()["gpus"] == []
 
 
-def test_the_report_names_the_accelerators_and_their_backend(simulated: Accelerator) -> None:
+def test_the_report_names_the_accelerators_and_their_backend(simulated_accelerator: Accelerator) -> None:
     report = torch_properties()
 
     assert report["gpus"] == ["simulated", "simulated"] and report["nccl"] == "xccl"
 
 
-def test_only_an_accelerator_is_waited_for(simulated: Accelerator) -> None:
+def test_only_an_accelerator_is_waited_for(simulated_accelerator: Accelerator) -> None:
     accelerator.synchronize(CPU)
     accelerator.synchronize_stream(CPU)
-    assert (simulated.synchronized, simulated.waits) == (0, [])
+    assert (simulated_accelerator.synchronized, simulated_accelerator.waits) == (0, [])
 
     accelerator.synchronize(DEVICE)
     accelerator.synchronize_stream(DEVICE)
-    assert (simulated.synchronized, simulated.waits) == (1, [("host", "main")])
+    assert (simulated_accelerator.synchronized, simulated_accelerator.waits) == (1, [("host", "main")])
 
 
-def test_events_become_times_of_the_host_and_are_used_again_in_the_next_step(simulated: Accelerator) -> None:
+def test_events_become_times_of_the_host_and_are_used_again_in_the_next_step(
+    simulated_accelerator: Accelerator,
+) -> None:
     clock = make_clock(DEVICE)
     assert type(clock) is AcceleratorClock and type(make_clock(CPU)) is HostClock
 
@@ -88,13 +90,15 @@ def test_events_become_times_of_the_host_and_are_used_again_in_the_next_step(sim
         assert host == before
         assert before - 1e6 < first <= second < after + 1e6
 
-    assert simulated.events_made == 5, "three that relate the clocks and two stamps"
+    assert simulated_accelerator.events_made == 5, "three that relate the clocks and two stamps"
 
 
-def test_a_slot_runs_on_two_streams_and_each_backward_on_the_stream_of_its_forward(simulated: Accelerator) -> None:
+def test_a_slot_runs_on_two_streams_and_each_backward_on_the_stream_of_its_forward(
+    simulated_accelerator: Accelerator,
+) -> None:
     streams = make_streams(DEVICE)
     assert type(streams) is AcceleratorStreams and type(make_streams(CPU)) is Streams
-    log, computation = stream_log(simulated)
+    log, computation = stream_log(simulated_accelerator)
     first, second, third = (forward(0, mb) for mb in range(3))
 
     streams.run_overlapped(second, computation("F1"), first, computation("B0"))
@@ -104,15 +108,15 @@ def test_a_slot_runs_on_two_streams_and_each_backward_on_the_stream_of_its_forwa
     # The backward of F1 runs on the side stream by autograd, since F1 did; the host issues it on the main stream.
     assert log == {"side": ["F1"], "main": ["B0", "F2", "B1", "B2"]}
     joins = [("side", "main"), ("main", "side")]
-    assert simulated.waits == joins * 2, "both slots are joined; F2 and its backward ran on the main stream"
-    assert simulated.current is simulated.main
+    assert simulated_accelerator.waits == joins * 2, "both slots are joined; F2 and its backward ran on the main stream"
+    assert simulated_accelerator.current is simulated_accelerator.main
 
 
-def test_the_allocator_reports_the_peak_of_a_step(simulated: Accelerator) -> None:
-    simulated.allocate(100)
+def test_the_allocator_reports_the_peak_of_a_step(simulated_accelerator: Accelerator) -> None:
+    simulated_accelerator.allocate(100)
     with MemoryCount(DEVICE, {}) as count:
-        simulated.allocate(50)
-        simulated.allocate(-30)
+        simulated_accelerator.allocate(50)
+        simulated_accelerator.allocate(-30)
 
     result = count.result(4)
 
@@ -120,7 +124,7 @@ def test_the_allocator_reports_the_peak_of_a_step(simulated: Accelerator) -> Non
     assert result.by_category == {"other": 100.0, "within the step": 50.0}
 
     with AllocationCount(DEVICE) as allocated:
-        simulated.allocate(7)
+        simulated_accelerator.allocate(7)
     assert allocated.bytes == 7
 
 

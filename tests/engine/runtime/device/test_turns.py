@@ -57,11 +57,11 @@ def test_a_kept_turn_does_not_pass() -> None:
     log = Log()
     first = log.computation("F", 1)
 
-    def alone() -> None:
+    def run_alone() -> None:
         with keep_turn():
             first()
 
-    Turns().run(alone, log.computation("B", 1))
+    Turns().run(run_alone, log.computation("B", 1))
     assert log.done == ["F0", "F0 waited", "F ended", "B0", "B0 waited", "B ended"]
 
 

@@ -145,11 +145,11 @@ def _count_rows(layer: ExpertLayer, rows: list[int]) -> None:
     """Append the number of rows that the experts of a layer compute to ``rows``."""
     forward = layer._experts.forward
 
-    def counted(x: Tensor, counts: Any) -> Any:
+    def count_copies(x: Tensor, counts: Any) -> Any:
         rows.append(sum(counts))
         return forward(x, counts)
 
-    layer._experts.forward = counted  # type: ignore[method-assign]
+    layer._experts.forward = count_copies  # type: ignore[method-assign]
 
 
 def _forward(layers: list[ExpertLayer], x: Tensor) -> Tensor:

@@ -149,7 +149,7 @@ def _layer(case: Case, weights: dict[str, Tensor], x: Tensor) -> tuple[Tensor, T
     scores = x.to(wide) @ weights["gate.weight"].to(wide).t() + weights.get("gate.bias", 0.0)
     probabilities = scores.sigmoid() if case.router.score == "sigmoid" else scores.softmax(-1)
     chosen, kept = _choices(
-        case, _ranked(case, probabilities.detach() + weights.get("gate.balance", x.new_zeros(())).detach())
+        case, _rank_experts(case, probabilities.detach() + weights.get("gate.balance", x.new_zeros(())).detach())
     )
     is_divided = layer.top_k > 1 and case.router.normalize
     norm = (probabilities * chosen).sum(-1, keepdim=True) if is_divided else 1.0
@@ -177,7 +177,7 @@ def _expert(case: Case, weights: dict[str, Tensor], number: str, x: Tensor) -> T
     return inner @ weights[f"{number}.w_out"] + weights.get(f"{number}.b_out", 0.0)
 
 
-def _ranked(case: Case, probabilities: Tensor) -> Tensor:
+def _rank_experts(case: Case, probabilities: Tensor) -> Tensor:
     """Return the numbers that a token's experts are chosen by: minus infinity outside its groups."""
     size = case.layer.experts // case.router.groups
     ranked = probabilities.clone()

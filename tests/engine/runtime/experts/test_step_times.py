@@ -35,9 +35,9 @@ RUNS: dict[str, tuple[Document, Document, tuple[Op, ...]]] = {
 
 
 def step_counts(found: BlockTimeline, device: int) -> Counter[str]:
-    """Return how often each step of the experts is on a device.
+    """Return the number of times that each step of the experts occurs on a device.
 
-    A step that is predicted both on the links inside the node and on those between nodes counts once.
+    A step that is predicted for links inside the node and between nodes counts once.
     """
     spans = zip(found.timeline.rank.tolist(), found.labels, found.steps, strict=True)
     by_lane = Counter(

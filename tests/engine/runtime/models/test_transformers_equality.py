@@ -128,11 +128,11 @@ class Doubles(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in (Tensor.float, Tensor.bfloat16):
             func = Tensor.double
-        args = [_wider(each) for each in args]
-        return func(*args, **{name: _wider(each) for name, each in (kwargs or {}).items()})
+        args = [_widen(each) for each in args]
+        return func(*args, **{name: _widen(each) for name, each in (kwargs or {}).items()})
 
 
-def _wider(argument: Any) -> Any:
+def _widen(argument: Any) -> Any:
     is_narrow = isinstance(argument, torch.dtype) and argument in (torch.float32, torch.bfloat16)
     return torch.float64 if is_narrow else argument
 

@@ -55,11 +55,11 @@ def recorded_reductions() -> Iterator[list[tuple[int, torch.dtype]]]:
     reductions: list[tuple[int, torch.dtype]] = []
     reduce = dist.all_reduce
 
-    def recorded(tensor: Tensor, *arguments: Any, **options: Any) -> Any:
+    def recorded_tensor(tensor: Tensor, *arguments: Any, **options: Any) -> Any:
         reductions.append((tensor.nbytes, tensor.dtype))
         return reduce(tensor, *arguments, **options)
 
-    dist.all_reduce = recorded
+    dist.all_reduce = recorded_tensor
     try:
         yield reductions
     finally:

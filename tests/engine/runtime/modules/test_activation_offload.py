@@ -26,16 +26,16 @@ MODEL = {"kind": "transformer", "layers": 4, "hidden": 64, "heads": 4, "sequence
 
 
 @pytest.fixture
-def moved(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+def moved_bytes(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """Return the bytes that were copied to the host, and back."""
     found = {"store": 0, "restore": 0}
     copy = activation_offload.HostCopy._start_copy
 
-    def counted(own: Any, target: Tensor, *others: Any) -> Any:
+    def counted_copy(own: Any, target: Tensor, *others: Any) -> Any:
         found["store" if target is own._host else "restore"] += target.nbytes
         return copy(own, target, *others)
 
-    monkeypatch.setattr(activation_offload.HostCopy, "_start_copy", counted)
+    monkeypatch.setattr(activation_offload.HostCopy, "_start_copy", counted_copy)
     return found
 
 
@@ -77,22 +77,22 @@ def draw(offload: float, **cluster: float) -> Any:
     ],
 )
 def test_offload_changes_no_bit_of_the_gradients(
-    precision: str, offload: float, part: str | None, splits: bool, moved: dict[str, int]
+    precision: str, offload: float, part: str | None, splits: bool, moved_bytes: dict[str, int]
 ) -> None:
     kept = train(precision, 0.0, part, splits=splits)
-    assert moved["store"] == 0
+    assert moved_bytes["store"] == 0
     offloaded = train(precision, offload, part, splits=splits)
 
     assert all(one is other is None or torch.equal(one, other) for one, other in zip(offloaded, kept, strict=True))
-    assert moved["restore"] == moved["store"] > 0
+    assert moved_bytes["restore"] == moved_bytes["store"] > 0
 
 
 @pytest.mark.parametrize("offload", [1.0, 0.5])
-def test_the_predicted_bytes_are_moved(offload: float, moved: dict[str, int]) -> None:
+def test_the_predicted_bytes_are_moved(offload: float, moved_bytes: dict[str, int]) -> None:
     train("fp32", offload)
 
     kept, left = (predict(draw(share)).costs.activation_bytes[1] for share in (0.0, offload))
-    assert moved["store"] / 2 == pytest.approx(kept - left, rel=0.02 if offload == 1 else 0.1)
+    assert moved_bytes["store"] / 2 == pytest.approx(kept - left, rel=0.02 if offload == 1 else 0.1)
 
 
 TOKENS = torch.randint(0, 256, (2, 64), generator=torch.Generator().manual_seed(0))
@@ -115,25 +115,25 @@ def experts_stage(offload: float, part: str | None = None) -> LocalStage:
 
 
 @pytest.mark.parametrize("offload", [1.0, 0.5])
-def test_the_predicted_bytes_of_experts_are_moved(offload: float, moved: dict[str, int]) -> None:
+def test_the_predicted_bytes_of_experts_are_moved(offload: float, moved_bytes: dict[str, int]) -> None:
     """The tensors that experts need for their backward are among them."""
     local = experts_stage(offload)
     local.backward(local.forward(TOKENS, TOKENS)[1], None)
 
     kept, left = (predict(draw_experts(share)).costs.activation_bytes[0] for share in (0.0, offload))
-    assert moved["store"] == pytest.approx(kept - left, rel=0.02 if offload == 1 else 0.1)
+    assert moved_bytes["store"] == pytest.approx(kept - left, rel=0.02 if offload == 1 else 0.1)
 
 
 def test_recomputed_layers_keep_no_activations_of_experts(monkeypatch: pytest.MonkeyPatch) -> None:
     storages = []
     compute = FeedForward.forward
 
-    def watched(own: FeedForward, x: Tensor, counts: Sequence[int]) -> Any:
+    def watched_offload(own: FeedForward, x: Tensor, counts: Sequence[int]) -> Any:
         y, saved = compute(own, x, counts)
         storages.extend(activation_offload._storage_key(tensor) for each in saved for tensor in each.tensors[1:])
         return y, saved
 
-    monkeypatch.setattr(FeedForward, "forward", watched)
+    monkeypatch.setattr(FeedForward, "forward", watched_offload)
     local = experts_stage(0.0, "layers")
     saved = local.forward(TOKENS, TOKENS)[1]
     assert storages
@@ -146,8 +146,8 @@ def test_copies_that_take_longer_than_computation_are_exposed() -> None:
     without = predict(draw(0.0)).costs
     assert (fast.seconds == without.seconds).all()
 
-    moved = without.activation_bytes - slow.activation_bytes
-    assert slow.seconds.max() == pytest.approx(moved.max() / 1e6)
+    offloaded_bytes = without.activation_bytes - slow.activation_bytes
+    assert slow.seconds.max() == pytest.approx(offloaded_bytes.max() / 1e6)
     assert (slow.working_bytes > without.working_bytes).all()
     block = predict_block(draw(1.0, host_bandwidth=1e6), 1, 1, Op.B)
     assert block.labels[-1] == "activation offload"
