@@ -39,7 +39,7 @@ def test_the_program_of_every_example_is_valid(path: Path) -> None:
 
 @every_example
 def test_every_example_is_formatted_as_when_saved(path: Path) -> None:
-    """So that the first save of an example changes nothing else."""
+    """The first save of an example then changes nothing else."""
     assert load_design(path).to_json() == path.read_text("utf-8")
 
 

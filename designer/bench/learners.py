@@ -55,7 +55,10 @@ def bench_learners(minutes: float, say: Say) -> Figures:
 
 
 def measure_class(count: int, minutes: float, say: Say) -> Figures:
-    """Measure a class of ``count`` learners after a first one; ``say`` reports each error."""
+    """Measure a class of ``count`` learners; one learner goes through the lesson before, as a warm-up.
+
+    ``say`` reports each error.
+    """
     workshop = Workshop("bench", WorkshopPlan(title="Benchmark", people=count + 1, lessons=(LESSON,)), {})
     with serving_process(_serve, workshop) as (link, code):
         measured = asyncio.run(_measure(link, code, count, minutes * 60, say))

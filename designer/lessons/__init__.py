@@ -1,3 +1,3 @@
-"""Lessons on the page: a pane beside the canvases that leads through the steps of a lesson."""
+"""Lessons on the page: a pane next to the canvases that leads through the steps of a lesson."""
 
 from meshwave.designer.lessons.pane import LessonPane

@@ -23,7 +23,7 @@ LEVELS = {"beginner": "Beginner", "intermediate": "Intermediate", "advanced": "A
 
 
 class LessonPane(Canvas):
-    """Widget beside the canvases with the lessons of a course and their steps.
+    """Widget next to the canvases with the lessons of a course and their steps.
 
     ``on_open`` is called with the lesson that the tab shows, or None. ``on_highlight`` shows the view that contains a
     control.

@@ -15,7 +15,9 @@ from meshwave.designer.kit.page_setup import prepare_page
 REFRESH_INTERVAL_MS = 2000
 
 Read = Callable[[], Mapping[str, Any]]
-"""Function that returns ``machine``, pairs of a name and a value, and ``tables``; see ``static/admin/types.d.ts``."""
+"""Function that returns the state of the server: ``machine``, a list of names and values, and ``tables``; see
+``static/admin/types.d.ts``.
+"""
 Stop = Callable[[str, str], None]
 """Function that stops the entry of a table by its kind and ID; raises Refusal if the entry has ended already."""
 

@@ -70,7 +70,7 @@ def page(studio: Studio, attend: Attend | None = None) -> pn.viewable.Viewable:
 
 
 def _note_opened(studio: Studio, draft: Draft) -> None:
-    """List the lesson, the user's own design, or the example or run that the page starts from as opened recently."""
+    """Add the lesson, the user's own design, or the example or run behind the page to the recently opened items."""
     if lesson := page_argument("lesson"):
         studio.library.note_opened("lesson", lesson)
     elif draft.is_own and studio.library.has(draft.name):

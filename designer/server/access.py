@@ -109,7 +109,7 @@ class Access(AuthProvider, ABC):
         return user
 
     def name_to_sign_out(self, user: User) -> str:
-        """Return the name beside which pages offer to sign out; empty if they do not."""
+        """Return the name that pages show next to the button to sign out; empty if they do not offer it."""
         return ""
 
     def _cookie_values(self, handler: Any) -> set[str]:
@@ -124,9 +124,9 @@ class Access(AuthProvider, ABC):
         """Return the person whom a request is from."""
 
     def _names_other_session(self, handler: Any, user: User | None) -> bool:
-        """Return whether a request is for a session of somebody else, or for one that was ended.
+        """Return whether a request is for a session of another person, or for a session that was ended.
 
-        A link could otherwise make somebody with more rights open a session that its author can use too.
+        A link could otherwise make a person with more rights open a session that the author of the link can use too.
         """
         request = handler.request
         if request.headers.get("Bokeh-Session-Id") or {"bokeh-session-id", "bokeh-token"} & request.arguments.keys():
@@ -136,7 +136,7 @@ class Access(AuthProvider, ABC):
             return False
         try:
             session = get_session_id(token.strip())
-        except Exception:  # the token is no token; Bokeh refuses it
+        except Exception:  # the token is invalid; Bokeh refuses it
             return False
         return session in self._ended or session_user(handler.application, session) not in (None, user)
 

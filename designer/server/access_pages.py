@@ -19,7 +19,10 @@ CROSS_SITE = (
     "You followed a link from another site. If this is your Meshwave, <a id='on' href='.{path}'>open it here</a>."
     "<script>document.getElementById('on').hash = location.hash</script>"
 )
-"""A browser sends a strict cookie only for links on our own pages. The fragment of the link is kept: it is data."""
+"""Text for a link on another site, after which a browser does not send a strict cookie.
+
+The script keeps the fragment of the link, which may contain a design.
+"""
 STYLE = "font: 16px system-ui; margin: 3em"
 
 

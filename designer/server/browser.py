@@ -10,7 +10,7 @@ import webbrowser
 from pathlib import Path
 
 PATIENCE_S = 60.0
-"""Time after which the browser is assumed not to follow the link."""
+"""Time in seconds after which the browser is assumed to have failed to open the link."""
 REDIRECT = (
     '<!doctype html><title>Meshwave</title><meta http-equiv="refresh" content="0; url={link}">'
     '<a href="{link}">Open Meshwave</a>'

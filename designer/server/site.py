@@ -20,7 +20,7 @@ class Site(NamedTuple):
     origin: str
     """Scheme, host and port."""
     root: str
-    """Path in front of the paths of the server, such as ``/proxy/5006``; empty for none."""
+    """Path prefix of all pages of the server, such as ``/proxy/5006``; empty for none."""
 
     @property
     def host(self) -> str:
@@ -40,7 +40,7 @@ class Place(NamedTuple):
     port: int | None = None
     """The port; None for the first free one from 5006 on."""
     certificate: Path | None = None
-    """The TLS certificate, which other addresses than the loopback need."""
+    """TLS certificate, required for addresses other than loopback addresses."""
     key: Path | None = None
     """The key of the certificate."""
     proxy: Site | None = None

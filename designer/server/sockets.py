@@ -31,7 +31,7 @@ class RateLimitedSocket(WSHandler):
     _due_s = 0.0
     """Time on the clock of the event loop at which the frames read so far comply with the rate."""
     _closed_early = False
-    """Whether the connection was closed before it joined its session."""
+    """True if the connection was closed before it joined its session."""
 
     def open(self, *args: str, **kwargs: str) -> Any:
         """Begin a connection; close one that does not use Bokeh's protocol, without logging an error."""

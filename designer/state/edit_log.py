@@ -63,7 +63,9 @@ class Replayed:
     future: list[LoggedStep] = field(default_factory=list)
     versions: dict[str, Document] = field(default_factory=dict)
     accepted: list[tuple[int, str, str]] = field(default_factory=list)
-    """After how many edits a person, given by the ID, accepted that others had changed the value at a path."""
+    """Accepted changes of other people: the number of edits before, the ID of the person who accepted, and the path of
+    the value.
+    """
 
     def apply(self, line: Document) -> None:
         """Apply a line of the log."""
@@ -137,7 +139,7 @@ class EditLog:
         self._append({"edit": label, "opens": opens, "changes": changes, **by})
 
     def add_acceptance(self, person: str, where: str) -> None:
-        """Append that a person, given by the ID, has accepted that others changed the value at a path.
+        """Append that a person, identified by ID, has accepted another person's change of a value.
 
         Raises:
             Refusal: the file cannot be written.

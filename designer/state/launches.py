@@ -205,7 +205,7 @@ class PersonLaunches(Launches):
         """Cancel a run.
 
         Raises:
-            Refusal: somebody else launched it, and the person is no administrator.
+            Refusal: somebody else launched it, and the person is not an administrator.
         """
         self.check_ownership(entry)
         self._shared.cancel(entry, why)
@@ -214,7 +214,7 @@ class PersonLaunches(Launches):
         """Check that the person may change a run.
 
         Raises:
-            Refusal: somebody else launched it, and the person is no administrator.
+            Refusal: somebody else launched it, and the person is not an administrator.
         """
         if entry.person != self.user.id and not self._is_unlimited:
             raise Refusal("other_run", {})

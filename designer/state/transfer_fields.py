@@ -179,7 +179,7 @@ def _fields() -> tuple[Field, ...]:
         field
         for side in SIDES
         for field in (
-            Field(f"{side}.shape", "Mesh", "Sizes of the mesh axes, outermost first: 2 x 4: 2 x 4", parse_sizes, _format_sizes),
+            Field(f"{side}.shape", "Mesh", "Sizes of the mesh axes, outermost first, such as 2 x 4", parse_sizes, _format_sizes),
             Field(f"{side}.hosts", "Hosts", "'4 per host' for 4 ranks on each host, or a list of host*ranks: 0*4 1*4", _hosts_parser(side), _hosts_formatter(side)),
             Field(f"{side}.ranks", "Ranks", "Ranks of the mesh, row by row: 0-7", parse_ranks, _format_ranks),
         )

@@ -83,7 +83,7 @@ def _job_nodes(run: Run, launcher: SlurmLauncher) -> list[str]:
 
 
 class SlurmNode(LocalHost):
-    """Node of a Slurm job, on which srun runs commands beside the processes of the job."""
+    """Node of a Slurm job, on which srun runs commands next to the processes of the job."""
 
     def __init__(self, name: str, job: str, login: Host) -> None:
         self.name, self._login = name, login

@@ -88,9 +88,9 @@ class CollectiveBesideTransfer(Part):
     collective_alone_s: Positive
     """Seconds of the all-reduce alone (median)."""
     collective_slowdown: Ratio
-    """Seconds of the all-reduce beside the message, relative to the all-reduce alone."""
+    """Seconds of the all-reduce while the message is sent, relative to the all-reduce alone."""
     transfer_slowdown: Ratio
-    """Seconds of the message beside the all-reduce, relative to the message alone."""
+    """Seconds of the message during the all-reduce, relative to the message alone."""
 
 
 class Contention(Part):

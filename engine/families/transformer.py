@@ -98,7 +98,7 @@ class Transformer(Architecture, NextToken):
     title: ClassVar = "Transformer"
 
     kind: Literal["transformer"]
-    """transformer has an architecture that is chosen part by part."""
+    """transformer lets you choose each part of its architecture."""
     objective: Annotated[
         Literal["next-token", "masked"], option_labels({"next-token": "Next token", "masked": "Masked tokens"})
     ] = "next-token"

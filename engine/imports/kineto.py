@@ -114,7 +114,7 @@ def _computations_of_event(event: Any, base_ns: int) -> Iterator[TracedAction]:
     elif action := ACTION.fullmatch(name):
         try:
             parsed = parse_cell(action[1])
-        except Refusal:  # another kind of range, or an action that is no computation, such as 0UNSHARD
+        except Refusal:  # another kind of range, or an action that is not a computation, such as 0UNSHARD
             return
         yield from (TracedAction(each.op, each.stage, each.microbatch, *times) for each in parsed if each.op.is_compute)
 

@@ -112,8 +112,8 @@ _PARTS: dict[str, Message] = {
     "mesh_size": _wrong_mesh_size,
     "indivisible_width": _indivisible_width,
     "stage_cost_columns": (
-        "there are costs of {forward} forwards, {input} input gradients and {weight} weight gradients; give one of each "
-        "per stage"
+        "the design gives costs of {forward} forwards, {input} input gradients and {weight} weight gradients; give one of "
+        "each per stage"
     ),
     "top_k": "top_k = {top_k} exceeds the {experts} experts of the model; use {experts} or less",
 }

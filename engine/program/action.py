@@ -42,7 +42,7 @@ class Op(IntEnum):
 SENDS = (Op.SEND_F, Op.SEND_B)
 RECEIVES = (Op.RECV_F, Op.RECV_B)
 COLLECTIVES = (Op.REDUCE_GRAD, Op.UNSHARD)
-"""Collectives over the copies of a stage, which run beside the computations of a rank."""
+"""Collectives over the copies of a stage, which run concurrently with the computations of a rank."""
 
 
 class Action(NamedTuple):

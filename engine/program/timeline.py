@@ -74,7 +74,7 @@ class Timeline:
 
     @property
     def is_collective(self) -> Bools:
-        """True for reductions of gradients and gathers of weights, which run beside computations, ``[spans]``."""
+        """True for gradient reductions and weight gathers, which run concurrently with computations, ``[spans]``."""
         return np.isin(self.op, COLLECTIVES)
 
     def action(self, span: int) -> Action:

@@ -203,7 +203,7 @@ def report_lines(
 
 
 def _bandwidth_text(measured: float, drawn: float | None) -> str:
-    """Return a measured bandwidth as text, beside that of the drawn cluster."""
+    """Return a measured bandwidth as text, next to that of the drawn cluster."""
     return quantity(measured, "B/s") + (f" (drawn: {quantity(drawn, 'B/s')})" if drawn else "")
 
 

@@ -138,7 +138,7 @@ def store_data(design: Design, source: Path, folder: Path) -> None:
 
     Raises:
         DesignError: the tokenizer that the design names does not exist.
-        Refusal: a line is no JSON with a text, or the file cannot be used by the design.
+        Refusal: a line is not a JSON object with a text, or the design cannot use the file.
         OSError: a file cannot be read or written.
     """
     if is_tokens(source):
@@ -267,7 +267,7 @@ def _load_tokenizer(design: Design, data: Path) -> Any:
 
 
 messages.add_messages(
-    unknown_token_index="{file} is no index of Megatron tokens of a supported type ({types:list}); preprocess the data again",
+    unknown_token_index="{file} is not an index of Megatron tokens of a supported type ({types:list}); preprocess the data again",
     tokens_of_kind="a model of kind {kind} is trained on bytes and cannot read tokens ({file}); use a text without a tokenizer",
     tokenizer_of_tokens="{file} holds tokens already; set training.tokenizer to null, or train on a text",
     line_without_text="line {line} of {file} is not a JSON object with a text under the key text",
@@ -281,7 +281,7 @@ messages.add_messages(
         "the token that ends each document"
     ),
     unknown_end_of_text=(
-        "training.end_of_text {token:typed} is no token of {tokenizer}; name one of its tokens, such as <|endoftext|>"
+        "training.end_of_text {token:typed} is not a token of {tokenizer}; name one of its tokens, such as <|endoftext|>"
     ),
     tokenizers_missing="training.tokenizer needs the package tokenizers; install it: pip install 'meshwave[tokenizers]'",
     unreadable_tokenizer="{file} is not a tokenizer of Hugging Face: {reason}; use a file tokenizer.json",

@@ -29,8 +29,8 @@ class Interleaved1F1B(Schedule):
     group: Count | None = nullable("one per rank")
     """Microbatches that pass through one chunk before the next chunk runs."""
     slots: Annotated[Literal["single", "fused"], option_labels({"single": "Single", "fused": "Fused"})] = "single"
-    """Computations in a slot of the steady state. fused: a forward and a backward,
-    one of which computes while the other exchanges tokens of experts or reduces tensors (Megatron's
+    """Computations in a slot of the steady state. fused: a forward and a backward take
+    turns; one computes while the other exchanges tokens of experts or reduces tensors (Megatron's
     ``--overlap-moe-expert-parallel-comm``); each rank runs one more warm-up forward."""
 
     def stage_count(self, ranks: int) -> int:

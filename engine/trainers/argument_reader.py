@@ -88,7 +88,7 @@ class ArgumentReader:
 
 
 messages.add_messages(
-    argument_value="{argument} {value:typed} is no valid number; correct it",
+    argument_value="{argument} {value:typed} is not a valid number; correct it",
     unsupported_argument="{argument} {value} cannot be represented in a design (supported: {choices:or})",
     missing_arguments="the file lacks the arguments {arguments:list}; give the whole launch script",
     unset_variable="{argument} is ignored: its value {value} is a variable that the file does not set",

@@ -63,7 +63,7 @@ def job_design(job: Job, name: str, into: Design | None, *, draft: bool = False)
         draft: True if the parts of the design may be inconsistent.
 
     Raises:
-        DesignError: the job is no valid design.
+        DesignError: the job is not a valid design.
     """
     document = _job_document(job, name, into)
     model = parse_design(document, draft=draft).model

@@ -363,7 +363,7 @@ def _read_training(settings: _Settings, degrees: Degrees) -> Json:
 
 
 messages.add_messages(
-    setting_type="{section}.{key} = {value} is no valid value; correct it",
+    setting_type="{section}.{key} = {value} is not a valid value; correct it",
     unknown_flavor=(
         "the settings name no known model ({name:typed}); known: {known:list}. Name a design with this model with --into"
     ),

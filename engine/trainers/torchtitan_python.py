@@ -17,7 +17,7 @@ from meshwave.engine.trainers.models import Json
 from meshwave.engine.trainers.torchtitan_models import FLAVORS
 
 CLASS = "class"
-"""Key of a configuration with the name of its class; it is no field, since it is a keyword of Python."""
+"""Key of a configuration with the name of its class; it is not a field, since it is a keyword of Python."""
 PARTS = ("model_spec", "training", "parallelism")
 """Fields by which a configuration of a job is recognized."""
 CHECKPOINT_MODES = {"FullAC": "full", "SelectiveAC": "selective"}

@@ -74,7 +74,7 @@ export class Matches {
       ["shortest duration", write(min)],
       ["longest duration", write(max)],
     ];
-    const cut = `The table has the first ${MOST_ROWS} of ${spans.length} matches in the chosen order.`;
+    const cut = `The table lists the first ${MOST_ROWS} of ${spans.length} matches in the chosen order.`;
     return [
       h("p.mw-timeline-headline", { title }, found),
       pairs(lines),

@@ -24,11 +24,11 @@ const CHOICES = {
   planned: [
     "Planned",
     "Planner's estimate: each unit task occupies the NICs of its sender and its receivers until it is done. " +
-      "The table of plans shows it too (P switches)",
+      "The table of plans shows it too; press P to switch",
   ],
   played: [
     "Simulated",
-    "Transfer time, simulated message by message on shared links. The table of plans shows it too (P switches)",
+    "Transfer time, simulated message by message on shared links. The table of plans shows it too; press P to switch",
   ],
 };
 

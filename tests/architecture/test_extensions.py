@@ -194,7 +194,7 @@ def test_a_new_family_trains_by_a_new_launcher_as_in_one_process(tree: Path) -> 
 
 
 def test_a_family_of_an_installed_package_is_known_without_a_file_in_the_tree(plain_tree: Path, tmp_path: Path) -> None:
-    """Its modules of torch are its own, and no document names them."""
+    """The package contains its own modules for torch, which no document can name."""
     design = write(
         tmp_path, "design.json", pipeline={"schedule": "gpipe", "microbatches": 4}, transfer={}, cost={"kind": "unit"}
     )

@@ -82,7 +82,7 @@ def test_every_message_is_used(messages: dict[str, Message]) -> None:
 
 @pytest.mark.slow
 def test_every_message_finds_its_parameters(messages: dict[str, Message]) -> None:
-    """As far as the parameters stand as a dictionary in the call."""
+    """This covers calls whose parameters are a dictionary in the call itself."""
     lacking = set()
     for file, call, code in calls():
         message, keys = messages.get(code), parameters(call)

@@ -75,7 +75,7 @@ def test_the_write_check_leaves_no_trace(tmp_path: Path) -> None:
 
 
 def test_a_pipe_that_has_no_path_can_be_written_to() -> None:
-    """That of ``/dev/stdout`` in a shell's pipeline: what it resolves to is there for nobody."""
+    """In a shell pipeline, ``/dev/stdout`` resolves to a path that does not exist."""
     out, into = os.pipe()
     try:
         check_writable(f"/proc/self/fd/{into}")
@@ -147,7 +147,7 @@ def test_a_private_file_is_private_even_if_it_replaces_a_public_one(tmp_path: Pa
 
 
 def test_a_planted_link_does_not_redirect_a_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even where somebody guessed the name that a file has until it is whole, which is another one each time."""
+    """This holds even if an attacker guesses the name of the temporary file, which is random."""
     guessed = iter([f".{'0' * 16}.part", f".{'1' * 16}.part"])
     monkeypatch.setattr(secrets, "token_hex", lambda bytes: next(guessed)[1:17])
     (tmp_path / "victim").write_text("precious")
@@ -172,7 +172,7 @@ def test_a_link_is_followed(tmp_path: Path) -> None:
 
 
 def test_a_pipe_is_written_to_and_never_replaced(tmp_path: Path) -> None:
-    """As are a terminal, /dev/stdout and /dev/null."""
+    """The same holds for a terminal, /dev/stdout and /dev/null."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     got: list[bytes] = []

@@ -62,7 +62,7 @@ def test_a_name_is_registered_once(animal_registry: Registry[str]) -> None:
 
 
 def test_a_member_that_cannot_be_imported_is_an_error(animal_registry: Registry[str], tmp_path: Path) -> None:
-    """Nor is it forgotten after the first try."""
+    """The error is raised again at the next access."""
     (tmp_path / "zoo_for_tests" / "yak.py").write_text("raise RuntimeError('no yak')\n")
 
     for _ in range(2):

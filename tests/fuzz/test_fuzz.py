@@ -29,7 +29,7 @@ from tests.fuzz.worker import Finding, Limits, Lines, Worker
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_sound_inputs_are_accepted_and_what_failed_once_does_not_fail_again(name: str) -> None:
-    """A target whose sound inputs are refused would only ever look at the entrance."""
+    """If a target refused valid inputs, it would test only the first checks of its reader."""
     target = target_called(name)
     sound = next(iter(target.seeds()))
 

@@ -39,7 +39,7 @@ def error_rows(figures: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def write_results(figures: Mapping[str, Any], path: Path) -> None:
-    """Write the prediction error of each published run, one row per line, and a page and a picture beside the file."""
+    """Write the prediction error of each published run, one per line, with a page and a picture next to the file."""
     lines = ",\n".join(json.dumps(row) for row in error_rows(figures))
     write_whole(path, f"[\n{lines}\n]\n".encode())
     write_whole(path.with_suffix(".md"), page.markdown_page(figures).encode())

@@ -22,7 +22,7 @@ from meshwave.engine.runtime.calibration.emulated_cluster import ProcessCluster,
 from meshwave.engine.units import quantity
 
 BANDWIDTHS = 250e6, 50e6
-"""Bandwidths of a process's link and of a node's uplink in bytes/s, slow enough that two cores are no bottleneck."""
+"""Bandwidths of a process's link and of a node's uplink in bytes/s, slow enough that two cores are not the bottleneck."""
 CLUSTER = ProcessCluster(3, 2, *BANDWIDTHS)
 PAYLOAD_SHARE = 0.992
 """Fraction of a packet of 9000 bytes that is not headers."""

@@ -42,7 +42,7 @@ def measurements() -> ExpertMeasurements:
 
 
 def test_every_schedule_is_measured_and_predicted(measurements: ExpertMeasurements) -> None:
-    """Those whose gates see the same tokens were found to compute the same before."""
+    """Schedules whose gates see the same tokens have been checked to give the same results."""
     for each in measurements.layers:
         assert set(each.measured) == set(each.predicted) == set(NAMES)
         for times in (*each.measured.values(), *each.predicted.values()):
@@ -95,7 +95,7 @@ def test_a_claim_holds_if_the_figures_confirm_it(measurements: ExpertMeasurement
 
 
 def test_the_layers_differ_in_their_fastest_schedule() -> None:
-    """Every one can be run by all schedules, and there are as many as are asked for."""
+    """All schedules can run every layer, and the requested number of layers is made."""
     assert len(LAYERS) >= 10
     for each in LAYERS:
         assert each.devices == RANKS

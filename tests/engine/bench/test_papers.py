@@ -41,7 +41,7 @@ def test_nothing_differs_without_a_reason() -> None:
 
 
 def test_only_these_claims_differ(figures: dict[str, Any]) -> None:
-    """All others come out as they are printed; a change here is a change of the simulator or of a schedule."""
+    """All other claims agree with the paper; a change here means a change of the simulator or of a schedule."""
     found = [
         (table["title"][:24], row["what"])
         for table in figures["tables"]
@@ -95,7 +95,7 @@ def test_the_formula_for_waves_has_the_optimum_of_the_simulation() -> None:
 
 
 def test_the_best_waves_of_the_clusters_follow_the_formula_of_the_paper() -> None:
-    """The law has its least at the highest of the three bars that it passes through."""
+    """The fitted curve has its minimum at the highest of the three bars that it passes through."""
     for measured in hanayo_bars.MEASURED.values():
         highest = (2, 4, 8)[measured.index(max(measured))]
         best = hanayo_clusters.bar_waves(measured)
@@ -213,7 +213,9 @@ def test_experts_in_pipelines_are_faster_than_both_kinds_of_expert_parallelism(f
 
 
 def test_dpmoe_that_sends_once_is_the_layer_that_gathers_late() -> None:
-    """Of the eight devices with the same tokens each sends an eighth; the first kind sends all, eight times as much."""
+    """Each of the eight devices with the same tokens sends an eighth; the first variant sends all tokens, eight times
+    as much.
+    """
     sent = {}
     for layout in ("resent", "once"):
         design = ppmoe.layout_design(ppmoe.SMALL, layout, 1)

@@ -45,7 +45,7 @@ NIC = 8 * 1.25e9 / 2**30
 
 @pytest.mark.parametrize("number", CASES)
 def test_choosing_senders_and_order_gains_the_modelled_factor(number: int) -> None:
-    """Cases 1, 7 and 8 have nothing to win; 2 is won by senders alone; 3, 4, 6 and 9 by order alone; 5 by both."""
+    """Cases 1, 7 and 8 gain nothing; case 2 gains by senders only; 3, 4, 6 and 9 by order only; 5 by both."""
     case = CASES[number]
     took, made = series_seconds(case, FREE), plans(case, FREE)
 
@@ -58,7 +58,7 @@ def test_choosing_senders_and_order_gains_the_modelled_factor(number: int) -> No
 
 @pytest.mark.parametrize("model", [FREE, ASSUMED])
 def test_broadcast_gains_at_most_a_factor_of_eight_in_the_released_cases(model: resharding.Model) -> None:
-    """By bandwidth alone exactly where the sheet says so, to the last chunks of the chain."""
+    """In the model of bandwidth alone, the gains are exactly those stated, except for the last chunks of the chain."""
     cases = {**CASES, **{receivers: one_to_many_case(receivers) for receivers in RECEIVERS}}
     gain = {
         name: took["Send/Recv"] / took["Ours"] for name, case in cases.items() for took in [series_seconds(case, model)]
@@ -70,7 +70,7 @@ def test_broadcast_gains_at_most_a_factor_of_eight_in_the_released_cases(model: 
 
 @pytest.mark.parametrize("receivers", RECEIVERS)
 def test_one_device_to_many_has_the_shape_of_the_plots(receivers: tuple[int, int]) -> None:
-    """Broadcast stays at one NIC, plain sends fall with the receivers, alpa gathers where it can."""
+    """Broadcast uses the whole NIC, plain sends get slower with more receivers, and alpa gathers if possible."""
     case = one_to_many_case(receivers)
     found = {name: resharding.bandwidth(case, took) for name, took in series_seconds(case, FREE).items()}
     hosts, devices = receivers
@@ -143,7 +143,7 @@ def test_gathered_parts_are_the_requested_boxes(rows: int, columns: int, cut: st
     ("channels", "billions"), [(320, 0.47), (480, 1.06), (512, 1.21), (640, 1.88), (672, 2.08)]
 )  # fmt: skip
 def test_the_u_transformer_has_the_number_of_parameters_in_its_name(channels: int, billions: float) -> None:
-    """The artifact's names: 470M, 1B, 1.2B, 1.8B, 2B; 13 layers."""
+    """Names in the artifact: 470M, 1B, 1.2B, 1.8B, 2B; all have 13 layers."""
     layers = u_transformer.model_layers(channels)
 
     assert len(layers) == 13
@@ -170,7 +170,10 @@ def test_a_residual_block_is_two_convolutions_and_a_shortcut() -> None:
 
 @pytest.mark.parametrize(("p", "m", "c"), list(product((2, 3, 4), (4, 9), (0.0, 0.25, 1.0))))
 def test_transfers_on_the_compute_stream_block_both_ends(p: int, m: int, c: float) -> None:
-    """Ranks inside have two boundaries; the first microbatch passes the busiest after a forward, the last before a backward."""
+    """Inner ranks have two boundaries.
+
+    The first microbatch reaches the busiest rank after a forward; the last leaves it before a backward.
+    """
     program = schedule_program("1f1b", p, m)
     seconds = np.select([program.op == Op.F, program.op == Op.B], [1.0, 2.0])
 
@@ -198,7 +201,7 @@ def test_series_have_the_order_of_the_bars_in_the_paper(found: Callable[[], Mapp
 
 
 def test_gains_are_close_to_those_of_the_paper() -> None:
-    """+10 % for GPT and +50 % for the U-Transformer there."""
+    """The paper states +10% for GPT and +50% for the U-Transformer."""
     assert all(7 < of.gain("Alpa") < 17 for of in gpt_training_steps().values())
     found = u_transformer_training_steps()
     assert found["U-Transformer 2B, 8 GPUs, by image"].gain("Alpa") == pytest.approx(46.7, abs=0.5)
@@ -207,7 +210,7 @@ def test_gains_are_close_to_those_of_the_paper() -> None:
 
 
 def test_figures_are_within_the_axes_of_the_plots() -> None:
-    """200 to 500 TFLOPS for GPT on eight GPUs, 20 to 60 for the larger U-Transformer."""
+    """The axes range from 200 to 500 TFLOPS for GPT on eight GPUs, and from 20 to 60 for the larger U-Transformer."""
     for name, of in gpt_training_steps().items():
         assert "8 GPUs" not in name or 200 < of.tflops("Send/Recv") < of.tflops("Ours") < 500
     of = u_transformer_training_steps()["U-Transformer 2B, 8 GPUs, copied"]
@@ -226,8 +229,10 @@ def test_the_designs_are_those_of_the_artifact() -> None:
 
 
 def test_a_crossing_takes_the_time_of_the_plan_of_a_design() -> None:
-    """Where tensor parallelism copies it, a design's transfer follows the same plan; played, two tasks from one host
-    share its NIC, so that the second one's start costs nothing."""
+    """If tensor parallelism replicates the tensor, the transfer of a design follows the same plan.
+
+    In the simulation, two tasks from one host share its NIC, so the latency of the second one costs nothing.
+    """
     for name, of in gpt_training_steps().items():
         design = gpt_design(GPTS[name])
         if design.meshes[0].tp > 1:

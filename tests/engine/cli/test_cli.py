@@ -642,7 +642,7 @@ def process(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]
 
 @pytest.mark.slow
 def test_simulate_imports_neither_torch_nor_panel() -> None:
-    """So that it ends within a second."""
+    """The command must end within a second."""
     lines = (
         "import sys; from meshwave.engine.cli.main import main; status = main(['simulate', '11-eight-by-32', '--json'])",
         "heavy = {'torch', 'panel', 'bokeh', 'meshwave.engine.runtime', 'meshwave.engine.runs', 'designer'} & set(sys.modules)",
@@ -659,7 +659,7 @@ def test_simulate_imports_neither_torch_nor_panel() -> None:
 
 @pytest.mark.slow
 def test_a_reader_that_ends_early_causes_no_error() -> None:
-    """``meshwave export ... | head``"""
+    """An example is ``meshwave export ... | head``."""
     command = f"{sys.executable} -m meshwave.engine.cli.main export 11-eight-by-32 --to perfetto | head -c 16; echo ${{PIPESTATUS[0]}}"
 
     done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)

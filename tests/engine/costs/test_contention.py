@@ -30,7 +30,7 @@ def test_half_of_the_repetitions_lie_between_the_quartiles_and_the_median_does(s
 
 @given(first=st.floats(1e-3, 1.0), rest=st.floats(0.0, 1.0))
 def test_messages_whose_first_takes_half_of_the_time_are_sequential(first: float, rest: float) -> None:
-    """The second follows the first, give or take a fifth; messages that share a link arrive together."""
+    """The second message follows the first, within a fifth; messages that share a link arrive together."""
     assert PairOrder.from_samples([(first, first * (1.8 + 0.4 * rest))]).order == "sequential"
     assert PairOrder.from_samples([(first, first * (1 + 0.2 * rest))]).order == "shared"
 

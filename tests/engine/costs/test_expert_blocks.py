@@ -121,7 +121,7 @@ def test_a_layer_takes_the_simulated_time_and_that_of_the_rest_of_the_block() ->
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp64"])
 @pytest.mark.parametrize(("batch", "memory"), [(1, 1e9), (1, 1e11), (64, 1e11), (64, 1e15)])
 def test_one_expert_for_all_tokens_costs_as_much_as_a_dense_block(precision: str, batch: int, memory: float) -> None:
-    """Bound by its weights, by its activations or by its products: the same roofs as anywhere else."""
+    """This holds whether weights, activations or products limit the time."""
     document = design(dp=1, tp=1, moe={"experts": 1, "top_k": 1, "capacity_factor": 1.0}, ep=1).model_dump(mode="json")
     document["training"] = {"micro_batch_size": batch, "precision": precision}
     document["cluster"]["device"]["memory_bandwidth"] = memory
@@ -145,7 +145,7 @@ def is_around_experts(name: str) -> bool:
 
 
 def test_a_device_with_many_experts_and_few_tokens_is_bound_by_reading_weights() -> None:
-    """Which every chunk reads again."""
+    """Every chunk reads all weights again."""
 
     def forward_s(**changes: Any) -> float:
         of = design(dp=1, tp=1, ep=1, schedule="expert-parallel", **changes)
@@ -263,7 +263,7 @@ def test_replicas_of_an_expert_share_its_gradient() -> None:
 
 
 def test_weights_without_copies_are_not_reduced() -> None:
-    """All experts lie once, so that only the rest goes over the data-parallel copies."""
+    """Each expert has only one copy, so only the other weights are reduced over the data-parallel replicas."""
     alone, twice = design(dp=4, tp=1, schedule="expert-parallel"), design(dp=4, tp=1, ep=2, schedule="expert-parallel")
 
     def reduced(of: Design) -> float:

@@ -15,7 +15,7 @@ GPT3: Any = model_families["gpt"].model_validate(
 
 
 def test_gpt3_has_as_many_parameters_as_narayanan_et_al_count() -> None:
-    """arXiv:2104.04473, eq. 2, where embedding and head are one matrix and the last norm is left out."""
+    """arXiv:2104.04473, eq. 2, in which embedding and head share one matrix and the last norm is omitted."""
     l, h, s, v = GPT3.layers, GPT3.hidden, GPT3.sequence, GPT3.vocab  # noqa: E741
     published = 12 * l * h**2 * (1 + 13 / (12 * h) + (v + s) / (12 * l * h))
 
@@ -24,7 +24,7 @@ def test_gpt3_has_as_many_parameters_as_narayanan_et_al_count() -> None:
 
 
 def test_an_iteration_of_gpt3_takes_the_flops_that_narayanan_et_al_count() -> None:
-    """arXiv:2104.04473, appendix, without the recomputed forward: 72 in place of 96."""
+    """arXiv:2104.04473, appendix, without the recomputed forward: 72 instead of 96."""
     l, h, s, v, batch = GPT3.layers, GPT3.hidden, GPT3.sequence, GPT3.vocab, 1536  # noqa: E741
     published = 72 * batch * s * l * h**2 * (1 + s / (6 * h) + v / (12 * l * h))
 
@@ -32,7 +32,7 @@ def test_an_iteration_of_gpt3_takes_the_flops_that_narayanan_et_al_count() -> No
 
 
 def test_training_takes_about_six_flops_a_parameter_and_token() -> None:
-    """The rule of thumb of Kaplan et al. (arXiv:2001.08361): 6ND, but for attention and embedding."""
+    """Rule of thumb of Kaplan et al. (arXiv:2001.08361): 6ND, without attention and embedding."""
     tokens = GPT3.sequence
     rule = 6 * flops.model_parameters(GPT3) * tokens
 
@@ -41,7 +41,9 @@ def test_training_takes_about_six_flops_a_parameter_and_token() -> None:
 
 @pytest.mark.parametrize("tp", [1, 8])
 def test_a_split_backward_keeps_the_bytes_of_qi_et_al_and_the_norms(tp: int) -> None:
-    """arXiv:2401.10241, table 1: 32sbh bytes a layer at 16 bits; its inputs of products stay whole, the rest is cut."""
+    """arXiv:2401.10241, table 1: 32sbh bytes per layer at 16 bits; inputs of products stay whole, other tensors are
+    sharded.
+    """
     load = Workload.from_model(GPT3, batch=4, tp=tp, precision="bf16")
     whole = 4 * GPT3.sequence * GPT3.hidden
     inputs_and_outputs_that_stay_whole, norms = 2 * 4, 2 * 4

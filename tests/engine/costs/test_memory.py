@@ -145,7 +145,7 @@ def test_a_peak_above_the_capacity_is_reported(design: Callable[..., Design]) ->
 
 
 def test_a_split_backward_keeps_inputs_until_the_weight_gradients() -> None:
-    """F F I I W W: two activations, and then two of what their weight gradients need."""
+    """F F I I W W: two activations, then the tensors that two weight gradients need."""
     drawn = parse_design(
         document({"schedule": "custom", "microbatches": 2, "actions": [["0F0", "0F1", "0I0", "0I1", "0W0", "0W1"]]}, 1)
     )
@@ -161,7 +161,9 @@ def test_a_split_backward_keeps_inputs_until_the_weight_gradients() -> None:
 
 
 def test_gradients_are_allocated_from_the_first_backward_on(design: Callable[..., Design]) -> None:
-    """With GPipe they come when activations begin to go, so that they never meet all of them."""
+    """With GPipe, gradients are allocated when the first activations are freed, so they never coexist with all
+    activations.
+    """
     gpipe, one = (
         predict(design(2, schedule=name, microbatches=6, training={"micro_batch_size": 8}))
         for name in ("gpipe", "1f1b")

@@ -120,7 +120,7 @@ CHUNKS = {"schedule": "interleaved-1f1b", "chunks": 4}
 
 @pytest.mark.parametrize("pipeline", [WAVES, CHUNKS], ids=["hanayo", "interleaved"])
 def test_a_step_is_never_shorter_than_its_bytes_over_the_nic(pipeline: Mapping[str, Any]) -> None:
-    """The counterexample that began it: 56 messages of 2.1 MB a direction at 25 MB/s need 4.7 s."""
+    """Regression test: 56 messages of 2.1 MB per direction at 25 MB/s need 4.7 s."""
     apart = cluster_of(per_node=1)
     prediction = predict(design_of(pipeline, [([0], 1), ([1], 1)], apart))
     program, size = prediction.program, prediction.costs.bytes
@@ -157,7 +157,7 @@ def test_simulated_designs_equal_a_reference_network(name: str) -> None:
 
 @pytest.mark.parametrize("name", DESIGNS)
 def test_a_flow_without_contention_takes_its_priced_time(name: str) -> None:
-    """No kind of flow asks more of a port than there is."""
+    """No kind of flow exceeds the capacity of its ports."""
     prediction = predict(DESIGNS[name])
     network, program = prediction.costs.network, prediction.program
     assert network is not None
@@ -201,7 +201,7 @@ def test_messages_between_the_same_devices_are_one_connection_in_each_direction(
 
 
 def test_link_serial_limits_each_nic_to_one_transfer() -> None:
-    """Both messages of a node wait for its one NIC, whichever pair they are of."""
+    """Both messages of a node wait for its only NIC, although they belong to different pairs of meshes."""
     cost = {"kind": "unit", "forward": 1, "backward": 2, "transfer": 1, "transfer_model": "link-serial"}
     one = predict(design_of({"schedule": "gpipe"}, [([0], 1), ([2], 1), ([1], 1), ([3], 1)], cost=cost)).timeline
     two = predict(
@@ -219,7 +219,7 @@ def test_link_serial_limits_each_nic_to_one_transfer() -> None:
 
 
 def test_a_slot_hides_the_given_share_of_communication() -> None:
-    """Exchanges of a forward and a backward in one slot behind each other's computing: none, half or all of it."""
+    """The compute of each action in a slot hides none, half or all of the exchanges of the other."""
     pipeline = {"schedule": "dualpipe", "microbatches": 8}
     meshes = [([0, 1], 2), ([2, 3], 2)]
 
@@ -238,7 +238,7 @@ def test_a_message_to_itself_passes_no_port() -> None:
 @pytest.mark.parametrize("boundary", ["batch", "sequence", "hidden"])
 @pytest.mark.parametrize("strategy", list(strategies))
 def test_every_receiver_of_a_plan_gets_all_its_bytes(strategy: str, boundary: str) -> None:
-    """The messages that the network is made of bring what the transfer is for, whatever its plan."""
+    """The messages of the network deliver the whole tensor for any plan."""
     design = design_of(
         {"schedule": "1f1b"}, [([0, 1], 2), ([2, 3], 1)], transfer={"strategy": strategy, "boundary": boundary}
     )
@@ -257,7 +257,7 @@ def test_every_receiver_of_a_plan_gets_all_its_bytes(strategy: str, boundary: st
 
 @pytest.mark.parametrize("bandwidth", [2.5e7, 2.5e6])
 def test_a_drawn_uplink_slows_messages_that_pass_it(bandwidth: float) -> None:
-    """Two copies send at once through the uplink of their leaf."""
+    """Two replicas send through the uplink of their leaf switch at the same time."""
     meshes = [([0, 1], 1), ([2, 3], 1)]
     wide = cluster_of(nodes=4, per_node=1)
     narrow = cluster_of(nodes=4, per_node=1, uplink={"nodes": 2, "bandwidth": bandwidth})
@@ -281,7 +281,7 @@ def test_a_drawn_switch_slows_the_collectives_of_its_node() -> None:
 
 
 def test_exchanges_of_experts_stay_in_their_block() -> None:
-    """Blocks of two devices below one leaf switch put nothing on its uplink."""
+    """Blocks of two devices below one leaf switch send nothing over its uplink."""
     cluster = cluster_of(nodes=4, per_node=1, uplink={"nodes": 2, "bandwidth": 1e6})
 
     usage = exchange_usage(Fabric(cluster), [0, 1, 2, 3], [[0.0, 0.0], [100.0, 100.0]])
@@ -291,7 +291,7 @@ def test_exchanges_of_experts_stay_in_their_block() -> None:
 
 
 def test_exchanges_of_a_block_are_those_of_its_pairs() -> None:
-    """Node by node or pair by pair, each port carries the same."""
+    """The bytes on each port are equal if they are counted by nodes or by pairs of devices."""
     cluster = cluster_of(nodes=2, per_node=3, nics_per_node=2, node_bandwidth=1e9)
     fabric, block = Fabric(cluster), [0, 1, 3, 4, 5]
     near, far = [30.0, 10.0, 8.0, 4.0, 2.0], [6.0, 12.0, 20.0, 40.0, 2.0]
@@ -308,7 +308,7 @@ def test_exchanges_of_a_block_are_those_of_its_pairs() -> None:
 
 
 def test_a_shared_slot_has_the_exchanges_of_both_actions() -> None:
-    """It takes what both take one after the other, and is never faster on shared links than on free ones."""
+    """It takes as long as both actions one after the other, and is never faster on shared links than on free ones."""
     pipeline = {"schedule": "dualpipe", "microbatches": 8, "stages": [1, 7, 1, 7]}
     meshes = [([0, 1], 2), ([2, 3], 2), ([4, 5], 2), ([6, 7], 2)]
     cluster = cluster_of(nodes=8, per_node=1)
@@ -329,7 +329,7 @@ def test_a_shared_slot_has_the_exchanges_of_both_actions() -> None:
 
 
 def test_a_faster_mesh_waits_for_the_exchanges_of_its_own_layers() -> None:
-    """What-if questions shorten all of an action, what it exchanges included."""
+    """What-if questions shorten the whole action, including its exchanges."""
     prediction = predict(design_of({"schedule": "gpipe"}, [([0, 2], 2)]))
     half = np.where(prediction.program.is_compute, 0.5, 1.0) * prediction.costs.seconds
 
@@ -351,7 +351,7 @@ def test_link_serial_has_only_nics_and_links_as_ports() -> None:
 
 @pytest.mark.parametrize("name", DESIGNS)
 def test_ports_with_equal_flows_are_simulated_as_one(name: str) -> None:
-    """Without the ports that nothing can fill, and with one of those that the same flows pass, times are the same."""
+    """Times do not change if ports that cannot be full are removed, and ports with the same flows are merged."""
     prediction = predict(DESIGNS[name])
     network, program, seconds = prediction.costs.network, prediction.program, prediction.costs.seconds
     assert network is not None

@@ -74,7 +74,7 @@ def test_shares_are_those_of_documents_that_are_packed_one_by_one(lengths: list[
 
 
 def test_the_replica_with_the_most_attention_determines_the_time() -> None:
-    """The first replica has the four sequences of the list, the second one document in each sequence."""
+    """The first replica has the four sequences of the list, the second one has one document per sequence."""
     np.testing.assert_allclose(attended_shares(packed_design([*LENGTHS, *[4096] * 4], dp=2)), [1, 1, 1, 1])
 
 
@@ -112,7 +112,7 @@ def sequences_of(lengths: list[int], size: int) -> Iterator[list[int]]:
 def test_the_device_with_the_most_pairs_of_queries_and_keys_determines_the_time_of_context_parallelism(
     lengths: list[int], cp: int, rows: int, is_causal: bool
 ) -> None:
-    """A causal query counts twice its keys less one, so that a document counts as its square."""
+    """A causal query counts twice its keys less one, so a document counts as the square of its length."""
     design = packed_design(lengths, cp=cp, rows=rows, sequence=24, kind="gpt" if is_causal else "bert", vocab=257)
     sequences, size, expected = sequences_of(lengths, 24), 24 // (2 * cp), []
     for _ in range(4):
@@ -127,7 +127,9 @@ def test_the_device_with_the_most_pairs_of_queries_and_keys_determines_the_time_
 
 
 def test_context_parallelism_divides_one_document_equally_and_short_ones_not() -> None:
-    """The four chunks of the second sequence have 1, 3, 5 and 1 shares of the pairs, of which one device has two in the middle."""
+    """The four chunks of the second sequence have 1, 3, 5 and 1 parts of the pairs; one device has the two middle
+    chunks.
+    """
     whole, divided = packed_design([4096], cp=2), packed_design([3072, 1024], cp=2)
     assert context_imbalance(whole, whole.meshes[0]) == 1
     assert context_imbalance(divided, divided.meshes[0]) == pytest.approx((3 + 5) / (10 / 2))

@@ -66,7 +66,7 @@ def test_messages_and_tokens_are_those_of_the_documents() -> None:
 
 
 def test_a_microbatch_has_the_length_of_the_longest_row_of_the_replica_with_the_most_tokens() -> None:
-    """Rows follow each other: the first replica has the first eight documents, in pairs."""
+    """The first replica has the first eight documents, two per microbatch."""
     lengths = [10, 20, 30, 5, 7, 7, 1, 2, *[100, 1] * 4]
     for design, expected in (
         (padded_design(lengths[:8], rows=2), [20, 30, 7, 2]),

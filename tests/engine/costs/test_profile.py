@@ -75,7 +75,7 @@ def test_no_fitted_value_is_negative(samples: list[tuple[float, float]]) -> None
 
 
 def test_small_messages_count_as_much_as_large_ones() -> None:
-    """With absolute errors the largest size alone would decide, and alpha be lost in its noise."""
+    """With absolute errors, the largest size would determine the fit, and alpha would be lost in its noise."""
     noise = np.resize([1.05, 0.95], len(SIZES))
     samples = [(size, float((1e-3 + 1e-7 * size) * off)) for size, off in zip(SIZES, noise, strict=True)]
 
@@ -135,7 +135,9 @@ def test_the_fit_is_accepted_by_an_expert_layer_document() -> None:
 
 
 def test_an_all_gather_is_priced_by_all_gathered_bytes() -> None:
-    """A profile counts what one rank contributes, the model of a layer all that comes out (Parm's AG)."""
+    """A profile counts the bytes of one rank's contribution; the model of a layer counts all gathered bytes (Parm's
+    AG).
+    """
     measured = profile({"collective": "all_gather", "group": "esp", "size": 4}).collectives[0]
     line = profile({"collective": "all_gather", "group": "esp", "size": 4}).fit(1, 4)["all_gather"]
 

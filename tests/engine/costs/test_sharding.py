@@ -95,7 +95,7 @@ def test_gradients_that_are_reduced_once_take_a_reduce_scatter_and_whole_gradien
 
 
 def test_compute_hides_the_collectives_of_its_neighbours() -> None:
-    """Three blocks, the first of which computes too briefly to hide the gather of the second."""
+    """There are three blocks; the compute of the first is too short to hide the gather of the second."""
     blocks = [BlockTimes(1, 1.0, 1.0, 1.0, 3.0, 3.0), BlockTimes(2, 5.0, 5.0, 5.0, 4.0, 4.0)]
     found = exposed_seconds(blocks)
 
@@ -273,7 +273,7 @@ def test_two_stages_of_a_device_share_a_tied_table(design: Callable[..., Design]
 
 
 def test_the_copies_of_an_expert_divide_its_state(design: Callable[..., Design]) -> None:
-    """Two groups of two devices hold all experts, so that two devices hold each of them."""
+    """Two groups of two devices hold all experts, so each expert is on two devices."""
     model = {"layers": 2, "hidden": 64, "ffn": 256, "moe": {"experts": 4, "every": 1}}
     whole, cut = (
         program_and_costs(design(1, dp=4, model=model, experts={"ep": 2}, training={"sharding": each}))[1].static_bytes

@@ -74,7 +74,7 @@ def test_joining_layers_are_counted_by_stage_and_priced() -> None:
 
 
 def test_layers_are_balanced_with_their_joins() -> None:
-    """A join is a seventh of a layer's weights: the stages of the second half get fewer layers."""
+    """A join has a seventh of a layer's weights, so the stages of the second half get fewer layers."""
     of = parse_design(
         document(
             {"schedule": "1f1b", "microbatches": 4},
@@ -112,7 +112,7 @@ def test_in_unit_costs_a_message_takes_one_transfer_per_tensor() -> None:
 
 
 def test_tensors_for_a_later_stage_of_the_mesh_take_memory() -> None:
-    """Two microbatches through a wave of one mesh: the skip and its gradient lie there until they are taken."""
+    """Two microbatches pass one mesh in a wave; the skip tensor and its gradient are stored until they are used."""
     of = design({"schedule": "gpipe", "microbatches": 2, "placement": None}, 1)
     wave = design({"schedule": "hanayo", "waves": 1, "microbatches": 2, "stages": [2, 1, 1, 3]}, 2)
     program = lower(wave)
@@ -191,7 +191,7 @@ def test_every_schedule_is_priced(name: str) -> None:
 
 
 def test_flops_of_the_stages_sum_to_those_of_the_model() -> None:
-    """And what the attention kernel computes a second time."""
+    """The sum includes what the attention kernel recomputes."""
     of = design({"schedule": "1f1b"}, 4, layers=12)
     prediction = predict(of)
     found = stage_flops(of, prediction.program, prediction.costs)
@@ -202,7 +202,7 @@ def test_flops_of_the_stages_sum_to_those_of_the_model() -> None:
 
 
 def test_every_gap_and_the_critical_path_are_explained() -> None:
-    """Where a computation waits for what skips stages, that is what its gap is for."""
+    """A gap before a computation that needs a skip tensor is explained by that tensor."""
     links = {"latency_s": 1e-5, "bandwidth": 1e9}
     pipeline = {"schedule": "1f1b", "microbatches": 4, "stages": [4, 1, 4]}
     slow = document(pipeline, 3, model={**MODEL, "layers": 9}, cost={"kind": "roofline"})

@@ -223,7 +223,7 @@ def test_a_message_is_priced_by_its_size(pipeline: Document) -> None:
 
 
 def test_stages_are_balanced_by_the_costs_of_their_blocks() -> None:
-    """Blocks of full resolution take longest: a stage in the middle of the model has more of them."""
+    """Blocks at full resolution take longest, so a stage in the middle of the model has more blocks."""
     design = parse_design(u_net_document({"schedule": "1f1b", "microbatches": 4}, 4))
     program, layers = lower(design), layers_per_stage(design)
     costs = estimate(design, program)

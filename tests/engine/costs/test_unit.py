@@ -72,7 +72,7 @@ def test_the_halves_of_a_backward(
 def test_hanayo_has_the_makespan_of_the_figures(
     design: Callable[..., Design], ranks: int, waves: int, makespan: float
 ) -> None:
-    """In units of one stage's forward, a device's share being 2 x waves stages."""
+    """The unit is the forward of one stage; a device's share is 2 x waves stages."""
     made = design(
         ranks,
         pipeline={"schedule": "hanayo", "waves": waves, "microbatches": ranks},

@@ -110,7 +110,7 @@ def test_the_schema_refuses_documents_that_reading_refuses(change: dict[str, Any
 
 
 def test_lists_of_numbers_stay_on_one_line_and_keys_in_their_order() -> None:
-    """As a person would keep it in git."""
+    """The file stays readable in diffs."""
     written = {
         **small_document(),
         "pipeline": {"schedule": "custom", "microbatches": 1, "actions": [["0F0", "0B0"], ["1F0", "1B0"]]},
@@ -126,7 +126,7 @@ def test_lists_of_numbers_stay_on_one_line_and_keys_in_their_order() -> None:
 @some
 @given(name=st.text(st.characters(exclude_categories=("Cc", "Cs")), max_size=60))
 def test_no_name_changes_the_layout_of_a_file(name: str) -> None:
-    """Brackets and quotes in a name are not lists."""
+    """Brackets and quotes in a name are not treated as lists."""
     design = parse_design({**small_document(), "name": name})
 
     assert json.loads(design.to_json())["name"] == name
@@ -290,7 +290,7 @@ JSON = st.recursive(
 @pytest.mark.slow
 @given(data=st.data(), value=JSON)
 def test_any_value_at_any_key_is_accepted_or_refused_with_a_message(data: st.DataObject, value: Any) -> None:
-    """Never a traceback: a mistake in a file is not a mistake in Meshwave."""
+    """A mistake in a file never causes a traceback."""
     written = json.loads(parse_design({**small_document(), "experts": {"placement": [[0]], "load": [1.0]}}).to_json())
     here: Any = written
     while True:
@@ -362,7 +362,7 @@ def test_a_lone_surrogate_is_refused() -> None:
 
 
 def test_reading_executes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No name in a document is imported, opened or run; a stranger's design is safe to open."""
+    """No name in a document is imported, opened or run, so designs of other people are safe to open."""
     watched: list[str] = []
     started = False
 

@@ -119,7 +119,7 @@ def test_each_fix_removes_its_problem(experts: dict[str, Any], where: str, code:
 
 
 def test_devices_that_share_an_expert_have_equal_parts_of_its_width() -> None:
-    """Which a dense block need not have: its width is cut over tp, in parts as equal as can be."""
+    """Unlike this, a dense block may be divided unevenly over tp."""
     document = expert_design(schedule="parm-s2", ep=2, esp=4).model_dump(mode="json")
     document["model"]["ffn"] = 30
 
@@ -231,14 +231,14 @@ def test_an_automatic_schedule_reports_its_choice_and_the_reason() -> None:
 
 
 def test_a_new_schedule_is_one_file() -> None:
-    """The document knows every schedule that lies in the folder and is offered, and no variant."""
+    """The document accepts every selectable schedule in the folder, but no internal variant."""
     schema = type(expert_design()).model_json_schema()["$defs"]["Experts"]["properties"]["schedule"]
 
     assert set(schema["enum"]) == {name for name, schedule in expert_schedules.items() if schedule.is_listed}
 
 
 def test_a_loss_over_other_groups_of_tokens_gives_a_warning() -> None:
-    """Once a number of copies; where no loss is taken of the balance, or all meshes have as many, there is nothing to say."""
+    """There is one warning per value of dp, and none if the loss is not used or all meshes have the same dp."""
 
     def warned_sizes(dps: list[int], aux_loss: float) -> list[Any]:
         meshes, at = [], 0

@@ -307,7 +307,7 @@ def test_loads_of_any_size_are_shares_of_one(shares: list[float]) -> None:
 
 
 def test_every_number_of_the_document_is_tried() -> None:
-    """Those of a pipeline and of a language model are in every member's section: of one each is enough."""
+    """One pipeline and one language model represent all members, whose common keys are the same."""
     made = [parse_design(make()).model_dump(mode="json") for make in DOCUMENTS]
     made += [
         parse_design(document({"schedule": name, "microbatches": 4}, 2)).model_dump(mode="json")

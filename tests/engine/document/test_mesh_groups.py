@@ -112,7 +112,7 @@ def test_ordered_devices_follow_dp_cp_and_tp(order: tuple[str, ...]) -> None:
 
 
 def test_the_order_of_the_axes_chooses_the_links() -> None:
-    """Groups of the inner axis of four devices on two nodes are inside nodes, where links are faster."""
+    """Groups along the inner axis of four devices on two nodes are inside nodes, whose links are faster."""
     inside = seconds_by_op(parse_design(document({"dp": 2, "tp": 2}, range(4))))
     across = seconds_by_op(parse_design(document({"tp": 2, "dp": 2}, range(4))))
 

@@ -112,7 +112,7 @@ def test_the_program_in_a_run_folder_keeps_the_message_sizes() -> None:
 
 
 def test_a_dry_run_can_send_smaller_messages() -> None:
-    """Their units are as many, and each is smaller."""
+    """The number of message units is the same, and each unit is smaller."""
     design = parse_design(u_net_document())
     smaller = design.model_copy(update={"model": design.model.resize_messages(1, 3)})
 

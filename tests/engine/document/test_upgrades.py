@@ -13,7 +13,7 @@ from tests._strategies import document
 
 
 def test_each_version_is_upgraded_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if this were version 3, and the meshes had other names before."""
+    """The test adds versions 2 and 3, in which meshes had other names."""
 
     def to_second_version(document: dict[str, Any]) -> dict[str, Any]:
         return {**{key: value for key, value in document.items() if key != "groups"}, "meshes": document["groups"]}

@@ -75,7 +75,7 @@ def test_equivalent_schedules_are_named_by_the_oldest() -> None:
 
 
 def test_one_tensor_parallel_group_allows_the_folded_schedules() -> None:
-    """A place is then a device, whatever exchanges: the same experts, and replicas, under all schedules."""
+    """A place is then one device under all schedules, so experts and replicas are the same."""
     of = layer(mp=4, esp=1, ep=4, placement=((0, 1, 2, 7), (3, 4), (5, 6), (7,)), tokens=4096)
 
     assert set(dict(exclusions(of))) == {"parm-s1"}

@@ -64,7 +64,7 @@ def waits_of(prediction: Prediction) -> NDArray[np.float64]:
 
 @pytest.mark.parametrize("name", ["dense", "ppmoe", "recomputed"])
 def test_waits_inside_blocks_equal_the_time_that_free_links_would_save(name: str) -> None:
-    """Tensor-parallel reductions and the messages of experts, in a forward that is run again too."""
+    """Waits are those of tensor-parallel reductions and expert messages, also in a recomputed forward."""
     made = DESIGNS[name]()
     document, link = json.loads(made.to_json()), {"latency_s": 0.0, "bandwidth": 1e24}
     document["cluster"] |= {"intra_node": link, "inter_node": link}
@@ -79,7 +79,7 @@ def test_waits_inside_blocks_equal_the_time_that_free_links_would_save(name: str
 
 
 def test_experts_wait_where_the_lane_of_the_device_that_computes_most_is_idle() -> None:
-    """On chunks that hide behind each other and under a load that is not even, every way through the block."""
+    """Chunks overlap and the load is uneven, in every phase of the block."""
     meshes = json.loads(example("14-tensor-parallel").read_text())["meshes"]
     apart = [{**mesh, "axes": {"dp": len(mesh["devices"])}} for mesh in meshes]
     uneven = {**MOE, "capacity_factor": None}

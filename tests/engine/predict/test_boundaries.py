@@ -85,7 +85,7 @@ def large_design(boundary: str, strategy: str, *axes: tuple[int, int], per_node:
 def test_with_a_nic_per_device_slices_are_sent_concurrently(
     boundary: str, spec: tuple[str, ...], strategy: str
 ) -> None:
-    """Four devices that send a quarter each to four that need all, and gather it among themselves."""
+    """Four devices send a quarter each to four devices, which gather the quarters."""
     whole, sliced = (large_design(each, strategy, (1, 4), (1, 4), per_node=4, nics=4) for each in ("batch", boundary))
     crossed, link = boundary_transfer(sliced, 0, 1), sliced.cluster.inter_node
 

@@ -260,7 +260,7 @@ def test_the_command_prints_json_or_text(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_the_command_reads_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
-    """What is read of it once is gone."""
+    """A pipe can be read only once."""
     out, into = os.pipe()
     try:
         os.write(into, json.dumps(SPEC).encode())

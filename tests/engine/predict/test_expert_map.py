@@ -111,7 +111,7 @@ def test_if_no_experts_fit_only_time_is_compared() -> None:
 
 
 def test_gains_grow_with_the_tokens_that_are_sent_more_than_once() -> None:
-    """DeepSpeed-MoE sends and computes each token N_MP times: about as many times slower, and gathers above that."""
+    """DeepSpeed-MoE sends and computes each token N_MP times, so it is about that many times slower, plus its gathers."""
     for name in CLUSTERS:
         found = price_grid(CLUSTERS[name], corners=True)
         once, twice, four = (found.speedup()[found.axes["mp"] == mp] for mp in (1, 2, 4))
@@ -146,7 +146,7 @@ def test_the_smallest_gain_is_without_tensor_parallelism() -> None:
 
 
 def test_the_fastest_schedule_depends_on_the_links() -> None:
-    """A fused exchange sends each token ``esp`` times, which links inside a node make up for only if they are slow."""
+    """A fused exchange sends each token ``esp`` times, which pays off only if links inside a node are slow."""
     over = {name: price_grid(CLUSTERS[name], corners=True) for name in CLUSTERS}
 
     for name in ("pcie-slow", "nvlink", "nvlink-slow"):

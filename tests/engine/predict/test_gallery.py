@@ -129,7 +129,7 @@ def test_a_variant_that_the_schedule_refuses_is_shown_with_its_reason() -> None:
 
 
 def test_equal_orders_are_shown_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With as many microbatches as meshes both groupings of Hanayo are the same order."""
+    """With as many microbatches as meshes, both groupings of Hanayo give the same order."""
     design = gallery_design(ranks=2, microbatches=2)
     chosen = [variant for variant in list_variants(design) if variant.schedule in ("1f1b", "hanayo")]
     monkeypatch.setattr(module, "list_variants", lambda design: chosen)
@@ -152,7 +152,7 @@ def test_a_step_that_is_too_large_can_be_chosen_without_being_simulated() -> Non
 
 
 def test_traffic_counts_what_all_devices_send() -> None:
-    """3 hops down and up for each of 8 microbatches; twice the devices send it twice in all."""
+    """Each of 8 microbatches has 3 hops down and 3 up; twice as many devices send twice as much."""
     one, two = (entries(gallery_design(dp=dp), "1f1b")[0] for dp in (1, 2))
 
     assert one.traffic_bytes == 2 * 3 * 8 * 32 * 64 * 4
@@ -176,7 +176,7 @@ def refusals_by_title(design: Design, *names: str) -> dict[str, str]:
 
 
 def test_the_comparison_with_interleaving_states_speed_and_cause() -> None:
-    """P=4, V=2 chunks: 33 against 36 stage units where a backward takes twice a forward."""
+    """P=4, V=2 chunks: 33 and 36 stage units if a backward takes twice as long as a forward."""
     note = refusals_by_title(gallery_design(4, 4, layers=8), "hanayo", "interleaved-1f1b")["Hanayo or interleaved 1F1B"]
 
     assert "the step takes 18 units with Hanayo (1 wave" in note and "and 16.5 units with interleaved 1F1B" in note
@@ -219,7 +219,7 @@ def test_the_fastest_fitting_variant_is_compared_with_the_current_one() -> None:
 
 
 def test_a_faster_search_on_another_path_is_recommended() -> None:
-    """On a wave of 4 meshes with 4 microbatches the first backward starts where the last forward ends."""
+    """In a wave of 4 meshes with 4 microbatches, the first backward starts where the last forward ends."""
     made = document({"schedule": "auto", "microbatches": 4}, 4)
     made["model"] = {**made["model"], "layers": 16}
     found = {note.title: note for note in gallery_notes(entries(parse_design(made), "auto"))}

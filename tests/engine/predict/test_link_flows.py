@@ -54,7 +54,7 @@ def test_a_message_without_contention_is_limited_by_its_slowest_port() -> None:
 
 
 def test_a_queued_message_is_delayed_by_the_port_of_the_message_before_it() -> None:
-    """Both messages of a pair share the NIC with those of the other pair, one after another."""
+    """Both pairs of meshes share the NIC, which carries one message at a time."""
     prediction = two_nodes(1e5)
     flows, timeline = flows_of(prediction), prediction.timeline
     makers = {int(send): int(maker) for send, maker in zip(*prediction.program.send_rows, strict=True)}

@@ -28,7 +28,7 @@ def test_no_prediction_is_below_a_bound(prediction: Prediction) -> None:
 
 @given(prediction=shared_predictions())
 def test_the_bytes_of_the_ports_are_those_that_transfers_and_collectives_send(prediction: Prediction) -> None:
-    """What leaves nodes and devices comes to others."""
+    """Outgoing and incoming bytes of nodes and devices are equal in total."""
     loads = prediction.port_loads
     for way in ("nic", "link", "device"):
         sent, received = (
@@ -54,7 +54,7 @@ def two_nodes(
 
 
 def test_bytes_of_a_nic_are_its_messages() -> None:
-    """Of eight stages every boundary lies between nodes: seven tensors forward and seven gradients a microbatch."""
+    """All seven boundaries of eight stages are between nodes: seven activations and seven gradients per microbatch."""
     prediction = two_nodes(1e8)
 
     size = 4 * 32 * 64 * 2  # sequence x hidden x bytes of bf16, and all microbatches

@@ -154,7 +154,7 @@ def test_transfers_hide_up_to_the_limit_and_not_beyond(name: str, p: int, stage:
 @few
 @given(p=st.integers(2, 4), stage=stages, c=quarters)
 def test_1f1b_hides_no_transfer(p: int, stage: Stage, c: float) -> None:
-    """Its first rank waits for a way there and back of every microbatch."""
+    """Its first rank waits for a round trip of every microbatch."""
     made, in_flight = WHOLE["1f1b"]
 
     found = period(p, made, in_flight, stage, c)
@@ -202,7 +202,7 @@ def test_a_rank_keeps_as_many_microbatches_as_it_runs_ahead(p: int, m: int) -> N
 @few
 @given(p=P, m=st.integers(1, 16))
 def test_running_ahead_costs_memory_and_no_time(p: int, m: int) -> None:
-    """In ticks without transfers both orders take ``2 (P + M - 1)``; the last rank's are the same."""
+    """Without transfers, both orders take ``2 (P + M - 1)`` ticks; the order of the last rank is the same."""
     tick = Stage(1, 0.5, 0.5)
 
     assert (

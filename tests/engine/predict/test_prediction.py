@@ -25,7 +25,7 @@ def predicted_numbers(pipeline: dict[str, Any], ranks: int, **sections: Any) -> 
 
 
 def test_numbers_of_two_waves_on_four_meshes() -> None:
-    """Figure 3e of the Hanayo paper: F = 1 and B = 2 a stage, 60 slots, a fifth of them bubble."""
+    """Figure 3e of the Hanayo paper: F = 1 and B = 2 per stage, 60 slots, a bubble of one fifth."""
     numbers = predicted_numbers(
         {"schedule": "hanayo", "waves": 2, "microbatches": 4}, 4, cost={"kind": "unit", "forward": 4, "backward": 8}
     )
@@ -52,7 +52,7 @@ def test_chimera_keeps_two_copies_of_the_weights() -> None:
 
 
 def test_seconds_come_from_the_roofline() -> None:
-    """MFU is the model's FLOPs over what all devices could have done meanwhile."""
+    """MFU is the model's FLOPs divided by the peak FLOPs of all devices in the same time."""
     design = parse_design(document({"schedule": "1f1b", "microbatches": 8}, 2, cost={"kind": "roofline"}))
     prediction = predict(design)
     numbers = prediction.numbers

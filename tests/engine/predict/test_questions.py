@@ -370,7 +370,7 @@ def test_what_if_questions_do_not_change_the_costs() -> None:
 
 @pytest.mark.parametrize("name", ["11-eight-by-32", "09-bert-masked", "06-data-parallel"])
 def test_flops_of_all_computations_equal_those_of_the_model(name: str) -> None:
-    """To some percent: the model's FLOPs are counted by the convention of papers, which leaves small products out."""
+    """They agree to a few percent, because the papers' convention omits small products."""
     of = prediction(name)
     found = stage_flops(of.design, of.program, of.costs)
     assert found is not None

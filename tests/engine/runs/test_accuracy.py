@@ -139,8 +139,9 @@ def test_a_slow_link_is_named_by_its_ends(tmp_path: Path, prediction: Prediction
 
 @pytest.mark.parametrize("asking_s", [0.0, 90e-6])
 def test_a_transfer_without_a_waiting_receiver_has_an_upper_bound_only(asking_s: float, tmp_path: Path) -> None:
-    """The first mesh forwards all before the second one is done with the first: its messages lie there; and a busy
-    machine needs a moment to hand them out."""
+    """The first mesh finishes its forwards before the second one needs them, so messages arrive early; a busy machine
+    delivers them late.
+    """
     drawn = draw(pp=2, pipeline={"schedule": "gpipe", "microbatches": 6, "stages": [1, 7]}, model=model(8), cost=APART)
     prediction = predict(drawn)
     sends = prediction.program.op == Op.SEND_F
@@ -157,7 +158,7 @@ def test_a_transfer_without_a_waiting_receiver_has_an_upper_bound_only(asking_s:
 
 
 def test_a_link_without_waiting_receivers_has_no_error(tmp_path: Path) -> None:
-    """What skips the mesh between is there long before that one has computed what is taken with it."""
+    """A skip tensor arrives long before the skipped mesh has computed the tensor that is needed with it."""
     prediction = predict(draw(pp=3, model={**model(5), "kind": "u-transformer"}, cost=APART))
     sends = np.isin(prediction.program.op, (Op.SEND_F, Op.SEND_B))
     found = compare_with(tmp_path, prediction, np.where(sends, 2e-4, 0.05), asking_s=9e-5)
@@ -172,7 +173,7 @@ def test_a_link_without_waiting_receivers_has_no_error(tmp_path: Path) -> None:
 
 
 def test_waiting_before_the_send_does_not_count_as_transfer_time(tmp_path: Path, prediction: Prediction) -> None:
-    """The first mesh is late: all others stand still for it, long before anything is on its way."""
+    """The first mesh is late, so all others wait for it long before any message is sent."""
     sends = np.isin(prediction.program.op, (Op.SEND_F, Op.SEND_B))
     slow = np.where(rows_with(prediction, op=Op.F, rank=0), 0.5, np.where(sends, 1e-3, 1e-4))
 
@@ -222,7 +223,7 @@ def test_waits_inside_a_block_are_separated_from_its_computation(
 
 
 def test_inseparable_activities_are_reported_together(tmp_path: Path) -> None:
-    """A run records no reductions of tensor parallelism, and a rehearsal no exchanges of experts."""
+    """A training run does not record tensor-parallel reductions, and a dry run does not record expert exchanges."""
     document = draw(pp=1, dp=4, model={**model(2), "moe": {"experts": 4, "every": 2}}).model_dump(mode="json")
     document["meshes"][0]["axes"] = {"dp": 2, "tp": 2}
     document["experts"]["ep"] = 2
@@ -255,7 +256,7 @@ def test_the_optimizer_step_waits_for_reductions_of_replicated_weights(tmp_path:
 
 
 def test_waiting_for_free_reductions_is_not_computing_time(tmp_path: Path) -> None:
-    """Both ranks that hold a stage of GEMS are done with it at once, and one of them long after its own last backward."""
+    """Both ranks that hold a stage of GEMS complete it at the same time, one of them long after its own last backward."""
     gems = draw(pp=4, pipeline={"schedule": "gems", "microbatches": 4}, cost={"kind": "unit"}, model=model(4))
     prediction = predict(gems)
 
@@ -301,7 +302,7 @@ def test_memory_of_each_mesh_is_compared_on_its_fullest_device(tmp_path: Path) -
 def test_measurements_of_a_run_become_the_costs_of_its_design(
     tmp_path: Path, prediction: Prediction, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever each kind of action took, and whatever passed between them."""
+    """The costs contain the measured times of all kinds of actions and messages."""
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path / "home"))
     times = np.random.default_rng(3).uniform(0.5, 8.0, 16)
     times[Op.SEND_B] = times[Op.SEND_F]  # a link does not know what it carries

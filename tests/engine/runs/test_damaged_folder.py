@@ -244,7 +244,7 @@ def test_a_long_line_of_a_log_is_shortened(tmp_path: Path) -> None:
 
 
 def test_complete_files_are_read(pristine: Path, tmp_path: Path) -> None:
-    """Else the test above would prove nothing."""
+    """Without this check, the previous test would prove nothing."""
     found = compare(read_executed_bundle(pristine).prediction, read_recording(pristine))
 
     assert found.iteration.steps == 2

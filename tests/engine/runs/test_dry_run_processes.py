@@ -173,8 +173,7 @@ def in_halves() -> Design:
 
 
 def test_designs_that_this_machine_cannot_train_run_as_dry_runs(trainer: LocalLauncher) -> None:
-    """GPT-3 with 175 billion parameters, and words that no text of bytes fits: the weights are nowhere, and
-    messages are as small as they have to be."""
+    """A dry run of GPT-3 with 175 billion parameters allocates no weights, and shrinks its messages."""
     gpt3 = {"kind": "gpt", "layers": 96, "hidden": 12288, "heads": 96, "sequence": 2048, "vocab": 128}
     design = draw(pp=4, model=gpt3, training={"precision": "bf16", "steps": 1, "data": "no-such.txt"})
     prediction = predict(design)

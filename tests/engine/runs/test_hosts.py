@@ -166,7 +166,7 @@ SLOW = {"inter_bandwidth": 1e5, "intra_bandwidth": 2e8}
 
 
 def test_a_run_is_predicted_for_the_links_of_its_options(tmp_path: Path) -> None:
-    """As the design with those links drawn is."""
+    """The prediction equals that of a design with these links."""
     drawn = draw(pp=4, cluster=DRAWN)
     slow = draw(pp=4, cluster={**DRAWN, "inter_node": {**LINK, "bandwidth": 1e5}})
 
@@ -181,7 +181,7 @@ def test_a_run_is_predicted_for_the_links_of_its_options(tmp_path: Path) -> None
 
 
 def test_a_folder_of_an_earlier_version_is_read_with_the_links_that_its_run_had(tmp_path: Path) -> None:
-    """It holds the design as it was drawn, and the hosts that the run was told beside it."""
+    """Earlier versions stored the original design and the options of the hosts."""
     drawn, told = (
         draw(pp=3, cluster=nodes(1, 3, intra_node=NEAR)),
         options_on(2, intra_bandwidth=2e8, inter_bandwidth=1e6),
@@ -234,7 +234,7 @@ def test_processes_on_more_hosts_than_nodes_are_predicted_to_send_between_hosts(
 
 
 def test_a_prediction_is_no_faster_than_links_can_be_emulated(tmp_path: Path) -> None:
-    """But for a rehearsal, whose time is stretched."""
+    """A dry run is an exception, because its time is dilated."""
     drawn = draw(pp=4, cluster=nodes(2, 2, inter_node={**LINK, "bandwidth": 4e9}))
     as_drawn = {"intra_bandwidth": 1e9, "inter_bandwidth": 4e9}
 
@@ -251,7 +251,7 @@ def test_a_prediction_is_no_faster_than_links_can_be_emulated(tmp_path: Path) ->
 
 
 def test_a_dry_run_is_dilated_for_the_links_of_its_options() -> None:
-    """A step that is long already is stretched less, so that nobody waits for it."""
+    """The dilation of a long step is smaller, so that the run does not take too long."""
     drawn = draw(pp=4, cluster=DRAWN)
     prediction = predict(drawn)
 
@@ -294,7 +294,7 @@ def test_a_profile_does_not_price_emulated_links(tmp_path: Path, monkeypatch: py
 
 
 def test_stages_keep_the_layers_that_they_were_given_for_other_links(tmp_path: Path) -> None:
-    """Cut layers take longer on slow links, so that the balance would be another one."""
+    """Tensor-parallel layers take longer on slow links, which would change the balance."""
     drawn = draw(pp=2, cluster=nodes(1, 3), model=MODEL, meshes=UNEQUAL)
     slow = options_on(1, intra_bandwidth=1e4, inter_bandwidth=1e9)
     program = lower(drawn)
@@ -428,7 +428,7 @@ def test_a_network_that_cannot_be_created_ends_the_run_with_the_reason(
 
 @pytest.mark.slow
 def test_messages_between_nodes_have_a_separate_link_as_fast_as_one_nic(can_shape: None) -> None:
-    """And there is no way out of the network."""
+    """The emulated network has no other connections."""
     look = (
         "import subprocess; from meshwave.engine.runs.emulation.network import Topology, make_network\n"
         "def told(*command): return subprocess.run(command, capture_output=True, text=True, check=True).stdout\n"

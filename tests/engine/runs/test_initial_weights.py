@@ -106,7 +106,7 @@ def write_checkpoint(section: dict[str, Any], folder: Path, files: int = 1) -> d
 def test_initial_and_final_weights_are_usable_by_other_tools(
     section: dict[str, Any], layout: dict[str, int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """On any layout: the first loss is the same, and after no training the weights are."""
+    """On any layout, the first loss is the same, and without training the final weights equal the initial ones."""
     tensors = write_checkpoint(section, tmp_path / "first", files=3)
     config = tmp_path / "first" / "config.json"
     config.write_text(json.dumps({**json.loads(config.read_text()), "max_position_embeddings": 4096}))

@@ -183,7 +183,7 @@ def test_a_step_does_not_depend_on_the_previous_one() -> None:
 
 
 def test_waiting_for_a_flow_lasts_until_it_is_complete() -> None:
-    """Two processes write on one board; 3 bytes take 30 ms on this clock."""
+    """Two processes use one shared table; 3 bytes take 30 ms on this clock."""
     table = two_messages()
     board = np.zeros(table.cells[-1], np.int64)
     sender, receiver = LiveLinks(table, board, 0.01), LiveLinks(table, board, 0.01)

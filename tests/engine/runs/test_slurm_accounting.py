@@ -53,7 +53,10 @@ def test_accounting_has_the_end_of_jobs_that_the_controller_has_forgotten(
 def test_server_laptop_and_cluster_agree_again_after_hours_apart(
     record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The runs end, and Slurm forgets their jobs without accounting, while nothing follows them. The hours are faked."""
+    """While no process follows them, the runs end and Slurm without accounting forgets their jobs.
+
+    The clock is advanced instead of waiting.
+    """
     if why := slurm_cluster.missing() or ssh_server.missing():
         pytest.skip(why)
     for part in ("slurm", "sshd", "root"):

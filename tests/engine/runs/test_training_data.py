@@ -211,7 +211,7 @@ def test_data_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         ("data.txt", {"tokenizer": "tokenizer.json", "kind": "bert"}, "is trained on bytes"),
         ("corpus.bin", {"kind": "bert"}, "is trained on bytes"),
         ("corpus.bin", {"tokenizer": "tokenizer.json"}, "holds tokens already"),
-        ("corpus.bin", {}, "is no index of Megatron tokens"),
+        ("corpus.bin", {}, "is not an index of Megatron tokens"),
         ("data.txt", {"tokenizer": "broken.json"}, "is not a tokenizer"),
         ("data.txt", {"tokenizer": "tokenizer.json", "vocab": 4}, "set model.vocab to 7 or more"),
         ("bad.jsonl", {}, "line 2 of bad.jsonl"),
@@ -331,7 +331,7 @@ def test_a_newline_ends_the_documents_of_a_text_without_a_tokenizer(tmp_path: Pa
 
 @pytest.mark.torch
 def test_windows_of_tokens_are_drawn_and_checked(tmp_path: Path) -> None:
-    """A step has the same tokens whenever it runs: a resumed run goes on with the data of the next step."""
+    """A step always has the same tokens, so a resumed run continues with the data of the next step."""
     from meshwave.engine.runtime.execution.data import TrainingBatches
 
     np.arange(200, dtype=np.uint16).tofile(tmp_path / "train.bin")

@@ -68,7 +68,7 @@ def test_message_sizes_match_the_names_of_the_cases() -> None:
 
 
 def test_more_than_twenty_cases_share_links_that_the_kernel_limits() -> None:
-    """On two nodes; for half of them sharing makes the step longer by so much that it can be told."""
+    """The cases use two nodes; in half of them, sharing makes the step longer by a measurable amount."""
     found = list(host_cases.host_cases())
     predictions = [predict(case.design(1)) for case in found]
 
@@ -114,7 +114,7 @@ def test_cases_of_one_training_differ_only_in_schedule_or_slot_overlap(
 
 
 def test_gains_computed_from_the_bars_are_those_of_the_paper() -> None:
-    """How much the best number of waves gains over Chimera, in percent: the eight numbers of its text."""
+    """Gains of the best number of waves over Chimera in percent: the eight numbers in the paper's text."""
     gains = {place: 100 * (max(MEASURED[place]) / chimera - 1) for place, (_, _, chimera) in BASELINES.items()}
 
     printed = {("pc", 8): 15.7, ("fc", 8): 23.2, ("tacc", 8): 8.2, ("tc", 8): 24.6}
@@ -127,7 +127,7 @@ def test_transfer_times_of_a_cluster_are_fitted_to_its_bars() -> None:
 
 
 def test_two_pipelines_are_replicas_and_chimera_wave_has_twice_as_many() -> None:
-    """Each on the same eight devices and the same sequences a step."""
+    """All cases use the same eight devices and the same number of sequences per step."""
     designs = {case.tags["who"]: case.design(1) for case in hanayo.paper_cases() if case.rivals in ("pc D=2 P=4", "")}
     axes = {who: [(mesh.dp, mesh.tp) for mesh in design.meshes] for who, design in designs.items()}
 

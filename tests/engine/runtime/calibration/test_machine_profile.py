@@ -55,7 +55,7 @@ def test_every_kind_of_block_is_measured_in_every_phase(measured: Measured) -> N
 
 
 def test_blocks_keep_the_bytes_of_the_cost_model(measured: Measured) -> None:
-    """On a CPU, whose allocator does not round sizes up."""
+    """The allocator of a CPU does not round sizes up."""
     ratios = {kept.kind: kept.ratio for kept in measured[0].memory}
 
     assert ratios == pytest.approx(dict.fromkeys(ratios, 1.0), rel=0.03)

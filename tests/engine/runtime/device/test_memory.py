@@ -38,7 +38,7 @@ def test_the_peak_is_counted_without_memory_that_was_there_before() -> None:
 
 
 def test_memory_that_another_thread_frees_does_not_count() -> None:
-    """As gloo's threads do when a message has been sent. The profiler does not see it."""
+    """Threads of gloo free memory like this after a message was sent, which the profiler does not see."""
     with MemoryCount(CPU, {}) as count:
         for _ in range(3):
             message = [megabytes(4)]
@@ -67,7 +67,7 @@ def test_a_count_restores_the_flags_of_torch() -> None:
 
 
 def test_no_flag_is_set_after_one_that_is_missing() -> None:
-    """Torch would log every allocation if its log level were not set first."""
+    """torch would log every allocation if its log level were not set first."""
     values = {"no such flag": ctypes.c_int(1), KEEP_SUM: ctypes.c_bool(True)}
 
     Flags(values).swap()
