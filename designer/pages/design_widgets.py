@@ -38,6 +38,7 @@ from meshwave.designer.views.numbers import Numbers
 from meshwave.designer.views.problems import Problems
 from meshwave.designer.views.profiles import Profiles
 from meshwave.designer.views.runs import RunsPanel
+from meshwave.designer.views.shown_rows import read_shown_rows
 from meshwave.designer.views.tabs import TabbedPages
 from meshwave.designer.views.target_drawing import refresh_nodes
 from meshwave.designer.views.timeline import Pin, TimelineChart
@@ -120,6 +121,7 @@ class Widgets:
             on_experts=lambda: self._show_pane("cluster" if self.experts.visible else "experts"),
             on_lessons=lambda: self.lessons.open(),
             on_trace=lambda trace: self.runs.add_trace_run(trace),
+            find_rows=lambda prediction: read_shown_rows(self.timeline.shown_rows, prediction.timeline),
             edit_log=edit_log,
             **FILL,
         )

@@ -257,6 +257,7 @@ class TimelineChart(JSComponent):
     )
     can_edit = param.Boolean(default=False, doc="True if the order of the open design can be edited by hand.")
     slow_lanes = param.Dict(default={}, doc="By mesh, why a run is slow there; its measured lanes are marked.")
+    shown_rows = param.Dict(default={}, doc="Rows of the open design that the page shows; see ``read_shown_rows``.")
     palette = param.Dict(default=as_data(), constant=True)
 
     _esm = module_code("timeline/timeline.js")

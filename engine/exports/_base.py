@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from meshwave.engine.registry import Registry
 
 if TYPE_CHECKING:
+    from meshwave.engine.exports.pictures.rows import Row
     from meshwave.engine.predict.prediction import Prediction
 
 
@@ -27,6 +29,17 @@ class Export(ABC):
         Raises:
             InputError: the format cannot represent the design.
         """
+
+    @classmethod
+    def shown_bytes(cls, prediction: Prediction, rows: Sequence[Row]) -> bytes:
+        """Return the content of a file with the rows of the timeline that the page shows; empty for all lanes.
+
+        Formats that are not pictures of the timeline contain the whole step.
+
+        Raises:
+            InputError: the format cannot represent the design.
+        """
+        return cls.to_bytes(prediction)
 
     @staticmethod
     def omissions(prediction: Prediction) -> list[str]:

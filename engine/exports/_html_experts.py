@@ -24,7 +24,8 @@ from meshwave.engine.experts import (
 )
 from meshwave.engine.exports._markup import escape
 from meshwave.engine.exports.pictures.palette import Theme
-from meshwave.engine.exports.pictures.shapes import Line, Picture, Shape, Sheet, Text, label_width
+from meshwave.engine.exports.pictures.shapes import Line, Picture, Shape, Text
+from meshwave.engine.exports.pictures.sheet import Sheet, label_width
 from meshwave.engine.exports.svg import theme_aware_svg
 from meshwave.engine.predict.block_timeline import representative_places
 from meshwave.engine.program.action import Op

@@ -6,7 +6,8 @@ The page is self-contained: it loads and sends nothing. Names in the design are 
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from meshwave.engine.document.links import data_url
@@ -14,7 +15,8 @@ from meshwave.engine.exports._base import Export, exports
 from meshwave.engine.exports._html_experts import experts_section
 from meshwave.engine.exports._markup import escape
 from meshwave.engine.exports.pictures.palette import SURFACES, Theme
-from meshwave.engine.exports.pictures.shapes import lay_out_timeline
+from meshwave.engine.exports.pictures.rows import Row, Strips, is_drawn
+from meshwave.engine.exports.pictures.sheet import lay_out_timeline
 from meshwave.engine.exports.png import draw_png
 from meshwave.engine.exports.svg import MAX_BLOCKS, theme_aware_svg
 from meshwave.engine.units import format_units, percent, quantity
@@ -37,7 +39,11 @@ class Html(Export):
 
     @staticmethod
     def to_bytes(prediction: Prediction) -> bytes:
-        return "\n".join(_page_lines(prediction)).encode()
+        return Html.shown_bytes(prediction, ())
+
+    @classmethod
+    def shown_bytes(cls, prediction: Prediction, rows: Sequence[Row]) -> bytes:
+        return "\n".join(_page_lines(prediction, rows)).encode()
 
 
 def page_frame(prediction: Prediction, height: int = 520) -> str:
@@ -46,7 +52,7 @@ def page_frame(prediction: Prediction, height: int = 520) -> str:
     return f'<iframe srcdoc="{page}" width="100%" height="{height}" style="border: 0"></iframe>'
 
 
-def _page_lines(prediction: Prediction) -> Iterator[str]:
+def _page_lines(prediction: Prediction, rows: Sequence[Row]) -> Iterator[str]:
     design = prediction.design
     name = escape(design.name or "Design")
     yield "<!doctype html>"
@@ -56,7 +62,7 @@ def _page_lines(prediction: Prediction) -> Iterator[str]:
     yield f"<style>{_style_sheet()}</style></head><body><main>"
     yield f"<h1>{name}</h1>"
     yield '<p class="keys">Zoom with the wheel, + and −; pan by dragging or with the arrow keys; press 0 to show all. Hover over a block for details.</p>'
-    yield f'<div id="timeline" tabindex="0" role="group" aria-label="{TITLE}">{_timeline_element(prediction)}</div>'
+    yield f'<div id="timeline" tabindex="0" role="group" aria-label="{TITLE}">{_timeline_element(prediction, rows)}</div>'
     yield from _figures_section(prediction)
     yield from experts_section(prediction)
     yield (
@@ -67,15 +73,23 @@ def _page_lines(prediction: Prediction) -> Iterator[str]:
     yield f"</main><script>{SCRIPT}</script></body></html>"
 
 
-def _timeline_element(prediction: Prediction) -> str:
+def _timeline_element(prediction: Prediction, rows: Sequence[Row]) -> str:
     """Return a drawing for both themes, or a bitmap if there are too many blocks for a drawing."""
-    timeline, unit = prediction.timeline, prediction.costs.unit
-    if 2 * int(timeline.is_work.sum()) > MAX_BLOCKS:  # drawn in both themes
-        bitmap = draw_png(lay_out_timeline(timeline, title=TITLE, unit=unit, width=2880))
+    timeline = prediction.timeline
+    lay_out = partial(
+        lay_out_timeline,
+        timeline,
+        title=TITLE,
+        unit=prediction.costs.unit,
+        rows=rows,
+        draw_strip=Strips(prediction).draw,
+    )
+    if 2 * int((timeline.is_work & is_drawn(timeline, rows)).sum()) > MAX_BLOCKS:  # drawn in both themes
+        bitmap = draw_png(lay_out(width=2880))
         source = f"data:image/png;base64,{base64.b64encode(bitmap).decode()}"
         return f'<img alt="{TITLE}" draggable="false" src="{source}">'
     themes: tuple[Theme, Theme] = "light", "dark"
-    light, dark = (lay_out_timeline(timeline, title=TITLE, unit=unit, theme=theme, dense=False) for theme in themes)
+    light, dark = (lay_out(theme=theme, dense=False) for theme in themes)
     return theme_aware_svg(light, dark, prediction.design.name or "Timeline")
 
 

@@ -11,7 +11,9 @@ import numpy as np
 from meshwave.engine.document.links import data_url
 from meshwave.engine.exports._base import Export, exports
 from meshwave.engine.exports.pictures.palette import rgb
-from meshwave.engine.exports.pictures.shapes import Box, Hatch, Line, Picture, Shares, Text, lay_out_timeline
+from meshwave.engine.exports.pictures.rows import Row, Strips
+from meshwave.engine.exports.pictures.shapes import Box, Hatch, Line, Picture, Shares, Text
+from meshwave.engine.exports.pictures.sheet import lay_out_timeline
 from meshwave.engine.exports.svg import arrow_head
 
 if TYPE_CHECKING:
@@ -34,8 +36,12 @@ class Png(Export):
 
     @staticmethod
     def to_bytes(prediction: Prediction) -> bytes:
-        design = prediction.design
-        picture = lay_out_timeline(prediction.timeline, title=design.name, unit=prediction.costs.unit)
+        return Png.shown_bytes(prediction, ())
+
+    @classmethod
+    def shown_bytes(cls, prediction: Prediction, rows: Sequence[Row]) -> bytes:
+        design, unit, draw_strip = prediction.design, prediction.costs.unit, Strips(prediction).draw
+        picture = lay_out_timeline(prediction.timeline, title=design.name, unit=unit, rows=rows, draw_strip=draw_strip)
         return draw_png(picture, comment=data_url(design))
 
 
@@ -123,7 +129,8 @@ class _Painter:
         font = self._font(text.size)
         bold = self.ratio * 0.35 if text.bold else 0
         place = (text.x * self.ratio, text.y * self.ratio)
-        self.pen.text(place, text.text, text.colour, font, anchor=anchor, stroke_width=bold, stroke_fill=text.colour)
+        words = text.text.replace("\u202f", " ")  # the font has no narrow space
+        self.pen.text(place, words, text.colour, font, anchor=anchor, stroke_width=bold, stroke_fill=text.colour)
 
     def _font(self, size: float) -> Any:
         from PIL import ImageFont

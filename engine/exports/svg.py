@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,7 +10,9 @@ import numpy as np
 from meshwave.engine.exports._base import Export, exports
 from meshwave.engine.exports._markup import escape
 from meshwave.engine.exports.pictures.palette import Theme
-from meshwave.engine.exports.pictures.shapes import Box, Hatch, Line, Picture, Shape, Text, lay_out_timeline
+from meshwave.engine.exports.pictures.rows import Row, Strips, is_drawn
+from meshwave.engine.exports.pictures.shapes import Box, Hatch, Line, Picture, Shape, Shares, Text
+from meshwave.engine.exports.pictures.sheet import DrawStrip, lay_out_timeline
 from meshwave.engine.findings import Refusal
 from meshwave.engine.program.timeline import Timeline
 
@@ -31,7 +33,12 @@ class Svg(Export):
 
     @staticmethod
     def to_bytes(prediction: Prediction) -> bytes:
-        return draw_svg(prediction.timeline, title=prediction.design.name, unit=prediction.costs.unit).encode()
+        return Svg.shown_bytes(prediction, ())
+
+    @classmethod
+    def shown_bytes(cls, prediction: Prediction, rows: Sequence[Row]) -> bytes:
+        title, unit, draw_strip = prediction.design.name, prediction.costs.unit, Strips(prediction).draw
+        return draw_svg(prediction.timeline, title=title, unit=unit, rows=rows, draw_strip=draw_strip).encode()
 
 
 def draw_svg(
@@ -42,17 +49,32 @@ def draw_svg(
     window: tuple[float, float] | None = None,
     width: int = 1440,
     theme: Theme = "light",
+    rows: Sequence[Row] = (),
+    draw_strip: DrawStrip | None = None,
 ) -> str:
     """Return an SVG of the spans within ``window`` (in seconds), or of all spans.
+
+    The other arguments are those of ``lay_out_timeline``.
 
     Raises:
         InputError: the window has no spans, or more blocks than a viewer can show.
     """
     start, end = window or (-np.inf, np.inf)
-    blocks = int((timeline.is_work & (timeline.end > start) & (timeline.start < end)).sum())
+    seen = timeline.is_work & (timeline.end > start) & (timeline.start < end)
+    blocks = int((seen & is_drawn(timeline, rows)).sum())
     if blocks > MAX_BLOCKS:
         raise Refusal("too_many_blocks_for_svg", {"blocks": blocks, "maximum": MAX_BLOCKS})
-    picture = lay_out_timeline(timeline, title=title, unit=unit, window=window, width=width, theme=theme, dense=False)
+    picture = lay_out_timeline(
+        timeline,
+        title=title,
+        unit=unit,
+        window=window,
+        width=width,
+        theme=theme,
+        dense=False,
+        rows=rows,
+        draw_strip=draw_strip,
+    )
     return "\n".join(_document_lines(picture, title or "Timeline"))
 
 
@@ -117,8 +139,25 @@ def _shape_element(shape: Shape, idle: str) -> str:
             )
         case Line():
             return _line_element(shape)
+        case Shares():
+            return _shares_element(shape)
         case _:
             raise TypeError(f"an SVG has no {type(shape).__name__}")
+
+
+def _shares_element(shares: Shares) -> str:
+    """Return a path for each colour, from the bottom of the strip to the top of the colour's share, uppermost first."""
+    x, bottom, height = shares.x, shares.y + shares.height, shares.height
+    edges = np.linspace(x, x + shares.width, shares.parts.shape[1] + 1)
+    paths: list[str] = []
+    tops = np.cumsum(shares.parts, axis=0).round(3)
+    for colour, part, top in zip(shares.colours, shares.parts, tops, strict=True):
+        first = np.flatnonzero(np.diff(top, prepend=-1.0))  # columns whose height differs from the one before
+        steps = "".join(f"H{edges[at]:.1f}V{bottom - top[at] * height:.1f}" for at in first.tolist())
+        path = f"M{x:.1f} {bottom:.1f}{steps}H{x + shares.width:.1f}V{bottom:.1f}Z"
+        if part.any():
+            paths.insert(0, f'<path d="{path}" fill="{colour}"/>')
+    return "".join(paths)
 
 
 def _line_element(line: Line) -> str:

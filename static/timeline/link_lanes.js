@@ -33,10 +33,8 @@ export class LinkLanes extends Strips {
 
   /** @param {Layer} layer @param {number} y */
   writeTitle(layer, y) {
-    const { lanes = [], words = "" } = layer.links ?? {};
     const label = this.plan.titles.filter(({ name }) => name === undefined).length > 1 ? layer.label : "";
-    const about = lanes.length ? "height: share of the capacity; percentage: utilization over the whole step" : "";
-    this.writeHeading(y, "Links", [label, words, about].filter(Boolean).join("; "));
+    this.writeHeading(y, "Links", [label, linkWords(layer)].filter(Boolean).join("; "));
   }
 
   /** @param {Layer} layer @param {LinkLane} lane */
@@ -108,6 +106,13 @@ export class LinkLanes extends Strips {
     shades.set(key, shade);
     return shade;
   }
+}
+
+/** The lanes that are left out, and what lanes show. @param {Layer} layer */
+export function linkWords({ links }) {
+  const { lanes = [], words = "" } = links ?? {};
+  const about = lanes.length ? "height: share of the capacity; percentage: utilization over the whole step" : "";
+  return [words, about].filter(Boolean).join("; ");
 }
 
 /** @param {Layer} layer @param {Port} port @param {(share: number) => boolean} test */

@@ -46,14 +46,10 @@ export class MemoryStrips extends Strips {
   /** @param {Strip} strip */
   writeTitle({ layer, others, y }) {
     const { context, colours, frame, plan } = this;
-    const peak = Math.max(...layer.peaks);
-    const isOver = Boolean(layer.capacity && peak > layer.capacity);
-    const limit = layer.capacity ? ` of ${bytes(layer.capacity)}` : "";
     const hasLabel = others.length > 0 || plan.strips.filter((strip) => strip.rank < 0).length > 1;
     const label = hasLabel ? `${layer.label}: ` : "";
-    const words = `${label}peak ${bytes(peak)}${limit} per device${isOver ? ", does not fit" : ""}`;
     const middle = y + TITLE / 2 + 1;
-    let x = this.writeHeading(y, "Memory", words, isOver) + 16;
+    let x = this.writeHeading(y, "Memory", memoryWords(layer, label), isTooLarge(layer)) + 16;
     others.forEach((other, i) => {
       const text = `${other.label}: peak ${bytes(Math.max(...other.peaks))}`;
       const width = textWidth(context, text);
@@ -173,6 +169,16 @@ export class MemoryStrips extends Strips {
     }
   }
 }
+
+/** The peak of a timeline and whether it fits. @param {Layer} layer @param {string} [label] */
+export function memoryWords(layer, label = "") {
+  const limit = layer.capacity ? ` of ${bytes(layer.capacity)}` : "";
+  const isOver = isTooLarge(layer);
+  return `${label}peak ${bytes(Math.max(...layer.peaks))}${limit} per device${isOver ? ", does not fit" : ""}`;
+}
+
+/** @param {Layer} layer */
+const isTooLarge = ({ capacity, peaks }) => Boolean(capacity && Math.max(...peaks) > capacity);
 
 /**
  * The upper limit of the strips in bytes, and the capacity if the peak is near it.

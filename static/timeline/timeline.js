@@ -31,6 +31,7 @@ import { PinBar } from "./pin_bar.js";
 import { actionName, firstPlace, isHidden, laneAt, placeAt, placeBeside, placeOf, twinOf } from "./place.js";
 import { Search } from "./search.js";
 import { Selection } from "./selection.js";
+import { reportRows } from "./shown_rows.js";
 import { nameTitle, slowReason, slowReasons } from "./slow_lanes.js";
 import { announcement, summary } from "./text.js";
 import { SWITCHES, Toolbar } from "./toolbar.js";
@@ -71,6 +72,7 @@ export class Chart {
   /** The flow of the pinned block, computed when it is painted. @type {Flow | null} */ related = null;
   /** Keys of the pinned lanes. @type {Set<string>} */ kept = new Set();
   noticeTimer = 0;
+  reportedRows = "{}"; // the rows that Python knows, as JSON
 
   base = h("canvas.mw-timeline-base", { "aria-hidden": "true" });
   over = h("canvas.mw-timeline-over", { "aria-hidden": "true" });
@@ -267,15 +269,13 @@ export class Chart {
     context.fillStyle = css(this.colours.background);
     context.fillRect(0, 0, this.plan.width, this.plan.height);
     this.frame = new Frame(this.view, this.plan.size, ratio, this.colours);
-    this.arrows = [];
-    if (this.hasData) {
-      const { arrows, ...counts } = this.picture.paint(context);
-      this.arrows = arrows;
-      Object.assign(this.stats, counts);
-    }
+    const { arrows = [], ...counts } = this.hasData ? this.picture.paint(context) : {};
+    this.arrows = arrows;
+    Object.assign(this.stats, counts);
     this.stats.paintMs = performance.now() - began;
     this.stats.paints++;
     this.collapse.drawButtons();
+    reportRows(this);
     this.overlay.paint();
   }
 

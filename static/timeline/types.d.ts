@@ -48,6 +48,7 @@ export interface TimelineModel extends Model {
   show_links: boolean;
   show_device_links: boolean;
   opened: number;
+  shown_rows: { digest?: string; rows?: ShownRow[] };
   can_edit: boolean;
   /** Reasons why a run is slow, by mesh. */
   slow_lanes: Record<string, string>;
@@ -143,6 +144,15 @@ export interface Section {
   head: number; // height of its title in CSS pixels
   above: number; // height of its title and its summary
   isCollapsed: boolean;
+}
+
+/** A row of exported pictures; see `Row` in engine/exports/pictures/rows.py. */
+export interface ShownRow {
+  kind: "lanes" | "title" | "summary" | "memory" | "links";
+  name?: string;
+  note?: string;
+  ranks?: number[];
+  ports?: string[];
 }
 
 export interface RowTitle extends Section {

@@ -1,12 +1,15 @@
-"""The exported page in a browser: it can be zoomed and panned, and its content security policy refuses nothing."""
+"""Exports of the page in a browser: pictures have the rows that the page shows, and the exported page can be zoomed."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
+from xml.etree import ElementTree
 
 import pytest
 
+from meshwave.designer.server.serve import read_design
 from meshwave.engine.exports import exports
 from meshwave.engine.predict.prediction import predict
 from tests._strategies import Drawn
@@ -38,3 +41,31 @@ def test_an_exported_page_zooms_and_pans(page: Page, complaints: list[str], tmp_
 
     assert (round(moved - left), again) == (50, whole)
     assert complaints == []
+
+
+def test_a_picture_exported_from_the_page_follows_its_groups_and_filter(whole_page: Callable[..., Page]) -> None:
+    page = whole_page(read_design("10-bert-on-tacc"))
+    whole = exported_names(page)
+    page.get_by_role("button", name="Links", exact=True).click()
+    page.get_by_role("button", name="Group", exact=True).click()
+    page.get_by_role("menuitemradio", name="Node").click()
+    page.get_by_role("button", name="Lanes of BERT of the Hanayo paper on 8 GPUs, two waves, node 0").click()
+    page.get_by_role("button", name="Filter", exact=True).click()
+    page.get_by_label("Filter lanes").fill("rank 0-4")
+    page.wait_for_function("window.meshwaveTimeline.groups.map(({ ranks }) => ranks.length).join() === '0,2'")
+
+    found = exported_names(page)
+
+    assert whole == [*"ABCDEFGH", "Memory", *"ABCDEFGH"]
+    ports = [f"NIC {node} {way}" for node in (1, 2) for way in ("out", "in")]
+    assert found == ["node 0", "node 1", "D", "E", "Links", "node 0", *ports, "Memory", "node 0", "D", "E"]
+
+
+def exported_names(page: Page) -> list[str]:
+    """Return the texts left of the rows of an exported SVG, from top to bottom."""
+    page.get_by_role("button", name="Export", exact=True).click()
+    with page.expect_download() as awaited:
+        page.get_by_role("menuitem", name="Timeline as SVG").click()
+    texts = ElementTree.parse(awaited.value.path()).iterfind("{*}text[@x='16.00']")
+    named = sorted((float(text.get("y", 0)), text.text or "") for text in texts)
+    return [name for _, name in named[1:]]  # below the title

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from io import BytesIO
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
+from meshwave.engine.document import load_design
 from meshwave.engine.errors import InputError
+from meshwave.engine.exports import exports
 from meshwave.engine.exports.pictures.palette import OPS, SURFACES, rgb
-from meshwave.engine.exports.pictures.shapes import lay_out_timeline
+from meshwave.engine.exports.pictures.rows import Row, Strips, column_peaks, mean_heights
+from meshwave.engine.exports.pictures.sheet import lay_out_timeline
 from meshwave.engine.exports.png import draw_png
 from meshwave.engine.exports.svg import draw_svg
+from meshwave.engine.files import example
+from meshwave.engine.predict.prediction import predict
 from meshwave.engine.program.timeline import Timeline
 from tests.designer.timelines import one_f_one_b
 
@@ -48,6 +54,55 @@ def test_an_svg_is_self_contained() -> None:
 def test_too_many_blocks_for_an_svg_are_refused_with_a_remedy() -> None:
     with pytest.raises(InputError, match="65,536 blocks are too many .*at most 50,000.* or a PNG"):
         draw_svg(one_f_one_b(64, 512))
+
+
+def test_a_picture_of_some_rows_has_their_lanes_and_strips_only() -> None:
+    prediction = predict(load_design(example("10-bert-on-tacc")))
+    rows = (
+        Row("summary", "node 0", ranks=(0, 1, 2)),
+        Row("title", "node 1", "two lanes"),
+        Row("lanes", ranks=(5, 3)),
+        Row("links", "NIC 1 out", ports=("NIC 1 out",)),
+        Row("memory", "D", ranks=(3,)),
+    )
+
+    picture = ElementTree.fromstring(exports["svg"].shown_bytes(prediction, rows))
+
+    blocks = {(title.text or "").split(":")[0].split()[-1] for title in picture.iterfind(f"{SPACE}rect/{SPACE}title")}
+    assert blocks == {"D", "F"}
+    left = sorted((float(text.get("y", 0)), text.text) for text in picture.iterfind(f"{SPACE}text[@x='16.00']"))
+    assert [text for _, text in left[1:]] == ["node 0", "node 1", "F", "D", "NIC 1 out", "D"]
+    filled = [path.get("fill") for path in picture.iterfind(f"{SPACE}path") if path.get("fill") != "none"]
+    assert filled == [
+        SURFACES["light"]["muted"],
+        OPS["light"]["SEND_B"],
+        OPS["light"]["SEND_F"],
+        SURFACES["light"]["memory"],
+    ]
+    for form in ("png", "html"):
+        assert exports[form].shown_bytes(prediction, rows) != exports[form].to_bytes(prediction)
+
+
+def test_a_strip_shows_the_mean_of_spans_and_the_peak_of_a_curve_in_each_column() -> None:
+    edges = np.array([0.0, 1.0, 2.0, 4.0])
+
+    means = mean_heights(np.array([0.5, 0.0]), np.array([3.0, 1.0]), np.array([0.5, 0.25]), edges)
+    peaks = column_peaks((np.array([0.0, 0.5, 0.75, 2.0]), np.array([1.0, 9.0, 3.0, 2.0])), edges)
+
+    assert means == pytest.approx([0.5, 0.5, 0.25])
+    assert peaks.tolist() == [9, 3, 2]
+
+
+def test_memory_above_the_capacity_has_the_colour_of_a_warning() -> None:
+    prediction = predict(load_design(example("10-bert-on-tacc")))
+    peak = max(held.max() for _, held in prediction.memory_curves)
+    small = replace(prediction, costs=replace(prediction.costs, capacity_bytes=0.9 * peak))
+    row = Row("memory", "A", ranks=(0,))
+
+    for each, is_over in ((prediction, False), (small, True)):
+        parts = Strips(each).draw(row, np.linspace(0, each.timeline.makespan, 50)).parts
+        assert bool(parts["warning"].any()) is is_over
+        assert 0 < (parts["memory"] + parts["warning"]).max() < 1
 
 
 def test_an_empty_window_is_refused() -> None:
