@@ -202,7 +202,6 @@ def product_operator(
     bias: bool = True,
     keeps_input: bool = True,
     cut: Literal["columns", "rows"] | None = None,
-    exchanged: float | None = None,
     kernel: Kernel | None = None,
 ) -> Operator:
     """Return the operator of a linear layer: three matrix products of the same size, one forward and two backward.
@@ -223,7 +222,6 @@ def product_operator(
         bias: True to add a learned vector.
         keeps_input: False if another operator keeps, and gathers, the same input.
         cut: dimension of the matrix that tensor parallelism shards; None if each device has the whole matrix.
-        exchanged: elements per token that are exchanged; by default those of the tensor that is not sharded.
         kernel: kind of kernel of the matrix products; by default that of linear layers.
     """
     m, item = load.tokens, load.precision.item
@@ -242,8 +240,7 @@ def product_operator(
         transient_bytes=k * n * item + m * (k + n) * item,
         output_bytes=m * n * item,
     )
-    shared = (k if cut == "columns" else n) if exchanged is None else exchanged
-    size = (m * shared * item,)
+    size = (m * (k if cut == "columns" else n) * item,)  # the tensor that is not sharded
     if cut is None:
         return operator
     if not load.sequence_parallel:

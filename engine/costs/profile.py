@@ -233,7 +233,7 @@ class OptimizerLine(Part):
     """Duration of an optimizer step: a line fitted to (parameters, seconds)."""
 
     optimizer: Literal["adamw", "sgd"]
-    precision: Precision
+    precision: Precision | Literal["pure_bf16"]
     clipped: bool
     """True if the norm of all gradients is computed first, for clipping."""
     alpha_s: NotNegative

@@ -93,11 +93,12 @@ def _projection_operators(load: Workload) -> Iterator[Operator]:
     both = widths.queries + widths.keys
     if part.qk_norm == "head":
         head_dim = part.head_dim or load.hidden / load.heads
-        yield norm_operator("query and key norm", load, both, weights=2 * head_dim, rows=both / head_dim)
+        norm = norm_operator("query and key norm", load, both, weights=2 * head_dim, rows=both / head_dim)
+        yield norm._replace(backward_reduced=(head_dim * load.precision.weights,) * 2)  # all devices share the weights
     elif part.qk_norm == "full":
-        squares = 2 * load.tokens * load.precision.statistics  # elements of a row over all devices
+        squares = (load.tokens * load.precision.statistics,) * 2  # elements of a row over all devices
         yield norm_operator("query and key norm", load, both, rows=2)._replace(
-            forward_reduced=(squares,), backward_reduced=(squares,)
+            forward_reduced=squares, backward_reduced=squares
         )
     yield from _rotation_operators(load, both)
 
@@ -116,7 +117,7 @@ def _latent_projections(load: Workload, latent: Latent) -> Iterator[Operator]:
     """Yield the projections of multi-head latent attention (arXiv:2405.04434, section 2.1).
 
     The projections to the narrow vectors are replicated over tensor-parallel devices; those to the heads are sharded by
-    columns.
+    columns. The rotary part of the keys, which all heads share, is exchanged by a collective of its own.
     """
     heads, widths, bias = load.heads / load.tp, load.head_widths, load.architecture.attention.qkv_bias
     if latent.q_rank is None:
@@ -129,8 +130,14 @@ def _latent_projections(load: Workload, latent: Latent) -> Iterator[Operator]:
     yield product_operator("key-value down", load.residual_stream, load.hidden, narrow, bias=bias)
     yield norm_operator("key-value norm", load.residual_stream, latent.kv_rank)
     made = heads * latent.nope_dim + widths.values
-    yield product_operator("key-value up", load, latent.kv_rank, made, bias=False, cut="columns", exchanged=narrow)
-    yield elementwise_operator("rotation", load, (heads + 1) * latent.rope_dim, kept=0, read_and_written=(2, 2))
+    yield product_operator("key-value up", load, latent.kv_rank, made, bias=False, cut="columns")
+    rotation = elementwise_operator("rotation", load, (heads + 1) * latent.rope_dim, kept=0, read_and_written=(2, 2))
+    size = (load.tokens * latent.rope_dim * load.precision.item,)
+    yield rotation._replace(
+        forward_gathered=size * load.sequence_parallel,
+        backward_gathered=size * load.sequence_parallel,
+        backward_reduced=size * (not load.sequence_parallel),
+    )
     yield elementwise_operator(
         "query and key assembly", load, widths.queries + widths.keys, kept=0, read_and_written=(2, 2)
     )

@@ -199,14 +199,15 @@ def _action_key(op: OpName, design: Design, layers: Sequence[int], stages: Seque
 
 
 def _optimizer_line(profile: Profile, design: Design) -> OptimizerLine | None:
-    """Return the measured line of the design's optimizer, preferably with the same precision and clipping."""
+    """Return the measured line of the design's optimizer, preferably with the same precision, then the same clipping.
+
+    For pure_bf16 that of bf16 is the second choice.
+    """
     training = design.training
-    asked = training.product_precision, training.clip_norm is not None
+    clips, precisions = training.clip_norm is not None, (training.precision, training.product_precision)
     known = [line for line in profile.optimizer if line.optimizer == training.optimizer]
     return max(
-        known,
-        key=lambda line: sum(mine == its for mine, its in zip(asked, (line.precision, line.clipped), strict=True)),
-        default=None,
+        known, key=lambda line: (*(line.precision == each for each in precisions), line.clipped == clips), default=None
     )
 
 

@@ -60,6 +60,7 @@ def measure_stages(cluster: ProcessCluster, plan: Mapping[str, Any]) -> dict[str
     keep_freed_memory()
     device = accelerator_device(0) if cluster.uses_gpus else torch.device("cpu")
     precisions = plan["precisions"] or (["fp32", "bf16"] if is_accelerator(device) else ["fp32"])
+    updated = [*precisions, *(["pure_bf16"] if "bf16" in precisions else [])]
     sizes = [StageSize(*size) for size in plan["sizes"] or ()]
     sizes = sizes or stage_sizes(is_accelerator=is_accelerator(device), has_experts=plan["experts"])
     print("share 0.000 the device's rates and the optimizer", flush=True)
@@ -67,7 +68,7 @@ def measure_stages(cluster: ProcessCluster, plan: Mapping[str, Any]) -> dict[str
         "device": device_name(device),
         "matrix": [{"precision": each, "flops": matrix_flops_per_s(each, device)} for each in precisions],
         "copies": list(time_copies(device)),
-        "optimizer": [line for precision in precisions for line in time_optimizers(precision, device)],
+        "optimizer": [line for precision in updated for line in time_optimizers(precision, device)],
         "blocks": [],
         "memory": [],
     }

@@ -98,6 +98,21 @@ def test_the_update_takes_the_measured_time_of_the_optimizer(design: Make) -> No
     assert costs.seconds[program.op == Op.STEP] == pytest.approx(1e-3 + 1e-9 * parameters)
 
 
+@pytest.mark.parametrize(("precision", "seconds"), [("fp32", 1.0), ("bf16", 2.0), ("pure_bf16", 3.0), ("fp64", 1.0)])
+def test_the_update_takes_the_time_of_weights_in_its_precision(precision: str, seconds: float, design: Make) -> None:
+    (line,) = known().optimizer
+    lines = [
+        line.model_copy(update={"precision": each, "alpha_s": float(number), "s_per_parameter": 0.0})
+        for number, each in enumerate(("fp32", "bf16", "pure_bf16"), 1)
+    ]
+    made = calibrated(design, training={"clip_norm": None, "precision": precision})
+    program = lower(made)
+
+    costs = priced(made, known(optimizer=tuple(lines)))
+
+    assert set(costs.seconds[program.op == Op.STEP]) == {seconds}
+
+
 def test_all_reduces_of_measured_group_sizes_use_their_line_and_others_a_ring(design: Make) -> None:
     line = MeasuredCollective(
         collective="all_reduce", group="mp", size=2, alpha_s=1.0, beta_s_per_byte=0.0, r2=1.0, samples=((1e3, 1.0),)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import get_args
 
 import pytest
@@ -71,6 +72,15 @@ def test_device_rates_optimizers_and_links_are_measured(measured: Measured) -> N
     }
     assert [line.pair for line in profile.links] == ["same_device", "same_node"]
     assert profile.machine.device == "CPU"
+
+
+def test_a_calibration_in_bf16_measures_updates_with_and_without_master_weights() -> None:
+    options = replace(OPTIONS, parts=("blocks",), precisions=["bf16"], stages=STAGES[:1])
+
+    lines = calibrate_machine(options).optimizer
+
+    assert [line.precision for line in lines] == ["bf16"] * 4 + ["pure_bf16"] * 4
+    assert all(seconds > 0 for line in lines for _, seconds in line.samples)
 
 
 def test_progress_is_reported_and_never_decreases(measured: Measured) -> None:

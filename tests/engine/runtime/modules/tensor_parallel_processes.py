@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
+from meshwave.engine.families import model_families
 from meshwave.engine.families.gpt import Gpt
 from meshwave.engine.runtime.communication.groups import Group, make_groups
 from meshwave.engine.runtime.communication.world import TIMEOUT
 from meshwave.engine.runtime.execution.stages import DTYPES, MESSAGE_DTYPES, LocalStage, Saved
 from meshwave.engine.runtime.models import build_stage
+from meshwave.engine.runtime.modules import tensor_parallel
 from meshwave.engine.runtime.modules.deferred_gradients import GradientQueue, compute_deferred_gradients
 from meshwave.engine.runtime.modules.tensor_parallel import ColumnLinear, parallel_cross_entropy
 
@@ -47,6 +51,50 @@ def all_processes() -> Group:
     """Return the group of all processes."""
     members = tuple(range(dist.get_world_size()))
     return make_groups([members], dist.get_rank(), "gloo", TIMEOUT, torch.device("cpu"))[members]
+
+
+@contextmanager
+def recorded_exchanges() -> Iterator[list[int]]:
+    """Yield a list to which the bytes of the tokens of every all-gather and reduce-scatter are appended."""
+    sizes: list[int] = []
+    gather, scatter = tensor_parallel.all_gather, tensor_parallel.reduce_scatter
+
+    def gather_recorded(output: Tensor, own: Tensor, **options: Any) -> Any:
+        sizes.append(output.nbytes)
+        return gather(output, own, **options)
+
+    def scatter_recorded(own: Tensor, parts: Tensor, **options: Any) -> Any:
+        sizes.append(parts.nbytes)
+        return scatter(own, parts, **options)
+
+    with (
+        patch.object(tensor_parallel, "all_gather", gather_recorded),
+        patch.object(tensor_parallel, "reduce_scatter", scatter_recorded),
+    ):
+        yield sizes
+
+
+def exchange_sizes(cases: list[tuple[dict[str, Any], bool]]) -> list[dict[str, list[int]]]:
+    """Return the bytes of each collective of one layer of a model, with or without sequence parallelism."""
+    return [_exchange_sizes(model, divides_tokens) for model, divides_tokens in cases]
+
+
+def _exchange_sizes(model: dict[str, Any], divides_tokens: bool) -> dict[str, list[int]]:
+    group = replace(all_processes(), divides_tokens=divides_tokens)
+    shape = model_families[model["kind"]].model_validate(model)
+    module = build_stage(shape, LAYERS, 1, 0, DTYPES["fp32"], "cpu", group)
+    local = LocalStage(module, "fp32", torch.device("cpu"), 1.0)
+    x = torch.ones((BATCH, shape.sequence // (group.size if divides_tokens else 1), shape.hidden))
+    with recorded_reductions() as forward_reduced, recorded_exchanges() as forward_gathered:
+        _, saved = local.forward(x, None)
+    with recorded_reductions() as backward_reduced, recorded_exchanges() as backward_gathered:
+        local.backward(saved, torch.ones_like(x))
+    return {
+        "forward_reduced": [size for size, _ in forward_reduced],
+        "backward_reduced": [size for size, _ in backward_reduced],
+        "forward_gathered": forward_gathered,
+        "backward_gathered": backward_gathered,
+    }
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,11 @@ import torch
 from meshwave.engine.costs import flops, transformer_layers
 from meshwave.engine.costs.operators import Workload
 from meshwave.engine.document.model import IGNORED
+from meshwave.engine.families import model_families
 from meshwave.engine.runtime.communication.groups import ALONE, Group
 from meshwave.engine.runtime.models import build_stage
 from meshwave.engine.runtime.modules.tensor_parallel import parallel_cross_entropy, weight_shard
+from tests.engine.runtime.cover.axes import LANGUAGE
 from tests.engine.runtime.modules.tensor_parallel_processes import BATCH, LAYERS, SHAPE, Case
 
 PROCESSES = "tests.engine.runtime.modules.tensor_parallel_processes"
@@ -68,6 +71,21 @@ def test_shards_reduce_keep_and_hold_the_bytes_of_the_cost_model(tp: int, precis
             else:
                 scalars = 8 + load.precision.statistics if ends["last"] else 0  # the number of targets, and the loss
                 assert counted.kept == flops.activation_bytes(load, layers, **ends) + scalars
+
+
+def test_the_layers_of_all_architectures_exchange_the_bytes_of_the_cost_model(crew: Any) -> None:
+    sizes = {"layers": sum(LAYERS), "hidden": 16, "heads": 4, "sequence": 12, "vocab": 257, "ffn": 32}
+    models = {name: {**sizes, **options, "moe": None} for name, options in LANGUAGE.items() if "mtp_layers" not in options}
+    models.pop("u-transformer")
+    cases = [(name, divides_tokens) for name in models for divides_tokens in (False, True)]
+
+    for outcome in call(crew, "exchange_sizes", 2, [(models[name], divides_tokens) for name, divides_tokens in cases]):
+        for (name, divides_tokens), found in zip(cases, outcome, strict=True):
+            shape = model_families[models[name]["kind"]].model_validate(models[name])
+            load = replace(Workload.from_model(shape, batch=BATCH, tp=2), sequence_parallel=divides_tokens)
+            operators = LAYERS[1] * transformer_layers.layer_operators(load)
+            expected = {way: sorted(sum((getattr(each, way) for each in operators), ())) for way in found}
+            assert {way: sorted(each) for way, each in found.items()} == expected, (name, divides_tokens)
 
 
 @pytest.mark.parametrize("precision", ["fp64", "bf16"])
