@@ -100,7 +100,7 @@ def test_the_update_takes_the_measured_time_of_the_optimizer(design: Make) -> No
 
 @pytest.mark.parametrize(("precision", "seconds"), [("fp32", 1.0), ("bf16", 2.0), ("pure_bf16", 3.0), ("fp64", 1.0)])
 def test_the_update_takes_the_time_of_weights_in_its_precision(precision: str, seconds: float, design: Make) -> None:
-    (line,) = known().optimizer
+    (line,) = example_profile().optimizer
     lines = [
         line.model_copy(update={"precision": each, "alpha_s": float(number), "s_per_parameter": 0.0})
         for number, each in enumerate(("fp32", "bf16", "pure_bf16"), 1)
@@ -108,7 +108,7 @@ def test_the_update_takes_the_time_of_weights_in_its_precision(precision: str, s
     made = calibrated(design, training={"clip_norm": None, "precision": precision})
     program = lower(made)
 
-    costs = priced(made, known(optimizer=tuple(lines)))
+    costs = program_costs(made, example_profile(optimizer=tuple(lines)))
 
     assert set(costs.seconds[program.op == Op.STEP]) == {seconds}
 

@@ -75,7 +75,9 @@ def test_shards_reduce_keep_and_hold_the_bytes_of_the_cost_model(tp: int, precis
 
 def test_the_layers_of_all_architectures_exchange_the_bytes_of_the_cost_model(crew: Any) -> None:
     sizes = {"layers": sum(LAYERS), "hidden": 16, "heads": 4, "sequence": 12, "vocab": 257, "ffn": 32}
-    models = {name: {**sizes, **options, "moe": None} for name, options in LANGUAGE.items() if "mtp_layers" not in options}
+    models = {
+        name: {**sizes, **options, "moe": None} for name, options in LANGUAGE.items() if "mtp_layers" not in options
+    }
     models.pop("u-transformer")
     cases = [(name, divides_tokens) for name in models for divides_tokens in (False, True)]
 
