@@ -14,6 +14,12 @@ from meshwave.engine.bench.markdown import markdown_table
 
 LARGE_ERROR = 0.1
 """Absolute error above which the reason of an error is listed."""
+CLEAR_SHARE = 0.07
+"""Relative difference of step times above which another release of a configuration explains an error."""
+RELEASE = r"mbridge-([\d.]+)-(.*)"
+"""Pattern of runs of Megatron-Bridge: the release, and the configuration."""
+RENAMED = {"-FP8-MX-": "-MXFP8-", "-FP8-CS-": "-FP8-"}
+"""Number formats in the names of early releases, and in those of later ones."""
 SHOWN_ERROR = 0.5
 """Absolute error at the edge of the picture."""
 WIDTH, ROW_HEIGHT, LABEL_WIDTH = 860, 18, 300
@@ -56,6 +62,12 @@ def markdown_page(figures: Json) -> str:
         "## Errors beyond 10%",
         "",
         markdown_table(("run", "error", "reason"), _large_errors(rows)),
+        "",
+        "## Pairs in the wrong order",
+        "",
+        "Each pair has the reason of the run with the larger error.",
+        "",
+        _counts_table("reason", Counter(_wrong_pairs(rows, order["wrong"])), "pairs"),
     ]
     return "\n".join(lines) + "\n"
 
@@ -68,21 +80,49 @@ def _errors_table(groups: Sequence[Json], keys: Sequence[str]) -> str:
     return markdown_table((*keys, "runs", "mean", "bias", "worst"), lines)
 
 
-def _counts_table(head: str, counts: Mapping[str, int]) -> str:
-    return markdown_table((head, "rows"), ((name, str(count)) for name, count in Counter(counts).most_common()))
+def _counts_table(head: str, counts: Mapping[str, int], counted: str = "rows") -> str:
+    return markdown_table((head, counted), ((name, str(count)) for name, count in Counter(counts).most_common()))
 
 
 def _large_errors(rows: Sequence[Json]) -> Iterator[Sequence[str]]:
     for row in sorted(rows, key=lambda row: -abs(row["error"])):
         if abs(row["error"]) > LARGE_ERROR:
-            yield row["id"], f"{row['error']:+.1%}", error_reason(row)
+            yield row["id"], f"{row['error']:+.1%}", error_reason(row, rows)
 
 
-def error_reason(row: Json) -> str:
-    """Return the known reason for the prediction error of a run."""
+def _wrong_pairs(rows: Sequence[Json], wrong: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield the reason of each pair in the wrong order."""
+    known = {row["id"]: row for row in rows}
+    for pair in wrong:
+        worst = max((known[name] for name in pair), key=lambda row: abs(row["error"]))
+        yield error_reason(worst, rows)
+
+
+def error_reason(row: Json, rows: Sequence[Json] = ()) -> str:
+    """Return the known reason for the prediction error of a run, by another release among ``rows`` if there is one."""
+    for release, share in _release_shares(row, rows):
+        if (share - 1) * row["error"] > CLEAR_SHARE * abs(row["error"]):
+            return f"release {release} ran the same configuration in {share:.2f} of the time"
     reasons = json.loads((resources.files(__package__) / "reasons.json").read_text())
     found = (each for each in reasons if re.search(each["runs"], row["id"]))
     return next((each["reason"] for each in found if each["sign"] * row["error"] > 0), "not found")
+
+
+def _release_shares(row: Json, rows: Sequence[Json]) -> Iterator[tuple[str, float]]:
+    """Yield the other releases of the configuration of a run, and their step times relative to that of the run."""
+    own_release, own = _release(row["id"])
+    for other in rows:
+        release, configuration = _release(other["id"])
+        if release and configuration == own and release != own_release:
+            yield release, other["published_s"] / row["published_s"]
+
+
+def _release(name: str) -> tuple[str, str]:
+    """Return the release of a run, which may be empty, and its configuration."""
+    for early, late in RENAMED.items():
+        name = name.replace(early, late)
+    found = re.fullmatch(RELEASE, name)
+    return (found[1], found[2]) if found else ("", name)
 
 
 def draw_svg(figures: Json) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import combinations
 from statistics import fmean, median
 from typing import Any, NamedTuple, TypeVar
@@ -43,20 +43,27 @@ def group_runs(found: Iterable[PredictedRun], key: Callable[[PredictedRun], K]) 
     return {name: groups[name] for name in sorted(groups)}  # type: ignore[type-var]
 
 
-def count_ordered_pairs(found: Iterable[PredictedRun]) -> tuple[int, int]:
-    """Count the pairs of configurations of one model that differ clearly, and the pairs in the right order.
+class Pair(NamedTuple):
+    """Ids of two runs of one model whose published speeds differ clearly, the faster one first."""
+
+    faster: str
+    slower: str
+    is_right: bool
+    """True if the faster run is also predicted faster."""
+
+
+def clear_pairs(found: Iterable[PredictedRun]) -> Iterator[Pair]:
+    """Yield the pairs of configurations of one model that differ clearly.
 
     Configurations are compared by tokens per second and device, within one source and on equal devices.
     """
-    pairs = right = 0
     for alike in group_runs(found, lambda each: (each.publication, each.model, each.device, each.devices)).values():
         for one, other in combinations(alike, 2):
             ratio = one.published_tokens_per_s_per_device / other.published_tokens_per_s_per_device
             if not 1 / (1 + CLEAR_DIFFERENCE) < ratio < 1 + CLEAR_DIFFERENCE:
-                pairs += 1
-                faster = one.predicted_tokens_per_s_per_device > other.predicted_tokens_per_s_per_device
-                right += faster == (ratio > 1)
-    return pairs, right
+                fast, slow = (one, other) if ratio > 1 else (other, one)
+                is_right = fast.predicted_tokens_per_s_per_device > slow.predicted_tokens_per_s_per_device
+                yield Pair(fast.id, slow.id, is_right)
 
 
 def summarize(found: Sequence[PredictedRun | RefusedRun]) -> dict[str, Any]:
@@ -65,7 +72,8 @@ def summarize(found: Sequence[PredictedRun | RefusedRun]) -> dict[str, Any]:
     refused = [each for each in found if isinstance(each, RefusedRun)]
     by_source = group_runs(predicted, lambda each: (each.publication, each.device, each.arch))
     by_device = group_runs(predicted, lambda each: (each.device, each.arch))
-    pairs, right = count_ordered_pairs(predicted)
+    pairs = [*clear_pairs(predicted)]
+    wrong = [each[:2] for each in pairs if not each.is_right]
     return {
         "predicted": len(predicted),
         "by_source": [
@@ -76,6 +84,6 @@ def summarize(found: Sequence[PredictedRun | RefusedRun]) -> dict[str, Any]:
             {"device": device, "arch": arch, **summarize_errors(rows)._asdict()}
             for (device, arch), rows in by_device.items()
         ],
-        "order": {"pairs": pairs, "right": right},
+        "order": {"pairs": len(pairs), "right": len(pairs) - len(wrong), "wrong": wrong},
         "refused": dict(Counter(each.problem.code for each in refused).most_common()),
     }

@@ -9,7 +9,7 @@ from meshwave.engine.bench.published.command import compare_published_runs, erro
 from meshwave.engine.bench.published.designs import published_design, stage_layers
 from meshwave.engine.bench.published.fitting import use_constants
 from meshwave.engine.bench.published.left_out import left_out_errors, linearize
-from meshwave.engine.bench.published.page import LARGE_ERROR, error_reason
+from meshwave.engine.bench.published.page import LARGE_ERROR, error_reason, markdown_page
 from meshwave.engine.bench.published.predictions import predict_runs, to_json
 from meshwave.engine.bench.published.runs import parse_run, read_rows
 from meshwave.engine.cli.main import main
@@ -174,7 +174,8 @@ def test_predictions_are_summarized_by_source_and_device(tmp_path, capsys):
     first = figures["rows"][0]
     assert first["error"] == pytest.approx(first["predicted_s"] / first["published_s"] - 1)
     assert figures["summary"]["by_source"][0]["rows"] == 2
-    assert figures["summary"]["order"]["pairs"] == 1
+    order = figures["summary"]["order"]
+    assert (order["pairs"], order["right"]) == (1, 1 - len(order["wrong"]))
     assert figures["summary"]["refused"] == {"run_unreadable": 1}
     assert "order of configurations" in "\n".join(to_text(figures))
 
@@ -279,14 +280,36 @@ def test_the_errors_behind_intervals_are_those_of_the_shipped_runs_and_constants
 
 
 def test_every_large_error_has_a_reason():
-    large = [asdict(run) for run in predicted_published_runs() if abs(run.error) > LARGE_ERROR]
+    rows = [asdict(run) for run in predicted_published_runs()]
+    large = [row for row in rows if abs(row["error"]) > LARGE_ERROR]
 
-    assert [row["id"] for row in large if error_reason(row) == "not found"] == []
+    assert [row["id"] for row in large if error_reason(row, rows) == "not found"] == []
+
+
+def test_another_release_of_a_configuration_explains_an_error_in_its_direction():
+    early, late = "mbridge-25.11-Llama-FP8-CS-8", "mbridge-26.02-Llama-FP8-8"
+    rows = [{"id": early, "published_s": 2.0, "error": -0.3}, {"id": late, "published_s": 1.4, "error": 0.0}]
+
+    assert error_reason(rows[0], rows) == "release 26.02 ran the same configuration in 0.70 of the time"
+    assert error_reason({**rows[0], "error": 0.3}, rows) == error_reason({**rows[0], "error": 0.3})
+
+
+def test_the_page_lists_pairs_in_the_wrong_order_by_the_reason_of_the_larger_error():
+    tokens = {"predicted_tokens_per_s_per_device": 1.0, "assumed": (), "device": "H100", "arch": "dense"}
+    faster = {"id": "fms-1", "publication": "fms", "error": -0.2, **tokens}
+    slower = {"id": "fms-2", "publication": "fms", "error": 0.0, **tokens}
+    order = {"pairs": 2, "right": 1, "wrong": [("fms-1", "fms-2")]}
+    summary = {"predicted": 2, "order": order, "by_device": [], "by_source": [], "refused": {}}
+
+    page = markdown_page({"rows": [faster, slower], "summary": summary})
+
+    assert f"| {error_reason(faster)} | 1 |" in page.partition("Pairs in the wrong order")[2]
 
 
 def test_every_constant_of_a_device_has_an_origin():
     for kind in device_kinds().values():
-        stated = {"data sheet", "blocking_launch_s", *(["attention_kernels"] if kind.attention_kernels else [])}
+        optional = [name for name in ("attention_kernels", "switch_reduction_efficiency") if getattr(kind, name)]
+        stated = {"data sheet", "blocking_launch_s", *optional}
         assert stated | set(type(kind.constants).model_fields) == set(kind.origin)
 
 
