@@ -67,6 +67,7 @@ def node_script(
         '--nproc-per-node "${processes[$node]}"',
         '--master-addr "$address"',
         '--master-port "$port"',
+        "--log-dir /dev/null",  # or each run leaves an empty folder in the temporary folder of the node
         shlex.join(program),
     ]
     lines = [

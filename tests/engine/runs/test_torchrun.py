@@ -45,8 +45,9 @@ def torchrun(record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_run_that_loses_a_process_and_its_launcher_ends_with_the_losses_of_the_warm_process(
-    torchrun: TorchrunLauncher, record: Record, trainer: LocalLauncher
+    torchrun: TorchrunLauncher, record: Record, trainer: LocalLauncher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     options = Options(checkpoints=Checkpoints(every_steps=25), restarts=1)
     run = submit(torchrun, two_nodes(STEPS), options)  # type: ignore[arg-type]
     assert until_long(lambda: bool(complete_checkpoints(run.folder)))
@@ -67,6 +68,7 @@ def test_a_run_that_loses_a_process_and_its_launcher_ends_with_the_losses_of_the
     resumed = submit(torchrun, two_nodes(STEPS + 5), Options(resume=run.id))  # type: ignore[arg-type]
     assert resumed.wait(timeout_s=PATIENCE_S) is State.SUCCEEDED, resumed.reason
     assert len(losses(resumed)) == 5
+    assert not list(tmp_path.glob("torchelastic_*"))
 
 
 def test_a_run_is_cancelled_and_leaves_no_process_while_another_waits(
