@@ -194,6 +194,11 @@ def _to_lines(numbers: Mapping[str, Any]) -> list[str]:
     lines += _evidence_lines(numbers["evidence"])
     if any(lost := numbers["dropped"] or ()):
         lines.append(f"dropped        {percent(sum(lost) / len(lost))} of token assignments at this load")
+    if moves := numbers["expert_moves"]:
+        lines.append(
+            f"expert moves   up to {quantity(moves['largest_s'], 's')} after {moves['every_steps']} steps, "
+            f"{percent(moves['largest_share'])} of their time, not included in the iteration"
+        )
     fits = "fits" if numbers["fits"] else "DOES NOT FIT"
     peak, capacity = quantity(max(numbers["peak_memory_bytes"]), "B"), quantity(numbers["capacity_bytes"], "B")
     exposed, inside = numbers["mean_exposed_communication_s"], numbers["mean_inside_communication_s"]

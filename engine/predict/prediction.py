@@ -34,6 +34,7 @@ from meshwave.engine.findings import Problem, problems_of
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.lowering.schedule_prices import search_findings
 from meshwave.engine.predict.expenses import find_energy_j, find_price
+from meshwave.engine.predict.expert_moves import ExpertMoves, find_expert_moves
 from meshwave.engine.predict.link_flows import LinkFlows, find_flows
 from meshwave.engine.predict.link_load import Bounds, PortLoad, find_bounds, port_loads
 from meshwave.engine.predict.published_examples import find_published_step
@@ -150,6 +151,12 @@ class Prediction:
         return dropped
 
     @cached_property
+    def expert_moves(self) -> ExpertMoves | None:
+        """Cost of moves of experts between steps, which is not part of the step time; None if experts do not move."""
+        design = self.design.cost.insert_measured_rates(self.design)
+        return find_expert_moves(design, self.program, self.costs.layers, self.timeline.makespan)
+
+    @cached_property
     def numbers(self) -> dict[str, Any]:
         """Metrics in SI units that ``meshwave simulate --json`` prints and the page shows; lists are per mesh."""
         timeline, costs, makespan = self.timeline, self.costs, self.timeline.makespan
@@ -185,6 +192,7 @@ class Prediction:
             "published": self._published_step(),
             "links": [load.as_data() for load in self.port_loads],
             "dropped": self.dropped_by_mesh,
+            "expert_moves": self.expert_moves._asdict() if seconds and self.expert_moves else None,
             "overlap_saved_s": self.overlap_saved.tolist(),
             "mean_inside_communication_s": float(self.communication_inside_blocks.mean()) if seconds else None,
             "peak_inflight": peak_inflight(self.program, self.design.pipeline.stages).tolist(),

@@ -128,15 +128,18 @@ class CalibratedCost(OperatorCost):
 
     # ---- prices ----
 
+    def insert_measured_rates(self, design: Design) -> Design:
+        return measured_design(design, self.load())
+
     def prices(self, design: Design) -> list[MeshPrices]:
-        return super().prices(measured_design(design, self.load()))
+        return super().prices(self.insert_measured_rates(design))
 
     def prices_on(self, design: Design, mesh: Mesh) -> MeshPrices:
         return MeasuredPrices(self.load(), design, mesh, device_workload(design, mesh))
 
     def seconds(self, design: Design, program: Program, kinds: Kinds, layers: tuple[int, ...], held: Sizes) -> Floats:
         profile = self.load()
-        seconds = super().seconds(measured_design(design, profile), program, kinds, layers, held)
+        seconds = super().seconds(self.insert_measured_rates(design), program, kinds, layers, held)
         slowness = Slowness(profile.actions)
         ends: dict[Op, OpName] = {Op.REDUCE_GRAD: "REDUCE_GRAD", Op.STEP: "STEP"}
         for op, name in ends.items():
@@ -151,7 +154,7 @@ class CalibratedCost(OperatorCost):
     def network(
         self, design: Design, program: Program, kinds: Kinds, layers: tuple[int, ...], held: Sizes, seconds: Floats
     ) -> tuple[Network | None, Floats]:
-        return super().network(measured_design(design, self.load()), program, kinds, layers, held, seconds)
+        return super().network(self.insert_measured_rates(design), program, kinds, layers, held, seconds)
 
     def measures_collectives(self, design: Design) -> bool:
         return bool(self.load().collectives)

@@ -6,6 +6,7 @@ share them stay the same; only their contents move, from the device that held an
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple, Protocol
@@ -22,6 +23,7 @@ from meshwave.engine.runtime.communication.communicator import Communicator
 from meshwave.engine.runtime.communication.groups import Group, to_group_memory
 from meshwave.engine.runtime.experts.build import ExpertLayers
 from meshwave.engine.runtime.experts.layer import ExpertLayer
+from meshwave.engine.units import quantity
 
 Floats = NDArray[np.float64]
 ExpertState = dict[str, Tensor]
@@ -36,6 +38,8 @@ class PlacementChange(NamedTuple):
     after: Placement
     load_before: float
     load_after: float
+    seconds: float = 0.0
+    """Seconds in which this process moved its experts of the layer; 0 if it holds none."""
 
     @property
     def note(self) -> str:
@@ -43,7 +47,8 @@ class PlacementChange(NamedTuple):
         old, new = ({expert: place for place, held in enumerate(each) for expert in held} for each in self[1:3])
         moved = sum(new[expert] != place for expert, place in old.items())
         loads = f"{self.load_before:.3g}x to {self.load_after:.3g}x the mean"
-        return f"{moved} experts of layer {self.layer} moved; the load of the fullest device changed from {loads}"
+        took = f" in {quantity(self.seconds, 's')}" if self.seconds else ""
+        return f"{moved} experts of layer {self.layer} moved{took}; the load of the fullest device changed from {loads}"
 
 
 class TrainingState(Protocol):
@@ -93,9 +98,11 @@ class Rebalancer:
             change = _plan_change(number, layer, load, self._threshold, expert_schedules[schedule].places)
             if change is not None:
                 self._layers[number] = schedule, replace(layer, placement=change.after)
-                changes.append(change)
                 if number in self._own:
+                    began = time.perf_counter()
                     self._move_experts(self._own[number], change)
+                    change = change._replace(seconds=time.perf_counter() - began)
+                changes.append(change)
         return changes
 
     def _measured_loads(self) -> Floats:

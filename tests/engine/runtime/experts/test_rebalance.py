@@ -30,8 +30,9 @@ def test_training_with_moved_experts_equals_one_process(
 
     outcomes = crew.train(document)
 
+    seconds = [change.pop("seconds") for outcome in outcomes for change in outcome["moved"]]
     moved = outcomes[0]["moved"]
     assert all(outcome["moved"] == moved for outcome in outcomes)
-    assert moved
+    assert moved and any(seconds)
     assert all(change["load_after"] < change["load_before"] for change in moved)
     assert_equal(outcomes, unsharded_reference(document), training.get("precision", "fp64"))
