@@ -264,9 +264,6 @@ def dry_run_problems(design: Design) -> list[Problem]:
     if design.transfer.batched:
         where = "transfer.batched"
         return [Problem(where, "batched_dry_run", fixes=[set_key_fix(where, False)])]
-    if design.training.sequence_parallel:
-        where = "training.sequence_parallel"
-        return [Problem(where, "sequence_parallel_dry_run", fixes=[set_key_fix(where, False)])]
     if design.cost.transfer_model in ("batched", "half-duplex"):
         where, supported = "cost.transfer_model", list(DRY_RUN_TRANSFER_MODELS)
         params = {"transfer_model": design.cost.transfer_model, "supported": supported}

@@ -240,7 +240,6 @@ _RUNS: dict[str, Message] = {
     "indivisible_sequence": (
         "sequence parallelism needs a number of tokens that is divisible by tp; mesh {mesh} has {sequence} tokens and tp={tp}"
     ),
-    "sequence_parallel_dry_run": "dry runs do not support sequence parallelism yet",
     "unsupported_offload": "runs cannot combine activation offload with this value of {path}; change one of them",
     "tied_sharding": (
         "runs with sharding {value} of models with tied embeddings or multi-token prediction need the same number of "

@@ -115,7 +115,8 @@ def _shrink_messages(design: Design, ratio: float) -> Design:
     """Return a design whose messages have at most the fraction ``ratio`` of the bytes."""
     if ratio >= 1:
         return design
-    model, parts = design.model, lcm(*(mesh.cp for mesh in design.meshes))
+    model, divides = design.model, design.training.sequence_parallel
+    parts = lcm(*(mesh.cp * (mesh.tp if divides else 1) for mesh in design.meshes))
     hidden = max(1, int(model.hidden * ratio))
     sequence = max(1, int(model.sequence / parts * min(1.0, ratio * model.hidden / hidden))) * parts
     return design.model_copy(update={"model": model.resize_messages(sequence, hidden)})

@@ -57,6 +57,15 @@ def with_gathers() -> Design:
     return draw(pp=2, dp=2, model=LAYERS, pipeline=pipeline, training=training)
 
 
+def with_divided_tokens() -> Design:
+    """Return meshes of tp 2, tp 2 and dp 2, on the first two of which each device has half of the tokens."""
+    document = draw(pp=3, dp=2, model=LAYERS).model_dump(mode="json")
+    for mesh in document["meshes"][:2]:
+        mesh["axes"] = {"dp": 1, "tp": 2}
+    document["training"].update(micro_batch_size=2, steps=2, sequence_parallel=True)
+    return parse_design(document)
+
+
 def with_images() -> Design:
     """Return a model whose stages exchange tensors of different sizes."""
     model = {"kind": "u-net", "image_size": 16, "base_channels": 8, "blocks_per_level": 2, "heads": 2}
@@ -70,6 +79,7 @@ DESIGNS = {
     "replicas": (draw(pp=4, model=LAYERS, pipeline={"schedule": "chimera", "microbatches": 4}), 2.0),
     "unequal meshes and skips": (unequal_design(), 2.0),
     "experts": (with_experts(), 2.0),
+    "divided tokens": (with_divided_tokens(), 2.0),
     "gathers of weights": (with_gathers(), 20.0),
     "messages of different sizes": (with_images(), 5.0),
 }
