@@ -42,6 +42,12 @@ WIDE = {**MODEL, "layers": 16, "hidden": 256, "sequence": 128}
 """Model of designs with costs in seconds; a microbatch of two sequences has activations of 256 KiB."""
 DEEP = {**WIDE, "hidden": 128, "sequence": 256}
 """Model of designs that reduce gradients: fewer weights, longer sequences."""
+LONG = {**WIDE, "hidden": 64, "sequence": 512}
+"""Model of designs with documents of unlike length, in which attention takes a large part of the time."""
+PACKED = {"document_end": 10}
+"""Training on documents that end with a newline."""
+LENGTHS = (512, 384, 64, 96, 256, 160, 32, 48, 448, 320, 128, 80, 224, 512, 96, 64)
+"""Lengths of the documents in dry runs: one for each sequence of a step, if they are padded."""
 CORE = {
     "name": "CPU core",
     "peak_flops": 6e10,
@@ -167,6 +173,7 @@ def dry_run_cases() -> Iterator[Case]:
     yield from _unequal_mesh_cases()
     yield from _message_cases()
     yield from _model_cases()
+    yield from _offload_cases()
 
 
 def _parallel_cases() -> Iterator[Case]:
@@ -237,7 +244,12 @@ def _model_cases() -> Iterator[Case]:
     yield Case("two nodes: interleaved 1f1b", "other", case_document(SCHEDULES["interleaved 1f1b"], **nodes))
 
 
-# ---- emulated hosts, between which the kernel shares links ----
+def _offload_cases() -> Iterator[Case]:
+    """Yield cases in which the copies of activations take longer than all computations, or than the forwards only."""
+    for rate in (1e8, 2e8):
+        document = case_document(SCHEDULES["1f1b"], training={"activation_offload": 1.0})
+        document["cluster"]["device"] = {**CORE, "host_bandwidth": rate}
+        yield Case(f"activation offload at {rate / 1e6:g} MB/s: 1f1b", "activation offload", document)
 
 
 # ---- training: as many processes as cores ----
@@ -254,21 +266,24 @@ SMALL = {**WIDE, "layers": 4}
 
 def training_cases() -> Iterator[Case]:
     """Yield training runs of one or two processes: one stage, two stages, data parallelism, tensor parallelism."""
-    one, two = ((1, 1),), ((1, 1),) * 2
-    for name, meshes, schedule, model, batch in (
-        ("one process", one, SCHEDULES["1f1b"], SMALL, 2),
-        ("one process, 4 sequences", one, SCHEDULES["1f1b"], SMALL, 4),
-        ("one process, hidden 384", one, SCHEDULES["1f1b"], {**SMALL, "hidden": 384}, 2),
-        ("one process, recomputation", one, {**SCHEDULES["1f1b"], "recompute": "full"}, SMALL, 2),
-        ("two copies", ((2, 1),), SCHEDULES["1f1b"], SMALL, 2),
-        ("two halves (tp 2)", ((1, 2),), SCHEDULES["1f1b"], SMALL, 2),
-        ("experts on two copies", ((2, 1),), SCHEDULES["1f1b"], {**SMALL, "moe": MOE}, 2),
+    one, two, plain = ((1, 1),), ((1, 1),) * 2, SCHEDULES["1f1b"]
+    for name, meshes, schedule, model, training in (
+        ("one process", one, plain, SMALL, {}),
+        ("one process, 4 sequences", one, plain, SMALL, {"micro_batch_size": 4}),
+        ("one process, hidden 384", one, plain, {**SMALL, "hidden": 384}, {}),
+        ("one process, recomputation", one, {**plain, "recompute": "full"}, SMALL, {}),
+        ("one process, packed documents", one, plain, {**SMALL, "sequence": 512}, PACKED),
+        ("one process, padded documents", one, plain, {**SMALL, "sequence": 512}, {**PACKED, "pad_documents": True}),
+        ("two copies", ((2, 1),), plain, SMALL, {}),
+        ("two halves (tp 2)", ((1, 2),), plain, SMALL, {}),
+        ("two halves with divided tokens", ((1, 2),), plain, SMALL, {"sequence_parallel": True}),
+        ("experts on two copies", ((2, 1),), plain, {**SMALL, "moe": MOE}, {}),
         *(
-            (f"two stages: {name}", two, {**SCHEDULES[name], "stages": stages}, SMALL, 2)
+            (f"two stages: {name}", two, {**SCHEDULES[name], "stages": stages}, SMALL, {})
             for name, stages in STAGE_LAYERS.items()
         ),
     ):
-        cost, training = {"kind": "calibrated", "profile": PROFILE}, {"micro_batch_size": batch}
+        cost = {"kind": "calibrated", "profile": PROFILE}
         drawn = case_document(schedule, meshes, microbatches=4, model=model, cost=cost, training=training)
         tags = {USES_PROFILE if name != "two stages: 1f1b" else GIVES_PROFILE: "two stages"} if meshes == two else {}
         yield Case(f"real, {name}", "real compute", drawn, "measured", "two stages" * (meshes == two), tags=tags)

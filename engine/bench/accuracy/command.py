@@ -75,7 +75,7 @@ def measure_all(
     except OSError as error:
         raise Refusal("folder_not_made", {"folder": str(path.parent), "reason": error.strerror}) from None
     check_writable(path)
-    results = (read_results(path) or _no_results()).model_copy(update={"machine": describe_machine()})
+    results = (read_results(path) or _no_results()).move_to_machine(describe_machine())
     selected = _select_cases(known, only, results)
     failed: dict[str, str] = {}
     try:

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from meshwave.engine.bench.accuracy.cases import DEEP, MOE, SCHEDULES, Case, Document, case_document, select_schedules
+from meshwave.engine.bench.accuracy.cases import (
+    DEEP,
+    LENGTHS,
+    LONG,
+    MOE,
+    PACKED,
+    SCHEDULES,
+    Case,
+    Document,
+    case_document,
+    select_schedules,
+)
 
 INSIDE = {"latency_s": 1e-5, "bandwidth": 6e7}
 """Link inside a node; its latency is that of this machine."""
@@ -55,6 +66,7 @@ def host_cases() -> Iterator[Case]:
     yield from _host_resharding_cases()
     yield from _host_overlap_cases()
     yield from _host_gather_cases()
+    yield from _host_document_cases()
 
 
 def _host_reduction_cases() -> Iterator[Case]:
@@ -79,6 +91,11 @@ def _host_exchange_cases() -> Iterator[Case]:
     yield from _host_rivals(
         select_schedules("zb-h1"), "tp 2, turned", "tensor parallel", devices=[[0, 2], [3, 1]], **halves
     )
+    divided = {**halves, "training": {"sequence_parallel": True}}
+    some = select_schedules("1f1b", "hanayo, 1 wave")
+    yield from _host_rivals(some, "divided tokens", "sequence parallel", devices=[[0, 2], [1, 3]], **divided)
+    turned = select_schedules("zb-h1")
+    yield from _host_rivals(turned, "turned, divided tokens", "sequence parallel", devices=[[0, 2], [3, 1]], **divided)
     experts: dict[str, Any] = {"model": {**DEEP, "layers": 8, "moe": MOE}, "between": _nic_link(16)}
     pair: dict[str, Any] = {"meshes": ((2, 1),) * 2, "experts": {"ep": 2}, **experts}
     some = select_schedules("1f1b", "hanayo, 1 wave")
@@ -145,3 +162,13 @@ def _host_gather_cases() -> Iterator[Case]:
         sharding = {"sharding": "parameters", "unsharded_stages": limit}
         shown = {"model": DEEP, "between": _nic_link(12), "training": sharding, **options}
         yield from _host_rivals(select_schedules(*names), training, "sharded parameters", **shown)
+
+
+def _host_document_cases() -> Iterator[Case]:
+    """Yield cases whose microbatches differ in time, and with padded documents also in the size of their messages."""
+    meshes, devices = ALTERNATING
+    some = ("1f1b", "interleaved 1f1b")
+    packed = {**PACKED, "document_lengths": LENGTHS}
+    for training, documents in (("packed", packed), ("padded", {**packed, "pad_documents": True})):
+        options = {"meshes": meshes, "devices": devices, "between": _nic_link(8), "training": documents}
+        yield from _host_rivals(select_schedules(*some), f"{training} documents", "documents", model=LONG, **options)

@@ -77,8 +77,7 @@ class Bench:
         busy = busy_share()
         run = run_to_end(self._launcher, specify_run(prediction, options), case.name, TIMEOUT_S)
         messages = next((event for event in run.events() if "message_bytes" in event), {})
-        if case.uses_hosts:
-            prediction = read_executed_bundle(run.folder).prediction  # with the links that the run used
+        prediction = read_executed_bundle(run.folder).prediction  # with the links and the documents that the run used
         found = compare(prediction, read_recording(run.folder))
         result = _make_result(case, found, scale, busy, messages)
         if case.uses_hosts:

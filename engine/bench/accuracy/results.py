@@ -69,6 +69,8 @@ class Result(Part):
     """Size of the largest message of the design in bytes."""
     said: str = ""
     """Main cause of the prediction error, as text."""
+    machine: str = ""
+    """Description of the machine, if it is another one than that of the document."""
     tags: dict[str, str] = Field(default_factory=dict)
     """Values by which a table selects the result."""
 
@@ -90,7 +92,7 @@ class Result(Part):
 
 
 class Results(Part):
-    """Results measured on one machine."""
+    """Results of one machine, and of earlier ones."""
 
     format: Literal["meshwave-accuracy/1"] = FORMAT
     """Version of this document."""
@@ -99,6 +101,12 @@ class Results(Part):
     date: str
     """Date of the last measurement."""
     results: tuple[Result, ...] = ()
+
+    def move_to_machine(self, machine: str) -> Results:
+        """Return the document of another machine, whose earlier results name the machine on which they were measured."""
+        named = [each.model_copy(update={"machine": each.machine or self.machine}) for each in self.results]
+        kept = [each.model_copy(update={"machine": ""}) if each.machine == machine else each for each in named]
+        return self.model_copy(update={"machine": machine, "results": tuple(kept)})
 
     def replace_result(self, result: Result, date: str) -> Results:
         """Return the results with a new result, which replaces an earlier result of the same case."""

@@ -58,7 +58,7 @@ def markdown_page(results: Results) -> str:
     """Return the whole page; sections without measurements are omitted."""
     sections = [
         HEAD,
-        f"Measured on {results.machine}; last updated on {results.date}.",
+        f"Measured on {_machines(results)}; last updated on {results.date}.",
         "![Predicted and measured step times](accuracy.svg)",
         *_missed_aims(results),
         *_limits_section(results),
@@ -82,6 +82,20 @@ def host_results(results: Results) -> list[Result]:
 def training_results(results: Results) -> list[Result]:
     """Return the training runs."""
     return results.select(cases.training_cases())
+
+
+def _machines(results: Results) -> str:
+    """Return the machine of most results; then each other machine with its groups, or its designs of a shared group."""
+    found: dict[str, list[Result]] = {}
+    for each in results.results:
+        found.setdefault(each.machine or results.machine, []).append(each)
+    most, *others = sorted(found, key=lambda machine: -len(found[machine])) or [results.machine]
+    shared = {each.group for each in found.get(most, ())}
+    parts = (
+        (other, dict.fromkeys(f"*{each.case if each.group in shared else each.group}*" for each in found[other]))
+        for other in others
+    )
+    return "".join([most, *(f"; on {other}: {', '.join(names)}" for other, names in parts)])
 
 
 # ---- target values ----

@@ -212,6 +212,17 @@ def test_the_page_states_results_and_omits_missing_measurements() -> None:
         assert absent not in page
 
 
+def test_results_of_an_earlier_machine_keep_its_name() -> None:
+    early = results(result("a"), result("b", group="data parallel"), result("c", group="data parallel"))
+    mixed = early.move_to_machine("a new machine")
+    for new in (result("b", group="data parallel"), result("d", group="experts")):
+        mixed = mixed.replace_result(new, "2026-11-28")
+
+    assert [each.machine for each in mixed.results] == ["2 cores of a test", "", "2 cores of a test", ""]
+    assert "Measured on 2 cores of a test; on a new machine: *b*, *experts*; last updated" in markdown_page(mixed)
+    assert mixed.move_to_machine("2 cores of a test").results[0].machine == ""
+
+
 def test_the_page_separates_emulated_links_from_modelled_links() -> None:
     shared, waited = next(iter(host_cases.host_cases())), next(iter(cases.dry_run_cases()))
     found = [result(shared.name, 1.0, 1.04, group=shared.group, ranges=(0.99, 1.05)), result(waited.name, 1.0, 1.01)]
