@@ -110,10 +110,6 @@ class CostModel(CostSection, ABC):
         """Return the memory that the devices need."""
         return device_sizes(design, program, layers)
 
-    def insert_measured_rates(self, design: Design) -> Design:
-        """Return the design with the measured rates of device and links, if there are any."""
-        return design
-
     def peak_flops(self, design: Design) -> float:
         """Return the peak FLOP/s of one device, which is the denominator of MFU."""
         return design.cluster.device.peak_flops

@@ -23,6 +23,7 @@ from meshwave.engine.costs import (
 )
 from meshwave.engine.costs.expert_blocks import expert_counts
 from meshwave.engine.costs.model_flops import parameter_counts
+from meshwave.engine.costs.models.roofline import operator_costs
 from meshwave.engine.costs.packed_documents import context_imbalance
 from meshwave.engine.document import Design
 from meshwave.engine.document.expert_layers import resolve_expert_layer
@@ -153,7 +154,7 @@ class Prediction:
     @cached_property
     def expert_moves(self) -> ExpertMoves | None:
         """Cost of moves of experts between steps, which is not part of the step time; None if experts do not move."""
-        design = self.design.cost.insert_measured_rates(self.design)
+        design = operator_costs(self.design).insert_measured_rates(self.design)
         return find_expert_moves(design, self.program, self.costs.layers, self.timeline.makespan)
 
     @cached_property

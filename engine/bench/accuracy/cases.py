@@ -44,7 +44,7 @@ DEEP = {**WIDE, "hidden": 128, "sequence": 256}
 """Model of designs that reduce gradients: fewer weights, longer sequences."""
 LONG = {**WIDE, "hidden": 64, "sequence": 512}
 """Model of designs with documents of unlike length, in which attention takes a large part of the time."""
-PACKED = {"document_end": 10}
+PACKED: Document = {"document_end": 10}
 """Training on documents that end with a newline."""
 LENGTHS = (512, 384, 64, 96, 256, 160, 32, 48, 448, 320, 128, 80, 224, 512, 96, 64)
 """Lengths of the documents in dry runs: one for each sequence of a step, if they are padded."""
@@ -267,19 +267,20 @@ SMALL = {**WIDE, "layers": 4}
 def training_cases() -> Iterator[Case]:
     """Yield training runs of one or two processes: one stage, two stages, data parallelism, tensor parallelism."""
     one, two, plain = ((1, 1),), ((1, 1),) * 2, SCHEDULES["1f1b"]
+    default: Document = {}
     for name, meshes, schedule, model, training in (
-        ("one process", one, plain, SMALL, {}),
+        ("one process", one, plain, SMALL, default),
         ("one process, 4 sequences", one, plain, SMALL, {"micro_batch_size": 4}),
-        ("one process, hidden 384", one, plain, {**SMALL, "hidden": 384}, {}),
-        ("one process, recomputation", one, {**plain, "recompute": "full"}, SMALL, {}),
+        ("one process, hidden 384", one, plain, {**SMALL, "hidden": 384}, default),
+        ("one process, recomputation", one, {**plain, "recompute": "full"}, SMALL, default),
         ("one process, packed documents", one, plain, {**SMALL, "sequence": 512}, PACKED),
         ("one process, padded documents", one, plain, {**SMALL, "sequence": 512}, {**PACKED, "pad_documents": True}),
-        ("two copies", ((2, 1),), plain, SMALL, {}),
-        ("two halves (tp 2)", ((1, 2),), plain, SMALL, {}),
+        ("two copies", ((2, 1),), plain, SMALL, default),
+        ("two halves (tp 2)", ((1, 2),), plain, SMALL, default),
         ("two halves with divided tokens", ((1, 2),), plain, SMALL, {"sequence_parallel": True}),
-        ("experts on two copies", ((2, 1),), plain, {**SMALL, "moe": MOE}, {}),
+        ("experts on two copies", ((2, 1),), plain, {**SMALL, "moe": MOE}, default),
         *(
-            (f"two stages: {name}", two, {**SCHEDULES[name], "stages": stages}, SMALL, {})
+            (f"two stages: {name}", two, {**SCHEDULES[name], "stages": stages}, SMALL, default)
             for name, stages in STAGE_LAYERS.items()
         ),
     ):

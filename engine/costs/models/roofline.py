@@ -163,6 +163,10 @@ class OperatorCost(CostModel):
         """Return the measured slowdown factors of simultaneous messages; if unmeasured, those of the drawn links."""
         return UNMEASURED_LINK
 
+    def insert_measured_rates(self, design: Design) -> Design:
+        """Return the design with the measured rates of device and links, if there are any."""
+        return design
+
     def prices(self, design: Design) -> list[MeshPrices]:
         """Return the prices on each mesh; meshes with equal costs share one object."""
         known: dict[tuple[int, int, int, bytes], MeshPrices] = {}

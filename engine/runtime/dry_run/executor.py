@@ -101,8 +101,8 @@ class DryRunner:
         smaller, size_note = shrink_to_fit(job, costs, self._scale, durations)
         mesh = layout.mesh_shape(process)
         rows = boundary_tensor(smaller).shape[0] * mesh.cp // mesh.dp
-        parts = mesh.cp * (mesh.tp if design.training.sequence_parallel else 1)
-        shape = rows, smaller.model.sequence // parts, smaller.model.hidden
+        holders = mesh.cp * (mesh.tp if design.training.sequence_parallel else 1)  # of the tokens of a sequence
+        shape = rows, smaller.model.sequence // holders, smaller.model.hidden
         message = MessageFormat(shape, MESSAGE_DTYPES[design.training.precision])
         transfers = plan_boundary_transfers(smaller, layout)
         reductions, gathers = (
