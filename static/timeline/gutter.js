@@ -14,6 +14,7 @@ import { isOfRun, slowReason } from "./slow_lanes.js";
 import { title } from "./text.js";
 
 const LINE = 12; // height of a name in CSS pixels
+const GAP = 9; // at least, between a name and the text beside it
 const HALVES = [0.27, 0.76]; // middles of the two halves of a shared lane
 /** @type {Record<string, string>} */
 const SOURCES = { predicted: "predicted", measured: "measured", rehearsed: "dry run" };
@@ -138,7 +139,7 @@ function writeName(context, chart, { lane, name, middle }) {
 
 /**
  * Write the timelines of the halves of a lane, or else its utilization, beside its name; "slow" where a run is slow.
- * Return the width of the text in CSS pixels.
+ * Return the width that they take, in CSS pixels.
  * @param {CanvasRenderingContext2D} context @param {Chart} chart @param {Lane} lane @param {number} y
  */
 function writeSide(context, chart, lane, y) {
@@ -155,16 +156,18 @@ function writeSide(context, chart, lane, y) {
   const row = rows.find((each) => each.includes(layer)) ?? [];
   if (row.length === 2 && height >= 2 * LINE) {
     const font = `11px ${colours.font}`;
-    row.forEach((each, i) => {
+    const widths = row.map((each, i) => {
       const [text, style] = isSlow && isOfRun(each) ? ["slow", slow] : [SOURCES[each.source], { font, colour, align }];
       write(context, text ?? each.source, plan.gutter - 13, top + height * HALVES[i], style);
+      return textWidth(context, text ?? each.source);
     });
-    return 50;
+    return Math.max(...widths) + GAP;
   }
   if (layer.labels) return 0;
   const style = { font: `11px ${colours.font}`, colour, align };
-  write(context, isSlow ? "slow" : percent(layer.busy[rank]), plan.gutter - 13, y, isSlow ? slow : style);
-  return 34;
+  const text = isSlow ? "slow" : percent(layer.busy[rank]);
+  write(context, text, plan.gutter - 13, y, isSlow ? slow : style);
+  return textWidth(context, text) + GAP;
 }
 
 /** @param {CanvasRenderingContext2D} context @param {Chart} chart */

@@ -9,8 +9,9 @@ import { TALL } from "./frame.js";
 import { groupsOf, laneKey, sectionsOf } from "./sections.js";
 import { linkNeeds, memoryNeeds, placeLinks, placeMemory } from "./strip_layout.js";
 
+const LONG_NAME = 4; // characters of a mesh's name that fit beside "measured"
 // CSS pixels
-const WIDE_NAMES = 150; // width of the names of lanes inside a block, and of groups
+const WIDE_NAMES = 150; // width of long names, of those of lanes inside a block, and of groups
 export const AXIS = 22;
 const LOWEST = 1.5; // least height of a lane; if there is too little room, the lanes scroll
 const BAND = 12; // least height of a band, in which low lanes are painted together
@@ -37,7 +38,8 @@ const MOST_KEPT = 0.45; // for the pinned lanes
 /** Arrange all parts of the chart in CSS pixels. @param {Arrangement} arrangement @returns {Plan} */
 export function arrange({ rows, held, linked, kept, isShown, grouping, collapsed, view, width, height }) {
   const hasWideNames = rows.some(([layer]) => layer.labels || groupsOf(layer, grouping).length);
-  const gutter = hasWideNames ? WIDE_NAMES : width < 620 ? 60 : 100;
+  const hasLongNames = rows.some(([layer]) => layer.meshes.some((name) => name.length > LONG_NAME));
+  const gutter = hasWideNames || (hasLongNames && width >= 620) ? WIDE_NAMES : width < 620 ? 60 : 100;
   const sections = rows.flatMap((row) => sectionsOf(row, { kept, isShown, grouping, collapsed }));
   const top = rows.map((row) => keptPart(row, kept));
   const units = unitsOf(sections);

@@ -48,7 +48,7 @@ export class Strips {
     const font = `${isWarning ? "600 " : ""}11px ${colours.font}`;
     const colour = css(isWarning ? colours.warning : colours.muted);
     write(context, number, plan.gutter - 11, middle, { font, colour, align: "right" });
-    const room = plan.gutter - 20 - textWidth(context, number);
+    const room = plan.gutter - 27 - textWidth(context, number);
     write(context, name, 10, middle, { font: `600 11px ${colours.font}`, colour: css(colours.text), room });
     return middle + NAME_HEIGHT / 2;
   }

@@ -116,6 +116,13 @@ function chart(layers, { filter = "", collapsed = [], view = WHOLE, ...others } 
   return { plan, frame: new Frame(view, plan.size, 1, null), arrows: [] };
 }
 
+test("the gutter has room for long names beside the words of an overlaid run, except on narrow screens", () => {
+  const gutter = (meshes, width) => chart([layer({ meshes })], { width }).plan.gutter;
+  assert.equal(gutter(["A", "B"], 960), 100);
+  assert.equal(gutter(["encoder", "head"], 960), 150);
+  assert.equal(gutter(["encoder", "head"], 390), 60);
+});
+
 test("lanes are below one another and inside the canvas", () => {
   for (const height of [60, 300, 900]) {
     const { plan } = chart([layer()], { height });
