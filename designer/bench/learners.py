@@ -71,7 +71,7 @@ def measure_class(count: int, minutes: float, say: Say) -> Figures:
 async def _measure(link: str, code: str, count: int, seconds: float, say: Say) -> Figures:
     first = await _join(link, code, "Learner 0")  # loads modules and caches that stay in memory
     for act in _script(find_lesson(LESSON), "first learner"):
-        await _do(first, act)
+        await _perform(first, act)
     await first.leave()
     before = await server_load(link)
     scripts = [list(_script(find_lesson(LESSON), f"learner {place}")) for place in range(count)]
@@ -86,7 +86,7 @@ async def _measure(link: str, code: str, count: int, seconds: float, say: Say) -
         for turn, act in enumerate(scripts[place]):
             await asyncio.sleep(max(0.0, began + (turn + place / count) * period_s - time.monotonic()))
             try:
-                taken[act.kind].append((await await_timed(_do(page, act)))[1])
+                taken[act.kind].append((await await_timed(_perform(page, act)))[1])
             except (MeshwaveError, TimeoutError) as error:
                 errors.append(f"learner {place + 1}, {act.kind}: {error or 'no answer'}")
 
@@ -142,7 +142,7 @@ async def _join(link: str, code: str, name: str) -> PageClient:
     return await PageClient.open(link, answer.headers["Set-Cookie"].partition(";")[0])
 
 
-async def _do(page: PageClient, act: Act) -> None:
+async def _perform(page: PageClient, act: Act) -> None:
     if act.kind == "edit":
         await page.edit(act.gesture["value"])
     else:

@@ -29,7 +29,7 @@ def timeline_layers(
     prediction = tried or session.prediction
     shown = []
     for pinned in session.pinned:
-        if _same_axis(pinned, prediction):
+        if _has_same_axis(pinned, prediction):
             shown.append(prediction_layer(pinned, f"Pinned: {pinned.design.name}"))
     if session.slowed is not None and prediction is not None and tried is None:
         groups = group_lanes(session.slowed, prediction.design)
@@ -64,7 +64,7 @@ def pinned_prediction(session: Session, block: Pin) -> Prediction:
     Raises:
         InputError: the prediction is no longer shown, or no longer has the block.
     """
-    shown = [pinned for pinned in session.pinned if _same_axis(pinned, session.prediction)]
+    shown = [pinned for pinned in session.pinned if _has_same_axis(pinned, session.prediction)]
     slowed = [session.prediction] if session.slowed is not None else []
     predictions: list[Prediction | None] = [*shown, *slowed, session.prediction]
     if session.measured is not None:
@@ -79,7 +79,7 @@ def pinned_prediction(session: Session, block: Pin) -> Prediction:
     return found
 
 
-def _same_axis(pinned: Prediction, prediction: Prediction | None) -> bool:
+def _has_same_axis(pinned: Prediction, prediction: Prediction | None) -> bool:
     """Return whether two predictions have the same unit of time, seconds or cost units."""
     return prediction is None or pinned.costs.unit == prediction.costs.unit
 

@@ -367,7 +367,7 @@ class Draft:
         elif session.design is not self._saved:
             self._studio.counts["edits"] += 1
             self.save()
-            self._log()
+            self._log_edit()
         self._saved = session.design
 
     def _move_to(self, document: str) -> None:
@@ -383,7 +383,7 @@ class Draft:
             self.save()
         self._on_move(self.query)
 
-    def _log(self) -> None:
+    def _log_edit(self) -> None:
         log, session = self.edit_log(), self.session
         with suppress(InputError):  # the edit itself is saved, or reports why it is not
             step = session.last_step

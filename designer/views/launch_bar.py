@@ -59,12 +59,12 @@ class LaunchBar(Canvas):
         self._send_msg({"type": "focus"})
 
     def _on_launch(self, key: str = "") -> None:
-        self._try(partial(self._launch, key or None))
+        self._show_refusal_of(partial(self._launch, key or None))
 
     def _on_rehearse(self, key: str = "") -> None:
-        self._try(partial(self._rehearse, key or None))
+        self._show_refusal_of(partial(self._rehearse, key or None))
 
-    def _try(self, act: Callable[[], Any]) -> None:
+    def _show_refusal_of(self, act: Callable[[], Any]) -> None:
         """Call a function, and show the reason if it is refused or fails."""
         self.notice = ""
         try:
@@ -81,17 +81,17 @@ class LaunchBar(Canvas):
         The page shows the activity meanwhile, and a refusal afterwards.
         """
         self.activity = activity
-        call_in_background(work, self._later, lambda done: self._try(partial(self._end_call, done, then)))
+        call_in_background(work, self._later, lambda done: self._show_refusal_of(partial(self._end_call, done, then)))
 
     def _end_call(self, done: Future[T], then: Callable[[T], object]) -> None:
         self.activity = ""
         then(done.result())
 
     def _on_choose(self, place: str) -> None:
-        self._try(partial(self._choose, place))
+        self._show_refusal_of(partial(self._choose, place))
 
     def _on_draw(self) -> None:
-        self._try(self._draw)
+        self._show_refusal_of(self._draw)
 
     def _on_cancel(self) -> None:
-        self._try(self._cancel)
+        self._show_refusal_of(self._cancel)

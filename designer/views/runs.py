@@ -336,13 +336,13 @@ class RunView(View):
             page.session,
             studio.launches,
             on_launch=lambda: page.show_view("run"),
-            on_blocked=self._block,
+            on_blocked=self._show_blockers,
             on_show=page.on_show_run,
             first=page.first_run,
             **FILL,
         )
 
-    def _block(self, found: Sequence[Problem]) -> None:
+    def _show_blockers(self, found: Sequence[Problem]) -> None:
         problems = self.page.view("problems").pane
         assert isinstance(problems, Problems)
         problems.show_blockers(found)

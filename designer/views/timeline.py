@@ -100,7 +100,7 @@ def pack_layers(layers: Sequence[Layer], crumbs: Sequence[str] = ()) -> bytes:
     packed: list[dict[str, Any]] = []
     row = -1
     for number, layer in enumerate(layers):
-        over = number > 0 and layer.over and not packed[-1]["over"] and _same_program(layers[number - 1], layer)
+        over = number > 0 and layer.over and not packed[-1]["over"] and _is_same_program(layers[number - 1], layer)
         row += not over
         packed.append(_pack_layer(layer, columns, TICKS / horizon) | {"row": row, "over": over})
     choices = group_choices([layer.groups for layer in layers], is_compared=any(layer["over"] for layer in packed))
@@ -110,7 +110,7 @@ def pack_layers(layers: Sequence[Layer], crumbs: Sequence[str] = ()) -> bytes:
     return b"".join([len(text).to_bytes(4, "little"), text, *columns.parts])
 
 
-def _same_program(lower: Layer, upper: Layer) -> bool:
+def _is_same_program(lower: Layer, upper: Layer) -> bool:
     return lower.timeline.digest == upper.timeline.digest and lower.timeline.ranks == upper.timeline.ranks
 
 

@@ -66,7 +66,7 @@ def _kind_numbers(program: Program) -> NDArray[np.int64]:
     message = (program.op >= Op.SEND_F) & (program.op <= Op.RECV_B)
     last = np.where(message, program.peer, program.stage) + 1
     code = (program.op.astype(np.int64) * program.ranks + program.rank) * width + last
-    if not len(program.skips) and (program.onward == 1).all():
+    if not len(program.skips) and (program.onward_units == 1).all():
         return np.asarray(code)
     of_sizes = code * (int(program.tensors.max(initial=0)) + 1) + program.tensors
     return np.unique(of_sizes, return_inverse=True)[1].reshape(-1)

@@ -47,7 +47,7 @@ def add_transfers(program: Program, skips: Skips = (), onward: Sequence[int] = (
         program,
         batched=batched,
         skips=np.array(skips, np.int32) if skips else program.skips,
-        onward=np.array(onward, np.int32) if onward else program.onward,
+        onward_units=np.array(onward, np.int32) if onward else program.onward_units,
     )
     producer, consumer, skipping = _find_messages(program)
     in_batch = np.zeros(len(producer), np.bool_)
@@ -107,7 +107,7 @@ def add_transfers(program: Program, skips: Skips = (), onward: Sequence[int] = (
         replica=program.replica,
         other=columns["other"],
         skips=program.skips,
-        onward=program.onward,
+        onward_units=program.onward_units,
         batched=batched,
     )
 

@@ -47,10 +47,10 @@ PUBLISHED_GAINS = (1.13, 5.77)
 SPREADING_SCHEDULES = ("deepspeed", "a2a-allgather", "parm-s1", "parm-s2")
 """Schedules that distribute the experts over all ranks; all need the same memory."""
 GRID_SCHEDULES = ("expert-parallel", *SPREADING_SCHEDULES, "ppmoe")
-"""Schedules in the grid: these, and schedules that replicate experts.
+"""Schedules in the grid.
 
-The latter hold an expert on each of the ``esp`` devices that would share it, or in every tensor-parallel group, and
-need that many times the memory.
+Those that are not in :data:`SPREADING_SCHEDULES` replicate experts: they hold an expert on each of the ``esp`` devices
+that would share it, or in every tensor-parallel group, and need that many times the memory.
 """
 
 STATE_BYTES = 16

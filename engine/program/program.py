@@ -60,7 +60,7 @@ class Program:
         default_factory=_no_rows
     )  # [rows] stage at the other end of a message that skips stages, else -1
     skips: Ints = field(default_factory=_no_skips)  # [pairs, 3] stage, later stage, units
-    onward: Ints = field(
+    onward_units: Ints = field(
         default_factory=_no_rows
     )  # [stages - 1] units that each stage sends to the next, without skips; 1 by default
     batched: bool = False  # True if messages are issued in batches
@@ -68,8 +68,8 @@ class Program:
     def __post_init__(self) -> None:
         if not len(self.other):
             object.__setattr__(self, "other", np.full(len(self.op), -1, np.int32))
-        if not len(self.onward):
-            object.__setattr__(self, "onward", np.ones(max(0, self.stages - 1), np.int32))
+        if not len(self.onward_units):
+            object.__setattr__(self, "onward_units", np.ones(max(0, self.stages - 1), np.int32))
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the columns and the digest for pickling; derived tables are computed again when needed."""
@@ -162,7 +162,7 @@ class Program:
         end = made.other if made.other >= 0 else made.stage + (1 if made.op == Op.F else -1)
         pair = sorted((made.stage, end))
         skipping = sum(int(tensors) for *ends, tensors in self.skips.tolist() if ends == pair)
-        return skipping + (int(self.onward[pair[0]]) if made.other < 0 else 0)
+        return skipping + (int(self.onward_units[pair[0]]) if made.other < 0 else 0)
 
     @cached_property
     def slot(self) -> NDArray[np.int64]:
@@ -222,7 +222,7 @@ class Program:
         sha = hashlib.sha256(b"meshwave-program/2" + bytes([self.clips]))
         columns = (self.op, self.stage, self.microbatch, self.peer, self.fused, self.offsets)
         skips = (self.other, self.skips) if len(self.skips) else ()  # unchanged digest for programs without skips
-        onward = (self.onward,) if (self.onward != 1).any() else ()
+        onward = (self.onward_units,) if (self.onward_units != 1).any() else ()
         sha.update(b"batched" * self.batched)
         for column in (*columns, self.placement, self.replica, *skips, *onward):
             sha.update(str(column.shape).encode() + column.dtype.str.encode() + np.ascontiguousarray(column).tobytes())
@@ -365,7 +365,7 @@ def to_json(program: Program) -> Mapping[str, Any]:
         "replica": program.replica.tolist(),
         "clips": program.clips,
         **({"skips": program.skips.tolist()} if len(program.skips) else {}),
-        **({"onward": program.onward.tolist()} if (program.onward != 1).any() else {}),
+        **({"onward": program.onward_units.tolist()} if (program.onward_units != 1).any() else {}),
         **({"batched": True} if program.batched else {}),
         "compute": format_program(program, compute_only=True),
         "actions": format_program(program),
@@ -403,7 +403,7 @@ class ProgramFile(RunFile):
         """
         orders = [_parse_order(order) for order in self.actions]
         built = build_program(orders, self.placement, self.replica, self.skips)
-        program = replace(built, clips=self.clips, onward=np.array(self.onward, np.int32), batched=self.batched)
+        program = replace(built, clips=self.clips, onward_units=np.array(self.onward, np.int32), batched=self.batched)
         if program.digest != self.digest:
             raise Refusal("program_digest", {"stated": self.digest, "digest": program.digest})
         return program

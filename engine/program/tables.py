@@ -45,7 +45,7 @@ class Columns(Protocol):
     @property
     def offsets(self) -> Rows: ...
     @property
-    def onward(self) -> Ints: ...
+    def onward_units(self) -> Ints: ...
     @property
     def skips(self) -> Ints: ...
     @property
@@ -134,7 +134,7 @@ def message_units(program: Columns) -> NDArray[np.int32]:
         end = np.where(other >= 0, other, stage + towards)
         lower, upper = (stage, end) if towards > 0 else (end, stage)
         handed = np.append(
-            program.onward, 0
+            program.onward_units, 0
         )  # index -1 is 0: the first stage receives nothing, and the last sends nothing
         held[rows] = np.where(other < 0, handed[np.clip(lower, -1, len(handed) - 1)], 0)
         for source, target, tensors in program.skips.tolist():

@@ -60,7 +60,7 @@ class Chimera(Schedule):
 
     def replica_of(self, pipe: Pipe) -> Sequence[int]:
         """Return the replica of each microbatch, ``[microbatches]``; in every group, the replicas take turns."""
-        group = self._group(pipe)
+        group = self._group_size(pipe)
         return [mb % group * self.replicas // group for mb in range(pipe.microbatches)]
 
     def refusal(self, pipe: Pipe) -> Problem | None:
@@ -71,8 +71,8 @@ class Chimera(Schedule):
             params = {"replicas": self.replicas, "ranks": pipe.ranks, "supported": supported}
             fixes = [set_key_fix("replicas", count) for count in supported]
             return Problem("replicas", "indivisible_replicas", params, fixes=fixes)
-        if pipe.microbatches % self._group(pipe) and self.concatenation != "direct":
-            return indivisible_microbatches(f"{self.title} ({self.concatenation})", self._group(pipe), pipe)
+        if pipe.microbatches % self._group_size(pipe) and self.concatenation != "direct":
+            return indivisible_microbatches(f"{self.title} ({self.concatenation})", self._group_size(pipe), pipe)
         return None
 
     @property
@@ -80,7 +80,7 @@ class Chimera(Schedule):
         """Number of microbatches in one slot of a forward."""
         return 1 if self.concatenation == "direct" else 2
 
-    def _group(self, pipe: Pipe) -> int:
+    def _group_size(self, pipe: Pipe) -> int:
         """Return the number of microbatches that are ordered together: one forward slot for every rank."""
         return self._forwards_per_slot * pipe.ranks
 
@@ -92,7 +92,7 @@ class Chimera(Schedule):
         """
         d, share = pipe.ranks, pipe.ranks // self.replicas  # number of forward slots per replica in a group
         s, mb = np.indices((d, pipe.microbatches))
-        group, place = np.divmod(mb, self._group(pipe))
+        group, place = np.divmod(mb, self._group_size(pipe))
         turn = place % (share * self._forwards_per_slot)  # index among the microbatches of one replica
         i, start = turn // self._forwards_per_slot, (1 + self._forwards_per_slot) * d * group
         ramp = (group == 0) & (s + i <= share - 1)

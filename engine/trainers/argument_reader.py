@@ -28,11 +28,11 @@ class ArgumentReader:
         self._used.add(name)
         found = self._arguments.get(name, ())
         if any("$" in word for word in found):
-            self.note("unset_variable", argument=name, value=" ".join(found))
+            self.add_note("unset_variable", argument=name, value=" ".join(found))
             return ()
         return found
 
-    def flag(self, name: str) -> bool:
+    def has_argument(self, name: str) -> bool:
         """Return True if an argument is present."""
         self._used.add(name)
         return name in self._arguments
@@ -57,7 +57,7 @@ class ArgumentReader:
         except ValueError:
             value = math.nan
         if value is not None and not abs(value) <= LARGEST:
-            self.problem("argument_value", argument=name, value=text)
+            self.add_problem("argument_value", argument=name, value=text)
             return default
         return value
 
@@ -65,14 +65,16 @@ class ArgumentReader:
         """Return the meaning of the value of an argument, by ``choices``; any other value is a problem."""
         value = self.text(name, default)
         if value not in choices:
-            self.problem("unsupported_argument", argument=name, value=value, choices=[each for each in choices if each])
+            self.add_problem(
+                "unsupported_argument", argument=name, value=value, choices=[each for each in choices if each]
+            )
         return choices.get(value, choices[default])
 
-    def problem(self, code: str, **params: Any) -> None:
+    def add_problem(self, code: str, **params: Any) -> None:
         """Add a problem that prevents the import."""
         self.problems.append(Problem("", code, params))
 
-    def note(self, code: str, **params: Any) -> None:
+    def add_note(self, code: str, **params: Any) -> None:
         """Add a remark about the import."""
         self.notes.append(Problem("", code, params, "warning"))
 
@@ -80,9 +82,9 @@ class ArgumentReader:
         """Add a problem if an argument is absent."""
         missing = [name for name in names if not self.text(name)]
         if missing:
-            self.problem("missing_arguments", arguments=missing)
+            self.add_problem("missing_arguments", arguments=missing)
 
-    def unused(self) -> Collection[str]:
+    def unused_arguments(self) -> Collection[str]:
         """Return the arguments that were not read, in order."""
         return [name for name in self._arguments if name not in self._used]
 

@@ -65,7 +65,7 @@ def read_job(text: str, vocab: int | None = None, devices: int | None = None) ->
     pipeline = read_pipeline(reader, model["layers"] - mtp_layers, mtp_layers, degrees)
     training = _read_training(reader, degrees)
     if has_conditions(text):
-        reader.note("all_branches")
+        reader.add_note("all_branches")
     _note_unused(reader)
     if reader.problems:
         raise DesignError(reader.problems)
@@ -117,25 +117,25 @@ def _read_training(reader: ArgumentReader, degrees: Degrees) -> Json:
     training |= _read_precision(reader)
     training |= _read_data(reader)
     if training["optimizer"] == "sgd" and reader.number("--sgd-momentum", 0.9):
-        reader.note("left_out_momentum")
+        reader.add_note("left_out_momentum")
     return training
 
 
 def _limit_steps(reader: ArgumentReader, steps: int) -> int:
     if steps > MAX_STEPS:
-        reader.note("limited_steps", steps=steps, most=MAX_STEPS)
+        reader.add_note("limited_steps", steps=steps, most=MAX_STEPS)
     return min(steps, MAX_STEPS)
 
 
 def _read_sharding(reader: ArgumentReader) -> str:
-    uses_optimizer = reader.flag("--use-distributed-optimizer")
+    uses_optimizer = reader.has_argument("--use-distributed-optimizer")
     kind = reader.choice("--data-parallel-sharding-strategy", SHARDINGS, "optim_grads_params")
-    frees = not reader.flag("--torch-fsdp2-no-reshard-after-forward")
+    frees = not reader.has_argument("--torch-fsdp2-no-reshard-after-forward")
     for name in ("--overlap-grad-reduce", "--overlap-param-gather"):
-        reader.flag(name)  # the reductions of a design are overlapped anyway
-    if reader.flag("--use-megatron-fsdp"):
+        reader.has_argument(name)  # the reductions of a design are overlapped anyway
+    if reader.has_argument("--use-megatron-fsdp"):
         return str(kind)
-    if reader.flag("--use-torch-fsdp2"):
+    if reader.has_argument("--use-torch-fsdp2"):
         return "parameters" if frees else "gradients"
     return "optimizer" if uses_optimizer else "none"
 
@@ -157,13 +157,13 @@ def _read_learning_rate(reader: ArgumentReader, steps: int, batch: int) -> Json:
     rate, least = reader.number("--lr"), reader.number("--min-lr", 0.0)
     style = reader.text("--lr-decay-style", "linear")
     if style not in LR_STYLES:
-        reader.note("other_lr_style", style=style)
+        reader.add_note("other_lr_style", style=style)
         style = "constant"
     share, samples = reader.number("--lr-warmup-fraction"), reader.integer("--lr-warmup-samples", 0)
     decay_samples = reader.integer("--lr-decay-samples")
     decay = reader.integer("--lr-decay-iters", steps if decay_samples is None else decay_samples // batch)
     if decay != steps and style != "constant":
-        reader.note("other_lr_end", decay=decay, steps=steps)
+        reader.add_note("other_lr_end", decay=decay, steps=steps)
     warmup = reader.integer("--lr-warmup-iters", samples // batch)
     found: Json = {"lr_schedule": style, "warmup_steps": warmup if share is None else round(share * decay)}
     if rate:
@@ -188,11 +188,11 @@ def _optimizer_arguments(design: Design) -> Iterator[tuple[str, tuple[str, ...]]
 
 
 def _read_precision(reader: ArgumentReader) -> Json:
-    is_bf16, is_fp16 = reader.flag("--bf16"), reader.flag("--fp16")
+    is_bf16, is_fp16 = reader.has_argument("--bf16"), reader.has_argument("--fp16")
     fp8, fp4 = reader.text("--fp8-format"), reader.text("--fp4-format")
     backend = reader.text("--attention-backend", "auto")
     if is_fp16:
-        reader.note("fp16_as_bf16")
+        reader.add_note("fp16_as_bf16")
     return {
         "precision": "bf16" if is_bf16 or is_fp16 else "fp32",
         "linear_precision": "fp8" if fp8 else "fp4" if fp4 else "same",
@@ -216,10 +216,10 @@ def _precision_arguments(design: Design) -> Iterator[tuple[str, tuple[str, ...]]
 
 
 def _read_data(reader: ArgumentReader) -> Json:
-    reader.flag("--mock-data")
+    reader.has_argument("--mock-data")
     paths = reader.words("--data-path")
     if len(paths) > 1:
-        reader.note("several_datasets", count=len(paths))
+        reader.add_note("several_datasets", count=len(paths))
     every, batches = reader.integer("--eval-interval"), reader.integer("--eval-iters", 100)
     shares = [float(share) for share in reader.text("--split").split(",") if share.replace(".", "", 1).isdecimal()]
     found: Json = {"eval_every": every if batches else None}
@@ -253,12 +253,12 @@ def _data_arguments(design: Design) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 def _note_unused(reader: ArgumentReader) -> None:
     """Add notes on the arguments that were not read, separately for those that do not matter and unknown ones."""
-    unused = reader.unused()
+    unused = reader.unused_arguments()
     unknown = [name for name in unused if not has_no_effect(name)]
     if unknown:
-        reader.note("unknown_arguments", arguments=unknown)
+        reader.add_note("unknown_arguments", arguments=unknown)
     if len(unused) > len(unknown):
-        reader.note(NO_EFFECT_CODE, arguments=[name for name in unused if name not in unknown])
+        reader.add_note(NO_EFFECT_CODE, arguments=[name for name in unused if name not in unknown])
 
 
 def _join_names(arguments: list[str]) -> str:

@@ -47,7 +47,7 @@ def read_values(reader: ArgumentReader, table: tuple[Value, ...], section: Json)
 def read_flags(reader: ArgumentReader, table: tuple[Flag, ...], section: Json) -> None:
     """Set the keys of a section from the flags of a table."""
     for flag in table:
-        set_path(section, flag.path, flag.present if reader.flag(flag.name) else flag.absent)
+        set_path(section, flag.path, flag.present if reader.has_argument(flag.name) else flag.absent)
 
 
 def table_arguments(table: tuple[Value, ...], section: Json) -> Arguments:
@@ -79,16 +79,16 @@ def read_model(reader: ArgumentReader, vocab: int | None) -> Json:
     reader.require(REQUIRED)
     read_values(reader, MODEL, section)
     if not 1 <= (section["layers"] or 1) <= MOST_LAYERS:
-        reader.problem("argument_value", argument="--num-layers", value=str(section["layers"]))
+        reader.add_problem("argument_value", argument="--num-layers", value=str(section["layers"]))
         section["layers"] = 1
     padded = reader.integer("--padded-vocab-size")
     section["vocab"] = section["vocab"] or padded
     if section["vocab"] is None:
         section["vocab"] = vocab or DEFAULT_VOCAB
-        reader.note("assumed_vocabulary", vocab=section["vocab"])
+        reader.add_note("assumed_vocabulary", vocab=section["vocab"])
     if padded is None:
         _note_padding(reader, section["vocab"])
-    section["tied_embeddings"] = not reader.flag("--untie-embeddings-and-output-weights")
+    section["tied_embeddings"] = not reader.has_argument("--untie-embeddings-and-output-weights")
     set_path(section, "norm.kind", reader.choice("--normalization", NORMS, "LayerNorm"))
     _read_mlp(reader, section)
     _read_attention(reader, section)
@@ -107,30 +107,34 @@ def _note_padding(reader: ArgumentReader, vocab: int) -> None:
     tp = reader.integer("--tensor-model-parallel-size", 1)
     multiple = max(tp * reader.integer("--make-vocab-size-divisible-by", VOCAB_MULTIPLE), 1)
     if vocab % multiple:
-        reader.note("padded_vocabulary", vocab=vocab, padded=-(-vocab // multiple) * multiple)
+        reader.add_note("padded_vocabulary", vocab=vocab, padded=-(-vocab // multiple) * multiple)
 
 
 def _read_mlp(reader: ArgumentReader, section: Json) -> None:
-    chosen = [ACTIVATIONS[name] for name in ACTIVATIONS if reader.flag(name)]
+    chosen = [ACTIVATIONS[name] for name in ACTIVATIONS if reader.has_argument(name)]
     gated, activation = chosen[0] if chosen else (False, "gelu")
-    section["mlp"] = {"gated": gated, "activation": activation, "bias": not reader.flag("--disable-bias-linear")}
+    section["mlp"] = {
+        "gated": gated,
+        "activation": activation,
+        "bias": not reader.has_argument("--disable-bias-linear"),
+    }
     if section["ffn"] is None and gated and section["hidden"]:
         section["ffn"] = section["hidden"] * 4 * 2 // 3 // 64 * 64  # Megatron-LM's default
 
 
 def _read_attention(reader: ArgumentReader, section: Json) -> None:
     attention, has_bias = section["attention"], section["mlp"]["bias"]
-    is_latent = reader.flag("--multi-latent-attention")
+    is_latent = reader.has_argument("--multi-latent-attention")
     groups = reader.integer("--num-query-groups")
-    attention["kv_heads"] = groups if reader.flag("--group-query-attention") else None
-    attention |= {"out_bias": has_bias, "qkv_bias": reader.flag("--add-qkv-bias") or has_bias}
-    has_norm = reader.flag("--qk-layernorm")
+    attention["kv_heads"] = groups if reader.has_argument("--group-query-attention") else None
+    attention |= {"out_bias": has_bias, "qkv_bias": reader.has_argument("--add-qkv-bias") or has_bias}
+    has_norm = reader.has_argument("--qk-layernorm")
     attention["sinks"] = reader.choice("--softmax-type", {"vanilla": False, "learnable": True}, "vanilla")
     if is_latent:
         read_values(reader, LATENT, section)
         attention["head_dim"] = None
         if not has_norm:
-            reader.note("assumed_latent_norms")
+            reader.add_note("assumed_latent_norms")
     else:
         attention["qk_norm"] = "head" if has_norm else "none"
     window = reader.text("--window-size").strip("()").split(",")
@@ -141,8 +145,8 @@ def _read_attention(reader: ArgumentReader, section: Json) -> None:
 
 def _read_positions(reader: ArgumentReader, section: Json) -> None:
     kind = reader.choice("--position-embedding-type", POSITIONS, "learned_absolute")
-    is_switched_off = reader.flag("--no-position-embedding")
-    if reader.flag("--use-rotary-position-embeddings"):
+    is_switched_off = reader.has_argument("--no-position-embedding")
+    if reader.has_argument("--use-rotary-position-embeddings"):
         kind = "rope"
     elif kind == "learned" and is_switched_off:
         kind = "none"
@@ -157,7 +161,7 @@ def _read_positions(reader: ArgumentReader, section: Json) -> None:
 
 def _read_scaling(reader: ArgumentReader, section: Json) -> Json | None:
     """Return the scaling of rotary positions; YaRN is the default of multi-latent attention."""
-    scales = reader.flag("--use-rope-scaling")
+    scales = reader.has_argument("--use-rope-scaling")
     factor, llama3_factor = reader.number("--rotary-scaling-factor", 1.0), reader.number("--rope-scaling-factor", 8.0)
     linear_factor = reader.integer("--rotary-seq-len-interpolation-factor", 1)
     if section["attention"].get("latent"):
@@ -187,9 +191,9 @@ def _read_experts(reader: ArgumentReader, section: Json) -> None:
     for path, name in (("groups", "--moe-router-num-groups"), ("top_groups", "--moe-router-group-topk")):
         moe[path] = reader.integer(name, 1)
     moe["score"] = reader.choice("--moe-router-score-function", {"softmax": "softmax", "sigmoid": "sigmoid"}, "softmax")
-    is_normalized = not reader.flag("--moe-router-pre-softmax")
+    is_normalized = not reader.has_argument("--moe-router-pre-softmax")
     moe["normalize"] = moe["score"] == "sigmoid" or is_normalized
-    moe["bias_correction"] = reader.flag("--moe-router-enable-expert-bias")
+    moe["bias_correction"] = reader.has_argument("--moe-router-enable-expert-bias")
     moe["bias_update_rate"] = reader.number("--moe-router-bias-update-rate", 1e-3)
     kinds = {"aux_loss": True, "seq_aux_loss": True, "global_aux_loss": True, "none": False}
     has_loss = reader.choice("--moe-router-load-balancing-type", kinds, "aux_loss")
@@ -207,7 +211,7 @@ def _read_expert_layers(reader: ArgumentReader, section: Json) -> None:
         moe |= {"every": every, "first_dense": chosen[0] if chosen[0] >= every else 0}
         if chosen == [layer for layer in range(every - 1, layers, every) if layer >= moe["first_dense"]]:
             return
-    reader.problem("unsupported_pattern", value=text)
+    reader.add_problem("unsupported_pattern", value=text)
 
 
 # ---- writing ----

@@ -28,7 +28,7 @@ def read_degrees(reader: ArgumentReader, devices: int | None) -> Degrees:
     )
     etp = reader.integer("--expert-tensor-parallel-size", tp)
     if min(tp, pp, cp, ep, etp) < 1:
-        reader.problem("parallel_sizes", most=MAX_DEVICES)
+        reader.add_problem("parallel_sizes", most=MAX_DEVICES)
         return Degrees(1, 1, 1, 1)
     nodes, processes = reader.integer("--nnodes"), reader.integer("--nproc-per-node")
     stated = nodes * processes if nodes and processes else devices
@@ -37,10 +37,10 @@ def read_degrees(reader: ArgumentReader, devices: int | None) -> Degrees:
     dp = (stated or 0) // per_replica
     if dp == 0 or dp % least or (stated or 0) % per_replica:
         if nodes and processes:
-            reader.note("other_device_count", stated=stated, used=least * per_replica)
+            reader.add_note("other_device_count", stated=stated, used=least * per_replica)
         dp = least
     if (degrees := Degrees(dp, cp, tp, pp, ep, etp)).devices > MAX_DEVICES:
-        reader.problem("parallel_sizes", most=MAX_DEVICES)
+        reader.add_problem("parallel_sizes", most=MAX_DEVICES)
         return Degrees(1, 1, 1, 1)
     return degrees
 
@@ -79,13 +79,13 @@ def read_pipeline(reader: ArgumentReader, layers: int, mtp_layers: int, degrees:
     per_step = reader.integer("--micro-batch-size", 1) * degrees.dp
     batch = reader.integer("--global-batch-size", per_step)
     if per_step < 1 or batch < 1 or batch % per_step:
-        reader.problem("indivisible_global_batch", batch=batch, dp=degrees.dp, size=per_step // max(degrees.dp, 1))
+        reader.add_problem("indivisible_global_batch", batch=batch, dp=degrees.dp, size=per_step // max(degrees.dp, 1))
         return {}
     stages = _read_stages(reader, layers, degrees.pp)
     if 0 not in stages and not reader.text(LAYOUT):
         stages[-1] += mtp_layers
     group = reader.integer("--microbatch-group-size-per-virtual-pipeline-stage")
-    chunks, overlaps = len(stages) // degrees.pp, reader.flag(OVERLAP)
+    chunks, overlaps = len(stages) // degrees.pp, reader.has_argument(OVERLAP)
     pipeline: Json = {"schedule": "1f1b", "microbatches": batch // per_step}
     if chunks > 1 or overlaps:
         pipeline |= {"schedule": "interleaved-1f1b", "chunks": chunks, "group": None if group == degrees.pp else group}
@@ -102,8 +102,8 @@ def _read_stages(reader: ArgumentReader, layers: int, pp: int) -> list[int]:
     Zeros, which mean balanced layers, if a design cannot have these stages.
     """
     first, last = (reader.integer(f"--decoder-{each}-pipeline-num-layers") for each in ("first", "last"))
-    has_embedding = reader.flag("--account-for-embedding-in-pipeline-split")
-    has_loss = reader.flag("--account-for-loss-in-pipeline-split")
+    has_embedding = reader.has_argument("--account-for-embedding-in-pipeline-split")
+    has_loss = reader.has_argument("--account-for-loss-in-pipeline-split")
     chunks = reader.integer("--num-virtual-stages-per-pipeline-rank", 1)
     per_stage = reader.integer("--num-layers-per-virtual-pipeline-stage")
     if layout := reader.text(LAYOUT):
@@ -115,7 +115,7 @@ def _read_stages(reader: ArgumentReader, layers: int, pp: int) -> list[int]:
     count = pp * chunks
     share, rest = divmod(layers + has_embedding + has_loss, max(count, 1))
     if count < 1 or rest or not share:
-        reader.problem("indivisible_layers", layers=layers, stages=count)
+        reader.add_problem("indivisible_layers", layers=layers, stages=count)
         return [layers]
     stages = [share] * count
     stages[0] -= has_embedding
@@ -126,7 +126,7 @@ def _read_stages(reader: ArgumentReader, layers: int, pp: int) -> list[int]:
 def _layout_stages(reader: ArgumentReader, layout: str, layers: int, pp: int) -> list[int]:
     letters = read_layout(layout) or []
     if sum(stage.count("t") for stage in letters) != layers or len(letters) % pp:
-        reader.problem("unreadable_layout", layout=layout, layers=layers, pp=pp)
+        reader.add_problem("unreadable_layout", layout=layout, layers=layers, pp=pp)
         return [layers]
     is_split = any("m" in stage for stage in letters[:-1])
     return _check_stages(reader, [stage.count("t") + stage.count("m") for stage in letters], is_split)
@@ -142,7 +142,7 @@ def _uneven_stages(
     for place, count in zip((0, -1), ends, strict=True):
         ranks[place] = ranks[place] if count is None else count
     if inner < 0 or rest or sum(ranks) != layers or chunks < 1 or any(count % chunks for count in ranks):
-        reader.problem("indivisible_layers", layers=layers, stages=pp * chunks)
+        reader.add_problem("indivisible_layers", layers=layers, stages=pp * chunks)
         return [layers]
     return _check_stages(reader, [count // chunks for count in ranks] * chunks)
 
@@ -151,7 +151,7 @@ def _check_stages(reader: ArgumentReader, stages: list[int], is_split: bool = Fa
     """Return the stages; zeros if one has no layers, or if multi-token prediction is not on the last stage."""
     if min(stages) >= 1 and not is_split:
         return stages
-    reader.note("balanced_stages")
+    reader.add_note("balanced_stages")
     return [0] * len(stages)
 
 
@@ -178,20 +178,20 @@ def stage_arguments(design: Design, layers: Sequence[int]) -> Iterator[tuple[str
 
 
 def _read_recompute(reader: ArgumentReader, stages: Sequence[int]) -> str:
-    is_selective = reader.flag("--recompute-activations")
+    is_selective = reader.has_argument("--recompute-activations")
     granularity = reader.choice("--recompute-granularity", {"": "", "full": "full", "selective": "selective"}, "")
     method, count = reader.text("--recompute-method"), reader.integer("--recompute-num-layers", 1)
     modules = reader.words("--recompute-modules")
     if is_selective or granularity == "selective":
         if modules and modules != ("core_attn",):
-            reader.note("other_recompute", argument=f"--recompute-modules {' '.join(modules)}", used="attention")
+            reader.add_note("other_recompute", argument=f"--recompute-modules {' '.join(modules)}", used="attention")
         return "attention"
     if not granularity:
         return "none"
     used = "full" if count >= max(stages) > 1 else "layers"
     if method != "uniform" or 1 < count < max(stages):
         argument = f"--recompute-method {method} --recompute-num-layers {count}"
-        reader.note("other_recompute", argument=argument, used=used)
+        reader.add_note("other_recompute", argument=argument, used=used)
     return used
 
 

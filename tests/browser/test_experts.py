@@ -662,7 +662,7 @@ def block(page: Page, rank: int, stage: int, mb: int, op: str = "F") -> tuple[fl
     return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
 
 
-def lanes(page: Page, number: int) -> None:
+def wait_for_lanes(page: Page, number: int) -> None:
     page.wait_for_function(f"window.meshwaveTimeline.layers[0]?.ranks === {number}")
 
 
@@ -677,7 +677,7 @@ def test_enter_opens_the_layers_of_the_pinned_block_and_backspace_restores_the_v
 
     page.keyboard.press("Enter")
 
-    lanes(page, 12)  # of four devices: computing, links in the node, links between nodes
+    wait_for_lanes(page, 12)  # of four devices: computing, links in the node, links between nodes
     crumbs = page.locator(".mw-timeline-crumbs")
     crumbs.get_by_text("0F0 on mesh A").wait_for()
     assert page.evaluate("window.meshwaveTimeline.view.whole")
@@ -687,7 +687,7 @@ def test_enter_opens_the_layers_of_the_pinned_block_and_backspace_restores_the_v
 
     page.keyboard.press("Backspace")
 
-    lanes(page, 2)
+    wait_for_lanes(page, 2)
     after = page.evaluate("window.meshwaveTimeline.view")
     assert after["from"] == pytest.approx(before["from"]) and after["to"] == pytest.approx(before["to"])
     pinned = page.evaluate("window.meshwaveTimeline.pinned")
@@ -698,18 +698,18 @@ def test_enter_opens_the_layers_of_the_pinned_block_and_backspace_restores_the_v
 def test_a_double_click_opens_the_layers_and_the_navigation_path_leads_back(opened: Page) -> None:
     page = opened
     page.mouse.dblclick(*block(page, 1, 1, 2, "B"))
-    lanes(page, 12)
+    wait_for_lanes(page, 12)
     page.locator(".mw-timeline-crumbs").get_by_text("1B2 on mesh B").wait_for()
 
     page.get_by_role("button", name="iteration", exact=True).click()
-    lanes(page, 2)
+    wait_for_lanes(page, 2)
 
 
 def test_the_open_layers_are_updated_after_an_edit_of_the_experts(opened: Page) -> None:
     page = opened
     page.mouse.click(*block(page, 0, 0, 0))
     page.get_by_role("button", name="Open layers").click()
-    lanes(page, 12)
+    wait_for_lanes(page, 12)
     before = page.evaluate("window.meshwaveTimeline.layers[0].makespan")
 
     page.locator(".mw-timeline-stage").evaluate("each => each.blur()")
@@ -721,4 +721,4 @@ def test_the_open_layers_are_updated_after_an_edit_of_the_experts(opened: Page) 
 
     page.locator(".mw-timeline-stage").focus()
     page.keyboard.press("Escape")
-    lanes(page, 2)
+    wait_for_lanes(page, 2)

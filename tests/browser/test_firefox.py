@@ -30,7 +30,7 @@ const find = (root) => {
 };
 return find(document);
 """
-"""Find an element in the document or in a shadow root."""
+"""Script that finds an element in the document or in a shadow root."""
 
 
 @pytest.fixture

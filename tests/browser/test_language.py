@@ -59,7 +59,7 @@ def page(served_page: Page) -> Page:
     return served_page
 
 
-def expect_german(page: Page) -> None:
+def expect_german_texts(page: Page) -> None:
     texts = [text.replace(QUERY, "") for text in page.evaluate(SHOWN_TEXTS)]
     assert len(texts) > 20
     assert [text for text in texts if ENGLISH.search(text) or GERMAN.get(text, text) != text] == []
@@ -77,21 +77,21 @@ def test_start_page_and_designer_are_german_and_can_be_switched_back(
     page = visit(f"{kept_server.link}?lang=de")
     expect(page.get_by_role("heading", name="Meine Entwürfe")).to_be_visible()
     assert page.locator("html").get_attribute("lang") == "de"
-    expect_german(page)
+    expect_german_texts(page)
 
     open_designer(page)
-    expect_german(page)
+    expect_german_texts(page)
 
     page.get_by_label("Heads", exact=True).fill("3")
     page.keyboard.press("Tab")
     expect(page.get_by_text("3 Heads teilen eine Hidden-Breite von 128 nicht").first).to_be_visible()
-    expect_german(page)
+    expect_german_texts(page)
     page.get_by_label("Heads", exact=True).fill("4")
     page.keyboard.press("Tab")
 
     page.get_by_role("button", name="Galerie").click()
     expect(page.get_by_text("Beste Varianten")).to_be_visible()
-    expect_german(page)
+    expect_german_texts(page)
     page.keyboard.press("Escape")
 
     page.get_by_role("button", name="Design, Textgröße und Sprache").click()
@@ -104,7 +104,7 @@ def test_start_page_and_designer_are_german_and_can_be_switched_back(
 def test_the_transfer_lab_and_its_menus_are_german(visit: Callable[[str], Page], kept_server: Server) -> None:
     page = visit(f"{kept_server.link}transfer?lang=de")
     expect(page.get_by_role("heading", name="Teilaufgaben")).to_be_visible()
-    expect_german(page)
+    expect_german_texts(page)
 
 
 def test_names_are_not_translated(visit: Callable[[str], Page], kept_server: Server) -> None:
@@ -126,7 +126,7 @@ def test_names_are_not_translated(visit: Callable[[str], Page], kept_server: Ser
 def test_a_narrow_page_is_german_and_cuts_nothing_off(visit: Callable[[str], Page], kept_server: Server) -> None:
     page = visit(f"{kept_server.link}?lang=de")
     page.set_viewport_size({"width": 390, "height": 800})
-    expect_german(page)
+    expect_german_texts(page)
 
     open_designer(page)
-    expect_german(page)
+    expect_german_texts(page)

@@ -43,7 +43,7 @@ def iteration(page: Page) -> str:
     return page.locator('.mw-tile[data-key="iteration"]').inner_text()
 
 
-def changes(page: Page, before: str) -> None:
+def wait_for_another_iteration(page: Page, before: str) -> None:
     expect(page.locator('.mw-tile[data-key="iteration"]')).not_to_have_text(before, use_inner_text=True)
 
 
@@ -157,7 +157,7 @@ def test_drawing_a_mesh_and_adding_a_wave_are_undone(whole_page: Whole) -> None:
     page.mouse.down()
     page.mouse.move(free["x"] + free["width"] - 6, free["y"] + free["height"] - 6, steps=4)
     page.mouse.up()
-    changes(page, before)
+    wait_for_another_iteration(page, before)
     page.wait_for_function("window.meshwaveTimeline.layers[0].ranks === 5")
 
     drawn = iteration(page)
@@ -168,7 +168,7 @@ def test_drawing_a_mesh_and_adding_a_wave_are_undone(whole_page: Whole) -> None:
     page.keyboard.press("Control+z")
 
     page.get_by_role("button", name="Increase waves").click()
-    changes(page, before)
+    wait_for_another_iteration(page, before)
     expect(page.locator('.mw-tile[data-key="bubble"]')).to_contain_text("20")
 
 
@@ -235,9 +235,9 @@ def open_design(page: Page, document: dict[str, Any]) -> None:
     expect(page.get_by_label("Design name")).to_have_value(document["name"])
 
 
-def two_waves(name: str, **changes: Any) -> dict[str, Any]:
+def two_waves(name: str, **wait_for_another_iteration: Any) -> dict[str, Any]:
     document = read_design("02-two-waves").model_dump(mode="json")
-    for path, value in changes.items():
+    for path, value in wait_for_another_iteration.items():
         part, key = path.split("__")
         document[part][key] = value
     return {**document, "name": name}
@@ -383,7 +383,7 @@ def test_dragged_layers_are_predicted_and_undone_as_one_step(whole_page: Whole) 
     page.mouse.move(x, y)
     page.mouse.down()
     page.mouse.move(x - 28, y, steps=5)
-    changes(page, before)
+    wait_for_another_iteration(page, before)
     page.wait_for_function("window.meshwaveTimeline.layers[0].makespan > 36")
     expect(undo).to_have_attribute("aria-disabled", "true")  # nothing is edited yet
     page.keyboard.press("Escape")
@@ -395,7 +395,7 @@ def test_dragged_layers_are_predicted_and_undone_as_one_step(whole_page: Whole) 
     page.mouse.down()
     page.mouse.move(x - 28, y, steps=5)
     page.mouse.up()
-    changes(page, before)
+    wait_for_another_iteration(page, before)
     expect(undo).to_have_attribute("aria-label", "Undo: move 1 layer from stage 1 to 2")
     page.keyboard.press("Control+z")
     expect(page.locator('.mw-tile[data-key="iteration"]')).to_have_text(before, use_inner_text=True)

@@ -33,7 +33,7 @@ class Shown:
         document = self.view.session.state.document
         return document["source"]["spec"], document["destination"]["spec"]
 
-    def tasks(self, number: int) -> None:
+    def wait_for_tasks(self, number: int) -> None:
         """Wait until a number of unit tasks are drawn."""
         expect(self.page.locator(".mw-tr-task")).to_have_count(number)
 
@@ -340,7 +340,7 @@ def test_many_tasks_are_drawn_as_one_image_and_can_be_selected(shown: Callable[.
 # ---- on the designer's page ----
 
 
-def one_time(dialog: Locator) -> None:
+def assert_equal_times(dialog: Locator) -> None:
     """Check that the simulated time in the header equals that of the timeline and of the table of plans."""
     links = dialog.locator('[data-card="lanes"] header')
     chosen = dialog.locator('.mw-tr-plan[aria-pressed="true"]')
@@ -361,12 +361,12 @@ def test_an_arrow_of_the_timeline_opens_its_transfer(whole_page: Callable[[Desig
     dialog.locator(".mw-tr-task").first.wait_for()
     expect(dialog.get_by_role("button", name="source axis 1 tp × 2, replicates")).to_be_visible()
     expect(dialog.get_by_role("button", name="Simulated", exact=True)).to_have_attribute("aria-pressed", "true")
-    one_time(dialog)
+    assert_equal_times(dialog)
     take = dialog.get_by_role("button", name="Use this plan in the design")
     expect(take).to_have_attribute("aria-disabled", "true")
     dialog.locator('[data-plan="send-recv dfs"]').click()
     expect(take).to_have_attribute("aria-disabled", "false")
-    one_time(dialog)
+    assert_equal_times(dialog)
     page.keyboard.press("Control+z")  # of the picture, not of the design
     expect(take).to_have_attribute("aria-disabled", "true")
     dialog.locator('[data-plan="send-recv dfs"]').click()

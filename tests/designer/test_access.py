@@ -57,7 +57,7 @@ def test_messages_beyond_the_rate_wait_and_none_is_lost(port: int, monkeypatch: 
     monkeypatch.setattr(sockets, "MESSAGES_PER_S", 100)
     monkeypatch.setattr(sockets, "BURST", 10)
 
-    async def flood(count: int) -> float:
+    async def send_requests(count: int) -> float:
         page = await PageClient.open(f"http://127.0.0.1:{port}/?token={TOKEN}")
         began = time.monotonic()
         for _ in range(count):
@@ -69,7 +69,7 @@ def test_messages_beyond_the_rate_wait_and_none_is_lost(port: int, monkeypatch: 
         return took
 
     with ThreadPoolExecutor(1) as elsewhere:  # playwright's loop, if a test before used it, runs in this thread
-        assert elsewhere.submit(asyncio.run, flood(60)).result() > 0.4
+        assert elsewhere.submit(asyncio.run, send_requests(60)).result() > 0.4
 
 
 def test_a_page_with_a_slash_is_redirected_to_the_page(port: int) -> None:
@@ -156,16 +156,16 @@ def test_cookies_expire_on_the_server_and_the_oldest_expires_when_there_are_too_
         access.get_user(handler)
         return handler.cookie
 
-    def lets_in(cookie: str) -> bool:
+    def is_admitted(cookie: str) -> bool:
         return access.get_user(FakeHandler(5006, cookie)) is not None
 
     first = cookie()
-    assert lets_in(first)
+    assert is_admitted(first)
     now = SIGN_IN_DAYS * 24 * 3600
-    assert not lets_in(first)
+    assert not is_admitted(first)
 
     second, *_, last = [cookie() for _ in range(MOST_SIGN_INS + 1)]
-    assert lets_in(last) and not lets_in(second)
+    assert is_admitted(last) and not is_admitted(second)
 
 
 @pytest.mark.parametrize(

@@ -281,10 +281,10 @@ def test_an_invalid_profile_name_is_refused_before_the_calibration(
 
 
 def test_a_profile_that_cannot_be_stored_is_saved_elsewhere(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*given: object) -> None:
+    def raise_error(*given: object) -> None:
         raise InputError("cannot write it: No space left on device")
 
-    monkeypatch.setattr(beside, "store_profile", fails)
+    monkeypatch.setattr(beside, "store_profile", raise_error)
     monkeypatch.setattr(beside, "write_spare_profile", lambda profile: "/aside.json")
     calibrating = BackgroundCalibration(lambda wanted, heard: example_profile())
     until = follow(calibrating)

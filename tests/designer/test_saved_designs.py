@@ -27,7 +27,7 @@ class Server:
             Library(folder / person / "designs", self.saved.check) for person in ("ada", "grace", "admin")
         )
 
-    def fill(self, library: Library, design: str, size_bytes: int) -> None:
+    def fill_history(self, library: Library, design: str, size_bytes: int) -> None:
         """Make a history large, as many edits do, and let the server measure it again."""
         library.path(design, "history.jsonl").write_bytes(b"x" * size_bytes)
         self.now_s += 2 * MEASURE_INTERVAL_S

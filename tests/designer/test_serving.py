@@ -26,11 +26,11 @@ def test_an_exception_of_a_callback_is_reported_and_its_document_is_released() -
         kept[0].add_next_tick_callback(raise_error)
         return pn.pane.Str("served")
 
-    def visited() -> None:
+    def visit_page() -> None:
         with serving() as serve:
             urllib.request.urlopen(serve(app)).read()
             assert logged.wait(PATIENCE_S)
 
     with pytest.raises(AssertionError, match="in a callback"):
-        visited()
+        visit_page()
     assert pn.state.curdoc is None

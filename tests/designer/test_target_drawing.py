@@ -39,11 +39,16 @@ def session(monkeypatch: pytest.MonkeyPatch) -> Session:
 
 
 def bar_of(session: Session, place: str) -> LaunchBar:
-    def nothing(*_: object) -> None:
+    def do_nothing(*_: object) -> None:
         pass
 
     bar = LaunchBar(
-        nothing, nothing, nothing, nothing, lambda: target_drawing.draw_target(session, bar, place), place=place
+        do_nothing,
+        do_nothing,
+        do_nothing,
+        do_nothing,
+        lambda: target_drawing.draw_target(session, bar, place),
+        place=place,
     )
     return bar
 

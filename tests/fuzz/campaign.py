@@ -83,7 +83,7 @@ def fuzz(name: str, limit: Limit, seed: int, folder: Path = FOLDER) -> Tally:
                     path.parent.mkdir(parents=True, exist_ok=True)
                     path.write_bytes(content)
                     kept[path] = finding
-                    _tell(finding, path)
+                    _print_finding(finding, path)
         for path, finding in kept.items():
             path.write_bytes(smallest(worker, path.read_bytes(), finding, REDUCING_S / len(kept)))
     return tally
@@ -122,7 +122,7 @@ def _slug(finding: Finding) -> str:
     return re.sub(r"[^a-z0-9]+", "-", f"{finding.call} {finding.rule}".lower()).strip("-")[:100]
 
 
-def _tell(finding: Finding, path: Path | None = None) -> None:
+def _print_finding(finding: Finding, path: Path | None = None) -> None:
     detail = finding.detail.rstrip()[-1500:].encode("utf-8", "backslashreplace").decode()
     print(f"\nFAILED {finding.call}: {finding.rule}\n{detail}", flush=True)
     if path is not None:
@@ -135,7 +135,7 @@ def replay(path: Path) -> int:
     with Worker(path.resolve().parent.name) as worker:
         report = worker.examine(path.read_bytes())
     for finding in report.findings:
-        _tell(finding)
+        _print_finding(finding)
     print(f"{path}: {report.calls} calls, {len(report.findings)} failures, slowest call {report.seconds:.1f} s")
     return 1 if report.findings else 0
 

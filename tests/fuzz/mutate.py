@@ -90,13 +90,13 @@ def _set_extreme_value(chance: Random, parent: Any, step: Any, other: Any) -> No
     parent[step] = chance.choice(NUMBERS)
 
 
-def _text(chance: Random, parent: Any, step: Any, other: Any) -> None:
+def _change_text(chance: Random, parent: Any, step: Any, other: Any) -> None:
     value = parent[step]
     text = chance.choice(STRINGS)
     parent[step] = f"{value}{text}" if isinstance(value, str) and chance.random() < 0.5 else text
 
 
-def _retype(chance: Random, parent: Any, step: Any, other: Any) -> None:
+def _change_type(chance: Random, parent: Any, step: Any, other: Any) -> None:
     parent[step] = chance.choice((*OTHERS, [parent[step]], {"": parent[step]}, DEEP))
 
 
@@ -112,10 +112,10 @@ def _graft_value(chance: Random, parent: Any, step: Any, other: Any) -> None:
         parent[step] = deepcopy(part_at(other, chance.choice(alike or every)))
 
 
-def _key(chance: Random, parent: Any, step: Any, other: Any) -> None:
+def _change_key(chance: Random, parent: Any, step: Any, other: Any) -> None:
     """Rename a key, or add an unknown key."""
     if not isinstance(parent, dict):
-        return _list(chance, parent, step, other)
+        return _change_list(chance, parent, step, other)
     name = chance.choice((f"{step}s", str(step).upper(), *STRINGS, *_keys(other)))
     parent[name] = parent.pop(step) if chance.random() < 0.5 else deepcopy(parent[step])
     return None
@@ -125,7 +125,7 @@ def _keys(document: Any) -> list[str]:
     return [place[-1] for place in places(document) if isinstance(place[-1], str)]
 
 
-def _list(chance: Random, parent: Any, step: Any, other: Any) -> None:
+def _change_list(chance: Random, parent: Any, step: Any, other: Any) -> None:
     """Repeat, reorder or shorten a list."""
     members = parent if isinstance(parent, list) else parent[step]
     if not isinstance(members, list) or not members:
@@ -147,7 +147,7 @@ def _list(chance: Random, parent: Any, step: Any, other: Any) -> None:
 
 Change = Callable[[Random, Any, Any, Any], None]
 _CHANGES: Sequence[Change] = (
-    *(_nudge_number,) * 6, *(_graft_value,) * 5, *(_list,) * 3, *(_set_extreme_value,) * 3, _text, _text, _retype, _retype, _drop_value, _drop_value, _key,
+    *(_nudge_number,) * 6, *(_graft_value,) * 5, *(_change_list,) * 3, *(_set_extreme_value,) * 3, _change_text, _change_text, _change_type, _change_type, _drop_value, _drop_value, _change_key,
 )  # fmt: skip
 
 

@@ -20,14 +20,14 @@ def reduced(content: bytes, fails: Fails, seconds: float) -> bytes:
     """
     end = time.monotonic() + seconds
 
-    def in_time(candidate: bytes) -> bool:
+    def is_in_time(candidate: bytes) -> bool:
         return time.monotonic() < end and fails(candidate)
 
     try:
         document = json.loads(content)
     except (ValueError, RecursionError):
-        return _chunks(content, in_time)
-    return _parts(document, content, in_time)
+        return _chunks(content, is_in_time)
+    return _parts(document, content, is_in_time)
 
 
 def _parts(document: Any, content: bytes, fails: Fails) -> bytes:

@@ -203,7 +203,7 @@ class Lines:
         if code not in self._left:
             lines = {line for _, _, line in code.co_lines() if line} if is_product(code.co_filename) else set()
             self._left[code] = lines
-        self._be_patient()
+        self._stop_if_repetitive()
         return self._step if self._left[code] else None
 
     def _step(self, frame: FrameType, event: str, argument: Any) -> Any:
@@ -212,10 +212,10 @@ class Lines:
             left.discard(frame.f_lineno)
             self.count += 1
             self._repeated = 0
-        self._be_patient()
+        self._stop_if_repetitive()
         return self._step
 
-    def _be_patient(self) -> None:
+    def _stop_if_repetitive(self) -> None:
         self._repeated += 1
         if self._repeated > PATIENCE:
             sys.settrace(None)

@@ -82,7 +82,7 @@ class UnitCost(CostModel):
         compute = kinds.indices_of(Op.F, Op.B, Op.I, Op.W)
         seconds = np.zeros(len(kinds))
         seconds[compute] = table[kinds.op[compute], kinds.stage[compute]]
-        seconds[kinds.sends] = self.transfer * kinds.tensors[kinds.sends] / program.onward.max(initial=1)
+        seconds[kinds.sends] = self.transfer * kinds.tensors[kinds.sends] / program.onward_units.max(initial=1)
         return seconds
 
     def _shares(self, design: Design, layers: tuple[int, ...]) -> Floats:

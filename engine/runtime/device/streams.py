@@ -33,7 +33,10 @@ def set_stream_environment() -> None:
 
 
 class Streams:
-    """Single stream of a CPU: of the two computations in a slot, one computes while the other waits for a collective."""
+    """The single stream of a CPU.
+
+    The computations of a slot take turns: one computes while the other waits for a collective.
+    """
 
     def __init__(self, *, alternates: bool = True) -> None:
         """Set up the stream. If ``alternates`` is False, the computations of a slot run one after the other."""

@@ -21,11 +21,11 @@ NORM_EPS = 1e-6
 
 
 class LatentAttention(nn.Module):
-    """Attention whose keys and values are projected from a latent vector, and its queries from another one or from the input.
+    """Attention with keys and values projected from a latent vector, and queries from another one or the input.
 
     All processes of the group compute the same latent vectors, or with sequence parallelism those of their own tokens,
-    and each has its own heads. The first dimensions of a
-    head have rotary positions; all heads share the rotary dimensions of the key.
+    and each has its own heads. The first dimensions of a head have rotary positions; all heads share the rotary
+    dimensions of the key.
     """
 
     attend = staticmethod(attend_in_context)

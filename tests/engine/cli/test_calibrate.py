@@ -69,7 +69,7 @@ def test_the_write_check_leaves_no_file_and_the_profile_is_saved(
     assert "saved as mine.json" in capsys.readouterr().err
 
 
-def fails(*given: Any) -> None:
+def raise_error(*given: Any) -> None:
     raise InputError("cannot write it: No space left on device")
 
 
@@ -81,8 +81,8 @@ def test_a_profile_that_cannot_be_written_in_the_end_is_saved_elsewhere(
     monkeypatch: pytest.MonkeyPatch,
     is_room: bool,
 ) -> None:
-    monkeypatch.setattr(command, "save_profile", fails)
-    monkeypatch.setattr(profiles.tempfile, "mkstemp", made_in(tmp_path) if is_room else no_room)
+    monkeypatch.setattr(command, "save_profile", raise_error)
+    monkeypatch.setattr(profiles.tempfile, "mkstemp", made_in(tmp_path) if is_room else raise_disk_full)
 
     assert cli.main(["calibrate", "--out", str(tmp_path / "x.json")]) == 2
 
@@ -101,7 +101,7 @@ def made_in(folder: Path) -> Callable[..., tuple[int, str]]:
     return lambda **how: make(**how, dir=folder)
 
 
-def no_room(**how: Any) -> None:
+def raise_disk_full(**how: Any) -> None:
     raise OSError(28, "No space left on device")
 
 

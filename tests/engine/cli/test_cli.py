@@ -615,10 +615,10 @@ def test_an_invalid_command_is_reported_on_standard_error_with_status_2(
 def test_a_failed_run_ends_with_status_1(meshwave: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     from meshwave.engine.errors import RunError
 
-    def fails(_: Any) -> int:
+    def fail(_: Any) -> int:
         raise RunError("rank 3, action 17 of 64, 3F2: out of memory")
 
-    monkeypatch.setattr("meshwave.engine.cli.doctor.doctor", fails)
+    monkeypatch.setattr("meshwave.engine.cli.doctor.doctor", fail)
 
     assert meshwave("doctor") == (1, "", "rank 3, action 17 of 64, 3F2: out of memory\n")
 

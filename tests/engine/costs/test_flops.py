@@ -159,7 +159,7 @@ def test_torch_keeps_the_bytes_of_the_formulas(kind: str, precision: str, split:
 
     kept: dict[int, tuple[object, int]] = {}  # by storage, so that views count once; holding it keeps it apart
 
-    def microbatch() -> None:
+    def run_microbatch() -> None:
         tokens = torch.randint(0, 256, (batch, shape.sequence))
         item = torch.bfloat16 if precision == "bf16" else wide
         x = tokens if first else torch.randn(batch, shape.sequence, shape.hidden, dtype=item, requires_grad=True)
@@ -173,9 +173,9 @@ def test_torch_keeps_the_bytes_of_the_formulas(kind: str, precision: str, split:
 
     hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
     with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"), hooks:
-        microbatch()  # the weights and their one bf16 copy
+        run_microbatch()  # the weights and their one bf16 copy
         before = set(kept)
-        microbatch()
+        run_microbatch()
     activations = sum(size for place, (_, size) in kept.items() if place not in before)
     scalars = 8 * wide.itemsize if last else 0  # the loss and the sum of its weights
 

@@ -156,7 +156,7 @@ def test_torch_keeps_the_predicted_bytes(layers: tuple[int, ...], precision: str
             kept[storage.data_ptr()] = tensor, storage.nbytes()
             return tensor
 
-        def microbatch(stage: int = stage, module: Any = module, local: Any = local, keep: Any = keep) -> None:
+        def run_microbatch(stage: int = stage, module: Any = module, local: Any = local, keep: Any = keep) -> None:
             tokens = torch.randint(0, 256, (3, 12))
             came = {(a, b): n for a, b, n in program.skips.tolist()}
 
@@ -172,9 +172,9 @@ def test_torch_keeps_the_predicted_bytes(layers: tuple[int, ...], precision: str
                     keep(tensor)
 
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            microbatch()
+            run_microbatch()
             before = set(kept)
-            microbatch()
+            run_microbatch()
         found = sum(size for place, (_, size) in kept.items() if place not in before)
         scalars = 8 * 4 if stage == last and not recomputed else 0
         assert found == pytest.approx(said[stage], abs=scalars), stage

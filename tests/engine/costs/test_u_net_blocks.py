@@ -144,7 +144,7 @@ def test_torch_keeps_the_bytes_predicted_by_the_formulas(stages: list[int], prec
         came = [units for source, target, units in program.skips.tolist() if target == stage and source != stage - 1]
         with_it = [units for source, target, units in program.skips.tolist() if (source, target) == (stage - 1, stage)]
         size = model.image_channels * model.image_size**2
-        x = torch.randn(rows, size + 1) if stage == 0 else message(int(program.onward[stage - 1]) + sum(with_it))
+        x = torch.randn(rows, size + 1) if stage == 0 else message(int(program.onward_units[stage - 1]) + sum(with_it))
         given = [x, *(message(units) for units in came)]
         noise = torch.randn(rows, model.image_channels, model.image_size, model.image_size)
         weights = {parameter.untyped_storage().data_ptr() for parameter in module.parameters()}
@@ -194,7 +194,7 @@ def test_a_split_backward_keeps_the_bytes_of_the_formulas(precision: str) -> Non
         return torch.randn(3, 1, units * model.hidden).to(MESSAGE_DTYPES[precision])
 
     ends = [
-        int(program.onward[at]) + sum(u for a, b, u in program.skips.tolist() if (a, b) == (at, at + 1))
+        int(program.onward_units[at]) + sum(u for a, b, u in program.skips.tolist() if (a, b) == (at, at + 1))
         for at in (0, 1)
     ]
     _, saved = local.forward(message(ends[0]), None)
@@ -219,7 +219,7 @@ def test_a_message_is_priced_by_its_size(pipeline: Document) -> None:
         assert costs.seconds[row] == pytest.approx(1e-5 + costs.bytes[row] / 1e9)
     first = layers_per_stage(design)[0]
     handed = element_count(design.model.blocks[first - 1].shape_out) + design.model.time_width
-    assert program.onward[0] * design.model.hidden == handed
+    assert program.onward_units[0] * design.model.hidden == handed
 
 
 def test_stages_are_balanced_by_the_costs_of_their_blocks() -> None:
@@ -270,7 +270,7 @@ def test_unit_costs_charge_a_message_by_its_size() -> None:
     costs = estimate(design, program)
 
     sends = (program.op == Op.SEND_F) & (program.other < 0)
-    expected = 0.5 * program.tensors[sends] / program.onward.max()
+    expected = 0.5 * program.tensors[sends] / program.onward_units.max()
     assert costs.seconds[sends].tolist() == pytest.approx(expected.tolist())
 
 

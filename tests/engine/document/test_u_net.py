@@ -107,7 +107,7 @@ def test_the_program_in_a_run_folder_keeps_the_message_sizes() -> None:
     again = from_json(to_json(program))
 
     assert again == program
-    assert again.onward.tolist() == program.onward.tolist() != [1]
+    assert again.onward_units.tolist() == program.onward_units.tolist() != [1]
     assert "onward" not in to_json(lower(parse_design(example("03-gpt-on-two-cores").read_bytes())))
 
 

@@ -68,7 +68,7 @@ class SlowNetwork:
         self.moving = [flow for flow in self.moving if flow not in ended]
         for task in [task for task, end in self.computing.items() if end <= self.now]:
             del self.computing[task]
-            self._computed(task)
+            self._finish_computation(task)
         for flow in [flow for flow in self.late if flow.latency <= self.now]:
             self.late.remove(flow)
             self.asked += 1
@@ -76,7 +76,7 @@ class SlowNetwork:
             self.queues[int(self.network.connection[flow.kind])].append(flow)
         for flow in ended:
             self.queues[int(self.network.connection[flow.kind])].remove(flow)
-            self._flowed(flow)
+            self._finish_flow(flow)
         self._begin(after_end=bool(ended))
 
     def _begin(self, *, after_end: bool) -> None:
@@ -117,27 +117,27 @@ class SlowNetwork:
         pieces = int(self.network.parts[row]) if self.network.row_kind[row] >= 0 else 1
         self.computing[task] = self.now + max(0.0, self.seconds[row] - exchange) / pieces
 
-    def _computed(self, task: Task) -> None:
+    def _finish_computation(self, task: Task) -> None:
         row = self.rows[task]
         if self.parts[task]:
             self._set_out(task, int(self.network.row_kind[row]), self.network.exchange_s[row] / self.network.parts[row])
         else:
-            self._done(task)
+            self._finish_task(task)
 
     def _set_out(self, task: Task, kind: int, alone: float) -> None:
         latency, rate = self.network.latency_s[kind], self.network.rate[kind]
         self.late.append(Flow(task, kind, max(0.0, alone - latency) * rate, latency=self.now + latency))
 
-    def _flowed(self, flow: Flow) -> None:
+    def _finish_flow(self, flow: Flow) -> None:
         task = flow.name
         assert isinstance(task, tuple)
         if self.parts.get(task, 0) > 1:
             self.parts[task] -= 1
             self._compute(task)
         else:
-            self._done(task)
+            self._finish_task(task)
 
-    def _done(self, task: Task) -> None:
+    def _finish_task(self, task: Task) -> None:
         self.spans[task] = self.spans[task][0], self.now
         for needed in self.waiting.values():
             needed.discard(task)

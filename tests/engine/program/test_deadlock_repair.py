@@ -30,7 +30,7 @@ def scrambled_programs(draw: st.DrawFn, most: int = 4, **sizes: int) -> Program:
     return order
 
 
-def runs(order: Program) -> bool:
+def can_run_order(order: Program) -> bool:
     return not computation_problems(order, order.microbatches) and verify(add_transfers(order)) == []
 
 
@@ -47,7 +47,7 @@ def test_an_order_without_deadlock_is_unchanged(order: Program) -> None:
 def test_a_repaired_order_can_run_and_differs_by_its_reported_changes(order: Program) -> None:
     found = repair(order)
 
-    assert runs(found.order)
+    assert can_run_order(found.order)
     rows = [row for row in range(len(order)) if order.row(row)._replace(fused=0) in found.split]
     split = split_slots(order, np.array(rows) + 1) if rows else order
     told = compare_orders(split, found.order)
@@ -57,7 +57,7 @@ def test_a_repaired_order_can_run_and_differs_by_its_reported_changes(order: Pro
 
 @given(order=scrambled_programs())
 def test_the_greedy_repair_can_run(order: Program) -> None:
-    assert runs(module._Search(order).repair_greedily().order)
+    assert can_run_order(module._Search(order).repair_greedily().order)
 
 
 @given(order=scrambled_programs(most=3, ranks=2, microbatches=2))
@@ -119,7 +119,7 @@ def test_slots_that_depend_on_each_other_are_split() -> None:
 
     found = repair(order)
 
-    assert runs(found.order)
+    assert can_run_order(found.order)
     assert found.is_smallest
 
 
@@ -127,7 +127,7 @@ def test_every_order_of_two_ranks_is_repaired() -> None:
     blocks = [Action(op, 0, mb) for op in (0, 1) for mb in (0, 1)]
     for first in permutations(map(str, blocks)):
         order = parse_program([list(first), ["1F0", "1B0", "1F1", "1B1"]])
-        assert runs(repair(order).order)
+        assert can_run_order(repair(order).order)
 
 
 def test_a_large_order_is_repaired_quickly() -> None:
@@ -142,5 +142,5 @@ def test_a_large_order_is_repaired_quickly() -> None:
 
     found = repair(wrong)
 
-    assert runs(found.order)
+    assert can_run_order(found.order)
     assert len(found.moved) <= 1

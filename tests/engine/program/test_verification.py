@@ -185,7 +185,7 @@ def test_receives_in_another_order_than_their_sends_are_reported(program: Progra
         (rank, at, at + 1)
         for rank, order in enumerate(orders)
         for at in range(len(order) - 1)
-        if order[at].op in RECVS and order[at + 1].op in RECVS and same_channel(program, rank, at)
+        if order[at].op in RECVS and order[at + 1].op in RECVS and is_same_channel(program, rank, at)
     ]
     assume(pairs)
     rank, a, b = data.draw(st.sampled_from(pairs))
@@ -197,7 +197,7 @@ def test_receives_in_another_order_than_their_sends_are_reported(program: Progra
     assert (found[0].params["peer"], found[0].params["receive"]) == (rank, str(orders[rank][a]))
 
 
-def same_channel(program: Program, rank: int, at: int) -> bool:
+def is_same_channel(program: Program, rank: int, at: int) -> bool:
     row = program.rows(rank).start + at
     return bool(program.peer[row] == program.peer[row + 1])
 

@@ -153,8 +153,8 @@ CASES = {
 }
 """Released cases of the paper: meshes, tensor, specs and unit tasks.
 
-The last two values are the speed-ups by senders and order together over the naive plan, and by the order alone over the
-balanced plan (counting bandwidth only).
+The last two values are speed-ups that count bandwidth only: of senders and order together over the naive plan, and of
+the order alone over the balanced plan.
 """
 
 

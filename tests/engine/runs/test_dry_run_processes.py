@@ -110,10 +110,10 @@ def test_processes_execute_every_action_in_order_and_none_too_fast(trainer: Loca
     joined = overlay(prediction.timeline, timeline)
     assert (timeline.source, found.recording.scale) == ("rehearsed", scale)
     assert len(joined.measured) == len(prediction.timeline), "every action and every message"
-    _no_wait_ends_early(prediction, timeline.end - timeline.start, joined, scale)
+    _check_wait_lengths(prediction, timeline.end - timeline.start, joined, scale)
     assert _orders(timeline) == _orders(prediction.timeline)
     assert timeline.makespan >= (1 - CATCH_UP_FRACTION) * prediction.timeline.makespan - SLACK_S / scale
-    _every_input_was_there(timeline)
+    _check_inputs_arrived(timeline)
     assert found.run.entry.is_rehearsal
     assert "loss" not in found.run.metrics()[0]
     assert found.run.metrics()[0]["unit"] == prediction.costs.unit
@@ -122,7 +122,7 @@ def test_processes_execute_every_action_in_order_and_none_too_fast(trainer: Loca
     assert all_gone(found.run)
 
 
-def _no_wait_ends_early(prediction: Prediction, took: Any, joined: Any, scale: float) -> None:
+def _check_wait_lengths(prediction: Prediction, took: Any, joined: Any, scale: float) -> None:
     """Check that each computation and optimizer step takes at least its price, minus the time to catch up."""
     program = prediction.program
     priced = slot_seconds(program, prediction.costs.seconds)[program.slot[program.spans]]
@@ -141,7 +141,7 @@ def _orders(timeline: Any) -> list[list[tuple[int, int, int]]]:
     return orders
 
 
-def _every_input_was_there(timeline: Any) -> None:
+def _check_inputs_arrived(timeline: Any) -> None:
     """Check that no forward begins before its message has arrived."""
     arrived = {
         (int(timeline.stage[i]) + 1, int(timeline.microbatch[i])): timeline.end[i]

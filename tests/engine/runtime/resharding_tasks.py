@@ -87,7 +87,7 @@ def poisoned_like(like: Tensor, strided: bool) -> Tensor:
     return whole[..., ::2] if strided and like.dim() else whole
 
 
-def equal_bits(one: Tensor, other: Tensor) -> bool:
+def have_equal_bits(one: Tensor, other: Tensor) -> bool:
     """Return whether two tensors are equal bit by bit, NaNs included."""
     return one.shape == other.shape and one.dtype == other.dtype and torch.equal(_bits(one), _bits(other))
 
@@ -139,10 +139,12 @@ def random_transfers(seeds: Sequence[int]) -> list[str]:
         if needed is None:
             is_right = shard is None
         else:
-            is_right = shard is not None and equal_bits(shard, piece(whole, needed)) and (into is None or shard is into)
+            is_right = (
+                shard is not None and have_equal_bits(shard, piece(whole, needed)) and (into is None or shard is into)
+            )
         if not is_right:
             wrong.append(f"seed {seed}: {planned.plan.strategy}: the shard differs")
-        if local is not None and not equal_bits(local, before):
+        if local is not None and not have_equal_bits(local, before):
             wrong.append(f"seed {seed}: the source has changed")
         counted = Counter[int](), Counter[int]()
         for move in planned.moves:
@@ -175,10 +177,10 @@ def random_sums(seeds: Sequence[int]) -> list[str]:
         into = poisoned_like(piece(whole, needed), bool(seed % 2)) if needed is not None and seed % 3 else None
         shard = ready.start(local, into=into, tag=seed * 50).wait()
         if (shard is None) != (needed is None) or (
-            needed is not None and not equal_bits(_present(shard), piece(whole, needed))
+            needed is not None and not have_equal_bits(_present(shard), piece(whole, needed))
         ):
             wrong.append(f"seed {seed}: {planned.plan.strategy}, {planned.source}: the sum differs")
-        if local is not None and not equal_bits(local, _present(before)):
+        if local is not None and not have_equal_bits(local, _present(before)):
             wrong.append(f"seed {seed}: the source has changed")
     return wrong
 
@@ -240,7 +242,7 @@ def partial_dtensors(_: Any) -> list[str]:
             if me not in destination.mesh.flatten().tolist():
                 continue
             expected = distribute_tensor(whole, destination, [Shard(1)], src_data_rank=None)
-            if not isinstance(moved, DTensor) or not equal_bits(moved.to_local(), expected.to_local()):
+            if not isinstance(moved, DTensor) or not have_equal_bits(moved.to_local(), expected.to_local()):
                 wrong.append(f"{placements} to {destination}: the sum differs")
     return wrong
 
@@ -269,10 +271,10 @@ def there_and_back(strategy: str) -> list[str]:
         pending.append(out.start(local, tag=number * out.tag_count))
     for number in reversed(range(4)):
         shard = pending[number].wait()
-        if me >= 4 and not equal_bits(_present(shard), piece(wholes[number], ways[0].destination_boxes[me])):
+        if me >= 4 and not have_equal_bits(_present(shard), piece(wholes[number], ways[0].destination_boxes[me])):
             wrong.append(f"tensor {number} did not arrive")
         again = back.start(shard, tag=4 * out.tag_count + number * back.tag_count).wait()
-        if me < 4 and not equal_bits(_present(again), piece(wholes[number], ways[0].source_boxes[me])):
+        if me < 4 and not have_equal_bits(_present(again), piece(wholes[number], ways[0].source_boxes[me])):
             wrong.append(f"tensor {number} did not come back")
     return wrong
 
@@ -300,7 +302,7 @@ def dtensors(_: Any) -> list[str]:
             expected = distribute_tensor(whole, mesh, destination[1], src_data_rank=None)
             if not (isinstance(moved, DTensor) and moved.placements == expected.placements):
                 wrong.append(f"{placements}: no DTensor of the destination")
-            elif moved.shape != whole.shape or not equal_bits(moved.to_local(), expected.to_local()):
+            elif moved.shape != whole.shape or not have_equal_bits(moved.to_local(), expected.to_local()):
                 wrong.append(f"{placements} to {destination[1]}: the shard differs")
         elif moved is not None:
             wrong.append(f"{placements}: process {me} received something")

@@ -57,7 +57,7 @@ def test_bubble_ratios_of_one_two_four_and_eight_waves(p: int, percent: list[flo
 
 @pytest.mark.parametrize(("p", "gpipe", "chimera"), [(8, 46.67, 33.33), (32, 49.2, 38.46)])
 def test_bubble_ratios_of_figure_1(p: int, gpipe: float, chimera: float) -> None:
-    """The bars of the other schedules; the printed bars of Hanayo have half of the bubble in its figures."""
+    """The test covers the bars of the other schedules; the bars of Hanayo are half of the bubble in its figures."""
     assert 100 * devices("gpipe", p, p).bubble_ratio == pytest.approx(gpipe, abs=0.05)
     assert 100 * devices("1f1b", p, p).bubble_ratio == pytest.approx(gpipe, abs=0.05)
     assert 100 * devices("chimera", p, p).bubble_ratio == pytest.approx(chimera, abs=0.05)

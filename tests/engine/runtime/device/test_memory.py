@@ -76,10 +76,10 @@ def test_no_flag_is_set_after_one_that_is_missing() -> None:
 
 
 def test_only_profiled_threads_are_counted_by_a_torch_without_sums(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(events: object) -> None:
+    def raise_missing_total(events: object) -> None:
         raise AttributeError("total_allocated")
 
-    monkeypatch.setattr(memory, "_allocation_events", missing)
+    monkeypatch.setattr(memory, "_allocation_events", raise_missing_total)
     with MemoryCount(CPU, {}) as count:
         megabytes(8)
         megabytes(3)

@@ -77,7 +77,7 @@ def test_the_messages_of_a_u_net_differ_in_size(draw_u_net: Callable[..., Docume
     program = lower(parse_design(draw_u_net({"schedule": "gpipe", "microbatches": 2, "stages": [1, 1, 1, 6]}, pp=4)))
 
     # in units of 16 elements: 4 x 8 x 8, 4 x 4 x 4 and 8 x 4 x 4, each with the 16 of the noise step
-    assert program.onward.tolist() == [17, 5, 9]
+    assert program.onward_units.tolist() == [17, 5, 9]
     assert program.skips.tolist() == [[0, 3, 16], [1, 3, 16], [2, 3, 8]]
     assert set(program.tensors.tolist()) == {0, 17, 5, 9 + 8, 16}
 
