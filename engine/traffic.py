@@ -44,12 +44,12 @@ class Traffic:
         return cls.between_devices(devices, nodes, sent)
 
     @property
-    def inside_bytes(self) -> float:
+    def bytes_inside_nodes(self) -> float:
         """Bytes sent within nodes."""
         return float(self.bytes[self.is_inside].sum())
 
     @property
-    def between_bytes(self) -> float:
+    def bytes_between_nodes(self) -> float:
         """Bytes sent between nodes."""
         return float(self.bytes[~self.is_inside].sum())
 
@@ -75,6 +75,6 @@ class Traffic:
             "numbers": list(self.numbers),
             "nodes": list(self.nodes),
             "bytes": self.bytes.tolist(),
-            "inside_bytes": self.inside_bytes,
-            "between_bytes": self.between_bytes,
+            "inside_bytes": self.bytes_inside_nodes,
+            "between_bytes": self.bytes_between_nodes,
         }

@@ -65,7 +65,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--nightly", action="store_true", help="run the tests that are marked nightly too")
 
 
-def until(found: Callable[[], Any]) -> Any:
+def wait_until(found: Callable[[], Any]) -> Any:
     """Return the first true result of ``found``, which is called until the patience of a test ends; else its last
     result.
     """

@@ -132,7 +132,7 @@ async def _ended_runs(link: str) -> Figures:
 
 
 class Server(NamedTuple):
-    """The folders of a server, and what its processes hold.
+    """The folders of a server, and the resources that its processes hold.
 
     Its processes are found by their environment, which also finds those whose parent process has ended.
     """

@@ -14,7 +14,7 @@ def traffic_data(traffic: Traffic, title: str, row_word: str, node_word: str = "
     ``row_word`` is the noun for a device, such as ``rank``, and ``node_word`` the noun for a node, such as ``host``.
     """
     largest = float(traffic.bytes.max(initial=0.0)) or 1.0
-    inside, between = (quantity(size, "B") for size in (traffic.inside_bytes, traffic.between_bytes))
+    inside, between = (quantity(size, "B") for size in (traffic.bytes_inside_nodes, traffic.bytes_between_nodes))
     return {
         "title": title,
         "about": f"{inside} inside {node_word}s, {between} between {node_word}s"

@@ -186,9 +186,7 @@ class _Reader:
         self._read_score_scale(scaling)
 
     def _read_longrope(self, scaling: Json) -> Json:
-        """Return the settings of LongRoPE with the context of pretraining, which can be stored next to them, and the
-        factor.
-        """
+        """Return the settings of LongRoPE, with the factor and the context of pretraining from the other settings."""
         found = {name: value for name, value in scaling.items() if value is not None}
         original = self._get_key("original_max_position_embeddings") or found.get("original_max_position_embeddings")
         longest = self._get_key("max_position_embeddings")

@@ -2,7 +2,7 @@
 
 The duration of a task follows from its strategy's formula (arXiv:2211.05322, section 3); its messages are simulated
 individually. The last message ends with the task, or earlier if the formula includes time for which no message waits: a
-send within the host beside one to another host, the start of a ring before all pieces are distributed, and steps with
+send within the host during one to another host, the start of a ring before all pieces are distributed, and steps with
 an empty piece.
 """
 

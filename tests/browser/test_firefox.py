@@ -15,7 +15,7 @@ import pytest
 from meshwave.designer.server.serve import serve_in_thread
 from meshwave.engine.document import load_design, parse_design
 from meshwave.engine.files import example
-from tests.conftest import until
+from tests.conftest import wait_until
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.nightly]
 FIND = """
@@ -48,14 +48,14 @@ def firefox(tmp_path: Path) -> Iterator[Any]:
 
 
 def find(firefox: Any, selector: str) -> Any:
-    return until(lambda: firefox.execute_script(FIND, [selector]))
+    return wait_until(lambda: firefox.execute_script(FIND, [selector]))
 
 
 def timeline(firefox: Any) -> dict[str, Any]:
     """Return the first layer of the timeline once it is painted."""
     code = """const chart = window.meshwaveTimeline?.chart, [layer] = chart?.stats.paints ? chart.data.layers : [];
     return layer ? { ranks: layer.ranks, makespan: layer.makespan, count: layer.count } : null;"""
-    layer: dict[str, Any] = until(lambda: firefox.execute_script(code, sandbox=None))
+    layer: dict[str, Any] = wait_until(lambda: firefox.execute_script(code, sandbox=None))
     return layer
 
 
@@ -75,12 +75,12 @@ def test_firefox_edits_a_design_and_shows_its_timeline(
         microbatches = find(firefox, "input[aria-label=microbatches]")
         microbatches.clear()
         microbatches.send_keys("16", Keys.ENTER)
-        assert until(lambda: timeline(firefox)["count"] > before["count"])
+        assert wait_until(lambda: timeline(firefox)["count"] > before["count"])
 
         free = find(firefox, '.mw-device[data-device="4"]')
         box = free.rect
         x, y = round(box["x"] + box["width"] / 2), round(box["y"] + box["height"] / 2)
         pointer = firefox.actions.sequence("pointer", "mouse", {"pointerType": "mouse"})
         pointer.pointer_move(x, y).pointer_down().pointer_move(x + 8, y + 4, duration=100).pointer_up().perform()
-        assert until(lambda: timeline(firefox)["ranks"] == 5)
+        assert wait_until(lambda: timeline(firefox)["ranks"] == 5)
         assert firefox.find_elements("css selector", ".mw-connection") == []

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.browser
 
 
-def predicted(name: str = "03-gpt-on-two-cores", **pipeline: Any) -> Any:
+def predicted_layer(name: str = "03-gpt-on-two-cores", **pipeline: Any) -> Any:
     """Return the layer of an example, optionally with another pipeline."""
     from meshwave.designer.pages.timeline_layers import prediction_layer
     from meshwave.engine.document import parse_design
@@ -147,7 +147,7 @@ def test_an_area_stays_at_its_seconds_while_the_design_changes(drawn: Drawn) -> 
 
 
 def test_the_critical_path_panel_lists_parts_and_what_if_results(drawn: Drawn) -> None:
-    shown = predicted()
+    shown = predicted_layer()
     drawn.show(shown)
 
     drawn.key("c")
@@ -233,11 +233,11 @@ def test_low_lanes_inside_a_block_have_the_name_of_their_device(drawn: Drawn) ->
 
 
 def test_the_panel_follows_the_design_and_closes_on_demand(drawn: Drawn) -> None:
-    drawn.show(predicted())
+    drawn.show(predicted_layer())
     drawn.key("c")
     expect(panel(drawn)).to_contain_text(re.compile(r"99\.\d% compute"))
 
-    drawn.show(predicted("02-two-waves"))
+    drawn.show(predicted_layer("02-two-waves"))
     expect(panel(drawn)).to_contain_text("100% compute")
 
     drawn.page.get_by_role("button", name="Close panel").click()
@@ -402,7 +402,7 @@ def test_flows_are_drawn_on_demand(drawn: Drawn) -> None:
 
 
 def test_causes_effects_and_flows_include_skip_connections(drawn: Drawn) -> None:
-    drawn.show(predicted("18-u-transformer"))
+    drawn.show(predicted_layer("18-u-transformer"))
 
     def related_blocks(stage: int, op: str) -> tuple[set[str], set[str]]:
         drawn.page.mouse.click(*drawn.block(stage, stage, 1, op))
@@ -640,7 +640,7 @@ def test_predicted_and_measured_lanes_are_separated_by_kind(drawn: Drawn) -> Non
 
 
 def test_a_forward_and_a_backward_in_one_slot_are_the_halves_of_the_lane(drawn: Drawn) -> None:
-    drawn.show(predicted("02-two-waves", schedule="dualpipe", microbatches=10))
+    drawn.show(predicted_layer("02-two-waves", schedule="dualpipe", microbatches=10))
     upper, lower = drawn.ask("blockAt(0, 0, 3, 'F')"), drawn.ask("blockAt(0, 3, 6, 'B')")
 
     assert upper["x"] == pytest.approx(lower["x"])

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.conftest import IDLE, free_port, until
+from tests.conftest import IDLE, free_port, wait_until
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
@@ -84,7 +84,7 @@ def serve_behind_proxy(home: Path, path: str, *options: str, settings: str = "")
         shown = "".join(server.stdout.readline() for _ in range(3))
         found = re.search(r"http\S+", shown)
         assert found, shown
-        until(lambda: (folder / "pid").exists())
+        wait_until(lambda: (folder / "pid").exists())
         yield found[0]
     finally:
         for process in (server, nginx):

@@ -16,7 +16,7 @@ from playwright.sync_api import expect
 from meshwave.engine.runs import Run, State
 from meshwave.engine.runs.launchers.local import LocalLauncher
 from meshwave.engine.runs.options import PLAIN, REHEARSAL, Options
-from tests.engine.runs.play import draw, processes, submit, until
+from tests.engine.runs.play import draw, processes, submit, wait_until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
@@ -80,7 +80,7 @@ def test_a_slow_process_is_announced_marked_and_simulated(
     kept_server: Server, visit: Callable[[str], Page], served_page: Page, launch: Launch
 ) -> None:
     run = launch(steps=10_000)
-    until(lambda: run.progress.done > 2)
+    wait_until(lambda: run.progress.done > 2)
     with stopped_again_and_again(processes(run)[1]):
         page = visit(f"{kept_server.link}?run={run.id}")
         notice = page.locator(".mw-notice[role=status]")

@@ -46,7 +46,7 @@ def card(page: Page, name: str) -> Locator:
     return page.locator("[data-design]").filter(has=page.get_by_text(name, exact=True))
 
 
-def act(page: Page, name: str, action: str) -> None:
+def choose_action(page: Page, name: str, action: str) -> None:
     page.get_by_role("button", name=f"Actions on {name}", exact=True).click()
     page.get_by_role("menuitem", name=action).click()
 
@@ -124,11 +124,11 @@ def test_designs_are_renamed_tagged_searched_compared_deleted_and_restored(start
     studio.library.add(FIRST.model_copy(update={"name": "one"}))
     studio.library.add(load_design(example("02-two-waves")).model_copy(update={"name": "two"}))
     start.reload()
-    act(start, "one", "Rename")
+    choose_action(start, "one", "Rename")
     start.get_by_label("Name", exact=True).fill("uno")
     start.keyboard.press("Enter")
     expect(card(start, "uno")).to_be_visible()
-    act(start, "uno", "Tags")
+    choose_action(start, "uno", "Tags")
     start.get_by_label("Tags, separated by commas").fill("slides")
     start.keyboard.press("Enter")
     start.get_by_role("button", name="slides").click()
@@ -138,16 +138,16 @@ def test_designs_are_renamed_tagged_searched_compared_deleted_and_restored(start
     expect(start.locator("[data-design]")).to_have_count(1)
     start.get_by_label("Search designs").fill("")
 
-    act(start, "uno", "Compare with")
+    choose_action(start, "uno", "Compare with")
     card(start, "two").get_by_role("link").click()
     expect(start.get_by_role("dialog")).to_contain_text("waves: 1 -> 2")
     start.keyboard.press("Escape")
 
-    act(start, "two", "Delete")
+    choose_action(start, "two", "Delete")
     expect(card(start, "two")).to_have_count(0)
     start.get_by_role("button", name="Undo").click()
     expect(card(start, "two")).to_be_visible()
-    act(start, "two", "Duplicate")
+    choose_action(start, "two", "Duplicate")
     expect(card(start, "two (copy)")).to_be_visible()
 
 

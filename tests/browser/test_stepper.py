@@ -67,7 +67,7 @@ def slow(stage: Stage, page: Page) -> Slow:
     return slow
 
 
-def settle(page: Page, slow: Slow, presses: int) -> None:
+def wait_for_edits(page: Page, slow: Slow, presses: int) -> None:
     """Wait until Python has handled the expected number of edits and one more press, so that additional edits are
     noticed.
     """
@@ -93,7 +93,7 @@ def test_fast_clicks_are_all_counted(page: Page, slow: Slow) -> None:
         page.wait_for_timeout(25)
     assert shown(page) == slow.before + 12  # at once, whatever is answered
 
-    settle(page, slow, 12)
+    wait_for_edits(page, slow, 12)
     assert shown(page) == slow.before + 12
     assert slow.edits == [slow.before + step for step in range(1, 13)]
     assert slow.undone() == 12
@@ -105,7 +105,7 @@ def test_fast_clicks_in_both_directions_are_all_counted(page: Page, slow: Slow) 
     for sign in signs:
         page.get_by_role("button", name=f"{'Increase' if sign > 0 else 'Decrease'} microbatches").click()
         page.wait_for_timeout(40)
-    settle(page, slow, len(signs))
+    wait_for_edits(page, slow, len(signs))
 
     assert shown(page) == slow.before + sum(signs)
     assert slow.session.design.pipeline.microbatches == slow.before + sum(signs)
@@ -119,7 +119,7 @@ def test_fast_key_presses_are_all_counted(page: Page, slow: Slow) -> None:
     for _ in range(5):
         page.keyboard.press("ArrowUp")
         page.wait_for_timeout(30)
-    settle(page, slow, 10)
+    wait_for_edits(page, slow, 10)
 
     assert shown(page) == slow.before + 10
     assert slow.undone() == 10

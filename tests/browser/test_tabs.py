@@ -25,16 +25,16 @@ LINK = "**/?draft=*"
 
 
 @pytest.fixture
-def claims(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def claimed_drafts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The drafts of the tabs in their order; a page claims its draft last."""
     found: list[str] = []
     claim = Studio.claim_draft
 
-    def heard(studio: Studio, draft: str, is_shown: IsShown) -> str:
+    def wait_for_messages(studio: Studio, draft: str, is_shown: IsShown) -> str:
         found.append(claim(studio, draft, is_shown))
         return found[-1]
 
-    monkeypatch.setattr(Studio, "claim_draft", heard)
+    monkeypatch.setattr(Studio, "claim_draft", wait_for_messages)
     return found
 
 
@@ -55,18 +55,18 @@ def rename(tab: Page, name: str) -> None:
     expect(tab).to_have_title(f"• {name} · Meshwave")
 
 
-def reload(tab: Page, claims: list[str]) -> None:
+def reload(tab: Page, claimed_drafts: list[str]) -> None:
     """Reload the page and wait until it has its draft again."""
-    address, before = tab.url, len(claims)
+    address, before = tab.url, len(claimed_drafts)
     tab.reload()
     tab.wait_for_function(IDLE)
-    eventually(tab, lambda: len(claims) > before)
-    assert claims[-1] == address.rpartition("draft=")[2]
+    eventually(tab, lambda: len(claimed_drafts) > before)
+    assert claimed_drafts[-1] == address.rpartition("draft=")[2]
     expect(tab).to_have_url(address)
 
 
 def test_a_reloaded_tab_keeps_its_draft_and_a_duplicated_one_gets_its_own(
-    link: str, visit: Callable[[str], Page], claims: list[str]
+    link: str, visit: Callable[[str], Page], claimed_drafts: list[str]
 ) -> None:
     first = visit(link)
     first.wait_for_url(LINK)
@@ -78,8 +78,8 @@ def test_a_reloaded_tab_keeps_its_draft_and_a_duplicated_one_gets_its_own(
     second.wait_for_url(lambda url: url != address)
     expect(second.get_by_label("Design name")).to_have_value("one")
     rename(second, "two")
-    reload(first, claims)
-    reload(second, claims)
+    reload(first, claimed_drafts)
+    reload(second, claimed_drafts)
 
     expect(first.get_by_label("Design name")).to_have_value("one")
     expect(second.get_by_label("Design name")).to_have_value("two")

@@ -46,12 +46,12 @@ def test_many_blocks_are_painted_as_distinguishable_shares_of_forward_and_backwa
     assert counts["shapes"] == 0
     assert drawn.ask("view")["whole"]
     assert drawn.ask("stats")["lanes"] == ranks  # all of them are in view
-    near = shares(drawn)
+    near = colour_share(drawn)
     assert near["F"] > 0.15
     assert near["B"] > 0.35
 
 
-def shares(drawn: Drawn) -> dict[str, float]:
+def colour_share(drawn: Drawn) -> dict[str, float]:
     """Return the fraction of the middle of the picture whose colour is near that of an op."""
     from meshwave.engine.exports.pictures.palette import OPS, rgb
 

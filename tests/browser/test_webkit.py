@@ -21,7 +21,7 @@ from meshwave.designer.server.serve import serve_in_thread
 from meshwave.engine.document import load_design, parse_design
 from meshwave.engine.files import example
 from tests.browser.test_firefox import FIND
-from tests.conftest import until
+from tests.conftest import wait_until
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.nightly]
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
@@ -70,7 +70,7 @@ def webkit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WebDrive
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         start(driver, f"--port={port}", "--host=127.0.0.1")
-        assert until(lambda: not socket.socket().connect_ex(("127.0.0.1", port)))
+        assert wait_until(lambda: not socket.socket().connect_ex(("127.0.0.1", port)))
         browser = {"binary": str(browsers[-1]), "args": ["--automation"]}
         session = WebDriver(f"http://127.0.0.1:{port}", {"webkitgtk:browserOptions": browser})
         yield session
@@ -78,13 +78,13 @@ def webkit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WebDrive
 
 
 def find(webkit: WebDriver, selector: str) -> str:
-    found: dict[str, str] = until(lambda: webkit.run(FIND, selector))
+    found: dict[str, str] = wait_until(lambda: webkit.run(FIND, selector))
     return found[ELEMENT]
 
 
 def timeline(webkit: WebDriver) -> dict[str, Any]:
     """Return the first layer of the timeline once it is painted."""
-    layer: dict[str, Any] = until(lambda: webkit.run(TIMELINE))
+    layer: dict[str, Any] = wait_until(lambda: webkit.run(TIMELINE))
     return layer
 
 
@@ -103,11 +103,11 @@ def test_webkit_edits_a_design_and_shows_its_timeline(
         microbatches = find(webkit, "input[aria-label=microbatches]")
         webkit.send(f"/element/{microbatches}/clear", {})
         webkit.send(f"/element/{microbatches}/value", {"text": "16\ue007"})
-        assert until(lambda: timeline(webkit)["count"] > before["count"])
+        assert wait_until(lambda: timeline(webkit)["count"] > before["count"])
 
         free = {ELEMENT: find(webkit, '.mw-device[data-device="4"]')}
         here = {"type": "pointerMove", "origin": free, "x": 0, "y": 0}
         press, release = ({"type": f"pointer{what}", "button": 0} for what in ("Down", "Up"))
         moves = [here, press, here | {"x": 8, "y": 4, "duration": 100}, release]
         webkit.send("/actions", {"actions": [{"type": "pointer", "id": "mouse", "actions": moves}]})
-        assert until(lambda: timeline(webkit)["ranks"] == 5)
+        assert wait_until(lambda: timeline(webkit)["ranks"] == 5)

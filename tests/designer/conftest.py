@@ -24,7 +24,7 @@ def clean(documents_taken_back: None) -> None:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def no_document_of_earlier_servers() -> None:
+def forget_documents_of_earlier_servers() -> None:
     """Forget the documents whose callbacks had not ended when the servers of earlier modules were stopped.
 
     Bokeh would return one of them as the current document of a view that is created without a page.

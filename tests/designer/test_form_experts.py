@@ -19,7 +19,7 @@ from meshwave.engine.document import Design, load_design
 from meshwave.engine.errors import InputError
 from meshwave.engine.files import example
 from meshwave.engine.findings import Problem, set_key_fix
-from tests.designer.widgets import SentMessages, by_path
+from tests.designer.widgets import SentMessages, fields_by_path
 
 # ---- the experts ----
 
@@ -31,11 +31,11 @@ def experts() -> Session:
 
 def test_one_switch_adds_and_removes_the_experts_with_their_settings(seconds: Design) -> None:
     session = Session(seconds)
-    assert [path for path in by_path(seconds) if "moe" in path or "experts" in path] == ["model.moe"]
+    assert [path for path in fields_by_path(seconds) if "moe" in path or "experts" in path] == ["model.moe"]
 
-    session.edit(*make_edit(session.design, by_path(session.design)["model.moe"], True))
+    session.edit(*make_edit(session.design, fields_by_path(session.design)["model.moe"], True))
 
-    form = by_path(session.design)
+    form = fields_by_path(session.design)
     assert not session.errors
     assert form["model.moe"]["value"] is True
     assert form["model.moe.experts"]["value"] == 8
@@ -57,8 +57,8 @@ def test_the_experts_section_has_every_field_of_the_document(experts: Session) -
     known = {f"model.moe.{name}" for name in MoE.model_fields} | {f"experts.{name}" for name in Experts.model_fields}
     edited_on_the_canvas = "experts.layers"
     assert paths == (known | {"model.moe"}) - {"experts.variant", edited_on_the_canvas}
-    experts.edit(*make_edit(experts.design, by_path(experts.design)["experts.schedule"], "deepspeed"))
-    assert [option["value"] for option in by_path(experts.design)["experts.variant"]["options"]] == [
+    experts.edit(*make_edit(experts.design, fields_by_path(experts.design)["experts.schedule"], "deepspeed"))
+    assert [option["value"] for option in fields_by_path(experts.design)["experts.variant"]["options"]] == [
         "paper", "pregate", "lanes",
     ]  # fmt: skip
 
@@ -80,23 +80,23 @@ def test_the_experts_section_has_every_field_of_the_document(experts: Session) -
     ],
 )  # fmt: skip
 def test_the_fields_of_experts_become_edits(path: str, typed: str, edit: Any, experts: Session) -> None:
-    assert make_edit(experts.design, by_path(experts.design)[path], typed) == edit
+    assert make_edit(experts.design, fields_by_path(experts.design)[path], typed) == edit
 
     experts.edit(*edit)
 
     assert experts.design != load_design(example("17-experts-on-two-cores"))
     assert not [problem for problem in experts.errors if problem.where == path]
-    field = by_path(experts.design)[path]
+    field = fields_by_path(experts.design)[path]
     assert read_input(field, field["text"]) == edit[1]  # as it stands there it would be typed
 
 
 def test_expert_group_sizes_and_schedules_are_adjusted_to_each_other(experts: Session) -> None:
-    experts.edit(*make_edit(experts.design, by_path(experts.design)["experts.esp"], "2"))
+    experts.edit(*make_edit(experts.design, fields_by_path(experts.design)["experts.esp"], "2"))
     assert (experts.design.experts.ep, experts.design.experts.esp) == (2, 2)
-    experts.edit(*make_edit(experts.design, by_path(experts.design)["experts.ep"], "3"))
+    experts.edit(*make_edit(experts.design, fields_by_path(experts.design)["experts.ep"], "3"))
     assert (experts.design.experts.ep, experts.design.experts.esp) == (3, 2)  # as it was typed, and told of
     assert any(problem.where == "experts.ep" for problem in experts.problems)
-    schedule = by_path(experts.design)["experts.schedule"]
+    schedule = fields_by_path(experts.design)["experts.schedule"]
     assert {"Parm S1", "PPMoE"} <= {option["title"] for option in schedule["options"]}
 
 
@@ -110,7 +110,7 @@ def test_expert_group_sizes_and_schedules_are_adjusted_to_each_other(experts: Se
 )  # fmt: skip
 def test_a_placement_that_does_not_fit_is_refused_at_its_field(typed: str, words: str, experts: Session) -> None:
     with pytest.raises(InputError) as refused:
-        make_edit(experts.design, by_path(experts.design)["experts.placement"], typed)
+        make_edit(experts.design, fields_by_path(experts.design)["experts.placement"], typed)
     assert str(refused.value) == words
 
 
@@ -118,7 +118,7 @@ def test_settings_of_missing_experts_remain_visible(seconds: Design) -> None:
     session = Session(seconds)
     session.edit("experts.ep", 4, "ep")
 
-    assert set(problems_by_path(session.problems, list(by_path(session.design)))) >= {"experts.ep"}
+    assert set(problems_by_path(session.problems, list(fields_by_path(session.design)))) >= {"experts.ep"}
 
 
 # ---- problems at their fields ----

@@ -22,7 +22,7 @@ from meshwave.engine.errors import InputError
 from meshwave.engine.files import example, examples
 from meshwave.engine.schedules import schedules
 from tests._findings import refusal
-from tests.designer.widgets import by_path
+from tests.designer.widgets import fields_by_path
 
 # ---- the form is read off the document ----
 
@@ -32,7 +32,7 @@ def test_the_form_of_every_example_has_the_values_of_the_document(name: str) -> 
     design = load_design(example(name))
     document = design.model_dump(mode="json")
 
-    for path, field in by_path(design).items():
+    for path, field in fields_by_path(design).items():
         if path in ("model", "cluster", "cluster.device"):  # choices of presets and of a data sheet, not values
             continue
         here: Any = document
@@ -48,7 +48,7 @@ def test_the_form_of_every_example_has_the_values_of_the_document(name: str) -> 
 
 @pytest.mark.parametrize("name", examples())
 def test_the_words_of_a_document_have_labels(name: str) -> None:
-    for path, field in by_path(load_design(example(name))).items():
+    for path, field in fields_by_path(load_design(example(name))).items():
         for option in field.get("options", ()):
             assert option["title"] in UNLABELLED or option["title"] != option["value"] or field["optional"], path
 
@@ -58,7 +58,7 @@ UNLABELLED = {"fp32", "fp64", "fp8"}
 
 
 def test_labels_replace_the_words_that_the_help_explains(design: Design) -> None:
-    field = by_path(design)["pipeline.recompute"]
+    field = fields_by_path(design)["pipeline.recompute"]
 
     assert "Layers with early stop: each layer is run again up to" in field["help"]
 
@@ -73,9 +73,9 @@ def test_the_form_shows_used_fields_and_hides_others(design: Design) -> None:
 def test_a_schedule_has_its_own_options(name: str, design: Design) -> None:
     chosen = Session(design)
     chosen.edit("pipeline.microbatches", 8, "as many as the most demanding of them needs")
-    chosen.edit(*make_edit(chosen.design, by_path(chosen.design)["pipeline.schedule"], name))
+    chosen.edit(*make_edit(chosen.design, fields_by_path(chosen.design)["pipeline.schedule"], name))
 
-    own = {path.removeprefix("pipeline.") for path in by_path(chosen.design) if path.startswith("pipeline.")}
+    own = {path.removeprefix("pipeline.") for path in fields_by_path(chosen.design) if path.startswith("pipeline.")}
 
     options = {option for option, field in schedules[name].model_fields.items() if option != "replicas"}  # always two
     assert options <= own
@@ -85,21 +85,21 @@ def test_a_schedule_has_its_own_options(name: str, design: Design) -> None:
 def test_choosing_custom_starts_from_the_current_order(session: Session) -> None:
     before = session.prediction.numbers["makespan_s"]
 
-    session.edit(*make_edit(session.design, by_path(session.design)["pipeline.schedule"], "custom"))
+    session.edit(*make_edit(session.design, fields_by_path(session.design)["pipeline.schedule"], "custom"))
 
     assert not session.errors
     assert session.prediction.numbers["makespan_s"] == before
 
 
 def test_the_meaning_of_null_is_shown_under_an_empty_field(design: Design) -> None:
-    field = by_path(design)["model.ffn"]
+    field = fields_by_path(design)["model.ffn"]
 
     assert (field["placeholder"], field["hint"]) == ("auto", "four times hidden")
     assert "null" not in field["help"]
 
 
 def test_large_and_small_numbers_are_also_shown_with_prefixes(design: Design) -> None:
-    form = by_path(design)
+    form = fields_by_path(design)
 
     assert form["cluster.device.memory_bytes"]["text"] == "4 GB"
     assert form["cluster.intra_node.latency_s"]["text"] == "100 µs"
@@ -157,7 +157,7 @@ def test_keys_become_readable_labels() -> None:
     ],
 )
 def test_an_input_becomes_one_edit(path: str, typed: Any, edit: Any, design: Design) -> None:
-    assert make_edit(design, by_path(design)[path], typed) == edit
+    assert make_edit(design, fields_by_path(design)[path], typed) == edit
 
 
 @pytest.mark.parametrize(
@@ -175,13 +175,13 @@ def test_an_input_becomes_one_edit(path: str, typed: Any, edit: Any, design: Des
     ],
 )
 def test_an_invalid_input_is_refused(path: str, typed: Any, code: str, design: Design) -> None:
-    assert refusal(lambda: make_edit(design, by_path(design)[path], typed)).code == code
+    assert refusal(lambda: make_edit(design, fields_by_path(design)[path], typed)).code == code
 
 
 def test_another_cost_model_keeps_the_shared_keys(design: Design) -> None:
     session = Session(design)
 
-    session.edit(*make_edit(design, by_path(design)["cost.kind"], "roofline"))
+    session.edit(*make_edit(design, fields_by_path(design)["cost.kind"], "roofline"))
 
     assert session.design.cost.kind == "roofline"
     assert not session.errors
@@ -191,9 +191,9 @@ def test_a_pasted_table_of_costs_per_stage_is_priced_and_shown_again(seconds: De
     session = Session(seconds)
     rows = [f"{stage}\t{0.01 * (1 + stage)}\t0.02\t0.01" for stage in range(seconds.stages)]
 
-    session.edit(*make_edit(seconds, by_path(seconds)["cost.stage_costs"], "\n".join(rows)))
+    session.edit(*make_edit(seconds, fields_by_path(seconds)["cost.stage_costs"], "\n".join(rows)))
 
-    field, priced = by_path(session.design)["cost.stage_costs"], session.prediction
+    field, priced = fields_by_path(session.design)["cost.stage_costs"], session.prediction
     assert not session.errors
     assert priced is not None
     first = priced.program.tables.forward[:, 0]
@@ -213,12 +213,12 @@ def test_costs_per_stage_follow_a_change_of_the_stages(session: Session) -> None
     assert costs is not None
     assert (costs.stages, sum(costs.forward)) == (session.design.stages, sum(given["forward"]))
     assert not session.errors
-    session.edit(*make_edit(session.design, by_path(session.design)["cost.kind"], "roofline"))
+    session.edit(*make_edit(session.design, fields_by_path(session.design)["cost.kind"], "roofline"))
     assert session.design.cost.stage_costs is None, "units are not seconds"
 
 
 def test_a_wrong_number_of_costs_per_stage_is_a_problem_with_fixes(session: Session) -> None:
-    session.edit(*make_edit(session.design, by_path(session.design)["cost.stage_costs"], "1 1 1\n2 2 2"))
+    session.edit(*make_edit(session.design, fields_by_path(session.design)["cost.stage_costs"], "1 1 1\n2 2 2"))
     session.edit("training.steps", 3, "an edit of another part")
 
     (problem,) = session.errors
@@ -229,34 +229,34 @@ def test_a_wrong_number_of_costs_per_stage_is_a_problem_with_fixes(session: Sess
 
 
 def test_cost_models_that_need_more_input_are_not_offered(design: Design) -> None:
-    assert [option["value"] for option in by_path(design)["cost.kind"]["options"]] == ["roofline", "unit"]
+    assert [option["value"] for option in fields_by_path(design)["cost.kind"]["options"]] == ["roofline", "unit"]
 
 
 def test_a_preset_sets_the_cluster_and_is_then_selected(session: Session) -> None:
-    field = by_path(session.design)["cluster"]
+    field = fields_by_path(session.design)["cluster"]
     assert field["value"] is None
 
     session.edit(*make_edit(session.design, field, "dgx-a100"))
 
-    assert by_path(session.design)["cluster"]["value"] == "dgx-a100"
+    assert fields_by_path(session.design)["cluster"]["value"] == "dgx-a100"
     assert session.history[0] == "cluster preset DGX A100 80 GB"
 
 
 def test_a_published_model_sets_the_model_and_stays_selected_with_another_sequence_length(session: Session) -> None:
-    field = by_path(session.design)["model"]
+    field = fields_by_path(session.design)["model"]
     assert field["value"] is None
 
     for name in ("Mixtral-8x7B-v0.1", "bert-large-uncased"):
-        session.edit(*make_edit(session.design, by_path(session.design)["model"], name))
+        session.edit(*make_edit(session.design, fields_by_path(session.design)["model"], name))
 
         assert not session.errors
-        assert by_path(session.design)["model"]["value"] == name
+        assert fields_by_path(session.design)["model"]["value"] == name
         assert session.history[0] == f"model preset {name}"
 
     session.edit("model.sequence", 256, "a shorter sequence")
-    assert by_path(session.design)["model"]["value"] == name
+    assert fields_by_path(session.design)["model"]["value"] == name
     session.edit("model.hidden", 2048, "a wider model")
-    assert by_path(session.design)["model"]["value"] is None
+    assert fields_by_path(session.design)["model"]["value"] is None
 
 
 def test_amounts_in_inputs_are_read_back_as_the_same_value() -> None:
@@ -267,21 +267,21 @@ def test_amounts_in_inputs_are_read_back_as_the_same_value() -> None:
 def test_a_node_type_sets_the_cluster_with_as_many_nodes_as_the_meshes_need() -> None:
     session = Session(load_design(example("11-eight-by-32")))
 
-    session.edit(*make_edit(session.design, by_path(session.design)["cluster"], "gb200-nvl72"))
+    session.edit(*make_edit(session.design, fields_by_path(session.design)["cluster"], "gb200-nvl72"))
 
     assert session.design.cluster.devices_per_node == 72
-    assert by_path(session.design)["cluster"]["value"] == "gb200-nvl72"
+    assert fields_by_path(session.design)["cluster"]["value"] == "gb200-nvl72"
 
 
 def test_a_device_sets_its_data_sheet_and_its_link(session: Session) -> None:
-    field = by_path(session.design)["cluster.device"]
+    field = fields_by_path(session.design)["cluster.device"]
 
     session.edit(*make_edit(session.design, field, "MI300X-192GB"))
 
     cluster = session.design.cluster
     assert (cluster.device.memory_bytes, cluster.intra_node.bandwidth) == (192e9, 448e9)
     assert session.history[0] == "device MI300X-192GB"
-    assert by_path(session.design)["cluster.device"]["value"] == "MI300X-192GB"
+    assert fields_by_path(session.design)["cluster.device"]["value"] == "MI300X-192GB"
 
 
 def test_meshes_keep_their_places_when_nodes_get_more_devices() -> None:
@@ -289,14 +289,14 @@ def test_meshes_keep_their_places_when_nodes_get_more_devices() -> None:
     session = Session(design)
     node_of = [[design.cluster.node_of(device) for device in mesh.devices] for mesh in design.meshes]
 
-    session.edit(*make_edit(design, by_path(design)["cluster.devices_per_node"], "4"))
+    session.edit(*make_edit(design, fields_by_path(design)["cluster.devices_per_node"], "4"))
 
     now = session.design
     assert [[now.cluster.node_of(device) for device in mesh.devices] for mesh in now.meshes] == node_of
 
 
 def test_recomputation_is_typed_as_a_word_or_as_stages(design: Design) -> None:
-    field = by_path(design)["pipeline.recompute"]
+    field = fields_by_path(design)["pipeline.recompute"]
 
     assert (field["kind"], field["text"]) == ("list", "None")
     for typed in ("full", "all stages"):  # the word of the document, or its label
@@ -307,7 +307,7 @@ def test_recomputation_is_typed_as_a_word_or_as_stages(design: Design) -> None:
 
 
 def test_the_end_of_documents_is_typed_as_a_word_or_as_a_token(design: Design) -> None:
-    field = by_path(design)["training.document_end"]
+    field = fields_by_path(design)["training.document_end"]
     assert (field["kind"], field["text"], field["hint"]) == ("integer", "", "End-of-text token, or a number")
     assert make_edit(design, field, "50256")[:2] == ("training.document_end", 50256)
     assert make_edit(design, field, "end_of_text")[:2] == ("training.document_end", "end_of_text")

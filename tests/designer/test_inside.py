@@ -75,7 +75,7 @@ def test_a_shared_slot_shows_both_actions_with_the_name_of_the_other_one() -> No
     assert len(names) == len(timeline)
 
 
-def as_run(prediction: Prediction, rank: int, op: Op, slower: float) -> MeasuredBlock:
+def recorded_block(prediction: Prediction, rank: int, op: Op, slower: float) -> MeasuredBlock:
     """Return the recording of a run whose expert steps took ``factor`` times their predicted time."""
     predicted, rows = predict_block(prediction.design, rank, 0, op), []
     timeline = predicted.timeline
@@ -96,14 +96,14 @@ def as_run(prediction: Prediction, rank: int, op: Op, slower: float) -> Measured
 def test_measured_steps_are_overlaid_on_predicted_ones() -> None:
     prediction = session().prediction
 
-    (below, above), _ = block_layers(prediction, 0, Action(Op.F, 0, 1), as_run(prediction, 0, Op.F, 2.0))
+    (below, above), _ = block_layers(prediction, 0, Action(Op.F, 0, 1), recorded_block(prediction, 0, Op.F, 2.0))
 
     assert above.over and (above.label, above.timeline.source) == ("Measured in step 5", "measured")
     assert above.timeline.meshes == below.timeline.meshes
     assert above.timeline.makespan == pytest.approx(2 * below.timeline.makespan, rel=1e-6)
     assert below.steps is not None and above.steps is not None
 
-    def by_name(layer: Layer) -> dict[tuple[int, ...], tuple[str, float]]:
+    def spans_by_name(layer: Layer) -> dict[tuple[int, ...], tuple[str, float]]:
         timeline, steps = layer.timeline, layer.steps
         assert steps is not None
         names = zip(timeline.rank.tolist(), timeline.op.tolist(), timeline.microbatch.tolist(), strict=True)
@@ -112,7 +112,7 @@ def test_measured_steps_are_overlaid_on_predicted_ones() -> None:
         )
         return dict(zip(names, said, strict=True))
 
-    predicted, measured = by_name(below), by_name(above)
+    predicted, measured = spans_by_name(below), spans_by_name(above)
     both = predicted.keys() & measured.keys()
     assert len(both) == sum(not words.startswith("dense") for words, _ in measured.values()) > 20
     for name in both:

@@ -15,7 +15,7 @@ from meshwave.engine.program.shared_links import Port
 from tests.designer.timelines import one_f_one_b
 
 
-def by_criterion(found: Sequence[LaneGroups]) -> dict[str, list[str]]:
+def lanes_by_criterion(found: Sequence[LaneGroups]) -> dict[str, list[str]]:
     """Return the group of each lane by criterion."""
     return {groups.by: [groups.names[number] for number in groups.of] for groups in found}
 
@@ -31,7 +31,7 @@ def test_lanes_are_grouped_by_the_nodes_of_their_meshes() -> None:
     document = design.model_dump(mode="json")
     document["cluster"] |= {"nodes": 2, "devices_per_node": design.cluster.devices // 2}
     two_nodes = parse_design(document)
-    found = by_criterion(prediction_layer(predict(two_nodes), "two nodes").groups)
+    found = lanes_by_criterion(prediction_layer(predict(two_nodes), "two nodes").groups)
 
     expected = [sorted({two_nodes.cluster.node_of(device) for device in mesh.devices}) for mesh in two_nodes.meshes]
     assert found["node"] == [f"node {nodes[0]}" for nodes in expected]
@@ -52,7 +52,7 @@ def test_ports_belong_to_the_group_that_alone_uses_their_devices() -> None:
 
 def test_lanes_that_hold_the_same_stages_form_a_group() -> None:
     design = example("02-two-waves", schedule="chimera", microbatches=8)
-    found = by_criterion(prediction_layer(predict(design), "chimera").groups)
+    found = lanes_by_criterion(prediction_layer(predict(design), "chimera").groups)
 
     assert found["stages"] == found["stages"][::-1]  # ranks that face each other hold the same stages
     assert found["stages"][0] == f"stages 0, {len(design.meshes) - 1}"
@@ -67,7 +67,7 @@ def test_groups_that_hold_all_lanes_or_one_lane_each_are_left_out() -> None:
 
 def test_lanes_inside_a_block_are_grouped_by_device_and_by_kind() -> None:
     (layer, *_), _ = block_layers(predict(example("16-gpt2-moe")), 0, Action(Op.F, 0, 0))
-    found = by_criterion(layer.groups)
+    found = lanes_by_criterion(layer.groups)
 
     assert "compute" in found["kind"]
     names = layer.timeline.meshes

@@ -23,7 +23,7 @@ from meshwave.engine.runs.launchers import specify_run
 from meshwave.engine.runs.options import REHEARSAL
 from meshwave.engine.runs.process_identity import own_handle
 from meshwave.engine.runs.run_database import Place
-from tests.conftest import PATIENCE_S, until
+from tests.conftest import PATIENCE_S, wait_until
 
 ADA, GRACE = User("ada", "Ada", Role.LAUNCHER), User("grace", "Grace", Role.LAUNCHER)
 TARGETS = """[cluster]
@@ -179,7 +179,7 @@ def test_overdue_runs_are_cancelled_independently_and_each_failure_is_logged_onc
     assert not is_cancelled["slow"].is_set()
     responds.set()
     assert is_cancelled["slow"].wait(PATIENCE_S)
-    assert until(lambda: caplog.messages)
+    assert wait_until(lambda: caplog.messages)
     assert len(caplog.messages) == 1
     assert caplog.messages[0].startswith(f"run {entries[0].id} cannot be cancelled (it reached the time limit")
     assert shared_launches.failures[entries[0].id] in caplog.messages[0]
@@ -222,9 +222,9 @@ def test_the_event_loop_does_not_wait_while_a_cluster_cancels_a_run(
     panel.bar._handle_msg({"type": "cancel"})
 
     assert panel.bar.activity == "Cancelling …"
-    assert until(lambda: cluster.threads) != [threading.current_thread()]
+    assert wait_until(lambda: cluster.threads) != [threading.current_thread()]
     cluster.responds.set()
-    assert until(lambda: callbacks)
+    assert wait_until(lambda: callbacks)
     callbacks.pop()()
     assert panel.bar.activity == ""
     assert entry.id in panel.bar.notice
@@ -241,10 +241,10 @@ def test_the_event_loop_does_not_wait_while_a_cluster_starts_a_run(
     panel.bar._handle_msg({"type": "launch", "key": "a click"})
 
     assert panel.bar.activity == "Starting …"
-    assert until(lambda: cluster.threads) != [threading.current_thread()]
+    assert wait_until(lambda: cluster.threads) != [threading.current_thread()]
     assert not callbacks
     cluster.responds.set()
-    assert until(lambda: callbacks)
+    assert wait_until(lambda: callbacks)
     callbacks.pop()()
     assert panel.run["state"] == "STARTING"
     assert (panel.bar.activity, panel.bar.notice) == ("", "")
@@ -265,13 +265,13 @@ def test_a_cluster_that_does_not_respond_delays_neither_pages_nor_other_places(
 
     monkeypatch.setattr("meshwave.engine.runs.launchers._place_checks.check_place", check)
     shared_launches.check_runs(0)
-    assert until(lambda: cluster.threads and "local" in checked)
-    assert until(lambda: PersonLaunches(shared_launches, ADA, Limits).check_runs(0) or checked.count("local") > 1)
+    assert wait_until(lambda: cluster.threads and "local" in checked)
+    assert wait_until(lambda: PersonLaunches(shared_launches, ADA, Limits).check_runs(0) or checked.count("local") > 1)
 
     assert len(cluster.threads) == 1, "one check of a place at a time for all pages"
     assert threading.current_thread() not in cluster.threads
     cluster.responds.set()
-    assert until(lambda: shared_launches.check_runs(0) or len(cluster.threads) > 1)
+    assert wait_until(lambda: shared_launches.check_runs(0) or len(cluster.threads) > 1)
 
 
 def test_a_launch_asks_no_other_cluster(shared_launches: Launches, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,18 +11,18 @@ from tornado.websocket import WebSocketClosedError
 from meshwave.designer.server.logs import LONGEST_LINE, LogFormatter, is_worth_logging
 
 
-def formatted(message: str, *args: object) -> str:
+def format_record(message: str, *args: object) -> str:
     record = logging.LogRecord("bokeh", logging.ERROR, __file__, 1, message, args, None)
     return LogFormatter("a-secret").format(record)
 
 
 def test_the_token_is_removed_from_log_lines() -> None:
-    assert formatted("403 GET /?token=a-secret") == "ERROR bokeh: 403 GET /?token=[token]"
-    assert "a-secret" not in formatted("Uncaught exception %r", {"uri": "/autoload.js?x=1&token=a-secret"})
+    assert format_record("403 GET /?token=a-secret") == "ERROR bokeh: 403 GET /?token=[token]"
+    assert "a-secret" not in format_record("Uncaught exception %r", {"uri": "/autoload.js?x=1&token=a-secret"})
 
 
 def test_a_long_message_is_truncated_in_the_log() -> None:
-    text = formatted("Unhandled exception receiving a message: %r", b"x" * 19_000_000)
+    text = format_record("Unhandled exception receiving a message: %r", b"x" * 19_000_000)
 
     assert text.startswith("ERROR bokeh: Unhandled exception receiving a message: b'xxx")
     assert re.search(r"\.\.\. \(19,000,\d+ characters\)$", text)

@@ -27,7 +27,7 @@ def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         yield link
 
 
-def scraped(link: str) -> str:
+def scraped_text(link: str) -> str:
     request = Request(link.partition("?")[0] + "metrics", headers={"Authorization": f"Bearer {TOKEN}"})
     with urlopen(request, timeout=20) as answer:
         assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
@@ -35,12 +35,12 @@ def scraped(link: str) -> str:
 
 
 def values(link: str) -> dict[str, float]:
-    samples = [line.rpartition(" ") for line in scraped(link).splitlines() if not line.startswith("#")]
+    samples = [line.rpartition(" ") for line in scraped_text(link).splitlines() if not line.startswith("#")]
     return {name: float(value) for name, _, value in samples}
 
 
 def test_every_line_of_the_metrics_is_in_the_text_format(link: str) -> None:
-    lines = scraped(link)
+    lines = scraped_text(link)
 
     assert lines.endswith("\n")
     for line in lines.splitlines():

@@ -28,7 +28,7 @@ from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs import State
 from meshwave.engine.runs.launchers import specify_run
 from meshwave.engine.runs.options import PLAIN, REHEARSAL
-from tests.conftest import until
+from tests.conftest import wait_until
 
 FIRST = load_design(example("01-first-wave"))
 VIEWER, DESIGNER, LAUNCHER, ADMIN = (User(role.value, role.value, role) for role in Role)
@@ -206,8 +206,8 @@ def test_an_administrator_stops_a_computation_and_its_page_learns_why(administra
     def job_rows() -> list[dict[str, Any]]:
         return [row for row in rows(administration, "job") if row["name"] == "a long computation"]
 
-    (row,) = until(lambda: [row for row in job_rows() if "cores" in row["cells"][2]])
+    (row,) = wait_until(lambda: [row for row in job_rows() if "cores" in row["cells"][2]])
     administration.stop("job", row["id"])
-    assert until(lambda: update) == [Failed("an administrator stopped it")]
-    assert until(lambda: not job_rows())
+    assert wait_until(lambda: update) == [Failed("an administrator stopped it")]
+    assert wait_until(lambda: not job_rows())
     assert refused_code(administration.stop, "job", row["id"]) == "job_is_over"

@@ -37,7 +37,7 @@ def session() -> Session:
     return Session(load_design(example("01-first-wave")))
 
 
-def by_path(design: Design) -> dict[str, Field]:
+def fields_by_path(design: Design) -> dict[str, Field]:
     return {field["path"]: field for section in form_sections(design) for field in section["fields"]}
 
 
@@ -45,27 +45,27 @@ def follow(calibrating: BackgroundCalibration) -> Callable[[str], None]:
     """Return a function that waits for a state of the calibration."""
     changed = threading.Condition()
 
-    def hear() -> None:
+    def receive_status() -> None:
         with changed:
             changed.notify_all()
 
-    calibrating.subscribe(hear)
+    calibrating.subscribe(receive_status)
 
-    def until(state: str) -> None:
+    def wait_until(state: str) -> None:
         with changed:
             assert changed.wait_for(lambda: calibrating.status.state == state, PATIENCE_S), calibrating.status
 
-    return until
+    return wait_until
 
 
 # ---- in the form ----
 
 
 def test_calibrated_costs_are_offered_as_soon_as_a_profile_is_stored(session: Session) -> None:
-    kinds = [option["value"] for option in by_path(session.design)["cost.kind"]["options"]]
+    kinds = [option["value"] for option in fields_by_path(session.design)["cost.kind"]["options"]]
     store_profile(example_profile(), "a")
 
-    offered = [option["value"] for option in by_path(session.design)["cost.kind"]["options"]]
+    offered = [option["value"] for option in fields_by_path(session.design)["cost.kind"]["options"]]
 
     assert kinds == ["roofline", "unit"]
     assert sorted(offered) == ["calibrated", "roofline", "unit"]
@@ -75,8 +75,8 @@ def test_a_profile_is_chosen_from_the_stored_ones(session: Session) -> None:
     for name in ("b", "a", "this-machine"):
         store_profile(example_profile(), name)
 
-    session.edit(*make_edit(session.design, by_path(session.design)["cost.kind"], "calibrated"))
-    field = by_path(session.design)["cost.profile"]
+    session.edit(*make_edit(session.design, fields_by_path(session.design)["cost.kind"], "calibrated"))
+    field = fields_by_path(session.design)["cost.profile"]
 
     assert (field["kind"], field["value"]) == ("choice", "this-machine.json")
     assert [option["title"] for option in field["options"]] == ["a", "b", "this-machine"]
@@ -89,7 +89,7 @@ def test_a_missing_profile_is_reported_at_its_field(session: Session) -> None:
     session.edit("cost", {"kind": "calibrated", "profile": "gone.json"}, "a profile")
 
     assert [problem.where for problem in session.errors] == ["cost.profile"]
-    assert [option["value"] for option in by_path(session.design)["cost.profile"]["options"]] == ["gone.json"]
+    assert [option["value"] for option in fields_by_path(session.design)["cost.profile"]["options"]] == ["gone.json"]
 
 
 # ---- charts ----
@@ -212,12 +212,12 @@ def test_a_calibration_is_stored_under_its_name_and_shown(session: Session) -> N
         return example_profile()
 
     calibrating = BackgroundCalibration(measure)
-    until = follow(calibrating)
+    wait_until = follow(calibrating)
     view = Profiles(session, calibrating, on_stored=lambda: told.append("kept"))
     view.open()
 
     view._handle_msg({"type": "measure", "name": "mine"})
-    until("done")
+    wait_until("done")
     calibrating.close()
 
     assert list_profiles() == ["mine.json"]
@@ -233,11 +233,11 @@ def test_a_design_is_predicted_again_when_its_profile_changes(session: Session) 
     twice = {phase: fit.model_copy(update={"per": {**fit.per, "block": 1.0}}) for phase, fit in layer.fits.items()}
     slow = example_profile(blocks=(layer.model_copy(update={"fits": twice}), *ends))
     calibrating = BackgroundCalibration(lambda wanted, heard: slow)
-    until = follow(calibrating)
+    wait_until = follow(calibrating)
     view = Profiles(session, calibrating)
 
     calibrating.start("mine")
-    until("done")
+    wait_until("done")
     calibrating.close()  # when all have heard of it
 
     assert view.standing["state"] == "done"
@@ -254,7 +254,7 @@ def test_a_stopped_calibration_stores_nothing(session: Session) -> None:
         return example_profile()
 
     calibrating = BackgroundCalibration(measure)
-    until = follow(calibrating)
+    wait_until = follow(calibrating)
 
     calibrating.start("mine")
     assert started.wait(PATIENCE_S)
@@ -262,7 +262,7 @@ def test_a_stopped_calibration_stores_nothing(session: Session) -> None:
     calibrating.stop()
     assert calibrating.status.words == "stopping"
     go.set()
-    until("stopped")
+    wait_until("stopped")
 
     assert list_profiles() == []
 
@@ -287,10 +287,10 @@ def test_a_profile_that_cannot_be_stored_is_saved_elsewhere(session: Session, mo
     monkeypatch.setattr(beside, "store_profile", raise_error)
     monkeypatch.setattr(beside, "write_spare_profile", lambda profile: "/aside.json")
     calibrating = BackgroundCalibration(lambda wanted, heard: example_profile())
-    until = follow(calibrating)
+    wait_until = follow(calibrating)
 
     calibrating.start("mine")
-    until("failed")
+    wait_until("failed")
 
     assert calibrating.status.words == "cannot write it: No space left on device; the profile was saved as /aside.json"
 
@@ -300,10 +300,10 @@ def test_a_calibration_that_cannot_run_shows_the_reason() -> None:
         raise InputError("there is no torch here")
 
     calibrating = BackgroundCalibration(measure)
-    until = follow(calibrating)
+    wait_until = follow(calibrating)
 
     calibrating.start("mine")
-    until("failed")
+    wait_until("failed")
 
     assert calibrating.status.words == "there is no torch here"
     with pytest.raises(InputError, match="is not a valid profile name"):

@@ -63,7 +63,7 @@ def canvas(session: Session, record: Record) -> tuple[ExpertsCanvas, list[dict[s
     return made, told
 
 
-def load(made: ExpertsCanvas) -> dict[str, Any]:
+def load_setting(made: ExpertsCanvas) -> dict[str, Any]:
     return next(control for control in made.picture["controls"] if control["key"] == "load")
 
 
@@ -74,27 +74,27 @@ EVEN = [1.0] * 8
 def test_a_measured_load_is_applied_as_one_undo_step(session: Session, record: Record, write_finished_run: Ran) -> None:
     run = write_finished_run(layer1=HOT, layer3=EVEN)
     made, told = canvas(session, record)
-    assert [option["value"] for option in load(made)["options"]] == ["uniform", "zipf", run]
+    assert [option["value"] for option in load_setting(made)["options"]] == ["uniform", "zipf", run]
 
     made._handle_msg({"type": "setting", "key": "load", "value": run})
 
     assert told[-1]["refused"] is None
     assert session.design.experts.load == (3.0, 1, 1, 1, 0.5, 0.5, 0.5, 0.5)  # the mean over both layers
     assert session.history[0].startswith("set the expert load to measured ")
-    assert load(made)["value"] == run
-    assert load(made)["text"].endswith(", 3 steps")
+    assert load_setting(made)["value"] == run
+    assert load_setting(made)["text"].endswith(", 3 steps")
     assert next(figure for figure in made.picture["figures"] if figure["key"] == "load")["value"] == "2×"
     session.undo()
     assert session.design.experts.load is None
-    assert load(made)["value"] == "uniform"
+    assert load_setting(made)["value"] == "uniform"
 
 
 def test_a_missing_measured_load_is_reported(session: Session, record: Record, write_finished_run: Ran) -> None:
     write_finished_run()  # its processes wrote none
     made, told = canvas(session, record)
-    assert load(made)["options"][-1]["text"] == "measured (no run yet)"
+    assert load_setting(made)["options"][-1]["text"] == "measured (no run yet)"
 
-    made._handle_msg({"type": "setting", "key": "load", "value": load(made)["options"][-1]["value"]})
+    made._handle_msg({"type": "setting", "key": "load", "value": load_setting(made)["options"][-1]["value"]})
 
     assert told[-1]["refused"].startswith("no completed run has measured the routing of this model")
     assert session.history[0] == ""
@@ -117,7 +117,7 @@ def test_only_loads_of_completed_runs_of_this_model_are_offered(
     record.change_state(live, State.CANCELLED)
     made.refresh_loads()
 
-    assert [option["value"] for option in load(made)["options"][2:]] == [live, first]
+    assert [option["value"] for option in load_setting(made)["options"][2:]] == [live, first]
 
 
 def test_a_manual_load_is_kept(session: Session, record: Record, write_finished_run: Ran) -> None:
@@ -125,8 +125,8 @@ def test_a_manual_load_is_kept(session: Session, record: Record, write_finished_
     session.edit("experts.load", [2.0, *EVEN[1:]], "by hand")
     made, told = canvas(session, record)
 
-    made._handle_msg({"type": "setting", "key": "load", "value": load(made)["value"]})
+    made._handle_msg({"type": "setting", "key": "load", "value": load_setting(made)["value"]})
 
     assert told[-1]["refused"] is None
-    assert load(made)["text"] == "custom"
+    assert load_setting(made)["text"] == "custom"
     assert session.history[0] == "by hand"

@@ -41,7 +41,7 @@ from meshwave.engine.runs.recording import Recorder, read_recording
 from meshwave.engine.runs.run_folder import RunSpec
 from meshwave.engine.runs.training_texts import texts_folder
 from meshwave.engine.units import format_time, quantity
-from tests.engine.runs.play import until
+from tests.engine.runs.play import wait_until
 from tests.engine.runs.recorded import record as record_timeline
 
 
@@ -533,8 +533,8 @@ def test_a_dry_run_is_started_followed_and_marked(
 
     panel.bar._handle_msg({"type": "rehearse", "key": "a click"})
     assert panel.bar.notice == ""
-    until(lambda: panel.refresh() or panel.run.get("state") == "SUCCEEDED", "its end")
-    until(lambda: panel.refresh() or session.measured, "its timeline")
+    wait_until(lambda: panel.refresh() or panel.run.get("state") == "SUCCEEDED", "its end")
+    wait_until(lambda: panel.refresh() or session.measured, "its timeline")
 
     assert panel.run["manner"].startswith("dry run, time x ")
     assert panel.bar.status["words"] == f"{panel.run['manner']}: done: 1 steps"

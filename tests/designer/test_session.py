@@ -38,10 +38,10 @@ def test_an_edit_whose_prediction_raises_changes_nothing(
     session.edit("training.steps", 3, "3 steps")
     edited = session.design
 
-    def broken(_: Design) -> Any:
+    def raise_error(_: Design) -> Any:
         raise KeyError(4)
 
-    monkeypatch.setattr(predictions, "predict", broken)
+    monkeypatch.setattr(predictions, "predict", raise_error)
     for act in (lambda: session.edit("training.steps", 4, "4 steps"), session.undo):
         with pytest.raises(KeyError):
             act()

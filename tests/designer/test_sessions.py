@@ -32,7 +32,7 @@ from meshwave.designer.views.run_data import FollowedRun
 from meshwave.designer.views.run_log import RunLog
 from meshwave.designer.views.runs import RunsPanel
 from meshwave.engine.document import Design
-from tests.conftest import until
+from tests.conftest import wait_until
 
 OF_A_TAB = (Document, ServerSession, Session, Widgets, TransferView, PeriodicCallback, FollowedRun, RunsPanel, RunLog)
 LIFETIME_S = 0.5
@@ -137,7 +137,7 @@ def test_a_tab_that_is_closed_while_it_connects_leaves_no_session(designer: tupl
         while browser.recv(4096):
             pass
 
-    assert until(lambda: sessions() == before)
+    assert wait_until(lambda: sessions() == before)
 
 
 @pytest.mark.slow
@@ -148,13 +148,13 @@ def test_closed_tabs_leave_nothing_behind(designer: tuple[str, Studio]) -> None:
     run(edit_and_leave(link))  # loads what a process keeps
     run(search_and_leave(link))  # starts the process that jobs are forked from
     run(launch_and_leave(link))
-    assert until(lambda: kept_counts(studio)["ServerSession"] == sessions), kept_counts(studio)
-    assert until(lambda: runs_are_over(studio))
-    assert until(lambda: "job" not in {thread.name for thread in threading.enumerate()}), "a job goes on"
+    assert wait_until(lambda: kept_counts(studio)["ServerSession"] == sessions), kept_counts(studio)
+    assert wait_until(lambda: runs_are_over(studio))
+    assert wait_until(lambda: "job" not in {thread.name for thread in threading.enumerate()}), "a job goes on"
     before = kept_counts(studio)
 
     run(visit(link))
 
-    assert until(lambda: runs_are_over(studio))
-    assert until(lambda: kept_counts(studio) == before), f"before: {before}, after: {kept_counts(studio)}"
+    assert wait_until(lambda: runs_are_over(studio))
+    assert wait_until(lambda: kept_counts(studio) == before), f"before: {before}, after: {kept_counts(studio)}"
     del of_other_tests

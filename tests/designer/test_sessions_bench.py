@@ -18,7 +18,7 @@ from meshwave.engine.errors import InputError
 
 
 @pytest.fixture(autouse=True)
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
+def shorten_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"EDIT_INTERVAL_S": 0.0, "LEAST_EDITS": 0, "IDLE_S": 0.1}.items():
         monkeypatch.setattr(sessions_bench, name, value)
 
@@ -72,11 +72,11 @@ def test_after_edits_launches_and_killed_processes_the_server_holds_no_more_than
 
 
 def test_minutes_apply_to_the_parts_that_take_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    def part(minutes: float, say: bench.Say) -> bench.Figures:
+    def measure_nothing(minutes: float, say: bench.Say) -> bench.Figures:
         """Measure nothing."""
         return {"minutes": minutes}
 
-    monkeypatch.setattr(bench, "TIMED_PARTS", {"soak": part})
+    monkeypatch.setattr(bench, "TIMED_PARTS", {"soak": measure_nothing})
     said: list[str] = []
 
     assert bench.run_benchmarks(["soak"], said.append, minutes=2)["soak"] == {"minutes": 2}

@@ -343,7 +343,7 @@ MOVES = st.lists(
 )
 
 
-def act(page: Page, move: str, path: str, seed: int) -> None:
+def apply_move(page: Page, move: str, path: str, seed: int) -> None:
     if move == "edit":
         page.edit(path, PATHS[path](seed), f"{path} {seed}")
     elif move == "mesh":
@@ -373,7 +373,7 @@ def test_any_interleaving_converges_and_loses_no_edit_silently(count: int, moves
             page = pages[number % count]
             before, offers = shared.design, {each.id: len(each.replaced) for each in shared.members.values()}
             try:
-                act(page, move, path, seed)
+                apply_move(page, move, path, seed)
             except InputError:
                 assert shared.design is before  # a refused edit changes nothing
             changes = find_changes(document(before), document(shared.design))

@@ -15,7 +15,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from meshwave.engine.files import import_path
-from tests.conftest import PATIENCE_S, until
+from tests.conftest import PATIENCE_S, wait_until
 
 RECORDER = """#!{python}
 import sys
@@ -64,14 +64,14 @@ def test_the_browser_opens_a_private_file_that_is_deleted_afterwards(
 
     _, link = serve(DISPLAY=":99", BROWSER=f"{browser} %s")
 
-    arguments = until(lambda: record.exists() and record.read_text())
+    arguments = wait_until(lambda: record.exists() and record.read_text())
     assert link.partition("token=")[2] not in arguments
     page = Path(arguments.removeprefix("file://"))
     assert f'url={link}"' in page.read_text("utf-8")
     assert stat.S_IMODE(page.stat().st_mode) == 0o600
     assert stat.S_IMODE(page.parent.stat().st_mode) == 0o700
     urlopen(link, timeout=20).close()
-    assert until(lambda: not page.parent.exists())
+    assert wait_until(lambda: not page.parent.exists())
 
 
 @pytest.mark.slow

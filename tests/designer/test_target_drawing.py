@@ -21,7 +21,7 @@ from meshwave.engine.people.people_file import Role, User
 from meshwave.engine.runs import Record
 from meshwave.engine.runs.launchers._node_counts import NodeCounts
 from meshwave.engine.runs.target_check import TargetCluster
-from tests.conftest import until
+from tests.conftest import wait_until
 
 
 def report(name: str) -> TargetCluster:
@@ -58,7 +58,7 @@ def test_a_drawn_cluster_is_one_edit(session: Session) -> None:
 
     bar._on_draw()
 
-    assert until(lambda: session.design.cluster.nodes == 8)
+    assert wait_until(lambda: session.design.cluster.nodes == 8)
     assert bar.drawing == ""
     session.undo()
     assert session.design == before
@@ -69,7 +69,7 @@ def test_free_nodes_of_a_drawn_cluster_are_shown_and_counted_again(
 ) -> None:
     bar = bar_of(session, "cluster")
     bar._on_draw()
-    assert until(lambda: session.attached and session.design.cluster.nodes == 8)
+    assert wait_until(lambda: session.attached and session.design.cluster.nodes == 8)
 
     picture = session.attached.picture(session.design.cluster)
     assert (picture["target"], picture["free"], picture["total"]) == ("cluster", 4, 8)
@@ -79,7 +79,7 @@ def test_free_nodes_of_a_drawn_cluster_are_shown_and_counted_again(
     assert canvas.links["intra"].endswith(" NVLink (NV18)")
     monkeypatch.setattr(target_drawing, "target_nodes", lambda name: NodeCounts(8, 0, (("n0", False),) * 8))
     target_drawing.refresh_nodes(session, bar)
-    assert until(lambda: session.attached.picture(session.design.cluster)["free"] == 0)
+    assert wait_until(lambda: session.attached.picture(session.design.cluster)["free"] == 0)
     session.undo()
     assert session.attached.picture(session.design.cluster) == {}, "the design has its own cluster again"
 
@@ -89,7 +89,7 @@ def test_a_cluster_that_no_longer_fits_is_reported(session: Session) -> None:
     bar._on_draw()
     session.read_only = True
 
-    assert until(lambda: bar.notice)
+    assert wait_until(lambda: bar.notice)
     assert bar.notice.startswith("this page is read-only")
     assert bar.drawing == ""
 
@@ -113,6 +113,6 @@ def test_a_target_that_fails_is_reported(session: Session) -> None:
 
     bar._on_draw()
 
-    assert until(lambda: bar.notice)
+    assert wait_until(lambda: bar.notice)
     assert bar.notice == "the check of broken failed: its job ended; from its logs: no module torch"
     assert bar.drawing == ""

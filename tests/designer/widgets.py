@@ -10,7 +10,7 @@ from meshwave.designer.forms import Field, form_sections
 from meshwave.engine.document import Design
 
 
-def by_path(design: Design) -> dict[str, Field]:
+def fields_by_path(design: Design) -> dict[str, Field]:
     """Return the fields of the form of a design by their paths."""
     return {field["path"]: field for section in form_sections(design) for field in section["fields"]}
 

@@ -46,7 +46,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def eventually(holds: Callable[[], bool]) -> bool:
+def is_true_in_time(holds: Callable[[], bool]) -> bool:
     end = time.monotonic() + GONE_S
     while not holds():
         if time.monotonic() > end:

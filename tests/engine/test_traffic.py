@@ -12,7 +12,7 @@ def test_messages_are_summed_without_those_to_the_device_itself() -> None:
     found = Traffic.from_messages([4, 5, 9], [0, 0, 1], [(4, 5, 10.0), (4, 5, 2.0), (9, 4, 7.0), (5, 5, 100.0)])
 
     assert found.bytes.tolist() == [[0, 12, 0], [0, 0, 0], [7, 0, 0]]
-    assert (found.inside_bytes, found.between_bytes) == (12, 7)
+    assert (found.bytes_inside_nodes, found.bytes_between_nodes) == (12, 7)
     assert found.to_json()["numbers"] == [4, 5, 9]
 
 
@@ -24,8 +24,8 @@ def test_many_devices_are_summed_by_node(nodes: list[int]) -> None:
     by_node = whole.limit_rows()
 
     assert (by_node.unit, by_node.numbers) == ("node", tuple(sorted(set(nodes))))
-    assert by_node.inside_bytes == pytest.approx(whole.inside_bytes)
-    assert by_node.between_bytes == pytest.approx(whole.between_bytes)
+    assert by_node.bytes_inside_nodes == pytest.approx(whole.bytes_inside_nodes)
+    assert by_node.bytes_between_nodes == pytest.approx(whole.bytes_between_nodes)
     assert by_node.limit_rows() is by_node
 
 

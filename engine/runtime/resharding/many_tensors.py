@@ -98,7 +98,7 @@ class ReshardingList(BoundTransfer):
                 or a name does not belong to exactly one tensor.
             RunError: the connection to another process is closed.
         """
-        locals_, intos = (self._by_position(given) for given in (tensors, into))
+        locals_, intos = (self._sort_by_position(given) for given in (tensors, into))
         locals_ = [each if owned is not None else None for each, owned in zip(locals_, self.part.owned, strict=True)]
         place = self._started % MAX_CONCURRENT
         if place in self._in_flight:
@@ -109,7 +109,7 @@ class ReshardingList(BoundTransfer):
         self._started += 1
         return pending
 
-    def _by_position(self, given: GivenTensors | None) -> list[Tensor | None]:
+    def _sort_by_position(self, given: GivenTensors | None) -> list[Tensor | None]:
         """Return the local tensors in the order of the plan's tensors."""
         names = [load.name for load in self.planned.loads]
         if given is None:

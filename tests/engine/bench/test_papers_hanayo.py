@@ -32,7 +32,7 @@ def figure_design(scheme: str, layout: Layout, **how: str) -> Design:
     return parse_design(experiment_document(Setting("tacc", scheme, layout, **how)))  # type: ignore[arg-type]
 
 
-def of_basis(rows: list[Row], basis: str) -> list[Row]:
+def rows_with_basis(rows: list[Row], basis: str) -> list[Row]:
     found = [row for row in rows if row.basis == basis]
     assert found
     return found
@@ -121,7 +121,7 @@ def test_every_bar_of_the_paper_has_a_row_of_each_basis() -> None:
 
 def test_one_count_of_sequences_explains_layouts_of_the_same_devices() -> None:
     rows = list(hanayo_throughput.ratios_by_sequence_count().rows)
-    plain, counted = (of_basis(rows, basis) for basis in (hanayo_throughput.TRUE, hanayo_throughput.COUNTED))
+    plain, counted = (rows_with_basis(rows, basis) for basis in (hanayo_throughput.TRUE, hanayo_throughput.COUNTED))
 
     for true, ours in zip(plain, counted, strict=True):
         nearer = abs(float(ours.ours) - float(ours.paper)) < abs(float(true.ours) - float(true.paper))
@@ -131,7 +131,7 @@ def test_one_count_of_sequences_explains_layouts_of_the_same_devices() -> None:
 def test_clusters_differ_by_the_ratio_of_their_fp32_peaks() -> None:
     rows = list(hanayo_throughput.precision_ratios().rows)
 
-    for narrow, wide in zip(of_basis(rows, "fp32"), of_basis(rows, "16 bit"), strict=True):
+    for narrow, wide in zip(rows_with_basis(rows, "fp32"), rows_with_basis(rows, "16 bit"), strict=True):
         assert abs(float(narrow.ours) - float(narrow.paper)) < abs(float(wide.ours) - float(wide.paper))
 
 

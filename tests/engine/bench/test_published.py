@@ -262,11 +262,11 @@ def test_a_source_is_left_out_of_the_fit_that_predicts_it():
     assert abs(errors["one-1"]) < 0.1 < 7 / 6 - 1, "the run of the other source corrects the constant"
 
 
-def one_of_each_source_and_device(rows):
+def distinct_rows(rows):
     return [*{(row["id"].partition("-")[0], row["device"]): row for row in rows}.values()]
 
 
-@pytest.mark.parametrize("choose", [one_of_each_source_and_device, pytest.param(list, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("choose", [distinct_rows, pytest.param(list, marks=pytest.mark.nightly)])
 @pytest.mark.slow
 def test_the_errors_behind_intervals_are_those_of_the_shipped_runs_and_constants(choose):
     """After a change of runs, constants or costs, ``make published`` writes them again."""

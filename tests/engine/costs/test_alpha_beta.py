@@ -15,7 +15,7 @@ from meshwave.engine.document.devices import device_kinds
 NEAR, FAR = 100e9, 10e9
 
 
-def cluster(nics: int = 1) -> Cluster:
+def example_cluster(nics: int = 1) -> Cluster:
     """Four nodes of four devices; 1 us and 100 GB/s inside, 10 us and 10 GB/s between."""
     return Cluster(
         nodes=4,
@@ -28,45 +28,47 @@ def cluster(nics: int = 1) -> Cluster:
 
 
 def test_a_message_inside_a_node_takes_the_fast_link() -> None:
-    assert transfer_seconds(cluster(), [Message(0, 3, 1e9)]) == pytest.approx(1e-6 + 1e9 / NEAR)
+    assert transfer_seconds(example_cluster(), [Message(0, 3, 1e9)]) == pytest.approx(1e-6 + 1e9 / NEAR)
 
 
 def test_a_message_between_nodes_takes_the_slow_link() -> None:
-    assert transfer_seconds(cluster(), [Message(3, 4, 1e9)]) == pytest.approx(1e-5 + 1e9 / FAR)
+    assert transfer_seconds(example_cluster(), [Message(3, 4, 1e9)]) == pytest.approx(1e-5 + 1e9 / FAR)
 
 
 def test_no_message_takes_no_time() -> None:
-    assert transfer_seconds(cluster(), []) == 0.0
+    assert transfer_seconds(example_cluster(), []) == 0.0
 
 
 @pytest.mark.parametrize(("nics", "slower"), [(1, 4), (2, 2), (3, 4 / 3), (4, 1), (8, 1)])
 def test_messages_that_leave_a_node_together_share_its_nics(nics: int, slower: float) -> None:
     messages = [Message(device, device + 4, 1e9) for device in range(4)]
 
-    assert transfer_seconds(cluster(nics), messages) == pytest.approx(1e-5 + slower * 1e9 / FAR)
+    assert transfer_seconds(example_cluster(nics), messages) == pytest.approx(1e-5 + slower * 1e9 / FAR)
 
 
 def test_messages_inside_a_node_have_a_link_each() -> None:
     messages = [Message(0, 2, 1e9), Message(1, 3, 1e9)]
 
-    assert transfer_seconds(cluster(), messages) == pytest.approx(1e-6 + 1e9 / NEAR)
+    assert transfer_seconds(example_cluster(), messages) == pytest.approx(1e-6 + 1e9 / NEAR)
 
 
 def test_the_slowest_of_concurrent_messages_determines_the_time() -> None:
-    assert transfer_seconds(cluster(), [Message(0, 1, 1e9), Message(4, 8, 1e9)]) == pytest.approx(1e-5 + 1e9 / FAR)
+    assert transfer_seconds(example_cluster(), [Message(0, 1, 1e9), Message(4, 8, 1e9)]) == pytest.approx(
+        1e-5 + 1e9 / FAR
+    )
 
 
 def test_a_ring_transfers_two_n_minus_one_nths_of_the_bytes() -> None:
     """Patarasuk and Yuan: 2(n-1) alpha + 2(n-1)/n size / bandwidth."""
-    assert collective_seconds(cluster(), [[0, 1, 2, 3]], 1e9) == pytest.approx(6e-6 + 1.5 * 1e9 / NEAR)
+    assert collective_seconds(example_cluster(), [[0, 1, 2, 3]], 1e9) == pytest.approx(6e-6 + 1.5 * 1e9 / NEAR)
 
 
 def test_a_ring_of_one_is_free() -> None:
-    assert collective_seconds(cluster(), [[0], [1]], 1e9) == 0.0
+    assert collective_seconds(example_cluster(), [[0], [1]], 1e9) == 0.0
 
 
 def test_a_ring_over_nodes_has_the_rate_of_the_slow_link() -> None:
-    seconds = collective_seconds(cluster(), [[0, 1, 4, 5]], 1e9)
+    seconds = collective_seconds(example_cluster(), [[0, 1, 4, 5]], 1e9)
 
     assert seconds == pytest.approx(6e-5 + 1.5 * 1e9 / FAR)
 
@@ -75,7 +77,7 @@ def test_a_ring_over_nodes_has_the_rate_of_the_slow_link() -> None:
 def test_rings_that_leave_a_node_share_its_nics(nics: int, slower: float) -> None:
     groups = [[device, device + 4] for device in range(4)]
 
-    seconds = collective_seconds(cluster(nics), groups, 1e9)
+    seconds = collective_seconds(example_cluster(nics), groups, 1e9)
 
     assert seconds == pytest.approx(2e-5 + slower * 1e9 / FAR)
 
@@ -116,13 +118,13 @@ def test_an_all_reduce_takes_about_the_measured_time(
 
 def test_switches_sum_all_reduces_of_hopper_but_no_gathers() -> None:
     made = cluster_of("H100-SXM5-80GB", 1, 8)
-    other = made.model_copy(update={"device": cluster().device})
+    other = made.model_copy(update={"device": example_cluster().device})
 
     assert collective_seconds(made, [range(8)], 1e9) < 1.7 * collective_seconds(made, [range(8)], 1e9, rounds=1)
     assert collective_seconds(other, [range(8)], 1e9) == 2 * collective_seconds(other, [range(8)], 1e9, rounds=1)
 
 
 def test_small_all_reduces_take_a_logarithmic_number_of_steps() -> None:
-    assert small_all_reduce_seconds(cluster(), range(16), 0.0) == pytest.approx(4e-5)
-    assert small_all_reduce_seconds(cluster(), range(3), 0.0) == pytest.approx(2e-6)
-    assert small_all_reduce_seconds(cluster(), [5], 4.0) == 0.0
+    assert small_all_reduce_seconds(example_cluster(), range(16), 0.0) == pytest.approx(4e-5)
+    assert small_all_reduce_seconds(example_cluster(), range(3), 0.0) == pytest.approx(2e-6)
+    assert small_all_reduce_seconds(example_cluster(), [5], 4.0) == 0.0

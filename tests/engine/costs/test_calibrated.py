@@ -42,7 +42,7 @@ def seconds_of_action(costs: Costs, made: Design, op: Op, stage: int) -> float:
     return float(costs.seconds[(program.op == op) & (program.stage == stage)][0])
 
 
-def calibrated(design: Make, ranks: int = 4, **changes: Any) -> Design:
+def calibrated_design(design: Make, ranks: int = 4, **changes: Any) -> Design:
     return design(ranks, cost={"kind": "calibrated", "profile": NAME}, **changes)
 
 
@@ -50,7 +50,7 @@ def calibrated(design: Make, ranks: int = 4, **changes: Any) -> Design:
 
 
 def test_a_stage_takes_the_time_of_its_fitted_lines(design: Make) -> None:
-    made = calibrated(design, pipeline={"stages": [8] * 4})
+    made = calibrated_design(design, pipeline={"stages": [8] * 4})
     costs = program_costs(made, example_profile())
 
     load = device_workload(made, made.meshes[0])
@@ -71,7 +71,7 @@ def test_a_whole_backward_has_a_line_of_its_own(design: Make) -> None:
     slow = layer.model_copy(update={"fits": {**layer.fits, "backward": twice}})
     profile = profile.model_copy(update={"blocks": (slow, *profile.blocks[1:])})
     whole, split = (
-        calibrated(design, schedule=schedule, pipeline={"stages": [8] * 4}) for schedule in ("1f1b", "zb-h1")
+        calibrated_design(design, schedule=schedule, pipeline={"stages": [8] * 4}) for schedule in ("1f1b", "zb-h1")
     )
 
     halves = [seconds_of_action(program_costs(split, profile), split, op, 1) for op in (Op.I, Op.W)]
@@ -80,7 +80,7 @@ def test_a_whole_backward_has_a_line_of_its_own(design: Make) -> None:
 
 
 def test_messages_take_the_measured_time_of_their_link(design: Make) -> None:
-    made = calibrated(design)
+    made = calibrated_design(design)
     costs, program = program_costs(made, example_profile()), lower(made)
 
     sends = costs.seconds[program.op == Op.SEND_F]
@@ -89,7 +89,7 @@ def test_messages_take_the_measured_time_of_their_link(design: Make) -> None:
 
 
 def test_the_update_takes_the_measured_time_of_the_optimizer(design: Make) -> None:
-    made = calibrated(design, pipeline={"stages": [8] * 4}, training={"clip_norm": None})
+    made = calibrated_design(design, pipeline={"stages": [8] * 4}, training={"clip_norm": None})
     program = lower(made)
     costs = program_costs(made, example_profile())
 
@@ -117,7 +117,7 @@ def test_all_reduces_of_measured_group_sizes_use_their_line_and_others_a_ring(de
     line = MeasuredCollective(
         collective="all_reduce", group="mp", size=2, alpha_s=1.0, beta_s_per_byte=0.0, r2=1.0, samples=((1e3, 1.0),)
     )
-    made = calibrated(design, 2, tp=2, schedule="gpipe")
+    made = calibrated_design(design, 2, tp=2, schedule="gpipe")
     alone = seconds_of_action(program_costs(made, example_profile()), made, Op.F, 0)
 
     assert seconds_of_action(program_costs(made, example_profile(collectives=(line,))), made, Op.F, 0) == pytest.approx(
@@ -126,7 +126,7 @@ def test_all_reduces_of_measured_group_sizes_use_their_line_and_others_a_ring(de
 
 
 def test_layers_are_balanced_by_measured_times(design: Make) -> None:
-    made = calibrated(design)
+    made = calibrated_design(design)
     store_profile(example_profile(blocks=(block("layer"), block("embedding"), _slow_head())), NAME)
 
     layers = layers_per_stage(made)
@@ -142,7 +142,7 @@ def _slow_head() -> Any:
 
 
 def test_allocated_bytes_replace_those_of_the_formulas(design: Make) -> None:
-    made = calibrated(design, pipeline={"stages": [8] * 4})
+    made = calibrated_design(design, pipeline={"stages": [8] * 4})
     usual = program_costs(made, example_profile()).activation_bytes
 
     kept = program_costs(
@@ -154,7 +154,7 @@ def test_allocated_bytes_replace_those_of_the_formulas(design: Make) -> None:
 
 
 def test_utilization_is_reported_against_the_measured_rate(design: Make) -> None:
-    made = calibrated(design)
+    made = calibrated_design(design)
 
     assert program_costs(made, example_profile()).peak_flops == 4 * 312e12
     assert program_costs(made, example_profile(matrix=(MatrixRate(precision="fp32", flops=1e12),))).peak_flops == 4e12
@@ -181,7 +181,7 @@ def test_terms_contain_all_flops_and_bytes_of_a_block(hidden: int, sequence: int
 
 def test_an_action_has_the_slowness_of_the_most_similar_action_of_the_run(design: Make) -> None:
     plain = design(4, pipeline={"stages": [8] * 4})
-    made = plain.model_copy(update={"cost": calibrated(design).cost})
+    made = plain.model_copy(update={"cost": calibrated_design(design).cost})
     profile = profile_of_actions({"op": "F"}, {"op": "F", "first": True, "seconds": 3.0}, {"op": "B", "seconds": 4.0})
 
     found, roofline = program_costs(made, profile), estimate(plain, lower(plain))
@@ -210,7 +210,7 @@ def test_the_most_similar_action_is_the_action_itself(layers: int, first: bool, 
 
 
 def test_the_roofline_of_a_run_is_that_of_its_device(design: Make) -> None:
-    made = calibrated(design)
+    made = calibrated_design(design)
     slow = made.cluster.device.model_copy(update={"peak_flops": 1e9})
     profile = profile_of_actions({"op": "F"}).model_copy(update={"reference": slow})
 
@@ -221,7 +221,7 @@ def test_the_roofline_of_a_run_is_that_of_its_device(design: Make) -> None:
 
 
 def test_a_design_within_the_measured_range_has_no_warnings(design: Make) -> None:
-    made = calibrated(design)
+    made = calibrated_design(design)
 
     assert coverage_warnings(made, example_profile()) == []
 
@@ -242,14 +242,14 @@ def test_a_design_within_the_measured_range_has_no_warnings(design: Make) -> Non
 def test_an_unmeasured_part_gives_a_warning_at_its_key(
     design: Make, changes: dict[str, Any], where: str, code: str
 ) -> None:
-    found = coverage_warnings(calibrated(design, **changes), example_profile())
+    found = coverage_warnings(calibrated_design(design, **changes), example_profile())
 
     assert (where, code) in [(problem.where, problem.code) for problem in found]
     assert {problem.severity for problem in found} == {"warning"}
 
 
 def test_an_unmeasured_link_between_nodes_gives_a_warning(design: Make) -> None:
-    made = calibrated(design, 4, dp=4)
+    made = calibrated_design(design, 4, dp=4)
 
     found = [(problem.where, problem.code) for problem in coverage_warnings(made, example_profile())]
 
@@ -259,7 +259,7 @@ def test_an_unmeasured_link_between_nodes_gives_a_warning(design: Make) -> None:
 
 
 def test_an_unmeasured_all_reduce_gives_a_warning(design: Make) -> None:
-    made = calibrated(design, 2, tp=2, schedule="gpipe")
+    made = calibrated_design(design, 2, tp=2, schedule="gpipe")
 
     found = [(problem.where, problem.code) for problem in coverage_warnings(made, example_profile())]
 
@@ -267,7 +267,7 @@ def test_an_unmeasured_all_reduce_gives_a_warning(design: Make) -> None:
 
 
 def test_a_run_without_such_stages_gives_a_warning(design: Make) -> None:
-    told = coverage_warnings(calibrated(design, 2, tp=2), profile_of_actions({"op": "F"}))
+    told = coverage_warnings(calibrated_design(design, 2, tp=2), profile_of_actions({"op": "F"}))
 
     assert any(problem.where == "meshes[0].axes.tp" for problem in told)
 
@@ -276,7 +276,7 @@ def test_warnings_are_listed_with_the_prediction(design: Make) -> None:
     store_profile(example_profile(), NAME)
 
     assert any(
-        "hidden size of 256" in str(each) for each in predict(calibrated(design, model={"hidden": 256})).warnings
+        "hidden size of 256" in str(each) for each in predict(calibrated_design(design, model={"hidden": 256})).warnings
     )
 
 
@@ -319,7 +319,7 @@ def test_a_name_outside_the_folder_is_refused(name: str) -> None:
 
 
 def test_the_layers_of_a_block_use_the_same_lines(design: Make) -> None:
-    made = calibrated(design)
+    made = calibrated_design(design)
     store_profile(example_profile(), NAME)
     prices = mesh_prices(made)[0]
     load = device_workload(made, made.meshes[0])

@@ -51,7 +51,7 @@ def test_kinds_represent_their_rows(design: Callable[..., Design]) -> None:
     assert (found.peer[found.of_row][messages] == program.peer[messages]).all()
 
 
-def by_stage(design: Design, op: Op) -> list[float]:
+def seconds_by_stage(design: Design, op: Op) -> list[float]:
     program = lower(design)
     seconds = estimate(design, program).seconds
     return [seconds[(program.op == op) & (program.stage == stage)][0] for stage in range(program.stages)]
@@ -69,11 +69,13 @@ def test_a_recomputed_stage_runs_its_forward_again_before_its_backward(
     )
     once = [
         backward + count * forward
-        for backward, forward, count in zip(by_stage(kept, op), by_stage(kept, Op.F), again, strict=True)
+        for backward, forward, count in zip(
+            seconds_by_stage(kept, op), seconds_by_stage(kept, Op.F), again, strict=True
+        )
     ]
 
-    assert by_stage(recomputed, op) == pytest.approx(once)
-    assert by_stage(recomputed, Op.F) == by_stage(kept, Op.F)
+    assert seconds_by_stage(recomputed, op) == pytest.approx(once)
+    assert seconds_by_stage(recomputed, Op.F) == seconds_by_stage(kept, Op.F)
 
 
 def test_a_recomputed_stage_keeps_only_its_input(design: Callable[..., Design]) -> None:

@@ -57,7 +57,7 @@ def design(dp: int = 2, tp: int = 2, meshes: int = 1, moe: dict[str, Any] | None
     )
 
 
-def held(of: Design) -> Any:
+def held_parameters(of: Design) -> Any:
     program = lower(of)
     return device_sizes(of, program, layers_per_stage(of))
 
@@ -82,7 +82,7 @@ def test_a_device_holds_its_gate_and_its_part_of_the_experts(
     dense = sum(operator.parameters for operator in layer_operators(load))
     block = sum(operator.parameters for operator in mlp_operators(load)) - 4 * 64  # without its norm
 
-    found = held(of)
+    found = held_parameters(of)
 
     hidden, wide = 64, 256
     expert = (2 * hidden + 1) * wide / cut + hidden
@@ -96,8 +96,8 @@ def test_a_device_holds_its_gate_and_its_part_of_the_experts(
 def test_the_most_loaded_device_determines_the_cost() -> None:
     even, uneven = design(), design(placement=[[0, 1, 2, 3], [4, 5], [6], [7, 0]])
 
-    assert held(uneven).experts[0, 0] == 2 * held(even).experts[0, 0]
-    assert held(uneven).activation_bytes[0] > held(even).activation_bytes[0]
+    assert held_parameters(uneven).experts[0, 0] == 2 * held_parameters(even).experts[0, 0]
+    assert held_parameters(uneven).activation_bytes[0] > held_parameters(even).activation_bytes[0]
 
 
 def test_a_layer_takes_the_simulated_time_and_that_of_the_rest_of_the_block() -> None:
@@ -228,7 +228,7 @@ def test_a_layer_with_a_placement_and_load_of_its_own_has_its_own_costs() -> Non
     forward = [float(each.seconds[0]) for each in costs]
     assert forward[0] < forward[1] < forward[2]
     assert forward[1] == pytest.approx((forward[0] + forward[2]) / 2)
-    parameters = [held(of).experts.sum() for of in (alike, one, same)]
+    parameters = [held_parameters(of).experts.sum() for of in (alike, one, same)]
     assert parameters[1] == (parameters[0] + parameters[2]) / 2 > parameters[0]
     reduced = [sum(part.share for part in expert_sharing(of, of.meshes)[0]) for of in (alike, one, same)]
     assert [share * size for share, size in zip(reduced, parameters, strict=True)] == pytest.approx(
@@ -266,11 +266,11 @@ def test_weights_without_copies_are_not_reduced() -> None:
     """Each expert has only one copy, so only the other weights are reduced over the data-parallel replicas."""
     alone, twice = design(dp=4, tp=1, schedule="expert-parallel"), design(dp=4, tp=1, ep=2, schedule="expert-parallel")
 
-    def reduced(of: Design) -> float:
+    def reduced_bytes_of(of: Design) -> float:
         program = lower(of)
         return float(estimate(of, program).seconds[program.op == Op.REDUCE_GRAD].sum())
 
-    assert reduced(twice) > 1.5 * reduced(alone)
+    assert reduced_bytes_of(twice) > 1.5 * reduced_bytes_of(alone)
 
 
 # ---- stages ----
@@ -335,11 +335,11 @@ def test_counted_parameters_are_those_that_the_runtime_builds() -> None:
     x = torch.randn(32, 64, requires_grad=True)
     kept: dict[int, int] = {}
 
-    def seen(tensor: Any) -> Any:
+    def record_tensor(tensor: Any) -> Any:
         kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(seen, lambda tensor: tensor):
+    with torch.autograd.graph.saved_tensors_hooks(record_tensor, lambda tensor: tensor):
         built(x)
 
     assert block is not None

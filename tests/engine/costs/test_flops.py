@@ -164,14 +164,14 @@ def test_torch_keeps_the_bytes_of_the_formulas(kind: str, precision: str, split:
         item = torch.bfloat16 if precision == "bf16" else wide
         x = tokens if first else torch.randn(batch, shape.sequence, shape.hidden, dtype=item, requires_grad=True)
         y = module(x, tokens.clone()) if last else module(x)
-        keep(y)
+        record_saved_tensor(y)
 
-    def keep(tensor: object) -> object:
+    def record_saved_tensor(tensor: object) -> object:
         storage = tensor.untyped_storage()  # type: ignore[attr-defined]
         kept[storage.data_ptr()] = tensor, storage.nbytes()
         return tensor
 
-    hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
+    hooks = torch.autograd.graph.saved_tensors_hooks(record_saved_tensor, lambda tensor: tensor)
     with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"), hooks:
         run_microbatch()  # the weights and their one bf16 copy
         before = set(kept)

@@ -23,7 +23,7 @@ MODEL = {"layers": 16, "hidden": 512, "heads": 8, "sequence": 64, "vocab": 512}
 MakeDesign = Callable[..., Design]
 
 
-def sharded(
+def sharded_design(
     design: MakeDesign, schedule: str = "1f1b", limit: int | None = None, reduction: str = "microbatch", **more: Any
 ) -> Design:
     training = {"sharding": "parameters", "unsharded_stages": limit, "gradient_reduction": reduction}
@@ -31,7 +31,7 @@ def sharded(
 
 
 def test_a_mesh_gathers_the_next_stages_and_frees_the_others(design: MakeDesign) -> None:
-    program = lower(sharded(design, "interleaved-1f1b", 2, pipeline={"chunks": 3, "microbatches": 2}))
+    program = lower(sharded_design(design, "interleaved-1f1b", 2, pipeline={"chunks": 3, "microbatches": 2}))
     shown = [cell for cell in format_program(program)[0] if not ("SEND" in cell or "RECV" in cell)]
 
     assert " ".join(shown) == (
@@ -44,7 +44,7 @@ def test_a_mesh_gathers_the_next_stages_and_frees_the_others(design: MakeDesign)
 @pytest.mark.parametrize("limit", [1, 2, 3])
 @pytest.mark.parametrize("name", sorted(set(schedules) - {"custom", "auto", "gems", "chimera", "dualpipe"}))
 def test_every_schedule_computes_with_gathered_stages_only(name: str, limit: int, design: MakeDesign) -> None:
-    program = lower(sharded(design, name, limit))
+    program = lower(sharded_design(design, name, limit))
     held = dict.fromkeys(range(program.ranks), 0)
     most = 0
     for rank, op in zip(program.rank.tolist(), program.op.tolist(), strict=True):
@@ -61,7 +61,7 @@ def test_every_schedule_computes_with_gathered_stages_only(name: str, limit: int
 @pytest.mark.parametrize("name", ["interleaved-1f1b", "looped-bfs", "zb-v"])
 def test_gathers_and_reductions_are_placed_as_torch_places_them(name: str, limit: int, design: MakeDesign) -> None:
     torch = pytest.importorskip("torch.distributed.pipelining.schedules")
-    made = sharded(design, name, limit, "step")
+    made = sharded_design(design, name, limit, "step")
     computed = format_program(order_computations(made))
     for order, cells in zip(computed, format_program(lower(made)), strict=True):
         actions = [torch._Action.from_str(cell) for cell in order]
@@ -99,15 +99,15 @@ def test_a_program_that_uses_freed_weights_is_refused(cells: list[str], code: st
 def test_meshes_without_copies_and_replicated_weights_gather_nothing(design: MakeDesign) -> None:
     alone = design(2, training={"sharding": "parameters", "unsharded_stages": 2})
     replicated = design(2, dp=2, training={"sharding": "gradients", "unsharded_stages": 2})
-    layer_by_layer = sharded(design, limit=0)
-    one_stage = sharded(design, pp=1)
+    layer_by_layer = sharded_design(design, limit=0)
+    one_stage = sharded_design(design, pp=1)
 
     for made in (alone, replicated, layer_by_layer, one_stage):
         assert not (lower(made).op == Op.UNSHARD).any()
 
 
 def test_a_gather_takes_the_time_of_a_ring_and_runs_beside_the_computations(design: MakeDesign) -> None:
-    made = sharded(design, "interleaved-1f1b", 2, pipeline={"chunks": 4, "microbatches": 4})
+    made = sharded_design(design, "interleaved-1f1b", 2, pipeline={"chunks": 4, "microbatches": 4})
     program, plain = (
         lower(made),
         design(2, dp=2, schedule="interleaved-1f1b", pipeline={"chunks": 4, "microbatches": 4}, model=MODEL),
@@ -134,7 +134,7 @@ def test_a_gather_takes_the_time_of_a_ring_and_runs_beside_the_computations(desi
 def test_memory_rises_with_an_unshard_and_falls_with_a_reshard(design: MakeDesign) -> None:
     peaks = []
     for limit in (1, 4):
-        made = sharded(design, "looped-bfs", limit, pp=1, pipeline={"chunks": 4, "microbatches": 4})
+        made = sharded_design(design, "looped-bfs", limit, pp=1, pipeline={"chunks": 4, "microbatches": 4})
         program = lower(made)
         costs = estimate(made, program)
         peak = peak_memory(program, costs)
@@ -148,7 +148,9 @@ def test_memory_rises_with_an_unshard_and_falls_with_a_reshard(design: MakeDesig
 def test_a_slow_link_exposes_gathers_as_the_cause_of_computations(design: MakeDesign) -> None:
     link = {"latency_s": 1e-6, "bandwidth": 1e7}
     found = predict(
-        sharded(design, "looped-bfs", 1, pp=1, pipeline={"chunks": 4, "microbatches": 2}, cluster={"intra_node": link})
+        sharded_design(
+            design, "looped-bfs", 1, pp=1, pipeline={"chunks": 4, "microbatches": 2}, cluster={"intra_node": link}
+        )
     )
     timeline = found.timeline
     causes = timeline.op[timeline.cause[timeline.is_compute]]

@@ -33,7 +33,7 @@ def design(pipeline: dict[str, Any], ranks: int, *, layers: int = 7, **sections:
     return parse_design(document({"microbatches": 4, **pipeline}, ranks, model=model, **sections))
 
 
-def as_bert(model: Model) -> LanguageModel:
+def without_skips(model: Model) -> LanguageModel:
     """Return the same model without skip connections."""
     plain = model_families["bert"].model_validate({**model.model_dump(), "kind": "bert"})
     assert isinstance(plain, LanguageModel)
@@ -41,7 +41,7 @@ def as_bert(model: Model) -> LanguageModel:
 
 
 def test_a_join_is_a_product_of_two_widths_to_one() -> None:
-    load = Workload.from_model(as_bert(design({"schedule": "gpipe"}, 2).model), batch=3)
+    load = Workload.from_model(without_skips(design({"schedule": "gpipe"}, 2).model), batch=3)
     product = join_operators(load)[1]
 
     assert product.parameters == 2 * 16 * 16 + 16
@@ -50,7 +50,7 @@ def test_a_join_is_a_product_of_two_widths_to_one() -> None:
 
 def test_a_model_has_a_join_for_half_of_its_layers() -> None:
     skipping = design({"schedule": "1f1b"}, 2).model
-    plain = as_bert(skipping)
+    plain = without_skips(skipping)
     assert isinstance(skipping, LanguageModel)
 
     assert model_parameters(skipping) - model_parameters(plain) == 3 * (2 * 16 * 16 + 16)
@@ -116,7 +116,7 @@ def test_tensors_for_a_later_stage_of_the_mesh_take_memory() -> None:
     of = design({"schedule": "gpipe", "microbatches": 2, "placement": None}, 1)
     wave = design({"schedule": "hanayo", "waves": 1, "microbatches": 2, "stages": [2, 1, 1, 3]}, 2)
     program = lower(wave)
-    plain = lower(wave.model_copy(update={"model": as_bert(wave.model)}))
+    plain = lower(wave.model_copy(update={"model": without_skips(wave.model)}))
 
     waiting = (
         device_sizes(wave, program, (2, 1, 1, 3)).working_bytes[0]
@@ -151,12 +151,14 @@ def test_torch_keeps_the_predicted_bytes(layers: tuple[int, ...], precision: str
         local = LocalStage(module, precision, torch.device("cpu"), 1.0, recomputes=recomputed)
         kept: dict[int, tuple[Any, int]] = {}
 
-        def keep(tensor: Any, kept: Any = kept) -> Any:
+        def record_saved_tensor(tensor: Any, kept: Any = kept) -> Any:
             storage = tensor.untyped_storage()
             kept[storage.data_ptr()] = tensor, storage.nbytes()
             return tensor
 
-        def run_microbatch(stage: int = stage, module: Any = module, local: Any = local, keep: Any = keep) -> None:
+        def run_microbatch(
+            stage: int = stage, module: Any = module, local: Any = local, record_saved_tensor: Any = record_saved_tensor
+        ) -> None:
             tokens = torch.randint(0, 256, (3, 12))
             came = {(a, b): n for a, b, n in program.skips.tolist()}
 
@@ -169,9 +171,9 @@ def test_torch_keeps_the_predicted_bytes(layers: tuple[int, ...], precision: str
             saved = saved._replace(skip_outputs=()) if recomputed else saved
             for tensor in (saved.x, saved.y, saved.targets, *saved.skips, *saved.skip_outputs):
                 if tensor is not None and tensor.numel() > 1:
-                    keep(tensor)
+                    record_saved_tensor(tensor)
 
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        with torch.autograd.graph.saved_tensors_hooks(record_saved_tensor, lambda tensor: tensor):
             run_microbatch()
             before = set(kept)
             run_microbatch()

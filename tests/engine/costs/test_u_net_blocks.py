@@ -132,7 +132,7 @@ def test_torch_keeps_the_bytes_predicted_by_the_formulas(stages: list[int], prec
         module = build_stage(model, stages, stage, 0, dtype)
         kept: dict[int, int] = {}
 
-        def keep(tensor: torch.Tensor, kept: dict[int, int] = kept) -> torch.Tensor:
+        def record_saved_tensor(tensor: torch.Tensor, kept: dict[int, int] = kept) -> torch.Tensor:
             own = tensor.untyped_storage()
             kept[own.data_ptr()] = own.nbytes()
             return tensor
@@ -148,12 +148,12 @@ def test_torch_keeps_the_bytes_predicted_by_the_formulas(stages: list[int], prec
         given = [x, *(message(units) for units in came)]
         noise = torch.randn(rows, model.image_channels, model.image_size, model.image_size)
         weights = {parameter.untyped_storage().data_ptr() for parameter in module.parameters()}
-        watched = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
+        watched = torch.autograd.graph.saved_tensors_hooks(record_saved_tensor, lambda tensor: tensor)
         with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"), watched:
             made = module(x, noise, given[1:])
         alive = [*given, *(made if isinstance(made, tuple) else (made,))]
         for tensor in alive:
-            keep(tensor)
+            record_saved_tensor(tensor)
         of_weights = weights | _casts(kept, module, precision)
         total = sum(size for place, size in kept.items() if place not in of_weights)
         assert total == pytest.approx(held.activation_bytes[stage], rel=0.03), stage

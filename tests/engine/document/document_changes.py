@@ -27,7 +27,7 @@ def drop(where: str, key: str) -> Change:
     return lambda document: (document[where] if where else document).pop(key)
 
 
-def all_of(*changes: Change) -> Change:
+def combine_changes(*changes: Change) -> Change:
     return lambda document: [change(document) for change in changes]
 
 

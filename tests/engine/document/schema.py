@@ -60,7 +60,7 @@ def faults(value: Any, schema: dict[str, Any], root: dict[str, Any], where: str 
     if ("enum" in schema and value not in schema["enum"]) or ("const" in schema and value != schema["const"]):
         yield f"{where}: {value!r} is not one of the known"
     if isinstance(value, dict):
-        yield from _of_object(value, schema, root, where)
+        yield from object_faults(value, schema, root, where)
     elif isinstance(value, list):
         if len(value) < schema.get("minItems", 0):
             yield f"{where}: too few"
@@ -79,7 +79,7 @@ def faults(value: Any, schema: dict[str, Any], root: dict[str, Any], where: str 
             yield f"{where}: {value} is out of bounds"
 
 
-def _of_object(value: dict[str, Any], schema: dict[str, Any], root: dict[str, Any], where: str) -> Iterator[str]:
+def object_faults(value: dict[str, Any], schema: dict[str, Any], root: dict[str, Any], where: str) -> Iterator[str]:
     known, others = schema.get("properties", {}), schema.get("additionalProperties", True)
     for key in schema.get("required", []):
         if key not in value:

@@ -163,7 +163,7 @@ TRANSFERS = {
 def numbers(value: Any, node: Mapping[str, Any], schema: Mapping[str, Any], at: Place = (), name: str = "") -> Numbers:
     """Yield the numbers of a part of the document; the first entry of a list stands for all."""
     found: dict[Place, str] = {}
-    for each in meant(value, node, schema):
+    for each in possible_members(value, node, schema):
         if each.get("type") in ("integer", "number"):
             found[at] = name
         elif "items" in each and isinstance(value, list):
@@ -179,16 +179,16 @@ def numbers(value: Any, node: Mapping[str, Any], schema: Mapping[str, Any], at: 
     return found
 
 
-def meant(value: Any, node: Mapping[str, Any], schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def possible_members(value: Any, node: Mapping[str, Any], schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Yield the members of a schema node that ``value`` could be an instance of, with references resolved."""
     if "$ref" in node:
-        yield from meant(value, schema["$defs"][node["$ref"].rsplit("/", 1)[1]], schema)
+        yield from possible_members(value, schema["$defs"][node["$ref"].rsplit("/", 1)[1]], schema)
     elif "discriminator" in node:
         tag = value[node["discriminator"]["propertyName"]]
-        yield from meant(value, {"$ref": node["discriminator"]["mapping"][tag]}, schema)
+        yield from possible_members(value, {"$ref": node["discriminator"]["mapping"][tag]}, schema)
     elif "anyOf" in node:
         for member in node["anyOf"]:
-            yield from meant(value, member, schema)
+            yield from possible_members(value, member, schema)
     else:
         yield node
 

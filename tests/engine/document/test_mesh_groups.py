@@ -75,7 +75,7 @@ def test_document_simulator_and_processes_have_the_same_groups(drawn: tuple[int,
     for rank, mesh in enumerate(design.meshes):
         of_tp, of_dp = (groups_of(mesh.devices, axes, axis) for axis in ("tp", "dp"))
         assert (group_sets(mesh.groups("tp")), group_sets(mesh.groups("dp"))) == (of_tp, of_dp)
-        assert all_reduced(design.cluster, design, mesh) == (of_tp if tp > 1 else set())
+        assert all_reduced_groups(design.cluster, design, mesh) == (of_tp if tp > 1 else set())
         own = [group for group in layout.tp_groups() if layout.rank(group[0]) == rank]
         assert group_sets([place[process] for process in group] for group in own) == of_tp
         stage = program.stages_of(rank)[0]
@@ -89,7 +89,7 @@ def test_document_simulator_and_processes_have_the_same_groups(drawn: tuple[int,
         assert pairs == {(place[copy], place[dp + copy]) for copy in range(dp)}
 
 
-def all_reduced(cluster: Cluster, design: Design, mesh: Mesh) -> Groups:
+def all_reduced_groups(cluster: Cluster, design: Design, mesh: Mesh) -> Groups:
     """Return the groups that the prices of a dense layer all-reduce."""
     found: Groups = set()
 

@@ -14,7 +14,7 @@ from meshwave.engine.document.problems import problems
 from meshwave.engine.errors import InputError
 from meshwave.engine.findings import DesignError, Problem
 from tests._findings import check_fixes, find_problems
-from tests.engine.document.document_changes import Change, all_of, drop, pipeline, put
+from tests.engine.document.document_changes import Change, combine_changes, drop, pipeline, put
 from tests.engine.document.wrong_parts import ACTIONS, MESHES, MODELS, PIPELINES
 from tests.engine.document.wrong_values import FORMATS, KEYS, NAMES, VALUES
 
@@ -133,21 +133,23 @@ def test_an_edit_of_an_impossible_key_is_refused(document: dict[str, Any], path:
 
 
 def test_all_mistakes_are_listed_at_once(document: dict[str, Any]) -> None:
-    found = problems_after(document, all_of(put("zz", 1), put("model.hiden", 1), put("training.steps", "many")))
+    found = problems_after(
+        document, combine_changes(put("zz", 1), put("model.hiden", 1), put("training.steps", "many"))
+    )
 
     assert [problem.where for problem in found] == ["model.hiden", "training.steps", "zz"]
 
 
 def test_inconsistencies_between_parts_are_listed_at_once(document: dict[str, Any]) -> None:
     found = problems_after(
-        document, all_of(put("meshes[1].devices", [0]), put("meshes[3].name", "A"), put("experts.ep", 5))
+        document, combine_changes(put("meshes[1].devices", [0]), put("meshes[3].name", "A"), put("experts.ep", 5))
     )
 
     assert [problem.where for problem in found] == ["meshes[1].devices", "meshes[3].name", "experts.ep"]
 
 
 def test_an_invalid_part_does_not_hide_inconsistencies_of_the_others(document: dict[str, Any]) -> None:
-    mistakes = all_of(
+    mistakes = combine_changes(
         put("cluster.device.efficiency", 1.5),  # no check between parts looks at these five
         put("model.vocab", 0),
         put("pipeline.recompute", "sometimes"),
@@ -189,7 +191,7 @@ def test_an_invalid_part_does_not_hide_inconsistencies_of_the_others(document: d
 def test_two_mistakes_are_two_problems(document: dict[str, Any], hidden: Change, beside: Change) -> None:
     alone = [*problems_after(document, hidden), *problems_after(document, beside)]
 
-    assert problems_after(document, all_of(hidden, beside)) == alone
+    assert problems_after(document, combine_changes(hidden, beside)) == alone
 
 
 def test_a_thousand_equal_problems_are_listed_twenty_times(document: dict[str, Any]) -> None:
@@ -217,7 +219,7 @@ def test_suggested_numbers_of_heads_are_divisible_by_every_tp(document: dict[str
     document["experts"]["ep"] = 4
     wide = put("meshes", [{"name": "A", "devices": [0, 1, 2, 3], "axes": {"tp": 4}}])
 
-    (problem,) = problems_after(document, all_of(wide, put("model.heads", 7)))
+    (problem,) = problems_after(document, combine_changes(wide, put("model.heads", 7)))
 
     assert problem.params["suitable"] == [4, 8]
 

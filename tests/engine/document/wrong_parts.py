@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.engine.document.document_changes import all_of, pipeline, put
+from tests.engine.document.document_changes import combine_changes, pipeline, put
 
 MESHES = [
     (
@@ -18,7 +18,7 @@ MESHES = [
         {"mesh": "C", "devices": [7], "last": 3, "nodes": 2, "devices_per_node": 2},
     ),
     (
-        all_of(put("meshes[2].devices", [2, 2]), put("meshes[2].axes", {"dp": 2})),
+        combine_changes(put("meshes[2].devices", [2, 2]), put("meshes[2].axes", {"dp": 2})),
         "meshes[2].devices",
         "repeated_device",
         {"mesh": "C", "devices": [2]},
@@ -30,14 +30,14 @@ MESHES = [
         {"mesh": "C", "count": 1, "axes": {"dp": 2, "tp": 2}, "product": 4},
     ),
     (
-        all_of(put("cluster.nodes", 3), put("meshes[2].devices", [2, 4])),
+        combine_changes(put("cluster.nodes", 3), put("meshes[2].devices", [2, 4])),
         "meshes[2].devices",
         "mesh_size",
         {"mesh": "C", "count": 2, "axes": {"dp": 1, "tp": 1}, "product": 1},
     ),
     (put("meshes[2].name", "A"), "meshes[2].name", "duplicate_mesh_name", {"first": 0, "second": 2, "name": "A"}),
     (
-        all_of(
+        combine_changes(
             put("cluster.devices_per_node", 4), put("meshes[3].devices", [3, 4, 5]), put("meshes[3].axes", {"tp": 3})
         ),
         "meshes[3].axes.tp",
@@ -84,13 +84,13 @@ PIPELINES = [
         {"schedule": "hanayo", "own": [0, 1, 2, 3, 3, 2, 1, 0, 0, 1, 2, 3, 3, 2, 1, 0]},
     ),
     (
-        all_of(put("pipeline.microbatches", 20_000), put("pipeline.waves", 25), put("model.layers", 200)),
+        combine_changes(put("pipeline.microbatches", 20_000), put("pipeline.waves", 25), put("model.layers", 200)),
         "pipeline.microbatches",
         "step_size",
         {"stages": 200, "microbatches": 20000, "computations": 8000000, "maximum": 4000000},
     ),
     (
-        all_of(pipeline(schedule="chimera", microbatches=4), lambda document: document["meshes"].pop()),
+        combine_changes(pipeline(schedule="chimera", microbatches=4), lambda document: document["meshes"].pop()),
         "pipeline.schedule",
         "odd_mesh_count",
         {"title": "Chimera", "ranks": 3, "mesh_counts": [2, 4]},
@@ -165,7 +165,7 @@ ACTIONS = [
         {},
     ),
     (
-        all_of(
+        combine_changes(
             pipeline(schedule="custom", microbatches=3000, actions=[["2999F2999"], [], [], []]),
             put("model.layers", 3000),
         ),

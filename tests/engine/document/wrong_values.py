@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.engine.document.document_changes import all_of, drop, pipeline, put
+from tests.engine.document.document_changes import combine_changes, drop, pipeline, put
 
 KEYS = [
     (
@@ -267,7 +267,7 @@ VALUES = [
         {"value": "5000", "maximum": 4096},
     ),
     (
-        all_of(put("cluster.nodes", 4096), put("cluster.devices_per_node", 8)),
+        combine_changes(put("cluster.nodes", 4096), put("cluster.devices_per_node", 8)),
         "cluster.nodes",
         "cluster_size",
         {"nodes": 4096, "devices_per_node": 8, "devices": 32_768, "maximum": 16_384, "fewer": 2048},

@@ -72,7 +72,7 @@ def assume_it_runs(name: str, of: Layer) -> None:
     assume(not [problem for problem in expert_schedules[name]().problems(of) if problem.code != "sharded_experts"])
 
 
-def found(name: str, of: Layer) -> tuple[list[Collective], list[Collective]]:
+def collectives_of_passes(name: str, of: Layer) -> tuple[list[Collective], list[Collective]]:
     priced = price_expert_schedule(name, of, LINKS)
     return priced.collectives(priced.forward), priced.collectives(priced.backward)
 
@@ -136,7 +136,7 @@ def table(name: str, of: Layer) -> tuple[list[tuple[str, str, float]], list[tupl
 def test_every_collective_transfers_the_bytes_of_the_papers(name: str, of: Layer) -> None:
     assume_it_runs(name, of)
 
-    forward, back = found(name, of)
+    forward, back = collectives_of_passes(name, of)
 
     assert (volumes(forward), volumes(back)) == tuple(
         [(kind, group, pytest.approx(size)) for kind, group, size in way] for way in table(name, of)
@@ -162,7 +162,7 @@ def test_bytes_between_nodes_are_those_of_the_summary(of: Layer) -> None:
         ("a2a-allgather", d / of.mp),
         ("ppmoe", 0.0),
     ):
-        forward, back = found(name, of) if name != "ppmoe" or of.experts % of.mp == 0 else ([], [])
+        forward, back = collectives_of_passes(name, of) if name != "ppmoe" or of.experts % of.mp == 0 else ([], [])
         assert sum(each.inter_bytes for each in forward) == pytest.approx(2 * buffer * leaves)
         assert sum(each.inter_bytes for each in back) == pytest.approx(2 * buffer * leaves)
 
@@ -229,17 +229,17 @@ def seconds(of: Layer, per_node: int) -> dict[str, float]:
         outside = n - 1 - inside
         return inside * (ai + whole / n * bi), outside * (ao + whole / n * bo)
 
-    def of_ep(whole: float) -> float:
+    def exchange_within_ep(whole: float) -> float:
         return sum(exchange(of.ep, g // of.esp - 1, whole))
 
     near, far = exchange(p, g - 1, y)
     piece = (of.mp - 1) * (ai + d / of.mp / of.ep * bi)
     overlapped = near + max(far, (of.ep - 1) * piece) + piece
     return {
-        "expert-parallel": 2 * of_ep(d),
-        "deepspeed": gather(of.esp, d) + reduce(of.esp, of.esp * d) + 2 * of_ep(of.esp * d),
-        "deepspeed-pregate": gather(of.esp, x) + reduce(of.esp, of.esp * d) + 2 * of_ep(of.esp * d),
-        "a2a-allgather": 2 * of_ep(d / of.mp) + 2 * gather(of.esp, d / of.mp) + gather(of.mp, d / of.mp),
+        "expert-parallel": 2 * exchange_within_ep(d),
+        "deepspeed": gather(of.esp, d) + reduce(of.esp, of.esp * d) + 2 * exchange_within_ep(of.esp * d),
+        "deepspeed-pregate": gather(of.esp, x) + reduce(of.esp, of.esp * d) + 2 * exchange_within_ep(of.esp * d),
+        "a2a-allgather": 2 * exchange_within_ep(d / of.mp) + 2 * gather(of.esp, d / of.mp) + gather(of.mp, d / of.mp),
         "parm-s1": 2 * (near + far) + gather(of.mp, x / of.mp),
         "parm-s2": near + far + overlapped,
         "ppmoe": reduce(of.mp, x),
@@ -264,7 +264,7 @@ def test_one_layer_computed_by_hand() -> None:
     """8 devices on two nodes, N_MP = N_ESP = 2: T = ceil(1.2 * 64 / 4) = 20, so D = 5120 bytes and X = 4096."""
     of = layer(2, 2, 4, per_node=4, experts=4, tokens=64, hidden=16, top_k=1, item_bytes=4)
 
-    forward, back = found("parm-s2", of)
+    forward, back = collectives_of_passes("parm-s2", of)
 
     assert (of.capacity, of.slots_bytes, of.input_bytes) == (20, 5120, 4096)
     assert volumes(forward) == [
@@ -298,11 +298,11 @@ def test_the_automatic_choice_is_the_faster_of_its_two(of: Layer) -> None:
 def test_without_tensor_parallelism_and_shards_all_schedules_are_equal(of: Layer) -> None:
     of = replace(of, mp=1, esp=1, nodes=tuple(device // 4 for device in range(of.ep)))
 
-    first, *others = (found(name, of) for name in STEPPED if name != "ppmoe")
+    first, *others = (collectives_of_passes(name, of) for name in STEPPED if name != "ppmoe")
 
     times = [[each.time_s for way in ways for each in way] for ways in (first, *others)]
     assert all(time == pytest.approx(times[0]) for time in times)
-    assert found("ppmoe", of) == ([], [])
+    assert collectives_of_passes("ppmoe", of) == ([], [])
 
 
 # ---- seconds: section 6.1 ----

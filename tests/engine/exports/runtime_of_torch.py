@@ -50,7 +50,9 @@ def reference(stages: int, microbatches: int) -> list[Tensor]:
     return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
 
 
-def play(rank: int, path: str, form: str, holders: list[int], microbatches: int, sharded: bool, folder: str) -> float:
+def run_rank(
+    rank: int, path: str, form: str, holders: list[int], microbatches: int, sharded: bool, folder: str
+) -> float:
     """Run one step of one rank in torch's runtime, in the way of its documentation."""
     torch.set_num_threads(1)
     ranks, stages = max(holders) + 1, len(holders)
@@ -84,7 +86,7 @@ def answer(path: str, form: str, holders: list[int], microbatches: int, sharded:
             child = os.fork()
             if not child:
                 try:
-                    outcome: float | str = play(rank, path, form, holders, microbatches, sharded, folder)
+                    outcome: float | str = run_rank(rank, path, form, holders, microbatches, sharded, folder)
                 except BaseException:
                     outcome = traceback.format_exc()
                 Path(folder, f"{rank}.out").write_bytes(pickle.dumps(outcome))

@@ -23,14 +23,14 @@ def section(prediction: Prediction) -> str:
     return found[0] if found else ""
 
 
-def predicted(name: str, **experts: Any) -> Prediction:
+def predicted_example(name: str, **experts: Any) -> Prediction:
     document = load_design(example(name)).model_dump(mode="json")
     document["experts"] |= experts
     return predict(parse_design(document))
 
 
 def test_the_section_has_the_chosen_schedule_with_its_reason_and_times() -> None:
-    prediction = predicted("15-bert-base-moe", schedule="auto")
+    prediction = predicted_example("15-bert-base-moe", schedule="auto")
     priced = price_expert_layer(prediction.design, prediction.design.meshes[0])
     assert priced.choice is not None
 
@@ -46,7 +46,7 @@ def test_the_section_has_the_chosen_schedule_with_its_reason_and_times() -> None
 def test_the_section_lists_the_experts_and_load_of_each_place() -> None:
     placement = [[0, 1, 2, 3, 4]] * 4 + [[0, 5, 6, 7]] * 4 + [[8, 9, 10, 11]] * 4 + [[12, 13, 14, 15]] * 4
 
-    told = section(predicted("15-bert-base-moe", load="zipf", placement=placement))
+    told = section(predicted_example("15-bert-base-moe", load="zipf", placement=placement))
 
     assert "Placement: 4 places, 1 replica<" in told
     rows = re.findall(r'<th scope="row">([\d-]+)</th><td>([^<]+)</td><td>([\d.]+)×</td><td>([\d.]+)%</td>', told)

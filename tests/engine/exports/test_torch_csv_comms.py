@@ -26,7 +26,7 @@ MESSAGES = (Op.SEND_F, Op.RECV_F, Op.SEND_B, Op.RECV_B)
 any_program = st.sampled_from(list(schedules)).flatmap(lambda name: pipelines(name, 4, 6))
 
 
-def written(program: Program, seed: int = 0) -> list[list[str]]:
+def written_cells(program: Program, seed: int = 0) -> list[list[str]]:
     """Return the cells of each rank, ordered by a timeline with costs drawn from ``seed``."""
     try:
         lines = message_schedule_rows(program, simulate(program, seconds(program, seed)))
@@ -50,7 +50,7 @@ def test_1f1b_on_two_ranks() -> None:
 def test_the_file_is_the_program_with_its_messages(drawn: Drawn, seed: int) -> None:
     program = lower(drawn.design())
 
-    orders = written(program, seed)
+    orders = written_cells(program, seed)
 
     for rank, cells in enumerate(orders):
         assert all(cells)
@@ -65,7 +65,7 @@ def test_the_file_is_the_program_with_its_messages(drawn: Drawn, seed: int) -> N
 def test_no_rank_deadlocks_if_every_action_blocks(drawn: Drawn, seed: int) -> None:
     """Strictest behaviour of NCCL: actions are sequential, and a message blocks both ends until both have started."""
     program = lower(drawn.design())
-    left = [deque(parse(cell) for cell in cells) for cells in written(program, seed)]
+    left = [deque(parse(cell) for cell in cells) for cells in written_cells(program, seed)]
     peers = {
         str(program.row(row)): int(program.peer[row])
         for row in range(len(program))
@@ -108,7 +108,7 @@ def test_each_stage_is_gathered_when_it_computes_and_reduced_once_when_it_is_com
     """Without REDUCE_GRAD torch silently leaves gradients undivided."""
     program = lower(drawn.design())
 
-    for rank, cells in enumerate(written(program)):
+    for rank, cells in enumerate(written_cells(program)):
         gathered: set[int] = set()
         reduced: list[int] = []
         for cell in cells:

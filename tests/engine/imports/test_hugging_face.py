@@ -49,7 +49,7 @@ def parameter_counts_of(model: Any) -> tuple[int, int]:
     return parameter_counts(model_families["transformer"].model_validate({"kind": "transformer", **model}))
 
 
-def published(row: dict[str, Any]) -> tuple[int, int]:
+def published_counts(row: dict[str, Any]) -> tuple[int, int]:
     count = row["params_computed"]
     return count, row.get("params_active_computed", count)
 
@@ -58,7 +58,7 @@ def published(row: dict[str, Any]) -> tuple[int, int]:
 def test_an_imported_model_has_the_published_number_of_parameters(name: str) -> None:
     model, _ = read_model(CONFIGURATIONS[name])
 
-    assert parameter_counts_of(model) == published(CONFIGURATIONS[name])
+    assert parameter_counts_of(model) == published_counts(CONFIGURATIONS[name])
 
 
 @pytest.mark.parametrize("name", MEGATRON)
@@ -112,7 +112,7 @@ def test_grok_has_the_number_of_weights_of_its_recipe() -> None:
         "moe": {"experts": 8, "top_k": 2, "every": 1, "capacity_factor": None},
     }
 
-    assert parameter_counts_of(model) == published(row)
+    assert parameter_counts_of(model) == published_counts(row)
 
 
 def test_an_unsupported_model_type_is_refused_by_name() -> None:

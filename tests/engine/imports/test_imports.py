@@ -41,7 +41,7 @@ def test_exported_files_are_recognized_and_imported(name: str, tmp_path: Path) -
 
 
 @pytest.fixture
-def second(monkeypatch: pytest.MonkeyPatch) -> None:
+def second_csv_format(monkeypatch: pytest.MonkeyPatch) -> None:
     """Register another format whose files have the same suffix as torch's."""
 
     class Numbers(imports["torch-csv"]):  # type: ignore[misc]
@@ -53,7 +53,7 @@ def second(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("text", "form"), [("0F0,0B0", "torch-csv"), ("1,2", "numbers")])
-def test_formats_with_one_suffix_are_distinguished_by_content(second: None, text: str, form: str) -> None:
+def test_formats_with_one_suffix_are_distinguished_by_content(second_csv_format: None, text: str, form: str) -> None:
     assert find_format("a.csv", text) == form
 
 
@@ -61,7 +61,7 @@ def test_formats_with_one_suffix_are_distinguished_by_content(second: None, text
     ("file", "text", "code"),
     [("a.csv", "x", "unknown_import"), ("a.csv", "1F0", "ambiguous_import"), ("a.xls", "", "unknown_import")],
 )
-def test_an_ambiguous_format_must_be_named(second: None, file: str, text: str, code: str) -> None:
+def test_an_ambiguous_format_must_be_named(second_csv_format: None, file: str, text: str, code: str) -> None:
     with pytest.raises(Refusal) as refused:
         find_format(file, text)
 

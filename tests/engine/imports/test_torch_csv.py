@@ -80,7 +80,7 @@ def test_schedules_that_torch_lowers_and_writes_are_imported(tmp_path: Path) -> 
     assert [note.code for note in notes] == ["csv_unused_gathers"]
 
 
-def sharded(schedule: str, unsharded_stages: int | None = None) -> Design:
+def sharded_design(schedule: str, unsharded_stages: int | None = None) -> Design:
     """Return a design whose two meshes shard the parameters of their stages."""
     training = {"sharding": "parameters", "unsharded_stages": unsharded_stages}
     return parse_design(document({"schedule": schedule, "microbatches": 4}, 2, dp=2, training=training))
@@ -90,10 +90,10 @@ def sharded(schedule: str, unsharded_stages: int | None = None) -> Design:
 def test_the_gathers_of_an_exported_schedule_are_read_back(
     exported: int | None, into: int | None, expected: int | None
 ) -> None:
-    design = sharded("interleaved-1f1b", exported)
+    design = sharded_design("interleaved-1f1b", exported)
     text = exports["torch-csv-comms"].to_bytes(predict(design)).decode()
 
-    found, notes = import_schedule(text, "x", sharded("gpipe", into))
+    found, notes = import_schedule(text, "x", sharded_design("gpipe", into))
 
     assert found.training.unsharded_stages == expected
     assert notes == ()
@@ -106,7 +106,7 @@ def test_other_places_of_gathers_and_reductions_are_reported() -> None:
         "1RECV_F0,1RECV_F1,0UNSHARD,1UNSHARD,1F0,1B0,1REDUCE_GRAD,1F1,1B1,1SEND_B0,1SEND_B1"
     )
 
-    notes = import_schedule(text, "x", sharded("gpipe")).notes
+    notes = import_schedule(text, "x", sharded_design("gpipe")).notes
 
     assert {note.code: dict(note.params) for note in notes} == {
         "csv_moved_reductions": {"actions": ["1REDUCE_GRAD"]},

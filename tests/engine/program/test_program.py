@@ -20,7 +20,7 @@ SMALL = """
 """
 
 
-def as_read(orders: list[list[str]], program: Program) -> Program:
+def parsed_program(orders: list[list[str]], program: Program) -> Program:
     """Return the program as parsed: the text has the stages of skipping messages, but not the number of tensors."""
     return replace(parse_program(orders), skips=program.skips)
 
@@ -28,7 +28,7 @@ def as_read(orders: list[list[str]], program: Program) -> Program:
 @given(program=programs() | programs(slots=True))
 def test_formatted_text_parses_to_the_same_value(program: Program) -> None:
     """Peers and the placement, which the text omits, are derived."""
-    assert as_read(format_program(program), program) == replace(program, clips=False)
+    assert parsed_program(format_program(program), program) == replace(program, clips=False)
 
 
 @given(program=programs() | programs(slots=True))
@@ -36,7 +36,7 @@ def test_a_program_survives_a_json_round_trip(program: Program) -> None:
     document = json.loads(json.dumps(to_json(program)))
 
     assert from_json(document) == program
-    assert as_read(document["actions"], program) == replace(program, clips=False)
+    assert parsed_program(document["actions"], program) == replace(program, clips=False)
     assert document["digest"] == program.digest
     computes = [
         [cell for cell in row if "OVERLAP" in cell or cell[-1].isdigit() and "_" not in cell]

@@ -144,7 +144,9 @@ def tensors(task: Task, program: Program, every: dict[Task, int]) -> set[Task]:
     return {(rank, Action(Op.I, stage, mb, fused)) for fused in (0, 1)} & every.keys() if op == Op.W else set()
 
 
-def by_the_clock(program: Program, takes: NDArray[np.float64], model: TransferModel) -> dict[Task, tuple[float, float]]:
+def simulate_by_events(
+    program: Program, takes: NDArray[np.float64], model: TransferModel
+) -> dict[Task, tuple[float, float]]:
     """Return the timeline by a slow reference: start all tasks that can start, advance to the next end, and repeat."""
     took = {task: float(takes[row]) for task, row, _ in tasks_of(program)}
     waiting = waits_of(program, model)
@@ -197,7 +199,7 @@ def spans_of(timeline: Timeline) -> dict[Task, tuple[float, float]]:
 def test_the_simulation_equals_a_reference_clock(program: Program, seed: int, model: TransferModel) -> None:
     takes = seconds(program, seed)
 
-    assert spans_of(simulate(program, takes, model)) == by_the_clock(program, takes, model)
+    assert spans_of(simulate(program, takes, model)) == simulate_by_events(program, takes, model)
 
 
 @given(program=programs(), seed=seeds, model=models)

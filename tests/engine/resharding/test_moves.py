@@ -129,19 +129,19 @@ def test_bytes_between_hosts_are_those_of_the_formulas(planned: Transfer) -> Non
             "local-allgather": len(away) * task.elements,
             "broadcast": len(away) * task.elements,
             "hierarchical": len(away) * task.elements,
-            "rewrite-allgather": _of_the_parts(task, links, each.sender),
-            "global-allgather": _of_the_ring(task, by_host, links.host[each.sender]),
+            "rewrite-allgather": bytes_of_parts(task, links, each.sender),
+            "global-allgather": bytes_of_ring(task, by_host, links.host[each.sender]),
         }
         assert crossing[each.task] == expected[planned.plan.strategy]
 
 
-def _of_the_parts(task: UnitTask, links: Links, sender: int) -> int:
+def bytes_of_parts(task: UnitTask, links: Links, sender: int) -> int:
     """Return the bytes of the slice to the first rank of each ring, or to every receiver without a ring."""
     firsts = [ring[0] for ring in task.rings] or task.receivers
     return task.elements * sum(rank in task.receivers and links.host[rank] != links.host[sender] for rank in firsts)
 
 
-def _of_the_ring(task: UnitTask, by_host: dict[int, list[int]], sender: int) -> int:
+def bytes_of_ring(task: UnitTask, by_host: dict[int, list[int]], sender: int) -> int:
     """Return the bytes of pieces that leave the sender's host, and over each ring link between hosts all pieces but one."""
     order = [(host, rank) for host, ranks in by_host.items() for rank in ranks]
     size = len(order)
@@ -201,4 +201,4 @@ def test_the_traffic_of_a_plan_has_the_bytes_of_its_messages(planned: Transfer) 
     for move in planned.moves:
         assert found.bytes[move.source, move.target] >= 2 * move.elements
     crossing = [move for move in planned.moves if planned.links.host[move.source] != planned.links.host[move.target]]
-    assert found.between_bytes == 2 * sum(move.elements for move in crossing)
+    assert found.bytes_between_nodes == 2 * sum(move.elements for move in crossing)

@@ -37,7 +37,7 @@ from meshwave.engine.resharding import (
 INTRA, INTER = Link(1e-5, 4e10), Link(5e-5, 1.25e9)
 
 
-def one_to(hosts: int, per_host: int, elements: int = 1 << 20) -> tuple[tuple[object, ...], Links]:
+def transfer_to_hosts(hosts: int, per_host: int, elements: int = 1 << 20) -> tuple[tuple[object, ...], Links]:
     """Return a transfer from one device to all devices of some hosts, fully replicated."""
     source = Mesh((1,), (0,), (0,))
     ranks = tuple(range(1, 1 + hosts * per_host))
@@ -48,7 +48,7 @@ def one_to(hosts: int, per_host: int, elements: int = 1 << 20) -> tuple[tuple[ob
 
 @pytest.mark.parametrize(("hosts", "per_host"), [(1, 1), (1, 4), (3, 2), (4, 3)])
 def test_each_strategy_takes_the_time_of_its_formula(hosts: int, per_host: int) -> None:
-    (task,), links = one_to(hosts, per_host)
+    (task,), links = transfer_to_hosts(hosts, per_host)
     n, m = task.bytes, hosts * per_host
     found = {name: strategies[name]().latency(task, 0, links, 64).seconds for name in strategies}
     assert found["send-recv"] == pytest.approx(m * (5e-5 + n / 1.25e9))
@@ -65,18 +65,18 @@ def test_each_strategy_takes_the_time_of_its_formula(hosts: int, per_host: int) 
 
 
 def test_the_best_number_of_chunks_is_the_smallest_of_the_fastest() -> None:
-    (task,), links = one_to(3, 2)
+    (task,), links = transfer_to_hosts(3, 2)
     best = strategies["broadcast"]().latency(task, 0, links)
     tried = [strategies["broadcast"]().latency(task, 0, links, k).seconds for k in range(1, 1025)]
     assert best.seconds == min(tried) and best.chunks == tried.index(min(tried)) + 1
-    (task,), links = one_to(1, 1)
+    (task,), links = transfer_to_hosts(1, 1)
     assert strategies["broadcast"]().latency(task, 0, links).chunks == 1
 
 
 @pytest.mark.parametrize("strategy", ["broadcast", "hierarchical"])
 def test_more_chunks_than_elements_are_priced_as_they_are_sent(strategy: str) -> None:
     """Two elements are sent in two messages, whatever number of chunks is requested."""
-    (task,), links = one_to(3, 2, elements=2)
+    (task,), links = transfer_to_hosts(3, 2, elements=2)
     member = strategies[strategy]()
     wanted = member.latency(task, 0, links, 8)
     assert wanted == member.latency(task, 0, links, 2) and wanted.chunks == 2
@@ -84,7 +84,7 @@ def test_more_chunks_than_elements_are_priced_as_they_are_sent(strategy: str) ->
 
 
 def test_hierarchical_is_fastest_for_full_hosts_and_small_messages() -> None:
-    (task,), links = one_to(4, 8, elements=256)
+    (task,), links = transfer_to_hosts(4, 8, elements=256)
     seconds = {name: strategies[name]().latency(task, 0, links).seconds for name in strategies}
     assert seconds["hierarchical"] < seconds["broadcast"]
 

@@ -31,10 +31,10 @@ def losses(run: Run) -> list[float]:
 
 
 def wait_for_training(run: Run) -> None:
-    assert until_long(lambda: run.progress.done > 0), (run.state, run.reason, run.log())
+    assert wait_patiently(lambda: run.progress.done > 0), (run.state, run.reason, run.log())
 
 
-def until_long(found: Callable[[], bool]) -> bool:
+def wait_patiently(found: Callable[[], bool]) -> bool:
     """Wait for a condition for as long as starting processes takes on a busy machine."""
     end = time.monotonic() + PATIENCE_S
     while not (result := found()) and time.monotonic() < end:

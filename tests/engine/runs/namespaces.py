@@ -18,7 +18,7 @@ INTERFACE = "mw0"
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
 
 
-def missing() -> str:
+def missing_requirement() -> str:
     """Return the reason why this machine cannot emulate the hosts; empty if it can."""
     if not sys.platform.startswith("linux") or os.geteuid() != 0:
         return "hosts in network namespaces need root on Linux"

@@ -43,7 +43,7 @@ def submit(launcher: LocalLauncher, design: Design, options: Options = PLAIN, **
     return launcher.submit(specify_run(predict(design), options), **how)
 
 
-def until(condition: Callable[[], Any], what: str = "it") -> Any:
+def wait_until(condition: Callable[[], Any], what: str = "it") -> Any:
     """Wait for a condition; fail if it does not become true in time."""
     deadline = time.monotonic() + PATIENCE_S
     while not (found := condition()):
@@ -54,11 +54,11 @@ def until(condition: Callable[[], Any], what: str = "it") -> Any:
 
 def processes(run: Run) -> list[Handle]:
     """Return the processes of a run once they exist."""
-    until(lambda: run.started_s, "the start of its processes")
+    wait_until(lambda: run.started_s, "the start of its processes")
     return [Handle(*process) for process in run.entry.handle["processes"]]
 
 
-def all_gone(run: Run) -> bool:
+def have_all_ended(run: Run) -> bool:
     return not any(handle.is_alive() for handle in processes(run))
 
 

@@ -74,9 +74,9 @@ StorageUser=root
 """
 
 
-def missing(*, accounting: bool = False) -> str:
+def missing_requirement(*, accounting: bool = False) -> str:
     """Return the reason why the cluster cannot be started here; empty if it can."""
-    if why := namespaces.missing():
+    if why := namespaces.missing_requirement():
         return why
     programs = (*PROGRAMS, "sbatch", *(ACCOUNTING_PROGRAMS if accounting else ()))
     absent = [name for name in programs if shutil.which(name, path=search_path()) is None]

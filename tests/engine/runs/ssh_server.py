@@ -28,7 +28,7 @@ PROXY = "trap : HUP; exec 3<>/dev/tcp/%h/%p; cat <&3 & cat >&3; kill $!"
 """Bash command that connects ssh with a host, run inside the namespace of the host."""
 
 
-def missing() -> str:
+def missing_requirement() -> str:
     """Return the reason why the server cannot be started here; empty if it can."""
     if not sys.platform.startswith("linux"):
         return "a test server on two hosts needs Linux"
@@ -79,7 +79,7 @@ class Server:
 def running(folder: Path, path: str = "") -> Iterator[Server]:
     """Start the server, and stop it at the end of this context; ``path`` is the ``PATH`` of remote commands."""
     with ExitStack() as stack:
-        network = None if namespaces.missing() else stack.enter_context(namespaces.running())
+        network = None if namespaces.missing_requirement() else stack.enter_context(namespaces.running())
         guard = network.guard if network else stack.enter_context(Guard(()))
         port = _free_port()
         for key in ("host_key", "user_key"):

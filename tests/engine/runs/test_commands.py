@@ -33,7 +33,7 @@ from meshwave.engine.runs.options import PLAIN
 from meshwave.engine.runs.recording import Recording, read_recording
 from meshwave.engine.units import quantity
 from tests.engine.costs.profiles import example_profile
-from tests.engine.runs.play import HERE, all_gone, draw, logged_events, processes, until
+from tests.engine.runs.play import HERE, draw, have_all_ended, logged_events, processes, wait_until
 from tests.engine.runs.recorded import record
 from tests.warm_processes import shared_warm_processes
 
@@ -348,8 +348,8 @@ def test_a_signal_cancels_the_run(home: Path, number: signal.Signals, status: in
     environment = {**os.environ, "PYTHONPATH": str(HERE.parents[2])}
     command = [sys.executable, "-c", textwrap.dedent(COMMAND), "run", design]
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
-        run = until(lambda: Record().entries() and newest_run())
-        until(lambda: logged_events(run, "step"))
+        run = wait_until(lambda: Record().entries() and newest_run())
+        wait_until(lambda: logged_events(run, "step"))
         assert processes(run)
 
         process.send_signal(number)
@@ -358,7 +358,7 @@ def test_a_signal_cancels_the_run(home: Path, number: signal.Signals, status: in
     assert process.returncode == status
     assert err.endswith("stopped\n")
     assert (run.state, run.reason) == (State.CANCELLED, "cancelled after 1 of 3 steps")
-    assert all_gone(run)
+    assert have_all_ended(run)
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,7 @@ def with_strange_value(content: bytes, random: Random) -> bytes:
         document = json.loads(lines[number])
     except (ValueError, RecursionError):  # it is damaged already
         return content
-    lines[number] = in_json(changed_document(document, random))
+    lines[number] = encode_changed(changed_document(document, random))
     return b"\n".join(lines)
 
 
@@ -143,7 +143,7 @@ def with_strange_header(content: bytes, random: Random) -> bytes:
     return with_strange_value(header, random) + b"\n" + body
 
 
-def in_json(document: Any) -> bytes:
+def encode_changed(document: Any) -> bytes:
     return json.dumps(document).replace(f'"{10**19}"', "9" * 5000).encode()
 
 

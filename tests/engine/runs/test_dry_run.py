@@ -33,7 +33,7 @@ LONG_NS = 10**15
 """Time longer than any wait, for tasks that must not be waited for."""
 
 
-def in_units(schedule: str, model: str = "latency", **more: Any) -> Design:
+def unit_cost_design(schedule: str, model: str = "latency", **more: Any) -> Design:
     """Return a design with eight microbatches on four meshes; a transfer takes a third of a forward."""
     cost = {"kind": "unit", "forward": 1, "backward": 2, "transfer": 1 / 3, "transfer_model": model}
     layers = {"kind": "gpt", "layers": 16, "hidden": 16, "heads": 2, "sequence": 12, "vocab": 256}
@@ -66,7 +66,7 @@ def test_slow_steps_are_not_dilated() -> None:
 
 
 def test_negligible_actions_do_not_count_as_the_shortest() -> None:
-    design = in_units("1f1b")
+    design = unit_cost_design("1f1b")
     program = lower(design)
     costs = estimate(design, program)
     costs.seconds[np.flatnonzero(program.op == Op.F)[0]] = 1e-9

@@ -19,7 +19,7 @@ from meshwave.engine.runs.dry_run import CATCH_UP_FRACTION, Rehearsal, slot_seco
 from meshwave.engine.runs.launchers import specify_run
 from meshwave.engine.runs.launchers.local import LocalLauncher
 from meshwave.engine.runs.recording import Recording, read_recording
-from tests.engine.runs.play import all_gone, draw
+from tests.engine.runs.play import draw, have_all_ended
 from tests.engine.runs.test_dry_run_threads import slow_network
 
 pytestmark = [pytest.mark.torch, pytest.mark.skipif(sys.platform == "win32", reason="processes need POSIX")]
@@ -29,7 +29,7 @@ SLACK_S = 2e-4
 """Largest time by which the measured length of a wait may be shorter than the wait."""
 
 
-def in_units(schedule: str, **more: Any) -> Design:
+def unit_cost_design(schedule: str, **more: Any) -> Design:
     cost = {"kind": "unit", "forward": 1, "backward": 2, "transfer": 0.5, "transfer_model": "link-serial"}
     pipeline = {"schedule": schedule, "microbatches": 8, **more}
     return draw(pipeline=pipeline, model=LAYERS, cost=cost, training={"steps": 2})
@@ -73,9 +73,9 @@ def with_images() -> Design:
 
 
 DESIGNS = {
-    "hanayo": (in_units("hanayo", waves=2), 0.005),
-    "zb-v": (in_units("zb-v"), 0.005),
-    "shared slots": (in_units("dualpipe"), 0.005),
+    "hanayo": (unit_cost_design("hanayo", waves=2), 0.005),
+    "zb-v": (unit_cost_design("zb-v"), 0.005),
+    "shared slots": (unit_cost_design("dualpipe"), 0.005),
     "replicas": (draw(pp=4, model=LAYERS, pipeline={"schedule": "chimera", "microbatches": 4}), 2.0),
     "unequal meshes and skips": (unequal_design(), 2.0),
     "experts": (with_experts(), 2.0),
@@ -119,7 +119,7 @@ def test_processes_execute_every_action_in_order_and_none_too_fast(trainer: Loca
     assert found.run.metrics()[0]["unit"] == prediction.costs.unit
     assert found.run.notes()[0].startswith("messages use ")
     assert "dry run: nothing is computed" in found.run.notes()[1]
-    assert all_gone(found.run)
+    assert have_all_ended(found.run)
 
 
 def _check_wait_lengths(prediction: Prediction, took: Any, joined: Any, scale: float) -> None:
@@ -166,7 +166,7 @@ def test_processes_share_links_as_the_simulator_does(trainer: LocalLauncher) -> 
 
 @pytest.mark.parametrize("name", ["tensor parallel", "experts"])
 def test_collectives_inside_stages_are_sent(trainer: LocalLauncher, name: str) -> None:
-    design = with_experts() if name == "experts" else in_halves()
+    design = with_experts() if name == "experts" else split_design()
     prediction = predict(design)
 
     found = rehearse(trainer, design, 1.0 / prediction.timeline.makespan)
@@ -175,7 +175,7 @@ def test_collectives_inside_stages_are_sent(trainer: LocalLauncher, name: str) -
     assert found.run.metrics()[1]["seconds"] == pytest.approx(prediction.timeline.makespan, rel=0.15)
 
 
-def in_halves() -> Design:
+def split_design() -> Design:
     document = draw(pp=2, dp=2, model=LAYERS, training={"steps": 2}).model_dump(mode="json")
     for mesh in document["meshes"]:
         mesh["axes"] = {"dp": 1, "tp": 2}

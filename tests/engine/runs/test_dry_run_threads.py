@@ -17,7 +17,7 @@ from meshwave.engine.program.simulation import simulate
 from meshwave.engine.runs.dry_run import CATCH_UP_FRACTION, Stopped, plan_waits
 from meshwave.engine.runs.dry_run_threads import run_step_in_threads
 from tests.engine.runs.play import draw
-from tests.engine.runs.test_dry_run import in_units
+from tests.engine.runs.test_dry_run import unit_cost_design
 
 SMALL = {"kind": "gpt", "layers": 16, "hidden": 64, "heads": 2, "sequence": 64, "vocab": 260}
 
@@ -35,7 +35,7 @@ SMALL = {"kind": "gpt", "layers": 16, "hidden": 64, "heads": 2, "sequence": 64, 
 def test_threads_execute_every_action_in_order_and_none_too_fast(
     schedule: str, model: str, more: dict[str, Any]
 ) -> None:
-    design = in_units(schedule, model, **more)
+    design = unit_cost_design(schedule, model, **more)
     program = lower(design)
     costs = estimate(design, program)
     scale = 0.002
@@ -125,7 +125,7 @@ def test_threads_share_links_as_the_simulator_does(schedule: str) -> None:
 
 
 def test_a_dry_run_in_threads_can_be_stopped() -> None:
-    design = in_units("1f1b")
+    design = unit_cost_design("1f1b")
     program = lower(design)
     stop = threading.Event()
     threading.Timer(0.05, stop.set).start()

@@ -16,7 +16,7 @@ from meshwave.engine.cli import main as cli
 from meshwave.engine.errors import RunError
 from meshwave.engine.runs import Record, State, reconcile
 from meshwave.engine.runs.launchers.local import LocalLauncher
-from tests.engine.runs.play import HERE, draw, logged_events, processes, submit, until
+from tests.engine.runs.play import HERE, draw, logged_events, processes, submit, wait_until
 
 FULL = 4096
 
@@ -50,7 +50,7 @@ def test_the_end_of_a_run_is_recorded_once_the_disk_has_space(disk: Path) -> Non
     try:
         run = submit(launcher, draw(steps=1_000_000))
         handles = processes(run)
-        until(lambda: logged_events(run, "step"))
+        wait_until(lambda: logged_events(run, "step"))
         fill(disk / "filler")
 
         assert run.wait(timeout_s=30) is State.FAILED

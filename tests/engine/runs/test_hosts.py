@@ -38,8 +38,8 @@ from meshwave.engine.runs.launchers import open_run, specify_run
 from meshwave.engine.runs.launchers.local import LocalLauncher
 from meshwave.engine.runs.run_folder import RunSpec
 from tests.engine.costs.profiles import example_profile
-from tests.engine.namespaces import eventually, is_alive, links, namespace, namespaces
-from tests.engine.runs.play import HERE, all_gone, draw, logged_events, processes, submit, until
+from tests.engine.namespaces import is_alive, is_true_in_time, links, namespace, namespaces
+from tests.engine.runs.play import HERE, draw, have_all_ended, logged_events, processes, submit, wait_until
 
 ROOT = HERE.parents[2]
 LINK = {"latency_s": 1e-5, "bandwidth": 1e9}
@@ -327,13 +327,13 @@ def left_as_found(can_shape: None) -> Iterator[set[int]]:
     links_before, seen = links(), set[int]()
     yield seen
     assert seen, "the test saw some"
-    assert eventually(lambda: not namespaces() & seen)
+    assert is_true_in_time(lambda: not namespaces() & seen)
     assert links() == links_before
 
 
 def processes_inside(run: Run, seen: set[int]) -> list[int]:
     """Return the namespace of each process of a run that has reached its first step."""
-    until(lambda: all(logged_events(run, "step", process) for process in range(4)))
+    wait_until(lambda: all(logged_events(run, "step", process) for process in range(4)))
     found = [os.stat(f"/proc/{process.pid}/ns/net").st_ino for process in processes(run)]
     assert len({*found, namespace()}) == 5, "each process is alone in its network"
     seen.update(found)
@@ -362,7 +362,7 @@ def test_no_process_remains_after_any_process_is_killed(
 
     ends = {"a rank": State.FAILED, "the warm process": State.LOST, "nothing": State.CANCELLED}
     assert run.wait(timeout_s=30) is ends[what]
-    assert eventually(lambda: all_gone(run))
+    assert is_true_in_time(lambda: have_all_ended(run))
 
 
 @pytest.mark.slow
@@ -388,7 +388,7 @@ def test_no_process_remains_after_the_designer_is_killed(left_as_found: set[int]
 
         owner.kill()
 
-    assert eventually(lambda: all_gone(run))
+    assert is_true_in_time(lambda: have_all_ended(run))
 
 
 @pytest.mark.slow
@@ -405,19 +405,19 @@ def test_a_network_that_cannot_be_created_ends_the_run_with_the_reason(
     def start_run() -> tuple[Run, int, int]:
         told.unlink(missing_ok=True)
         run = submit(launcher, draw("sleep"), options=options_on(2))
-        builder, its_command = map(int, until(lambda: told.exists() and told.read_text()).split())
+        builder, its_command = map(int, wait_until(lambda: told.exists() and told.read_text()).split())
         return run, builder, its_command
 
     run, builder, its_command = start_run()
     run.cancel()
     assert run.wait(timeout_s=30) is State.CANCELLED
-    assert eventually(lambda: not is_alive(builder) and not is_alive(its_command))
+    assert is_true_in_time(lambda: not is_alive(builder) and not is_alive(its_command))
 
     run, builder, its_command = start_run()
     os.kill(builder, signal.SIGKILL)
     assert run.wait(timeout_s=30) is State.FAILED
     assert run.reason == "the network could not be created: the process that creates it was terminated"
-    assert eventually(lambda: not is_alive(its_command))
+    assert is_true_in_time(lambda: not is_alive(its_command))
 
     command.write_text("#!/bin/sh\necho no such thing >&2; exit 2\n")
     run = submit(launcher, draw("sleep"), options=options_on(2))

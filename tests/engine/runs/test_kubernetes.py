@@ -29,7 +29,7 @@ from meshwave.engine.runs.launchers.kubernetes import (
     kubernetes_job_status,
 )
 from meshwave.engine.runs.launchers.local import LocalLauncher
-from tests.conftest import until
+from tests.conftest import wait_until
 from tests.engine.runs.jobs import (
     PATIENCE_S,
     STEPS,
@@ -37,8 +37,8 @@ from tests.engine.runs.jobs import (
     losses,
     processes_of,
     two_nodes,
-    until_long,
     wait_for_training,
+    wait_patiently,
 )
 from tests.engine.runs.play import draw, submit
 
@@ -73,11 +73,11 @@ def test_killed_and_evicted_pods_restart_the_run_from_its_checkpoint(
     launcher = launcher_of(record, tmp_path / "claim", kind=kind, context="west", namespace="team")
     options = Options(checkpoints=Checkpoints(every_steps=20), restarts=2)
     run = submit(launcher, two_nodes(2 * STEPS), options)  # type: ignore[arg-type]
-    assert until_long(lambda: bool(complete_checkpoints(run.folder)))
+    assert wait_patiently(lambda: bool(complete_checkpoints(run.folder)))
 
     kill_worker(run.folder)
-    assert until_long(lambda: reconcile(record) or len(read_attempts(run.folder)) == 1)
-    assert until_long(lambda: run.progress.done > read_attempts(run.folder)[0].done)
+    assert wait_patiently(lambda: reconcile(record) or len(read_attempts(run.folder)) == 1)
+    assert wait_patiently(lambda: run.progress.done > read_attempts(run.folder)[0].done)
     evict(run)
 
     assert run.wait(timeout_s=PATIENCE_S) is State.SUCCEEDED, (run.reason, run.log())
@@ -115,7 +115,7 @@ def test_a_cancelled_run_leaves_no_process(calls: Path, record: Record, tmp_path
     run.cancel()
 
     assert run.wait(timeout_s=PATIENCE_S) is State.CANCELLED
-    assert until(lambda: not processes_of(run))
+    assert wait_until(lambda: not processes_of(run))
 
 
 def test_deleting_a_job_ends_its_run(calls: Path, record: Record, tmp_path: Path) -> None:

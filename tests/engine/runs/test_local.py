@@ -24,7 +24,7 @@ from meshwave.engine.runs.launchers._environment import PASSED_ON, process_envir
 from meshwave.engine.runs.launchers.local import LocalLauncher
 from meshwave.engine.runs.process_identity import handle
 from meshwave.engine.runtime.processes.run_processes import RunProcesses
-from tests.engine.runs.play import HERE, all_gone, draw, logged_events, processes, submit, until
+from tests.engine.runs.play import HERE, draw, have_all_ended, logged_events, processes, submit, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -44,7 +44,7 @@ def test_a_run_succeeds_and_can_be_followed(either_launcher: LocalLauncher) -> N
     assert run.created_s <= run.first_step_s <= run.finished_s  # type: ignore[operator]
     assert run.created_s <= run.started_s <= run.finished_s  # type: ignore[operator]
     assert read_bundle(run.folder).program.digest == run.entry.digest
-    assert all_gone(run)
+    assert have_all_ended(run)
 
 
 def test_the_result_is_written_to_the_run_folder(launcher: LocalLauncher) -> None:
@@ -65,7 +65,7 @@ def test_the_first_failing_rank_is_the_reason(launcher: LocalLauncher) -> None:
     assert run.wait(timeout_s=30) is State.FAILED
     assert run.reason == "mesh M2, rank 2, action 3 of 9, 2F1: ValueError('shapes differ')"
     assert (run.folder / "error-0.json").exists(), "others failed in its wake"
-    assert all_gone(run)
+    assert have_all_ended(run)
 
 
 @pytest.mark.parametrize(
@@ -80,18 +80,18 @@ def test_a_process_that_ends_without_an_error_is_named(launcher: LocalLauncher, 
 
     assert run.wait(timeout_s=30) is State.FAILED
     assert re.match(reason, run.reason), run.reason
-    assert all_gone(run)
+    assert have_all_ended(run)
 
 
 def test_a_rank_that_is_killed_ends_the_run(either_launcher: LocalLauncher) -> None:
     run = submit(either_launcher, draw("sleep"))
-    until(lambda: logged_events(run, "step", process=1))
+    wait_until(lambda: logged_events(run, "step", process=1))
 
     os.kill(processes(run)[1].pid, signal.SIGKILL)
 
     assert run.wait(timeout_s=30) is State.FAILED
     assert run.reason.startswith("mesh M1, process 1 was terminated by SIGKILL")
-    assert all_gone(run)
+    assert have_all_ended(run)
 
 
 def test_a_killed_process_is_distinguished_from_terminated_ones(tmp_path: Path) -> None:
@@ -107,13 +107,13 @@ def test_a_killed_process_is_distinguished_from_terminated_ones(tmp_path: Path) 
 @pytest.mark.parametrize("name", ["sleep", "ignore"])
 def test_a_cancelled_run_leaves_no_processes(either_launcher: LocalLauncher, name: str) -> None:
     run = submit(either_launcher, draw(name))
-    until(lambda: logged_events(run, "step" if name == "sleep" else "deaf"))
+    wait_until(lambda: logged_events(run, "step" if name == "sleep" else "deaf"))
 
     run.cancel()
 
     assert run.wait(timeout_s=30) is State.CANCELLED
     assert run.reason == "cancelled after 1 of 3 steps"
-    assert all_gone(run)
+    assert have_all_ended(run)
     run.cancel()  # once more does no harm
 
 
@@ -126,7 +126,7 @@ def test_a_run_whose_folder_is_removed_ends_and_can_be_cancelled(launcher: Local
 
     assert run.wait(timeout_s=30) is State.FAILED
     assert run.reason  # that the folder is gone, or what a process could not write there
-    assert all_gone(run)
+    assert have_all_ended(run)
 
 
 def test_an_end_that_cannot_be_recorded_is_recorded_at_the_next_poll(
@@ -149,13 +149,13 @@ def test_an_end_that_cannot_be_recorded_is_recorded_at_the_next_poll(
 
 def test_cancel_ends_a_stopped_process(launcher: LocalLauncher) -> None:
     run = submit(launcher, draw("sleep"))
-    until(lambda: logged_events(run, "step"))
+    wait_until(lambda: logged_events(run, "step"))
     os.kill(processes(run)[2].pid, signal.SIGSTOP)
 
     run.cancel()
 
     assert run.wait(timeout_s=30) is State.CANCELLED
-    assert all_gone(run)
+    assert have_all_ended(run)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux says that a process is stopped")
@@ -170,7 +170,7 @@ def test_a_stopped_process_is_named_until_it_continues(
     os.kill(pid, signal.SIGSTOP)
 
     words = f"process 2 is stopped and does not respond; continue it (kill -CONT {pid}), or cancel the run"
-    assert until(run.stopped_process_lines) == [words]
+    assert wait_until(run.stopped_process_lines) == [words]
     assert words in run.notes()
     tell(run)
     tell(run)
@@ -180,7 +180,7 @@ def test_a_stopped_process_is_named_until_it_continues(
     cli.main(["runs", "--json"])
     assert json.loads(capsys.readouterr().out)["runs"][0]["stopped"] == [words]
     os.kill(pid, signal.SIGCONT)
-    until(lambda: not run.stopped_process_lines())
+    wait_until(lambda: not run.stopped_process_lines())
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux says that a process is stopped")
@@ -189,12 +189,12 @@ def test_cancel_ends_a_run_whose_warm_process_is_stopped(launcher: LocalLauncher
     processes(run)
     assert launcher._warm_process is not None
     os.kill(launcher._warm_process.pid, signal.SIGSTOP)
-    assert "the process that starts the run's workers is stopped" in until(run.stopped_process_lines)[0]
+    assert "the process that starts the run's workers is stopped" in wait_until(run.stopped_process_lines)[0]
 
     open_run(Record(launcher.record.place), run.id).cancel()  # as another process does
 
     assert run.wait(timeout_s=30) is State.CANCELLED
-    assert all_gone(run)
+    assert have_all_ended(run)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux says that a process is stopped")
@@ -202,18 +202,18 @@ def test_cancel_ends_a_run_whose_app_is_stopped(tmp_path: Path) -> None:
     owner, run = launch_from_process(tmp_path / "home", "train", tmp_path)
     with owner:
         owner.send_signal(signal.SIGSTOP)
-        assert "the process that launched it is stopped" in until(run.stopped_process_lines)[0]
+        assert "the process that launched it is stopped" in wait_until(run.stopped_process_lines)[0]
 
         run.cancel()
 
         assert run.wait(timeout_s=30) is State.CANCELLED
-        assert all_gone(run)
+        assert have_all_ended(run)
         owner.kill()
 
 
 def test_processes_started_by_a_rank_end_with_it(launcher: LocalLauncher) -> None:
     run = submit(launcher, draw("bear in 0"))
-    child = handle(until(lambda: logged_events(run, "bore"))[0]["pid"])
+    child = handle(wait_until(lambda: logged_events(run, "bore"))[0]["pid"])
     assert child is not None
 
     run.cancel()
@@ -235,25 +235,25 @@ def test_a_run_that_waits_for_its_launcher_is_cancelled_at_once(record: Record, 
 
 def test_closing_the_launcher_ends_its_runs(launcher: LocalLauncher) -> None:
     run = submit(launcher, draw("sleep"))
-    until(lambda: logged_events(run, "step"))
+    wait_until(lambda: logged_events(run, "step"))
 
     launcher.close()
 
     assert (run.state, run.reason) == (State.CANCELLED, "cancelled after 1 of 3 steps: Meshwave was closed")
-    assert all_gone(run)
+    assert have_all_ended(run)
 
 
 def test_no_process_remains_after_the_warm_process_is_killed(either_launcher: LocalLauncher) -> None:
     run = submit(either_launcher, draw("sleep"))
     assert len(processes(run)) == 4
-    until(lambda: logged_events(run, "step"))
+    wait_until(lambda: logged_events(run, "step"))
 
     assert either_launcher._warm_process is not None
     os.kill(either_launcher._warm_process.pid, signal.SIGKILL)
 
     assert run.wait(timeout_s=30) is State.LOST
     assert "terminated by SIGKILL, after 1 of 3 steps" in run.reason
-    until(lambda: all_gone(run), "the end of its processes")
+    wait_until(lambda: have_all_ended(run), "the end of its processes")
     assert submit(either_launcher, draw()).wait(timeout_s=30) is State.SUCCEEDED, "another warm process takes its place"
 
 
@@ -270,7 +270,7 @@ def launch_from_process(home: Path, name: str, tmp_path: Path) -> tuple[subproce
     assert owner.stdout is not None
     run = open_run(Record(home), owner.stdout.readline().strip())
     processes(run)
-    until(lambda: logged_events(run, "step"))
+    wait_until(lambda: logged_events(run, "step"))
     return owner, run
 
 
@@ -278,7 +278,7 @@ def test_a_killed_designer_leaves_no_process_and_its_run_is_lost(tmp_path: Path)
     owner, run = launch_from_process(tmp_path / "home", "sleep", tmp_path)
     with owner:
         owner.kill()
-    until(lambda: all_gone(run), "the end of its processes")
+    wait_until(lambda: have_all_ended(run), "the end of its processes")
     assert run.state is State.RUNNING, "nobody was there to write it down"
 
     record = Record(tmp_path / "home")
@@ -296,7 +296,7 @@ def test_a_run_of_another_process_is_followed_and_cancelled(tmp_path: Path) -> N
         reconcile(record)
         assert record.get(run.id).state is State.RUNNING, "its launcher lives"
         done = run.progress.done
-        until(lambda: run.progress.done > done, "a further step")
+        wait_until(lambda: run.progress.done > done, "a further step")
         other = LocalLauncher(record)
         queued = submit(other, draw())
         assert queued.waiting_reason == f"position 1 of 1 in the queue; run {run.id} is active"
@@ -307,7 +307,7 @@ def test_a_run_of_another_process_is_followed_and_cancelled(tmp_path: Path) -> N
         run.cancel()
 
         assert run.wait(timeout_s=30) is State.CANCELLED
-        assert all_gone(run)
+        assert have_all_ended(run)
         owner.kill()
 
 

@@ -18,7 +18,7 @@ from meshwave.engine.runs.attempts import read_attempts
 from meshwave.engine.runs.checkpoints import Checkpoints
 from meshwave.engine.runs.launchers import PlaceChecks, open_run
 from meshwave.engine.runs.launchers.local import LocalLauncher
-from tests.engine.runs.play import HERE, all_gone, draw, processes, submit, until
+from tests.engine.runs.play import HERE, draw, have_all_ended, processes, submit, wait_until
 
 
 def launch(
@@ -42,7 +42,7 @@ def test_queued_runs_start_in_their_order(launcher: LocalLauncher) -> None:
 
     assert third.wait(timeout_s=30) is State.SUCCEEDED
 
-    until(lambda: third.finished_s)
+    wait_until(lambda: third.finished_s)
     runs = [launcher.record.get(run.id) for run in (first, second, third)]
     assert [entry.state for entry in runs] == ["SUCCEEDED"] * 3
     for before, after in zip(runs, runs[1:], strict=False):
@@ -100,7 +100,7 @@ def test_the_queue_survives_the_end_of_the_process_that_filled_it(tmp_path: Path
 
     assert Run(record, queued, servers[0]).wait(timeout_s=30) is State.SUCCEEDED
     states = ["QUEUED", "STARTING", "RUNNING", "SUCCEEDED"]
-    assert until(lambda: [step.state for step in record.history(queued)] == states)
+    assert wait_until(lambda: [step.state for step in record.history(queued)] == states)
     for server in servers:
         server.close()
 
@@ -157,10 +157,10 @@ def test_a_run_whose_server_was_killed_is_started_again_by_the_next_one(tmp_path
     record = Record(place)
     run = Run(record, name)
     handles = processes(run)
-    until(lambda: run.progress.done > 3)
+    wait_until(lambda: run.progress.done > 3)
     owner.kill()
     owner.wait()
-    until(lambda: not any(handle.is_alive() for handle in handles))
+    wait_until(lambda: not any(handle.is_alive() for handle in handles))
 
     reconcile(record)
     assert run.state is State.QUEUED
@@ -188,7 +188,7 @@ def test_a_killed_process_costs_no_accuracy(
     trainer: LocalLauncher, uninterrupted_losses: list[float], process: int, after: int
 ) -> None:
     run = submit(trainer, draw(pp=2, steps=STEPS), Options(checkpoints=Checkpoints(every_steps=3), restarts=3))
-    until(lambda: run.state is State.RUNNING and run.progress.done >= after)
+    wait_until(lambda: run.state is State.RUNNING and run.progress.done >= after)
     os.kill(processes(run)[process].pid, signal.SIGKILL)
 
     assert run.wait(timeout_s=60) is State.SUCCEEDED, run.reason
@@ -201,4 +201,4 @@ def test_a_killed_process_costs_no_accuracy(
     assert [row["steps"] for row in resumed if row["event"] == "resumed"] == [attempt.resumed_from] * bool(
         attempt.resumed_from
     )
-    assert until(lambda: all_gone(run))
+    assert wait_until(lambda: have_all_ended(run))

@@ -17,7 +17,7 @@ from meshwave.engine.runs import Options, Record, Run, State
 from meshwave.engine.runs.checkpoints import Checkpoints, complete_checkpoints
 from meshwave.engine.runs.launchers import specify_run
 from meshwave.engine.runs.launchers.local import LocalLauncher
-from tests.engine.runs.play import draw, until
+from tests.engine.runs.play import draw, wait_until
 
 DESIGN, SAME_MODEL = "01-first-wave", "02-two-waves"
 
@@ -61,7 +61,7 @@ def test_checkpoints_are_written_in_intervals_of_time(trainer: LocalLauncher) ->
     spec = specify_run(predict(draw(steps=2000)), Options(checkpoints=Checkpoints(every_s=0.2, keep=100)))
     run = trainer.submit(spec)
 
-    assert until(lambda: len(complete_checkpoints(run.folder)) > 2)
+    assert wait_until(lambda: len(complete_checkpoints(run.folder)) > 2)
     assert len(complete_checkpoints(run.folder)) < run.progress.done
     run.cancel()
     assert run.wait(timeout_s=30) is State.CANCELLED

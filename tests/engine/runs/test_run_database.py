@@ -114,7 +114,7 @@ def test_a_restarted_run_precedes_runs_submitted_later(record: Record) -> None:
 
 
 def test_a_queued_run_is_started_by_one_process_only(tmp_path: Path) -> None:
-    def start(_: int) -> bool:
+    def start_run(_: int) -> bool:
         with closing(Record(tmp_path)) as record:
             return claim(record) is not None
 
@@ -122,7 +122,7 @@ def test_a_queued_run_is_started_by_one_process_only(tmp_path: Path) -> None:
         first, *_ = enter(record), enter(record), enter(record)
         record.change_state(first.id, State.FAILED)
     with ThreadPoolExecutor(8) as pool:
-        assert sum(pool.map(start, range(16))) == 1
+        assert sum(pool.map(start_run, range(16))) == 1
 
 
 def test_concurrent_submissions_are_admitted_one_by_one(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from meshwave.engine.runs.launchers._torchrun import PROGRAM
 from meshwave.engine.runs.launchers.local import LocalLauncher
 from meshwave.engine.runs.launchers.slurm import SlurmLauncher, SlurmOptions
 from meshwave.engine.runs.target_check import TargetReport, check_target, target_cluster
-from tests.conftest import until
+from tests.conftest import wait_until
 from tests.engine.runs import slurm_cluster
 from tests.engine.runs.jobs import (
     PATIENCE_S,
@@ -35,8 +35,8 @@ from tests.engine.runs.jobs import (
     losses,
     processes_of,
     two_nodes,
-    until_long,
     wait_for_training,
+    wait_patiently,
 )
 from tests.engine.runs.play import draw, submit
 
@@ -47,7 +47,7 @@ pytestmark = [pytest.mark.slurm, pytest.mark.torch, pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[slurm_cluster.Cluster]:
-    if why := slurm_cluster.missing():
+    if why := slurm_cluster.missing_requirement():
         pytest.skip(why)
     with slurm_cluster.running(tmp_path_factory.mktemp("slurm")) as cluster, pytest.MonkeyPatch.context() as patch:
         for name, value in cluster.variables.items():
@@ -84,8 +84,8 @@ def test_a_run_is_cancelled_as_soon_as_slurm_answers_and_leaves_no_process(
 
     assert run.wait(timeout_s=PATIENCE_S) is State.CANCELLED
     assert run.reason.startswith("cancelled after ")
-    assert until(lambda: not processes_of(run))
-    assert until(lambda: count_processes(run, slurm) == 0)
+    assert wait_until(lambda: not processes_of(run))
+    assert wait_until(lambda: count_processes(run, slurm) == 0)
     assert complete_checkpoints(run.folder) == []
 
 
@@ -97,7 +97,7 @@ def test_a_killed_process_is_the_reason(slurm: SlurmLauncher) -> None:
 
     assert run.wait(timeout_s=PATIENCE_S) is State.FAILED
     assert "was terminated by SIGKILL (exit -9)" in run.reason
-    assert until(lambda: not processes_of(run))
+    assert wait_until(lambda: not processes_of(run))
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +106,7 @@ def followed_run(cluster: slurm_cluster.Cluster, tmp_path_factory: pytest.TempPa
     options = Options(checkpoints=Checkpoints(every_steps=25), restarts=1)
     with closing(Record(tmp_path_factory.mktemp("followed"))) as record:
         run = submit(launcher_of(record), two_nodes(STEPS), options)  # type: ignore[arg-type]
-        assert until_long(lambda: bool(complete_checkpoints(run.folder)))
+        assert wait_patiently(lambda: bool(complete_checkpoints(run.folder)))
         kill_worker(run.folder)
         # Nothing of the launcher is left, as after a restart of the server.
 
@@ -115,7 +115,7 @@ def followed_run(cluster: slurm_cluster.Cluster, tmp_path_factory: pytest.TempPa
                 reconcile(other)
                 return other.get(run.id).state.is_over
 
-        assert until_long(is_over)
+        assert wait_patiently(is_over)
         yield run
 
 
@@ -151,7 +151,7 @@ def test_a_run_at_its_time_limit_continues_from_a_checkpoint(cluster: slurm_clus
     job = record.get(run.id).handle["job"]["id"]
 
     cluster.command("scancel", "--signal=TERM", job)  # to the processes of the job, as --signal=TERM@20 does
-    assert until_long(lambda: "Reason=BeginTime" in cluster.command("scontrol", "show", "job", job))
+    assert wait_patiently(lambda: "Reason=BeginTime" in cluster.command("scontrol", "show", "job", job))
     [checkpoint] = complete_checkpoints(run.folder)
     done = int(checkpoint.name.removeprefix("step-"))
     time.sleep(1)  # in the second of the requeue, its credential is revoked
@@ -281,7 +281,7 @@ def test_a_preempted_run_keeps_its_state_and_waits(cluster: slurm_cluster.Cluste
     urgent = ("--partition=urgent", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap", "sleep 600")
     other = cluster.command("sbatch", "--parsable", *urgent).strip()
     try:
-        assert until_long(lambda: "JobState=PENDING" in cluster.command("scontrol", "show", "job", job))
+        assert wait_patiently(lambda: "JobState=PENDING" in cluster.command("scontrol", "show", "job", job))
         reconcile(record)
         assert run.state is State.RUNNING  # it goes on later
         assert len(complete_checkpoints(run.folder)) == 1

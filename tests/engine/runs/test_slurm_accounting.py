@@ -14,7 +14,7 @@ from meshwave.engine.runs import Record, Run, State, reconcile, silence_text
 from meshwave.engine.runs.launchers import _host, _jobs
 from meshwave.engine.runs.launchers.slurm import SlurmLauncher, SlurmOptions
 from tests.engine.runs import slurm_cluster, ssh_server
-from tests.engine.runs.jobs import STEPS, losses, two_nodes, until_long
+from tests.engine.runs.jobs import STEPS, losses, two_nodes, wait_patiently
 from tests.engine.runs.play import submit
 
 pytestmark = [pytest.mark.slurm, pytest.mark.torch, pytest.mark.slow]
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.slurm, pytest.mark.torch, pytest.mark.slow]
 def test_accounting_has_the_end_of_jobs_that_the_controller_has_forgotten(
     record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if why := slurm_cluster.missing(accounting=True):
+    if why := slurm_cluster.missing_requirement(accounting=True):
         pytest.skip(why)
 
     def launch(**options: object) -> Run:
@@ -37,7 +37,7 @@ def test_accounting_has_the_end_of_jobs_that_the_controller_has_forgotten(
         succeeded, failed = launch(), launch(setup=("exit 3",))
         cancelled = launch(directives=("--begin=now+1hour",))
         cluster.command("scancel", record.get(cancelled.id).handle["job"]["id"])
-        assert until_long(lambda: "No jobs in the system" in cluster.command("scontrol", "show", "jobs"))
+        assert wait_patiently(lambda: "No jobs in the system" in cluster.command("scontrol", "show", "jobs"))
 
         reconcile(record)
 
@@ -57,7 +57,7 @@ def test_server_laptop_and_cluster_agree_again_after_hours_apart(
 
     The clock is advanced instead of waiting.
     """
-    if why := slurm_cluster.missing() or ssh_server.missing():
+    if why := slurm_cluster.missing_requirement() or ssh_server.missing_requirement():
         pytest.skip(why)
     for part in ("slurm", "sshd", "root"):
         (tmp_path / part).mkdir()
@@ -85,13 +85,13 @@ def test_server_laptop_and_cluster_agree_again_after_hours_apart(
                 there.setenv(name, value)
             own, failed = launch(record, STEPS), launch(record, 3, setup=("exit 3",))
         far = launch(laptop, STEPS, **remote)
-        assert until_long(lambda: reconcile(laptop) or far.progress.done > 0), (far.state, far.log())
+        assert wait_patiently(lambda: reconcile(laptop) or far.progress.done > 0), (far.state, far.log())
         monkeypatch.setattr(_host, "CONNECT_TIMEOUT_S", 1)
         with server.stopped():
             reconcile(laptop)
             since = silence_text(far.entry)
             assert since.startswith("no answer since ")
-            assert until_long(lambda: "No jobs in the system" in cluster.command("scontrol", "show", "jobs"))
+            assert wait_patiently(lambda: "No jobs in the system" in cluster.command("scontrol", "show", "jobs"))
             now = time.time
             monkeypatch.setattr(_jobs.time, "time", lambda: now() + 6 * 3600)
             reconcile(laptop)

@@ -24,9 +24,9 @@ from meshwave.engine.runs.launchers.slurm import SlurmLauncher, SlurmOptions
 from meshwave.engine.runs.launchers.ssh import SshLauncher, SshOptions
 from meshwave.engine.runs.options import REHEARSAL
 from meshwave.engine.runs.target_check import check_target
-from tests.conftest import until
+from tests.conftest import wait_until
 from tests.engine.runs import namespaces, slurm_cluster, ssh_server
-from tests.engine.runs.jobs import PATIENCE_S, STEPS, kill_worker, losses, processes_of, two_nodes, until_long
+from tests.engine.runs.jobs import PATIENCE_S, STEPS, kill_worker, losses, processes_of, two_nodes, wait_patiently
 from tests.engine.runs.play import submit
 
 pytestmark = [pytest.mark.ssh, pytest.mark.torch, pytest.mark.slow]
@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.ssh, pytest.mark.torch, pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ssh_server.Server]:
-    if why := ssh_server.missing():
+    if why := ssh_server.missing_requirement():
         pytest.skip(why)
     with ssh_server.running(tmp_path_factory.mktemp("sshd")) as server:
         yield server
@@ -72,7 +72,7 @@ def test_the_check_of_hosts_measures_the_link_between_them(
     ssh: SshLauncher, server: ssh_server.Server, record: Record
 ) -> None:
     if server.network is None:
-        pytest.skip(f"the hosts share the loopback: {namespaces.missing()}")
+        pytest.skip(f"the hosts share the loopback: {namespaces.missing_requirement()}")
 
     with server.network.slow_link(1e9):
         report, _ = check_target(ssh, devices_per_node=2)
@@ -87,30 +87,30 @@ def test_the_check_of_hosts_measures_the_link_between_them(
 @pytest.mark.nightly
 def test_a_cancelled_run_leaves_no_process(ssh: SshLauncher, record: Record) -> None:
     run = submit(ssh, two_nodes(100_000), REHEARSAL)  # type: ignore[arg-type]
-    assert until_long(lambda: reconcile(record) or run.progress.done > 0)
+    assert wait_patiently(lambda: reconcile(record) or run.progress.done > 0)
 
     run.cancel()
 
     assert run.wait(timeout_s=PATIENCE_S) is State.CANCELLED
-    assert until(lambda: not processes_of(run))
+    assert wait_until(lambda: not processes_of(run))
 
 
 def test_a_host_whose_processes_are_killed_ends_the_run(ssh: SshLauncher, record: Record) -> None:
     run = submit(ssh, two_nodes(100_000), REHEARSAL)  # type: ignore[arg-type]
-    assert until_long(lambda: reconcile(record) or run.progress.done > 0)
+    assert wait_patiently(lambda: reconcile(record) or run.progress.done > 0)
     for node in record.get(run.id).handle["job"]["nodes"][1:]:
         os.killpg(int(node["pid"]), signal.SIGKILL)
 
     assert run.wait(timeout_s=PATIENCE_S) is State.FAILED
     assert "the processes on two were killed" in run.reason
-    assert until(lambda: not processes_of(run))
+    assert wait_until(lambda: not processes_of(run))
 
 
 def test_a_host_that_stops_answering_keeps_its_run_which_is_cancelled_once_it_answers(
     ssh: SshLauncher, server: ssh_server.Server, record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = submit(ssh, two_nodes(100_000), REHEARSAL)  # type: ignore[arg-type]
-    assert until_long(lambda: reconcile(record) or run.progress.done > 0)
+    assert wait_patiently(lambda: reconcile(record) or run.progress.done > 0)
     monkeypatch.setattr(_host, "CONNECT_TIMEOUT_S", 1)
 
     with server.stopped():
@@ -125,10 +125,10 @@ def test_a_host_that_stops_answering_keeps_its_run_which_is_cancelled_once_it_an
             open_run(record, run.id).cancel("by the administrator")
         assert run.state is State.RUNNING
 
-    assert until_long(lambda: reconcile(record) or run.state.is_over)
+    assert wait_patiently(lambda: reconcile(record) or run.state.is_over)
     assert (run.state, silence_text(run.entry)) == (State.CANCELLED, "")
     assert re.fullmatch(r"cancelled after \d+ of \d+ steps: by the administrator", run.reason)
-    assert until(lambda: not processes_of(run))
+    assert wait_until(lambda: not processes_of(run))
 
 
 def test_a_killed_process_costs_no_accuracy_and_another_run_waits(
@@ -140,7 +140,7 @@ def test_a_killed_process_costs_no_accuracy_and_another_run_waits(
     other = submit(launcher, two_nodes(STEPS))  # type: ignore[arg-type]
     reconcile(record)
     assert other.waiting_reason == f"position 1 of 1 in the queue; run {run.id} is active"
-    assert until_long(lambda: bool(complete_checkpoints(tmp_path / "remote" / run.id)))
+    assert wait_patiently(lambda: bool(complete_checkpoints(tmp_path / "remote" / run.id)))
     kill_worker(tmp_path / "remote" / run.id)
 
     assert run.wait(timeout_s=PATIENCE_S) is State.SUCCEEDED, run.reason
@@ -175,7 +175,7 @@ def test_checkpoints_need_a_shared_folder(ssh: SshLauncher) -> None:
 def test_a_run_on_slurm_behind_a_login_node_is_followed_and_cancelled(
     record: Record, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    if why := slurm_cluster.missing() or ssh_server.missing():
+    if why := slurm_cluster.missing_requirement() or ssh_server.missing_requirement():
         pytest.skip(why)
     root, folder = tmp_path_factory.mktemp("shared"), tmp_path_factory.mktemp("login")
     with (
@@ -186,8 +186,8 @@ def test_a_run_on_slurm_behind_a_login_node_is_followed_and_cancelled(
         launcher = SlurmLauncher(record, SlurmOptions(**given), "login")  # type: ignore[arg-type]
 
         run = submit(launcher, two_nodes(100_000), REHEARSAL)  # type: ignore[arg-type]
-        assert until_long(lambda: reconcile(record) or run.progress.done > 0), (run.reason, run.log())
+        assert wait_patiently(lambda: reconcile(record) or run.progress.done > 0), (run.reason, run.log())
         assert (root / run.id / "job.sh").exists()
         run.cancel()
         assert run.wait(timeout_s=PATIENCE_S) is State.CANCELLED
-        assert until(lambda: not processes_of(run))
+        assert wait_until(lambda: not processes_of(run))

@@ -17,7 +17,7 @@ from meshwave.engine.runs import Run, State
 from meshwave.engine.runs.accuracy.stragglers import find_stragglers, straggler_meshes, straggler_slowdown
 from meshwave.engine.runs.launchers.local import LocalLauncher
 from meshwave.engine.runs.recording import Recorder, read_recording
-from tests.engine.runs.play import draw, processes, submit, until
+from tests.engine.runs.play import draw, processes, submit, wait_until
 
 STEPS = 30
 
@@ -121,11 +121,11 @@ def test_a_process_that_is_held_up_is_named_while_it_trains(trainer: LocalLaunch
                 os.kill(slow.pid, number)
                 time.sleep(seconds)
 
-    until(lambda: run.progress.done > 2)
+    wait_until(lambda: run.progress.done > 2)
     thread = threading.Thread(target=hold_up)
     thread.start()
     try:
-        until(lambda: ("slow_process", 1) in stragglers(run), "its finding")
+        wait_until(lambda: ("slow_process", 1) in stragglers(run), "its finding")
     finally:
         done.set()
         thread.join()

@@ -41,7 +41,7 @@ from meshwave.engine.runs.target_check import (
 )
 from meshwave.engine.runs.targets import find_target, open_target, read_targets, training_targets
 from meshwave.engine.units import quantity
-from tests.conftest import PATIENCE_S, until
+from tests.conftest import PATIENCE_S, wait_until
 from tests.engine.runs.jobs import two_nodes
 from tests.engine.runs.play import draw
 
@@ -350,7 +350,7 @@ def test_processes_of_a_host_that_ignore_the_request_to_end_are_killed(
     script = "trap : TERM; bash -c 'trap \"\" TERM; exec sleep 60'; echo $? >status"
     leader = subprocess.Popen(["bash", "-c", script], start_new_session=True, cwd=tmp_path)
     pid = str(leader.pid)
-    assert until(lambda: "sleep" in host.run_unchecked(["ps", "-o", "comm=", "-g", pid]).output)
+    assert wait_until(lambda: "sleep" in host.run_unchecked(["ps", "-o", "comm=", "-g", pid]).output)
     born = host.run(["ps", "-o", "lstart=", "-p", pid]).rstrip("\n")
 
     launcher.end("run", {"nodes": [{"pid": pid, "born": "another process"}]})

@@ -18,7 +18,7 @@ from meshwave.engine.runs.launchers.local import LocalLauncher
 from meshwave.engine.runs.launchers.threads import ThreadsLauncher
 from meshwave.engine.runs.options import REHEARSAL
 from meshwave.engine.runs.recording import read_recording
-from tests.engine.runs.play import PATIENCE_S, draw, until
+from tests.engine.runs.play import PATIENCE_S, draw, wait_until
 
 QUICK = Options(rehearse=Rehearsal(scale=0.001))
 
@@ -71,7 +71,7 @@ def test_a_run_in_threads_ends_with_its_launcher(rehearser: ThreadsLauncher) -> 
 
     rehearser.close()
 
-    until(lambda: run.state.is_over)
+    wait_until(lambda: run.state.is_over)
     assert run.reason == "cancelled after 0 of 3 steps: Meshwave was closed"
 
 

@@ -17,7 +17,7 @@ from meshwave.engine.runs.launchers.local import LocalLauncher
 from meshwave.engine.runs.launchers.torchrun import TorchrunLauncher
 from meshwave.engine.runs.options import REHEARSAL
 from meshwave.engine.runs.targets import open_target
-from tests.conftest import until
+from tests.conftest import wait_until
 from tests.engine.runs.jobs import (
     PATIENCE_S,
     STEPS,
@@ -25,8 +25,8 @@ from tests.engine.runs.jobs import (
     losses,
     processes_of,
     two_nodes,
-    until_long,
     wait_for_training,
+    wait_patiently,
 )
 from tests.engine.runs.play import submit
 
@@ -50,7 +50,7 @@ def test_a_run_that_loses_a_process_and_its_launcher_ends_with_the_losses_of_the
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     options = Options(checkpoints=Checkpoints(every_steps=25), restarts=1)
     run = submit(torchrun, two_nodes(STEPS), options)  # type: ignore[arg-type]
-    assert until_long(lambda: bool(complete_checkpoints(run.folder)))
+    assert wait_patiently(lambda: bool(complete_checkpoints(run.folder)))
     torchrun.close()  # as at the end of the server
     kill_worker(run.folder)
 
@@ -59,7 +59,7 @@ def test_a_run_that_loses_a_process_and_its_launcher_ends_with_the_losses_of_the
             reconcile(other)
             return other.get(run.id).state.is_over
 
-    assert until_long(is_over)
+    assert wait_patiently(is_over)
     assert (run.state, run.reason) == (State.SUCCEEDED, f"{STEPS} of {STEPS} steps")
     assert "was terminated by SIGKILL" in read_attempts(run.folder)[0].reason
     other = submit(trainer, two_nodes(STEPS))
@@ -83,7 +83,7 @@ def test_a_run_is_cancelled_and_leaves_no_process_while_another_waits(
 
     assert run.wait(timeout_s=PATIENCE_S) is State.CANCELLED
     assert other.state is State.CANCELLED
-    assert until(lambda: not processes_of(run))
+    assert wait_until(lambda: not processes_of(run))
 
 
 def test_limits_hold_and_emulated_hosts_are_refused(torchrun: TorchrunLauncher) -> None:

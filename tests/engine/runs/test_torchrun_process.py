@@ -14,7 +14,7 @@ import pytest
 
 from meshwave.engine.runs.time_limit import write_time_limit
 from meshwave.engine.runtime.processes import torchrun_process
-from tests.conftest import until
+from tests.conftest import wait_until
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="torchrun forks its processes on Linux only")
 
@@ -70,7 +70,7 @@ def test_the_output_of_the_worker_is_in_its_log(start: Callable[[str], int], tmp
 
 def test_a_request_to_end_is_passed_on(start: Callable[[str], int], tmp_path: Path) -> None:
     pid = fork(lambda: start("open(folder / 'here', 'w'); time.sleep(60)"))
-    assert until((tmp_path / "here").exists)
+    assert wait_until((tmp_path / "here").exists)
     os.kill(pid, signal.SIGTERM)
 
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
@@ -101,9 +101,9 @@ def test_a_process_whose_worker_has_ended_ends_with_torchrun(start: Callable[[st
         return 0
 
     agent = fork(torchrun)
-    assert until(lambda: (tmp_path / "waits").exists() and (tmp_path / "waits").read_text())
+    assert wait_until(lambda: (tmp_path / "waits").exists() and (tmp_path / "waits").read_text())
     os.kill(agent, signal.SIGKILL)
     os.waitpid(agent, 0)
 
     waiting = Path(f"/proc/{(tmp_path / 'waits').read_text()}")
-    assert until(lambda: not waiting.exists() or "Z" in (waiting / "stat").read_text().rpartition(")")[2][:3])
+    assert wait_until(lambda: not waiting.exists() or "Z" in (waiting / "stat").read_text().rpartition(")")[2][:3])

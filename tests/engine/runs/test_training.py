@@ -14,7 +14,7 @@ from meshwave.engine.runs import Hosts, Options, Run, State
 from meshwave.engine.runs.emulation.network import missing_requirement
 from meshwave.engine.runs.launchers.local import LocalLauncher
 from meshwave.engine.runs.recording import read_recording
-from tests.engine.runs.play import all_gone, draw, processes, submit, until
+from tests.engine.runs.play import draw, have_all_ended, processes, submit, wait_until
 
 pytestmark = [
     pytest.mark.torch,
@@ -25,7 +25,7 @@ pytestmark = [
 def training(trainer: LocalLauncher) -> Run:
     """A run that continues until the test ends it, at its first step or later."""
     run = submit(trainer, draw(steps=1_000_000))
-    until(lambda: run.metrics(), "the first step")
+    wait_until(lambda: run.metrics(), "the first step")
     return run
 
 
@@ -35,7 +35,7 @@ def test_a_design_trains_the_same_on_emulated_hosts(trainer: LocalLauncher) -> N
     assert run.wait(timeout_s=60) is State.SUCCEEDED, run.reason
     assert len(run.metrics()) == 3
     assert read_recording(run.folder).digest == run.entry.digest
-    assert all_gone(run)
+    assert have_all_ended(run)
 
     if reason := missing_requirement():
         pytest.skip(reason)
@@ -49,7 +49,7 @@ def test_a_design_trains_the_same_on_emulated_hosts(trainer: LocalLauncher) -> N
         "latency between hosts is at least [0-9.]+ .?s on this machine [(]10 µs in the design[)]",
         spread.notes()[0],
     ), spread.notes()
-    assert all_gone(spread)
+    assert have_all_ended(spread)
 
 
 def test_fresh_interpreters_train_as_well(trainer: LocalLauncher) -> None:
@@ -76,7 +76,7 @@ def test_nothing_listens_on_a_public_interface(trainer: LocalLauncher) -> None:
 
 def test_the_warm_process_has_one_thread(trainer: LocalLauncher) -> None:
     trainer.warm()
-    until(lambda: trainer._warm_process and trainer._warm_process.is_ready, "the import")
+    wait_until(lambda: trainer._warm_process and trainer._warm_process.is_ready, "the import")
     assert trainer._warm_process is not None
 
     assert len(os.listdir(f"/proc/{trainer._warm_process.pid}/task")) == 1, "a fork has no other threads"
@@ -89,7 +89,7 @@ def test_a_rank_that_is_killed_while_it_trains_is_the_reason(trainer: LocalLaunc
 
     assert run.wait(timeout_s=60) is State.FAILED
     assert run.reason.startswith("mesh M2, process 2 was terminated by SIGKILL")
-    assert all_gone(run)
+    assert have_all_ended(run)
 
 
 def listening_on(pid: int) -> set[str]:

@@ -253,7 +253,7 @@ def grid(shape: tuple[int, ...], first: int, per_host: int = 2) -> Mesh:
     return Mesh(shape, tuple(ranks), tuple(rank // per_host for rank in ranks))
 
 
-def there_and_back(strategy: str) -> list[str]:
+def reshard_there_and_back(strategy: str) -> list[str]:
     """Reshard four tensors concurrently to other processes and back, and return errors."""
     me = dist.get_rank()
     ends = (grid((2, 2), 0), ("S0", "R")), (grid((2, 2), 4), ("S1", "R"))
@@ -356,7 +356,7 @@ def invalid_transfer(case: str) -> str:
     return "done"
 
 
-def one_process_fails(how: str) -> tuple[str, float]:
+def errors_of_failing_process(how: str) -> tuple[str, float]:
     """Let process 1 of a chain sleep or exit; return the errors of the others, and after how many seconds."""
     me = dist.get_rank()
     ends = (grid((1,), 0), ("R",)), (grid((3,), 1), ("R",))

@@ -70,7 +70,7 @@ CASES: dict[str, tuple[Document, Document, Document]] = {
     ),
     "ring-slots": ({"schedule": "dualpipe"}, {"pp": 2, "cp": 2}, {}),
 }
-"""Schedule, axes, and training settings by what is special about a case."""
+"""Schedule, axes, and training settings by the name of a case."""
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -23,7 +23,7 @@ CASES = {
     "latent": ("1f1b", {"pp": 1, "cp": 2}, "ring", {"kind": "transformer", **DEEPSEEK}, {}),
     "bf16": ("gpipe", {"pp": 1, "cp": 2}, "ring", LLAMA, {"precision": "bf16", "optimizer": "sgd"}),
 }
-"""Schedule, axes, exchange, model, and training settings by what is special about a case."""
+"""Schedule, axes, exchange, model, and training settings by the name of a case."""
 
 
 @pytest.mark.parametrize("name", CASES)

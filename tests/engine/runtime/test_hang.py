@@ -19,7 +19,7 @@ from meshwave.engine.program.action import Op
 from meshwave.engine.runtime.communication.process_layout import MeshShape, ProcessLayout
 from meshwave.engine.runtime.processes.hang import HangDiagnosis, ObservedProcess, Position
 from tests._strategies import Drawn
-from tests.engine.runs.play import until
+from tests.engine.runs.play import wait_until
 
 STAGES, MICROBATCHES = 3, 4
 LAYOUT = ProcessLayout(
@@ -133,7 +133,7 @@ def test_a_run_with_a_stopped_process_ends_and_names_it(tmp_path: Path) -> None:
     home = {**os.environ, "MESHWAVE_HOME": str(tmp_path)}
     with subprocess.Popen(command, env=home, stdout=subprocess.PIPE, text=True) as run:
         try:
-            reports = until(lambda: list(tmp_path.glob("runs/*/position-2.json")))
+            reports = wait_until(lambda: list(tmp_path.glob("runs/*/position-2.json")))
             assert reports, "process 2 has not reported"
             os.kill(json.loads(reports[0].read_text())["pid"], signal.SIGSTOP)
             found = json.loads(run.communicate(timeout=60)[0])

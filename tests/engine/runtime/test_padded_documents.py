@@ -90,7 +90,7 @@ CASES: dict[str, tuple[Document, Document, Document, Document]] = {
     "sharded": ({"schedule": "interleaved-1f1b"}, {"pp": 2, "dp": 2}, {"sharding": "parameters"}, {"kind": "gpt"}),
     "batched": ({"schedule": "1f1b"}, {"pp": 2}, {}, {"kind": "gpt"}),
 }
-"""Schedule, axes, training settings and model by what is special about a case."""
+"""Schedule, axes, training settings and model by the name of a case."""
 
 
 @pytest.mark.parametrize("name", CASES)

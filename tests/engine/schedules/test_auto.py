@@ -59,19 +59,19 @@ def shops(draw: st.DrawFn) -> Shop:
     places = draw(st.permutations([*range(ranks), *draw(st.lists(st.integers(0, ranks - 1), max_size=4))]))
     stages = len(places)
 
-    def of_stages(values: st.SearchStrategy[float], count: int = stages) -> tuple[float, ...]:
+    def values_per_stage(values: st.SearchStrategy[float], count: int = stages) -> tuple[float, ...]:
         return tuple(draw(st.lists(values, min_size=count, max_size=count)))
 
-    forward, back, weight = of_stages(seconds), of_stages(seconds), of_stages(seconds)
+    forward, back, weight = values_per_stage(seconds), values_per_stage(seconds), values_per_stage(seconds)
     across = [a != b for a, b in zip(places, places[1:], strict=False)]
     return ensure_minimum_memory(
         Shop(
             microbatches=mbs,
             rank=tuple(places),
             seconds=(forward, tuple(np.add(back, weight).tolist()), back, weight),
-            hop=tuple(np.multiply(of_stages(seconds, stages - 1), across).tolist()),
-            size=of_stages(st.sampled_from([0.1, 0.7, 1.0, 3.0])),
-            room=of_stages(st.sampled_from([0.0, 2.0, 5.0, 50.0]), ranks),
+            hop=tuple(np.multiply(values_per_stage(seconds, stages - 1), across).tolist()),
+            size=values_per_stage(st.sampled_from([0.1, 0.7, 1.0, 3.0])),
+            room=values_per_stage(st.sampled_from([0.0, 2.0, 5.0, 50.0]), ranks),
             split=draw(st.booleans()),
         )
     )

@@ -168,7 +168,7 @@ def test_ungrouped_hanayo_has_the_same_bubble_for_any_number_of_microbatches(
 evenly = st.integers(1, 4).flatmap(
     lambda pairs: st.tuples(st.just(2 * pairs), st.integers(1, 12 // (2 * pairs)).map(lambda each: each * 2 * pairs))
 )
-"""Replicas, and ranks that they divide."""
+"""Strategy for a number of replicas, and a number of ranks that they divide."""
 
 
 @given(sizes=evenly, units=st.integers(1, 3))

@@ -12,7 +12,7 @@ import pytest
 from meshwave.engine.errors import InputError, RunError
 from meshwave.engine.runs.emulation import network
 from meshwave.engine.runtime.calibration.emulated_cluster import LOG, ProcessCluster, raise_first_error, run_in_cluster
-from tests.engine.namespaces import eventually, is_alive, links, namespace, namespaces
+from tests.engine.namespaces import is_alive, is_true_in_time, links, namespace, namespaces
 
 ROOT = Path(__file__).resolve().parents[4]
 FUNCTIONS = "tests.engine.runtime.calibration.cluster_functions"
@@ -21,22 +21,22 @@ EMULATED = "2 emulated nodes of 2 processes: 40 MB/s per process, 10 MB/s per no
 
 
 @pytest.fixture(scope="module")
-def missing() -> str | None:
+def missing_emulation() -> str | None:
     """The reason why this machine cannot emulate links; None if it can."""
     return network.missing_requirement()
 
 
 def test_processes_return_results_from_their_own_namespaces_over_links_of_the_requested_bandwidths(
-    missing: str | None,
+    missing_emulation: str | None,
 ) -> None:
     """A link is never faster than its bandwidth except for one burst at each end. Load can make it slower.
 
     Each process has a network namespace of its own, so that it does not listen on the networks of the machine.
     """
-    if missing:
+    if missing_emulation:
         with pytest.raises(InputError, match="links cannot be emulated here: .*; omit the bandwidths"):
             run_in_cluster(f"{FUNCTIONS}:measure_messages", ProcessCluster(2, 2, *BANDWIDTHS), {})
-    cluster = ProcessCluster(2, 2) if missing else ProcessCluster(2, 2, *BANDWIDTHS)
+    cluster = ProcessCluster(2, 2) if missing_emulation else ProcessCluster(2, 2, *BANDWIDTHS)
     lines: list[str] = []
     size = 1_000_000
 
@@ -45,7 +45,7 @@ def test_processes_return_results_from_their_own_namespaces_over_links_of_the_re
     assert [result["sum"] for result in results] == [8.0] * 4
     assert sorted(lines) == [f"process {number}" for number in range(4)]
     assert str(ProcessCluster(1, 3)) == "3 processes over this machine's loopback, not emulated"
-    if not missing:
+    if not missing_emulation:
         seconds, bursts = results[0], 3 * network.BURST_BYTES
         assert (size - bursts) / BANDWIDTHS[0] < seconds["inside"]
         assert (size - bursts) / BANDWIDTHS[1] < seconds["across"]
@@ -53,17 +53,17 @@ def test_processes_return_results_from_their_own_namespaces_over_links_of_the_re
         assert str(cluster) == EMULATED
         found = {result["namespace"] for result in results}
         assert len({*found, namespace()}) == 5
-        assert eventually(lambda: not namespaces() & found)
+        assert is_true_in_time(lambda: not namespaces() & found)
 
 
-def test_nothing_is_left_when_the_owner_is_killed(missing: str | None, tmp_path: Path) -> None:
+def test_nothing_is_left_when_the_owner_is_killed(missing_emulation: str | None, tmp_path: Path) -> None:
     links_before = links()
     owner = subprocess.Popen(
         [
             sys.executable,
             "-m",
             "tests.engine.runtime.calibration.cluster_owner",
-            *map(str, () if missing else BANDWIDTHS),
+            *map(str, () if missing_emulation else BANDWIDTHS),
         ],
         cwd=ROOT,
         env={**os.environ, "TMPDIR": str(tmp_path)},
@@ -75,15 +75,15 @@ def test_nothing_is_left_when_the_owner_is_killed(missing: str | None, tmp_path:
     lines = [owner.stdout.readline().split() for _ in range(4)]
     pids = {int(pid) for pid, _ in lines}
     inside = {int(number) for _, number in lines} - {namespace()}
-    assert len(inside) == (0 if missing else 4)
+    assert len(inside) == (0 if missing_emulation else 4)
 
     owner.kill()
     owner.wait(20)
 
-    assert eventually(lambda: not any(map(is_alive, pids)))
-    assert eventually(lambda: not namespaces() & inside)
+    assert is_true_in_time(lambda: not any(map(is_alive, pids)))
+    assert is_true_in_time(lambda: not namespaces() & inside)
     assert links() == links_before
-    assert eventually(lambda: not list(tmp_path.iterdir()))
+    assert is_true_in_time(lambda: not list(tmp_path.iterdir()))
     owner.stdout.close()
 
 

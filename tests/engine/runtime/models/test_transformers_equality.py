@@ -225,7 +225,7 @@ def test_logits_and_gradients_equal_those_of_transformers(pair: Pair, tmp_path: 
     found.square().mean().backward()
     with Doubles():
         expected.square().mean().backward()
-    gradients = their_gradients(pair, tmp_path)
+    gradients = transformers_gradients(pair, tmp_path)
     assert gradients
     for name, gradient in gradients.items():
         torch.testing.assert_close(pair.stage.get_parameter(name).grad, gradient, **TOLERANCE, msg=name)
@@ -233,7 +233,7 @@ def test_logits_and_gradients_equal_those_of_transformers(pair: Pair, tmp_path: 
     pair.theirs.zero_grad()
 
 
-def their_gradients(pair: Pair, folder: Path) -> dict[str, Tensor]:
+def transformers_gradients(pair: Pair, folder: Path) -> dict[str, Tensor]:
     """Return the gradients of transformers, which it saves as if they were weights, by the names here."""
     kept = {name: weight.data for name, weight in pair.theirs.named_parameters()}
     for weight in pair.theirs.parameters():
