@@ -17,11 +17,6 @@ _lock = threading.Lock()
 _modules: dict[str, ModuleType | None] = {}
 
 
-def is_available() -> bool:
-    """Return True if numba is installed."""
-    return importlib.util.find_spec("numba") is not None
-
-
 def compiled_module(name: str) -> ModuleType | None:
     """Return a copy of module ``name`` with compiled functions; None if numba is missing or fails.
 

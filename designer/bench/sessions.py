@@ -30,7 +30,8 @@ EXAMPLE = "11-eight-by-32"
 LIFETIME_S = 3.0
 """Time after which the session of a closed page ends in the benchmark; the designer itself waits for minutes."""
 EDIT_INTERVAL_S, ROUNDS, LEAST_EDITS = 10.0, 3, 20
-"""Interval between edits of each page; a single page edits every second."""
+"""Interval between edits of each page, number of rounds, and minimum number of edits; a single page edits every second.
+"""
 IDLE_S = 5.0
 MICROBATCHES = range(24, 32)
 """Values that edits set in turn; the opened design has another one, so that each edit changes it."""

@@ -71,7 +71,7 @@ METRIC_HELP = {
 }
 
 
-def explain_terms(design: Design, layer: Layer) -> dict[str, str]:
+def explain_terms(layer: Layer) -> dict[str, str]:
     """Return explanations of the terms of the papers, with the numbers of a layer, by term."""
     item = f"{layer.hidden:,} values of {layer.item_bytes} B"
     capacity = (

@@ -369,7 +369,7 @@ def _placement_data(design: Design, layer: Layer, devices: Sequence[int]) -> dic
         "groups": device_groups(layer, devices),
         "esp": layer.esp,
         "even": 1 / longest,
-        "terms": explain_terms(design, layer),
+        "terms": explain_terms(layer),
     }
 
 

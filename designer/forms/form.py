@@ -107,5 +107,5 @@ class Form(Canvas):
 
 
 def _refusal_text(error: DesignError, path: str) -> str:
-    """Return why an edit was refused, without repeating the path of the field."""
+    """Return the reason why an edit was refused, without repeating the path of the field."""
     return "; ".join(problem.message if problem.where == path else str(problem) for problem in error.problems)

@@ -196,12 +196,12 @@ class Access(AuthProvider, ABC):
 
     @property
     def get_user_async(self) -> None:
-        """None; :attr:`get_user` suffices."""
+        """Always None; Bokeh then uses :attr:`get_user`."""
         return None
 
     @property
     def login_url(self) -> None:
-        """None, since :attr:`get_login_url` depends on the request."""
+        """Always None; Bokeh then uses :attr:`get_login_url`, since the page depends on the request."""
         return None
 
     @property
@@ -223,7 +223,7 @@ class Access(AuthProvider, ABC):
 
     @property
     def login_handler(self) -> None:
-        """None; the endpoints have the pages."""
+        """Always None, since the pages to sign in are among the :attr:`endpoints`."""
         return None
 
     @property

@@ -12,7 +12,7 @@ from meshwave.engine.runs.target_check import TargetCluster
 
 @dataclass(frozen=True)
 class AttachedCluster:
-    """Cluster of a launch target, and which of its nodes were free at a time."""
+    """Cluster of a launch target, and the nodes of it that were free at a given time."""
 
     target: str
     found: TargetCluster
@@ -20,7 +20,7 @@ class AttachedCluster:
     """Time at which the nodes were counted, in Unix seconds."""
 
     def picture(self, cluster: Cluster) -> dict[str, Any]:
-        """Return what the cluster canvas shows; empty if the design has another cluster by now."""
+        """Return the data that the cluster canvas shows; empty if the design has another cluster by now."""
         if cluster != self.found.cluster:
             return {}
         counts, link = self.found.counts, self.found.device_links

@@ -211,7 +211,7 @@ def schedule_card(design: Design, rank: int, name: str) -> dict[str, Any]:
         "memory": quantity(known.memory, "B"),
         "buffers": quantity(_buffer_bytes(price), "B"),
         "choice": price.choice.titled_reason if price.choice else "",
-        "terms": explain_terms(changed, layer),
+        "terms": explain_terms(layer),
         "layout": _changed_layout_text(design, changed, layer),
         "picture": slowest_device_picture(price),
     }

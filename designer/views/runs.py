@@ -43,7 +43,7 @@ REFRESH_INTERVAL_S = 0.15
 CHECK_INTERVAL_S = 2.0
 """Interval of the checks for launchers that have ended and for changes of the machine."""
 CHECK_WAIT_S = 0.1
-"""Longest wait for such a check; checks of runs on this machine are faster."""
+"""Longest wait for a check of the launchers; checks of runs on this machine are faster."""
 
 
 class RunsPanel(Canvas):

@@ -18,7 +18,6 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from meshwave.engine.document.design import DEFAULT_UNSHARDED_STAGES
 from meshwave.engine.exports._base import Export, exports
@@ -30,8 +29,6 @@ from meshwave.engine.program.timeline import Timeline
 
 if TYPE_CHECKING:
     from meshwave.engine.predict.prediction import Prediction
-
-Rows = NDArray[np.int64]
 
 
 @exports.register("torch-csv-comms")

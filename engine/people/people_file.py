@@ -30,13 +30,15 @@ class Role(StrEnum):
     """Rights of a person on a server; each role includes the rights of the roles before it."""
 
     VIEWER = "viewer"
-    """Open designs, predictions and runs, and follow runs."""
+    """Role that can open designs, predictions and runs, and follow runs."""
     DESIGNER = "designer"
-    """Also edit and save designs, and launch dry runs on the machine of the server."""
+    """Role that can also edit and save designs, and launch dry runs on the machine of the server."""
     LAUNCHER = "launcher"
-    """Also launch training, on the launch targets of the server, and store texts and measured profiles."""
+    """Role that can also launch training on the launch targets of the server, and store texts and measured profiles."""
     ADMIN = "admin"
-    """Also see who is there, end sessions, cancel runs of others, calibrate the machine, and read the metrics."""
+    """Role that can also see who is signed in, end sessions, cancel runs of others, calibrate the machine and read
+    metrics.
+    """
 
     def includes(self, other: Role) -> bool:
         """Return True if this role has all rights of another role."""

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from meshwave.engine.costs.cost_model import layers_per_stage
 from meshwave.engine.document import Design
 from meshwave.engine.document.expert_layer_document import FORMAT, ExpertLayerSpec
-from meshwave.engine.document.expert_layers import expert_layer, mesh_links, price_expert_layer, resolve_expert_layer
+from meshwave.engine.document.expert_layers import expert_layer, price_expert_layer, resolve_expert_layer
 from meshwave.engine.document.expert_problems import partial_gate_params, rounded_capacity_warning
 from meshwave.engine.document.meshes import find_mesh
 from meshwave.engine.experts import (
@@ -66,7 +66,7 @@ def expert_layer_json(spec: ExpertLayerSpec) -> dict[str, Any]:
     """
     layer, links = spec.layer, spec.lines
     found = compare_schedules(layer, lambda name: price_expert_schedule(name, layer, links), WHOLE_EXPERTS_CODE)
-    answer = _comparison_data(layer, found, [*_common_notes(layer, links), *_layer_notes(layer, links)])
+    answer = _comparison_data(layer, found, [*_common_notes(layer), *_layer_notes(layer, links)])
     for name, each in answer["schedules"].items():
         each["all_to_all"] = _all_to_all_data(found.prices[name], range(layer.devices))
     return answer
@@ -87,8 +87,8 @@ def design_expert_layer_json(design: Design, rank: int) -> dict[str, Any]:
             prices[name] = price_expert_layer(changed, mesh)
         else:
             refused[name] = found.message
-    layer, links = resolve_expert_layer(design, mesh).layer, mesh_links(design, mesh)
-    notes = [*_common_notes(layer, links), *_design_notes(design)]
+    layer = resolve_expert_layer(design, mesh).layer
+    notes = [*_common_notes(layer), *_design_notes(design)]
     answer = _comparison_data(layer, ScheduleComparison(prices, refused), notes)
     for name, each in answer["schedules"].items():
         ways = {"forward": prices[name].forward, "backward": prices[name].backward}
@@ -224,7 +224,7 @@ def _design_notes(design: Design) -> Iterator[str]:
         yield "link and device speeds come from the cluster; the design's calibration profile applies to pipeline blocks only"
 
 
-def _common_notes(layer: Layer, links: Links) -> Iterator[str]:
+def _common_notes(layer: Layer) -> Iterator[str]:
     """Yield the assumptions made for any layer."""
     if rounded := rounded_capacity_warning(layer):
         yield rounded.message

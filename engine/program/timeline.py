@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -181,56 +180,6 @@ class Timeline:
         return np.array(path[::-1], np.int64)
 
 
-@dataclass(frozen=True, eq=False)
-class Overlay:
-    """Measured timeline aligned with the predicted timeline of the same program, action by action."""
-
-    predicted: NDArray[np.int64]  # [pairs] spans of the predicted timeline
-    measured: NDArray[np.int64]  # [pairs] the same actions in the measured timeline
-    by_kind: Mapping[str, Mapping[str, float]]  # per op: predicted_s, measured_s (means), error, count
-    predicted_s: float
-    measured_s: float
-
-    @property
-    def error(self) -> float:
-        """Relative error of the step time, ``measured / predicted - 1``; positive if the measured step took longer."""
-        return self.measured_s / self.predicted_s - 1 if self.predicted_s else 0.0
-
-    def summary(self) -> dict[str, Any]:
-        """Return the predicted and measured step time, and the relative error."""
-        return {
-            "predicted_s": self.predicted_s,
-            "measured_s": self.measured_s,
-            "error": self.error,
-            "by_kind": {kind: dict(values) for kind, values in self.by_kind.items()},
-        }
-
-
-def overlay(predicted: Timeline, measured: Timeline) -> Overlay:
-    """Join two timelines of one program by rank and action.
-
-    Raises:
-        InputError: the timelines belong to different programs.
-    """
-    check_same_program(predicted.digest, measured.digest)
-    _, mine, theirs = np.intersect1d(_span_keys(predicted), _span_keys(measured), return_indices=True)
-    by_kind = {}
-    for op in np.unique(predicted.op[mine]):
-        of_kind = predicted.op[mine] == op
-        expected, took = (
-            float((t.end[spans[of_kind]] - t.start[spans[of_kind]]).mean())
-            for t, spans in ((predicted, mine), (measured, theirs))
-        )
-        error = took / expected - 1 if expected else 0.0
-        by_kind[Op(int(op)).name] = {
-            "predicted_s": expected,
-            "measured_s": took,
-            "error": error,
-            "count": int(of_kind.sum()),
-        }
-    return Overlay(mine, theirs, by_kind, predicted.makespan, measured.makespan)
-
-
 def check_same_program(predicted: str, measured: str) -> None:
     """Check that two digests belong to the same program.
 
@@ -239,19 +188,3 @@ def check_same_program(predicted: str, measured: str) -> None:
     """
     if predicted != measured:
         raise Refusal("another_program", {"measured": measured, "predicted": predicted})
-
-
-def _span_keys(timeline: Timeline) -> NDArray[np.int64]:
-    """Return a key for the action and rank of each span, ``[spans]``.
-
-    A rank repeats the UNSHARD and the RESHARD of a stage; they are numbered instead of a microbatch.
-    """
-    key = timeline.rank.astype(np.int64)
-    width = int(timeline.stage.max(initial=0)) + 2
-    stages = (timeline.other + 1) * width + timeline.stage + 1
-    for column, bits in ((timeline.op, 4), (stages, 24), (timeline.microbatch + 1, 21)):
-        key = (key << bits) + column
-    repeated = np.flatnonzero(np.isin(timeline.op, (Op.UNSHARD, Op.RESHARD)))
-    order = repeated[np.argsort(key[repeated], kind="stable")]
-    key[order] += np.arange(len(order)) - np.searchsorted(key[order], key[order])
-    return key

@@ -333,7 +333,7 @@ def _shared_cores_note(contention: Contention | None) -> list[str]:
 
 
 def silence_text(entry: Entry, *, reason: bool = True) -> str:
-    """Return since when the target of an active run has not answered, and for what reason; empty if it answers."""
+    """Return the time since which the target of an active run has not answered, with the reason; empty if it answers."""
     match entry.handle.get("no_answer"):
         case {"since_s": float(since_s), "why": str(why)} if not entry.state.is_over:
             return render("no_answer", {"since_s": since_s, "why": why if reason else ""})

@@ -37,7 +37,7 @@ MAX_SEARCHED_TASKS = 20_000
 """Maximum number of computations of a step that is searched directly; for a larger step, a shorter one is searched and
 its pattern repeated."""
 SHORT_STEP_TASKS = 9_000
-"""Number of computations in such a shorter step; it has more if its pattern needs more."""
+"""Number of computations of the shorter step; it has more if its pattern needs more."""
 GREEDY_TASKS = 600_000
 """Number of computations that the greedy simulation orders to compare heuristics, and again for the best heuristics:
 four seconds each."""

@@ -53,7 +53,7 @@ NO_EFFECT_KEYS = (
     "debug.deterministic", "model.hf_assets_path", "optimizer.implementation", "parallelism.context_parallel_load_balancer",
     "training.dataset", "training.dataset_path", "training.gc_freq", "validation.dataset",
 )  # fmt: skip
-"""Other keys without such an effect."""
+"""Other keys that do not affect a design."""
 
 UNLIMITED_NORM = 1e9
 """Maximum gradient norm that stands for no limit, which torchtitan does not support."""

@@ -13,8 +13,7 @@ from meshwave.engine.bench.published.runs import Run
 from meshwave.engine.document import Design
 from meshwave.engine.document.devices import AttentionKernel, DeviceKind, device_kinds
 from meshwave.engine.document.loading import parse_design
-from meshwave.engine.errors import InputError
-from meshwave.engine.findings import Refusal, problems_of
+from meshwave.engine.findings import Refusal
 
 Json = dict[str, Any]
 
@@ -117,7 +116,7 @@ def published_design(run: Run) -> PublishedDesign:
         InputError: the run cannot be expressed as a design.
     """
     kind = _device_kind(run)
-    assumed = [*_assumption_texts(run, kind)]
+    assumed = [*_assumption_texts(run)]
     document = {
         "format": "meshwave/1",
         "name": run.model or run.id,
@@ -324,7 +323,7 @@ def _attention_kernel(run: Run) -> AttentionKernel:
     return "default"
 
 
-def _assumption_texts(run: Run, kind: DeviceKind) -> Iterator[str]:
+def _assumption_texts(run: Run) -> Iterator[str]:
     if "not stated" in (run.interconnect or "not stated") and run.devices > run.gpus_per_node:
         yield "network of the vendor's reference system"
     if run.pp * (run.vp or 1) > run.layers:
@@ -339,9 +338,3 @@ def _assumption_texts(run: Run, kind: DeviceKind) -> Iterator[str]:
         yield "gradients of 16 bits"
     if run.mtp_layers:
         yield "prediction of further tokens as one more layer"
-
-
-def first_problem(error: InputError) -> tuple[str, str]:
-    """Return the code and text of the first problem of an error."""
-    problem = problems_of(error)[0]
-    return problem.code, str(problem)

@@ -39,7 +39,9 @@ class Constants(Part):
     """Fraction of the 16-bit peak FLOP/s in the forward of an attention kernel made for the device, counting pairs
     inside the mask."""
     eager_attention_efficiency: Share
-    """Same fraction for the attention kernel of an older generation, which frameworks without tuned kernels use."""
+    """Fraction of the 16-bit peak FLOP/s in the attention kernel of an older generation, which frameworks without tuned
+    kernels use.
+    """
     memory_efficiency: Share
     """Fraction of the memory bandwidth in fused norms, activations and residual sums, and in the optimizer."""
     eager_memory_efficiency: Share

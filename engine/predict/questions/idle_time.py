@@ -102,7 +102,7 @@ def _find_parts(lanes: Lanes, gap: Gap, cause: int, unit: Unit) -> tuple[int, li
     op = int(timeline.op[cause])
     if op in SENDS:
         if timeline.rank[cause] == gap.rank:  # a blocking send
-            return cause, [_idle_part(lanes, "link", gap.start, gap.end, "sending it, which blocks the sender", unit)]
+            return cause, [_idle_part("link", gap.start, gap.end, "sending it, which blocks the sender", unit)]
         maker = lanes.producer_span(cause)
         return (maker, _long_parts(lanes, gap, maker, cause, unit)) if maker >= 0 else (-1, [])
     if op in COLLECTIVES:
@@ -128,15 +128,15 @@ def _all_parts(lanes: Lanes, gap: Gap, maker: int, carrier: int, unit: Unit) -> 
         yield from _earlier_parts(lanes, maker, at, begun, unit)
         at = min(max(begun, ends), gap.end)
         name = f" {_action_on_mesh(lanes, maker)}" if carrier >= 0 and not timeline.is_transfer[carrier] else ""
-        yield _idle_part(lanes, "computing", begun, at, f"computing{name}", unit)
+        yield _idle_part("computing", begun, at, f"computing{name}", unit)
     if carrier >= 0:
         starts, ends = (min(max(at, float(column[carrier])), gap.end) for column in (timeline.start, timeline.end))
-        yield _idle_part(lanes, "queue", at, starts, "until the link is free", unit)
+        yield _idle_part("queue", at, starts, "until the link is free", unit)
         what = _CARRIED.get(int(timeline.op[carrier]), "link")
         words = "on the link" if what == "link" else "on the links"
-        yield _idle_part(lanes, what, starts, ends, words, unit)
+        yield _idle_part(what, starts, ends, words, unit)
         at = ends
-    yield _idle_part(lanes, "late", at, gap.end, "until it resumes", unit)
+    yield _idle_part("late", at, gap.end, "until it resumes", unit)
 
 
 def _earlier_parts(lanes: Lanes, maker: int, start: float, end: float, unit: Unit) -> Iterator[IdlePart]:
@@ -180,6 +180,6 @@ def _awaited_action(lanes: Lanes, cause: int, rank: int) -> str:
     return f" for {_action_on_mesh(lanes, cause)}" if cause >= 0 and lanes.timeline.rank[cause] != rank else ""
 
 
-def _idle_part(lanes: Lanes, what: Activity, start: float, end: float, words: str, unit: Unit) -> IdlePart:
+def _idle_part(what: Activity, start: float, end: float, words: str, unit: Unit) -> IdlePart:
     seconds = max(end - start, 0.0)
     return IdlePart(what, seconds, f"{format_amount(seconds, unit)} {words}")

@@ -77,7 +77,7 @@ def relieve_busiest(jobs: Sequence[Job], hosts: Sequence[int]) -> list[int]:
             load[chosen[number]] += job.options[chosen[number]]
             held[chosen[number]].add(number)
     for _ in range(len(jobs)):
-        path = _relieving_moves(jobs, chosen, load, held)
+        path = _relieving_moves(jobs, load, held)
         if not path:
             break
         for number, host in path:
@@ -91,7 +91,7 @@ def relieve_busiest(jobs: Sequence[Job], hosts: Sequence[int]) -> list[int]:
 
 
 def _relieving_moves(
-    jobs: Sequence[Job], chosen: Sequence[int], load: Mapping[int, float], held: Mapping[int, set[int]]
+    jobs: Sequence[Job], load: Mapping[int, float], held: Mapping[int, set[int]]
 ) -> list[tuple[int, int]]:
     """Return the moves of jobs to hosts that relieve a busiest host; empty if another host would become as busy."""
     busiest = max(load, key=lambda host: (load[host], -host), default=0)

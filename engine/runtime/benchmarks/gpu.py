@@ -75,7 +75,7 @@ class TrainingCase:
 
     @property
     def small_version(self) -> TrainingCase:
-        """The same training options for a model that one core trains in seconds."""
+        """Return the same training options with a model that one core trains in seconds."""
         return replace(self, layers=2, hidden=128, sequence=32, micro_batch_size=1, vocab=256)
 
 

@@ -1,21 +1,20 @@
-"""Figures of timelines for cases that can be computed by hand, and the overlay of two timelines."""
+"""Figures of timelines for cases that can be computed by hand."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwave.engine.errors import InputError
 from meshwave.engine.program.action import Op, parse_action
 from meshwave.engine.program.program import Program, parse_program
 from meshwave.engine.program.simulation import simulate
-from meshwave.engine.program.timeline import Timeline, overlay
-from tests._strategies import examples, programs, seconds, seeds
+from meshwave.engine.program.timeline import Timeline, check_same_program
+from tests._strategies import programs, seconds, seeds
 
 
 def example_timeline(*spans: tuple[int, str, float, float], **columns: Any) -> Timeline:
@@ -178,79 +177,9 @@ def test_nothing_is_exposed_if_transfers_and_reductions_are_free(program: Progra
     assert not simulate(program, takes).exposed_communication.any()
 
 
-# ---- overlay ----
-
-
-def measured_timeline(predicted: Timeline, **columns: Any) -> Timeline:
-    return replace(predicted, source="measured", **columns)
-
-
-@settings(max_examples=examples(30))
-@given(program=programs(), seed=seeds)
-def test_every_recorded_action_is_joined_with_its_prediction_in_any_order(program: Program, seed: int) -> None:
-    predicted = simulate(program, seconds(program, seed))
-    order = np.random.default_rng(seed).permutation(len(predicted))
-    columns = ("rank", "peer", "op", "stage", "microbatch", "start", "end", "cause", "other")
-    run = measured_timeline(predicted, **{name: getattr(predicted, name)[order] for name in columns})
-
-    laid = overlay(predicted, run)
-
-    assert sorted(laid.predicted.tolist()) == list(range(len(predicted)))
-    assert all(order[there] == here for here, there in zip(laid.predicted, laid.measured, strict=True))
-    assert laid.error == 0
-    assert all(kind["error"] == 0 for kind in laid.by_kind.values())
-
-
-def test_an_overlay_has_the_error_of_each_kind_and_of_the_step() -> None:
-    """Forwards took twice the predicted time, backwards the predicted time, and the transfer no time."""
-    predicted = example_timeline(
-        (0, "0F0", 0, 1), (0, "0F1", 1, 2), (0, "0B0", 2, 5), (0, "0B1", 5, 8), (0, "0SEND_F0", 1, 2)
-    )
-    run = example_timeline(
-        (0, "0F0", 0, 2), (0, "0F1", 2, 4), (0, "0B0", 4, 7), (0, "0B1", 7, 10), (0, "0SEND_F0", 2, 2)
-    )
-
-    laid = overlay(predicted, measured_timeline(run))
-
-    assert laid.by_kind["F"] == {"predicted_s": 1, "measured_s": 2, "error": 1, "count": 2}
-    assert laid.by_kind["B"] == {"predicted_s": 3, "measured_s": 3, "error": 0, "count": 2}
-    assert laid.by_kind["SEND_F"] == {"predicted_s": 1, "measured_s": 0, "error": -1, "count": 1}
-    assert (laid.predicted_s, laid.measured_s) == (8, 10)
-    assert laid.error == pytest.approx(0.25)
-    assert laid.summary() == {
-        "predicted_s": 8, "measured_s": 10, "error": laid.error, "by_kind": dict(laid.by_kind)
-    }  # fmt: skip
-
-
-def test_a_partly_recorded_run_is_joined_with_its_prediction() -> None:
-    predicted = example_timeline((0, "0F0", 0, 1), (0, "0B0", 1, 3), (1, "1F0", 1, 2))
-    run = measured_timeline(example_timeline((1, "1F0", 5, 6), meshes=("A", "B")))
-
-    laid = overlay(predicted, run)
-
-    assert (laid.predicted.tolist(), laid.measured.tolist()) == ([2], [0])
-    assert laid.by_kind.keys() == {"F"}
-
-
-def test_the_same_action_of_two_ranks_is_distinguished() -> None:
-    """Both replicas of a stage are reduced, and every rank has an optimizer step."""
-    predicted = example_timeline(
-        (0, "0REDUCE_GRAD", 0, 1), (1, "0REDUCE_GRAD", 0, 1), (0, "STEP", 1, 2), (1, "STEP", 1, 3)
-    )
-    run = measured_timeline(
-        example_timeline((1, "STEP", 1, 3), (0, "STEP", 1, 2), (1, "0REDUCE_GRAD", 0, 1), (0, "0REDUCE_GRAD", 0, 1))
-    )
-
-    laid = overlay(predicted, run)
-
-    assert dict(zip(laid.predicted.tolist(), laid.measured.tolist(), strict=True)) == {0: 3, 1: 2, 2: 1, 3: 0}
-
-
 def test_a_run_of_another_program_is_refused() -> None:
-    predicted = example_timeline((0, "0F0", 0, 1))
-
     with pytest.raises(InputError) as refused:
-        overlay(predicted, measured_timeline(predicted, digest="e"))
+        check_same_program("d", "e")
 
     assert str(refused.value) == (
         "the program of the run (e) differs from that of the open design (d); open the run's own design to compare them"

@@ -13,12 +13,12 @@ from meshwave.engine.document import Design, parse_design
 from meshwave.engine.predict.prediction import Prediction, predict
 from meshwave.engine.program.action import Op
 from meshwave.engine.program.simulation import simulate
-from meshwave.engine.program.timeline import overlay
 from meshwave.engine.runs import Options, Run, State
 from meshwave.engine.runs.dry_run import CATCH_UP_FRACTION, Rehearsal, slot_seconds
 from meshwave.engine.runs.launchers import specify_run
 from meshwave.engine.runs.launchers.local import LocalLauncher
 from meshwave.engine.runs.recording import Recording, read_recording
+from tests.engine.program.matching import match_spans
 from tests.engine.runs.play import draw, have_all_ended
 from tests.engine.runs.test_dry_run_threads import slow_network
 
@@ -107,10 +107,10 @@ def test_processes_execute_every_action_in_order_and_none_too_fast(trainer: Loca
     found = rehearse(trainer, design, scale)
 
     timeline, prediction = found.recording.timeline(), found.prediction
-    joined = overlay(prediction.timeline, timeline)
+    matched = match_spans(prediction.timeline, timeline)
     assert (timeline.source, found.recording.scale) == ("rehearsed", scale)
-    assert len(joined.measured) == len(prediction.timeline), "every action and every message"
-    _check_wait_lengths(prediction, timeline.end - timeline.start, joined, scale)
+    assert len(matched[0]) == len(prediction.timeline), "every action and every message"
+    _check_wait_lengths(prediction, timeline.end - timeline.start, matched, scale)
     assert _orders(timeline) == _orders(prediction.timeline)
     assert timeline.makespan >= (1 - CATCH_UP_FRACTION) * prediction.timeline.makespan - SLACK_S / scale
     _check_inputs_arrived(timeline)
@@ -122,13 +122,14 @@ def test_processes_execute_every_action_in_order_and_none_too_fast(trainer: Loca
     assert have_all_ended(found.run)
 
 
-def _check_wait_lengths(prediction: Prediction, took: Any, joined: Any, scale: float) -> None:
+def _check_wait_lengths(prediction: Prediction, took: Any, matched: Any, scale: float) -> None:
     """Check that each computation and optimizer step takes at least its price, minus the time to catch up."""
     program = prediction.program
     priced = slot_seconds(program, prediction.costs.seconds)[program.slot[program.spans]]
-    worked = prediction.timeline.is_work[joined.predicted]
-    least = (1 - CATCH_UP_FRACTION) * priced[joined.predicted][worked] - SLACK_S / scale
-    assert (took[joined.measured][worked] >= least).all()
+    predicted, measured = matched
+    worked = prediction.timeline.is_work[predicted]
+    least = (1 - CATCH_UP_FRACTION) * priced[predicted][worked] - SLACK_S / scale
+    assert (took[measured][worked] >= least).all()
 
 
 def _orders(timeline: Any) -> list[list[tuple[int, int, int]]]:
@@ -192,5 +193,5 @@ def test_designs_that_this_machine_cannot_train_run_as_dry_runs(trainer: LocalLa
     assert {problem.code for problem in trainer.problems(design)} == {"vocabulary", "text_missing"}
     found = rehearse(trainer, design, scale)
 
-    assert len(overlay(prediction.timeline, found.recording.timeline()).measured) == len(prediction.timeline)
+    assert len(match_spans(prediction.timeline, found.recording.timeline())[0]) == len(prediction.timeline)
     assert "messages are smaller than modelled" in found.run.notes()[2]

@@ -9,11 +9,11 @@ import pytest
 from meshwave.engine.document import Design, load_design, parse_design
 from meshwave.engine.files import examples
 from meshwave.engine.predict.prediction import predict
-from meshwave.engine.program.timeline import overlay
 from meshwave.engine.runs import State
 from meshwave.engine.runs.launchers import specify_run
 from meshwave.engine.runs.launchers.local import LocalLauncher
 from meshwave.engine.runs.recording import read_recording
+from tests.engine.program.matching import match_spans
 
 pytestmark = pytest.mark.torch
 
@@ -51,5 +51,5 @@ def test_an_example_runs_and_its_timeline_is_overlaid_on_the_prediction(path: Pa
 
     assert state is State.SUCCEEDED, run.reason
     assert len(run.metrics()) == STEPS
-    joined = overlay(prediction.timeline, read_recording(run.folder).timeline())
-    assert len(joined.predicted) == len(prediction.timeline)
+    matched, _ = match_spans(prediction.timeline, read_recording(run.folder).timeline())
+    assert len(matched) == len(prediction.timeline)

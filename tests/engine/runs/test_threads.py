@@ -10,7 +10,6 @@ import pytest
 from meshwave.engine.document import Design
 from meshwave.engine.findings import DesignError
 from meshwave.engine.predict.prediction import predict
-from meshwave.engine.program.timeline import overlay
 from meshwave.engine.runs import Hosts, Options, Record, Run, State
 from meshwave.engine.runs.dry_run import Rehearsal
 from meshwave.engine.runs.launchers import _base, default_launcher, specify_run, threads
@@ -18,6 +17,7 @@ from meshwave.engine.runs.launchers.local import LocalLauncher
 from meshwave.engine.runs.launchers.threads import ThreadsLauncher
 from meshwave.engine.runs.options import REHEARSAL
 from meshwave.engine.runs.recording import read_recording
+from tests.engine.program.matching import match_spans
 from tests.engine.runs.play import PATIENCE_S, draw, wait_until
 
 QUICK = Options(rehearse=Rehearsal(scale=0.001))
@@ -44,9 +44,9 @@ def test_a_run_in_threads_records_every_action(rehearser: ThreadsLauncher) -> No
     assert (run.entry.manner, run.entry.is_rehearsal) == ("dry run, time x 0.001", True)
     recording = read_recording(run.folder)
     timeline = recording.timeline()
-    joined = overlay(prediction.timeline, timeline)
+    matched, _ = match_spans(prediction.timeline, timeline)
     assert (timeline.source, recording.scale, recording.steps) == ("rehearsed", 0.001, (0, 1))
-    assert len(joined.measured) == len(prediction.timeline), "every action was played"
+    assert len(matched) == len(prediction.timeline), "every action was played"
     assert timeline.makespan >= 0.85 * prediction.timeline.makespan
     assert [row["unit"] for row in run.metrics()] == ["units", "units"]
     assert "loss" not in run.metrics()[0]

@@ -130,7 +130,7 @@ def test_the_allocator_reports_the_peak_of_a_step(simulated_accelerator: Acceler
 
 @pytest.mark.accelerator
 class TestDevice:
-    """The same on a real accelerator, or on torch's simulated one."""
+    """Tests of a real accelerator, or of torch's simulated one."""
 
     @pytest.fixture
     def device(self) -> torch.device:
