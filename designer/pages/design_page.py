@@ -13,8 +13,9 @@ from meshwave.designer.kit.page_setup import page_argument, prepare_page
 from meshwave.designer.lessons.tutor import OpenLesson
 from meshwave.designer.pages.design_widgets import Widgets
 from meshwave.designer.state.design_session import Session
+from meshwave.designer.state.draft import Draft
 from meshwave.designer.state.jobs import page_callback_scheduler
-from meshwave.designer.state.studio import Draft, IsShown, Studio
+from meshwave.designer.state.studio import IsShown, Studio
 from meshwave.designer.views.runs import REFRESH_INTERVAL_S
 from meshwave.engine.document import Design, load_design
 from meshwave.engine.errors import InputError, MeshwaveError

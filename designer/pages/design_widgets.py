@@ -23,11 +23,12 @@ from meshwave.designer.pages.timeline_layers import pinned_prediction
 from meshwave.designer.pages.transfer_page import BoundaryTransfers
 from meshwave.designer.state.comments import Target
 from meshwave.designer.state.design_session import Session, progress_text
+from meshwave.designer.state.draft import Draft
 from meshwave.designer.state.edit_log import EditLog
 from meshwave.designer.state.measured_load import MeasuredLoads
 from meshwave.designer.state.order_edits import OrderEditor
 from meshwave.designer.state.shared_design import Block
-from meshwave.designer.state.studio import Draft, Studio
+from meshwave.designer.state.studio import Studio
 from meshwave.designer.views import FILL, Place, View, views
 from meshwave.designer.views.design_comparison import Comparison
 from meshwave.designer.views.expert_schedules import ExpertSchedules

@@ -33,8 +33,9 @@ from meshwave.designer.server.serve import (
 from meshwave.designer.server.sessions import request_user
 from meshwave.designer.server.site import Place
 from meshwave.designer.server.workshop_access import TEACHER, WorkshopAccess, learner_user
+from meshwave.designer.state.draft import Draft
 from meshwave.designer.state.sharing import Link
-from meshwave.designer.state.studio import Draft, Studio
+from meshwave.designer.state.studio import Studio
 from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.lessons.classroom import Classroom, workshop_folder
 from meshwave.engine.lessons.workshop import Workshop, read_workshop

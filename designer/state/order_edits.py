@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from meshwave.designer.kit.canvas import read_value
 from meshwave.designer.kit.defects import defect_text
 from meshwave.designer.state import design_edits as edits
 from meshwave.designer.state.design_session import COMPUTING_PROBLEM, Session
+from meshwave.designer.state.page_order_edits import Message, apply_page_edit
 from meshwave.engine.document import Design
 from meshwave.engine.errors import InputError, MeshwaveError
 from meshwave.engine.findings import DesignError, FindingError, Problem, Refusal
@@ -22,18 +23,16 @@ from meshwave.engine.messages.program import MESSAGES as PROGRAM_MESSAGES
 from meshwave.engine.predict.order_consequences import OrderOutcome, find_consequences, simulate_order
 from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.program import order_edits
-from meshwave.engine.program.action import Action, Op
+from meshwave.engine.program.action import Action
 from meshwave.engine.program.deadlock import Wait
 from meshwave.engine.program.deadlock_repair import repair
 from meshwave.engine.program.order_difference import compare_orders
-from meshwave.engine.program.order_repetition import find_repetitions, repeat_blocks
 from meshwave.engine.program.program import Program
 from meshwave.engine.program.timeline import Timeline
 from meshwave.engine.program.verification import computation_problems
 from meshwave.engine.schedules import schedules
 from meshwave.engine.units import duration, percent_change
 
-Message = Mapping[str, Any]
 Send = Callable[[dict[str, Any]], None]
 TYPE = "order"  # type of the messages between the page and the editor
 UNCHANGED_WITHIN = 5e-4  # smallest relative change of the step time that is shown
@@ -295,77 +294,6 @@ def starting_design(session: Session) -> Design:
         if not _is_custom(design):
             break
     return start
-
-
-def apply_page_edit(now: Program, edit: Message) -> tuple[Program, str]:
-    """Return an order after an edit of the page, and the label of the edit.
-
-    Raises:
-        InputError: the edit is invalid for this order.
-    """
-    try:
-        rows = order_edits.find_rows(now, map(_parse_action, edit["blocks"]))
-        return _EDITS[str(edit["kind"])](now, rows, edit)
-    except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
-        raise Refusal("unreadable_edit") from error
-
-
-def _move(now: Program, rows: order_edits.Rows, edit: Message) -> tuple[Program, str]:
-    before = edit["before"]
-    if before is None:
-        end = int(now.offsets[now.rank[rows[0]] + 1])
-        return order_edits.move_blocks(now, rows, end), f"move {_name_blocks(now, rows)} to the end"
-    target = _parse_action(before)
-    return order_edits.move_blocks(
-        now, rows, int(order_edits.find_rows(now, [target])[0])
-    ), f"move {_name_blocks(now, rows)} before {target}"
-
-
-def _shift(now: Program, rows: order_edits.Rows, edit: Message) -> tuple[Program, str]:
-    by = int(edit["by"])
-    places = f"{abs(by)} {'place' if abs(by) == 1 else 'places'} {'later' if by > 0 else 'earlier'}"
-    return order_edits.shift_blocks(now, rows, by), f"move {_name_blocks(now, rows)} {places}"
-
-
-def _repeat(now: Program, rows: order_edits.Rows, edit: Message) -> tuple[Program, str]:
-    return repeat_blocks(now, rows), f"repeat {_name_blocks(now, rows)} for all microbatches"
-
-
-def _apply_to_repetitions(now: Program, rows: order_edits.Rows, edit: Message) -> tuple[Program, str]:
-    shifts = find_repetitions(now, rows)
-    return repeat_blocks(now, rows, shifts), f"apply the move of {_name_blocks(now, rows)} to all repetitions"
-
-
-def _split_or_join_backwards(now: Program, rows: order_edits.Rows, edit: Message) -> tuple[Program, str]:
-    """Split the selected full backwards; if there are none, join split backwards."""
-    if (now.op[rows] == Op.B).any():
-        return order_edits.split_backwards(now, rows), f"split {_name_blocks(now, rows)}"
-    return order_edits.join_backwards(now, rows), f"join {_name_blocks(now, rows)}"
-
-
-def _split_or_join_slot(now: Program, rows: order_edits.Rows, edit: Message) -> tuple[Program, str]:
-    """Split the selected shared slots; if there are none, put the blocks into one slot."""
-    if now.fused[rows].any():
-        return order_edits.split_slots(now, rows), f"split the slot of {_name_blocks(now, rows)}"
-    return order_edits.join_slots(now, rows), f"put {_name_blocks(now, rows)} into one slot"
-
-
-_EDITS: Mapping[str, Callable[[Program, order_edits.Rows, Message], tuple[Program, str]]] = {
-    "move": _move, "shift": _shift, "repeat": _repeat, "everywhere": _apply_to_repetitions, "halves": _split_or_join_backwards, "slot": _split_or_join_slot,
-}  # fmt: skip
-
-
-def _name_blocks(now: Program, rows: order_edits.Rows) -> str:
-    """Name up to three blocks; for more, return their count."""
-    names = [str(now.row(int(row))) for row in rows]
-    if len(names) > 3:
-        return f"{len(names)} blocks"
-    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
-
-
-def _parse_action(name: Iterable[int]) -> Action:
-    op, stage, mb = name
-    return Action(Op(int(op)), int(stage), int(mb))
 
 
 def _block_key(action: Action) -> list[int]:

@@ -10,7 +10,8 @@ from panel.viewable import Viewable
 
 from meshwave.designer.state.comments import Target
 from meshwave.designer.state.design_session import Session
-from meshwave.designer.state.studio import Draft, Studio
+from meshwave.designer.state.draft import Draft
+from meshwave.designer.state.studio import Studio
 from meshwave.engine.registry import Registry
 
 Place = Literal["side", "bottom"]

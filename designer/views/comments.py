@@ -12,7 +12,7 @@ from meshwave.designer.kit.assets import module_code, style_sheets
 from meshwave.designer.kit.canvas import Canvas, PlainData
 from meshwave.designer.state.comments import LONGEST_COMMENT, Comment, Target
 from meshwave.designer.state.design_session import Session
-from meshwave.designer.state.studio import Draft
+from meshwave.designer.state.draft import Draft
 from meshwave.designer.views._view import FILL, View, views
 from meshwave.engine.document import Design
 from meshwave.engine.findings import Refusal

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from meshwave.designer.kit.canvas import parse_integers, plain_text, read_value
 from meshwave.designer.state.comments import Comment, Target
-from meshwave.designer.state.studio import Draft
+from meshwave.designer.state.draft import Draft
 from meshwave.designer.views.flags import COMMENT_COLOUR
 from meshwave.engine.errors import MeshwaveError
 

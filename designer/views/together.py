@@ -9,9 +9,9 @@ import param
 from meshwave.designer.kit.assets import module_code, style_sheets
 from meshwave.designer.kit.canvas import Canvas
 from meshwave.designer.state.design_session import Session
+from meshwave.designer.state.draft import Draft
 from meshwave.designer.state.library import is_id
 from meshwave.designer.state.shared_design import LONGEST_NAME, Replaced
-from meshwave.designer.state.studio import Draft
 from meshwave.engine.document.differences import value_text
 from meshwave.engine.findings import REMOVED, Refusal
 

@@ -71,7 +71,8 @@ def print_program(options: argparse.Namespace) -> int:
     from meshwave.engine.exports import exports
     from meshwave.engine.lowering.lower import lower
     from meshwave.engine.predict.prediction import predict
-    from meshwave.engine.program.program import format_program, to_json
+    from meshwave.engine.program.program import format_program
+    from meshwave.engine.program.program_file import to_json
 
     design = load(options.design)
     lowered = lower(design)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from meshwave.engine.costs.operators import PRECISIONS, Operator, Workload
-from meshwave.engine.costs.transformer_layers import largest_pair
+from meshwave.engine.costs.stage_memory import largest_pair
 from meshwave.engine.document.model import Model
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwave.engine.costs import flops, transformer_layers
+from meshwave.engine.costs import flops, stage_memory, transformer_layers
 from meshwave.engine.costs.block_models import BlockModel
 from meshwave.engine.costs.boundary_transfers import boundary_bytes
 from meshwave.engine.costs.distinct_actions import Kinds
@@ -252,9 +252,9 @@ def _transformer_stage_sizes(design: Design, program: Program, layers: Sequence[
             kept=flops.activation_bytes(load, layers[stage], **how) + came + held,
             recomputed=flops.input_bytes(load, **ends) + came,
             outputs=output + held,
-            deferred=transformer_layers.deferred_bytes(load, layers[stage], **how),
-            transient=transformer_layers.transient_bytes(load, layers[stage], **how),
-            neighbours=transformer_layers.largest_neighbours(load, layers[stage], **how),
+            deferred=stage_memory.deferred_bytes(load, layers[stage], **how),
+            transient=stage_memory.transient_bytes(load, layers[stage], **how),
+            neighbours=stage_memory.largest_neighbours(load, layers[stage], **how),
         )
 
     return sizes_of_stage

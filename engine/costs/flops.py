@@ -9,17 +9,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from meshwave.engine.costs.operators import Operator, Workload, number_sizes
+from meshwave.engine.costs.stage_memory import kept_bytes, sum_over_stage
 from meshwave.engine.costs.transformer_layers import (
     Sparse,
     feed_forward,
     head_operators,
     join_operators,
     joining_layer_operators,
-    kept_bytes,
     layer_operators,
     multi_token_operators,
     shared_expert_operators,
-    sum_over_stage,
 )
 from meshwave.engine.document.expert_layers import whole_expert_layer
 from meshwave.engine.document.model import LanguageModel

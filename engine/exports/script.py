@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from meshwave.engine.document.unsupported import run_problems
 from meshwave.engine.exports._base import Export, exports
 from meshwave.engine.findings import DesignError
-from meshwave.engine.program.program import to_json
+from meshwave.engine.program.program_file import to_json
 from meshwave.engine.units import format_units, percent, quantity
 
 if TYPE_CHECKING:

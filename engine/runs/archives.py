@@ -12,7 +12,8 @@ from pathlib import Path, PurePosixPath
 
 from meshwave.engine.findings import Refusal, RunRefusal
 from meshwave.engine.runs.launchers import read_entry
-from meshwave.engine.runs.run_database import Entry, Record
+from meshwave.engine.runs.run_database import Record
+from meshwave.engine.runs.run_entry import Entry
 
 SUFFIX = ".meshwave-run.tar.gz"
 LARGEST_RUN_BYTES = 200_000_000_000

@@ -28,7 +28,8 @@ from meshwave.engine.runs.outcome import success_verdict, to_json
 from meshwave.engine.runs.process_identity import own_handle
 from meshwave.engine.runs.recording import Recorder
 from meshwave.engine.runs.run import RESULT, Progress
-from meshwave.engine.runs.run_database import Entry, Record, State
+from meshwave.engine.runs.run_database import Record
+from meshwave.engine.runs.run_entry import Entry, State
 from meshwave.engine.runs.run_folder import RunSpec, process_count, rank_and_mesh, write_bundle
 
 MANNER = "imported trace"

@@ -14,7 +14,7 @@ from meshwave.engine.document import Design
 from meshwave.engine.messages import render
 from meshwave.engine.run_files import UNREPORTED_STATUS, RunFile, RunFolderError, files_by_process, read_document
 from meshwave.engine.runs.run import Progress, last_lines
-from meshwave.engine.runs.run_database import State
+from meshwave.engine.runs.run_entry import State
 from meshwave.engine.runs.run_folder import process_count, rank_and_mesh
 
 FORMAT = "meshwave-result/1"

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from meshwave.engine.messages import render
 from meshwave.engine.run_files import RunFile
-from meshwave.engine.runs.run_database import Entry
+from meshwave.engine.runs.run_entry import Entry
 
 LINUX = sys.platform.startswith("linux")
 

@@ -27,7 +27,8 @@ from meshwave.engine.run_files import (
 from meshwave.engine.runs.attempts import attempt_notes
 from meshwave.engine.runs.checkpoints import skipped_checkpoints
 from meshwave.engine.runs.process_identity import stopped_process_lines
-from meshwave.engine.runs.run_database import Entry, Record, State
+from meshwave.engine.runs.run_database import Record
+from meshwave.engine.runs.run_entry import Entry, State
 from meshwave.engine.units import duration
 
 LOOK_S = 0.05

@@ -24,7 +24,8 @@ from meshwave.engine.runs.emulation.hosts import Links, prediction_links, read_e
 from meshwave.engine.runs.emulation.topology import read_topology
 from meshwave.engine.runs.recording import Recording, read_recording
 from meshwave.engine.runs.run import Run
-from meshwave.engine.runs.run_database import Entry, Record
+from meshwave.engine.runs.run_database import Record
+from meshwave.engine.runs.run_entry import Entry
 from meshwave.engine.runs.run_folder import Bundle, read_launched_design
 from meshwave.engine.units import duration, format_number, percent, percent_change, quantity
 

@@ -14,7 +14,8 @@ from meshwave.engine.errors import InputError
 from meshwave.engine.files import write_private
 from meshwave.engine.findings import DesignError, Refusal
 from meshwave.engine.predict.prediction import Prediction, predict
-from meshwave.engine.program.program import Program, ProgramFile, to_json
+from meshwave.engine.program.program import Program
+from meshwave.engine.program.program_file import ProgramFile, to_json
 from meshwave.engine.run_files import RunFolderError, damaged_file, read_document
 from meshwave.engine.runs.checkpoints import link_checkpoint
 from meshwave.engine.runs.initial_weights import link_initial_weights

@@ -11,7 +11,8 @@ from meshwave.designer.main import main
 from meshwave.designer.pages.design_page import warm_up
 from meshwave.designer.pages.design_widgets import Widgets
 from meshwave.designer.state.design_session import Session
-from meshwave.designer.state.studio import Draft, Studio
+from meshwave.designer.state.draft import Draft
+from meshwave.designer.state.studio import Studio
 from meshwave.designer.views import timeline
 from meshwave.engine.document import load_design
 from meshwave.engine.files import example

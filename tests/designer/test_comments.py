@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from meshwave.designer.state.comments import LONGEST_COMMENT, MOST_COMMENTS, Comments, Target
-from meshwave.designer.state.studio import Draft, Studio
+from meshwave.designer.state.draft import Draft
+from meshwave.designer.state.studio import Studio
 from meshwave.designer.views.comments import CommentList, target_title
 from meshwave.designer.views.flags import COMMENT_COLOUR, block_flags, mesh_flags
 from meshwave.designer.views.notes import add_note, timeline_notes

@@ -10,7 +10,8 @@ import pytest
 
 from meshwave.designer.state import design_edits as edits
 from meshwave.designer.state.design_session import Session
-from meshwave.designer.state.order_edits import OrderEditor, apply_page_edit, starting_design
+from meshwave.designer.state.order_edits import OrderEditor, starting_design
+from meshwave.designer.state.page_order_edits import apply_page_edit
 from meshwave.engine.document import parse_design
 from meshwave.engine.errors import InputError
 from meshwave.engine.lowering.lower import order_computations

@@ -22,7 +22,7 @@ from meshwave.engine.runs import Entry, Record, State
 from meshwave.engine.runs.launchers import specify_run
 from meshwave.engine.runs.options import REHEARSAL
 from meshwave.engine.runs.process_identity import own_handle
-from meshwave.engine.runs.run_database import Place
+from meshwave.engine.runs.run_entry import Place
 from tests.conftest import PATIENCE_S, wait_until
 
 ADA, GRACE = User("ada", "Ada", Role.LAUNCHER), User("grace", "Grace", Role.LAUNCHER)

@@ -14,8 +14,9 @@ import pytest
 from meshwave.designer.lessons import LessonPane
 from meshwave.designer.lessons.text import to_html
 from meshwave.designer.state.design_session import Session
+from meshwave.designer.state.draft import Draft
 from meshwave.designer.state.launches import Launches
-from meshwave.designer.state.studio import Draft, Studio
+from meshwave.designer.state.studio import Studio
 from meshwave.designer.views.runs import RunsPanel
 from meshwave.engine.document import load_design
 from meshwave.engine.files import example

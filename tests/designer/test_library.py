@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 from meshwave.designer.pages.start_page import StartPage
 from meshwave.designer.state import edit_log
+from meshwave.designer.state.draft import Draft
 from meshwave.designer.state.edit_log import EditLog
 from meshwave.designer.state.file_jobs import open_file
 from meshwave.designer.state.jobs import run_now
 from meshwave.designer.state.library import DELETED_KEPT_S, Library
-from meshwave.designer.state.studio import Draft, Studio
+from meshwave.designer.state.studio import Studio
 from meshwave.designer.views.topbar import TopBar
 from meshwave.engine.document import Design, load_design
 from meshwave.engine.document.links import design_link, read_design_link

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from meshwave.designer.pages.start_page import StartPage
+from meshwave.designer.state.draft import Draft
 from meshwave.designer.state.jobs import run_now
 from meshwave.designer.state.shared_design import Block
-from meshwave.designer.state.studio import Draft, Studio
+from meshwave.designer.state.studio import Studio
 from meshwave.designer.views.flags import block_flags, mesh_flags
 from meshwave.designer.views.together import Together
 from meshwave.engine.document import load_design

@@ -32,7 +32,8 @@ from meshwave.engine.runs.options import Options
 from meshwave.engine.runs.outcome import Exit, Verdict, to_json
 from meshwave.engine.runs.process_identity import own_handle, recorded_owner
 from meshwave.engine.runs.run import RESULT, Run
-from meshwave.engine.runs.run_database import Entry, Place, Record, State
+from meshwave.engine.runs.run_database import Record
+from meshwave.engine.runs.run_entry import Entry, Place, State
 from meshwave.engine.runs.run_folder import Bundle, RunSpec, process_count, read_bundle, read_options, write_bundle
 from meshwave.engine.runs.training_data import check_training_data
 from meshwave.engine.runs.training_texts import training_text

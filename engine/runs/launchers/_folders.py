@@ -9,7 +9,8 @@ from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.messages import render
 from meshwave.engine.runs.launchers._specification import describe_manner
 from meshwave.engine.runs.run import read_result
-from meshwave.engine.runs.run_database import Entry, Record, State
+from meshwave.engine.runs.run_database import Record
+from meshwave.engine.runs.run_entry import Entry, State
 from meshwave.engine.runs.run_folder import read_bundle
 
 

@@ -42,7 +42,8 @@ from meshwave.engine.runs.options import Options
 from meshwave.engine.runs.outcome import Exit, Verdict, cancel_reason, judge
 from meshwave.engine.runs.process_identity import own_handle, recorded_owner
 from meshwave.engine.runs.run import Run, read_result
-from meshwave.engine.runs.run_database import Entry, Record, State
+from meshwave.engine.runs.run_database import Record
+from meshwave.engine.runs.run_entry import Entry, State
 from meshwave.engine.runs.run_folder import Bundle, process_count, read_bundle
 from meshwave.engine.runs.time_limit import write_time_limit
 

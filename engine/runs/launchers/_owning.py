@@ -10,7 +10,7 @@ from meshwave.engine.messages import render
 from meshwave.engine.runs.launchers._base import Launcher
 from meshwave.engine.runs.process_identity import own_handle, recorded_processes
 from meshwave.engine.runs.run import Run, read_result
-from meshwave.engine.runs.run_database import State
+from meshwave.engine.runs.run_entry import State
 
 
 class OwningLauncher(Launcher):

@@ -11,7 +11,8 @@ from contextlib import suppress
 from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.runs.launchers._base import Launcher, check_place
 from meshwave.engine.runs.launchers._folders import restore_entries
-from meshwave.engine.runs.run_database import Place, Record
+from meshwave.engine.runs.run_database import Record
+from meshwave.engine.runs.run_entry import Place
 
 
 class PlaceChecks:

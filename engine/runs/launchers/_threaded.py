@@ -14,7 +14,8 @@ from meshwave.engine.runs.dry_run import Stopped
 from meshwave.engine.runs.launchers._owning import OwningLauncher
 from meshwave.engine.runs.outcome import Verdict, cancel_reason, cancelled_verdict
 from meshwave.engine.runs.run import Run
-from meshwave.engine.runs.run_database import Record, State
+from meshwave.engine.runs.run_database import Record
+from meshwave.engine.runs.run_entry import State
 from meshwave.engine.runs.run_folder import Bundle
 
 CLOSING_S = 1.0

@@ -29,7 +29,8 @@ from meshwave.engine.runs.options import Options
 from meshwave.engine.runs.outcome import Exit, Verdict, judge
 from meshwave.engine.runs.process_identity import handle, own_handle
 from meshwave.engine.runs.run import Run
-from meshwave.engine.runs.run_database import Record, State
+from meshwave.engine.runs.run_database import Record
+from meshwave.engine.runs.run_entry import State
 from meshwave.engine.runs.run_folder import Bundle
 from meshwave.engine.runs.time_limit import write_time_limit
 

@@ -30,7 +30,7 @@ from meshwave.engine.runs.launchers._jobs import (
 from meshwave.engine.runs.launchers._node_counts import NodeCounts, partition_nodes
 from meshwave.engine.runs.launchers._torchrun import FIRST_PORT, PORTS, PROCESS_MODULE, SCRIPT, NodeLayout
 from meshwave.engine.runs.run import Run
-from meshwave.engine.runs.run_database import State
+from meshwave.engine.runs.run_entry import State
 from meshwave.engine.runs.run_folder import Bundle, RunSpec
 
 JOB_SCRIPT = "job.sh"

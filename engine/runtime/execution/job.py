@@ -9,7 +9,8 @@ from pathlib import Path
 from meshwave.engine.document import Design, parse_design
 from meshwave.engine.document.unsupported import dry_run_problems, run_problems
 from meshwave.engine.findings import DesignError, Refusal
-from meshwave.engine.program.program import Program, ProgramFile
+from meshwave.engine.program.program import Program
+from meshwave.engine.program.program_file import ProgramFile
 from meshwave.engine.run_files import read_document
 from meshwave.engine.runs.checkpoints import Checkpoints
 from meshwave.engine.runs.dry_run import BLOCKS_MESSAGES, Rehearsal

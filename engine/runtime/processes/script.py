@@ -14,7 +14,7 @@ from meshwave.engine.errors import InputError
 from meshwave.engine.exports.script import unpack_program
 from meshwave.engine.files import write_whole
 from meshwave.engine.findings import Refusal
-from meshwave.engine.program.program import from_json
+from meshwave.engine.program.program_file import from_json
 from meshwave.engine.runs.training_data import check_training_data, document_end_id, has_documents, is_tokens
 from meshwave.engine.runs.training_windows import DEFAULT_TEXT
 from meshwave.engine.runtime.execution.job import Job

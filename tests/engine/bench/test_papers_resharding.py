@@ -21,7 +21,7 @@ from meshwave.engine.bench.papers.resharding import (
     plans,
     series_seconds,
 )
-from meshwave.engine.bench.papers.resharding_training import (
+from meshwave.engine.bench.papers.resharding_steps import (
     GPTS,
     U_TRANSFORMERS,
     TrainingStep,
@@ -177,7 +177,7 @@ def test_transfers_on_the_compute_stream_block_both_ends(p: int, m: int, c: floa
     program = schedule_program("1f1b", p, m)
     seconds = np.select([program.op == Op.F, program.op == Op.B], [1.0, 2.0])
 
-    took = step_seconds(program, seconds, [c] * (p - 1), beside=False)
+    took = step_seconds(program, seconds, [c] * (p - 1), overlaps=False)
 
     busiest = 3 + (2 if p == 2 else 4) * c
     assert took >= 3 + m * busiest - 1e-9
@@ -189,7 +189,7 @@ def test_overlapped_transfers_of_eager_orders_are_exposed_in_fill_and_drain_only
     program = schedule_program("eager-1f1b", 3, 8)
     seconds = np.select([program.op == Op.F, program.op == Op.B], [1.0, 2.0])
 
-    assert step_seconds(program, seconds, [1.5, 1.5], beside=True) == pytest.approx((8 + 2) * 3 + 4 * 1.5)
+    assert step_seconds(program, seconds, [1.5, 1.5], overlaps=True) == pytest.approx((8 + 2) * 3 + 4 * 1.5)
 
 
 @pytest.mark.parametrize("found", [gpt_training_steps, u_transformer_training_steps], ids=["GPT", "U-Transformer"])

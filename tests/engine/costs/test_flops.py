@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from meshwave.engine.costs import flops, transformer_layers
+from meshwave.engine.costs import flops, stage_memory, transformer_layers
 from meshwave.engine.costs.operators import PRECISIONS, Workload
 from meshwave.engine.document.model import LanguageModel, model_families
 from meshwave.engine.document.training import Training
@@ -48,7 +48,7 @@ def test_a_split_backward_keeps_the_bytes_of_qi_et_al_and_the_norms(tp: int) -> 
     whole = 4 * GPT3.sequence * GPT3.hidden
     inputs_and_outputs_that_stay_whole, norms = 2 * 4, 2 * 4
 
-    held = transformer_layers.deferred_bytes(load, 1, first=False, last=False)
+    held = stage_memory.deferred_bytes(load, 1, first=False, last=False)
 
     published = whole * (inputs_and_outputs_that_stay_whole + (32 - inputs_and_outputs_that_stay_whole) / tp)
     assert held == pytest.approx(published + whole * norms + 4 * 4 * GPT3.sequence * 4, rel=1e-12)
@@ -215,4 +215,4 @@ def test_a_split_backward_keeps_the_bytes_of_the_formulas(precision: str, split:
         for argument in left.args
         if isinstance(argument, torch.Tensor)
     }
-    assert sum(held.values()) == transformer_layers.deferred_bytes(load, split[stage], first=first, last=last)
+    assert sum(held.values()) == stage_memory.deferred_bytes(load, split[stage], first=first, last=last)

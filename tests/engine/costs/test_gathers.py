@@ -15,7 +15,8 @@ from meshwave.engine.document import Design
 from meshwave.engine.lowering.lower import lower, order_computations
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.program.action import Op
-from meshwave.engine.program.program import format_program, from_json, parse_program, to_json
+from meshwave.engine.program.program import format_program, parse_program
+from meshwave.engine.program.program_file import from_json, to_json
 from meshwave.engine.program.verification import verify
 from meshwave.engine.schedules import schedules
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from meshwave.engine.costs import transformer_layers
+from meshwave.engine.costs import stage_memory, transformer_layers
 from meshwave.engine.costs.cost_model import Costs, estimate
 from meshwave.engine.costs.device_sizes import device_workload
 from meshwave.engine.costs.flops import activation_bytes
@@ -123,7 +123,7 @@ def test_slow_links_expose_the_gathers_of_sharded_parameters(design: Callable[..
         design(1, dp=8, model=LARGE, training=BF16, cluster={"intra_node": {"latency_s": 0.0, "bandwidth": 1e6}})
     )
     load = device_workload(design(1, dp=8, model=LARGE, training=BF16), design(1, dp=8).meshes[0])
-    size = transformer_layers.sum_over_stage(
+    size = stage_memory.sum_over_stage(
         lambda each: load.precision.computed_bytes(each.parameters, each.copied),
         load,
         32,

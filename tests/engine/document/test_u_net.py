@@ -13,7 +13,7 @@ from meshwave.engine.errors import InputError
 from meshwave.engine.exports.torchtitan import export_files
 from meshwave.engine.files import example
 from meshwave.engine.lowering.lower import lower
-from meshwave.engine.program.program import from_json, to_json
+from meshwave.engine.program.program_file import from_json, to_json
 from tests._findings import check_fixes, find_problems, refusal
 
 Document = dict[str, Any]

@@ -14,7 +14,7 @@ from meshwave.engine.exports import exports
 from meshwave.engine.exports.script import unpack_program
 from meshwave.engine.findings import DesignError
 from meshwave.engine.predict.prediction import predict
-from meshwave.engine.program.program import to_json
+from meshwave.engine.program.program_file import to_json
 from tests._strategies import Drawn
 
 MODEL = {"kind": "gpt", "layers": 4, "hidden": 32, "heads": 4, "sequence": 16, "vocab": 256}

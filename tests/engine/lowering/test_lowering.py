@@ -15,7 +15,8 @@ from meshwave.engine.lowering.lower import lower
 from meshwave.engine.lowering.transfers import LOOKAHEAD, add_transfers
 from meshwave.engine.lowering.updates import add_updates
 from meshwave.engine.program.action import Action, Op
-from meshwave.engine.program.program import Program, format_program, from_json, parse_program, to_json
+from meshwave.engine.program.program import Program, format_program, parse_program
+from meshwave.engine.program.program_file import from_json, to_json
 from meshwave.engine.program.verification import verify
 from meshwave.engine.schedules import schedules
 from tests._strategies import Drawn, compute_programs, document, examples, pipelines, skips_between

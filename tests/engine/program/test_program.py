@@ -11,7 +11,8 @@ from hypothesis import given, settings
 
 from meshwave.engine.errors import InputError
 from meshwave.engine.program.action import Action, Op
-from meshwave.engine.program.program import Program, build_program, format_program, from_json, parse_program, to_json
+from meshwave.engine.program.program import Program, build_program, format_program, parse_program
+from meshwave.engine.program.program_file import from_json, to_json
 from tests._strategies import compute_programs, examples, programs
 
 SMALL = """

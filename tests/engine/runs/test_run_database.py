@@ -20,7 +20,7 @@ from meshwave.engine.errors import InputError, RunError
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs import Entry, Record, State, reconcile, write_bundle
 from meshwave.engine.runs.options import REHEARSAL
-from meshwave.engine.runs.run_database import Place
+from meshwave.engine.runs.run_entry import Place
 from meshwave.engine.runs.run_folder import RunSpec
 from tests.engine.runs.play import draw
 
@@ -209,7 +209,7 @@ def test_a_full_disk_is_reported_and_leaves_the_database_unchanged(record: Recor
 WRITER = """
 import sys
 from pathlib import Path
-from meshwave.engine.runs.run_database import Record, State
+from meshwave.engine.runs import Record, State
 record = Record(Path(sys.argv[1]))
 about = dict(name="", launcher="local", handle={}, digest="", processes=1, steps=1, limit=10**9)
 while True:

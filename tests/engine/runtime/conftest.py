@@ -80,7 +80,8 @@ def write_run(tmp_path: Path) -> Callable[..., Path]:
         from meshwave.engine.costs import layers_per_stage
         from meshwave.engine.document import parse_design
         from meshwave.engine.lowering.lower import lower
-        from meshwave.engine.program.program import parse_program, to_json
+        from meshwave.engine.program.program import parse_program
+        from meshwave.engine.program.program_file import to_json
 
         design = parse_design(document)
         program = parse_program(orders) if orders else lower(design)

@@ -18,7 +18,8 @@ from panel.custom import JSComponent
 from meshwave.designer.pages.design_widgets import Widgets
 from meshwave.designer.pages.transfer_page import make_lab
 from meshwave.designer.state.background_calibration import BackgroundCalibration
-from meshwave.designer.state.studio import Draft, Studio
+from meshwave.designer.state.draft import Draft
+from meshwave.designer.state.studio import Studio
 from meshwave.engine.document import load_design, parse_design
 from meshwave.engine.errors import RunError
 from meshwave.engine.files import example, examples

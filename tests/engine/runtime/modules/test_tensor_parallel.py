@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from meshwave.engine.costs import flops, transformer_layers
+from meshwave.engine.costs import flops, stage_memory, transformer_layers
 from meshwave.engine.costs.operators import Workload
 from meshwave.engine.document.model import IGNORED
 from meshwave.engine.families import model_families
@@ -67,7 +67,7 @@ def test_shards_reduce_keep_and_hold_the_bytes_of_the_cost_model(tp: int, precis
             assert sorted(counted.backward) == sorted(size for each in reduced for size in each.backward_reduced)
             assert counted.parameters == flops.stage_parameters(load, layers, **ends)
             if case.split:
-                assert counted.deferred == transformer_layers.deferred_bytes(load, layers, **ends)
+                assert counted.deferred == stage_memory.deferred_bytes(load, layers, **ends)
             else:
                 scalars = 8 + load.precision.statistics if ends["last"] else 0  # the number of targets, and the loss
                 assert counted.kept == flops.activation_bytes(load, layers, **ends) + scalars
