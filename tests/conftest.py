@@ -279,14 +279,17 @@ def serve() -> Iterator[Callable[..., str]]:
     It runs in this process so that tests can inspect its Python objects, on a free loopback port, and stops when the
     test ends. Keyword arguments are passed to ``pn.serve``.
     """
-    with serving() as start:
+    with open_server() as start:
         yield start
 
 
 @contextmanager
-def serving() -> Iterator[Callable[..., str]]:
+def open_server() -> Iterator[Callable[..., str]]:
     """Serve an app inside a context, like :func:`serve`; fail at the end if a session logged an exception."""
-    with serving_any() as start, failing_on_logged_exceptions():  # a server that stops may cut off what it does
+    with (
+        open_server_with_errors() as start,
+        failing_on_logged_exceptions(),
+    ):  # a server that stops may cut off what it does
         yield start
 
 
@@ -303,8 +306,8 @@ def failing_on_logged_exceptions() -> Iterator[None]:
 
 
 @contextmanager
-def serving_any() -> Iterator[Callable[..., str]]:
-    """Serve an app like :func:`serving`, but ignore logged exceptions."""
+def open_server_with_errors() -> Iterator[Callable[..., str]]:
+    """Serve an app like :func:`open_server`, but ignore logged exceptions."""
     servers: list[Any] = []
 
     def start(app: Any, **options: Any) -> str:

@@ -18,7 +18,7 @@ from tests.conftest import (
     clean_page,
     failing_on_logged_exceptions,
     new_context,
-    serving_any,
+    open_server_with_errors,
     watch,
 )
 
@@ -173,7 +173,7 @@ def clean(documents_taken_back: None, warm_processes: None) -> None:
 
 @pytest.fixture(scope="package")
 def kept_stage(browser: Browser) -> Iterator[Stage]:
-    with serving_any() as serve:
+    with open_server_with_errors() as serve:
         stage = Stage(browser, serve)
         yield stage
         stage.leave()
@@ -255,7 +255,7 @@ class Server:
 
 @pytest.fixture(scope="package")
 def kept_server() -> Iterator[Server]:
-    with serving_any() as serve:
+    with open_server_with_errors() as serve:
         server = Server(serve)
         yield server
     for studio in server.studios:

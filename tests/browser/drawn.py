@@ -30,16 +30,16 @@ class Drawn:
     def ask(self, what: str) -> Any:
         return self.page.evaluate(f"window.meshwaveTimeline.{what}")
 
-    def until(self, condition: str) -> None:
+    def wait_until(self, condition: str) -> None:
         self.page.wait_for_function(f"(chart => {condition})(window.meshwaveTimeline)")
 
     def show(self, *layers: Any, stale: str = "") -> None:
         self.chart.show(layers, stale)
         spans = [len(layer.timeline) for layer in layers]
-        self.until(f"String(chart.layers.map(layer => layer.count)) === '{','.join(map(str, spans))}'")
-        self.settle()
+        self.wait_until(f"String(chart.layers.map(layer => layer.count)) === '{','.join(map(str, spans))}'")
+        self.wait_for_paint_of_state()
 
-    def settle(self) -> None:
+    def wait_for_paint_of_state(self) -> None:
         """Wait until the requested state is painted."""
         wait_for_paint(self.page)
 
@@ -49,13 +49,13 @@ class Drawn:
         return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
 
     @property
-    def tip(self) -> str:
-        self.settle()
+    def tooltip_text(self) -> str:
+        self.wait_for_paint_of_state()
         return str(self.page.locator(".mw-timeline-tip").inner_text())
 
-    def key(self, key: str) -> None:
+    def press_key(self, key: str) -> None:
         self.page.locator(".mw-timeline-stage").press(key)
-        self.settle()
+        self.wait_for_paint_of_state()
 
 
 def layer(ranks: int, microbatches: int, label: str = "Open design", **known: Any) -> Any:

@@ -39,7 +39,7 @@ class Editor:
         found: dict[str, Any] = self.page.evaluate("window.meshwaveTimeline.edit")
         return found
 
-    def until(self, holds: Callable[[dict[str, Any]], Any]) -> None:
+    def wait_until(self, holds: Callable[[dict[str, Any]], Any]) -> None:
         try:
             eventually(self.page, lambda: holds(self.facts()))
         except AssertionError as error:
@@ -82,15 +82,15 @@ class Editor:
     def words(self) -> str:
         return str(self.page.locator(".mw-order-text").inner_text())
 
-    def says(self, words: str) -> None:
+    def wait_for_text(self, words: str) -> None:
         expect(self.page.locator(".mw-order-text")).to_contain_text(words)
 
-    def hears(self) -> None:
+    def wait_for_python(self) -> None:
         """Wait until Python has responded to a request, and thus has handled all earlier gestures."""
         self.drag(self.block(2, 4), self.start(2, 2, "B"))
-        self.until(lambda facts: facts["preview"])
+        self.wait_until(lambda facts: facts["preview"])
         self.page.keyboard.press("Escape")
-        self.until(lambda facts: not facts["moving"])
+        self.wait_until(lambda facts: not facts["moving"])
         self.drop()
 
     def order(self, rank: int) -> list[str]:
@@ -119,14 +119,14 @@ def editor(stage: Stage) -> Editor:
     found = Editor(page, session)
     page.locator(".mw-timeline-stage").focus()
     found.press("e")
-    found.until(lambda facts: facts["on"])
+    found.wait_until(lambda facts: facts["on"])
     return found
 
 
 def test_edit_mode_is_hidden_until_it_is_switched_on(editor: Editor) -> None:
     tools = editor.page.locator(".mw-order")
     expect(tools).to_be_visible()
-    editor.says("The first move turns 1F1B into a custom order")
+    editor.wait_for_text("The first move turns 1F1B into a custom order")
     expect(editor.button("Repeat")).to_be_hidden()
 
     editor.press("Escape")
@@ -135,7 +135,7 @@ def test_edit_mode_is_hidden_until_it_is_switched_on(editor: Editor) -> None:
     editor.page.mouse.click(*editor.block(1, 1))
     assert editor.page.evaluate("window.meshwaveTimeline.pinned")["mb"] == 1  # a click pins again
     editor.page.get_by_role("button", name="Edit order").click()
-    editor.until(lambda facts: facts["on"])
+    editor.wait_until(lambda facts: facts["on"])
     assert editor.page.evaluate("window.meshwaveTimeline.pinned") is None
 
 
@@ -148,7 +148,7 @@ def test_no_run_is_overlaid_on_an_edited_order(editor: Editor) -> None:
     alone = editor.page.evaluate("window.meshwaveTimeline.blockAt(1, 1, 1)")["height"]
 
     editor.press("Escape")
-    editor.until(lambda facts: not facts["on"])
+    editor.wait_until(lambda facts: not facts["on"])
 
     editor.page.wait_for_function("window.meshwaveTimeline.blockAt(1, 1, 1, 'F', 1)")
     assert editor.page.evaluate("window.meshwaveTimeline.blockAt(1, 1, 1)")["height"] < alone
@@ -159,65 +159,65 @@ def test_no_run_is_overlaid_on_an_edited_order(editor: Editor) -> None:
 
 def test_a_block_is_moved_by_mouse_and_its_effect_is_shown(editor: Editor) -> None:
     editor.drag(editor.block(2, 3), editor.start(2, 1, "B"))
-    editor.until(lambda facts: facts["preview"] and not facts["isAsking"])
+    editor.wait_until(lambda facts: facts["preview"] and not facts["isAsking"])
 
     found = editor.facts()
     assert found["moving"] == {"kind": "move", "blocks": [[0, 2, 3]], "before": [1, 2, 1]}
     assert found["preview"]["makespan"] == [33, 36]
     assert found["preview"]["later"] == 40
-    editor.says("Move 2F3 before 2B1")
-    editor.says("step time 33 → 36 (+9.1")
-    editor.says("memory of m2 +")
+    editor.wait_for_text("Move 2F3 before 2B1")
+    editor.wait_for_text("step time 33 → 36 (+9.1")
+    editor.wait_for_text("memory of m2 +")
     assert editor.session.design.pipeline.schedule == "1f1b"  # nothing is changed before the drop
     editor.drop()
-    editor.until(lambda facts: not facts["moving"] and "custom" in editor.words)
+    editor.wait_until(lambda facts: not facts["moving"] and "custom" in editor.words)
 
     assert editor.session.design.pipeline.schedule == "custom"
     order = editor.order(2)
     assert order.index("2F3") == order.index("2B1") - 1
-    editor.says("The schedule is now custom; undo restores 1F1B")
+    editor.wait_for_text("The schedule is now custom; undo restores 1F1B")
     assert editor.session.history[0] == "move 2F3 before 2B1: 1F1B becomes custom"
 
 
 def test_escape_cancels_a_move(editor: Editor) -> None:
     editor.drag(editor.block(2, 3), editor.start(2, 1, "B"))
-    editor.until(lambda facts: facts["preview"])
+    editor.wait_until(lambda facts: facts["preview"])
     editor.page.keyboard.press("Escape")
-    editor.until(lambda facts: not facts["moving"])
+    editor.wait_until(lambda facts: not facts["moving"])
     editor.drop()
 
     assert editor.facts()["on"]
-    editor.hears()
+    editor.wait_for_python()
     assert editor.session.design.pipeline.schedule == "1f1b"
 
 
 def test_a_block_moved_back_changes_nothing(editor: Editor) -> None:
     editor.drag(editor.block(2, 3), editor.start(2, 1, "B"))
-    editor.until(lambda facts: facts["preview"])
+    editor.wait_until(lambda facts: facts["preview"])
     editor.page.mouse.move(*editor.block(2, 3))
-    editor.until(lambda facts: facts["moving"] is None and facts["preview"] is None)
+    editor.wait_until(lambda facts: facts["moving"] is None and facts["preview"] is None)
     editor.drop()
 
-    editor.hears()
+    editor.wait_for_python()
     assert editor.session.history == ("", "")
 
 
 def test_a_deadlocked_order_is_shown_and_repaired(editor: Editor) -> None:
     editor.drag(editor.block(1, 2, "B"), editor.start(1, 1))
-    editor.until(lambda facts: facts["preview"] and facts["preview"]["fault"])
+    editor.wait_until(lambda facts: facts["preview"] and facts["preview"]["fault"])
 
     found = editor.facts()["preview"]
     assert found["fault"].startswith("deadlock: mesh m1 waits at 1B2")
     assert "1B2" in found["ring"]
-    editor.says("This position makes the order invalid")
+    editor.wait_for_text("This position makes the order invalid")
     editor.drop()
-    editor.until(lambda facts: facts["fault"] and not facts["moving"])
+    editor.wait_until(lambda facts: facts["fault"] and not facts["moving"])
 
     assert [problem.where for problem in editor.session.errors] == ["pipeline.actions[1][1]"]
     assert editor.facts()["ring"]
     assert editor.page.evaluate("window.meshwaveTimeline.layers.length") == 1  # the last good one
     editor.button("Repair").click()
-    editor.until(lambda facts: "Moved 1B2 (1 change, the fewest possible)" in editor.words)
+    editor.wait_until(lambda facts: "Moved 1B2 (1 change, the fewest possible)" in editor.words)
 
     assert editor.session.errors == []
     assert editor.facts()["fault"] == ""
@@ -250,14 +250,14 @@ def test_blocks_are_selected_and_moved_by_keys(editor: Editor) -> None:
     assert editor.facts()["selected"] == ["3B0"]
 
     editor.press("Alt+ArrowRight")
-    editor.until(lambda facts: facts["preview"])
-    editor.says("Move 3B0 1 place later")
+    editor.wait_until(lambda facts: facts["preview"])
+    editor.wait_for_text("Move 3B0 1 place later")
     editor.press("Shift+ArrowRight")
-    editor.until(lambda facts: facts["moving"]["by"] == 2 and facts["preview"]["fault"] == "")
+    editor.wait_until(lambda facts: facts["moving"]["by"] == 2 and facts["preview"]["fault"] == "")
     editor.press("Alt+ArrowLeft")
-    editor.until(lambda facts: facts["moving"]["by"] == 1)
+    editor.wait_until(lambda facts: facts["moving"]["by"] == 1)
     editor.press("Enter")
-    editor.until(lambda facts: "schedule is now custom" in editor.words)
+    editor.wait_until(lambda facts: "schedule is now custom" in editor.words)
 
     assert editor.order(3)[:3] == ["3F0", "3F1", "3B0"]
     assert editor.facts()["selected"] == ["3B0"]  # and stays so
@@ -278,25 +278,25 @@ def test_shift_enter_selects_more_blocks(editor: Editor) -> None:
 
 def test_a_move_is_repeated_and_the_differences_are_marked(editor: Editor) -> None:
     editor.drag(editor.block(3, 4), editor.start(3, 3, "B"))
-    editor.until(lambda facts: facts["preview"])
+    editor.wait_until(lambda facts: facts["preview"])
     editor.drop()
-    editor.until(lambda facts: not facts["moving"] and "custom" in editor.words)
+    editor.wait_until(lambda facts: not facts["moving"] and "custom" in editor.words)
     editor.button("All repetitions").click()
-    editor.until(lambda facts: "Done: apply the move of 3F4 to all repetitions" in editor.words)
+    editor.wait_until(lambda facts: "Done: apply the move of 3F4 to all repetitions" in editor.words)
 
     order = editor.order(3)
     assert all(order.index(f"3F{mb}") == order.index(f"3B{mb - 1}") - 1 for mb in range(2, 7))
     editor.button("Differences").click()
-    editor.until(lambda facts: facts["moved"])
-    editor.says("Compared with 1F1B: ")
+    editor.wait_until(lambda facts: facts["moved"])
+    editor.wait_for_text("Compared with 1F1B: ")
     editor.press("v")
-    editor.until(lambda facts: not facts["moved"])
+    editor.wait_until(lambda facts: not facts["moved"])
 
 
 def test_a_move_that_cannot_be_repeated_gives_the_reason(editor: Editor) -> None:
     editor.page.mouse.click(*editor.block(0, 0))
     editor.button("All repetitions").click()
-    editor.until(lambda facts: "steady state" in editor.words)
+    editor.wait_until(lambda facts: "steady state" in editor.words)
 
     assert editor.session.history == ("", "")
 
@@ -304,12 +304,12 @@ def test_a_move_that_cannot_be_repeated_gives_the_reason(editor: Editor) -> None
 def test_a_backward_is_split_and_joined_and_shares_a_slot(editor: Editor) -> None:
     editor.page.mouse.click(*editor.block(2, 2, "B"))
     editor.button("Split").click()
-    editor.until(lambda facts: editor.session.history[0].startswith("split 2B2"))
+    editor.wait_until(lambda facts: editor.session.history[0].startswith("split 2B2"))
     assert {"2I2", "2W2"} <= set(editor.order(2))
 
     editor.page.mouse.click(*editor.block(2, 2, "W"))
     editor.press("x")
-    editor.until(lambda facts: editor.session.history[0] == "join 2W2")
+    editor.wait_until(lambda facts: editor.session.history[0] == "join 2W2")
     assert "2B2" in editor.order(2)
 
     backward = editor.block(2, 2, "B")  # drawn: the others stand where they will be
@@ -318,10 +318,10 @@ def test_a_backward_is_split_and_joined_and_shares_a_slot(editor: Editor) -> Non
     editor.page.mouse.click(*backward)
     editor.page.keyboard.up("Control")
     editor.button("One slot").click()
-    editor.until(lambda facts: "one slot" in editor.session.history[0])
+    editor.wait_until(lambda facts: "one slot" in editor.session.history[0])
     assert "(2F4;2B2)OVERLAP_F_B" in editor.order(2)
     editor.press("o")
-    editor.until(lambda facts: editor.session.history[0].startswith("split the slot"))
+    editor.wait_until(lambda facts: editor.session.history[0].startswith("split the slot"))
     assert "2F4" in editor.order(2)
 
 

@@ -68,14 +68,14 @@ class Shown:
     def last(self) -> str:
         return str(self.session.history[0])
 
-    def does(self, words: str) -> None:
+    def wait_for_edit(self, words: str) -> None:
         """Wait until the last edit has this label and is drawn."""
         eventually(self.page, lambda: self.last == words)
         if self.drawn is not None:
             eventually(self.page, lambda: self.placement == self.drawn)
         wait_for_paint(self.page)
 
-    def says(self, words: str) -> None:
+    def wait_for_text(self, words: str) -> None:
         notice = self.page.locator('.mw-experts .mw-notice[data-kind="error"]')
         notice.filter(has_text=words).wait_for()
 
@@ -124,7 +124,7 @@ def test_an_expert_is_dragged_to_another_device_and_the_move_undone(shown: Calla
     page.page.locator(".mw-notice", has_text="load 1× → 1.5×").wait_for()
     page.page.mouse.up()
 
-    page.does("move expert 0 to device 3")
+    page.wait_for_edit("move expert 0 to device 3")
     assert page.drawn == [[1], [2, 3], [4, 5], [0, 6, 7]]
     assert page.placement == page.drawn
     page.session.undo()
@@ -145,7 +145,7 @@ def test_experts_are_zoomed_and_dragged_while_zoomed(shown: Callable[..., Shown]
     page.place(14).scroll_into_view_if_needed()
     press_and_drag(page.page, centre(page.chip(60)), centre(page.place(14)))
     page.page.mouse.up()
-    page.does("move expert 60 to device 14")
+    page.wait_for_edit("move expert 60 to device 14")
     page.chip(0).focus()
     page.page.keyboard.press("0")
     eventually(page.page, lambda: width() == before)
@@ -174,7 +174,7 @@ def test_experts_on_other_devices_than_in_the_pinned_design_are_marked(shown: Ca
     page.session.pin()
     press_and_drag(page.page, centre(page.chip(0)), centre(page.place(3)))
     page.page.mouse.up()
-    page.does("move expert 0 to device 3")
+    page.wait_for_edit("move expert 0 to device 3")
 
     expect(page.chip(0, 3)).to_have_attribute("data-mark", "+")
     expect(page.place(0).locator(".mw-xwas")).to_have_text("−0")
@@ -198,7 +198,7 @@ def test_control_drag_replicates_and_a_second_replica_on_a_device_is_refused(sho
     page = shown(experts_document())
     page.page.keyboard.down("Control")
     drag(page.page, centre(page.chip(0)), centre(page.place(2)))
-    page.does("replicate expert 0 on device 2")
+    page.wait_for_edit("replicate expert 0 on device 2")
     assert page.drawn == [[0, 1], [2, 3], [0, 4, 5], [6, 7]]
 
     press_and_drag(page.page, centre(page.chip(0, 0)), centre(page.place(2)))
@@ -206,7 +206,7 @@ def test_control_drag_replicates_and_a_second_replica_on_a_device_is_refused(sho
     page.page.mouse.up()
     page.page.keyboard.up("Control")
 
-    page.says("device 2 holds expert 0 already")
+    page.wait_for_text("device 2 holds expert 0 already")
     half, whole = (page.chip(expert).bounding_box() for expert in (0, 1))
     assert half and whole and half["width"] < whole["width"]  # it serves a part of its expert's load
     assert page.last == "replicate expert 0 on device 2"
@@ -229,7 +229,7 @@ def test_a_rectangle_selects_experts_that_move_together(shown: Callable[..., Sho
 
     drag(page.page, centre(page.chip(1)), centre(page.place(3)))
 
-    page.does("move experts 0, 1, 2 to device 3")
+    page.wait_for_edit("move experts 0, 1, 2 to device 3")
     assert page.drawn == [[], [3], [4, 5], [0, 1, 2, 6, 7]]
     page.session.undo()
     assert page.drawn is None
@@ -241,7 +241,7 @@ def test_escape_cancels_a_drag(shown: Callable[..., Shown]) -> None:
     page.page.keyboard.press("Escape")
     page.page.mouse.up()
     drag(page.page, centre(page.chip(1)), centre(page.place(3)))
-    page.does("move expert 1 to device 3")
+    page.wait_for_edit("move expert 1 to device 3")
     page.session.undo()
     assert page.session.history[0] == "", "what Escape gave up was no edit"
 
@@ -257,19 +257,19 @@ def test_keys_move_replicate_and_remove_experts(shown: Callable[..., Shown]) -> 
     press("ArrowRight")
     page.page.locator(".mw-notice", has_text="move to device 1").wait_for()
     press("Enter")
-    page.does("move expert 1 to device 1")
+    page.wait_for_edit("move expert 1 to device 1")
     assert page.drawn == [[0], [1, 2, 3], [4, 5], [6, 7]]
     eventually(page.page, lambda: page.focused == "1@1")
 
     press("r")
-    page.does("replicate expert 1")
+    page.wait_for_edit("replicate expert 1")
     assert page.drawn == [[0], [1, 2, 3], [1, 4, 5], [6, 7]]  # on the other node
     press("Delete")
-    page.does("remove a replica of expert 1")
+    page.wait_for_edit("remove a replica of expert 1")
     eventually(page.page, lambda: sum(1 in held for held in page.placement) == 1)
     eventually(page.page, lambda: page.focused.startswith("1@"))
     press("Delete")
-    page.says("holds the only replica of expert 1")
+    page.wait_for_text("holds the only replica of expert 1")
 
     press("Space")
     press("ArrowLeft")
@@ -285,18 +285,18 @@ def test_balance_and_equal_blocks_take_one_click_each(shown: Callable[..., Shown
     before = float(imbalance.inner_text()[:-1])
 
     page.page.get_by_role("button", name="Balance").click()
-    page.does("balance experts, up to 1 replica per device")
+    page.wait_for_edit("balance experts, up to 1 replica per device")
     eventually(page.page, lambda: float(imbalance.inner_text()[:-1]) < before / 1.4)
     eventually(page.page, lambda: page.page.locator(".mw-xchip[data-copied]").count() >= 2)
 
     page.page.get_by_role("button", name="Balance").click()
-    page.says("no better balance was found")
+    page.wait_for_text("no better balance was found")
     page.page.get_by_role("button", name="Equal blocks").click()
-    page.does("place the experts in equal blocks")
+    page.wait_for_edit("place the experts in equal blocks")
     assert page.drawn is None
     page.page.get_by_role("button", name="Decrease replicas").click()
     page.page.get_by_role("button", name="Balance").click()
-    page.does("balance experts")
+    page.wait_for_edit("balance experts")
     expect(page.page.locator(".mw-xchip[data-copied]")).to_have_count(0)
 
 
@@ -399,7 +399,7 @@ def test_shift_f10_offers_the_commands_of_an_expert(shown: Callable[..., Shown])
     expect(menu.locator(".mw-item-text").first).to_have_text("Replicate the expert")
     page.keyboard.press("Enter")
 
-    pane.does("replicate expert 0")
+    pane.wait_for_edit("replicate expert 0")
 
 
 def test_the_traffic_of_the_layer_is_a_table_that_keys_walk(shown: Callable[..., Shown]) -> None:
@@ -427,7 +427,7 @@ def test_without_experts_one_click_adds_some(shown: Callable[..., Shown]) -> Non
 
     page.page.get_by_role("button", name="Add experts").click()
 
-    page.does("add experts to the model")
+    page.wait_for_edit("add experts to the model")
     page.chip(7).wait_for()
     assert page.session.design.model.moe.experts == 8
     page.session.undo()

@@ -67,7 +67,7 @@ class Shown:
         expect(self.dialog).to_be_visible()
         expect(self.dialog.get_by_text("Findings", exact=True)).to_be_visible()
 
-    def hears(self) -> None:
+    def wait_for_python(self) -> None:
         """Wait until Python has handled all gestures so far."""
         before = len(self.session.pinned)
         self.page.evaluate("window.dispatchEvent(new KeyboardEvent('keydown', { key: 'p' }))")  # pins, or unpins
@@ -128,7 +128,7 @@ def test_arrow_keys_move_between_cards_in_their_visual_order(shown: Shown) -> No
     shown.page.keyboard.press("ArrowDown")
     assert focused(shown.page, "at.ariaLabel") not in shown.labels()[:3]
     shown.page.keyboard.press("Home")
-    shown.hears()
+    shown.wait_for_python()
     assert shown.session.history == ("", ""), "walking edits nothing"
     shown.page.keyboard.press("Enter")
 
@@ -170,7 +170,7 @@ def test_a_key_reopens_the_gallery_immediately_after_it_was_closed(shown: Shown,
 
         shown.page.evaluate(AT_ONCE, [f"mw-{name}-title", closing, key])
 
-        shown.hears()
+        shown.wait_for_python()
         assert overlay.shown
         assert overlay.opening == before + 1
     expect(dialog).to_be_visible()
@@ -205,7 +205,7 @@ def test_a_card_of_an_unsupported_schedule_shows_the_reason_and_cannot_be_chosen
 
     refused.click(force=True)
 
-    shown.hears()
+    shown.wait_for_python()
     expect(shown.dialog).to_be_visible()
     assert shown.session.history == ("", "")
 

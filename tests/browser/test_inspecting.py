@@ -39,9 +39,9 @@ COUNT_NOTE_PIXELS = """canvas => {
 
 
 def find_blocks(drawn: Drawn, text: str, matches: int) -> None:
-    drawn.key("/")
+    drawn.press_key("/")
     drawn.page.keyboard.type(text)
-    drawn.until(f"chart.hits.total === {matches}")
+    drawn.wait_until(f"chart.hits.total === {matches}")
 
 
 def panel(drawn: Drawn) -> Locator:
@@ -57,7 +57,7 @@ def shift_drag(drawn: Drawn, start: tuple[float, float], end: tuple[float, float
     mouse.move(*end, steps=3)
     mouse.up()
     keyboard.up("Shift")
-    drawn.settle()
+    drawn.wait_for_paint_of_state()
 
 
 # areas
@@ -69,7 +69,7 @@ def test_an_area_is_selected_by_dragging_and_its_figures_are_shown(drawn: Drawn)
 
     shift_drag(drawn, drawn.block(1, 1, 2), drawn.block(2, 2, 5, "B"))
 
-    drawn.until(
+    drawn.wait_until(
         "Math.abs(chart.area?.found?.seconds / (chart.area.to - chart.area.from) - 1) < 1e-3"
     )  # the last answer
     area = drawn.ask("area")
@@ -81,10 +81,10 @@ def test_an_area_is_selected_by_dragging_and_its_figures_are_shown(drawn: Drawn)
     assert found["busy_s"] + found["idle_s"] == pytest.approx(found["seconds"] * 2)
 
     drawn.page.get_by_role("button", name="Zoom to area").click()
-    drawn.settle()
+    drawn.wait_for_paint_of_state()
     assert drawn.ask("view")["to"] - drawn.ask("view")["from"] == pytest.approx(found["seconds"], rel=0.01)
 
-    drawn.key("Escape")
+    drawn.press_key("Escape")
     assert drawn.ask("area") is None
     expect(panel(drawn)).to_be_hidden()
 
@@ -102,7 +102,7 @@ def test_a_drag_along_the_axis_selects_all_lanes(drawn: Drawn) -> None:
 def test_area_mode_selects_without_a_modifier_key_and_starts_with_the_visible_part(drawn: Drawn) -> None:
     drawn.show(layer(4, 8))
     drawn.page.get_by_role("button", name="Area").click()
-    drawn.until("chart.area?.found")
+    drawn.wait_until("chart.area?.found")
     assert drawn.ask("area")["found"]["critical_share"] == pytest.approx(1, abs=0.01)
 
     start, end = drawn.block(0, 0, 0), drawn.block(0, 0, 2)
@@ -110,7 +110,7 @@ def test_area_mode_selects_without_a_modifier_key_and_starts_with_the_visible_pa
     drawn.page.mouse.down()
     drawn.page.mouse.move(*end, steps=4)
     drawn.page.mouse.up()
-    drawn.settle()
+    drawn.wait_for_paint_of_state()
 
     assert drawn.ask("view")["whole"]  # it did not pan
     assert drawn.ask("area")["ranks"] == [0]
@@ -119,12 +119,12 @@ def test_area_mode_selects_without_a_modifier_key_and_starts_with_the_visible_pa
 def test_an_area_is_selected_by_keys(drawn: Drawn) -> None:
     drawn.show(layer(4, 8))
 
-    drawn.key("j")
-    drawn.key("r")
+    drawn.press_key("j")
+    drawn.press_key("r")
     for key in ("Shift+ArrowRight", "Shift+ArrowRight", "Shift+ArrowDown"):
-        drawn.key(key)
+        drawn.press_key(key)
 
-    drawn.until("chart.area?.found?.meshes.length === 2")
+    drawn.wait_until("chart.area?.found?.meshes.length === 2")
     assert drawn.ask("area")["ranks"] == [0, 1]
     assert drawn.ask("area")["from"] == pytest.approx(0)
 
@@ -136,7 +136,7 @@ def test_an_area_stays_at_its_seconds_while_the_design_changes(drawn: Drawn) -> 
 
     drawn.show(layer(4, 12))
 
-    drawn.until("chart.area?.found")
+    drawn.wait_until("chart.area?.found")
     after = drawn.ask("area")
     assert (after["from"], after["to"]) == (pytest.approx(before["from"]), pytest.approx(before["to"]))
     drawn.show(layer(1, 2))
@@ -150,7 +150,7 @@ def test_the_critical_path_panel_lists_parts_and_what_if_results(drawn: Drawn) -
     shown = predicted_layer()
     drawn.show(shown)
 
-    drawn.key("c")
+    drawn.press_key("c")
 
     expect(panel(drawn)).to_contain_text(re.compile(r"99\.\d% compute, 0\.\d% update"))
     expect(panel(drawn).locator(".mw-timeline-gains dt").first).to_have_text("stage 3")  # it holds the head
@@ -161,10 +161,10 @@ def test_the_critical_path_panel_lists_parts_and_what_if_results(drawn: Drawn) -
     expect(panel(drawn).locator(".mw-timeline-gains dd").nth(1)).not_to_have_text(tenth)
 
     panel(drawn).get_by_role("button", name="stage 3").click()
-    drawn.until("chart.hits.total === 16")
+    drawn.wait_until("chart.hits.total === 16")
 
-    drawn.key("Escape")
-    drawn.key("c")
+    drawn.press_key("Escape")
+    drawn.press_key("c")
     expect(panel(drawn)).to_be_hidden()
 
 
@@ -172,12 +172,12 @@ def test_the_critical_path_is_shown_while_a_block_is_pinned(drawn: Drawn) -> Non
     drawn.show(layer(4, 8))
     drawn.page.mouse.click(*drawn.block(0, 0, 0))
     drawn.page.mouse.move(5, 5)
-    drawn.settle()
+    drawn.wait_for_paint_of_state()
     veiled = colour_at(drawn, 0, 7)
 
-    drawn.key("c")
+    drawn.press_key("c")
     panel(drawn).wait_for(state="visible")
-    drawn.settle()
+    drawn.wait_for_paint_of_state()
 
     assert sum(veiled) > sum(colour_at(drawn, 0, 7)) + 100  # near white before, and orange then
     assert drawn.ask("pinned")["mb"] == 0
@@ -203,9 +203,9 @@ def test_the_cursor_is_at_the_block_that_keys_move_to(drawn: Drawn) -> None:
     drawn.show(layer(4, 8))
     drawn.page.mouse.move(700, 150)
 
-    drawn.key("j")
+    drawn.press_key("j")
     assert drawn.ask("cursor") == pytest.approx(0.0, abs=1e-6)
-    drawn.key("j")
+    drawn.press_key("j")
     assert drawn.ask("cursor") == pytest.approx(1e-3)
 
     drawn.page.mouse.move(900, 150)
@@ -234,7 +234,7 @@ def test_low_lanes_inside_a_block_have_the_name_of_their_device(drawn: Drawn) ->
 
 def test_the_panel_follows_the_design_and_closes_on_demand(drawn: Drawn) -> None:
     drawn.show(predicted_layer())
-    drawn.key("c")
+    drawn.press_key("c")
     expect(panel(drawn)).to_contain_text(re.compile(r"99\.\d% compute"))
 
     drawn.show(predicted_layer("02-two-waves"))
@@ -261,7 +261,7 @@ def test_search_steps_through_the_hits(drawn: Drawn) -> None:
     assert drawn.ask("focus")["stage"] == 2
 
     field.fill("mesh C stage 0")
-    drawn.until("chart.hits.total === 0")
+    drawn.wait_until("chart.hits.total === 0")
     expect(drawn.page.locator(".mw-timeline-hits")).to_have_text("no matches")
     field.fill("stage 9")
     expect(drawn.page.locator(".mw-timeline-hits")).to_have_text("there is no stage 9; numbers range from 0 to 3")
@@ -276,7 +276,7 @@ def test_a_hit_of_a_large_step_is_shown_by_zooming(drawn: Drawn) -> None:
     find_blocks(drawn, "40F300", 1)
 
     drawn.page.get_by_label("Find blocks").press("Enter")
-    drawn.settle()
+    drawn.wait_for_paint_of_state()
 
     box = drawn.ask("blockAt(40, 40, 300, 'F')")
     assert box["width"] > 4
@@ -290,7 +290,7 @@ def test_a_search_runs_again_when_the_design_changes(drawn: Drawn) -> None:
 
     drawn.show(layer(4, 12))
 
-    drawn.until("chart.hits.total === 24")
+    drawn.wait_until("chart.hits.total === 24")
 
 
 def test_the_matches_are_a_table_that_is_sorted_and_pins_blocks(drawn: Drawn) -> None:
@@ -358,16 +358,16 @@ def test_arrows_step_from_the_pinned_block_to_cause_and_effect(drawn: Drawn) -> 
 
     walked = []
     for key in ("ArrowLeft", "ArrowLeft", "ArrowRight", "ArrowRight"):
-        drawn.key(key)
+        drawn.press_key(key)
         pinned = drawn.ask("pinned")
         walked.append((pinned["rank"], pinned["op"], pinned["mb"]))
     assert walked == [(2, 6, 0), (2, 1, 0), (2, 6, 0), (1, 1, 0)]  # its message, who made it, and back
 
-    drawn.key("ArrowRight")  # several wait for it
+    drawn.press_key("ArrowRight")  # several wait for it
     first = drawn.ask("pinned")
-    drawn.key("ArrowDown")
+    drawn.press_key("ArrowDown")
     assert drawn.ask("pinned") != first
-    drawn.key("ArrowUp")
+    drawn.press_key("ArrowUp")
     assert drawn.ask("pinned") == first
     eventually(drawn.page, lambda: drawn.pins[-1] is not None and drawn.pins[-1].rank == first["rank"])
 
@@ -376,7 +376,7 @@ def test_a_notice_says_that_the_first_block_has_no_cause(drawn: Drawn) -> None:
     drawn.show(layer(4, 8))
     drawn.page.mouse.click(*drawn.block(0, 0, 0))
 
-    drawn.key("ArrowLeft")
+    drawn.press_key("ArrowLeft")
 
     expect(drawn.page.locator(".mw-timeline-notice")).to_have_text("The pinned action did not wait for another action")
 
@@ -387,17 +387,17 @@ def test_flows_are_drawn_on_demand(drawn: Drawn) -> None:
     flow = drawn.page.get_by_role("button", name="Flow")
     expect(flow).to_have_text("Flow: neighbours")
 
-    drawn.key("b")
+    drawn.press_key("b")
     expect(flow).to_have_text("Flow: microbatch")
     assert {f"{stage}{op}3" for stage in range(4) for op in "FB"} <= set(drawn.ask("flow"))
     assert "1SEND_F3" in drawn.ask("flow")
 
     flow.click()
-    drawn.settle()
+    drawn.wait_for_paint_of_state()
     chain = drawn.ask("flow")
     assert (chain[0], chain[-1]) == ("0F0", "2F3")
     assert len(chain) > 4
-    drawn.key("Escape")
+    drawn.press_key("Escape")
     expect(flow).not_to_be_visible()
 
 
@@ -406,9 +406,9 @@ def test_causes_effects_and_flows_include_skip_connections(drawn: Drawn) -> None
 
     def related_blocks(stage: int, op: str) -> tuple[set[str], set[str]]:
         drawn.page.mouse.click(*drawn.block(stage, stage, 1, op))
-        drawn.until(f"chart.pinned?.stage === {stage} && chart.related")  # found when it is painted
+        drawn.wait_until(f"chart.pinned?.stage === {stage} && chart.related")  # found when it is painted
         found = drawn.ask("related")
-        drawn.key("Escape")
+        drawn.press_key("Escape")
         return set(found["causes"]), set(found["effects"])
 
     assert {"0SEND_F1", "0SEND_F1TO3", "1F1", "3F1"} <= related_blocks(0, "F")[1]
@@ -417,7 +417,7 @@ def test_causes_effects_and_flows_include_skip_connections(drawn: Drawn) -> None
     assert {"1B1", "1SEND_B1", "3B1", "3SEND_B1TO0", "0F1"} <= related_blocks(0, "B")[0]
 
     drawn.page.mouse.click(*drawn.block(1, 1, 1))
-    drawn.key("b")
+    drawn.press_key("b")
     expect(drawn.page.get_by_role("button", name="Flow")).to_have_text("Flow: microbatch")
     assert {"0SEND_F1TO3", "3SEND_B1TO0"} <= set(drawn.ask("flow"))
 
@@ -429,9 +429,9 @@ def test_a_bubble_is_also_explained_to_keyboard_users(drawn: Drawn) -> None:
     drawn.show(layer(4, 8))
 
     drawn.page.mouse.move(5, 300)
-    drawn.key("j")
+    drawn.press_key("j")
     for _ in range(4):
-        drawn.key("Shift+ArrowRight")
+        drawn.press_key("Shift+ArrowRight")
 
     why = "Mesh A waits 6 ms for 1B0 of mesh B"
     expect(drawn.page.locator(".mw-timeline-tip-why")).to_contain_text(why)
@@ -447,9 +447,9 @@ def test_marks_measure_the_distance_between_two_points(drawn: Drawn) -> None:
     left = drawn.ask("blockAt(1, 1, 0, 'B')")
 
     drawn.page.mouse.move(left["x"] + 2, left["y"] + 10)  # near the edge of the block
-    drawn.key("x")
+    drawn.press_key("x")
     drawn.page.mouse.move(left["x"] + left["width"] - 2, left["y"] + 10)
-    drawn.key("x")
+    drawn.press_key("x")
 
     assert drawn.ask("marks") == [pytest.approx(8e-3), pytest.approx(10e-3)]  # snapped to both edges
     expect(live).to_have_text("Mark 2 at 10\u2009ms, 2\u2009ms after mark 1.")
@@ -461,7 +461,7 @@ def test_marks_measure_the_distance_between_two_points(drawn: Drawn) -> None:
     drawn.page.mouse.click(902, box["y"] + 8)  # the same again takes it away
     assert len(drawn.ask("marks")) == 2
     drawn.page.mouse.move(900, 300)
-    drawn.key("Shift+X")
+    drawn.press_key("Shift+X")
     assert drawn.ask("marks") == []
 
 
@@ -470,13 +470,13 @@ def test_marks_measure_the_distance_between_two_points(drawn: Drawn) -> None:
 
 def test_pinned_lanes_stay_on_top_while_other_lanes_scroll(drawn: Drawn) -> None:
     drawn.show(layer(64, 64))
-    drawn.key("j")
-    drawn.key("Shift+ArrowDown")
+    drawn.press_key("j")
+    drawn.press_key("Shift+ArrowDown")
     drawn.page.mouse.move(700, 440)
-    drawn.key("u")  # the lane of the block in focus: rank 1
+    drawn.press_key("u")  # the lane of the block in focus: rank 1
     name = drawn.ask("blockAt(20, 20, 5, 'F')")
     drawn.page.mouse.click(40, name["y"] + 1)  # by its name
-    drawn.settle()
+    drawn.wait_for_paint_of_state()
     kept = drawn.ask("kept")
     assert kept[0] == "0:1"
     assert len(kept) == 2
@@ -487,32 +487,32 @@ def test_pinned_lanes_stay_on_top_while_other_lanes_scroll(drawn: Drawn) -> None
     drawn.page.mouse.move(700, 300)
     for _ in range(12):
         drawn.page.mouse.wheel(0, -200)
-    drawn.settle()
+    drawn.wait_for_paint_of_state()
     for _ in range(5):
-        drawn.key("ArrowDown")
+        drawn.press_key("ArrowDown")
     assert drawn.ask("view")["scroll"] > 100
     assert drawn.ask("blockAt(1, 1, 5, 'F')")["y"] == pytest.approx(top["y"], abs=1)
 
     drawn.page.mouse.click(40, top["y"] + 5)
-    drawn.settle()
+    drawn.wait_for_paint_of_state()
     assert len(drawn.ask("kept")) == 1
 
 
 def test_a_filter_shows_some_lanes_until_escape(drawn: Drawn) -> None:
     drawn.show(layer(16, 4))
     everything = drawn.ask("names")
-    drawn.key("g")
+    drawn.press_key("g")
     drawn.page.keyboard.type("rank 2-3, stage 9")
     count = drawn.page.locator(".mw-timeline-filtered")
     expect(count).to_have_text("3 of 16 lanes")
-    drawn.settle()
+    drawn.wait_for_paint_of_state()
     assert drawn.ask("names") == [everything[rank] for rank in (2, 3, 9)]
 
     for key in ("t", "c"):  # arrows and the critical path pass hidden lanes
-        drawn.key(key)
-    drawn.key("Escape")
+        drawn.press_key(key)
+    drawn.press_key("Escape")
     expect(count).to_be_hidden()
-    drawn.settle()
+    drawn.wait_for_paint_of_state()
     assert drawn.ask("names") == everything
 
 
@@ -528,18 +528,18 @@ def test_the_lanes_of_a_timeline_collapse_by_pointer_and_by_keys(drawn: Drawn) -
 
     for name in ("Before", "Open design"):
         drawn.page.get_by_role("button", name=f"Lanes of {name}").press("ArrowLeft")
-    drawn.settle()
+    drawn.wait_for_paint_of_state()
     assert drawn.ask("names") == []
     drawn.page.mouse.move(700, 300)
     drawn.page.mouse.wheel(0, -200)
     for key in ("j", "0", "c"):
-        drawn.key(key)
+        drawn.press_key(key)
     assert drawn.ask("focus") is None
 
-    drawn.key("/")
+    drawn.press_key("/")
     field = drawn.page.locator(".mw-timeline-find")
     field.fill("2F3")
-    drawn.until("chart.hits.total === 1")
+    drawn.wait_until("chart.hits.total === 1")
     field.press("Enter")  # the row of the match expands
     expect(drawn.page.get_by_role("button", name="Lanes of Open design")).to_have_attribute("aria-expanded", "true")
     assert drawn.ask("collapsed") == ["0"]
@@ -557,7 +557,7 @@ def grouped_design(ranks: int, microbatches: int, per_node: int, **known: Any) -
 def choose_group(drawn: Drawn, name: str) -> None:
     drawn.page.get_by_role("button", name="Group", exact=True).click()
     drawn.page.get_by_role("menu", name="Groups of lanes").get_by_text(name, exact=True).click()
-    drawn.settle()
+    drawn.wait_for_paint_of_state()
 
 
 def test_lanes_are_grouped_by_node_and_groups_collapse_by_pointer_and_by_keys(drawn: Drawn) -> None:
@@ -580,17 +580,17 @@ def test_lanes_are_grouped_by_node_and_groups_collapse_by_pointer_and_by_keys(dr
 
     choose_group(drawn, "Collapse all groups")
     assert drawn.ask("names") == []
-    drawn.key("/")
+    drawn.press_key("/")
     field = drawn.page.locator(".mw-timeline-find")
     field.fill("20F3")
-    drawn.until("chart.hits.total === 1")
+    drawn.wait_until("chart.hits.total === 1")
     field.press("Enter")  # the group of the match expands
-    drawn.until("chart.groups[2].ranks.length === 8")
+    drawn.wait_until("chart.groups[2].ranks.length === 8")
     assert len(drawn.ask("collapsed")) == 7
 
-    drawn.key("Shift+g")
+    drawn.press_key("Shift+g")
     drawn.page.get_by_role("menu", name="Groups of lanes").get_by_text("No groups").click()
-    drawn.settle()
+    drawn.wait_for_paint_of_state()
     assert drawn.ask("groups") == []
 
 
@@ -612,7 +612,7 @@ def test_groups_show_filtered_lanes_only_and_are_kept_in_a_link(drawn: Drawn) ->
     drawn.show(grouped_design(16, 8, 4))
     choose_group(drawn, "Node")
     drawn.page.get_by_role("button", name=re.compile("node 1,")).press("ArrowLeft")
-    drawn.key("g")
+    drawn.press_key("g")
     drawn.page.get_by_label("Filter lanes").fill("rank 3-6")
     expect(drawn.page.get_by_role("button", name=re.compile("node 0, 1 of 4 lanes"))).to_be_visible()
     assert drawn.ask("groups") == [{"name": "node 0", "ranks": [3]}, {"name": "node 1", "ranks": []}]
@@ -623,7 +623,7 @@ def test_groups_show_filtered_lanes_only_and_are_kept_in_a_link(drawn: Drawn) ->
     choose_group(drawn, "No groups")
     drawn.page.evaluate("location.hash = ''")
     drawn.page.evaluate("hash => { location.hash = hash }", fragment)
-    drawn.until("chart.groups.length === 2")
+    drawn.wait_until("chart.groups.length === 2")
     assert drawn.ask("collapsed") == ["0:node 1"]
 
 
@@ -647,9 +647,9 @@ def test_a_forward_and_a_backward_in_one_slot_are_the_halves_of_the_lane(drawn: 
     assert upper["width"] == pytest.approx(lower["width"])
     assert lower["y"] == pytest.approx(upper["y"] + upper["height"], abs=2)
     drawn.page.mouse.move(lower["x"] + 20, lower["y"] + 5)
-    assert drawn.tip.startswith("3B6")
+    assert drawn.tooltip_text.startswith("3B6")
     drawn.page.mouse.move(upper["x"] + 20, upper["y"] + 5)
-    assert drawn.tip.startswith("0F3")
+    assert drawn.tooltip_text.startswith("0F3")
 
 
 # help and link
@@ -659,7 +659,7 @@ def test_a_question_mark_lists_the_keyboard_shortcuts(drawn: Drawn) -> None:
     drawn.show(layer(4, 8))
     sheet = drawn.page.get_by_role("dialog", name="Keyboard shortcuts of the timeline")
 
-    drawn.key("?")
+    drawn.press_key("?")
     expect(sheet).to_be_visible()
     for words in ("critical path, and what-if analysis", "pin the lane to the top", "start an area selection"):
         expect(sheet).to_contain_text(words)
@@ -700,14 +700,14 @@ def test_a_link_opens_the_same_view_and_has_no_token(opened: Callable[[str], Dra
     drawn = opened("?token=secret&draft=abc")
     drawn.show(layer(4, 8))
     for key in ("w", "w", "d"):
-        drawn.key(key)
+        drawn.press_key(key)
     drawn.page.mouse.click(*drawn.block(2, 2, 3))
-    drawn.key("b")
+    drawn.press_key("b")
     drawn.page.mouse.move(*drawn.block(1, 1, 3))
-    drawn.key("x")
-    drawn.key("u")
+    drawn.press_key("x")
+    drawn.press_key("u")
     drawn.page.mouse.move(5, 5)
-    drawn.key("m")
+    drawn.press_key("m")
     find_blocks(drawn, "stage 1", 16)
     before = {name: drawn.ask(name) for name in ("view", "pinned", "marks", "kept", "flow")}
 
@@ -721,8 +721,8 @@ def test_a_link_opens_the_same_view_and_has_no_token(opened: Callable[[str], Dra
     drawn.page.goto("about:blank")
     drawn = opened(urlsplit(link)._replace(scheme="", netloc="").geturl()[1:])
     drawn.show(layer(4, 8))
-    drawn.until("chart.pinned && chart.hits.total === 16")
-    drawn.settle()
+    drawn.wait_until("chart.pinned && chart.hits.total === 16")
+    drawn.wait_for_paint_of_state()
 
     after = {name: drawn.ask(name) for name in before}
     assert after["view"]["from"] == pytest.approx(before["view"]["from"], rel=1e-4)
@@ -740,7 +740,7 @@ def test_a_link_to_another_state_of_the_design_gives_a_notice_and_invalid_values
              + "&find=%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E&program=other" """
     )
     expect(drawn.page.locator(".mw-timeline-notice")).to_contain_text("an earlier version of this design")
-    drawn.settle()
+    drawn.wait_for_paint_of_state()
 
     assert drawn.ask("pinned") is None
     assert drawn.ask("kept") == ["0:1"]
@@ -755,8 +755,8 @@ def test_a_timeline_of_a_quarter_of_a_million_blocks_can_be_used(drawn: Drawn) -
     drawn.show(layer(128, 1024))
 
     for key in ("c", "r"):
-        drawn.key(key)
-    drawn.until("chart.area?.found")
+        drawn.press_key(key)
+    drawn.wait_until("chart.area?.found")
     assert drawn.ask("area")["found"]["blocks"] == {"F": 128 * 1024, "B": 128 * 1024}
     find_blocks(drawn, "microbatch 500", 256)
     assert drawn.ask("stats")["counts"]["dense"] > 0

@@ -21,7 +21,7 @@ from meshwave.engine.lessons import (
     lesson_folders,
     right_answer,
 )
-from tests.conftest import IDLE, new_context, serving, watch
+from tests.conftest import IDLE, new_context, open_server, watch
 
 pytestmark = pytest.mark.browser
 COURSE = [name for name, folder in lesson_folders().items() if folder.parent.name == "course"]
@@ -117,7 +117,7 @@ def test_a_link_opens_a_lesson_that_continues_after_a_reload(
     monkeypatch.setattr(launchers["local"], "warm", lambda launcher: None)
     studio = Studio(load_design(example("02-two-waves")))
     complaints: list[str] = []
-    with serving() as serve:
+    with open_server() as serve:
         context = new_context(browser)  # type: ignore[arg-type]
         page = context.new_page()
         watch(page, complaints)

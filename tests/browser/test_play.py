@@ -17,21 +17,21 @@ pytestmark = pytest.mark.browser
 def test_the_step_is_played_continuously_and_event_by_event(drawn: Drawn) -> None:
     drawn.show(layer(4, 8))
     makespan = drawn.ask("layers[0].makespan")
-    drawn.key(".")
+    drawn.press_key(".")
     first = drawn.ask("playhead")
-    drawn.key(".")
+    drawn.press_key(".")
     assert 0 < first < drawn.ask("playhead") < makespan
-    drawn.key(",")
+    drawn.press_key(",")
     assert drawn.ask("playhead") == pytest.approx(first)
     expect(drawn.page.get_by_role("toolbar", name="Play the step")).to_be_visible()
 
     drawn.page.emulate_media(reduced_motion="no-preference")
     drawn.page.get_by_label("Speed").select_option("4×")
-    drawn.key("Space")
-    drawn.until(f"chart.playhead >= {0.99 * makespan}")
+    drawn.press_key("Space")
+    drawn.wait_until(f"chart.playhead >= {0.99 * makespan}")
     drawn.page.emulate_media(reduced_motion="reduce")
 
-    drawn.key("Escape")
+    drawn.press_key("Escape")
     assert drawn.ask("playhead") is None
 
 
@@ -55,9 +55,9 @@ def test_the_timelines_of_both_halves_of_a_lane_are_named(drawn: Drawn) -> None:
 
 def test_an_area_is_saved_as_csv(drawn: Drawn, tmp_path: Path) -> None:
     drawn.show(layer(4, 8))
-    drawn.key("j")
-    drawn.key("r")
-    drawn.key("Shift+ArrowRight")
+    drawn.press_key("j")
+    drawn.press_key("r")
+    drawn.press_key("Shift+ArrowRight")
     with drawn.page.expect_download() as saved:
         drawn.page.get_by_role("button", name="Save as CSV").click()
 

@@ -184,7 +184,7 @@ def test_the_log_follows_its_end_unless_the_user_scrolled_up(
     def space_below() -> float:
         return float(shown.evaluate("log => log.scrollHeight - log.clientHeight - log.scrollTop"))
 
-    def say(text: str, loss: float) -> None:
+    def append_log(text: str, loss: float) -> None:
         with log.open("a") as file, (log.parent / "metrics.jsonl").open("a") as metrics:
             file.write(text)
             metrics.write(json.dumps({"step": 2, "loss": loss, "seconds": 0.1, "tokens_per_s": 1e3}) + "\n")
@@ -192,11 +192,11 @@ def test_the_log_follows_its_end_unless_the_user_scrolled_up(
         expect(page.locator(".mw-figure b").first).to_have_text(f"{loss:.4f}")
 
     assert space_below() < 4
-    say("step 41: one more\n", 3.5)  # the head of the run is drawn anew with it
+    append_log("step 41: one more\n", 3.5)  # the head of the run is drawn anew with it
     assert space_below() < 4
 
     shown.evaluate("log => (log.scrollTop = 100)")
-    say("step 42: and one more\n", 3.25)
+    append_log("step 42: and one more\n", 3.25)
     assert shown.evaluate("log => log.scrollTop") == 100
 
     row = page.locator(".mw-run-table tbody tr")

@@ -53,7 +53,7 @@ class Shell:
     def button(self, name: str) -> Locator:
         return self.page.get_by_role("button", name=name)
 
-    def hears(self) -> None:
+    def wait_for_python(self) -> None:
         """Wait until Python has handled all gestures so far."""
         before = len(self.launched)
         self.page.evaluate("window.dispatchEvent(new KeyboardEvent('keydown', { key: 'l' }))")
@@ -402,7 +402,7 @@ def test_keyboard_shortcuts_of_the_page(shell: Shell) -> None:
     page.keyboard.press("p")
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog", name="Keyboard")).to_be_hidden()
-    shell.hears()
+    shell.wait_for_python()
     assert session.pinned, "a key went through the open dialog"
 
 
@@ -447,7 +447,7 @@ def test_shortcuts_are_ignored_while_the_user_types(shell: Shell) -> None:
     shell.field("pipeline.schedule").focus()
     shell.page.keyboard.press("p")
 
-    shell.hears()
+    shell.wait_for_python()
     assert not shell.session.pinned
     assert shell.launched == [1]
     assert shell.session.design.training.steps == 3

@@ -56,7 +56,7 @@ while True:
 
 
 @contextmanager
-def stopped_again_and_again(process: Handle) -> Iterator[None]:
+def stop_intermittently(process: Handle) -> Iterator[None]:
     """Stop a process for four fifths of the time.
 
     Another process sends the signals. A thread waits for the server of the page, so that most steps are not slow.
@@ -81,7 +81,7 @@ def test_a_slow_process_is_announced_marked_and_simulated(
 ) -> None:
     run = launch(steps=10_000)
     wait_until(lambda: run.progress.done > 2)
-    with stopped_again_and_again(processes(run)[1]):
+    with stop_intermittently(processes(run)[1]):
         page = visit(f"{kept_server.link}?run={run.id}")
         notice = page.locator(".mw-notice[role=status]")
         expect(notice).to_contain_text(re.compile("times as long"), timeout=RUN_MS)  # also of another slowdown

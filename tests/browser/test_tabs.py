@@ -15,7 +15,7 @@ from meshwave.engine.document import load_design
 from meshwave.engine.files import example
 from meshwave.engine.runs.launchers import launchers
 from tests.browser.gestures import eventually
-from tests.conftest import IDLE, serving
+from tests.conftest import IDLE, open_server
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -43,7 +43,7 @@ def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
     monkeypatch.setattr(launchers["local"], "warm", lambda launcher: None)  # nothing is launched here
     studio = Studio(load_design(example("01-first-wave")))
-    with serving() as serve:
+    with open_server() as serve:
         yield serve(lambda: page(studio))
     studio.close()  # when no page looks at its runs any more
 

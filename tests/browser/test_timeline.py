@@ -78,7 +78,7 @@ def test_the_wheel_zooms_around_the_pointer_and_dragging_pans(drawn: Drawn) -> N
     drawn.page.mouse.move(x, y)
     for _ in range(6):
         drawn.page.mouse.wheel(0, -200)
-    drawn.settle()
+    drawn.wait_for_paint_of_state()
 
     assert drawn.ask("view")["to"] - drawn.ask("view")["from"] < 0.02
     assert drawn.block(3, 3, 16)[0] == pytest.approx(x, abs=8)  # fourteen times a part of a pixel
@@ -87,7 +87,7 @@ def test_the_wheel_zooms_around_the_pointer_and_dragging_pans(drawn: Drawn) -> N
     drawn.page.mouse.down()
     drawn.page.mouse.move(x + 150, y, steps=5)
     drawn.page.mouse.up()
-    drawn.settle()
+    drawn.wait_for_paint_of_state()
 
     assert drawn.block(3, 3, 16)[0] == pytest.approx(before + 150, abs=6)
     assert drawn.ask("pinned") is None  # a drag is no click
@@ -106,7 +106,7 @@ def test_two_fingers_zoom_around_their_middle(drawn: Drawn) -> None:
     touch("touchStart", -20, 20)
     touch("touchMove", -80, 80)
     touch("touchEnd")
-    drawn.settle()
+    drawn.wait_for_paint_of_state()
 
     after = drawn.ask("view")
     assert after["to"] - after["from"] == pytest.approx((before["to"] - before["from"]) / 4, rel=0.1)
@@ -120,7 +120,7 @@ def test_lanes_grow_when_the_user_zooms_into_many_lanes(drawn: Drawn) -> None:
 
     for _ in range(12):
         drawn.page.mouse.wheel(0, -200)
-    drawn.settle()
+    drawn.wait_for_paint_of_state()
 
     view, counts = drawn.ask("view"), drawn.ask("stats")["counts"]
     assert view["pitch"] > 20 > view["fit"]
@@ -132,8 +132,8 @@ def test_keys_zoom_pan_and_fit(drawn: Drawn) -> None:
     drawn.show(layer(8, 32))
     spans = []
     for key in ("w", "+", "d", "ArrowRight", "a", "ArrowLeft", "s", "-"):
-        drawn.key(key)
-        drawn.settle()
+        drawn.press_key(key)
+        drawn.wait_for_paint_of_state()
         view = drawn.ask("view")
         spans.append((view["from"], view["to"] - view["from"]))
     starts, widths = zip(*spans, strict=True)
@@ -143,9 +143,9 @@ def test_keys_zoom_pan_and_fit(drawn: Drawn) -> None:
     assert starts[5] == pytest.approx(starts[1])
     assert widths[5] < widths[6] < widths[7]
 
-    drawn.key("w")
-    drawn.key("0")
-    drawn.settle()
+    drawn.press_key("w")
+    drawn.press_key("0")
+    drawn.wait_for_paint_of_state()
     assert drawn.ask("view")["whole"]
 
 
@@ -154,7 +154,7 @@ def test_hovering_shows_the_facts_about_a_block(drawn: Drawn) -> None:
 
     drawn.page.mouse.move(*drawn.block(1, 1, 0, "B"))
 
-    told = drawn.tip
+    told = drawn.tooltip_text
     for words in ("1B0", "backward", "Mesh", "B", "1, layers 4 to 7", "Microbatch", "Start", "8\u2009ms", "2\u2009ms"):
         assert words in told
     assert "Waited" in told
@@ -169,7 +169,7 @@ def test_hovering_shows_compute_transfer_and_memory_of_a_block(drawn: Drawn) -> 
 
     drawn.page.mouse.move(*drawn.block(1, 1, 3))
 
-    told = drawn.tip
+    told = drawn.tooltip_text
     for words in (
         "End",
         "Compute",
@@ -194,10 +194,10 @@ def test_the_tooltip_of_a_block_never_covers_its_lane(drawn: Drawn) -> None:
 def test_the_tooltip_stays_in_view_when_the_panel_opens(drawn: Drawn) -> None:
     drawn.show(layer(4, 8))
     drawn.page.mouse.move(*drawn.block(0, 0, 4, "B"))
-    drawn.key("c")
+    drawn.press_key("c")
     panel = drawn.page.locator(".mw-timeline-panel")
     panel.wait_for(state="visible")
-    drawn.settle()
+    drawn.wait_for_paint_of_state()
 
     tip, beside = (drawn.page.locator(f".mw-timeline-{name}").bounding_box() for name in ("tip", "panel"))
     assert tip is not None
@@ -210,9 +210,9 @@ def test_few_meshes_share_memory_strips_with_the_pinned_design(drawn: Drawn) -> 
 
     drawn.page.mouse.move(700, 400)
 
-    assert "Memory per device" in drawn.tip
-    assert "Pinned: 1F1B" in drawn.tip
-    assert drawn.tip.lower().count("peak") == 2
+    assert "Memory per device" in drawn.tooltip_text
+    assert "Pinned: 1F1B" in drawn.tooltip_text
+    assert drawn.tooltip_text.lower().count("peak") == 2
 
 
 def test_hovering_shows_transfers_idle_time_and_memory(drawn: Drawn) -> None:
@@ -221,20 +221,20 @@ def test_hovering_shows_transfers_idle_time_and_memory(drawn: Drawn) -> None:
     step = drawn.block(0, 0, 3)[0] - drawn.block(0, 0, 2)[0]
 
     drawn.page.mouse.move(x + 0.75 * step, (y + below) / 2)
-    assert "activation of microbatch 3" in drawn.tip
-    assert "8\u2009MB" in drawn.tip
+    assert "activation of microbatch 3" in drawn.tooltip_text
+    assert "8\u2009MB" in drawn.tooltip_text
 
     drawn.page.mouse.move(x + 3 * step, y)
-    assert "Idle" in drawn.tip
-    assert "0B0" in drawn.tip
+    assert "Idle" in drawn.tooltip_text
+    assert "0B0" in drawn.tooltip_text
     why = drawn.page.get_by_text(
         "Mesh A waits 6 ms for 1B0 of mesh B: 4 ms while mesh B itself waits for 2B0 of mesh C, then"
     )
     why.wait_for(state="visible")
 
     drawn.page.mouse.move(700, 400)
-    assert "Memory per device" in drawn.tip
-    assert "of 80\u2009GB" in drawn.tip
+    assert "Memory per device" in drawn.tooltip_text
+    assert "of 80\u2009GB" in drawn.tooltip_text
 
 
 def test_a_click_pins_a_block_with_its_causes_and_effects(drawn: Drawn) -> None:
@@ -244,15 +244,15 @@ def test_a_click_pins_a_block_with_its_causes_and_effects(drawn: Drawn) -> None:
     drawn.show(layer(4, 8))
 
     drawn.page.mouse.click(*drawn.block(2, 2, 1, "B"))
-    drawn.settle()
+    drawn.wait_for_paint_of_state()
 
     related = drawn.ask("related")
     assert {"3B1", "3SEND_B1", "2F1"} <= set(related["causes"])
     assert {"2SEND_B1", "1B1"} <= set(related["effects"])
-    drawn.until("chart.pinned !== null")
+    drawn.wait_until("chart.pinned !== null")
     eventually(drawn.page, lambda: drawn.pins == [Pin(0, 2, backward(2, 1))])
 
-    drawn.key("Escape")
+    drawn.press_key("Escape")
 
     assert drawn.ask("pinned") is None
     eventually(drawn.page, lambda: drawn.pins[-1] is None)
@@ -263,7 +263,7 @@ def test_a_pin_and_the_view_stay_while_the_design_changes(drawn: Drawn) -> None:
     drawn.page.mouse.click(*drawn.block(2, 2, 1, "B"))
     for _ in range(3):
         drawn.page.mouse.wheel(0, -200)
-    drawn.settle()
+    drawn.wait_for_paint_of_state()
     before = drawn.ask("view")
 
     drawn.show(layer(4, 12))
@@ -282,21 +282,21 @@ def test_the_keyboard_moves_between_blocks_and_reads_them_aloud(drawn: Drawn) ->
     drawn.show(layer(4, 8))
     live = drawn.page.locator(".mw-timeline > .mw-sr")
 
-    drawn.key("k")  # nothing has the focus yet: the first block in view gets it
-    drawn.key("j")
+    drawn.press_key("k")  # nothing has the focus yet: the first block in view gets it
+    drawn.press_key("j")
     assert drawn.ask("focus") == {"layer": 0, "rank": 0, "op": 0, "stage": 0, "mb": 1}
     expect(live).to_contain_text("0F1, forward of microbatch 1. Mesh A, Stage 0, layers 0 to 3")
 
-    drawn.key("Shift+ArrowDown")
+    drawn.press_key("Shift+ArrowDown")
     assert drawn.ask("focus")["rank"] == 1
-    drawn.key("Shift+ArrowRight")
-    drawn.key("k")
-    drawn.key("Enter")
+    drawn.press_key("Shift+ArrowRight")
+    drawn.press_key("k")
+    drawn.press_key("Enter")
     assert drawn.ask("pinned") == drawn.ask("focus")
     expect(live).to_contain_text("Pinned 1F0")
 
-    drawn.key("f")
-    drawn.settle()
+    drawn.press_key("f")
+    drawn.wait_for_paint_of_state()
     assert not drawn.ask("view")["whole"]
 
 
@@ -331,12 +331,12 @@ def test_keys_switch_critical_path_memory_transfers_and_links_also_in_python(dra
     switches = {"c": "show_critical", "m": "show_memory", "t": "show_transfers", "l": "show_links"}
     for key, name in {**switches, "Shift+L": "show_device_links"}.items():
         before = getattr(drawn.chart, name)
-        drawn.key(key)
+        drawn.press_key(key)
         eventually(drawn.page, lambda name=name, before=before: getattr(drawn.chart, name) is not before)  # type: ignore[misc]
 
     assert drawn.ask("stats")["counts"]["transfers"] == 0
     drawn.chart.show_transfers = True
-    drawn.until("chart.stats.counts.transfers > 0")
+    drawn.wait_until("chart.stats.counts.transfers > 0")
 
 
 def test_two_designs_are_drawn_above_each_other_on_one_axis(drawn: Drawn) -> None:
@@ -360,9 +360,9 @@ def test_measured_blocks_are_below_predicted_blocks_in_the_same_lane(drawn: Draw
     assert upper["y"] < lower["y"] < next_lane["y"]
     assert lower["x"] > upper["x"]
     drawn.page.mouse.move(*drawn.block(1, 1, 5, "B", 1))
-    assert "Predicted" in drawn.tip
-    assert "longer than predicted" in drawn.tip
-    assert "Run 1, measured" in drawn.tip
+    assert "Predicted" in drawn.tooltip_text
+    assert "longer than predicted" in drawn.tooltip_text
+    assert "Run 1, measured" in drawn.tooltip_text
 
 
 def test_a_measured_timeline_over_unit_costs_is_compared_by_its_order_only(drawn: Drawn) -> None:
@@ -373,8 +373,8 @@ def test_a_measured_timeline_over_unit_costs_is_compared_by_its_order_only(drawn
 
     drawn.page.mouse.move(*drawn.block(1, 1, 5))
 
-    assert "unit costs are not in seconds; only the order can be compared" in drawn.tip
-    assert "longer" not in drawn.tip
+    assert "unit costs are not in seconds; only the order can be compared" in drawn.tooltip_text
+    assert "longer" not in drawn.tooltip_text
     assert "longer" not in drawn.page.locator(".mw-timeline-legend").inner_text()
 
 
@@ -395,10 +395,10 @@ def test_the_chart_follows_the_theme_of_the_page(drawn: Drawn) -> None:
     assert drawn.ask("theme") == "light"
 
     drawn.page.evaluate("document.documentElement.dataset.theme = 'dark'")
-    drawn.until("chart.theme === 'dark'")
+    drawn.wait_until("chart.theme === 'dark'")
 
     drawn.page.evaluate("document.documentElement.dataset.theme = 'light'")
-    drawn.until("chart.theme === 'light'")
+    drawn.wait_until("chart.theme === 'light'")
 
 
 def test_a_saved_picture_is_a_png_of_the_current_view(drawn: Drawn) -> None:
@@ -419,14 +419,14 @@ def test_a_double_click_zooms_to_a_block_and_back(drawn: Drawn) -> None:
     x, y = drawn.block(3, 3, 16)
 
     drawn.page.mouse.dblclick(x, y)
-    drawn.settle()
+    drawn.wait_for_paint_of_state()
 
     box = drawn.ask("blockAt(3, 3, 16, 'F')")
     assert box["width"] > 100
     assert 0 < box["x"] < 1440
 
     drawn.page.mouse.dblclick(600, 45)  # the axis is no block
-    drawn.settle()
+    drawn.wait_for_paint_of_state()
     assert drawn.ask("view")["whole"]
 
 

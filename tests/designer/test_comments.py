@@ -33,9 +33,9 @@ class Panel:
         self.draft.claim()
         self.list = CommentList(self.draft.session, self.draft, lambda: [Target(), MESH])
         self.refused: str | None = None
-        self.list._send_msg = self._hear  # type: ignore[method-assign]
+        self.list._send_msg = self._receive_message  # type: ignore[method-assign]
 
-    def _hear(self, message: dict[str, Any]) -> None:
+    def _receive_message(self, message: dict[str, Any]) -> None:
         self.refused = message["refused"]
 
     def send(self, kind: str, **gesture: Any) -> None:

@@ -36,7 +36,7 @@ class Page:
         self._turns: queue.Queue[Callable[[], None]] = queue.Queue()
         self.session = Session(design, self._turns.put, shared)
 
-    def until(self, holds: Callable[[], Any]) -> None:
+    def wait_until(self, holds: Callable[[], Any]) -> None:
         while not holds():
             self._turns.get(timeout=GONE_ON_S)()
 
@@ -47,7 +47,7 @@ class Page:
 
     def running_job(self) -> tuple[Job, int]:
         """Return the running job of the session and its process."""
-        self.until(lambda: self.session.progress.get("share") == 0.5)
+        self.wait_until(lambda: self.session.progress.get("share") == 0.5)
         assert self.job.pid is not None
         return self.job, self.job.pid
 
@@ -99,7 +99,7 @@ def test_the_last_valid_prediction_stays_while_a_large_edit_is_computed(page: Pa
     assert progress_text(session.progress) == "Computing: 50%, waiting for the test"
     assert session.errors[0].code == "computing"
     held.let_go()
-    page.until(lambda: not session.is_computing)
+    page.wait_until(lambda: not session.is_computing)
 
     assert session.progress == {}
     assert not session.is_stale
@@ -152,7 +152,7 @@ def test_a_computation_can_be_stopped_and_restarted(page: Page) -> None:
     session.compute_again()
     page.running_job()
     held.let_go()
-    page.until(lambda: not session.is_computing)
+    page.wait_until(lambda: not session.is_computing)
     assert not session.is_stale
 
 
@@ -171,7 +171,7 @@ def test_the_memory_of_a_job_is_freed_when_it_ends(page: Page) -> None:
     job, pid = page.running_job()
 
     held.let_go()
-    page.until(lambda: not page.session.is_computing)
+    page.wait_until(lambda: not page.session.is_computing)
 
     assert job.join(GONE_ON_S)
     assert is_gone(pid)
@@ -192,7 +192,7 @@ def test_tabs_share_a_computation_until_the_last_of_them_leaves(page: Page) -> N
     page.session.undo()
     assert not job.is_over
     held.let_go()
-    other.until(lambda: not other.session.is_computing)
+    other.wait_until(lambda: not other.session.is_computing)
 
     assert not other.session.is_stale
     page.session.redo()
@@ -208,7 +208,7 @@ def test_renaming_a_design_starts_no_computation(page: Page) -> None:
     assert page.job is job
     assert not job.is_over
     held.let_go()
-    page.until(lambda: not page.session.is_computing)
+    page.wait_until(lambda: not page.session.is_computing)
     assert page.session.prediction.numbers["name"] == "another"
     assert not page.session.is_stale
 
@@ -233,7 +233,7 @@ def test_an_internal_error_is_shown_and_loses_no_edit(page: Page, monkeypatch: p
     session, before = page.session, page.session.prediction
 
     edit(page)
-    page.until(lambda: not session.is_computing)
+    page.wait_until(lambda: not session.is_computing)
 
     assert session.design.pipeline.microbatches == 24
     assert session.prediction is before
@@ -247,7 +247,7 @@ def test_a_killed_process_is_reported(page: Page) -> None:
     _, pid = page.running_job()
 
     os.kill(pid, signal.SIGKILL)
-    page.until(lambda: not session.is_computing)
+    page.wait_until(lambda: not session.is_computing)
 
     assert "the process ended early (signal 9; the machine may have too little memory)" in str(session.errors[0])
     assert session.design.pipeline.microbatches == 24
@@ -286,7 +286,7 @@ def test_a_deadlock_found_by_a_job_is_a_problem_of_the_design(page: Page, monkey
     page.session.edit(
         "pipeline", {"schedule": "custom", "microbatches": 1, "actions": actions}, "an order that deadlocks"
     )
-    page.until(lambda: not page.session.is_computing)
+    page.wait_until(lambda: not page.session.is_computing)
 
     assert page.session.errors[0].code == "deadlock"
     assert page.session.progress == {}
@@ -332,7 +332,7 @@ def test_an_order_that_was_searched_before_is_available_at_once() -> None:
 def test_an_order_found_by_a_job_is_available_in_the_server() -> None:
     auto = design("auto", seed=10)
     page = Page(auto)
-    page.until(lambda: not page.session.is_computing)
+    page.wait_until(lambda: not page.session.is_computing)
 
     assert predictions.is_small_prediction(auto)
     assert order_computations(auto).digest == order_computations(page.session.design).digest
@@ -340,7 +340,7 @@ def test_an_order_found_by_a_job_is_available_in_the_server() -> None:
 
 def test_dragged_layers_keep_the_order_until_they_are_dropped() -> None:
     page = Page(design("auto", seed=5))
-    page.until(lambda: not page.session.is_computing)
+    page.wait_until(lambda: not page.session.is_computing)
     session = page.session
     layers = list(session.prediction.costs.layers)
     moved = [layers[0] + 1, layers[1] - 1, *layers[2:]]
@@ -374,7 +374,7 @@ def test_a_search_uses_the_current_stages_and_its_result_can_be_applied() -> Non
 
     asked._handle_msg({"type": "search"})
     assert asked.better["state"] == "runs"
-    page.until(lambda: asked.better["state"] == "found")
+    page.wait_until(lambda: asked.better["state"] == "found")
     assert re.match(
         r"The search found an order of these stages that takes .* ms: .*% shorter, with .*% less memory\.",
         asked.better["words"],
@@ -382,7 +382,7 @@ def test_a_search_uses_the_current_stages_and_its_result_can_be_applied() -> Non
     assert session.design.pipeline.schedule == "gpipe", "nothing is edited before it is asked for"
     before = session.prediction.timeline.makespan
     asked._handle_msg({"type": "use"})
-    page.until(lambda: not session.is_computing)
+    page.wait_until(lambda: not session.is_computing)
 
     assert session.design.pipeline.schedule == "auto"
     assert session.design.pipeline.stages == (40, 80, 60, 60)

@@ -46,7 +46,7 @@ class Opened:
         self.session.param.watch(lambda *_: self.canvas.show(self.session.design), "design")
         self.canvas.show(opened)
 
-    def do(self, name: str, **gesture: Any) -> str | None:
+    def send_gesture(self, name: str, **gesture: Any) -> str | None:
         """Send a gesture; return the reason if it is refused."""
         self.canvas._handle_msg({"type": name, **gesture})
         refused: str | None = self.told[-1]["refused"]
@@ -147,7 +147,7 @@ def test_equal_blocks_are_stored_as_null() -> None:
 def test_devices_that_share_experts_get_the_same_placement() -> None:
     opened = Opened(design(ep=2, esp=2))
 
-    assert opened.do("move", chips=[[0, 0]], to=1) is None
+    assert opened.send_gesture("move", chips=[[0, 0]], to=1) is None
 
     assert opened.session.design.experts.placement == ((1, 2, 3), (1, 2, 3), (0, 4, 5, 6, 7), (0, 4, 5, 6, 7))
     assert opened.canvas.picture["places"][1]["name"] == "devices 2-3"
@@ -170,7 +170,7 @@ def test_every_gesture_is_one_labelled_undo_step() -> None:
         (("setting", {"key": "degree", "value": None}), "experts: degree automatic"),
     ):
         name, what = gesture
-        assert opened.do(name, **what) is None
+        assert opened.send_gesture(name, **what) is None
         assert opened.session.history[0] == words
     for _ in range(8):
         opened.session.undo()
@@ -181,10 +181,10 @@ def test_balancing_reduces_the_largest_load_or_reports_that_it_cannot() -> None:
     opened = Opened(design(load="zipf"))
     before = max(float(place["load"][:-1]) for place in opened.canvas.picture["places"])
 
-    assert opened.do("balance", extra=1) is None
+    assert opened.send_gesture("balance", extra=1) is None
 
     assert max(float(place["load"][:-1]) for place in opened.canvas.picture["places"]) < before / 1.4
-    assert opened.do("balance", extra=1) is not None
+    assert opened.send_gesture("balance", extra=1) is not None
 
 
 def test_a_layer_has_a_placement_and_a_load_of_its_own() -> None:
@@ -192,11 +192,11 @@ def test_a_layer_has_a_placement_and_a_load_of_its_own() -> None:
     number = opened.session.design.model.expert_blocks[-1]
     common = opened.canvas.picture["places"]
 
-    assert opened.do("setting", key="layer", value=str(number)) is None
+    assert opened.send_gesture("setting", key="layer", value=str(number)) is None
     assert opened.session.history == ("", "")
-    assert opened.do("move", chips=[[0, 0]], to=3) is None
+    assert opened.send_gesture("move", chips=[[0, 0]], to=3) is None
     assert opened.session.history[0] == f"move expert 0 to device 3 in layer {number}"
-    assert opened.do("setting", key="load", value="uniform") is None
+    assert opened.send_gesture("setting", key="load", value="uniform") is None
 
     (own,) = opened.session.design.experts.layers
     assert (own.layer, own.load) == (number, "uniform")
@@ -204,7 +204,7 @@ def test_a_layer_has_a_placement_and_a_load_of_its_own() -> None:
     assert opened.canvas.picture["places"] != common
     (layer,) = (control for control in opened.canvas.picture["controls"] if control["key"] == "layer")
     assert (layer["value"], layer["options"][-1]["text"]) == (str(number), f"{number} (own)")
-    assert opened.do("setting", key="layer", value="-1") is None
+    assert opened.send_gesture("setting", key="layer", value="-1") is None
     assert opened.canvas.picture["places"] == common
     opened.session.undo()
     opened.session.undo()
@@ -226,8 +226,8 @@ def test_ppmoe_has_places_of_its_own_whose_replicas_share_the_tokens() -> None:
     opened = Opened(design(dp=2, tp=4, schedule="ppmoe"))
 
     assert [place["devices"] for place in opened.canvas.picture["places"]] == [[0], [1], [2], [3]]
-    assert opened.do("move", chips=[[0, 0]], to=2) is None
-    assert opened.do("replicate", chips=[[3, 1]], to=0) is None
+    assert opened.send_gesture("move", chips=[[0, 0]], to=2) is None
+    assert opened.send_gesture("replicate", chips=[[3, 1]], to=0) is None
     assert opened.placement == [[1, 3], [2, 3], [0, 4, 5], [6, 7]]
     assert [place["load"] for place in opened.canvas.picture["places"]] == ["0.75×", "0.75×", "1.5×", "1×"]
 
@@ -282,9 +282,9 @@ def test_the_chips_of_a_device_add_up_to_its_load() -> None:
 
 def test_devices_that_share_an_expert_show_it() -> None:
     opened = Opened(design(dp=4, tp=2, ep=4, esp=2))
-    refused = opened.do("replicate", chips=[[0, 0]], to=0)
+    refused = opened.send_gesture("replicate", chips=[[0, 0]], to=0)
     assert str(refused).startswith("devices 0 and 1 hold expert 0 already")
-    assert "devices 2 and 3 do not hold expert 0" in str(opened.do("remove", chips=[[0, 1]]))
+    assert "devices 2 and 3 do not hold expert 0" in str(opened.send_gesture("remove", chips=[[0, 1]]))
 
 
 def test_terms_of_the_papers_are_explained_with_the_numbers_of_the_layer() -> None:
@@ -308,7 +308,7 @@ def test_groups_that_do_not_divide_a_mesh_are_refused_with_a_fix() -> None:
     picture = opened.canvas.picture
     assert (picture["state"], picture["fixes"]) == ("unfit", ["set ep to 2 and esp to 1"])
 
-    assert opened.do("fix", fix="set ep to 2 and esp to 1") is None
+    assert opened.send_gesture("fix", fix="set ep to 2 and esp to 1") is None
 
     assert (opened.session.design.experts.ep, opened.canvas.picture["state"]) == (2, "ready")
     assert opened.session.history[0] == "set ep to 2 and esp to 1"
@@ -322,7 +322,7 @@ def test_a_load_of_the_wrong_length_is_refused_and_another_can_be_chosen() -> No
     assert {entry["reason"] for entry in schedule_cards(opened.session.design, 0)} == {
         f"{opened.canvas.picture['reason']}."
     }
-    assert opened.do("setting", key="load", value="zipf") is None
+    assert opened.send_gesture("setting", key="load", value="zipf") is None
     assert opened.canvas.picture["state"] == "ready"
 
 
@@ -330,7 +330,7 @@ def test_uneven_numbers_of_experts_per_place_are_placed_by_hand() -> None:
     opened = Opened(design(experts=6))
     assert "ep=4 does not divide 6 experts" in opened.canvas.picture["problem"]
 
-    assert opened.do("balance", extra=0) is None
+    assert opened.send_gesture("balance", extra=0) is None
 
     assert [len(held) for held in opened.placement] == [2, 2, 1, 1]
     assert opened.canvas.picture["problem"] == ""
@@ -442,6 +442,6 @@ def test_the_effects_of_an_uneven_load_are_explained() -> None:
 def test_a_setting_that_the_page_does_not_offer_is_refused(gesture: dict[str, Any]) -> None:
     opened = Opened(design())
 
-    refused = opened.do("setting", **gesture)
+    refused = opened.send_gesture("setting", **gesture)
 
     assert refused is not None and "inside Meshwave" not in refused

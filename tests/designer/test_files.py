@@ -36,7 +36,7 @@ class Page:
     def open(self, file: str, text: str) -> None:
         self.bar._handle_msg({"type": "open", "files": [{"file": file, "text": text}]})
 
-    def until(self, holds: Callable[[], Any]) -> None:
+    def wait_until(self, holds: Callable[[], Any]) -> None:
         while not holds():
             self._turns.get(timeout=DONE_S)()
 
@@ -57,7 +57,7 @@ def test_a_large_design_is_read_by_a_job_and_opened(page: Page) -> None:
 
     assert page.session.notice == "Reading other.json …"
     assert page.messages_of_type("answered")[-1]["refused"] is None, "the page goes on"
-    page.until(lambda: page.session.opened)
+    page.wait_until(lambda: page.session.opened)
     assert page.session.design.pipeline.microbatches == 7
     assert page.session.notice == ""
 
@@ -66,7 +66,7 @@ def test_problems_of_a_large_file_are_listed_and_the_design_stays(page: Page) ->
     design = page.session.design
 
     page.open("wrong.json", json.dumps({**document({"schedule": "gpipe", "microbatches": 7}, 4), "meshes": [{}] * 9}))
-    page.until(lambda: page.messages_of_type("trouble"))
+    page.wait_until(lambda: page.messages_of_type("trouble"))
 
     assert page.messages_of_type("trouble")[-1]["title"] == "wrong.json was not opened"
     first = page.messages_of_type("trouble")[-1]["lines"][0]
@@ -78,7 +78,7 @@ def test_a_large_schedule_is_imported_by_a_job(page: Page) -> None:
     order = format_program(page.session.prediction.program, compute_only=True)
 
     page.open("waves.csv", "\n".join(",".join(row) for row in order))
-    page.until(lambda: page.session.opened)
+    page.wait_until(lambda: page.session.opened)
 
     assert page.session.design.pipeline.schedule == "custom"
 
@@ -87,7 +87,7 @@ def test_the_export_of_a_large_step_is_written_by_a_job(page: Page) -> None:
     page.bar._handle_msg({"type": "export", "name": "torch-csv"})
 
     assert page.messages_of_type("download") == []
-    page.until(lambda: page.messages_of_type("download"))
+    page.wait_until(lambda: page.messages_of_type("download"))
     assert (
         page.messages_of_type("download")[0]["content"]
         == files.export_prediction("torch-csv", page.session.prediction).content
@@ -100,11 +100,11 @@ def test_a_large_file_to_compare_with_is_read_by_a_job(page: Page) -> None:
     text = json.dumps(document({"schedule": "gpipe", "microbatches": 7}, 4))
 
     comparison._handle_msg({"type": "file", "text": text + " " * files.SMALL_FILE_BYTES})
-    page.until(lambda: page.session.pinned)
+    page.wait_until(lambda: page.session.pinned)
     assert page.session.pinned[0].design.pipeline.microbatches == 7
 
     comparison._handle_msg({"type": "file", "text": "{" + " " * 60_000})
-    page.until(lambda: page.session.notice and "Reading" not in page.session.notice)
+    page.wait_until(lambda: page.session.notice and "Reading" not in page.session.notice)
     assert "not JSON" in page.session.notice
 
 
@@ -132,10 +132,10 @@ def test_a_large_trace_is_read_by_a_job_and_several_designs_are_refused(page: Pa
     text = json.dumps({"traceEvents": [range_of("PP:0F0", 0, 5)]})
 
     page.bar._handle_msg({"type": "open", "files": [{"file": f"rank{rank}.json", "text": text} for rank in range(2)]})
-    page.until(lambda: found)
+    page.wait_until(lambda: found)
 
     assert [len(process.actions) for process in found[0].processes] == [1, 1]
     design = page.session.design.to_json()
     page.bar._handle_msg({"type": "open", "files": [{"file": f"{name}.json", "text": design} for name in "ab"]})
-    page.until(lambda: page.messages_of_type("trouble"))
+    page.wait_until(lambda: page.messages_of_type("trouble"))
     assert "only traces can consist of several files" in page.messages_of_type("trouble")[-1]["lines"][0]["message"]

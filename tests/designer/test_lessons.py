@@ -46,7 +46,7 @@ def pane(session: Session) -> LessonPane:
     return made
 
 
-def do(pane: LessonPane, type: str, **gesture: Any) -> None:
+def send_gesture(pane: LessonPane, type: str, **gesture: Any) -> None:
     pane._handle_msg({"type": type, **gesture})
 
 
@@ -56,10 +56,10 @@ def check(pane: LessonPane) -> Mapping[str, Any]:
 
 def test_a_right_answer_shows_the_explanation_and_a_wrong_one_does_not(pane: LessonPane) -> None:
     assert pane.hides_numbers
-    do(pane, "answer", given="25 %")
+    send_gesture(pane, "answer", given="25 %")
     assert not pane.step["verdict"]["passed"] and not pane.step["explanation"]
 
-    do(pane, "answer", given="75,0")
+    send_gesture(pane, "answer", given="75,0")
 
     assert pane.step["verdict"] == {"passed": True, "reply": "The simulator says 75%.", "conditions": []}
     assert "divided by" in pane.step["explanation"]
@@ -68,21 +68,21 @@ def test_a_right_answer_shows_the_explanation_and_a_wrong_one_does_not(pane: Les
 
 def test_hints_come_one_by_one(pane: LessonPane) -> None:
     for count in (1, 2, 3, 3):
-        do(pane, "hint")
+        send_gesture(pane, "hint")
         assert len(pane.step["hints"]) == count
 
 
 def test_an_answer_is_shown_with_the_design_that_has_it(pane: LessonPane, session: Session) -> None:
-    do(pane, "go", step=1)
+    send_gesture(pane, "go", step=1)
     assert session.design.pipeline.microbatches == 1
-    do(pane, "show_answer")
+    send_gesture(pane, "show_answer")
 
     assert pane.step["is_done"]
     assert session.design.pipeline.microbatches == 4
 
 
 def test_a_task_follows_the_open_design(pane: LessonPane, session: Session) -> None:
-    do(pane, "go", step=3)
+    send_gesture(pane, "go", step=3)
     assert not pane.step["verdict"]["passed"]
 
     session.edit("pipeline.microbatches", 13, "more")
@@ -94,16 +94,16 @@ def test_a_task_follows_the_open_design(pane: LessonPane, session: Session) -> N
 
 
 def test_the_design_that_was_open_before_the_lesson_is_restored(pane: LessonPane, session: Session) -> None:
-    do(pane, "answer", given="75")
-    do(pane, "leave")
+    send_gesture(pane, "answer", given="75")
+    send_gesture(pane, "leave")
 
     assert session.design == load_design(example("02-two-waves"))
     assert not pane.visible
 
 
 def test_a_design_can_be_kept(pane: LessonPane, session: Session) -> None:
-    do(pane, "go", step=5)
-    do(pane, "keep")
+    send_gesture(pane, "go", step=5)
+    send_gesture(pane, "keep")
 
     assert session.design.name == "Bubbles and microbatches: sixteen"
     session.undo()
@@ -111,9 +111,9 @@ def test_a_design_can_be_kept(pane: LessonPane, session: Session) -> None:
 
 
 def test_a_lesson_continues_at_the_last_open_step(pane: LessonPane, session: Session) -> None:
-    do(pane, "answer", given="75")
-    do(pane, "go", step=2)
-    do(pane, "list")
+    send_gesture(pane, "answer", given="75")
+    send_gesture(pane, "go", step=2)
+    send_gesture(pane, "list")
     entry = next(each for each in pane.lessons if each["name"] == LESSON)
     assert entry["state"] == "1 of 5 done"
 
@@ -122,7 +122,7 @@ def test_a_lesson_continues_at_the_last_open_step(pane: LessonPane, session: Ses
 
     assert again.step["number"] == 2
     assert session.design.pipeline.microbatches == 4, "the design of the steps before"
-    do(again, "finish")
+    send_gesture(again, "finish")
     again.open(LESSON)
     assert again.step["number"] == 0
 
@@ -147,7 +147,7 @@ def test_a_reload_keeps_the_lesson_and_both_designs(monkeypatch: pytest.MonkeyPa
 @pytest.fixture
 def measuring(pane: LessonPane) -> LessonPane:
     pane.open("14-design-challenge")
-    do(pane, "go", step=5)
+    send_gesture(pane, "go", step=5)
     assert check(pane)["kind"] == "measurement" and not pane.step["is_done"]
     return pane
 
@@ -235,7 +235,7 @@ def test_an_invalid_gesture_changes_nothing(
     told: list[Mapping[str, Any]] = []
     monkeypatch.setattr(pane, "_send_msg", told.append)
 
-    do(pane, type, **gesture)
+    send_gesture(pane, type, **gesture)
 
     assert told[-1]["gesture"] == type
     assert "inside Meshwave" not in str(told[-1]["refused"])
@@ -244,8 +244,8 @@ def test_an_invalid_gesture_changes_nothing(
 def test_gestures_without_a_lesson_are_refused(pane: LessonPane, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[Mapping[str, Any]] = []
     monkeypatch.setattr(pane, "_send_msg", told.append)
-    do(pane, "leave")
+    send_gesture(pane, "leave")
 
     for type in ("hint", "show_answer", "finish"):
-        do(pane, type)
+        send_gesture(pane, type)
         assert told[-1]["refused"] == "no lesson is open; choose one from the list"

@@ -9,7 +9,7 @@ import panel as pn
 import pytest
 from bokeh.document import Document
 
-from tests.conftest import PATIENCE_S, serving
+from tests.conftest import PATIENCE_S, open_server
 
 
 def test_an_exception_of_a_callback_is_reported_and_its_document_is_released() -> None:
@@ -27,7 +27,7 @@ def test_an_exception_of_a_callback_is_reported_and_its_document_is_released() -
         return pn.pane.Str("served")
 
     def visit_page() -> None:
-        with serving() as serve:
+        with open_server() as serve:
             urllib.request.urlopen(serve(app)).read()
             assert logged.wait(PATIENCE_S)
 

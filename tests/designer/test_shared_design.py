@@ -39,10 +39,10 @@ class Page:
     def __init__(self, shared: SharedDesign, number: int, *, waits: bool = False) -> None:
         self.session = Session(shared.design)
         self.waits = waits
-        self.member = shared.join(IDS[number], NAMES[number], self._hear)
+        self.member = shared.join(IDS[number], NAMES[number], self._receive_change)
         self.session.join(self.member)
 
-    def _hear(self) -> None:
+    def _receive_change(self) -> None:
         if not self.waits:
             self.receive()
 

@@ -32,9 +32,9 @@ class Tab:
         self.session = self.draft.session
         self.widget = Together(self.session, self.draft)
         self.refused = ""
-        self.widget._send_msg = self._hear  # type: ignore[method-assign]
+        self.widget._send_msg = self._receive_message  # type: ignore[method-assign]
 
-    def _hear(self, message: dict[str, Any]) -> None:
+    def _receive_message(self, message: dict[str, Any]) -> None:
         self.refused = message["refused"] or ""
 
     def send(self, kind: str, **gesture: Any) -> None:

@@ -52,7 +52,7 @@ class Opened:
         self.told: list[dict[str, Any]] = []
         self.view._send_msg = self.told.append  # type: ignore[method-assign, assignment]
 
-    def do(self, kind: str, **gesture: Any) -> str | None:
+    def send_gesture(self, kind: str, **gesture: Any) -> str | None:
         """Send a gesture; return the reason if it is refused."""
         self.view._handle_msg({"type": kind, **gesture})
         refused: str | None = self.told[-1]["refused"]
@@ -177,17 +177,17 @@ def test_axes_are_ordered_on_dims_and_removed_axes_shard_nothing() -> None:
 def test_an_axis_of_partial_sums_is_reduced_until_it_shards_or_is_removed() -> None:
     opened = Opened(rows())
 
-    assert opened.do("set", path="source.partial", text="1") is None
+    assert opened.send_gesture("set", path="source.partial", text="1") is None
     picture = opened.view.picture
     assert picture["source"]["partial"] == [1] and picture["reduce_s"] > 0
     assert {tuple(task["addends"]) for task in picture["tasks"]} == {(0, 1), (2, 3)}
-    opened.do("set", path="source.partial", text="0")
+    opened.send_gesture("set", path="source.partial", text="0")
     assert opened.view.stale and "axis 0 shards dim 0" in opened.view.troubles["source.partial"]
-    opened.do("set", path="source.partial", text="1")
-    opened.do("place", side="source", axis=1, dim=1, at=0)
+    opened.send_gesture("set", path="source.partial", text="1")
+    opened.send_gesture("place", side="source", axis=1, dim=1, at=0)
     assert opened.session.state.document["source"]["partial"] == [] and not opened.view.stale
-    opened.do("undo")
-    opened.do("set", path="source.shape", text="4")
+    opened.send_gesture("undo")
+    opened.send_gesture("set", path="source.shape", text="4")
     assert opened.session.state.document["source"]["partial"] == [] and not opened.view.stale
 
 
@@ -196,12 +196,12 @@ def test_a_strategy_with_slices_of_its_own_is_drawn_with_them(name: str) -> None
     opened = Opened(rows())
     before = [task["rects"] for task in opened.view.picture["tasks"]]
 
-    opened.do("choose", strategy=name, ordering="randomized-greedy")
+    opened.send_gesture("choose", strategy=name, ordering="randomized-greedy")
 
     after = opened.view.picture
     assert sum(task["bytes"] for task in after["tasks"]) == after["bytes"]
     assert ([task["rects"] for task in after["tasks"]] == before) is (name == "send-recv")
-    opened.do("look", shows="played")
+    opened.send_gesture("look", shows="played")
     assert json.loads(opened.view.play)["messages"]["task"]
 
 
@@ -234,10 +234,10 @@ def test_an_invalid_link_changes_nothing_and_names_the_problem() -> None:
     opened = Opened(rows())
     wrong = rows() | {"tensor": {"shape": [13, "six"], "item_bytes": 2}}
 
-    refused = opened.do("link", fragment=transfer_links.link_fragment(wrong, "broadcast", "dfs"))
+    refused = opened.send_gesture("link", fragment=transfer_links.link_fragment(wrong, "broadcast", "dfs"))
 
     assert refused == 'the link was not opened: tensor.shape[1]: "six" should be a whole number'
-    assert opened.do("link", fragment=transfer_links.link_fragment(rows(), "brodcast", "dfs"))
+    assert opened.send_gesture("link", fragment=transfer_links.link_fragment(rows(), "brodcast", "dfs"))
     assert "brodcast" in opened.told[-1]["refused"] and "'broadcast'" in opened.told[-1]["refused"]
     assert opened.session.history == ("", "") and opened.view.troubles == {}
 
@@ -249,13 +249,13 @@ def test_a_dragged_axis_is_planned_again_and_can_be_undone() -> None:
     opened = Opened(rows())
     before = opened.view.picture
 
-    assert opened.do("place", side="source", axis=1, dim=1, at=0) is None
+    assert opened.send_gesture("place", side="source", axis=1, dim=1, at=0) is None
 
     assert opened.spec == ["S0", "S1"] and len(opened.view.picture["tasks"]) == 8
     assert opened.view.history == ["source: axis 1 shards dim 1", ""]
-    opened.do("undo")
+    opened.send_gesture("undo")
     assert opened.spec == ["S0", "R"] and opened.view.picture | {"number": 1} == before
-    opened.do("redo")
+    opened.send_gesture("redo")
     assert opened.spec == ["S0", "S1"]
 
 
@@ -263,11 +263,11 @@ def test_an_invalid_edit_is_reported_at_its_field_and_the_last_valid_picture_sta
     opened = Opened(rows())
     before = opened.view.picture
 
-    assert opened.do("set", path="source.ranks", text="0, 1, 2, 2") is None
+    assert opened.send_gesture("set", path="source.ranks", text="0, 1, 2, 2") is None
 
     assert opened.view.stale and opened.view.picture is before
     assert "rank 2 is listed twice" in opened.view.troubles["source.ranks"]
-    opened.do("set", path="source.ranks", text="0-3")
+    opened.send_gesture("set", path="source.ranks", text="0-3")
     assert not opened.view.stale and opened.view.troubles == {}
 
 
@@ -285,7 +285,7 @@ def test_an_input_is_refused_or_shown_as_it_was_parsed(path: str, text: str) -> 
 def test_a_refused_field_changes_nothing() -> None:
     opened = Opened(rows())
 
-    assert "should be sizes" in str(opened.do("set", path="tensor.shape", text="thirteen"))
+    assert "should be sizes" in str(opened.send_gesture("set", path="tensor.shape", text="thirteen"))
 
     assert opened.session.history == ("", "")
 
@@ -302,23 +302,23 @@ def test_every_strategy_and_ordering_is_in_the_table_and_can_be_chosen() -> None
     slow = next(
         row for row in opened.view.table["rows"] if (row["strategy"], row["ordering"]) == ("send-recv", "naive")
     )
-    assert opened.do("choose", strategy="send-recv", ordering="naive") is None
+    assert opened.send_gesture("choose", strategy="send-recv", ordering="naive") is None
     assert opened.view.picture["makespan_s"] == slow["makespan_s"]
-    assert "no transfer strategy called 'post'" in str(opened.do("choose", strategy="post", ordering="naive"))
+    assert "no transfer strategy called 'post'" in str(opened.send_gesture("choose", strategy="post", ordering="naive"))
 
 
 def test_messages_are_sent_for_the_current_picture_only() -> None:
     opened = Opened(transfer_links.starting_transfers()["rows"][1])
     number = opened.view.picture["number"]
 
-    opened.do("hops", number=number, task=0)
+    opened.send_gesture("hops", number=number, task=0)
     hops = json.loads(next(message for message in opened.told if message["type"] == "hops")["hops"])
 
     task = opened.view.picture["tasks"][0]
     assert max(hops["last"]) == task["chunks"] - 1
     assert max(hops["end_s"]) == pytest.approx(task["end_s"])
     opened.told.clear()
-    opened.do("hops", number=number - 1, task=0)
+    opened.send_gesture("hops", number=number - 1, task=0)
     assert [message["type"] for message in opened.told] == ["answered"]
 
 
@@ -327,7 +327,7 @@ def test_the_simulated_links_are_sent_for_each_picture_while_they_are_selected()
     before = opened.view.picture
     assert opened.view.play == "" and before["unplayed"] == ""
 
-    assert opened.do("look", shows="played") is None
+    assert opened.send_gesture("look", shows="played") is None
 
     play = json.loads(opened.view.play)
     assert opened.view.picture is before and play["number"] == before["number"]
@@ -337,14 +337,14 @@ def test_the_simulated_links_are_sent_for_each_picture_while_they_are_selected()
         (0, None, "tx"), (1, None, "tx"), (2, None, "rx"), (2, 4, "out"),
     ]  # fmt: skip
     assert opened.view.fragment.endswith("&shows=played")
-    opened.do("choose", strategy="send-recv", ordering="naive")
+    opened.send_gesture("choose", strategy="send-recv", ordering="naive")
     assert json.loads(opened.view.play)["number"] == opened.view.picture["number"] > before["number"]
-    opened.do("set", path="source.ranks", text="0, 1, 2, 2")
+    opened.send_gesture("set", path="source.ranks", text="0, 1, 2, 2")
     assert opened.view.stale and json.loads(opened.view.play)["number"] == opened.view.picture["number"]
-    opened.do("look", shows="planned")
+    opened.send_gesture("look", shows="planned")
     assert opened.view.play == "" and "shows" not in json.dumps(opened.view.picture)
-    assert "there is no timeline called 'dreamt'" in str(opened.do("look", shows="dreamt"))
-    opened.do("link", fragment=transfer_links.link_fragment(rows(), "broadcast", "dfs", shows="played"))
+    assert "there is no timeline called 'dreamt'" in str(opened.send_gesture("look", shows="dreamt"))
+    opened.send_gesture("link", fragment=transfer_links.link_fragment(rows(), "broadcast", "dfs", shows="played"))
     assert opened.view.shows == "played" and opened.view.play
 
 
@@ -352,7 +352,7 @@ def test_too_many_messages_are_not_simulated_and_the_page_shows_the_reason(monke
     monkeypatch.setattr(_played, "MAX_SIMULATED_MESSAGES", 3)
     opened = Opened(rows())
 
-    opened.do("look", shows="played")
+    opened.send_gesture("look", shows="played")
 
     picture = opened.view.picture
     assert opened.view.play == "" and picture["played_s"] == picture["makespan_s"]
@@ -361,13 +361,13 @@ def test_too_many_messages_are_not_simulated_and_the_page_shows_the_reason(monke
 
 def test_a_saved_file_is_read_by_the_command_line_and_opened_again() -> None:
     opened = Opened(rows())
-    opened.do("save")
+    opened.send_gesture("save")
     file = next(message for message in opened.told if message["type"] == "download")
     assert parse_transfer(file["content"]) == opened.session.drawing.spec
-    opened.do("case", name="case-5")
-    assert opened.do("open", file="transfer.json", text=file["content"].decode()) is None
+    opened.send_gesture("case", name="case-5")
+    assert opened.send_gesture("open", file="transfer.json", text=file["content"].decode()) is None
     assert opened.session.state.document == rows()
-    assert "not JSON" in str(opened.do("open", file="a.json", text="{"))
+    assert "not JSON" in str(opened.send_gesture("open", file="a.json", text="{"))
 
 
 # a pipeline's transfer

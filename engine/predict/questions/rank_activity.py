@@ -76,9 +76,9 @@ class Lanes:
 
     @cached_property
     def free_s(self) -> Floats:
-        """Time in seconds at which the rank becomes free before each work, ``[work]``.
+        """Time in seconds at which the rank becomes free before each span of work, ``[work]``.
 
-        It is the end of the previous work, or the start of the step.
+        It is the end of the previous span of work, or the start of the step.
         """
         free = np.concatenate(([self.start_s], self.ends_s[:-1])) if len(self.work_spans) else np.zeros(0)
         free[self.rank_offsets[:-1][np.diff(self.rank_offsets) > 0]] = self.start_s

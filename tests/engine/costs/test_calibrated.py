@@ -105,7 +105,7 @@ def test_the_update_takes_the_time_of_weights_in_its_precision(precision: str, s
         line.model_copy(update={"precision": each, "alpha_s": float(number), "s_per_parameter": 0.0})
         for number, each in enumerate(("fp32", "bf16", "pure_bf16"), 1)
     ]
-    made = calibrated(design, training={"clip_norm": None, "precision": precision})
+    made = calibrated_design(design, training={"clip_norm": None, "precision": precision})
     program = lower(made)
 
     costs = program_costs(made, example_profile(optimizer=tuple(lines)))

@@ -25,7 +25,7 @@ PIPELINES = [
 ]
 
 
-def batched(document: Document) -> Document:
+def batched_document(document: Document) -> Document:
     return {**document, "transfer": {"batched": True}}
 
 
@@ -33,7 +33,7 @@ def batched(document: Document) -> Document:
 def test_a_batched_run_trains_like_one_process(
     pipeline: Document, pp: int, dp: int, crew: Crew, draw: Callable[..., Document]
 ) -> None:
-    document = batched(draw(pipeline, pp=pp, dp=dp, layers=layers_for(pipeline, pp)))
+    document = batched_document(draw(pipeline, pp=pp, dp=dp, layers=layers_for(pipeline, pp)))
 
     assert_equal(crew.train(document), reference(document))
 
@@ -44,7 +44,7 @@ def test_a_batched_run_trains_like_one_process(
 def test_a_process_issues_the_batches_of_its_program(
     pipeline: Document, crew: Crew, draw: Callable[..., Document]
 ) -> None:
-    document = batched(draw(pipeline, pp=4, layers=9))
+    document = batched_document(draw(pipeline, pp=4, layers=9))
     program = lower(parse_design(document))
     sends = np.flatnonzero(program.batch >= 0)
     expected = [

@@ -13,7 +13,7 @@ from meshwave.engine.runtime.device.streams import STREAM_ENVIRONMENT, set_strea
 
 
 @pytest.fixture
-def gpus(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> int:
+def gpu_count(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> int:
     """Make torch report the number of GPUs that the test requests."""
     found = torch.device("cuda") if request.param else None
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available=False: found)
@@ -35,7 +35,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> int
     indirect=["gpus"],
 )
 def test_each_process_uses_a_gpu_of_its_own_or_a_shared_one(
-    gpus: int, local_size: int, options: dict[str, bool], devices: list[str], backend: str, text: str
+    gpu_count: int, local_size: int, options: dict[str, bool], devices: list[str], backend: str, text: str
 ) -> None:
     """Processes of a dry run do not compute, so they do not use a GPU that they would have to share."""
     selected = [choose_device(local_rank, local_size, **options) for local_rank in range(local_size)]

@@ -47,7 +47,7 @@ class Profiles(Target):
         yield "calibrate --profile", lambda: about_command("calibrate", "--profile", file, ended=ended)
         yield "calibrate --profile --fit", lambda: about_command("calibrate", "--profile", file, "--fit")
         store_profile(load_profile(path), DEFAULT_PROFILE)
-        yield "page", lambda: _on_the_page(path)
+        yield "page", lambda: _show_on_page(path)
         for name in PRICED:
             yield f"simulate {name}", partial(price_with_profile, name, path.with_name("priced.json"))
 
@@ -64,7 +64,7 @@ def price_with_profile(name: str, place: Path) -> Iterator[Complaint]:
         yield Complaint("check and simulate disagree", f"{ended[0].out.decode()} {ended[1].err}")
 
 
-def _on_the_page(path: Path) -> Iterator[Complaint]:
+def _show_on_page(path: Path) -> Iterator[Complaint]:
     profile = load_profile(path)
     yield from about_json(json.dumps([profile_charts(profile), profile_entries([DEFAULT_PROFILE], "")]))
     if words := describe_machine(profile):

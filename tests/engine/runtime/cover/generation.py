@@ -103,7 +103,9 @@ def every_pair() -> Iterator[Pair]:
 
 
 def generate(seed: int = 16) -> tuple[list[Case], dict[str, list[list[str]]]]:
-    """Return the cases, the ones with the most new pairs first, and the refused pairs by what refuses them."""
+    """Return the cases, those with the most new pairs first, and the refused pairs by the rule or problem that refuses
+    them.
+    """
     chance = random.Random(seed)
     every = list(every_pair())
     chance.shuffle(every)
