@@ -37,6 +37,24 @@ def size(found: Locator) -> tuple[float, float]:
     return box["width"], box["height"]
 
 
+def test_the_reason_why_memory_does_not_fit_is_above_its_bar(whole_page: Callable[..., Page]) -> None:
+    design = load_design(example("10-bert-on-tacc"))
+    small = design.cluster.device.model_copy(update={"memory_bytes": 4e9})
+    cluster = design.cluster.model_copy(update={"device": small})
+    page = whole_page(design.model_copy(update={"cluster": cluster}))
+    tile = page.locator('.mw-tile[data-key="memory"]')
+    expect(tile).to_contain_text("does not fit")
+
+    for width in (820, 1280, 1440, 1920):
+        resize(page, width)
+        parts = (".mw-name-of", ".mw-small", ".mw-bar-track")
+        name, reason, track = (tile.locator(part).bounding_box() for part in parts)
+        whole = tile.bounding_box()
+        assert name and reason and track and whole
+        assert whole["y"] <= name["y"]
+        assert reason["y"] + reason["height"] <= track["y"] + 1
+
+
 def test_splitters_are_dragged_moved_by_keys_and_reset(page: Page) -> None:
     wave, side = page.locator(".mw-area-wave"), page.locator(".mw-area-side")
     lower = page.get_by_role("separator", name="Height of the canvases")
