@@ -110,6 +110,8 @@ class Kernels(NamedTuple):
     """True if gathers and scatters overlap with adjacent matrix products."""
     blocks_launches: bool = False
     """True if the host waits for each kernel before it launches the next one."""
+    replays_graphs: bool = False
+    """True if CUDA graphs launch all kernels."""
 
 
 PLAIN_KERNELS = Kernels()

@@ -104,6 +104,9 @@ class Training(Part):
     blocking_launches: bool = False
     """The host waits for each kernel before it launches the next one, as with CUDA_LAUNCH_BLOCKING=1. For devices with
     built-in performance constants, predictions add the time between kernels to each operator."""
+    cuda_graphs: bool = False
+    """Launch the kernels of a whole step from CUDA graphs, without the host. For devices with built-in performance
+    constants, predictions assume 2 µs instead of the usual fixed time of each kernel."""
     attention_kernel: AttentionKernel = "default"
     """Attention kernel. default: the usual fused kernel, which keeps the scores on chip; runs let torch choose.
     FlashAttention-2 (arXiv:2307.08691), FlashAttention-3 (arXiv:2407.08608) and the attention of cuDNN differ in speed on

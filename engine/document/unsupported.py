@@ -142,7 +142,7 @@ def _training_problems(design: Design) -> Iterator[Problem]:
     multiplies_float8 = isinstance(model, LanguageModel) and model.moe is None and not training.compile
     if training.linear_precision == "fp4" or not multiplies_float8 or training.precision in ("pure_bf16", "fp64"):
         keys += ["linear_precision"]
-    for key in (*keys, "blocking_launches", "tensor_parallel_overlap"):
+    for key in (*keys, "blocking_launches", "cuda_graphs", "tensor_parallel_overlap"):
         usual = Training.model_fields[key].default
         value, where = getattr(training, key), f"training.{key}"
         if value != usual:

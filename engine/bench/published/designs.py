@@ -69,15 +69,27 @@ EARLY_STOP = r"torch|Composer|Kempner|FSDP"
 """Pattern of frameworks with torch's checkpoints, which stop recomputing at the last tensor that a backward needs."""
 OVERLAPPED = r"NeMo|Megatron-Bridge"
 """Pattern of frameworks whose recipes overlap tensor-parallel communication."""
+WHOLE_GRAPHS = (
+    r"Bridge 26\.0[68].*(DeepSeekV3|Qwen3_|GPT OSS).*(GB[23]00).*mxfp8",
+    r"Bridge 26\.0[68].*Qwen3_30B.*B300.*mxfp8",
+)
+"""Patterns of runs with experts whose recipes launch a whole step from CUDA graphs and overlap exchanges."""
+GRAPHS = (
+    *WHOLE_GRAPHS,
+    r"full CG",  # stated in the notes of a row
+    r"Bridge (25\.11|26\.\d\d).*LLAMA3_8B.* G?B[23]00.*(bf16|fp8 current)",
+    r"Bridge 26\.0[24].*LLAMA3\.1_405B GB300.*nvfp4",
+)
+"""Patterns of all runs that launch a whole step from CUDA graphs: stated in their notes, or in the recipes of their release
+(``full_iteration``)."""
 OVERLAPPED_EXCHANGES = (
+    *WHOLE_GRAPHS,
     r"EP (A2A |all-to-all )?overlap",  # stated in the notes of a row
     r"Bridge (25\.11|26\.\d\d).*Qwen3_235B.*H100",
     r"Bridge 25\.11.*Qwen3_235B.* B200",
     r"Bridge 26\.04.*GPT OSS.*GB200.*bf16",
     r"Bridge 26\.0[4-8].*DeepSeekV3.* B200.*mxfp8.*ep32",
-    r"Bridge 26\.0[68].*(DeepSeekV3|Qwen3_|GPT OSS).*(GB[23]00).*mxfp8",
     r"Bridge 26\.0[68].*GPT OSS.*GB200.*bf16",
-    r"Bridge 26\.0[68].*Qwen3_30B.*B300.*mxfp8",
 )
 """Patterns of runs whose exchanges of experts overlap with compute: stated in their notes, or in the performance recipes of
 the release of Megatron-Bridge (tags v0.2.0 to v0.6.0, ``moe_a2a_overlap``); matched with the framework, model, device,
@@ -245,11 +257,15 @@ def _pipeline_section(run: Run) -> Json:
 
 def _schedule_section(run: Run, chunks: int) -> Json:
     """Return the schedule of a row and its options; Megatron overlaps exchanges with several chunks or a single rank only."""
-    described = f"{run.framework} {run.model} {run.device} {run.precision} ep{run.ep} {run.notes or ''}"
+    described = _described_run(run)
     overlaps = (chunks > 1 or run.pp == 1) and any(re.search(pattern, described) for pattern in OVERLAPPED_EXCHANGES)
     if chunks > 1 or overlaps:
         return {"schedule": "interleaved-1f1b", "chunks": chunks, "slots": "fused" if overlaps else "single"}
     return {"schedule": "1f1b"}
+
+
+def _described_run(run: Run) -> str:
+    return f"{run.framework} {run.model} {run.device} {run.precision} ep{run.ep} {run.notes or ''}"
 
 
 def _recompute_setting(run: Run) -> str:
@@ -309,6 +325,7 @@ def _training_section(run: Run) -> Json:
         "bf16_gradients": bool(re.search(SHORT_GRADIENTS, f"{run.precision} {run.framework}")),
         "tensor_parallel_overlap": bool(re.search(OVERLAPPED, run.framework)) and run.sequence_parallel,
         "compile": not re.search(EAGER, f"{run.framework} {run.notes}"),
+        "cuda_graphs": any(re.search(pattern, _described_run(run)) for pattern in GRAPHS),
         "blocking_launches": bool(re.search(BLOCKING, run.framework)),
         "attention_kernel": _attention_kernel(run),
     }

@@ -90,6 +90,19 @@ def test_software_that_a_row_states_selects_kernels_and_launches(change, compile
 
 
 @pytest.mark.parametrize(
+    ("change", "graphs"),
+    [
+        ({"notes": "paged stash; full CG; HybridEP"}, True),
+        ({"notes": "partial CG"}, False),
+        ({"framework": "Megatron-Bridge 26.06", **RECIPE}, True),
+        ({"framework": "Megatron-Bridge 26.04", **RECIPE}, False),
+    ],
+)
+def test_graphs_launch_whole_steps_in_runs_whose_notes_or_recipes_say_so(change, graphs):
+    assert published_design(parse_run({**ROW, **change})).design.training.cuda_graphs == graphs
+
+
+@pytest.mark.parametrize(
     ("change", "short"),
     [({}, False), ({"precision": "bf16 (PURE params)"}, True), ({"framework": "InternLM", "sharding": "zero1"}, True)],
 )

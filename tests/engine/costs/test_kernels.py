@@ -15,7 +15,8 @@ from meshwave.engine.costs.transformer_layers import (
     multi_token_input_operators,
 )
 from meshwave.engine.document import Cluster, Device, Link, parse_design
-from meshwave.engine.document.devices import device_kinds
+from meshwave.engine.document.devices import GRAPH_KERNEL_S, device_kinds
+from meshwave.engine.document.expert_layers import device_rates
 from meshwave.engine.files import example
 from meshwave.engine.predict.prediction import predict
 
@@ -74,6 +75,22 @@ def test_launches_that_block_add_a_fixed_time_to_each_kernel():
             device_kinds()[NAMED.name].blocking_launch_s
         )
     assert work_seconds(Work(), NAMED, blocking) == 0.0
+
+
+def test_a_graph_launches_kernels_faster_than_a_host():
+    work = Work(312e12, 1.0, "product")
+    saved = work_seconds(work, NAMED) - work_seconds(work, NAMED, Kernels(replays_graphs=True))
+
+    assert saved == pytest.approx(CONSTANTS.kernel_s - GRAPH_KERNEL_S)
+
+
+def test_a_graph_also_launches_the_kernels_of_experts():
+    document = json.loads(example("16-gpt2-moe").read_text())
+    document["cluster"]["device"] = NAMED.model_dump()
+    host = device_rates(parse_design(document)).kernel_s
+    document["training"]["cuda_graphs"] = True
+
+    assert device_rates(parse_design(document)).kernel_s == GRAPH_KERNEL_S < host
 
 
 def test_products_of_unfused_attention_use_tensor_cores_only_if_the_size_of_a_head_is_aligned():

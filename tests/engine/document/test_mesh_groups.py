@@ -97,7 +97,7 @@ def all_reduced_groups(cluster: Cluster, design: Design, mesh: Mesh) -> Groups:
         found.update(group for group in group_sets(groups) if len(group) > 1)
         return 1.0
 
-    assert MeshPrices(cluster, mesh, device_workload(design, mesh), all_reduce=recording_search).layer.forward > 0
+    assert MeshPrices(cluster, mesh, device_workload(design, mesh), collective=recording_search).layer.forward > 0
     return found
 
 

@@ -38,8 +38,9 @@ def test_every_example_can_run(name: str) -> None:
             "unsupported_training",
         ),
         (changed_design("training", linear_precision="fp4"), "training.linear_precision", "unsupported_training"),
+        (changed_design("training", cuda_graphs=True), "training.cuda_graphs", "unsupported_training"),
     ],
-    ids=["experts", "bytes", "bytes and a mask", "offload", "compiled fp8", "fp4"],
+    ids=["experts", "bytes", "bytes and a mask", "offload", "compiled fp8", "fp4", "graphs"],
 )
 def test_an_unsupported_setting_is_an_error_at_its_key(design: Design, where: str, code: str) -> None:
     assert [(found.where, found.code, found.severity) for found in run_problems(design)] == [(where, code, "error")]
