@@ -68,7 +68,7 @@ class Together(Canvas):
     # ---- gestures ----
 
     def _on_enter(self, member: str, name: str) -> None:
-        """Join again as the person that this tab was before it was reloaded."""
+        """Join the design again as the same person after a reload of the tab."""
         if self._tab is not None and self._session.member is not None:
             if is_id(member):
                 self._tab.join(member, name)

@@ -201,7 +201,7 @@ def _read_converters(config: Json) -> Iterator[str]:
 
 
 def _checkpoint_section(part: Any) -> Json:
-    """Return the settings of activation checkpointing, which later versions choose by class, and None turns off."""
+    """Return the settings of activation checkpointing; later versions choose them by class, and None disables it."""
     if not isinstance(part, dict):
         return {"mode": "none"}
     fields = {key: value for key, value in part.items() if key != CLASS}

@@ -60,58 +60,58 @@ def page(stage: Stage) -> Page:
 
 
 @pytest.fixture
-def slow(stage: Stage, page: Page) -> Slow:
-    slow = Slow()
-    stage.show(slow.page)
+def slow_page(stage: Stage, page: Page) -> Slow:
+    slow_page = Slow()
+    stage.show(slow_page.page)
     page.locator(".mw-stage").first.wait_for()
-    return slow
+    return slow_page
 
 
-def wait_for_edits(page: Page, slow: Slow, presses: int) -> None:
+def wait_for_edits(page: Page, slow_page: Slow, presses: int) -> None:
     """Wait until Python has handled the expected number of edits and one more press, so that additional edits are
     noticed.
     """
-    eventually(page, lambda: len(slow.edits) >= presses)
-    expect(page.get_by_label("microbatches", exact=True)).to_have_value(str(slow.edits[-1]))
+    eventually(page, lambda: len(slow_page.edits) >= presses)
+    expect(page.get_by_label("microbatches", exact=True)).to_have_value(str(slow_page.edits[-1]))
     page.get_by_role("button", name="Increase microbatches").click()
-    eventually(page, lambda: slow.edits[-1] == slow.edits[presses - 1] + 1)
-    assert len(slow.edits) == presses + 1
-    slow.session.undo()
-    slow.edits.pop()
-    expect(page.get_by_label("microbatches", exact=True)).to_have_value(str(slow.edits[-1]))
+    eventually(page, lambda: slow_page.edits[-1] == slow_page.edits[presses - 1] + 1)
+    assert len(slow_page.edits) == presses + 1
+    slow_page.session.undo()
+    slow_page.edits.pop()
+    expect(page.get_by_label("microbatches", exact=True)).to_have_value(str(slow_page.edits[-1]))
 
 
 def shown(page: Page) -> int:
     return int(page.get_by_label("microbatches", exact=True).input_value())
 
 
-def test_fast_clicks_are_all_counted(page: Page, slow: Slow) -> None:
+def test_fast_clicks_are_all_counted(page: Page, slow_page: Slow) -> None:
     more = page.get_by_role("button", name="Increase microbatches")
 
     for _ in range(12):  # answers to the first arrive between the last
         more.click(delay=0)
         page.wait_for_timeout(25)
-    assert shown(page) == slow.before + 12  # at once, whatever is answered
+    assert shown(page) == slow_page.before + 12  # at once, whatever is answered
 
-    wait_for_edits(page, slow, 12)
-    assert shown(page) == slow.before + 12
-    assert slow.edits == [slow.before + step for step in range(1, 13)]
-    assert slow.undone() == 12
+    wait_for_edits(page, slow_page, 12)
+    assert shown(page) == slow_page.before + 12
+    assert slow_page.edits == [slow_page.before + step for step in range(1, 13)]
+    assert slow_page.undone() == 12
 
 
-def test_fast_clicks_in_both_directions_are_all_counted(page: Page, slow: Slow) -> None:
+def test_fast_clicks_in_both_directions_are_all_counted(page: Page, slow_page: Slow) -> None:
     signs = [1, 1, -1, 1, -1, -1, 1, 1]
 
     for sign in signs:
         page.get_by_role("button", name=f"{'Increase' if sign > 0 else 'Decrease'} microbatches").click()
         page.wait_for_timeout(40)
-    wait_for_edits(page, slow, len(signs))
+    wait_for_edits(page, slow_page, len(signs))
 
-    assert shown(page) == slow.before + sum(signs)
-    assert slow.session.design.pipeline.microbatches == slow.before + sum(signs)
+    assert shown(page) == slow_page.before + sum(signs)
+    assert slow_page.session.design.pipeline.microbatches == slow_page.before + sum(signs)
 
 
-def test_fast_key_presses_are_all_counted(page: Page, slow: Slow) -> None:
+def test_fast_key_presses_are_all_counted(page: Page, slow_page: Slow) -> None:
     page.get_by_role("button", name="Increase microbatches").focus()
     for _ in range(5):
         page.keyboard.press("Enter")
@@ -119,23 +119,23 @@ def test_fast_key_presses_are_all_counted(page: Page, slow: Slow) -> None:
     for _ in range(5):
         page.keyboard.press("ArrowUp")
         page.wait_for_timeout(30)
-    wait_for_edits(page, slow, 10)
+    wait_for_edits(page, slow_page, 10)
 
-    assert shown(page) == slow.before + 10
-    assert slow.undone() == 10
+    assert shown(page) == slow_page.before + 10
+    assert slow_page.undone() == 10
 
 
-def test_a_refused_step_is_reverted(page: Page, slow: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_step_is_reverted(page: Page, slow_page: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
     from meshwave.engine.errors import InputError
 
     def refuse(path: str, value: Any, label: str) -> None:
         time.sleep(ANSWERS_AFTER_S)
         raise InputError("not today")
 
-    monkeypatch.setattr(slow.session, "edit", refuse)
+    monkeypatch.setattr(slow_page.session, "edit", refuse)
     more = page.get_by_role("button", name="Increase microbatches")
     more.click()
     more.click()
-    assert shown(page) == slow.before + 2
+    assert shown(page) == slow_page.before + 2
 
-    eventually(page, lambda: shown(page) == slow.before)
+    eventually(page, lambda: shown(page) == slow_page.before)

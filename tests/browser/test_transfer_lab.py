@@ -81,7 +81,7 @@ def test_a_link_opens_a_transfer_and_dragging_an_axis_replans_it(shown: Callable
     assert mark is not None and mark["width"] == 22
     assert page.evaluate("[document.documentElement.scrollWidth, document.documentElement.scrollHeight]") == [1440, 900]
     assert lab.spec == (["S1", "R", "R"], ["S0", "R", "R"])
-    lab.tasks(4)
+    lab.wait_for_tasks(4)
 
     press_and_drag(page, centre(lab.chip("source", 0)), centre(lab.slot("source", 1)))
     page.locator('.mw-tr-slot[data-dim="1"][data-target]').wait_for()
@@ -89,7 +89,7 @@ def test_a_link_opens_a_transfer_and_dragging_an_axis_replans_it(shown: Callable
     page.mouse.up()
     assert lab.spec[0] == ["S1", "R", "R"]
     drag(page, centre(lab.chip("source", 0)), centre(lab.slot("source", 1)))
-    lab.tasks(8)
+    lab.wait_for_tasks(8)
     assert lab.spec[0] == ["S1", "S0", "R"]
     chip = centre(lab.chip("source", 0))
     drag(page, centre(lab.chip("source", 1)), (chip[0] - 12, chip[1]))  # before it: the outer cut
@@ -98,10 +98,10 @@ def test_a_link_opens_a_transfer_and_dragging_an_axis_replans_it(shown: Callable
     page.wait_for_function("location.hash.endsWith('&strategy=send-recv&ordering=naive')")
     page.keyboard.press("Control+z")
     eventually(page, lambda: lab.spec[0] == ["S1", "S0", "R"])
-    lab.tasks(8)
+    lab.wait_for_tasks(8)
     press_and_drag(page, centre(lab.chip("destination", 1)), centre(lab.slot("destination", 2)))
     page.keyboard.press("Control+z")  # all chips are drawn anew while one is held
-    lab.tasks(4)
+    lab.wait_for_tasks(4)
     assert lab.spec[0] == ["S1", "R", "R"]
     page.mouse.up()
     eventually(page, lambda: lab.spec[1] == ["S0", "R", "S1"])
@@ -113,21 +113,21 @@ def test_axes_move_by_keys_and_problems_are_shown_at_their_fields(shown: Callabl
     page = lab.page
     lab.chip("destination", 1).focus()
     page.keyboard.press("ArrowLeft")  # from nowhere to the last dim
-    lab.tasks(8)
+    lab.wait_for_tasks(8)
     page.keyboard.press("ArrowLeft")
     eventually(page, lambda: lab.spec[1] == ["S01", "R"])
     page.keyboard.press("ArrowUp")
     eventually(page, lambda: lab.spec[1] == ["S10", "R"])
     page.keyboard.press("Delete")
     eventually(page, lambda: lab.spec[1] == ["S0", "R"])
-    lab.tasks(4)
+    lab.wait_for_tasks(4)
 
     field = page.locator('input[data-path="source.ranks"]')
     field.fill("0-2")
     field.press("Enter")
     expect(page.locator(".mw-tr-field", has=field).get_by_role("alert")).to_contain_text("has 4 ranks, and 3 ranks")
     expect(page.locator(".mw-transfer[data-stale]")).to_have_count(1)
-    lab.tasks(4)  # the last good picture
+    lab.wait_for_tasks(4)  # the last good picture
     field.fill("some")
     field.press("Enter")
     expect(page.locator(".mw-tr-field", has=field).get_by_role("alert")).to_contain_text("should be a rank")
@@ -252,7 +252,7 @@ def test_an_invalid_link_gives_a_message_and_changes_nothing(shown: Callable[...
     expect(general).to_contain_text(
         "the link was not opened: destination.spec[0]: S7 names axis 7, and the mesh has axes"
     )
-    lab.tasks(4)
+    lab.wait_for_tasks(4)
     with lab.page.expect_download() as download:
         lab.page.get_by_role("button", name="Save").click()
     assert json.loads(Path(download.value.path()).read_text())["tensor"]["shape"] == [13312, 6144]
@@ -305,7 +305,7 @@ def test_empty_ranks_and_slices_that_stay_in_place_are_marked(shown: Callable[..
     document["destination"] |= {"ranks": [0, 1, 2, 3], "hosts": [0, 0, 1, 1]}  # the same devices, cut otherwise
     lab = shown(edits.link_fragment(document, "broadcast", "ensemble"))
     page = lab.page
-    lab.tasks(12)
+    lab.wait_for_tasks(12)
     expect(page.locator(".mw-tr-stays")).to_have_count(3)
     expect(page.locator('[data-card="source"] .mw-tr-rank[data-empty]')).to_have_text("3", use_inner_text=True)
     mesh = page.get_by_role("grid", name="Ranks of the source mesh")

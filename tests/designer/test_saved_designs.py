@@ -64,7 +64,7 @@ def test_the_number_of_designs_of_a_person_is_limited(server: Server) -> None:
 def test_edits_and_versions_are_refused_when_the_disk_space_is_used_up(server: Server) -> None:
     server.limits = Limits(designs_megabytes=0.1)
     design = server.ada.add(FIRST)
-    server.fill(server.ada, design, 100_001)
+    server.fill_history(server.ada, design, 100_001)
     sentence = refusal_of(server.ada.save, design, EDITED)
     assert sentence.startswith("your designs use 10") and "limit: 100 kB" in sentence
     log = server.ada.log(design)
@@ -81,7 +81,7 @@ def test_edits_and_versions_are_refused_when_the_disk_space_is_used_up(server: S
 def test_deleted_designs_give_way_to_new_ones(server: Server) -> None:
     server.limits = Limits(designs_megabytes=0.1)
     deleted = server.ada.add(FIRST)
-    server.fill(server.ada, deleted, 100_001)
+    server.fill_history(server.ada, deleted, 100_001)
     server.ada.delete(deleted)
     assert refusal_of(server.ada.add, FIRST) == ""
     assert "can no longer be restored" in refusal_of(server.ada.restore, deleted)
@@ -94,6 +94,6 @@ def test_the_designs_of_all_people_are_limited_together(server: Server) -> None:
     assert refusal_of(server.ada.save, first, EDITED) == ""
 
     server.limits = Limits(total=TotalLimits(designs_megabytes=0.1))
-    server.fill(server.ada, first, 100_001)
+    server.fill_history(server.ada, first, 100_001)
     assert refusal_of(server.grace.add, FIRST).startswith("the designs on this server use 10")
     assert Saved.sum(server.saved.saved(person) for person in server.saved.people()).designs == 2
