@@ -27,7 +27,7 @@ def test_random_transfers_deliver_slices_and_send_the_bytes_of_the_plan(crew: Cr
 
 @pytest.mark.parametrize("strategy", list(strategies))
 def test_concurrent_round_trips_restore_the_tensors(crew: Crew, strategy: str) -> None:
-    assert run_task(crew, "there_and_back", 8, strategy) == [[]] * 8
+    assert run_task(crew, "reshard_there_and_back", 8, strategy) == [[]] * 8
 
 
 @pytest.mark.parametrize("world", [8, 6])
@@ -77,7 +77,7 @@ def test_a_shard_of_the_wrong_shape_fails_the_others(crew: Crew) -> None:
 
 @pytest.mark.parametrize("how", ["sleeps", "exits"])
 def test_a_process_that_does_not_take_part_fails_the_others_without_a_hang(crew: Crew, how: str) -> None:
-    found = run_task(crew, "one_process_fails", 4, how)
+    found = run_task(crew, "errors_of_failing_process", 4, how)
     for process in (0, 2, 3):
         message, seconds = found[process]
         assert f"process {process} " in message and seconds < 20
