@@ -21,7 +21,7 @@ from tests.engine.runtime.resharding_tasks import (
     DTYPES,
     SIZES,
     byte_pattern,
-    equal_bits,
+    have_equal_bits,
     grid,
     piece,
     poisoned_like,
@@ -86,7 +86,7 @@ def concurrent_transfers(seed: int) -> list[str]:
         items, wholes, options = plans[number]
         for place, shard in enumerate(transfer.wait()):
             expected = expected_shard(items[place], wholes[place], "destination")
-            is_right = shard is None if expected is None else shard is not None and equal_bits(shard, expected)
+            is_right = shard is None if expected is None else shard is not None and have_equal_bits(shard, expected)
             if not is_right or (intos[place] is not None and shard is not intos[place]):
                 wrong.append(f"seed {seed}, plan {number}, {items[place]}, {options['strategy']}: the shard differs")
     return wrong
@@ -132,7 +132,7 @@ def start_six_times(_: Any) -> list[str]:
         for item, shard in zip(items, each.wait(), strict=True):
             expected = expected_shard(item, wholes[item.name] + step, "destination")
             if (shard is None) != (expected is None) or (
-                expected is not None and shard is not None and not equal_bits(shard, expected)
+                expected is not None and shard is not None and not have_equal_bits(shard, expected)
             ):
                 wrong.append(f"step {step}: {item.name} differs")
     return wrong
@@ -156,7 +156,7 @@ def reshard_dtensor_and_addends(_: Any) -> list[str]:
         return [] if weight is None and bias is None else [f"process {me} received something"]
     expected = distribute_tensor(whole, servers, [Shard(0)], src_data_rank=None).to_local()
     assert weight is not None and bias is not None
-    return [] if equal_bits(weight, expected) and bias.tolist() == [11, 11, 22, 22] else [f"{weight}, {bias}"]
+    return [] if have_equal_bits(weight, expected) and bias.tolist() == [11, 11, 22, 22] else [f"{weight}, {bias}"]
 
 
 def invalid_transfer(case: str) -> str:
