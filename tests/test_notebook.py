@@ -19,7 +19,7 @@ import pytest
 import meshwave as mw
 from meshwave.designer import notebook
 
-from .conftest import ROOT, until
+from .conftest import ROOT, wait_until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -64,7 +64,7 @@ def test_a_prediction_is_an_interactive_timeline(page: Page, host: Callable[[str
     timeline.focus()
     page.keyboard.press("+")
 
-    assert until(lambda: "scale(1)" not in (drawing.get_attribute("style") or "scale(1)"))
+    assert wait_until(lambda: "scale(1)" not in (drawing.get_attribute("style") or "scale(1)"))
 
 
 @pytest.mark.browser
@@ -78,7 +78,7 @@ def test_the_designer_in_a_cell_edits_the_design(page: Page, host: Callable[[str
     microbatches.fill("16")
     microbatches.press("Enter")
 
-    assert until(lambda: shown.design.pipeline.microbatches == 16)
+    assert wait_until(lambda: shown.design.pipeline.microbatches == 16)
 
 
 def test_only_the_server_of_a_notebook_may_be_framed() -> None:
@@ -129,7 +129,7 @@ def test_jupyterlab_shows_the_timeline_and_the_designer(page: Page, tmp_path: Pa
         stderr=subprocess.DEVNULL,
     )
     try:
-        files = until(lambda: list((tmp_path / "runtime").glob("jpserver-*.json")))
+        files = wait_until(lambda: list((tmp_path / "runtime").glob("jpserver-*.json")))
         link = json.loads(files[0].read_text())["url"]
         page.goto(f"{link}lab/tree/first.ipynb?token=t")
         page.locator(".jp-Notebook .jp-Cell").first.wait_for(timeout=60_000)

@@ -119,7 +119,7 @@ def test_the_timeline_offers_what_applies_to_the_block_under_the_pointer(whole_p
     expect(menu).to_be_hidden()
 
 
-@pytest.mark.usefixtures("unlaunched")
+@pytest.mark.usefixtures("forbid_launches")
 def test_the_page_fits_on_one_screen_on_first_and_later_visits(
     designer: Callable[[str], str], visit: Callable[[str], Page], page: Page
 ) -> None:
@@ -215,7 +215,7 @@ def test_a_run_is_cancelled_and_its_state_is_shown_after_a_reload(
     expect(page.locator(".mw-run .mw-state")).to_have_text("cancelled", timeout=RUN_MS)
 
 
-@pytest.mark.usefixtures("unlaunched")
+@pytest.mark.usefixtures("forbid_launches")
 def test_without_the_token_nothing_is_shown(designer: Callable[[str], str], page: Page, complaints: list[str]) -> None:
     link = designer("01-first-wave")
     response = page.goto(link.split("?")[0])

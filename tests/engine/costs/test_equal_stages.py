@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from meshwave.engine.costs import estimate, transformer_layers
+from meshwave.engine.costs import estimate, stage_memory
 from meshwave.engine.costs.stage_prices import MeshPrices
 from meshwave.engine.document import parse_design
 from meshwave.engine.document.meshes import equal_meshes
@@ -17,7 +17,7 @@ RANKS = 16
 
 
 @pytest.mark.parametrize(
-    ("owner", "name"), [(MeshPrices, "stage"), (transformer_layers, "transient_bytes")], ids=["seconds", "bytes"]
+    ("owner", "name"), [(MeshPrices, "stage"), (stage_memory, "transient_bytes")], ids=["seconds", "bytes"]
 )
 def test_the_first_the_last_and_one_middle_stage_are_priced(
     monkeypatch: pytest.MonkeyPatch, owner: object, name: str

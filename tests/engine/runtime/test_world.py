@@ -23,7 +23,7 @@ def gpu_count(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -
 
 
 @pytest.mark.parametrize(
-    ("gpus", "local_size", "options", "devices", "backend", "text"),
+    ("gpu_count", "local_size", "options", "devices", "backend", "text"),
     [
         (0, 2, {}, ["cpu", "cpu"], "gloo", "no GPU"),
         (2, 2, {}, ["cuda:0", "cuda:1"], "nccl", "messages use NCCL"),
@@ -32,7 +32,7 @@ def gpu_count(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -
         (2, 2, {"computes": False}, ["cuda:0", "cuda:1"], "nccl", "messages use NCCL"),
         (1, 2, {"computes": False}, ["cpu", "cpu"], "gloo", "2 processes share 1 GPU; NCCL needs one GPU per process"),
     ],
-    indirect=["gpus"],
+    indirect=["gpu_count"],
 )
 def test_each_process_uses_a_gpu_of_its_own_or_a_shared_one(
     gpu_count: int, local_size: int, options: dict[str, bool], devices: list[str], backend: str, text: str
