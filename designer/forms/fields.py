@@ -100,7 +100,6 @@ _LABELS: Mapping[str, str] = {
     "pipeline.limit": "Activation limit",
     "pipeline.path": "Stage path",
     "pipeline.stages": "Layers per stage",
-    "training.cuda_graphs": "CUDA graphs",
     "training.data": "Training text",
     "training.micro_batch_size": "Microbatch size",
     "training.tensor_parallel_overlap": "Tensor-parallel overlap",

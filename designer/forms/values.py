@@ -18,7 +18,7 @@ NONE = "-"  # an empty line of a field of rows
 _UNITS = (("_s", "s", 2), ("_bytes", "B", 6), ("bandwidth", "B/s", 0), ("_flops", "FLOP/s", 6))
 _SPELLINGS = {
     "1f1b": "1F1B", "adamw": "AdamW", "alibi": "ALiBi", "aux": "auxiliary", "bert": "BERT", "cp": "CP",
-    "cudnn": "cuDNN", "flash_2": "FlashAttention-2", "flash_3": "FlashAttention-3",
+    "cuda": "CUDA", "cudnn": "cuDNN", "flash_2": "FlashAttention-2", "flash_3": "FlashAttention-3",
     "deepspeed": "DeepSpeed", "degree": "chunks", "dfs": "DFS", "dp": "DP", "ep": "EP", "eps": "epsilon", "esp": "ESP", "eval": "evaluation",
     "eval_every": "evaluation interval", "every": "every n-th block", "ffn": "FFN width", "first_dense": "initial dense blocks",
     "full_every": "full attention every n-th layer", "gelu": "GELU", "gpt": "GPT", "inter_node": "link between nodes",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from meshwave.engine.costs.operators import PLAIN_KERNELS, Kernel, Kernels, Operator, Work
 from meshwave.engine.document import Device
-from meshwave.engine.document.devices import GRAPH_KERNEL_S, DeviceKind, find_device_kind
+from meshwave.engine.document.devices import DeviceKind, find_device_kind
 from meshwave.engine.document.pipeline import RecomputedPart
 
 FORMAT_RATES: dict[Kernel, float] = {"fp8": 2.0, "fp4": 4.0}
@@ -62,8 +62,8 @@ def _kernel_seconds(work: Work, device: Device, kind: DeviceKind, kernels: Kerne
     products better than whole waves of tiles do.
     """
     constants = kind.constants
-    launch_s = GRAPH_KERNEL_S if kernels.replays_graphs else constants.kernel_s
-    fixed_s = launch_s + kind.blocking_launch_s * kernels.blocks_launches
+    launched_s = constants.launched_kernel_s(replays_graphs=kernels.replays_graphs)
+    fixed_s = launched_s + kind.blocking_launch_s * kernels.blocks_launches
     if work.kernel == "memory":
         share = constants.memory_efficiency if kernels.fuses_elementwise else constants.eager_memory_efficiency
         return fixed_s + work.bytes / (device.memory_bandwidth * share) if work.bytes else 0.0

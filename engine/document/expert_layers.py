@@ -11,7 +11,6 @@ from functools import lru_cache
 from math import ceil, gcd
 from typing import TYPE_CHECKING, NamedTuple
 
-from meshwave.engine.document.devices import GRAPH_KERNEL_S
 from meshwave.engine.document.meshes import Mesh
 from meshwave.engine.document.model import Model
 from meshwave.engine.errors import InputError
@@ -194,7 +193,7 @@ def device_rates(design: Design) -> Rates:
         device.peak_flops * share,
         device.memory_bandwidth * constants.memory_efficiency,
         tile_rows=TILE_ROWS,
-        kernel_s=GRAPH_KERNEL_S if design.training.cuda_graphs else constants.kernel_s,
+        kernel_s=constants.launched_kernel_s(replays_graphs=design.training.cuda_graphs),
         eager_memory=device.memory_bandwidth * constants.eager_memory_efficiency,
     )
 

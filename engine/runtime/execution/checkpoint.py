@@ -252,14 +252,15 @@ def load_newest_checkpoint(run_folder: Path, state: State) -> Loaded:
     Raises:
         RunError: all checkpoints are damaged, or the checkpoint belongs to another model.
     """
+    from torch.distributed.checkpoint.filesystem import FileSystemReader
+
     damaged: dict[str, str] = {}
     for folder in reversed(complete_checkpoints(run_folder)):
         name = _damaged_file(folder)
         if name is None:
-            from torch.distributed.checkpoint.filesystem import FileSystemReader
-
             _read_parts(FileSystemReader(folder), state, folder)
-            _set_aside(damaged, run_folder)
+            if dist.get_rank() == 0:
+                _set_aside(damaged, run_folder)
             return Loaded(read_checkpoint(folder).steps, [*damaged])
         damaged[folder.name] = name
     if damaged:
@@ -269,15 +270,20 @@ def load_newest_checkpoint(run_folder: Path, state: State) -> Loaded:
 
 
 def _damaged_file(folder: Path) -> str | None:
-    """Return the name of a damaged or missing file of a checkpoint; all processes check a share of the files."""
+    """Return the name of a damaged or missing file of a checkpoint, or None; all processes call this function together."""
+    found: list[str | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, _damaged_file_of_share(folder))
+    return next((name for name in found if name is not None), None)
+
+
+def _damaged_file_of_share(folder: Path) -> str | None:
+    """Return the name of a damaged or missing file among those that this process checks, or None."""
     try:
         files: Mapping[str, str] = read_checkpoint(folder).files
     except RunError:
         return MANIFEST
     own = sorted(files)[dist.get_rank() :: dist.get_world_size()]
-    found: list[str | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, next((name for name in own if not _is_intact(folder / name, files[name])), None))
-    return next((name for name in found if name is not None), None)
+    return next((name for name in own if not _is_intact(folder / name, files[name])), None)
 
 
 def _is_intact(path: Path, sha256: str) -> bool:
@@ -288,8 +294,8 @@ def _is_intact(path: Path, sha256: str) -> bool:
 
 
 def _set_aside(checkpoints: Iterable[str], run_folder: Path) -> None:
-    """Rename damaged checkpoints; process 0 does so."""
-    for name in checkpoints if dist.get_rank() == 0 else ():
+    """Rename damaged checkpoints."""
+    for name in checkpoints:
         folder = run_folder / FOLDER / name
         aside = folder.with_suffix(DAMAGED)
         shutil.rmtree(aside, ignore_errors=True)

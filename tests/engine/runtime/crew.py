@@ -45,7 +45,7 @@ def make_job(document: dict[str, Any], orders: str | None) -> Job:
     return Job(design, parse_program(orders) if orders else lower(design), layers_per_stage(design))
 
 
-def as_plain_tensor(tensor: torch.Tensor) -> torch.Tensor:
+def to_numpy_dtype(tensor: torch.Tensor) -> torch.Tensor:
     """Return a copy of a tensor; of bfloat16, which numpy does not have, in float32."""
     return tensor.float() if tensor.dtype == torch.bfloat16 else tensor.clone()
 
@@ -54,7 +54,7 @@ def _train(job: Job, folder: Path) -> dict[str, Any]:
     world = join_run(folder)
     seen: dict[str, Any] = {}
     trainer = Trainer(
-        job, world, observer=lambda named: seen.update({n: as_plain_tensor(g).numpy() for n, g in named.items()})
+        job, world, observer=lambda named: seen.update({n: to_numpy_dtype(g).numpy() for n, g in named.items()})
     )
     steps, evaluations, moved = [], [], []
     for number in range(job.design.training.steps):
@@ -71,7 +71,7 @@ def _train(job: Job, folder: Path) -> dict[str, Any]:
         "gradients": seen,
         "moved": [change._asdict() for change in moved],
         "cuts": trainer.weight_shards(),
-        "parameters": {name: as_plain_tensor(p).numpy() for name, p in trainer.parameters().items()},
+        "parameters": {name: to_numpy_dtype(p).numpy() for name, p in trainer.parameters().items()},
     }
     dist.destroy_process_group()
     return outcome
