@@ -86,17 +86,19 @@ def test_a_page_breaks_no_rule(link: str, visit: Callable[[str], Page], page: Pa
         assert broken_rules(page) == [], theme
 
 
-def test_the_tabs_of_a_run_break_no_rule(link: str, visit: Callable[[str], Page], page: Page, studio: Studio) -> None:
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.nightly)])
+def test_the_tabs_of_a_run_break_no_rule(
+    link: str, visit: Callable[[str], Page], page: Page, studio: Studio, theme: str
+) -> None:
     run = write_run(studio.record, load_design(example("03-gpt-on-two-cores")), factor=2.0)
     visit(f"{link}?run={run}")
     page.wait_for_function(f"{IDLE} && window.meshwaveTimeline?.layers.length > 1")
+    page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
 
     for title, drawn in TABS.items():
         page.get_by_role("tab", name=title, exact=True).click()
         page.locator(drawn).first.wait_for()
-        for theme in ("light", "dark"):
-            page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
-            assert broken_rules(page) == [], (title, theme)
+        assert broken_rules(page) == [], title
 
 
 def test_a_theme_that_changes_just_before_a_gesture_is_drawn(

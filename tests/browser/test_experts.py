@@ -602,6 +602,7 @@ def test_the_form_has_the_experts_and_shows_problems_at_their_fields(whole: Whol
 # ---- a run ----
 
 
+@pytest.mark.nightly
 def test_a_small_run_with_experts_trains(whole: Whole) -> None:
     """The loss falls, the run and its layers are overlaid on the prediction, and its expert load is offered."""
     import json

@@ -123,6 +123,7 @@ def test_people_do_what_their_roles_allow_and_an_administrator_ends_a_page(
 
 
 @needs_axe
+@pytest.mark.nightly
 def test_the_pages_of_people_break_no_rule_of_accessibility(server: Server, sign_in: Callable[..., Page]) -> None:
     def check(page: Page) -> None:
         for theme in ("light", "dark"):

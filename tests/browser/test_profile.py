@@ -30,6 +30,7 @@ LINKS = CalibrationOptions(ProcessCluster(1, 2), [(2, 2)], ("links",), rounds=1)
 """A calibration that takes only seconds."""
 
 
+@pytest.mark.nightly
 def test_a_calibration_profile_is_measured_shown_and_used(
     stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

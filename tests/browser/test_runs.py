@@ -116,6 +116,7 @@ def test_a_file_that_is_not_a_training_text_is_refused_with_a_reason(
 
 
 @pytest.mark.torch
+@pytest.mark.nightly
 def test_a_run_trains_on_the_uploaded_text(
     visit: Callable[[str], Page], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

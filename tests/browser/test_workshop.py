@@ -206,6 +206,7 @@ def test_a_workshop_from_joining_to_its_results(
 
 
 @needs_axe
+@pytest.mark.nightly
 def test_the_pages_of_a_workshop_break_no_rule_of_accessibility(
     serve: Callable[[], Server], contexts: Callable[[], BrowserContext]
 ) -> None:

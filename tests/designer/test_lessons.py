@@ -162,6 +162,7 @@ def test_a_run_that_takes_longer_than_predicted_does_not_pass(measuring: LessonP
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_a_dry_run_that_the_learner_launches_passes_the_step_that_asks_for_a_measurement(
     measuring: LessonPane, session: Session
 ) -> None:

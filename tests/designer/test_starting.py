@@ -55,6 +55,7 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., tuple[subprocess.Popen[str],
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_the_browser_opens_a_private_file_that_is_deleted_afterwards(
     serve: Callable[..., tuple[subprocess.Popen[str], str]], tmp_path: Path
 ) -> None:

@@ -40,6 +40,7 @@ def test_the_runs_of_a_target_are_read_without_a_truncated_line(tmp_path: Path) 
 @pytest.mark.torch
 @pytest.mark.slow
 @pytest.mark.usefixtures("warm_processes")
+@pytest.mark.nightly
 def test_a_killed_run_finishes_and_the_measurement_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kills, "STEPS", 20)
     file = tmp_path / "kills.jsonl"

@@ -15,7 +15,7 @@ from meshwave.engine.runs import Run
 from meshwave.engine.runs.launchers._torchrun import PROGRAM
 from tests.engine.runs.play import draw
 
-STEPS = 150
+STEPS = 80
 """Number of steps of a run that is long enough to be interrupted during training."""
 PATIENCE_S = 90.0
 

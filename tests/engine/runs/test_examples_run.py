@@ -32,14 +32,21 @@ def affordable_design(path: Path) -> Design:
     return parse_design(document)
 
 
-REPEATED = "15-bert-base-moe"
-"""Example that runs in the nightly tests, because 16-gpt2-moe trains the same kind of design."""
+REPEATED = {
+    "02-two-waves": "05-hanayo-as-chimera",
+    "08-gpipe-against-1f1b": "11-eight-by-32",
+    "10-bert-on-tacc": "09-bert-masked",
+    "12-searched": "07-drawn-by-hand",
+    "15-bert-base-moe": "16-gpt2-moe",
+    "19-wave-of-skips": "18-u-transformer",
+}
+"""Examples that run in the nightly tests, each with one that trains the same kind of design."""
 
 
 @pytest.mark.parametrize(
     "path",
     [
-        pytest.param(path, id=name, marks=[pytest.mark.nightly] * (name == REPEATED))
+        pytest.param(path, id=name, marks=[pytest.mark.nightly] * (name in REPEATED))
         for name, path in examples().items()
     ],
 )

@@ -71,7 +71,7 @@ def test_killed_and_evicted_pods_restart_the_run_from_its_checkpoint(
     kind: str, calls: Path, record: Record, trainer: LocalLauncher, tmp_path: Path
 ) -> None:
     launcher = launcher_of(record, tmp_path / "claim", kind=kind, context="west", namespace="team")
-    options = Options(checkpoints=Checkpoints(every_steps=20), restarts=2)
+    options = Options(checkpoints=Checkpoints(every_steps=10), restarts=2)
     run = submit(launcher, two_nodes(2 * STEPS), options)  # type: ignore[arg-type]
     assert wait_patiently(lambda: bool(complete_checkpoints(run.folder)))
 

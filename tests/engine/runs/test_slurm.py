@@ -103,7 +103,7 @@ def test_a_killed_process_is_the_reason(slurm: SlurmLauncher) -> None:
 @pytest.fixture(scope="module")
 def followed_run(cluster: slurm_cluster.Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     """A run in which a process was killed, and which another process followed to its end by the run database alone."""
-    options = Options(checkpoints=Checkpoints(every_steps=25), restarts=1)
+    options = Options(checkpoints=Checkpoints(every_steps=10), restarts=1)
     with closing(Record(tmp_path_factory.mktemp("followed"))) as record:
         run = submit(launcher_of(record), two_nodes(STEPS), options)  # type: ignore[arg-type]
         assert wait_patiently(lambda: bool(complete_checkpoints(run.folder)))
@@ -226,6 +226,7 @@ def test_a_design_takes_the_cluster_of_a_target(
     assert [name for name, _ in counts.states] == ["n1", "n2"]
 
 
+@pytest.mark.nightly
 def test_a_target_is_calibrated_by_a_job_on_its_nodes(
     cluster: slurm_cluster.Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -272,6 +273,7 @@ def test_a_sweep_of_designs_is_one_job_array(
     assert "#SBATCH --array=0-1" in (Path(found[0]["folder"]) / "array.sh").read_text()
 
 
+@pytest.mark.nightly
 def test_a_preempted_run_keeps_its_state_and_waits(cluster: slurm_cluster.Cluster, record: Record) -> None:
     run = submit(launcher_of(record), two_nodes(100_000))  # type: ignore[arg-type]
     wait_for_training(run)

@@ -20,6 +20,7 @@ from tests.engine.runs.play import submit
 pytestmark = [pytest.mark.slurm, pytest.mark.torch, pytest.mark.slow]
 
 
+@pytest.mark.nightly
 def test_accounting_has_the_end_of_jobs_that_the_controller_has_forgotten(
     record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -50,6 +51,7 @@ def test_accounting_has_the_end_of_jobs_that_the_controller_has_forgotten(
 
 
 @pytest.mark.ssh
+@pytest.mark.nightly
 def test_server_laptop_and_cluster_agree_again_after_hours_apart(
     record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,6 +68,7 @@ def test_a_run_on_two_hosts_has_the_losses_of_a_local_run(
     assert not (run.folder).is_symlink()
 
 
+@pytest.mark.nightly
 def test_the_check_of_hosts_measures_the_link_between_them(
     ssh: SshLauncher, server: ssh_server.Server, record: Record
 ) -> None:
@@ -95,6 +96,7 @@ def test_a_cancelled_run_leaves_no_process(ssh: SshLauncher, record: Record) -> 
     assert wait_until(lambda: not processes_of(run))
 
 
+@pytest.mark.nightly
 def test_a_host_whose_processes_are_killed_ends_the_run(ssh: SshLauncher, record: Record) -> None:
     run = submit(ssh, two_nodes(100_000), REHEARSAL)  # type: ignore[arg-type]
     assert wait_patiently(lambda: reconcile(record) or run.progress.done > 0)
@@ -135,7 +137,7 @@ def test_a_killed_process_costs_no_accuracy_and_another_run_waits(
     server: ssh_server.Server, record: Record, tmp_path: Path
 ) -> None:
     launcher = launcher_of(server, record, tmp_path, shared=True)
-    options = Options(checkpoints=Checkpoints(every_steps=25), restarts=1)
+    options = Options(checkpoints=Checkpoints(every_steps=10), restarts=1)
     run = submit(launcher, two_nodes(STEPS), options)  # type: ignore[arg-type]
     other = submit(launcher, two_nodes(STEPS))  # type: ignore[arg-type]
     reconcile(record)
@@ -172,6 +174,7 @@ def test_checkpoints_need_a_shared_folder(ssh: SshLauncher) -> None:
 
 
 @pytest.mark.slurm
+@pytest.mark.nightly
 def test_a_run_on_slurm_behind_a_login_node_is_followed_and_cancelled(
     record: Record, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -48,7 +48,7 @@ def test_a_run_that_loses_a_process_and_its_launcher_ends_with_the_losses_of_the
     torchrun: TorchrunLauncher, record: Record, trainer: LocalLauncher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    options = Options(checkpoints=Checkpoints(every_steps=25), restarts=1)
+    options = Options(checkpoints=Checkpoints(every_steps=10), restarts=1)
     run = submit(torchrun, two_nodes(STEPS), options)  # type: ignore[arg-type]
     assert wait_patiently(lambda: bool(complete_checkpoints(run.folder)))
     torchrun.close()  # as at the end of the server

@@ -140,7 +140,7 @@ EXPERTS = [
 """Models with experts: a pipeline schedule, number of meshes, dp, tp, and the experts section."""
 
 
-@pytest.mark.parametrize(("schedule", "pp", "dp", "tp", "experts"), EXPERTS, ids=case_name)
+@pytest.mark.parametrize(("schedule", "pp", "dp", "tp", "experts"), thin_out(2, EXPERTS), ids=case_name)
 def test_a_model_with_experts_trains_like_one_process(
     schedule: str, pp: int, dp: int, tp: int, experts: Document, crew: Any, draw: Callable[..., Document]
 ) -> None:
@@ -269,7 +269,7 @@ OFFLOADED = [
 """A pipeline, dp, tp, and the experts section."""
 
 
-@pytest.mark.parametrize(("pipeline", "dp", "tp", "experts"), OFFLOADED, ids=case_name)
+@pytest.mark.parametrize(("pipeline", "dp", "tp", "experts"), thin_out(2, OFFLOADED), ids=case_name)
 def test_experts_whose_activations_are_offloaded_train_like_one_process(
     pipeline: Document, dp: int, tp: int, experts: Document, crew: Any, draw: Callable[..., Document]
 ) -> None:
@@ -303,7 +303,7 @@ SLICED = [
 """Cases like :data:`UNEQUAL`, with the dim of which each tensor-parallel device sends a slice."""
 
 
-@pytest.mark.parametrize(("boundary", "pipeline", "shapes", "strategy", "others"), SLICED, ids=case_name)
+@pytest.mark.parametrize(("boundary", "pipeline", "shapes", "strategy", "others"), thin_out(2, SLICED), ids=case_name)
 def test_tensor_parallel_devices_that_send_a_slice_each_train_like_one_process(
     boundary: str,
     pipeline: Document,
@@ -319,7 +319,7 @@ def test_tensor_parallel_devices_that_send_a_slice_each_train_like_one_process(
     assert_equal(crew.train(document), reference(document))
 
 
-@pytest.mark.parametrize(("pipeline", "shapes", "strategy", "others"), UNEQUAL, ids=case_name)
+@pytest.mark.parametrize(("pipeline", "shapes", "strategy", "others"), thin_out(2, UNEQUAL), ids=case_name)
 def test_meshes_of_different_shapes_train_like_one_process(
     pipeline: Document,
     shapes: list[tuple[int, int]],
@@ -345,7 +345,7 @@ other replicas have other tokens.
 """
 
 
-@pytest.mark.parametrize(("schedule", "shapes", "experts", "aux_loss"), UNEQUAL_EXPERTS, ids=case_name)
+@pytest.mark.parametrize(("schedule", "shapes", "experts", "aux_loss"), thin_out(2, UNEQUAL_EXPERTS), ids=case_name)
 def test_experts_on_meshes_of_different_shapes_train_like_one_process(
     schedule: str,
     shapes: list[tuple[int, int]],
@@ -391,7 +391,7 @@ SHARDED = [
 """Cases with sharded state: the sharded tensors, a schedule, number of meshes, dp, tp, and other settings."""
 
 
-@pytest.mark.parametrize(("sharding", "pipeline", "pp", "dp", "tp", "others"), SHARDED, ids=case_name)
+@pytest.mark.parametrize(("sharding", "pipeline", "pp", "dp", "tp", "others"), thin_out(2, SHARDED), ids=case_name)
 def test_sharded_state_trains_like_one_process(
     sharding: str,
     pipeline: Document,
@@ -429,7 +429,7 @@ SHARDED_EXPERTS = [
 """The sharded tensors, a schedule, sizes of meshes, the experts section, the model, and other settings."""
 
 
-@pytest.mark.parametrize(("sharding", "schedule", "sizes", "experts", "model", "others"), SHARDED_EXPERTS)
+@pytest.mark.parametrize(("sharding", "schedule", "sizes", "experts", "model", "others"), thin_out(2, SHARDED_EXPERTS))
 def test_sharded_experts_train_like_one_process(
     sharding: str,
     schedule: str,

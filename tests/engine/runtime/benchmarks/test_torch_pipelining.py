@@ -11,6 +11,7 @@ TINY = {"hidden": 16, "sequence": 8}
 FIGURES = ("a step_s", "overhead of an action_s")
 
 
+@pytest.mark.nightly
 def test_both_runtimes_agree_and_have_figures() -> None:
     names = ("zb-v", "hanayo, two waves")  # a split backward, and an order from a CSV file
 

@@ -107,6 +107,7 @@ def find_contention(profile: Profile, kind: str) -> Contention:
 
 
 @can_emulate
+@pytest.mark.nightly
 def test_two_messages_over_one_nic_share_its_rate(emulated_profile: tuple[Profile, list[CalibrationProgress]]) -> None:
     found = find_contention(emulated_profile[0], "across_nodes")
 

@@ -56,6 +56,7 @@ def test_processes_return_results_from_their_own_namespaces_over_links_of_the_re
         assert is_true_in_time(lambda: not namespaces() & found)
 
 
+@pytest.mark.nightly
 def test_nothing_is_left_when_the_owner_is_killed(missing_emulation: str | None, tmp_path: Path) -> None:
     links_before = links()
     owner = subprocess.Popen(

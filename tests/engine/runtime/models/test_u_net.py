@@ -174,6 +174,7 @@ def test_any_split_of_a_u_net_has_the_weights_of_the_whole_model(cuts: set[int],
     assert all(torch.equal(weight, whole[name]) for part in parts for name, weight in part.items())
 
 
+@pytest.mark.nightly
 def test_the_blocks_of_a_u_net_compile_without_a_graph_break(monkeypatch: pytest.MonkeyPatch) -> None:
     """The backend runs the traced graph without compiling it."""
     from torch._dynamo.utils import counters
