@@ -195,6 +195,10 @@ def accumulation_bytes(numbers: float, load: Workload) -> float:
     return numbers * (2 * load.precision.item + 2 * load.precision.gradients)
 
 
+FLOAT8_BYTES, SCALE_BYTES = 1, 4
+"""Bytes of a number in fp8, and of the scale of a tensor."""
+
+
 def product_operator(
     name: str,
     load: Workload,
@@ -209,7 +213,8 @@ def product_operator(
     """Return the operator of a linear layer: three matrix products of the same size, one forward and two backward.
 
     It keeps its input, unless another operator keeps the same tensor. Each product reads two of the three matrices and
-    writes the third.
+    writes the third. A product in fp8 keeps a copy of its input in that format, except where sequence parallelism
+    gathers the input again.
 
     Tensor-parallel devices shard its columns or its rows: they all-reduce the gradient of the input, or the output
     (Shoeybi et al., arXiv:1909.08053, section 3). With sequence parallelism, they gather the input and reduce-scatter
@@ -230,6 +235,10 @@ def product_operator(
     parameters = k * n + (n if bias else 0)
     kernel = kernel or load.kernels.linear
     once = Work(2 * m * k * n, item * (m * k + k * n + m * n), kernel)
+    gathers_again = cut == "columns" and load.sequence_parallel and load.tp > 1
+    kept = (load.residual_stream.tokens if cut == "columns" else m) * k * item * keeps_input
+    if kernel == "fp8" and not gathers_again:
+        kept = m * k * FLOAT8_BYTES + SCALE_BYTES
     operator = Operator(
         name,
         forward=once,
@@ -237,8 +246,8 @@ def product_operator(
         weight_gradient=Work(once.flops, item * (m * k + m * n) + accumulation_bytes(k * n, load), kernel),
         parameters=parameters,
         copied=parameters,
-        kept_bytes=(load.residual_stream.tokens if cut == "columns" else m) * k * item * keeps_input,
-        deferred_bytes=m * (k + n) * item,
+        kept_bytes=kept,
+        deferred_bytes=m * (k + n) * item if kernel != "fp8" else m * (k * FLOAT8_BYTES + n * item) + SCALE_BYTES,
         transient_bytes=k * n * item + m * (k + n) * item,
         output_bytes=m * n * item,
     )
@@ -271,7 +280,7 @@ def attention_product(load: Workload) -> Operator:
 
     It has two matrix products in the forward and five in the backward, which recomputes the scores: ``2bs^2h`` FLOPs
     each if all heads have their own keys and values. It keeps queries, keys, values and one log-sum per row; the
-    projection that reads its output keeps the output. A window limits the tokens that each token attends to. The bias
+    projection that reads its output keeps the output, or a copy of it in fp8 besides it. A window limits the tokens that each token attends to. The bias
     of ALiBi is read for each score. Unfused attention writes the scores and keeps them; its products do not use tensor
     cores if the size of a head is not aligned. Recomputed attention keeps queries, keys and values only.
 
@@ -313,6 +322,7 @@ def attention_product(load: Workload) -> Operator:
         )
     share = 0.5 if load.causal else 1.0
     bias = matrix if load.architecture.positions.kind == "alibi" else 0.0
+    copies_output = load.kernels.linear == "fp8"
     return Operator(
         "attention",
         forward=Work(scores + values, taken + given + log_sums + bias, "attention", share),
@@ -320,7 +330,7 @@ def attention_product(load: Workload) -> Operator:
             3 * scores + 2 * values, 2 * (taken + given) + log_sums + bias, "attention-backward", share
         ),
         parameters=sinks,
-        kept_bytes=taken if load.kernels.recomputes == "attention" else kept + log_sums,
+        kept_bytes=taken if load.kernels.recomputes == "attention" else kept + log_sums + given * copies_output,
         transient_bytes=transient,
         output_bytes=given + log_sums,
         context_bytes=passed,

@@ -45,6 +45,6 @@ def padded_lengths(design: Design) -> Integers | None:
 
 def shorten_sequences(design: Design, length: int) -> Design:
     """Return the design with sequences of this length, each of which is one document."""
-    training = design.training.model_copy(update={"pad_documents": False, "document_lengths": None})
+    training = design.training.model_copy(update={"document_lengths": None})
     model = design.model.resize_messages(length, design.model.hidden)
     return design.model_copy(update={"model": model, "training": training})

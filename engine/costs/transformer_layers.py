@@ -197,6 +197,8 @@ def _activation_operator(load: Workload, width: float) -> Operator:
     """Return the activation function of a feed-forward block; a gated one keeps both halves and the activated half."""
     part = load.architecture.mlp
     kept, forward, backward = ACTIVATIONS[part.activation]
+    if part.activation == "relu" and load.kernels.linear == "fp8":
+        kept += 1  # its output, of which the product keeps a copy in fp8
     if part.gated:
         kept, forward, backward = 3, forward + 3, backward + 6
     name = "GELU" if part.activation == "gelu" else part.activation
@@ -290,7 +292,7 @@ def _head_transform(load: Workload) -> tuple[Operator, ...]:
     """Return the operators between the last layer and the logits."""
     _, *moved = ACTIVATIONS[load.architecture.mlp.activation]
     return (
-        product_operator("head transform", load, load.hidden, load.hidden),
+        product_operator("head transform", load, load.hidden, load.hidden, kernel="product"),
         elementwise_operator("head activation", load, load.hidden, kept=1, read_and_written=(moved[0], moved[1])),
         norm_operator("head norm", load),
     )

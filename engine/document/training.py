@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat
@@ -26,6 +27,12 @@ Sharding = Annotated[
     ),
 ]
 ContextExchange = Annotated[Literal["ring", "all_gather"], option_labels({"ring": "Ring", "all_gather": "All-gather"})]
+_DECAYS: Mapping[str, Callable[[float], float]] = {
+    "linear": lambda progress: 1 - progress,
+    "cosine": lambda progress: (1 + math.cos(math.pi * progress)) / 2,
+    "sqrt": lambda progress: 1 - math.sqrt(progress),
+}
+"""Learning rate relative to its maximum, by the part of the decay that has passed."""
 DocumentLength = Annotated[int, Field(ge=1, le=1_000_000_000)]
 
 
@@ -41,13 +48,23 @@ class Training(Part):
     lr: PositiveFloat = 3e-4
     """Learning rate; its maximum if there is a learning-rate schedule."""
     lr_schedule: Annotated[
-        Literal["constant", "linear", "cosine"],
-        option_labels({"constant": "Constant", "linear": "Linear decay", "cosine": "Cosine decay"}),
+        Literal["constant", "linear", "cosine", "sqrt"],
+        option_labels(
+            {
+                "constant": "Constant",
+                "linear": "Linear decay",
+                "cosine": "Cosine decay",
+                "sqrt": "Square-root decay",
+            }
+        ),
     ] = "constant"
     """Learning rate after the warm-up; a decay ends at the last step. cosine: half a cosine (Loshchilov and Hutter,
-    arXiv:1608.03983)."""
+    arXiv:1608.03983). sqrt: one minus the square root of the progress (Hägele et al., arXiv:2405.18392)."""
     warmup_steps: Annotated[int, Field(ge=0, le=MAX_STEPS)] = 0
     """Number of steps in which the learning rate grows linearly to its largest value."""
+    decay_steps: Annotated[int, Field(ge=1, le=MAX_STEPS)] | None = nullable("all steps after the warm-up")
+    """Number of last steps in which the learning rate decays; before them, it keeps its largest value (warmup-stable-decay,
+    arXiv:2404.06395)."""
     min_lr_factor: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Smallest learning rate of a learning-rate schedule, as a fraction of the largest one."""
     weight_decay: NonNegativeFloat = 0.01
@@ -171,8 +188,9 @@ class Training(Part):
             return self.lr * (step + 1) / self.warmup_steps
         if self.lr_schedule == "constant":
             return self.lr
-        progress = min((step - self.warmup_steps) / max(self.steps - self.warmup_steps, 1), 1.0)
-        share = 1 - progress if self.lr_schedule == "linear" else (1 + math.cos(math.pi * progress)) / 2
+        start = max(self.warmup_steps, 0 if self.decay_steps is None else self.steps - self.decay_steps)
+        progress = min(max(step - start, 0) / max(self.steps - start, 1), 1.0)
+        share = _DECAYS[self.lr_schedule](progress)
         return self.lr * (self.min_lr_factor + (1 - self.min_lr_factor) * share)
 
     def is_evaluated_after(self, step: int) -> bool:

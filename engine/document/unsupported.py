@@ -222,8 +222,8 @@ def _padding_problems(design: Design) -> Iterator[Problem]:
         "model.kind": isinstance(model, LanguageModel) and (not model.causal or bool(model.skips)),
         "model.moe": model.moe is not None,
         "model.mtp_layers": model.architecture.mtp_layers > 0,
-        "meshes": len({mesh.data_parallel for mesh in design.meshes}) > 1,
-        "tp": any(mesh.tp > 1 for mesh in design.meshes),
+        "meshes": len({(mesh.data_parallel, mesh.tp) for mesh in design.meshes}) > 1,
+        "transfer.boundary": design.transfer.boundary != "batch" and any(mesh.tp > 1 for mesh in design.meshes),
         "cp": any(mesh.cp > 1 for mesh in design.meshes),
         "training.linear_precision": design.training.linear_precision != "same",
     }

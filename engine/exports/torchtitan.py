@@ -249,7 +249,9 @@ def _recipe_omissions(design: Design) -> Iterator[str]:
     decay = f", weight decay {training.weight_decay:g}" if training.optimizer == "adamw" else ""
     yield f"its optimizer: {training.optimizer}, learning rate {training.lr:g}{decay}; its seed: {training.seed}"
     least = "" if training.lr_schedule == "constant" else f", at least {training.min_lr_factor:g} of the peak rate"
-    yield f"its learning-rate schedule: {training.warmup_steps} warm-up steps, then {training.lr_schedule}{least}"
+    last = "" if training.decay_steps is None else f" in the last {training.decay_steps} steps"
+    last = "" if training.lr_schedule == "constant" else last
+    yield f"its learning-rate schedule: {training.warmup_steps} warm-up steps, then {training.lr_schedule}{last}{least}"
     if training.compile:
         yield "its compiled blocks"
     if training.linear_precision == "fp8":

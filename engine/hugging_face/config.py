@@ -26,6 +26,8 @@ LONGEST_SEQUENCE = 4096
 """Sequence length of the design in tokens, if the model supports longer sequences."""
 ATTENTION_TYPES = ("full_attention", "sliding_attention")
 SCALING_KINDS = ("linear", "dynamic", "llama3", "yarn", "longrope")
+OLDER_KINDS = {"su": "longrope"}
+"""Kinds of rotary scaling by their names in older configurations."""
 SCALING_NUMBERS = ("attention_factor", "mscale", "mscale_all_dim")
 """Keys of rotary scaling that are used in calculations."""
 SCALING_KEYS = {
@@ -166,6 +168,7 @@ class _Reader:
         kind = scaling.get("rope_type", scaling.get("type", "default"))
         if kind == "default":
             return
+        kind = OLDER_KINDS.get(kind, kind) if isinstance(kind, str) else kind
         if kind == "longrope":
             scaling = self._read_longrope(scaling)
         numbers = [scaling.get("factor"), *(scaling.get(name, 1.0) for name in SCALING_NUMBERS)]

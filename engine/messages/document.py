@@ -157,7 +157,7 @@ _DESIGN: dict[str, Message] = {
         "training.pad_documents needs training.document_end; set the token that ends a document, or pad_documents to false"
     ),
     "unsupported_padding": (
-        "runs pad documents only in causal models without experts, on meshes with the same dp and without tp and cp; change "
+        "runs pad documents only in causal models without experts, on meshes with equal axes and without cp; change "
         "{parts:list}, or set training.pad_documents to false"
     ),
     "documents_with_compile": (

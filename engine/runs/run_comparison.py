@@ -37,7 +37,7 @@ MANY_TIMES = 2.0
 """Smallest ratio that is shown as a factor: "10 times" is clearer than "900% longer"."""
 SHORT_TIMES = 10.0
 """Smallest ratio that is shown as a factor in a list."""
-TIMELESS_KEYS = frozenset({"steps", "seed", "lr", "lr_schedule", "warmup_steps", "min_lr_factor"})
+TIMELESS_KEYS = frozenset({"steps", "seed", "lr", "lr_schedule", "warmup_steps", "decay_steps", "min_lr_factor"})
 """Keys of the training section that do not affect the step time."""
 LONGEST_NOTE = 200
 """Maximum number of characters of the notes on run and network in a profile."""

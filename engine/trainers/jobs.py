@@ -155,7 +155,7 @@ def _normalize_for_comparison(design: Design, layers: Sequence[int]) -> Design:
         usual = Training()
         training |= {"eval_batches": usual.eval_batches, "eval_share": usual.eval_share}
     if training["lr_schedule"] == "constant":
-        training["min_lr_factor"] = 0.0
+        training |= {"min_lr_factor": 0.0, "decay_steps": None}
     if training["precision"] != "bf16":
         training["bf16_gradients"] = False
     if mesh.cp == 1:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from meshwave.engine import messages
 from meshwave.engine.document.design import Design
 from meshwave.engine.document.model import LanguageModel
-from meshwave.engine.document.training import MAX_STEPS
+from meshwave.engine.document.training import MAX_STEPS, Training
 from meshwave.engine.errors import shorten
 from meshwave.engine.findings import DesignError
 from meshwave.engine.trainers.argument_reader import ArgumentReader
@@ -15,10 +15,12 @@ from meshwave.engine.trainers.jobs import NO_EFFECT_CODE, Degrees, Job
 from meshwave.engine.trainers.launch_script import Arguments, has_conditions, read_arguments
 from meshwave.engine.trainers.megatron_arguments import (
     CONTEXT_EXCHANGES,
+    FINAL_DECAYS,
     FLAGS,
     LR_STYLES,
     OPTIMIZERS,
     SINGLE_VALUES,
+    STABLE_THEN_DECAY,
     TRAINING,
     TRAINING_FLAGS,
     has_no_effect,
@@ -156,7 +158,10 @@ def _sharding_arguments(sharding: str, dp: int) -> Iterator[tuple[str, tuple[str
 def _read_learning_rate(reader: ArgumentReader, steps: int, batch: int) -> Json:
     rate, least = reader.number("--lr"), reader.number("--min-lr", 0.0)
     style = reader.text("--lr-decay-style", "linear")
-    if style not in LR_STYLES:
+    final_steps = None
+    if style == STABLE_THEN_DECAY:
+        style, final_steps = _read_final_decay(reader, batch)
+    elif style not in LR_STYLES:
         reader.add_note("other_lr_style", style=style)
         style = "constant"
     share, samples = reader.number("--lr-warmup-fraction"), reader.integer("--lr-warmup-samples", 0)
@@ -166,9 +171,30 @@ def _read_learning_rate(reader: ArgumentReader, steps: int, batch: int) -> Json:
         reader.add_note("other_lr_end", decay=decay, steps=steps)
     warmup = reader.integer("--lr-warmup-iters", samples // batch)
     found: Json = {"lr_schedule": style, "warmup_steps": warmup if share is None else round(share * decay)}
+    found["decay_steps"] = final_steps
     if rate:
         found |= {"lr": rate, "min_lr_factor": 0.0 if style == "constant" else float(f"{min(least / rate, 1.0):.12g}")}
     return found
+
+
+def _read_final_decay(reader: ArgumentReader, batch: int) -> tuple[str, int | None]:
+    """Return the schedule of a learning rate that decays in the last steps, and the number of these steps."""
+    style = reader.text("--lr-wsd-decay-style", "exponential")
+    samples = reader.integer("--lr-wsd-decay-samples")
+    steps = reader.integer("--lr-wsd-decay-iters", None if samples is None else samples // batch)
+    if style not in FINAL_DECAYS:
+        reader.add_note("other_final_decay", style=style)
+    return (FINAL_DECAYS.get(style, "linear"), steps) if steps else ("constant", None)
+
+
+def _decay_arguments(training: Training) -> Iterator[tuple[str, tuple[str, ...]]]:
+    if training.lr_schedule in LR_STYLES and (training.decay_steps is None or training.lr_schedule == "constant"):
+        yield "--lr-decay-style", (training.lr_schedule,)
+        return
+    steps = training.decay_steps or max(training.steps - training.warmup_steps, 1)
+    yield "--lr-decay-style", (STABLE_THEN_DECAY,)
+    yield "--lr-wsd-decay-style", ({ours: theirs for theirs, ours in FINAL_DECAYS.items()}[training.lr_schedule],)
+    yield "--lr-wsd-decay-iters", (str(steps),)
 
 
 def _optimizer_arguments(design: Design) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -179,7 +205,7 @@ def _optimizer_arguments(design: Design) -> Iterator[tuple[str, tuple[str, ...]]
         yield "--sgd-momentum", ("0.0",)
     yield "--clip-grad", (repr(training.clip_norm or 0.0),)
     yield "--lr", (repr(training.lr),)
-    yield "--lr-decay-style", (training.lr_schedule,)
+    yield from _decay_arguments(training)
     yield "--lr-warmup-iters", (str(training.warmup_steps),)
     yield (
         "--min-lr",
@@ -270,6 +296,7 @@ messages.add_messages(
     all_branches="the script has conditions; the arguments of all their branches are read",
     left_out_momentum="the momentum of SGD is left out",
     other_lr_style="--lr-decay-style {style} cannot be represented in a design; its learning rate is constant",
+    other_final_decay="--lr-wsd-decay-style {style} cannot be represented in a design; the learning rate decays linearly",
     other_lr_end="the learning rate decays over the {steps} steps of the design, and not over {decay} steps",
     fp16_as_bf16="--fp16 cannot be represented in a design; it uses bf16",
     several_datasets="a design has one dataset; the {count} words of --data-path are left out",

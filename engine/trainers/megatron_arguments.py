@@ -87,6 +87,10 @@ YARN_CONTEXT = 4096
 """Original context length of the rotary positions of multi-latent attention, which has no argument."""
 CONTEXT_EXCHANGES = {"p2p": "ring", "all_gather": "all_gather", "allgather": "all_gather"}
 LR_STYLES = ("constant", "linear", "cosine")
+STABLE_THEN_DECAY = "WSD"
+"""Style of ``--lr-decay-style`` in which the learning rate decays in the last steps only."""
+FINAL_DECAYS = {"linear": "linear", "cosine": "cosine", "minus_sqrt": "sqrt"}
+"""Learning-rate schedules by the values of ``--lr-wsd-decay-style``."""
 
 OTHER_FLAGS = {
     "--bf16", "--fp16", "--add-qkv-bias", "--disable-bias-linear", "--group-query-attention", "--mock-data",
@@ -101,6 +105,7 @@ OTHER_VALUES = {
     "--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers", "--eval-interval", "--eval-iters",
     "--expert-model-parallel-size", "--expert-tensor-parallel-size", "--fp4-format", "--fp8-format", "--global-batch-size",
     "--lr", "--lr-decay-iters", "--lr-decay-samples", "--lr-decay-style", "--lr-warmup-fraction", "--lr-warmup-iters", "--lr-warmup-samples",
+    "--lr-wsd-decay-iters", "--lr-wsd-decay-samples", "--lr-wsd-decay-style",
     "--make-vocab-size-divisible-by", "--max-position-embeddings", "--microbatch-group-size-per-virtual-pipeline-stage",
     "--min-lr", "--mscale", "--mscale-all-dim", "--mtp-loss-scaling-factor",
     "--mtp-num-layers", "--moe-aux-loss-coeff", "--moe-layer-freq", "--moe-router-bias-update-rate", "--moe-router-group-topk",

@@ -84,6 +84,8 @@ def write_settings(design: Design, schedule: str | None, layers: Sequence[int]) 
         found["lr_scheduler"]["decay_ratio"] = 0.0
     else:
         found["lr_scheduler"] |= {"decay_type": training.lr_schedule, "min_lr_factor": training.min_lr_factor}
+        if training.decay_steps is not None:
+            found["lr_scheduler"]["decay_ratio"] = min(training.decay_steps, training.steps) / training.steps
     microbatches = design.pipe.microbatches
     found["training"] = {
         "local_batch_size": training.micro_batch_size * (microbatches if schedule else 1),
@@ -335,18 +337,7 @@ def _read_training(settings: _Settings, degrees: Degrees) -> Json:
     is_pure = settings.get("training", "dtype", "float32") == "bfloat16"
     found["precision"] = "pure_bf16" if is_pure else "bf16" if is_bf16 else "fp32"
     found["linear_precision"] = "fp8" if "float8" in settings.get("model", "converters", []) else "same"
-    found["warmup_steps"] = settings.get("lr_scheduler", "warmup_steps", 200)
-    style, ratio = (
-        settings.get("lr_scheduler", "decay_type", "linear"),
-        settings.get("lr_scheduler", "decay_ratio", None),
-    )
-    least = settings.get("lr_scheduler", "min_lr_factor", 0.0)
-    if ratio or style == "sqrt":
-        settings.note("other_lr_decay", style=style, ratio=1.0 if ratio is None else ratio)
-    if ratio == 0:
-        found["lr_schedule"] = "constant"
-    else:
-        found |= {"lr_schedule": "linear" if style == "sqrt" else style, "min_lr_factor": least}
+    found |= _read_learning_rate(settings, found["steps"])
     found["sequence_parallel"] = degrees.tp > 1
     rotation = settings.get("parallelism", "context_parallel_rotate_method", "allgather")
     if degrees.cp > 1:
@@ -362,6 +353,23 @@ def _read_training(settings: _Settings, degrees: Degrees) -> Json:
     return found
 
 
+def _read_learning_rate(settings: _Settings, steps: int) -> Json:
+    style, least = (
+        settings.get("lr_scheduler", "decay_type", "linear"),
+        settings.get("lr_scheduler", "min_lr_factor", 0.0),
+    )
+    ratio = settings.get("lr_scheduler", "decay_ratio", None)
+    if ratio is not None and (isinstance(ratio, bool) or not isinstance(ratio, (int, float)) or not 0 <= ratio <= 1):
+        params = {"section": "lr_scheduler", "key": "decay_ratio", "value": str(ratio)}
+        settings.problems.append(Problem("", "setting_type", params))
+        ratio = None
+    found = {"warmup_steps": settings.get("lr_scheduler", "warmup_steps", 200), "decay_steps": None}
+    decay = steps if ratio is None else round(steps * ratio)
+    if not decay:
+        return {**found, "lr_schedule": "constant"}
+    return {**found, "lr_schedule": style, "min_lr_factor": least, "decay_steps": None if ratio is None else decay}
+
+
 messages.add_messages(
     setting_type="{section}.{key} = {value} is not a valid value; correct it",
     unknown_flavor=(
@@ -372,5 +380,4 @@ messages.add_messages(
     order_in_csv="the order is in the CSV that the settings name: import it into this design; until then it uses {schedule}",
     replicated_shards="a design shards over all {copies} x {shards} replicas; replicas of shards are not supported",
     other_optimizer="the optimizer {name} cannot be represented in a design; it uses AdamW",
-    other_lr_decay="lr_scheduler.decay_type {style} with decay_ratio {ratio:g} cannot be represented in a design; it decays after the warm-up",
 )

@@ -48,7 +48,12 @@ from meshwave.engine.runtime.dry_run.delayed_messages import (
     collective_groups,
     is_late,
 )
-from meshwave.engine.runtime.dry_run.message_sizes import EMULATED_LATENCY_NS, _exchange_ratio, shrink_to_fit
+from meshwave.engine.runtime.dry_run.message_sizes import (
+    EMULATED_LATENCY_NS,
+    _exchange_ratio,
+    padded_message_tokens,
+    shrink_to_fit,
+)
 from meshwave.engine.runtime.dry_run.stage_collectives import StageCollectives
 from meshwave.engine.runtime.dry_run.waiting_gathers import WaitingGathers
 from meshwave.engine.runtime.execution.data import Microbatch
@@ -115,6 +120,7 @@ class DryRunner:
             for members, _ in its_groups
         ]
         communicator = world.make_communicator(layout, message, list(dict.fromkeys(groups)), transfers)
+        communicator.tokens = padded_message_tokens(design, shape[1])
         lanes = [len(layout.mesh(rank)) for rank in range(program.ranks)]
         waits = self._waits = plan_waits(program, costs, self._scale, lanes)
         cells = int(waits.flows.cells[-1]) if waits.flows else 0
@@ -135,15 +141,18 @@ class DryRunner:
             for stage in program.stages_of(self._rank)
         }
         ratio, exchange_note = _exchange_ratio(job, smaller, waits, durations)
-        collectives = StageCollectives(design, layout, costs.layers, world, ratio) if exchange_note else None
+        shares = {mb: tokens / shape[1] for mb, tokens in communicator.tokens.items()}
+        collectives = StageCollectives(design, layout, costs.layers, world, ratio, shares) if exchange_note else None
         takes_turns = (
             collectives is not None and job.emulates_links and operator_costs(design).overlap_share(design) == 1
         )
         pieces = _bind_pieces(job, costs, self._rank, self._scale) if takes_turns else None
         self._communicator = communicator
         self._executor = WaitingExecutor(layout, world, stages, messenger, update, device, waits, collectives, pieces)
-        nothing = torch.empty(0)
-        self._batch = dict.fromkeys(layout.microbatches(self._rank), Microbatch(nothing, nothing))
+        self._batch = {
+            mb: Microbatch(torch.empty(0, communicator.tokens.get(mb, shape[1])), torch.empty(0))
+            for mb in layout.microbatches(self._rank)
+        }
         self._start_ns = self._origin_ns = 0
         texts = [exchange_note, "" if raise_priority(_thread_ids()) else NO_PRIORITY_NOTE]
         self.notes = [RunNote(dry_run_note(durations, self._scale, costs.unit)), size_note]
@@ -232,17 +241,18 @@ class WaitingStage:
 
     def forward(self, x: Tensor, targets: Tensor | None, skips: Tensors = ()) -> tuple[Tensor, Saved]:
         """Return an output of zeros with the shape that training returns."""
-        return self._y, Saved(self._y, None, None, self._skips, self._skip_outputs)
+        y = self._y[:, : x.shape[1]] if self._y.dim() else self._y
+        return y, Saved(x, None, None, self._skips, self._skip_outputs)
 
     def backward(self, saved: Saved, gradient: Tensor | None, skip_gradients: Tensors = ()) -> Tensor | None:
         """Return an input gradient of zeros with the shape that training returns."""
-        return self._gradient
+        return None if self._gradient is None else self._gradient[:, : saved.x.shape[1]]
 
     def input_gradient(
         self, saved: Saved, gradient: Tensor | None, skip_gradients: Tensors = ()
     ) -> tuple[Tensor | None, list[DeferredGradient]]:
         """Return an input gradient of zeros with the shape that training returns, and no deferred gradients."""
-        return self._gradient, []
+        return self.backward(saved, gradient, skip_gradients), []
 
     def weight_gradient(self, deferred: list[DeferredGradient]) -> None:
         """Do nothing: there are no weights."""

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from meshwave.engine.costs import Costs
 from meshwave.engine.costs.boundary_transfers import boundary_tensor
+from meshwave.engine.costs.padded_documents import padded_lengths
 from meshwave.engine.document import Design
 from meshwave.engine.machine import total_memory_bytes
 from meshwave.engine.runs.dry_run import (
@@ -68,6 +69,19 @@ def shrink_to_fit(job: Job, costs: Costs, scale: float, durations: ActionDuratio
         f"per process), because this machine cannot {reason}; their modelled duration is unchanged"
     )
     return design, RunNote(text, numbers)
+
+
+def padded_message_tokens(design: Design, tokens: int) -> dict[int, int]:
+    """Return the tokens of each sequence in the messages of every microbatch; empty if all microbatches are whole.
+
+    Args:
+        design: the design, whose microbatches may be padded documents of unlike length.
+        tokens: tokens of a whole sequence in a message.
+    """
+    lengths = padded_lengths(design)
+    if lengths is None:
+        return {}
+    return {mb: max(1, length * tokens // design.model.sequence) for mb, length in enumerate(lengths.tolist())}
 
 
 def _sendable_ratio(job: Job, costs: Costs, scale: float, durations: ActionDurations, sends: NDArray[np.intp]) -> float:

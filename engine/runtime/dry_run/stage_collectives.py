@@ -8,7 +8,7 @@ parts. Collectives of one part with the same name and group are merged.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -62,15 +62,35 @@ class CollectiveBytes(NamedTuple):
             pairs[key] = pairs[key] + matrix if key in pairs else matrix
         return CollectiveBytes(self.sizes + other.sizes, pairs)
 
+    def scale(self, factor: float) -> CollectiveBytes:
+        """Return ``factor`` times the bytes."""
+        sizes = Counter({key: size * factor for key, size in self.sizes.items()})
+        return CollectiveBytes(sizes, {key: matrix * factor for key, matrix in self.pairs.items()})
+
 
 class StageCollectives:
     """Collectives inside stages in which a process takes part."""
 
     def __init__(
-        self, design: Design, layout: ProcessLayout, layers: Sequence[int], world: World, ratio: float
+        self,
+        design: Design,
+        layout: ProcessLayout,
+        layers: Sequence[int],
+        world: World,
+        ratio: float,
+        shares: Mapping[int, float],
     ) -> None:
-        """Create the process groups. ``ratio`` is the fraction of the modelled bytes that is sent."""
-        self._design, self._layout, self._ratio = design, layout, ratio
+        """Create the process groups.
+
+        Args:
+            design: the design.
+            layout: the program and its processes.
+            layers: number of layers of each stage.
+            world: this process and its connection to the others.
+            ratio: fraction of the modelled bytes that is sent.
+            shares: tokens of each microbatch relative to those of whole sequences; microbatches that are absent are whole.
+        """
+        self._design, self._layout, self._ratio, self._shares = design, layout, ratio, shares
         self._rank = layout.rank(world.process)
         self._stages = blocks_of_stages(design, layers)
         experts = ExpertLayers(design, layout) if design.model.moe else None
@@ -90,7 +110,8 @@ class StageCollectives:
 
     def bind(self, actions: Sequence[Action], share: float) -> list[StartCollective]:
         """Return functions that start the collectives of ``actions``, with the fraction ``share`` of their bytes."""
-        total = sum((self._action_bytes(action) for action in actions), start=CollectiveBytes(Counter(), {}))
+        parts = (self._action_bytes(action).scale(self._shares.get(action.microbatch, 1.0)) for action in actions)
+        total = sum(parts, start=CollectiveBytes(Counter(), {}))
         share *= self._ratio
         starts = [self._bind_ring(key, size * share) for key, size in total.sizes.items()]
         starts += [self._bind_all_to_all(key, matrix * share) for key, matrix in total.pairs.items()]

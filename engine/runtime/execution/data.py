@@ -44,6 +44,7 @@ class TrainingBatches:
         part: DataPart = WHOLE,
         document_end: int | None = None,
         pads: bool = False,
+        multiple: int = 1,
         device: torch.device | str = "cpu",
     ) -> None:
         """Open the training text if the model needs one.
@@ -58,6 +59,7 @@ class TrainingBatches:
             part: part of the data that windows are taken from; held-out data have random numbers of their own.
             document_end: token that ends each document; None if each sequence is one document.
             pads: True to draw one document per sequence, and to pad a microbatch to its longest sequence.
+            multiple: number of which the length of a padded microbatch is a multiple.
             device: device of the returned tensors.
 
         Raises:
@@ -69,6 +71,7 @@ class TrainingBatches:
         self._microbatches = microbatches
         self._share = range(micro_batch_size) if share is None else share
         self._document_end, self._device = None if pads else document_end, device
+        self._multiple = multiple if pads else 1
 
     def step(self, step: int) -> list[Microbatch]:
         """Return all microbatches of a step, ``[microbatches]``."""
@@ -84,7 +87,7 @@ class TrainingBatches:
                 documents.append(document_lengths(window[: self._model.sequence], self._document_end))
         inputs, targets = (
             torch.from_numpy(np.stack(column)).to(self._device, non_blocking=True)
-            for column in zip(*_pad_examples(examples), strict=True)
+            for column in zip(*_pad_examples(examples, self._multiple), strict=True)
         )
         return Microbatch(inputs, targets, documents or None)
 
@@ -98,12 +101,12 @@ class TrainingBatches:
         return (replica * self._microbatches + mb) * self._micro_batch_size + place
 
 
-def _pad_examples(examples: Sequence[Example]) -> Sequence[Example]:
-    """Return the examples, of which shorter ones are padded with tokens that have no loss."""
+def _pad_examples(examples: Sequence[Example], multiple: int) -> Sequence[Example]:
+    """Return the examples with a common length, a multiple of ``multiple``; padding tokens have no loss."""
     lengths = [len(inputs) for inputs, _ in examples]
-    if len(set(lengths)) == 1:
+    if set(lengths) == {longest := -(-max(lengths) // multiple) * multiple}:
         return examples
-    missing = [(0, max(lengths) - length) for length in lengths]
+    missing = [(0, longest - length) for length in lengths]
     return [
         (np.pad(inputs, added), np.pad(targets, added, constant_values=IGNORED))
         for (inputs, targets), added in zip(examples, missing, strict=True)

@@ -83,6 +83,7 @@ class Trainer:
         shape = layout.mesh_shape(process)
         rows = boundary_tensor(design).shape[0] * shape.cp // shape.dp  # sequences per microbatch in this process
         first_row = layout.dp_index(process) // shape.cp * rows
+        self._token_holders = shape.tp if training.sequence_parallel else 1  # of the tokens of a message
         make_batches = partial(
             TrainingBatches,
             job.text,
@@ -93,6 +94,7 @@ class Trainer:
             share=range(first_row, first_row + rows),
             document_end=training.document_end_id,
             pads=training.pad_documents,
+            multiple=self._token_holders,
             device=world.device,
         )
         trained_part = training_part(training)
@@ -217,7 +219,8 @@ class Trainer:
         """Return the microbatches of a step; messages have the length to which they are padded."""
         found = {mb: batches.microbatch(step, mb) for mb in self._own_microbatches}
         if self._pads:
-            self._communicator.tokens = {mb: each.inputs.shape[1] for mb, each in found.items()}
+            holders = self._token_holders
+            self._communicator.tokens = {mb: each.inputs.shape[1] // holders for mb, each in found.items()}
         return found
 
     def evaluate(self) -> float:

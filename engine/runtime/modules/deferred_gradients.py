@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from meshwave.engine.runtime.device.accelerator import uses_autocast
-from meshwave.engine.runtime.modules.products import PLAIN, Products
+from meshwave.engine.runtime.modules.products import PLAIN, Kept, Products
 
 DeferredGradient = Callable[[], None]
 """Function that computes the weight gradients of a module for one microbatch and accumulates them."""
@@ -200,17 +200,17 @@ class _DeferringLinear(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, linear: Linear, queue: GradientQueue, has_bias: bool) -> Tensor:
         weight, bias = linear.cast or (linear.weight, linear.bias)
-        x = x.to(weight.dtype)
-        ctx.save_for_backward(x)
+        kept = linear.products.keep(x.to(weight.dtype))
+        ctx.save_for_backward(*kept)
         ctx.weight, ctx.linear, ctx.queue = weight, linear, queue
-        return linear.products.output(x, weight, bias if has_bias else None)
+        return linear.products.output(kept, weight, bias if has_bias else None)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
-        (x,) = ctx.saved_tensors
         rows = gradient.reshape(-1, gradient.shape[-1])
-        ctx.queue.add(partial(add_linear_gradients, ctx.linear, x.view(-1, x.shape[-1]), rows))
-        return ctx.linear.products.input_gradient(rows, ctx.weight).view(x.shape), None, None, None
+        ctx.queue.add(partial(add_linear_gradients, ctx.linear, ctx.saved_tensors, rows))
+        input_gradient = ctx.linear.products.input_gradient(rows, ctx.weight)
+        return input_gradient.view(*gradient.shape[:-1], -1), None, None, None
 
 
 class _DeferringNorm(Function):
@@ -307,9 +307,9 @@ class _DeferringFirstRows(Function):
 # ---- weight gradients ----
 
 
-def add_linear_gradients(linear: Linear, x: Tensor, gradient: Tensor) -> None:
-    """Add to the gradients of weight and bias, given ``x [rows, inputs]`` and the output gradient ``[rows, outputs]``."""
-    add_gradient(linear.weight, linear.products.weight_gradient(gradient, x))
+def add_linear_gradients(linear: Linear, kept: Kept, gradient: Tensor) -> None:
+    """Add to the gradients of weight and bias, given the kept input and the output gradient ``[rows, outputs]``."""
+    add_gradient(linear.weight, linear.products.weight_gradient(gradient, kept))
     if linear.bias is not None:
         add_gradient(linear.bias, gradient.sum(0))
 

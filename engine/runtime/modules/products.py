@@ -14,39 +14,61 @@ MULTIPLE = 16
 """Sizes over which fp8 kernels sum, and numbers of columns, are multiples of this number."""
 
 
+Kept = tuple[Tensor, ...]
+"""Input of a linear layer in the form in which it is multiplied, and kept for the gradient of the weight."""
+
+
 class Products:
     """Products of a linear layer and of its backward, in the dtype of the weights."""
 
-    def output(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Return the output ``[..., outputs]`` for ``x [..., inputs]``."""
+    def keep(self, x: Tensor) -> Kept:
+        """Return the input ``x [..., inputs]`` in the form that the products read."""
+        return (x,)
+
+    def output(self, kept: Kept, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Return the output ``[..., outputs]``."""
+        (x,) = kept
         return F.linear(x, weight, bias)
 
     def input_gradient(self, gradient: Tensor, weight: Tensor) -> Tensor:
         """Return the gradient of the input, ``[rows, inputs]``, for the gradient of the output ``[rows, outputs]``."""
         return gradient.mm(weight)
 
-    def weight_gradient(self, gradient: Tensor, x: Tensor) -> Tensor:
-        """Return the gradient of the weight, ``[outputs, inputs]``, for ``x [rows, inputs]``."""
-        return gradient.t().mm(x)
+    def weight_gradient(self, gradient: Tensor, kept: Kept) -> Tensor:
+        """Return the gradient of the weight, ``[outputs, inputs]``."""
+        (x,) = kept
+        return gradient.t().mm(x.flatten(0, -2))
 
 
 class Float8Products(Products):
-    """Products in fp8, each tensor with one scale that maps its largest value to the largest number of the format."""
+    """Products in fp8, each tensor with one scale that maps its largest value to the largest number of the format.
 
-    def output(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    The input is kept in fp8, in which the gradient of the weight reads it again.
+    """
+
+    def keep(self, x: Tensor) -> Kept:
+        """Return an fp8 copy of the input, and the factor that scales it back."""
+        return _to_float8(x, FORWARD_DTYPE)
+
+    def output(self, kept: Kept, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Return the output; the bias is added in its own dtype."""
-        out = multiply_float8(x.flatten(0, -2), weight.t(), FORWARD_DTYPE).view(*x.shape[:-1], -1)
+        x, scale = kept
+        other, other_scale = _to_float8(weight, FORWARD_DTYPE)
+        out = _scaled_product(x.flatten(0, -2), scale, other, other_scale, weight.dtype).view(*x.shape[:-1], -1)
         return out if bias is None else out + bias
 
     def input_gradient(self, gradient: Tensor, weight: Tensor) -> Tensor:
         """Return the gradient of the input."""
         return multiply_float8(gradient, weight, GRADIENT_DTYPE)
 
-    def weight_gradient(self, gradient: Tensor, x: Tensor) -> Tensor:
+    def weight_gradient(self, gradient: Tensor, kept: Kept) -> Tensor:
         """Return the gradient of the weight; the factors are padded with rows of zeros, which do not change the sum."""
-        missing = -len(x) % MULTIPLE
-        gradient, x = (F.pad(tensor, (0, 0, 0, missing)) for tensor in (gradient, x))
-        return multiply_float8(gradient.t(), x, GRADIENT_DTYPE)
+        x, scale = kept
+        rows = x.flatten(0, -2).view(torch.uint8)  # torch does not pad fp8; a zero has no bits
+        padding = (0, 0, 0, -len(rows) % MULTIPLE)
+        one, one_scale = _to_float8(F.pad(gradient, padding).t(), GRADIENT_DTYPE)
+        columns = F.pad(rows, padding).t().contiguous().view(FORWARD_DTYPE)
+        return _scaled_product(one, one_scale, columns, scale, gradient.dtype)
 
 
 PLAIN, FLOAT8 = Products(), Float8Products()
@@ -55,8 +77,13 @@ PLAIN, FLOAT8 = Products(), Float8Products()
 def multiply_float8(first: Tensor, second: Tensor, first_dtype: torch.dtype) -> Tensor:
     """Return the product of two matrices, the second one in ``float8_e4m3fn``, in the dtype of the first one."""
     one, one_scale = _to_float8(first, first_dtype)
-    other, other_scale = _to_float8(second.t(), FORWARD_DTYPE)  # kernels read its columns
-    return torch._scaled_mm(one, other.t(), scale_a=one_scale, scale_b=other_scale, out_dtype=first.dtype)
+    other, other_scale = _to_float8(second.t(), FORWARD_DTYPE)
+    return _scaled_product(one, one_scale, other, other_scale, first.dtype)
+
+
+def _scaled_product(one: Tensor, one_scale: Tensor, other: Tensor, other_scale: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the product of an fp8 matrix and the transpose of another one, whose rows kernels read."""
+    return torch._scaled_mm(one, other.t(), scale_a=one_scale, scale_b=other_scale, out_dtype=dtype)
 
 
 def _to_float8(tensor: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

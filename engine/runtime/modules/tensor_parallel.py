@@ -161,19 +161,19 @@ class _GatheringLinear(Function):
         x = x.to(weight.dtype)
         ctx.save_for_backward(x, weight)
         ctx.linear, ctx.dtype = linear, x.dtype
-        return linear.products.output(_gather_tokens(x, linear.group), weight, bias)
+        return linear.products.output(linear.products.keep(_gather_tokens(x, linear.group)), weight, bias)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None, None]:
         x, weight = ctx.saved_tensors
         linear, rows = ctx.linear, gradient.flatten(0, -2)
-        whole = _gather_tokens(x, linear.group).flatten(0, -2)
+        kept = linear.products.keep(_gather_tokens(x, linear.group))
         input_gradient = linear.products.input_gradient(rows, weight).view(*gradient.shape[:-1], -1)
         input_gradient = _scatter_tokens(input_gradient, linear.group)
         if linear.gradient_queue is not None:
-            linear.gradient_queue.add(partial(add_linear_gradients, linear, whole, rows))
+            linear.gradient_queue.add(partial(add_linear_gradients, linear, kept, rows))
             return input_gradient, None, None, None
-        weight_gradient = linear.products.weight_gradient(rows, whole)
+        weight_gradient = linear.products.weight_gradient(rows, kept)
         return input_gradient, weight_gradient, None if linear.bias is None else rows.sum(0), None
 
 

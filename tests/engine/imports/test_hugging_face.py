@@ -211,6 +211,15 @@ def test_sliding_windows_are_read_from_the_layer_types() -> None:
     assert (model["attention"]["window"], model["attention"]["full_every"]) == (128, 3)
 
 
+def test_the_rotary_scaling_of_older_configurations_is_read_under_its_present_name() -> None:
+    scaling = {"short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
+    phi = {**LLAMA, "model_type": "phi3", "original_max_position_embeddings": 4096, "max_position_embeddings": 8192}
+
+    older, newer = (read_model({**phi, "rope_scaling": {"type": kind, **scaling}}) for kind in ("su", "longrope"))
+
+    assert older == newer
+
+
 def test_a_design_is_not_recognized_as_a_configuration() -> None:
     assert is_import("config.json", json.dumps(LLAMA))
     assert not is_import("design.json", '{"format": "meshwave/1"}')

@@ -66,6 +66,16 @@ def with_divided_tokens() -> Design:
     return parse_design(document)
 
 
+def with_padded_documents() -> Design:
+    """Return two meshes of tp 2 whose microbatches, with their messages and collectives, have four lengths."""
+    document = draw(pp=2, dp=2, model=LAYERS, pipeline={"schedule": "zb-h1", "microbatches": 4}).model_dump(mode="json")
+    for mesh in document["meshes"]:
+        mesh["axes"] = {"dp": 1, "tp": 2}
+    lengths = {"document_end": 10, "pad_documents": True, "document_lengths": [32, 5, 17, 9]}
+    document["training"].update(steps=2, **lengths)
+    return parse_design(document)
+
+
 def with_images() -> Design:
     """Return a model whose stages exchange tensors of different sizes."""
     model = {"kind": "u-net", "image_size": 16, "base_channels": 8, "blocks_per_level": 2, "heads": 2}
@@ -82,6 +92,7 @@ DESIGNS = {
     "divided tokens": (with_divided_tokens(), 2.0),
     "gathers of weights": (with_gathers(), 20.0),
     "messages of different sizes": (with_images(), 5.0),
+    "padded documents": (with_padded_documents(), 5.0),
 }
 
 

@@ -7,15 +7,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from meshwave.engine.costs import estimate, layers_per_stage  # noqa: E402
+from meshwave.engine.costs.boundary_transfers import boundary_tensor  # noqa: E402
 from meshwave.engine.lowering.lower import lower  # noqa: E402
 from meshwave.engine.program.action import Op  # noqa: E402
 from meshwave.engine.runs.dry_run import Device, plan_waits  # noqa: E402
-from meshwave.engine.runtime.communication.communicator import PendingTensor  # noqa: E402
+from meshwave.engine.runtime.communication.communicator import MessageFormat, PendingTensor  # noqa: E402
 from meshwave.engine.runtime.dry_run.delayed_messages import (  # noqa: E402
     MIN_LATE_NS,
     DelayedTensor,
@@ -24,7 +26,10 @@ from meshwave.engine.runtime.dry_run.delayed_messages import (  # noqa: E402
     collective_groups,
     is_late,
 )
+from meshwave.engine.runtime.dry_run.executor import WaitingStage  # noqa: E402
+from meshwave.engine.runtime.dry_run.message_sizes import padded_message_tokens  # noqa: E402
 from meshwave.engine.runtime.execution.job import Job  # noqa: E402
+from tests.engine.costs.test_padded_documents import padded_design  # noqa: E402
 from tests.engine.runs.play import draw  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -97,3 +102,19 @@ def test_only_a_delayed_reduction_has_a_modelled_departure(emulates_links: bool,
 
     assert found.arrival
     assert (found.departure is None) == emulates_links
+
+
+def test_messages_are_as_long_as_the_padded_documents_of_their_microbatch() -> None:
+    design = padded_design([4096, 1000, 300, 9000])
+    program = lower(design)
+    costs, message = estimate(design, program), MessageFormat(boundary_tensor(design).shape, torch.float32)
+    first, last = (WaitingStage(program, stage, message, WORLD.device, cast(Any, None)) for stage in range(2))
+
+    for mb, tokens in padded_message_tokens(design, design.model.sequence).items():
+        y, _ = first.forward(torch.empty(0, tokens), None)
+        loss, saved = last.forward(y, None)
+        gradient, deferred = last.input_gradient(saved, None)
+        sent = costs.bytes[np.isin(program.op, (Op.SEND_F, Op.SEND_B)) & (program.microbatch == mb)]
+        assert gradient is not None
+        assert {y.nbytes, gradient.nbytes} == set(sent.tolist())
+        assert (loss.shape, deferred) == ((), [])

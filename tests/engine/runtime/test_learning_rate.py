@@ -43,6 +43,20 @@ def test_rates_are_those_of_torch(lr_schedule: Literal["constant", "linear", "co
     assert found == pytest.approx(torch_rates(lr_schedule, warmup_steps))
 
 
+@pytest.mark.parametrize(("kind", "middle"), [("linear", 0.5), ("cosine", 0.5), ("sqrt", 1 - 0.5**0.5)])
+def test_a_rate_keeps_its_largest_value_until_the_last_steps(
+    kind: Literal["linear", "cosine", "sqrt"], middle: float
+) -> None:
+    training = Training(lr=LR, steps=STEPS, lr_schedule=kind, warmup_steps=2, decay_steps=4)
+    found = [training.learning_rate(step) / LR for step in range(STEPS)]
+    assert found[:9] == pytest.approx([0.5, *[1.0] * 8])
+    assert found[10] == pytest.approx(middle)
+    assert training.learning_rate(STEPS) == pytest.approx(0)
+    longer = training.model_copy(update={"decay_steps": 2 * STEPS})
+    whole = training.model_copy(update={"decay_steps": None})
+    assert [longer.learning_rate(step) for step in range(STEPS)] == [whole.learning_rate(step) for step in range(STEPS)]
+
+
 def test_a_run_may_end_within_its_warm_up_or_continue_after_its_decay() -> None:
     short = Training(lr=LR, steps=2, lr_schedule="cosine", warmup_steps=4)
     assert [short.learning_rate(step) for step in range(2)] == pytest.approx([LR / 4, LR / 2])

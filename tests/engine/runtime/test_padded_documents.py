@@ -74,9 +74,9 @@ def test_padding_needs_documents_and_a_dense_causal_model(draw: Callable[..., Do
     with pytest.raises(DesignError) as refused:
         parse_design(document)
     assert [problem.code for problem in refused.value.problems] == ["padding_without_documents"]
-    design = parse_design(draw({"schedule": "gpipe", "microbatches": 2}, kind="bert", tp=2, **PADDED))
+    design = parse_design(draw({"schedule": "gpipe", "microbatches": 2}, kind="bert", cp=2, **PADDED))
     (problem,) = run_problems(design)
-    assert (problem.code, problem.params["parts"]) == ("unsupported_padding", ["model.kind", "tp"])
+    assert (problem.code, problem.params["parts"]) == ("unsupported_padding", ["model.kind", "cp"])
     assert problems(design) == []
     assert json.dumps(problem.fixes[0].edits) == json.dumps([["training.pad_documents", False]])
 
@@ -87,6 +87,8 @@ CASES: dict[str, tuple[Document, Document, Document, Document]] = {
     "slots": ({"schedule": "dualpipe"}, {"pp": 2}, {"clip_norm": 0.5}, {"kind": "gpt"}),
     "wave": ({"schedule": "hanayo", "recompute": "full"}, {"pp": 2}, {}, {"kind": "gpt"}),
     "replicas": ({"schedule": "chimera"}, {"pp": 2}, {}, {"kind": "gpt"}),
+    "tensor-parallel": ({"schedule": "1f1b"}, {"pp": 2, "tp": 2}, {"clip_norm": 0.5}, {"kind": "gpt"}),
+    "divided-tokens": ({"schedule": "zb-v"}, {"pp": 2, "tp": 2}, {"sequence_parallel": True}, {**LLAMA}),
     "sharded": ({"schedule": "interleaved-1f1b"}, {"pp": 2, "dp": 2}, {"sharding": "parameters"}, {"kind": "gpt"}),
     "batched": ({"schedule": "1f1b"}, {"pp": 2}, {}, {"kind": "gpt"}),
 }

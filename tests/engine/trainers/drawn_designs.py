@@ -123,6 +123,8 @@ def draw_training(chance: random.Random) -> dict[str, Any]:
     """Return a random training section."""
     precision = chance.choice(["bf16", "fp32"])
     schedule = chance.choice(["constant", "linear", "cosine"])
+    decay_steps = chance.choice([None, 5]) if schedule != "constant" else None
+    schedule = "sqrt" if decay_steps and chance.random() < 0.5 else schedule
     found = {
         "micro_batch_size": chance.choice([1, 2]),
         "steps": chance.choice([20, 1000]),
@@ -130,6 +132,7 @@ def draw_training(chance: random.Random) -> dict[str, Any]:
         "lr": chance.choice([3e-4, 1.5e-5]),
         "lr_schedule": schedule,
         "warmup_steps": chance.choice([0, 7]),
+        "decay_steps": decay_steps,
         "min_lr_factor": 0.0 if schedule == "constant" else chance.choice([0.0, 0.1]),
         "weight_decay": chance.choice([0.0, 0.1]),
         "clip_norm": chance.choice([None, 0.5]),

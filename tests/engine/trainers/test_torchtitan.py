@@ -43,7 +43,7 @@ def draw_design(seed: int) -> Design:
     count = pp * (2 if pipeline["schedule"] not in ("1f1b", "gpipe") else 1)
     stages = [model["layers"] // count] * count
     stages[0] += model["layers"] - sum(stages)
-    style = chance.choice(["constant", "linear", "cosine"])
+    style = chance.choice(["constant", "linear", "cosine", "sqrt"])
     training: dict[str, Any] = {
         "micro_batch_size": chance.choice([1, 2]),
         "steps": 100,
@@ -51,6 +51,7 @@ def draw_design(seed: int) -> Design:
         "lr_schedule": style,
         "min_lr_factor": 0.0 if style == "constant" else 0.1,
         "warmup_steps": chance.choice([0, 10]),
+        "decay_steps": chance.choice([None, 30]) if style != "constant" else None,
         "weight_decay": 0.1,
         "clip_norm": chance.choice([None, 1.0]),
         "precision": chance.choice(["fp32", "bf16"]),

@@ -21,6 +21,7 @@ from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runtime.device.memory import AllocationCount
 from meshwave.engine.runtime.execution.stages import LocalStage
 from meshwave.engine.runtime.models import Stage, build_stage
+from meshwave.engine.runtime.modules.products import use_float8
 from meshwave.engine.runtime.modules.recomputation import recompute_layers
 
 pytestmark = pytest.mark.torch
@@ -36,9 +37,14 @@ PARTS = ["attention", "operators", "layers", "layers-early-stop"]
 CPU = torch.device("cpu")
 
 
-def local_stage(model: LanguageModel, part: Any, precision: str, *, splits_backward: bool) -> tuple[Stage, LocalStage]:
+def local_stage(
+    model: LanguageModel, part: Any, precision: str, *, splits_backward: bool, float8: bool = False
+) -> tuple[Stage, LocalStage]:
     """Return the last of two stages, and its computation."""
     module = build_stage(model, [2, 2], 1, 1)
+    if float8:
+        multiplying, linear = use_float8(module.layers.modules())
+        assert multiplying == linear
     if part is not None:
         recompute_layers(module.layers.values(), part)
     return module, LocalStage(module, precision, CPU, 1.0, splits_backward=splits_backward)
@@ -79,17 +85,27 @@ def allocated_bytes(local: LocalStage, x: Tensor, targets: Tensor) -> int:
     return allocated.bytes
 
 
-@pytest.mark.parametrize("architecture", [{}, LLAMA], ids=["gpt", "llama"])
-@pytest.mark.parametrize("part", [None, *PARTS])
-def test_a_stage_keeps_the_bytes_that_are_predicted(part: str | None, architecture: dict[str, Any]) -> None:
+CASES = [
+    *[(part, each, "product") for each in ({}, LLAMA) for part in (None, *PARTS)],
+    *[(part, {}, "fp8") for part in (None, *PARTS)],
+    (None, {**LLAMA, "ffn": 160}, "fp8"),
+    (None, {"mlp": {"activation": "relu"}, "residual": "parallel-one-norm"}, "fp8"),
+]
+"""Recomputed part, architecture and number format of linear layers."""
+
+
+@pytest.mark.parametrize(("part", "architecture", "linear"), CASES)
+def test_a_stage_keeps_the_bytes_that_are_predicted(
+    part: str | None, architecture: dict[str, Any], linear: Any
+) -> None:
     model = model_families["transformer"].model_validate({**SIZES, **architecture})
     assert isinstance(model, LanguageModel)
-    _, local = local_stage(model, part, "fp32", splits_backward=False)
+    _, local = local_stage(model, part, "fp32", splits_backward=False, float8=linear == "fp8")
     x, targets = inputs("fp32")
 
     kept = allocated_bytes(local, x, targets) + x.nbytes + targets.nbytes - 8  # the loss, and its detached copy
 
-    load = replace(Workload.from_model(model, batch=2), kernels=Kernels(recomputes=part))  # type: ignore[arg-type]
+    load = replace(Workload.from_model(model, batch=2), kernels=Kernels(recomputes=part, linear=linear))  # type: ignore[arg-type]
     assert kept == flops.activation_bytes(load, 2, first=False, last=True)
 
 
