@@ -226,7 +226,9 @@ def add_transfer_flows(builder: NetworkBuilder, design: Design, kinds: Kinds) ->
     for row in kinds.sends.tolist():
         ends, tensors = (int(kinds.rank[row]), int(kinds.peer[row])), int(kinds.tensors[row])
         direct_bytes = boundary_bytes(design, *ends, tensors) if is_direct(design, *ends) else 0.0
-        builder.add_transfer(row, usage_of(*ends, tensors), ends, direct_bytes=direct_bytes)
+        usage = usage_of(*ends, tensors)
+        is_queued = design.cluster.sends_in_order and NIC_KINDS[0] in usage.kinds
+        builder.add_transfer(row, usage, ends[:1] if is_queued else ends, direct_bytes=direct_bytes)
 
 
 def add_collective_flows(

@@ -91,6 +91,9 @@ class Cluster(Part):
     """Total bandwidth between the devices of a node in bytes/s, as limited by a PCIe switch."""
     uplink: Uplink | None = nullable("the network between nodes is as fast as all NICs together")
     """Uplinks of leaf switches that are slower than the NICs below them."""
+    sends_in_order: bool = False
+    """A device sends its messages to other nodes one after another, in the order in which it produced them. Otherwise,
+    messages to different devices share its NIC at the same time."""
     price_per_device_hour: Expense | None = nullable("no price is predicted")
     """Price of one device for one hour, in any currency."""
     watts_per_device: Expense | None = nullable("no energy is predicted")

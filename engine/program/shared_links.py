@@ -5,7 +5,8 @@ node. A *flow* is a message, or a collective of several devices, in progress. It
 *weight*: the bytes on the port per byte of the flow. Two rules define when its bytes are transferred:
 
 - Flows of one *connection* (an ordered pair of meshes, whose processes have one connection each) run one after another,
-  in the order in which they were sent.
+  in the order in which they were sent. If devices send in order (``cluster.sends_in_order``), a mesh has one connection
+  to all meshes on other nodes.
 - The first flows of all connections share each port max-min fairly, and none is faster than it is alone.
 
 Before its first byte a flow waits for its latency, which uses no port; a flow that waits for its connection waits for

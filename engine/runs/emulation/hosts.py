@@ -58,10 +58,11 @@ def apply_hosts(design: Design, layers: Sequence[int], hosts: Hosts) -> Design:
 def _place_on_hosts(design: Design, hosts: Hosts) -> Design:
     """Return the design on these hosts, unchanged if it already uses them."""
     cluster = design.cluster
-    links = {
+    links: dict[str, Any] = {
         "intra_node": cluster.intra_node.model_copy(update={"bandwidth": hosts.intra_bandwidth}),
         "inter_node": cluster.inter_node.model_copy(update={"bandwidth": hosts.inter_bandwidth}),
     }
+    links["sends_in_order"] = True  # the queue of a process's link holds whole messages
     update: dict[str, Any] = {"cluster": cluster.model_copy(update=links)}
     if hosts.nodes != cluster.nodes:
         update = _divide_processes(design, hosts.nodes, links)

@@ -338,6 +338,20 @@ def test_a_faster_mesh_waits_for_the_exchanges_of_its_own_layers() -> None:
     assert answer < 0.6 * prediction.timeline.makespan
 
 
+@pytest.mark.parametrize("in_order", [False, True])
+def test_messages_of_a_device_share_its_nic_or_leave_in_order(in_order: bool) -> None:
+    """Meshes on nodes 0, 1, 0 and 1 send activations and gradients to different devices of the other node."""
+    cluster = cluster_of(inter_node={**FAR, "latency_s": 0.0}, sends_in_order=in_order)
+    meshes = [([0], 1), ([2], 1), ([1], 1), ([3], 1)]
+
+    timeline = predict(design_of({"schedule": "interleaved-1f1b"}, meshes, cluster)).timeline
+
+    sends = timeline.is_transfer & (timeline.rank == 1)
+    start, end = timeline.start[sends], timeline.end[sends]
+    order = np.argsort(start)
+    assert (start[order][1:] >= end[order][:-1] - 1e-9).all() == in_order
+
+
 def test_link_serial_has_only_nics_and_links_as_ports() -> None:
     cost = {"kind": "unit", "forward": 1, "backward": 2, "transfer": 1, "transfer_model": "link-serial"}
     meshes = [([0], 1), ([1], 1), ([2], 1), ([3], 1)]

@@ -168,7 +168,7 @@ SLOW = {"inter_bandwidth": 1e5, "intra_bandwidth": 2e8}
 def test_a_run_is_predicted_for_the_links_of_its_options(tmp_path: Path) -> None:
     """The prediction equals that of a design with these links."""
     drawn = draw(pp=4, cluster=DRAWN)
-    slow = draw(pp=4, cluster={**DRAWN, "inter_node": {**LINK, "bandwidth": 1e5}})
+    slow = draw(pp=4, cluster={**DRAWN, "inter_node": {**LINK, "bandwidth": 1e5}, "sends_in_order": True})
 
     run = write_bundle_of(tmp_path / "run", drawn, options_on(2, **SLOW))
 
@@ -208,7 +208,7 @@ def test_unused_links_do_not_change_the_prediction(tmp_path: Path) -> None:
 
 
 def test_links_emulated_as_drawn_are_predicted_as_drawn(tmp_path: Path) -> None:
-    drawn = draw(pp=4, cluster=DRAWN)
+    drawn = draw(pp=4, cluster={**DRAWN, "sends_in_order": True})
 
     run = write_bundle_of(tmp_path / "run", drawn, options_on(2, intra_bandwidth=2e8, inter_bandwidth=1e8))
 
@@ -235,7 +235,7 @@ def test_processes_on_more_hosts_than_nodes_are_predicted_to_send_between_hosts(
 
 def test_a_prediction_is_no_faster_than_links_can_be_emulated(tmp_path: Path) -> None:
     """A dry run is an exception, because its time is dilated."""
-    drawn = draw(pp=4, cluster=nodes(2, 2, inter_node={**LINK, "bandwidth": 4e9}))
+    drawn = draw(pp=4, cluster=nodes(2, 2, inter_node={**LINK, "bandwidth": 4e9}, sends_in_order=True))
     as_drawn = {"intra_bandwidth": 1e9, "inter_bandwidth": 4e9}
 
     run = write_bundle_of(tmp_path / "run", drawn, options_on(2, **as_drawn))
