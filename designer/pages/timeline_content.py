@@ -10,7 +10,8 @@ from meshwave.designer.pages.timeline_layers import pinned_prediction, run_layer
 from meshwave.designer.state.design_session import Session, progress_text
 from meshwave.designer.views.block_layers import block_layers, measured_block
 from meshwave.designer.views.followed_runs import RunTimeline
-from meshwave.designer.views.timeline import Layer, Pin, TimelineChart
+from meshwave.designer.views.timeline import Pin, TimelineChart
+from meshwave.designer.views.timeline_columns import Layer
 from meshwave.engine.errors import InputError
 from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.runs import Run

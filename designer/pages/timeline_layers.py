@@ -9,7 +9,8 @@ import numpy as np
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.views.followed_runs import RunTimeline
 from meshwave.designer.views.lane_groups import group_lanes, group_ports
-from meshwave.designer.views.timeline import Layer, Pin
+from meshwave.designer.views.timeline import Pin
+from meshwave.designer.views.timeline_columns import Layer
 from meshwave.designer.views.timeline_links import find_link_lanes
 from meshwave.engine.findings import Refusal
 from meshwave.engine.predict.prediction import Prediction

@@ -198,8 +198,7 @@ class SharedDesign:
         """
         self.library, self.name, self.revision, self.notice = library, name, 0, ""
         self.design = library.read(name)
-        self.comments = 0
-        """Number of changes of the comments, so that pages know when to read them."""
+        self.comments = 0  # number of changes of the comments, so that pages know when to read them
         self.members: dict[str, Member] = {}
         self._owners: dict[Path, Member] = {}  # the person who set a value last
         self._moved: dict[Member, int] = {}  # the revision in which a person last changed the meaning of positions
@@ -283,9 +282,8 @@ class SharedDesign:
         if not source:
             return
         label, changes = source[-1]
-        kept = [
-            each for each in revertible_changes(to_document(self.design), changes) if self._is_own(member, each.path)
-        ]
+        revertible = revertible_changes(to_document(self.design), changes)
+        kept = [each for each in revertible if self._is_own(member, each.path)]
         if not kept:
             source.pop()
             self.notify_all()

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwave.designer.views.lane_groups import group_block_lanes
-from meshwave.designer.views.timeline import BlockSteps, Layer
+from meshwave.designer.views.timeline_columns import BlockSteps, Layer
 from meshwave.engine.errors import RunError
 from meshwave.engine.experts import Step, StepOp
 from meshwave.engine.predict.block_timeline import BlockTimeline, align_lanes, representative_places

@@ -158,12 +158,12 @@ class Limit(NamedTuple):
     @property
     def description(self) -> str:
         """Phrase such as ``delayed by the NIC of node 0, outgoing, shared by 3 flows``."""
-        name = f"the {port_name(self.port)}"
+        name = port_name(self.port)
         if self.is_serial:
-            return f"delayed by {name}, which carries one transfer at a time"
+            return f"delayed by the {name}, which carries one transfer at a time"
         if not self.is_delayed:
-            return f"through {name}"
-        return f"delayed by {name}, shared by {self.flows} flows"
+            return f"through the {name}"
+        return f"delayed by the {name}, shared by {self.flows} flows"
 
 
 def find_flows(program: Program, costs: Costs, timeline: Timeline) -> LinkFlows | None:

@@ -1,4 +1,4 @@
-// Columns of a timeline, as designer/views/timeline.py packs them.
+// Columns of a timeline, as designer/views/timeline_columns.py packs them.
 
 /** @import { LaneGroups, Links } from "./types" */
 

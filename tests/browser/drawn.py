@@ -59,7 +59,7 @@ class Drawn:
 
 
 def layer(ranks: int, microbatches: int, label: str = "Open design", **known: Any) -> Any:
-    from meshwave.designer.views.timeline import Layer
+    from meshwave.designer.views.timeline_columns import Layer
 
     timeline = one_f_one_b(ranks, microbatches)
     standing = {

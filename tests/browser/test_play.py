@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from meshwave.designer.views.timeline import Layer
+from meshwave.designer.views.timeline_columns import Layer
 from tests.browser.drawn import Drawn, layer
 from tests.designer.timelines import one_f_one_b
 

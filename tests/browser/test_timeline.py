@@ -348,7 +348,7 @@ def test_two_designs_are_drawn_above_each_other_on_one_axis(drawn: Drawn) -> Non
 
 
 def test_measured_blocks_are_below_predicted_blocks_in_the_same_lane(drawn: Drawn) -> None:
-    from meshwave.designer.views.timeline import Layer
+    from meshwave.designer.views.timeline_columns import Layer
 
     predicted = layer(4, 8)
     measured = Layer(one_f_one_b(4, 8, source="measured", slower=0.1), "Run 1", over=True)
@@ -366,7 +366,7 @@ def test_measured_blocks_are_below_predicted_blocks_in_the_same_lane(drawn: Draw
 
 
 def test_a_measured_timeline_over_unit_costs_is_compared_by_its_order_only(drawn: Drawn) -> None:
-    from meshwave.designer.views.timeline import Layer
+    from meshwave.designer.views.timeline_columns import Layer
 
     measured = Layer(one_f_one_b(4, 8, source="measured", slower=0.1), "Run 1", over=True, unit="units")
     drawn.show(layer(4, 8, unit="units"), measured)

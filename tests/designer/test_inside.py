@@ -10,7 +10,8 @@ import pytest
 from meshwave.designer.pages.timeline_layers import pinned_prediction
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.views.block_layers import KINDS, MeasuredBlock, block_layers
-from meshwave.designer.views.timeline import Layer, Pin, TimelineChart, pack_layers
+from meshwave.designer.views.timeline import Pin, TimelineChart
+from meshwave.designer.views.timeline_columns import Layer, pack_layers
 from meshwave.engine.document import parse_design
 from meshwave.engine.errors import InputError
 from meshwave.engine.experts import LAYER_OPS

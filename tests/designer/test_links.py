@@ -11,7 +11,8 @@ import pytest
 
 from meshwave.designer.pages.timeline_layers import timeline_layers
 from meshwave.designer.state.design_session import Session
-from meshwave.designer.views.timeline import TICKS, Layer, TimelineChart, pack_layers
+from meshwave.designer.views.timeline import TimelineChart
+from meshwave.designer.views.timeline_columns import TICKS, Layer, pack_layers
 from meshwave.designer.views.timeline_links import find_link_lanes
 from meshwave.engine.document import parse_design
 from meshwave.engine.predict.link_lanes import LinkLanes

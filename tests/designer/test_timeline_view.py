@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from meshwave.designer.views.timeline import CRITICAL, TICKS, Layer, Pin, TimelineChart, pack_layers
+from meshwave.designer.views.timeline import Pin, TimelineChart
+from meshwave.designer.views.timeline_columns import CRITICAL, TICKS, Layer, pack_layers
 from meshwave.engine.document import load_design
 from meshwave.engine.errors import InputError
 from meshwave.engine.files import example

@@ -23,7 +23,8 @@ from meshwave.designer.state import transfer_fields, transfer_links, transfer_se
 from meshwave.designer.state import transfer_plans as plans
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.transfer_session import TransferSession
-from meshwave.designer.views.timeline import Layer, Pin, TimelineChart, pack_layers
+from meshwave.designer.views.timeline import Pin, TimelineChart
+from meshwave.designer.views.timeline_columns import Layer, pack_layers
 from meshwave.engine.costs.models.roofline import RooflineCost
 from meshwave.engine.document import load_design, parse_design
 from meshwave.engine.document.transfer_document import parse_transfer

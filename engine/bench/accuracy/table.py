@@ -348,8 +348,7 @@ def _dry_runs_section(results: Results) -> Iterator[str]:
             "action. *idle*: bubble ratio, predicted and measured. *load*: share of the cores that was busy before "
             f"the run began. {_message_note(found)}"
         )
-        ranges = any(each.ranges for each in found)
-        if ranges:
+        if ranges := any(each.ranges for each in found):
             yield RANGE_NOTE
         lines = ((*_dry_run_cells(each), *_range_cells(each)) for each in found)
         yield markdown_table((*DRY_RUN_HEAD, *(["range"] if ranges else [])), lines)
@@ -358,10 +357,9 @@ def _dry_runs_section(results: Results) -> Iterator[str]:
 RANGE_NOTE = (
     "*range*: of the predicted step time, relative to the listed one, if each action is up to 1% longer at random. A wide range "
     "means that the order of two messages decides what follows, and that the listed prediction is one of several equally "
-    "likely ones; an error outside the range has another cause."
+    "likely ones; an error outside the range has another cause. *turned* in a name means that the second mesh has its devices "
+    "on the two nodes in the opposite order; *divided tokens* means sequence parallelism."
 )
-
-
 DRY_RUN_HEAD = ("design", "processes", "predicted", "measured", "error", "spread", "scale", "shortest", "idle", "load")
 
 

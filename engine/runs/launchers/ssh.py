@@ -84,7 +84,7 @@ class SshLauncher(JobLauncher):
     """Hosts without a scheduler: OpenSSH starts one torchrun on each."""
 
     name: ClassVar = "ssh"
-    title: ClassVar = "Hosts by ssh"
+    title: ClassVar = "Hosts over ssh"
     most_runs: ClassVar = 1
     target_options: ClassVar[type[Part]] = SshOptions
 
