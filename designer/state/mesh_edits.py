@@ -144,9 +144,10 @@ def describe_tile(cluster: Cluster, tiling: Tiling) -> tuple[bool, str]:
         return False, problem.message
     total = cluster["nodes"] * cluster["devices_per_node"]
     used = tiling.pp * tiling.mesh_size
-    meshes = format_count(tiling.pp, "mesh", "meshes")
-    rest = "all used" if used == total else f"{total - used} unused"
-    return True, f"{meshes} of {format_count(tiling.mesh_size, 'device')}, {rest}"
+    meshes, devices = format_count(tiling.pp, "mesh", "meshes"), format_count(tiling.mesh_size, "device")
+    if used == total:
+        return True, f"{meshes} of {devices}, all used"
+    return True, f"{meshes} of {devices}, {total - used} unused"
 
 
 def next_name(meshes: Sequence[Mesh]) -> str:

@@ -279,6 +279,10 @@ def _variant_title(name: str, options: Mapping[str, Any]) -> str:
 
 _SELF_EXPLANATORY = {"grouping", "concatenation", "path"}  # options whose value alone identifies them in a title
 _OPTION_TITLES = {
+    ("concatenation", "forward-doubling"): "forward doubling",
+    ("concatenation", "backward-halving"): "backward halving",
+    ("grouping", "ungrouped"): "ungrouped",
+    ("path", "loop"): "loop",
     ("slots", "fused"): "fused slots",
     ("backward", "split"): "split backward",
     ("backward", "whole"): "whole backward",

@@ -24,6 +24,7 @@ const LONGEST_NAME = 20; // letters; a value with more letters without a transla
 const SEPARATORS = [
   /(\n+|(?<=[.!?…]) )/,
   /([.!?…]$)/,
+  /(?<=^[^:]*)(: )/,
   /( · |: |; )/,
   /( \(|\))/,
   /(, |[“”])/,

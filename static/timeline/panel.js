@@ -7,6 +7,7 @@
 
 import { button } from "../kit/controls.js";
 import { h } from "../kit/dom.js";
+import { translate } from "../kit/language.js";
 import { count, percent } from "../kit/numbers.js";
 import { saveArea } from "./save.js";
 import { amount, bytes } from "./units.js";
@@ -265,7 +266,7 @@ function otherFacts(found, write) {
 /** The name of an op: "F forward", "send activation", "optimizer step". @param {string} op @param {Palette} palette */
 function opName(op, { words }) {
   if (op.startsWith("SEND")) return `send ${words[op]}`;
-  return op.length === 1 ? `${op} ${words[op]}` : (words[op] ?? op);
+  return op.length === 1 ? `${op} ${translate(words[op])}` : (words[op] ?? op);
 }
 
 /** The largest values, largest first. @param {Record<string, number>} values */

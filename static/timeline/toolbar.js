@@ -4,6 +4,7 @@
 
 import { button } from "../kit/controls.js";
 import { h } from "../kit/dom.js";
+import { translate } from "../kit/language.js";
 import { menu } from "../kit/shell.js";
 import { OP } from "./columns.js";
 import { copyLink } from "./permalink.js";
@@ -54,7 +55,7 @@ export class Toolbar {
         onclick: () => (this.play.isOn ? this.play.stop() : this.play.toggle()),
       }),
       fit: button("Fit", { title: "Show the whole step (0)", onclick: () => chart.view.fit() }),
-      link: button("Link", { title: "Copy a link to this view", onclick: () => copyLink(chart) }),
+      link: button("Copy link", { title: "Copy a link to this view", onclick: () => copyLink(chart) }),
       png: button("PNG", { title: "Save this view as a PNG", onclick: () => savePicture(chart) }),
       help: button("Keyboard shortcuts", {
         content: "?",
@@ -117,7 +118,7 @@ export class Toolbar {
     const name = names[op];
     const { kinds } = this.chart.data.layers[0];
     if (kinds) return kinds[name] ? [entry(name, kinds[name])] : [];
-    if (op <= OP.W) return [entry(name, `${name} ${words[name]}`)];
+    if (op <= OP.W) return [entry(name, `${name} ${translate(words[name])}`)];
     const isSend = op === OP.SEND_F || op === OP.SEND_B;
     return [entry(name, isSend ? `send ${words[name]}` : words[name])];
   }

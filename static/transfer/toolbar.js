@@ -35,7 +35,7 @@ export class Toolbar {
     this.redo = tool("Redo", { glyph: "redo", onclick: () => view.request("redo") });
     this.link = tool("Copy link", {
       glyph: "share",
-      text: "Link",
+      text: "Copy link",
       tip: "Copy a link to this transfer",
       onclick: () => this.copy(),
     });
@@ -47,7 +47,7 @@ export class Toolbar {
     } else {
       this.element.append(this.title, ...middle, ...this.overlayTools());
     }
-    this.linkMessage = dropdown(this.link, "Link", () => [h("div.mw-tr-said", {}, this.message)]);
+    this.linkMessage = dropdown(this.link, "Copy link", () => [h("div.mw-tr-said", {}, this.message)]);
     this.link.popoverTargetElement = null;
     this.element.append(this.linkMessage);
   }

@@ -617,7 +617,7 @@ def test_groups_show_filtered_lanes_only_and_are_kept_in_a_link(drawn: Drawn) ->
     expect(drawn.page.get_by_role("button", name=re.compile("node 0, 1 of 4 lanes"))).to_be_visible()
     assert drawn.ask("groups") == [{"name": "node 0", "ranks": [3]}, {"name": "node 1", "ranks": []}]
 
-    drawn.page.get_by_role("button", name="Link", exact=True).click()
+    drawn.page.get_by_role("button", name="Copy link", exact=True).click()
     fragment = urlsplit(drawn.page.url).fragment
     assert "group=node" in fragment
     choose_group(drawn, "No groups")
@@ -711,7 +711,7 @@ def test_a_link_opens_the_same_view_and_has_no_token(opened: Callable[[str], Dra
     find_blocks(drawn, "stage 1", 16)
     before = {name: drawn.ask(name) for name in ("view", "pinned", "marks", "kept", "flow")}
 
-    drawn.page.get_by_role("button", name="Link", exact=True).click()
+    drawn.page.get_by_role("button", name="Copy link", exact=True).click()
     drawn.page.wait_for_function("location.hash.length > 1")
     link = drawn.page.url
 

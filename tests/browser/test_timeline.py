@@ -317,7 +317,7 @@ def test_the_keyboard_reaches_the_chart_and_its_buttons(drawn: Drawn) -> None:
         "Find",
         "Filter",
         "Fit",
-        "Link",
+        "Copy link",
         "PNG",
         "Keyboard shortcuts",
     }

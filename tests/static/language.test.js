@@ -83,3 +83,12 @@ test("the alternatives in a message are translated with it", () => {
   );
   assert.equal(german.translate("2 or 4"), "2 oder 4");
 });
+
+test("a message with clauses is translated as a whole after the name of its place", () => {
+  const place = new Dictionary({
+    model: "Modell",
+    "use {0}; or {1}": "{0} verwenden; oder {1}",
+    "mesh {0}": "Mesh {0}",
+  });
+  assert.equal(place.translate("model: use mesh 2; or mesh 3"), "Modell: Mesh 2 verwenden; oder Mesh 3");
+});
