@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
@@ -50,6 +51,13 @@ def read_option_labels(field: FieldInfo) -> dict[str, str]:
     """Return the labels of the words of a field; empty if it has none."""
     extra = field.json_schema_extra
     return {**extra.get(LABELS_KEY, {})} if isinstance(extra, dict) else {}  # type: ignore[dict-item]
+
+
+def label_words(text: str, labels: Mapping[Any, str]) -> str:
+    """Return a description in which labels stand for the words that it explains, such as ``split:``."""
+    for word, label in labels.items():
+        text = re.sub(rf"(?<![\w-]){re.escape(str(word))}(?=: )", label.replace("\\", r"\\"), text)
+    return text
 
 
 TEXT_FORMS: dict[str, str] = {}

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 PYTHON = (
     "designer/canvases", "designer/forms", "designer/kit", "designer/lessons", "designer/pages", "designer/state",
     "designer/views", "designer/server/administration.py", "designer/server/usage.py", "engine/messages", "engine/predict",
-    "engine/document/differences.py", "engine/experts",
+    "engine/document/differences.py", "engine/experts", "engine/program/action.py", "engine/schedules",
 )  # fmt: skip
 """Python sources whose texts are shown on the page."""
 NOT_SHOWN = frozenset(
@@ -224,8 +224,8 @@ def _member_texts() -> Iterator[tuple[str, str]]:
     from meshwave.engine.exports import exports
     from meshwave.engine.frozen import LABELS_KEY, NULL_KEY
     from meshwave.engine.imports import imports, traces
-    from meshwave.engine.runs.launchers import launchers
     from meshwave.engine.resharding import orderings, strategies
+    from meshwave.engine.runs.launchers import launchers
     from meshwave.engine.schedules import schedules
 
     registries = (

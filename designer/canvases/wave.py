@@ -22,7 +22,7 @@ from meshwave.engine.document import Design
 from meshwave.engine.errors import InputError, MeshwaveError
 from meshwave.engine.exports.pictures.palette import shades
 from meshwave.engine.findings import Refusal
-from meshwave.engine.frozen import read_option_labels
+from meshwave.engine.frozen import label_words, read_option_labels
 from meshwave.engine.lowering.transfers import add_transfers
 from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.program.action import Op
@@ -318,7 +318,7 @@ def _toggle_options(design: Design) -> list[dict[str, Any]]:
                     "value": pipeline.get(key),
                     "words": list(words),
                     "labels": [labels.get(word, word) for word in words],
-                    "help": " ".join((field.description or key).split()),
+                    "help": label_words(" ".join((field.description or key).split()), labels),
                     "reason": _disabled_reason(key, design),
                 }
             )

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from functools import cache
 from typing import Any, Literal
 
 from meshwave.engine.document import Design
-from meshwave.engine.frozen import LABELS_KEY, NULL_KEY
+from meshwave.engine.frozen import LABELS_KEY, NULL_KEY, label_words
 
 Kind = Literal["integer", "number", "text", "choice", "switch", "list", "numbers", "lines", "rows", "costs"]
 LISTS: tuple[Kind, ...] = ("list", "numbers", "lines", "rows", "costs")
@@ -86,9 +85,7 @@ def _kind_of_list(items: Json) -> Kind | None:
 
 def help_texts(node: Json) -> tuple[str, str]:
     """Return the help of a field, in which labels stand for the words that it explains, and the meaning of null."""
-    text = one_line(node.get("description", ""))
-    for word, label in choice_labels(node).items():
-        text = re.sub(rf"(?<![\w-]){re.escape(str(word))}(?=: )", label.replace("\\", r"\\"), text)
+    text = label_words(one_line(node.get("description", "")), choice_labels(node))
     return text.rstrip(".") + "." if text else "", node.get(NULL_KEY, "")
 
 

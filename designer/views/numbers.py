@@ -186,6 +186,15 @@ def _likely_interval(numbers: Values) -> str:
     return " to ".join(duration(end, "s") for end in evidence["interval_s"])
 
 
+CONSTANTS: Mapping[str, str] = {
+    "product_efficiency": "matrix products", "product_8bit_efficiency": "8-bit products", "attention_efficiency": "attention kernels",
+    "eager_attention_efficiency": "older attention kernels", "memory_efficiency": "fused kernels", "eager_memory_efficiency": "separate kernels",
+    "kernel_s": "fixed time per kernel", "intra_node_efficiency": "links inside nodes", "inter_node_efficiency": "NICs",
+    "intra_node_latency_s": "latency inside nodes", "inter_node_latency_s": "latency between nodes", "overlap": "overlap",
+}  # fmt: skip
+"""Names of the constants of a device."""
+
+
 def _describe_evidence(numbers: Values) -> Iterator[str]:
     """Yield sentences about the interval of the step time, similar published runs, and the constants of the device."""
     evidence = numbers["evidence"]
@@ -197,8 +206,11 @@ def _describe_evidence(numbers: Values) -> Iterator[str]:
         low, high = (duration(end, "s") for end in evidence["interval_s"])
         yield f"Expected range {low} to {high}: 80% of similar published runs had errors within this range when their source was left out of the fit."
     yield from (f"Similar published run: {run['words']}." for run in evidence["like_runs"])
-    constants = ", ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in evidence["constants"].items())
-    yield f"Efficiency constants used for {evidence['device']}: {constants}."
+    constants = (
+        f"{CONSTANTS[name]} {quantity(value, name[-1]) if name.endswith('_s') else format(value, '.3g')}"
+        for name, value in evidence["constants"].items()
+    )
+    yield f"Efficiency constants used for {evidence['device']}: {', '.join(constants)}."
 
 
 def _expense_metric(key: str, label: str, rate: str, write: Callable[[float], str]) -> StepMetric:

@@ -123,7 +123,7 @@ export class Dictionary {
   find(text) {
     const known = this.found.get(text);
     if (known) return known;
-    const [, before, core, after] = /** @type {string[]} */ (/^(\s*)(.*?)(\s*)$/s.exec(text));
+    const [, before, core, after] = /** @type {string[]} */ (/^((?:[,;:.] )?\s*)(.*?)(\s*)$/s.exec(text));
     const { text: translation, rest } = this.search(core);
     const found = { text: before + translation + after, rest };
     this.found.set(text, found);
@@ -144,7 +144,8 @@ export class Dictionary {
   /** Translations by an entry, by the templates that match, and part by part. @param {string} text */
   *candidates(text) {
     const lower = text.charAt(0).toLowerCase() + text.slice(1); // a source may write the first letter small
-    const exact = this.exact.get(text) ?? this.exact.get(lower);
+    const sentence = text.includes(" ") ? text.charAt(0).toUpperCase() + text.slice(1) : text; // or large
+    const exact = this.exact.get(text) ?? this.exact.get(lower) ?? this.exact.get(sentence);
     const found = exact === undefined ? this.byTemplate(text, lower) : [{ text: exact, rest: 0 }];
     for (const each of found)
       yield text === lower ? each : { ...each, text: each.text.charAt(0).toUpperCase() + each.text.slice(1) };

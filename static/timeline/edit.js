@@ -383,7 +383,7 @@ export class Edit {
   /** @param {HTMLElement} line */
   setLine(line) {
     this.text.replaceChildren(line);
-    this.text.title = line.textContent ?? "";
+    this.text.title = [...line.childNodes].map(({ textContent }) => textContent).join(" ");
   }
 
   /** @param {CanvasRenderingContext2D} context */

@@ -107,6 +107,20 @@ def test_the_transfer_lab_and_its_menus_are_german(visit: Callable[[str], Page],
     expect_german_texts(page)
 
 
+def test_the_experts_and_their_schedules_are_german(visit: Callable[[str], Page], kept_server: Server) -> None:
+    page = visit(f"{kept_server.link}?lang=de&example=16-gpt2-moe")
+    page.wait_for_function(f"window.meshwaveTimeline && {IDLE}")
+    name = page.get_by_label("Name des Entwurfs")
+    name.fill("Probe")
+    name.press("Enter")
+    page.get_by_role("button", name="Experten", exact=True).click()
+    page.get_by_role("button", name="Schedules vergleichen").click()
+    expect(page.get_by_text("Token am Ende sammeln.")).to_be_visible()
+    expect(page.get_by_role("option", name="Dieser Rechner", exact=True)).to_be_attached()
+
+    expect_german_texts(page)
+
+
 def test_names_are_not_translated(visit: Callable[[str], Page], kept_server: Server) -> None:
     page = visit(f"{kept_server.link}?lang=de")
     open_designer(page)
