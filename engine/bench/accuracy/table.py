@@ -40,12 +40,12 @@ repeated, up to three times.
 [Published training runs](published.md) compares predictions with what others measured on GPUs. It lists all runs by source and device,
 what is assumed, and the largest errors with their reasons.
 
-Only dry runs on *emulated hosts* are evidence of how links are shared: there, the kernel's queues share links that are as
-slow as those of the design. The queue of a process's link holds whole messages there, so that its messages to other hosts leave
-one after another; the predictions assume that ([decision 9](decisions/0009-shared-links.md)). One part of the model applies even
-there: no message is delivered earlier than the model predicts for it alone. Dry runs without emulated hosts are circular for
-transfers, reductions and the collectives inside stages, which are held until the model of shared links says that they are
-complete. They test orders, dependencies and the handling of messages, but not the sharing of links.
+Only dry runs on *emulated hosts* are evidence of how links are shared: there, the kernel's queues share links that are as slow as
+those of the design. The queue of a process's link holds whole messages there, so that its messages to other hosts leave one after
+another; the predictions assume that ([decision 9](decisions/0009-shared-links.md)). One part of the model applies even there: no
+message is delivered earlier than the model predicts for it alone. Other dry runs are circular for transfers, reductions and
+collectives inside stages, which wait until the modelled links have delivered them. They test orders, dependencies and the
+handling of messages, but not the sharing of links.
 """
 
 TRAINING_NOTE = """\

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from meshwave.engine.runtime.device.accelerator import uses_autocast
-from meshwave.engine.runtime.modules.products import PLAIN, Kept, Products
+from meshwave.engine.runtime.modules.products import PLAIN, Products
 
 DeferredGradient = Callable[[], None]
 """Function that computes the weight gradients of a module for one microbatch and accumulates them."""
@@ -208,7 +208,7 @@ class _DeferringLinear(Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         rows = gradient.reshape(-1, gradient.shape[-1])
-        ctx.queue.add(partial(add_linear_gradients, ctx.linear, ctx.saved_tensors, rows))
+        ctx.queue.add(partial(add_linear_gradients, ctx.linear, rows, *ctx.saved_tensors))
         input_gradient = ctx.linear.products.input_gradient(rows, ctx.weight)
         return input_gradient.view(*gradient.shape[:-1], -1), None, None, None
 
@@ -307,8 +307,8 @@ class _DeferringFirstRows(Function):
 # ---- weight gradients ----
 
 
-def add_linear_gradients(linear: Linear, kept: Kept, gradient: Tensor) -> None:
-    """Add to the gradients of weight and bias, given the kept input and the output gradient ``[rows, outputs]``."""
+def add_linear_gradients(linear: Linear, gradient: Tensor, *kept: Tensor) -> None:
+    """Add to the gradients of weight and bias, given the output gradient ``[rows, outputs]`` and the kept input."""
     add_gradient(linear.weight, linear.products.weight_gradient(gradient, kept))
     if linear.bias is not None:
         add_gradient(linear.bias, gradient.sum(0))

@@ -171,7 +171,7 @@ class _GatheringLinear(Function):
         input_gradient = linear.products.input_gradient(rows, weight).view(*gradient.shape[:-1], -1)
         input_gradient = _scatter_tokens(input_gradient, linear.group)
         if linear.gradient_queue is not None:
-            linear.gradient_queue.add(partial(add_linear_gradients, linear, kept, rows))
+            linear.gradient_queue.add(partial(add_linear_gradients, linear, rows, *kept))
             return input_gradient, None, None, None
         weight_gradient = linear.products.weight_gradient(rows, kept)
         return input_gradient, weight_gradient, None if linear.bias is None else rows.sum(0), None

@@ -12,7 +12,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
-from torch.utils._pytree import tree_leaves
 
 from meshwave.engine.families import model_families
 from meshwave.engine.families.gpt import Gpt
@@ -154,7 +153,7 @@ def _count_case(case: Case, group: Group) -> Counts:
     backward = local.input_gradient if case.split else lambda *arguments: (local.backward(*arguments), [])
     with recorded_reductions() as backward_reductions:
         _, deferred = backward(saved, None if last else gradient)
-    tensors = [held for gradient in deferred for held in tree_leaves(gradient.args) if isinstance(held, Tensor)]  # type: ignore[attr-defined]
+    tensors = [argument for gradient in deferred for argument in gradient.args if isinstance(argument, Tensor)]  # type: ignore[attr-defined]
     deferred_bytes = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
     compute_deferred_gradients(deferred)
     return Counts(
