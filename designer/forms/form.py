@@ -53,7 +53,7 @@ class Form(Canvas):
         """Create the form; ``on_profiles`` opens the calibration profiles."""
         super().__init__(session.edit, **params)
         self._session, self._on_profiles = session, on_profiles
-        session.param.watch(lambda *_: self.refresh(), ["design", "problems"])
+        session.watch_later(self.refresh, ["design", "problems"])
         session.param.watch(lambda *_: self.param.update(turned=session.opened + session.turned), ["opened", "turned"])
         self.refresh()
 

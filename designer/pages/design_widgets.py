@@ -68,7 +68,7 @@ class Widgets:
         self.session, self.studio, self.tab = session, studio, tab
         self.first_run, self.on_show_run = first_run, on_show_run
         self._views: dict[str, View] = {}
-        # Watchers run in the order of registration, so an edit updates the timeline and the numbers first.
+        # Watchers run in the order of registration, so an edit updates the timeline first.
         self.timeline = TimelineChart(can_edit=True, on_open=self._open_block, on_pin=self._select_block, **FILL)
         self._selected_block: Block | None = None
         self._shown_memory: bool | None = None  # while the lanes of memory are hidden: whether they were shown
@@ -101,8 +101,8 @@ class Widgets:
             on_compute={"stop": session.stop, "again": session.compute_again},
             **FILL,
         )
-        session.param.watch(lambda *_: self._show_design(), ["design", "prediction", "problems", "attached"])
-        session.param.watch(lambda *_: self._show_differences(), ["design", "prediction", "pinned"])
+        session.watch_later(self._show_design, ["design", "prediction", "problems", "attached"])
+        session.watch_later(self._show_differences, ["design", "prediction", "pinned"])
         self.experts.param.watch(lambda *_: self._show_differences(), "picture")
         share_switch([self.cluster, self.wave, self.experts])
         self.cluster.param.watch(lambda *_: self._select_mesh(), ["selected", "meshes"])

@@ -9,7 +9,7 @@ import param
 
 from meshwave.designer.state.design_edits import reset_stage_settings
 from meshwave.designer.state.file_work import FileWork
-from meshwave.designer.state.jobs import Done, Failed, JobUpdate, Later, Listener, Progress
+from meshwave.designer.state.jobs import Done, Failed, JobUpdate, Later, Listener, Progress, run_now
 from meshwave.designer.state.library import new_id
 from meshwave.designer.state.predictions import Outcome, Predictions, predict_with_problems
 from meshwave.designer.state.shared_design import Member, Presence, Replaced
@@ -114,12 +114,32 @@ class Session(param.Parameterized):
         self._job: Listener | None = None
         self._pinning: Listener | None = None
         self.files = FileWork(later, lambda text: self.param.update(notice=text))
+        self._due: dict[Callable[[], None], None] = {}  # calls of watch_later that are to be made, in order
         self._show_outcome(design, *self._request_outcome(design))
 
     @property
     def later(self) -> Later | None:
         """Function that schedules a callback in the page's event loop from any thread; None without jobs."""
         return self._later
+
+    def watch_later(self, call: Callable[[], None], names: list[str]) -> None:
+        """Call a function after changes of these parameters; on a page in a later tick, when the timeline has been sent.
+
+        Several changes in one tick cause one call.
+        """
+
+        def schedule(*_: Any) -> None:
+            is_scheduled = bool(self._due)
+            self._due[call] = None
+            if not is_scheduled:
+                (self._later or run_now)(self._make_due_calls)
+
+        self.param.watch(schedule, names)
+
+    def _make_due_calls(self) -> None:
+        due, self._due = self._due, {}
+        for call in due:
+            call()
 
     @property
     def is_stale(self) -> bool:

@@ -10,7 +10,6 @@ import param
 from meshwave.designer.kit.assets import module_code, style_sheets
 from meshwave.designer.kit.canvas import Canvas, PlainData
 from meshwave.designer.state.design_session import COMPUTING_PROBLEM, STOPPED_PROBLEM, Session
-from meshwave.designer.state.jobs import run_now
 from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.units import duration, format_count, format_energy, format_number, percent, quantity
 
@@ -330,9 +329,7 @@ class Numbers(Canvas):
         """Create the strip; ``on_compare`` opens the table of the pinned designs."""
         super().__init__(**params)
         self._session, self._open_comparison = session, on_compare
-        later = session.later or run_now  # the numbers take as long as the timeline, which is sent first
-        sources = ["design", "prediction", "problems", "pinned"]
-        session.param.watch(lambda *_: later(self._update_tiles), sources)
+        session.watch_later(self._update_tiles, ["design", "prediction", "problems", "pinned"])
         self._update_tiles()
 
     def _update_tiles(self) -> None:

@@ -17,7 +17,7 @@ from meshwave.engine.exports.pictures.palette import shades, tints
 from meshwave.engine.predict.link_flows import LinkFlows
 from meshwave.engine.predict.link_lanes import LinkLanes
 from meshwave.engine.predict.questions import Work
-from meshwave.engine.program.action import Op
+from meshwave.engine.program.action import COLLECTIVES, SENDS, Op
 from meshwave.engine.program.program import Program
 from meshwave.engine.program.row_order import lexical_order
 from meshwave.engine.program.timeline import Floats, Timeline
@@ -185,11 +185,15 @@ def _span_order(timeline: Timeline) -> tuple[NDArray[np.int64], NDArray[np.int64
     Blocks of a rank do not overlap, so the page can search them; collectives and transfers overlap blocks. A RESHARD
     takes no time and is not drawn.
     """
-    kind = timeline.is_collective + 2 * timeline.is_transfer.astype(np.int64)
-    lane = kind * timeline.ranks + timeline.rank
-    order = lexical_order((timeline.start, lane))
-    order = order[timeline.op[order] != Op.RESHARD]
-    return order, np.searchsorted(lane[order], np.arange(3 * timeline.ranks + 1))
+    kind = _LANE_KINDS[timeline.op]
+    order = lexical_order((timeline.start, timeline.rank, kind))
+    order = order[: len(order) - np.count_nonzero(timeline.op == Op.RESHARD)]
+    lanes = np.bincount(kind[order].astype(np.int32) * timeline.ranks + timeline.rank[order], minlength=3 * timeline.ranks)
+    return order, np.concatenate(([0], np.cumsum(lanes)))
+
+
+_LANE_KINDS = np.zeros(len(Op), np.int8)  # of the spans of each op; RESHARD last
+_LANE_KINDS[[*COLLECTIVES, *SENDS, Op.RESHARD]] = [*(1 for _ in COLLECTIVES), *(2 for _ in SENDS), 3]
 
 
 def _lane_halves(fused: NDArray[np.bool_]) -> NDArray[np.uint8]:

@@ -110,7 +110,7 @@ class TopBar(Canvas):
         self._edit_log = edit_log
         self.versions = None if edit_log is None else []
         self._saved = session.design
-        session.param.watch(lambda *_: self._update_bar(), ["design", "history", "notice"])
+        session.watch_later(self._update_bar, ["design", "history", "notice"])
         self._update_bar()
 
     def _update_bar(self) -> None:

@@ -345,7 +345,8 @@ def sent_byte_changes(program: Program, size: Floats) -> Floats:
 
 def peak_per_rank(program: Program, change: Floats) -> Floats:
     """Return the maximum of the running sum of ``change``, ``[rows]``, on each rank, ``[ranks]``."""
-    alive = np.concatenate(([0.0], np.cumsum(change)))
+    alive = np.zeros(len(change) + 1)
+    np.cumsum(change, out=alive[1:])
     highest = [alive[first : end + 1].max() for first, end in pairwise(program.offsets)]
     return np.array(highest) - alive[program.offsets[:-1]]
 

@@ -151,8 +151,6 @@ def _activation_changes(op: NDArray[np.int8], stage: Ints, kept: Floats, deferre
         kept: [stages] bytes kept from F to the end of B or I.
         deferred: [stages] bytes kept from the end of I to the end of W.
     """
-    change = np.zeros(len(op))
-    for kind, by in ((Op.F, kept), (Op.B, -kept), (Op.I, deferred - kept), (Op.W, -deferred)):
-        rows = op == kind
-        change[rows] = by[stage[rows]]
-    return change
+    table = np.zeros((len(Op), len(kept)))
+    table[[Op.F, Op.B, Op.I, Op.W]] = kept, -kept, deferred - kept, -deferred
+    return np.asarray(table[op, stage])

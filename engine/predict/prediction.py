@@ -84,7 +84,8 @@ class Prediction:
         seconds = self.costs.seconds.copy()
         if self.costs.network is None:
             return seconds
-        rows = np.flatnonzero((self.costs.network.row_kind >= 0) & ~self.program.fused)
+        rows = self.costs.network.flow_rows
+        rows = rows[~self.program.fused[rows]]
         spans = self.program.span_of_row[rows]
         slots = seconds[rows] + np.where(self.program.next_is_fused[rows], np.append(seconds, 0.0)[rows + 1], 0.0)
         seconds[rows] += self.timeline.end[spans] - self.timeline.start[spans] - slots

@@ -93,8 +93,8 @@ def _sends_of_computations(program: Columns) -> list[Rows]:
     """
     sends, table = np.full(len(program) + 1, -1, np.int64), program.tables
     for computed, sent in ((table.forward, table.send_forward), (table.backward, table.send_backward)):
-        made = (computed >= 0) & (sent >= 0)
-        sends[computed[made]] = sent[made]
+        made = np.flatnonzero((computed >= 0) & (sent >= 0))
+        sends[computed.ravel()[made]] = sent.ravel()[made]
     skipping = program.skip_messages
     return [sends, *_spread_columns(len(program) + 1, skipping.maker, skipping.send)]
 
@@ -129,7 +129,7 @@ def _previous_rows(program: Columns, lines: list[Rows]) -> Rows:
     previous = np.full(len(program), -1, np.int64)
     for line in lines:
         previous[line[1:]] = line[:-1]
-    return previous + (program.next_is_fused[previous] & (previous >= 0))
+    return previous + (program.next_is_fused[previous] & (previous >= 0)) if program.fused.any() else previous
 
 
 def _slots_of_rows(program: Columns, rows: Rows) -> Rows:
@@ -149,10 +149,10 @@ def _list_dependencies(program: Columns, sends: Rows) -> tuple[list[Rows], list[
     hops = ((table.forward[:-1], table.forward[1:]), (table.backward[1:], table.backward[:-1]))
     here = ((table.forward, table.backward), (table.backward, table.weight))
     for source, target in (*hops, *here):
-        there = (source >= 0) & (target >= 0)
-        source, target = source[there], target[there]
+        there = np.flatnonzero((source >= 0) & (target >= 0))
+        source, target = source.ravel()[there], target.ravel()[there]
         across = program.rank[source] != program.rank[target]
-        kept = across | (source > target)
+        kept = np.flatnonzero(across | (source > target))
         source, target, across = source[kept], target[kept], across[kept]
         need[target] = source
         message[target] = np.where(across, sends[source], -1)
@@ -174,16 +174,16 @@ def _find_levels(program: Columns, lines: list[Rows], needs: list[Rows]) -> list
     """Return the rows of each level of the graph: the next row of each line that depends only on earlier levels."""
     if not lines:
         return []
-    rows = np.append(np.concatenate(lines), len(program))  # a sentinel row
-    ends = np.cumsum([len(line) for line in lines])
-    at = ends - [len(line) for line in lines]
-    done = np.zeros(len(program) + 1, np.bool_)
+    never, row = len(program), np.array([len(program)])  # a row that never runs ends each line
+    rows = np.concatenate([part for line in lines for part in (line, row)])
+    at = np.cumsum([0, *(len(line) + 1 for line in lines[:-1])])
+    done = np.zeros(never + 2, np.bool_)
     done[-1] = True  # rows without dependencies depend on row -1
-    needs = [np.append(need, -1)[rows] for need in needs]
+    needs = [np.append(need, never)[rows] for need in needs]
     levels: list[Rows] = []
     while True:
-        ready = at < ends
-        for need in needs:
+        ready = done[needs[0][at]]
+        for need in needs[1:]:
             ready &= done[need[at]]
         level = rows[at[ready]]
         if not level.size:
@@ -284,32 +284,41 @@ def _assemble_graph(
     played = np.concatenate([computed, *last])
     position = np.zeros(len(program) + 1, np.int64)  # the last entry is 0, for row -1
     position[played] = np.arange(1, len(played) + 1)
-    source = np.stack([position[each.source[computed]] for each in edges], axis=1)
-    there = source > 0
-    there[:, 0] |= ~there.any(axis=1)  # a node without dependencies depends on the start
+    sources = [position[each.source[computed]] for each in edges]
+    there = [source > 0 for source in sources]
+    there[0] |= ~np.logical_or.reduce(there)  # a node without dependencies depends on the start
 
     into = position[into_updates.target]
     alone = np.setdiff1d(np.arange(len(computed), len(played)) + 1, into)  # updates without dependencies
     into = np.concatenate([into, alone])
     order = np.argsort(into, kind="stable")
-    rest = np.full(len(alone), -1)
     count = np.bincount(into, minlength=len(played) + 1)  # edges into each node
-    count[1 : len(computed) + 1] = there.sum(axis=1)
-
-    def column_of(columns: list[Rows | None], of_updates: Rows) -> Rows:
-        table = np.full(there.shape, -1, np.int64)
-        for number, column in enumerate(columns):
-            if column is not None:
-                table[:, number] = column[computed]
-        return np.concatenate([table[there], np.concatenate([of_updates, rest])[order]])
-
+    count[1 : len(computed) + 1] = np.sum(there, axis=0)
+    edge_ptr = np.concatenate(([0], np.cumsum(count)))
+    source, message, blocked = np.full((3, edge_ptr[-1]), -1)
+    place = edge_ptr[1 : len(computed) + 1].copy()  # of the next edge into each node
+    for each, of_nodes, here in zip(edges, sources, there, strict=True):
+        nodes = np.flatnonzero(here)
+        rows, at = computed[nodes], place[nodes]
+        source[at] = of_nodes[nodes]
+        if each.message is not None:
+            message[at] = each.message[rows]
+        if each.blocked is not None:
+            blocked[at] = each.blocked[rows]
+        place += here
+    for column, of_updates, of_alone in (
+        (source, position[into_updates.source], 0),
+        (message, into_updates.message, -1),
+        (blocked, into_updates.blocked, -1),
+    ):
+        column[len(column) - len(order) :] = np.append(of_updates, np.full(len(alone), of_alone))[order]
     return Graph(
         nodes=played,
         level_ptr=np.cumsum([0, *map(len, levels), *map(len, last)]) + 1,
-        edge_ptr=np.concatenate(([0], np.cumsum(count))),
-        edge_source=np.concatenate([source[there], np.concatenate([position[into_updates.source], 0 * alone])[order]]),
-        edge_message=column_of([each.message for each in edges], into_updates.message),
-        edge_blocked=column_of([each.blocked for each in edges], into_updates.blocked),
+        edge_ptr=edge_ptr,
+        edge_source=source,
+        edge_message=message,
+        edge_blocked=blocked,
         stuck=NO_ROWS,
         waits=(NO_ROWS, NO_ROWS),
     )

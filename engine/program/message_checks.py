@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -64,17 +64,23 @@ class _Hops:
         others = (target, source) if self.is_skip else (-1, -1)
         return Action(self.send_op, source, mb, 0, others[0]), Action(self.recv_op, target, mb, 0, others[1])
 
-    def rows(self, op: Op) -> tuple[Rows, Rows]:
-        """Return the rows of all SENDs or RECVs (``op``) and the hop of each; -1 for messages in other directions."""
-        return self._sends if op == self.send_op else self._receives
+    @cached_property
+    def rows(self) -> Mapping[Op, tuple[Rows, Rows]]:
+        """Rows of all SENDs and of all RECVs, and the hop of each; -1 for messages in other directions."""
+        return {
+            self.send_op: self._find_rows(self.send_op, self.source, self.target),
+            self.recv_op: self._find_rows(self.recv_op, self.target, self.source),
+        }
 
     @cached_property
-    def _sends(self) -> tuple[Rows, Rows]:
-        return self._find_rows(self.send_op, self.source, self.target)
-
-    @cached_property
-    def _receives(self) -> tuple[Rows, Rows]:
-        return self._find_rows(self.recv_op, self.target, self.source)
+    def tables(self) -> Mapping[Op, Rows]:
+        """Row of the SEND and of the RECV of each message, ``[hops, microbatches]``; -1 if it is missing."""
+        found = {}
+        for op, (rows, hop) in self.rows.items():
+            rows, hop = rows[hop >= 0], hop[hop >= 0]
+            table = found[op] = np.full(self.producer.shape, -1, np.int64)
+            table[hop, self.program.microbatch[rows]] = rows
+        return found
 
     def _find_rows(self, op: Op, here: Rows, there: Rows) -> tuple[Rows, Rows]:
         """Return the rows of one end of the messages, and the hop of each.
@@ -82,7 +88,8 @@ class _Hops:
         ``here`` and ``there`` are the stages of the ends, ``[hops]``.
         """
         program = self.program
-        rows = np.flatnonzero((program.op == op) & ((program.other >= 0) == self.is_skip))
+        rows = np.flatnonzero(program.op == op)
+        rows = rows[np.flatnonzero((program.other[rows] >= 0) == self.is_skip)]
         if not self.is_skip:
             hop = program.stage[rows] - int(here[0]) if len(here) else np.full(len(rows), -1)
             return rows, np.where((hop >= 0) & (hop < len(here)), hop, -1)
@@ -124,6 +131,10 @@ def _skip_hops(program: Program) -> list[_Hops]:
 
 def _unmatched_messages(program: Program, hops: _Hops) -> Iterator[Problem]:
     across = program.rank[hops.producer] != program.rank[hops.consumer]
+    if all(len(rows) == np.count_nonzero(across) for rows, _ in hops.rows.values()) and all(
+        np.array_equal(table >= 0, across) for table in hops.tables.values()
+    ):
+        return  # each message has both ends once
     sent, received = (_count_occurrences(program, hops, op) for op in (hops.send_op, hops.recv_op))
     for hop, mb in true_entries((sent != across) | (received != across)):
         send, recv = hops.ends(hop, mb)
@@ -143,7 +154,7 @@ def _unmatched_messages(program: Program, hops: _Hops) -> Iterator[Problem]:
 
 def _count_occurrences(program: Program, hops: _Hops, op: Op) -> Rows:
     """Return the number of occurrences of the SEND or RECV of each message, ``[hops, microbatches]``."""
-    rows, hop = hops.rows(op)
+    rows, hop = hops.rows[op]
     place = (hop * program.microbatches + program.microbatch[rows])[hop >= 0]
     return np.bincount(place, minlength=hops.producer.size).reshape(hops.producer.shape)
 
@@ -152,7 +163,7 @@ def _dangling_messages(program: Program, directions: list[_Hops]) -> Iterator[Pr
     """Yield messages to stages that do not exist, and messages along skip connections that the program does not have."""
     for hops in directions:
         for op in (hops.send_op, hops.recv_op) if hops.is_skip else ():
-            rows, hop = hops.rows(op)
+            rows, hop = hops.rows[op]
             for row in rows[hop < 0].tolist():
                 yield problem("unknown_skip", action=program.row(row))
     for ops, stage, code in (
@@ -169,7 +180,7 @@ def _misplaced_messages(program: Program, hops: _Hops) -> Iterator[Problem]:
 
     A SEND must follow the computation that produces its tensor, and a RECV must precede the one that consumes it.
     """
-    send, recv = (_message_rows(program, hops, op) for op in (hops.send_op, hops.recv_op))
+    send, recv = hops.tables[hops.send_op], hops.tables[hops.recv_op]
     rank, peer = program.rank, program.peer
     sender, receiver = rank[hops.producer], rank[hops.consumer]
     across = sender != receiver
@@ -191,14 +202,6 @@ def _misplaced_messages(program: Program, hops: _Hops) -> Iterator[Problem]:
             yield problem(code, rank=int(rank[computed[at]]), action=action, computation=computation)
 
 
-def _message_rows(program: Program, hops: _Hops, op: Op) -> Rows:
-    """Return the row of the SEND or RECV of each message, ``[hops, microbatches]``; -1 if it is missing."""
-    table = np.full(hops.producer.shape, -1, np.int64)
-    rows, hop = hops.rows(op)
-    table[hop, program.microbatch[rows]] = rows  # rows without a hop are reported elsewhere
-    return table
-
-
 def channel_problems(program: Program) -> list[Problem]:
     """Return a problem for every directed pair of ranks whose receives are not in the order of the sends."""
     sends = np.flatnonzero(program.is_send)
@@ -208,13 +211,14 @@ def channel_problems(program: Program) -> list[Problem]:
     received_on = program.peer[recvs] * ranks + program.rank[recvs]
     sends = sends[np.argsort(sent_on, kind="stable")]
     recvs = recvs[np.argsort(received_on, kind="stable")]
-    backward, skipping = program.op[sends] == Op.SEND_B, program.other[sends] >= 0
-    expected = np.where(skipping, program.other[sends], program.stage[sends] + np.where(backward, -1, 1))
+    op, stage, other = program.op[sends], program.stage[sends], program.other[sends]
+    skipping = other >= 0
+    towards = np.where(op == Op.SEND_F, np.int32(1), np.int32(-1))
     matches = (
-        (program.op[recvs] == np.where(backward, Op.RECV_B, Op.RECV_F))
-        & (program.stage[recvs] == expected)
+        (program.op[recvs] == op + np.int8(Op.RECV_F - Op.SEND_F))
+        & (program.stage[recvs] == np.where(skipping, other, stage + towards))
         & (program.microbatch[recvs] == program.microbatch[sends])
-        & (program.other[recvs] == np.where(skipping, program.stage[sends], -1))
+        & (program.other[recvs] == np.where(skipping, stage, np.int32(-1)))
     )
     return [
         problem(

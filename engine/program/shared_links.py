@@ -77,6 +77,11 @@ class Network:
     units: Ints  # [ports] maximum number of flows on a port that each flow uses exclusively; -1 for a shared port
 
     @cached_property
+    def flow_rows(self) -> Ints:
+        """Rows that have a flow, in ascending order."""
+        return np.flatnonzero(self.row_kind >= 0)
+
+    @cached_property
     def classes(self) -> tuple[Ints, Ints]:
         """Class of each kind, ``[kinds]``, and one kind of each class, ``[classes]``.
 
@@ -139,7 +144,7 @@ class Network:
     def bytes_of(self, program: Program, seconds: Floats) -> Floats:
         """Return the bytes of each row's flow, ``[rows]``, given its uncontended ``seconds``; 0 for rows without a flow."""
         size = np.zeros(len(program))
-        rows = np.flatnonzero(self.row_kind >= 0)
+        rows = self.flow_rows
         kind = self.row_kind[rows]
         alone = np.where(program.is_compute[rows], self.exchange_s[rows], seconds[rows])
         size[rows] = np.maximum(0.0, alone - self.parts[rows] * self.latency_s[kind]) * self.rate[kind]
@@ -178,21 +183,22 @@ def _has_queue(network: Network, alone: UncontendedTimes) -> bool:
 
 def _peak_utilization(network: Network, alone: UncontendedTimes) -> Sequence[float]:
     """Return the peak utilization of the busiest port, as a list of one number; empty if no port can be full."""
-    counts = np.diff(network.use_ptr)[alone.kind]
-    flow = np.repeat(np.arange(len(alone.kind)), counts)
-    first = network.use_ptr[alone.kind[flow]]
-    use = first + np.arange(len(flow)) - np.repeat(np.cumsum(counts) - counts, counts)
-    port = network.use_port[use]
-    taken = network.use_weight[use] * network.rate[alone.kind[flow]] / network.capacity[port]
-    crowded = (
-        np.bincount(port, taken, minlength=len(network.ports)) > FULL
-    )  # other ports cannot be filled by all their flows together
-    keep = crowded[port] & (alone.end[flow] > alone.start[flow])
-    port, taken, flow = port[keep], taken[keep], flow[keep]
+    kind = np.repeat(np.arange(len(network.rate)), np.diff(network.use_ptr))  # of each use
+    share = network.use_weight * network.rate[kind] / network.capacity[network.use_port]
+    flows = np.bincount(alone.kind, minlength=len(network.rate))
+    sums = np.bincount(network.use_port, share * flows[kind], minlength=len(network.ports))
+    crowded = np.flatnonzero((sums > FULL)[network.use_port])  # all flows together cannot fill the other ports
+    use_ptr = np.searchsorted(crowded, network.use_ptr)
+    lasting = np.flatnonzero(alone.end > alone.start)
+    counts = np.diff(use_ptr)[alone.kind[lasting]]
+    first = use_ptr[alone.kind[lasting]] - (np.cumsum(counts) - counts)
+    use = crowded[np.repeat(first, counts) + np.arange(counts.sum())]
+    flow, port, taken = np.repeat(lasting, counts), network.use_port[use], share[use]
     moments = np.concatenate((alone.end[flow] * (1 - 1e-12), alone.start[flow]))
-    change, ports = np.concatenate((-taken, taken)), np.concatenate((port, port))
+    change = np.concatenate((-taken, taken))
     by_time = np.argsort(moments, kind="stable")  # ends stay before starts at the same time
-    numbers = ports[by_time].astype(np.min_scalar_type(len(network.ports)))  # short integers are sorted faster
+    port = port.astype(np.min_scalar_type(len(network.ports)))  # short integers are sorted faster
+    numbers = np.concatenate((port, port))[by_time]
     level = np.cumsum(change[by_time[np.argsort(numbers, kind="stable")]])
     return [float(level.max(initial=0.0))]  # every port ends at 0, so one running sum covers all ports
 

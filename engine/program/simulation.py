@@ -91,8 +91,8 @@ def _simulate_uncontended(
         seconds = _batch_seconds(program, seconds)
     if transfer_model in ("sender-blocking", "batched"):
         transfer = np.where(transfer >= 0, transfer, blocked)
-    lag = np.zeros(len(transfer))
-    lag[transfer >= 0] = seconds[transfer[transfer >= 0]]
+    lag, carried = np.zeros(len(transfer)), np.flatnonzero(transfer >= 0)
+    lag[carried] = seconds[transfer[carried]]
     start, end = _simulate_levels(graph, slot_sums(program, seconds)[graph.nodes], lag)
     by_edge = _last_inputs(graph, start, end, lag)
     by_row = np.concatenate(([-1], graph.nodes))[graph.edge_source[by_edge]]
@@ -149,13 +149,15 @@ def _simulate_levels(graph: Graph, duration: Floats, lag: Floats) -> tuple[Float
     start, end = np.zeros(len(graph.nodes) + 1), np.zeros(len(graph.nodes) + 1)
     duration = np.concatenate(([0.0], duration))
     bounds = graph.level_ptr.tolist()
-    firsts = graph.edge_ptr[graph.level_ptr].tolist()
-    source, edge_ptr, latest = graph.edge_source, graph.edge_ptr, np.maximum.reduceat
-    for a, b, e0, e1 in zip(bounds, bounds[1:], firsts, firsts[1:], strict=False):
+    firsts = graph.edge_ptr[graph.level_ptr]
+    first_edge = graph.edge_ptr[:-1].copy()  # of each node, counted from the first edge of its level
+    first_edge[graph.level_ptr[0] :] -= np.repeat(firsts[:-1], np.diff(graph.level_ptr))
+    source, latest, add = graph.edge_source, np.maximum.reduceat, np.add
+    for a, b, e0, e1 in zip(bounds, bounds[1:], firsts.tolist(), firsts.tolist()[1:], strict=False):
         arrivals = end[source[e0:e1]]
         arrivals += lag[e0:e1]
-        start[a:b] = ready = latest(arrivals, edge_ptr[a:b] - e0)
-        end[a:b] = ready + duration[a:b]
+        ready = latest(arrivals, first_edge[a:b], out=start[a:b])
+        add(ready, duration[a:b], out=end[a:b])
     return start, end
 
 
@@ -186,11 +188,13 @@ def computing_seconds(program: Program, seconds: Floats, network: Network) -> Fl
 
 def _uncontended_flows(program: Program, network: Network, sizes: Floats, alone: Timeline) -> UncontendedTimes:
     """Return the times at which the bytes of every flow are transferred if no flow delays another."""
-    rows = np.flatnonzero(network.row_kind >= 0)
+    rows = network.flow_rows
     span = program.span_of_row[rows]
     kind, parts = network.row_kind[rows], network.parts[rows]
     took = sizes[rows] / parts / network.rate[kind]
     first = alone.start[span] + network.latency_s[kind]
+    if not program.is_compute[rows].any():
+        return UncontendedTimes(kind, first, first + took)
     found = []
     exchanges = program.is_compute[rows] & ~program.fused[rows]
     starts = np.where(exchanges, first, np.where(program.is_compute[rows], np.inf, first))

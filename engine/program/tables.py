@@ -90,8 +90,9 @@ def find_tables(program: Columns) -> Tables:
         chosen = reduce(np.logical_or, [program.op == op for op in ops])
         rows = np.flatnonzero(chosen if next_door is None else chosen & next_door)
         stage, microbatch = program.stage[rows], program.microbatch[rows]
-        known = (stage < program.stages) & (microbatch < program.microbatches) & (microbatch >= 0)
-        if not known.all():
+        stages, microbatches = stage.max(initial=-1) + 1, microbatch.max(initial=-1) + 1
+        if stages > program.stages or microbatches > program.microbatches or microbatch.min(initial=0) < 0:
+            known = (stage < program.stages) & (microbatch < program.microbatches) & (microbatch >= 0)
             rows, stage, microbatch = rows[known], stage[known], microbatch[known]
         table[stage, microbatch] = rows
         return table
@@ -127,16 +128,17 @@ def find_skip_messages(program: Columns) -> Messages:
 
 def message_units(program: Columns) -> NDArray[np.int32]:
     """Return the number of units in each message, ``[rows]``; 0 for other rows."""
-    held = np.zeros(len(program), np.int32)
-    for sent, received, towards in ((Op.SEND_F, Op.RECV_B, 1), (Op.SEND_B, Op.RECV_F, -1)):
-        rows = np.flatnonzero((program.op == sent) | (program.op == received))
-        stage, other = program.stage[rows], program.other[rows]
-        end = np.where(other >= 0, other, stage + towards)
-        lower, upper = (stage, end) if towards > 0 else (end, stage)
-        handed = np.append(
-            program.onward_units, 0
-        )  # index -1 is 0: the first stage receives nothing, and the last sends nothing
-        held[rows] = np.where(other < 0, handed[np.clip(lower, -1, len(handed) - 1)], 0)
-        for source, target, tensors in program.skips.tolist():
-            held[rows] += tensors * ((lower == source) & (upper == target))
+    units = np.zeros((len(Op), program.stages + 1), np.int32)  # of messages between adjacent stages; 0 for stage -1
+    units[[Op.SEND_F, Op.RECV_B], : len(program.onward_units)] = program.onward_units
+    units[[Op.SEND_B, Op.RECV_F], 1 : len(program.onward_units) + 1] = program.onward_units
+    for source, target, tensors in program.skips.tolist():
+        if target == source + 1:
+            units[[Op.SEND_F, Op.RECV_B], source] += tensors
+            units[[Op.SEND_B, Op.RECV_F], target] += tensors
+    held = np.asarray(units[program.op, np.minimum(program.stage, program.stages)])
+    rows = np.flatnonzero(program.other >= 0)
+    ends = np.sort((program.stage[rows], program.other[rows]), axis=0)
+    held[rows] = 0
+    for source, target, tensors in program.skips.tolist():
+        held[rows] += tensors * ((ends[0] == source) & (ends[1] == target))
     return held
