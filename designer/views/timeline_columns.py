@@ -188,7 +188,9 @@ def _span_order(timeline: Timeline) -> tuple[NDArray[np.int64], NDArray[np.int64
     kind = _LANE_KINDS[timeline.op]
     order = lexical_order((timeline.start, timeline.rank, kind))
     order = order[: len(order) - np.count_nonzero(timeline.op == Op.RESHARD)]
-    lanes = np.bincount(kind[order].astype(np.int32) * timeline.ranks + timeline.rank[order], minlength=3 * timeline.ranks)
+    lanes = np.bincount(
+        kind[order].astype(np.int32) * timeline.ranks + timeline.rank[order], minlength=3 * timeline.ranks
+    )
     return order, np.concatenate(([0], np.cumsum(lanes)))
 
 

@@ -299,10 +299,9 @@ def _buffered_units(program: Program) -> Floats:
     These are receives that were posted and not consumed, skip tensors for stages of the same rank, and the largest
     outgoing message.
     """
-    leaving = np.zeros_like(program.tensors, shape=program.ranks)  # keep the dtype: other dtypes take ten times as long
-    sends = program.is_send
-    np.maximum.at(leaving, program.rank[sends], program.tensors[sends])
-    return peak_per_rank(program, _buffer_changes(program)) + leaving
+    sent = program.tensors * program.is_send
+    leaving = [sent[first:end].max(initial=0) for first, end in pairwise(program.offsets)]
+    return np.asarray(peak_per_rank(program, _buffer_changes(program)) + leaving)
 
 
 def _buffer_changes(program: Program) -> Floats:
@@ -311,11 +310,15 @@ def _buffer_changes(program: Program) -> Floats:
     The number grows when a receive is posted or a tensor is made for a later stage of the rank, and shrinks when a
     computation consumes it.
     """
-    change, table = np.zeros(len(program)), program.tables
+    table = program.tables
+    found = []
     for op, takers in ((Op.RECV_F, table.forward), (Op.RECV_B, table.backward)):
         rows = np.flatnonzero(program.op == op)
-        change[rows] = held = program.tensors[rows]
-        change -= np.bincount(takers[program.stage[rows], program.microbatch[rows]], held, minlength=len(change))
+        found.append((rows, takers[program.stage[rows], program.microbatch[rows]]))
+    rows, taker = (np.concatenate(column) for column in zip(*found, strict=True))
+    held = program.tensors[rows]
+    change: Floats = -np.bincount(taker, held, minlength=len(program)).astype(np.float64)
+    change[rows] += held
     for source, target, tensors in program.skips.tolist():
         if target > source + 1:
             for maker, taker in (

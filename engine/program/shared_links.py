@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -194,12 +195,14 @@ def _peak_utilization(network: Network, alone: UncontendedTimes) -> Sequence[flo
     first = use_ptr[alone.kind[lasting]] - (np.cumsum(counts) - counts)
     use = crowded[np.repeat(first, counts) + np.arange(counts.sum())]
     flow, port, taken = np.repeat(lasting, counts), network.use_port[use], share[use]
-    moments = np.concatenate((alone.end[flow] * (1 - 1e-12), alone.start[flow]))
-    change = np.concatenate((-taken, taken))
-    by_time = np.argsort(moments, kind="stable")  # ends stay before starts at the same time
     port = port.astype(np.min_scalar_type(len(network.ports)))  # short integers are sorted faster
-    numbers = np.concatenate((port, port))[by_time]
-    level = np.cumsum(change[by_time[np.argsort(numbers, kind="stable")]])
+    order = np.argsort(np.concatenate((port, port)), kind="stable")
+    moments = np.concatenate((alone.end[flow] * (1 - 1e-12), alone.start[flow]))[order]
+    change = np.concatenate((-taken, taken))[order]
+    for first, end in pairwise(np.cumsum([0, *2 * np.bincount(port)]).tolist()):
+        by_time = np.argsort(moments[first:end], kind="stable")  # ends stay before starts at the same time
+        change[first:end] = change[first:end][by_time]
+    level = np.cumsum(change)
     return [float(level.max(initial=0.0))]  # every port ends at 0, so one running sum covers all ports
 
 
