@@ -39,7 +39,7 @@ from meshwave.designer.views.numbers import Numbers
 from meshwave.designer.views.problems import Problems
 from meshwave.designer.views.profiles import Profiles
 from meshwave.designer.views.runs import RunsPanel
-from meshwave.designer.views.shown_rows import read_shown_rows
+from meshwave.designer.views.shown_rows import read_shown_timelines
 from meshwave.designer.views.tabs import TabbedPages
 from meshwave.designer.views.target_drawing import refresh_nodes
 from meshwave.designer.views.timeline import Pin, TimelineChart
@@ -122,7 +122,7 @@ class Widgets:
             on_experts=lambda: self._show_pane("cluster" if self.experts.visible else "experts"),
             on_lessons=lambda: self.lessons.open(),
             on_trace=lambda trace: self.runs.add_trace_run(trace),
-            find_rows=lambda prediction: read_shown_rows(self.timeline.shown_rows, prediction.timeline),
+            find_shown=partial(read_shown_timelines, self.timeline),
             edit_log=edit_log,
             **FILL,
         )
@@ -136,6 +136,9 @@ class Widgets:
         assert isinstance(form, Form) and isinstance(problems, Problems) and isinstance(runs, RunsPanel)
         self.form, self.problems, self.runs = form, problems, runs
         self.runs.followed.param.watch(lambda *_: self.experts.refresh_loads(), "entries")
+        self.order_editor.on_mode = self._show_edit_mode
+        followed = self.runs.followed
+        followed.param.watch(lambda *_: self.numbers.show_run_errors(followed.find_errors), ["entries", "outcomes"])
         self.runs.followed.param.watch(lambda change: self.content.show_run(change.new), "own")
         self._announced: set[tuple[Any, ...]] = set()  # stragglers
         self.runs.followed.param.watch(lambda *_: self._show_stragglers(), "stragglers")
@@ -343,6 +346,9 @@ class Widgets:
 
     def _show_badge(self) -> None:
         self.side.set_badge("problems", self.problems.badge, self.problems.severity)
+
+    def _show_edit_mode(self, is_on: bool) -> None:
+        self.runs.is_editing_order = is_on
 
     def _show_stragglers(self) -> None:
         """Count the stragglers of the shown run on their tab, mark their lanes, and announce each once."""

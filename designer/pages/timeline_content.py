@@ -6,7 +6,7 @@ from collections.abc import Callable
 from operator import is_
 from typing import Any
 
-from meshwave.designer.pages.timeline_layers import pinned_prediction, run_layers, timeline_layers
+from meshwave.designer.pages.timeline_layers import find_blocked_order, pinned_prediction, run_layers, timeline_layers
 from meshwave.designer.state.design_session import Session, progress_text
 from meshwave.designer.views.block_layers import block_layers, measured_block
 from meshwave.designer.views.followed_runs import RunTimeline
@@ -14,6 +14,7 @@ from meshwave.designer.views.timeline import Pin, TimelineChart
 from meshwave.designer.views.timeline_columns import Layer
 from meshwave.engine.errors import InputError
 from meshwave.engine.predict.prediction import Prediction
+from meshwave.engine.program.blocked_order import BlockedOrder
 from meshwave.engine.runs import Run
 from meshwave.engine.units import format_count
 
@@ -37,6 +38,7 @@ class TimelineContent:
         self._session, self._chart, self._find_measuring_run = session, chart, find_measuring_run
         self._block: Pin | None = None  # the block whose inside is shown
         self._run: RunTimeline | None = None  # shown instead of the open design
+        self._blocked: tuple[Any, Any, BlockedOrder | None] | None = None  # of a design and its problems
         self._sources: tuple[Any, ...] = ()  # the values from which the current layers were made
         session.param.watch(lambda *_: self.refresh(), SOURCES)
         chart.param.watch(lambda *_: self.refresh(), ["show_links", "show_device_links"])
@@ -107,12 +109,22 @@ class TimelineContent:
             *session.pinned,
             chart.show_links,
             chart.show_device_links,
+            self._blocked_order,
         )
         return len(before) == len(self._sources) and all(map(is_, before, self._sources))
 
     def _layers(self, tried: Prediction | None = None) -> list[Layer]:
         chart = self._chart
-        return timeline_layers(self._session, tried, links=chart.show_links, devices=chart.show_device_links)
+        links, devices = chart.show_links, chart.show_device_links
+        return timeline_layers(self._session, tried, links=links, devices=devices, blocked=self._blocked_order)
+
+    @property
+    def _blocked_order(self) -> BlockedOrder | None:
+        """The order of the open design, if it has a deadlock."""
+        design, problems = self._session.design, self._session.problems
+        if self._blocked is None or self._blocked[0] is not design or self._blocked[1] is not problems:
+            self._blocked = design, problems, find_blocked_order(self._session)
+        return self._blocked[2]
 
     def _block_layers(self) -> tuple[list[Layer], list[str]] | None:
         """Return the layers inside the open block; None if no block is open or the design no longer has it."""

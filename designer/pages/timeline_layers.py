@@ -6,41 +6,70 @@ from dataclasses import replace
 
 import numpy as np
 
+from meshwave.designer.state.design_edits import LARGEST_BY_HAND
 from meshwave.designer.state.design_session import Session
+from meshwave.designer.state.predictions import count_computations
 from meshwave.designer.views.followed_runs import RunTimeline
 from meshwave.designer.views.lane_groups import group_lanes, group_ports
 from meshwave.designer.views.timeline import Pin
 from meshwave.designer.views.timeline_columns import Layer
 from meshwave.designer.views.timeline_links import find_link_lanes
+from meshwave.engine.document.differences import distinct_titles
 from meshwave.engine.findings import Refusal
+from meshwave.engine.predict.order_consequences import lay_out_blocked_order
 from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.predict.questions import stage_flops
+from meshwave.engine.program.blocked_order import BlockedOrder
 from meshwave.engine.program.timeline import Timeline
 from meshwave.engine.units import quantity
 
+FEW_MESHES = 10
+"""Largest number of meshes whose memory the timeline draws by category, and as curves."""
+
+
+def find_blocked_order(session: Session) -> BlockedOrder | None:
+    """Return the order of a design whose only problem is a deadlock; None for all others, and for long orders."""
+    design = session.design
+    if {problem.code for problem in session.errors} != {"deadlock"} or count_computations(design) > LARGEST_BY_HAND:
+        return None
+    return lay_out_blocked_order(design)
+
 
 def timeline_layers(
-    session: Session, tried: Prediction | None = None, *, links: bool = False, devices: bool = False
+    session: Session,
+    tried: Prediction | None = None,
+    *,
+    links: bool = False,
+    devices: bool = False,
+    blocked: BlockedOrder | None = None,
 ) -> list[Layer]:
     """Return the layers of the timeline: pinned designs, the open design with slowdowns and as it is, the overlaid run.
 
     ``tried`` is shown instead of the open design, its slowdowns and the run during a gesture. ``links`` adds lanes of
-    the links to the open design, ``devices`` adds lanes of the links of each device.
+    the links to the open design, ``devices`` adds lanes of the links of each device. ``blocked`` is shown instead of the
+    last valid design.
     """
     prediction = tried or session.prediction
-    shown = []
-    for pinned in session.pinned:
-        if _has_same_axis(pinned, prediction):
-            shown.append(prediction_layer(pinned, f"Pinned: {pinned.design.name}"))
+    pinned = [each for each in session.pinned if _has_same_axis(each, prediction)]
+    *titles, title = distinct_titles([*(each.design for each in pinned), session.design])
+    shown = [prediction_layer(each, f"Pinned: {title}") for each, title in zip(pinned, titles, strict=True)]
+    if blocked is not None and tried is None:
+        return [*shown, _blocked_layer(blocked, session)]
     if session.slowed is not None and prediction is not None and tried is None:
         groups = group_lanes(session.slowed, prediction.design)
         shown.append(Layer(session.slowed, "With slowdowns", unit=prediction.costs.unit, groups=groups))
     if prediction is not None:
-        layer = prediction_layer(prediction, prediction.design.name)
+        layer = prediction_layer(prediction, title if prediction.design is session.design else prediction.design.name)
         shown.append(_with_links(layer, prediction, devices=devices) if links else layer)
         if session.measured is not None and tried is None:
             shown.append(_measured_layer(session.measured, prediction))
     return shown
+
+
+def _blocked_layer(blocked: BlockedOrder, session: Session) -> Layer:
+    timeline, design = blocked.timeline, session.design
+    unit = design.cost.unit
+    return Layer(timeline, design.name, unit=unit, blocked=blocked.is_blocked, groups=group_lanes(timeline, design))
 
 
 def _with_links(layer: Layer, prediction: Prediction, *, devices: bool) -> Layer:
@@ -111,6 +140,7 @@ def prediction_layer(prediction: Prediction, label: str) -> Layer:
         timeline,
         label,
         memory=prediction.memory_curves,
+        memory_parts=prediction.memory_parts if timeline.ranks <= FEW_MESHES else (),
         capacity=prediction.costs.capacity_bytes,
         critical=critical,
         stages_layers=prediction.costs.layers,
@@ -121,5 +151,6 @@ def prediction_layer(prediction: Prediction, label: str) -> Layer:
         opens=prediction.costs.unit == "s",
         crosses=True,
         find_flows=lambda: prediction.link_flows,
+        prediction=prediction,
         groups=group_lanes(timeline, prediction.design),
     )

@@ -12,7 +12,7 @@ from meshwave.engine.document import Design, parse_design
 from meshwave.engine.document.links import embedded_document
 from meshwave.engine.errors import InputError
 from meshwave.engine.exports import exports
-from meshwave.engine.exports.pictures.rows import Row
+from meshwave.engine.exports.pictures.rows import ShownTimeline
 from meshwave.engine.findings import DesignError, Problem, Refusal, problems_of
 from meshwave.engine.imports import TOO_FEW_DEVICES, Imported, Trace, find_format, imports, is_import, parse_trace
 from meshwave.engine.predict.prediction import Prediction
@@ -121,14 +121,14 @@ class ExportedFile(NamedTuple):
     left_out: list[str]
 
 
-def export_prediction(name: str, prediction: Prediction, rows: Sequence[Row] = ()) -> ExportedFile:
-    """Export a prediction in the format ``name``; pictures have the ``rows`` of the timeline that the page shows.
+def export_prediction(name: str, prediction: Prediction, shown: Sequence[ShownTimeline]) -> ExportedFile:
+    """Export a prediction in the format ``name``; pictures have the timelines that the page shows.
 
     Raises:
         InputError: the format cannot represent the design.
     """
     export = exports[name]
-    return ExportedFile(export.shown_bytes(prediction, rows), export.omissions(prediction))
+    return ExportedFile(export.shown_bytes(prediction, shown), export.omissions(prediction))
 
 
 def file_name(name: str) -> str:

@@ -48,6 +48,7 @@ class OrderEditor:
 
     def __init__(self, session: Session, send: Send) -> None:
         self._session, self._send = session, send
+        self.on_mode: Callable[[bool], None] = lambda is_on: None  # called when the mode is switched on or off
         self._is_on = self._shows_differences = False
         self._outcome: OrderOutcome | None = None
         session.param.watch(lambda *_: self._reset(), ["design", "prediction"])
@@ -72,6 +73,7 @@ class OrderEditor:
 
     def _switch_mode(self, message: Message) -> None:
         self._is_on = bool(message.get("on"))
+        self.on_mode(self._is_on)
         self._shows_differences &= self._is_on
         if self._is_on:
             self._send_state()

@@ -14,7 +14,7 @@ from meshwave.designer.state.file_jobs import SMALL_FILE_BYTES, read_upload
 from meshwave.designer.views.numbers import STEP_METRICS, metric_tiles
 from meshwave.designer.views.topbar import example_entries
 from meshwave.engine.document import Design, load_design
-from meshwave.engine.document.differences import describe_differences
+from meshwave.engine.document.differences import describe_differences, distinct_titles
 from meshwave.engine.files import example
 from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.units import quantity
@@ -100,11 +100,17 @@ MORE = (
 def comparison_columns(pinned: list[Prediction], prediction: Prediction | None) -> list[dict[str, Any]]:
     """Return a column per design: its name, its metrics with their change from the first design, and its differences."""
     shown = [*pinned, *([] if prediction is None else [prediction])]
-    return [comparison_column(each, shown[0], place, is_open=place == len(pinned)) for place, each in enumerate(shown)]
+    titles = distinct_titles([each.design for each in shown])
+    return [
+        comparison_column(each, title, shown[0], place, is_open=place == len(pinned))
+        for place, (each, title) in enumerate(zip(shown, titles, strict=True))
+    ]
 
 
-def comparison_column(prediction: Prediction, first: Prediction, place: int, is_open: bool) -> dict[str, Any]:
-    """Return the column of one design."""
+def comparison_column(
+    prediction: Prediction, title: str, first: Prediction, place: int, is_open: bool
+) -> dict[str, Any]:
+    """Return the column of one design under its title."""
     metrics = {tile["key"]: tile for tile in metric_tiles(prediction, None if place == 0 else first)}
     numbers = prediction.numbers
     copies, inflight = max(numbers["weight_copies"]), max(numbers["peak_inflight"])
@@ -116,7 +122,7 @@ def comparison_column(prediction: Prediction, first: Prediction, place: int, is_
     }
     return {
         "place": place,
-        "name": prediction.design.name,
+        "name": title,
         "open": is_open,
         "first": place == 0,
         "cells": cells,

@@ -17,7 +17,7 @@ from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.program.timeline import Timeline
 from meshwave.engine.runs import Entry, Record, Run
 from meshwave.engine.runs.accuracy import MeshMemory
-from meshwave.engine.runs.run_comparison import design_history
+from meshwave.engine.runs.run_comparison import ErrorRange, design_history, error_range
 
 MOST_COMPARED = 7
 """Most runs that are compared with the shown one: together they have the colours of the palette."""
@@ -93,6 +93,10 @@ class FollowedRuns(param.Parameterized):
                 if run.computes_step_of(prediction.design) and run.has_same_links(prediction.design):
                     return run.run
         return None
+
+    def find_errors(self, prediction: Prediction) -> ErrorRange | None:
+        """Return the errors of the predictions of finished runs of a design; None if there are none."""
+        return error_range(self.record, prediction.design, prediction.program.digest, self.entries)
 
     # ---- what is shown ----
 

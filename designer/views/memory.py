@@ -9,6 +9,7 @@ import param
 
 from meshwave.designer.kit.assets import module_code, style_sheets
 from meshwave.designer.kit.canvas import Canvas, PlainData
+from meshwave.designer.kit.memory_labels import memory_label
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.views._view import FILL, View, views
 from meshwave.designer.views.followed_runs import FollowedRuns
@@ -64,7 +65,7 @@ def _bar(mesh: str, kind: str, by_category: Mapping[str, float], total: float, c
     """Return a bar: its mesh, kind and total, True if it exceeds the capacity, and its parts with their texts."""
     rest = total - sum(by_category.values())  # some of the measured memory has no category
     sizes = {**by_category, **({"other": rest} if rest > 0.005 * total else {})}
-    parts = {name: [size, quantity(size, "B")] for name, size in sizes.items() if size > 0}
+    parts = {memory_label(name): [size, quantity(size, "B")] for name, size in sizes.items() if size > 0}
     text = quantity(total, "B")
     return {"mesh": mesh, "kind": kind, "total": total, "text": text, "over": total > capacity, "parts": parts}
 

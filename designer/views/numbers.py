@@ -10,8 +10,18 @@ import param
 from meshwave.designer.kit.assets import module_code, style_sheets
 from meshwave.designer.kit.canvas import Canvas, PlainData
 from meshwave.designer.state.design_session import COMPUTING_PROBLEM, STOPPED_PROBLEM, Session
+from meshwave.engine.document.differences import distinct_titles
 from meshwave.engine.predict.prediction import Prediction
-from meshwave.engine.units import duration, format_count, format_energy, format_number, percent, quantity
+from meshwave.engine.runs.run_comparison import ErrorRange
+from meshwave.engine.units import (
+    duration,
+    format_count,
+    format_energy,
+    format_number,
+    percent,
+    percent_change,
+    quantity,
+)
 
 Values = Mapping[str, Any]
 Verdict = Literal["better", "worse", "similar", "same"]
@@ -170,7 +180,9 @@ def _bottleneck_text(numbers: Values, value: float) -> str:
     """Return the bottleneck of the step and the evidence for the prediction; empty if neither is known."""
     words = numbers["bounds"]["words"] if numbers["bounds"] else ""
     limit = [f"{words[0].upper()}{words[1:]}."] if words else []
-    return "\n".join([*limit, *_describe_evidence(numbers)])
+    error = numbers["fit_error"]
+    fit = [f"Block times of the calibration profile deviate from their fit by up to {percent(error)}."] if error else []
+    return "\n".join([*limit, *fit, *_describe_evidence(numbers)])
 
 
 def _published_text(numbers: Values) -> str:
@@ -329,17 +341,26 @@ class Numbers(Canvas):
         """Create the strip; ``on_compare`` opens the table of the pinned designs."""
         super().__init__(**params)
         self._session, self._open_comparison = session, on_compare
+        self._find_run_errors: Callable[[Prediction], ErrorRange | None] = lambda prediction: None
         session.watch_later(self._update_tiles, ["design", "prediction", "problems", "pinned"])
+        self._update_tiles()
+
+    def show_run_errors(self, find: Callable[[Prediction], ErrorRange | None]) -> None:
+        """Show the errors of earlier runs, which ``find`` returns for a prediction."""
+        self._find_run_errors = find
         self._update_tiles()
 
     def _update_tiles(self) -> None:
         session = self._session
         prediction, pinned = session.prediction, session.pinned
+        tiles = strip_tiles(prediction, pinned[0] if pinned else None)
+        if prediction is not None and (errors := self._find_run_errors(prediction)) is not None:
+            _add_run_errors(next(tile for tile in tiles if tile["key"] == "iteration"), errors)
         self.param.update(
-            tiles=PlainData(strip_tiles(prediction, pinned[0] if pinned else None)),
+            tiles=PlainData(tiles),
             stale=describe_staleness(session),
             is_pinned=any(each.design == session.design for each in pinned),
-            pinned=[each.design.name for each in pinned],
+            pinned=distinct_titles([*(each.design for each in pinned), session.design])[:-1],
             can_pin=not session.is_stale,
         )
 
@@ -360,6 +381,16 @@ class Numbers(Canvas):
     def _on_compare(self) -> None:
         if self._open_comparison is not None:
             self._open_comparison()
+
+
+def _add_run_errors(tile: dict[str, Any], errors: ErrorRange) -> None:
+    """Add the errors of earlier runs to the tile of the step time."""
+    low, high = percent_change(errors.low), percent_change(errors.high)
+    tile["small"] = f"earlier runs {low}" if low == high else f"earlier runs {low} to {high}"
+    runs = format_count(errors.runs, "run")
+    tile["help"] += (
+        f"\nMeasured step time of {runs} of this design with these costs: {low} to {high} of the prediction."
+    )
 
 
 def describe_staleness(session: Session) -> dict[str, str]:

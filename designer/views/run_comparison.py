@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from meshwave.designer.kit.memory_labels import memory_label
 from meshwave.engine.messages import render
 from meshwave.engine.program.action import WORDS
 from meshwave.engine.runs.accuracy import ComparedDuration, Comparison, ErrorPart, MeshMemory
@@ -113,7 +114,7 @@ def _value_cells(found: Comparison, each: ComparedDuration) -> Row:
 def _memory_rows(found: MeshMemory, *, whole: bool) -> Iterable[Row]:
     """Yield the row of a mesh and, unless ``whole``, a row per memory category."""
     named = {f"mesh {found.mesh}": (found.predicted_bytes, found.measured_bytes)}
-    named |= {} if whole else {f"· {kind}": sizes for kind, sizes in found.by_category.items()}
+    named |= {} if whole else {f"· {memory_label(kind)}": sizes for kind, sizes in found.by_category.items()}
     for name, (predicted, measured) in named.items():
         yield [name, quantity(predicted, "B"), quantity(measured, "B"), _format_error(predicted, measured)]
 

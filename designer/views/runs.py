@@ -54,6 +54,7 @@ class RunsPanel(Canvas):
         default={},
         doc="For a run with a measured timeline: whether it is of the open design, is overlaid, and can calibrate the design.",
     )
+    is_editing_order = param.Boolean(default=False, doc="True in edit mode, which hides the measured timeline.")
     hosts = param.Dict(
         default={}, doc="For a design with several nodes: whether their network is emulated, and its description."
     )

@@ -55,7 +55,7 @@ class TimelineChart(JSComponent):
     )
     can_edit = param.Boolean(default=False, doc="True if the order of the open design can be edited by hand.")
     slow_lanes = param.Dict(default={}, doc="By mesh, why a run is slow there; its measured lanes are marked.")
-    shown_rows = param.Dict(default={}, doc="Rows of the open design that the page shows; see ``read_shown_rows``.")
+    shown_rows = param.List(default=[], doc="Layers and rows that the page shows; see ``read_shown_timelines``.")
     palette = param.Dict(default=as_data(), constant=True)
 
     _esm = module_code("timeline/timeline.js")
@@ -92,6 +92,11 @@ class TimelineChart(JSComponent):
             (layer, Inspector(layer.timeline, layer.bytes, layer.unit, layer.find_flows)) for layer in layers
         ]
         self.param.update(packed=pack_layers(layers, crumbs), stale=stale)
+
+    @property
+    def layers(self) -> list[Layer]:
+        """The layers that are drawn."""
+        return [layer for layer, _ in self._inspectors]
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Send a message to the page."""

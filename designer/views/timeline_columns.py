@@ -10,12 +10,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwave.designer.kit.memory_labels import memory_label
 from meshwave.designer.views.lane_groups import LaneGroups, group_choices, group_columns
 from meshwave.designer.views.timeline_links import pack_links
 from meshwave.engine.costs import Costs
 from meshwave.engine.exports.pictures.palette import shades, tints
 from meshwave.engine.predict.link_flows import LinkFlows
 from meshwave.engine.predict.link_lanes import LinkLanes
+from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.predict.questions import Work
 from meshwave.engine.program.action import COLLECTIVES, SENDS, Op
 from meshwave.engine.program.program import Program
@@ -50,6 +52,7 @@ class Layer:
     timeline: Timeline
     label: str  # such as "Open design", "Pinned: 1F1B" or "Run 12"
     memory: Sequence[Curve] | None = None  # by rank: the times of changes, and the bytes in use after each change
+    memory_parts: Sequence[tuple[Floats, Mapping[str, Floats]]] = ()  # memory by category, if the meshes are few
     capacity: float | None = None  # memory of one device in bytes
     critical: NDArray[np.bool_] | None = None  # [spans] True on the critical path
     stages_layers: Sequence[int] | None = None  # number of layers of each stage
@@ -62,6 +65,8 @@ class Layer:
     opens: bool = False  # True if the inside of its computations can be shown
     crosses: bool = False  # True if the transfers behind its arrows can be shown
     links: LinkLanes | str | None = None  # lanes of the links, or the reason why there are none; None if not requested
+    blocked: NDArray[np.bool_] | None = None  # [spans] True for actions that a deadlock blocks
+    prediction: Prediction | None = None  # drawn with its memory and links in exported pictures
     find_flows: Callable[[], LinkFlows | None] = lambda: None  # flows on the links, to explain delays
     groups: Sequence[LaneGroups] = ()
     port_groups: Mapping[str, Sequence[int]] = field(
@@ -139,6 +144,8 @@ def _pack_layer(layer: Layer, columns: _Columns, ticks: float) -> dict[str, Any]
         stored["other"] = columns.append(timeline.other[moves], _integer_dtype(timeline.other))
     if halves.any():
         stored["half"] = columns.append(halves, "uint8")
+    if layer.blocked is not None:
+        stored["blocked"] = columns.append(layer.blocked[order], "uint8")
     if layer.bytes is not None:
         stored["bytes"] = columns.append(layer.bytes[moves], "float32")
     if layer.work is not None:
@@ -146,6 +153,10 @@ def _pack_layer(layer: Layer, columns: _Columns, ticks: float) -> dict[str, Any]
         stored["flops"] = columns.append(layer.work.flops.ravel(), "float32")
     if layer.memory is not None:
         stored |= _pack_memory(layer.memory, columns, ticks)
+    categories = list(layer.memory_parts[0][1]) if layer.memory_parts else []
+    for number, category in enumerate(categories):
+        parts = np.concatenate([held[category] for _, held in layer.memory_parts])
+        stored[f"memory_part_{number}"] = columns.append(parts, "float32")
     links = None
     if layer.links is not None:
         links, of_links = pack_links(layer.links, place, ticks, columns.append)
@@ -172,6 +183,7 @@ def _pack_layer(layer: Layer, columns: _Columns, ticks: float) -> dict[str, Any]
         "makespan": timeline.makespan,
         "tints": tints(shade),
         "capacity": layer.capacity,
+        "memory_kinds": [memory_label(category) for category in categories],
         "stages_layers": list(layer.stages_layers) if layer.stages_layers is not None else None,
         "critical": layer.critical is not None,
         "links": links,

@@ -21,7 +21,7 @@ from meshwave.engine.document.differences import describe_differences
 from meshwave.engine.document.links import design_link
 from meshwave.engine.errors import InputError, escape_unprintable
 from meshwave.engine.exports import exports
-from meshwave.engine.exports.pictures.rows import Row
+from meshwave.engine.exports.pictures.rows import ShownTimeline, whole_step
 from meshwave.engine.files import all_examples, example
 from meshwave.engine.findings import Problem, Refusal, problems_of
 from meshwave.engine.imports import Import, Trace, TraceFormat, imports, traces
@@ -86,7 +86,7 @@ class TopBar(Canvas):
         on_view: Callable[[str], Any] | None = None,
         on_lessons: Callable[[], Any] | None = None,
         on_trace: Callable[[Trace], Any] = lambda trace: None,
-        find_rows: Callable[[Prediction], Sequence[Row]] = lambda prediction: (),
+        find_shown: Callable[[Prediction], Sequence[ShownTimeline]] = whole_step,
         edit_log: Callable[[], EditLog] | None = None,
         shortcuts: tuple[Shortcut, ...] = SHORTCUTS,
         **params: Any,
@@ -106,7 +106,7 @@ class TopBar(Canvas):
         self._open_gallery, self._open_comparison = on_gallery, on_compare
         self._turn_experts, self._turn_to_view = on_experts, on_view
         self._open_lessons = on_lessons
-        self._on_trace, self._find_rows = on_trace, find_rows
+        self._on_trace, self._find_shown = on_trace, find_shown
         self._edit_log = edit_log
         self.versions = None if edit_log is None else []
         self._saved = session.design
@@ -176,7 +176,7 @@ class TopBar(Canvas):
         file = file_jobs.file_name(prediction.design.name) + exports[name].suffix
         is_small = len(prediction.program) <= file_jobs.SMALL_ROWS
         work, then = (
-            partial(file_jobs.export_prediction, name, prediction, self._find_rows(prediction)),
+            partial(file_jobs.export_prediction, name, prediction, self._find_shown(prediction)),
             partial(self._show_exported, file, exports[name].mime),
         )
         self._session.files.process(f"Writing {file} …", work, then, at_once=is_small)

@@ -18,6 +18,8 @@ from meshwave.engine.program.timeline import Timeline
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
+CATEGORIES = ("weights", "optimizer", "gradients", "working", "activations")
+"""Categories of memory, the most constant first."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,26 +91,51 @@ def memory_over_time(timeline: Timeline, costs: Costs) -> list[tuple[Floats, Flo
     UNSHARD and freed by a RESHARD. Other weights, optimizer states and the working set are constant. Each rank starts at
     time 0.
     """
+    return [(times, held.sum(axis=0)) for times, held in _held_over_time(timeline, costs, by_category=False)]
+
+
+def memory_parts_over_time(timeline: Timeline, costs: Costs) -> list[tuple[Floats, dict[str, Floats]]]:
+    """Return :func:`memory_over_time` with the bytes of each category instead of their sum."""
+    return [
+        (times, dict(zip(CATEGORIES, held, strict=True)))
+        for times, held in _held_over_time(timeline, costs, by_category=True)
+    ]
+
+
+def _held_over_time(timeline: Timeline, costs: Costs, *, by_category: bool) -> list[tuple[Floats, Floats]]:
+    """Return the times of changes of each rank, and the bytes after them, ``[categories or 1, times]``."""
     shown = np.flatnonzero(~timeline.is_transfer)
     op, rank = timeline.op[shown], timeline.rank[shown]
     time = np.where(np.isin(op, (Op.F, Op.STEP, Op.UNSHARD)), timeline.start[shown], timeline.end[shown])
     order = lexical_order((op == Op.STEP, time, rank))  # stable sort: an end stays before a start at the same time
     op, rank, time = op[order], rank[order], time[order]
     stage, microbatch = timeline.stage[shown][order], timeline.microbatch[shown][order]
-    kept, unsharded, *held = _memory_changes(op, rank, stage, microbatch, costs)
+    activations, unsharded, gradients, sent = _memory_changes(op, rank, stage, microbatch, costs)
+    static, none, held = costs.static_bytes, np.zeros(len(op)), gradients + sent
+    # per row of the result: bytes at the start, changes, and the changes that the optimizer step reverts
+    rows = [
+        (static["weights"], unsharded, none),
+        (static["optimizer"], none, none),
+        (np.zeros(timeline.ranks), gradients, gradients),
+        (costs.working_bytes, sent, sent),
+        (np.zeros(timeline.ranks), activations, none),
+    ]
+    if not by_category:
+        always = static["weights"] + static["optimizer"] + costs.working_bytes
+        rows = [(always, activations + unsharded + held, held)]
     steps = op == Op.STEP
-    gone = np.bincount(rank, np.sum(held, axis=0), minlength=timeline.ranks)[rank[steps]]
-    ends = timeline.end[shown][order][steps]
-    changes = kept + unsharded + np.sum(held, axis=0)
-    time, rank, change = (np.concatenate(both) for both in ((time, ends), (rank, rank[steps]), (changes, -gone)))
+    stepping = rank[steps]
+    freed = [np.bincount(rank, reverted, minlength=timeline.ranks)[stepping] for _, _, reverted in rows]
+    change = np.array([np.concatenate((each, -gone)) for (_, each, _), gone in zip(rows, freed, strict=True)])
+    start = np.array([always for always, _, _ in rows])
+    time, rank = np.concatenate((time, timeline.end[shown][order][steps])), np.concatenate((rank, stepping))
     order = np.argsort(rank, kind="stable")  # the end of the optimizer step is last
-    time, change = time[order], change[order]
-    always = costs.static_bytes["weights"] + costs.static_bytes["optimizer"] + costs.working_bytes
+    time, change = time[order], change[:, order]
     bounds = np.searchsorted(rank[order], np.arange(timeline.ranks + 1))
     return [
         (
             np.concatenate(([0.0], time[first:end])),
-            np.concatenate(([0.0], np.cumsum(change[first:end]))) + always[number],
+            start[:, [number]] + np.pad(np.cumsum(change[:, first:end], axis=1), ((0, 0), (1, 0))),
         )
         for number, (first, end) in enumerate(pairwise(bounds))
     ]

@@ -306,6 +306,18 @@ class Profile(Part):
     memory: Annotated[tuple[KeptActivations, ...], Field(max_length=100)] = ()
     actions: Annotated[tuple[ActionTime, ...], Field(max_length=100_000)] = ()
 
+    @property
+    def worst_residual(self) -> float | None:
+        """Largest deviation of a measured block time from its fit, relative to the fit; None if all fits are exact."""
+        found = [
+            abs(each)
+            for block in self.blocks
+            for phase, fit in block.fits.items()
+            if not is_exact(block.points(phase), fit.per.values())
+            for each in block.residuals(phase)
+        ]
+        return max(found, default=None)
+
     def fit(self, mp: int, esp: int) -> dict[str, dict[str, float]]:
         """Return the ``fit`` section of an expert-layer document for a layout: alpha and beta by collective.
 

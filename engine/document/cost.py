@@ -106,6 +106,10 @@ class CostSection(Member):
         """Return a text that identifies the data outside the document on which prices depend."""
         return ""
 
+    def fit_error(self) -> float | None:
+        """Return the largest relative deviation of measured block times from their fit; None without a fit."""
+        return None
+
     def machine_warning(self) -> str:
         """Return a warning if the predictions are for another machine; empty otherwise."""
         return ""

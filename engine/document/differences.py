@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from meshwave.engine.document import Design, Mesh
@@ -13,6 +13,7 @@ Meanings = Mapping[str, str]
 """Meaning of null, by the path of the key."""
 NONE = "none"
 """Meaning of null for keys that state none."""
+TITLE_DIFFERENCES = 2  # maximum number of differences in a title
 LONGEST = 60  # maximum number of characters of a list that is written out
 
 
@@ -24,6 +25,24 @@ def describe_differences(first: Design, other: Design) -> list[str]:
     """Return one line of text per difference, such as ``schedule: 1f1b -> hanayo, waves 2``."""
     found = list_differences(first, other)
     return [f"{name}: {one} -> {two}" if one != two else f"{name}: differs" for name, one, two in found]
+
+
+def distinct_titles(designs: Sequence[Design]) -> list[str]:
+    """Return the names of designs; those with the same name are titled by what differs, such as ``1F1B (waves 2)``."""
+    return [_distinct_title(design, [each for each in designs if each.name == design.name]) for design in designs]
+
+
+def _distinct_title(design: Design, namesakes: Sequence[Design]) -> str:
+    found = dict.fromkeys(
+        f"{name} {value}"
+        for other in namesakes
+        if other != design
+        for name, value, _ in list_differences(design, other)
+    )
+    if not found:
+        return design.name
+    more = ", …" if len(found) > TITLE_DIFFERENCES else ""
+    return f"{design.name} ({', '.join([*found][:TITLE_DIFFERENCES])}{more})"
 
 
 def list_differences(first: Design, other: Design) -> list[Difference]:

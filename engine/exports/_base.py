@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from meshwave.engine.registry import Registry
 
 if TYPE_CHECKING:
-    from meshwave.engine.exports.pictures.rows import Row
+    from meshwave.engine.exports.pictures.rows import ShownTimeline
     from meshwave.engine.predict.prediction import Prediction
 
 
@@ -31,8 +31,8 @@ class Export(ABC):
         """
 
     @classmethod
-    def shown_bytes(cls, prediction: Prediction, rows: Sequence[Row]) -> bytes:
-        """Return the content of a file with the rows of the timeline that the page shows; empty for all lanes.
+    def shown_bytes(cls, prediction: Prediction, shown: Sequence[ShownTimeline]) -> bytes:
+        """Return the content of a file with the timelines and rows that the page shows.
 
         Formats that are not pictures of the timeline contain the whole step.
 

@@ -24,8 +24,9 @@ from meshwave.engine.experts import (
 )
 from meshwave.engine.exports._markup import escape
 from meshwave.engine.exports.pictures.palette import Theme
+from meshwave.engine.exports.pictures.rows import ShownTimeline
 from meshwave.engine.exports.pictures.shapes import Line, Picture, Shape, Text
-from meshwave.engine.exports.pictures.sheet import Sheet, label_width
+from meshwave.engine.exports.pictures.sheet import Extent, Sheet, label_width
 from meshwave.engine.exports.svg import theme_aware_svg
 from meshwave.engine.predict.block_timeline import representative_places
 from meshwave.engine.program.action import Op
@@ -211,7 +212,8 @@ class LayerSheet(Sheet):
                     words.append(op.value + (f", chunk {chunk}" if chunk >= 0 else ""))
         names = tuple(f"{devices[device]} {LANES[lane]}" for device, lane in lanes)
         timeline = _spans_as_timeline(names, rows)
-        sheet = cls(timeline, "s", 0.0, float(timeline.end.max()), 1440, theme)
+        extent = Extent(0.0, float(timeline.end.max()), 1440, theme=theme)
+        sheet = cls(timeline, extent, ShownTimeline(timeline).drawn_rows)
         places = list(dict.fromkeys(device for device, _ in lanes))
         sheet.turn, sheet._words, sheet._hues = forward.makespan, words, [places.index(device) for device, _ in lanes]
         return sheet

@@ -15,8 +15,8 @@ from meshwave.engine.exports._base import Export, exports
 from meshwave.engine.exports._html_experts import experts_section
 from meshwave.engine.exports._markup import escape
 from meshwave.engine.exports.pictures.palette import SURFACES, Theme
-from meshwave.engine.exports.pictures.rows import Row, Strips, is_drawn
-from meshwave.engine.exports.pictures.sheet import lay_out_timeline
+from meshwave.engine.exports.pictures.rows import ShownTimeline, count_blocks, whole_step
+from meshwave.engine.exports.pictures.timelines import lay_out_timelines
 from meshwave.engine.exports.png import draw_png
 from meshwave.engine.exports.svg import MAX_BLOCKS, theme_aware_svg
 from meshwave.engine.units import format_units, percent, quantity
@@ -24,7 +24,6 @@ from meshwave.engine.units import format_units, percent, quantity
 if TYPE_CHECKING:
     from meshwave.engine.predict.prediction import Prediction
 
-TITLE = "Predicted timeline"
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
 
@@ -39,11 +38,11 @@ class Html(Export):
 
     @staticmethod
     def to_bytes(prediction: Prediction) -> bytes:
-        return Html.shown_bytes(prediction, ())
+        return Html.shown_bytes(prediction, whole_step(prediction))
 
     @classmethod
-    def shown_bytes(cls, prediction: Prediction, rows: Sequence[Row]) -> bytes:
-        return "\n".join(_page_lines(prediction, rows)).encode()
+    def shown_bytes(cls, prediction: Prediction, shown: Sequence[ShownTimeline]) -> bytes:
+        return "\n".join(_page_lines(prediction, shown)).encode()
 
 
 def page_frame(prediction: Prediction, height: int = 520) -> str:
@@ -52,7 +51,7 @@ def page_frame(prediction: Prediction, height: int = 520) -> str:
     return f'<iframe srcdoc="{page}" width="100%" height="{height}" style="border: 0"></iframe>'
 
 
-def _page_lines(prediction: Prediction, rows: Sequence[Row]) -> Iterator[str]:
+def _page_lines(prediction: Prediction, shown: Sequence[ShownTimeline]) -> Iterator[str]:
     design = prediction.design
     name = escape(design.name or "Design")
     yield "<!doctype html>"
@@ -62,7 +61,9 @@ def _page_lines(prediction: Prediction, rows: Sequence[Row]) -> Iterator[str]:
     yield f"<style>{_style_sheet()}</style></head><body><main>"
     yield f"<h1>{name}</h1>"
     yield '<p class="keys">Zoom with the wheel, + and −; pan by dragging or with the arrow keys; press 0 to show all. Hover over a block for details.</p>'
-    yield f'<div id="timeline" tabindex="0" role="group" aria-label="{TITLE}">{_timeline_element(prediction, rows)}</div>'
+    label = "Predicted timeline" if len(shown) == 1 else "Timelines"
+    drawing = _timeline_element(prediction, shown, label)
+    yield f'<div id="timeline" tabindex="0" role="group" aria-label="{label}">{drawing}</div>'
     yield from _figures_section(prediction)
     yield from experts_section(prediction)
     yield (
@@ -73,21 +74,13 @@ def _page_lines(prediction: Prediction, rows: Sequence[Row]) -> Iterator[str]:
     yield f"</main><script>{SCRIPT}</script></body></html>"
 
 
-def _timeline_element(prediction: Prediction, rows: Sequence[Row]) -> str:
+def _timeline_element(prediction: Prediction, shown: Sequence[ShownTimeline], label: str) -> str:
     """Return a drawing for both themes, or a bitmap if there are too many blocks for a drawing."""
-    timeline = prediction.timeline
-    lay_out = partial(
-        lay_out_timeline,
-        timeline,
-        title=TITLE,
-        unit=prediction.costs.unit,
-        rows=rows,
-        draw_strip=Strips(prediction).draw,
-    )
-    if 2 * int((timeline.is_work & is_drawn(timeline, rows)).sum()) > MAX_BLOCKS:  # drawn in both themes
+    lay_out = partial(lay_out_timelines, shown, title=label, unit=prediction.costs.unit)
+    if 2 * count_blocks(shown) > MAX_BLOCKS:  # drawn in both themes
         bitmap = draw_png(lay_out(width=2880))
         source = f"data:image/png;base64,{base64.b64encode(bitmap).decode()}"
-        return f'<img alt="{TITLE}" draggable="false" src="{source}">'
+        return f'<img alt="{label}" draggable="false" src="{source}">'
     themes: tuple[Theme, Theme] = "light", "dark"
     light, dark = (lay_out(theme=theme, dense=False) for theme in themes)
     return theme_aware_svg(light, dark, prediction.design.name or "Timeline")

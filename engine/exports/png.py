@@ -11,9 +11,9 @@ import numpy as np
 from meshwave.engine.document.links import data_url
 from meshwave.engine.exports._base import Export, exports
 from meshwave.engine.exports.pictures.palette import rgb
-from meshwave.engine.exports.pictures.rows import Row, Strips
+from meshwave.engine.exports.pictures.rows import ShownTimeline, whole_step
 from meshwave.engine.exports.pictures.shapes import Box, Hatch, Line, Picture, Shares, Text
-from meshwave.engine.exports.pictures.sheet import lay_out_timeline
+from meshwave.engine.exports.pictures.timelines import lay_out_timelines
 from meshwave.engine.exports.svg import arrow_head
 
 if TYPE_CHECKING:
@@ -36,12 +36,12 @@ class Png(Export):
 
     @staticmethod
     def to_bytes(prediction: Prediction) -> bytes:
-        return Png.shown_bytes(prediction, ())
+        return Png.shown_bytes(prediction, whole_step(prediction))
 
     @classmethod
-    def shown_bytes(cls, prediction: Prediction, rows: Sequence[Row]) -> bytes:
-        design, unit, draw_strip = prediction.design, prediction.costs.unit, Strips(prediction).draw
-        picture = lay_out_timeline(prediction.timeline, title=design.name, unit=unit, rows=rows, draw_strip=draw_strip)
+    def shown_bytes(cls, prediction: Prediction, shown: Sequence[ShownTimeline]) -> bytes:
+        design = prediction.design
+        picture = lay_out_timelines(shown, title=design.name, unit=prediction.costs.unit)
         return draw_png(picture, comment=data_url(design))
 
 

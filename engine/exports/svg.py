@@ -10,9 +10,9 @@ import numpy as np
 from meshwave.engine.exports._base import Export, exports
 from meshwave.engine.exports._markup import escape
 from meshwave.engine.exports.pictures.palette import Theme
-from meshwave.engine.exports.pictures.rows import Row, Strips, is_drawn
+from meshwave.engine.exports.pictures.rows import ShownTimeline, count_blocks, whole_step
 from meshwave.engine.exports.pictures.shapes import Box, Hatch, Line, Picture, Shape, Shares, Text
-from meshwave.engine.exports.pictures.sheet import DrawStrip, lay_out_timeline
+from meshwave.engine.exports.pictures.timelines import lay_out_timeline, lay_out_timelines
 from meshwave.engine.findings import Refusal
 from meshwave.engine.program.timeline import Timeline
 
@@ -33,12 +33,14 @@ class Svg(Export):
 
     @staticmethod
     def to_bytes(prediction: Prediction) -> bytes:
-        return Svg.shown_bytes(prediction, ())
+        return Svg.shown_bytes(prediction, whole_step(prediction))
 
     @classmethod
-    def shown_bytes(cls, prediction: Prediction, rows: Sequence[Row]) -> bytes:
-        title, unit, draw_strip = prediction.design.name, prediction.costs.unit, Strips(prediction).draw
-        return draw_svg(prediction.timeline, title=title, unit=unit, rows=rows, draw_strip=draw_strip).encode()
+    def shown_bytes(cls, prediction: Prediction, shown: Sequence[ShownTimeline]) -> bytes:
+        _check_blocks(count_blocks(shown))
+        title = prediction.design.name
+        picture = lay_out_timelines(shown, title=title, unit=prediction.costs.unit, dense=False)
+        return "\n".join(_document_lines(picture, title or "Timeline")).encode()
 
 
 def draw_svg(
@@ -49,8 +51,6 @@ def draw_svg(
     window: tuple[float, float] | None = None,
     width: int = 1440,
     theme: Theme = "light",
-    rows: Sequence[Row] = (),
-    draw_strip: DrawStrip | None = None,
 ) -> str:
     """Return an SVG of the spans within ``window`` (in seconds), or of all spans.
 
@@ -60,22 +60,14 @@ def draw_svg(
         InputError: the window has no spans, or more blocks than a viewer can show.
     """
     start, end = window or (-np.inf, np.inf)
-    seen = timeline.is_work & (timeline.end > start) & (timeline.start < end)
-    blocks = int((seen & is_drawn(timeline, rows)).sum())
+    _check_blocks(int((timeline.is_work & (timeline.end > start) & (timeline.start < end)).sum()))
+    picture = lay_out_timeline(timeline, title=title, unit=unit, window=window, width=width, theme=theme, dense=False)
+    return "\n".join(_document_lines(picture, title or "Timeline"))
+
+
+def _check_blocks(blocks: int) -> None:
     if blocks > MAX_BLOCKS:
         raise Refusal("too_many_blocks_for_svg", {"blocks": blocks, "maximum": MAX_BLOCKS})
-    picture = lay_out_timeline(
-        timeline,
-        title=title,
-        unit=unit,
-        window=window,
-        width=width,
-        theme=theme,
-        dense=False,
-        rows=rows,
-        draw_strip=draw_strip,
-    )
-    return "\n".join(_document_lines(picture, title or "Timeline"))
 
 
 def theme_aware_svg(light: Picture, dark: Picture, title: str) -> str:

@@ -11,7 +11,8 @@ import numpy as np
 from meshwave.engine.costs import Costs, estimate, peak_memory
 from meshwave.engine.document import Design
 from meshwave.engine.findings import DesignError, Problem
-from meshwave.engine.lowering.lower import add_messages
+from meshwave.engine.lowering.lower import add_messages, order_computations
+from meshwave.engine.program.blocked_order import BlockedOrder, lay_out_blocked
 from meshwave.engine.program.deadlock import Wait, deadlock_cycle
 from meshwave.engine.program.order_edits import Floats, computation_starts
 from meshwave.engine.program.program import Program
@@ -62,6 +63,17 @@ def simulate_order(design: Design, order: Program, known: Sequence[Problem] = ()
     names = tuple(mesh.name for mesh in design.meshes)
     timeline = costs.simulate(program, meshes=names)
     return OrderOutcome(order, program, costs, timeline, [])
+
+
+def lay_out_blocked_order(design: Design) -> BlockedOrder:
+    """Return the timeline of the hand-drawn order of a design whose only problem is a deadlock.
+
+    Raises:
+        InputError: the cost model cannot price the design.
+    """
+    program = add_messages(order_computations(design), design)
+    names = tuple(mesh.name for mesh in design.meshes)
+    return lay_out_blocked(program, estimate(design, program).seconds, names)
 
 
 @dataclass(frozen=True, eq=False)

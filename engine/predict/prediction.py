@@ -16,6 +16,7 @@ from meshwave.engine.costs import (
     PeakMemory,
     estimate,
     memory_over_time,
+    memory_parts_over_time,
     peak_inflight,
     peak_memory,
     pricing_model,
@@ -71,6 +72,11 @@ class Prediction:
     def memory_curves(self) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
         """For each mesh, times in seconds at which a device's memory changes, and its bytes from these times."""
         return memory_over_time(self.timeline, self.costs)
+
+    @cached_property
+    def memory_parts(self) -> list[tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]]:
+        """The memory curves with the bytes of each category."""
+        return memory_parts_over_time(self.timeline, self.costs)
 
     @cached_property
     def weight_copies(self) -> NDArray[np.float64]:
@@ -191,6 +197,7 @@ class Prediction:
             "inside_communication_s": self.communication_inside_blocks.tolist() if seconds else None,
             "bounds": self.lower_bounds.as_data() if self.lower_bounds else None,
             "evidence": self.evidence.as_data(makespan) if self.evidence else None,
+            "fit_error": self.design.cost.fit_error(),
             "published": self._published_step(),
             "links": [load.as_data() for load in self.port_loads],
             "dropped": self.dropped_by_mesh,

@@ -9,10 +9,11 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from meshwave.engine.costs.profile import Profile, ShapedRates
 from meshwave.engine.costs.profile_store import store_profile
+from meshwave.engine.document import Design
 from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.files import write_private
 from meshwave.engine.machine import processor_name
@@ -248,6 +249,38 @@ def design_history(record: Record, like: Entry, most: int = 1000) -> list[Outcom
     return [each for each in found if each is not None]
 
 
+class ErrorRange(NamedTuple):
+    """Lowest and highest error of the predictions of some runs: measured step time / predicted - 1."""
+
+    low: float
+    high: float
+    runs: int
+
+
+def error_range(record: Record, design: Design, digest: str, entries: Sequence[Entry]) -> ErrorRange | None:
+    """Return the range of the stored errors of runs of a design with its cost model; None if there are none.
+
+    Args:
+        record: the database of the runs.
+        design: the design.
+        digest: hash of its program.
+        entries: the runs among which those of the design are found.
+    """
+    mine = _timed_content(design)
+    errors = [
+        outcome.error
+        for entry in entries
+        if entry.digest == digest
+        and not entry.is_rehearsal
+        and (outcome := read_outcome(entry, record.folder(entry.id))) is not None
+        and outcome.error is not None
+        and outcome.cost == design.cost.kind
+        and _content_that_affects_times(record.folder(entry.id)) == mine
+        and _emulated_links(record.folder(entry.id)) is None
+    ]
+    return ErrorRange(min(errors), max(errors), len(errors)) if errors else None
+
+
 def run_outcome(record: Record, entry: Entry) -> Outcome | None:
     """Return the outcome of a finished run, comparing it first if necessary; None if that is not possible."""
     return read_outcome(entry, record.folder(entry.id)) or _first_outcome(record, entry)
@@ -256,11 +289,15 @@ def run_outcome(record: Record, entry: Entry) -> Outcome | None:
 def _content_that_affects_times(folder: Path) -> dict[str, Any]:
     """Return the content of the launched design that affects step times; empty if it cannot be read."""
     try:
-        document = read_launched_design(folder).model_dump(mode="json", exclude={"name", "cost"})
-        training = document.pop("training").items()
-        return {**document, "training": {key: value for key, value in training if key not in TIMELESS_KEYS}}
+        return _timed_content(read_launched_design(folder))
     except RunFolderError:
         return {}
+
+
+def _timed_content(design: Design) -> dict[str, Any]:
+    document = design.model_dump(mode="json", exclude={"name", "cost"})
+    training = document.pop("training").items()
+    return {**document, "training": {key: value for key, value in training if key not in TIMELESS_KEYS}}
 
 
 def _emulated_links(folder: Path) -> Links | None:

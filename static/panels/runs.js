@@ -25,11 +25,12 @@ class Runs extends Widget {
     super(model);
     this.overlay.addEventListener("change", () => this.send("overlay", { on: this.overlay.checked }));
     this.overlayLabel = h("label.mw-check", {}, this.overlay, "Overlay measured timeline");
+    this.hiddenReason = h("div.mw-quiet", { role: "status" });
     this.calibrate = button("Calibrate from this run", {
       title: "Save the measurements of this run as a calibration profile and use it for the open design",
       onclick: () => this.send("use_measured"),
     });
-    const actions = h("div.mw-run-actions", {}, this.overlayLabel, this.calibrate);
+    const actions = h("div.mw-run-actions", {}, this.overlayLabel, this.calibrate, this.hiddenReason);
     this.run = h("section.mw-run", { "aria-label": "Selected run" }, this.head, actions, this.refusal, this.notes);
     this.picker = filePicker("Training text", "text/*,.txt,.md,.csv,.json", (file) => this.uploadText(file));
     this.textName = h("span.mw-text-name");
@@ -65,7 +66,7 @@ class Runs extends Widget {
       "limits to that of the design. Without emulation all processes communicate over the loopback interface.";
     this.emulateRow = h("label.mw-check", { title: emulation }, this.emulate, this.emulateLabel);
     this.root = h("div.mw-canvas.mw-runs", {}, this.textRow, this.weightsRow, this.emulateRow, this.run);
-    model.on(["run", "measured"], () => this.drawRun());
+    model.on(["run", "measured", "is_editing_order"], () => this.drawRun());
     model.on("text", () => this.drawText());
     model.on("weights", () => this.drawWeights());
     model.on("hosts", () => this.drawEmulation());
@@ -153,6 +154,8 @@ class Runs extends Widget {
     this.notes.replaceChildren(...(run.notes ?? []).map((note) => h("div.mw-quiet", wraps, note)));
     const { same, overlaid, calibrates } = this.model.measured;
     this.overlay.checked = Boolean(overlaid);
+    const isHidden = overlaid && this.model.is_editing_order;
+    this.hiddenReason.textContent = isHidden ? "Hidden while “Edit order” is on" : "";
     keepFocus(this.run, () => {
       this.overlayLabel.hidden = !same;
       this.calibrate.hidden = !calibrates;

@@ -357,6 +357,7 @@ export interface RunSummary {
 export interface RunsModel extends Model {
   run: RunSummary | { id?: undefined };
   measured: { same?: boolean; overlaid?: boolean; calibrates?: boolean };
+  is_editing_order: boolean;
   hosts: { on?: boolean; words?: string };
   text: { name: string | null; largest: number };
   weights: { names: string[]; name: string };

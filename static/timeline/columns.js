@@ -38,6 +38,7 @@ export class Columns {
   /** @type {number} */ microbatches;
   /** @type {number[]} */ tints;
   /** @type {number | null} */ capacity;
+  /** Categories of memory, from the bottom; empty if there are many meshes. @type {string[]} */ memory_kinds;
   /** @type {boolean} */ opens;
   /** @type {boolean} */ crosses;
   /** @type {boolean | undefined} */ critical;
@@ -59,6 +60,7 @@ export class Columns {
   /** @type {Int32Array | undefined} */ text;
   /** @type {Float32Array | undefined} */ carried;
   /** @type {Uint8Array | undefined} */ half;
+  /** 1 for blocks that never run, in an order with a deadlock. @type {Uint8Array | undefined} */ blocked;
 
   /** @type {number[]} */ criticalSpans = [];
 
@@ -76,6 +78,7 @@ export class Columns {
   /** @type {Int32Array} */ memory_bounds;
   /** @type {Uint32Array} */ memory_time;
   /** @type {Float32Array} */ memory_bytes;
+  /** The bytes of each of `memory_kinds`. @type {Float32Array[]} */ memoryParts;
 
   // columns indexed by share of a port, and by flow; only if there are `links`
   /** @type {Int32Array} */ link_bounds;
@@ -99,6 +102,10 @@ export class Columns {
     this.scale = horizon / TICKS; // seconds (or units) per tick
     this.ranks = header.meshes.length;
     for (const [name, place] of Object.entries(header.columns)) Object.assign(this, { [name]: column(place) });
+    const columns = /** @type {any} */ (this);
+    this.memoryParts = (header.memory_kinds ?? []).map(
+      (/** @type {string} */ _, /** @type {number} */ at) => columns[`memory_part_${at}`],
+    );
     this.blocks = this.bounds[this.ranks];
     this.sides = this.bounds[2 * this.ranks];
     this.count = this.start.length;
@@ -165,6 +172,11 @@ export class Columns {
   /** 1 for the first and 2 for the second of two blocks that share a slot, 0 for all others. @param {number} span */
   halfOf(span) {
     return this.half?.[span] ?? 0;
+  }
+
+  /** @param {number} span */
+  isBlocked(span) {
+    return this.blocked?.[span] === 1;
   }
 
   /** @param {number} span @param {number} rank */

@@ -350,9 +350,13 @@ export class Layer extends Columns {
 
   /** Bytes on a device of a rank at a tick. @param {number} rank @param {number} tick */
   memoryAt(rank, tick) {
+    return this.memory_bytes[this.memoryChange(rank, tick)];
+  }
+
+  /** The last change of a rank's memory at or before a tick. @param {number} rank @param {number} tick */
+  memoryChange(rank, tick) {
     const [from, to] = [this.memory_bounds[rank], this.memory_bounds[rank + 1]];
-    const after = lowerBound(this.memory_time, tick + 1, from, to);
-    return this.memory_bytes[Math.max(from, after - 1)];
+    return Math.max(from, lowerBound(this.memory_time, tick + 1, from, to) - 1);
   }
 
   /** The peak bytes on a device of each rank. */

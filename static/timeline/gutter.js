@@ -15,6 +15,7 @@ import { title } from "./text.js";
 
 const LINE = 12; // height of a name in CSS pixels
 const GAP = 9; // at least, between a name and the text beside it
+const LEAST_NAME = 60; // of the name of a timeline in a title without room
 const HALVES = [0.27, 0.76]; // middles of the two halves of a shared lane
 /** @type {Record<string, string>} */
 const SOURCES = { predicted: "predicted", measured: "measured", rehearsed: "dry run" };
@@ -180,16 +181,31 @@ export function paintTitles(context, chart) {
   });
 }
 
-/** @param {CanvasRenderingContext2D} context @param {Chart} chart @param {RowTitle} section */
+/**
+ * The title of a timeline becomes short where there is too little room, and its first name is truncated.
+ * @param {CanvasRenderingContext2D} context @param {Chart} chart @param {RowTitle} section
+ */
 function writeTitle(context, { plan, colours }, section) {
   const { row, name, head, y } = section;
-  let x = 16;
-  for (const [text, isStrong] of name === undefined ? title(row) : groupTitle(section)) {
-    const font = `${isStrong ? "600 " : ""}11px ${colours.font}`;
-    const colour = css(isStrong ? colours.text : colours.muted);
-    const room = head ? undefined : plan.gutter - 6 - x;
-    write(context, text, x, y + TITLE / 2 + 1, { font, colour, room, isName: isStrong && name === undefined });
-    x += (isStrong ? context.measureText(text).width : textWidth(context, text)) + 6;
+  const start = 16;
+  const end = head ? plan.width - 8 : plan.gutter - 6;
+  const measured = (/** @type {[string, boolean][]} */ texts) =>
+    texts.map(([text, isStrong]) => {
+      const font = `${isStrong ? "600 " : ""}11px ${colours.font}`;
+      const isName = isStrong && name === undefined;
+      context.font = font;
+      const width = isName ? context.measureText(text).width : textWidth(context, text);
+      return { text, font, colour: css(isStrong ? colours.text : colours.muted), isName, width: width + 6 };
+    });
+  const excess = (/** @type {{width: number}[]} */ texts) =>
+    texts.reduce((sum, { width }) => sum + width, start - end - 6);
+  let texts = measured(name === undefined ? title(row) : groupTitle(section));
+  if (name === undefined && excess(texts) > 0) texts = measured(title(row, true));
+  texts[0].width = Math.min(texts[0].width, Math.max(LEAST_NAME, texts[0].width - excess(texts)));
+  let x = start;
+  for (const { text, font, colour, isName, width } of texts) {
+    write(context, text, x, y + TITLE / 2 + 1, { font, colour, room: Math.min(width, end - x), isName });
+    x += width;
   }
 }
 

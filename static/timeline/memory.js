@@ -7,6 +7,7 @@
 import { css, mix, pixel } from "../kit/palette.js";
 import { TICKS, lowerBound } from "./columns.js";
 import { TALL } from "./frame.js";
+import { memoryLevels } from "./memory_parts.js";
 import { TITLE } from "./paint.js";
 import { clipped, line, textWidth, write } from "./shapes.js";
 import { Strips } from "./strips.js";
@@ -90,6 +91,7 @@ export class MemoryStrips extends Strips {
       context.fillRect(a, ceiling, b - a, bottom - ceiling);
       context.fillStyle = css(colours.memory, 0.7);
       context.fill(area);
+      if (ranks.length === 1) this.paintParts(layer, rank, y, bottom);
       context.strokeStyle = css(colours.memory);
       context.lineWidth = 1;
       context.stroke(area);
@@ -104,6 +106,21 @@ export class MemoryStrips extends Strips {
     context.fillStyle = ranks.length > 1 ? css(colours.muted) : colours.mesh(rank);
     context.fillRect(frame.left - 7, strip.y + 1, 3, strip.height - 2);
     this.writeName(strip, strip.y + strip.height / 2 + 0.5, isOver);
+  }
+
+  /**
+   * Paint the categories below the curve, the most constant one at the bottom and darkest.
+   * @param {Layer} layer @param {number} rank @param {(value: number) => number} y @param {number} bottom
+   */
+  paintParts(layer, rank, y, bottom) {
+    const { context, frame, colours } = this;
+    const columns = new Float32Array(Math.round(frame.right - frame.left));
+    const levels = memoryLevels(layer);
+    for (let at = levels.length - 1; at >= 0; at--) {
+      memoryColumns(layer, [rank], frame, columns, levels[at]);
+      context.fillStyle = css(mix(colours.background, colours.memory, 0.95 - (0.65 * at) / levels.length));
+      context.fill(stepPath(columns, frame.left, bottom, y));
+    }
   }
 
   /** @param {Path2D} area @param {Strip} strip @param {number} y @param {boolean} isOver */
@@ -217,17 +234,21 @@ export function stepPath(columns, left, bottom, y) {
 /**
  * Write the peak bytes of the fullest of some ranks in each column of the view into `columns`.
  * @param {Layer} layer @param {number[]} ranks @param {{from: number, to: number}} frame @param {Float32Array} columns
+ * @param {Float32Array} held bytes after each change of the memory
  */
-export function memoryColumns(layer, ranks, frame, columns) {
+export function memoryColumns(layer, ranks, frame, columns, held = layer.memory_bytes) {
   columns.fill(0);
-  for (const rank of ranks) raiseColumns(layer, rank, frame, columns);
+  for (const rank of ranks) raiseColumns(layer, rank, frame, columns, held);
   return columns;
 }
 
-/** @param {Layer} layer @param {number} rank @param {{from: number, to: number}} frame @param {Float32Array} columns */
-function raiseColumns(layer, rank, frame, columns) {
+/**
+ * @param {Layer} layer @param {number} rank @param {{from: number, to: number}} frame @param {Float32Array} columns
+ * @param {Float32Array} held
+ */
+function raiseColumns(layer, rank, frame, columns, held) {
   const width = columns.length;
-  const { memory_time: time, memory_bytes: held } = layer;
+  const { memory_time: time } = layer;
   const [first, last] = [layer.memory_bounds[rank], layer.memory_bounds[rank + 1]];
   const scale = width / (frame.to - frame.from);
   const to = lowerBound(time, Math.min(TICKS, frame.to), first, last);

@@ -60,13 +60,30 @@ export class Shapes {
     } else {
       context.fillRect(left, y, Math.max(1, right - left - gap), height);
     }
-    this.decorate({ x: left, y, width: right - left - gap, height }, op, shade, fill.deep);
+    const box = { x: left, y, width: right - left - gap, height };
+    const isBlocked = layer.isBlocked(span);
+    if (isBlocked) this.cross(box);
+    else this.decorate(box, op, shade, fill.deep);
     const size = Math.floor(Math.min(height * 0.72, Math.max(12, height / 6)));
     if (size < 8) return;
     // the label of a block that extends beyond the view is in the middle of its visible part
     const [from, to] = [Math.max(left, frame.left), Math.min(right, frame.right)];
     const label = this.labelOf(layer, span, to - from - gap, size, layer.shortest * frame.scale);
-    if (label) labels.push({ ...label, ink: fill.ink, x: (from + to - gap) / 2, y: y + height / 2 });
+    if (label)
+      labels.push({
+        ...label,
+        ink: isBlocked ? css(this.colours.text) : fill.ink,
+        x: (from + to - gap) / 2,
+        y: y + height / 2,
+      });
+  }
+
+  /** Fade and hatch a block that never runs. @param {Box} box */
+  cross({ x, y, width, height }) {
+    const { background, danger } = this.colours;
+    this.context.fillStyle = css(background, 0.6);
+    this.context.fillRect(x, y, width, height);
+    this.hatch(x, y, width, height, css(danger, 0.75));
   }
 
   /**
@@ -81,7 +98,7 @@ export class Shapes {
   }
 
   /**
-   * Hatch a block, which distinguishes weight gradients from input gradients without colour.
+   * Hatch a block, which distinguishes weight gradients from input gradients, and blocked blocks, without colour.
    * @param {number} x @param {number} y @param {number} width @param {number} height @param {string} colour
    */
   hatch(x, y, width, height, colour) {

@@ -1,4 +1,4 @@
-// The rows of the open design in the chart, from top to bottom: Python draws the same ones in exported pictures.
+// The timelines and their rows in the chart, from top to bottom: Python draws the same ones in exported pictures.
 
 /** @import { Chart } from "./timeline.js" */
 /** @import { Plan, RowTitle, ShownRow } from "./types" */
@@ -8,10 +8,13 @@ import { groupFigures } from "./collapse.js";
 import { linkWords } from "./link_lanes.js";
 import { memoryWords } from "./memory.js";
 
-/** Send Python the rows if they have changed since the last painting. @param {Chart} chart */
+/** Send Python the timelines and rows if they have changed since the last painting. @param {Chart} chart */
 export function reportRows(chart) {
-  const layer = chart.openLayer;
-  const shown = layer ? { digest: layer.digest, rows: shownRows(chart.plan, layer.number) } : {};
+  const { data, plan, rows } = chart;
+  const shown = data.layers.map((layer) => {
+    const place = rows.find((row) => row.includes(layer))?.indexOf(layer);
+    return { digest: layer.digest, over: place === 1, rows: place === 0 ? shownRows(plan, layer.number) : [] };
+  });
   const text = JSON.stringify(shown);
   if (text === chart.reportedRows) return;
   chart.reportedRows = text;

@@ -5,6 +5,7 @@
 
 import { count, percent } from "../kit/numbers.js";
 import { linkFacts } from "./link_lanes.js";
+import { memoryPartsAt } from "./memory_parts.js";
 import { amount, bytes, flops } from "./units.js";
 
 /** @typedef {[name: string, value: string]} Fact */
@@ -46,6 +47,7 @@ function blockFacts(layer, span, names) {
   const found = [["Mesh", layer.meshes[rank]]];
   if (stage >= 0) found.push(["Stage", layers ? `${stage}, ${layers}` : String(stage)]);
   if (microbatch >= 0) found.push(["Microbatch", String(microbatch)]);
+  if (layer.isBlocked(span)) return [...found, ["Blocked", "never runs: the order has a deadlock"]];
   found.push(...times(layer, span), ...workFacts(layer, span));
   if (layer.isUntimed) return [...found, ...residentFacts(layer, rank, span)];
   if (span < layer.blocks) found.push(waitFact(layer, span, names));
@@ -172,6 +174,9 @@ function memoryFacts({ layer, rank = 0, others = [], tick = 0 }, memory) {
     ["Mesh", layer.meshes[rank]],
     ["Time", timeText(Math.max(0, tick) * layer.scale, layer.unit)],
     ["Memory", `${bytes(memory)}${ofCapacity(layer, memory)}`],
+    ...memoryPartsAt(layer, rank, tick).map(
+      ({ kind, bytes: size }) => /** @type {Fact} */ ([`· ${kind}`, bytes(size)]),
+    ),
     ["Peak", bytes(layer.peaks[rank])],
     ...others.map(
       (other) =>
@@ -197,29 +202,45 @@ export function announcement(place, palette, twin) {
 }
 
 /**
- * The title of a row of lanes: texts, each with whether it is strong.
- * @param {Layer[]} row @returns {[string, boolean][]}
+ * The title of a row of lanes: texts, each with whether it is strong. A short one has one name.
+ * @param {Layer[]} row @param {boolean} [isShort] @returns {[string, boolean][]}
  */
-export function title([below, over]) {
-  const time = (/** @type {Layer} */ layer) =>
-    `${(SOURCES[layer.source] ?? layer.source).toLowerCase()} ${timeText(layer.makespan, layer.unit)}`;
-  /** @type {[string, boolean][]} */
-  const first = [
-    [below.label, true],
-    [time(below), false],
-  ];
-  if (!over) return first;
-  const isUntimed = below.unit !== "s" && over.source !== "rehearsed";
-  if (isUntimed) return [...first, [over.label, true], [UNTIMED, false]];
-  const error = below.makespan ? over.makespan / below.makespan - 1 : 0;
-  const size = `${percent(Math.abs(error))} ${error > 0 ? "longer" : "shorter"}`;
-  const change = Math.abs(error) < 5e-4 ? "same length" : size;
+export function title([below, over], isShort = false) {
+  if (over) return sharedTitle(below, over, isShort);
   return [
     [below.label, true],
-    [`${time(below)} (upper half)`, false],
-    [over.label, true],
-    [`${time(over)} (lower half), ${change}`, false],
+    [below.blocked ? `deadlock: ${count(blockedBlocks(below), "block")} cannot run` : stepTime(below), false],
   ];
+}
+
+/** @param {Layer} layer */
+const blockedBlocks = ({ blocked }) => blocked?.reduce((sum, each) => sum + each, 0) ?? 0;
+
+/** @param {Layer} layer */
+const stepTime = (layer) =>
+  `${(SOURCES[layer.source] ?? layer.source).toLowerCase()} ${timeText(layer.makespan, layer.unit)}`;
+
+/** @param {Layer} below @param {Layer} over @param {boolean} isShort @returns {[string, boolean][]} */
+function sharedTitle(below, over, isShort) {
+  const isUntimed = below.unit !== "s" && over.source !== "rehearsed";
+  const change = lengthChange(below, over);
+  const short = isUntimed ? UNTIMED : `${stepTime(below)}, ${stepTime(over)}, ${change}`;
+  /** @type {[string, boolean]} */
+  const name = [below.label, true];
+  if (isShort) return [name, [short, false]];
+  return [
+    name,
+    [isUntimed ? stepTime(below) : `${stepTime(below)} (upper half)`, false],
+    [over.label, true],
+    [isUntimed ? UNTIMED : `${stepTime(over)} (lower half), ${change}`, false],
+  ];
+}
+
+/** @param {Layer} below @param {Layer} over */
+function lengthChange(below, over) {
+  const error = below.makespan ? over.makespan / below.makespan - 1 : 0;
+  if (Math.abs(error) < 5e-4) return "same length";
+  return `${percent(Math.abs(error))} ${error > 0 ? "longer" : "shorter"}`;
 }
 
 /** All timelines of the chart, for screen readers. @param {Layer[]} layers */

@@ -72,7 +72,7 @@ export class Chart {
   /** The flow of the pinned block, computed when it is painted. @type {Flow | null} */ related = null;
   /** Keys of the pinned lanes. @type {Set<string>} */ kept = new Set();
   noticeTimer = 0;
-  reportedRows = "{}"; // the rows that Python knows, as JSON
+  reportedRows = "[]"; // the layers and rows that Python knows, as JSON
 
   base = h("canvas.mw-timeline-base", { "aria-hidden": "true" });
   over = h("canvas.mw-timeline-over", { "aria-hidden": "true" });
@@ -222,7 +222,7 @@ export class Chart {
     this.filter.drawCount();
     this.stale.textContent = model.stale;
     this.stale.hidden = !isStale;
-    this.root.toggleAttribute("data-stale", isStale);
+    this.root.toggleAttribute("data-stale", isStale && !this.data.layers.some(({ blocked }) => blocked));
     this.empty.textContent = hasData ? "" : model.stale || model.empty;
     this.empty.hidden = hasData;
     const label = [summary(this.data.layers), ...slowReasons(this)].join(" ");

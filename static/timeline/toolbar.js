@@ -108,6 +108,7 @@ export class Toolbar {
       ...[...ops, ...sends].flatMap((op) => this.opEntry(op)),
       ...(layers.length ? [entry("idle", "idle")] : []),
       ...(hasReturn ? [entry("rising", "return")] : []),
+      ...(layers.some(({ blocked }) => blocked) ? [entry("blocked", "blocked by the deadlock")] : []),
       ...(isCompared ? [entry("slower", "over 5% longer"), entry("quicker", "over 5% shorter")] : []),
     );
   }

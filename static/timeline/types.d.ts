@@ -48,7 +48,7 @@ export interface TimelineModel extends Model {
   show_links: boolean;
   show_device_links: boolean;
   opened: number;
-  shown_rows: { digest?: string; rows?: ShownRow[] };
+  shown_rows: { digest: string; over: boolean; rows: ShownRow[] }[];
   can_edit: boolean;
   /** Reasons why a run is slow, by mesh. */
   slow_lanes: Record<string, string>;

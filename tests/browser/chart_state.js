@@ -57,6 +57,21 @@ function stateOf({ chart, actionName, boxOf, laneNames, slowReason }) {
     get held() {
       return chart.plan.strips.filter(({ rank }) => rank >= 0).map(({ name, ranks }) => [name, ranks.length]);
     },
+    /** The shades of a memory strip in a column of the canvas, and the middle of that column in the window. */
+    shadesAt(rank, x) {
+      const { base, plan, frame, stage } = chart;
+      const { y, height } = plan.strips.find((strip) => strip.rank === rank);
+      const [at, from, tall] = [x, y + 2, height - 4].map((each) => Math.round(each * frame.ratio));
+      const { data } = base.getContext("2d").getImageData(at, from, 1, tall);
+      const { left, top } = stage.getBoundingClientRect();
+      return { x: left + x, y: top + y + height / 2, shades: new Set(new Uint32Array(data.buffer)).size };
+    },
+    /** The blocks that a deadlock blocks. */
+    get blocked() {
+      const layer = chart.openLayer;
+      const spans = [...layer.start.keys()].filter((span) => layer.isBlocked(span));
+      return notation({ layer }, spans);
+    },
     get playhead() {
       const { tick } = chart.toolbar.play;
       return tick === null ? null : tick * scale();

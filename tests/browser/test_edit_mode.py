@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from meshwave.designer.pages.timeline_layers import timeline_layers
+from meshwave.designer.pages.timeline_content import TimelineContent
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.order_edits import OrderEditor
 from meshwave.designer.views.timeline import TimelineChart
@@ -107,11 +107,7 @@ def editor(stage: Stage) -> Editor:
     def app() -> pn.Column:
         chart = TimelineChart(can_edit=True, sizing_mode="stretch_both", min_height=SIZE["height"])
         chart.on_order = OrderEditor(session, chart.send).handle
-        session.param.watch(
-            lambda *_: chart.show(timeline_layers(session), str(session.errors[0]) if session.errors else ""),
-            ["prediction", "problems"],
-        )
-        chart.show(timeline_layers(session))
+        TimelineContent(session, chart, lambda prediction: None).refresh()
         return pn.Column(chart, sizing_mode="stretch_both", margin=0)
 
     page = stage.show(app, SIZE)
@@ -215,12 +211,20 @@ def test_a_deadlocked_order_is_shown_and_repaired(editor: Editor) -> None:
 
     assert [problem.where for problem in editor.session.errors] == ["pipeline.actions[1][1]"]
     assert editor.facts()["ring"]
-    assert editor.page.evaluate("window.meshwaveTimeline.layers.length") == 1  # the last good one
+    assert editor.page.evaluate("window.meshwaveTimeline.layers.length") == 1
+    starts = [editor.page.evaluate(f"window.meshwaveTimeline.blockAt(1, 1, {mb}, '{op}').x") for op, mb in ("B2", "F1")]
+    assert starts == sorted(starts)  # the order as it was edited
+    blocked = editor.page.evaluate("window.meshwaveTimeline.blocked")
+    assert {"1B2", "1F1"} <= set(blocked)
+    assert not {"0F0", "1F0"} & set(blocked)
+    expect(editor.page.locator(".mw-timeline-legend")).to_contain_text("blocked by the deadlock")
     editor.button("Repair").click()
     editor.wait_until(lambda facts: "Moved 1B2 (1 change, the fewest possible)" in editor.words)
 
     assert editor.session.errors == []
     assert editor.facts()["fault"] == ""
+    assert editor.page.evaluate("window.meshwaveTimeline.blocked") == []
+    expect(editor.page.locator(".mw-timeline-legend")).not_to_contain_text("blocked by the deadlock")
     expect(editor.button("Repair")).to_be_hidden()
 
 

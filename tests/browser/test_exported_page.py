@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 import pytest
+from playwright.sync_api import expect
 
 from meshwave.designer.server.serve import read_design
 from meshwave.engine.exports import exports
 from meshwave.engine.predict.prediction import predict
+from meshwave.engine.runs import Record
 from tests._strategies import Drawn
+from tests.browser.gestures import wait_for_paint
+from tests.browser.runs import write_run
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -59,6 +64,30 @@ def test_a_picture_exported_from_the_page_follows_its_groups_and_filter(whole_pa
     assert whole == [*"ABCDEFGH", "Memory", *"ABCDEFGH"]
     ports = [f"NIC {node} {way}" for node in (1, 2) for way in ("out", "in")]
     assert found == ["node 0", "node 1", "D", "E", "Links", "node 0", *ports, "Memory", "node 0", "D", "E"]
+
+
+def test_an_exported_picture_has_the_pinned_design_and_the_run(whole_page: Callable[..., Page], tmp_path: Path) -> None:
+    design = read_design("02-two-waves")
+    record = Record(tmp_path)
+    write_run(record, design, factor=1.5)
+    record.close()
+    page = whole_page(design, launches=True)
+    page.get_by_role("tab", name="Runs").click()
+    page.locator(".mw-run-table tbody td").nth(2).click(button="right")
+    page.get_by_role("menuitem", name="Show timeline").click()
+    page.wait_for_function("window.meshwaveTimeline.layers.length === 2")
+    page.get_by_role("button", name=re.compile("^Pin")).first.click()
+    page.wait_for_function("window.meshwaveTimeline.layers.length === 3")
+    wait_for_paint(page)
+
+    found = exported_names(page)
+
+    titles = [name for name in found if design.name in name]
+    assert titles == [f"Pinned: {design.name}", design.name]
+    overlay = page.get_by_role("region", name="Selected run")
+    expect(overlay).not_to_contain_text("Hidden while")
+    page.locator(".mw-timeline-stage").press("e")
+    expect(overlay).to_contain_text("Hidden while “Edit order” is on")
 
 
 def exported_names(page: Page) -> list[str]:

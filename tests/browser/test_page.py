@@ -66,6 +66,25 @@ def test_a_run_of_another_design_is_opened_with_its_own_timeline(whole_page: Who
     expect(crumbs).to_be_hidden()
 
 
+def test_runs_are_compared_in_the_plots_and_their_designs_are_opened(whole_page: Whole, tmp_path: Path) -> None:
+    design, record = read_design("03-gpt-on-two-cores"), Record(tmp_path)
+    first, second = (write_run(record, design, factor=factor, steps=steps) for factor, steps in ((2.0, 3), (1.5, 5)))
+    record.close()
+    page = whole_page(design, launches=True)
+    page.get_by_role("tab", name="Runs").click()
+    for run in (first, second):
+        page.locator(f'.mw-run-table tr[data-run="{run}"] input[type="checkbox"]').check()
+    page.get_by_role("tab", name="Loss").click()
+    page.wait_for_function(f"(({LOSSES})() ?? []).length === 2")
+    assert sorted(map(len, drawn_losses(page))) == [3, 5]
+
+    page.get_by_role("tab", name="Runs").click()
+    page.evaluate("window.open = (link) => { window.opened = link; }")
+    page.locator(f'.mw-run-table tr[data-run="{second}"] .mw-run-more').click()
+    page.get_by_role("menuitem", name="Open its design").click()
+    assert page.evaluate("window.opened") == f"./?run={second}"
+
+
 def test_the_command_palette_finds_and_runs_commands_of_the_page_and_of_the_timeline(whole_page: Whole) -> None:
     page = whole_page(read_design("01-first-wave"))
     palette = page.get_by_role("dialog", name="Commands")

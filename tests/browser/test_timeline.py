@@ -9,6 +9,10 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
 
+from meshwave.designer.pages.timeline_layers import prediction_layer
+from meshwave.engine.document import load_design
+from meshwave.engine.files import example
+from meshwave.engine.predict.prediction import predict
 from tests.browser.drawn import Drawn, layer
 from tests.browser.gestures import eventually, focused, wait_for_paint
 from tests.designer.timelines import one_f_one_b
@@ -237,6 +241,18 @@ def test_hovering_shows_transfers_idle_time_and_memory(drawn: Drawn) -> None:
     assert "of 80\u2009GB" in drawn.tooltip_text
 
 
+def test_memory_is_drawn_by_category(drawn: Drawn) -> None:
+    prediction = predict(load_design(example("03-gpt-on-two-cores")))
+    drawn.show(prediction_layer(prediction, "Open design"))
+    found = drawn.ask("shadesAt(1, 700)")
+    assert found["shades"] >= 4
+
+    drawn.page.mouse.move(found["x"], found["y"])
+
+    for kind in ("weights", "optimizer", "workspace", "activations"):
+        assert kind in drawn.tooltip_text
+
+
 def test_a_click_pins_a_block_with_its_causes_and_effects(drawn: Drawn) -> None:
     from meshwave.designer.views.timeline import Pin
     from meshwave.engine.program.action import backward
@@ -363,6 +379,35 @@ def test_measured_blocks_are_below_predicted_blocks_in_the_same_lane(drawn: Draw
     assert "Predicted" in drawn.tooltip_text
     assert "longer than predicted" in drawn.tooltip_text
     assert "Run 1, measured" in drawn.tooltip_text
+
+
+SPY = """() => {
+    const { prototype } = CanvasRenderingContext2D, fillText = prototype.fillText;
+    window.written = [];
+    prototype.fillText = function (text, x, y) {
+        const right = x + (this.textAlign === "left" ? this.measureText(text).width : 0);
+        window.written.push([text, right, this.canvas.clientWidth]);
+        return fillText.call(this, text, x, y);
+    };
+    return () => { prototype.fillText = fillText; };
+}"""
+"""Script that records the texts on canvases, with their right edges and the width of the canvas."""
+
+
+def test_the_title_of_an_overlay_fits_into_a_narrow_window(drawn: Drawn) -> None:
+    from meshwave.designer.views.timeline import Layer
+
+    drawn.page.set_viewport_size({"width": 390, "height": 460})
+    restore = drawn.page.evaluate_handle(SPY)
+    measured = Layer(one_f_one_b(4, 8, source="measured", slower=0.1), "Measured, clock resolution 2 ms", over=True)
+
+    drawn.show(layer(4, 8, "Two waves on four devices of a cluster"), measured)
+
+    written = drawn.page.evaluate("window.written")
+    restore.evaluate("restore => restore()")
+    assert any(re.fullmatch("Two wa.*…", text) for text, *_ in written)
+    assert any(re.fullmatch("predicted .*ms, measured .*ms, .*% longer", text) for text, *_ in written)
+    assert [text for text, right, width in written if right > width] == []
 
 
 def test_a_measured_timeline_over_unit_costs_is_compared_by_its_order_only(drawn: Drawn) -> None:

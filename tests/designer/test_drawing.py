@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from meshwave.designer.pages.timeline_content import TimelineContent
 from meshwave.designer.state import design_edits as edits
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.order_edits import OrderEditor, starting_design
 from meshwave.designer.state.page_order_edits import apply_page_edit
+from meshwave.designer.views.timeline import TimelineChart
 from meshwave.engine.document import parse_design
 from meshwave.engine.errors import InputError
 from meshwave.engine.lowering.lower import order_computations
@@ -136,6 +138,24 @@ def test_a_deadlocked_order_is_a_draft_that_is_repaired_in_one_step() -> None:
     assert page.session.is_stale  # the draft
     page.session.undo()
     assert page.session.design.pipeline.schedule == "1f1b"
+
+
+def test_the_timeline_shows_a_deadlocked_order_as_it_was_edited() -> None:
+    page, chart = Page(), TimelineChart()
+    content = TimelineContent(page.session, chart, lambda prediction: None)
+    content.refresh()
+    page.edit("move", [B, 1, 2], before=[F, 1, 0])
+
+    (layer,) = chart.layers
+    own = np.flatnonzero(layer.timeline.is_compute & (layer.timeline.rank == 1))
+    assert [str(layer.timeline.action(span)) for span in own] == page.cells(1)
+    assert layer.blocked is not None
+    assert bool(layer.blocked[own].all())
+    assert not bool(layer.blocked.all())
+    assert "deadlock: mesh m1 waits at 1B2" in chart.stale
+    page.session.undo()
+    assert [each.blocked for each in chart.layers] == [None]
+    assert chart.stale == ""
 
 
 def test_differences_are_relative_to_the_initial_schedule() -> None:

@@ -14,6 +14,7 @@ from meshwave.designer.state.design_session import Session
 from meshwave.designer.views.design_comparison import Comparison
 from meshwave.designer.views.topbar import TopBar
 from meshwave.engine.document import Design, load_design
+from meshwave.engine.exports import exports
 from meshwave.engine.files import example
 from meshwave.engine.imports import Trace
 from meshwave.engine.program.program import format_program
@@ -88,10 +89,7 @@ def test_the_export_of_a_large_step_is_written_by_a_job(page: Page) -> None:
 
     assert page.messages_of_type("download") == []
     page.wait_until(lambda: page.messages_of_type("download"))
-    assert (
-        page.messages_of_type("download")[0]["content"]
-        == files.export_prediction("torch-csv", page.session.prediction).content
-    )
+    assert page.messages_of_type("download")[0]["content"] == exports["torch-csv"].to_bytes(page.session.prediction)
     assert page.session.notice == ""
 
 

@@ -262,7 +262,7 @@ def test_up_to_three_designs_are_pinned_besides_the_open_one(session: Session) -
     assert (problem.code, problem.params["count"]) == ("too_many_pins", PIN_LIMIT)
     assert len(session.pinned) == PIN_LIMIT
     assert [layer.label.split(":")[0] for layer in timeline_layers(session)] == ["Pinned"] * 3 + [
-        "Two waves on four meshes"
+        "Two waves on four meshes (microbatches 7)"
     ]
 
     session.unpin(1)
@@ -291,6 +291,9 @@ def test_columns_show_changes_and_differences_to_the_first(session: Session) -> 
 
     first, last = comparison_columns(session.pinned, session.prediction)
 
+    name = session.design.name
+    assert [first["name"], last["name"]] == [f"{name} (schedule hanayo, waves 2)", f"{name} (schedule 1f1b)"]
+    assert [layer.label for layer in timeline_layers(session)] == [f"Pinned: {first['name']}", last["name"]]
     assert (first["first"], first["open"], first["differences"]) == (True, False, [])
     assert first["cells"]["iteration"]["change"] is None
     assert (last["open"], last["cells"]["iteration"]["change"]["verdict"]) == (True, "worse")

@@ -168,6 +168,6 @@ def test_the_pin_follows_the_session(session: Session) -> None:
     assert session.pinned == [session.prediction]
     assert (numbers.is_pinned, numbers.pinned) == (True, [session.design.name])
     session.edit("pipeline.microbatches", 6, "6 microbatches")
-    assert (numbers.is_pinned, numbers.pinned) == (False, [session.design.name])
+    assert (numbers.is_pinned, numbers.pinned) == (False, [f"{session.design.name} (microbatches 4)"])
     numbers._handle_msg({"type": "end"})
     assert session.pinned == []

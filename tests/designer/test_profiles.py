@@ -123,6 +123,20 @@ def test_a_line_through_as_many_points_as_it_has_coefficients_has_no_error() -> 
     assert fitted[-2:] == ["1.000", "+20.0%"]
 
 
+def test_the_largest_deviation_from_a_fit_leaves_out_exact_fits() -> None:
+    exact = example_profile()
+    (block, *_), seconds = exact.blocks, {"forward": 1.25e-3, "backward": 2.2e-3}  # fitted: 1.1 ms and 2.2 ms
+    timed = {
+        phase: each.model_copy(update={"seconds": seconds.get(phase, each.seconds)})
+        for phase, each in block.samples[0].phases.items()
+    }
+    phases = {phase: timed[phase] for phase in seconds}
+    fitted = block.model_copy(update={"samples": (block.samples[0].model_copy(update={"phases": phases}),) * 6})
+
+    assert exact.worst_residual is None
+    assert example_profile(blocks=(fitted,)).worst_residual == pytest.approx(0.15 / 1.1)
+
+
 def test_actions_of_a_run_are_charted_over_roofline_times() -> None:
     (chart,) = profile_charts(profile_of_actions({"op": "F"}, {"op": "B", "seconds": 4.0}))
 

@@ -20,6 +20,7 @@ from meshwave.designer.state.launches import Launches
 from meshwave.designer.views import run_data, runs
 from meshwave.designer.views.loss import CurvePlot
 from meshwave.designer.views.memory import MemoryBars
+from meshwave.designer.views.numbers import Numbers
 from meshwave.designer.views.run_data import FollowedRun
 from meshwave.designer.views.run_table import RunTable
 from meshwave.designer.views.runs import RunsPanel
@@ -38,6 +39,7 @@ from meshwave.engine.runs.checkpoints import WEIGHTS_FILE
 from meshwave.engine.runs.launchers import specify_run
 from meshwave.engine.runs.process_identity import own_handle
 from meshwave.engine.runs.recording import Recorder, read_recording
+from meshwave.engine.runs.run_comparison import run_outcome
 from meshwave.engine.runs.run_folder import RunSpec
 from meshwave.engine.runs.training_texts import texts_folder
 from meshwave.engine.units import format_time, quantity
@@ -776,6 +778,30 @@ def test_the_table_has_the_error_once_a_run_that_is_over_was_compared(show: Show
     assert table.rows.data[0]["cells"]["error"].text  # type: ignore[attr-defined]
 
 
+def test_errors_of_earlier_runs_of_a_design_are_beside_its_prediction(
+    session: Session, write: Write, record: Record
+) -> None:
+    for steps, cost in ((2, {}), (3, {}), (3, {"kind": "unit"})):
+        design = parse_design(session.design.model_dump(mode="json") | ({"cost": cost} if cost else {}))
+        run = Run(record, write(losses=[5.5], spans=steps, design=design))
+        record.change_state(run.id, State.SUCCEEDED)
+        run_outcome(record, run.entry)
+    panel, numbers = RunsPanel(session, Launches(record)), Numbers(session)
+    panel.refresh()
+
+    found = panel.followed.find_errors(session.prediction)
+    numbers.show_run_errors(panel.followed.find_errors)
+
+    assert found is not None
+    assert found.runs == 2
+    assert -1 < found.low <= found.high < 0  # the runs of this test are short
+    tile = next(tile for tile in numbers.tiles.data if tile["key"] == "iteration")  # type: ignore[attr-defined]
+    assert tile["small"].startswith("earlier runs −")
+    assert "2 runs of this design" in tile["help"]
+    session.edit("model.hidden", 2 * session.design.model.hidden, "another model")
+    assert panel.followed.find_errors(session.prediction) is None
+
+
 def test_the_table_is_drawn_again_for_changes_only(show: Show, write: Write) -> None:
     write(State.CANCELLED)
     panel = show()
@@ -842,6 +868,21 @@ def test_a_run_whose_target_does_not_answer_says_since_when(show: Show, write: W
     assert panel.bar.status["words"] == f"step 2 of 2, loss 5.0000; {since}"
     assert panel.run["notes"][-1] == f"{since}: two: timed out"
     assert rows_of(panel)[0]["cells"]["steps"][0] == f"2 of 2, {since}"
+
+
+def test_a_run_is_resumed_with_its_design_and_options(
+    show: Show, write: Write, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, launched = write(State.SUCCEEDED), []
+    table = table_of(show(run))
+    monkeypatch.setattr(RunsPanel, "_submit", lambda panel, launcher, spec, *rest: launched.append(spec))
+    session.edit("training.steps", 99, "another design")
+
+    table._handle_msg({"type": "resume", "run": run})
+
+    (spec,) = launched
+    assert spec.options.resume == run
+    assert spec.prediction.design.training.steps != 99
 
 
 def test_a_read_only_page_launches_and_changes_no_run(show: Show, write: Write, session: Session) -> None:

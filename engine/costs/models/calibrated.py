@@ -88,6 +88,9 @@ class CalibratedCost(OperatorCost):
     def external_data(self) -> str:
         return self.load().model_dump_json()
 
+    def fit_error(self) -> float | None:
+        return self.load().worst_residual
+
     def machine_warning(self) -> str:
         return describe_other_machine(self.load())
 

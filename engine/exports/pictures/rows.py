@@ -35,6 +35,21 @@ class Row(NamedTuple):
     ports: tuple[str, ...] = ()
 
 
+class ShownTimeline(NamedTuple):
+    """Timeline of a picture, which may have several above each other: pinned designs, the open one, and its run."""
+
+    timeline: Timeline
+    label: str = ""  # above its rows, in a picture with several timelines
+    rows: tuple[Row, ...] = ()  # from top to bottom; empty for all lanes
+    prediction: Prediction | None = None  # whose strips of memory and links are drawn
+    over: bool = False  # drawn in the lower halves of the lanes of the timeline before
+
+    @property
+    def drawn_rows(self) -> tuple[Row, ...]:
+        """The rows, or all lanes if none are given."""
+        return self.rows or (Row("lanes", ranks=tuple(range(self.timeline.ranks))),)
+
+
 class Strip(NamedTuple):
     """Stacked shares of the height of a strip, and the number beside its name."""
 
@@ -87,9 +102,9 @@ class Strips:
         return Strip(parts, percent(sum(lane.load.share for lane in lanes) / len(lanes)))
 
 
-def all_lanes(timeline: Timeline) -> tuple[Row, ...]:
-    """Return the rows of a picture with every lane and nothing else."""
-    return (Row("lanes", ranks=tuple(range(timeline.ranks))),)
+def whole_step(prediction: Prediction) -> tuple[ShownTimeline, ...]:
+    """Return what a picture of a prediction shows unless a page states it: its timeline with all lanes."""
+    return (ShownTimeline(prediction.timeline, prediction.design.name, prediction=prediction),)
 
 
 def shown_ranks(rows: Sequence[Row]) -> list[int]:
@@ -97,9 +112,14 @@ def shown_ranks(rows: Sequence[Row]) -> list[int]:
     return [rank for row in rows if row.kind == "lanes" for rank in row.ranks]
 
 
-def is_drawn(timeline: Timeline, rows: Sequence[Row]) -> NDArray[np.bool_]:
-    """Return whether rows have the lane of each span, ``[spans]``; without rows, all lanes are drawn."""
-    return np.isin(timeline.rank, shown_ranks(rows or all_lanes(timeline)))
+def count_blocks(shown: Sequence[ShownTimeline]) -> int:
+    """Return the number of blocks in the lanes of a picture."""
+    rows: Sequence[Row] = ()
+    total = 0
+    for each in shown:
+        rows = rows if each.over else each.drawn_rows
+        total += int((each.timeline.is_work & np.isin(each.timeline.rank, shown_ranks(rows))).sum())
+    return total
 
 
 def mean_heights(start: Floats, end: Floats, height: Floats, edges: Floats) -> Floats:

@@ -1,10 +1,10 @@
-"""Layout of a timeline as shapes on a sheet."""
+"""Layout of one timeline as shapes on a sheet."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import ceil, floor, log10
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,57 +20,34 @@ from meshwave.engine.exports.pictures.palette import (
     text_colour,
     tints,
 )
-from meshwave.engine.exports.pictures.rows import Row, Strip, all_lanes, is_drawn, mean_heights, shown_ranks
+from meshwave.engine.exports.pictures.rows import Row, Strip, mean_heights, shown_ranks
 from meshwave.engine.exports.pictures.shapes import Box, Hatch, Line, Picture, Shape, Shares, Text
-from meshwave.engine.findings import Refusal
 from meshwave.engine.program.action import WORDS, Op
 from meshwave.engine.program.timeline import Floats, Timeline
 from meshwave.engine.units import percent, quantity
 
 MARGIN, GUTTER, TITLE, LEGEND, AXIS = 16, 76, 26, 24, 22  # pixels
+TOP = MARGIN + TITLE + LEGEND + AXIS  # pixels above the first row
+HALVES_GAP = 2  # pixels between the halves of a lane
 STRIP_GUTTER, ROW_TITLE, STRIP = 140, 20, 24  # pixels, in pictures with titles and strips
 THIN = 2.5  # mean block width in pixels below which lanes are painted as shares
 MAX_TRANSFERS = 600
 TALL_ENOUGH = 13  # minimum lane height in pixels for labels and transfers
+LOWEST_TEXT = 11  # pixels of a half lane beside which its timeline is named
+SOURCES = {"predicted": "predicted", "measured": "measured", "rehearsed": "dry run"}
 DIGIT = 0.58  # width of a digit relative to the font size
 DrawStrip = Callable[[Row, Floats], Strip]
 """Function that returns the strip of a row in pixel columns with the given edges in seconds."""
 
 
-def lay_out_timeline(
-    timeline: Timeline,
-    *,
-    title: str = "",
-    unit: str = "s",
-    window: tuple[float, float] | None = None,
-    width: int = 1440,
-    theme: Theme = "light",
-    dense: bool = True,
-    rows: Sequence[Row] = (),
-    draw_strip: DrawStrip | None = None,
-) -> Picture:
-    """Return the picture of a timeline.
+class Extent(NamedTuple):
+    """Size and axis of a picture."""
 
-    Args:
-        timeline: the timeline.
-        title: title of the picture.
-        unit: unit of its times: ``s``, or ``units`` for unit costs.
-        window: start and end in seconds; None for all spans.
-        width: width of the whole sheet in pixels; its height follows from the number of lanes.
-        theme: colour theme.
-        dense: True to paint blocks that are too thin as shares of pixel columns.
-        rows: rows from top to bottom; empty for all lanes.
-        draw_strip: draws the rows that are neither lanes nor titles.
-
-    Raises:
-        InputError: the timeline or the window is empty.
-    """
-    if not len(timeline):
-        raise Refusal("empty_timeline")
-    start, end = window or (min(0.0, float(timeline.start.min())), float(timeline.end.max()))
-    if not end > start:
-        raise Refusal("empty_window", {"start": start, "end": end})
-    return Sheet(timeline, unit, start, end, width, theme, rows, draw_strip).picture(title, dense=dense)
+    start: float  # seconds
+    end: float
+    width: int  # pixels
+    unit: str = "s"  # of times: ``s``, or ``units`` for unit costs
+    theme: Theme = "light"
 
 
 class Sheet:
@@ -81,30 +58,26 @@ class Sheet:
     def __init__(
         self,
         timeline: Timeline,
-        unit: str,
-        start: float,
-        end: float,
-        width: int,
-        theme: Theme,
-        rows: Sequence[Row] = (),
+        extent: Extent,
+        rows: Sequence[Row],
         draw_strip: DrawStrip | None = None,
+        *,
+        top: int = TOP,
+        gutter: int | None = None,
+        half: int | None = None,
     ) -> None:
-        self.timeline, self.unit, self.theme = timeline, unit, theme
-        self.start, self.end = start, end
-        self.rows, self.draw_strip = rows or all_lanes(timeline), draw_strip
-        self.shown = shown_ranks(self.rows)
-        lanes_only = all(row.kind == "lanes" for row in self.rows)
-        self.width, self.right = width, width - MARGIN
-        self.left = MARGIN + (self.gutter if lanes_only else STRIP_GUTTER)
-        self.scale = (self.right - self.left) / (end - start)
-        lanes = len(self.shown)
-        self.pitch = 34 if lanes <= 8 else 24 if lanes <= 24 else 16 if lanes <= 64 else 9
-        self.gap = 6 if self.pitch > 20 else 3 if self.pitch > 12 else 1
-        self.top = MARGIN + TITLE + LEGEND + AXIS
+        self.timeline, self.extent = timeline, extent
+        self.start, self.end, self.width, self.unit, self.theme = extent
+        self.rows, self.draw_strip, self.half = rows, draw_strip, half
+        self.shown = shown_ranks(rows)
+        self.right = self.width - MARGIN
+        self.left = MARGIN + (self.gutter if gutter is None else gutter)
+        self.scale = (self.right - self.left) / (self.end - self.start)
+        self.pitch, self.gap = _lane_heights(len(self.shown), is_shared=half is not None)
+        self.top = top
         heights = [self._height(row) for row in self.rows]
         self.row_tops = [self.top + sum(heights[:at]) for at in range(len(heights))]
         self.bottom = self.top + sum(heights)
-        self.height = self.bottom + MARGIN
         self.lane_tops = {
             rank: top + at * self.pitch
             for row, top in zip(self.rows, self.row_tops, strict=True)
@@ -112,7 +85,7 @@ class Sheet:
         }
         self.shade = shades(timeline)
         self.tints = tints(self.shade)
-        self.colours = SURFACES[theme]
+        self.colours = SURFACES[self.theme]
 
     def _height(self, row: Row) -> int:
         if row.kind == "lanes":
@@ -124,20 +97,21 @@ class Sheet:
 
         ``dense`` draws the time shares of each pixel column instead of blocks if the blocks are too thin to see.
         """
-        return Picture(self.width, self.height, self.theme, list(self.shapes(title, dense)))
+        return Picture(self.width, self.bottom + MARGIN, self.theme, list(self.shapes(title, dense)))
 
     def x(self, seconds: Floats | float) -> Floats:
         """Return the horizontal position of a time in pixels."""
         return self.left + (np.clip(seconds, self.start, self.end) - self.start) * self.scale
 
     def y(self, rank: int) -> float:
-        """Return the vertical position of a lane in pixels."""
-        return self.lane_tops[rank]
+        """Return the vertical position of a lane, or of the timeline's half of it, in pixels."""
+        return self.lane_tops[rank] + (self.lane + HALVES_GAP if self.half else 0)
 
     @property
     def lane(self) -> float:
-        """Height of a lane in pixels."""
-        return self.pitch - self.gap
+        """Height of a lane, or of the timeline's half of it, in pixels."""
+        whole = self.pitch - self.gap
+        return whole if self.half is None else (whole - HALVES_GAP) / 2
 
     def time(self, seconds: float) -> str:
         """Return a time as text with its unit."""
@@ -145,13 +119,22 @@ class Sheet:
 
     def shapes(self, title: str, dense: bool) -> Iterator[Shape]:
         """Yield all shapes."""
-        yield from self._heading_shapes(title)
-        yield from self._legend_shapes()
-        yield from self._axis_shapes()
+        yield from self.frame_shapes(title, self.heading_figures(), self.legend_entries(), self.bottom)
+        yield from self.content_shapes(dense)
+
+    def frame_shapes(self, title: str, figures: str, legend: Mapping[str, str], bottom: int) -> Iterator[Shape]:
+        """Yield the shapes around the rows of a picture: the title, the legend and the axis."""
+        yield from self._heading_shapes(title, figures)
+        yield from self._legend_shapes(legend)
+        yield from self._axis_shapes(bottom)
+
+    def content_shapes(self, dense: bool) -> Iterator[Shape]:
+        """Yield the shapes of the rows."""
         yield from self._lane_shapes()
-        yield from self._strip_shapes()
+        if not self.half:
+            yield from self._strip_shapes()
         seen = (self.timeline.end > self.start) & (self.timeline.start < self.end)
-        seen &= is_drawn(self.timeline, self.rows)
+        seen &= np.isin(self.timeline.rank, self.shown)
         if dense and self._mean_width(seen) < THIN:
             yield from self._share_shapes(seen)
         else:
@@ -165,52 +148,64 @@ class Sheet:
             return THIN
         return float((self.timeline.end[work] - self.timeline.start[work]).mean() * self.scale)
 
-    def _heading_shapes(self, title: str) -> Iterator[Shape]:
+    def _heading_shapes(self, title: str, figures: str) -> Iterator[Shape]:
         y = MARGIN + TITLE / 2 - 3
         yield Text(MARGIN, y, title or "Timeline", self.colours["text"], 15, bold=True)
-        yield Text(self.right, y, self.heading_figures(), self.colours["muted"], 12, "end")
+        yield Text(self.right, y, figures, self.colours["muted"], 12, "end")
 
     def heading_figures(self) -> str:
         """Return the metrics shown in the heading."""
         timeline = self.timeline
-        return f"{timeline.source}, {self.time(timeline.makespan)}, {percent(timeline.bubble_ratio)} idle"
+        return f"{SOURCES[timeline.source]}, {self.time(timeline.makespan)}, {percent(timeline.bubble_ratio)} idle"
 
     def legend_text(self, op: Op) -> str:
         """Return the meaning of an op's colour in the legend."""
         return f"{op.name} {WORDS[op.name]}" if op <= Op.W else WORDS[op.name]
 
-    def _legend_shapes(self) -> Iterator[Shape]:
-        x, y = float(MARGIN), MARGIN + TITLE + LEGEND / 2 - 5
+    def legend_entries(self) -> dict[str, str]:
+        """Return the words of the legend and their colours."""
         takes_time = self.timeline.end > self.timeline.start
         shown = set(self.timeline.op[takes_time & ~self.timeline.is_transfer].tolist())
-        entries = [(block_colour(op, theme=self.theme), self.legend_text(op)) for op in Op if op in shown]
+        entries = {self.legend_text(op): block_colour(op, theme=self.theme) for op in Op if op in shown}
         if (self.shade & 1).any():
-            entries.append((mix_colours(block_colour(Op.F, theme=self.theme), "#ffffff", 0.36), "lighter: upward pass"))
-        for colour, words in entries:
+            lighter = mix_colours(block_colour(Op.F, theme=self.theme), "#ffffff", 0.36)
+            entries["lighter: upward pass"] = lighter
+        return entries
+
+    def _legend_shapes(self, entries: Mapping[str, str]) -> Iterator[Shape]:
+        x, y = float(MARGIN), MARGIN + TITLE + LEGEND / 2 - 5
+        for words, colour in entries.items():
             yield Box(x, y - 5, 11, 11, colour, 3)
             yield Text(x + 16, y, words, self.colours["muted"])
             x += 16 + 6.2 * len(words) + 20
         yield Hatch(x, y - 5, 11, 11)
         yield Text(x + 16, y, "idle", self.colours["muted"])
 
-    def _axis_shapes(self) -> Iterator[Shape]:
+    def _axis_shapes(self, bottom: int) -> Iterator[Shape]:
         y = self.top - 6
         step = _round_up((self.end - self.start) / 12)
         for number in range(ceil(self.start / step - 1e-9), floor(self.end / step + 1e-9) + 1):
             x = float(self.x(number * step))
-            yield Line(x, y, x, self.bottom, self.colours["line"])
+            yield Line(x, y, x, bottom, self.colours["line"])
             yield Text(x, y - 8, self.time(number * step) if number else "0", self.colours["muted"], 10.5, "middle")
 
     def _lane_shapes(self) -> Iterator[Shape]:
         first, last = float(self.x(0.0)), float(self.x(float(self.timeline.end.max())))
         free = -np.inf
+        source = "" if self.half is None else SOURCES[self.timeline.source]
         for rank in self.shown:
-            y, middle = self.y(rank), self.y(rank) + self.lane / 2
+            y, height = self.y(rank), self.pitch - self.gap
+            middle = self.lane_tops[rank] + height / 2
             yield Hatch(first, y, last - first, self.lane)
-            yield Box(self.left - 8, y, 3, self.lane, MESHES[self.colour_index(rank) % len(MESHES)])
+            if source and self.lane >= LOWEST_TEXT:
+                yield Text(self.left - 12, y + self.lane / 2, source, self.colours["muted"], 10.5, "end")
+            if self.half:
+                continue
+            mesh_colour = MESHES[self.colour_index(rank) % len(MESHES)]
+            yield Box(self.left - 8, self.lane_tops[rank], 3, height, mesh_colour)
             if middle >= free:
                 free = middle + 12
-                name = _shorten(self.timeline.meshes[rank], self.left - MARGIN - 14)
+                name = _shorten(self.timeline.meshes[rank], self.left - MARGIN - 14 - 6 * len(source))
                 yield Text(MARGIN, middle, name, self.colours["text"], 11, bold=True)
 
     def _strip_shapes(self) -> Iterator[Shape]:
@@ -313,6 +308,13 @@ class Sheet:
             a, b = float(self.x(timeline.start[span])), float(self.x(timeline.end[span]))
             y = self.y(int(timeline.rank[span])) + self.lane - height
             yield Box(a, y, max(b - a, 1), height, colour, words=self.tooltip(span))
+
+
+def _lane_heights(lanes: int, *, is_shared: bool) -> tuple[int, int]:
+    """Return the pitch of lanes and the gap between them in pixels; shared lanes have two timelines."""
+    pitch = 34 if lanes <= 8 else 24 if lanes <= 24 else 16 if lanes <= 64 else 9
+    pitch = round(1.7 * pitch) if is_shared else pitch
+    return pitch, 6 if pitch > 20 else 3 if pitch > 12 else 1
 
 
 def _column_shares(timeline: Timeline, spans: NDArray[np.int64], edges: Floats) -> Floats:

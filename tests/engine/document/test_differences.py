@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from meshwave.engine.document import Design, load_design, parse_design
-from meshwave.engine.document.differences import describe_differences
+from meshwave.engine.document.differences import describe_differences, distinct_titles
 from meshwave.engine.files import example, examples
 from tests._strategies import document
 
@@ -36,6 +36,16 @@ def test_options_of_one_schedule_are_listed_individually() -> None:
     one, two = (pipeline_design(pipeline={"schedule": "hanayo", "waves": waves, "microbatches": 4}) for waves in (1, 2))
 
     assert describe_differences(one, two) == ["waves: 1 -> 2"]
+
+
+def test_designs_of_one_name_are_titled_by_what_differs() -> None:
+    one, two = (pipeline_design(pipeline={"schedule": "hanayo", "waves": waves, "microbatches": 4}) for waves in (1, 2))
+    other = pipeline_design().model_copy(update={"name": "other"})
+    many = pipeline_design(pipeline={"schedule": "1f1b", "microbatches": 5}, training={"lr": 0.1, "seed": 3})
+
+    assert distinct_titles([one, two, other]) == [f"{one.name} (waves 1)", f"{one.name} (waves 2)", "other"]
+    assert distinct_titles([one, one]) == [one.name, one.name]
+    assert distinct_titles([pipeline_design(), many])[1] == f"{many.name} (microbatches 5, training.lr 0.1, …)"
 
 
 def test_meshes_are_counted_or_listed_individually() -> None:

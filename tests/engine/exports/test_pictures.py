@@ -13,8 +13,9 @@ from meshwave.engine.document import load_design
 from meshwave.engine.errors import InputError
 from meshwave.engine.exports import exports
 from meshwave.engine.exports.pictures.palette import OPS, SURFACES, rgb
-from meshwave.engine.exports.pictures.rows import Row, Strips, column_peaks, mean_heights
-from meshwave.engine.exports.pictures.sheet import lay_out_timeline
+from meshwave.engine.exports.pictures.rows import Row, ShownTimeline, Strips, column_peaks, mean_heights
+from meshwave.engine.exports.pictures.shapes import Box, Text
+from meshwave.engine.exports.pictures.timelines import lay_out_timeline, lay_out_timelines
 from meshwave.engine.exports.png import draw_png
 from meshwave.engine.exports.svg import draw_svg
 from meshwave.engine.files import example
@@ -66,7 +67,8 @@ def test_a_picture_of_some_rows_has_their_lanes_and_strips_only() -> None:
         Row("memory", "D", ranks=(3,)),
     )
 
-    picture = ElementTree.fromstring(exports["svg"].shown_bytes(prediction, rows))
+    shown = (ShownTimeline(prediction.timeline, "", rows, prediction),)
+    picture = ElementTree.fromstring(exports["svg"].shown_bytes(prediction, shown))
 
     blocks = {(title.text or "").split(":")[0].split()[-1] for title in picture.iterfind(f"{SPACE}rect/{SPACE}title")}
     assert blocks == {"D", "F"}
@@ -80,7 +82,49 @@ def test_a_picture_of_some_rows_has_their_lanes_and_strips_only() -> None:
         SURFACES["light"]["memory"],
     ]
     for form in ("png", "html"):
-        assert exports[form].shown_bytes(prediction, rows) != exports[form].to_bytes(prediction)
+        assert exports[form].shown_bytes(prediction, shown) != exports[form].to_bytes(prediction)
+
+
+def test_a_picture_has_pinned_designs_above_and_a_run_in_the_lower_halves_of_the_lanes() -> None:
+    open_design, run = one_f_one_b(4, 4), one_f_one_b(4, 4, source="measured", slower=0.2)
+    shown = (
+        ShownTimeline(one_f_one_b(2, 4), "Pinned: two"),
+        ShownTimeline(open_design, "four"),
+        ShownTimeline(run, "Measured", over=True),
+    )
+
+    picture = lay_out_timelines(shown)
+
+    boxes = [shape for shape in picture.shapes if isinstance(shape, Box) and shape.words]
+    tops = [
+        {each.y for each in boxes if each.words == timeline_words}
+        for timeline_words in ("1F0 on mesh B: starts at 1 ms, takes 1 ms", *_words_of(run, "1F0"))
+    ]
+    assert [len(found) for found in tops] == [2, 1]  # of the pinned and the open design; of the run
+    pinned, lane = sorted(tops[0])
+    (half,) = tops[1]
+    assert pinned < lane < half
+    heights = {each.y: each.height for each in boxes}
+    assert lane + heights[lane] <= half
+    assert heights[pinned] > heights[lane] == heights[half]
+    texts = [shape.text for shape in picture.shapes if isinstance(shape, Text)]
+    assert [text for text in texts if text in ("predicted", "measured")] == ["predicted"] * 4 + ["measured"] * 4
+    assert {"Pinned: two", "four"} <= set(texts)
+    assert sum("(lower half)" in text for text in texts) == 1
+
+
+def _words_of(timeline: Timeline, action: str) -> list[str]:
+    picture = lay_out_timeline(timeline)
+    boxes = [shape for shape in picture.shapes if isinstance(shape, Box)]
+    return [each.words for each in boxes if each.words.startswith(f"{action} on mesh B")]
+
+
+def test_all_timelines_of_a_picture_count_towards_the_blocks_of_an_svg() -> None:
+    prediction = predict(load_design(example("02-two-waves")))
+    many = ShownTimeline(one_f_one_b(64, 256))
+
+    with pytest.raises(InputError, match="65,536 blocks are too many"):
+        exports["svg"].shown_bytes(prediction, (many, many._replace(over=True)))
 
 
 def test_a_strip_shows_the_mean_of_spans_and_the_peak_of_a_curve_in_each_column() -> None:

@@ -7,6 +7,7 @@ import math
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -89,6 +90,10 @@ def test_the_maximum_of_memory_over_time_is_the_peak(data: st.DataObject) -> Non
         assert times[0] == 0
         assert (times[1:] >= times[:-1]).all()
         assert held.max() == pytest.approx(peak)
+    for (times, held), (same, parts) in zip(prediction.memory_curves, prediction.memory_parts, strict=True):
+        assert times.tolist() == same.tolist()
+        assert np.sum(list(parts.values()), axis=0) == pytest.approx(held)
+        assert min(part.min() for part in parts.values()) >= -1e-6 * held.max()
 
 
 @pytest.mark.parametrize(
