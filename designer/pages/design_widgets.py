@@ -139,6 +139,7 @@ class Widgets:
         self.order_editor.on_mode = self._show_edit_mode
         followed = self.runs.followed
         followed.param.watch(lambda *_: self.numbers.show_run_errors(followed.find_errors), ["entries", "outcomes"])
+        self.numbers.show_run_errors(followed.find_errors)
         self.runs.followed.param.watch(lambda change: self.content.show_run(change.new), "own")
         self._announced: set[tuple[Any, ...]] = set()  # stragglers
         self.runs.followed.param.watch(lambda *_: self._show_stragglers(), "stragglers")

@@ -18,6 +18,7 @@ from meshwave.engine.document import Design, load_design, parse_design, save_des
 from meshwave.engine.errors import InputError, MeshwaveError
 from meshwave.engine.files import write_private
 from meshwave.engine.findings import Refusal
+from meshwave.engine.schedules import schedules
 
 DELETED_KEPT_S = 30 * 24 * 3600.0
 """Time in seconds for which a deleted design can be restored."""
@@ -217,7 +218,7 @@ class Library:
         card = self.read_card(design)
         if "name" not in card:
             content = parse_design(self.path(design, "design.json").read_bytes(), draft=True)
-            card |= {"name": content.name, "schedule": content.pipeline.schedule}
+            card |= {"name": content.name, "schedule": schedules[content.pipeline.schedule].title}
         return card
 
     def read_card(self, design: str) -> Card:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 import panel as pn
 from bokeh.core.properties import value
+from bokeh.models import DataRange1d
 from bokeh.models.annotations import LabelSet, Legend, LegendItem
 from bokeh.models.renderers import GlyphRenderer
 from bokeh.models.sources import ColumnDataSource
@@ -32,6 +33,15 @@ INK: Final = {
 EMPTY: Final = "<p>No run is shown. Launch the design, or choose a run in the Runs tab.</p>"
 
 
+LONGEST_NAME: Final = 22
+
+
+def _short_name(name: str) -> str:
+    """Return the name of a run for the legend, with its time: ``Small GPT on two …, 10:55:19``."""
+    design, separator, time = name.rpartition(", ")
+    return f"{design[: LONGEST_NAME - 2].rstrip()} …{separator}{time}" if len(design) > LONGEST_NAME else name
+
+
 class CurvePlot:
     """Curves of several runs over their steps."""
 
@@ -44,6 +54,8 @@ class CurvePlot:
             x_axis_label="Step", y_axis_label=label, tools="pan,wheel_zoom,box_zoom,reset", active_drag="box_zoom",
             sizing_mode="stretch_both", min_height=120, toolbar_location="above", output_backend="canvas",
         )  # fmt: skip
+        if field == "seconds":
+            self.figure.y_range = DataRange1d(start=0)
         self.figure.toolbar.logo = None
         self.figure.toolbar.autohide = True
         self._lines: GlyphRenderer[Any] = self.figure.multi_line(
@@ -58,8 +70,8 @@ class CurvePlot:
         labels = LabelSet(x="x", y=value(3), y_units="screen", x_offset=4, text="text", text_color="colour")
         labels.update(source=self.attempts, text_font_size="12px")
         self.figure.add_layout(labels)
-        self._legend = Legend(items=[], location="top_right", label_text_font_size="12px")
-        self.figure.add_layout(self._legend)
+        self._legend = Legend(items=[], orientation="vertical", label_text_font_size="12px", padding=2, margin=2)
+        self.figure.add_layout(self._legend, "above")
         self.figure.add_tools(
             HoverTool(renderers=[self._lines], tooltips=[("run", "@name"), ("step", "$x{0}"), (label, "$y{0.000}")]),
             HoverTool(
@@ -89,7 +101,8 @@ class CurvePlot:
         if names != self._names:
             self._names = names
             self._legend.items = [
-                LegendItem(label=name, renderers=[self._lines], index=place) for place, name in enumerate(names)
+                LegendItem(label=_short_name(name), renderers=[self._lines], index=place)
+                for place, name in enumerate(names)
             ]
         self._legend.visible = len(drawn) > 1 and self._has_legend
 

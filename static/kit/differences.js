@@ -65,3 +65,10 @@ export class DifferenceLine {
     this.list.replaceChildren(...words.map((line) => h("li", {}, line.replace(" -> ", " → "))));
   }
 }
+
+/** The texts of a difference, such as "key: old -> new", with an arrow sign. @param {string} line */
+export function withArrow(line) {
+  const at = line.indexOf(": ");
+  if (at < 0) return [line];
+  return [h("span", {}, `${line.slice(0, at)} `), h("b", {}, line.slice(at + 2).replace(" -> ", " → "))];
+}

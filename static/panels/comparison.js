@@ -4,6 +4,7 @@
 
 import { filePicker } from "../kit/bars.js";
 import { button } from "../kit/controls.js";
+import { withArrow } from "../kit/differences.js";
 import { h, keepFocus } from "../kit/dom.js";
 import { icon } from "../kit/icons.js";
 import { keepNames } from "../kit/language.js";
@@ -124,11 +125,4 @@ function drawCell({ value, small, change, wrong }) {
     h("div.mw-cell", {}, h("strong", {}, value), changed),
     h("div.mw-small", {}, wrong ? h("span.mw-wrong", {}, wrong) : small),
   );
-}
-
-/** Replace "->" in "key: old -> new" by an arrow sign. @param {string} line */
-function withArrow(line) {
-  const at = line.indexOf(": ");
-  if (at < 0) return [line];
-  return [h("span", {}, `${line.slice(0, at)} `), h("b", {}, line.slice(at + 2).replace(" -> ", " → "))];
 }

@@ -49,5 +49,8 @@ class Tabs extends Widget {
   mark(active) {
     this.tabs.forEach((tab, place) => tab.setAttribute("aria-selected", String(place === active)));
     setTabStop(this.tabs, this.tabs[active]);
+    const { offsetLeft: left, offsetWidth: width } = this.tabs[active];
+    const { scrollLeft: from, clientWidth: room } = this.root;
+    if (left < from || left + width > from + room) this.root.scrollLeft = left - (room - width) / 2;
   }
 }

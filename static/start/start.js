@@ -4,6 +4,7 @@
 /** @import { DesignCard, LessonLine, PublishedLine, RecentLine, RunLine, StartModel } from "./types" */
 
 import { Theme, brand, download, filePicker, sizeProblem, themePicker } from "../kit/bars.js";
+import { withArrow } from "../kit/differences.js";
 import { consume, h, keepFocus } from "../kit/dom.js";
 import { openHelpOnF1 } from "../kit/help.js";
 import { icon } from "../kit/icons.js";
@@ -299,7 +300,7 @@ class Start extends Widget {
     const shown = lines.length ? lines : ["The designs differ only in their names."];
     this.differences.dialog.replaceChildren(
       h("header", {}, h("h2", { id: "mw-differences" }, title), h("span.mw-grow"), close),
-      h("ul.mw-start-differences", {}, ...shown.map((each) => h("li", {}, each))),
+      h("ul.mw-start-differences", {}, ...shown.map((each) => h("li", {}, ...withArrow(each)))),
     );
     this.differences.open();
   }

@@ -15,6 +15,7 @@ import { title } from "./text.js";
 
 const LINE = 12; // height of a name in CSS pixels
 const GAP = 9; // at least, between a name and the text beside it
+const NAME_GAP = 6; // between the texts of a title
 const LEAST_NAME = 60; // of the name of a timeline in a title without room
 const HALVES = [0.27, 0.76]; // middles of the two halves of a shared lane
 /** @type {Record<string, string>} */
@@ -195,16 +196,16 @@ function writeTitle(context, { plan, colours }, section) {
       const isName = isStrong && name === undefined;
       context.font = font;
       const width = isName ? context.measureText(text).width : textWidth(context, text);
-      return { text, font, colour: css(isStrong ? colours.text : colours.muted), isName, width: width + 6 };
+      return { text, font, colour: css(isStrong ? colours.text : colours.muted), isName, width: width + NAME_GAP };
     });
   const excess = (/** @type {{width: number}[]} */ texts) =>
-    texts.reduce((sum, { width }) => sum + width, start - end - 6);
+    texts.reduce((sum, { width }) => sum + width, start - end - NAME_GAP);
   let texts = measured(name === undefined ? title(row) : groupTitle(section));
   if (name === undefined && excess(texts) > 0) texts = measured(title(row, true));
   texts[0].width = Math.min(texts[0].width, Math.max(LEAST_NAME, texts[0].width - excess(texts)));
   let x = start;
   for (const { text, font, colour, isName, width } of texts) {
-    write(context, text, x, y + TITLE / 2 + 1, { font, colour, room: Math.min(width, end - x), isName });
+    write(context, text, x, y + TITLE / 2 + 1, { font, colour, room: Math.min(width - NAME_GAP, end - x), isName });
     x += width;
   }
 }

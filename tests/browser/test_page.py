@@ -84,6 +84,10 @@ def test_runs_are_compared_in_the_plots_and_their_designs_are_opened(whole_page:
     page.get_by_role("menuitem", name="Open its design").click()
     assert page.evaluate("window.opened") == f"./?run={second}"
 
+    page.locator(f'.mw-run-table tr[data-run="{second}"] .mw-run-more').click()
+    page.get_by_role("menuitem", name="Show timeline").click()
+    expect(page.locator('.mw-tile[data-key="iteration"]')).to_contain_text(re.compile(r"earlier runs \+\d"))
+
 
 def test_the_command_palette_finds_and_runs_commands_of_the_page_and_of_the_timeline(whole_page: Whole) -> None:
     page = whole_page(read_design("01-first-wave"))
