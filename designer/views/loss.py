@@ -52,7 +52,7 @@ class CurvePlot:
         self.source = ColumnDataSource({"x": [], "y": [], "name": [], "colour": []})
         self.figure = figure(
             x_axis_label="Step", y_axis_label=label, tools="pan,wheel_zoom,box_zoom,reset", active_drag="box_zoom",
-            sizing_mode="stretch_both", min_height=120, toolbar_location="above", output_backend="canvas",
+            sizing_mode="stretch_both", min_height=120, min_width=320, toolbar_location="above", output_backend="canvas",
         )  # fmt: skip
         if field == "seconds":
             self.figure.y_range = DataRange1d(start=0)
@@ -146,7 +146,8 @@ class LossView(View):
             plot.figure.x_range = self._plots[0].figure.x_range
         self._theme = "light"
         self._empty = pn.pane.HTML(EMPTY)  # type: ignore[no-untyped-call]
-        both = row(*[plot.figure for plot in self._plots], sizing_mode="stretch_both")
+        wrap = [":host { flex-wrap: wrap; }"]  # in a narrow window, one plot is below the other
+        both = row(*[plot.figure for plot in self._plots], sizing_mode="stretch_both", stylesheets=wrap)
         plots = pn.pane.Bokeh(both, **FILL)  # type: ignore[no-untyped-call]
         self._followed.param.watch(lambda *_: self._draw(), "curves")
         self.page.watch_theme(self._paint)

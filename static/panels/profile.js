@@ -17,7 +17,7 @@ const ABOUT = [
   "Calibration measures forward and backward of blocks of several sizes, the optimizer step, messages between " +
     "processes, all-reduce, and contention between simultaneous messages.",
   "Calibration takes about two minutes on an idle machine. Other work on the machine distorts the results.",
-  "The profile is stored under the name on the left. Any design can then use it as its cost model. " +
+  "The profile is stored under the name above the button. Any design can then use it as its cost model. " +
     "The charts show the measurements and the lines fitted to them.",
 ];
 

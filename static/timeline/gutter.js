@@ -165,7 +165,7 @@ function writeSide(context, chart, lane, y) {
     });
     return Math.max(...widths) + GAP;
   }
-  if (layer.labels) return 0;
+  if (layer.labels || layer.blocked) return 0;
   const style = { font: `11px ${colours.font}`, colour, align };
   const text = isSlow ? "slow" : percent(layer.busy[rank]);
   write(context, text, plan.gutter - 13, y, isSlow ? slow : style);

@@ -72,10 +72,14 @@ export class Shapes {
     if (label)
       labels.push({
         ...label,
-        ink: isBlocked ? css(this.colours.text) : fill.ink,
+        ink: isBlocked ? this.inkOfBlocked : fill.ink,
         x: (from + to - gap) / 2,
         y: y + height / 2,
       });
+  }
+
+  get inkOfBlocked() {
+    return this.colours.theme === "dark" ? "#ffffff" : "#000000";
   }
 
   /** Fade and hatch a block that never runs. @param {Box} box */
