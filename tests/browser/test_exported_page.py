@@ -84,6 +84,7 @@ def test_an_exported_picture_has_the_pinned_design_and_the_run(whole_page: Calla
 
     titles = [name for name in found if design.name in name]
     assert titles == [f"Pinned: {design.name}", design.name]
+    page.get_by_role("tab", name="Run", exact=True).click()
     overlay = page.get_by_role("region", name="Selected run")
     expect(overlay).not_to_contain_text("Hidden while")
     page.locator(".mw-timeline-stage").press("e")
