@@ -70,7 +70,7 @@ class CurvePlot:
         labels = LabelSet(x="x", y=value(3), y_units="screen", x_offset=4, text="text", text_color="colour")
         labels.update(source=self.attempts, text_font_size="12px")
         self.figure.add_layout(labels)
-        self._legend = Legend(items=[], orientation="vertical", label_text_font_size="12px", padding=2, margin=2)
+        self._legend = Legend(items=[], orientation="vertical", label_text_font_size="12px", margin=2)
         self.figure.add_layout(self._legend, "above")
         self.figure.add_tools(
             HoverTool(renderers=[self._lines], tooltips=[("run", "@name"), ("step", "$x{0}"), (label, "$y{0.000}")]),
