@@ -22,9 +22,11 @@ def list_models(options: argparse.Namespace) -> int:
 
 
 def _to_lines() -> list[str]:
-    return [f"{'model':<20}{'parameters':>12}{'active':>12}  source", *map(_model_line, published_models().values())]
+    models, width = published_models(), max(map(len, published_models()))
+    head = f"{'model':<{width}}{'parameters':>12}{'active':>12}  source"
+    return [head, *(_model_line(model, width) for model in models.values())]
 
 
-def _model_line(model: PublishedModel) -> str:
+def _model_line(model: PublishedModel, width: int) -> str:
     counts = (quantity(count, "") for count in (model.parameters, model.active_parameters))
-    return f"{model.name:<20}" + "".join(f"{count:>12}" for count in counts) + f"  {model.source}"
+    return f"{model.name:<{width}}" + "".join(f"{count:>12}" for count in counts) + f"  {model.source}"

@@ -36,6 +36,20 @@ def test_products_are_within_the_rounding_error_of_fp8() -> None:
     assert all(0.005 < error < limit for error, limit in zip(errors, (0.05, 0.1, 0.1), strict=True))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_cpu_multiplies_like_the_fp8_kernel_of_torch(dtype: torch.dtype) -> None:
+    chance = torch.Generator().manual_seed(0)
+    first, second = (torch.randn(*size, generator=chance).to(dtype) for size in ((32, 48), (48, 16)))
+    one, other = first.to(torch.float8_e5m2), second.t().contiguous().to(torch.float8_e4m3fn)
+    scales = torch.tensor(0.5), torch.tensor(3.0)
+    expected = torch._scaled_mm(one, other.t(), scale_a=scales[0], scale_b=scales[1], out_dtype=dtype)
+
+    found = products._scaled_product(one, scales[0], other, scales[1], dtype)
+
+    assert found.dtype == dtype
+    torch.testing.assert_close(found, expected)
+
+
 def train(precision: str, *, float8: bool, splits_backward: bool = False) -> tuple[list[Tensor], list[str]]:
     """Return the loss and the gradients of a stage, and the names of its layers that multiply in fp8."""
     sizes = {"kind": "transformer", "layers": 2, "hidden": 64, "heads": 4, "sequence": 24, "vocab": 260, "ffn": 72}
@@ -72,5 +86,5 @@ def test_a_device_without_fp8_is_recognised(monkeypatch: pytest.MonkeyPatch) -> 
     def refuse(*arguments: object, **options: object) -> None:
         raise RuntimeError("torch._scaled_mm is only supported on CUDA devices with compute capability >= 9.0 or 8.9")
 
-    monkeypatch.setattr(products.torch, "_scaled_mm", refuse)
+    monkeypatch.setattr(products, "_scaled_product", refuse)
     assert not multiplies_float8(torch.device("cpu"))
