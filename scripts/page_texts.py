@@ -21,12 +21,10 @@ ROOT = Path(__file__).parents[1]
 PYTHON = (
     "designer/canvases", "designer/forms", "designer/kit", "designer/lessons", "designer/pages", "designer/state",
     "designer/views", "designer/server/administration.py", "designer/server/usage.py", "engine/messages", "engine/predict",
-    "engine/document/differences.py", "engine/experts", "engine/program/action.py", "engine/schedules",
+    "engine/document/differences.py", "engine/experts", "engine/runs/dry_run.py", "engine/runs/options.py", "engine/runs/run_entry.py", "engine/runs/accuracy", "engine/runs/recording/clocks.py", "engine/runs/run_comparison.py", "engine/program/action.py", "engine/schedules",
 )  # fmt: skip
 """Python sources whose texts are shown on the page."""
-NOT_SHOWN = frozenset(
-    f"engine/messages/{name}.py" for name in ("accuracy", "benchmarks", "command_line", "machine", "runtime")
-)
+NOT_SHOWN = frozenset(f"engine/messages/{name}.py" for name in ("benchmarks", "command_line", "machine", "runtime"))
 """Sources of messages of the command line, and of the processes of runs, which write them into their logs."""
 
 Literals = list[tuple[int, str]]
@@ -155,7 +153,7 @@ _WORDS = re.compile(r"[A-Za-z]{2}.*[ ].*[A-Za-z]{2}|^[A-Z][a-z]+([.:…]| …)?$
 _CODE = re.compile(
     r"mw-|^[-./:~(]*[.#[-][a-z]|^[A-Z]\d|^(meshes|pipeline|data|rgb|var|button|input|color-mix)[.(,-]|sans-serif|\bpx\b|minmax"
     r"|^\((prefers|resolution)|charset|<link|@font-face|^export const|immutable|/advanced |-hint |noopener|cpu_op|^static/|Ctrl\+Y"
-    r'|^translate\(|^calc\(|%s|^"tabs"'
+    r'|^translate\(|^calc\(|%s|^"tabs"|   |--json lists'
 )
 _KEYS = frozenset(
     ("Enter", "Escape", "Tab", "Home", "End", "Backspace", "Delete", "Shift", "Alt", "Control", "Meta", "Space")
@@ -214,7 +212,7 @@ def _sources() -> Iterator[tuple[Path, Literals, list[str]]]:
 
 
 def _member_texts() -> Iterator[tuple[str, str]]:
-    """Yield the source and the text of the form's fields, and of the titles, notes and help of registered members."""
+    """Yield the source and the text of the form's fields, of registered members, and of the states of runs."""
     from meshwave.designer.forms import schema
     from meshwave.designer.forms.values import label_and_unit
     from meshwave.designer.views._view import views
@@ -226,6 +224,7 @@ def _member_texts() -> Iterator[tuple[str, str]]:
     from meshwave.engine.imports import imports, traces
     from meshwave.engine.resharding import orderings, strategies
     from meshwave.engine.runs.launchers import launchers
+    from meshwave.engine.runs.run_entry import State
     from meshwave.engine.schedules import schedules
 
     registries = (
@@ -236,6 +235,8 @@ def _member_texts() -> Iterator[tuple[str, str]]:
         yield name, getattr(member, "note", "")
         if help := getattr(member, "help", None):
             yield name, schema.one_line(help().partition("\n\n")[0])
+
+    yield from (("State", state.lower()) for state in State)
 
     def walk(node: object) -> Iterator[tuple[str, str]]:
         for member in node if isinstance(node, list) else ():

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from meshwave.engine.messages import Message, join_list
-from meshwave.engine.units import duration, format_number, percent
+from meshwave.engine.units import duration, format_count, format_number, percent
 
 MANY_TIMES = 2.0
 """Smallest ratio that is shown as a factor."""
@@ -24,19 +24,30 @@ def part_name(
     target: str = "",
 ) -> str:
     """Return the name of a part of a step, such as "transfers of activations from mesh A to mesh B"."""
-    place = f" from mesh {mesh} to mesh {target}" if target else f" on mesh {mesh}" if mesh else ""
-    if not kind and measure == "waiting":
-        return f"waiting for exchanges of expert layers{place}"
-    what = f"transfers of {kind}s" if transfers else kind or join_list(activities, "and")
-    whole = f"{what}{'' if stage is None else f' of stage {stage}'}{place}"
-    measures = {"waiting": "waiting for exchanges of expert layers in the ", "computation": "computation of the "}
-    return f"{measures.get(measure, '') if kind else ''}{whole}"
+    what = _measured_part(measure, transfers, kind, activities, "" if stage is None else f" of stage {stage}")
+    if target:
+        return f"{what} from mesh {mesh} to mesh {target}"
+    return f"{what} on mesh {mesh}" if mesh else what
+
+
+def _measured_part(measure: str, transfers: bool, kind: str, activities: Sequence[str], place: str) -> str:
+    if not kind:
+        return (
+            "waiting for exchanges of expert layers" if measure == "waiting" else join_list(activities, "and") + place
+        )
+    what = f"transfers of {kind}s" if transfers else kind
+    if measure == "waiting":
+        return f"waiting for exchanges of expert layers in the {what}{place}"
+    return f"computation of the {what}{place}" if measure == "computation" else what + place
 
 
 def _part_of_error(part: Mapping[str, Any], times: float | None, measured: float, unit: str, share: float) -> str:
     plural = part.get("measure") == "time" and (part.get("transfers", False) or len(part.get("activities", ())) > 1)
     took = f"{duration(measured, unit)} although nothing was predicted" if times is None else _ratio(times)
-    return f"{part_name(**part)} took {took}; {'they account for' if plural else 'it accounts for'} {_share(share)}"
+    name = part_name(**part)
+    if plural:
+        return f"{name} took {took}; they account for {_share(share)}"
+    return f"{name} took {took}; it accounts for {_share(share)}"
 
 
 def _time_between_actions(share: float) -> str:
@@ -58,7 +69,7 @@ def _share(share: float) -> str:
 
 
 def _contention_of_error(processes: int, cores: int, share: float) -> str:
-    turns = f"{processes} processes take turns on {cores} core{'s' * (cores != 1)}"
+    turns = f"{processes} processes take turns on {format_count(cores, 'core')}"
     return f"{turns}; this contention accounts for {_share(share)}"
 
 
