@@ -166,7 +166,8 @@ export class Chart {
     const actions = [this.pinned, this.focus].map((place) => place && actionName(place));
     const began = performance.now();
     this.data = decode(this.model.packed);
-    keepNames(this.data.layers.flatMap(({ label, labels, meshes }) => (labels ? [label] : [label, ...meshes])));
+    const nameOf = (/** @type {string} */ label) => label.replace(/^Pinned: /, "");
+    keepNames(this.data.layers.flatMap(({ label, labels, meshes }) => (labels ? [label] : [nameOf(label), ...meshes])));
     this.stats.decodeMs = performance.now() - began;
     const isChange = before.layers.length > 0 && this.hasData;
     const ratio = isChange ? before.horizon / this.data.horizon : 1;
