@@ -74,7 +74,7 @@ def _sigterm_interrupts() -> Iterator[None]:
 
 
 def _launch_run(options: argparse.Namespace) -> int:
-    design = with_steps(load_design(find_design(options.design)), options.steps)
+    design = with_steps(load_for_data(find_design(options.design), options.data), options.steps)
     how = run_options(design, options)
     if how.rehearse and options.steps is None:
         design = limit_steps(design)
@@ -84,6 +84,17 @@ def _launch_run(options: argparse.Namespace) -> int:
         given = Path(options.data) if options.data else None
         data = None if how.rehearse else training_text(design, given, [Path(options.design).parent, Path.cwd()])
         return launch_and_follow(record, design, how, options.launcher, data, as_json=options.json)
+
+
+def load_for_data(path: Path, data: str | None) -> Design:
+    """Load a design to run on the data of ``--data``, whose file name it takes if it names a tokenizer and no data."""
+    if data is None:
+        return load_design(path)
+    document = load_design(path, draft=True).model_dump(mode="json")
+    training = document["training"]
+    if training["tokenizer"] is not None and training["data"] is None:
+        training["data"] = Path(data).name
+    return parse_design(document)
 
 
 def with_steps(design: Design, steps: int | None) -> Design:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from meshwave.engine.cli.launch import load_for_data
 from meshwave.engine.costs.packed_documents import attended_shares
 from meshwave.engine.costs.padded_documents import padded_lengths
 from meshwave.engine.document import parse_design
@@ -251,6 +252,17 @@ def test_settings_of_data_that_need_others_are_problems(training: dict[str, Any]
         design(**training)
 
     assert [problem.code for problem in refused.value.problems] == [code]
+
+
+def test_the_data_of_the_command_line_are_those_of_a_tokenizer_without_data(tmp_path: Path) -> None:
+    document = design().model_dump(mode="json")
+    document["training"] |= {"tokenizer": "tokenizer.json", "data": None}
+    path = tmp_path / "design.json"
+    path.write_text(json.dumps(document))
+
+    assert load_for_data(path, "texts/a.jsonl").training.data == "a.jsonl"
+    with pytest.raises(DesignError, match="is read as bytes"):
+        load_for_data(path, None)
 
 
 def test_documents_need_a_text_and_their_lengths_need_documents() -> None:
