@@ -21,7 +21,9 @@ ROOT = Path(__file__).parents[1]
 PYTHON = (
     "designer/canvases", "designer/forms", "designer/kit", "designer/lessons", "designer/pages", "designer/state",
     "designer/views", "designer/server/administration.py", "designer/server/usage.py", "engine/messages", "engine/predict",
-    "engine/document/differences.py", "engine/experts", "engine/runs/dry_run.py", "engine/runs/options.py", "engine/runs/run_entry.py", "engine/runs/accuracy", "engine/runs/recording/clocks.py", "engine/runs/run_comparison.py", "engine/program/action.py", "engine/schedules",
+    "engine/document/differences.py", "engine/experts", "engine/program/action.py", "engine/runs/accuracy", "engine/runs/dry_run.py",
+    "engine/runs/options.py", "engine/runs/recording/clocks.py", "engine/runs/run_comparison.py", "engine/runs/run_entry.py",
+    "engine/runtime/communication/world.py", "engine/runtime/dry_run/message_sizes.py", "engine/schedules",
 )  # fmt: skip
 """Python sources whose texts are shown on the page."""
 NOT_SHOWN = frozenset(f"engine/messages/{name}.py" for name in ("benchmarks", "command_line", "machine", "runtime"))
