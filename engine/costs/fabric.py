@@ -27,6 +27,7 @@ class Fabric:
 
     def __init__(self, cluster: Cluster, sharing: LinkSharing = UNMEASURED_LINK) -> None:
         self.cluster, self._sharing = cluster, sharing
+        self._links: dict[bytes, list[Link]] = {}  # links of usages by the kinds of their ports
         together = sharing.same_node_capacity
         together = None if together is None else max(1.0, min(together, 2 * sharing.same_node_duplex))
         limit = together * cluster.link_inside_node.bandwidth if together and together < MAX_MEASURED_CAPACITY else None
@@ -97,16 +98,19 @@ class Fabric:
 
     def links_of(self, usage: Usage) -> list[Link]:
         """Return the links of the used ports: the link inside a node, the link between nodes, or both."""
-        near = _IS_NEAR[usage.kinds]
-        links = (self.cluster.link_inside_node, near.any()), (self.cluster.link_between_nodes, not near.all())
-        return [link for link, is_used in links if is_used]
+        kinds = usage.kinds.tobytes()
+        if kinds not in self._links:
+            near = _IS_NEAR[usage.kinds]
+            links = (self.cluster.link_inside_node, near.any()), (self.cluster.link_between_nodes, not near.all())
+            self._links[kinds] = [link for link, is_used in links if is_used]
+        return self._links[kinds]
 
     def usage(self, messages: Messages | Iterable[Message]) -> Usage:
         """Return the bytes that messages between devices send through each port."""
         found = messages if isinstance(messages, Messages) else Messages.from_list(messages)
         codes = self._paths(found.source, found.destination)
         passed = (codes != NO_PORT) & (found.source != found.destination)[:, None]
-        used, sizes = codes[passed], np.broadcast_to(found.bytes[:, None], codes.shape)[passed]
+        used, sizes = codes[passed], np.repeat(found.bytes, np.count_nonzero(passed, axis=1))
         return Usage.total(used, sizes) if len(found) > 1 else Usage(used, sizes)  # a path has different ports
 
 

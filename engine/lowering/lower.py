@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import lru_cache
+from typing import TypeVar
 
 import numpy as np
 
@@ -17,6 +20,8 @@ from meshwave.engine.lowering.schedule_prices import priced_pipe
 from meshwave.engine.program.program import Program
 from meshwave.engine.program.verification import communication_problems, computation_problems
 from meshwave.engine.schedules import Pipe
+
+T = TypeVar("T")
 
 
 def order_computations(design: Design) -> Program:
@@ -43,21 +48,37 @@ def lower(design: Design) -> Program:
     Raises:
         DesignError: a custom order is incomplete or deadlocks; contains all problems.
     """
+    return lower_while(design, lambda program: program)
+
+
+def lower_while(design: Design, use: Callable[[Program], T]) -> T:
+    """Return the result of ``use`` with the program of a design, whose communication another thread verifies meanwhile.
+
+    Raises:
+        DesignError: a custom order is incomplete or deadlocks; contains all problems. Errors of ``use`` are then ignored.
+    """
     ordering = design.pipeline.model_copy(update={"stages": None, "recompute": "none"})  # the order depends on neither
     try:
-        return _lower(ordering, priced_pipe(design), Communication.from_design(design))
+        program, order = _lower(ordering, priced_pipe(design), Communication.from_design(design))
+        with ThreadPoolExecutor(1) as thread:  # both threads spend most of their time in numpy, which runs in parallel
+            found = thread.submit(_verify_communication, program)
+            try:
+                return use(program)
+            finally:
+                _raise_problems(found.result(), order)
     except _UnsoundOrder as error:
         raise DesignError(locate_problems(design, error.problems, error.order)) from None
 
 
 @lru_cache(maxsize=4)  # a change of costs keeps the program; a large program takes 200 MB
-def _lower(pipeline: Pipeline, pipe: Pipe, communication: Communication) -> Program:
-    """Return the program for the parts of a design that determine it."""
+def _lower(pipeline: Pipeline, pipe: Pipe, communication: Communication) -> tuple[Program, Program]:
+    """Return the program for the parts of a design that determine it, and its computations, which are complete."""
     compute = _assign_meshes(pipeline.program(pipe), pipeline.placement)
     _raise_problems(computation_problems(compute, pipe.microbatches), compute)
-    program = communication.add_to(compute)
-    _raise_problems(communication_problems(program), compute)
-    return program
+    return communication.add_to(compute), compute
+
+
+_verify_communication = lru_cache(maxsize=4)(communication_problems)
 
 
 def _assign_meshes(program: Program, placement: tuple[int, ...] | None) -> Program:

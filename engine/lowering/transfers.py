@@ -78,34 +78,36 @@ def add_transfers(program: Program, skips: Skips = (), onward: Sequence[int] = (
     recvs[by_slot] = rows[gap] - closing[gap] - in_gap[gap] + place
 
     total = n + 2 * len(producer)
-    columns = {name: np.empty(total, np.int32) for name in ("op", "stage", "microbatch", "peer", "other")}
-    for name, column in columns.items():
-        column[rows] = getattr(program, name)
-    fused = np.zeros(total, np.bool_)
-    fused[rows] = program.fused
+    op, fused = np.empty(total, np.int8), np.zeros(total, np.bool_)
+    stage, microbatch = np.empty((2, total), np.int32)
+    peer, other = np.full((2, total), -1, np.int32)
+    for column, values in (
+        (op, program.op),
+        (fused, program.fused),
+        (stage, program.stage),
+        (microbatch, program.microbatch),
+    ):
+        column[rows] = values
     sender, receiver = program.rank[producer], program.rank[consumer]
-    forward = program.op[producer] == Op.F
+    forward, of_microbatch = program.op[producer] == Op.F, program.microbatch[producer]
     source, target = program.stage[producer], program.stage[consumer]
-    for at, kinds, of_stage, other, peer in (
+    for at, kinds, here, there, to in (
         (sends, SENDS, source, target, receiver),
         (recvs, RECEIVES, target, source, sender),
     ):
-        columns["op"][at] = np.where(forward, *kinds)
-        columns["stage"][at] = of_stage
-        columns["microbatch"][at] = program.microbatch[producer]
-        columns["peer"][at] = peer
-        columns["other"][at] = np.where(skipping, other, -1)
-    counts = np.bincount(np.concatenate([sender, receiver]), minlength=program.ranks)
+        op[at], stage[at], microbatch[at], peer[at] = np.where(forward, *map(np.int8, kinds)), here, of_microbatch, to
+        other[at[skipping]] = there[skipping]
+    counts = np.bincount(sender, minlength=program.ranks) + np.bincount(receiver, minlength=program.ranks)
     return Program(
-        op=columns["op"].astype(np.int8),
-        stage=columns["stage"],
-        microbatch=columns["microbatch"],
-        peer=columns["peer"],
+        op=op,
+        stage=stage,
+        microbatch=microbatch,
+        peer=peer,
         fused=fused,
         offsets=program.offsets + np.concatenate(([0], np.cumsum(counts))),
         placement=program.placement,
         replica=program.replica,
-        other=columns["other"],
+        other=other,
         skips=program.skips,
         onward_units=program.onward_units,
         batched=batched,

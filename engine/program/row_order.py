@@ -14,7 +14,8 @@ def lexical_order(keys: Sequence[NDArray[Any]] | NDArray[Any]) -> NDArray[np.int
     order = np.argsort(keys[-1], kind="stable")
     ascends, ties = np.zeros(max(0, len(order) - 1), np.bool_), np.ones(max(0, len(order) - 1), np.bool_)
     for key in reversed(keys):
-        before, after = key[order[:-1]], key[order[1:]]
+        ordered = key[order]
+        before, after = ordered[:-1], ordered[1:]
         ascends |= ties & (before < after)
         ties &= before == after
     return order if (ascends | ties).all() else np.lexsort(tuple(keys))

@@ -26,19 +26,25 @@ def tile(key: str, *given: Any) -> dict[str, Any]:
     return next(each for each in metric_tiles(*given) if each["key"] == key)
 
 
-def test_the_numbers_are_computed_after_the_timeline_is_sent(seconds: Design, studio: Studio) -> None:
+def test_the_other_views_are_updated_once_after_the_timeline_is_sent(seconds: Design, studio: Studio) -> None:
     turns: list[Callable[[], None]] = []
     session = Session(seconds, turns.append)
     page = Widgets(session, studio)
-    before, tiles = page.timeline.packed, page.numbers.tiles
+    before, tiles, form, wave = page.timeline.packed, page.numbers.tiles, page.form.sections, page.wave.picture
+    updates: list[None] = []
+    session.watch_later(lambda: updates.append(None), ["design", "prediction"])
 
     session.edit("pipeline.microbatches", seconds.pipeline.microbatches + 1, "one more")
     assert page.timeline.packed != before
     assert "numbers" not in vars(session.prediction)
+    assert (page.form.sections, page.wave.picture) == (form, wave)
     for call in turns:
         call()
 
     assert page.numbers.tiles.data == strip_tiles(session.prediction) != tiles.data
+    assert page.form.sections != form
+    assert page.wave.picture != wave
+    assert len(updates) == 1
 
 
 def test_unit_costs_are_shown_in_units_without_a_throughput(design: Design) -> None:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from meshwave.engine.findings import DesignError
-from meshwave.engine.lowering.lower import lower
+from meshwave.engine.findings import DesignError, Refusal
+from meshwave.engine.lowering.lower import lower, lower_while
 from meshwave.engine.lowering.transfers import LOOKAHEAD, add_transfers
 from meshwave.engine.lowering.updates import add_updates
 from meshwave.engine.program.action import Action, Op
@@ -296,6 +296,16 @@ def test_an_order_that_cannot_run_is_refused_at_its_cell_with_names_of_meshes(
 
     found = [(problem.where, problem.message) for problem in refused.value.problems]
     assert found[0] == (f"pipeline.actions{where}", message)
+
+
+def test_problems_of_an_order_are_reported_instead_of_errors_of_code_that_uses_it_meanwhile() -> None:
+    def refuse(program: Program) -> None:
+        raise Refusal("not_computed")
+
+    for order, error in ((["0F0", "0B0"], Refusal), (["0B0", "0F0"], DesignError)):
+        drawn = Drawn({"schedule": "custom", "microbatches": 1, "actions": [order]}, 1)
+        with pytest.raises(error):
+            lower_while(drawn.design(), refuse)
 
 
 def test_the_number_of_devices_in_a_mesh_does_not_change_the_order() -> None:
