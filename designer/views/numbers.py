@@ -27,7 +27,7 @@ Values = Mapping[str, Any]
 Verdict = Literal["better", "worse", "similar", "same"]
 
 NOTHING = "–"
-NO_SECONDS = ("needs costs in seconds", "Not available with unit costs; select roofline costs.")
+NO_SECONDS = ("unit costs", "Not available with unit costs; select roofline costs.")
 NOT_GIVEN = (
     "not in the design",
     "Not available: the Cluster section does not give the price per device-hour or the watts per device, or the costs of "

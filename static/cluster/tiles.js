@@ -6,6 +6,7 @@ import { meshColour } from "../kit/canvas.js";
 import { focusedElement, h, setStyle } from "../kit/dom.js";
 import { around, grow, panelBox, px, tileBox, visibleTiles } from "./layout.js";
 
+const WITH_TEXT = 24; // least height in CSS pixels of a group whose nodes are named, below the name of its mesh
 const DEVICES = "Devices: arrow keys move the focus, Shift with arrow keys selects, Enter draws a mesh";
 
 export class Tiles {
@@ -89,7 +90,7 @@ export class Tiles {
     const { layout, groups } = cluster;
     const [n0, n1] = groups.range(cluster.grid.at(device)[0]);
     const box = grow(around([panelBox(layout, n0), panelBox(layout, n1)]), -0.5);
-    const text = box.height < 12 ? "" : groups.text(device, box.width);
+    const text = box.height < WITH_TEXT ? "" : groups.text(device, box.width);
     tile.className = "mw-device mw-group";
     tile.removeAttribute("data-group");
     this.fill(tile, device, [text, "", ""]);

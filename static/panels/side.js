@@ -24,6 +24,7 @@ class Tabs extends Widget {
     );
     this.root = h("div.mw-canvas.mw-tabs.mw-scroll-row", { role: "tablist", "aria-label": model.label }, ...this.tabs);
     walkTabs(this.root);
+    new ResizeObserver(() => this.reveal(this.model.active)).observe(this.root);
     model.on(["active", "badges"], () => this.draw());
     this.draw();
   }
@@ -49,6 +50,11 @@ class Tabs extends Widget {
   mark(active) {
     this.tabs.forEach((tab, place) => tab.setAttribute("aria-selected", String(place === active)));
     setTabStop(this.tabs, this.tabs[active]);
+    this.reveal(active);
+  }
+
+  /** Scroll a tab into view. @param {number} active */
+  reveal(active) {
     const { offsetLeft: left, offsetWidth: width } = this.tabs[active];
     const { scrollLeft: from, clientWidth: room } = this.root;
     if (left < from || left + width > from + room) this.root.scrollLeft = left - (room - width) / 2;

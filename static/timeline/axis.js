@@ -38,7 +38,7 @@ export function paintAxis(context, chart) {
     if (x > frame.left - 2 && x < plan.width - 14)
       write(context, axisText(value, step, unit), x, AXIS / 2 - 1, { ...style, align: "center" });
   }
-  write(context, unit.name || "time", 10, AXIS / 2 - 1, style);
+  write(context, unit.name || "Time", 10, AXIS / 2 - 1, style);
   if (!chart.view.isWhole) paintWindow(context, chart);
 }
 

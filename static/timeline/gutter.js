@@ -172,6 +172,18 @@ function writeSide(context, chart, lane, y) {
   return textWidth(context, text) + GAP;
 }
 
+/**
+ * The width of the longest name of a timeline that shares lanes, in CSS pixels; 0 if none does.
+ * @param {Chart} chart
+ */
+export function halfWidth({ rows, base, colours }) {
+  const context = base.getContext("2d", { alpha: false });
+  if (!context || !colours) return 0;
+  context.font = `11px ${colours.font}`;
+  const shared = rows.filter((row) => row.length === 2).flat();
+  return Math.max(0, ...shared.map(({ source }) => textWidth(context, SOURCES[source] ?? source)));
+}
+
 /** @param {CanvasRenderingContext2D} context @param {Chart} chart */
 export function paintTitles(context, chart) {
   const { frame, plan } = chart;
@@ -193,7 +205,7 @@ function writeTitle(context, { plan, colours }, section) {
   const measured = (/** @type {[string, boolean][]} */ texts) =>
     texts.map(([text, isStrong]) => {
       const font = `${isStrong ? "600 " : ""}11px ${colours.font}`;
-      const isName = isStrong && name === undefined;
+      const isName = isStrong && name === undefined && text !== row[1]?.label;
       context.font = font;
       const width = isName ? context.measureText(text).width : textWidth(context, text);
       return { text, font, colour: css(isStrong ? colours.text : colours.muted), isName, width: width + NAME_GAP };
@@ -222,3 +234,10 @@ function groupTitle(section) {
     [figures, false],
   ];
 }
+
+/** The names of designs and meshes in timelines, which are not translated. @param {Layer[]} layers */
+export const namesOf = (layers) =>
+  layers.flatMap(({ label, labels, meshes, over }) => [
+    ...(over ? [] : [label.replace(/^Pinned: /, "")]),
+    ...(labels ? [] : meshes),
+  ]);

@@ -11,6 +11,7 @@ import { linkNeeds, memoryNeeds, placeLinks, placeMemory } from "./strip_layout.
 
 const LONG_NAME = 4; // characters of a mesh's name that fit beside "measured"
 // CSS pixels
+const LONG_WORDS = 58; // width of the words that name the halves of a lane, above which they have more room
 const WIDE_NAMES = 150; // width of long names, of those of lanes inside a block, and of groups
 export const AXIS = 22;
 const LOWEST = 1.5; // least height of a lane; if there is too little room, the lanes scroll
@@ -29,17 +30,16 @@ const MOST_KEPT = 0.45; // for the pinned lanes
  * are shown, keys of lanes kept on top, a test for the other lanes to show, the criterion that groups lanes,
  * keys of the sections whose lanes are replaced by a summary.
  * @typedef {{rows: Layer[][], held: Layer[], linked: Layer | null, kept: Set<string>, isShown: LaneTest,
- *   grouping: string, collapsed: Set<string>, view: ViewWindow, width: number, height: number}} Arrangement
+ *   grouping: string, collapsed: Set<string>, view: ViewWindow, width: number, height: number, words?: number
+ * }} Arrangement
  */
 
 /** @typedef {(layer: Layer, rank: number) => boolean} LaneTest */
 /** Lanes of a row. @typedef {{row: Layer[], ranks: number[]}} Part */
 
 /** Arrange all parts of the chart in CSS pixels. @param {Arrangement} arrangement @returns {Plan} */
-export function arrange({ rows, held, linked, kept, isShown, grouping, collapsed, view, width, height }) {
-  const hasWideNames = rows.some(([layer]) => layer.labels || groupsOf(layer, grouping).length);
-  const hasLongNames = rows.some(([layer]) => layer.meshes.some((name) => name.length > LONG_NAME));
-  const gutter = hasWideNames || (hasLongNames && width >= 620) ? WIDE_NAMES : width < 620 ? 60 : 100;
+export function arrange({ rows, held, linked, kept, isShown, grouping, collapsed, view, width, height, words = 0 }) {
+  const gutter = gutterWidth(rows, grouping, width, words);
   const sections = rows.flatMap((row) => sectionsOf(row, { kept, isShown, grouping, collapsed }));
   const top = rows.map((row) => keptPart(row, kept));
   const units = unitsOf(sections);
@@ -80,6 +80,17 @@ export function arrange({ rows, held, linked, kept, isShown, grouping, collapsed
     strips: placeMemory(memory, bottom + 2 + linkHeight, memoryHeight),
     ...placeLanes(top, sections, topPitch, split - scroll, pitch),
   };
+}
+
+/**
+ * The width of the column left of the lanes. `words` is that of the longest name of a timeline that shares lanes.
+ * @param {Layer[][]} rows @param {string} grouping @param {number} width @param {number} words
+ */
+function gutterWidth(rows, grouping, width, words) {
+  const isWide = rows.some(([layer]) => layer.labels || groupsOf(layer, grouping).length);
+  const isLong = (/** @type {Layer[]} */ [layer]) => layer.meshes.some((name) => name.length > LONG_NAME);
+  if (isWide || ((words > LONG_WORDS || rows.some(isLong)) && width >= 620)) return WIDE_NAMES;
+  return width < 620 ? 60 : 100;
 }
 
 /** The pinned lanes of a row. @param {Layer[]} row @param {Set<string>} kept @returns {Part} */

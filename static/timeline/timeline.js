@@ -17,7 +17,7 @@ import { decode } from "./data.js";
 import { Depth } from "./depth.js";
 import { Edit } from "./edit.js";
 import { boxOf, Colours, Frame, resizeCanvas } from "./frame.js";
-import { laneNames } from "./gutter.js";
+import { halfWidth, laneNames, namesOf } from "./gutter.js";
 import { Help } from "./help.js";
 import { Input } from "./input.js";
 import { LaneFilter } from "./lane_filter.js";
@@ -166,8 +166,7 @@ export class Chart {
     const actions = [this.pinned, this.focus].map((place) => place && actionName(place));
     const began = performance.now();
     this.data = decode(this.model.packed);
-    const nameOf = (/** @type {string} */ label) => label.replace(/^Pinned: /, "");
-    keepNames(this.data.layers.flatMap(({ label, labels, meshes }) => (labels ? [label] : [nameOf(label), ...meshes])));
+    keepNames(namesOf(this.data.layers));
     this.stats.decodeMs = performance.now() - began;
     const isChange = before.layers.length > 0 && this.hasData;
     const ratio = isChange ? before.horizon / this.data.horizon : 1;
@@ -245,7 +244,8 @@ export class Chart {
     const { clientWidth: width, clientHeight: height } = this.stage;
     const { rows, kept, view } = this;
     const { isShown } = this.filter;
-    const plan = arrange({ rows, held, linked, kept, isShown, ...this.collapse.shown, view, width, height });
+    const sizes = { view, width, height, words: halfWidth(this) };
+    const plan = arrange({ rows, held, linked, kept, isShown, ...this.collapse.shown, ...sizes });
     this.view.scroll = plan.scroll;
     return plan;
   }

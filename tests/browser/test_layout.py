@@ -153,6 +153,41 @@ def test_a_small_window_shows_one_pane_at_a_time(page: Page) -> None:
     page.evaluate(FORGET)
 
 
+def test_the_selected_tab_of_the_dock_is_in_view(page: Page) -> None:
+    runs = page.get_by_role("tab", name="Runs")
+    resize(page, 1280)
+    runs.click()
+    resize(page, 390)
+    expect_inside(page, runs)
+    page.get_by_role("tab", name="Timeline").click()
+    expect_inside(page, page.get_by_role("tab", name="Timeline"))
+    page.evaluate(FORGET)
+
+
+def test_a_panel_of_the_timeline_is_below_the_lanes_of_a_small_window(page: Page) -> None:
+    resize(page, 390)
+    page.locator(".mw-timeline-stage").press("c")
+    panel = page.locator(".mw-timeline-panel")
+    expect(panel).to_be_visible()
+    assert size(panel)[0] == pytest.approx(390, abs=2)
+    assert size(page.locator(".mw-timeline-stage"))[0] == pytest.approx(390, abs=2)
+    page.locator(".mw-timeline-stage").press("c")
+    page.evaluate(FORGET)
+
+
+def test_keys_in_the_command_palette_and_items_of_menus_fit_into_a_small_window(page: Page) -> None:
+    resize(page, 390)
+    page.keyboard.press("Control+k")
+    for key in page.locator(".mw-command kbd").all()[:12]:
+        expect_inside_of(key, page.locator(".mw-command-palette"))
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Help", exact=True).click()
+    item = page.get_by_role("menuitem", name="Keyboard shortcuts").locator(".mw-item-text")
+    assert size(item)[1] < 25  # one line
+    page.keyboard.press("Escape")
+    page.evaluate(FORGET)
+
+
 @pytest.mark.parametrize("width", [390, 820, 1280])
 def test_the_top_bar_and_its_panels_fit_into_the_window(page: Page, width: int) -> None:
     resize(page, width)
@@ -184,6 +219,12 @@ def test_a_long_refusal_and_all_tools_are_reachable_in_a_narrow_window(page: Pag
     page.keyboard.press("Shift+Tab")
     expect(tip).to_be_visible()
     page.evaluate(FORGET)
+
+
+def expect_inside_of(found: Locator, outer: Locator) -> None:
+    box, around = found.bounding_box(), outer.bounding_box()
+    assert box is not None and around is not None
+    assert around["x"] <= box["x"] and box["x"] + box["width"] <= around["x"] + around["width"] + 0.5
 
 
 def expect_inside(page: Page, found: Locator) -> None:

@@ -117,10 +117,12 @@ function chart(layers, { filter = "", collapsed = [], view = WHOLE, ...others } 
 }
 
 test("the gutter has room for long names beside the words of an overlaid run, except on narrow screens", () => {
-  const gutter = (meshes, width) => chart([layer({ meshes })], { width }).plan.gutter;
+  const gutter = (meshes, width, words = 0) => chart([layer({ meshes })], { width, words }).plan.gutter;
   assert.equal(gutter(["A", "B"], 960), 100);
   assert.equal(gutter(["encoder", "head"], 960), 150);
   assert.equal(gutter(["encoder", "head"], 390), 60);
+  assert.equal(gutter(["A", "B"], 960, 52), 100, "measured");
+  assert.equal(gutter(["A", "B"], 960, 66), 150, "vorhergesagt");
 });
 
 test("lanes are below one another and inside the canvas", () => {
