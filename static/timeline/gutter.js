@@ -205,7 +205,7 @@ function writeTitle(context, { plan, colours }, section) {
   const measured = (/** @type {[string, boolean][]} */ texts) =>
     texts.map(([text, isStrong]) => {
       const font = `${isStrong ? "600 " : ""}11px ${colours.font}`;
-      const isName = isStrong && name === undefined && text !== row[1]?.label;
+      const isName = isStrong && name === undefined && text !== row[1]?.label && !text.startsWith("Pinned: ");
       context.font = font;
       const width = isName ? context.measureText(text).width : textWidth(context, text);
       return { text, font, colour: css(isStrong ? colours.text : colours.muted), isName, width: width + NAME_GAP };
