@@ -140,7 +140,7 @@ def test_designs_are_renamed_tagged_searched_compared_deleted_and_restored(start
 
     choose_action(start, "uno", "Compare with")
     card(start, "two").get_by_role("link").click()
-    expect(start.get_by_role("dialog")).to_contain_text("waves: 1 -> 2")
+    expect(start.get_by_role("dialog")).to_contain_text("waves 1 → 2")
     start.keyboard.press("Escape")
 
     choose_action(start, "two", "Delete")
