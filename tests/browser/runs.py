@@ -16,9 +16,12 @@ if TYPE_CHECKING:
 
     from meshwave.engine.document import Design
 
-LOSSES = """() => [...Bokeh.documents[0]._all_models.values()]
-    .filter(({ type, data }) => type === "ColumnDataSource" && data.colour && data.y)
-    .map(({ data }) => [...data.y].map((values) => [...values]))[0]"""
+LOSSES = """() => {
+    const all = (view) => [view, ...(view.child_views ?? []).flatMap(all)];
+    const figure = Bokeh.index.roots.flatMap(all).find(({ model }) => model.type === "Figure");
+    return figure && [...figure.model.renderers[0].data_source.data.y].map((values) => [...values]);
+}"""
+"""Script that returns the losses of each run that the first plot draws."""
 
 
 def drawn_losses(page: Page) -> list[list[float]]:

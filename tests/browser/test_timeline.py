@@ -403,9 +403,9 @@ def test_the_title_of_an_overlay_fits_into_a_narrow_window(drawn: Drawn) -> None
 
     drawn.show(layer(4, 8, "Two waves on four devices of a cluster"), measured)
 
+    drawn.page.wait_for_function("window.written.some(([text]) => /^Two w.*…$/.test(text))")  # painted in its new size
     written = drawn.page.evaluate("window.written")
     restore.evaluate("restore => restore()")
-    assert any(re.fullmatch("Two w.*…", text) for text, *_ in written)
     assert any(re.fullmatch("predicted .*ms, measured .*ms, .*% longer", text) for text, *_ in written)
     assert [text for text, right, width in written if right > width] == []
 

@@ -77,7 +77,7 @@ def collectives(design: Design, process: int, ratio: float = 1.0) -> StageCollec
         return {group: Group(group, group.index(process)) for group in members if process in group}
 
     world = SimpleNamespace(process=process, device=torch.device("cpu"), make_groups=groups)
-    return StageCollectives(design, layout, layers, cast(Any, world), ratio)
+    return StageCollectives(design, layout, layers, cast(Any, world), ratio, {})
 
 
 @pytest.mark.parametrize("parts", [1, 4])
