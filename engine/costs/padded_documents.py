@@ -39,8 +39,14 @@ def padded_lengths(design: Design) -> Integers | None:
     lengths = sequence_lengths(design)
     if lengths is None:
         return None
-    longest = lengths.max(axis=2)
+    multiple = length_multiple(design)
+    longest = -(-lengths.max(axis=2) // multiple) * multiple
     return np.asarray(longest[longest.sum(axis=1).argmax()])
+
+
+def length_multiple(design: Design) -> int:
+    """Return the number of devices that divide the tokens of a sequence: padded lengths are multiples of it."""
+    return design.meshes[0].tp if design.training.sequence_parallel else 1
 
 
 def shorten_sequences(design: Design, length: int) -> Design:

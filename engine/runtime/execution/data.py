@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil
 from pathlib import Path
 from typing import NamedTuple
 
@@ -104,9 +105,10 @@ class TrainingBatches:
 def _pad_examples(examples: Sequence[Example], multiple: int) -> Sequence[Example]:
     """Return the examples with a common length, a multiple of ``multiple``; padding tokens have no loss."""
     lengths = [len(inputs) for inputs, _ in examples]
-    if set(lengths) == {longest := -(-max(lengths) // multiple) * multiple}:
+    common = ceil(max(lengths) / multiple) * multiple
+    if all(length == common for length in lengths):
         return examples
-    missing = [(0, longest - length) for length in lengths]
+    missing = [(0, common - length) for length in lengths]
     return [
         (np.pad(inputs, added), np.pad(targets, added, constant_values=IGNORED))
         for (inputs, targets), added in zip(examples, missing, strict=True)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from meshwave.engine.costs.boundary_transfers import boundary_tensor, boundary_transfer, is_direct, renumber_ranks
+from meshwave.engine.costs.padded_documents import length_multiple
 from meshwave.engine.document import Design
 from meshwave.engine.document.model import LanguageModel
 from meshwave.engine.findings import Refusal
@@ -83,7 +84,7 @@ class Trainer:
         shape = layout.mesh_shape(process)
         rows = boundary_tensor(design).shape[0] * shape.cp // shape.dp  # sequences per microbatch in this process
         first_row = layout.dp_index(process) // shape.cp * rows
-        self._token_holders = shape.tp if training.sequence_parallel else 1  # of the tokens of a message
+        self._token_holders = length_multiple(design)  # devices that divide the tokens of a padded message
         make_batches = partial(
             TrainingBatches,
             job.text,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from meshwave.engine.costs import estimate, layers_per_stage
-from meshwave.engine.costs.padded_documents import padded_lengths
+from meshwave.engine.costs.padded_documents import length_multiple, padded_lengths
 from meshwave.engine.document import Design
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.predict.prediction import predict
@@ -73,6 +73,16 @@ def test_a_microbatch_has_the_length_of_the_longest_row_of_the_replica_with_the_
         (padded_design(lengths, rows=2, dp=2), [100] * 4),
     ):
         np.testing.assert_array_equal(padded_lengths(design), expected)
+
+
+def test_a_padded_length_is_a_multiple_of_the_devices_that_divide_its_tokens() -> None:
+    design = padded_design([4096, 1001, 300, 7])
+    meshes = tuple(mesh.model_copy(update={"axes": {"tp": 4}}) for mesh in design.meshes)
+    divided = design.training.model_copy(update={"sequence_parallel": True})
+    whole = design.model_copy(update={"meshes": meshes})
+
+    assert [length_multiple(design), length_multiple(whole)] == [1, 1]
+    assert padded_lengths(whole.model_copy(update={"training": divided})).tolist() == [4096, 1004, 300, 8]  # type: ignore[union-attr]
 
 
 def test_short_microbatches_shorten_the_step_and_the_waits_of_dry_runs() -> None:
