@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from decimal import ROUND_HALF_UP, Decimal
 
+KEY_UNITS: Mapping[str, str] = {"_s": "s", "_bytes": "B", "bandwidth": "B/s", "_flops": "FLOP/s"}
+"""Units of the amounts in a design, by the end of their key."""
 _LARGE = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _SMALL = ((1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
 

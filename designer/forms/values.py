@@ -11,11 +11,10 @@ from meshwave.designer.forms.schema import Kind
 from meshwave.engine.amounts import parse_amount
 from meshwave.engine.findings import Refusal
 from meshwave.engine.imports.stage_times import read_stage_costs
-from meshwave.engine.units import quantity
+from meshwave.engine.units import KEY_UNITS, quantity
 
 NONE = "-"  # an empty line of a field of rows
 
-_UNITS = (("_s", "s", 2), ("_bytes", "B", 6), ("bandwidth", "B/s", 0), ("_flops", "FLOP/s", 6))
 _SPELLINGS = {
     "1f1b": "1F1B", "adamw": "AdamW", "alibi": "ALiBi", "aux": "auxiliary", "bert": "BERT", "cp": "CP",
     "cuda": "CUDA", "cudnn": "cuDNN", "flash_2": "FlashAttention-2", "flash_3": "FlashAttention-3",
@@ -32,9 +31,9 @@ _SPELLINGS = {
 
 def label_and_unit(name: str) -> tuple[str, str]:
     """Return the label and the unit of a key: "Latency" and "s" for ``latency_s``."""
-    for ending, unit, letters in _UNITS:
+    for ending, unit in KEY_UNITS.items():
         if name.endswith(ending):
-            return key_label(name[: len(name) - letters]), unit
+            return key_label(name.removesuffix(ending) if ending.startswith("_") else name), unit
     return key_label(name), ""
 
 

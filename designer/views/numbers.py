@@ -218,7 +218,7 @@ def _describe_evidence(numbers: Values) -> Iterator[str]:
         yield f"Expected range {low} to {high}: 80% of similar published runs had errors within this range when their source was left out of the fit."
     yield from (f"Similar published run: {run['words']}." for run in evidence["like_runs"])
     constants = (
-        f"{CONSTANTS[name]} {quantity(value, name[-1]) if name.endswith('_s') else format(value, '.3g')}"
+        f"{CONSTANTS[name]} {quantity(value, 's') if name.endswith('_s') else format(value, '.3g')}"
         for name, value in evidence["constants"].items()
     )
     yield f"Efficiency constants used for {evidence['device']}: {', '.join(constants)}."

@@ -8,14 +8,12 @@ from typing import Any, Literal, NamedTuple
 from meshwave.engine.document import Design, Mesh
 from meshwave.engine.frozen import NULL_KEY, Part
 from meshwave.engine.schedules import schedules
-from meshwave.engine.units import quantity
+from meshwave.engine.units import KEY_UNITS, quantity
 
 Meanings = Mapping[str, str]
 """Meaning of null, by the path of the key."""
 NONE = "none"
 """Meaning of null for keys that state none."""
-UNITS = (("flops", "FLOP/s"), ("_bytes", "B"), ("bandwidth", "B/s"), ("_s", "s"))
-"""Units of amounts, by the end of their key."""
 TITLE_DIFFERENCES = 2  # maximum number of differences in a title
 LONGEST = 60  # maximum number of characters of a list that is written out
 
@@ -184,7 +182,7 @@ def _part_differences(path: str, one: Any, two: Any, null: Meanings) -> Iterator
 def _value_difference(path: str, one: Any, two: Any, null: str) -> Iterator[Difference]:
     if one == two:
         return
-    unit = next((unit for end, unit in UNITS if path.endswith(end)), "")
+    unit = next((unit for end, unit in KEY_UNITS.items() if path.endswith(end)), "")
     before, after = (null if value is None else _amount_text(value, unit) for value in (one, two))
     yield path, before, after
 
