@@ -73,6 +73,11 @@ class Layer:
         default_factory=dict
     )  # by criterion, the group of each link lane, or -1
 
+    @property
+    def memory_categories(self) -> list[str]:
+        """Categories of :attr:`memory_parts`."""
+        return list(self.memory_parts[0][1]) if self.memory_parts else []
+
 
 def pack_layers(layers: Sequence[Layer], crumbs: Sequence[str] = ()) -> bytes:
     """Return the layers as bytes: the length of a JSON header, the header, and columns.
@@ -151,12 +156,7 @@ def _pack_layer(layer: Layer, columns: _Columns, ticks: float) -> dict[str, Any]
     if layer.work is not None:
         stored["placement"] = columns.append(layer.work.placement.ravel(), _integer_dtype(layer.work.placement))
         stored["flops"] = columns.append(layer.work.flops.ravel(), "float32")
-    if layer.memory is not None:
-        stored |= _pack_memory(layer.memory, columns, ticks)
-    categories = list(layer.memory_parts[0][1]) if layer.memory_parts else []
-    for number, category in enumerate(categories):
-        parts = np.concatenate([held[category] for _, held in layer.memory_parts])
-        stored[f"memory_part_{number}"] = columns.append(parts, "float32")
+    stored |= _pack_memory(layer, columns, ticks)
     links = None
     if layer.links is not None:
         links, of_links = pack_links(layer.links, place, ticks, columns.append)
@@ -183,7 +183,7 @@ def _pack_layer(layer: Layer, columns: _Columns, ticks: float) -> dict[str, Any]
         "makespan": timeline.makespan,
         "tints": tints(shade),
         "capacity": layer.capacity,
-        "memory_kinds": [memory_label(category) for category in categories],
+        "memory_kinds": [memory_label(category) for category in layer.memory_categories],
         "stages_layers": list(layer.stages_layers) if layer.stages_layers is not None else None,
         "critical": layer.critical is not None,
         "links": links,
@@ -226,10 +226,14 @@ def _integer_dtype(values: NDArray[Any]) -> str:
     return str(np.min_scalar_type(-1 - int(values.max(initial=0))))
 
 
-def _pack_memory(memory: Sequence[Curve], columns: _Columns, ticks: float) -> dict[str, Any]:
-    times, held = (np.concatenate([np.asarray(curve[part], float) for curve in memory]) for part in (0, 1))
+def _pack_memory(layer: Layer, columns: _Columns, ticks: float) -> dict[str, Any]:
+    if layer.memory is None:
+        return {}
+    times, held = (np.concatenate([np.asarray(curve[part], float) for curve in layer.memory]) for part in (0, 1))
+    parts = [np.concatenate([of_rank[kind] for _, of_rank in layer.memory_parts]) for kind in layer.memory_categories]
     return {
-        "memory_bounds": columns.append(np.cumsum([0, *(len(times) for times, _ in memory)]), "int32"),
+        "memory_bounds": columns.append(np.cumsum([0, *(len(times) for times, _ in layer.memory)]), "int32"),
         "memory_time": columns.append(_to_ticks(times, ticks), "uint32"),
         "memory_bytes": columns.append(held, "float32"),
+        **{f"memory_part_{number}": columns.append(part, "float32") for number, part in enumerate(parts)},
     }

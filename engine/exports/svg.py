@@ -12,7 +12,7 @@ from meshwave.engine.exports._markup import escape
 from meshwave.engine.exports.pictures.palette import Theme
 from meshwave.engine.exports.pictures.rows import ShownTimeline, count_blocks, whole_step
 from meshwave.engine.exports.pictures.shapes import Box, Hatch, Line, Picture, Shape, Shares, Text
-from meshwave.engine.exports.pictures.timelines import lay_out_timeline, lay_out_timelines
+from meshwave.engine.exports.pictures.timelines import lay_out_timelines
 from meshwave.engine.findings import Refusal
 from meshwave.engine.program.timeline import Timeline
 
@@ -54,14 +54,15 @@ def draw_svg(
 ) -> str:
     """Return an SVG of the spans within ``window`` (in seconds), or of all spans.
 
-    The other arguments are those of ``lay_out_timeline``.
+    The other arguments are those of ``lay_out_timelines``.
 
     Raises:
         InputError: the window has no spans, or more blocks than a viewer can show.
     """
     start, end = window or (-np.inf, np.inf)
     _check_blocks(int((timeline.is_work & (timeline.end > start) & (timeline.start < end)).sum()))
-    picture = lay_out_timeline(timeline, title=title, unit=unit, window=window, width=width, theme=theme, dense=False)
+    shown = (ShownTimeline(timeline),)
+    picture = lay_out_timelines(shown, title=title, unit=unit, window=window, width=width, theme=theme, dense=False)
     return "\n".join(_document_lines(picture, title or "Timeline"))
 
 

@@ -9,24 +9,8 @@ from meshwave.engine.exports.pictures.rows import Row, ShownTimeline, Strips
 from meshwave.engine.exports.pictures.shapes import Picture
 from meshwave.engine.exports.pictures.sheet import MARGIN, STRIP_GUTTER, TOP, Extent, Sheet
 from meshwave.engine.findings import Refusal
-from meshwave.engine.program.timeline import Timeline
 
 GAP = 8  # pixels between timelines
-
-
-def lay_out_timeline(
-    timeline: Timeline,
-    *,
-    title: str = "",
-    unit: str = "s",
-    window: tuple[float, float] | None = None,
-    width: int = 1440,
-    theme: Theme = "light",
-    dense: bool = True,
-) -> Picture:
-    """Return the picture of one timeline with all lanes; see ``lay_out_timelines``."""
-    shown = (ShownTimeline(timeline),)
-    return lay_out_timelines(shown, title=title, unit=unit, window=window, width=width, theme=theme, dense=dense)
 
 
 def lay_out_timelines(

@@ -15,7 +15,7 @@ from meshwave.engine.exports import exports
 from meshwave.engine.exports.pictures.palette import OPS, SURFACES, rgb
 from meshwave.engine.exports.pictures.rows import Row, ShownTimeline, Strips, column_peaks, mean_heights
 from meshwave.engine.exports.pictures.shapes import Box, Text
-from meshwave.engine.exports.pictures.timelines import lay_out_timeline, lay_out_timelines
+from meshwave.engine.exports.pictures.timelines import lay_out_timelines
 from meshwave.engine.exports.png import draw_png
 from meshwave.engine.exports.svg import draw_svg
 from meshwave.engine.files import example
@@ -114,7 +114,7 @@ def test_a_picture_has_pinned_designs_above_and_a_run_in_the_lower_halves_of_the
 
 
 def _words_of(timeline: Timeline, action: str) -> list[str]:
-    picture = lay_out_timeline(timeline)
+    picture = lay_out_timelines((ShownTimeline(timeline),))
     boxes = [shape for shape in picture.shapes if isinstance(shape, Box)]
     return [each.words for each in boxes if each.words.startswith(f"{action} on mesh B")]
 
@@ -151,7 +151,7 @@ def test_memory_above_the_capacity_has_the_colour_of_a_warning() -> None:
 
 def test_an_empty_window_is_refused() -> None:
     with pytest.raises(InputError, match="the window 3 to 2 is empty"):
-        lay_out_timeline(one_f_one_b(2, 2), window=(3, 2))
+        lay_out_timelines((ShownTimeline(one_f_one_b(2, 2)),), window=(3, 2))
 
 
 def test_an_empty_timeline_is_refused() -> None:
@@ -159,7 +159,7 @@ def test_an_empty_timeline_is_refused() -> None:
     nothing = Timeline("predicted", "", full.meshes, *(np.empty(0, getattr(full, name).dtype) for name in COLUMNS))
 
     with pytest.raises(InputError, match="no spans"):
-        lay_out_timeline(nothing)
+        lay_out_timelines((ShownTimeline(nothing),))
 
 
 COLUMNS = ("rank", "peer", "op", "stage", "microbatch", "fused", "start", "end", "cause")
@@ -174,7 +174,7 @@ def pixels(data: bytes) -> np.ndarray:
 @pytest.mark.slow
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_a_png_shows_forwards_backwards_and_idle_time(theme: str) -> None:
-    picture = lay_out_timeline(one_f_one_b(4, 8), theme=theme, width=900)  # type: ignore[arg-type]
+    picture = lay_out_timelines((ShownTimeline(one_f_one_b(4, 8)),), theme=theme, width=900)  # type: ignore[arg-type]
     image = pixels(draw_png(picture, ratio=1))
 
     seen = set(map(tuple, image.reshape(-1, 3).tolist()))
@@ -184,7 +184,7 @@ def test_a_png_shows_forwards_backwards_and_idle_time(theme: str) -> None:
 
 
 def test_a_dense_png_shows_shares_not_a_mixture() -> None:
-    image = pixels(draw_png(lay_out_timeline(one_f_one_b(64, 512)), ratio=1))
+    image = pixels(draw_png(lay_out_timelines((ShownTimeline(one_f_one_b(64, 512)),)), ratio=1))
 
     lanes = image[90:, 400:1100].reshape(-1, 3)
     share = {op: float((lanes == rgb(OPS["light"][op])).all(axis=1).mean()) for op in ("F", "B")}
