@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -286,6 +287,7 @@ def run_outcome(record: Record, entry: Entry) -> Outcome | None:
     return read_outcome(entry, record.folder(entry.id)) or _first_outcome(record, entry)
 
 
+@lru_cache(maxsize=256)  # the page needs it for all runs of a design after each edit
 def _content_that_affects_times(folder: Path) -> dict[str, Any]:
     """Return the content of the launched design that affects step times; empty if it cannot be read."""
     try:
