@@ -5,9 +5,8 @@ devices: ``[sequences of all replicas, s, h]`` has the sharding spec ``(S0, R, R
 ``dp x cp x tp``, it is ``(S0, S1, R)``: context-parallel devices divide the tokens, which are in an order in which each
 device has consecutive ones. Every device sends its part directly to one receiver, all at once, between meshes of equal
 ``dp`` and ``cp`` without tensor parallelism, and between meshes of equal axes with sequence parallelism or padded
-documents, whose lengths no plan knows. Other
-boundaries follow the plan of the design's
-``transfer`` section (arXiv:2211.05322). With its key ``boundary``, each tensor-parallel device sends only a slice of
+documents, whose lengths no plan knows. Other boundaries follow the plan of the design's ``transfer`` section
+(arXiv:2211.05322). With its key ``boundary``, each tensor-parallel device sends only a slice of
 the sequence or hidden dim, like Megatron's scatter/gather; receivers get all slices. With sequence parallelism both
 meshes hold slices of the sequence, and each slice is sent once. A message of several ``tensors``, as skip connections
 need them, concatenates them: ``[sequences of all replicas, s, tensors x h]``.

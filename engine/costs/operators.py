@@ -280,9 +280,10 @@ def attention_product(load: Workload) -> Operator:
 
     It has two matrix products in the forward and five in the backward, which recomputes the scores: ``2bs^2h`` FLOPs
     each if all heads have their own keys and values. It keeps queries, keys, values and one log-sum per row; the
-    projection that reads its output keeps the output, or a copy of it in fp8 besides it. A window limits the tokens that each token attends to. The bias
-    of ALiBi is read for each score. Unfused attention writes the scores and keeps them; its products do not use tensor
-    cores if the size of a head is not aligned. Recomputed attention keeps queries, keys and values only.
+    projection that reads its output keeps the output, unless it is in fp8: it then keeps a copy in fp8, and attention the
+    output. A window limits the tokens that each token attends to. The bias of ALiBi is read for each score. Unfused
+    attention writes the scores and keeps them; its products do not use tensor cores if the size of a head is not
+    aligned. Recomputed attention keeps queries, keys and values only.
 
     Context-parallel devices exchange keys and values. After an all-gather, they keep those of all devices, and the
     backward holds their gradients twice: computed, and in the order of the devices. A ring holds a received and a sent

@@ -48,10 +48,10 @@ def lower(design: Design) -> Program:
     Raises:
         DesignError: a custom order is incomplete or deadlocks; contains all problems.
     """
-    return lower_while(design, lambda program: program)
+    return lower_and_use(design, lambda program: program)
 
 
-def lower_while(design: Design, use: Callable[[Program], T]) -> T:
+def lower_and_use(design: Design, use: Callable[[Program], T]) -> T:
     """Return the result of ``use`` with the program of a design, whose communication another thread verifies meanwhile.
 
     Raises:

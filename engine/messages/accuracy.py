@@ -31,10 +31,10 @@ def part_name(
 
 
 def _measured_part(measure: str, transfers: bool, kind: str, activities: Sequence[str], place: str) -> str:
+    if not kind and measure == "waiting":
+        return "waiting for exchanges of expert layers"
     if not kind:
-        return (
-            "waiting for exchanges of expert layers" if measure == "waiting" else join_list(activities, "and") + place
-        )
+        return join_list(activities, "and") + place
     what = f"transfers of {kind}s" if transfers else kind
     if measure == "waiting":
         return f"waiting for exchanges of expert layers in the {what}{place}"

@@ -33,7 +33,7 @@ from meshwave.engine.document.unsupported import run_problems
 from meshwave.engine.errors import InputError
 from meshwave.engine.experts import dropped_token_share
 from meshwave.engine.findings import Problem, problems_of
-from meshwave.engine.lowering.lower import lower, lower_while
+from meshwave.engine.lowering.lower import lower, lower_and_use
 from meshwave.engine.lowering.schedule_prices import search_findings
 from meshwave.engine.predict.expenses import find_energy_j, find_price
 from meshwave.engine.predict.expert_moves import ExpertMoves, find_expert_moves
@@ -232,7 +232,7 @@ def predict(design: Design, program: Program | None = None) -> Prediction:
         report_progress(ordered, "pricing actions")
         return program, estimate(design, program)
 
-    program, costs = lower_while(design, price) if program is None else price(program)
+    program, costs = lower_and_use(design, price) if program is None else price(program)
     report_progress(ordered + (1 - ordered) / 4, "simulating")
     names = tuple(mesh.name for mesh in design.meshes)
     return Prediction(design, program, costs, costs.simulate(program, meshes=names))

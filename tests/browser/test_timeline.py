@@ -395,7 +395,7 @@ SPY = """() => {
 
 
 def test_the_title_of_an_overlay_fits_into_a_narrow_window(drawn: Drawn) -> None:
-    from meshwave.designer.views.timeline import Layer
+    from meshwave.designer.views.timeline_columns import Layer
 
     drawn.page.set_viewport_size({"width": 390, "height": 460})
     restore = drawn.page.evaluate_handle(SPY)

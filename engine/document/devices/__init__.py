@@ -58,15 +58,14 @@ class Constants(Part):
     """Seconds of one step of a collective inside a node."""
     inter_node_latency_s: Seconds
     """Seconds of one step of a collective between nodes."""
-
-    def launched_kernel_s(self, *, replays_graphs: bool) -> float:
-        """Return the fixed seconds of a kernel that a CUDA graph or the host launches."""
-        return GRAPH_KERNEL_S if replays_graphs else self.kernel_s
-
     overlap: Annotated[float, Field(ge=0, le=1)]
     """Fraction of the concurrent computing time that can hide communication: of the last backward for data parallelism,
     of the block beside it for sharded weights and gradients, of the adjacent matrix products for overlapped tensor
     parallelism."""
+
+    def launched_kernel_s(self, *, replays_graphs: bool) -> float:
+        """Return the fixed seconds of a kernel that a CUDA graph or the host launches."""
+        return GRAPH_KERNEL_S if replays_graphs else self.kernel_s
 
 
 class DeviceKind(Part):

@@ -58,18 +58,18 @@ def apply_hosts(design: Design, layers: Sequence[int], hosts: Hosts) -> Design:
 def _place_on_hosts(design: Design, hosts: Hosts) -> Design:
     """Return the design on these hosts, unchanged if it already uses them."""
     cluster = design.cluster
-    links: dict[str, Any] = {
+    network: dict[str, Any] = {
         "intra_node": cluster.intra_node.model_copy(update={"bandwidth": hosts.intra_bandwidth}),
         "inter_node": cluster.inter_node.model_copy(update={"bandwidth": hosts.inter_bandwidth}),
+        "sends_in_order": True,  # the queue of a process's link holds whole messages
     }
-    links["sends_in_order"] = True  # the queue of a process's link holds whole messages
-    update: dict[str, Any] = {"cluster": cluster.model_copy(update=links)}
+    update: dict[str, Any] = {"cluster": cluster.model_copy(update=network)}
     if hosts.nodes != cluster.nodes:
-        update = _divide_processes(design, hosts.nodes, links)
+        update = _divide_processes(design, hosts.nodes, network)
     return design.model_copy(update={**update, "cost": design.cost.use_drawn_links()})
 
 
-def _divide_processes(design: Design, hosts: int, links: dict[str, Any]) -> dict[str, Any]:
+def _divide_processes(design: Design, hosts: int, network: dict[str, Any]) -> dict[str, Any]:
     """Return the cluster and meshes of a design whose processes are divided among hosts in order, in equal blocks."""
     processes = process_count(design)
     if hosts > processes:
@@ -79,7 +79,7 @@ def _divide_processes(design: Design, hosts: int, links: dict[str, Any]) -> dict
     devices = (each * host[process] + process - host.index(host[process]) for process in range(processes))
     meshes = tuple(mesh.place_on([*islice(devices, len(mesh.devices))]) for mesh in design.meshes)
     size = {"nodes": hosts, "devices_per_node": each}
-    return {"cluster": design.cluster.model_copy(update={**size, **links}), "meshes": meshes}
+    return {"cluster": design.cluster.model_copy(update={**size, **network}), "meshes": meshes}
 
 
 def cap_link_rates(design: Design, rehearsal: Rehearsal | None) -> Design:

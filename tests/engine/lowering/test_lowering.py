@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from meshwave.engine.findings import DesignError, Refusal
-from meshwave.engine.lowering.lower import lower, lower_while
+from meshwave.engine.lowering.lower import lower, lower_and_use
 from meshwave.engine.lowering.transfers import LOOKAHEAD, add_transfers
 from meshwave.engine.lowering.updates import add_updates
 from meshwave.engine.program.action import Action, Op
@@ -305,7 +305,7 @@ def test_problems_of_an_order_are_reported_instead_of_errors_of_code_that_uses_i
     for order, error in ((["0F0", "0B0"], Refusal), (["0B0", "0F0"], DesignError)):
         drawn = Drawn({"schedule": "custom", "microbatches": 1, "actions": [order]}, 1)
         with pytest.raises(error):
-            lower_while(drawn.design(), refuse)
+            lower_and_use(drawn.design(), refuse)
 
 
 def test_the_number_of_devices_in_a_mesh_does_not_change_the_order() -> None:
