@@ -47,6 +47,16 @@ def test_the_examples_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pyt
         run(block, str(page), names)
 
 
+def test_the_readme_shows_what_its_first_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = (ROOT / "README.md").read_text(encoding="utf-8").split("$ meshwave simulate 02-two-waves\n")[1]
+
+    assert main(["simulate", "02-two-waves"]) == 0
+
+    printed = capsys.readouterr().out.splitlines()
+    expected = [line.strip() for line in shown.split("    ...\n")[0].splitlines()]
+    assert expected == printed[: len(expected)] and len(expected) > 5
+
+
 @pytest.mark.torch
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
 def test_a_script_runs_with_six_processes(script: Path, crew: Crew) -> None:
