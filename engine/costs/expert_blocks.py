@@ -4,7 +4,8 @@ The times are those of :func:`meshwave.engine.experts.simulate_layer`, which the
 parameters are those of the device that holds the most.
 
 Between forward and backward, the experts keep the rows and both sides of the GELU: ``R (M + 2H / esp)``, with ``R``
-rows on a device, hidden size ``M`` and expert hidden size ``H``, sharded by ``esp``. The dispatch buffers are part of
+rows on a device, hidden size ``M`` and expert hidden size ``H``, sharded by ``esp``, or ``R (M + 3H / esp)`` if they are
+gated; in fp8, one byte per element of what the products read. The dispatch buffers are part of
 it: ``N_ESP D`` for the baseline and ``N_ESP D / N_MP`` for Parm. Also kept are the slots that the gate's weights
 multiply, and the input and probabilities of the gate. The backward makes the gradient of the GELU's input besides that
 of its output, and later the gradients of rows and weights before they are accumulated.
@@ -22,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from meshwave.engine.costs import transformer_layers as flops
-from meshwave.engine.costs.operators import Operator, Work, Workload
+from meshwave.engine.costs.operators import FLOAT8_BYTES, SCALE_BYTES, Operator, Work, Workload
 from meshwave.engine.costs.overlapped_slots import Piece, Pieces, join_pieces
 from meshwave.engine.document import Design, Mesh
 from meshwave.engine.document.expert_layers import COMMON, device_rates, mesh_links, resolve_expert_layer
@@ -244,7 +245,11 @@ def _expert_operator(load: Workload, priced: Price) -> Operator:
     buffer = max((step.bytes for step in steps if step.collective), default=0.0)
     products = Work(gate + priced.flops)
     wide_rows, inner_rows = priced.rows * wide, priced.rows * inner
-    kept = 2 * wide if layer.matrices == 2 else 4 * wide  # gated: both halves, the activated half and their product
+    multiplied, scales = item, 0
+    if load.kernels.linear == "fp8":  # the inputs of both products
+        multiplied = FLOAT8_BYTES
+        scales = 2 * SCALE_BYTES * layer.degree * max_experts_per_device(schedule, layer)
+    inputs = priced.rows * (hidden + wide) * multiplied + scales
     of_gate = gated * (hidden * item + layer.experts * precision.statistics)
     return Operator(
         EXPERTS,
@@ -253,7 +258,7 @@ def _expert_operator(load: Workload, priced: Price) -> Operator:
         weight_gradient=products,
         parameters=weights + layer.gate_parameters,
         copied=weights,
-        kept_bytes=of_gate + restored + priced.rows * (hidden + kept) * item,
-        deferred_bytes=of_gate + priced.rows * (2 * hidden + wide + inner) * item,
+        kept_bytes=of_gate + restored + inner_rows * item + inputs,
+        deferred_bytes=of_gate + priced.rows * (hidden + inner) * item + inputs,
         transient_bytes=(wide_rows + max(inner_rows, priced.rows * hidden + weights)) * item + 2 * buffer,
     )

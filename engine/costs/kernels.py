@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from meshwave.engine.costs.operators import PLAIN_KERNELS, Kernel, Kernels, Operator, Work
 from meshwave.engine.document import Device
-from meshwave.engine.document.devices import DeviceKind, find_device_kind
+from meshwave.engine.document.devices import FORMAT_RATES, DeviceKind, find_device_kind
 from meshwave.engine.document.pipeline import RecomputedPart
-
-FORMAT_RATES: dict[Kernel, float] = {"fp8": 2.0, "fp4": 4.0}
-"""Peak FLOP/s of a number format, relative to 16 bits."""
 
 BACKWARD_SHARE = 0.88
 """FLOP/s of the attention backward relative to the forward.

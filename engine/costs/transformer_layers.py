@@ -185,7 +185,7 @@ def shared_expert_operators(load: Workload, moe: MoE) -> tuple[Operator, ...]:
     if not moe.shared_width:
         return ()
     gate = (
-        product_operator("shared experts' gate", load.residual_stream, load.hidden, 1, bias=False),
+        product_operator("shared experts' gate", load.residual_stream, load.hidden, 1, bias=False, kernel="product"),
         elementwise_operator(
             "shared experts' weight", load.residual_stream, load.hidden, kept=1, read_and_written=(2, 3)
         ),

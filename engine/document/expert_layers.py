@@ -11,6 +11,7 @@ from functools import lru_cache
 from math import ceil, gcd
 from typing import TYPE_CHECKING, NamedTuple
 
+from meshwave.engine.document.devices import FORMAT_RATES
 from meshwave.engine.document.meshes import Mesh
 from meshwave.engine.document.model import Model
 from meshwave.engine.errors import InputError
@@ -184,14 +185,17 @@ def price_expert_layer(design: Design, mesh: Mesh, number: int = COMMON) -> Pric
 
 def device_rates(design: Design) -> Rates:
     """Return the compute and memory rates of a device of the cluster."""
-    device = design.cluster.device
+    device, precision = design.cluster.device, design.training.linear_precision
+    faster = FORMAT_RATES.get(precision, 1.0) * device.peak_flops
     if (constants := device.constants) is None:
-        return Rates(device.peak_flops * device.efficiency, device.memory_bandwidth)
-    is_16bit = design.training.linear_precision == "same"
-    share = constants.product_efficiency if is_16bit else 2 * constants.product_8bit_efficiency
+        rate = device.peak_flops * device.efficiency
+        return Rates(rate, device.memory_bandwidth, expert_flops=faster * device.efficiency)
+    is_16bit = precision == "same"
+    share = constants.product_efficiency if is_16bit else constants.product_8bit_efficiency
     return Rates(
-        device.peak_flops * share,
+        device.peak_flops * constants.product_efficiency,
         device.memory_bandwidth * constants.memory_efficiency,
+        expert_flops=faster * share,
         tile_rows=TILE_ROWS,
         kernel_s=constants.launched_kernel_s(replays_graphs=design.training.cuda_graphs),
         eager_memory=device.memory_bandwidth * constants.eager_memory_efficiency,

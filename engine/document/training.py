@@ -113,7 +113,7 @@ class Training(Part):
         Literal["same", "fp8", "fp4"],
         option_labels({"same": "Compute precision", "fp8": "fp8", "fp4": "fp4 (predictions only)"}),
     ] = "same"
-    """Number format of the matrix products of linear layers. fp8: runs scale each tensor by
+    """Number format of the matrix products of linear layers and experts; the router keeps its own. fp8: runs scale each tensor by
     its largest value, and need devices that multiply in fp8 (NVIDIA: compute capability 8.9 or higher) or CPUs."""
     tensor_parallel_overlap: bool = False
     """Split the gathers and scatters of sequence parallelism into chunks and overlap them with the adjacent matrix

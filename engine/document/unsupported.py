@@ -139,8 +139,11 @@ def _training_problems(design: Design) -> Iterator[Problem]:
     divides_tokens = isinstance(model, LanguageModel) and not model.skips
     keys = [] if divides_tokens else ["sequence_parallel"]
     keys += ["bf16_gradients"] if training.sharding == "none" else []
-    multiplies_float8 = isinstance(model, LanguageModel) and model.moe is None and not training.compile
-    if training.linear_precision == "fp4" or not multiplies_float8 or training.precision in ("pure_bf16", "fp64"):
+    multiplies_float8 = isinstance(model, LanguageModel) and not training.compile
+    if training.linear_precision == "fp4":
+        where = "training.linear_precision"
+        yield Problem(where, "fp4_products", fixes=[set_key_fix(where, each) for each in ("fp8", "same")])
+    elif not multiplies_float8 or training.precision in ("pure_bf16", "fp64"):
         keys += ["linear_precision"]
     for key in (*keys, "blocking_launches", "cuda_graphs", "tensor_parallel_overlap"):
         usual = Training.model_fields[key].default

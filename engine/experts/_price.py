@@ -41,6 +41,13 @@ class Rates(NamedTuple):
     tile_rows: float = 0.0  # extra rows per expert that a matrix product computes to fill whole tiles
     kernel_s: float = 0.0  # fixed seconds per kernel
     eager_memory: float = np.inf  # bytes/s of separate elementwise kernels; infinite if they are not priced
+    expert_flops: float | None = None  # FLOP/s of the products of experts; None if they are in the same number format
+
+    @property
+    def expert_rates(self) -> Rates:
+        """Rates of the experts."""
+        flops = self.flops if self.expert_flops is None else self.expert_flops
+        return self.weighted_rates._replace(flops=flops)
 
     @property
     def weighted_rates(self) -> Rates:
@@ -193,7 +200,7 @@ matrix products."""
 
 def _step_seconds(layer: Layer, rates: Rates, step: Step, backwards: bool) -> tuple[Floats, Floats]:
     if step.op == StepOp.EXPERTS:
-        return _expert_seconds(layer, rates.weighted_rates, step, backwards)
+        return _expert_seconds(layer, rates.expert_rates, step, backwards)
     if step.op == StepOp.GATE:
         return _gate_seconds(layer, rates.weighted_rates, step, backwards)
     alone = bool(step.group) and layer.size(step.group) == 1  # a single copy is the tensor itself

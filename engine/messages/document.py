@@ -248,6 +248,10 @@ _RUNS: dict[str, Message] = {
     "unequal_tied_meshes": (
         "runs of models with tied embeddings or multi-token prediction need the same tp on all meshes, but tp is {sizes:list}"
     ),
+    "fp4_products": (
+        "runs cannot multiply in fp4: torch has such products only on NVIDIA GPUs of compute capability 10.0 or higher, for "
+        "which Meshwave has no kernel; set training.linear_precision to fp8 or same; the prediction includes fp4"
+    ),
     "unsupported_training": "runs do not support training.{key} = {value} yet; the prediction includes it",
     "unfused_attention": (
         "runs cannot use the attention kernel {kernel} with {parts:list}; set training.attention_kernel to default"

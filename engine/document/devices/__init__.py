@@ -16,6 +16,8 @@ Share = Annotated[float, Field(gt=0, le=1)]
 Seconds = Annotated[float, Field(ge=0, le=1)]
 GRAPH_KERNEL_S = 2e-6
 """Fixed seconds of a kernel that a CUDA graph launches: 1 to 3 µs, where a host takes 4 to 6 µs for each launch."""
+FORMAT_RATES = {"fp8": 2.0, "fp4": 4.0}
+"""Peak FLOP/s of a number format, relative to 16 bits."""
 AttentionKernel = Annotated[
     Literal["default", "flash_2", "flash_3", "cudnn", "unfused"],
     option_labels(

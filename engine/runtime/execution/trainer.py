@@ -185,7 +185,9 @@ class Trainer:
         if not multiplies_float8(device):
             raise Refusal("no_float8", {"device": device_name(device)})
         parts = (part for stage in self._modules.values() for part in stage.layers.modules())
-        chosen, linear = map(int, self._communicator.sum_over_processes([*use_float8(parts)]).tolist())
+        found = [use_float8(parts), *(layer.use_float8() for layer in self._expert_layers().values())]
+        own = [sum(counts) for counts in zip(*found, strict=True)]
+        chosen, linear = map(int, self._communicator.sum_over_processes(own).tolist())
         note = f"fp8: {chosen} of {linear} linear layers (over all processes) multiply in fp8"
         rest = f"; the sizes of the others are not multiples of {MULTIPLE}" if chosen < linear else ""
         return [RunNote(note + rest)]

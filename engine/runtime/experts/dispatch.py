@@ -301,12 +301,12 @@ class _ExpertPath(Function):
     def forward(ctx: Any, slots: Tensor, anchor: Tensor, path: ExpertPath, selections: Sequence[Selection]) -> Tensor:
         y, saved = path.forward(slots, selections)
         ctx.save_for_backward(*(tensor for runs in saved for each in runs for tensor in each.tensors))
-        ctx.runs = [[each.run for each in runs] for runs in saved]
+        ctx.runs = [[each._replace(tensors=()) for each in runs] for runs in saved]
         ctx.path, ctx.selections = path, selections
         return y
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         tensors = iter(ctx.saved_tensors)
-        saved = [[SavedRun(run, next(tensors), next(tensors), next(tensors)) for run in runs] for runs in ctx.runs]
+        saved = [[each.with_tensors(tensors) for each in runs] for runs in ctx.runs]
         return ctx.path.backward(gradient, ctx.selections, saved), None, None, None

@@ -6,6 +6,8 @@ result is a partial sum. Only the first shard has the second bias, so that it is
 
 With a capacity, rows are padded to the slots of an expert. The gradient of an empty slot is zero, so it does not
 contribute to the gradient of a bias.
+
+In fp8, every expert has scales of its own, as in the grouped linear layers of Transformer Engine.
 """
 
 from __future__ import annotations
@@ -13,19 +15,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import accumulate, groupby
+from itertools import accumulate, groupby, islice
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from meshwave.engine.runtime.modules.activations import Activation
+from meshwave.engine.runtime.modules.batched_products import FLOAT8_BATCHES, PLAIN_BATCHES, BatchedProducts
 from meshwave.engine.runtime.modules.deferred_gradients import (
     DeferrableModule,
     DeferredGradient,
     GradientQueue,
     add_gradient,
 )
+from meshwave.engine.runtime.modules.products import Kept, fits_float8
 from meshwave.engine.runtime.modules.tensor_parallel import WeightShard, weight_shard
 
 WEIGHTS = ("w_in", "b_in", "w_out", "b_out")
@@ -99,14 +103,24 @@ class SavedRun(NamedTuple):
     """Tensors that the backward of an :class:`ExpertRun` needs."""
 
     run: ExpertRun
-    x: Tensor  # [experts, rows_each, hidden]
-    inner: Tensor  # [experts, rows_each, inner columns], before the activation
-    activated: Tensor  # [experts, rows_each, width]
+    products: tuple[BatchedProducts, BatchedProducts]  # of w_in and w_out
+    tensors: tuple[Tensor, ...]  # inner, and what the products keep of their inputs
 
     @property
-    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The tensors alone."""
-        return self.x, self.inner, self.activated
+    def inner(self) -> Tensor:
+        """Result of the first product before the activation, ``[experts, rows_each, inner columns]``."""
+        return self.tensors[0]
+
+    @property
+    def kept(self) -> tuple[Kept, Kept]:
+        """Inputs of both products, ``[experts, rows_each, hidden]`` and ``[experts, rows_each, width]``, as they are kept."""
+        second = 1 + self.products[0].kept_tensors
+        return self.tensors[1:second], self.tensors[second:]
+
+    def with_tensors(self, tensors: Iterator[Tensor]) -> SavedRun:
+        """Return the same run with the next tensors."""
+        count = 1 + sum(each.kept_tensors for each in self.products)
+        return self._replace(tensors=tuple(islice(tensors, count)))
 
 
 class FeedForward:
@@ -116,6 +130,7 @@ class FeedForward:
         """Stack the experts. ``visits`` is the number of times each token is computed; it divides the weight gradients."""
         self._experts, self._activation = experts, activation
         self._scale = 1 / visits
+        self._products = PLAIN_BATCHES, PLAIN_BATCHES
         self.stack_weights()
 
     def stack_weights(self) -> None:
@@ -158,6 +173,13 @@ class FeedForward:
             if makes_copy:
                 self.drop_cast_weights()
 
+    def use_float8(self) -> tuple[int, int]:
+        """Multiply in fp8 by matrices whose sizes the kernels support; return the numbers of these and of all matrices."""
+        chosen = [[fits_float8(getattr(each, name)) for each in self._experts] for name in ("w_in", "w_out")]
+        first, second = (FLOAT8_BATCHES if any(each) else PLAIN_BATCHES for each in chosen)
+        self._products = first, second
+        return sum(map(sum, chosen)), sum(map(len, chosen))
+
     def forward(self, x: Tensor, counts: Sequence[int]) -> tuple[Tensor, list[SavedRun]]:
         """Apply the experts to ``x [rows, hidden]``, sorted by expert, of which expert ``e`` has ``counts[e]`` rows.
 
@@ -168,17 +190,16 @@ class FeedForward:
         results, saved = [x[:0]], []
         for run in _equal_runs(counts):
             assert w_in is not None and w_out is not None
-            experts, rows = run.experts, run.batched_rows(x)
-            if b_in is None:
-                inner = rows.bmm(w_in[experts])
-            else:
-                inner = torch.baddbmm(b_in[experts].unsqueeze(1), rows, w_in[experts])
-            activated = self._activation.apply(inner)
-            result = activated.bmm(w_out[experts])
+            experts = run.experts
+            first, second = self._products if run.rows_each else (PLAIN_BATCHES, PLAIN_BATCHES)
+            rows = first.keep(run.batched_rows(x))
+            inner = first.output(rows, w_in[experts], None if b_in is None else b_in[experts])
+            activated = second.keep(self._activation.apply(inner))
+            result = second.output(activated, w_out[experts], None)
             if b_out is not None:
                 result += b_out[experts].unsqueeze(1)
             results.append(result.flatten(0, 1))
-            saved.append(SavedRun(run, rows, inner, activated))
+            saved.append(SavedRun(run, (first, second), (inner, *rows, *activated)))
         return results[1] if len(saved) == 1 else torch.cat(results), saved
 
     def backward(self, gradient: Tensor, saved: Sequence[SavedRun], queue: GradientQueue | None) -> Tensor:
@@ -187,22 +208,30 @@ class FeedForward:
         results = [gradient[:0]]
         for each in saved:
             assert w_in is not None and w_out is not None
+            (first, second), experts = each.products, each.run.experts
             result_gradient = each.run.batched_rows(gradient)
             inner_gradient = self._activation.gradient(  # whose first argument is freed at once
-                result_gradient.bmm(w_out[each.run.experts].mT), each.inner
+                second.input_gradient(result_gradient, w_out[experts]), each.inner
             )
-            results.append(inner_gradient.bmm(w_in[each.run.experts].mT).flatten(0, 1))
+            results.append(first.input_gradient(inner_gradient, w_in[experts]).flatten(0, 1))
             deferred: DeferredGradient = partial(
-                self._accumulate_weight_gradients, each, inner_gradient, result_gradient
+                self._accumulate_weight_gradients, each.run, inner_gradient, result_gradient, each.products, each.kept
             )
             deferred() if queue is None else queue.add(deferred)
         return results[1] if len(saved) == 1 else torch.cat(results)
 
     @torch.no_grad()
-    def _accumulate_weight_gradients(self, saved: SavedRun, inner_gradient: Tensor, result_gradient: Tensor) -> None:
+    def _accumulate_weight_gradients(
+        self,
+        run: ExpertRun,
+        inner_gradient: Tensor,
+        result_gradient: Tensor,
+        products: tuple[BatchedProducts, BatchedProducts],
+        kept: tuple[Kept, Kept],
+    ) -> None:
         gradients_by_name = {
-            "w_in": saved.x.mT.bmm(inner_gradient),
-            "w_out": saved.activated.mT.bmm(result_gradient),
+            "w_in": products[0].weight_gradient(inner_gradient, kept[0]),
+            "w_out": products[1].weight_gradient(result_gradient, kept[1]),
             **{
                 name: gradient.sum(1)
                 for name, gradient in (("b_in", inner_gradient), ("b_out", result_gradient))
@@ -211,7 +240,7 @@ class FeedForward:
         }
         for name, gradients in gradients_by_name.items():
             gradients = gradients if self._scale == 1 else gradients * self._scale
-            for expert, gradient in zip(self._experts[saved.run.experts], gradients, strict=True):
+            for expert, gradient in zip(self._experts[run.experts], gradients, strict=True):
                 add_gradient(getattr(expert, name), gradient)
 
     def _stacked_weights(self, name: str, dtype: torch.dtype) -> Tensor | None:

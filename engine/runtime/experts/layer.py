@@ -233,6 +233,10 @@ class ExpertLayer(DeferrableModule):
             tokens = self._runner.apply(step, tokens)
         return tokens.view(shape)
 
+    def use_float8(self) -> tuple[int, int]:
+        """Let the experts multiply in fp8; see :meth:`.feed_forward.FeedForward.use_float8`. The gate does not."""
+        return self._experts.use_float8()
+
     def use_weights_in_place(self) -> None:
         """Use the experts' weights where they now are; see :meth:`.feed_forward.FeedForward.use_weights_in_place`."""
         self._experts.use_weights_in_place()

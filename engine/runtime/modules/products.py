@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +14,7 @@ MULTIPLE = 16
 """Sizes over which fp8 kernels sum, and numbers of columns, are multiples of this number."""
 
 
-Kept = tuple[Tensor, ...]
+Kept = Sequence[Tensor]
 """Input of a linear layer in the form in which it is multiplied, and kept for the gradient of the weight."""
 
 
@@ -48,12 +48,12 @@ class Float8Products(Products):
 
     def keep(self, x: Tensor) -> Kept:
         """Return an fp8 copy of the input, and the factor that scales it back."""
-        return _to_float8(x, FORWARD_DTYPE)
+        return to_float8(x, FORWARD_DTYPE)
 
     def output(self, kept: Kept, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Return the output; the bias is added in its own dtype."""
         x, scale = kept
-        other, other_scale = _to_float8(weight, FORWARD_DTYPE)
+        other, other_scale = to_float8(weight, FORWARD_DTYPE)
         out = _scaled_product(x.flatten(0, -2), scale, other, other_scale, weight.dtype).view(*x.shape[:-1], -1)
         return out if bias is None else out + bias
 
@@ -66,7 +66,7 @@ class Float8Products(Products):
         x, scale = kept
         rows = x.flatten(0, -2).view(torch.uint8)  # torch does not pad fp8; a zero has no bits
         padding = (0, 0, 0, -len(rows) % MULTIPLE)
-        one, one_scale = _to_float8(F.pad(gradient, padding).t(), GRADIENT_DTYPE)
+        one, one_scale = to_float8(F.pad(gradient, padding).t(), GRADIENT_DTYPE)
         columns = F.pad(rows, padding).t().contiguous().view(FORWARD_DTYPE)
         return _scaled_product(one, one_scale, columns, scale, gradient.dtype)
 
@@ -76,8 +76,8 @@ PLAIN, FLOAT8 = Products(), Float8Products()
 
 def multiply_float8(first: Tensor, second: Tensor, first_dtype: torch.dtype) -> Tensor:
     """Return the product of two matrices, the second one in ``float8_e4m3fn``, in the dtype of the first one."""
-    one, one_scale = _to_float8(first, first_dtype)
-    other, other_scale = _to_float8(second.t(), FORWARD_DTYPE)
+    one, one_scale = to_float8(first, first_dtype)
+    other, other_scale = to_float8(second.t(), FORWARD_DTYPE)
     return _scaled_product(one, one_scale, other, other_scale, first.dtype)
 
 
@@ -91,10 +91,10 @@ def _scaled_product(one: Tensor, one_scale: Tensor, other: Tensor, other_scale: 
     return torch._scaled_mm(one, other.t(), scale_a=one_scale, scale_b=other_scale, out_dtype=dtype)
 
 
-def _to_float8(tensor: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Return a contiguous fp8 copy, and the factor that scales it back."""
+def to_float8(tensor: Tensor, dtype: torch.dtype, dims: tuple[int, ...] = ()) -> tuple[Tensor, Tensor]:
+    """Return a contiguous fp8 copy, and the factor that scales it back: one for all numbers along ``dims``, or all dims."""
     largest = torch.finfo(dtype).max
-    scale = tensor.abs().amax().float().clamp(min=1e-12) / largest
+    scale = tensor.abs().amax(dims, keepdim=bool(dims)).float().clamp(min=1e-12) / largest
     return (tensor.float() / scale).clamp(-largest, largest).to(dtype).contiguous(), scale
 
 
@@ -108,10 +108,15 @@ def multiplies_float8(device: torch.device) -> bool:
     return True
 
 
+def fits_float8(weight: Tensor) -> bool:
+    """Return True if fp8 kernels support the sizes of a matrix."""
+    return not any(size % MULTIPLE for size in weight.shape)
+
+
 def use_float8(modules: Iterable[torch.nn.Module]) -> tuple[int, int]:
     """Let linear layers multiply in fp8 if the kernels support their sizes; return the numbers of these and of all."""
     linear = [each for each in modules if isinstance(each, torch.nn.Linear)]
-    chosen = [each for each in linear if not any(size % MULTIPLE for size in each.weight.shape)]
+    chosen = [each for each in linear if fits_float8(each.weight)]
     for each in chosen:
         each.products = FLOAT8  # type: ignore[assignment]
     return len(chosen), len(linear)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import partial
 from itertools import count
@@ -25,11 +25,22 @@ ATTENTION_KERNELS = {
 PRODUCTS = {aten.mm.default, aten.addmm.default, aten._scaled_mm.default}
 
 _is_recomputing: ContextVar[bool] = ContextVar("is_recomputing", default=False)
+_saves_products: ContextVar[bool] = ContextVar("saves_products", default=True)
 
 
 def is_first_forward() -> bool:
     """Return True in the first run of a forward that a backward follows, and False in its recomputation."""
     return torch.is_grad_enabled() and not _is_recomputing.get()
+
+
+@contextmanager
+def recompute_products() -> Iterator[None]:
+    """Save no output of the matrix products of a ``with`` block, and do not count them."""
+    token = _saves_products.set(False)
+    try:
+        yield
+    finally:
+        _saves_products.reset(token)
 
 
 class _Recomputing(ExitStack):
@@ -91,7 +102,8 @@ def _selective_contexts() -> tuple[Any, Any]:
     products = count()
 
     def policy(context: Any, operator: Any, *arguments: Any, **options: Any) -> CheckpointPolicy:
-        is_saved = operator in ATTENTION_KERNELS or (operator in PRODUCTS and next(products) % 2 == 0)
+        is_counted = operator in PRODUCTS and _saves_products.get()
+        is_saved = operator in ATTENTION_KERNELS or (is_counted and next(products) % 2 == 0)
         return CheckpointPolicy.MUST_SAVE if is_saved else CheckpointPolicy.PREFER_RECOMPUTE
 
     forward, recomputation = create_selective_checkpoint_contexts(policy)  # type: ignore[no-untyped-call]

@@ -323,15 +323,38 @@ def test_workloads_of_a_mesh_of_another_dp_have_as_many_tokens() -> None:
     assert load.tokens == 64
 
 
+@pytest.mark.parametrize("device", [{}, {"name": "H100-SXM5-80GB"}])
+def test_experts_are_faster_in_fp8_and_the_gate_is_not(device: dict[str, str]) -> None:
+    document = design(dp=2, tp=1, schedule="expert-parallel", ep=2).model_dump(mode="json")
+    document["model"] |= {"hidden": 4096, "sequence": 8192}
+    document["cluster"]["device"] |= {"memory_bandwidth": 1e15, **device}
+    seconds = []
+    for linear in ("same", "fp8"):
+        of = parse_design({**document, "training": {"linear_precision": linear, "precision": "bf16"}})
+        priced = price_expert_layer(of, of.meshes[0])
+        seconds.append({costed.step.op: float(costed.compute_s.max()) for costed in priced.forward})
+    usual, fp8 = seconds
+
+    assert fp8[StepOp.GATE] == usual[StepOp.GATE]
+    assert 0.4 * usual[StepOp.EXPERTS] < fp8[StepOp.EXPERTS] < 0.8 * usual[StepOp.EXPERTS]
+
+
 @pytest.mark.torch
-def test_counted_parameters_are_those_that_the_runtime_builds() -> None:
+@pytest.mark.parametrize("linear", ["same", "fp8"])
+@pytest.mark.parametrize(
+    "model", [{}, {"kind": "transformer", "mlp": {"gated": True, "bias": False}}], ids=["plain", "gated"]
+)
+def test_counted_parameters_are_those_that_the_runtime_builds(linear: str, model: dict[str, Any]) -> None:
     torch = pytest.importorskip("torch")
 
     from meshwave.engine.runtime.experts.build import single_process_factory
 
-    of = design(dp=1, tp=1, ep=1, schedule="expert-parallel")
+    document = design(dp=1, tp=1, ep=1, schedule="expert-parallel").model_dump(mode="json")
+    of = parse_design({**document, "model": {**document["model"], **model}, "training": {"linear_precision": linear}})
     block = expert_block(of, of.meshes[0], device_workload(of, of.meshes[0]))
     built = single_process_factory(of, 1.0, torch.float32)(1)
+    if linear == "fp8":
+        built.use_float8()
     x = torch.randn(32, 64, requires_grad=True)
     kept: dict[int, int] = {}
 

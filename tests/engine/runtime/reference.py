@@ -13,9 +13,10 @@ from meshwave.engine.runs.training_windows import DataPart
 from meshwave.engine.runtime.execution.data import Microbatch, TrainingBatches
 from meshwave.engine.runtime.execution.job import Job
 from meshwave.engine.runtime.execution.stages import DTYPES
-from meshwave.engine.runtime.experts.build import single_process_factory
+from meshwave.engine.runtime.experts.build import expert_layers, single_process_factory
 from meshwave.engine.runtime.models import build_stage
 from meshwave.engine.runtime.modules.documents import pack_documents
+from meshwave.engine.runtime.modules.products import use_float8
 
 BALANCE = "gate.balance"
 """End of the names of biases that balance the load of experts, whose gradients are loads."""
@@ -42,6 +43,10 @@ def train(job: Job, steps: int | None = None) -> Reference:
     dtype, microbatches = DTYPES[training.precision], design.meshes[0].data_parallel * job.program.microbatches
     experts = single_process_factory(design, 1 / microbatches, dtype) if design.model.moe else None
     model = build_stage(design.model, [sum(job.layers)], 0, training.seed, dtype, experts=experts)
+    if training.linear_precision == "fp8":
+        use_float8(model.layers.modules())
+        for layer in expert_layers(model):
+            layer.use_float8()
     held_share = 0.0 if training.eval_every is None else training.eval_share
     batches = _batches(job, microbatches, DataPart(held_share))
     kind = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[training.optimizer]

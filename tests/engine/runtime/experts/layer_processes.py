@@ -76,6 +76,9 @@ def _run_case(case: Case, known: Groups) -> ProcessOutcome:
         ]
         for layer in layers:
             _count_rows(layer, outcome.rows)
+            if case.float8_shards:
+                chosen, every = layer.use_float8()
+                assert chosen == every > 0
         stack = nn.ModuleList(layers)
         whole = draw_weights(case)
         for name, parameter in stack.named_parameters():

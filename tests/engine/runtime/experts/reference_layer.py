@@ -34,6 +34,8 @@ class Case:
     microbatches: int = 1
     mlp: Mlp = PLAIN.mlp
     router: Router = PLAIN_ROUTER
+    float8_shards: int = 0  # experts multiply in fp8, each cut into this number of shards; 0: in their own precision
+    joined: int = 1  # inputs whose rows an expert computes together
 
     @property
     def inputs(self) -> int:
@@ -107,15 +109,18 @@ def run_reference(case: Case) -> Outcome:
         outcome.y, outcome.dx, outcome.load = [], [], []
         total = 0.0
         for microbatch in range(case.microbatches):
-            for number in range(case.inputs):
-                x, r = draw_inputs(case, number, microbatch + case.microbatches * step)
+            for first in range(0, case.inputs, case.joined):
+                drawn = [
+                    draw_inputs(case, first + at, microbatch + case.microbatches * step) for at in range(case.joined)
+                ]
+                x, r = map(torch.cat, zip(*drawn, strict=True))
                 y, extra, load = _stack(case, weights, x.requires_grad_())
                 loss = ((y * r).sum() + extra) / case.inputs / case.microbatches
                 loss.backward()
                 total += float(loss.detach())
-                outcome.y.append(y.detach())
+                outcome.y += y.detach().split(case.layer.tokens)
                 assert x.grad is not None
-                outcome.dx.append(x.grad)
+                outcome.dx += x.grad.split(case.layer.tokens)
                 outcome.load.append(load)
                 if case.router.has_balance:  # its gradient is the load, of the last layer here
                     balance = weights[f"{case.depth - 1}.gate.balance"]
@@ -148,15 +153,15 @@ def _layer(case: Case, weights: dict[str, Tensor], x: Tensor) -> tuple[Tensor, T
     wide = torch.promote_types(x.dtype, torch.float32)
     scores = x.to(wide) @ weights["gate.weight"].to(wide).t() + weights.get("gate.bias", 0.0)
     probabilities = scores.sigmoid() if case.router.score == "sigmoid" else scores.softmax(-1)
-    chosen, kept = _choices(
-        case, _rank_experts(case, probabilities.detach() + weights.get("gate.balance", x.new_zeros(())).detach())
-    )
+    ranked = _rank_experts(case, probabilities.detach() + weights.get("gate.balance", x.new_zeros(())).detach())
+    choices = [_choices(case, each) for each in ranked.split(layer.tokens)]
+    chosen, kept = map(torch.cat, zip(*choices, strict=True))
     is_divided = layer.top_k > 1 and case.router.normalize
     norm = (probabilities * chosen).sum(-1, keepdim=True) if is_divided else 1.0
     shares = probabilities / norm * kept * case.router.scale
     if case.router.score == "sigmoid":
         probabilities = probabilities / probabilities.sum(-1, keepdim=True)
-    results = [_expert(case, weights, str(expert), x) for expert in range(layer.experts)]
+    results = [_expert(case, weights, str(expert), x, kept[:, expert] > 0) for expert in range(layer.experts)]
     y = torch.einsum("se,esm->sm", shares, torch.stack(results).to(wide)).to(x.dtype)
     fraction = chosen.sum(0) / chosen.sum()
     balance = layer.experts * (probabilities.mean(0) * fraction).sum()
@@ -164,17 +169,54 @@ def _layer(case: Case, weights: dict[str, Tensor], x: Tensor) -> tuple[Tensor, T
     return y, extra, chosen.sum(0)
 
 
-def _expert(case: Case, weights: dict[str, Tensor], number: str, x: Tensor) -> Tensor:
-    inner = x @ weights[f"{number}.w_in"] + weights.get(f"{number}.b_in", 0.0)
+def _expert(case: Case, weights: dict[str, Tensor], number: str, x: Tensor, is_kept: Tensor) -> Tensor:
+    """Return the results of an expert; in fp8, those of the rows that it computes, whose largest values are the scales."""
+    w_in, w_out = weights[f"{number}.w_in"], weights[f"{number}.w_out"]
+    b_in, b_out = (weights.get(f"{number}.{name}", 0.0) for name in ("b_in", "b_out"))
+    if not case.float8_shards:
+        return _activate(case, x @ w_in + b_in) @ w_out + b_out
+    width, rows, total = case.layer.ffn_hidden, x[is_kept], b_out
+    for part in torch.arange(width).chunk(case.float8_shards):
+        columns = torch.cat([part, part + width]) if case.mlp.gated else part
+        bias = b_in if isinstance(b_in, float) else b_in[columns]
+        inner = _activate(case, _Float8Product.apply(rows, w_in[:, columns]) + bias)
+        total = total + _Float8Product.apply(inner, w_out[part])
+    return x.new_zeros(x.shape).masked_scatter(is_kept.unsqueeze(1), total)
+
+
+def _activate(case: Case, inner: Tensor) -> Tensor:
     if case.mlp.activation == "clamped_swish":
-        gate, linear = inner[:, : case.layer.ffn_hidden], inner[:, case.layer.ffn_hidden :]
+        gate, linear = inner.chunk(2, -1)
         gate = gate.clamp(max=7)
-        inner = gate / (1 + torch.exp(-1.702 * gate)) * (linear.clamp(-7, 7) + 1)
-    else:
-        activate = {"gelu": F.gelu, "silu": F.silu, "relu": F.relu}[case.mlp.activation]
-        gate, linear = (inner.chunk(2, -1)) if case.mlp.gated else (inner, 1.0)
-        inner = activate(gate) * linear
-    return inner @ weights[f"{number}.w_out"] + weights.get(f"{number}.b_out", 0.0)
+        return gate / (1 + torch.exp(-1.702 * gate)) * (linear.clamp(-7, 7) + 1)
+    activate = {"gelu": F.gelu, "silu": F.silu, "relu": F.relu}[case.mlp.activation]
+    gate, linear = (inner.chunk(2, -1)) if case.mlp.gated else (inner, 1.0)
+    return activate(gate) * linear
+
+
+class _Float8Product(torch.autograd.Function):
+    """Product whose factors, here and in the backward, are rounded to fp8 with one scale per tensor."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return _multiply(_round(x, torch.float8_e4m3fn), _round(weight, torch.float8_e4m3fn))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        x, weight = (_round(each, torch.float8_e4m3fn) for each in ctx.saved_tensors)
+        rounded = _round(gradient, torch.float8_e5m2)
+        return _multiply(rounded, (weight[0].t(), weight[1])), _multiply((x[0].t(), x[1]), rounded)
+
+
+def _round(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return the numbers that a tensor has in fp8, and their scale."""
+    scale = (x.abs().max().float() if len(x) else torch.ones(())) / torch.finfo(dtype).max
+    return (x.float() / scale).to(dtype).to(x.dtype), scale
+
+
+def _multiply(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> Tensor:
+    return one[0] @ other[0] * (one[1] * other[1])
 
 
 def _rank_experts(case: Case, probabilities: Tensor) -> Tensor:

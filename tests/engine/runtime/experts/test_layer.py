@@ -35,7 +35,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from meshwave.engine.document.architecture import Mlp
+from meshwave.engine.document.architecture import PLAIN, Mlp
 from meshwave.engine.document.model import Router
 from meshwave.engine.experts import Layer, Line, Links, StepOp, expert_schedules, price_expert_schedule
 from meshwave.engine.experts._price import share_of_rows
@@ -149,6 +149,21 @@ def test_gated_experts_and_other_routers_match_one_process(schedule: str, crew: 
 
 def with_matrices(case: Case) -> Layer:
     return replace(case.layer, matrices=3 if case.mlp.gated else 2, has_biases=case.mlp.bias)
+
+
+def test_experts_in_fp8_match_the_same_arithmetic_in_one_process(crew: Any) -> None:
+    """Each expert rounds the rows of all inputs together, and each shard of an expert its own part of the weights."""
+    cases = []
+    for schedule, mp, esp in product(SCHEDULES, (1, 2), (1, 2)):
+        layer = make_layer(schedule, mp, esp, hidden=16, ffn_hidden=32)
+        shards = layer.esp if expert_schedules[schedule].shards_experts else 1
+        case = Case(
+            schedule, layer, float8_shards=shards, joined=layer.devices // mp, mlp=GATED if mp == esp else PLAIN.mlp
+        )
+        case = case.with_changes(layer=with_matrices(case), splits_backward=esp == 2)
+        cases += [case] * is_comparable(case)
+    assert {case.schedule for case in cases} == set(SCHEDULES)
+    check(crew, cases)
 
 
 Outcomes = list[tuple[Case, list[Any]]]
