@@ -216,7 +216,7 @@ def _is_advanced(path: str) -> bool:
 _ADVANCED = (
     "cluster.device.efficiency", "cluster.device.host_bandwidth", "cluster.node_bandwidth", "cluster.price_per_device_hour", "cluster.uplink",
     "cluster.watts_per_device", "experts.degree", "experts.load",
-    "model.moe.aux_loss", "model.moe.z_loss", "training.activation_offload", "training.attention_kernel", "training.bf16_gradients", "training.blocking_launches",
+    "model.moe.aux_loss", "model.moe.z_loss", "training.activation_offload", "training.attention_kernel", "training.bf16_gradients", "training.blocking_gathers", "training.blocking_launches",
     "training.clip_norm", "training.compile", "training.cuda_graphs",
     "training.linear_precision", "training.seed", "training.tensor_parallel_overlap",
     "training.unsharded_stages",

@@ -33,6 +33,8 @@ from meshwave.engine.document import Cluster, Design, Mesh
 from meshwave.engine.document.training import Training
 
 Floats = NDArray[np.float64]
+LEAST_GATHERED_PARAMETERS = 100_000
+"""Elements of the smallest matrix that ZeRO-3 of DeepSpeed gathers (``stage3_param_persistence_threshold``)."""
 
 
 def weight_groups(meshes: Sequence[Mesh]) -> list[list[int]]:
@@ -149,6 +151,14 @@ class Exposed(NamedTuple):
     backward: float = 0.0
 
 
+def waiting_seconds(blocks: Sequence[BlockTimes], *, recomputes: bool) -> Exposed:
+    """Return the seconds of the collectives of a stage of which nothing is hidden; ``recomputes`` adds a gather."""
+    gather = sum(each.blocks * each.gather for each in blocks)
+    scatter = sum(each.blocks * each.scatter for each in blocks)
+    again = 2 * gather if recomputes else gather
+    return Exposed(gather, again, scatter, again + scatter)
+
+
 def exposed_seconds(blocks: Sequence[BlockTimes], overlap: float = 1.0) -> Exposed:
     """Return the exposed seconds of a stage's blocks, in the order of the forward.
 
@@ -194,6 +204,10 @@ class StateCollectives:
     gathers_blocks: bool
     """True if the computations gather the weights; False if the program does, or if the weights are not sharded."""
     collective: CollectivePrice
+    waits: bool = False
+    """True if the device waits for the collectives of each weight matrix by itself."""
+    copy_s: float = 0.0
+    """Seconds to copy the part of one device of a matrix, if the device waits."""
 
     def gather_seconds(self, operators: Sequence[Operator], experts: float) -> float:
         """Return the seconds to gather the weights of a block, ``experts`` of whose parameters belong to experts."""
@@ -201,14 +215,20 @@ class StateCollectives:
             return 0.0
         parameters, copied = sum(each.parameters for each in operators), sum(each.copied for each in operators)
         expert_bytes = self.precision.computed_bytes(experts, experts)
-        return self._exchange_seconds(self.precision.computed_bytes(parameters, copied) - expert_bytes, expert_bytes)
+        dense_bytes = self.precision.computed_bytes(parameters, copied) - expert_bytes
+        return self._exchange_seconds(dense_bytes, expert_bytes) + self._copy_seconds(operators)
 
     def scatter_seconds(self, operators: Sequence[Operator], experts: float) -> float:
         """Return the seconds to reduce-scatter the gradients of a block in the backward."""
         if not self.scatters_blocks:
             return 0.0
         parameters, size = sum(each.parameters for each in operators), self.precision.gradients
-        return self._exchange_seconds((parameters - experts) * size, experts * size)
+        return self._exchange_seconds((parameters - experts) * size, experts * size) + self._copy_seconds(operators)
+
+    def _copy_seconds(self, operators: Sequence[Operator]) -> float:
+        """Return the seconds to copy the parts of all devices of each matrix, which a kernel per part does."""
+        matrices = sum(each.parameters >= LEAST_GATHERED_PARAMETERS for each in operators)
+        return matrices * max(map(len, self.dense)) * self.copy_s
 
     def _exchange_seconds(self, dense: float, experts: float) -> float:
         """Return the seconds to gather or reduce-scatter these bytes of dense and expert state."""
@@ -223,6 +243,7 @@ def block_collectives(design: Design, mesh: Mesh, collective: CollectivePrice) -
         return None
     experts = expert_sharing(design, [mesh])[0] if design.model.moe is not None else []
     groups, sizes = weight_groups([mesh]), number_sizes(training)
+    constants = design.cluster.device.constants
     return StateCollectives(
         design.cluster,
         groups,
@@ -232,4 +253,7 @@ def block_collectives(design: Design, mesh: Mesh, collective: CollectivePrice) -
         scatters_blocks=training.scatters_blocks,
         gathers_blocks=design.gathers_blocks,
         collective=collective,
+        waits=training.blocking_gathers and design.gathers_blocks,
+        # the host selects the part, and a kernel copies it
+        copy_s=2 * constants.kernel_s if constants and training.blocking_gathers and design.gathers_blocks else 0.0,
     )

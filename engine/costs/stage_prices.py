@@ -14,7 +14,7 @@ from meshwave.engine.costs.kernels import recomputed_share, work_seconds
 from meshwave.engine.costs.operators import Operator, Workload
 from meshwave.engine.costs.overlapped_slots import Piece
 from meshwave.engine.costs.profile import BlockKind
-from meshwave.engine.costs.sharding import BlockTimes, StateCollectives, exposed_seconds
+from meshwave.engine.costs.sharding import BlockTimes, StateCollectives, exposed_seconds, waiting_seconds
 from meshwave.engine.costs.stage_parts import StagePart
 from meshwave.engine.document import Cluster, Mesh
 from meshwave.engine.document.expert_layers import COMMON
@@ -188,7 +188,11 @@ class MeshPrices:
             if count:
                 times.append(BlockTimes(count, *block[:3], inside, state.scatter_seconds(operators, experts)))
         constants = self._cluster.device.constants
-        found = exposed_seconds(times, constants.overlap if constants else 1.0)
+        if state.waits:
+            again = self._load.kernels.recomputes in ("layers", "layers-early-stop")
+            found = waiting_seconds(times, recomputes=again)
+        else:
+            found = exposed_seconds(times, constants.overlap if constants else 1.0)
         return Seconds(
             found.forward,
             found.input_gradient,

@@ -121,6 +121,9 @@ class Training(Part):
     blocking_launches: bool = False
     """The host waits for each kernel before it launches the next one, as with CUDA_LAUNCH_BLOCKING=1. For devices with
     built-in performance constants, predictions add the time between kernels to each operator."""
+    blocking_gathers: bool = False
+    """With sharded parameters, the device waits for the collectives of each weight matrix by itself, as in ZeRO-3 of DeepSpeed
+    0.3. For devices with built-in performance constants, predictions add the copies of the parts of all devices."""
     cuda_graphs: bool = False
     """Launch the kernels of a whole step from CUDA graphs, without the host. For devices with built-in performance
     constants, predictions assume 2 µs instead of the usual fixed time of each kernel."""

@@ -145,7 +145,7 @@ def _training_problems(design: Design) -> Iterator[Problem]:
         yield Problem(where, "fp4_products", fixes=[set_key_fix(where, each) for each in ("fp8", "same")])
     elif not multiplies_float8 or training.precision in ("pure_bf16", "fp64"):
         keys += ["linear_precision"]
-    for key in (*keys, "blocking_launches", "cuda_graphs", "tensor_parallel_overlap"):
+    for key in (*keys, "blocking_gathers", "blocking_launches", "cuda_graphs", "tensor_parallel_overlap"):
         usual = Training.model_fields[key].default
         value, where = getattr(training, key), f"training.{key}"
         if value != usual:

@@ -96,6 +96,8 @@ the release of Megatron-Bridge (tags v0.2.0 to v0.6.0, ``moe_a2a_overlap``); mat
 precision, degree of expert parallelism and notes of a row."""
 BLOCKING = r"Megatron-DeepSpeed"
 """Pattern of frameworks whose step times have a fixed part per layer and microbatch, as if the host waited for each kernel."""
+BLOCKING_GATHERS = r"Megatron-LM 2021 ZeRO-3"
+"""Pattern of the framework and schedule of runs with the first releases of ZeRO-3 in DeepSpeed."""
 EAGER = r"Composer|compile off|no torch.compile|fsdp;"
 """Pattern of frameworks and notes of runs whose elementwise operators are separate kernels."""
 SHORT_GRADIENTS = r"PURE|InternLM"
@@ -326,6 +328,7 @@ def _training_section(run: Run) -> Json:
         "tensor_parallel_overlap": bool(re.search(OVERLAPPED, run.framework)) and run.sequence_parallel,
         "compile": not re.search(EAGER, f"{run.framework} {run.notes}"),
         "cuda_graphs": any(re.search(pattern, _described_run(run)) for pattern in GRAPHS),
+        "blocking_gathers": bool(re.search(BLOCKING_GATHERS, f"{run.framework} {run.schedule}")),
         "blocking_launches": bool(re.search(BLOCKING, run.framework)),
         "attention_kernel": _attention_kernel(run),
     }

@@ -89,6 +89,13 @@ def test_software_that_a_row_states_selects_kernels_and_launches(change, compile
     assert (training.compile, training.blocking_launches) == (compiled, blocking)
 
 
+def test_the_first_zero_3_of_deepspeed_waits_for_its_gathers():
+    row = {**ROW, "framework": "Megatron-LM 2021", "sharding": "zero3", "schedule": "ZeRO-3, no model parallelism"}
+    trainings = (published_design(parse_run(each)).design.training for each in (row, {**row, "schedule": "1F1B"}))
+
+    assert [each.blocking_gathers for each in trainings] == [True, False]
+
+
 @pytest.mark.parametrize(
     ("change", "graphs"),
     [

@@ -13,6 +13,7 @@ from meshwave.engine.costs.flops import activation_bytes
 from meshwave.engine.costs.memory import peak_memory
 from meshwave.engine.costs.sharding import BlockTimes, exposed_seconds, state_bytes
 from meshwave.engine.document import Design
+from meshwave.engine.document.devices import find_device_kind
 from meshwave.engine.document.training import Training
 from meshwave.engine.document.unsupported import run_problems
 from meshwave.engine.findings import DesignError
@@ -110,6 +111,34 @@ def test_only_a_share_of_the_compute_hides_collectives_on_devices_with_constants
 
     assert exposed_seconds(blocks, overlap=0.5).forward == 4.0 + (4.0 - 0.5 * 5.0)
     assert exposed_seconds(blocks, overlap=0.0).forward == 2 * 4.0
+
+
+def test_a_device_that_waits_for_gathers_hides_nothing_and_copies_the_part_of_each_device(
+    design: Callable[..., Design],
+) -> None:
+    """A layer has 4 matrices; its backward gathers them again to recompute, and once more, and scatters gradients."""
+    training = {"sharding": "parameters", **BF16}
+    device = {"name": "A100-SXM4-80GB", "peak_flops": 312e12, "memory_bytes": 80e9, "memory_bandwidth": 2e12}
+    instant = {"latency_s": 0.0, "bandwidth": 1e18}
+
+    def priced(blocking: bool) -> tuple[Program, Costs]:
+        return program_and_costs(
+            design(
+                1,
+                dp=8,
+                model=LARGE,
+                training={**training, "blocking_gathers": blocking},
+                cluster={"device": device, "intra_node": instant},
+                pipeline={"recompute": "layers"},
+            )
+        )
+
+    added = [seconds_of(priced(True), op) - seconds_of(priced(False), op) for op in (Op.F, Op.B)]
+    constants = find_device_kind("A100-SXM4-80GB").constants
+    per_gather = (32 * 4 + 2) * 8 * 2 * constants.kernel_s
+
+    assert added[0] == pytest.approx(per_gather, rel=0.05), "the matrices of layers, the embedding and the head"
+    assert added[1] == pytest.approx(3 * per_gather, rel=0.05)
 
 
 def test_slow_links_expose_the_gathers_of_sharded_parameters(design: Callable[..., Design]) -> None:
