@@ -25,6 +25,8 @@ from tests.conftest import IDLE, new_context, open_server, watch
 
 pytestmark = pytest.mark.browser
 COURSE = [name for name, folder in lesson_folders().items() if folder.parent.name == "course"]
+DAILY = ["00-tour", "05-waves", "11-parm", "13-transfers-between-meshes", "14-design-challenge"]
+"""Lessons that have every kind of step and every canvas between them."""
 WALK = Path(__file__).with_name("lesson_walk.js").read_text()
 SECOND = "02-bubbles-and-microbatches"
 
@@ -45,10 +47,11 @@ def pane(page: Page) -> Locator:
 
 
 @pytest.mark.slow
-def test_every_lesson_from_its_first_step_to_its_last(page: Page, pane: Locator) -> None:
+@pytest.mark.parametrize("names", [DAILY, pytest.param(COURSE, marks=pytest.mark.nightly, id="all")])
+def test_lessons_from_their_first_step_to_their_last(page: Page, pane: Locator, names: list[str]) -> None:
     """One page for all of them: opening a page takes longer than most lessons."""
     upload = page.locator('input[type="file"][accept*=".json"]').first.element_handle()
-    for name in COURSE:
+    for name in names:
         lesson = find_lesson(name)
         pane.locator(f'[data-lesson="{name}"]').click()
         steps = [{**shown(step), **answers(lesson, step)} for step in lesson.steps]

@@ -100,6 +100,7 @@ def link(tmp_path: Path) -> Iterator[str]:
         yield link
 
 
+@pytest.mark.nightly
 def test_people_sign_in_by_basic_authentication_of_the_proxy(tmp_path: Path, browser: Browser) -> None:
     (tmp_path / "nginx").mkdir()
     (tmp_path / "nginx/passwords").write_text("ada:{PLAIN}secret\neve:{PLAIN}secret\n")

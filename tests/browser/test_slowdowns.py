@@ -106,6 +106,7 @@ def test_a_slow_process_is_announced_marked_and_simulated(
     page.wait_for_function("window.meshwaveTimeline.layers[0].label !== 'With slowdowns'")
 
 
+@pytest.mark.nightly
 def test_nothing_is_announced_when_all_processes_are_equally_fast(
     kept_server: Server, visit: Callable[[str], Page], served_page: Page, launch: Launch
 ) -> None:

@@ -36,7 +36,7 @@ from tests.conftest import wait_until
 
 OF_A_TAB = (Document, ServerSession, Session, Widgets, TransferView, PeriodicCallback, FollowedRun, RunsPanel, RunLog)
 LIFETIME_S = 0.5
-EDITED, OTHERS = 4, 4
+EDITED, OTHERS = 2, 2
 
 
 @pytest.fixture

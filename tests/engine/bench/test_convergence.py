@@ -25,6 +25,7 @@ def trained_results() -> dict[str, Any]:
 
 
 @pytest.mark.torch
+@pytest.mark.nightly
 def test_ppmoe_and_expert_parallelism_have_equal_losses_from_the_same_seed(trained_results: dict[str, Any]) -> None:
     ppmoe, once, backbone = trained_results["runs"].values()
     assert ppmoe["losses"] == pytest.approx(once["losses"], abs=1e-12)
@@ -38,6 +39,7 @@ def test_ppmoe_and_expert_parallelism_have_equal_losses_from_the_same_seed(train
 
 
 @pytest.mark.torch
+@pytest.mark.nightly
 def test_another_seed_gives_other_losses(trained_results: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(convergence_bench, "missing_requirement", lambda: "not in tests")
     other = compare_convergence(Size(**{**vars(TINY), "seed": 1, "steps": 1}), ["ppmoe"])["runs"]["ppmoe"]

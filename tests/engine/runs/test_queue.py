@@ -183,7 +183,10 @@ def uninterrupted_losses(trainer: LocalLauncher) -> list[float]:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize(("process", "after"), [(0, 0), (1, 1), (1, 5), (0, 8)])
+@pytest.mark.parametrize(
+    ("process", "after"),
+    [(0, 0), (1, 5), pytest.param(1, 1, marks=pytest.mark.nightly), pytest.param(0, 8, marks=pytest.mark.nightly)],
+)
 def test_a_killed_process_costs_no_accuracy(
     trainer: LocalLauncher, uninterrupted_losses: list[float], process: int, after: int
 ) -> None:

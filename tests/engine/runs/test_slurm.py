@@ -177,6 +177,7 @@ def test_a_run_that_may_not_restart_names_the_command_to_resume_it(
     assert f"--resume {run.id}" in run.reason
 
 
+@pytest.mark.nightly
 def test_the_check_of_a_target_reports_nodes_and_links_of_different_speed(
     cluster: slurm_cluster.Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
