@@ -4,8 +4,8 @@ Each data-parallel replica of a mesh holds its share of the sequences, replicate
 devices: ``[sequences of all replicas, s, h]`` has the sharding spec ``(S0, R, R)`` on a mesh of ``dp x tp``. On a mesh of
 ``dp x cp x tp``, it is ``(S0, S1, R)``: context-parallel devices divide the tokens, which are in an order in which each
 device has consecutive ones. Every device sends its part directly to one receiver, all at once, between meshes of equal
-``dp`` and ``cp`` without tensor parallelism, and between meshes of equal axes with sequence parallelism or padded
-documents, whose lengths no plan knows. Other boundaries follow the plan of the design's ``transfer`` section
+``dp`` and ``cp`` without tensor parallelism, and between meshes of equal axes with sequence parallelism or whole
+padded documents. Other boundaries follow the plan of the design's ``transfer`` section
 (arXiv:2211.05322). With its key ``boundary``, each tensor-parallel device sends only a slice of
 the sequence or hidden dim, like Megatron's scatter/gather; receivers get all slices. With sequence parallelism both
 meshes hold slices of the sequence, and each slice is sent once. A message of several ``tensors``, as skip connections
@@ -77,7 +77,8 @@ def renumber_ranks(transfer: Transfer, names: Mapping[int, int]) -> Transfer:
 def is_direct(design: Design, source: int, destination: int) -> bool:
     """Return True if device ``i`` of one mesh sends to device ``i`` of the other mesh and to no other device."""
     one, other = design.meshes[source], design.meshes[destination]
-    is_whole = one.tp == 1 or design.training.sequence_parallel or design.training.pad_documents
+    pads = design.training.pad_documents and design.transfer.boundary == "batch"
+    is_whole = one.tp == 1 or design.training.sequence_parallel or pads
     return (one.dp, one.cp, one.tp) == (other.dp, other.cp, other.tp) and is_whole
 
 

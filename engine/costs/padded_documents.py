@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from math import lcm
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,19 +35,54 @@ def padded_lengths(design: Design) -> Integers | None:
     """Return the tokens to which the sequences of each microbatch are padded, ``[microbatches]``.
 
     The microbatches are those of the data-parallel replica with the most tokens, for which the others wait at the end of
-    a step. The result is None if all sequences are whole.
+    a step, unless all replicas have the same lengths. The result is None if all sequences are whole.
     """
     lengths = sequence_lengths(design)
     if lengths is None:
         return None
-    multiple = length_multiple(design)
-    longest = -(-lengths.max(axis=2) // multiple) * multiple
+    multiple, longest = length_multiple(design), lengths.max(axis=2)
+    if shares_lengths(design):
+        longest = longest.max(axis=0, keepdims=True)
+    longest = np.minimum(-(-longest // multiple) * multiple, design.model.sequence)
     return np.asarray(longest[longest.sum(axis=1).argmax()])
 
 
+PLANNED_LENGTHS = 16
+"""Number of lengths of padded sequences for which transfers between meshes are planned."""
+
+
+def shares_lengths(design: Design) -> bool:
+    """Return True if all replicas pad a microbatch to the same length: if they exchange tokens, or a plan moves them."""
+    return design.model.moe is not None or _follows_plans(design)
+
+
+def _follows_plans(design: Design) -> bool:
+    """Return True if devices do not send to their counterparts on the next mesh; see :func:`.boundary_transfers.is_direct`."""
+    sends_slices = design.transfer.boundary != "batch" and not design.training.sequence_parallel
+    is_cut = sends_slices and any(mesh.tp > 1 for mesh in design.meshes)
+    return is_cut or len({(mesh.dp, mesh.cp, mesh.tp) for mesh in design.meshes}) > 1
+
+
+def length_parts(design: Design) -> int:
+    """Return the number of equal parts into which devices divide the tokens of a sequence."""
+    training, sizes = design.training, [mesh.cp for mesh in design.meshes]
+    chunks = 2 * lcm(*sizes) if max(sizes) > 1 else 1
+    divides = training.sequence_parallel or design.model.moe is not None or design.transfer.boundary == "sequence"
+    return lcm(chunks, *(mesh.cp * mesh.tp for mesh in design.meshes if divides))
+
+
 def length_multiple(design: Design) -> int:
-    """Return the number of devices that divide the tokens of a sequence: padded lengths are multiples of it."""
-    return design.meshes[0].tp if design.training.sequence_parallel else 1
+    """Return the number of which padded lengths are multiples, unless a sequence is whole."""
+    parts = length_parts(design)
+    planned = PLANNED_LENGTHS if _follows_plans(design) else design.model.sequence
+    return -(-design.model.sequence // (planned * parts)) * parts
+
+
+def possible_lengths(design: Design) -> list[int]:
+    """Return the tokens that a sequence of a microbatch can have with its padding."""
+    sequence = design.model.sequence
+    step = length_multiple(design) if design.training.pad_documents else sequence
+    return [*range(step, sequence, step), sequence]
 
 
 def shorten_sequences(design: Design, length: int) -> Design:

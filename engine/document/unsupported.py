@@ -27,7 +27,6 @@ def run_problems(design: Design) -> list[Problem]:
         *_kernel_problems(design),
         *_context_problems(design),
         *_document_problems(design),
-        *_padding_problems(design),
         *_recompute_problems(design),
         *_evaluation_problems(design),
     ]
@@ -214,24 +213,6 @@ def _document_problems(design: Design) -> Iterator[Problem]:
     if design.training.document_end is not None and design.training.compile:
         fixes = [set_key_fix("training.compile", False), set_key_fix(where, None)]
         yield Problem(where, "documents_with_compile", fixes=fixes)
-
-
-def _padding_problems(design: Design) -> Iterator[Problem]:
-    """Yield a problem if messages of different lengths, or tokens without a target, are not supported."""
-    model, where = design.model, "training.pad_documents"
-    if not design.training.pad_documents:
-        return
-    parts = {
-        "model.kind": isinstance(model, LanguageModel) and (not model.causal or bool(model.skips)),
-        "model.moe": model.moe is not None,
-        "model.mtp_layers": model.architecture.mtp_layers > 0,
-        "meshes": len({(mesh.data_parallel, mesh.tp) for mesh in design.meshes}) > 1,
-        "transfer.boundary": design.transfer.boundary != "batch" and any(mesh.tp > 1 for mesh in design.meshes),
-        "cp": any(mesh.cp > 1 for mesh in design.meshes),
-        "training.linear_precision": design.training.linear_precision != "same",
-    }
-    if found := [part for part, is_set in parts.items() if is_set]:
-        yield Problem(where, "unsupported_padding", {"parts": found}, fixes=[set_key_fix(where, False)])
 
 
 def _recompute_problems(design: Design) -> Iterator[Problem]:

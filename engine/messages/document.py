@@ -156,10 +156,6 @@ _DESIGN: dict[str, Message] = {
     "padding_without_documents": (
         "training.pad_documents needs training.document_end; set the token that ends a document, or pad_documents to false"
     ),
-    "unsupported_padding": (
-        "runs pad documents only in causal models without experts, on meshes with equal axes and without cp; change "
-        "{parts:list}, or set training.pad_documents to false"
-    ),
     "documents_with_compile": (
         "blocks are compiled for sequences of one length; set training.compile to false, or training.document_end to null"
     ),

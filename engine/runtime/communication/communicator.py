@@ -40,9 +40,9 @@ class MessageFormat(NamedTuple):
 
 GradientGroups = Sequence[tuple[int, tuple[int, ...]]]
 """Pairs of a stage and the processes that reduce its gradients together."""
-BoundaryTransfers = Mapping[tuple[int, int, int], Transfer]
-"""Transfers that reshard messages, by source rank, target rank and number of tensors; the ranks of a transfer are
-processes. At a boundary without a transfer, process ``i`` of the source mesh sends to process ``i`` of the target mesh.
+BoundaryTransfers = Mapping[tuple[int, int, int, int], Transfer]
+"""Transfers that reshard messages, by source rank, target rank, number of tensors, and tokens of each sequence in a message
+of this process; the ranks of a transfer are processes. At a boundary without a transfer, process ``i`` of the source mesh sends to process ``i`` of the target mesh.
 """
 
 
@@ -114,7 +114,8 @@ class Communicator(ABC):
         self._forwarding: list[PendingReshard] = []  # received here, perhaps still being sent on to others
         self._batches = MessageBatches(layout.program, self._rank)
         self._acknowledged = _acknowledged_messages(layout.program, self._rank)
-        self._reshardings: dict[tuple[int, int, int], Resharding] = {}
+        self._reshardings: dict[tuple[int, int, int, int], Resharding] = {}
+        self._resharded = {(source, target) for source, target, *_ in transfers}
         self._tags_per_transfer = max(map(_required_tags, transfers.values()), default=0)
         self._producers = layout.program.stages + len(layout.program.distant_skips)  # per microbatch and direction
         self._connect(timeout)
@@ -133,18 +134,24 @@ class Communicator(ABC):
         return send
 
     def _bind_send(self, producer: Action, rank: int) -> Callable[[Tensor], PendingSend]:
-        resharding = self._resharding(self._rank, rank, self._tensor_count(producer))
-        if resharding is None:
+        if (self._rank, rank) not in self._resharded:
             bind = self._bind_batched_send if producer in self._batches else self._bind_direct_send
             return bind(producer, self._layout.process(rank, self._lane))
         assert producer not in self._batches, "a design that reshards at a boundary cannot be batched"
-        tag, owned = self._first_tag(producer), resharding.planned.source_boxes.get(self._process, ())
-        # Each device holds its sequences, whole in all other dims, but may be planned to send a slice of them.
-        # With context parallelism, they hold one of equal parts of the tokens.
-        held = zip(owned[1:], self._message.message_shape(self._tensor_count(producer))[1:], strict=False)
-        starts = ((start % size, end - start) for (start, end), size in held)
-        part = slice(None), *(slice(start, start + length) for start, length in starts)
-        return lambda tensor: resharding.start(tensor[part], tag=tag)
+        tag, tensors, mb = self._first_tag(producer), self._tensor_count(producer), producer.microbatch
+
+        def send(tensor: Tensor) -> PendingSend:
+            resharding = self._resharding(self._rank, rank, tensors, mb)
+            owned = resharding.planned.source_boxes.get(self._process, ())
+            # Each device holds its sequences, whole in all other dims, but may be planned to send a slice of them.
+            # With context parallelism, they hold one of equal parts of the tokens.
+            starts = (
+                (start % size, end - start) for (start, end), size in zip(owned[1:], tensor.shape[1:], strict=False)
+            )
+            part = slice(None), *(slice(start, start + length) for start, length in starts)
+            return resharding.start(tensor[part], tag=tag)
+
+        return send
 
     def receive_function(self, producer: Action, rank: int) -> Callable[[], PendingTensor]:
         """Return a function that starts to receive a tensor from a rank."""
@@ -156,15 +163,15 @@ class Communicator(ABC):
         )
 
     def _bind_receive(self, producer: Action, rank: int) -> Callable[[], PendingTensor]:
-        resharding = self._resharding(rank, self._rank, self._tensor_count(producer))
-        if resharding is None:
+        if (rank, self._rank) not in self._resharded:
             bind = self._bind_batched_receive if producer in self._batches else self._bind_direct_receive
             return bind(producer, self._layout.process(rank, self._lane))
         tag, forwarding, host_stamps = self._first_tag(producer), self._forwarding, self._device.type == "cpu"
+        tensors, mb = self._tensor_count(producer), producer.microbatch
 
         def receive() -> PendingTensor:
             forwarding[:] = [pending for pending in forwarding if not pending.is_complete()]
-            forwarding.append(resharding.start(tag=tag))
+            forwarding.append(self._resharding(rank, self._rank, tensors, mb).start(tag=tag))
             return _ReshardedTensor(forwarding[-1], host_stamps)
 
         return receive
@@ -179,14 +186,13 @@ class Communicator(ABC):
         """Return the number of tensors in the message of an action."""
         return self._layout.program.tensors_from(producer)
 
-    def _resharding(self, source: int, target: int, tensors: int) -> Resharding | None:
-        """Return the resharding of a boundary; None if process ``i`` of one mesh sends to process ``i`` of the other."""
-        key = source, target, tensors
-        if key in self._transfers and key not in self._reshardings:
-            self._reshardings[key] = Resharding(
-                self._transfers[key], self._process, self._message.dtype, self._transport, self._device
-            )
-        return self._reshardings.get(key)
+    def _resharding(self, source: int, target: int, tensors: int, mb: int) -> Resharding:
+        """Return the resharding of the message of a microbatch at a boundary."""
+        key = source, target, tensors, self.tokens.get(mb, self._message.shape[1])
+        if key not in self._reshardings:
+            parts = self._transfers[key], self._process, self._message.dtype, self._transport, self._device
+            self._reshardings[key] = Resharding(*parts)
+        return self._reshardings[key]
 
     def _bind_shape(self, producer: Action) -> Callable[[], tuple[int, ...]]:
         """Return a function that returns the shape of a message in the current step."""
@@ -265,8 +271,7 @@ class Communicator(ABC):
 
     def _direct_pairs(self) -> list[tuple[int, int]]:
         """Return the pairs (source, target) of processes that exchange messages without resharding, in ascending order."""
-        resharded = {(source, target) for source, target, _ in self._transfers}
-        pairs = {(source, target) for source, target, _ in self._layout.message_sizes()} - resharded
+        pairs = {(source, target) for source, target, _ in self._layout.message_sizes()} - self._resharded
         return sorted(
             pair
             for source, target in pairs

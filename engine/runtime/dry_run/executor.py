@@ -51,7 +51,7 @@ from meshwave.engine.runtime.dry_run.delayed_messages import (
 from meshwave.engine.runtime.dry_run.message_sizes import (
     EMULATED_LATENCY_NS,
     _exchange_ratio,
-    padded_message_tokens,
+    padded_message_lengths,
     shrink_to_fit,
 )
 from meshwave.engine.runtime.dry_run.stage_collectives import StageCollectives
@@ -109,7 +109,8 @@ class DryRunner:
         holders = mesh.cp * (mesh.tp if design.training.sequence_parallel else 1)  # of the tokens of a sequence
         shape = rows, smaller.model.sequence // holders, smaller.model.hidden
         message = MessageFormat(shape, MESSAGE_DTYPES[design.training.precision])
-        transfers = plan_boundary_transfers(smaller, layout)
+        lengths = padded_message_lengths(design, smaller)
+        transfers = plan_boundary_transfers(smaller, layout, shape[1], {*lengths.values(), smaller.model.sequence})
         reductions, gathers = (
             collective_groups(design, layout, costs.layers, op) for op in (Op.REDUCE_GRAD, Op.UNSHARD)
         )
@@ -120,7 +121,7 @@ class DryRunner:
             for members, _ in its_groups
         ]
         communicator = world.make_communicator(layout, message, list(dict.fromkeys(groups)), transfers)
-        communicator.tokens = padded_message_tokens(design, shape[1])
+        communicator.tokens = {mb: length // holders for mb, length in lengths.items()}
         lanes = [len(layout.mesh(rank)) for rank in range(program.ranks)]
         waits = self._waits = plan_waits(program, costs, self._scale, lanes)
         cells = int(waits.flows.cells[-1]) if waits.flows else 0
@@ -129,7 +130,7 @@ class DryRunner:
         if waits.flows is not None and not job.emulates_links:
             self._links = LiveLinks(waits.flows, self._shared.flows_ready, self._scale)
         device = self._device = Device(costs.transfer_model, links=self._links, place=layout.index_in_rank(process))
-        resharded = {(source, target) for source, target, _ in transfers}
+        resharded = {(source, target) for source, target, *_ in transfers}
         messenger = DelayedCommunicator(
             communicator, layout, world, device, waits, self._shared, resharded, emulates_links=job.emulates_links
         )

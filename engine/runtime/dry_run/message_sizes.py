@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from meshwave.engine.costs import Costs
 from meshwave.engine.costs.boundary_transfers import boundary_tensor
-from meshwave.engine.costs.padded_documents import padded_lengths
+from meshwave.engine.costs.padded_documents import length_parts, padded_lengths
 from meshwave.engine.document import Design
 from meshwave.engine.machine import total_memory_bytes
 from meshwave.engine.runs.dry_run import (
@@ -71,17 +71,16 @@ def shrink_to_fit(job: Job, costs: Costs, scale: float, durations: ActionDuratio
     return design, RunNote(text, numbers)
 
 
-def padded_message_tokens(design: Design, tokens: int) -> dict[int, int]:
-    """Return the tokens of each sequence in the messages of every microbatch; empty if all microbatches are whole.
+def padded_message_lengths(design: Design, smaller: Design) -> dict[int, int]:
+    """Return the tokens of the sequences of every microbatch in the design with smaller messages.
 
-    Args:
-        design: the design, whose microbatches may be padded documents of unlike length.
-        tokens: tokens of a whole sequence in a message.
+    The result is empty if all microbatches are whole.
     """
-    lengths = padded_lengths(design)
+    lengths, parts, sequence = padded_lengths(design), length_parts(design), smaller.model.sequence
     if lengths is None:
         return {}
-    return {mb: max(1, length * tokens // design.model.sequence) for mb, length in enumerate(lengths.tolist())}
+    sizes = np.ceil(lengths * (sequence / design.model.sequence / parts)).astype(int) * parts
+    return dict(enumerate(np.minimum(sizes, sequence).tolist()))
 
 
 def _sendable_ratio(job: Job, costs: Costs, scale: float, durations: ActionDurations, sends: NDArray[np.intp]) -> float:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import ceil
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from meshwave.engine.document.model import IGNORED, Example, Model
+from meshwave.engine.document.model import IGNORED, Example, LanguageModel, Model
 from meshwave.engine.runs.training_data import document_lengths
 from meshwave.engine.runs.training_windows import WHOLE, DataPart, Windows
 from meshwave.engine.runtime.modules.documents import DocumentLengths
@@ -23,7 +24,16 @@ class Microbatch(NamedTuple):
     # for language models int64 [micro_batch_size, sequence]; shorter sequences have padding at their end
     inputs: Tensor
     targets: Tensor  # of the same shape
-    documents: DocumentLengths | None = None  # None if each sequence is one document
+    documents: DocumentLengths | None = None  # None if each sequence is one document, or its padding needs no mask
+    target_counts: Tensor | None = None  # see :func:`.documents.target_counts`
+
+
+class Padding(NamedTuple):
+    """Padding of sequences that are one document each to the longest one of a microbatch."""
+
+    multiple: int = 1  # number of which padded lengths are multiples, unless sequences are whole
+    rows: range | None = None  # sequences of all replicas, if these have one length; None for one of each replica
+    counts_targets: bool = False  # True if the sequences of a mean loss are divided unlike those of the replicas
 
 
 class TrainingBatches:
@@ -44,8 +54,7 @@ class TrainingBatches:
         share: range | None = None,
         part: DataPart = WHOLE,
         document_end: int | None = None,
-        pads: bool = False,
-        multiple: int = 1,
+        padding: Padding | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
         """Open the training text if the model needs one.
@@ -59,20 +68,19 @@ class TrainingBatches:
             share: indices of this replica's sequences among those of all replicas; None for the first replica.
             part: part of the data that windows are taken from; held-out data have random numbers of their own.
             document_end: token that ends each document; None if each sequence is one document.
-            pads: True to draw one document per sequence, and to pad a microbatch to its longest sequence.
-            multiple: number of which the length of a padded microbatch is a multiple.
+            padding: draw one document per sequence, and pad a microbatch to its longest sequence; None to pack them.
             device: device of the returned tensors.
 
         Raises:
             InputError: the text is missing or too short.
         """
-        self._windows = Windows(text, model, seed, part, document_end if pads else None)
+        self._windows = Windows(text, model, seed, part, None if padding is None else document_end)
         self._model = model
         self._micro_batch_size = micro_batch_size
         self._microbatches = microbatches
         self._share = range(micro_batch_size) if share is None else share
-        self._document_end, self._device = None if pads else document_end, device
-        self._multiple = multiple if pads else 1
+        self._document_end, self._device = document_end, device
+        self._padding = padding
 
     def step(self, step: int) -> list[Microbatch]:
         """Return all microbatches of a step, ``[microbatches]``."""
@@ -80,17 +88,38 @@ class TrainingBatches:
 
     def microbatch(self, step: int, mb: int) -> Microbatch:
         """Return a microbatch of a step."""
-        examples, documents = [], []
-        for row in self._share:
-            window, rng = self._windows.draw(step, self._sequence_index(mb, row))
-            examples.append(self._model.example(window, rng))
-            if self._document_end is not None:
-                documents.append(document_lengths(window[: self._model.sequence], self._document_end))
-        inputs, targets = (
-            torch.from_numpy(np.stack(column)).to(self._device, non_blocking=True)
-            for column in zip(*_pad_examples(examples, self._multiple), strict=True)
-        )
-        return Microbatch(inputs, targets, documents or None)
+        if self._padding is not None:
+            return self._padded_microbatch(step, mb, self._padding)
+        drawn = [self._draw(step, mb, row) for row in self._share]
+        end, documents = self._document_end, None
+        if end is not None:
+            documents = [document_lengths(window[: self._model.sequence], end) for window, _ in drawn]
+        inputs, targets = self._to_tensors([example for _, example in drawn])
+        return Microbatch(inputs, targets, documents)
+
+    def _padded_microbatch(self, step: int, mb: int, padding: Padding) -> Microbatch:
+        examples = {row: self._draw(step, mb, row)[1] for row in padding.rows or self._share}
+        longest = max(len(inputs) for inputs, _ in examples.values())
+        common = min(ceil(longest / padding.multiple) * padding.multiple, self._model.sequence)
+        own = [examples[row] for row in self._share]
+        documents = counts = None
+        if isinstance(self._model, LanguageModel) and not self._model.causal:  # later tokens see padding
+            documents = [[len(inputs), *filter(None, [common - len(inputs)])] for inputs, _ in own]
+        if padding.counts_targets:
+            found = {row: int((targets != IGNORED).sum()) for row, (_, targets) in examples.items()}
+            size = self._micro_batch_size
+            groups = [range(row // size * size, (row // size + 1) * size) for row in self._share]
+            counts = torch.tensor([[found[row] for row in group] for group in groups], device=self._device)
+        inputs, targets = self._to_tensors([pad_example(each, common) for each in own])
+        return Microbatch(inputs, targets, documents, counts)
+
+    def _draw(self, step: int, mb: int, row: int) -> tuple[NDArray[Any], Example]:
+        window, rng = self._windows.draw(step, self._sequence_index(mb, row))
+        return window, self._model.example(window, rng)
+
+    def _to_tensors(self, examples: Sequence[Example]) -> Iterator[Tensor]:
+        columns = zip(*examples, strict=True)
+        return (torch.from_numpy(np.stack(column)).to(self._device, non_blocking=True) for column in columns)
 
     def _sequence_index(self, mb: int, row: int) -> int:
         """Return the index in the global batch of a row of a microbatch.
@@ -102,14 +131,8 @@ class TrainingBatches:
         return (replica * self._microbatches + mb) * self._micro_batch_size + place
 
 
-def _pad_examples(examples: Sequence[Example], multiple: int) -> Sequence[Example]:
-    """Return the examples with a common length, a multiple of ``multiple``; padding tokens have no loss."""
-    lengths = [len(inputs) for inputs, _ in examples]
-    common = ceil(max(lengths) / multiple) * multiple
-    if all(length == common for length in lengths):
-        return examples
-    missing = [(0, common - length) for length in lengths]
-    return [
-        (np.pad(inputs, added), np.pad(targets, added, constant_values=IGNORED))
-        for (inputs, targets), added in zip(examples, missing, strict=True)
-    ]
+def pad_example(example: Example, length: int) -> Example:
+    """Return an example with ``length`` tokens; padding tokens have no loss."""
+    inputs, targets = example
+    added = 0, length - len(inputs)
+    return np.pad(inputs, added), np.pad(targets, added, constant_values=IGNORED)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -220,7 +220,7 @@ class Executor:
     def _documents_of(self, mb: int) -> AbstractContextManager[None]:
         """Return a context that sets the documents of a microbatch."""
         microbatch = self._batch.get(mb)
-        return pack_documents(None if microbatch is None else microbatch.documents)
+        return nullcontext() if microbatch is None else pack_documents(microbatch.documents, microbatch.target_counts)
 
     def _bind_weight_gradient(self, row: int, stage: int, mb: int) -> RunAction:
         made, deferred, run = forward(stage, mb), self._deferred, self._stages[stage].weight_gradient

@@ -13,7 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from meshwave.engine.costs.boundary_transfers import boundary_tensor, boundary_transfer, is_direct, renumber_ranks
-from meshwave.engine.costs.padded_documents import length_multiple
+from meshwave.engine.costs.padded_documents import (
+    length_multiple,
+    possible_lengths,
+    shares_lengths,
+    shorten_sequences,
+)
 from meshwave.engine.document import Design
 from meshwave.engine.document.model import LanguageModel
 from meshwave.engine.findings import Refusal
@@ -27,7 +32,7 @@ from meshwave.engine.runtime.device.accelerator import device_name
 from meshwave.engine.runtime.device.clock import make_clock
 from meshwave.engine.runtime.device.streams import make_streams
 from meshwave.engine.runtime.execution.checkpoint import Loaded, Part, load_newest_checkpoint
-from meshwave.engine.runtime.execution.data import Microbatch, TrainingBatches
+from meshwave.engine.runtime.execution.data import Microbatch, Padding, TrainingBatches
 from meshwave.engine.runtime.execution.executor import Executor
 from meshwave.engine.runtime.execution.initial_weights import load_initial_weights
 from meshwave.engine.runtime.execution.job import Job, RunNote
@@ -84,7 +89,8 @@ class Trainer:
         shape = layout.mesh_shape(process)
         rows = boundary_tensor(design).shape[0] * shape.cp // shape.dp  # sequences per microbatch in this process
         first_row = layout.dp_index(process) // shape.cp * rows
-        self._token_holders = length_multiple(design)  # devices that divide the tokens of a padded message
+        is_divided = training.sequence_parallel
+        self._token_holders = shape.cp * (shape.tp if is_divided else 1)  # devices that divide the tokens of a message
         make_batches = partial(
             TrainingBatches,
             job.text,
@@ -94,8 +100,7 @@ class Trainer:
             micro_batch_size=training.micro_batch_size,
             share=range(first_row, first_row + rows),
             document_end=training.document_end_id,
-            pads=training.pad_documents,
-            multiple=self._token_holders,
+            padding=document_padding(design),
             device=world.device,
         )
         trained_part = training_part(training)
@@ -127,7 +132,7 @@ class Trainer:
             gradient_groups += [(stage, members) for stage, members in everyone if len(members) > 1]
         gradient_groups += experts.gradient_groups(reduced) if experts else ()
         gradient_groups += [(0, members) for members in sorted(set(tied.values())) if len(members) > 1]
-        transfers = plan_boundary_transfers(design, layout)
+        transfers = plan_boundary_transfers(design, layout, tokens, possible_lengths(design))
         self._communicator = world.make_communicator(layout, message, list(dict.fromkeys(gradient_groups)), transfers)
         weight_group = _bind_weight_group(layout, process, self._modules, experts)
         update = self._modules, weight_group, process, self._communicator, training, observer, tied.get(process)
@@ -331,17 +336,39 @@ def _share_tied_weight(modules: Mapping[int, Stage]) -> None:
             head.tie_weights(weights[TIED_WEIGHT])
 
 
-def plan_boundary_transfers(design: Design, layout: ProcessLayout) -> BoundaryTransfers:
-    """Return the transfers of boundaries at which tensors are resharded; their ranks are processes."""
+def document_padding(design: Design) -> Padding | None:
+    """Return the padding of the documents of a design; None if each sequence is whole."""
+    if not design.training.pad_documents:
+        return None
+    sizes = [mesh.data_parallel for mesh in design.meshes]
+    rows = range(design.training.micro_batch_size * sizes[0]) if shares_lengths(design) else None
+    return Padding(length_multiple(design), rows, len(set(sizes)) > 1)
+
+
+def plan_boundary_transfers(
+    design: Design, layout: ProcessLayout, tokens: int, lengths: Iterable[int]
+) -> BoundaryTransfers:
+    """Return the transfers of boundaries at which tensors are resharded; their ranks are processes.
+
+    Args:
+        design: the design.
+        layout: its processes.
+        tokens: tokens of each whole sequence in a message of this process.
+        lengths: tokens that a sequence can have.
+    """
     process = {
         device: layout.process(rank, lane)
         for rank, mesh in enumerate(design.meshes)
         for lane, device in enumerate(mesh.ordered_devices)
     }
+    planned = [each for each in layout.message_sizes() if not is_direct(design, *each[:2])]
+    by_length = {
+        length * tokens // design.model.sequence: shorten_sequences(design, length) for length in lengths if planned
+    }
     return {
-        (source, target, tensors): renumber_ranks(boundary_transfer(design, source, target, tensors), process)
-        for source, target, tensors in layout.message_sizes()
-        if not is_direct(design, source, target)
+        (*sizes, own): renumber_ranks(boundary_transfer(shortened, *sizes), process)
+        for sizes in planned
+        for own, shortened in by_length.items()
     }
 
 

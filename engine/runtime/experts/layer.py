@@ -131,6 +131,7 @@ class ExpertLayer(DeferrableModule):
         self._groups = groups
         self.place, self.shard, shards = expert_place(self.schedule, layer, self._runner.index)
         self.expert_numbers = sorted(set(layer.experts_by_place(layer.size(self.schedule.places))[self.place]))
+        self._sized = layer  # with the tokens of the current input, which may be padded documents
         self._domain = _gate_token_share(layer, self._before)
         self.gate = Gate(
             layer.hidden,
@@ -220,6 +221,7 @@ class ExpertLayer(DeferrableModule):
         """Return the weighted sum of the experts' outputs for each token of ``x [..., hidden]``, in the shape of ``x``."""
         shape, kind = x.shape, x.device.type
         tokens = x.reshape(-1, shape[-1])
+        self._sized = self.layer if len(tokens) == self.layer.tokens else replace(self.layer, tokens=len(tokens))
         if torch.is_autocast_enabled(kind):
             tokens = tokens.to(torch.get_autocast_dtype(kind))
         for step in self._before:
@@ -312,7 +314,7 @@ class ExpertLayer(DeferrableModule):
         loads first, so that each also knows the number of tokens in the slots that it receives.
         """
         if self.layer.capacity_factor is not None:
-            return int(self.layer.capacity * self._domain)
+            return int(self._sized.capacity * self._domain)
         self._loads = self._gather_loads(load) if self._has_exchange else None
         largest = int(load.max()) if self._loads is None else int(self._loads.max())
         return int(self.layer.round_slots(ceil(largest / self._domain)) * self._domain)

@@ -56,10 +56,10 @@ class PredictionHead(Head):
         assert self.norm is not None, "designs with a post-norm are refused"
         x = self.norm(x)
         loss = self.loss(self.normalized_logits(x), targets)
-        for layer in layers:
+        for shift, layer in enumerate(layers, 1):
             x = layer(x, self.embed(targets.clamp(min=0)))
             targets = torch.cat([targets[:, 1:], torch.full_like(targets[:, :1], IGNORED)], 1)
-            loss = loss + weight * self.loss(self.normalized_logits(x), targets)
+            loss = loss + weight * self.loss(self.normalized_logits(x), targets, shift)
         return loss
 
     def embed(self, tokens: Tensor) -> Tensor:

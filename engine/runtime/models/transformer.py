@@ -25,7 +25,7 @@ from meshwave.engine.runtime.modules.attention_product import AttentionRule
 from meshwave.engine.runtime.modules.context_attention import attend_in_context
 from meshwave.engine.runtime.modules.context_share import ContextShare
 from meshwave.engine.runtime.modules.deferred_gradients import EmbeddingTable, Linear, Norm
-from meshwave.engine.runtime.modules.documents import document_positions, packed_documents
+from meshwave.engine.runtime.modules.documents import document_positions, packed_documents, target_counts
 from meshwave.engine.runtime.modules.positions import alibi_bias, apply_rotary_embedding
 from meshwave.engine.runtime.modules.rms_norm import RmsNorm, ShardedRmsNorm
 from meshwave.engine.runtime.modules.sharded_vector import ShardedVector
@@ -85,7 +85,7 @@ class Embedding(nn.Module):
         elif self.share is None:
             rows = self._first_positions(tokens.shape[1])
         else:
-            rows = self.share.select_own(self._first_positions(self.share.sequence), 0)
+            rows = self.share.select_own(self._first_positions(self.share.resize(tokens.shape[1]).sequence), 0)
         if self.group.divides_tokens:
             own = self.group.own_range(tokens.shape[1])
             rows = rows[..., own.start : own.stop, :]
@@ -295,15 +295,19 @@ class Head(nn.Module):
         logits: Tensor = self.project(x)
         return logits if self.cap is None else self.cap * torch.tanh(logits / self.cap)
 
-    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+    def loss(self, logits: Tensor, targets: Tensor, shift: int = 0) -> Tensor:
         """Return the mean cross-entropy over all columns, computed from this process's logits.
 
         With context parallelism, ``targets`` are those of whole sequences, and the mean of the results of all members is
-        the mean over all tokens.
+        the mean over all tokens. If ``targets`` are shifted, some sequences have fewer of them, or none.
         """
-        count = None
+        count, members = None, 1 if self.share is None else self.share.group.size
+        if (known := target_counts()) is not None:
+            groups = (known - shift).clamp(min=0).sum(1).clamp(min=1) * len(known) / known.shape[1]
+            count = (groups / members).repeat_interleave(targets.shape[1] // members)
+        elif self.share is not None or shift:
+            count = (targets != IGNORED).sum().clamp(min=1) / members
         if self.share is not None:
-            count = (targets != IGNORED).sum() / self.share.group.size
             targets = self.share.select_own(targets, 1)
         return parallel_cross_entropy(logits.flatten(0, 1), targets.flatten(), self.own, self.group, IGNORED, count)
 

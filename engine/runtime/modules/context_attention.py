@@ -65,6 +65,7 @@ def attend_in_context(
             return attend(q, k, v, rule, sinks, None if bias is None else bias(whole, whole, q))
 
         return attend_whole(q, k, v) if documents is None else attend_by_document(attend_whole, q, k, v, documents)
+    share = share.resize(q.shape[2])
     q, k = q.to(v.dtype), k.to(v.dtype)  # on an accelerator, norms of queries and keys return float32
     if share.exchange == "all_gather" or share.group.size == 1:
         return _attend_to_gathered(q, k, v, _Shared(rule, share, bias, documents), sinks)

@@ -9,7 +9,7 @@ sizes in the same order, so that a boundary between them moves consecutive chunk
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -50,13 +50,23 @@ class ContextShare:
         each = len(self.chunks) // self.group.size
         return self.chunks[member * each : (member + 1) * each]
 
+    def resize(self, own_tokens: int) -> ContextShare:
+        """Return the share of sequences of which each member has ``own_tokens``, such as padded documents."""
+        sequence = own_tokens * self.group.size
+        return (
+            self
+            if sequence == self.sequence
+            else replace(self, chunks=balanced_chunks(sequence, len(self.chunks) // 2))
+        )
+
     def select_own(self, whole: Tensor, dim: int) -> Tensor:
         """Return this process's share of the tokens of whole sequences, which are along a dim."""
-        own = self.chunks_of(self.group.index)
+        own = self.resize(whole.shape[dim] // self.group.size).chunks_of(self.group.index)
         return torch.cat([whole.narrow(dim, chunk.start, len(chunk)) for chunk in own], dim)
 
     def restore_order(self, whole: Tensor, dim: int) -> Tensor:
         """Return the tokens of all members, given in the order of the members, in the order of the sequence."""
-        parts = torch.split(whole, self.chunk_length, dim)
-        order = sorted(range(len(parts)), key=lambda number: self.chunks[number].start)
+        chunks = self.resize(whole.shape[dim] // self.group.size).chunks
+        parts = torch.split(whole, len(chunks[0]), dim)
+        order = sorted(range(len(parts)), key=lambda number: chunks[number].start)
         return torch.cat([parts[number] for number in order], dim)

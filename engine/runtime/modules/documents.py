@@ -18,6 +18,7 @@ DocumentLengths = Sequence[Sequence[int]]
 """Number of tokens of each document, for each sequence of a microbatch; their sum is the length of the sequence."""
 
 _packed: ContextVar[DocumentLengths | None] = ContextVar("packed", default=None)
+_target_counts: ContextVar[Tensor | None] = ContextVar("target_counts", default=None)
 
 
 def packed_documents() -> DocumentLengths | None:
@@ -28,14 +29,23 @@ def packed_documents() -> DocumentLengths | None:
     return None if torch.compiler.is_compiling() else _packed.get()
 
 
+def target_counts() -> Tensor | None:
+    """Return the targets of each sequence of a mean loss, ``[batch, sequences]``, for each sequence of the microbatch.
+
+    None if the mean is that of the microbatch.
+    """
+    return None if torch.compiler.is_compiling() else _target_counts.get()
+
+
 @contextmanager
-def pack_documents(lengths: DocumentLengths | None) -> Iterator[None]:
-    """Set the documents of the microbatch that is computed within the context."""
-    token = _packed.set(lengths)
+def pack_documents(lengths: DocumentLengths | None, counts: Tensor | None = None) -> Iterator[None]:
+    """Set the documents, and :func:`target_counts`, of the microbatch that is computed within the context."""
+    token, of_counts = _packed.set(lengths), _target_counts.set(counts)
     try:
         yield
     finally:
         _packed.reset(token)
+        _target_counts.reset(of_counts)
 
 
 def documents_of_rows(documents: DocumentLengths | None, sequence: int) -> Iterator[tuple[slice, Sequence[int]]]:

@@ -19,7 +19,7 @@ def apply_rotary_embedding(
 
     The tokens are whole sequences, or with context parallelism a ``share`` of them.
     """
-    length = x.shape[2] if share is None else share.sequence
+    length = x.shape[2] if share is None else share.resize(x.shape[2]).sequence
     cosines, sines = rotary_cosines_and_sines(length, dims, theta, scaling, x.dtype, x.device)
     if share is not None:
         cosines, sines = share.select_own(cosines, 0), share.select_own(sines, 0)

@@ -323,12 +323,13 @@ def parallel_cross_entropy(
         vocabulary_range: the tokens of this process's columns.
         group: the processes that hold the columns.
         ignore_index: the target of rows without a loss.
-        count: the number of rows by which the sum of their losses is divided; None: that of the rows with a loss.
+        count: the number of rows by which the sum of their losses, or ``[rows]`` each loss, is divided; None: that of
+            the rows with a loss.
     """
     if group.size == 1:
-        wide, how = at_least_float32(logits), "mean" if count is None else "sum"
-        total = F.cross_entropy(wide, targets, ignore_index=ignore_index, reduction=how)
-        return total if count is None else total / count
+        how = "mean" if count is None else "none" if count.ndim else "sum"
+        losses = F.cross_entropy(at_least_float32(logits), targets, ignore_index=ignore_index, reduction=how)
+        return losses if count is None else (losses / count).sum()
     count = (targets != ignore_index).sum() if count is None else count
     loss: Tensor = _CrossEntropy.apply(logits, targets, vocabulary_range, group, ignore_index, count)  # type: ignore[no-untyped-call]
     return loss
@@ -360,12 +361,12 @@ class _CrossEntropy(Function):
         ctx.save_for_backward(exps.div_(total.unsqueeze(1)), index, is_own, has_loss, count)
         ctx.dtype = logits.dtype
         losses = (total.log() + largest - target_logits).masked_fill(~has_loss, 0.0)
-        return losses.sum() / count
+        return (losses / count).sum() if count.ndim else losses.sum() / count
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         probabilities, index, is_own, has_loss, count = ctx.saved_tensors
         logits_gradient = probabilities.clone()
         logits_gradient.scatter_add_(1, index.unsqueeze(1), -is_own.to(logits_gradient.dtype).unsqueeze(1))
-        logits_gradient.mul_((gradient / count) * has_loss.unsqueeze(1))
+        logits_gradient.mul_((gradient / count.to(gradient.dtype) * has_loss).unsqueeze(1))
         return logits_gradient.to(ctx.dtype), None, None, None, None, None

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
 import pytest
 
 from meshwave.engine.costs import estimate, layers_per_stage
-from meshwave.engine.costs.padded_documents import length_multiple, padded_lengths
-from meshwave.engine.document import Design
+from meshwave.engine.costs.padded_documents import padded_lengths, possible_lengths
+from meshwave.engine.document import Design, parse_design
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.program.action import Op
@@ -75,14 +76,52 @@ def test_a_microbatch_has_the_length_of_the_longest_row_of_the_replica_with_the_
         np.testing.assert_array_equal(padded_lengths(design), expected)
 
 
-def test_a_padded_length_is_a_multiple_of_the_devices_that_divide_its_tokens() -> None:
-    design = padded_design([4096, 1001, 300, 7])
-    meshes = tuple(mesh.model_copy(update={"axes": {"tp": 4}}) for mesh in design.meshes)
-    divided = design.training.model_copy(update={"sequence_parallel": True})
-    whole = design.model_copy(update={"meshes": meshes})
+MOE = {"experts": 4}
+SEQUENCE_PARALLEL, SLICED = {"training": {"sequence_parallel": True}}, {"transfer": {"boundary": "sequence"}}
 
-    assert [length_multiple(design), length_multiple(whole)] == [1, 1]
-    assert padded_lengths(whole.model_copy(update={"training": divided})).tolist() == [4096, 1004, 300, 8]  # type: ignore[union-attr]
+
+@pytest.mark.parametrize(
+    ("axes", "sections", "model", "expected"),
+    [
+        (({"tp": 4},) * 2, {}, {}, [4096, 1001, 300, 7]),
+        (({"tp": 4},) * 2, SEQUENCE_PARALLEL, {}, [4096, 1004, 300, 8]),
+        (({"cp": 2, "tp": 2},) * 2, {}, {}, [4096, 1004, 300, 8]),
+        (({"cp": 2, "tp": 4},) * 2, SEQUENCE_PARALLEL, {}, [4096, 1008, 304, 8]),
+        (({"tp": 4},) * 2, {}, {"moe": MOE}, [4096, 1004, 300, 8]),
+        (({"tp": 4},) * 2, SLICED, {}, [4096, 1024, 512, 256]),
+        (({"tp": 4}, {"tp": 2}), {}, {}, [4096, 1024, 512, 256]),
+    ],
+)
+def test_a_padded_length_is_a_multiple_of_the_parts_of_its_tokens_or_has_a_plan(
+    axes: tuple[dict[str, int], ...], sections: dict[str, Any], model: dict[str, Any], expected: list[int]
+) -> None:
+    document = padded_design([4096, 1001, 300, 7]).model_dump(mode="json")
+    for number, (mesh, shape) in enumerate(zip(document["meshes"], axes, strict=True)):
+        mesh |= {"axes": shape, "devices": [*range(number * 8, number * 8 + prod(shape.values()))]}
+    document["cluster"]["devices_per_node"] = 16
+    document["model"] |= model
+    document["experts"] |= {"ep": 4} if model else {}
+    for section, settings in sections.items():
+        document[section] |= settings
+    design = parse_design(document)
+
+    assert padded_lengths(design).tolist() == expected  # type: ignore[union-attr]
+    assert set(expected) <= set(possible_lengths(design))
+
+
+@pytest.mark.parametrize("model", [{}, {"moe": MOE}])
+def test_replicas_that_exchange_tokens_have_the_same_lengths(model: dict[str, Any]) -> None:
+    lengths = [10, 20, 30, 5, 7, 70, 1, 2]
+    design = padded_design(lengths, dp=2, **model)
+    np.testing.assert_array_equal(padded_lengths(design), [10, 70, 30, 5] if model else [7, 70, 1, 2])
+
+
+def test_exchanges_of_experts_are_as_long_as_the_documents() -> None:
+    design = padded_design(LENGTHS, dp=2, moe={**MOE, "every": 1, "capacity_factor": 1.0})
+    design = design.model_copy(update={"experts": design.experts.model_copy(update={"ep": 2})})
+    found = seconds_by_microbatch(design, Op.F, 0)
+    assert found[0] == found[3]
+    assert found[2] < found[1] < 0.5 * found[0]
 
 
 def test_short_microbatches_shorten_the_step_and_the_waits_of_dry_runs() -> None:

@@ -67,10 +67,12 @@ def with_divided_tokens() -> Design:
 
 
 def with_padded_documents() -> Design:
-    """Return two meshes of tp 2 whose microbatches, with their messages and collectives, have four lengths."""
-    document = draw(pp=2, dp=2, model=LAYERS, pipeline={"schedule": "zb-h1", "microbatches": 4}).model_dump(mode="json")
-    for mesh in document["meshes"]:
-        mesh["axes"] = {"dp": 1, "tp": 2}
+    """Return meshes of tp 2 and cp 2 whose microbatches, with their messages and collectives, have four lengths."""
+    model = {**LAYERS, "moe": {"experts": 4, "top_k": 2, "capacity_factor": 1.25, "every": 2}}
+    document = draw(pp=2, dp=2, model=model, pipeline={"schedule": "zb-h1", "microbatches": 4}).model_dump(mode="json")
+    for mesh, axis in zip(document["meshes"], ("tp", "cp"), strict=True):
+        mesh["axes"] = {"dp": 1, axis: 2}
+    document["experts"] = {"schedule": "expert-parallel", "ep": 2}
     lengths = {"document_end": 10, "pad_documents": True, "document_lengths": [32, 5, 17, 9]}
     document["training"].update(steps=2, **lengths)
     return parse_design(document)

@@ -297,7 +297,7 @@ def test_a_launch_predicts_the_documents_of_the_first_step(tmp_path: Path) -> No
 
 @pytest.mark.torch
 def test_a_launch_predicts_the_lengths_of_padded_documents(tmp_path: Path) -> None:
-    from meshwave.engine.runtime.execution.data import TrainingBatches
+    from meshwave.engine.runtime.execution.data import Padding, TrainingBatches
 
     (tmp_path / "data.txt").write_text("a line\nanother and longer line\nthe end\n" * 20)
     plain = design(document_end=10, pad_documents=True, micro_batch_size=2).model_dump(mode="json")
@@ -307,7 +307,7 @@ def test_a_launch_predicts_the_lengths_of_padded_documents(tmp_path: Path) -> No
 
     found = predict_documents(specify_run(predict(given)), tmp_path / "data.txt")
 
-    sizes = {"seed": 0, "microbatches": 6, "micro_batch_size": 2, "document_end": 10, "pads": True}
+    sizes = {"seed": 0, "microbatches": 6, "micro_batch_size": 2, "document_end": 10, "padding": Padding()}
     drawn = [each.inputs.shape[1] for each in TrainingBatches(tmp_path / "data.txt", given.model, **sizes).step(0)]
     np.testing.assert_array_equal(padded_lengths(found.design), drawn)
     assert {20, 7} >= set(drawn)
@@ -356,7 +356,7 @@ def test_windows_of_tokens_are_drawn_and_checked(tmp_path: Path) -> None:
     first = [batches(300).step(step) for step in range(6)]
     resumed = batches(300)
     for step in range(3, 6):
-        for (inputs, targets, _), (again, *_) in zip(first[step], resumed.step(step), strict=True):
+        for (inputs, targets, *_), (again, *_) in zip(first[step], resumed.step(step), strict=True):
             assert inputs.equal(again) and targets.equal(inputs + 1)
     with pytest.raises(Refusal, match="set model.vocab above all tokens"):
         [batches(20).step(step) for step in range(20)]

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from meshwave.engine.costs import layers_per_stage
+from meshwave.engine.costs.padded_documents import length_multiple
 from meshwave.engine.document import parse_design
 from meshwave.engine.document.expert_layers import resolve_expert_layer
 from meshwave.engine.document.pipeline import Section
@@ -30,7 +31,8 @@ def reference(document: Document) -> Reference:
     slots = (
         resolve_expert_layer(design, design.meshes[0]).layer.capacity if design.model.moe else 0
     )  # by groups and chunks too
-    key = json.dumps([document["model"], document["training"], design.sequences_per_step, slots])
+    padding = [length_multiple(design), design.pipeline.microbatches] if design.training.pad_documents else []
+    key = json.dumps([document["model"], document["training"], design.sequences_per_step, slots, padding])
     if key not in _known:
         _known[key] = train(Job(design, lower(design), layers_per_stage(design)))
     return _known[key]

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from meshwave.engine.document.model import MoE
+from meshwave.engine.costs.padded_documents import length_multiple, shares_lengths
+from meshwave.engine.document.model import IGNORED, MoE
 from meshwave.engine.families.transformer import RoutedExperts
 from meshwave.engine.runs.training_windows import DataPart
-from meshwave.engine.runtime.execution.data import Microbatch, TrainingBatches
+from meshwave.engine.runtime.execution.data import Microbatch, Padding, TrainingBatches
 from meshwave.engine.runtime.execution.job import Job
 from meshwave.engine.runtime.execution.stages import DTYPES
 from meshwave.engine.runtime.experts.build import expert_layers, single_process_factory
@@ -49,6 +51,7 @@ def train(job: Job, steps: int | None = None) -> Reference:
             layer.use_float8()
     held_share = 0.0 if training.eval_every is None else training.eval_share
     batches = _batches(job, microbatches, DataPart(held_share))
+    alike = job.program.microbatches if shares_lengths(design) else microbatches
     kind = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[training.optimizer]
     trained = [weight for name, weight in model.named_parameters() if not name.endswith(BALANCE)]
     optimizer = kind(trained, lr=training.lr, weight_decay=training.weight_decay)
@@ -58,7 +61,8 @@ def train(job: Job, steps: int | None = None) -> Reference:
         model.zero_grad()
         for group in optimizer.param_groups:
             group["lr"] = training.learning_rate(step)
-        losses.append(_accumulate(model, batches.step(step), bf16=training.precision == "bf16"))
+        drawn = _pad_alike(batches.step(step), alike)
+        losses.append(_accumulate(model, drawn, bf16=training.precision == "bf16"))
         gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
         most = float("inf") if training.clip_norm is None else training.clip_norm
         norms.append(float(torch.nn.utils.clip_grad_norm_(trained, most)))
@@ -68,7 +72,9 @@ def train(job: Job, steps: int | None = None) -> Reference:
             held_out = _batches(job, microbatches, DataPart(held_share, is_held_out=True))
             model.eval()  # the loss of the next token alone
             with torch.no_grad():
-                drawn = [each for batch in range(training.eval_batches) for each in held_out.step(batch)]
+                drawn = [
+                    each for batch in range(training.eval_batches) for each in _pad_alike(held_out.step(batch), alike)
+                ]
                 found = [_loss(model, each) for each in drawn]
             evaluations.append(float(torch.stack(found).mean()))
             model.train()
@@ -87,8 +93,21 @@ def _batches(job: Job, microbatches: int, part: DataPart) -> TrainingBatches:
         micro_batch_size=training.micro_batch_size,
         part=part,
         document_end=training.document_end_id,
-        pads=training.pad_documents,
+        padding=Padding(length_multiple(job.design)) if training.pad_documents else None,
     )
+
+
+def _pad_alike(batch: list[Microbatch], count: int) -> list[Microbatch]:
+    """Return the microbatches of all replicas, of which each has ``count``, with one length for every microbatch."""
+    padded = []
+    for number, (inputs, targets, documents, _) in enumerate(batch):
+        length = max(each.inputs.shape[1] for each in batch[number % count :: count])
+        added = 0, length - inputs.shape[1]
+        if documents is not None and added[1]:
+            own = [row[0] for row in documents]
+            documents = [[size, *filter(None, [length - size])] for size in own]
+        padded.append(Microbatch(F.pad(inputs, added), F.pad(targets, added, value=IGNORED), documents))
+    return padded
 
 
 def _loss(model: torch.nn.Module, microbatch: Microbatch) -> Tensor:

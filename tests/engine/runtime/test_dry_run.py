@@ -27,7 +27,7 @@ from meshwave.engine.runtime.dry_run.delayed_messages import (  # noqa: E402
     is_late,
 )
 from meshwave.engine.runtime.dry_run.executor import WaitingStage  # noqa: E402
-from meshwave.engine.runtime.dry_run.message_sizes import padded_message_tokens  # noqa: E402
+from meshwave.engine.runtime.dry_run.message_sizes import padded_message_lengths  # noqa: E402
 from meshwave.engine.runtime.execution.job import Job  # noqa: E402
 from tests.engine.costs.test_padded_documents import padded_design  # noqa: E402
 from tests.engine.runs.play import draw  # noqa: E402
@@ -110,7 +110,7 @@ def test_messages_are_as_long_as_the_padded_documents_of_their_microbatch() -> N
     costs, message = estimate(design, program), MessageFormat(boundary_tensor(design).shape, torch.float32)
     first, last = (WaitingStage(program, stage, message, WORLD.device, cast(Any, None)) for stage in range(2))
 
-    for mb, tokens in padded_message_tokens(design, design.model.sequence).items():
+    for mb, tokens in padded_message_lengths(design, design).items():
         y, _ = first.forward(torch.empty(0, tokens), None)
         loss, saved = last.forward(y, None)
         gradient, deferred = last.input_gradient(saved, None)

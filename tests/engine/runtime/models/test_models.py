@@ -90,14 +90,14 @@ def test_sequences_differ_between_steps_and_seeds() -> None:
 
 
 def test_gpt_predicts_the_next_byte_of_the_text() -> None:
-    inputs, targets, _ = batches().step(0)[0]
+    inputs, targets, *_ = batches().step(0)[0]
     assert inputs.shape == targets.shape == (3, 20)
     assert torch.equal(inputs[:, 1:], targets[:, :-1])
     assert bytes(inputs[0].tolist()) in DEFAULT_TEXT.read_bytes()
 
 
 def test_bert_masks_equally_many_tokens_in_every_sequence() -> None:
-    for inputs, targets, _ in batches("bert").step(0):
+    for inputs, targets, *_ in batches("bert").step(0):
         masked = inputs == MASK
         assert masked.sum(dim=1).tolist() == [3, 3, 3]
         assert torch.equal(masked, targets != IGNORED)

@@ -132,7 +132,7 @@ _DESIGN = {
 
 
 def test_images_are_determined_by_the_seed_and_differ() -> None:
-    inputs, noise, _ = _batches().microbatch(0, 0)
+    inputs, noise, *_ = _batches().microbatch(0, 0)
     again = _batches().microbatch(0, 0)
     different = [_batches(seed=4).microbatch(0, 0)[0], _batches().microbatch(1, 0)[0], _batches().microbatch(0, 1)[0]]
 
@@ -181,7 +181,7 @@ def test_the_blocks_of_a_u_net_compile_without_a_graph_break(monkeypatch: pytest
 
     monkeypatch.setattr("meshwave.engine.runtime.models.stages.COMPILER", "aot_eager")
     design: Any = parse_design(_DESIGN | {"model": SMALL})
-    inputs, noise, _ = _batches().microbatch(0, 0)
+    inputs, noise, *_ = _batches().microbatch(0, 0)
     torch._dynamo.reset()
     counters.clear()
     found = []
