@@ -135,8 +135,7 @@ def _training_problems(design: Design) -> Iterator[Problem]:
     """Yield problems of training settings that the runtime does not support."""
     training = design.training
     model = design.model
-    divides_tokens = isinstance(model, LanguageModel) and not model.skips
-    keys = [] if divides_tokens else ["sequence_parallel"]
+    keys = [] if isinstance(model, LanguageModel) else ["sequence_parallel"]
     keys += ["bf16_gradients"] if training.sharding == "none" else []
     multiplies_float8 = isinstance(model, LanguageModel) and not training.compile
     if training.linear_precision == "fp4":

@@ -12,6 +12,7 @@ from meshwave.engine.lowering.transfers import Skip, skips_by_stages
 from meshwave.engine.runtime.models.stages import Stage
 from meshwave.engine.runtime.models.transformer import Layer, Transformer
 from meshwave.engine.runtime.modules.deferred_gradients import Linear
+from meshwave.engine.runtime.modules.tensor_parallel import mark_partial
 
 Blocks = list[int]
 
@@ -25,6 +26,7 @@ class JoiningLayer(Layer):
     def __init__(self, shape: Any, **options: Any) -> None:
         super().__init__(shape, **options)
         self.join = Linear(2 * shape.hidden, shape.hidden)
+        mark_partial(self.join, self.group)
 
     def forward(self, x: Tensor, skip: Tensor | None = None) -> Tensor:
         """Return ``[batch, sequence, hidden]`` computed from ``x`` and ``skip``, which have the same shape."""

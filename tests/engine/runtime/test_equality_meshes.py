@@ -460,6 +460,7 @@ def test_a_mesh_without_copies_trains_beside_one_that_gathers_weights(crew: Any,
 DIVIDED_TOKENS = [
     ({"schedule": "1f1b", "microbatches": 4}, 2, {"clip_norm": 0.5, "kind": "bert"}),
     ({"schedule": "chimera", "microbatches": 4}, 1, {"clip_norm": 0.5}),
+    ({"schedule": "gpipe", "microbatches": 4}, 1, {"clip_norm": 0.5, "kind": "u-transformer"}),
 ]
 """Cases with sequence parallelism: a schedule, dp, and other settings."""
 
