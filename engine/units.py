@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from decimal import ROUND_HALF_UP, Decimal
+from itertools import groupby
 
 KEY_UNITS: Mapping[str, str] = {"_s": "s", "_bytes": "B", "bandwidth": "B/s", "_flops": "FLOP/s"}
 """Units of the amounts in a design, by the end of their key."""
@@ -45,6 +46,12 @@ def format_number(value: float, digits: int = 3) -> str:
 def format_energy(joules: float) -> str:
     """Format an energy: in joules below 1 kWh, otherwise as ``3.2 kWh`` or ``41.5 MWh``."""
     return quantity(joules, "J") if joules < 3.6e6 else quantity(joules / 3600, "Wh")
+
+
+def format_ranges(numbers: Iterable[int]) -> str:
+    """Return numbers as ranges such as ``0-3, 8``; a dash if there are none."""
+    runs = [list(run) for _, run in groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0])]
+    return ", ".join(f"{run[0][1]}-{run[-1][1]}" if len(run) > 1 else str(run[0][1]) for run in runs) or "–"
 
 
 def format_units(value: float) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from meshwave.engine.cli.output import print_json, print_result, with_progress, write_output
-from meshwave.engine.errors import InputError
+from meshwave.engine.errors import InputError, shorten
 from meshwave.engine.findings import DesignError, Problem, Refusal
 
 if TYPE_CHECKING:
@@ -143,11 +143,13 @@ def _read_slowdown(options: argparse.Namespace) -> Slowdown | None:
 
 
 def _prediction_metrics(prediction: Prediction) -> dict[str, Any]:
-    """Return the metrics with all warnings, including those of the document."""
+    """Return the metrics with the memory of all devices, and all warnings, including those of the document."""
+    from meshwave.engine.costs import join_equal_devices
     from meshwave.engine.document.problems import problems
 
     warnings = [*problems(prediction.design), *prediction.warnings]
-    return {**prediction.numbers, "warnings": [str(problem) for problem in warnings]}
+    held = [group.as_data() for group in join_equal_devices(prediction.device_memory)]
+    return {**prediction.numbers, "device_memory": held, "warnings": [str(problem) for problem in warnings]}
 
 
 def _expense_text(texts: Mapping[str, str]) -> str:
@@ -215,7 +217,21 @@ def _to_lines(numbers: Mapping[str, Any]) -> list[str]:
         times = "".join(f"{quantity(numbers[key][rank], time):<10}" for key in columns)
         memory = quantity(numbers["peak_memory_bytes"][rank], "B")
         lines.append(f"{name[:14]:<15}{times}{numbers['peak_inflight'][rank]:<11.4g}{memory}")
+    lines += _device_memory_lines(numbers["device_memory"])
     return [*lines, *numbers["findings"], *numbers["warnings"]]
+
+
+def _device_memory_lines(groups: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a table with the peak memory of a device by category, a line for each group of equal devices."""
+    from meshwave.engine.units import format_ranges, quantity
+
+    titles = {kind: "workspace" if kind == "working" else kind for kind in groups[0]["memory_bytes"]}
+    yield f"{'devices':<15}{''.join(f'{title:<13}' for title in titles.values())}meshes"
+    for group in groups:
+        first, *others = group["meshes"]
+        meshes = f"{first} and {len(others)} more" if len(others) > 1 else " and ".join((first, *others))
+        sizes = "".join(f"{quantity(group['memory_bytes'][kind], 'B'):<13}" for kind in titles)
+        yield f"{shorten(format_ranges(group['devices']), 14):<15}{sizes}{meshes}"
 
 
 def _comparable_numbers(prediction: Prediction) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Cost models: seconds and bytes of every action, and the memory that each device needs."""
 
 from meshwave.engine.costs.cost_model import CostModel, Costs, estimate, layers_per_stage, pricing_model, wait_seconds
+from meshwave.engine.costs.device_memory import DeviceMemory, device_memory, join_equal_devices
 from meshwave.engine.costs.memory import (
     PeakMemory,
     memory_over_time,

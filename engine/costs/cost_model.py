@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import ClassVar, cast
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -106,9 +106,9 @@ class CostModel(CostSection, ABC):
     def layers_per_stage(self, design: Design) -> tuple[int, ...]:
         """Return the layers of each stage for a design that does not set them."""
 
-    def sizes(self, design: Design, program: Program, layers: tuple[int, ...]) -> Sizes:
-        """Return the memory that the devices need."""
-        return device_sizes(design, program, layers)
+    def sizes(self, design: Design, program: Program, layers: tuple[int, ...], device: int | None = None) -> Sizes:
+        """Return the memory that the fullest devices need, or a ``device`` of each group that shares experts."""
+        return device_sizes(design, program, layers, device)
 
     def peak_flops(self, design: Design) -> float:
         """Return the peak FLOP/s of one device, which is the denominator of MFU."""
@@ -203,7 +203,6 @@ def estimate(design: Design, program: Program) -> Costs:
         if network is not None and lengths is not None:
             network = network.replace_exchanges(network.exchange_s * scale)
     size = message_bytes_by_kind(design, distinct, held)[distinct.of_row] * length_scale(design, program)
-    item = number_sizes(design.training).gradients
     saved = _slot_savings(model, design, program, of_kinds, layers) * np.minimum(scale, np.roll(scale, 1))
     return Costs(
         seconds=of_kinds[distinct.of_row] * scale - saved,
@@ -211,14 +210,8 @@ def estimate(design: Design, program: Program) -> Costs:
         bytes=size,
         transfer_model=transfer_model,
         unit=model.unit,
-        static_bytes=held.static_bytes,
-        gradient_bytes=(held.own if design.training.scatters_blocks else held.parameters) * item,
-        reduced_bytes=(held.parameters if reduction_rounds(design) == 2 else held.own) * item,
-        unsharded_bytes=held.computed_bytes,
+        **_memory_costs(design, held),
         sent_bytes=sent_byte_changes(program, size),
-        activation_bytes=held.activation_bytes,
-        deferred_bytes=held.deferred_bytes,
-        working_bytes=held.working_bytes,
         capacity_bytes=design.cluster.device.memory_bytes,
         model_flops=model_flops(design.model, tokens / design.model.sequence, mean_attended_share(design)),
         peak_flops=model.peak_flops(design) * sum(len(mesh.devices) for mesh in design.meshes),
@@ -227,6 +220,26 @@ def estimate(design: Design, program: Program) -> Costs:
         layers=layers,
         network=network,
     )
+
+
+def _memory_costs(design: Design, held: Sizes) -> dict[str, Any]:
+    """Return the fields of :class:`Costs` that describe the memory of one device of each rank."""
+    item = number_sizes(design.training).gradients
+    return {
+        "static_bytes": held.static_bytes,
+        "gradient_bytes": (held.own if design.training.scatters_blocks else held.parameters) * item,
+        "reduced_bytes": (held.parameters if reduction_rounds(design) == 2 else held.own) * item,
+        "unsharded_bytes": held.computed_bytes,
+        "activation_bytes": held.activation_bytes,
+        "deferred_bytes": held.deferred_bytes,
+        "working_bytes": held.working_bytes,
+    }
+
+
+def costs_of_device(design: Design, program: Program, costs: Costs, device: int) -> Costs:
+    """Return the costs of a program with the memory of a ``device`` of each group that shares experts."""
+    held = pricing_model(design).sizes(design, program, costs.layers, device)
+    return replace(costs, **_memory_costs(design, held))
 
 
 def wait_seconds(design: Design, program: Program, layers: tuple[int, ...]) -> Floats:

@@ -137,8 +137,8 @@ def kept_skip_tensors(design: Design, program: Program, layers: Sequence[int]) -
     return kept
 
 
-def device_sizes(design: Design, program: Program, layers: Sequence[int]) -> Sizes:
-    """Return the memory that the devices need.
+def device_sizes(design: Design, program: Program, layers: Sequence[int], device: int | None = None) -> Sizes:
+    """Return the memory that the fullest device of each rank needs, or a ``device`` of each group that shares experts.
 
     Weights, gradients and optimizer states cover all stages of a rank, by precision (arXiv:1910.02054, section 3.1: 16
     bytes per parameter with AdamW and fp32, 18 with mixed precision and fp32 gradients), divided as in
@@ -153,17 +153,15 @@ def device_sizes(design: Design, program: Program, layers: Sequence[int]) -> Siz
     parameters, own, copied, gates, experts = np.zeros((5, program.ranks, program.stages))
     activations, offloads, deferred = np.zeros((3, program.stages))
     transients, gathered = np.zeros((2, program.ranks))
-    shares = [
-        state_shares(design, [design.meshes[rank] for rank in program.ranks_of(stage)])
-        for stage in range(program.stages)
-    ]
+    holders = [tuple(program.ranks_of(stage)) for stage in range(program.stages)]
+    shares_on = {ranks: state_shares(design, [design.meshes[rank] for rank in ranks], device) for ranks in set(holders)}
     precision = number_sizes(design.training)
     loads = workloads(design)
-    blocks = [expert_blocks(design, mesh, load) for mesh, load in zip(design.meshes, loads, strict=True)]
+    blocks = [expert_blocks(design, mesh, load, device) for mesh, load in zip(design.meshes, loads, strict=True)]
     with_experts = expert_counts(design, layers)
     stage_sizes = _stage_sizes(design, program, layers)
     for rank, stage in stage_copies(program):
-        load = loads[rank]
+        load, shares = loads[rank], shares_on[holders[stage]]
         for number, count in with_experts[stage].items():
             gates[rank, stage] += count * blocks[rank][number].gate_parameters
             experts[rank, stage] += count * blocks[rank][number].expert_parameters
@@ -173,7 +171,7 @@ def device_sizes(design: Design, program: Program, layers: Sequence[int]) -> Siz
         parameters[rank, stage] -= 0.0 if load.separates_table else table
         of_experts = float(experts[rank, stage])
         dense = held.parameters - of_experts - table
-        own[rank, stage] = dense * shares[stage].dense + of_experts * shares[stage].experts
+        own[rank, stage] = dense * shares.dense + of_experts * shares.experts
         gathered[rank] = max(gathered[rank], unsharded_bytes(design, design.meshes[rank], *held.neighbours))
         kept, transient = held.kept, held.transient
         if design.pipeline.recomputes(stage):

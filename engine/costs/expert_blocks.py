@@ -1,7 +1,7 @@
 """Costs of layers with experts: attention, gate, experts on the devices of a mesh, and their messages.
 
 The times are those of :func:`meshwave.engine.experts.simulate_layer`, which the timeline of the layer shows too. Bytes and
-parameters are those of the device that holds the most.
+parameters are those of the device that holds the most, or of a given device of the group that shares the experts.
 
 Between forward and backward, the experts keep the rows and both sides of the GELU: ``R (M + 2H / esp)``, with ``R``
 rows on a device, hidden size ``M`` and expert hidden size ``H``, sharded by ``esp``, or ``R (M + 3H / esp)`` if they are
@@ -14,7 +14,7 @@ of its output, and later the gradients of rows and weights before they are accum
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
@@ -37,6 +37,7 @@ from meshwave.engine.experts import (
     Rates,
     StepOp,
     expert_schedules,
+    experts_per_device,
     max_experts_per_device,
     price_expert_schedule,
     simulate_layer,
@@ -71,18 +72,54 @@ ExpertCounts = Mapping[int, int]
 """Number of layers with experts that have the same costs, by the keys of :data:`ExpertBlocks`."""
 
 
-def expert_block(design: Design, mesh: Mesh, load: Workload, number: int = COMMON) -> ExpertBlock | None:
-    """Return the costs of a layer with experts of ``design`` on ``mesh``; None if the model has no experts."""
+def expert_block(
+    design: Design, mesh: Mesh, load: Workload, number: int = COMMON, device: int | None = None
+) -> ExpertBlock | None:
+    """Return the costs of a layer with experts of ``design`` on ``mesh``; None if the model has no experts.
+
+    Bytes and parameters are those of the fullest device, or of a ``device`` of the group that shares the experts.
+    """
     if design.model.moe is None:
         return None
     name, layer, _ = resolve_expert_layer(design, mesh, number)
-    return _price_block(load, design.model.moe, name, layer, mesh_links(design, mesh), device_rates(design))
+    what = load, design.model.moe, name, layer, mesh_links(design, mesh), device_rates(design)
+    block = _price_block(*what)
+    return block if device is None else _sizes_of_device(block, *what, device)
 
 
-def expert_blocks(design: Design, mesh: Mesh, load: Workload) -> ExpertBlocks:
+def expert_blocks(design: Design, mesh: Mesh, load: Workload, device: int | None = None) -> ExpertBlocks:
     """Return the costs of all layers with experts of ``design`` on ``mesh``; empty if the model has no experts."""
     numbers = (COMMON, *design.experts.own_layers)
-    return {number: block for number in numbers if (block := expert_block(design, mesh, load, number)) is not None}
+    blocks = {number: expert_block(design, mesh, load, number, device) for number in numbers}
+    return {number: block for number, block in blocks.items() if block is not None}
+
+
+def unequal_expert_devices(design: Design, mesh: Mesh) -> list[list[int]]:
+    """Return the devices of a mesh by their memory for experts, as indices along ``ordered_devices``.
+
+    The devices of a list hold equally many experts of each layer, and compute equally many rows. There is one list unless
+    a placement or a load distinguishes experts.
+    """
+    numbers = (COMMON, *design.experts.own_layers)
+    sections = [design.experts.section_of_layer(number) for number in numbers]
+    if design.model.moe is None or all(each.placement is None and each.load is None for each in sections):
+        return [list(range(len(mesh.devices)))]
+    of_layers = [list(_expert_loads(design, mesh, number)) for number in numbers]
+    loads = list(zip(*of_layers, strict=True))
+    alike: dict[tuple[tuple[float, ...], ...], list[int]] = {}
+    for index in range(len(mesh.devices)):
+        alike.setdefault(loads[index % len(loads)], []).append(index)
+    return list(alike.values())
+
+
+def _expert_loads(design: Design, mesh: Mesh, number: int) -> Iterator[tuple[float, ...]]:
+    """Yield the experts of a layer, those divided by their copies, and the computed rows, for each device of a group."""
+    name, layer, _ = resolve_expert_layer(design, mesh, number)
+    schedule = expert_schedules[name]()
+    copies = [len(places) for places in layer.holders(layer.size(schedule.places))]
+    priced = _price_layer(name, layer, mesh_links(design, mesh), device_rates(design))
+    for held, rows in zip(experts_per_device(schedule, layer), priced.rows_per_device.tolist(), strict=True):
+        yield len(held), round(sum(1 / copies[expert] for expert in held), 9), round(rows, 6)
 
 
 def expert_layers_per_stage(design: Design, layers: Sequence[int]) -> tuple[int, ...]:
@@ -143,11 +180,28 @@ EXPERTS = "experts"
 """Name of the operator for gate, experts and their messages."""
 
 
+_price_layer = lru_cache(maxsize=256)(price_expert_schedule)
+
+
+def _sizes_of_device(
+    block: ExpertBlock, load: Workload, moe: MoE, name: str, layer: Layer, links: Links, rates: Rates, device: int
+) -> ExpertBlock:
+    """Return a block with the bytes and parameters of one device."""
+    priced, schedule = _price_layer(name, layer, links, rates), expert_schedules[name]()
+    number = device % layer.devices  # meshes may have smaller groups
+    experts = len(experts_per_device(schedule, layer)[number])
+    operator = _expert_operator(load, priced, experts, float(priced.rows_per_device[number]))
+    operators = tuple(operator if each.name == EXPERTS else each for each in block.operators)
+    cut = layer.esp if schedule.shards_experts else 1
+    return replace(block, operators=operators, expert_parameters=experts * layer.expert_parameters(cut))
+
+
 @lru_cache(maxsize=256)  # most consecutive edits price the same layer
 def _price_block(load: Workload, moe: MoE, name: str, layer: Layer, links: Links, rates: Rates) -> ExpertBlock:
-    priced = price_expert_schedule(name, layer, links, rates)
+    priced = _price_layer(name, layer, links, rates)
     before, after = flops.operators_around_mlp(load)
-    operator = _expert_operator(load, priced)
+    experts = max_experts_per_device(expert_schedules[name](), layer)
+    operator = _expert_operator(load, priced, experts, priced.rows)
     inputs, weights = split_backward(priced)
     steps = {Op.F: priced.forward, Op.I: inputs, Op.B: priced.backward}
     played = {op: simulate_layer(priced, its_steps) for op, its_steps in steps.items()}
@@ -170,7 +224,7 @@ def _price_block(load: Workload, moe: MoE, name: str, layer: Layer, links: Links
         forward_waits_s=max(0.0, forward_s - _compute_seconds(priced.forward)),
         input_waits_s=max(0.0, input_s - _compute_seconds(inputs)),
         gate_parameters=float(layer.gate_parameters),
-        expert_parameters=max_experts_per_device(expert_schedules[name](), layer) * layer.expert_parameters(cut),
+        expert_parameters=experts * layer.expert_parameters(cut),
         forward_sent=_sent_bytes(priced.forward),
         backward_sent=_sent_bytes(priced.backward),
         pieces={Op.W: (Piece(weight_s),)} | {op: _layer_pieces(steps[op], played[op]) for op in steps},
@@ -232,7 +286,8 @@ def split_backward(priced: Price) -> tuple[list[CostedStep], list[CostedStep]]:
     return inputs, weights
 
 
-def _expert_operator(load: Workload, priced: Price) -> Operator:
+def _expert_operator(load: Workload, priced: Price, experts: int, rows: float) -> Operator:
+    """Return the operator of a device that holds ``experts`` experts and computes ``rows`` rows."""
     layer, schedule, precision = priced.layer, expert_schedules[priced.name](), load.precision
     item, hidden = precision.item, layer.hidden
     cut = layer.esp if schedule.shards_experts else 1
@@ -241,15 +296,15 @@ def _expert_operator(load: Workload, priced: Price) -> Operator:
     gate = sum(step.flops for step in steps if step.op == StepOp.GATE)
     gated = gate / (2 * hidden * layer.experts)  # tokens
     restored = max(step.bytes for step in steps if step.op == StepOp.RESTORE)
-    weights = max_experts_per_device(schedule, layer) * layer.expert_parameters(cut)
+    weights = experts * layer.expert_parameters(cut)
     buffer = max((step.bytes for step in steps if step.collective), default=0.0)
     products = Work(gate + priced.flops)
-    wide_rows, inner_rows = priced.rows * wide, priced.rows * inner
+    wide_rows, inner_rows = rows * wide, rows * inner
     multiplied, scales = item, 0
     if load.kernels.linear == "fp8":  # the inputs of both products
         multiplied = FLOAT8_BYTES
-        scales = 2 * SCALE_BYTES * layer.degree * max_experts_per_device(schedule, layer)
-    inputs = priced.rows * (hidden + wide) * multiplied + scales
+        scales = 2 * SCALE_BYTES * layer.degree * experts
+    inputs = rows * (hidden + wide) * multiplied + scales
     of_gate = gated * (hidden * item + layer.experts * precision.statistics)
     return Operator(
         EXPERTS,
@@ -259,6 +314,6 @@ def _expert_operator(load: Workload, priced: Price) -> Operator:
         parameters=weights + layer.gate_parameters,
         copied=weights,
         kept_bytes=of_gate + restored + inner_rows * item + inputs,
-        deferred_bytes=of_gate + priced.rows * (hidden + inner) * item + inputs,
-        transient_bytes=(wide_rows + max(inner_rows, priced.rows * hidden + weights)) * item + 2 * buffer,
+        deferred_bytes=of_gate + rows * (hidden + inner) * item + inputs,
+        transient_bytes=(wide_rows + max(inner_rows, rows * hidden + weights)) * item + 2 * buffer,
     )

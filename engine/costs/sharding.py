@@ -70,18 +70,25 @@ class Shares(NamedTuple):
     experts: float
 
 
-def state_shares(design: Design, meshes: Sequence[Mesh]) -> Shares:
-    """Return the state fractions of a device that holds a stage on ``meshes``, relative to its compute parameters."""
+def state_shares(design: Design, meshes: Sequence[Mesh], device: int | None = None) -> Shares:
+    """Return the state fractions of a device that holds a stage on ``meshes``, relative to its compute parameters.
+
+    These are the fractions of the device with the largest state, or of a ``device`` of the group that shares the experts.
+    """
     if design.training.sharding == "none":
         return Shares(1.0, 1.0)
     copies = sum(mesh.dp for mesh in meshes)
     if design.model.moe is None:
         return Shares(1 / copies, 1.0)
-    held: dict[int, float] = defaultdict(float)
+    computed, held = defaultdict[int, float](float), defaultdict[int, float](float)
     for part in expert_sharing(design, meshes)[0]:
-        for device in part.devices:
-            held[device] += part.share / len(part.devices)
-    return Shares(1 / copies, max(held.values()))
+        for each in part.devices:
+            computed[each] += part.share
+            held[each] += part.share / len(part.devices)
+    if device is None:
+        return Shares(1 / copies, max(held.values()))
+    own = meshes[0].ordered_devices[device % len(meshes[0].devices)]
+    return Shares(1 / copies, held[own] / computed[own] if computed[own] else 0.0)
 
 
 def reduction_rounds(design: Design) -> int:

@@ -26,6 +26,7 @@ from meshwave.engine.experts._price import (
     NO_COMPUTE,
     Price,
     Rates,
+    experts_per_device,
     max_experts_per_device,
     price_expert_schedule,
     resolve_choice,

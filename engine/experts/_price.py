@@ -85,7 +85,12 @@ class Price:
     @property
     def rows(self) -> float:
         """Number of rows (slots and tokens) that the experts compute on the device with the most rows."""
-        return self._expert_seconds.rows * float(share_of_rows(self.layer, self._expert_seconds).max())
+        return float(self.rows_per_device.max())
+
+    @property
+    def rows_per_device(self) -> Floats:
+        """Number of rows that the experts compute on each device, ``[devices]``."""
+        return self._expert_seconds.rows * share_of_rows(self.layer, self._expert_seconds)
 
     @property
     def _expert_seconds(self) -> Step:
@@ -170,7 +175,15 @@ def expert_weights(schedule: ExpertSchedule, layer: Layer) -> float:
 
 def max_experts_per_device(schedule: ExpertSchedule, layer: Layer) -> int:
     """Return the maximum number of experts, or of expert shards, on a device."""
-    return max(map(len, layer.experts_by_place(layer.size(schedule.places))))
+    return max(map(len, experts_per_device(schedule, layer)))
+
+
+def experts_per_device(schedule: ExpertSchedule, layer: Layer) -> list[tuple[int, ...]]:
+    """Return the experts, or the experts of the shards, on each device, ``[devices]``."""
+    places = layer.experts_by_place(layer.size(schedule.places))
+    if schedule.places == "mp":
+        return [places[device % len(places)] for device in range(layer.devices)]
+    return [places[device // layer.esp] for device in range(layer.devices)]
 
 
 # ---- one step ----

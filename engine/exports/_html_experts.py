@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby, product
+from itertools import product
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
@@ -31,7 +31,7 @@ from meshwave.engine.exports.svg import theme_aware_svg
 from meshwave.engine.predict.block_timeline import representative_places
 from meshwave.engine.program.action import Op
 from meshwave.engine.program.timeline import Timeline
-from meshwave.engine.units import percent, quantity
+from meshwave.engine.units import format_ranges, percent, quantity
 
 if TYPE_CHECKING:
     from meshwave.engine.document import Design
@@ -149,16 +149,10 @@ def _placement_table(layer: Layer, devices: Sequence[int], load: Sequence[float]
     yield "".join(f'<th scope="col">{head}</th>' for head in heads) + "</tr></thead><tbody>"
     for place, (held, part) in enumerate(zip(placement, load, strict=True)):
         own = devices[place * layer.esp : (place + 1) * layer.esp]
-        cells = (_format_ranges(held), f"{part:.3g}×", percent(part / layer.ep))
+        cells = (format_ranges(held), f"{part:.3g}×", percent(part / layer.ep))
         row = "".join(f"<td>{cell}</td>" for cell in cells)
-        yield f'<tr><th scope="row">{_format_ranges(own)}</th>{row}</tr>'
+        yield f'<tr><th scope="row">{format_ranges(own)}</th>{row}</tr>'
     yield "</tbody></table></details>"
-
-
-def _format_ranges(numbers: Sequence[int]) -> str:
-    """Return numbers as ranges such as ``0-3, 8``; a dash if there are none."""
-    runs = [list(run) for _, run in groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0])]
-    return ", ".join(f"{run[0][1]}-{run[-1][1]}" if len(run) > 1 else str(run[0][1]) for run in runs) or "–"
 
 
 # ---- timeline of a layer ----

@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 
 from meshwave.engine.costs import (
     Costs,
+    DeviceMemory,
     PeakMemory,
+    device_memory,
     estimate,
     memory_over_time,
     memory_parts_over_time,
@@ -67,6 +69,11 @@ class Prediction:
     def memory(self) -> PeakMemory:
         """Peak memory of a device of each mesh in bytes, by category."""
         return peak_memory(self.program, self.costs)
+
+    @cached_property
+    def device_memory(self) -> list[DeviceMemory]:
+        """Peak memory of every device by category, as groups of equal devices of a mesh."""
+        return device_memory(self.design, self.program, self.costs, self.memory)
 
     @cached_property
     def memory_curves(self) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:

@@ -1,8 +1,9 @@
-// Peak memory per device: for each mesh, a predicted bar by category and the measured bar below it.
+// Peak memory per device: a predicted bar by category for each group of equal devices, and the measured bar of a mesh.
 
 /** @import { MemoryBar, MemoryModel } from "./types" */
 
 import { h } from "../kit/dom.js";
+import { count } from "../kit/numbers.js";
 import { Widget, plainData } from "../kit/widget.js";
 
 /** @param {{model: MemoryModel}} args */
@@ -12,29 +13,36 @@ export const render = ({ model }) => new Memory(model).root;
 class Memory extends Widget {
   legend = h("div.mw-memory-legend");
   body = h("tbody");
-  empty = h("p.mw-dock-empty", {}, "No prediction. Fix the problems of the design first.");
+  more = h("p.mw-quiet", { role: "status" });
+  empty = h("p.mw-dock-empty", {}, "No prediction yet");
 
   /** @param {MemoryModel} model */
   constructor(model) {
     super(model);
-    const head = ["Mesh", "", "Peak", "By category"].map((title) => h("th", { scope: "col" }, title));
+    const titles = ["Mesh", "Devices", "", "Peak", "By category"];
+    const head = titles.map((title) => h("th", { scope: "col", class: title ? "" : "mw-memory-kind" }, title));
     this.table = h("table.mw-memory", { "aria-label": "Peak memory per device" }, h("thead", {}, h("tr", {}, ...head)));
     this.table.append(this.body);
-    this.root = h("div.mw-canvas.mw-memory-bars", {}, this.legend, this.empty, this.table);
-    model.on(["bars", "capacity"], () => this.draw());
+    this.root = h("div.mw-canvas.mw-memory-bars", {}, this.legend, this.empty, this.table, this.more);
+    model.on(["bars", "capacity", "hidden_groups"], () => this.draw());
     this.draw();
   }
 
   draw() {
     /** @type {MemoryBar[]} */
     const bars = plainData(this.model, "bars");
-    const { capacity } = this.model;
+    const { capacity, hidden_groups: hidden } = this.model;
     const kinds = [...new Set(bars.flatMap(({ parts }) => Object.keys(parts)))];
     const most = Math.max(1, ...bars.map(({ total }) => total));
     const shownCapacity = capacity.bytes && capacity.bytes < 4 * most ? capacity.bytes : 0;
     const scale = Math.max(most, shownCapacity);
     this.table.hidden = !bars.length;
+    this.table.classList.toggle(
+      "mw-memory-compared",
+      bars.some(({ kind }) => kind === "measured"),
+    );
     this.empty.hidden = Boolean(bars.length);
+    this.more.textContent = hidden ? `${count(hidden, "more group")} of devices` : "";
     const limit = capacity.text ? h("span", {}, `Capacity of a device: ${capacity.text}`) : "";
     const entries = kinds.map((kind, at) =>
       h("span", {}, h("i", { style: { "--kind": `var(--memory-${at % 6})` } }), kind),
@@ -47,15 +55,24 @@ class Memory extends Widget {
         shownCapacity > 0 && h("span.mw-memory-limit", { style: { left: `${(100 * shownCapacity) / scale}%` } });
       return h(
         "tr",
-        { "data-kind": bar.kind },
-        h("th", { scope: "row" }, isFirst ? bar.mesh : h("span.mw-sr", {}, bar.mesh)),
-        h("td", {}, bar.kind),
+        { "data-kind": bar.kind, "data-first": isFirst },
+        ...names(bar, isFirst),
+        h("td.mw-memory-kind", {}, bar.kind),
         h("td.mw-memory-total", { "data-over": bar.over }, bar.text),
         h("td.mw-memory-axis", {}, h("div.mw-memory-bar", {}, ...parts, line)),
       );
     });
     this.body.replaceChildren(...rows);
   }
+}
+
+/** The first cells of a row: the meshes and devices of a bar. @param {MemoryBar} bar @param {boolean} isFirst */
+function names({ mesh, devices }, isFirst) {
+  const text = { translate: "no", title: mesh };
+  return [
+    h("th", { scope: "row", ...text }, isFirst ? mesh : h("span.mw-sr", {}, mesh)),
+    h("td.mw-memory-devices", { translate: "no", title: devices }, devices),
+  ];
 }
 
 /** @param {string} kind @param {number} place @param {[number, string]} size @param {number} scale */

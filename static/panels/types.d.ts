@@ -416,7 +416,10 @@ export interface RunTableModel extends Model {
 
 /** Peak memory of a device of a mesh: parts in bytes and as text by category. */
 export interface MemoryBar {
+  /** The meshes of the devices. */
   mesh: string;
+  /** The numbers of the devices; empty for a measured bar, which is that of the fullest device of the mesh. */
+  devices: string;
   kind: "predicted" | "measured";
   total: number;
   text: string;
@@ -426,5 +429,6 @@ export interface MemoryBar {
 }
 
 export interface MemoryModel extends Model {
+  hidden_groups: number;
   capacity: { bytes?: number; text?: string };
 }

@@ -17,8 +17,8 @@ from safetensors.numpy import save_file
 
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.launches import Launches
-from meshwave.designer.views import run_data, runs
-from meshwave.designer.views.loss import CurvePlot
+from meshwave.designer.views import memory, run_data, runs
+from meshwave.designer.views.loss import CurvePlot, draw_plots
 from meshwave.designer.views.memory import MemoryBars
 from meshwave.designer.views.numbers import Numbers
 from meshwave.designer.views.run_data import FollowedRun
@@ -151,10 +151,21 @@ def test_losses_on_held_out_data_are_points_of_the_plot(write: Write, show: Show
 
     assert curves[0].losses == [3.0, 2.0, 1.5] and curves[0].evaluations == [(3, 1.75)]
     plots = [CurvePlot("Loss", "losses"), CurvePlot("Step time", "seconds")]
-    for plot in plots:
-        plot.draw(curves, "light")
+    draw_plots(plots, curves, "light")
     assert [plot.points.data["x"] for plot in plots] == [[3], []]
     assert plots[0].points.data["y"] == [1.75]
+
+
+@pytest.mark.parametrize(("losses", "has_legend"), [([], [False, True]), ([3.0, 2.0], [True, False])])
+def test_the_first_plot_with_several_curves_names_their_runs(
+    write: Write, show: Show, losses: list[float], has_legend: list[bool]
+) -> None:
+    (curves,) = show(write(losses=[3.0, 2.0])).followed.curves
+    plots = [CurvePlot("Loss", "losses"), CurvePlot("Step time", "seconds")]
+
+    draw_plots(plots, [curves, curves._replace(name="dry run", losses=losses)], "light")
+
+    assert [plot.figure.above[-1].visible for plot in plots] == has_legend
 
 
 def test_a_run_of_a_learner_has_the_name_of_the_learner(show: Show, record: Record) -> None:
@@ -815,7 +826,7 @@ def test_the_table_is_drawn_again_for_changes_only(show: Show, write: Write) -> 
     assert len(table.rows.data) == 2  # type: ignore[attr-defined]
 
 
-def test_each_mesh_has_a_bar_of_its_predicted_memory_and_one_of_its_measured_memory(
+def test_devices_have_bars_of_their_predicted_memory_and_meshes_have_bars_of_their_measured_memory(
     show: Show, session: Session
 ) -> None:
     panel, capacity = show(), session.prediction.memory.capacity_bytes
@@ -823,12 +834,37 @@ def test_each_mesh_has_a_bar_of_its_predicted_memory_and_one_of_its_measured_mem
     found = MeshMemory(first, 0.0, 2 * capacity, {}, {"weights": capacity}, "")
     panel.followed.memory = [found]
 
-    bars = MemoryBars(session, panel.followed).bars.data  # type: ignore[attr-defined]
+    shown = MemoryBars(session, panel.followed)
+    bars = shown.bars.data  # type: ignore[attr-defined]
     kinds = [(first, "predicted"), (first, "measured"), *((name, "predicted") for name in others)]
     assert [(bar["mesh"], bar["kind"]) for bar in bars] == kinds
     assert [bar["over"] for bar in bars] == [False, True] + [False] * len(others)
     assert [sum(size for size, _ in bar["parts"].values()) for bar in bars] == [bar["total"] for bar in bars]
     assert set(bars[1]["parts"]) == {"weights", "other"}
+    assert [bar["devices"] for bar in bars] == ["0", "", "1", "2", "3"]
+
+    shown.styles = {"visibility": "hidden"}
+    panel.followed.memory = []
+    session.edit("pipeline.schedule", "gpipe", "another schedule")
+    assert shown.bars.data is bars, "a hidden tab is not drawn"  # type: ignore[attr-defined]
+    shown.styles = {"visibility": "inherit"}
+    bars = shown.bars.data  # type: ignore[attr-defined]
+    assert [(bar["mesh"], bar["devices"]) for bar in bars] == [
+        (first, "0"),
+        (", ".join(others[:2]), "1-2"),
+        (others[2], "3"),
+    ]
+
+
+def test_more_groups_of_devices_than_are_drawn_are_counted(
+    show: Show, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "MOST_GROUPS", 3)
+
+    shown = MemoryBars(session, show().followed)
+
+    assert len(shown.bars.data) == 3  # type: ignore[attr-defined]
+    assert shown.hidden_groups == 1
 
 
 def test_each_failed_attempt_of_a_run_is_a_note_and_the_next_one_is_marked_in_the_curves(

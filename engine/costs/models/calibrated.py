@@ -175,9 +175,9 @@ class CalibratedCost(OperatorCost):
         updates = np.array([line.seconds(each) + norm_seconds(design) for each in held.own.sum(axis=1)])
         return updates + update_exchange_seconds(design, program, held, measured_collective(self.load()))
 
-    def sizes(self, design: Design, program: Program, layers: tuple[int, ...]) -> Sizes:
-        """Return the memory that the devices need; activations are scaled by the measured ratio of allocated bytes."""
-        held = super().sizes(design, program, layers)
+    def sizes(self, design: Design, program: Program, layers: tuple[int, ...], device: int | None = None) -> Sizes:
+        """Return the memory that devices need; activations are scaled by the measured ratio of allocated bytes."""
+        held = super().sizes(design, program, layers, device)
         found = {each.kind: each.ratio for each in self.load().memory}
         if not found:
             return held

@@ -229,7 +229,7 @@ def test_simulate_prints_the_metrics(meshwave: Command) -> None:
         "iteration      60 units",
         "bubble         20.0%   (within the span of each mesh: 13.5%)",
     ]
-    assert [line.split()[:3] for line in out.splitlines()[-4:]] == [[mesh, "48", "12"] for mesh in "ABCD"]
+    assert [line.split()[:3] for line in out.splitlines()[-9:-5]] == [[mesh, "48", "12"] for mesh in "ABCD"]
 
 
 def test_simulate_in_seconds_prints_throughput_and_mfu(meshwave: Command) -> None:
@@ -273,6 +273,21 @@ def test_simulate_as_json_prints_one_object_and_nothing_else(meshwave: Command) 
         *("peak_inflight", "peak_memory_bytes", "weight_copies", "fits", "warnings"),
     }
     assert (numbers["makespan_s"], numbers["peak_inflight"]) == (60, [3.25, 3.5, 3.75, 4.0])
+
+
+def test_simulate_prints_the_memory_of_every_device_by_category(meshwave: Command) -> None:
+    _, out, _ = meshwave("simulate", "08-gpipe-against-1f1b", "--json")
+    groups = json.loads(out)["device_memory"]
+
+    assert [(group["meshes"], group["devices"]) for group in groups] == [
+        (["A"], [0]),
+        (["B", "C"], [1, 2]),
+        (["D"], [3]),
+    ]
+    assert [group["peak_memory_bytes"] for group in groups] == [sum(group["memory_bytes"].values()) for group in groups]
+    lines = meshwave("simulate", "08-gpipe-against-1f1b")[1].splitlines()
+    assert "devices        weights      gradients    optimizer    activations  workspace    meshes" in lines
+    assert "1-2            400 kB       0 B          800 kB       8.72 MB      623 kB       B and C" in lines
 
 
 def test_simulate_writes_a_trace_beside_its_numbers(meshwave: Command, tmp_path: Path) -> None:
