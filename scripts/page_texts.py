@@ -21,13 +21,18 @@ ROOT = Path(__file__).parents[1]
 PYTHON = (
     "designer/canvases", "designer/forms", "designer/kit", "designer/lessons", "designer/pages", "designer/state",
     "designer/views", "designer/server/administration.py", "designer/server/usage.py", "engine/messages", "engine/predict",
-    "engine/document/differences.py", "engine/experts", "engine/program/action.py", "engine/runs/accuracy", "engine/runs/dry_run.py",
-    "engine/runs/options.py", "engine/runs/recording/clocks.py", "engine/runs/run_comparison.py", "engine/runs/run_entry.py",
-    "engine/runtime/communication/world.py", "engine/runtime/dry_run/message_sizes.py", "engine/schedules",
+    "engine/document/differences.py", "engine/experts", "engine/program/action.py", "engine/runs", "engine/runtime/communication/world.py", "engine/runtime/dry_run/message_sizes.py", "engine/schedules",
 )  # fmt: skip
 """Python sources whose texts are shown on the page."""
-NOT_SHOWN = frozenset(f"engine/messages/{name}.py" for name in ("benchmarks", "command_line", "machine", "runtime"))
-"""Sources of messages of the command line, and of the processes of runs, which write them into their logs."""
+NOT_SHOWN = frozenset(
+    (
+        *(f"engine/messages/{name}.py" for name in ("benchmarks", "command_line", "machine", "runtime")),
+        "engine/runs/tensorboard.py",
+        *(f"engine/runs/launchers/{name}.py" for name in ("_environment", "_manifests", "_torchrun")),
+    )
+)
+"""Sources of messages of the command line, of the processes of runs, which write them into their logs, and of files for
+other programs."""
 
 Literals = list[tuple[int, str]]
 """The lines and the texts of literals; ``{}`` stands for a value in a text."""
@@ -155,19 +160,22 @@ _WORDS = re.compile(r"[A-Za-z]{2}.*[ ].*[A-Za-z]{2}|^[A-Z][a-z]+([.:…]| …)?$
 _CODE = re.compile(
     r"mw-|^[-./:~(]*[.#[-][a-z]|^[A-Z]\d|^(meshes|pipeline|data|rgb|var|button|input|color-mix)[.(,-]|sans-serif|\bpx\b|minmax"
     r"|^\((prefers|resolution)|charset|<link|@font-face|^export const|immutable|/advanced |-hint |noopener|cpu_op|^static/|Ctrl\+Y"
-    r'|^translate\(|^calc\(|%s|^"tabs"|   |--json lists'
+    r'|^translate\(|^calc\(|%s|^"tabs"|   |--json lists|\$|^#|^(exec|cd|link|addr|route|qdisc|netns|rto_min|scontrol) '
+    r"|^(SELECT|INSERT|UPDATE|DELETE|ALTER|PRAGMA|BEGIN) |^rm -f"
 )
 _KEYS = frozenset(
     ("Enter", "Escape", "Tab", "Home", "End", "Backspace", "Delete", "Shift", "Alt", "Control", "Meta", "Space")
 )
+_ANSWERS = frozenset(("Complete", "Completed", "Failed", "Suspended", "True", "Invalid job id", "Reason", "Partition"))
+"""Words in the answers of Kubernetes and Slurm."""
 
 
 def is_shown(text: str) -> bool:
     """Return True if a literal is a text for people: two words, or one that begins with a capital letter.
 
-    Selectors, styles, log messages and names of keys are not.
+    Selectors, styles, commands, log messages and names of keys are not.
     """
-    return bool(_WORDS.search(_FIELD.sub("", text).strip())) and not _CODE.search(text) and text not in _KEYS
+    return bool(_WORDS.search(_FIELD.sub("", text).strip())) and not _CODE.search(text) and text not in _KEYS | _ANSWERS
 
 
 def number_values(text: str) -> str:

@@ -64,6 +64,8 @@ def _ratio(times: float) -> str:
 
 
 def _share(share: float) -> str:
+    if share >= MANY_TIMES:
+        return f"{format_number(share)} times the error of the step, mostly offset by errors elsewhere"
     compensated = ", partly offset by errors elsewhere" if share > COMPENSATED else ""
     return f"{percent(share)} of the error of the step{compensated}"
 

@@ -31,6 +31,7 @@ from meshwave.engine.runs.run import RESULT, Progress
 from meshwave.engine.runs.run_database import Record
 from meshwave.engine.runs.run_entry import Entry, State
 from meshwave.engine.runs.run_folder import RunSpec, process_count, rank_and_mesh, write_bundle
+from meshwave.engine.units import format_count
 
 MANNER = "imported trace"
 MOST_NAMED = 5
@@ -84,7 +85,7 @@ def add_trace_run(record: Record, prediction: Prediction, trace: Trace, person: 
 def _import_note(trace: Trace) -> str:
     if trace.stage_seconds:
         return "simulated from measured seconds of each stage"
-    return f"read from a trace of {len(trace.processes)} process{'es' * (len(trace.processes) != 1)}"
+    return f"read from a trace of {format_count(len(trace.processes), 'process', 'processes')}"
 
 
 def _metric_lines(prediction: Prediction, start: Int64s, end: Int64s) -> Iterator[str]:

@@ -29,7 +29,7 @@ from meshwave.engine.runs.checkpoints import skipped_checkpoints
 from meshwave.engine.runs.process_identity import stopped_process_lines
 from meshwave.engine.runs.run_database import Record
 from meshwave.engine.runs.run_entry import Entry, State
-from meshwave.engine.units import duration
+from meshwave.engine.units import duration, format_count
 
 LOOK_S = 0.05
 """Interval, in seconds, at which :meth:`Run.wait` reads the state of a run."""
@@ -329,8 +329,8 @@ def _shared_cores_note(contention: Contention | None) -> list[str]:
     if contention is None:
         return []
     processes, cores = contention
-    plural = "s" * (cores != 1)
-    return [f"{processes} processes take turns on {cores} core{plural}: computations take longer than predicted"]
+    shared = format_count(cores, "core")
+    return [f"{processes} processes take turns on {shared}: computations take longer than predicted"]
 
 
 def silence_text(entry: Entry, *, reason: bool = True) -> str:

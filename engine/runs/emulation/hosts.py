@@ -23,7 +23,7 @@ from meshwave.engine.runs.emulation.network import PAYLOAD, missing_requirement
 from meshwave.engine.runs.emulation.topology import LEAST_RATE, Topology
 from meshwave.engine.runs.options import Hosts, Options
 from meshwave.engine.runs.run_folder import Bundle, fix_layers, process_count, read_bundle, read_design, read_options
-from meshwave.engine.units import format_number, quantity
+from meshwave.engine.units import format_count, format_number, quantity
 
 FASTEST_LINK = 5e8
 """Rate of the fastest emulated link in bytes/s.
@@ -198,8 +198,7 @@ def _placement_text(node_of: Sequence[int], hosts: int, drawn: int) -> str:
     if hosts != drawn > 1:
         how += f" since the design has {drawn}"
     sizes = [size for _, size in sorted(Counter(node_of).items())]
-    plural = "s" * (len(sizes) != 1)
-    return f"{len(sizes)} emulated host{plural} of {' + '.join(map(str, sizes))} processes, {how}"
+    return f"{format_count(len(sizes), 'emulated host')} of {' + '.join(map(str, sizes))} processes, {how}"
 
 
 def _rates_text(requested: dict[str, float], scale: float) -> str:
@@ -268,7 +267,7 @@ def _link_differences(run: Bundle, hosts: Hosts) -> Iterator[str]:
     """Yield a text for each property of the links of messages that differs from the design."""
     cluster, executed, launched = run.drawn.cluster, message_links(run.design), message_links(run.drawn)
     if hosts.nodes != cluster.nodes:
-        yield f"{hosts.nodes} host{'s' * (hosts.nodes != 1)} (set by --hosts; the design has {cluster.nodes})"
+        yield f"{format_count(hosts.nodes, 'host')} (set by --hosts; the design has {cluster.nodes})"
     profile = "" if launched.are_drawn else run.drawn.cost.profile_name
     for name, requested, link, original in (
         ("hosts", hosts.inter_bandwidth, executed.across, cluster.inter_node),
