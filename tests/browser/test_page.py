@@ -18,6 +18,11 @@ from meshwave.engine.runs.launchers import launchers
 from tests.browser.gestures import eventually, wait_for_paint
 from tests.browser.runs import LOSSES, drawn_losses, write_run
 
+PLOT_HEIGHTS = """() => {
+    const all = (view) => [view, ...(view.child_views ?? []).flatMap(all)];
+    const figures = Bokeh.index.roots.flatMap(all).filter(({ model }) => model.type === "Figure");
+    return figures.map(({ el }) => el.getBoundingClientRect().height);
+}"""
 pytestmark = [pytest.mark.browser, pytest.mark.torch]
 
 TOKEN = "a-token-for-tests"
@@ -77,9 +82,17 @@ def test_runs_are_compared_in_the_plots_and_their_designs_are_opened(whole_page:
     page.get_by_role("tab", name="Loss").click()
     page.wait_for_function(f"(({LOSSES})() ?? []).length === 2")
     assert sorted(map(len, drawn_losses(page))) == [3, 5]
+    wide = page.viewport_size
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.get_by_role("navigation", name="Pane").get_by_role("button", name="Timeline").click()
+    eventually(page, lambda: min(page.evaluate(PLOT_HEIGHTS)) >= 200)
+    assert wide
+    page.set_viewport_size(wide)
 
     page.get_by_role("tab", name="Runs").click()
-    page.evaluate("window.open = (link) => { window.opened = link; }")
+    page.evaluate(
+        "const { open } = window; window.open = (link) => Object.assign(window, { opened: link, open }); null"
+    )
     page.locator(f'.mw-run-table tr[data-run="{second}"] .mw-run-more').click()
     page.get_by_role("menuitem", name="Open its design").click()
     assert page.evaluate("window.opened") == f"./?run={second}"
