@@ -197,6 +197,7 @@ def _key_fields(name: str, node: Json, value: Any, path: str, group: str) -> Ite
     labels = schema.choice_labels(node)
     if labels:
         field["options"] = [_option(path, word, label) for word, label in labels.items()]
+        field["wide"] |= kind == "choice" and max(map(len, labels.values())) > LONGEST_SHORT_OPTION
     if kind in _EXAMPLES and labels:
         field["text"] = labels.get(value, field["text"]) if isinstance(value, str) else field["text"]
         field["hint"] = f"{', '.join(labels.values())}, or {_EXAMPLES[kind]}"
@@ -232,6 +233,8 @@ def _is_too_long(kind: Kind, value: Any) -> bool:
     return sum(map(len, parts)) > LONGEST_LIST
 
 
+LONGEST_SHORT_OPTION = 18
+"""Letters of the longest option that fits a choice of half the width of the form."""
 _EXAMPLES: Mapping[str, str] = {
     "list": "numbers such as 0, 3",
     "numbers": "shares such as 2, 1, 1, 1",

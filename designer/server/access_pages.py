@@ -79,9 +79,19 @@ FORM = """<!doctype html><html lang="en"><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1"><title>{title}</title>
 <link rel="icon" href="{root}/favicon.ico">
 <style>
-  :root {{ color-scheme: light dark; font: 17px system-ui; }}
-  form {{ display: grid; gap: 1em; max-width: 22em; margin: 12vh auto; padding: 0 1em; }}
-  input, button {{ box-sizing: border-box; width: 100%; min-height: 44px; padding: 0.4em 0.6em; font: inherit; }}
+  :root {{ color-scheme: light dark; font: 16px Roboto, system-ui, sans-serif; }}
+  body {{ margin: 0; background: light-dark(#edeff3, #0e0f13); color: light-dark(#1b1d23, #e8eaf0); }}
+  form {{
+    display: grid; gap: 1em; box-sizing: border-box; max-width: 25em; margin: 10vh auto; padding: 1.5em;
+    border: 1px solid light-dark(#dde0e7, #2c2f38); border-radius: 10px; background: light-dark(#fff, #16181d);
+  }}
+  h1 {{ margin: 0; font-size: 1.4em; }}
+  input, button {{
+    box-sizing: border-box; width: 100%; min-height: 44px; margin-top: 4px; padding: 0.4em 0.6em;
+    border: 1px solid light-dark(#868d9b, #767d8b); border-radius: 6px; background: transparent; color: inherit; font: inherit;
+  }}
+  button {{ border: 0; background: light-dark(#3d4cc7, #939dff); color: light-dark(#fff, #10121a); font-weight: 600; }}
+  :focus-visible {{ outline: 2px solid light-dark(#3d4cc7, #939dff); outline-offset: 2px; }}
   input[name=code] {{ letter-spacing: 0.2em; text-transform: uppercase; }}
   [role=alert] {{ color: light-dark(#b3261e, #ffb4ab); }}
 </style>

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -45,14 +46,14 @@ def _short_name(name: str) -> str:
 class CurvePlot:
     """Curves of several runs over their steps."""
 
-    def __init__(self, label: str, field: str, *, has_legend: bool = False) -> None:
+    def __init__(self, label: str, field: str) -> None:
         """Create an empty plot; ``field`` is the field of RunCurves that it shows."""
-        self._value, self._has_legend = field, has_legend
+        self._value = field
         self._names: list[str] = []
         self.source = ColumnDataSource({"x": [], "y": [], "name": [], "colour": []})
         self.figure = figure(
             x_axis_label="Step", y_axis_label=label, tools="pan,wheel_zoom,box_zoom,reset", active_drag="box_zoom",
-            sizing_mode="stretch_both", min_height=120, min_width=320, toolbar_location="above", output_backend="canvas",
+            sizing_mode="stretch_both", min_height=200, min_width=320, toolbar_location="above", output_backend="canvas",
         )  # fmt: skip
         if field == "seconds":
             self.figure.y_range = DataRange1d(start=0)
@@ -80,8 +81,11 @@ class CurvePlot:
             ),
         )
 
-    def draw(self, curves: list[RunCurves], theme: str) -> None:
-        """Draw the curves of runs in the colours of a theme."""
+    def draw(self, curves: list[RunCurves], theme: str, *, names_curves: bool = True) -> bool:
+        """Draw the curves of runs in the colours of a theme.
+
+        The legend is shown if ``names_curves`` and there are several curves.
+        """
         drawn = [each for each in curves if len(getattr(each, self._value)) > 1 and each.unit == curves[0].unit]
         self.source.data = {
             "x": [np.linspace(1, each.steps, len(getattr(each, self._value))) for each in drawn],
@@ -104,7 +108,8 @@ class CurvePlot:
                 LegendItem(label=_short_name(name), renderers=[self._lines], index=place)
                 for place, name in enumerate(names)
             ]
-        self._legend.visible = len(drawn) > 1 and self._has_legend
+        self._legend.visible = len(drawn) > 1 and names_curves
+        return self._legend.visible
 
     def _draw_evaluations(self, curves: list[tuple[RunCurves, str]]) -> None:
         """Draw a point for each evaluation of the runs, in their colours, if this is the plot of losses."""
@@ -127,6 +132,13 @@ class CurvePlot:
         self._legend.update(label_text_color=text, border_line_color=grid, background_fill_color=surface)
 
 
+def draw_plots(plots: Iterable[CurvePlot], curves: list[RunCurves], theme: str) -> None:
+    """Draw the curves of runs in plots; the first plot with several curves has the legend."""
+    is_named = False
+    for plot in plots:
+        is_named |= plot.draw(curves, theme, names_curves=not is_named)
+
+
 @views.register("loss")
 class LossView(View):
     """Loss and step time over the steps of the shown run, and of the runs that are compared with it.
@@ -141,7 +153,7 @@ class LossView(View):
     def make_pane(self) -> Viewable:
         """Build both plots on a common axis of steps."""
         self._followed = followed_runs(self.page)
-        self._plots = [CurvePlot("Loss", "losses", has_legend=True), CurvePlot("Step time", "seconds")]
+        self._plots = [CurvePlot("Loss", "losses"), CurvePlot("Step time", "seconds")]
         for plot in self._plots[1:]:
             plot.figure.x_range = self._plots[0].figure.x_range
         self._theme = "light"
@@ -167,7 +179,6 @@ class LossView(View):
     def _draw_curves(self) -> None:
         curves = self._followed.curves
         self._empty.visible = not curves
-        for plot in self._plots:
-            plot.draw(curves, self._theme)
+        draw_plots(self._plots, curves, self._theme)
         if curves:
             self._plots[1].figure.yaxis.axis_label = f"Step time ({curves[0].unit})"

@@ -86,6 +86,7 @@ GRID = {
     "grid-template-columns": "minmax(0, 1fr)",
     "grid-template-rows": "34px minmax(0, 1fr)",
     "grid-template-areas": '"tabs" "page"',
+    "background": "var(--mw-surface)",  # until the page of a tab is built
 }
 PAGE = {"grid-area": "page", "min-width": "0", "min-height": "0"}
 FRAME = {

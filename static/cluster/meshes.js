@@ -123,10 +123,15 @@ export class Meshes {
     const [left, top] = [box.x, box.y].map((start) => (start < -8 ? 3 - start : 3)); // a label stays on the board
     const style = { "max-width": `${box.width - left - 3}px`, ...(left > 3 && { left: `${left}px` }) };
     const hasName = box.width > 26 + nameWidth && box.height > 15;
+    const kinds = [
+      hasName && "mw-named",
+      this.isCrowded(mesh, box) && "mw-crowded",
+      this.shortForm(rank, nameWidth, box),
+    ];
     const label = h(
       "div",
       {
-        class: `mw-mesh-label${hasName ? " mw-named" : ""}${this.isCrowded(mesh, box) ? " mw-crowded" : ""}`,
+        class: ["mw-mesh-label", ...kinds].filter(Boolean).join(" "),
         "data-mesh": rank,
         title: `Mesh ${mesh.name}, rank ${rank} of the pipeline. Double-click to rename`,
         style: top > 3 ? { ...style, top: `${top}px` } : style,
@@ -138,6 +143,16 @@ export class Meshes {
     if (mesh.devices.length > 1 && box.width > needed && root.dataset.density === "full")
       label.append(axesChip(this.cluster, mesh, rank));
     return label;
+  }
+
+  /**
+   * The class of a label on folded nodes that has no room for both rank and name: it shows the name, or else the rank.
+   * @param {number} rank @param {number} nameWidth @param {Box} box
+   */
+  shortForm(rank, nameWidth, { width }) {
+    const rankWidth = Math.max(12, 4 + 5.5 * String(rank).length);
+    if (this.cluster.root.dataset.density !== "folded" || rankWidth + nameWidth + 7 <= width) return "";
+    return nameWidth + 4 <= width ? "mw-name-only" : "mw-rank-only";
   }
 
   /**

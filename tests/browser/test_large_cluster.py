@@ -86,6 +86,34 @@ def test_folded_nodes_are_few_boxes_with_the_meshes_they_hold(page: Page, sessio
     expect(page.locator(".mw-mesh-label")).to_have_text("0A")
 
 
+def test_meshes_on_few_folded_nodes_have_whole_names_or_ranks(stage: Stage) -> None:
+    from meshwave.designer.canvases.cluster import ClusterCanvas
+    from meshwave.designer.state.design_session import Session
+    from meshwave.engine.document import parse_design
+
+    nodes = 64
+    design = document(nodes, PER_NODE, [list(range(node * PER_NODE, (node + 1) * PER_NODE)) for node in range(nodes)])
+    design |= {"pipeline": {"schedule": "gpipe", "microbatches": 4}, "model": {**design["model"], "layers": nodes}}
+    for node, mesh in enumerate(design["meshes"]):
+        mesh["name"] = f"p{node}" if node % 2 else f"a longer name {node}"
+    session = Session(parse_design(design))
+
+    def make() -> Any:
+        canvas = ClusterCanvas(session.edit, width=430, height=330)
+        canvas.show(session.design.model_dump(mode="json"))
+        return canvas
+
+    page = stage.show(make)
+    labels = page.locator(".mw-mesh-label")
+    expect(labels).to_have_count(nodes)
+    shown = labels.evaluate_all(
+        """labels => labels.map((label) => [...label.children].filter((part) => part.checkVisibility())
+            .map((part) => part.scrollWidth <= part.clientWidth && part.textContent))"""
+    )
+    assert shown[11] == ["p11"] and shown[12] == ["12"]
+    assert all(parts and all(parts) for parts in shown)
+
+
 def test_a_mesh_is_drawn_moved_and_stretched_on_folded_nodes(page: Page, session: Session) -> None:
     fold = cluster(page, "cluster.layout.fold")
 

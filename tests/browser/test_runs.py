@@ -25,6 +25,7 @@ from meshwave.engine.files import example
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs import Record, State, write_bundle
 from meshwave.engine.runs.annotations import read_annotations
+from meshwave.engine.runs.checkpoints import step_folder
 from meshwave.engine.runs.process_identity import own_handle
 from meshwave.engine.runs.run_folder import RunSpec
 from meshwave.engine.runs.training_texts import LARGEST_UPLOAD_BYTES, texts_folder
@@ -287,6 +288,30 @@ def test_a_run_is_deleted_after_a_confirmation(show: Callable[..., Page], sessio
     expect(page.locator(".mw-run-list .mw-dock-empty")).to_be_visible()
     assert not record.folder(run).exists()
     expect(page.locator(".mw-run")).to_be_hidden()
+
+
+def test_a_run_with_a_checkpoint_is_resumed_from_its_row(
+    show: Callable[..., Page], session: Session, record: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, saved = (write(record, session, [5.0, 4.0]) for _ in range(2))
+    step_folder(record.folder(saved) / "checkpoints", 2).mkdir(parents=True)
+    for run in (plain, saved):
+        record.change_state(run, State.SUCCEEDED, "")
+    launched: list[Any] = []
+    monkeypatch.setattr(RunsPanel, "_submit", lambda panel, launcher, spec, *rest: launched.append(spec))
+    page = show()
+
+    for run, offers in ((plain, 0), (saved, 1)):
+        page.locator(f'.mw-run-table tr[data-run="{run}"] .mw-run-more').click()
+        resume = page.get_by_role("menuitem", name="Resume")
+        expect(resume).to_have_count(offers)
+        if offers:
+            resume.click()
+        else:
+            page.keyboard.press("Escape")
+
+    eventually(page, lambda: [spec.options.resume for spec in launched] == [saved])
+    assert launched[0].prediction.design == session.design
 
 
 def test_a_run_is_exported_to_perfetto(show: Callable[..., Page], session: Session, record: Record) -> None:
