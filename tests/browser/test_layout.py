@@ -55,6 +55,14 @@ def test_the_reason_why_memory_does_not_fit_is_above_its_bar(whole_page: Callabl
         assert reason["y"] + reason["height"] <= track["y"] + 1
 
 
+def test_the_name_of_a_pinned_design_leaves_room_for_the_end_of_the_comparison(page: Page) -> None:
+    page.get_by_role("button", name="Pin this design").click()
+    end = page.get_by_role("button", name="End comparison")
+    for width in (820, 1280):
+        resize(page, width)
+        expect_inside(page, end)
+
+
 def test_splitters_are_dragged_moved_by_keys_and_reset(page: Page) -> None:
     wave, side = page.locator(".mw-area-wave"), page.locator(".mw-area-side")
     lower = page.get_by_role("separator", name="Height of the canvases")
