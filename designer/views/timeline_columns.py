@@ -179,7 +179,7 @@ def _pack_layer(layer: Layer, columns: _Columns, ticks: float) -> dict[str, Any]
         "meshes": list(timeline.meshes),
         "groups": group_columns(layer.groups),
         "stages": shade.shape[1],
-        "microbatches": int(timeline.microbatch.max(initial=-1)) + 1,
+        "microbatches": timeline.microbatches,
         "makespan": timeline.makespan,
         "tints": tints(shade),
         "capacity": layer.capacity,

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from meshwave.engine.costs.device_sizes import Sizes, device_sizes, message_bytes_by_kind, sent_byte_changes
 from meshwave.engine.costs.distinct_actions import Kinds, distinct_kinds
+from meshwave.engine.costs.gradient_buckets import bucket_sizes, uses_buckets
 from meshwave.engine.costs.microbatch_prices import length_scale, microbatch_scale
 from meshwave.engine.costs.model_flops import model_flops
 from meshwave.engine.costs.operators import number_sizes
@@ -23,6 +24,7 @@ from meshwave.engine.document import Design
 from meshwave.engine.document.cost import CostSection, Unit
 from meshwave.engine.findings import Problem
 from meshwave.engine.frozen import option_labels
+from meshwave.engine.program.action import Op
 from meshwave.engine.program.program import Program
 from meshwave.engine.program.shared_links import Network
 from meshwave.engine.program.simulation import TransferModel, simulate, slot_sums
@@ -68,6 +70,7 @@ class Costs:
     tokens: int  # tokens in one iteration
     layers: tuple[int, ...]  # [stages] layers of each stage
     network: Network | None = None  # None if transfers do not share links
+    lead: Floats | None = None  # [rows] see :func:`~meshwave.engine.program.simulation.simulate`; None without buckets
 
     def simulate(
         self, program: Program, seconds: Floats | None = None, meshes: tuple[str, ...] | None = None
@@ -82,13 +85,13 @@ class Costs:
             ratio = np.divide(after, before, out=np.ones(len(program)), where=before > 0)
             network = network.replace_exchanges(network.exchange_s * ratio)
         alone = self.simulate_without_sharing(program) if network is not None and seconds is None else None
-        return simulate(program, given, self.transfer_model, meshes, network=network, alone=alone)
+        return simulate(program, given, self.transfer_model, meshes, network=network, alone=alone, lead=self.lead)
 
     def simulate_without_sharing(self, program: Program) -> Timeline:
         """Simulate the priced program without link sharing; the result is cached."""
         known = self.__dict__.get("_alone")
         if known is None or known.digest != program.digest:
-            known = self.__dict__["_alone"] = simulate(program, self.seconds)
+            known = self.__dict__["_alone"] = simulate(program, self.seconds, lead=self.lead)
         return cast(Timeline, known)
 
 
@@ -158,6 +161,13 @@ class CostModel(CostSection, ABC):
         """
         return np.asarray(seconds[pairs].sum(axis=1))
 
+    def remaining_shares(self, design: Design, program: Program, layers: tuple[int, ...]) -> Floats:
+        """Return the share of the last backward of a stage after each bucket of gradients, ``[buckets, stages]``.
+
+        By default, buckets are reduced after the backward.
+        """
+        return np.zeros((design.training.gradient_buckets, program.stages))
+
     def warnings(self, design: Design) -> Iterable[Problem]:
         """Yield warnings for parts of a design that the model prices inaccurately."""
         return ()
@@ -202,7 +212,8 @@ def estimate(design: Design, program: Program) -> Costs:
         network, of_kinds = model.network(design, program, distinct, layers, held, of_kinds)
         if network is not None and lengths is not None:
             network = network.replace_exchanges(network.exchange_s * scale)
-    size = message_bytes_by_kind(design, distinct, held)[distinct.of_row] * length_scale(design, program)
+    buckets = bucket_sizes(design, layers, held)
+    size = message_bytes_by_kind(design, distinct, held, buckets)[distinct.of_row] * length_scale(design, program)
     saved = _slot_savings(model, design, program, of_kinds, layers) * np.minimum(scale, np.roll(scale, 1))
     return Costs(
         seconds=of_kinds[distinct.of_row] * scale - saved,
@@ -219,6 +230,7 @@ def estimate(design: Design, program: Program) -> Costs:
         tokens=round(tokens),
         layers=layers,
         network=network,
+        lead=_reduction_leads(model, design, program, layers),
     )
 
 
@@ -240,6 +252,15 @@ def costs_of_device(design: Design, program: Program, costs: Costs, device: int)
     """Return the costs of a program with the memory of a ``device`` of each group that shares experts."""
     held = pricing_model(design).sizes(design, program, costs.layers, device)
     return replace(costs, **_memory_costs(design, held))
+
+
+def _reduction_leads(model: CostModel, design: Design, program: Program, layers: tuple[int, ...]) -> Floats | None:
+    """Return the share of the last backward of a stage that follows when a reduction begins, ``[rows]``."""
+    if not uses_buckets(design):
+        return None
+    lead, rows = np.zeros(len(program)), np.flatnonzero(program.op == Op.REDUCE_GRAD)
+    lead[rows] = model.remaining_shares(design, program, layers)[program.bucket[rows], program.stage[rows]]
+    return lead
 
 
 def wait_seconds(design: Design, program: Program, layers: tuple[int, ...]) -> Floats:

@@ -27,6 +27,7 @@ class Kinds:
     stage: Ints  # [kinds]
     peer: Ints  # [kinds]
     tensors: Ints  # [kinds] message units; 0 for other actions
+    bucket: Ints  # [kinds] bucket of a reduction; 0 for other actions
     of_row: Ints  # [rows] kind of each row
 
     @property
@@ -54,17 +55,18 @@ def distinct_kinds(program: Program) -> Kinds:
     of_row = number[code]
     of_row.flags.writeable = False
     of_one = program.op[row], program.rank[row], program.stage[row], program.peer[row], program.tensors[row]
-    return Kinds(*of_one, of_row)
+    return Kinds(*of_one, program.bucket[row], of_row)
 
 
 def _kind_numbers(program: Program) -> NDArray[np.int64]:
     """Return a small number for the kind of each row, ``[rows]``.
 
-    The kind depends on op and rank; for messages also on peer and size, otherwise on the stage.
+    The kind depends on op and rank; for messages also on peer and size, otherwise on the stage and the bucket.
     """
-    width = max(program.ranks, program.stages) + 1
+    buckets = int(program.bucket.max(initial=0)) + 1
+    width = max(program.ranks, program.stages * buckets) + 1
     message = (program.op >= Op.SEND_F) & (program.op <= Op.RECV_B)
-    last = np.where(message, program.peer, program.stage) + 1
+    last = np.where(message, program.peer, program.stage + program.stages * program.bucket) + 1
     code = (program.op.astype(np.int64) * program.ranks + program.rank) * width + last
     if not len(program.skips) and (program.onward_units == 1).all():
         return np.asarray(code)

@@ -164,7 +164,8 @@ def _memory_changes(
     made = np.flatnonzero(first >= 0)
     gradients[first[made]] = costs.gradient_bytes.ravel()[made]
     reduced, steps = op == Op.REDUCE_GRAD, op == Op.STEP
-    copies = np.bincount(rank[reduced], costs.reduced_bytes.ravel()[cell[reduced]], minlength=len(costs.reduced_bytes))
+    cells = np.unique(cell[reduced])  # once for all buckets of a stage
+    copies = np.bincount(cells // stages, costs.reduced_bytes.ravel()[cells], minlength=len(costs.reduced_bytes))
     gradients[steps] = copies[rank[steps]]
     return _activation_changes(op, stage, costs.activation_bytes, costs.deferred_bytes), unsharded, gradients, sent
 

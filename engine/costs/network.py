@@ -236,16 +236,16 @@ def add_collective_flows(
     design: Design,
     kinds: Kinds,
     op: Op,
-    messages: Mapping[int, Messages],
+    messages: Sequence[Mapping[int, Messages]],
     measured: bool,
 ) -> None:
     """Add the collectives ``op`` to the network.
 
-    Each mesh that holds a stage sends those ``messages`` of the stage whose source is one of its devices.
+    Each mesh that holds a stage sends those ``messages`` of the stage, ``[buckets]``, whose source is one of its devices.
     """
     for row in kinds.indices_of(op).tolist():
         rank = int(kinds.rank[row])
-        sent = messages[int(kinds.stage[row])].sent_by(design.meshes[rank].devices)
+        sent = messages[int(kinds.bucket[row])][int(kinds.stage[row])].sent_by(design.meshes[rank].devices)
         builder.add_collective(row, builder.fabric.usage(sent), (op.name, rank), measured=measured)
 
 

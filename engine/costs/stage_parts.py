@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import NamedTuple
 
 from meshwave.engine.costs import transformer_layers
@@ -25,23 +25,30 @@ def stage_parts(
     design: Design, load: Workload, block: ExpertBlock | None, layers: Sequence[int], stage: int
 ) -> Iterator[StagePart]:
     """Yield the parts of a stage; ``block`` has the costs of a layer with experts."""
+    return chain.from_iterable(stage_blocks(design, load, block, layers, stage))
+
+
+def stage_blocks(
+    design: Design, load: Workload, block: ExpertBlock | None, layers: Sequence[int], stage: int
+) -> Iterator[list[StagePart]]:
+    """Yield the parts of each block of a stage: of the embedding, of each layer, and of the head."""
     model, first, last = design.model, stage == 0, stage == len(layers) - 1
     start = list(accumulate(layers, initial=0))[stage]
     numbers = range(start, start + layers[stage])
     if isinstance(model, BlockModel):
         ends = model.embedding_operators(load), model.head_operators(load)
-        inside = (StagePart(f"block {number}", tuple(model.block_operators(load, number))) for number in numbers)
+        inside = ([StagePart(f"block {number}", tuple(model.block_operators(load, number)))] for number in numbers)
     else:
         ends = (
             transformer_layers.end_operators(load, first=True, last=False),
             transformer_layers.end_operators(load, first=False, last=True),
         )
-        inside = (part for number in numbers for part in _layer_parts(design, load, block, number))
+        inside = (list(_layer_parts(design, load, block, number)) for number in numbers)
     if first:
-        yield StagePart("embedding", tuple(ends[0]))
+        yield [StagePart("embedding", tuple(ends[0]))]
     yield from inside
     if last:
-        yield StagePart("head and loss", tuple(ends[1]))
+        yield [StagePart("head and loss", tuple(ends[1]))]
 
 
 def _layer_parts(design: Design, load: Workload, block: ExpertBlock | None, number: int) -> Iterator[StagePart]:

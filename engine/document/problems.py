@@ -121,6 +121,10 @@ def _sharding_problems(design: Design) -> Iterator[Problem]:
         where = "training.gradient_reduction"
         params = {"sharding": training.sharding}
         yield Problem(where, "unused_gradient_reduction", params, "warning", fixes=[set_key_fix(where, "microbatch")])
+    if training.gradient_buckets > 1 and training.scatters_blocks:
+        where = "training.gradient_buckets"
+        params = {"sharding": training.sharding}
+        yield Problem(where, "unused_gradient_buckets", params, "warning", fixes=[set_key_fix(where, 1)])
 
 
 Check = Callable[["Design"], Iterator[Problem]]

@@ -13,6 +13,8 @@ from meshwave.engine.frozen import FileName, Part, Printable, nullable, option_l
 
 MAX_STEPS = 10_000_000
 """Maximum number of optimizer steps of a run."""
+MAX_BUCKETS = 1_000
+"""Maximum number of buckets of gradients of a stage."""
 MAX_DOCUMENTS = 100_000
 """Maximum number of lengths of documents in a design."""
 Sharding = Annotated[
@@ -97,6 +99,11 @@ class Training(Part):
     """Reduce-scatter of sharded gradients. microbatch: each block reduces its gradients in the backward of every
     microbatch. step: the gradients of a stage are reduced once, after its last backward, as in
     torch.distributed.pipelining; until then, each device holds all gradients of the stage."""
+    gradient_buckets: Annotated[int, Field(ge=1, le=MAX_BUCKETS)] = 1
+    """Largest number of parts (buckets) in which the gradients of a stage are reduced once per step. The layers of a stage are
+    divided by their parameters, from the last to the first, and a bucket is reduced while the last backward of the stage
+    computes the gradients of the next one. With 1, the reduction begins after that backward and can hide only behind other
+    stages."""
     sequence_parallel: bool = False
     """Shard the tokens of norms, residual sums and messages over the tensor-parallel devices, which reduces the
     activations stored there (Korthikanti et al., arXiv:2205.05198)."""

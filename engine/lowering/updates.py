@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from meshwave.engine.costs import layers_per_stage
+from meshwave.engine.costs.gradient_buckets import gradient_buckets, uses_buckets
 from meshwave.engine.document import Design
 from meshwave.engine.document.expert_layers import COMMON
 from meshwave.engine.experts import expert_schedules
@@ -34,22 +37,37 @@ def weight_sharer_counts(design: Design) -> tuple[int, ...]:
     return tuple(len(mesh.devices) if across else mesh.dp for mesh in design.meshes)
 
 
+def bucket_counts(design: Design) -> tuple[int, ...]:
+    """Return the number of buckets of gradients of each stage, ``[stages]``; empty if stages are reduced as a whole.
+
+    Raises:
+        InputError: there are more stages than layers, or the calibration profile is missing.
+    """
+    if not uses_buckets(design):
+        return ()
+    return tuple(map(len, gradient_buckets(design, layers_per_stage(design))))
+
+
 def may_have_partial_gate_gradient(name: str) -> bool:
     """Return True if a schedule, or one that it may choose, sums the gate's gradient over tensor parallelism."""
     schedule = expert_schedules[name]
     return schedule.gate_is_partial or schedule.chooses
 
 
-def add_updates(program: Program, copies: tuple[int, ...], *, clips: bool = False) -> Program:
-    """Add a reduction for each stage with copies and an optimizer step per rank.
+def add_updates(
+    program: Program, copies: tuple[int, ...], buckets: Sequence[int] = (), *, clips: bool = False
+) -> Program:
+    """Add a reduction for each stage with copies, or for each of its buckets, and an optimizer step per rank.
 
     A stage of a single replica is reduced when its last backward is done and sent, so that the reduction overlaps the
-    rest of the step. With several replicas, stages are reduced in ascending order at the end, so that the ranks of a
+    rest of the step. A bucket starts as soon as its gradients are final, inside that backward. With several replicas, stages are reduced in ascending order at the end, so that the ranks of a
     stage reduce in the same order.
 
     Args:
         program: the program with transfers.
         copies: number of devices that share weights, for each rank; see :func:`weight_sharer_counts`.
+        buckets: [stages] number of buckets of gradients, which are reduced one after the other; empty to reduce each stage
+            as a whole, after its last backward.
         clips: True if a step needs the norm of all gradients, so that all ranks step together.
     """
     insertions: list[Insertion] = []
@@ -63,6 +81,7 @@ def add_updates(program: Program, copies: tuple[int, ...], *, clips: bool = Fals
         if program.replicas > 1:
             last[:] = rows.stop
         for stage in sorted(held, key=lambda s: (last[s], s)):
-            insertions.append(Insertion(rank, int(last[stage]), Op.REDUCE_GRAD, stage))
+            for bucket in range(buckets[stage]) if buckets else [-1]:
+                insertions.append(Insertion(rank, int(last[stage]), Op.REDUCE_GRAD, stage, bucket))
         insertions.append(Insertion(rank, rows.stop, Op.STEP))
     return replace(insert_actions(program, insertions), clips=clips)

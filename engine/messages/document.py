@@ -168,6 +168,10 @@ _DESIGN: dict[str, Message] = {
         "training.gradient_reduction has no effect with training.sharding {sharding!r}, which reduces gradients once per "
         "step; set it to microbatch, or training.sharding to gradients or parameters"
     ),
+    "unused_gradient_buckets": (
+        "training.gradient_buckets has no effect with training.sharding {sharding!r}, whose backwards reduce the gradients "
+        "of each block; set it to 1, or training.gradient_reduction to step"
+    ),
     "unused_data": "a {model} generates its data from the seed and reads no text; set training.data to null",
     "stage_count": "{schedule} needs {stages} stages, but pipeline.stages has {given} entries; give {stages}, or null",
     "divided_mtp_layers": (

@@ -118,7 +118,7 @@ MESSAGES: dict[str, Message] = {
         "add it after the last backward of the stage"
     ),
     "reduction_order": (
-        "{rank:rank} reduces stage {before} before stage {after}, and ranks that share these stages use another order; "
+        "{rank:rank} runs {before:action} before {after:action}, and ranks that share these stages use another order; "
         "reduce shared stages in ascending order on every rank"
     ),
     # gathers of sharded weights

@@ -172,7 +172,7 @@ def find_flows(program: Program, costs: Costs, timeline: Timeline) -> LinkFlows 
     if network is None or costs.unit != "s":
         return None
     sizes = flow_bytes(program, costs.seconds, network)
-    rates = _class_rates(program, costs.seconds, network)
+    rates = _class_rates(program, costs.seconds, network, costs.lead)
     is_exchange = program.is_compute
     rows = np.flatnonzero((network.row_kind >= 0) & (sizes > 0))
     messages, exchanges = rows[~is_exchange[rows]], rows[is_exchange[rows]]
@@ -249,12 +249,12 @@ def _flow_ends(rates: Steps, begin: Floats, size: Floats) -> Floats:
     return np.asarray(times[last] + (target - served[last]) / rate, np.float64)
 
 
-def _class_rates(program: Program, seconds: Floats, network: Network) -> Mapping[int, Steps]:
+def _class_rates(program: Program, seconds: Floats, network: Network, lead: Floats | None) -> Mapping[int, Steps]:
     """Return the rate of each flow class over time; the rate without contention if no ports are shared."""
     of_kind, first = network.coupled_network.classes
-    if (network.units >= 0).any() or not is_shared(program, seconds, network):
+    if (network.units >= 0).any() or not is_shared(program, seconds, network, lead):
         return {of: Steps((0.0,), (float(network.rate[kind]),)) for of, kind in enumerate(first.tolist())}
-    log = _complete_rate_log(program, seconds, network)
+    log = _complete_rate_log(program, seconds, network, lead)
     order = np.argsort(of_kind[log.kind], kind="stable")
     bounds = np.searchsorted(of_kind[log.kind[order]], np.arange(len(first) + 1)).tolist()
     time_s, rate = log.time_s[order].tolist(), log.rate[order].tolist()
@@ -265,8 +265,8 @@ def _class_rates(program: Program, seconds: Floats, network: Network) -> Mapping
     }
 
 
-def _complete_rate_log(program: Program, seconds: Floats, network: Network) -> RateLog:
+def _complete_rate_log(program: Program, seconds: Floats, network: Network, lead: Floats | None) -> RateLog:
     entries = ENTRIES_PER_ROW * len(program) + 64
-    while len((log := link_rates(program, seconds, network, entries)[1]).time_s) == entries:
+    while len((log := link_rates(program, seconds, network, entries, lead)[1]).time_s) == entries:
         entries *= 4
     return log

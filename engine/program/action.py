@@ -1,6 +1,7 @@
 """Actions of a rank and their notation: ``2F0``, ``1RECV_F3``, ``STEP``.
 
-The notation is that of torch.distributed.pipelining: stage, kind, microbatch. A SEND names the stage whose output is
+The notation is that of torch.distributed.pipelining: stage, kind, microbatch. A reduction of a bucket of gradients ends with
+the number of the bucket, as in ``2REDUCE_GRAD0``. A SEND names the stage whose output is
 sent, a RECV the stage that receives it. A forward and a backward that overlap share one slot and one cell:
 ``(0F3;7B1)OVERLAP_F_B``. Messages of tensors that skip stages also name the stage at the other end: ``0SEND_F1TO3`` and
 ``3RECV_F1FROM0``.
@@ -28,7 +29,7 @@ class Op(IntEnum):
     RECV_F = 5
     SEND_B = 6
     RECV_B = 7
-    REDUCE_GRAD = 8  # sum a stage's gradients over its data-parallel copies and replicas
+    REDUCE_GRAD = 8  # sum a stage's gradients, or a bucket of them, over its data-parallel copies and replicas
     STEP = 9  # clip and update the weights of all stages of a rank
     UNSHARD = 10  # gather a stage's weights from its data-parallel copies
     RESHARD = 11  # free the weights of a stage that other copies own
@@ -47,6 +48,8 @@ COLLECTIVES = (Op.REDUCE_GRAD, Op.UNSHARD)
 
 class Action(NamedTuple):
     """Action of a rank. ``microbatch`` is -1 if it has none, and so is the ``stage`` of STEP.
+
+    A REDUCE_GRAD of a bucket has the number of the bucket as its ``microbatch``; one of a whole stage has -1.
 
     ``fused`` is 1 for a backward that shares its slot with the preceding forward. ``other`` is the stage at the other
     end of a message that skips stages, or -1 for messages between adjacent stages.
@@ -134,7 +137,7 @@ def parse_action(text: str) -> Action:
         wants_stage, wants_microbatch = op != Op.STEP, op < Op.REDUCE_GRAD
         if (
             (stage is not None) == wants_stage
-            and (microbatch is not None) == wants_microbatch
+            and ((microbatch is not None) == wants_microbatch or op == Op.REDUCE_GRAD)
             and word in (None, _WORD.get(op))
         ):
             return Action(op, int(stage or -1), int(microbatch or -1), 0, int(other or -1))

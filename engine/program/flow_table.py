@@ -94,14 +94,14 @@ def _produced_flows(program: Program, first: Int64s) -> dict[int, tuple[int, ...
 def _participant_groups(program: Program, row: Int64s, lanes: Sequence[int]) -> tuple[Int64s, list[int]]:
     """Return the group of each flow, ``[flows]``, and the number of participants of each group, ``[groups]``.
 
-    All copies of a stage announce their reductions together.
+    All copies of a stage announce a reduction together.
     """
     known: dict[object, int] = {}
     members: list[int] = []
     group = np.zeros(len(row), np.int64)
     for flow, at in enumerate(row.tolist()):
         is_reduction = program.op[at] == Op.REDUCE_GRAD
-        key: object = ("stage", int(program.stage[at])) if is_reduction else flow
+        key: object = (int(program.stage[at]), int(program.bucket[at])) if is_reduction else flow
         if key not in known:
             known[key] = len(known)
             ranks = program.ranks_of(int(program.stage[at])) if is_reduction else [int(program.rank[at])]

@@ -61,6 +61,22 @@ def build_graph(program: Columns) -> Graph:
     )
 
 
+def early_edges(
+    graph: Graph, is_compute: NDArray[np.bool_], lead: NDArray[np.float64]
+) -> tuple[Rows, NDArray[np.float64]]:
+    """Return the edges over which reductions begin before the end of a computation, and the share of it that follows.
+
+    Args:
+        graph: the graph of a program.
+        is_compute: [rows] True for computations.
+        lead: [rows] share that follows, for each reduction.
+    """
+    target = np.repeat(np.concatenate(([-1], graph.nodes)), np.diff(graph.edge_ptr))
+    source = np.concatenate(([-1], graph.nodes))[graph.edge_source]
+    edges = np.flatnonzero((target >= 0) & (source >= 0) & (lead[target] > 0) & is_compute[source])
+    return edges, lead[target[edges]]
+
+
 def _order_edges(program: Columns, previous: Rows, sends: list[Rows]) -> Iterator[_EdgeColumns]:
     """Yield the edges between successive slots of a rank.
 

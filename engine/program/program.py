@@ -46,7 +46,7 @@ class Program:
 
     op: NDArray[np.int8]  # [rows] kind of action (Op)
     stage: Ints  # [rows] -1 for STEP
-    microbatch: Ints  # [rows] -1 for actions on weights: REDUCE_GRAD, STEP, UNSHARD and RESHARD
+    microbatch: Ints  # [rows] bucket of a REDUCE_GRAD of a part of a stage; -1 for other actions on weights
     peer: Ints  # [rows] other rank of a SEND or RECV, else -1
     fused: NDArray[np.bool_]  # [rows] True for a backward that shares its slot with the forward in the preceding row
     offsets: NDArray[np.int64]  # [ranks + 1]
@@ -153,6 +153,11 @@ class Program:
     def tensors(self) -> Ints:
         """Number of units in each message, ``[rows]``; 0 for other rows."""
         return message_units(self)
+
+    @cached_property
+    def bucket(self) -> Ints:
+        """Bucket of each row, ``[rows]``: 0 for rows that do not reduce one of several buckets of gradients."""
+        return np.where(self.op == Op.REDUCE_GRAD, np.maximum(self.microbatch, 0), 0).astype(np.int32)
 
     def tensors_from(self, made: Action) -> int:
         """Return the number of units that a forward or backward sends to the adjacent or the named stage."""

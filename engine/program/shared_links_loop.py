@@ -44,7 +44,7 @@ def simulate_flows(nodes: Nodes, flows: Flows, result: Result, workspace: Worksp
         else:
             pop_event(workspace)
             now = max(now, workspace.heap_time[counts[HEAP]])
-            done = handle_event(nodes, flows, workspace, now, workspace.heap_code[counts[HEAP]])
+            done = handle_event(nodes, flows, result, workspace, now, workspace.heap_code[counts[HEAP]])
         if done >= 0:
             end_node(nodes, flows, result, workspace, now, done)
         start_flows(nodes, flows, result, workspace, now, ended)
@@ -56,10 +56,13 @@ def simulate_flows(nodes: Nodes, flows: Flows, result: Result, workspace: Worksp
 # ---- nodes ----
 
 
-def handle_event(nodes: Nodes, flows: Flows, workspace: Workspace, now: float, code: int) -> int:
+def handle_event(nodes: Nodes, flows: Flows, result: Result, workspace: Workspace, now: float, code: int) -> int:
     """Continue a flow whose latency is over or a node that has computed a part; return the node that ends, or -1."""
     count, exchange, done = len(nodes.pending), len(nodes.takers) + code, -1
-    if code >= count:  # a latency is over
+    timer = code - count - len(flows.kind)
+    if timer >= 0:
+        count_input(nodes, result, workspace, now, nodes.timer_target[timer], nodes.timer_node[timer])
+    elif code >= count:  # a latency is over
         request_connection(flows, workspace, code - count)
     elif flows.kind[exchange] >= 0:  # a part is computed, and exchanges follow
         push_event(workspace, now + flows.latency[flows.kind[exchange]], count + exchange)
@@ -81,7 +84,7 @@ def deliver_flow(nodes: Nodes, result: Result, workspace: Workspace, now: float,
         if nodes.parts[node] == 0:
             done = node
         else:
-            push_event(workspace, now + nodes.compute[node], node)
+            start_part(nodes, workspace, now, node)
     return done
 
 
@@ -90,7 +93,16 @@ def count_input(nodes: Nodes, result: Result, workspace: Workspace, now: float, 
     nodes.pending[node] -= 1
     if nodes.pending[node] == 0:
         result.start[node], result.cause[node] = now, cause
-        push_event(workspace, now + nodes.compute[node], node)
+        start_part(nodes, workspace, now, node)
+
+
+def start_part(nodes: Nodes, workspace: Workspace, now: float, node: int) -> None:
+    """Begin to compute the next part of a node, and start the timers that begin with it."""
+    push_event(workspace, now + nodes.compute[node], node)
+    for timer in range(nodes.timer_ptr[node], nodes.timer_ptr[node + 1]):
+        if nodes.timer_part[timer] == nodes.parts[node]:
+            first = 2 * len(nodes.pending) + len(nodes.takers)
+            push_event(workspace, now + nodes.timer_delay[timer], first + timer)
 
 
 def end_node(nodes: Nodes, flows: Flows, result: Result, workspace: Workspace, now: float, done: int) -> None:

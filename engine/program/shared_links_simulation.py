@@ -18,7 +18,7 @@ from meshwave.engine.compiled import compiled_module
 from meshwave.engine.files import import_path
 from meshwave.engine.program import shared_links_loop
 from meshwave.engine.program.action import COLLECTIVES, Op
-from meshwave.engine.program.graph import Graph
+from meshwave.engine.program.graph import Graph, early_edges
 from meshwave.engine.program.program import Program, parse_program
 from meshwave.engine.program.shared_links import Network, pair_network
 from meshwave.engine.program.shared_links_tables import Flows, Nodes, Result, Workspace
@@ -59,6 +59,7 @@ def simulate_shared_links(
     sizes: Floats,
     network: Network,
     *,
+    lead: Floats | None = None,
     log_entries: int = 0,
     must_compile: bool = False,
 ) -> FlowTimes:
@@ -69,11 +70,13 @@ def simulate_shared_links(
         network: the ports, and the kinds of flows.
         durations: ``[rows]`` seconds of each slot without waits for flows.
         sizes: ``[rows]`` bytes of the flow of each row; for a shared slot, the sum is at its first row.
+        lead: ``[rows]`` share of the last computation that follows a reduction; see
+            :func:`~meshwave.engine.program.simulation.simulate`.
         log_entries: maximum number of rate changes to log.
         must_compile: run the compiled loop if numba is available, however few events there are.
     """
     network = network.coupled_network
-    graph, tables = program.graph, _Tables.from_program(program)
+    graph, tables = program.graph, _Tables.from_program(program, lead)
     messages = tables.messages
     node_rows = np.concatenate(([0], graph.nodes))
     node_kind = np.where(tables.has_flow, network.row_kind[node_rows], -1)
@@ -97,7 +100,7 @@ def simulate_shared_links(
     given = (
         Nodes(
             tables.pending.copy(), tables.out_ptr, tables.out_node, tables.made_ptr, tables.made, compute, parts.copy(),
-            tables.takers,
+            tables.takers, tables.timer_ptr, tables.timer_node, tables.timer_target, *_timer_starts(tables, parts, compute),
         ),
         Flows(
             np.concatenate((network.row_kind[messages], node_kind)), np.concatenate((sizes[messages], node_size)),
@@ -106,7 +109,7 @@ def simulate_shared_links(
         ),
     )  # fmt: skip
     written = Result(start, end, cause, sent, came, sent_cause, *log)
-    workspace = _allocate_workspace(flows, lines, len(of_kind), len(network.ports), heap_first)
+    workspace = _allocate_workspace(flows + len(tables.timer_node), lines, len(of_kind), len(network.ports), heap_first)
     logged = _run_event_loop(*given, written, workspace, must_compile=must_compile)
     row_of = np.concatenate((node_rows, messages, [-1]))  # row of each cause; node 0 is the start of the step
     row_of[0] = -1
@@ -114,6 +117,14 @@ def simulate_shared_links(
     used = slice(min(logged, log_entries))
     rates = RateLog(log[0][used], first_of_class[log[1][used]], log[2][used])
     return FlowTimes(start, end, row_of[cause], messages, sent, came, sent_cause, rates)
+
+
+def _timer_starts(tables: _Tables, parts: Ints, compute: Floats) -> tuple[Ints, Floats]:
+    """Return the parts that are left when each timer starts, and its seconds from then on, ``[timers]`` each."""
+    node = tables.timer_node
+    passed = (1 - tables.timer_share) * parts[node]
+    part = np.minimum(passed.astype(np.int64), parts[node] - 1)
+    return parts[node] - part, (passed - part) * compute[node]
 
 
 def _allocate_workspace(flows: int, lines: int, kinds: int, ports: int, heap_first: Ints) -> Workspace:
@@ -229,22 +240,34 @@ class _Tables:
     makers: Ints  # [messages] row of the computation that produces each
     takers: Ints  # [messages]
     has_flow: NDArray[np.bool_]  # [nodes + 1] computations and collectives
+    timer_ptr: Ints
+    timer_node: Ints  # [timers]
+    timer_target: Ints  # [timers] reduction that begins inside each node
+    timer_share: Floats  # [timers] share of the node that follows
 
     @classmethod
-    def from_program(cls, program: Program) -> _Tables:
-        found = program.__dict__.get("_shared_tables")  # cached on the program like its other tables
-        if found is None:
-            found = program.__dict__["_shared_tables"] = cls._build(program, program.graph)
-        return found
+    def from_program(cls, program: Program, lead: Floats | None) -> _Tables:
+        known = program.__dict__.get("_shared_tables")  # cached on the program like its other tables
+        if known is None or known[0] is not lead:
+            known = program.__dict__["_shared_tables"] = lead, cls._build(program, program.graph, lead)
+        tables: _Tables = known[1]
+        return tables
 
     @classmethod
-    def _build(cls, program: Program, graph: Graph) -> _Tables:
+    def _build(cls, program: Program, graph: Graph, lead: Floats | None) -> _Tables:
         nodes = len(graph.nodes) + 1
         target = np.repeat(np.arange(nodes), np.diff(graph.edge_ptr))
         source, message = graph.edge_source, graph.edge_message
         real = np.ones(len(target), np.bool_)
         real[: graph.edge_ptr[1]] = False  # edges into node 0
         plain = real & (message < 0)
+        early, share = (np.empty(0, np.int64), np.zeros(0))
+        if lead is not None:
+            early, share = early_edges(graph, program.is_compute, lead)
+            plain[early] = False
+            by_source = np.argsort(source[early], kind="stable")
+            early, share = early[by_source], share[by_source]
+        timer_ptr = np.concatenate(([0], np.cumsum(np.bincount(source[early], minlength=nodes))))
         order = np.argsort(source[plain], kind="stable")
         out_node = target[plain][order]
         out_ptr = np.concatenate(([0], np.cumsum(np.bincount(source[plain], minlength=nodes))))
@@ -264,7 +287,8 @@ class _Tables:
         op = program.op[graph.nodes]
         has_flow = np.concatenate(([False], (op <= Op.W) | np.isin(op, COLLECTIVES)))
         pending = np.bincount(target[real], minlength=nodes)
-        return cls(pending, out_ptr, out_node, made_ptr, made, sends, makers, takers, has_flow)
+        timers = timer_ptr, source[early], target[early], share
+        return cls(pending, out_ptr, out_node, made_ptr, made, sends, makers, takers, has_flow, *timers)
 
 
 if __name__ == "__main__":  # run by the setup, so that no user waits for it later

@@ -25,6 +25,11 @@ class Nodes(NamedTuple):
     compute: Table  # [nodes] seconds of each part
     parts: Table  # [nodes] parts that are not computed; exchanges of a node run between its parts
     takers: Table  # [messages] node that consumes each, -1 for none
+    timer_ptr: Table  # [nodes + 1]
+    timer_node: Table  # [timers] node inside which each timer ends
+    timer_target: Table  # [timers] node that waits for the timer instead of the end of that node
+    timer_part: Table  # [timers] parts of the node that are not computed when the timer starts
+    timer_delay: Table  # [timers] seconds from the beginning of that part until the timer ends
 
 
 class Flows(NamedTuple):
@@ -63,7 +68,7 @@ class Workspace(NamedTuple):
     """Working memory of the loop."""
 
     counts: Table  # [8] see the indices below
-    heap_time: Table  # [flows + 1] events: a node has computed a part, or (nodes + flow) a latency is over
+    heap_time: Table  # [flows + timers + 1] events: a node has computed a part, (nodes + flow) a latency is over, or (nodes + flows + timer) a timer ends
     heap_order: Table
     heap_code: Table
     behind: Table  # [flows] flow that waits behind each for its connection, -1 for none

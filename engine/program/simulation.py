@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwave.engine.program.graph import Graph
+from meshwave.engine.program.graph import Graph, early_edges
 from meshwave.engine.program.program import Program
 from meshwave.engine.program.shared_links import Network, UncontendedTimes, is_contended, pair_network
 from meshwave.engine.program.shared_links_simulation import NO_RATES, FlowTimes, RateLog, simulate_shared_links
@@ -27,6 +27,7 @@ def simulate(
     meshes: tuple[str, ...] | None = None,
     network: Network | None = None,
     alone: Timeline | None = None,
+    lead: Floats | None = None,
 ) -> Timeline:
     """Return the timeline of a program without problems.
 
@@ -47,31 +48,35 @@ def simulate(
         meshes: name of the mesh of each rank.
         network: the shared network; without one, *shared-links* is the same as *latency*.
         alone: timeline of the same seconds with *latency*, if it has been computed.
+        lead: ``[rows]`` for a REDUCE_GRAD, the share of the last computation of its stage that follows when the reduction
+            can begin; None if all reductions follow that computation.
     """
     if transfer_model == "half-duplex" or (transfer_model == "link-serial" and network is None):
         network = pair_network(program, half_duplex=transfer_model == "half-duplex")
     if transfer_model in ("latency", "sender-blocking", "batched") or network is None:
-        return _simulate_uncontended(program, seconds, meshes, transfer_model)
-    alone = alone or _simulate_uncontended(program, seconds, meshes)
+        return _simulate_uncontended(program, seconds, meshes, transfer_model, lead)
+    alone = alone or _simulate_uncontended(program, seconds, meshes, lead=lead)
     sizes = flow_bytes(program, seconds, network)
     if not is_contended(network, _uncontended_flows(program, network, sizes, alone)):
         return replace(alone, meshes=meshes or alone.meshes)
-    play = simulate_shared_links(program, computing_seconds(program, seconds, network), sizes, network)
+    play = simulate_shared_links(program, computing_seconds(program, seconds, network), sizes, network, lead=lead)
     start, end, cause = _span_times(program, play)
     return replace(alone, meshes=meshes or alone.meshes, start=start, end=end, cause=cause)
 
 
-def is_shared(program: Program, seconds: Floats, network: Network) -> bool:
+def is_shared(program: Program, seconds: Floats, network: Network, lead: Floats | None = None) -> bool:
     """Return True if any flow of a program waits for another flow, or shares a full port with it."""
-    alone = _simulate_uncontended(program, seconds, None)
+    alone = _simulate_uncontended(program, seconds, None, lead=lead)
     return is_contended(network, _uncontended_flows(program, network, flow_bytes(program, seconds, network), alone))
 
 
-def link_rates(program: Program, seconds: Floats, network: Network, entries: int) -> tuple[Timeline, RateLog]:
+def link_rates(
+    program: Program, seconds: Floats, network: Network, entries: int, lead: Floats | None = None
+) -> tuple[Timeline, RateLog]:
     """Simulate on shared links, and log up to ``entries`` rate changes of flows."""
     sizes = flow_bytes(program, seconds, network)
     play = simulate_shared_links(
-        program, computing_seconds(program, seconds, network), sizes, network, log_entries=entries
+        program, computing_seconds(program, seconds, network), sizes, network, lead=lead, log_entries=entries
     )
     return _make_timeline(program, play, None), play.log
 
@@ -80,7 +85,11 @@ def link_rates(program: Program, seconds: Floats, network: Network, entries: int
 
 
 def _simulate_uncontended(
-    program: Program, seconds: Floats, meshes: tuple[str, ...] | None, transfer_model: TransferModel = "latency"
+    program: Program,
+    seconds: Floats,
+    meshes: tuple[str, ...] | None,
+    transfer_model: TransferModel = "latency",
+    lead: Floats | None = None,
 ) -> Timeline:
     """Return the timeline without contention for links: each transfer delays an edge of the graph on its own."""
     graph = program.graph
@@ -93,7 +102,11 @@ def _simulate_uncontended(
         transfer = np.where(transfer >= 0, transfer, blocked)
     lag, carried = np.zeros(len(transfer)), np.flatnonzero(transfer >= 0)
     lag[carried] = seconds[transfer[carried]]
-    start, end = _simulate_levels(graph, slot_sums(program, seconds)[graph.nodes], lag)
+    durations = slot_sums(program, seconds)
+    if lead is not None:
+        edges, share = early_edges(graph, program.is_compute, lead)
+        lag[edges] = -share * durations[graph.nodes[graph.edge_source[edges] - 1]]
+    start, end = _simulate_levels(graph, durations[graph.nodes], lag)
     by_edge = _last_inputs(graph, start, end, lag)
     by_row = np.concatenate(([-1], graph.nodes))[graph.edge_source[by_edge]]
     cause = np.concatenate(([-1], np.where(transfer[by_edge] >= 0, transfer[by_edge], by_row)))

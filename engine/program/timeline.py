@@ -37,7 +37,7 @@ class Timeline:
     peer: Ints  # [spans] receiver of a transfer, else -1
     op: NDArray[np.int8]  # [spans] Op, without receives
     stage: Ints  # [spans] -1 for STEP
-    microbatch: Ints  # [spans] -1 for actions on weights: REDUCE_GRAD, STEP, UNSHARD and RESHARD
+    microbatch: Ints  # [spans] bucket of a REDUCE_GRAD of a part of a stage; -1 for other actions on weights
     fused: Bools  # [spans] True if it shares the slot of the previous span, with equal start and end
     start: Floats  # [spans] seconds
     end: Floats  # [spans] seconds
@@ -80,6 +80,11 @@ class Timeline:
         """Return the action of a span."""
         columns = (self.stage, self.microbatch, self.fused, self.other)
         return Action(Op(int(self.op[span])), *(int(column[span]) for column in columns))
+
+    @property
+    def microbatches(self) -> int:
+        """Number of microbatches."""
+        return int(self.microbatch[self.op != Op.REDUCE_GRAD].max(initial=-1)) + 1
 
     @property
     def makespan(self) -> float:

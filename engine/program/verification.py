@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
-from itertools import pairwise
+from itertools import pairwise, product
+from typing import NamedTuple
 
 import numpy as np
 
@@ -132,6 +133,13 @@ def _rank_problems(program: Program) -> Iterator[Problem]:
 # ---- updates ----
 
 
+class Reduction(NamedTuple):
+    """Reduction of the gradients of a stage, or of one of its buckets; -1 for the whole stage."""
+
+    stage: int
+    bucket: int
+
+
 def _update_problems(program: Program) -> list[Problem]:
     """Return the problems of reductions and optimizer steps, which must occur once, when their gradients are complete.
 
@@ -139,9 +147,10 @@ def _update_problems(program: Program) -> list[Problem]:
     """
     if not np.isin(program.op, (Op.REDUCE_GRAD, Op.STEP)).any():
         return []
-    rows = np.flatnonzero(program.op == Op.REDUCE_GRAD)
-    reduces = [program.stage[rows[program.rank[rows] == rank]].tolist() for rank in range(program.ranks)]
     ranks = range(program.ranks)
+    reduces: list[list[Reduction]] = [[] for _ in ranks]
+    for row in np.flatnonzero(program.op == Op.REDUCE_GRAD).tolist():
+        reduces[program.rank[row]].append(Reduction(int(program.stage[row]), int(program.microbatch[row])))
     return (
         [each for rank in ranks for each in (*_step_problems(program, rank), *_reduction_problems(program, rank))]
         or list(_missing_reductions(program, reduces))
@@ -159,45 +168,58 @@ def _step_problems(program: Program, rank: int) -> Iterator[Problem]:
 
 
 def _reduction_problems(program: Program, rank: int) -> Iterator[Problem]:
-    """Yield the problems of a rank's reductions: each stage once, on a rank that holds it, after its last backward."""
-    rows, stages, seen = program.rows(rank), program.stages_of(rank), set()
+    """Yield the problems of a rank's reductions: each stage once, on a rank that holds it, after its last backward.
+
+    A stage is reduced as a whole or in buckets, each of them once.
+    """
+    rows, stages, seen = program.rows(rank), program.stages_of(rank), set[Reduction]()
     for row in np.flatnonzero(program.op[rows] == Op.REDUCE_GRAD) + rows.start:
         reduce, later = program.row(row), slice(row, rows.stop)
         late = np.flatnonzero(program.is_compute[later] & (program.stage[later] == reduce.stage))
         if reduce.stage not in stages:
             yield problem("unknown_reduction", rank=rank, action=reduce, stage=reduce.stage)
-        elif reduce.stage in seen:
+        elif _is_repeated(Reduction(reduce.stage, reduce.microbatch), seen):
             yield problem("repeated_reduction", rank=rank, action=reduce)
         elif len(late):
             yield problem("early_reduction", rank=rank, action=reduce, computation=program.row(row + late[-1]))
-        seen.add(reduce.stage)
+        seen.add(Reduction(reduce.stage, reduce.microbatch))
 
 
-def _missing_reductions(program: Program, reduces: list[list[int]]) -> Iterator[Problem]:
-    """Yield a problem for every rank that does not reduce the gradients of a stage with several copies.
+def _is_repeated(reduce: Reduction, seen: set[Reduction]) -> bool:
+    """Return True if an earlier reduction reduces the same gradients."""
+    stage, bucket = reduce
+    of_stage = {each.bucket for each in seen if each.stage == stage}
+    return bool(of_stage) if bucket < 0 else not of_stage.isdisjoint((bucket, -1))
+
+
+def _missing_reductions(program: Program, reduces: list[list[Reduction]]) -> Iterator[Problem]:
+    """Yield a problem for every rank that does not reduce all gradients of a stage that another rank reduces or holds.
 
     The copies would diverge.
     """
     for stage in range(program.stages):
         holders = program.ranks_of(stage)
-        for rank in holders:
-            if len(holders) > 1 and stage not in reduces[rank]:
-                reduce = Action(Op.REDUCE_GRAD, stage)
+        last = max((each.bucket for rank in holders for each in reduces[rank] if each.stage == stage), default=-1)
+        buckets = range(last + 1) if last >= 0 else [-1] if len(holders) > 1 else []
+        for rank, bucket in product(holders, buckets):
+            if Reduction(stage, bucket) not in reduces[rank]:
+                reduce = Action(Op.REDUCE_GRAD, stage, bucket)
                 yield problem("missing_reduction", rank=rank, action=reduce, stage=stage, ranks=list(holders))
 
 
-def _reduction_orders(program: Program, reduces: list[list[int]]) -> list[Problem]:
+def _reduction_orders(program: Program, reduces: list[list[Reduction]]) -> list[Problem]:
     """Return a problem if no common order of shared reductions fits every rank, so that ranks would deadlock."""
     shared = {stage for stage in range(program.stages) if len(program.ranks_of(stage)) > 1}
-    sorter: TopologicalSorter[int] = TopologicalSorter()
-    orders = [[stage for stage in stages if stage in shared] for stages in reduces]
-    for stages in orders:
-        for before, after in pairwise(stages):
+    sorter: TopologicalSorter[Reduction] = TopologicalSorter()
+    orders = [[each for each in found if each.stage in shared] for found in reduces]
+    for order in orders:
+        for before, after in pairwise(order):
             sorter.add(after, before)
     try:
         sorter.prepare()
     except CycleError as error:
         before, after = error.args[1][:2]
-        rank = next(rank for rank, stages in enumerate(orders) if (before, after) in pairwise(stages))
-        return [problem("reduction_order", rank=rank, before=before, after=after)]
+        rank = next(rank for rank, order in enumerate(orders) if (before, after) in pairwise(order))
+        actions = {name: Action(Op.REDUCE_GRAD, *each) for name, each in (("before", before), ("after", after))}
+        return [problem("reduction_order", rank=rank, **actions)]
     return []

@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from math import floor, log10
 from typing import Annotated, NamedTuple
@@ -306,6 +306,14 @@ class Device:
 # ---- the waits of a program ----
 
 
+class ComputePiece(NamedTuple):
+    """Piece of a computation: a wait, then an exchange, or a reduction whose gradients are now final; -1 for none."""
+
+    ns: int
+    exchange: int = -1  # flow
+    reduction: int = -1  # row
+
+
 @dataclass(frozen=True)
 class Waits:
     """Waiting times of the actions of a program in nanoseconds, dilated by ``scale``."""
@@ -315,6 +323,23 @@ class Waits:
     transfer_model: TransferModel
     scale: float
     flows: FlowTable | None  # on shared links: transfers, reductions and exchanges, which ``ns`` excludes
+    early: Mapping[int, Sequence[tuple[float, int]]] = field(default_factory=dict)
+    """Reductions that begin inside a slot, by its first row: the share of the slot before each, and its row."""
+
+    def pieces(self, row: int) -> Iterator[ComputePiece]:
+        """Yield the pieces of the slot whose first row is ``row``."""
+        exchanges = self.exchanges(row)
+        parts = max(1, len(exchanges))
+        part_ns = int(self.ns[row]) // parts
+        moments = [(share * parts, reduction) for share, reduction in self.early.get(row, ())]
+        for number in range(parts):
+            passed = 0
+            for moment, reduction in moments:
+                if min(int(moment), parts - 1) == number:
+                    until = round((moment - number) * part_ns)
+                    yield ComputePiece(until - passed, reduction=reduction)
+                    passed = until
+            yield ComputePiece(part_ns - passed, exchange=exchanges[number] if exchanges else -1)
 
     def exchanges(self, row: int) -> range:
         """Return the flows of the exchanges inside a computation; they separate equal parts of it."""
@@ -349,7 +374,19 @@ def plan_waits(program: Program, costs: Costs, scale: float, lanes: Sequence[int
         slots = program.is_compute & ~program.fused
         seconds[slots] = computing_seconds(program, costs.seconds, costs.network)[slots]
     ns = np.rint(seconds * (scale * 1e9)).astype(np.int64)
-    return Waits(program, ns, costs.transfer_model, scale, flows)
+    return Waits(program, ns, costs.transfer_model, scale, flows, _early_reductions(program, costs.lead))
+
+
+def _early_reductions(program: Program, lead: Floats | None) -> dict[int, list[tuple[float, int]]]:
+    """Return the reductions that begin inside the last computation of their stage on their rank, by its slot."""
+    found: dict[int, list[tuple[float, int]]] = {}
+    if lead is None:
+        return found
+    for row in np.flatnonzero(lead > 0).tolist():
+        of_stage = program.is_compute & (program.stage == program.stage[row]) & (program.rank == program.rank[row])
+        slot = int(program.slot[np.flatnonzero(of_stage)[-1]])
+        found.setdefault(slot, []).append((1 - float(lead[row]), row))
+    return found
 
 
 def record_send_starts(start: Int64s, links: LiveLinks, waits: Waits, rows: NDArray[np.intp], first: int = 0) -> None:

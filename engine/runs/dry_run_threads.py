@@ -176,7 +176,8 @@ class _RankThread:
             self._inboxes[self._peers[row]].add(message_key(self._actions[row]), coming)
             self._start[row] = self._device.free_ns
         elif op == Op.REDUCE_GRAD:
-            self._announce_gradients(row)
+            if row not in self._reducing:
+                self._announce_gradients(row)
         elif op == Op.UNSHARD:
             self._start_gather(row)
         elif op == Op.STEP:
@@ -199,13 +200,20 @@ class _RankThread:
         if has_waited:
             self._start[slot.start : slot.stop] = start = time.perf_counter_ns()
             self._wait[slot.start : slot.stop] = start - begin
-        exchanges, sends = self._all.exchanges(self._first + row), self._all.flows_sent(self._first + row)
-        if not exchanges:
-            self._device.compute(self._waits[row], sends)
+        self._wait_for_pieces(self._first + row)
+
+    def _wait_for_pieces(self, row: int) -> None:
+        """Wait for the pieces of a slot; ``row`` is its first row in the program."""
+        sends = self._all.flows_sent(row)
+        if row not in self._all.early and not self._all.exchanges(row):
+            self._device.compute(self._waits[row - self._first], sends)
             return
-        for flow in exchanges:
-            self._device.compute(self._waits[row] // len(exchanges), [flow])
-            self._device.extend_until(self._device.wait_for_flow(flow))
+        for piece in self._all.pieces(row):
+            self._device.compute(piece.ns, [] if piece.exchange < 0 else [piece.exchange])
+            if piece.exchange >= 0:
+                self._device.extend_until(self._device.wait_for_flow(piece.exchange))
+            elif piece.reduction >= 0:
+                self._announce_gradients(piece.reduction - self._first)
         self._device.announce(sends)
 
     def _start_gather(self, row: int) -> None:
@@ -231,19 +239,19 @@ class _RankThread:
 
     def _announce_gradients(self, row: int) -> None:
         """Announce to all ranks with a replica of the stage that the gradients of this replica are complete."""
-        stage, flow = self._actions[row].stage, self._all.flow(self._first + row)
+        (_, stage, bucket, *_), flow = self._actions[row], self._all.flow(self._first + row)
         ranks = list(self._program.ranks_of(stage))
         if self._links is not None and flow >= 0:
             self._links.announce(flow, ranks.index(self._rank), self._device.free_ns)
         for rank in ranks:
-            self._inboxes[rank].add((Op.REDUCE_GRAD, stage, self._rank), IncomingMessage(self._device.free_ns))
+            self._inboxes[rank].add((Op.REDUCE_GRAD, stage, bucket, self._rank), IncomingMessage(self._device.free_ns))
         self._reducing.append(row)
 
     def _run_optimizer_step(self, row: int) -> None:
         """Run the optimizer step once all gradients of its stages are reduced; with clipping, those of all ranks."""
         begin, done = time.perf_counter_ns(), 0
         inbox = self._inboxes[self._rank]
-        for reduce in self._reducing:
+        for reduce in sorted(self._reducing):
             done = self._reduction_end(reduce, done)
             self._arrived[reduce] = self._device.wait_for_input(done), time.perf_counter_ns() - begin
         if self._program.clips:
@@ -259,9 +267,9 @@ class _RankThread:
 
     def _reduction_end(self, row: int, before: int) -> int:
         """Return the end time of a reduction, which starts after the last replica and the reduction ``before``."""
-        stage, flow = self._actions[row].stage, self._all.flow(self._first + row)
+        (_, stage, bucket, *_), flow = self._actions[row], self._all.flow(self._first + row)
         inbox = self._inboxes[self._rank]
-        copies = [inbox.take((Op.REDUCE_GRAD, stage, rank)) for rank in self._program.ranks_of(stage)]
+        copies = [inbox.take((Op.REDUCE_GRAD, stage, bucket, rank)) for rank in self._program.ranks_of(stage)]
         taken = time.perf_counter_ns() if any(is_late for _, is_late in copies) else 0
         if self._links is not None and flow >= 0:
             done = self._device.wait_for_flow(flow)

@@ -158,6 +158,8 @@ def _normalize_for_comparison(design: Design, layers: Sequence[int]) -> Design:
         training |= {"min_lr_factor": 0.0, "decay_steps": None}
     if training["precision"] != "bf16":
         training["bf16_gradients"] = False
+    if mesh.dp == 1:
+        training["gradient_buckets"] = 1
     if mesh.cp == 1:
         training["context_parallel"] = Training().context_parallel
     document["cost"]["stage_costs"] = None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from meshwave.engine import messages
+from meshwave.engine.costs.flops import model_parameters
 from meshwave.engine.document.design import Design
-from meshwave.engine.document.model import LanguageModel
-from meshwave.engine.document.training import MAX_STEPS, Training
+from meshwave.engine.document.model import LanguageModel, model_families
+from meshwave.engine.document.training import MAX_BUCKETS, MAX_STEPS, Training
 from meshwave.engine.errors import shorten
 from meshwave.engine.findings import DesignError
 from meshwave.engine.trainers.argument_reader import ArgumentReader
@@ -47,6 +49,8 @@ ATTENTION_BACKENDS = {"flash_2": "flash", "flash_3": "flash", "cudnn": "fused", 
 """Value of ``--attention-backend`` for each attention kernel but the default one."""
 ATTENTION_KERNELS = {"flash": "flash_2", "fused": "cudnn", "unfused": "unfused", "local": "unfused"}
 TOKENS = ".bin"
+BUCKET_PARAMETERS, BUCKET_PARAMETERS_PER_COPY = 40_000_000, 1_000_000
+"""Smallest default of ``--ddp-bucket-size``, and the default for each data-parallel copy."""
 
 
 def read_job(text: str, vocab: int | None = None, devices: int | None = None) -> Job:
@@ -66,11 +70,15 @@ def read_job(text: str, vocab: int | None = None, devices: int | None = None) ->
     mtp_layers = model["mtp_layers"]
     pipeline = read_pipeline(reader, model["layers"] - mtp_layers, mtp_layers, degrees)
     training = _read_training(reader, degrees)
+    buckets, bucket_size = reader.integer("--ddp-num-buckets"), reader.integer("--ddp-bucket-size")
+    overlaps = reader.has_argument("--overlap-grad-reduce")
+    reduces_buckets = overlaps and degrees.dp * degrees.cp > 1 and training["sharding"] in ("none", "optimizer")
     if has_conditions(text):
         reader.add_note("all_branches")
     _note_unused(reader)
     if reader.problems:
         raise DesignError(reader.problems)
+    training["gradient_buckets"] = _bucket_count(model, degrees, buckets, bucket_size) if reduces_buckets else 1
     return Job(model, degrees, pipeline, training, reader.notes)
 
 
@@ -93,7 +101,7 @@ def write_arguments(design: Design, layers: Sequence[int]) -> Arguments:
     found |= write_flags(TRAINING_FLAGS, section)
     if mesh.cp > 1:
         found["--cp-comm-type"] = ("all_gather" if training.context_parallel == "all_gather" else "p2p",)
-    found |= dict(_sharding_arguments(training.sharding, mesh.dp))
+    found |= dict(_sharding_arguments(training, mesh.dp))
     found |= dict(_optimizer_arguments(design))
     found |= dict(_precision_arguments(design))
     found |= dict(_data_arguments(design))
@@ -133,8 +141,7 @@ def _read_sharding(reader: ArgumentReader) -> str:
     uses_optimizer = reader.has_argument("--use-distributed-optimizer")
     kind = reader.choice("--data-parallel-sharding-strategy", SHARDINGS, "optim_grads_params")
     frees = not reader.has_argument("--torch-fsdp2-no-reshard-after-forward")
-    for name in ("--overlap-grad-reduce", "--overlap-param-gather"):
-        reader.has_argument(name)  # the reductions of a design are overlapped anyway
+    reader.has_argument("--overlap-param-gather")  # a design does not choose it
     if reader.has_argument("--use-megatron-fsdp"):
         return str(kind)
     if reader.has_argument("--use-torch-fsdp2"):
@@ -142,7 +149,25 @@ def _read_sharding(reader: ArgumentReader) -> str:
     return "optimizer" if uses_optimizer else "none"
 
 
-def _sharding_arguments(sharding: str, dp: int) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _bucket_count(model: Json, degrees: Degrees, count: int | None, size: int | None) -> int:
+    """Return the number of buckets in which the first pipeline rank reduces its gradients.
+
+    Args:
+        model: the model.
+        degrees: the sizes of the parallel groups.
+        count: number of buckets; None if the arguments do not state it.
+        size: parameters of a bucket; None for the default of Megatron-LM.
+    """
+    if count is None:
+        shape = model_families[model["kind"]](**model)
+        assert isinstance(shape, LanguageModel)
+        held = model_parameters(shape) / (degrees.pp * degrees.tp * degrees.ep)
+        count = math.ceil(held / (size or max(BUCKET_PARAMETERS, BUCKET_PARAMETERS_PER_COPY * degrees.dp * degrees.cp)))
+    return min(max(count, 1), MAX_BUCKETS)
+
+
+def _sharding_arguments(training: Training, dp: int) -> Iterator[tuple[str, tuple[str, ...]]]:
+    sharding = training.sharding
     if sharding in ("gradients", "parameters"):
         names = {ours: theirs for theirs, ours in SHARDINGS.items()}
         yield "--use-megatron-fsdp", ()
@@ -151,6 +176,8 @@ def _sharding_arguments(sharding: str, dp: int) -> Iterator[tuple[str, tuple[str
         yield "--use-distributed-optimizer", ()
     if dp > 1:
         yield "--overlap-grad-reduce", ()
+        if training.gradient_buckets > 1 and sharding in ("none", "optimizer"):
+            yield "--ddp-num-buckets", (str(training.gradient_buckets),)
         if sharding != "none":
             yield "--overlap-param-gather", ()
 

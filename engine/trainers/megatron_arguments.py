@@ -102,6 +102,7 @@ OTHER_FLAGS = {
 }  # fmt: skip
 OTHER_VALUES = {
     "--attention-backend", "--clip-grad", "--context-parallel-size", "--cp-comm-type", "--data-parallel-sharding-strategy", "--data-path",
+    "--ddp-bucket-size", "--ddp-num-buckets",
     "--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers", "--eval-interval", "--eval-iters",
     "--expert-model-parallel-size", "--expert-tensor-parallel-size", "--fp4-format", "--fp8-format", "--global-batch-size",
     "--lr", "--lr-decay-iters", "--lr-decay-samples", "--lr-decay-style", "--lr-warmup-fraction", "--lr-warmup-iters", "--lr-warmup-samples",
@@ -128,7 +129,7 @@ NO_EFFECT = {
     "--accumulate-allreduce-grads-in-fp32", "--adam-eps", "--adam-beta1", "--adam-beta2", "--adlr-autoresume",
     "--apply-layernorm-1p", "--attention-dropout", "--attention-softmax-in-fp32", "--auto-detect-ckpt-format",
     "--calculate-per-token-loss", "--cross-entropy-fusion-impl", "--cross-entropy-loss-fusion",
-    "--data-cache-path", "--dataloader-type", "--ddp-bucket-size", "--ddp-num-buckets",
+    "--data-cache-path", "--dataloader-type",
     "--distributed-backend", "--empty-unused-memory-level", "--enable-experimental", "--exit-duration-in-mins",
     "--exit-interval", "--fp16-lm-cross-entropy", "--fp8-amax-compute-algo", "--fp8-amax-history-len",
     "--fp8-param-gather", "--fp8-recipe", "--hidden-dropout", "--hysteresis", "--init-method-std",

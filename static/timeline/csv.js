@@ -18,7 +18,7 @@ export function areaCsv({ layer, from, to, ranks }, { names, words }) {
         const [start, end] = [layer.start[span], layer.end[span]].map((tick) => tick * layer.scale);
         const name = names[layer.op[span]];
         const peer = layer.isTransfer(span) ? layer.meshes[layer.peerOf(span)] : "";
-        const [stage, microbatch] = [layer.stage[span], layer.microbatch[span]].map((each) => (each < 0 ? "" : each));
+        const [stage, microbatch] = [layer.stage[span], layer.microbatchOf(span)].map((each) => (each < 0 ? "" : each));
         const about = [layer.meshes[rank], layer.notation(span, names), words[name] ?? name, stage, microbatch, peer];
         lines.push([...about, start, end, end - start].map(field));
       }

@@ -104,19 +104,24 @@ export class Layer extends Columns {
     if (other >= 0) return this.skipsFrom(op, stage, microbatch).find((span) => this.otherOf(span) === other) ?? -1;
     if (this.labels) return this.findStep(op, stage, microbatch);
     if (MICROBATCH_OPS.has(op)) return this.lookUp(op, stage, microbatch);
-    return this.findOfRank(op, stage, rank);
+    return this.findOfRank(op, stage, rank, microbatch);
   }
 
   /**
-   * The last span of an op without microbatches on a rank.
-   * @param {number} op @param {number} stage @param {number} rank
+   * The last span of an op without microbatches on a rank; a reduction may be of one bucket of gradients.
+   * @param {number} op @param {number} stage @param {number} rank @param {number} bucket
    */
-  findOfRank(op, stage, rank) {
+  findOfRank(op, stage, rank, bucket) {
     const [from, to] = this.range(op === OP.REDUCE_GRAD || op === OP.UNSHARD ? 1 : 0, rank);
     for (let span = to - 1; span >= from; span--) {
-      if (this.op[span] === op && this.stage[span] === stage) return span;
+      if (this.op[span] === op && this.stage[span] === stage && this.microbatch[span] === bucket) return span;
     }
     return -1;
+  }
+
+  /** The microbatch of a span, or -1: a reduction has the number of its bucket instead. @param {number} span */
+  microbatchOf(span) {
+    return this.op[span] === OP.REDUCE_GRAD && !this.labels ? -1 : this.microbatch[span];
   }
 
   /** @param {number} op @param {number} lane @param {number} number */

@@ -23,7 +23,7 @@ export function flowOf(place, flow) {
  * @param {Place} place @returns {Pick<Flow, "spans" | "joins">}
  */
 function microbatchPath({ layer, span }) {
-  const microbatch = layer.microbatch[span];
+  const microbatch = layer.microbatchOf(span);
   if (microbatch < 0) return { spans: [span], joins: [] };
   const stages = Array.from({ length: layer.stages }, (_, stage) => stage);
   const find = (/** @type {number} */ op, /** @type {number} */ stage) => layer.find(op, stage, microbatch);

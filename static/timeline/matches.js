@@ -17,7 +17,7 @@ const COLUMNS = [
   ["Block", (layer, span) => layer.op[span]],
   ["Mesh", (layer, span) => layer.rankOf(span)],
   ["Stage", (layer, span) => layer.stage[span]],
-  ["Microbatch", (layer, span) => layer.microbatch[span]],
+  ["Microbatch", (layer, span) => layer.microbatchOf(span)],
   ["Start", (layer, span) => layer.start[span]],
   ["Duration", (layer, span) => layer.end[span] - layer.start[span]],
 ];
@@ -107,7 +107,7 @@ export class Matches {
     const { names } = this.search.chart.model.palette;
     const block = h("button.mw-timeline-link", { type: "button" }, layer.notation(span, names));
     const swatch = h("i", { "data-kind": names[layer.op[span]] });
-    const integers = [layer.stage[span], layer.microbatch[span]].map((each) => (each < 0 ? "" : String(each)));
+    const integers = [layer.stage[span], layer.microbatchOf(span)].map((each) => (each < 0 ? "" : String(each)));
     const times = [layer.start[span] * layer.scale, layer.duration(span)].map((each) => amount(each, layer.unit));
     const cells = [layer.meshes[layer.rankOf(span)], ...integers, ...times];
     return h(

@@ -1,11 +1,11 @@
 // The spans that a search finds.
 
-/** @import { Columns } from "./columns.js" */
+/** @import { Layer } from "./data.js" */
 /** @import { Query } from "./types" */
 
 /**
  * The spans that match a query (engine/predict/questions/action_query.py), by their start.
- * @param {Columns} layer @param {Query} query
+ * @param {Layer} layer @param {Query} query
  */
 export function matchingSpans(layer, { ops, stage, microbatch, rank }) {
   const wanted = new Set(ops);
@@ -13,7 +13,7 @@ export function matchingSpans(layer, { ops, stage, microbatch, rank }) {
   const matches = (/** @type {number} */ span) =>
     (ops.length ? wanted.has(layer.op[span]) : !layer.isTransfer(span)) &&
     (stage === null || layer.stage[span] === stage) &&
-    (microbatch === null || layer.microbatch[span] === microbatch);
+    (microbatch === null || layer.microbatchOf(span) === microbatch);
   for (let at = 0; at < layer.ranks; at++) {
     for (const kind of [0, 1, 2]) {
       const [from, to] = layer.range(kind, at);
@@ -28,7 +28,7 @@ export function matchingSpans(layer, { ops, stage, microbatch, rank }) {
 
 /**
  * Statistics of the durations of spans, in seconds or cost units; `share` is relative to the step time of all meshes.
- * @param {Columns} layer @param {number[]} spans at least one
+ * @param {Layer} layer @param {number[]} spans at least one
  */
 export function durationStatistics(layer, spans) {
   let [sum, min, max] = [0, Infinity, 0];

@@ -41,12 +41,13 @@ function stepFacts(layer, span, names) {
 
 /** @param {Layer} layer @param {number} span @param {string[]} names @returns {Fact[]} */
 function blockFacts(layer, span, names) {
-  const [rank, stage, microbatch] = [layer.rankOf(span), layer.stage[span], layer.microbatch[span]];
+  const [rank, stage, microbatch] = [layer.rankOf(span), layer.stage[span], layer.microbatchOf(span)];
   const layers = layer.layersOf(stage);
   /** @type {Fact[]} */
   const found = [["Mesh", layer.meshes[rank]]];
   if (stage >= 0) found.push(["Stage", layers ? `${stage}, ${layers}` : String(stage)]);
   if (microbatch >= 0) found.push(["Microbatch", String(microbatch)]);
+  else if (layer.microbatch[span] >= 0) found.push(["Bucket", String(layer.microbatch[span])]);
   if (layer.isBlocked(span)) return [...found, ["Blocked", "never runs: the order has a deadlock"]];
   found.push(...times(layer, span), ...workFacts(layer, span));
   if (layer.isUntimed) return [...found, ...residentFacts(layer, rank, span)];
@@ -194,7 +195,7 @@ const ofCapacity = ({ capacity }, memory) => (capacity ? `, ${percent(memory / c
  */
 export function announcement(place, palette, twin) {
   const { layer, span } = place;
-  const [op, microbatch] = [palette.names[layer.op[span]], layer.microbatch[span]];
+  const [op, microbatch] = [palette.names[layer.op[span]], layer.microbatchOf(span)];
   const word = layer.kinds?.[op] ?? palette.words[op];
   const what = microbatch >= 0 && !layer.kinds ? `${word} of microbatch ${microbatch}` : word;
   const rest = facts(place, palette.names, twin).map(([name, value]) => `${name} ${value}`);

@@ -73,6 +73,22 @@ test("spans are found by their actions, and missing ones are -1", () => {
     assert.equal(found.find(op, stage, mb, 0), -1);
 });
 
+test("a reduction of a bucket has no microbatch and is found by its number", () => {
+  const found = layer();
+  const [first, second] = [found.find(OP.F, 0, 0), found.find(OP.F, 0, 1)];
+  [first, second].forEach((span, bucket) => {
+    found.op[span] = OP.REDUCE_GRAD;
+    found.microbatch[span] = bucket;
+  });
+  assert.deepEqual(
+    [first, second].map((span) => found.microbatchOf(span)),
+    [-1, -1],
+  );
+  assert.equal(matchingSpans(found, { ops: [OP.REDUCE_GRAD], stage: null, microbatch: 0, rank: null }).length, 0);
+  found.range = () => [0, found.blocks];
+  assert.equal(found.findOfRank(OP.REDUCE_GRAD, 0, 0, 1), second);
+});
+
 test("the lower bound is the first value that is not smaller", () => {
   const values = [1, 3, 3, 5, 9];
   for (let value = 0; value <= 10; value++) {

@@ -61,6 +61,7 @@ def host_cases() -> Iterator[Case]:
     several = (*select_schedules("hanayo, 2 waves"), more)
     yield from _host_rivals(several, "one link, 1.5 MB/s", "one link", meshes=two, between=_nic_link(1.5))
     yield from _host_reduction_cases()
+    yield from _host_bucket_cases()
     yield from _host_exchange_cases()
     yield from _host_context_cases()
     yield from _host_resharding_cases()
@@ -81,6 +82,23 @@ def _host_reduction_cases() -> Iterator[Case]:
     yield from _host_rivals(
         select_schedules("chimera"), "replicas", "data parallel", meshes=((1, 1),) * 4, between=_nic_link(8)
     )
+
+
+def _host_bucket_cases() -> Iterator[Case]:
+    """Yield cases whose last backward hides reductions of buckets, each also with one reduction after it."""
+    alone: dict[str, Any] = {"meshes": ((2, 1),), "microbatches": 2}
+    pair: dict[str, Any] = {"meshes": ((2, 1),) * 2, "devices": [[0, 2], [3, 1]], "microbatches": 4}
+    trainings: tuple[tuple[str, str, Document, dict[str, Any]], ...] = (
+        ("one mesh of dp 2", "1f1b", {}, alone),
+        ("one mesh, sharded states", "1f1b", {"sharding": "optimizer"}, alone),
+        ("2 meshes of dp 2, 1f1b", "1f1b", {}, pair),
+        ("2 meshes of dp 2, zb-h1", "zb-h1", {}, pair),
+    )
+    for training, schedule, state, options in trainings:
+        for title, buckets in (("in 8 buckets", 8), ("as a whole", 1)):
+            how = {"micro_batch_size": 8, "gradient_buckets": buckets, **state}
+            shown = {"training": how, "between": _nic_link(12), "model": DEEP, **options}
+            yield from _host_rivals([(title, SCHEDULES[schedule])], training, "gradient buckets", **shown)
 
 
 def _host_exchange_cases() -> Iterator[Case]:

@@ -31,6 +31,7 @@ from meshwave.engine.costs.device_sizes import Sizes, device_workload, stage_cop
 from meshwave.engine.costs.distinct_actions import Kinds
 from meshwave.engine.costs.expert_blocks import expert_blocks
 from meshwave.engine.costs.fabric import Fabric
+from meshwave.engine.costs.gradient_buckets import bucket_sizes, remaining_shares, uses_buckets
 from meshwave.engine.costs.network import (
     NetworkBuilder,
     add_collective_flows,
@@ -94,8 +95,14 @@ class OperatorCost(CostModel):
         seconds[kinds.sends] = _transfer_seconds(design, kinds)
         reduces = kinds.indices_of(Op.REDUCE_GRAD)
         if len(reduces):
-            exposed = exposed_reductions(design, self.reduce_seconds(design, program, held), backward)
-            seconds[reduces] = exposed[kinds.stage[reduces]]
+            sizes = bucket_sizes(design, layers, held)
+            reductions = np.stack([self.reduce_seconds(design, program, each) for each in sizes])
+            if uses_buckets(design):
+                remaining = self.remaining_shares(design, program, layers) * backward
+                reductions = slowed_reductions(design, reductions, remaining)
+            else:
+                reductions = exposed_reductions(design, reductions, backward)
+            seconds[reduces] = reductions[kinds.bucket[reduces], kinds.stage[reduces]]
         unshards = kinds.indices_of(Op.UNSHARD)
         if len(unshards):
             gathers = _unshard_seconds(design, program, layers, self.prices(design))
@@ -115,14 +122,16 @@ class OperatorCost(CostModel):
         builder = NetworkBuilder(Fabric(design.cluster, self.link_sharing(design)), kinds, seconds)
         measured = self.measures_collectives(design) or design.cluster.device.constants is not None
         add_transfer_flows(builder, design, kinds)
-        add_collective_flows(
-            builder, design, kinds, Op.REDUCE_GRAD, reduction_messages(design, program, held), measured
-        )
+        reductions = [reduction_messages(design, program, each) for each in bucket_sizes(design, layers, held)]
+        add_collective_flows(builder, design, kinds, Op.REDUCE_GRAD, reductions, measured)
         if len(kinds.indices_of(Op.UNSHARD)):
-            add_collective_flows(builder, design, kinds, Op.UNSHARD, gather_messages(design, program, held), measured)
+            add_collective_flows(builder, design, kinds, Op.UNSHARD, [gather_messages(design, program, held)], measured)
         waits = self.wait_seconds(design, program, kinds, layers)
         add_exchanges(builder, design, kinds, layers, waits, measured=measured)
         return builder.build(program), builder.seconds
+
+    def remaining_shares(self, design: Design, program: Program, layers: tuple[int, ...]) -> Floats:
+        return remaining_shares(design, program, layers, self.prices(design))
 
     def overlap_share(self, design: Design) -> float:
         """Return the fraction of the hideable communication that overlapping the two actions of a slot hides."""
@@ -383,11 +392,34 @@ def _transfer_seconds(design: Design, kinds: Kinds) -> list[float]:
 def exposed_reductions(design: Design, reductions: Floats, backward: Floats) -> Floats:
     """Return the seconds of reductions that the last backward of each stage does not hide, ``[stages]``.
 
-    Buckets of gradients are reduced during the backward; the fraction of it that hides them is a constant of the
-    device.
+    The constants of a device assume that gradients are reduced during the backward even if the design has no buckets; the
+    fraction of the backward that hides reductions is one of them.
     """
     constants = design.cluster.device.constants
     return reductions if constants is None else np.maximum(0.0, reductions - constants.overlap * backward)
+
+
+def slowed_reductions(design: Design, reductions: Floats, remaining: Floats) -> Floats:
+    """Return the seconds of the reductions of buckets beside the backward, ``[buckets, stages]``.
+
+    While a device computes, a reduction takes ``1 / overlap`` of its time alone, by the same constant of the device as in
+    :func:`exposed_reductions`.
+
+    Args:
+        design: the design.
+        reductions: [buckets, stages] seconds of each reduction alone.
+        remaining: [buckets, stages] seconds of the last backward that follow when the gradients of a bucket are final.
+    """
+    constants = design.cluster.device.constants
+    if constants is None or constants.overlap >= 1 or constants.overlap <= 0:
+        return reductions
+    found, left = np.zeros_like(reductions), np.full(reductions.shape[1], np.inf)
+    for number, (alone, after) in enumerate(zip(reductions, remaining, strict=True)):
+        left = np.minimum(left, after)  # time beside the backward when this reduction starts
+        hidden = np.minimum(alone, constants.overlap * left)
+        found[number] = alone + hidden * (1 / constants.overlap - 1)
+        left = np.maximum(0.0, left - found[number])
+    return found
 
 
 def _step_seconds(design: Design, held: Sizes) -> Floats:

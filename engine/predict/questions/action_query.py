@@ -46,9 +46,10 @@ class Query:
     def matches(self, timeline: Timeline) -> NDArray[np.bool_]:
         """Return True for each span that meets the conditions, ``[spans]``; transfers only if ``ops`` contains them."""
         found = np.isin(timeline.op, self.ops) if self.ops else ~timeline.is_transfer
-        for value, column in ((self.stage, timeline.stage), (self.microbatch, timeline.microbatch)):
-            if value is not None:
-                found &= column == value
+        if self.stage is not None:
+            found &= timeline.stage == self.stage
+        if self.microbatch is not None:
+            found &= (timeline.microbatch == self.microbatch) & (timeline.op != Op.REDUCE_GRAD)
         if self.rank is not None:
             found &= (timeline.rank == self.rank) | (timeline.peer == self.rank)
         return found

@@ -70,4 +70,4 @@ class Inspector:
         """
         compute = self.timeline.stage >= 0
         stages = int(self.timeline.stage[compute].max(initial=-1)) + 1
-        return parse_query(text, self.timeline.meshes, stages, int(self.timeline.microbatch.max(initial=-1)) + 1)
+        return parse_query(text, self.timeline.meshes, stages, self.timeline.microbatches)

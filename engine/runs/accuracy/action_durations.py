@@ -84,8 +84,8 @@ def _replicated_reductions(prediction: Prediction) -> Rows:
 
 def _reduction_starts(program: Program, reduced: Rows, start: Floats) -> Floats:
     """Return the time at which the last participant of each reduction begins it, ``[steps, reductions]``."""
-    stages = program.stage[reduced]
-    begun = [start[:, reduced[stages == stage]].max(axis=1) for stage in stages.tolist()]
+    parts = program.stage[reduced] + program.stages * program.bucket[reduced]
+    begun = [start[:, reduced[parts == part]].max(axis=1) for part in parts.tolist()]
     return np.stack(begun, axis=1) if begun else np.zeros((len(start), 0))
 
 

@@ -152,6 +152,12 @@ class ProcessLayout:
         program = self.program
         return sorted(set(program.stage[program.op == op].tolist()))
 
+    def collectives(self, op: Op) -> list[tuple[int, int]]:
+        """Return the stages and buckets for which the program has an action ``op``, in ascending order."""
+        program = self.program
+        rows = program.op == op
+        return sorted(set(zip(program.stage[rows].tolist(), program.bucket[rows].tolist(), strict=True)))
+
     def message_sizes(self) -> list[tuple[int, int, int]]:
         """Return every (source rank, target rank, number of tensors) of the program's messages, in ascending order.
 

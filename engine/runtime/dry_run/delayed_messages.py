@@ -18,6 +18,8 @@ from torch import Tensor
 
 from meshwave.engine.costs.collective_flows import gather_rings, reduction_rings
 from meshwave.engine.costs.device_sizes import device_sizes
+from meshwave.engine.costs.gradient_buckets import bucket_sizes
+from meshwave.engine.costs.sharding import reduction_rounds
 from meshwave.engine.document import Design
 from meshwave.engine.machine import total_memory_bytes
 from meshwave.engine.program.action import Action, Op, message_key
@@ -48,7 +50,7 @@ class SharedTimes:
 
     Attributes:
         arrivals: ``[tags, lanes]`` arrival times of the messages that each process of a mesh sends.
-        gradients_ready: ``[stages, processes]`` times at which the gradients of a process are complete.
+        gradients_ready: ``[stages, buckets, processes]`` times at which the gradients of a process are complete.
         norm_ready: ``[processes]`` times at which all gradients are reduced.
         step_ends: ``[processes]`` ends of the last step.
         gathers_ready: ``[gathers, processes]`` times at which a process starts each of its gathers.
@@ -68,14 +70,15 @@ class SharedTimes:
         program = layout.program
         unshards = program.rank[program.op == Op.UNSHARD]
         gathers, processes = int(np.bincount(unshards).max(initial=0)), layout.processes
-        lengths = [tags * lanes, stages * processes, gathers * processes, processes, processes, cells]
+        buckets = int(program.bucket.max(initial=0)) + 1
+        lengths = [tags * lanes, stages * buckets * processes, gathers * processes, processes, processes, cells]
         with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b") as file:
             os.ftruncate(file.fileno(), 8 * sum(lengths))  # all processes set the same size
             self._map = mmap.mmap(file.fileno(), 8 * sum(lengths))
         parts = np.split(np.frombuffer(self._map, np.int64), np.cumsum(lengths)[:-1])
         arrivals, gradients_ready, gathers_ready, self.norm_ready, self.step_ends, self.flows_ready = parts
         self.arrivals = arrivals.reshape(tags, lanes)
-        self.gradients_ready = gradients_ready.reshape(stages, processes)
+        self.gradients_ready = gradients_ready.reshape(stages, buckets, processes)
         self.gathers_ready = gathers_ready.reshape(gathers, processes)
 
 
@@ -232,22 +235,29 @@ def is_late(due_ns: int, requested_ns: int, arrived_ns: int) -> bool:
     return arrived_ns - requested_ns > max(MIN_LATE_NS, MIN_LATE_FRACTION * since_due)
 
 
-CollectiveGroups = Mapping[int, Sequence[tuple[tuple[int, ...], float]]]
-"""Groups of processes that reduce the gradients or gather the weights of each stage, with the size in bytes."""
+CollectiveGroups = Mapping[tuple[int, int], Sequence[tuple[tuple[int, ...], float]]]
+"""Groups of processes that reduce the gradients or gather the weights of each stage and bucket, with the size in bytes."""
 
 
 def collective_groups(design: Design, layout: ProcessLayout, layers: tuple[int, ...], op: Op) -> CollectiveGroups:
-    """Return the groups of processes that run the collectives ``op`` of each stage, in the same order on all processes."""
+    """Return the groups of processes that run the collectives ``op`` of each stage and bucket.
+
+    The order is the same on all processes. The size is that of an all-reduce whose ring sends as many bytes.
+    """
     process = dict(zip(design.process_devices, range(layout.processes), strict=True))
     find_rings = gather_rings if op == Op.UNSHARD else reduction_rings
-    rings = find_rings(design, layout.program, device_sizes(design, layout.program, layers))
+    held = device_sizes(design, layout.program, layers)
+    parts, share = [held], 0.5
+    if op == Op.REDUCE_GRAD:
+        parts, share = bucket_sizes(design, layers, held), reduction_rounds(design) / 2
+    rings = [find_rings(design, layout.program, each) for each in parts]
     return {
-        stage: [
-            (tuple(process[device] for device in members), size)
-            for members, size in rings[stage]
+        (stage, bucket): [
+            (tuple(process[device] for device in members), share * size)
+            for members, size in rings[bucket][stage]
             if len(members) > 1 and size > 0
         ]
-        for stage in layout.stages_with(op)
+        for stage, bucket in layout.collectives(op)
     }
 
 
@@ -285,28 +295,26 @@ class WaitingCollectives:
 
     op: ClassVar[Op]
     """Action that starts the collectives."""
-    size_factor: ClassVar[float] = 1.0
-    """Size of the all-reduces, relative to the size of the collectives that they represent."""
 
     def __post_init__(self) -> None:
         """Allocate the messages."""
         program, process = self.layout.program, self.world.process
         rows = program.rows(self.layout.rank(process))
         self._rows = [row for row in range(rows.start, rows.stop) if program.op[row] == self.op]
-        row_of_stage = {int(program.stage[row]): row for row in self._rows}
+        self._row_of = {(int(program.stage[row]), int(program.bucket[row])): row for row in self._rows}
         self._flats = {
-            stage: [
-                (members, self._make_message(size, int(self.waits.ns[row]), len(members), len(row_of_stage)))
-                for members, size in self.groups[stage]
+            part: [
+                (members, self._make_message(size, int(self.waits.ns[row]), len(members), len(self._row_of)))
+                for members, size in self.groups[part]
                 if process in members
             ]
-            for stage, row in row_of_stage.items()
+            for part, row in self._row_of.items()
         }
         self._last_end_ns = 0  # end of the latest collective that a computation has waited for
 
     def _make_message(self, size: float, wait_ns: int, members: int, at_once: int) -> Tensor:
         elements = representative_elements(
-            size * self.size_factor,
+            size,
             wait_ns,
             members,
             self.layout.processes,
@@ -324,11 +332,12 @@ class WaitingCollectives:
             ready: times at which the processes are ready, by process.
             members: processes that must be ready before the collectives start.
         """
-        stage, flow = int(self.layout.program.stage[row]), self.waits.flow(row)
+        program, flow = self.layout.program, self.waits.flow(row)
+        stage, bucket = int(program.stage[row]), int(program.bucket[row])
         ready[self.world.process] = self.device.free_ns
         if self.links is not None and flow >= 0:
             self.links.announce(flow, place, self.device.free_ns)
-        started = [self.communicator.start_all_reduce(stage, *each) for each in self._flats[stage]]
+        started = [self.communicator.start_all_reduce(stage, *each) for each in self._flats[stage, bucket]]
         times = self._bind_times(row, flow, ready, members)
         return DelayedTensor(Collectives(started), self.device, self.world, *times)
 
@@ -364,17 +373,17 @@ class WaitingUpdate(WaitingCollectives):
     def __post_init__(self) -> None:
         """Allocate the messages."""
         super().__post_init__()
-        self._row_of_stage = {int(self.layout.program.stage[row]): row for row in self._rows}
-        self._reducing: dict[int, PendingTensor] = {}
+        self._reducing: dict[tuple[int, int], PendingTensor] = {}
 
-    def start_reduction(self, stage: int) -> None:
+    def start_reduction(self, stage: int, bucket: int = -1) -> None:
         """Publish the time at which the gradients of this process are complete, and start to reduce them."""
         ranks = self.layout.program.ranks_of(stage)
         members = [process for rank in ranks for process in self.layout.mesh(rank)]
-        place, ready = members.index(self.world.process), self.shared.gradients_ready[stage]
-        self._reducing[stage] = self._start(self._row_of_stage[stage], place, ready, members)
+        part = stage, max(bucket, 0)
+        place, ready = members.index(self.world.process), self.shared.gradients_ready[part]
+        self._reducing[stage, bucket] = self._start(self._row_of[part], place, ready, members)
 
-    def collect_gradients(self) -> dict[int, PendingTensor]:
+    def collect_gradients(self) -> dict[tuple[int, int], PendingTensor]:
         """Wait for all reductions in order, and for the reductions of all processes if gradients are clipped."""
         found, self._reducing, self._last_end_ns = self._reducing, {}, 0
         for pending in found.values():

@@ -54,7 +54,7 @@ from meshwave.engine.runtime.dry_run.message_sizes import (
     padded_message_lengths,
     shrink_to_fit,
 )
-from meshwave.engine.runtime.dry_run.stage_collectives import StageCollectives
+from meshwave.engine.runtime.dry_run.stage_collectives import StageCollectives, StartCollective
 from meshwave.engine.runtime.dry_run.waiting_gathers import WaitingGathers
 from meshwave.engine.runtime.execution.data import Microbatch
 from meshwave.engine.runtime.execution.executor import Executor, Slot
@@ -117,7 +117,7 @@ class DryRunner:
         groups = [
             (stage, members)
             for found in (reductions, gathers)
-            for stage, its_groups in found.items()
+            for (stage, _), its_groups in found.items()
             for members, _ in its_groups
         ]
         communicator = world.make_communicator(layout, message, list(dict.fromkeys(groups)), transfers)
@@ -216,6 +216,7 @@ class WaitingStage:
     """Stage of a dry run: takes and returns tensors of the same shapes as in training, and computes nothing."""
 
     recomputes = False  # the wait includes the recomputation
+    on_final_gradients: Callable[[int], None] | None = None  # the executor knows when gradients would be final
 
     def __init__(
         self, program: Program, stage: int, message: MessageFormat, device: torch.device, gathers: WaitingGathers
@@ -327,25 +328,35 @@ class WaitingExecutor(Executor):
         row = self._first_row + slot.row
         device, total_ns, sends = self._device, int(self._waits.ns[row]), self._waits.flows_sent(row)
         flows = self._waits.exchanges(row)
-        if not flows or self._collectives is None:
+        has_exchanges = bool(flows) and self._collectives is not None
+        if not has_exchanges and row not in self._waits.early:
             return lambda: device.compute(total_ns, sends)
-        if self._pieces is not None and slot.last > slot.row:
+        if has_exchanges and self._pieces is not None and slot.last > slot.row:
             both = [self._bind_alternating_computation(each, flows[0], self._pieces) for each in (slot.row, slot.last)]
             return lambda: self._turns.run(*both)
-        actions, part_ns = self._actions[slot.row : slot.last + 1], total_ns // len(flows)
-        starts = self._collectives.bind(actions, 1 / len(flows))
+        actions = self._actions[slot.row : slot.last + 1]
+        starts = self._collectives.bind(actions, 1 / len(flows)) if has_exchanges and self._collectives else []
+        pieces = [*self._waits.pieces(row)]
 
         def wait() -> None:
-            for flow in flows:
-                device.compute(part_ns, (flow,))
-                requested = time.perf_counter_ns()
-                for start in starts:
-                    start().wait()
-                synchronize_stream(self._world.device)
-                device.extend_until(self._exchange_end(flow, requested, time.perf_counter_ns()))
+            for piece in pieces:
+                has_exchange = piece.exchange >= 0 and has_exchanges
+                device.compute(piece.ns, (piece.exchange,) if has_exchange else ())
+                if piece.reduction >= 0:
+                    self._finish_gradients(piece.reduction - self._first_row)
+                elif has_exchange:
+                    self._exchange(starts, piece.exchange)
             device.announce(sends)
 
         return wait
+
+    def _exchange(self, starts: Sequence[StartCollective], flow: int) -> None:
+        """Run the collectives of an exchange, which extends the current computation."""
+        requested = time.perf_counter_ns()
+        for start in starts:
+            start().wait()
+        synchronize_stream(self._world.device)
+        self._device.extend_until(self._exchange_end(flow, requested, time.perf_counter_ns()))
 
     def _bind_alternating_computation(self, row: int, flow: int, find_pieces: FindPieces) -> Callable[[], None]:
         """Return a function that waits for the modelled time of a computation that shares a slot with another one.

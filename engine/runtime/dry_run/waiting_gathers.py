@@ -18,7 +18,6 @@ class WaitingGathers(WaitingCollectives):
     """Gathers of the stages of this process; a mesh gathers one stage after the other."""
 
     op = Op.UNSHARD
-    size_factor = 0.5
 
     def unshard_function(self, row: int) -> Callable[[], PendingTensor]:
         """Return a function that starts the gather of a row of the rank."""

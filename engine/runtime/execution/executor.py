@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
@@ -105,6 +105,10 @@ class Executor:
         self._unsharding: dict[int, tuple[int, PendingTensor]] = {}  # row and gather by stage
         self._deferred: dict[Action, list[DeferredGradient]] = {}  # deferred gradients of W actions
         self._losses: list[Tensor] = []
+        self._reductions = [row for row, action in enumerate(self._actions) if action.op == Op.REDUCE_GRAD]
+        self._early_reductions = {} if forwards_only else _early_reductions(self._actions)
+        self._final: set[int] = set()  # rows of reductions whose gradients are final
+        self._reducing: dict[int, Stamp] = {}  # start of each reduction that has started, by row
         rows = len(self._actions)
         self.progress = Progress() if progress is None else progress
         self._start: list[Stamp] = [0] * rows
@@ -119,8 +123,9 @@ class Executor:
         """
         self._batch = batch
         self._losses = []
-        for store in (self._tensors, self._receiving, self._saved, self._unsharding, self._deferred):
+        for store in (self._tensors, self._receiving, self._saved, self._unsharding, self._deferred, self._reducing):
             store.clear()
+        self._final.clear()
         start, end, requested, ready, stamp = self._start, self._end, self._requested, self._ready, self._stamp
         self._clock.begin()
         now = stamp()
@@ -152,7 +157,7 @@ class Executor:
             Op.SEND_B: lambda row, stage, mb: self._bind_send(self._actions[row]),
             Op.RECV_F: lambda row, stage, mb: self._bind_receive(self._actions[row]),
             Op.RECV_B: lambda row, stage, mb: self._bind_receive(self._actions[row]),
-            Op.REDUCE_GRAD: lambda row, stage, mb: lambda: self._update.start_reduction(stage),
+            Op.REDUCE_GRAD: lambda row, stage, mb: lambda: self._reduce(row),
             Op.STEP: lambda row, stage, mb: lambda: self._update_weights(row),
             Op.UNSHARD: lambda row, stage, mb: self._bind_unshard(row, stage),
             Op.RESHARD: lambda row, stage, mb: self._stages[stage].reshard,
@@ -164,6 +169,8 @@ class Executor:
         for row, run in bound.items():
             if self._actions[row].op.is_compute and self._actions[row].stage in unsharded:
                 bound[row] = self._bind_unsharded(row, run)
+        for row in self._early_reductions:
+            bound[row] = self._bind_last(row, bound[row])
         slots: list[Slot] = []
         for row, run in bound.items():
             action = self._actions[row]
@@ -225,6 +232,22 @@ class Executor:
     def _bind_weight_gradient(self, row: int, stage: int, mb: int) -> RunAction:
         made, deferred, run = forward(stage, mb), self._deferred, self._stages[stage].weight_gradient
         return lambda: run(deferred.pop(made))
+
+    def _bind_last(self, row: int, run: RunAction | Computation) -> RunAction | Computation:
+        """Return the last computation of a stage, inside which reductions of its gradients start."""
+        stage, reductions = self._stages[self._actions[row].stage], self._early_reductions[row]
+
+        def run_last(compute: RunAction) -> None:
+            stage.on_final_gradients = lambda bucket: self._finish_gradients(reductions[bucket])
+            try:
+                compute()
+            finally:
+                stage.on_final_gradients = None
+
+        if isinstance(run, Computation):
+            compute = run.compute
+            return run._replace(compute=lambda inputs: run_last(lambda: compute(inputs)))
+        return lambda: run_last(run)
 
     def _bind_unshard(self, row: int, stage: int) -> RunAction:
         """Return a function that starts to gather the weights of a stage; the next computation of it waits for them."""
@@ -357,11 +380,28 @@ class Executor:
 
     # ---- the end of a step ----
 
+    def _reduce(self, row: int) -> None:
+        """Start the reduction at ``row``, unless it has started inside the last computation of its stage."""
+        self._finish_gradients(row)
+        self._start[row] = self._reducing[row]
+
+    def _finish_gradients(self, row: int) -> None:
+        """Note that the gradients of a reduction are final, and start the reductions that no earlier one delays.
+
+        All ranks start the reductions in the order of the program, so that the members of a group agree.
+        """
+        self._final.add(row)
+        for at in self._reductions[len(self._reducing) :]:
+            if at not in self._final:
+                break
+            self._reducing[at] = self._stamp()
+            self._update.start_reduction(self._actions[at].stage, self._actions[at].microbatch)
+
     def _update_weights(self, row: int) -> None:
         reductions = self._update.collect_gradients()
         self._start[row] = self._ready[row] = self._stamp()
-        for stage, reduction in reductions.items():
-            reduce_row = self._row_of[Action(Op.REDUCE_GRAD, stage)]
+        for reduced, reduction in reductions.items():
+            reduce_row = self._row_of[Action(Op.REDUCE_GRAD, *reduced)]
             self._record_arrival(row, reduce_row, reduction, self._requested[row])
         self._update.apply()
         for local in self._stages.values():
@@ -377,3 +417,13 @@ class Executor:
         stamps = (self._start, self._end, self._requested, self._ready)
         start, end, requested, ready = map(self._clock.nanoseconds, stamps)
         return StepTimes(start, end, ready - requested, self._losses)
+
+
+def _early_reductions(actions: Sequence[Action]) -> dict[int, list[int]]:
+    """Return the reductions of the buckets of each stage in order, by the row of the last computation of the stage."""
+    found: dict[int, list[int]] = {}
+    last = {action.stage: row for row, action in enumerate(actions) if action.op.is_compute}
+    for row, action in enumerate(actions):
+        if action.op == Op.REDUCE_GRAD and action.microbatch >= 0:
+            found.setdefault(last[action.stage], []).append(row)
+    return found

@@ -19,6 +19,8 @@ class ComputeStage(Protocol):
     recomputes: bool
     skip_sources: tuple[int, ...]
     skip_targets: tuple[int, ...]
+    on_final_gradients: Callable[[int], None] | None
+    """Function that is called with the number of each bucket whose gradients become final inside a computation."""
 
     def forward(self, x: Tensor, targets: Tensor | None, skips: Tensors = ()) -> tuple[Tensor, Saved]:
         """Compute the output of a microbatch, and return it with the tensors that its backward needs."""
@@ -60,11 +62,11 @@ class Messenger(Protocol):
 class WeightUpdate(Protocol):
     """Interface for updates, of an :class:`~meshwave.engine.runtime.execution.update.OptimizerUpdate` for example."""
 
-    def start_reduction(self, stage: int) -> None:
-        """Start to reduce the gradients of a stage."""
+    def start_reduction(self, stage: int, bucket: int = -1) -> None:
+        """Start to reduce the gradients of a stage, or of one of its buckets."""
 
-    def collect_gradients(self) -> dict[int, PendingTensor]:
-        """Wait for all reductions, and return the last reduction of each stage."""
+    def collect_gradients(self) -> dict[tuple[int, int], PendingTensor]:
+        """Wait for all reductions, and return the last reduction of each stage and bucket; the bucket of a whole stage is -1."""
 
     def apply(self) -> None:
         """Update the weights."""

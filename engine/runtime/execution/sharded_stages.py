@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -87,7 +87,7 @@ class ShardedStage:
             gathers_blocks: True to gather the weights of a block before its computations and to free them after these.
             accumulates: True if the weights have another dtype than the sum of their gradients.
         """
-        parts = [part for part in (module.embedding, *module.layers.values(), module.head) if part is not None]
+        parts = module.blocks
         self.blocks = [ShardedBlock(weights_of(part)) for part in parts]
         self._scatters, self._frees = scatters, gathers_blocks
         self._finishes_blocks = scatters or accumulates or gathers_blocks
@@ -99,6 +99,10 @@ class ShardedStage:
     def weights(self) -> list[FlatWeights]:
         """Flat weights of all blocks."""
         return [each for block in self.blocks for each in block.weights]
+
+    def weights_of_blocks(self, numbers: Iterable[int]) -> list[FlatWeights]:
+        """Return the flat weights of some blocks."""
+        return [each for number in numbers for each in self.blocks[number].weights]
 
     def start_unshard(self) -> PendingTensor:
         """Start to gather the weights of all blocks in the order of the forward; the result waits for all of them."""

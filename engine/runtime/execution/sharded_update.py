@@ -28,7 +28,9 @@ from meshwave.engine.runtime.execution.flat_weights import FlatWeights, NamedWei
 from meshwave.engine.runtime.execution.optimizers import OPTIMIZERS
 from meshwave.engine.runtime.execution.sharded_stages import ShardedStage
 from meshwave.engine.runtime.execution.update import (
+    NO_BUCKETS,
     TIED_WEIGHT,
+    BlockBuckets,
     GradientObserver,
     Members,
     WeightGroup,
@@ -55,6 +57,7 @@ class ShardedUpdate:
         training: Training,
         observer: GradientObserver | None = None,
         tied: Members | None = None,
+        buckets: BlockBuckets = NO_BUCKETS,
         *,
         gathers_blocks: bool,
     ) -> None:
@@ -65,7 +68,7 @@ class ShardedUpdate:
         the program does not.
         """
         self._weight_group, self._process, self._communicator = weight_group, process, communicator
-        self._training, self._observer = training, observer
+        self._training, self._observer, self._buckets = training, observer, buckets
         self._names = {parameter: name for name, parameter in named_weights(stages.values(), tied)}
         self._is_tied = tied is not None
         self.stages = {
@@ -96,7 +99,7 @@ class ShardedUpdate:
         self.optimizer = OPTIMIZERS[training.optimizer](
             [each.part for each in self._weights], training.lr, training.weight_decay
         )
-        self._reductions: dict[int, PendingTensor] = {}
+        self._reductions: dict[tuple[int, int], PendingTensor] = {}
         self.squared_norm = torch.zeros(
             (), dtype=torch.float64
         )  # squared norm of this process's share of the gradients
@@ -202,17 +205,20 @@ class ShardedUpdate:
         self.optimizer.resume(steps)
         self._gather_updated_weights()
 
-    def start_reduction(self, stage: int) -> None:
-        """Start to reduce-scatter the gradients of a stage."""
-        for each in self.stages[stage].weights:
-            self._reductions[stage] = each.start_reduce_scatter()
+    def start_reduction(self, stage: int, bucket: int = -1) -> None:
+        """Start to reduce-scatter the gradients of a stage, or of one of its buckets."""
+        sharded = self.stages[stage]
+        blocks = range(len(sharded.blocks)) if bucket < 0 else self._buckets[stage][bucket]
+        for each in sharded.weights_of_blocks(blocks):
+            self._reductions[stage, bucket] = each.start_reduce_scatter()
 
-    def collect_gradients(self) -> dict[int, PendingTensor]:
-        """Wait for all gradients, and return the last reduction of each stage."""
+    def collect_gradients(self) -> dict[tuple[int, int], PendingTensor]:
+        """Wait for all gradients, and return the last reduction of each stage and bucket."""
+        reduced = {stage for stage, _ in self._reductions}
         for stage, sharded in self.stages.items():
-            if not self._training.scatters_blocks and stage not in self._reductions:
+            if not self._training.scatters_blocks and stage not in reduced:
                 self.start_reduction(stage)
-                del self._reductions[stage]
+                del self._reductions[stage, -1]
             for each in sharded.weights:
                 each.collect_gradients()
         self._tied.sum_gradients()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import Variable
 
 from meshwave.engine.runtime.communication.communicator import PendingTensor
@@ -41,6 +41,11 @@ class Saved(NamedTuple):
     skip_outputs: Tensors = ()
 
 
+def as_tuple(outputs: Tensor | Tensors) -> Tensors:
+    """Return one or several outputs as a tuple."""
+    return outputs if isinstance(outputs, tuple) else (outputs,)
+
+
 class LocalStage:
     """Stage on this process, computed in its precision.
 
@@ -61,6 +66,7 @@ class LocalStage:
         compiles: bool = False,
         offload: float = 0.0,
         sharded: ShardedStage | None = None,
+        buckets: Sequence[range] = (),
     ) -> None:
         """Prepare a stage.
 
@@ -77,6 +83,7 @@ class LocalStage:
                 support.
             offload: share of the activations that are moved to host memory between forward and backward.
             sharded: shards the state of the blocks among processes; None if the state is not sharded.
+            buckets: blocks of each bucket of gradients, in the order of the backward.
         """
         self._sharded = sharded
         self.recomputes = recomputes
@@ -95,6 +102,9 @@ class LocalStage:
         self.compiled_blocks = module.compile_blocks() if compiles and not splits_backward else 0
         self._offload, self._device = 0.0 if recomputes else offload, device
         self.skip_sources, self.skip_targets = module.skip_sources, module.skip_targets
+        self.on_final_gradients: Callable[[int], None] | None = None
+        for number, blocks in enumerate(buckets[:-1]):
+            self._watch_gradients(module.blocks[blocks.start - 1], number)
         self._is_first = module.is_first  # the input of the first stage is data, which needs no gradient
 
     @property
@@ -163,6 +173,30 @@ class LocalStage:
         assert self._sharded is not None, "only sharded stages are resharded"
         self._sharded.reshard()
 
+    def _watch_gradients(self, below: nn.Module, bucket: int) -> None:
+        """Report when the gradients of a bucket are final, which is when the backward of the block ``below`` it begins.
+
+        Autograd runs the latest operation that is ready, so that it has run those of all later blocks by then. Gradients
+        that are deferred are final when those before them in the queue are computed.
+        """
+
+        def report() -> None:
+            if self.on_final_gradients is not None:
+                self.on_final_gradients(bucket)
+
+        def before_backward(_: Tensor) -> None:
+            report() if self._queue is None else self._queue.add(report)
+
+        def after_forward(_module: nn.Module, _inputs: Any, output: Tensor | Tensors) -> None:
+            first = next((each for each in as_tuple(output) if each.requires_grad), None)
+            if first is not None:
+                first.register_hook(before_backward)  # type: ignore[no-untyped-call]
+
+        hook: Callable[..., None] = after_forward
+        if self.compiled_blocks:
+            hook = torch.compiler.disable(after_forward)  # type: ignore[no-untyped-call]
+        below.register_forward_hook(hook)
+
     def drop_cast_weights(self) -> None:
         """Drop the bf16 copies of the weights, because the weights have changed."""
         if self._is_mixed:
@@ -192,7 +226,7 @@ class LocalStage:
             self._has_cast_weights = True
         with self._autocast or nullcontext(), self._offload_activations(x, targets, *skips):
             outputs = self._call_module(x, targets, skips)
-        return outputs if isinstance(outputs, tuple) else (outputs,)
+        return as_tuple(outputs)
 
     def _call_module(self, x: Tensor, targets: Tensor | None, skips: Tensors) -> Tensor | Tensors:
         return self._module(x, targets, skips) if skips else self._module(x, targets)  # type: ignore[no-any-return]

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from meshwave.engine.costs.boundary_transfers import boundary_tensor, boundary_transfer, is_direct, renumber_ranks
+from meshwave.engine.costs.gradient_buckets import Buckets, gradient_buckets
 from meshwave.engine.costs.padded_documents import (
     length_multiple,
     possible_lengths,
@@ -135,7 +136,17 @@ class Trainer:
         transfers = plan_boundary_transfers(design, layout, tokens, possible_lengths(design))
         self._communicator = world.make_communicator(layout, message, list(dict.fromkeys(gradient_groups)), transfers)
         weight_group = _bind_weight_group(layout, process, self._modules, experts)
-        update = self._modules, weight_group, process, self._communicator, training, observer, tied.get(process)
+        buckets = _stage_buckets(design, job)
+        update = (
+            self._modules,
+            weight_group,
+            process,
+            self._communicator,
+            training,
+            observer,
+            tied.get(process),
+            buckets,
+        )
         self._update = (
             OptimizerUpdate(*update)
             if training.sharding == "none"
@@ -152,6 +163,7 @@ class Trainer:
                 compiles=training.compile and training.sharding == "none",
                 offload=training.activation_offload,
                 sharded=self._update.sharded_stage(stage),
+                buckets=buckets.get(stage, ()),
             )
             for stage, module in self._modules.items()
         }
@@ -312,6 +324,13 @@ def _context_share(design: Design, group: Group) -> ContextShare | None:
     if degree == 1:
         return None
     return ContextShare(group, balanced_chunks(design.model.sequence, degree), design.training.context_parallel)
+
+
+def _stage_buckets(design: Design, job: Job) -> dict[int, Buckets]:
+    """Return the blocks of each bucket of gradients of the stages that the program reduces in buckets."""
+    reduced = job.program.stage[(job.program.op == Op.REDUCE_GRAD) & (job.program.microbatch >= 0)]
+    buckets = gradient_buckets(design, job.layers) if len(reduced) else []
+    return {stage: buckets[stage] for stage in sorted(set(reduced.tolist()))}
 
 
 def _tied_processes(design: Design, layout: ProcessLayout) -> dict[int, tuple[int, ...]]:

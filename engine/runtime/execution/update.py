@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
@@ -11,15 +12,19 @@ from meshwave.engine.document.training import Training
 from meshwave.engine.runtime.communication.communicator import Communicator, PendingTensor
 from meshwave.engine.runtime.execution.checkpoint import WEIGHTS, Part
 from meshwave.engine.runtime.execution.optimizers import OPTIMIZERS
+from meshwave.engine.runtime.models import Stage
 from meshwave.engine.runtime.modules.load_balance import is_balance_bias, update_balance_bias
 from meshwave.engine.runtime.modules.tensor_parallel import weight_shard
 
-BUCKET_ELEMENTS = 2**23
+MESSAGE_ELEMENTS = 2**23
 """Maximum number of gradient elements that one message reduces."""
 TIED_WEIGHT, COPIES = "embedding.token.weight", ("head.table.weight", "head.project.weight")
 """Names of the embedding table, and of a copy in the head. A head with a table of its own is tied by that."""
 GradientObserver = Callable[[Mapping[str, Tensor]], None]
 Members = tuple[int, ...]
+BlockBuckets = Mapping[int, Sequence[range]]
+"""Blocks of each bucket of gradients in the order of their reductions, by stage."""
+NO_BUCKETS: BlockBuckets = MappingProxyType({})
 WeightGroup = Callable[[int, nn.Parameter], tuple[Members, int]]
 """Function that returns the processes that reduce the gradient of a weight, and the one that counts it in the norm,
 given the stage and the weight."""
@@ -30,13 +35,14 @@ class OptimizerUpdate:
 
     def __init__(
         self,
-        stages: Mapping[int, nn.Module],
+        stages: Mapping[int, Stage],
         weight_group: WeightGroup,
         process: int,
         communicator: Communicator,
         training: Training,
         observer: GradientObserver | None = None,
         tied: Members | None = None,
+        buckets: BlockBuckets = NO_BUCKETS,
     ) -> None:
         """Prepare the update.
 
@@ -48,12 +54,15 @@ class OptimizerUpdate:
             training: the optimizer and its options.
             observer: receives the reduced gradients by name in the whole model, before clipping; None for no observer.
             tied: the processes that hold the embedding table, or its copy on the last stage.
+            buckets: blocks of each bucket of gradients, by stage; empty to reduce stages as a whole.
         """
         self._named = named_weights(stages.values(), tied)
         self._tied = [parameter for name, parameter in self._named if tied and name == TIED_WEIGHT]
         self._tied_members = tied
         self._groups = {
-            stage: _weights_by_group(stage, module, weight_group, self._tied) for stage, module in stages.items()
+            (stage, bucket): _weights_by_group(stage, parameters, weight_group, self._tied)
+            for stage, module in stages.items()
+            for bucket, parameters in _weights_by_bucket(module, buckets.get(stage, ())).items()
         }
         self._counted = [
             parameter
@@ -70,7 +79,7 @@ class OptimizerUpdate:
         self._trained = [pair for pair in self._named if not is_balance_bias(pair[1])]
         self._parameters = [parameter for _, parameter in self._trained]
         self.optimizer = OPTIMIZERS[training.optimizer](self._parameters, training.lr, training.weight_decay)
-        self._reducing: list[tuple[int, list[nn.Parameter], PendingTensor]] = []
+        self._reducing: list[tuple[tuple[int, int], list[nn.Parameter], PendingTensor]] = []
         self.squared_norm = torch.zeros(
             (), dtype=torch.float64
         )  # squared norm of this process's share of the gradients
@@ -127,18 +136,19 @@ class OptimizerUpdate:
         """Continue as if ``steps`` steps had been taken."""
         self.optimizer.resume(steps)
 
-    def start_reduction(self, stage: int) -> None:
-        """Start to sum the gradients of a stage over all processes that hold its weights."""
-        for members, weights in self._groups[stage].items():
-            for bucket in _gradient_buckets([parameter for parameter, _ in weights]):
-                flat = torch.cat([_gradient_or_zeros(parameter).flatten() for parameter in bucket])
-                self._reducing.append((stage, bucket, self._communicator.start_all_reduce(stage, members, flat)))
+    def start_reduction(self, stage: int, bucket: int = -1) -> None:
+        """Start to sum the gradients of a stage, or of one of its buckets, over all processes that hold its weights."""
+        for members, weights in self._groups[stage, bucket].items():
+            for joined in _join_gradients([parameter for parameter, _ in weights]):
+                flat = torch.cat([_gradient_or_zeros(parameter).detach().flatten() for parameter in joined])
+                reduction = self._communicator.start_all_reduce(stage, members, flat)
+                self._reducing.append(((stage, bucket), joined, reduction))
 
-    def collect_gradients(self) -> dict[int, PendingTensor]:
-        """Wait for all reductions, and return the last reduction of each stage."""
-        for _, bucket, reduction in self._reducing:
-            pieces = torch.split(reduction.wait(), [parameter.numel() for parameter in bucket])
-            for parameter, piece in zip(bucket, pieces, strict=True):
+    def collect_gradients(self) -> dict[tuple[int, int], PendingTensor]:
+        """Wait for all reductions, and return the last reduction of each stage and bucket."""
+        for _, joined, reduction in self._reducing:
+            pieces = torch.split(reduction.wait(), [parameter.numel() for parameter in joined])
+            for parameter, piece in zip(joined, pieces, strict=True):
                 parameter.grad = piece.view_as(parameter)
         for parameter in self._tied:
             assert self._tied_members is not None, "they hold it"
@@ -146,7 +156,7 @@ class OptimizerUpdate:
                 0, self._tied_members, _gradient_or_zeros(parameter).flatten()
             ).wait()
             parameter.grad = total.view_as(parameter)
-        last = {stage: reduction for stage, _, reduction in self._reducing}
+        last = {reduced: reduction for reduced, _, reduction in self._reducing}
         self._reducing.clear()
         self.squared_norm = torch.nn.utils.get_total_norm(map(_gradient_or_zeros, self._counted)).double() ** 2
         if self._clip_norm is not None:
@@ -180,12 +190,25 @@ def named_weights(stages: Iterable[nn.Module], tied: Members | None = None) -> l
     return [(name, parameter) for parameter, name in found.items()]
 
 
+def _weights_by_bucket(module: Stage, buckets: Sequence[range]) -> dict[int, list[nn.Parameter]]:
+    """Return the weights of a stage by bucket, whose blocks are given; all in bucket -1 without buckets.
+
+    A weight that several blocks use is in the bucket of the first block, whose gradients are final last.
+    """
+    block_of = {weight: block for block, part in reversed([*enumerate(module.blocks)]) for weight in part.parameters()}
+    numbers = {block: number for number, blocks in enumerate(buckets) for block in blocks}
+    found: dict[int, list[nn.Parameter]] = {number: [] for number in range(len(buckets))} or {-1: []}
+    for weight in module.parameters():
+        found[numbers[block_of[weight]] if buckets else -1].append(weight)
+    return found
+
+
 def _weights_by_group(
-    stage: int, module: nn.Module, weight_group: WeightGroup, tied: Sequence[nn.Parameter]
+    stage: int, parameters: Iterable[nn.Parameter], weight_group: WeightGroup, tied: Sequence[nn.Parameter]
 ) -> dict[Members, list[tuple[nn.Parameter, int]]]:
     """Return the weights of a stage by group, each with the process that counts it, in the same order on all processes."""
     found: dict[Members, list[tuple[nn.Parameter, int]]] = {}
-    for parameter in module.parameters():
+    for parameter in parameters:
         if any(parameter is each for each in tied):
             continue
         members, counting_process = weight_group(stage, parameter)
@@ -200,14 +223,15 @@ def _gradient_or_zeros(parameter: nn.Parameter) -> Tensor:
     return parameter.grad
 
 
-def _gradient_buckets(parameters: list[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
-    bucket: list[nn.Parameter] = []
+def _join_gradients(parameters: list[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
+    """Yield the weights whose gradients one message reduces."""
+    joined: list[nn.Parameter] = []
     size = 0
     for parameter in parameters:
-        if bucket and size + parameter.numel() > BUCKET_ELEMENTS:
-            yield bucket
-            bucket, size = [], 0
-        bucket.append(parameter)
+        if joined and size + parameter.numel() > MESSAGE_ELEMENTS:
+            yield joined
+            joined, size = [], 0
+        joined.append(parameter)
         size += parameter.numel()
-    if bucket:
-        yield bucket
+    if joined:
+        yield joined

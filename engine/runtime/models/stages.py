@@ -50,6 +50,11 @@ class Stage(nn.Module):
         """True if the stage contains the embedding."""
         return self.embedding is not None
 
+    @property
+    def blocks(self) -> list[nn.Module]:
+        """Embedding, layers and head, as far as the stage has them, in the order of the forward."""
+        return [part for part in (self.embedding, *self.layers.values(), self.head) if part is not None]
+
     def compile_blocks(self) -> int:
         """Enable torch.compile for the blocks, which are compiled at their first call, and return their number.
 

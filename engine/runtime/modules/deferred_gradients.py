@@ -91,10 +91,9 @@ class CastModule(DeferrableModule):
     def reset_parameters(self) -> None:
         """Leave the weights uninitialised."""
 
-    @torch.enable_grad()
     def cast_weights(self, dtype: torch.dtype) -> None:
-        """Make copies in ``dtype`` through which autograd passes gradients to the weights."""
-        self.cast = self.weight.to(dtype), None if self.bias is None else self.bias.to(dtype)
+        """Make copies in ``dtype``, whose gradients are added to those of the weights."""
+        self.cast = cast_weight(self.weight, dtype), None if self.bias is None else cast_weight(self.bias, dtype)
 
     def drop_cast_weights(self) -> None:
         """Drop the copies of the weights in the compute dtype."""
@@ -379,6 +378,25 @@ def _add_lookup_gradient(table: EmbeddingTable, indices: Tensor, gradient: Tenso
 def _add_first_rows_gradient(table: EmbeddingTable, gradient: Tensor) -> None:
     kernel = torch.ops.aten.slice_backward.default
     add_gradient(table.weight, kernel(gradient, list(table.weight.shape), 0, 0, len(gradient), 1))
+
+
+def cast_weight(weight: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a weight in ``dtype``. The gradient of a copy is added to that of the weight as soon as it is known.
+
+    Autograd would pass the gradients of all copies to their weights only at the end of a backward.
+    """
+    if weight.dtype is dtype:
+        return weight
+    copy = weight.detach().to(dtype).requires_grad_(weight.requires_grad)
+
+    def pass_on(_: Tensor) -> None:
+        assert copy.grad is not None, "just accumulated"
+        add_gradient(weight, copy.grad)
+        copy.grad = None
+
+    if copy.requires_grad:
+        copy.register_post_accumulate_grad_hook(pass_on)  # type: ignore[no-untyped-call]
+    return copy
 
 
 def add_gradient(weight: Tensor, gradient: Tensor) -> None:

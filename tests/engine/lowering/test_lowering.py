@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from itertools import groupby
 
 import numpy as np
@@ -170,6 +171,31 @@ def test_a_stage_with_copies_is_reduced_once_on_every_rank_that_holds_it(
             after = order[order.index(Action(Op.REDUCE_GRAD, stage)) :]
             assert not any(action.stage == stage for action in computations(after)), "its gradient is complete"
         assert [action.op for action in order].index(Op.STEP) == len(order) - 1
+
+
+@pytest.mark.parametrize("name", schedules)
+@few
+@given(data=st.data(), buckets=st.lists(st.integers(1, 4), min_size=40, max_size=40))
+def test_buckets_of_a_stage_are_reduced_in_order_where_the_whole_stage_is(
+    name: str, data: st.DataObject, buckets: list[int]
+) -> None:
+    whole = lower(data.draw(pipelines(name)).design(dp=2))
+    rows = whole.op < Op.REDUCE_GRAD
+    offsets = np.concatenate(([0], np.cumsum(np.bincount(whole.rank[rows], minlength=whole.ranks))))
+    columns = {each: getattr(whole, each)[rows] for each in ("op", "stage", "microbatch", "peer", "fused", "other")}
+    counts = [buckets[stage % len(buckets)] for stage in range(whole.stages)]
+
+    program = add_updates(replace(whole, offsets=offsets, **columns), (2,) * whole.ranks, counts)
+
+    assert verify(program) == []
+    assert from_json(to_json(program)) == program
+    for rank in range(program.ranks):
+        expected = [
+            action._replace(microbatch=bucket)
+            for action in whole.actions(rank)
+            for bucket in (range(counts[action.stage]) if action.op == Op.REDUCE_GRAD else [action.microbatch])
+        ]
+        assert program.actions(rank) == expected
 
 
 @few

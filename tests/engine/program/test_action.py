@@ -24,7 +24,8 @@ alone, next_door = st.just(0), st.just(-1)
 ops, messages = (st.sampled_from([op for op in Op if low <= op < Op.REDUCE_GRAD]) for low in (Op.F, Op.SEND_F))
 with_microbatch = st.builds(Action, ops, numbers, numbers, alone, next_door)
 skipping = st.builds(Action, messages, numbers, numbers, alone, numbers)
-without = st.builds(Action, st.just(Op.REDUCE_GRAD), numbers, st.just(-1), alone, next_door) | st.just(Action(Op.STEP))
+buckets = st.just(-1) | numbers
+without = st.builds(Action, st.just(Op.REDUCE_GRAD), numbers, buckets, alone, next_door) | st.just(Action(Op.STEP))
 
 
 @given(action=with_microbatch | skipping | without)
@@ -44,6 +45,7 @@ def test_formatted_text_parses_to_the_same_value(action: Action) -> None:
         ("0SEND_F3TO2", (Op.SEND_F, 0, 3)),
         ("2RECV_F3FROM0", (Op.RECV_F, 2, 3)),
         ("7REDUCE_GRAD", (Op.REDUCE_GRAD, 7, -1)),
+        ("7REDUCE_GRAD0", (Op.REDUCE_GRAD, 7, 0)),
         ("STEP", (Op.STEP, -1, -1)),
         ("  2F0\t", (Op.F, 2, 0)),
     ],
@@ -70,7 +72,7 @@ def test_every_kind_of_action_is_parsed(text: str, action: tuple[int, int, int])
         "0X0",
         "1STEP",
         "STEP1",
-        "0REDUCE_GRAD1",
+        "0UNSHARD1",
         "٣F0",
         "0F1234567",
     ],

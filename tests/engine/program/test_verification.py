@@ -230,7 +230,7 @@ def is_same_channel(program: Program, rank: int, at: int) -> bool:
         (
             lambda orders: orders[0].insert(-1, orders[0].pop(-3)),
             "reduction_order",
-            {"rank": 1, "before": 0, "after": 1},
+            {"rank": 1, "before": "0REDUCE_GRAD", "after": "1REDUCE_GRAD"},
         ),
     ],
 )  # fmt: skip
@@ -247,6 +247,30 @@ def test_weights_are_updated_once_when_gradients_are_complete_and_in_one_order(
 
     assert verify(program) == []
     assert verify(rebuild_program(program, orders)) == [Problem("", code, params)]
+
+
+@pytest.mark.parametrize(
+    ("reductions", "code", "action"),
+    [
+        ("0REDUCE_GRAD0 0REDUCE_GRAD1", None, None),
+        ("0REDUCE_GRAD1", "missing_reduction", "0REDUCE_GRAD0"),
+        ("0REDUCE_GRAD0 0REDUCE_GRAD1 0REDUCE_GRAD1", "repeated_reduction", "0REDUCE_GRAD1"),
+        ("0REDUCE_GRAD0 0REDUCE_GRAD", "repeated_reduction", "0REDUCE_GRAD"),
+        ("0REDUCE_GRAD 0REDUCE_GRAD0", "repeated_reduction", "0REDUCE_GRAD0"),
+    ],
+)
+def test_a_stage_is_reduced_as_a_whole_or_in_all_its_buckets(
+    reductions: str, code: str | None, action: str | None
+) -> None:
+    found = verify(parse_program(f"0F0 0B0 {reductions} STEP"))
+
+    assert [(each.code, each.params["action"]) for each in found] == ([(code, action)] if code else [])
+
+
+def test_a_bucket_follows_the_computations_of_its_stage() -> None:
+    (found,) = verify(parse_program("0F0 0REDUCE_GRAD0 0B0 STEP"))
+
+    assert found.code == "early_reduction"
 
 
 def test_a_stage_is_reduced_on_a_rank_that_holds_it() -> None:

@@ -45,6 +45,7 @@ def unsharded_reference(document: Document) -> Reference:
         "sequence_parallel": False,
         "unsharded_stages": None,
         "gradient_reduction": "microbatch",
+        "gradient_buckets": 1,
     }
     return reference({**document, "training": {**document["training"], **without}})
 

@@ -95,10 +95,10 @@ def test_only_a_delayed_reduction_has_a_modelled_departure(emulates_links: bool,
     waits, shared = plan_waits(program, costs, 1.0), SharedTimes(tmp_path / "board", layout, 1)
     update = WaitingUpdate(layout, WORLD, communicator, device, waits, shared, groups, emulates_links=emulates_links)
     device.start(time.perf_counter_ns())
-    shared.gradients_ready[0, 1] = device.free_ns
+    shared.gradients_ready[0, 0, 1] = device.free_ns
 
     update.start_reduction(0)
-    found = update.collect_gradients()[0]
+    found = update.collect_gradients()[0, -1]
 
     assert found.arrival
     assert (found.departure is None) == emulates_links
@@ -118,3 +118,15 @@ def test_messages_are_as_long_as_the_padded_documents_of_their_microbatch() -> N
         assert gradient is not None
         assert {y.nbytes, gradient.nbytes} == set(sent.tolist())
         assert (loss.shape, deferred) == ((), [])
+
+
+def test_sharded_gradients_send_half_the_bytes_of_an_all_reduce() -> None:
+    """They are reduce-scattered; a dry run represents them by an all-reduce whose ring sends as many bytes."""
+
+    def sizes(sharding: str) -> list[float]:
+        design = draw(pp=1, dp=2, training={"sharding": sharding})
+        layout = Job(design, lower(design), layers_per_stage(design)).layout
+        groups = collective_groups(design, layout, layers_per_stage(design), Op.REDUCE_GRAD)
+        return [size for found in groups.values() for _, size in found]
+
+    assert sizes("optimizer") == [size / 2 for size in sizes("none")]

@@ -44,7 +44,8 @@ def draw_design(seed: int) -> Design:
         "meshes": equal_meshes(pp, axes),
         "pipeline": pipeline,
         "training": {
-            **draw_training(chance),
+            **(training := draw_training(chance)),
+            "gradient_buckets": chance.choice([1, 4]) if may_have_buckets(training, dp * cp) else 1,
             "context_parallel": chance.choice(["ring", "all_gather"]) if cp > 1 else "ring",
         },
     }
@@ -117,6 +118,11 @@ def draw_model(chance: random.Random, layers: int, mtp_layers: int) -> dict[str,
         "moe": chance.choice([None, experts]),
     }
     return shorten_section(section)
+
+
+def may_have_buckets(training: dict[str, Any], copies: int) -> bool:
+    """Return True if Megatron-LM reduces the gradients of a job in buckets once per step."""
+    return copies > 1 and training["sharding"] in ("none", "optimizer")
 
 
 def draw_training(chance: random.Random) -> dict[str, Any]:

@@ -152,6 +152,23 @@ torchrun --nproc_per_node 8 --nnodes $NNODES pretrain_gpt.py ${MODEL_ARGS[@]} $T
 """
 
 
+@pytest.mark.parametrize(
+    ("arguments", "count"),
+    [
+        ("", 1),
+        ("--overlap-grad-reduce --ddp-num-buckets 6", 6),
+        ("--overlap-grad-reduce --ddp-bucket-size 1000000000", 9),
+        ("--overlap-grad-reduce", 201),
+        ("--overlap-grad-reduce --use-megatron-fsdp", 1),
+    ],
+)
+def test_buckets_of_gradients_have_their_number_or_the_size_of_megatron(arguments: str, count: int) -> None:
+    """A Llama 3 of 8.0e9 parameters on 8 copies; without a size, a bucket has 40 million parameters."""
+    job = LLAMA3_8B.replace("--use-distributed-optimizer", "").replace("--overlap-grad-reduce", "")
+
+    assert read_job(f"{job} {arguments}", devices=8).training["gradient_buckets"] == count
+
+
 def test_a_launch_script_is_read_without_running_it() -> None:
     job = read_job(SCRIPT)
 

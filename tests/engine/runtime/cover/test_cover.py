@@ -42,6 +42,7 @@ def plain_reference(document: Document) -> Reference:
         "sequence_parallel": False,
         "unsharded_stages": None,
         "gradient_reduction": "microbatch",
+        "gradient_buckets": 1,
         "activation_offload": 0.0,
         "bf16_gradients": False,
         "attention_kernel": "default",
