@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from meshwave.engine.costs.distinct_actions import distinct_kinds
 from meshwave.engine.costs.packed_documents import attended_shares, mean_attended_share, pack_equal_documents
-from meshwave.engine.costs.padded_documents import padded_lengths, shorten_sequences
+from meshwave.engine.costs.padded_documents import masked_shares, padded_lengths, shorten_sequences
 from meshwave.engine.document import Design
 from meshwave.engine.program.program import Program
 
@@ -41,17 +41,33 @@ def length_scale(design: Design, program: Program) -> Floats:
 
 
 def _padded_seconds(design: Design, program: Program, price: Price) -> Floats | None:
-    """Return the seconds of each row with sequences of the length of its microbatch; None without padded documents."""
+    """Return the seconds of each row with sequences of the length of its microbatch; None without padded documents.
+
+    Attention that is masked at padding is linear in the share of the sequence to which tokens attend.
+    """
     lengths = padded_lengths(design)
     if lengths is None or program.microbatches != len(lengths):
         return None
     priced = np.unique(np.quantile(lengths, np.linspace(0, 1, PRICED_LENGTHS), method="nearest"))
-    table = np.stack([price(shorten_sequences(design, length)) for length in priced.tolist()])
+    shortened = [shorten_sequences(design, length) for length in priced.tolist()]
     length, kind = lengths[program.microbatch], distinct_kinds(program).of_row
     above = np.searchsorted(priced, length)
     below = np.maximum(above - 1, 0)
     share = (length - priced[below]) / np.maximum(priced[above] - priced[below], 1)
-    return np.asarray((1 - share) * table[below, kind] + share * table[above, kind])
+
+    def interpolate(table: Floats) -> Floats:
+        return np.asarray((1 - share) * table[below, kind] + share * table[above, kind])
+
+    table, masked = np.stack([price(each) for each in shortened]), masked_shares(design)
+    if masked is None:
+        return interpolate(table)
+    halves = [pack_equal_documents(each, 0.5, pads=False) for each in shortened]
+    full, half = (np.array([[mean_attended_share(each)] for each in designs]) for designs in (shortened, halves))
+    less = np.stack([price(each) for each in halves])
+    slope = np.divide(table - less, full - half, out=np.zeros_like(table), where=full > half)
+    attended = np.interp(length, priced, full[:, 0])
+    found: Floats = interpolate(table) - (attended - masked[program.microbatch]) * interpolate(slope)
+    return found
 
 
 def _packed_seconds(design: Design, program: Program, base: Floats, price: Price) -> Floats | None:

@@ -49,10 +49,11 @@ def context_imbalance(design: Design, mesh: Mesh) -> float:
     return mean_attended_share(design, mesh) / mean_attended_share(design)
 
 
-def pack_equal_documents(design: Design, share: float) -> Design:
-    """Return the design with documents of one length, which is this fraction of a sequence."""
+def pack_equal_documents(design: Design, share: float, *, pads: bool | None = None) -> Design:
+    """Return the design with documents of one length, which is this fraction of a sequence; ``pads`` sets whether to pad."""
     lengths = (max(1, round(share * design.model.sequence)),)
-    training = design.training.model_copy(update={"document_lengths": lengths})
+    changes = {"document_lengths": lengths, **({} if pads is None else {"pad_documents": pads})}
+    training = design.training.model_copy(update=changes)
     return design.model_copy(update={"training": training})
 
 

@@ -37,14 +37,38 @@ def padded_lengths(design: Design) -> Integers | None:
     The microbatches are those of the data-parallel replica with the most tokens, for which the others wait at the end of
     a step, unless all replicas have the same lengths. The result is None if all sequences are whole.
     """
+    lengths = _slowest_replicas(design)
+    return None if lengths is None else _pad_lengths(design, lengths.max(axis=(0, 2)))
+
+
+def _slowest_replicas(design: Design) -> Integers | None:
+    """Return the :func:`sequence_lengths` of the replica with the most tokens, or of all if they have one length."""
     lengths = sequence_lengths(design)
-    if lengths is None:
+    if lengths is None or shares_lengths(design):
+        return lengths
+    slowest = _pad_lengths(design, lengths.max(axis=2)).sum(axis=1).argmax()
+    return lengths[slowest : slowest + 1]
+
+
+def _pad_lengths(design: Design, lengths: Integers) -> Integers:
+    multiple = length_multiple(design)
+    return np.asarray(np.minimum(-(-lengths // multiple) * multiple, design.model.sequence))
+
+
+def masked_shares(design: Design) -> NDArray[np.float64] | None:
+    """Return the fraction of the padded sequence to which a token of each microbatch attends, ``[microbatches]``.
+
+    Tokens of a document do not attend to padding, and padding only to itself; it is that of the replica with the most
+    attention. The result is None if no token would attend to padding anyway, because later tokens are masked.
+    """
+    model, lengths, padded = design.model, _slowest_replicas(design), padded_lengths(design)
+    if lengths is None or padded is None or not isinstance(model, LanguageModel) or model.causal:
         return None
-    multiple, longest = length_multiple(design), lengths.max(axis=2)
-    if shares_lengths(design):
-        longest = longest.max(axis=0, keepdims=True)
-    longest = np.minimum(-(-longest // multiple) * multiple, design.model.sequence)
-    return np.asarray(longest[longest.sum(axis=1).argmax()])
+    whole = padded[None, :, None]
+    rest = whole - lengths
+    attended = lengths * model.attended_share(lengths) + rest * model.attended_share(np.maximum(rest, 1))
+    shares = (attended * model.sequence / whole**2).mean(axis=2)
+    return np.asarray(shares[shares.sum(axis=1).argmax()])
 
 
 PLANNED_LENGTHS = 16

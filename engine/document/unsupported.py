@@ -137,12 +137,7 @@ def _training_problems(design: Design) -> Iterator[Problem]:
     model = design.model
     keys = [] if isinstance(model, LanguageModel) else ["sequence_parallel"]
     keys += ["bf16_gradients"] if training.sharding == "none" else []
-    multiplies_float8 = isinstance(model, LanguageModel) and not training.compile
-    if training.linear_precision == "fp4":
-        where = "training.linear_precision"
-        yield Problem(where, "fp4_products", fixes=[set_key_fix(where, each) for each in ("fp8", "same")])
-    elif not multiplies_float8 or training.precision in ("pure_bf16", "fp64"):
-        keys += ["linear_precision"]
+    yield from _linear_precision_problems(design)
     for key in (*keys, "blocking_gathers", "blocking_launches", "cuda_graphs", "tensor_parallel_overlap"):
         usual = Training.model_fields[key].default
         value, where = getattr(training, key), f"training.{key}"
@@ -161,6 +156,21 @@ def _training_problems(design: Design) -> Iterator[Problem]:
         yield Problem("training.sharding", "tied_sharding", params, fixes=[set_key_fix("training.sharding", "none")])
     if model.architecture.copies_embedding and len({mesh.tp for mesh in design.meshes}) > 1:
         yield Problem("meshes", "unequal_tied_meshes", {"sizes": sorted({mesh.tp for mesh in design.meshes})})
+
+
+def _linear_precision_problems(design: Design) -> Iterator[Problem]:
+    """Yield a problem of matrix products in 8 or 4 bits that the runtime does not have."""
+    training, where = design.training, "training.linear_precision"
+    conflicts = {
+        "model.kind": not isinstance(design.model, LanguageModel),
+        "training.compile": training.compile,
+        "training.precision": training.precision == "fp64",
+    }
+    found = [path for path, conflicts_with_fp8 in conflicts.items() if conflicts_with_fp8]
+    if training.linear_precision == "fp4":
+        yield Problem(where, "fp4_products", fixes=[set_key_fix(where, each) for each in ("fp8", "same")])
+    elif training.linear_precision == "fp8" and found:
+        yield Problem(where, "fp8_products", {"parts": found}, fixes=[set_key_fix(where, "same")])
 
 
 def _kernel_problems(design: Design) -> Iterator[Problem]:

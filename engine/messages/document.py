@@ -248,6 +248,10 @@ _RUNS: dict[str, Message] = {
     "unequal_tied_meshes": (
         "runs of models with tied embeddings or multi-token prediction need the same tp on all meshes, but tp is {sizes:list}"
     ),
+    "fp8_products": (
+        "runs multiply in fp8 only in language models, without compiled blocks and in a precision of at most 32 bits; change "
+        "{parts:list}, or set training.linear_precision to same"
+    ),
     "fp4_products": (
         "runs cannot multiply in fp4: torch has such products only on NVIDIA GPUs of compute capability 10.0 or higher, for "
         "which Meshwave has no kernel; set training.linear_precision to fp8 or same; the prediction includes fp4"

@@ -42,8 +42,9 @@ class Float8BatchedProducts(BatchedProducts):
     kept_tensors: ClassVar = 2
 
     def keep(self, x: Tensor) -> Kept:
-        """Return an fp8 copy of the input, and the factors that scale it back, ``[experts, 1, 1]``."""
-        return to_float8(x, FORWARD_DTYPE, (1, 2))
+        """Return an fp8 copy of the input, and the factors that scale it back, ``[experts]``."""
+        rounded, scales = to_float8(x, FORWARD_DTYPE, (1, 2))
+        return rounded, scales.flatten()
 
     def output(self, kept: Kept, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Return the output; the biases are added in their own dtype."""

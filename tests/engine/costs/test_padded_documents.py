@@ -116,6 +116,24 @@ def test_replicas_that_exchange_tokens_have_the_same_lengths(model: dict[str, An
     np.testing.assert_array_equal(padded_lengths(design), [10, 70, 30, 5] if model else [7, 70, 1, 2])
 
 
+def test_masked_models_take_the_attention_of_their_documents_and_of_the_padding() -> None:
+    """It is that of the same documents, with the padding as further ones, packed into sequences."""
+    lengths = [4096, 1000, 2048, 300]
+    padded = padded_design([*lengths, 4096, 4096, 100, 100], rows=2, kind="bert")
+    packed = packed_design([4096, 1000, 3096, 4096, 4096, 4096, 4096, 4096], rows=2, kind="bert")
+    short = packed_design([2048, 300, 1748], rows=2, kind="bert", sequence=2048)
+    stages = layers_per_stage(padded)
+    packed, short = (
+        each.model_copy(update={"pipeline": each.pipeline.model_copy(update={"stages": stages})})
+        for each in (packed, short)
+    )
+
+    found = seconds_by_microbatch(padded, Op.B)
+    assert found[0] == pytest.approx(seconds_by_microbatch(packed, Op.B)[0], rel=1e-6)
+    assert found[1] == pytest.approx(seconds_by_microbatch(short, Op.B)[0], rel=1e-6)
+    assert found[0] < found[2]
+
+
 def test_exchanges_of_experts_are_as_long_as_the_documents() -> None:
     design = padded_design(LENGTHS, dp=2, moe={**MOE, "every": 1, "capacity_factor": 1.0})
     design = design.model_copy(update={"experts": design.experts.model_copy(update={"ep": 2})})

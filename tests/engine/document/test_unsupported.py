@@ -35,7 +35,7 @@ def test_every_example_can_run(name: str) -> None:
         (
             changed_design("training", linear_precision="fp8", compile=True),
             "training.linear_precision",
-            "unsupported_training",
+            "fp8_products",
         ),
         (changed_design("training", linear_precision="fp4"), "training.linear_precision", "fp4_products"),
         (changed_design("training", cuda_graphs=True), "training.cuda_graphs", "unsupported_training"),

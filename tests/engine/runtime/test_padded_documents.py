@@ -95,6 +95,7 @@ def test_padding_needs_the_end_of_documents(draw: Callable[..., Document]) -> No
     assert [problem.code for problem in refused.value.problems] == ["padding_without_documents"]
 
 
+FLOAT8 = {"precision": "fp32", "linear_precision": "fp8", "optimizer": "sgd", "lr": 0.1}
 GATHERED = {"context_parallel": "all_gather", "sequence_parallel": True}
 CASES: dict[str, tuple[Document, Document, Document, Document]] = {
     "1f1b": ({"schedule": "1f1b"}, {"pp": 3}, {"eval_every": 2}, {"kind": "gpt"}),
@@ -113,6 +114,7 @@ CASES: dict[str, tuple[Document, Document, Document, Document]] = {
     "gathered": ({"schedule": "1f1b"}, {"pp": 1, "cp": 2, "tp": 2}, GATHERED, {"kind": "bert"}),
     "experts": ({"schedule": "1f1b"}, {"pp": 2, "dp": 2, "tp": 2}, {}, {"moe": MOE}),
     "experts-in-context": ({"schedule": "1f1b"}, {"dp": 2, "cp": 2}, {}, {"moe": {**MOE, "capacity_factor": None}}),
+    "fp8": ({"schedule": "1f1b"}, {"pp": 2, "dp": 2}, FLOAT8, {"kind": "bert"}),
     "slices": ({"schedule": "1f1b"}, {"pp": 2, "dp": 2, "tp": 2}, {}, {"kind": "bert"}),
     "more-replicas": ({"schedule": "1f1b"}, {"pp": 2}, {}, {**LLAMA, "mtp_layers": 1}),
     "fewer-replicas": ({"schedule": "zb-h1"}, {"pp": 2}, {"eval_every": 2}, {"kind": "gpt"}),
@@ -144,4 +146,4 @@ def test_training_on_padded_documents_equals_one_process(name: str, crew: Any, d
     for mesh, shape in zip(document["meshes"], SHAPES.get(name, []), strict=False):
         mesh |= {"devices": [*range(first, first := first + prod(shape.values()))], "axes": shape}
         document["cluster"]["devices_per_node"] = first
-    assert_equal(crew.train(document), reference(document))
+    assert_equal(crew.train(document), reference(document), document["training"]["precision"])

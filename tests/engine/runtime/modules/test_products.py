@@ -68,7 +68,7 @@ def train(precision: str, *, float8: bool, splits_backward: bool = False) -> tup
     return [each for each in (loss, gradient, *gradients) if each is not None], names
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "pure_bf16"])
 def test_layers_with_fitting_sizes_train_in_fp8(precision: str) -> None:
     plain, _ = train(precision, float8=False)
     whole, names = train(precision, float8=True)
