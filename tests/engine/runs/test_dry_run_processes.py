@@ -57,6 +57,12 @@ def with_gathers() -> Design:
     return draw(pp=2, dp=2, model=LAYERS, pipeline=pipeline, training=training)
 
 
+def with_buckets() -> Design:
+    """Return two meshes that reduce the gradients of each stage in three buckets, in the weight halves of the backward."""
+    pipeline, training = {"schedule": "zb-h1", "microbatches": 4}, {"steps": 2, "gradient_buckets": 3}
+    return draw(pp=2, dp=2, model=LAYERS, pipeline=pipeline, training=training)
+
+
 def with_divided_tokens() -> Design:
     """Return meshes of tp 2, tp 2 and dp 2, on the first two of which each device has half of the tokens."""
     document = draw(pp=3, dp=2, model=LAYERS).model_dump(mode="json")
@@ -93,6 +99,7 @@ DESIGNS = {
     "experts": (with_experts(), 2.0),
     "divided tokens": (with_divided_tokens(), 2.0),
     "gathers of weights": (with_gathers(), 20.0),
+    "buckets of gradients": (with_buckets(), 10.0),
     "messages of different sizes": (with_images(), 5.0),
     "padded documents": (with_padded_documents(), 5.0),
 }

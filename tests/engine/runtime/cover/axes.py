@@ -79,6 +79,7 @@ AXES: dict[str, tuple[str, ...]] = {
     "capacity": ("dropless", "limited"),
     "sharding": tuple(SHARDING),
     "gradient_reduction": ("microbatch", "step"),
+    "gradient_buckets": ("1", "3"),
     "sequence_parallel": ("off", "on"),
     "recompute": ("none", "attention", "operators", "layers", "layers-early-stop", "full", "first"),
     "offload": ("0", "0.5", "1"),
@@ -148,6 +149,13 @@ RULES: dict[str, Callable[[Case], bool]] = {
     "a reduction per step without sharded gradients": lambda case: (
         case["gradient_reduction"] == "step" and case["sharding"] in ("none", "optimizer")
     ),
+    "buckets of gradients that are not reduced once per step": lambda case: (
+        case["gradient_buckets"] != "1"
+        and (
+            all(devices_of(axes) == 1 for axes in mesh_axes(case))
+            or (case["sharding"] not in ("none", "optimizer") and case["gradient_reduction"] == "microbatch")
+        )
+    ),
     "unequal meshes that are equal": lambda case: (
         case["meshes"] != "equal" and len({tuple(axes.items()) for axes in mesh_axes(case)}) == 1
     ),
@@ -170,6 +178,7 @@ COMPANIONS: dict[str, Case] = {
     "experts": {"dp": "2"},
     "sequence_parallel": {"tp": "2"},
     "gradient_reduction": {"sharding": "gradients"},
+    "gradient_buckets": {"dp": "2"},
     "sharding": {"dp": "2"},
     "meshes": {"dp": "2"},
     "boundary": {"tp": "2"},
@@ -294,6 +303,7 @@ def _training(case: Case) -> Document:
         "sequence_parallel": case["sequence_parallel"] == "on",
         "activation_offload": float(case["offload"]),
         "gradient_reduction": case["gradient_reduction"],
+        "gradient_buckets": int(case["gradient_buckets"]),
         "attention_kernel": case["kernel"],
         **({"context_parallel": case["cp"]} if case["cp"] != "1" else {}),
         **SHARDING[case["sharding"]],
