@@ -82,7 +82,7 @@ FORM = """<!doctype html><html lang="en"><meta charset="utf-8">
   :root {{ color-scheme: light dark; font: 16px Roboto, system-ui, sans-serif; }}
   body {{ margin: 0; background: light-dark(#edeff3, #0e0f13); color: light-dark(#1b1d23, #e8eaf0); }}
   form {{
-    display: grid; gap: 1em; box-sizing: border-box; max-width: 25em; margin: 10vh auto; padding: 1.5em;
+    display: grid; gap: 1em; box-sizing: border-box; width: min(25em, 100% - 24px); margin: 10vh auto; padding: 1.5em;
     border: 1px solid light-dark(#dde0e7, #2c2f38); border-radius: 10px; background: light-dark(#fff, #16181d);
   }}
   h1 {{ margin: 0; font-size: 1.4em; }}

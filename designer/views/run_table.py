@@ -25,7 +25,7 @@ from meshwave.engine.findings import Refusal
 from meshwave.engine.runs import Entry, Run, loss_text, silence_text
 from meshwave.engine.runs.annotations import Annotations, read_annotations, write_annotations
 from meshwave.engine.runs.archives import SUFFIX, delete_run, export_run
-from meshwave.engine.runs.checkpoints import WEIGHTS_FILE, complete_checkpoints
+from meshwave.engine.runs.checkpoints import WEIGHTS_FILE, complete_checkpoints, trained_steps
 from meshwave.engine.runs.final_weights import save_final_weights
 from meshwave.engine.runs.recording import read_recording
 from meshwave.engine.runs.run_comparison import Outcome, read_outcome, short_error_text
@@ -144,7 +144,8 @@ class RunTable(Canvas):
             Run(self._record, entry.id).latest_metrics(),
             read_outcome(entry, folder),
             read_annotations(folder),
-            entry.state.is_over and bool(complete_checkpoints(folder)),
+            entry.state.is_over
+            and any(trained_steps(each) < entry.steps for each in complete_checkpoints(folder)[-1:]),
             (folder / WEIGHTS_FILE).exists(),
         )
         if entry.state.is_over:

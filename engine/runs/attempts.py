@@ -10,7 +10,7 @@ from pathlib import Path
 from meshwave.engine.files import write_all
 from meshwave.engine.messages import render
 from meshwave.engine.run_files import Count, NotNegative, RunFile, valid_rows
-from meshwave.engine.runs.checkpoints import INTERRUPTED, complete_checkpoints
+from meshwave.engine.runs.checkpoints import INTERRUPTED, complete_checkpoints, trained_steps
 
 FILE = "attempts.jsonl"
 ATTEMPT_FILES = ("store", "error-*.json", "exit-*.json", "position-*.json", "flight-*.json", "node-*.exit", INTERRUPTED)
@@ -44,7 +44,7 @@ def append_attempt(folder: Path, reason: str, time: float, done: int) -> None:
         OSError: the folder was removed, or the disk is full.
     """
     found = complete_checkpoints(folder)
-    steps = int(found[-1].name.removeprefix("step-")) if found else 0
+    steps = trained_steps(found[-1]) if found else 0
     line = Attempt(reason=reason, time=time, done=done, resumed_from=steps).model_dump()
     descriptor = os.open(folder / FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:

@@ -61,6 +61,11 @@ def step_folder(checkpoints: Path, steps: int) -> Path:
     return checkpoints / f"step-{steps:09d}"
 
 
+def trained_steps(checkpoint: Path) -> int:
+    """Return the number of training steps before a checkpoint, given its folder."""
+    return int(checkpoint.name.removeprefix("step-"))
+
+
 def complete_checkpoints(run_folder: Path) -> list[Path]:
     """Return the folders of the complete checkpoints of a run, oldest first."""
     return sorted((run_folder / FOLDER).glob("step-*[0-9]"))

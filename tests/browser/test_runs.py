@@ -290,18 +290,19 @@ def test_a_run_is_deleted_after_a_confirmation(show: Callable[..., Page], sessio
     expect(page.locator(".mw-run")).to_be_hidden()
 
 
-def test_a_run_with_a_checkpoint_is_resumed_from_its_row(
+def test_a_run_that_ended_early_with_a_checkpoint_is_resumed_from_its_row(
     show: Callable[..., Page], session: Session, record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain, saved = (write(record, session, [5.0, 4.0]) for _ in range(2))
-    step_folder(record.folder(saved) / "checkpoints", 2).mkdir(parents=True)
-    for run in (plain, saved):
+    plain, trained, saved = (write(record, session, [5.0, 4.0]) for _ in range(3))
+    for run, steps in ((trained, 2), (saved, 1)):
+        step_folder(record.folder(run) / "checkpoints", steps).mkdir(parents=True)
+    for run in (plain, trained, saved):
         record.change_state(run, State.SUCCEEDED, "")
     launched: list[Any] = []
     monkeypatch.setattr(RunsPanel, "_submit", lambda panel, launcher, spec, *rest: launched.append(spec))
     page = show()
 
-    for run, offers in ((plain, 0), (saved, 1)):
+    for run, offers in ((plain, 0), (trained, 0), (saved, 1)):
         page.locator(f'.mw-run-table tr[data-run="{run}"] .mw-run-more').click()
         resume = page.get_by_role("menuitem", name="Resume")
         expect(resume).to_have_count(offers)
