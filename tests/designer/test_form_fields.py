@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -228,7 +229,10 @@ def test_a_wrong_number_of_costs_per_stage_is_a_problem_with_fixes(session: Sess
     assert not session.errors
 
 
-def test_cost_models_that_need_more_input_are_not_offered(design: Design) -> None:
+def test_cost_models_that_need_more_input_are_not_offered(
+    design: Design, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))  # without a calibration profile
     assert [option["value"] for option in fields_by_path(design)["cost.kind"]["options"]] == ["roofline", "unit"]
 
 
