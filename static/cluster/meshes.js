@@ -151,8 +151,8 @@ export class Meshes {
    */
   shortForm(rank, nameWidth, { width }) {
     const rankWidth = Math.max(12, 4 + 5.5 * String(rank).length);
-    if (this.cluster.root.dataset.density !== "folded" || rankWidth + nameWidth + 7 <= width) return "";
-    return nameWidth + 4 <= width ? "mw-name-only" : "mw-rank-only";
+    if (this.cluster.root.dataset.density !== "folded" || rankWidth + nameWidth + 14 <= width) return "";
+    return nameWidth + 10 <= width ? "mw-name-only" : "mw-rank-only";
   }
 
   /**
