@@ -72,10 +72,8 @@ def _bars(
     for place, group in enumerate(groups):
         devices = format_ranges(group.devices)
         yield _bar(group.meshes, devices, "predicted", group.by_category, group.total_bytes, capacity)
-        (mesh, *_), is_last = (
-            group.meshes,
-            groups[place + 1 : place + 2] == [] or groups[place + 1].meshes != group.meshes,
-        )
+        mesh = group.meshes[0]
+        is_last = place + 1 == len(groups) or groups[place + 1].meshes != group.meshes
         if is_last and mesh in measured:
             found = measured[mesh]
             yield _bar(group.meshes, "", "measured", found.measured, found.measured_bytes, capacity)

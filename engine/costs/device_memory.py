@@ -69,5 +69,6 @@ def join_equal_devices(groups: Iterable[DeviceMemory]) -> list[DeviceMemory]:
     for group in groups:
         key = tuple(round(size) for size in group.by_category.values())
         meshes, devices, held = joined.get(key, ((), (), group.by_category))
-        joined[key] = DeviceMemory((*meshes, *group.meshes), (*devices, *group.devices), held)
+        names = tuple(dict.fromkeys((*meshes, *group.meshes)))  # devices of a mesh may differ in their experts only
+        joined[key] = DeviceMemory(names, tuple(sorted((*devices, *group.devices))), held)
     return list(joined.values())

@@ -212,7 +212,7 @@ class StateCollectives:
     """True if the computations gather the weights; False if the program does, or if the weights are not sharded."""
     collective: CollectivePrice
     waits: bool = False
-    """True if the device waits for the collectives of each weight matrix by itself."""
+    """True if the device waits for the collective of each weight matrix, so that computation hides none of them."""
     copy_s: float = 0.0
     """Seconds to copy the part of one device of a matrix, if the device waits."""
 

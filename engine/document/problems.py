@@ -117,6 +117,9 @@ def _sharding_problems(design: Design) -> Iterator[Problem]:
         where = "training.unsharded_stages"
         params = {"sharding": training.sharding}
         yield Problem(where, "unused_unsharded_stages", params, "warning", fixes=[set_key_fix(where, None)])
+    if training.blocking_gathers and not design.gathers_blocks:
+        where = "training.blocking_gathers"
+        yield Problem(where, "unused_blocking_gathers", severity="warning", fixes=[set_key_fix(where, False)])
     if training.gradient_reduction == "step" and not training.shards_gradients:
         where = "training.gradient_reduction"
         params = {"sharding": training.sharding}

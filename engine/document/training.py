@@ -120,8 +120,9 @@ class Training(Part):
         Literal["same", "fp8", "fp4"],
         option_labels({"same": "Compute precision", "fp8": "fp8", "fp4": "fp4 (predictions only)"}),
     ] = "same"
-    """Number format of the matrix products of linear layers and experts; the router keeps its own. fp8: runs scale each tensor by
-    its largest value, and need devices that multiply in fp8 (NVIDIA: compute capability 8.9 or higher) or CPUs."""
+    """Number format of the matrix products of linear layers and experts; the router keeps its own. fp8: runs scale each
+    tensor by its largest value, and need devices that multiply in fp8 (NVIDIA: compute capability 8.9 or higher) or
+    CPUs."""
     tensor_parallel_overlap: bool = False
     """Split the gathers and scatters of sequence parallelism into chunks and overlap them with the adjacent matrix
     products."""
@@ -129,8 +130,9 @@ class Training(Part):
     """The host waits for each kernel before it launches the next one, as with CUDA_LAUNCH_BLOCKING=1. For devices with
     built-in performance constants, predictions add the time between kernels to each operator."""
     blocking_gathers: bool = False
-    """With sharded parameters, the device waits for the collectives of each weight matrix by itself, as in ZeRO-3 of DeepSpeed
-    0.3. For devices with built-in performance constants, predictions add the copies of the parts of all devices."""
+    """With sharded parameters, the device waits for the collective of each weight matrix before it continues, so that
+    computation hides none of them, as in ZeRO-3 of DeepSpeed 0.3. For devices with built-in performance constants,
+    predictions add the time to copy the part of each device."""
     cuda_graphs: bool = False
     """Launch the kernels of a whole step from CUDA graphs, without the host. For devices with built-in performance
     constants, predictions assume 2 µs instead of the usual fixed time of each kernel."""

@@ -75,7 +75,7 @@ def _slice_events(timeline: Timeline, bytes_of: Floats | None) -> Iterator[dict[
         if stage >= 0:
             args["stage"] = stage
         if microbatch >= 0:
-            args["microbatch"] = microbatch
+            args["bucket" if op == Op.REDUCE_GRAD else "microbatch"] = microbatch
         if peer >= 0:
             args["to"] = timeline.meshes[peer]
         if bytes_of is not None and bytes_of[span] > 0:

@@ -164,6 +164,10 @@ _DESIGN: dict[str, Message] = {
         "training.unsharded_stages has no effect with training.sharding {sharding!r}; "
         "set it to null, or training.sharding to parameters"
     ),
+    "unused_blocking_gathers": (
+        "training.blocking_gathers has no effect, because no block gathers its weights; set it to false, or training.sharding "
+        "to parameters without training.unsharded_stages"
+    ),
     "unused_gradient_reduction": (
         "training.gradient_reduction has no effect with training.sharding {sharding!r}, which reduces gradients once per "
         "step; set it to microbatch, or training.sharding to gradients or parameters"

@@ -14,7 +14,7 @@ class Memory extends Widget {
   legend = h("div.mw-memory-legend");
   body = h("tbody");
   more = h("p.mw-quiet", { role: "status" });
-  empty = h("p.mw-dock-empty", {}, "No prediction yet");
+  empty = h("p.mw-dock-empty", {}, "No prediction: it is being computed, or the design has problems");
 
   /** @param {MemoryModel} model */
   constructor(model) {

@@ -99,7 +99,7 @@ export class LinkLanes extends Strips {
   shade(layer, flow) {
     const { colours, shades } = this;
     const span = layer.flow_span[flow];
-    const microbatch = Math.max(0, layer.microbatch[span]); // a collective has no microbatch
+    const microbatch = Math.max(0, layer.microbatchOf(span)); // a collective has no microbatch
     const isLighter = (microbatch + layer.flow_part[flow]) & 1;
     const key = `${layer.op[span]} ${isLighter}`;
     const shade = shades.get(key) ?? css(mix(colours.ops[layer.op[span]], colours.background, ALTERNATE * isLighter));

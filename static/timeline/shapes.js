@@ -129,7 +129,7 @@ export class Shapes {
    * @param {Layer} layer @param {number} span @param {number} room @param {number} size @param {number} shortest
    */
   labelOf(layer, span, room, size, shortest) {
-    const microbatch = layer.microbatch[span];
+    const microbatch = layer.microbatchOf(span);
     const name = layer.notation(span, this.names);
     const fits = (/** @type {string} */ text) => this.width(text, size) + 10 <= room;
     if (layer.labels) {

@@ -50,7 +50,7 @@ export class Wave extends Canvas {
     this.svg.addEventListener("pointerdown", (event) => this.gestures.press(event));
     this.svg.addEventListener("pointermove", (event) => this.hover(event));
     this.svg.addEventListener("pointerleave", () => this.gestures.layerDrag || this.skips.show(null));
-    this.none = h("div.mw-wave-none.mw-quiet", {}, "No stages yet");
+    this.none = h("div.mw-wave-none.mw-quiet", {}, "No stages: they are being computed, or the design has problems");
     this.board = h("div.mw-wave-board", {}, this.svg, this.none, this.controls.computing);
     this.zoom = new ScrolledZoom(this.board, { draw: () => this.draw(), cancel: () => this.gestures.cancel() });
     // not on the SVG element, which would become a tab stop by listening to these events

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from meshwave.engine.costs import join_equal_devices
+from meshwave.engine.costs.device_memory import DeviceMemory
 from meshwave.engine.costs.expert_blocks import expert_layers_per_stage
 from meshwave.engine.document import Design, load_design
 from meshwave.engine.files import example
@@ -79,3 +80,10 @@ def test_equal_devices_of_different_meshes_are_joined() -> None:
         (("B", "C"), (1, 2)),
         (("D",), (3,)),
     ]
+
+
+def test_equal_groups_of_one_mesh_are_joined_under_its_name() -> None:
+    held = {"weights": 1.0}
+    joined = join_equal_devices([DeviceMemory(("A",), (0, 3), held), DeviceMemory(("A",), (1, 2), held)])
+
+    assert joined == [DeviceMemory(("A",), (0, 1, 2, 3), held)]

@@ -14,6 +14,7 @@ from meshwave.engine.costs.memory import peak_memory
 from meshwave.engine.costs.sharding import BlockTimes, exposed_seconds, state_bytes
 from meshwave.engine.document import Design
 from meshwave.engine.document.devices import find_device_kind
+from meshwave.engine.document.problems import problems
 from meshwave.engine.document.training import Training
 from meshwave.engine.document.unsupported import run_problems
 from meshwave.engine.findings import DesignError
@@ -139,6 +140,13 @@ def test_a_device_that_waits_for_gathers_hides_nothing_and_copies_the_part_of_ea
 
     assert added[0] == pytest.approx(per_gather, rel=0.05), "the matrices of layers, the embedding and the head"
     assert added[1] == pytest.approx(3 * per_gather, rel=0.05)
+
+
+def test_blocking_gathers_without_gathers_are_reported(design: Callable[..., Design]) -> None:
+    settings = ({"sharding": "parameters"}, {"sharding": "parameters", "unsharded_stages": 1}, {"sharding": "none"})
+    found = [problems(design(1, dp=8, training={**each, "blocking_gathers": True})) for each in settings]
+
+    assert [[each.code for each in some] for some in found] == [[], *[["unused_blocking_gathers"]] * 2]
 
 
 def test_slow_links_expose_the_gathers_of_sharded_parameters(design: Callable[..., Design]) -> None:
