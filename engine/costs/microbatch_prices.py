@@ -50,7 +50,7 @@ def _padded_seconds(design: Design, program: Program, price: Price) -> Floats | 
         return None
     priced = np.unique(np.quantile(lengths, np.linspace(0, 1, PRICED_LENGTHS), method="nearest"))
     shortened = [shorten_sequences(design, length) for length in priced.tolist()]
-    length, kind = lengths[program.microbatch], distinct_kinds(program).of_row
+    length, kind = lengths[program.row_microbatch], distinct_kinds(program).of_row
     above = np.searchsorted(priced, length)
     below = np.maximum(above - 1, 0)
     share = (length - priced[below]) / np.maximum(priced[above] - priced[below], 1)
@@ -66,7 +66,7 @@ def _padded_seconds(design: Design, program: Program, price: Price) -> Floats | 
     less = np.stack([price(each) for each in halves])
     slope = np.divide(table - less, full - half, out=np.zeros_like(table), where=full > half)
     attended = np.interp(length, priced, full[:, 0])
-    found: Floats = interpolate(table) - (attended - masked[program.microbatch]) * interpolate(slope)
+    found: Floats = interpolate(table) - (attended - masked[program.row_microbatch]) * interpolate(slope)
     return found
 
 
@@ -82,7 +82,7 @@ def _packed_seconds(design: Design, program: Program, base: Floats, price: Price
     equal = [pack_equal_documents(design, share) for share in (shares.min(), shares.max())]
     low, high = (np.array([mean_attended_share(each, mesh) for mesh in design.meshes]) for each in equal)
     less, more = (price(each)[distinct_kinds(program).of_row] for each in equal)
-    change = (shares - shares.mean(axis=1, keepdims=True))[program.rank, program.microbatch]
+    change = (shares - shares.mean(axis=1, keepdims=True))[program.rank, program.row_microbatch]
     rises = (high > low)[program.rank] & program.is_compute
     slope = np.divide(more - less, (high - low)[program.rank], out=np.zeros(len(program)), where=rises)
     return np.asarray(base + slope * change)

@@ -60,8 +60,9 @@ def add_updates(
     """Add a reduction for each stage with copies, or for each of its buckets, and an optimizer step per rank.
 
     A stage of a single replica is reduced when its last backward is done and sent, so that the reduction overlaps the
-    rest of the step. A bucket starts as soon as its gradients are final, inside that backward. With several replicas, stages are reduced in ascending order at the end, so that the ranks of a
-    stage reduce in the same order.
+    rest of the step. A bucket starts as soon as its gradients are final, inside that backward. With several replicas, the
+    reductions of a rank are in ascending order of stages; a bucket starts inside the last backward if no earlier
+    reduction is missing.
 
     Args:
         program: the program with transfers.

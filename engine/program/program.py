@@ -159,6 +159,11 @@ class Program:
         """Bucket of each row, ``[rows]``: 0 for rows that do not reduce one of several buckets of gradients."""
         return np.where(self.op == Op.REDUCE_GRAD, np.maximum(self.microbatch, 0), 0).astype(np.int32)
 
+    @cached_property
+    def row_microbatch(self) -> Ints:
+        """Microbatch of each row, ``[rows]``; -1 for actions on weights, also if they have a bucket."""
+        return np.where(self.op < Op.REDUCE_GRAD, self.microbatch, -1).astype(np.int32)
+
     def tensors_from(self, made: Action) -> int:
         """Return the number of units that a forward or backward sends to the adjacent or the named stage."""
         end = made.other if made.other >= 0 else made.stage + (1 if made.op == Op.F else -1)

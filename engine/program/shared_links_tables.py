@@ -68,9 +68,9 @@ class Workspace(NamedTuple):
     """Working memory of the loop."""
 
     counts: Table  # [8] see the indices below
-    heap_time: Table  # [flows + timers + 1] events: a node has computed a part, (nodes + flow) a latency is over, or (nodes + flows + timer) a timer ends
+    heap_time: Table  # [flows + timers + 1] times of events; their codes are below
     heap_order: Table
-    heap_code: Table
+    heap_code: Table  # node: it has computed a part; nodes + flow: a latency is over; nodes + flows + timer: it ends
     behind: Table  # [flows] flow that waits behind each for its connection, -1 for none
     first: Table  # [connections] flow in progress, -1 for none
     last: Table  # [connections] last flow that waits

@@ -384,8 +384,9 @@ def _early_reductions(program: Program, lead: Floats | None) -> dict[int, list[t
         return found
     for row in np.flatnonzero(lead > 0).tolist():
         of_stage = program.is_compute & (program.stage == program.stage[row]) & (program.rank == program.rank[row])
-        slot = int(program.slot[np.flatnonzero(of_stage)[-1]])
-        found.setdefault(slot, []).append((1 - float(lead[row]), row))
+        if of_stage.any():  # a rank may hold a replica of a stage that computes no microbatch
+            slot = int(program.slot[np.flatnonzero(of_stage)[-1]])
+            found.setdefault(slot, []).append((1 - float(lead[row]), row))
     return found
 
 

@@ -41,8 +41,9 @@ class MessageFormat(NamedTuple):
 GradientGroups = Sequence[tuple[int, tuple[int, ...]]]
 """Pairs of a stage and the processes that reduce its gradients together."""
 BoundaryTransfers = Mapping[tuple[int, int, int, int], Transfer]
-"""Transfers that reshard messages, by source rank, target rank, number of tensors, and tokens of each sequence in a message
-of this process; the ranks of a transfer are processes. At a boundary without a transfer, process ``i`` of the source mesh sends to process ``i`` of the target mesh.
+"""Transfers that reshard messages, by source rank, target rank, number of tensors, and tokens of each sequence in a
+message of this process; the ranks of a transfer are processes. At a boundary without a transfer, process ``i`` of the
+source mesh sends to process ``i`` of the target mesh.
 """
 
 

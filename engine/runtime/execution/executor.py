@@ -420,10 +420,13 @@ class Executor:
 
 
 def _early_reductions(actions: Sequence[Action]) -> dict[int, list[int]]:
-    """Return the reductions of the buckets of each stage in order, by the row of the last computation of the stage."""
+    """Return the reductions of the buckets of each stage in order, by the row of the last computation of the stage.
+
+    A stage without computations on this rank is left out: its reductions start in their own rows.
+    """
     found: dict[int, list[int]] = {}
     last = {action.stage: row for row, action in enumerate(actions) if action.op.is_compute}
     for row, action in enumerate(actions):
-        if action.op == Op.REDUCE_GRAD and action.microbatch >= 0:
+        if action.op == Op.REDUCE_GRAD and action.microbatch >= 0 and action.stage in last:
             found.setdefault(last[action.stage], []).append(row)
     return found

@@ -66,7 +66,7 @@ class WeightUpdate(Protocol):
         """Start to reduce the gradients of a stage, or of one of its buckets."""
 
     def collect_gradients(self) -> dict[tuple[int, int], PendingTensor]:
-        """Wait for all reductions, and return the last reduction of each stage and bucket; the bucket of a whole stage is -1."""
+        """Wait for all reductions, and return the last one of each stage and bucket; a whole stage has bucket -1."""
 
     def apply(self) -> None:
         """Update the weights."""

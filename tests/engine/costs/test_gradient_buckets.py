@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from meshwave.engine.costs import estimate
 from meshwave.engine.costs.device_sizes import device_sizes
 from meshwave.engine.costs.gradient_buckets import _divide, bucket_sizes, gradient_buckets
-from meshwave.engine.document import Design
+from meshwave.engine.document import Design, parse_design
 from meshwave.engine.document.problems import problems
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.predict.prediction import Prediction, predict
@@ -161,6 +161,27 @@ def test_threads_of_a_dry_run_start_buckets_inside_the_last_backward() -> None:
     for name in ("0REDUCE_GRAD0", "0REDUCE_GRAD1"):
         wanted = predicted.start[program.span_of_row[rows[name]]] * scale
         assert start[rows[name]] - start[rows["0F0"]] == pytest.approx(wanted, abs=0.03)
+
+
+@pytest.mark.parametrize(("schedule", "pp", "microbatches"), [("gems", 2, 1), ("chimera", 2, 1), ("chimera", 4, 2)])
+def test_a_stage_without_computations_on_a_rank_is_reduced_in_its_own_rows(
+    schedule: str, pp: int, microbatches: int
+) -> None:
+    drawn = design(schedule, pp).model_dump()
+    drawn["pipeline"]["microbatches"] = microbatches
+    program = lower(parse_design(drawn))
+    costs = estimate(parse_design(drawn), program)
+    scale = 0.05 / costs.simulate(program).makespan
+    place = program.rank * program.stages + program.stage
+    reduces = np.flatnonzero(program.op == Op.REDUCE_GRAD)
+    idle = reduces[~np.isin(place[reduces], place[program.is_compute])].tolist()
+
+    waits = plan_waits(program, costs, scale)
+    played = run_step_in_threads(waits)
+
+    early = {row for reductions in waits.early.values() for _, row in reductions}
+    assert idle and early and not early & {*idle}
+    assert (played.end[reduces] >= played.start[reduces]).all() and (played.start[reduces] > 0).all()
 
 
 def test_a_device_with_constants_slows_reductions_beside_computation() -> None:

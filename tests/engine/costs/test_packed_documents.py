@@ -73,6 +73,24 @@ def test_shares_are_those_of_documents_that_are_packed_one_by_one(lengths: list[
     np.testing.assert_allclose(attended_shares(packed_design(lengths, **model)), expected, rtol=1e-9)
 
 
+@pytest.mark.parametrize("pads", [False, True])
+def test_more_buckets_than_microbatches_leave_the_prices_of_documents(pads: bool) -> None:
+    """A reduction has its bucket in the column of microbatches."""
+    document = packed_design([3000, 96, 1000, 4096], dp=2).model_dump()
+    document["pipeline"]["microbatches"] = 2
+    document["training"] |= {"pad_documents": pads, "gradient_buckets": 5}
+    whole, divided = (
+        parse_design({**document, "training": {**document["training"], "gradient_buckets": count}}) for count in (1, 5)
+    )
+    program = lower(divided)
+
+    found = estimate(divided, program).seconds[program.is_compute]
+
+    assert program.bucket.max() >= program.microbatches == 2
+    before = lower(whole)
+    np.testing.assert_array_equal(found, estimate(whole, before).seconds[before.is_compute])
+
+
 def test_the_replica_with_the_most_attention_determines_the_time() -> None:
     """The first replica has the four sequences of the list, the second one has one document per sequence."""
     np.testing.assert_allclose(attended_shares(packed_design([*LENGTHS, *[4096] * 4], dp=2)), [1, 1, 1, 1])

@@ -110,8 +110,17 @@ CASES: list[tuple[str, Document, Document, Document, Document]] = [
 ]
 """The sharded state, a schedule, sizes of meshes, the model and other settings."""
 
+IDLE_STAGES: tuple[str, Document, Document, Document, Document] = (
+    "none",
+    {"schedule": "gems", "microbatches": 1},
+    {},
+    {},
+    {},
+)
+"""Case in which each rank holds a stage whose gradients it reduces, but of which it computes no microbatch."""
 
-@pytest.mark.parametrize(("sharding", "pipeline", "sizes", "model", "others"), thin_out(3, CASES))
+
+@pytest.mark.parametrize(("sharding", "pipeline", "sizes", "model", "others"), [*thin_out(3, CASES), IDLE_STAGES])
 def test_reductions_inside_the_last_backward_train_like_one_process(
     sharding: str,
     pipeline: Document,
