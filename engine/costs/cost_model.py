@@ -162,9 +162,9 @@ class CostModel(CostSection, ABC):
         return np.asarray(seconds[pairs].sum(axis=1))
 
     def remaining_shares(self, design: Design, program: Program, layers: tuple[int, ...]) -> Floats:
-        """Return the share of the last backward of a stage after each bucket of gradients, ``[buckets, stages]``.
+        """Return the share of the last computation of a stage after each bucket of gradients, ``[buckets, stages]``.
 
-        By default, buckets are reduced after the backward.
+        By default, buckets are reduced after it.
         """
         return np.zeros((design.training.gradient_buckets, program.stages))
 
@@ -198,6 +198,7 @@ def estimate(design: Design, program: Program) -> Costs:
     model = pricing_model(design)
     layers = layers_per_stage(design)
     held = model.sizes(design, program, layers)
+    held = held._replace(buckets=bucket_sizes(design, layers, held))
     distinct = distinct_kinds(program)
     samples, lengths = design.sequences_per_step, sequence_lengths(design)
     tokens = samples * (design.model.sequence if lengths is None else float(lengths.mean()))
@@ -212,8 +213,7 @@ def estimate(design: Design, program: Program) -> Costs:
         network, of_kinds = model.network(design, program, distinct, layers, held, of_kinds)
         if network is not None and lengths is not None:
             network = network.replace_exchanges(network.exchange_s * scale)
-    buckets = bucket_sizes(design, layers, held)
-    size = message_bytes_by_kind(design, distinct, held, buckets)[distinct.of_row] * length_scale(design, program)
+    size = message_bytes_by_kind(design, distinct, held, held.buckets)[distinct.of_row] * length_scale(design, program)
     saved = _slot_savings(model, design, program, of_kinds, layers) * np.minimum(scale, np.roll(scale, 1))
     return Costs(
         seconds=of_kinds[distinct.of_row] * scale - saved,
@@ -255,7 +255,7 @@ def costs_of_device(design: Design, program: Program, costs: Costs, device: int)
 
 
 def _reduction_leads(model: CostModel, design: Design, program: Program, layers: tuple[int, ...]) -> Floats | None:
-    """Return the share of the last backward of a stage that follows when a reduction begins, ``[rows]``."""
+    """Return the share of the last computation of a stage that follows when a reduction begins, ``[rows]``."""
     if not uses_buckets(design):
         return None
     lead, rows = np.zeros(len(program)), np.flatnonzero(program.op == Op.REDUCE_GRAD)

@@ -59,6 +59,7 @@ class Sizes(NamedTuple):
     offloaded_bytes: Floats  # [stages] bytes in host memory for one microbatch between its forward and its backward
     deferred_bytes: Floats  # [stages] bytes kept for one microbatch between the halves of a split backward
     working_bytes: Floats  # [ranks] bytes of the largest transient, and of the buffers of messages in flight
+    buckets: Sequence[Sizes] = ()  # [buckets] the same with only the parameters of each bucket of gradients
 
 
 def device_workload(design: Design, mesh: Mesh) -> Workload:

@@ -53,6 +53,12 @@ def model_parameters(model: LanguageModel) -> float:
     return dense + len(model.expert_blocks) * (moe.experts * experts.expert_parameters() + beside - replaced)
 
 
+def expert_parameters(model: LanguageModel) -> float:
+    """Return the number of parameters of all routed experts of the model, without gates and shared experts."""
+    moe = model.moe
+    return len(model.expert_blocks) * moe.experts * whole_expert_layer(model).expert_parameters() if moe else 0.0
+
+
 def active_parameters(model: LanguageModel) -> float:
     """Return the number of parameters that a token uses: all except those of experts to which it is not routed."""
     moe = model.moe

@@ -7,7 +7,8 @@ a stage have about equally many parameters, as in PyTorch DDP (Li et al., arXiv:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from itertools import accumulate
 
 import numpy as np
@@ -17,7 +18,7 @@ from meshwave.engine.costs import transformer_layers
 from meshwave.engine.costs.block_models import BlockModel
 from meshwave.engine.costs.device_sizes import Sizes, device_workload
 from meshwave.engine.costs.expert_blocks import EXPERTS, ExpertBlock, expert_block
-from meshwave.engine.costs.operators import Workload
+from meshwave.engine.costs.operators import Operator, Workload
 from meshwave.engine.costs.stage_parts import StagePart, stage_blocks
 from meshwave.engine.costs.stage_prices import MeshPrices
 from meshwave.engine.document import Design
@@ -36,21 +37,18 @@ def uses_buckets(design: Design) -> bool:
 
 def gradient_buckets(design: Design, layers: Sequence[int]) -> list[Buckets]:
     """Return the buckets of each stage; a stage with few blocks has fewer buckets than ``training.gradient_buckets``."""
-    count = design.training.gradient_buckets
-    return [
-        _divide([sum(each) for each in _block_parameters(design, layers, stage)], count, _joined(design, layers, stage))
-        for stage in range(len(layers))
-    ]
+    return _divide_stages(design, _block_parameters(design, layers))
 
 
 def bucket_sizes(design: Design, layers: Sequence[int], held: Sizes) -> list[Sizes]:
     """Return the sizes of each bucket, ``[buckets]``: those of ``held``, with only the parameters of the bucket."""
     if not uses_buckets(design):
         return [held]
-    buckets = gradient_buckets(design, layers)
+    parameters = _block_parameters(design, layers)
+    buckets = _divide_stages(design, parameters)
     dense, experts = np.zeros((2, max(map(len, buckets)), len(layers)))
     for stage, found in enumerate(buckets):
-        blocks = np.array(_block_parameters(design, layers, stage))
+        blocks = np.array(parameters[stage])
         shares = blocks / np.maximum(blocks.sum(axis=0), 1.0)
         for number, each in enumerate(found):
             dense[number, stage], experts[number, stage] = shares[each.start : each.stop].sum(axis=0)
@@ -64,31 +62,54 @@ def bucket_sizes(design: Design, layers: Sequence[int], held: Sizes) -> list[Siz
     ]
 
 
-def remaining_shares(design: Design, program: Program, layers: Sequence[int], prices: Sequence[MeshPrices]) -> Floats:
-    """Return the share of the last backward of each stage that follows the end of each bucket, ``[buckets, stages]``.
-
-    In a split backward, that is the weight gradient (W). A recomputed stage begins its backward with a forward.
-    """
-    buckets = gradient_buckets(design, layers)
-    found = np.zeros((max(map(len, buckets)), len(layers)))
-    for stage, each in enumerate(buckets):
-        rank = program.ranks_of(stage)[0]
-        is_split = bool((program.op[program.stage == stage] == Op.W).any())
-        seconds = _block_seconds(design, layers, stage, rank, prices[rank], Op.W if is_split else Op.B)
-        again = design.pipeline.recomputes(stage) and not is_split
-        first = sum(_block_seconds(design, layers, stage, rank, prices[rank], Op.F)) if again else 0.0
-        whole = first + sum(seconds)
-        for number, blocks in enumerate(each):
-            found[number, stage] = sum(seconds[: blocks.start]) / whole if whole else 0.0
+def last_operations(program: Program) -> NDArray[np.int8]:
+    """Return the kind of the last computation of each stage on each rank, ``[ranks, stages]``; -1 if there is none."""
+    found = np.full((program.ranks, program.stages), -1, np.int8)
+    rows = np.flatnonzero(program.is_compute)
+    found[program.rank[rows], program.stage[rows]] = program.op[rows]  # rows ascend: the last assignment wins
     return found
 
 
-def _joined(design: Design, layers: Sequence[int], stage: int) -> int:
-    """Return the number of last blocks of a stage that are in one bucket.
+def remaining_shares(design: Design, program: Program, layers: Sequence[int], prices: Sequence[MeshPrices]) -> Floats:
+    """Return the share of the last computation of each stage that follows the end of each bucket, ``[buckets, stages]``.
+
+    A stage whose backward is split computes the gradients of weights in W, or at the end of a whole backward (B), after
+    the gradient of its input. A recomputed stage begins its backward with a forward. If the replicas of a stage end
+    with different computations, the share is the smallest one.
+    """
+    buckets, last = gradient_buckets(design, layers), last_operations(program)
+    has_weight_half = np.unique(program.stage[program.op == Op.W])
+    block_seconds = _price_blocks(design, layers, prices)
+    found = np.ones((max(map(len, buckets)), len(layers)))
+    for stage, each in enumerate(buckets):
+        found[len(each) :, stage] = 0.0
+        for rank in np.flatnonzero(last[:, stage] >= 0).tolist():
+            op = Op(int(last[rank, stage]))
+            whole = sum(block_seconds(rank, stage, op))
+            if op == Op.B and design.pipeline.recomputes(stage):
+                whole += sum(block_seconds(rank, stage, Op.F))
+            seconds = block_seconds(rank, stage, Op.W if stage in has_weight_half else op)
+            for number, blocks in enumerate(each):
+                share = min(1.0, sum(seconds[: blocks.start]) / whole) if whole else 0.0
+                found[number, stage] = min(found[number, stage], share)
+    return found
+
+
+def _divide_stages(design: Design, parameters: Sequence[Sequence[tuple[float, float]]]) -> list[Buckets]:
+    """Return the buckets of each stage from the parameters of its blocks."""
+    count, last = design.training.gradient_buckets, len(parameters) - 1
+    return [
+        _divide([sum(each) for each in blocks], count, _joined(design) if stage == last else 1)
+        for stage, blocks in enumerate(parameters)
+    ]
+
+
+def _joined(design: Design) -> int:
+    """Return the number of last blocks of the last stage that are in one bucket.
 
     Layers of multi-token prediction share the head with the main model, so that its gradients are final after theirs.
     """
-    return 1 + (design.model.architecture.mtp_layers if stage == len(layers) - 1 else 0)
+    return 1 + design.model.architecture.mtp_layers
 
 
 def _divide(sizes: Sequence[float], count: int, joined: int) -> Buckets:
@@ -113,36 +134,48 @@ def _divide(sizes: Sequence[float], count: int, joined: int) -> Buckets:
     return found
 
 
-def _blocks(
-    design: Design, layers: Sequence[int], stage: int, rank: int = 0
-) -> tuple[Workload, ExpertBlock | None, list[list[StagePart]]]:
-    mesh = design.meshes[rank]
-    load = device_workload(design, mesh)
-    block = expert_block(design, mesh, load)
-    return load, block, list(stage_blocks(design, load, block, layers, stage))
+def _block_parameters(design: Design, layers: Sequence[int]) -> list[list[tuple[float, float]]]:
+    """Return the parameters of each block on a device of the first mesh, ``[stages][blocks]``.
 
-
-def _block_parameters(design: Design, layers: Sequence[int], stage: int) -> list[tuple[float, float]]:
-    """Return the parameters of each block of a stage on a device of the first mesh: those of experts, and all others."""
-    load, block, blocks = _blocks(design, layers, stage)
+    They are those of experts, and all others.
+    """
+    load = device_workload(design, design.meshes[0])
+    block = expert_block(design, design.meshes[0], load)
     of_experts = block.expert_parameters if block else 0.0
     beside = sum(each.parameters for each in block.operators if each.name == EXPERTS) - of_experts if block else 0.0
-    found = []
-    for parts in blocks:
+
+    def count(parts: list[StagePart]) -> tuple[float, float]:
         layers_with_experts = sum(part.layer >= 0 for part in parts)
         dense = sum(operator.parameters for part in parts for operator in part.operators)
-        found.append((dense + beside * layers_with_experts, of_experts * layers_with_experts))
-    if (
-        stage == 0 and len(layers) == 1 and not isinstance(design.model, BlockModel)
-    ):  # a tied head has no table of its own
+        return dense + beside * layers_with_experts, of_experts * layers_with_experts
+
+    found = [[*map(count, stage_blocks(design, load, block, layers, stage))] for stage in range(len(layers))]
+    # The only stage of a language model has embedding and head: if they are tied, the head has no table of its own.
+    may_tie_head = len(layers) == 1 and not isinstance(design.model, BlockModel)
+    if may_tie_head:
         ends = transformer_layers.end_operators(load, first=True, last=True)
-        found[-1] = (max(0.0, sum(each.parameters for each in ends) - found[0][0]), 0.0)
+        found[0][-1] = (max(0.0, sum(each.parameters for each in ends) - found[0][0][0]), 0.0)
     return found
 
 
-def _block_seconds(
-    design: Design, layers: Sequence[int], stage: int, rank: int, price: MeshPrices, op: Op
-) -> list[float]:
-    """Return the seconds of ``op`` in each block of a stage."""
-    _, _, blocks = _blocks(design, layers, stage, rank)
-    return [sum(sum(piece) for part in parts for piece in price.pieces(part, op)) for parts in blocks]
+def _price_blocks(
+    design: Design, layers: Sequence[int], prices: Sequence[MeshPrices]
+) -> Callable[[int, int, Op], list[float]]:
+    """Return a function that maps a rank, a stage and a kind to the seconds of each block; equal parts are priced once."""
+
+    @cache
+    def load_of(rank: int) -> tuple[Workload, ExpertBlock | None]:
+        load = device_workload(design, design.meshes[rank])
+        return load, expert_block(design, design.meshes[rank], load)
+
+    @cache
+    def part_seconds(price: MeshPrices, operators: tuple[Operator, ...], layer: int, op: Op) -> float:
+        return sum(map(sum, price.pieces(StagePart("", operators, layer), op)))
+
+    def block_seconds(rank: int, stage: int, op: Op) -> list[float]:
+        return [
+            sum(part_seconds(prices[rank], part.operators, part.layer, op) for part in parts)
+            for parts in stage_blocks(design, *load_of(rank), layers, stage)
+        ]
+
+    return block_seconds

@@ -58,6 +58,7 @@ def layer_operators(load: Workload) -> tuple[Operator, ...]:
     return attention_operators(load) + mlp_operators(load)
 
 
+@lru_cache(maxsize=256)
 def attention_operators(load: Workload) -> tuple[Operator, ...]:
     """Return the operators of attention: norm, projections, the ``s^2`` part and the residual sum.
 
@@ -142,6 +143,7 @@ def _latent_projections(load: Workload, latent: Latent) -> Iterator[Operator]:
     )
 
 
+@lru_cache(maxsize=256)
 def mlp_operators(load: Workload) -> tuple[Operator, ...]:
     """Return the operators of the MLP: norm, ``h`` to ``f``, GELU, ``f`` to ``h`` and residual sum.
 
@@ -224,6 +226,7 @@ def joining_layer_operators(load: Workload) -> tuple[Operator, ...]:
     return join_operators(load) + layer_operators(load)
 
 
+@lru_cache(maxsize=256)
 def join_operators(load: Workload) -> tuple[Operator, ...]:
     """Return a concatenation of two tensors, and a product of ``2h`` to ``h``.
 

@@ -128,6 +128,17 @@ def _sharding_problems(design: Design) -> Iterator[Problem]:
         where = "training.gradient_buckets"
         params = {"sharding": training.sharding}
         yield Problem(where, "unused_gradient_buckets", params, "warning", fixes=[set_key_fix(where, 1)])
+    elif training.gradient_buckets > 1 and not _may_share_weights(design):
+        where = "training.gradient_buckets"
+        yield Problem(where, "unshared_gradient_buckets", {}, "warning", fixes=[set_key_fix(where, 1)])
+
+
+def _may_share_weights(design: Design) -> bool:
+    """Return True if devices may hold the same weights, so that their gradients are reduced."""
+    divides_tokens = design.training.sequence_parallel or design.model.moe is not None
+    return len(design.pipeline.routes(design.pipe)) > 1 or any(
+        mesh.dp > 1 or (divides_tokens and len(mesh.devices) > 1) for mesh in design.meshes
+    )
 
 
 Check = Callable[["Design"], Iterator[Problem]]
@@ -142,7 +153,7 @@ _CHECKS: dict[Check, tuple[str, ...]] = {
     _data_problems: ("model", "training"),
     order_problems: ("model", "meshes", "pipeline"),
     schedule_problems: ("meshes", "pipeline"),
-    _sharding_problems: ("meshes", "pipeline", "training"),
+    _sharding_problems: ("model", "meshes", "pipeline", "training"),
     expert_problems: ("cluster", "model", "meshes", "experts"),
 }
 """Sections of the document that each check needs."""

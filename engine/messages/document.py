@@ -176,6 +176,9 @@ _DESIGN: dict[str, Message] = {
         "training.gradient_buckets has no effect with training.sharding {sharding!r}, whose backwards reduce the gradients "
         "of each block; set it to 1, or training.gradient_reduction to step"
     ),
+    "unshared_gradient_buckets": (
+        "training.gradient_buckets has no effect, because no devices share weights and no gradients are reduced; set it to 1"
+    ),
     "unused_data": "a {model} generates its data from the seed and reads no text; set training.data to null",
     "stage_count": "{schedule} needs {stages} stages, but pipeline.stages has {given} entries; give {stages}, or null",
     "divided_mtp_layers": (

@@ -248,7 +248,7 @@ class _Tables:
     @classmethod
     def from_program(cls, program: Program, lead: Floats | None) -> _Tables:
         known = program.__dict__.get("_shared_tables")  # cached on the program like its other tables
-        if known is None or known[0] is not lead:
+        if known is None or not _are_equal(known[0], lead):
             known = program.__dict__["_shared_tables"] = lead, cls._build(program, program.graph, lead)
         tables: _Tables = known[1]
         return tables
@@ -289,6 +289,10 @@ class _Tables:
         pending = np.bincount(target[real], minlength=nodes)
         timers = timer_ptr, source[early], target[early], share
         return cls(pending, out_ptr, out_node, made_ptr, made, sends, makers, takers, has_flow, *timers)
+
+
+def _are_equal(known: Floats | None, lead: Floats | None) -> bool:
+    return known is lead or (known is not None and lead is not None and np.array_equal(known, lead))
 
 
 if __name__ == "__main__":  # run by the setup, so that no user waits for it later

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from meshwave.engine import messages
-from meshwave.engine.costs.flops import model_parameters
+from meshwave.engine.costs.flops import expert_parameters, model_parameters
 from meshwave.engine.document.design import Design
 from meshwave.engine.document.model import LanguageModel, model_families
 from meshwave.engine.document.training import MAX_BUCKETS, MAX_STEPS, Training
@@ -161,7 +161,9 @@ def _bucket_count(model: Json, degrees: Degrees, count: int | None, size: int | 
     if count is None:
         shape = model_families[model["kind"]](**model)
         assert isinstance(shape, LanguageModel)
-        held = model_parameters(shape) / (degrees.pp * degrees.tp * degrees.ep)
+        experts = expert_parameters(shape)
+        dense = model_parameters(shape) - experts
+        held = (dense / degrees.tp + experts / (degrees.ep * degrees.etp)) / degrees.pp
         count = math.ceil(held / (size or max(BUCKET_PARAMETERS, BUCKET_PARAMETERS_PER_COPY * degrees.dp * degrees.cp)))
     return min(max(count, 1), MAX_BUCKETS)
 

@@ -31,7 +31,7 @@ from meshwave.engine.costs.device_sizes import Sizes, device_workload, stage_cop
 from meshwave.engine.costs.distinct_actions import Kinds
 from meshwave.engine.costs.expert_blocks import expert_blocks
 from meshwave.engine.costs.fabric import Fabric
-from meshwave.engine.costs.gradient_buckets import bucket_sizes, remaining_shares, uses_buckets
+from meshwave.engine.costs.gradient_buckets import last_operations, remaining_shares, uses_buckets
 from meshwave.engine.costs.network import (
     NetworkBuilder,
     add_collective_flows,
@@ -95,13 +95,12 @@ class OperatorCost(CostModel):
         seconds[kinds.sends] = _transfer_seconds(design, kinds)
         reduces = kinds.indices_of(Op.REDUCE_GRAD)
         if len(reduces):
-            sizes = bucket_sizes(design, layers, held)
-            reductions = np.stack([self.reduce_seconds(design, program, each) for each in sizes])
-            if uses_buckets(design):
-                remaining = self.remaining_shares(design, program, layers) * backward
-                reductions = slowed_reductions(design, reductions, remaining)
-            else:
+            reductions = np.stack([self.reduce_seconds(design, program, each) for each in held.buckets])
+            if not uses_buckets(design):
                 reductions = exposed_reductions(design, reductions, backward)
+            elif _slows_reductions(design):
+                remaining = self.remaining_shares(design, program, layers) * _last_seconds(program, table)
+                reductions = slowed_reductions(design, reductions, remaining)
             seconds[reduces] = reductions[kinds.bucket[reduces], kinds.stage[reduces]]
         unshards = kinds.indices_of(Op.UNSHARD)
         if len(unshards):
@@ -122,7 +121,7 @@ class OperatorCost(CostModel):
         builder = NetworkBuilder(Fabric(design.cluster, self.link_sharing(design)), kinds, seconds)
         measured = self.measures_collectives(design) or design.cluster.device.constants is not None
         add_transfer_flows(builder, design, kinds)
-        reductions = [reduction_messages(design, program, each) for each in bucket_sizes(design, layers, held)]
+        reductions = [reduction_messages(design, program, each) for each in held.buckets]
         add_collective_flows(builder, design, kinds, Op.REDUCE_GRAD, reductions, measured)
         if len(kinds.indices_of(Op.UNSHARD)):
             add_collective_flows(builder, design, kinds, Op.UNSHARD, [gather_messages(design, program, held)], measured)
@@ -399,6 +398,19 @@ def exposed_reductions(design: Design, reductions: Floats, backward: Floats) -> 
     return reductions if constants is None else np.maximum(0.0, reductions - constants.overlap * backward)
 
 
+def _last_seconds(program: Program, table: Floats) -> Floats:
+    """Return the seconds of the last computation of each stage, ``[stages]``, from those by ``[op, ranks, stages]``."""
+    last = last_operations(program)
+    seconds = np.take_along_axis(table, np.maximum(last, 0)[None].astype(np.intp), axis=0)[0]
+    return np.asarray(np.where(last >= 0, seconds, 0.0).max(axis=0))
+
+
+def _slows_reductions(design: Design) -> bool:
+    """Return True if a reduction takes longer while its device computes."""
+    constants = design.cluster.device.constants
+    return constants is not None and 0 < constants.overlap < 1
+
+
 def slowed_reductions(design: Design, reductions: Floats, remaining: Floats) -> Floats:
     """Return the seconds of the reductions of buckets beside the backward, ``[buckets, stages]``.
 
@@ -408,11 +420,10 @@ def slowed_reductions(design: Design, reductions: Floats, remaining: Floats) -> 
     Args:
         design: the design.
         reductions: [buckets, stages] seconds of each reduction alone.
-        remaining: [buckets, stages] seconds of the last backward that follow when the gradients of a bucket are final.
+        remaining: [buckets, stages] seconds of the last computation that follow when the gradients of a bucket are final.
     """
     constants = design.cluster.device.constants
-    if constants is None or constants.overlap >= 1 or constants.overlap <= 0:
-        return reductions
+    assert constants is not None, "they slow reductions"
     found, left = np.zeros_like(reductions), np.full(reductions.shape[1], np.inf)
     for number, (alone, after) in enumerate(zip(reductions, remaining, strict=True)):
         left = np.minimum(left, after)  # time beside the backward when this reduction starts

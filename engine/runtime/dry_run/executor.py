@@ -274,7 +274,8 @@ class WaitingExecutor(Executor):
     """Executor of a dry run: runs the same actions as training, and waits for the modelled time of each.
 
     A computation that contains communication waits in equal parts, with a real exchange after each part. On emulated
-    links, the two computations of a slot alternate at their exchanges, as in training.
+    links, the two computations of a slot alternate at their exchanges, as in training; the buckets of gradients of such
+    a slot are reduced after it, in their own rows.
     """
 
     def __init__(

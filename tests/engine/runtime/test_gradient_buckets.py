@@ -8,7 +8,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
+from meshwave.engine.costs import layers_per_stage
+from meshwave.engine.costs.gradient_buckets import gradient_buckets, last_operations, remaining_shares
+from meshwave.engine.costs.models.roofline import mesh_prices
 from meshwave.engine.document import parse_design
 from meshwave.engine.document.model import LanguageModel, model_families
 from meshwave.engine.lowering.lower import lower
@@ -16,6 +20,7 @@ from meshwave.engine.program.action import Op
 from meshwave.engine.runtime.execution.stages import LocalStage
 from meshwave.engine.runtime.models import build_stage
 from meshwave.engine.runtime.modules.recomputation import recompute_layers
+from tests.engine.runs import play
 from tests.engine.runtime.equality import Document, assert_equal, layers_for, thin_out, unsharded_reference
 from tests.engine.runtime.test_equality_meshes import LLAMA, MOE
 
@@ -87,6 +92,36 @@ def test_gradients_of_a_bucket_are_final_when_they_are_reported(
         final = [weight.grad for weight in own_weights(bucket) if weight.grad is not None]
         assert len(early) == len(final) > 0
         assert all(map(torch.equal, early, final)), bucket
+
+
+def test_a_whole_backward_of_a_split_stage_finishes_buckets_when_predicted() -> None:
+    """It computes the gradients of weights after that of its input; shares are those of the FLOPs."""
+    drawn = play.draw(
+        pp=2,
+        dp=2,
+        model={**TINY, "layers": 12, "hidden": 64, "ffn": 256, "sequence": 16},
+        pipeline={"schedule": "dualpipe-v", "microbatches": 4},
+        training={"steps": 1, "micro_batch_size": 4, "gradient_buckets": 3, "precision": "fp32"},
+    )
+    device = drawn.cluster.device.model_copy(update={"memory_bandwidth": 1e15})
+    drawn = drawn.model_copy(update={"cluster": drawn.cluster.model_copy(update={"device": device})})
+    program, layers = lower(drawn), layers_per_stage(drawn)
+    number = program.stages - 1
+    assert last_operations(program)[:, number].max() == Op.B and Op.W in program.op[program.stage == number]
+    buckets = gradient_buckets(drawn, layers)[number]
+    module = build_stage(drawn.model, [*layers], number, 1)
+    stage = LocalStage(module, "fp32", torch.device("cpu"), 1.0, splits_backward=True, buckets=buckets)
+    _, saved = stage.forward(torch.randn(4, 16, 64), torch.randint(0, 256, (4, 16)))
+    passed: list[float] = []
+    with FlopCounterMode(display=False) as counter:
+        stage.on_final_gradients = lambda _: passed.append(counter.get_total_flops())
+        stage.backward(saved, None)
+
+    predicted = remaining_shares(drawn, program, layers, mesh_prices(drawn))[:, number]
+
+    assert len(passed) == len(buckets) - 1 > 0
+    remaining = [1 - flops / counter.get_total_flops() for flops in passed]
+    assert predicted[: len(passed)].tolist() == pytest.approx(remaining, abs=0.05)
 
 
 CASES: list[tuple[str, Document, Document, Document, Document]] = [

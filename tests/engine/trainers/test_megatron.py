@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from pathlib import Path
 
@@ -167,6 +168,17 @@ def test_buckets_of_gradients_have_their_number_or_the_size_of_megatron(argument
     job = LLAMA3_8B.replace("--use-distributed-optimizer", "").replace("--overlap-grad-reduce", "")
 
     assert read_job(f"{job} {arguments}", devices=8).training["gradient_buckets"] == count
+
+
+def test_expert_parallelism_divides_experts_only_into_buckets() -> None:
+    """Of the 46.7e9 parameters of Mixtral 8x7B, 45.1e9 are those of experts: 8 devices share them, and 4 ranks all."""
+    arguments = f"{MIXTRAL_8X7B} --overlap-grad-reduce"
+    experts = 32 * 8 * 3 * 4096 * 14336
+    held = (46_702_792_704 - experts + experts / 8) / 4
+
+    found = read_job(arguments, devices=32).training["gradient_buckets"]
+
+    assert found == math.ceil(held / 40e6) == 46
 
 
 def test_a_launch_script_is_read_without_running_it() -> None:
