@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from meshwave.engine.document import Design, load_design
 from meshwave.engine.files import published_examples
-from meshwave.engine.predict.similar_runs import SimilarRun, predicted_published_runs
+from meshwave.engine.predict.similar_runs import ERROR_DIGITS, SimilarRun, predicted_published_runs
 from meshwave.engine.units import duration, percent_change
 
 FILE = "published_examples.json"
@@ -28,7 +28,9 @@ class PublishedStep(NamedTuple):
 
         Without ``predicted_s``, the prediction is the one that ``make published`` stored.
         """
-        error = self.run.error if predicted_s is None else predicted_s / self.run.published_s - 1
+        error = self.run.error
+        if predicted_s is not None:
+            error = round(predicted_s / self.run.published_s - 1, ERROR_DIGITS)  # or both forms could round differently
         return f"published {duration(self.run.published_s, 's')}, predicted {percent_change(error)}"
 
 

@@ -27,6 +27,8 @@ from meshwave.engine.units import percent_change
 Floats = NDArray[np.float64]
 FILE = "published_errors.json"
 LEFT_OUT_FILE = "left_out_errors.json"
+ERROR_DIGITS = 4
+"""Number of decimals of a recorded error."""
 LISTED_RUNS = 3
 """Number of similar runs that the evidence lists."""
 INTERVAL_RUNS = 3

@@ -13,7 +13,7 @@ from meshwave.engine.bench.published.predictions import predict_runs, to_json
 from meshwave.engine.bench.published.runs import read_rows
 from meshwave.engine.bench.published.summary import summarize
 from meshwave.engine.files import write_whole
-from meshwave.engine.predict.similar_runs import SimilarRun
+from meshwave.engine.predict.similar_runs import ERROR_DIGITS, SimilarRun
 
 
 def compare_published_runs(runs: Path | None, say: Callable[[str], None]) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def error_rows(figures: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the fields of :class:`SimilarRun` for all predicted runs, from which predictions list similar runs."""
     keys = [each.name for each in fields(SimilarRun)]
     rows = [{key: row[key] for key in keys} for row in figures["rows"] if "refused" not in row]
-    return [{**row, "error": round(row["error"], 4), "parameters": round(row["parameters"])} for row in rows]
+    return [{**row, "error": round(row["error"], ERROR_DIGITS), "parameters": round(row["parameters"])} for row in rows]
 
 
 def write_results(figures: Mapping[str, Any], path: Path) -> None:
