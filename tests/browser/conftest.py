@@ -147,7 +147,14 @@ class Stage:
     def _put(self, make: Callable[[], list[Viewable]]) -> None:
         assert self._parts is not None
         column, _ = self._parts
-        self.run(lambda: setattr(column, "objects", make()))
+
+        def put() -> None:
+            column.objects = make()
+            if not column.objects:  # Panel keeps the size of the widgets that were removed
+                for model, _ in column._models.values():
+                    model.update(min_width=None, min_height=None)
+
+        self.run(put)
 
 
 class Look:

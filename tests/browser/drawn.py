@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +17,17 @@ if TYPE_CHECKING:
     from meshwave.designer.views.timeline import Pin, TimelineChart
 
 SIZE = {"width": 1440, "height": 460}
+RECORD_TEXTS = """() => {
+    const { prototype } = CanvasRenderingContext2D, fillText = prototype.fillText;
+    window.written = [];
+    prototype.fillText = function (text, x, y) {
+        const right = x + (this.textAlign === "left" ? this.measureText(text).width : 0);
+        window.written.push([text, right, this.canvas.clientWidth]);
+        return fillText.call(this, text, x, y);
+    };
+    return () => { prototype.fillText = fillText; };
+}"""
+"""Script that records the texts on canvases, with their right edges and the width of the canvas."""
 
 
 class Drawn:
@@ -42,6 +55,15 @@ class Drawn:
     def wait_for_paint_of_state(self) -> None:
         """Wait until the requested state is painted."""
         wait_for_paint(self.page)
+
+    @contextmanager
+    def record_texts(self) -> Iterator[None]:
+        """Record the texts that are painted in a ``with`` block in ``window.written``."""
+        restore = self.page.evaluate_handle(RECORD_TEXTS)
+        try:
+            yield
+        finally:
+            restore.evaluate("restore => restore()")
 
     def block(self, rank: int, stage: int, mb: int, op: str = "F", layer: int = 0) -> tuple[float, float]:
         """Return the middle of a block in window coordinates."""

@@ -381,31 +381,17 @@ def test_measured_blocks_are_below_predicted_blocks_in_the_same_lane(drawn: Draw
     assert "Run 1, measured" in drawn.tooltip_text
 
 
-SPY = """() => {
-    const { prototype } = CanvasRenderingContext2D, fillText = prototype.fillText;
-    window.written = [];
-    prototype.fillText = function (text, x, y) {
-        const right = x + (this.textAlign === "left" ? this.measureText(text).width : 0);
-        window.written.push([text, right, this.canvas.clientWidth]);
-        return fillText.call(this, text, x, y);
-    };
-    return () => { prototype.fillText = fillText; };
-}"""
-"""Script that records the texts on canvases, with their right edges and the width of the canvas."""
-
-
 def test_the_title_of_an_overlay_fits_into_a_narrow_window(drawn: Drawn) -> None:
     from meshwave.designer.views.timeline_columns import Layer
 
     drawn.page.set_viewport_size({"width": 390, "height": 460})
-    restore = drawn.page.evaluate_handle(SPY)
     measured = Layer(one_f_one_b(4, 8, source="measured", slower=0.1), "Measured, clock resolution 2 ms", over=True)
 
-    drawn.show(layer(4, 8, "Two waves on four devices of a cluster"), measured)
+    with drawn.record_texts():
+        drawn.show(layer(4, 8, "Two waves on four devices of a cluster"), measured)
+        drawn.wait_until("window.written.some(([text]) => /^Two w.*…$/.test(text))")  # painted in its new size
+        written = drawn.page.evaluate("window.written")
 
-    drawn.page.wait_for_function("window.written.some(([text]) => /^Two w.*…$/.test(text))")  # painted in its new size
-    written = drawn.page.evaluate("window.written")
-    restore.evaluate("restore => restore()")
     assert any(re.fullmatch("predicted .*ms, measured .*ms, .*% longer", text) for text, *_ in written)
     assert [text for text, right, width in written if right > width] == []
 
