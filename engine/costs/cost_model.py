@@ -213,7 +213,7 @@ def estimate(design: Design, program: Program) -> Costs:
         network, of_kinds = model.network(design, program, distinct, layers, held, of_kinds)
         if network is not None and lengths is not None:
             network = network.replace_exchanges(network.exchange_s * scale)
-    size = message_bytes_by_kind(design, distinct, held, held.buckets)[distinct.of_row] * length_scale(design, program)
+    size = message_bytes_by_kind(design, distinct, held)[distinct.of_row] * length_scale(design, program)
     saved = _slot_savings(model, design, program, of_kinds, layers) * np.minimum(scale, np.roll(scale, 1))
     return Costs(
         seconds=of_kinds[distinct.of_row] * scale - saved,

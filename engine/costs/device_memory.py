@@ -69,6 +69,8 @@ def join_equal_devices(groups: Iterable[DeviceMemory]) -> list[DeviceMemory]:
     for group in groups:
         key = tuple(round(size) for size in group.by_category.values())
         meshes, devices, held = joined.get(key, ((), (), group.by_category))
-        names = tuple(dict.fromkeys((*meshes, *group.meshes)))  # devices of a mesh may differ in their experts only
+        names = tuple(
+            dict.fromkeys((*meshes, *group.meshes))
+        )  # groups of one mesh may hold equal bytes of different experts
         joined[key] = DeviceMemory(names, tuple(sorted((*devices, *group.devices))), held)
     return list(joined.values())

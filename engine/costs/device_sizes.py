@@ -353,10 +353,8 @@ def peak_per_rank(program: Program, change: Floats) -> Floats:
     return np.array(highest) - alive[program.offsets[:-1]]
 
 
-def message_bytes_by_kind(design: Design, kinds: Kinds, held: Sizes, buckets: Sequence[Sizes]) -> Floats:
+def message_bytes_by_kind(design: Design, kinds: Kinds, held: Sizes) -> Floats:
     """Return the bytes that one device sends, reduces or gathers, ``[kinds]``; 0 for other actions.
-
-    ``buckets`` are the sizes of each bucket of gradients.
 
     For a SEND these are all bytes of the transfer divided by the number of source devices: with tensor parallelism,
     each device of the receiver gets the whole ``[b, s, h]`` of its replica.
@@ -366,7 +364,7 @@ def message_bytes_by_kind(design: Design, kinds: Kinds, held: Sizes, buckets: Se
     ends = zip(*(column[kinds.sends].tolist() for column in columns), strict=True)
     size[kinds.sends] = [boundary_bytes(design, *each) for each in ends]
     reduces = kinds.indices_of(Op.REDUCE_GRAD)
-    reduced = np.stack([gradient_bytes(design, each) for each in buckets])
+    reduced = np.stack([gradient_bytes(design, each) for each in held.buckets])
     size[reduces] = reduced[kinds.bucket[reduces], kinds.stage[reduces]]
     unshards = kinds.indices_of(Op.UNSHARD)
     size[unshards] = held.computed_bytes[kinds.rank[unshards], kinds.stage[unshards]]

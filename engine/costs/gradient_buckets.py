@@ -99,13 +99,13 @@ def _divide_stages(design: Design, parameters: Sequence[Sequence[tuple[float, fl
     """Return the buckets of each stage from the parameters of its blocks."""
     count, last = design.training.gradient_buckets, len(parameters) - 1
     return [
-        _divide([sum(each) for each in blocks], count, _joined(design) if stage == last else 1)
+        _divide([sum(each) for each in blocks], count, _blocks_with_head(design) if stage == last else 1)
         for stage, blocks in enumerate(parameters)
     ]
 
 
-def _joined(design: Design) -> int:
-    """Return the number of last blocks of the last stage that are in one bucket.
+def _blocks_with_head(design: Design) -> int:
+    """Return the number of last blocks of the last stage that are in one bucket with the head.
 
     Layers of multi-token prediction share the head with the main model, so that its gradients are final after theirs.
     """

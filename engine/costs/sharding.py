@@ -159,11 +159,14 @@ class Exposed(NamedTuple):
 
 
 def waiting_seconds(blocks: Sequence[BlockTimes], *, recomputes: bool) -> Exposed:
-    """Return the seconds of the collectives of a stage of which nothing is hidden; ``recomputes`` adds a gather."""
+    """Return the seconds of the collectives of a stage of which nothing is hidden; ``recomputes`` adds a gather.
+
+    Weight gradients that are computed separately also gather the weights, as in :func:`exposed_seconds`.
+    """
     gather = sum(each.blocks * each.gather for each in blocks)
     scatter = sum(each.blocks * each.scatter for each in blocks)
     again = 2 * gather if recomputes else gather
-    return Exposed(gather, again, scatter, again + scatter)
+    return Exposed(gather, again, gather + scatter, again + scatter)
 
 
 def exposed_seconds(blocks: Sequence[BlockTimes], overlap: float = 1.0) -> Exposed:
@@ -250,7 +253,7 @@ def block_collectives(design: Design, mesh: Mesh, collective: CollectivePrice) -
         return None
     experts = expert_sharing(design, [mesh])[0] if design.model.moe is not None else []
     groups, sizes = weight_groups([mesh]), number_sizes(training)
-    constants = design.cluster.device.constants
+    constants, waits = design.cluster.device.constants, training.blocking_gathers and design.gathers_blocks
     return StateCollectives(
         design.cluster,
         groups,
@@ -260,7 +263,8 @@ def block_collectives(design: Design, mesh: Mesh, collective: CollectivePrice) -
         scatters_blocks=training.scatters_blocks,
         gathers_blocks=design.gathers_blocks,
         collective=collective,
-        waits=training.blocking_gathers and design.gathers_blocks,
-        # the host selects the part, and a kernel copies it
-        copy_s=2 * constants.kernel_s if constants and training.blocking_gathers and design.gathers_blocks else 0.0,
+        waits=waits,
+        copy_s=2 * constants.kernel_s
+        if constants and waits
+        else 0.0,  # the host selects the part, and a kernel copies it
     )

@@ -1,8 +1,8 @@
 """Actions of a rank and their notation: ``2F0``, ``1RECV_F3``, ``STEP``.
 
-The notation is that of torch.distributed.pipelining: stage, kind, microbatch. A reduction of a bucket of gradients ends with
-the number of the bucket, as in ``2REDUCE_GRAD0``. A SEND names the stage whose output is
-sent, a RECV the stage that receives it. A forward and a backward that overlap share one slot and one cell:
+The notation is that of torch.distributed.pipelining: stage, kind, microbatch. A reduction of a bucket of gradients
+ends with the number of the bucket, as in ``2REDUCE_GRAD0``. A SEND names the stage whose output is sent, a RECV the
+stage that receives it. A forward and a backward that overlap share one slot and one cell:
 ``(0F3;7B1)OVERLAP_F_B``. Messages of tensors that skip stages also name the stage at the other end: ``0SEND_F1TO3`` and
 ``3RECV_F1FROM0``.
 """

@@ -90,8 +90,8 @@ class Trainer:
         shape = layout.mesh_shape(process)
         rows = boundary_tensor(design).shape[0] * shape.cp // shape.dp  # sequences per microbatch in this process
         first_row = layout.dp_index(process) // shape.cp * rows
-        is_divided = training.sequence_parallel
-        self._token_holders = shape.cp * (shape.tp if is_divided else 1)  # devices that divide the tokens of a message
+        # devices that divide the tokens of a message
+        self._token_holders = shape.cp * (shape.tp if training.sequence_parallel else 1)
         make_batches = partial(
             TrainingBatches,
             job.text,

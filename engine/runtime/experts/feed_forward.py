@@ -112,7 +112,7 @@ class SavedRun(NamedTuple):
         return self.tensors[0]
 
     @property
-    def kept(self) -> tuple[Kept, Kept]:
+    def kept_inputs(self) -> tuple[Kept, Kept]:
         """Inputs of both products, ``[experts, rows_each, hidden]`` and ``[experts, rows_each, width]``, as they are kept."""
         second = 1 + self.products[0].kept_tensors
         return self.tensors[1:second], self.tensors[second:]
@@ -215,7 +215,12 @@ class FeedForward:
             )
             results.append(first.input_gradient(inner_gradient, w_in[experts]).flatten(0, 1))
             deferred: DeferredGradient = partial(
-                self._accumulate_weight_gradients, each.run, inner_gradient, result_gradient, each.products, each.kept
+                self._accumulate_weight_gradients,
+                each.run,
+                inner_gradient,
+                result_gradient,
+                each.products,
+                each.kept_inputs,
             )
             deferred() if queue is None else queue.add(deferred)
         return results[1] if len(saved) == 1 else torch.cat(results)

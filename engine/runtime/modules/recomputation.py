@@ -35,7 +35,7 @@ def is_first_forward() -> bool:
 
 @contextmanager
 def recompute_products() -> Iterator[None]:
-    """Save no output of the matrix products of a ``with`` block, and do not count them."""
+    """Recompute the matrix products of a ``with`` block in the backward; of all others, every second output is saved."""
     token = _saves_products.set(False)
     try:
         yield

@@ -25,7 +25,7 @@ def prediction(sharding: str = "none", **experts: Any) -> Prediction:
     return predict(Design.model_validate(drawn.model_copy(update=changes).model_dump()))
 
 
-def held(of: Prediction, category: str) -> dict[int, float]:
+def bytes_by_device(of: Prediction, category: str) -> dict[int, float]:
     """Return the bytes of a category by device."""
     return {device: group.by_category[category] for group in of.device_memory for device in group.devices}
 
@@ -52,7 +52,7 @@ def test_a_device_holds_the_state_of_its_own_experts() -> None:
     hidden, ffn = found.design.model.hidden, found.design.model.ffn_hidden
     expert = 2 * hidden * ffn + ffn + hidden  # two matrices and their biases
 
-    weights = held(found, "optimizer")
+    weights = bytes_by_device(found, "optimizer")
     assert weights[0] - weights[1] == pytest.approx(8 * layers * 3 * expert)  # AdamW: two states of 4 bytes
     assert weights[0] == weights[4], "replicas along dp hold the same"
     assert weights[1] == weights[2] != weights[3]
@@ -66,9 +66,9 @@ def test_a_device_keeps_the_activations_of_the_rows_of_its_experts() -> None:
     experts = drawn.experts.model_copy(update={"load": load})
     found = predict(drawn.model_copy(update={"model": dropless, "experts": experts}))
 
-    activations = held(found, "activations")
+    activations = bytes_by_device(found, "activations")
     assert activations[0] < activations[1] < activations[2] < activations[3]
-    assert len(set(held(found, "weights").values())) == len(found.design.meshes)
+    assert len(set(bytes_by_device(found, "weights").values())) == len(found.design.meshes)
 
 
 def test_equal_devices_of_different_meshes_are_joined() -> None:

@@ -11,7 +11,7 @@ from meshwave.engine.costs.cost_model import Costs, estimate
 from meshwave.engine.costs.device_sizes import device_workload
 from meshwave.engine.costs.flops import activation_bytes
 from meshwave.engine.costs.memory import peak_memory
-from meshwave.engine.costs.sharding import BlockTimes, exposed_seconds, state_bytes
+from meshwave.engine.costs.sharding import BlockTimes, Exposed, exposed_seconds, state_bytes, waiting_seconds
 from meshwave.engine.document import Design
 from meshwave.engine.document.devices import find_device_kind
 from meshwave.engine.document.problems import problems
@@ -147,6 +147,12 @@ def test_blocking_gathers_without_gathers_are_reported(design: Callable[..., Des
     found = [problems(design(1, dp=8, training={**each, "blocking_gathers": True})) for each in settings]
 
     assert [[each.code for each in some] for some in found] == [[], *[["unused_blocking_gathers"]] * 2]
+
+
+def test_a_separate_weight_gradient_waits_for_a_gather_of_its_own() -> None:
+    found = waiting_seconds([BlockTimes(2, 1.0, 1.0, 1.0, 3.0, 5.0)], recomputes=True)
+
+    assert found == Exposed(forward=6.0, input_gradient=12.0, weight_gradient=6.0 + 10.0, backward=12.0 + 10.0)
 
 
 def test_slow_links_expose_the_gathers_of_sharded_parameters(design: Callable[..., Design]) -> None:

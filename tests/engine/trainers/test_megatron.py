@@ -171,7 +171,7 @@ def test_buckets_of_gradients_have_their_number_or_the_size_of_megatron(argument
 
 
 def test_expert_parallelism_divides_experts_only_into_buckets() -> None:
-    """Of the 46.7e9 parameters of Mixtral 8x7B, 45.1e9 are those of experts: 8 devices share them, and 4 ranks all."""
+    """Divide the 45.1e9 parameters of the experts of Mixtral 8x7B by ep 8 and pp 4, and the other 1.6e9 by pp 4 alone."""
     arguments = f"{MIXTRAL_8X7B} --overlap-grad-reduce"
     experts = 32 * 8 * 3 * 4096 * 14336
     held = (46_702_792_704 - experts + experts / 8) / 4
