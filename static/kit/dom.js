@@ -136,10 +136,11 @@ export function keepFocus(root, change, fallback = null) {
   const focusable = () =>
     findAll(root, FOCUSABLE).filter((element) => !element.matches(":disabled") && element.checkVisibility());
   const focused = focusedElement(root);
-  const at = focusable().findIndex((element) => element === focused);
+  if (!focused || !root.contains(focused)) return change();
+  const at = focusable().indexOf(focused);
   change();
   const left = focusable();
-  if (at < 0 || left.some((element) => element === focused)) return;
+  if (at < 0 || left.includes(focused)) return;
   const next = left[Math.min(at, left.length - 1)] ?? fallback;
   next?.focus();
   if (next && !next.matches("input, select, textarea")) ignoreKeysBriefly(next);

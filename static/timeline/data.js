@@ -289,11 +289,6 @@ export class Layer extends Columns {
     return span < to ? span : -1;
   }
 
-  /** True if any span of an op takes time. @param {number} op */
-  takesTime(op) {
-    return this.op.some((other, span) => other === op && this.end[span] > this.start[span]);
-  }
-
   /** The fraction of the step in which each rank computes. */
   get busy() {
     return this.once("busy", () =>

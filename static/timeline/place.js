@@ -100,6 +100,17 @@ export function twinOf({ rows }, { layer, span }) {
   return twin >= 0 ? { layer: other, span: twin } : null;
 }
 
+/**
+ * The part of the chart under the pointer: span, name of a lane, axis, or none.
+ * @param {Chart} chart @param {Point} at
+ */
+export function partAt(chart, at) {
+  const { hover, frame, collapse } = chart;
+  if (hover && hover.span >= 0) return "span";
+  if (at.x < frame.left && (laneAt(chart, at) || collapse.titleAt(at))) return "name";
+  return at.y < frame.top ? "axis" : "";
+}
+
 /** Causes and inputs of a span, and the spans that wait for the span or need its result. @param {Place} place */
 export function relatives({ layer, span }) {
   const cause = layer.cause[span];

@@ -28,7 +28,7 @@ import { Panel } from "./panel.js";
 import { followLink, readLink } from "./permalink.js";
 import { Picture } from "./picture.js";
 import { PinBar } from "./pin_bar.js";
-import { actionName, firstPlace, isHidden, laneAt, placeAt, placeBeside, placeOf, twinOf } from "./place.js";
+import { actionName, firstPlace, isHidden, partAt, placeAt, placeBeside, placeOf, twinOf } from "./place.js";
 import { Search } from "./search.js";
 import { Selection } from "./selection.js";
 import { reportRows } from "./shown_rows.js";
@@ -44,7 +44,8 @@ const NOTICE_MS = 4000;
 export function render({ model, el }) {
   const chart = new Chart(model);
   model.on("packed", () => chart.read());
-  model.on(["stale", "empty", "flags", "notes", "can_note", "slow_lanes", ...SWITCHES], () => chart.refresh());
+  model.on(["stale", "empty"], () => chart.drawState());
+  model.on(["flags", "notes", "can_note", "slow_lanes", ...SWITCHES], () => chart.refresh());
   model.on("opened", () => chart.resetLanes());
   el.style.height = "100%";
   requestAnimationFrame(() => model.on("remove", chart.connect()));
@@ -214,12 +215,18 @@ export class Chart {
   }
 
   refresh() {
-    const { model, hasData } = this;
-    const isStale = model.stale !== "" && hasData;
     this.toolbar.refresh();
     this.pinBar.draw();
     this.panel.fill();
     this.filter.drawCount();
+    this.drawState();
+    this.repaint();
+  }
+
+  /** Show whether the timeline is empty or of an earlier design. */
+  drawState() {
+    const { model, hasData } = this;
+    const isStale = model.stale !== "" && hasData;
     this.stale.textContent = model.stale;
     this.stale.hidden = !isStale;
     this.root.toggleAttribute("data-stale", isStale && !this.data.layers.some(({ blocked }) => blocked));
@@ -227,7 +234,6 @@ export class Chart {
     this.empty.hidden = hasData;
     const label = [summary(this.data.layers), ...slowReasons(this)].join(" ");
     this.stage.setAttribute("aria-label", hasData ? label : model.empty);
-    this.repaint();
   }
 
   // ── painting ──
@@ -301,22 +307,11 @@ export class Chart {
     this.pointer = at;
     this.isByKey = false;
     this.hover = at && placeAt(this, at);
-    stage.dataset.over = this.partAt(at);
+    stage.dataset.over = at ? partAt(this, at) : "";
     stage.title = stage.dataset.over === "name" && at ? nameTitle(this, at) : "";
     this.overpaint();
     if (at && this.hover) this.tooltip.show(this.hover, at.x, at.y);
     else this.tooltip.hide();
-  }
-
-  /**
-   * The part of the chart at a point, for its pointer: span, name of a lane, axis, or none.
-   * @param {Point | null} at
-   */
-  partAt(at) {
-    if (!at) return "";
-    if (this.hover && this.hover.span >= 0) return "span";
-    if (at.x < this.frame.left && (laneAt(this, at) || this.collapse.titleAt(at))) return "name";
-    return at.y < this.frame.top ? "axis" : "";
   }
 
   /** @param {boolean} isFocused */

@@ -1,5 +1,6 @@
 // The bar above the timeline: its legend, and the buttons that show and hide parts of it.
 
+/** @import { Layer } from "./data.js" */
 /** @import { Chart } from "./timeline.js" */
 
 import { button } from "../kit/controls.js";
@@ -99,7 +100,7 @@ export class Toolbar {
     const { data, rows } = this.chart;
     const { layers } = data;
     const ops = [OP.F, OP.B, OP.I, OP.W, OP.UNSHARD, OP.REDUCE_GRAD, OP.STEP].filter((op) =>
-      layers.some((layer) => layer.takesTime(op)),
+      layers.some((layer) => timedOps(layer)[op]),
     );
     const sends = layers.some((layer) => layer.links?.lanes.length) ? [OP.SEND_F, OP.SEND_B] : [];
     const hasReturn = layers.some((layer) => layer.shade.some((shade) => shade & 1));
@@ -124,6 +125,15 @@ export class Toolbar {
     return [entry(name, isSend ? `send ${words[name]}` : words[name])];
   }
 }
+
+/** For each op, 1 if any of its spans takes time. @param {Layer} layer @returns {Uint8Array} */
+const timedOps = (layer) =>
+  layer.once("timedOps", () => {
+    const { op, start, end } = layer;
+    const found = new Uint8Array(256);
+    for (let span = 0; span < op.length; span++) if (end[span] > start[span]) found[op[span]] = 1;
+    return found;
+  });
 
 /** @param {string} label @param {HTMLElement[]} buttons */
 const toolGroup = (label, buttons) => h("div.mw-timeline-tools", { role: "group", "aria-label": label }, ...buttons);

@@ -8,7 +8,7 @@ import { Canvas, Notice, pointIn } from "../kit/canvas.js";
 import { closest, h, s } from "../kit/dom.js";
 import { contextMenu, receiveKeys } from "../kit/key_targets.js";
 import { count, percent } from "../kit/numbers.js";
-import { plainData } from "../kit/widget.js";
+import { oncePerFrame, plainData } from "../kit/widget.js";
 import { ScrolledZoom } from "../kit/zooming.js";
 import { Controls } from "./controls.js";
 import { Differences } from "./differences.js";
@@ -26,6 +26,7 @@ export class Wave extends Canvas {
   focus = 0; // number of the stage with the tab stop
   /** @type {SVGGElement[]} */ boxes = [];
   /** @type {Layout} */ layout;
+  drawnKey = ""; // the stages that are drawn; see stagesKey
 
   /** @param {WaveModel} model */
   constructor(model) {
@@ -67,12 +68,14 @@ export class Wave extends Canvas {
     receiveKeys("Wave", () => this.boxes[this.focus]);
     this.root.append(contextMenu("Wave", this.board, (target) => this.commandsAt(target)));
     this.tip = new Notice(this.root);
+    this.redrawControls = oncePerFrame(() => this.drawControls());
     model.on(["picture", "choices", "palette"], () => this.onchange());
     model.on("progress", () => this.controls.drawProgress());
   }
 
   remove() {
     super.remove();
+    this.redrawControls.cancel();
     this.gestures.untrack?.();
   }
 
@@ -89,8 +92,16 @@ export class Wave extends Canvas {
 
   onchange() {
     if (this.gestures.isActive) this.gestures.cancel();
-    this.gestures.pending = this.gestures.dropped = null;
-    this.redraw();
+    this.endChange();
+  }
+
+  /** Draw the design without the change that a gesture has sent; the stages only if they differ from what is drawn. */
+  endChange() {
+    const { gestures } = this;
+    const hadChange = gestures.pending || gestures.dropped;
+    gestures.pending = gestures.dropped = null;
+    if (hadChange || this.stagesKey !== this.drawnKey) this.redraw();
+    else this.redrawControls();
   }
 
   /** @param {Message} message */
@@ -106,9 +117,8 @@ export class Wave extends Canvas {
     if (gesture === "try_layers" || gesture === "try_stage") return this.gestures.onAnswer(answer);
     if (gesture === "microbatches") this.controls.microbatches.acknowledge();
     else if (gesture === "dial") this.controls.dialStepper?.acknowledge();
-    this.gestures.pending = this.gestures.dropped = null;
     if (refused) this.announce(refused);
-    this.redraw();
+    this.endChange();
   }
 
   /** @returns {Picture} */
@@ -136,16 +146,26 @@ export class Wave extends Canvas {
   // ── drawing ──
 
   draw() {
-    const { width, height } = this.zoom.size;
+    this.drawControls();
+    this.drawStages();
+  }
+
+  drawControls() {
     const { picture } = this;
-    if (!width || !height || !picture.layers) return;
+    if (!picture.layers) return;
     this.controls.row.set(plainData(this.model, "choices"), plainData(this.model, "pictures"), picture.schedule);
     this.controls.draw();
     this.root.toggleAttribute("data-stale", picture.stale);
     this.svg.toggleAttribute("hidden", !picture.layers.length);
     this.none.hidden = picture.layers.length > 0 || Boolean(this.model.progress.state);
     this.controls.drawProgress();
-    if (!picture.layers.length) return;
+  }
+
+  drawStages() {
+    const { width, height } = this.zoom.size;
+    const { picture } = this;
+    if (!width || !height || !picture.layers?.length) return;
+    this.drawnKey = this.stagesKey;
     this.layout = arrange(picture, this.layers, width, height);
     this.svg.setAttribute("width", String(width));
     this.svg.setAttribute("height", String(height));
@@ -155,6 +175,13 @@ export class Wave extends Canvas {
     this.skips.draw(this.layout, this.routes);
     this.differences.draw();
     this.drawing.drawGrips();
+  }
+
+  /** Text that changes with the stages of the design, as they are drawn. */
+  get stagesKey() {
+    const { layers, shares, routes, meshes, groups, skips, equal } = this.picture;
+    const rounded = shares?.map((share) => share.toFixed(6)); // the last digits change with the number of microbatches
+    return JSON.stringify([layers, rounded, routes, meshes, groups, skips, equal, this.model.palette]);
   }
 
   /**

@@ -556,6 +556,23 @@ def test_a_press_that_begins_before_a_redraw_ends_on_the_same_button(page: Page,
     eventually(page, lambda: session.design.pipeline.schedule == cards.first.get_attribute("data-schedule"))
 
 
+def test_stages_are_drawn_again_only_if_they_change(page: Page, draw: Callable[..., Session]) -> None:
+    session = draw(document())
+    page.locator(".mw-lane").first.evaluate("lane => lane.toggleAttribute('data-before')")
+    before = page.locator(".mw-lane[data-before]")
+    field = page.get_by_label("microbatches", exact=True)
+
+    field.fill("6")
+    field.press("Enter")
+    eventually(page, lambda: session.design.pipeline.microbatches == 6)
+    expect(field).to_have_value("6")
+    expect(before).to_have_count(1)
+
+    session.edit("pipeline.waves", 2, "two waves")
+    expect(page.locator(".mw-stage")).to_have_count(16)
+    expect(before).to_have_count(0)
+
+
 def test_grouping_requires_more_microbatches_than_meshes(page: Page, draw: Callable[..., Session]) -> None:
     session = draw(document())
     ungrouped = page.get_by_role("button", name="ungrouped")

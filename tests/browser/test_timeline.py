@@ -421,6 +421,17 @@ def test_the_last_valid_timeline_stays_below_the_message_about_a_problem(drawn: 
     words.wait_for(state="hidden")
 
 
+def test_a_message_above_the_timeline_does_not_repaint_it(drawn: Drawn) -> None:
+    drawn.show(layer(4, 8))
+    before = drawn.ask("stats")["paints"]
+
+    drawn.chart.stale = "Computing: 40%"
+
+    drawn.page.get_by_text("Computing: 40%").wait_for(state="visible")
+    drawn.page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    assert drawn.ask("stats")["paints"] == before
+
+
 def test_the_chart_follows_the_theme_of_the_page(drawn: Drawn) -> None:
     drawn.show(layer(4, 8))
     assert drawn.ask("theme") == "light"
