@@ -61,7 +61,9 @@ class Stage:
     def __init__(self, browser: Browser, serve: Callable[..., str]) -> None:
         import meshwave.designer.pages.design_page  # a server knows the routes, and a page the widgets, that were there when it was made
         import meshwave.designer.pages.transfer_page  # noqa: F401
+        from meshwave.designer.views import views
 
+        assert list(views)  # imported now: Panel shows widgets that a connected page has imported on that page only
         self.complaints: list[str] = []
         self.context = new_context(browser)
         self._url = serve(self._app)
