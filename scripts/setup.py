@@ -56,8 +56,8 @@ def main(goal: str) -> None:
     if goal == "test":
         if not find_chromium():
             install_chromium()
-        if missing_cluster_programs():
-            install_cluster_programs()
+        if missing_test_programs():
+            install_test_programs()
     if goal == "nightly":
         if not (shutil.which("firefox-esr") or shutil.which("firefox")):
             install_browser("Firefox", ["firefox-esr"])
@@ -234,7 +234,7 @@ def chromium_install_commands() -> list[list[list]]:
     return [*ways, [[PYTHON, "-m", "playwright", "install", *with_deps, "chromium"]]]
 
 
-CLUSTER_PROGRAMS = {
+TEST_PROGRAMS = {
     "slurmctld": "slurm-wlm",
     "munged": "munge",
     "slurmdbd": "slurmdbd",
@@ -243,29 +243,30 @@ CLUSTER_PROGRAMS = {
     "sshd": "openssh-server",
     "rsync": "rsync",
     "nginx": "nginx-light",
+    "chromium-headless-shell": "chromium-headless-shell",  # opens a page in two thirds of the processor time
 }
-"""Programs with which tests start a small cluster and a reverse proxy, with their Debian and Ubuntu packages."""
+"""Programs with which tests start a small cluster, a reverse proxy and a browser, with their Debian packages."""
 
 
-def missing_cluster_programs() -> list[str]:
-    """Return the programs in ``CLUSTER_PROGRAMS`` that are not installed."""
+def missing_test_programs() -> list[str]:
+    """Return the programs in ``TEST_PROGRAMS`` that are not installed."""
     path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
-    return [name for name in CLUSTER_PROGRAMS if shutil.which(name, path=path) is None]
+    return [name for name in TEST_PROGRAMS if shutil.which(name, path=path) is None]
 
 
-def install_cluster_programs() -> None:
-    """Install Slurm, MariaDB and an OpenSSH server with apt; on other systems, print which tests are skipped without them."""
+def install_test_programs() -> None:
+    """Install the missing programs with apt; on other systems, print which tests are skipped without them."""
     apt = apt_get()
     if apt:
-        packages = [CLUSTER_PROGRAMS[name] for name in missing_cluster_programs()]
-        say(f"installing {', '.join(packages)} for the tests of launch targets")
+        packages = [TEST_PROGRAMS[name] for name in missing_test_programs()]
+        say(f"installing {', '.join(packages)} for the tests")
         run([*apt, "update"], check=False)
         install = [*apt, "install", "--yes", "--no-install-recommends"]
         if run([*install, *packages], check=False) != 0:  # a system may lack one of them, and then apt installs none
             for package in packages:
                 run([*install, package], check=False)
-    if missing := missing_cluster_programs():
-        say(f"not installed: {', '.join(missing)}; the tests of launch targets that need them are skipped")
+    if missing := missing_test_programs():
+        say(f"not installed: {', '.join(missing)}; tests of launch targets without their programs are skipped")
 
 
 def pip(*arguments: object, check: bool = True) -> int:

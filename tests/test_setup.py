@@ -105,7 +105,7 @@ def test_a_second_call_returns_at_once_unless_requirements_or_folder_changed(
     monkeypatch.setattr(set_up, "VENV", tmp_path)
     monkeypatch.setattr(set_up, "PYTHON", Path(sys.executable))
     monkeypatch.setattr(set_up, "find_chromium", lambda: "chromium")
-    monkeypatch.setattr(set_up, "missing_cluster_programs", list)
+    monkeypatch.setattr(set_up, "missing_test_programs", list)
     for step in ("find_python", "make_venv", "install_torch", "install_meshwave"):
         monkeypatch.setattr(set_up, step, lambda *given: (sys.executable, {}))
 
