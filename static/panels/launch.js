@@ -84,8 +84,10 @@ class LaunchBar extends Widget {
 
   /** @param {string} text @param {string} [kind] */
   showStatus(text, kind = "") {
-    this.status.textContent = text;
-    this.status.dataset.kind = kind;
+    const { status } = this;
+    if (status.textContent === text && status.dataset.kind === kind) return; // measuring it would lay out the page
+    status.textContent = text;
+    status.dataset.kind = kind;
     this.offerWholeStatus();
   }
 

@@ -178,6 +178,7 @@ def test_the_new_members_pass_the_contract_tests_of_their_seams(tree: Path) -> N
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.nightly
 @pytest.mark.torch
 def test_a_new_family_trains_by_a_new_launcher_as_in_one_process(tree: Path) -> None:
     alone = write(

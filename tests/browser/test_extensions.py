@@ -47,6 +47,7 @@ def page(browser: Browser, tmp_path: Path) -> Iterator[Page]:
     assert not complaints, "\n".join(complaints)
 
 
+@pytest.mark.nightly
 def test_new_members_appear_on_the_page(page: Page) -> None:
     table, schedule = page.get_by_role("columnheader", name="layers"), page.get_by_label("Microbatches", exact=True)
     schedule.wait_for()

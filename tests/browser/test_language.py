@@ -107,6 +107,7 @@ def test_the_transfer_lab_and_its_menus_are_german(visit: Callable[[str], Page],
     expect_german_texts(page)
 
 
+@pytest.mark.nightly
 def test_the_experts_and_their_schedules_are_german(visit: Callable[[str], Page], kept_server: Server) -> None:
     page = visit(f"{kept_server.link}?lang=de&example=16-gpt2-moe")
     page.wait_for_function(f"window.meshwaveTimeline && {IDLE}")
@@ -121,6 +122,7 @@ def test_the_experts_and_their_schedules_are_german(visit: Callable[[str], Page]
     expect_german_texts(page)
 
 
+@pytest.mark.nightly
 def test_names_are_not_translated(visit: Callable[[str], Page], kept_server: Server) -> None:
     page = visit(f"{kept_server.link}?lang=de")
     open_designer(page)

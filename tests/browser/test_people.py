@@ -63,6 +63,7 @@ def sign_in(browser: Browser, server: Server) -> Iterator[Callable[..., Page]]:
         context.close()
 
 
+@pytest.mark.nightly
 def test_people_do_what_their_roles_allow_and_an_administrator_ends_a_page(
     server: Server, sign_in: Callable[..., Page]
 ) -> None:

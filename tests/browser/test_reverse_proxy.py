@@ -123,6 +123,7 @@ def test_people_sign_in_by_basic_authentication_of_the_proxy(tmp_path: Path, bro
     assert answers["eve", "secret"] == (403, "eve has no account on this server; an administrator can add this name")
 
 
+@pytest.mark.nightly
 def test_the_designer_works_below_a_path(link: str, page: Page, complaints: list[str]) -> None:
     root = link.partition("?")[0]
     assert root.endswith("/user/ada/meshwave/")

@@ -88,6 +88,7 @@ def test_a_new_design_opens_the_experts_or_the_transfer_lab(start: Page, link: s
     start.locator(".mw-tr-task").first.wait_for()
 
 
+@pytest.mark.nightly
 def test_published_runs_show_published_and_predicted_step_time(start: Page) -> None:
     published = start.get_by_role("region", name="Published runs").locator('a[href="./?example=gpt-530b"]')
     error = next(run.error for run in predicted_published_runs() if run.id == "korthikanti22-530B-seqsel")
@@ -153,13 +154,14 @@ def test_designs_are_renamed_tagged_searched_compared_deleted_and_restored(start
     expect(card(start, "two (copy)")).to_be_visible()
 
 
-@pytest.mark.parametrize("path", ["", "start"])
+@pytest.mark.parametrize("path", ["", pytest.param("start", marks=pytest.mark.nightly)])
 def test_a_link_that_contains_a_design_opens_the_design(link: str, path: str, page: Page, studio: Studio) -> None:
     page.goto(f"{link}{path}#{design_link(FIRST.model_copy(update={'name': 'from a link'}))}")
     page.wait_for_url("**/?draft=*")
     expect(page.get_by_label("Design name")).to_have_value("from a link")
 
 
+@pytest.mark.nightly
 def test_the_designer_copies_a_link_that_contains_the_design(link: str, page: Page) -> None:
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     with on_designer(page):

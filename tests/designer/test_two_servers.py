@@ -41,6 +41,7 @@ def servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Se
         process.join()
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.torch
 def test_a_run_of_one_server_is_cancelled_by_the_other_which_survives_it(servers: list[Server], tmp_path: Path) -> None:

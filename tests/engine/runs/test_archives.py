@@ -193,6 +193,7 @@ def test_a_damaged_run_in_an_archive_is_refused(home: Callable[[str], Record], t
     assert record.entries() == []
 
 
+@pytest.mark.nightly
 @pytest.mark.torch
 def test_a_run_is_resumed_by_its_id(home: Callable[[str], Record], capsys: pytest.CaptureFixture[str]) -> None:
     with closing(home("here")) as record:

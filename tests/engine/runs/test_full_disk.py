@@ -93,6 +93,7 @@ def test_a_read_only_folder_is_named_and_keeps_its_runs(
         assert record.entries() == [before]
 
 
+@pytest.mark.nightly
 @pytest.mark.torch
 def test_the_command_ends_and_reports_a_full_disk(disk: Path, tmp_path: Path) -> None:
     design = tmp_path / "design.json"

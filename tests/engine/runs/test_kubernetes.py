@@ -66,7 +66,8 @@ def launcher_of(record: Record, root: Path, **changes: Any) -> KubernetesLaunche
 
 @pytest.mark.torch
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["trainjob", pytest.param("jobset", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", ["trainjob", "jobset"])
 def test_killed_and_evicted_pods_restart_the_run_from_its_checkpoint(
     kind: str, calls: Path, record: Record, trainer: LocalLauncher, tmp_path: Path
 ) -> None:
@@ -107,7 +108,6 @@ def evict(run: Run) -> None:
 
 @pytest.mark.torch
 @pytest.mark.slow
-@pytest.mark.nightly
 def test_a_cancelled_run_leaves_no_process(calls: Path, record: Record, tmp_path: Path) -> None:
     run = submit(launcher_of(record, tmp_path / "claim"), two_nodes(100_000))  # type: ignore[arg-type]
     wait_for_training(run)

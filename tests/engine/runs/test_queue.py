@@ -105,6 +105,7 @@ def test_the_queue_survives_the_end_of_the_process_that_filled_it(tmp_path: Path
         server.close()
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_run_is_left_to_the_living_process_that_queued_it(tmp_path: Path) -> None:
     place = tmp_path / "home"

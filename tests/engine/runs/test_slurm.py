@@ -119,6 +119,7 @@ def followed_run(cluster: slurm_cluster.Cluster, tmp_path_factory: pytest.TempPa
         yield run
 
 
+@pytest.mark.nightly
 def test_another_process_follows_a_run_to_its_end(followed_run: Run) -> None:
     assert (followed_run.state, followed_run.reason) == (State.SUCCEEDED, f"{STEPS} of {STEPS} steps")
     assert (followed_run.folder / "job.sh").read_text().count("#SBATCH") > 5
@@ -126,6 +127,7 @@ def test_another_process_follows_a_run_to_its_end(followed_run: Run) -> None:
     assert {exit["code"] for exit in followed_run.result().exits} == {0}  # type: ignore[union-attr]
 
 
+@pytest.mark.nightly
 def test_a_run_that_lost_a_process_has_the_losses_of_a_local_run(followed_run: Run, trainer: LocalLauncher) -> None:
     other = submit(trainer, two_nodes(STEPS))
     assert other.wait(timeout_s=PATIENCE_S) is State.SUCCEEDED
@@ -144,6 +146,7 @@ def test_a_waiting_job_has_a_reason_and_can_be_cancelled(cluster: slurm_cluster.
     assert (run.state, run.reason) == (State.CANCELLED, "cancelled after 0 of 3 steps")
 
 
+@pytest.mark.nightly
 def test_a_run_at_its_time_limit_continues_from_a_checkpoint(cluster: slurm_cluster.Cluster, record: Record) -> None:
     """Slurm checks time limits every 30 s, so its signal is sent here; what a job does then is the same."""
     run = submit(launcher_of(record), two_nodes(STEPS))  # type: ignore[arg-type]

@@ -108,6 +108,7 @@ def test_a_host_whose_processes_are_killed_ends_the_run(ssh: SshLauncher, record
     assert wait_until(lambda: not processes_of(run))
 
 
+@pytest.mark.nightly
 def test_a_host_that_stops_answering_keeps_its_run_which_is_cancelled_once_it_answers(
     ssh: SshLauncher, server: ssh_server.Server, record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,6 +134,7 @@ def test_a_host_that_stops_answering_keeps_its_run_which_is_cancelled_once_it_an
     assert wait_until(lambda: not processes_of(run))
 
 
+@pytest.mark.nightly
 def test_a_killed_process_costs_no_accuracy_and_another_run_waits(
     server: ssh_server.Server, record: Record, tmp_path: Path
 ) -> None:

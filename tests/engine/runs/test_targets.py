@@ -428,6 +428,7 @@ def test_a_measured_all_reduce_is_compared_with_the_prediction_for_the_drawn_clu
     assert between.drawn_all_reduce(small, is_inside=False) is None
 
 
+@pytest.mark.nightly
 @pytest.mark.torch
 @pytest.mark.slow
 def test_this_machine_is_checked_by_processes_of_torchrun(

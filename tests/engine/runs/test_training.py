@@ -52,6 +52,7 @@ def test_a_design_trains_the_same_on_emulated_hosts(trainer: LocalLauncher) -> N
     assert have_all_ended(spread)
 
 
+@pytest.mark.nightly
 def test_fresh_interpreters_train_as_well(trainer: LocalLauncher) -> None:
     fresh = LocalLauncher(trainer.record, start="spawn")
 
