@@ -93,7 +93,11 @@ def thin_out(step: int, cases: list[Any]) -> list[Any]:
 
     No step divides the period of the list, so that every value of every option is included.
     """
-    return [case if not n % step else pytest.param(*case, marks=pytest.mark.nightly) for n, case in enumerate(cases)]
+
+    def at_night(case: Any) -> Any:
+        return pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.nightly)
+
+    return [at_night(case) if n % step else case for n, case in enumerate(cases)]
 
 
 def assert_same_bits(one: list[Any], other: list[Any]) -> None:

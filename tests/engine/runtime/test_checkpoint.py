@@ -58,7 +58,7 @@ INTERRUPTED = [
 ]
 
 
-@pytest.mark.parametrize(("pipeline", "axes", "interrupted"), thin_out(2, INTERRUPTED), ids=case_name)
+@pytest.mark.parametrize(("pipeline", "axes", "interrupted"), thin_out(4, INTERRUPTED), ids=case_name)
 def test_an_interrupted_run_resumes_bitwise_equal(
     pipeline: Document, axes: dict[str, int], interrupted: int, train: Any, draw: Any, tmp_path: Path
 ) -> None:
@@ -126,7 +126,7 @@ def laid_out(draw: Any, layout: Document, **others: Any) -> Document:
 INTERRUPTED_PAIRS = [(first, second, 1 + number // 2 % 3) for number, (first, second) in enumerate(PAIRS)]
 
 
-@pytest.mark.parametrize(("first", "second", "steps"), thin_out(2, INTERRUPTED_PAIRS))
+@pytest.mark.parametrize(("first", "second", "steps"), thin_out(4, INTERRUPTED_PAIRS))
 def test_a_run_resumes_under_another_layout(
     first: str, second: str, steps: int, train: Any, draw: Any, tmp_path: Path
 ) -> None:

@@ -120,7 +120,7 @@ def test_bert_trains_like_one_process(pp: int, crew: Any, draw: Callable[..., Do
     assert_equal(crew.train(document), reference(document))
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", thin_out(2, ["bf16", "fp32"]))
 def test_runs_in_other_precisions_train_like_one_process(
     precision: str, crew: Any, draw: Callable[..., Document]
 ) -> None:
@@ -185,7 +185,7 @@ def test_a_split_backward_trains_like_one_process(crew: Any, draw: Callable[...,
     assert_same_bits(split, crew.train(document, WHOLE))
 
 
-@pytest.mark.parametrize("precision", ["fp64", "bf16"])
+@pytest.mark.parametrize("precision", thin_out(2, ["fp64", "bf16"]))
 def test_shared_slots_train_like_one_process(precision: str, crew: Any, draw: Callable[..., Document]) -> None:
     document = draw({"schedule": "gpipe", "microbatches": 3}, precision=precision)
     assert_equal(crew.train(document, FUSED), reference(document), precision)
@@ -225,7 +225,7 @@ ROUTED = {"experts": 4, "top_k": 4, "capacity_factor": None, "every": 2}
 """Experts that all tokens visit, because rounding could change a choice."""
 
 
-@pytest.mark.parametrize("experts", [None, "parm-s2", "ppmoe"])
+@pytest.mark.parametrize("experts", thin_out(3, [None, "parm-s2", "ppmoe"]))
 def test_products_in_fp8_train_almost_like_those_in_bf16(
     experts: str | None, crew: Any, draw: Callable[..., Document]
 ) -> None:

@@ -36,7 +36,7 @@ CUT = [
 """Cases with tensor parallelism: a schedule, number of meshes, dp, and other settings."""
 
 
-@pytest.mark.parametrize(("pipeline", "pp", "dp", "others"), CUT, ids=case_name)
+@pytest.mark.parametrize(("pipeline", "pp", "dp", "others"), thin_out(2, CUT), ids=case_name)
 def test_a_tensor_parallel_model_trains_like_one_process(
     pipeline: Document, pp: int, dp: int, others: Document, crew: Any, draw: Callable[..., Document]
 ) -> None:
@@ -45,7 +45,7 @@ def test_a_tensor_parallel_model_trains_like_one_process(
     assert_equal(crew.train(document), reference(document), others.get("precision", "fp64"))
 
 
-@pytest.mark.parametrize("name", [name for name in schedules if name != "custom"])
+@pytest.mark.parametrize("name", thin_out(3, [name for name in schedules if name != "custom"]))
 def test_every_schedule_trains_a_tensor_parallel_model(name: str, crew: Any, draw: Callable[..., Document]) -> None:
     pipeline = {"schedule": name, "microbatches": 4}
     document = draw(pipeline, pp=2, tp=2, layers=layers_for(pipeline, 2), clip_norm=0.5)
@@ -63,7 +63,7 @@ WIDE = [
 """Cases like :data:`CUT`, with tp."""
 
 
-@pytest.mark.parametrize(("pipeline", "pp", "dp", "tp", "others"), thin_out(2, WIDE), ids=case_name)
+@pytest.mark.parametrize(("pipeline", "pp", "dp", "tp", "others"), thin_out(4, WIDE), ids=case_name)
 def test_larger_and_uneven_tensor_parallel_groups_train_like_one_process(
     pipeline: Document, pp: int, dp: int, tp: int, others: Document, crew: Any, draw: Callable[..., Document]
 ) -> None:
@@ -190,7 +190,7 @@ devices divide the tokens.
 
 
 @pytest.mark.parametrize(
-    ("architecture", "schedule", "pp", "dp", "tp", "experts", "divides"), thin_out(2, EXPERT_ARCHITECTURES)
+    ("architecture", "schedule", "pp", "dp", "tp", "experts", "divides"), thin_out(4, EXPERT_ARCHITECTURES)
 )
 def test_an_architecture_with_experts_trains_like_one_process(
     architecture: Document,
@@ -230,7 +230,7 @@ OVERLAPPED = [
 """A pipeline schedule with shared slots, dp, tp, and the experts section."""
 
 
-@pytest.mark.parametrize(("pipeline", "dp", "tp", "experts"), thin_out(3, OVERLAPPED), ids=case_name)
+@pytest.mark.parametrize(("pipeline", "dp", "tp", "experts"), thin_out(5, OVERLAPPED), ids=case_name)
 def test_slots_whose_exchanges_overlap_train_like_one_process(
     pipeline: Document, dp: int, tp: int, experts: Document, crew: Any, draw: Callable[..., Document]
 ) -> None:
@@ -269,7 +269,7 @@ OFFLOADED = [
 """A pipeline, dp, tp, and the experts section."""
 
 
-@pytest.mark.parametrize(("pipeline", "dp", "tp", "experts"), thin_out(2, OFFLOADED), ids=case_name)
+@pytest.mark.parametrize(("pipeline", "dp", "tp", "experts"), thin_out(4, OFFLOADED), ids=case_name)
 def test_experts_whose_activations_are_offloaded_train_like_one_process(
     pipeline: Document, dp: int, tp: int, experts: Document, crew: Any, draw: Callable[..., Document]
 ) -> None:
@@ -303,7 +303,7 @@ SLICED = [
 """Cases like :data:`UNEQUAL`, with the dim of which each tensor-parallel device sends a slice."""
 
 
-@pytest.mark.parametrize(("boundary", "pipeline", "shapes", "strategy", "others"), thin_out(2, SLICED), ids=case_name)
+@pytest.mark.parametrize(("boundary", "pipeline", "shapes", "strategy", "others"), thin_out(4, SLICED), ids=case_name)
 def test_tensor_parallel_devices_that_send_a_slice_each_train_like_one_process(
     boundary: str,
     pipeline: Document,
@@ -319,7 +319,7 @@ def test_tensor_parallel_devices_that_send_a_slice_each_train_like_one_process(
     assert_equal(crew.train(document), reference(document))
 
 
-@pytest.mark.parametrize(("pipeline", "shapes", "strategy", "others"), thin_out(2, UNEQUAL), ids=case_name)
+@pytest.mark.parametrize(("pipeline", "shapes", "strategy", "others"), thin_out(4, UNEQUAL), ids=case_name)
 def test_meshes_of_different_shapes_train_like_one_process(
     pipeline: Document,
     shapes: list[tuple[int, int]],
@@ -345,7 +345,7 @@ other replicas have other tokens.
 """
 
 
-@pytest.mark.parametrize(("schedule", "shapes", "experts", "aux_loss"), thin_out(2, UNEQUAL_EXPERTS), ids=case_name)
+@pytest.mark.parametrize(("schedule", "shapes", "experts", "aux_loss"), thin_out(4, UNEQUAL_EXPERTS), ids=case_name)
 def test_experts_on_meshes_of_different_shapes_train_like_one_process(
     schedule: str,
     shapes: list[tuple[int, int]],
@@ -391,7 +391,7 @@ SHARDED = [
 """Cases with sharded state: the sharded tensors, a schedule, number of meshes, dp, tp, and other settings."""
 
 
-@pytest.mark.parametrize(("sharding", "pipeline", "pp", "dp", "tp", "others"), thin_out(2, SHARDED), ids=case_name)
+@pytest.mark.parametrize(("sharding", "pipeline", "pp", "dp", "tp", "others"), thin_out(4, SHARDED), ids=case_name)
 def test_sharded_state_trains_like_one_process(
     sharding: str,
     pipeline: Document,
@@ -429,7 +429,7 @@ SHARDED_EXPERTS = [
 """The sharded tensors, a schedule, sizes of meshes, the experts section, the model, and other settings."""
 
 
-@pytest.mark.parametrize(("sharding", "schedule", "sizes", "experts", "model", "others"), thin_out(2, SHARDED_EXPERTS))
+@pytest.mark.parametrize(("sharding", "schedule", "sizes", "experts", "model", "others"), thin_out(4, SHARDED_EXPERTS))
 def test_sharded_experts_train_like_one_process(
     sharding: str,
     schedule: str,
@@ -465,7 +465,7 @@ DIVIDED_TOKENS = [
 """Cases with sequence parallelism: a schedule, dp, and other settings."""
 
 
-@pytest.mark.parametrize(("pipeline", "dp", "others"), DIVIDED_TOKENS, ids=case_name)
+@pytest.mark.parametrize(("pipeline", "dp", "others"), thin_out(2, DIVIDED_TOKENS), ids=case_name)
 def test_sequence_parallelism_trains_like_one_process(
     pipeline: Document, dp: int, others: Document, crew: Any, draw: Callable[..., Document]
 ) -> None:
@@ -504,7 +504,7 @@ TIED = [
 """Cases whose head shares its weight with the embedding: a schedule, number of meshes, dp, and other settings."""
 
 
-@pytest.mark.parametrize(("pipeline", "pp", "dp", "others"), TIED, ids=case_name)
+@pytest.mark.parametrize(("pipeline", "pp", "dp", "others"), thin_out(2, TIED), ids=case_name)
 def test_a_tied_head_trains_like_one_process(
     pipeline: Document, pp: int, dp: int, others: Document, crew: Any, draw: Callable[..., Document]
 ) -> None:
@@ -541,7 +541,7 @@ PREDICTING = [
 """A schedule, number of meshes, dp, tp, layers of multi-token prediction, and other settings."""
 
 
-@pytest.mark.parametrize(("pipeline", "pp", "dp", "tp", "model", "others"), PREDICTING, ids=case_name)
+@pytest.mark.parametrize(("pipeline", "pp", "dp", "tp", "model", "others"), thin_out(2, PREDICTING), ids=case_name)
 def test_multi_token_prediction_trains_like_one_process(
     pipeline: Document,
     pp: int,

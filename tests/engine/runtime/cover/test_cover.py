@@ -16,7 +16,7 @@ from tests.engine.runtime.equality import Document, assert_equal, part, referenc
 from tests.engine.runtime.reference import Reference
 
 COVER = json.loads(FILE.read_text())
-DAILY = 3
+DAILY = 2
 """Number of cases that are not nightly: those with the most pairs."""
 ROUGH = 0.15
 """Relative difference of results in low precision."""
