@@ -86,7 +86,8 @@ def test_a_page_breaks_no_rule(link: str, visit: Callable[[str], Page], page: Pa
         assert broken_rules(page) == [], theme
 
 
-@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("theme", ["light", "dark"])
 def test_the_tabs_of_a_run_break_no_rule(
     link: str, visit: Callable[[str], Page], page: Page, studio: Studio, theme: str
 ) -> None:

@@ -139,6 +139,7 @@ def test_names_are_not_translated(visit: Callable[[str], Page], kept_server: Ser
     expect(page.locator("[data-design]").get_by_text("Runs", exact=True)).to_be_visible()
 
 
+@pytest.mark.nightly
 def test_a_narrow_page_is_german_and_cuts_nothing_off(visit: Callable[[str], Page], kept_server: Server) -> None:
     page = visit(f"{kept_server.link}?lang=de")
     page.set_viewport_size({"width": 390, "height": 800})

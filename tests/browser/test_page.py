@@ -71,6 +71,7 @@ def test_a_run_of_another_design_is_opened_with_its_own_timeline(whole_page: Who
     expect(crumbs).to_be_hidden()
 
 
+@pytest.mark.nightly
 def test_runs_are_compared_in_the_plots_and_their_designs_are_opened(whole_page: Whole, tmp_path: Path) -> None:
     design, record = read_design("03-gpt-on-two-cores"), Record(tmp_path)
     first, second = (write_run(record, design, factor=factor, steps=steps) for factor, steps in ((2.0, 3), (1.5, 5)))
@@ -155,6 +156,7 @@ def test_the_timeline_offers_what_applies_to_the_block_under_the_pointer(whole_p
     expect(menu).to_be_hidden()
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("forbid_launches")
 def test_the_page_fits_on_one_screen_on_first_and_later_visits(
     designer: Callable[[str], str], visit: Callable[[str], Page], page: Page

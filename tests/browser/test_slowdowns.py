@@ -76,6 +76,7 @@ def badge(page: Page) -> Locator:
     return page.get_by_role("tab", name="Slowdowns").locator(".mw-tab-badge")
 
 
+@pytest.mark.nightly
 def test_a_slow_process_is_announced_marked_and_simulated(
     kept_server: Server, visit: Callable[[str], Page], served_page: Page, launch: Launch
 ) -> None:

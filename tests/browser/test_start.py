@@ -79,6 +79,7 @@ def test_a_new_pipeline_is_saved_automatically_and_listed_with_its_picture(start
     expect(recent.first).to_contain_text("New pipeline designDesign")
 
 
+@pytest.mark.nightly
 def test_a_new_design_opens_the_experts_or_the_transfer_lab(start: Page, link: str) -> None:
     with on_designer(start):
         start.get_by_role("link", name="Experts Place").click()
@@ -206,6 +207,7 @@ def test_a_named_version_is_saved_and_restored(link: str, page: Page) -> None:
     expect(page.get_by_role("button", name="Undo: restore version before")).to_be_visible()
 
 
+@pytest.mark.nightly
 def test_a_first_visit_offers_the_guided_tour_and_a_later_one_the_lessons(start: Page) -> None:
     with on_designer(start):
         start.get_by_role("link", name="Guided tour").click()
@@ -222,7 +224,7 @@ def test_a_first_visit_offers_the_guided_tour_and_a_later_one_the_lessons(start:
     expect(start.locator(".mw-lesson")).to_contain_text("Why pipelines")
 
 
-@pytest.mark.parametrize("width", [390, 820, 1920])
+@pytest.mark.parametrize("width", [390, *(pytest.param(wide, marks=pytest.mark.nightly) for wide in (820, 1920))])
 def test_the_start_page_fits_every_width(start: Page, studio: Studio, width: int) -> None:
     studio.library.add(FIRST)
     start.reload()

@@ -34,10 +34,11 @@ def affordable_design(path: Path) -> Design:
 
 REPEATED = {
     "02-two-waves": "05-hanayo-as-chimera",
-    "08-gpipe-against-1f1b": "11-eight-by-32",
+    "11-eight-by-32": "08-gpipe-against-1f1b",
     "10-bert-on-tacc": "09-bert-masked",
     "12-searched": "07-drawn-by-hand",
-    "15-bert-base-moe": "16-gpt2-moe",
+    "15-bert-base-moe": "17-experts-on-two-cores",
+    "16-gpt2-moe": "17-experts-on-two-cores",
     "19-wave-of-skips": "18-u-transformer",
 }
 """Examples that run in the nightly tests, each with one that trains the same kind of design."""

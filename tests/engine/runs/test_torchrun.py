@@ -44,6 +44,7 @@ def torchrun(record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         yield launcher
 
 
+@pytest.mark.nightly
 def test_a_run_that_loses_a_process_and_its_launcher_ends_with_the_losses_of_the_warm_process(
     torchrun: TorchrunLauncher, record: Record, trainer: LocalLauncher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

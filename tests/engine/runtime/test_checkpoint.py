@@ -140,6 +140,7 @@ def test_a_run_resumes_under_another_layout(
     np.testing.assert_allclose(after[0]["losses"], whole.losses[steps:], rtol=1e-9)
 
 
+@pytest.mark.nightly
 def test_experts_and_a_tied_head_resume_under_another_placement_with_sharded_state(
     train: Any, draw: Any, tmp_path: Path
 ) -> None:
@@ -160,7 +161,7 @@ def test_experts_and_a_tied_head_resume_under_another_placement_with_sharded_sta
     np.testing.assert_allclose(after[0]["losses"], whole[0]["losses"][2:], rtol=1e-6)
 
 
-@pytest.mark.parametrize("sharding", ["none", "optimizer"])
+@pytest.mark.parametrize("sharding", thin_out(2, ["optimizer", "none"]))
 def test_a_run_whose_experts_moved_resumes_where_the_design_places_them(
     sharding: str, train: Any, draw: Any, tmp_path: Path
 ) -> None:
