@@ -26,6 +26,7 @@ autodoc_typehints_format = "short"
 html_theme = "furo"
 html_title = f"Meshwave {version}"
 html_copy_source = False
+html_show_copyright = False
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_theme_options = {"navigation_with_keys": True}
