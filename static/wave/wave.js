@@ -164,8 +164,9 @@ export class Wave extends Canvas {
   drawStages() {
     const { width, height } = this.zoom.size;
     const { picture } = this;
-    if (!width || !height || !picture.layers?.length) return;
-    this.drawnKey = this.stagesKey;
+    const isDrawn = width && height && picture.layers?.length;
+    this.drawnKey = isDrawn ? this.stagesKey : "";
+    if (!isDrawn) return;
     this.layout = arrange(picture, this.layers, width, height);
     this.svg.setAttribute("width", String(width));
     this.svg.setAttribute("height", String(height));
@@ -179,9 +180,9 @@ export class Wave extends Canvas {
 
   /** Text that changes with the stages of the design, as they are drawn. */
   get stagesKey() {
-    const { layers, shares, routes, meshes, groups, skips, equal } = this.picture;
+    const { layers, shares, routes, meshes, groups, skips, equal, stale } = this.picture;
     const rounded = shares?.map((share) => share.toFixed(6)); // the last digits change with the number of microbatches
-    return JSON.stringify([layers, rounded, routes, meshes, groups, skips, equal, this.model.palette]);
+    return JSON.stringify([layers, rounded, routes, meshes, groups, skips, equal, stale, this.model.palette]);
   }
 
   /**

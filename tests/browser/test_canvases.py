@@ -568,6 +568,10 @@ def test_stages_are_drawn_again_only_if_they_change(page: Page, draw: Callable[.
     expect(field).to_have_value("6")
     expect(before).to_have_count(1)
 
+    session.edit("pipeline.waves", 5, "more stages than layers")
+    expect(page.locator(".mw-grip")).to_have_count(0)
+    session.edit("pipeline.waves", 1, "one wave")
+    expect(page.locator(".mw-grip")).to_have_count(7)
     session.edit("pipeline.waves", 2, "two waves")
     expect(page.locator(".mw-stage")).to_have_count(16)
     expect(before).to_have_count(0)
