@@ -62,6 +62,12 @@ def nodes_of(session: Session, rank: int) -> tuple[int, int]:
     return devices[0] // PER_NODE, devices[-1] // PER_NODE
 
 
+def first_node_on_page(page: Page, rank: int) -> float:
+    """Return the first node of a mesh as the page shows it, which it does after the session has it; -1 without one."""
+    device: int = cluster(page, f"cluster.meshList[{rank}]?.devices[0] ?? {-PER_NODE}")
+    return device / PER_NODE
+
+
 def point(page: Page, node: int) -> Point:
     """Return the middle of the tile with a node."""
     tile = cluster(page, f"cluster.cell({node * PER_NODE})")
@@ -144,9 +150,10 @@ def test_the_keyboard_draws_and_moves_a_mesh_at_both_levels(page: Page, session:
     page.keyboard.press("Enter")
     eventually(page, lambda: len(session.design.meshes) == 2)
     assert nodes_of(session, 1) == (rows, rows + 2 * fold - 1)
-    wait_for_paint(page)
+    eventually(page, lambda: first_node_on_page(page, 1) == rows)
     page.keyboard.press("Alt+ArrowDown")
     eventually(page, lambda: nodes_of(session, 1) == (rows + fold, rows + 3 * fold - 1))
+    eventually(page, lambda: first_node_on_page(page, 1) == rows + fold)
 
     for _ in range(60):
         page.keyboard.press("+")
