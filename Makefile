@@ -12,7 +12,7 @@ run: # make run ARGS="--port 5007"
 
 test: # make test ARGS="-k hanayo"
 	@$(PYTHON) scripts/setup.py test
-	@exec $(VENV)/python scripts/run_tests.py -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@exec $(VENV)/python scripts/run_tests.py -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 docs: # the documentation in build/docs, which `make run` serves and a wheel includes
 	@$(PYTHON) scripts/setup.py docs

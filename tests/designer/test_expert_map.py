@@ -22,6 +22,7 @@ pytestmark = pytest.mark.slow
 PRICED_S = 60.0
 
 
+@pytest.mark.nightly
 def test_the_map_has_a_cell_for_every_layer_of_the_grid() -> None:
     found, of = make_expert_map(), price_grid()
 

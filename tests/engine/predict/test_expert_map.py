@@ -110,6 +110,7 @@ def test_if_no_experts_fit_only_time_is_compared() -> None:
     assert np.isfinite(found.speedup_over_second).all()
 
 
+@pytest.mark.nightly
 def test_gains_grow_with_the_tokens_that_are_sent_more_than_once() -> None:
     """DeepSpeed-MoE sends and computes each token N_MP times, so it is about that many times slower, plus its gathers."""
     for name in CLUSTERS:
