@@ -245,7 +245,7 @@ TEST_PROGRAMS = {
     "nginx": "nginx-light",
     "chromium-headless-shell": "chromium-headless-shell",  # opens a page in two thirds of the processor time
 }
-"""Programs with which tests start a small cluster, a reverse proxy and a browser, with their Debian packages."""
+"""Programs with which tests start a small cluster, a reverse proxy and a browser, with their Debian and Ubuntu packages."""
 
 
 def missing_test_programs() -> list[str]:
@@ -255,7 +255,7 @@ def missing_test_programs() -> list[str]:
 
 
 def install_test_programs() -> None:
-    """Install the missing programs with apt; on other systems, print which tests are skipped without them."""
+    """Install the missing programs with apt, and print which are still missing and what that means for the tests."""
     apt = apt_get()
     if apt:
         packages = [TEST_PROGRAMS[name] for name in missing_test_programs()]
@@ -266,7 +266,8 @@ def install_test_programs() -> None:
             for package in packages:
                 run([*install, package], check=False)
     if missing := missing_test_programs():
-        say(f"not installed: {', '.join(missing)}; tests of launch targets without their programs are skipped")
+        what = "tests that need them are skipped, and without chromium-headless-shell those of the page take longer"
+        say(f"not installed: {', '.join(missing)}; {what}")
 
 
 def pip(*arguments: object, check: bool = True) -> int:

@@ -156,7 +156,8 @@ def chromium() -> str:
     """
     from meshwave.engine.cli.doctor import CHROMIUM_REMEDY, find_chromium
 
-    found = os.environ.get("CHROME_BIN") or shutil.which("chromium-headless-shell") or find_chromium()
+    is_chosen = "CHROME_BIN" in os.environ
+    found = (None if is_chosen else shutil.which("chromium-headless-shell")) or find_chromium()
     if found is None:
         pytest.fail(f"no Chromium was found; {CHROMIUM_REMEDY}", pytrace=False)
     return found

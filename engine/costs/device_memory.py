@@ -69,8 +69,7 @@ def join_equal_devices(groups: Iterable[DeviceMemory]) -> list[DeviceMemory]:
     for group in groups:
         key = tuple(round(size) for size in group.by_category.values())
         meshes, devices, held = joined.get(key, ((), (), group.by_category))
-        names = tuple(
-            dict.fromkeys((*meshes, *group.meshes))
-        )  # groups of one mesh may hold equal bytes of different experts
+        # a mesh is named once, though several of its groups may hold the same bytes, of different experts
+        names = tuple(dict.fromkeys((*meshes, *group.meshes)))
         joined[key] = DeviceMemory(names, tuple(sorted((*devices, *group.devices))), held)
     return list(joined.values())

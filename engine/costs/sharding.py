@@ -264,7 +264,6 @@ def block_collectives(design: Design, mesh: Mesh, collective: CollectivePrice) -
         gathers_blocks=design.gathers_blocks,
         collective=collective,
         waits=waits,
-        copy_s=2 * constants.kernel_s
-        if constants and waits
-        else 0.0,  # the host selects the part, and a kernel copies it
+        # the host selects the part, and a kernel copies it
+        copy_s=2 * constants.kernel_s if constants and waits else 0.0,
     )

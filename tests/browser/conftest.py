@@ -63,7 +63,8 @@ class Stage:
         import meshwave.designer.pages.transfer_page  # noqa: F401
         from meshwave.designer.views import views
 
-        assert list(views)  # imported now: Panel shows widgets that a connected page has imported on that page only
+        # Panel defines a widget on all later pages, but on one page only if that is connected during the import.
+        assert list(views), "no view was imported"
         self.complaints: list[str] = []
         self.context = new_context(browser)
         self._url = serve(self._app)

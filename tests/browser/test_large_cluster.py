@@ -62,10 +62,10 @@ def nodes_of(session: Session, rank: int) -> tuple[int, int]:
     return devices[0] // PER_NODE, devices[-1] // PER_NODE
 
 
-def first_node_on_page(page: Page, rank: int) -> float:
-    """Return the first node of a mesh as the page shows it, which it does after the session has it; -1 without one."""
+def first_node_on_page(page: Page, rank: int) -> int:
+    """Return the first node of a mesh on the page, which follows the session after a while; -1 if it has no such mesh."""
     device: int = cluster(page, f"cluster.meshList[{rank}]?.devices[0] ?? {-PER_NODE}")
-    return device / PER_NODE
+    return device // PER_NODE
 
 
 def point(page: Page, node: int) -> Point:

@@ -39,8 +39,8 @@ REPEATED = {
     "12-searched": "07-drawn-by-hand",
     "15-bert-base-moe": "17-experts-on-two-cores",
     "16-gpt2-moe": "17-experts-on-two-cores",
-    "23-sequence-parallel": "14-tensor-parallel",
     "19-wave-of-skips": "18-u-transformer",
+    "23-sequence-parallel": "14-tensor-parallel",
 }
 """Examples that run in the nightly tests, each with one that trains the same kind of design."""
 
