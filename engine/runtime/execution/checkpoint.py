@@ -252,13 +252,11 @@ def load_newest_checkpoint(run_folder: Path, state: State) -> Loaded:
     Raises:
         RunError: all checkpoints are damaged, or the checkpoint belongs to another model.
     """
-    from torch.distributed.checkpoint.filesystem import FileSystemReader
-
     damaged: dict[str, str] = {}
     for folder in reversed(complete_checkpoints(run_folder)):
         name = _damaged_file(folder)
         if name is None:
-            _read_parts(FileSystemReader(folder), state, folder)
+            _read_parts(_open_reader(folder), state, folder)
             if dist.get_rank() == 0:
                 _set_aside(damaged, run_folder)
             return Loaded(read_checkpoint(folder).steps, [*damaged])
@@ -310,15 +308,21 @@ def read_whole_state(folder: Path, is_wanted: Callable[[str], bool]) -> Iterator
     Raises:
         RunError: the checkpoint is damaged.
     """
-    from torch.distributed.checkpoint.filesystem import FileSystemReader
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
-    reader = FileSystemReader(folder)
+    reader = _open_reader(folder)
     for name, data in reader.read_metadata().state_dict_metadata.items():
         if isinstance(data, TensorStorageMetadata) and is_wanted(name):
             part = Part(torch.empty(data.size, dtype=data.properties.dtype))
             _read_parts(reader, {name: part}, folder, alone=True)
             yield name, part.tensor
+
+
+def _open_reader(folder: Path) -> FileSystemReader:
+    """Return a reader of a checkpoint; its module is imported here, since that takes more time than a short run."""
+    from torch.distributed.checkpoint.filesystem import FileSystemReader
+
+    return FileSystemReader(folder)
 
 
 def _read_parts(reader: FileSystemReader, state: State, folder: Path, *, alone: bool = False) -> None:

@@ -34,6 +34,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+from meshwave.engine.document import Design
 from meshwave.engine.document.model import model_families
 from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.run_files import read_document
@@ -277,17 +278,18 @@ def _import_worker(worker: str) -> Callable[[str], object]:
     gc.disable()  # collections take a fifth of the time of the imports, and find nothing
     module = importlib.import_module(worker)
     if worker == WORKER:
-        _import_lazy_modules()
+        load_lazy_parts()
     gc.freeze()  # a collection in a fork would copy every page that it visits
     gc.enable()
     run_worker: Callable[[str], object] = module.main
     return run_worker
 
 
-def _import_lazy_modules() -> None:
-    """Import modules that a worker imports on first use."""
+def load_lazy_parts() -> None:
+    """Load what a worker loads on first use, so that its forks have it: modules, and the validator of designs."""
     for family in model_families.values():
         family.stage_builder()
+    Design.model_rebuild()
 
 
 def _prepare_run(folder: Path) -> None:

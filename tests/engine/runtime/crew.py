@@ -25,9 +25,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from meshwave.engine.costs import cost_models, layers_per_stage
-from meshwave.engine.document import parse_design
-from meshwave.engine.families import model_families
+from meshwave.engine.costs import layers_per_stage
+from meshwave.engine.document import Design, parse_design
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.program.program import parse_program
 from meshwave.engine.runtime.calibration import emulated_cluster
@@ -36,6 +35,7 @@ from meshwave.engine.runtime.execution import checkpoint
 from meshwave.engine.runtime.execution.job import Job
 from meshwave.engine.runtime.execution.trainer import Trainer
 from meshwave.engine.runtime.processes import worker
+from meshwave.engine.runtime.processes.warm_process import load_lazy_parts
 from tests.engine.runtime.outcomes import dump_outcome
 
 
@@ -164,10 +164,15 @@ def run_cluster(folder: str) -> tuple[int, str]:
     return status, output.read_text()
 
 
+def can_read_designs(_: None) -> bool:
+    """Return True if this fork need not build the validator of designs."""
+    return Design.__pydantic_complete__
+
+
 def _warm_up() -> None:
     """Import all lazily imported modules once, so that forked processes have them."""
     torch.set_num_threads(1)
-    tuple(family.stage_builder() for family in model_families.values()), tuple(cost_models)
+    load_lazy_parts()
     checkpoint.import_checkpoint_modules()
     np.unique([0])
     gc.collect()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from meshwave.engine.document import parse_design
 from meshwave.engine.runs.checkpoints import complete_checkpoints, link_checkpoint, read_checkpoint, skipped_checkpoints
-from meshwave.engine.runtime.execution.checkpoint import file_sha256
+from meshwave.engine.runtime.execution.checkpoint import Loaded, file_sha256, load_newest_checkpoint
 from tests.engine.runtime.equality import case_name, reference, thin_out
 
 Document = dict[str, Any]
@@ -235,6 +236,15 @@ def flip_bit(file: Path) -> None:
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
+
+
+def test_a_run_without_checkpoints_imports_nothing_that_reads_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The import takes several times as long as two steps of a small model."""
+    monkeypatch.setitem(sys.modules, "torch.distributed.checkpoint.filesystem", None)  # its import fails
+
+    assert load_newest_checkpoint(tmp_path, {}) == Loaded()
 
 
 def test_a_checkpoint_is_copied_to_another_run(train: Any, draw: Any, tmp_path: Path) -> None:

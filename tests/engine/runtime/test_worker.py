@@ -331,6 +331,11 @@ def test_a_process_imports_what_checkpoints_need_before_its_first_step(
     assert "torch.distributed.checkpoint" not in after
 
 
+def test_forks_need_not_build_the_validator_of_designs(crew: Any) -> None:
+    """It takes as long as two steps of a small model."""
+    assert crew.call("__main__:can_read_designs", 1, None) == [True]
+
+
 def test_a_restarted_job_keeps_the_rows_of_steps_that_it_does_not_repeat(tmp_path: Path) -> None:
     metrics = tmp_path / "metrics.jsonl"
     metrics.write_text('{"step": 0}\n{"step": 1}\n{"step": 2}\n{"st')
