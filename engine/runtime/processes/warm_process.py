@@ -34,7 +34,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from meshwave.engine.document import Design
+from meshwave.engine.document import Design, parse_design
 from meshwave.engine.document.model import model_families
 from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.run_files import read_document
@@ -292,10 +292,13 @@ def load_lazy_parts() -> None:
     Design.model_rebuild()
 
 
-def _prepare_run(folder: Path) -> None:
-    """Import the modules that only runs with checkpoints need, once for all of their processes."""
-    with suppress(MeshwaveError):  # the workers report it
+def prepare_run(folder: Path) -> None:
+    """Import the modules that only some runs need, once for all of their processes."""
+    with suppress(MeshwaveError, OSError):  # the workers report it
         options = read_document(folder / "options.json", Options) or PLAIN
+        design = parse_design((folder / "design.json").read_bytes())
+        if options.rehearse is None and (design.pipeline.recomputed_part or design.training.compile):
+            importlib.import_module("torch._dynamo")  # torch.utils.checkpoint uses it too
         if options.checkpoints or options.resume:
             importlib.import_module("meshwave.engine.runtime.execution.checkpoint").import_checkpoint_modules()
 
@@ -323,7 +326,7 @@ def main() -> None:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     forks = options.start == "fork"
     run_worker = (_import_worker if forks else _bind_spawn)(options.worker)
-    prepare = _prepare_run if forks and options.worker == WORKER else lambda folder: None
+    prepare = prepare_run if forks and options.worker == WORKER else lambda folder: None
     ForkServer(run_worker, prepare, 0, events).serve()
 
 

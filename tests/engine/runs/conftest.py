@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from meshwave.engine.runs import Record
+from meshwave.engine.runs.launchers import local
 from meshwave.engine.runs.launchers.local import LocalLauncher
 from tests.engine.runs.play import HERE
+from tests.warm_processes import WarmProcesses
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -34,11 +36,24 @@ def either_launcher(request: pytest.FixtureRequest, record: Record) -> Iterator[
 
 
 @pytest.fixture
-def launcher(record: Record) -> Iterator[LocalLauncher]:
-    """A launcher that forks workers that do not need torch."""
-    launcher = LocalLauncher(record, start="fork", worker="stand_in", path=HERE)
-    yield launcher
-    launcher.close()
+def own_launcher(record: Record) -> Iterator[LocalLauncher]:
+    """A launcher that forks workers that do not need torch, from a warm process of its own."""
+    with closing(LocalLauncher(record, start="fork", worker="stand_in", path=HERE)) as launcher:
+        yield launcher
+
+
+@pytest.fixture(scope="session")
+def stand_ins() -> Iterator[WarmProcesses]:
+    """Warm processes that fork workers that do not need torch."""
+    with closing(WarmProcesses("stand_in")) as processes:
+        yield processes
+
+
+@pytest.fixture
+def launcher(own_launcher: LocalLauncher, stand_ins: WarmProcesses, monkeypatch: pytest.MonkeyPatch) -> LocalLauncher:
+    """A launcher that forks workers that do not need torch, from a warm process that it shares with other tests."""
+    monkeypatch.setattr(local, "WarmProcess", stand_ins.open)
+    return own_launcher
 
 
 @pytest.fixture(scope="session")

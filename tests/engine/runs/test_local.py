@@ -184,14 +184,14 @@ def test_a_stopped_process_is_named_until_it_continues(
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux says that a process is stopped")
-def test_cancel_ends_a_run_whose_warm_process_is_stopped(launcher: LocalLauncher) -> None:
-    run = submit(launcher, draw("sleep"))
+def test_cancel_ends_a_run_whose_warm_process_is_stopped(own_launcher: LocalLauncher) -> None:
+    run = submit(own_launcher, draw("sleep"))
     processes(run)
-    assert launcher._warm_process is not None
-    os.kill(launcher._warm_process.pid, signal.SIGSTOP)
+    assert own_launcher._warm_process is not None
+    os.kill(own_launcher._warm_process.pid, signal.SIGSTOP)
     assert "the process that starts the run's workers is stopped" in wait_until(run.stopped_process_lines)[0]
 
-    open_run(Record(launcher.record.place), run.id).cancel()  # as another process does
+    open_run(Record(own_launcher.record.place), run.id).cancel()  # as another process does
 
     assert run.wait(timeout_s=30) is State.CANCELLED
     assert have_all_ended(run)
@@ -233,11 +233,11 @@ def test_a_run_that_waits_for_its_launcher_is_cancelled_at_once(record: Record, 
     launcher.close()
 
 
-def test_closing_the_launcher_ends_its_runs(launcher: LocalLauncher) -> None:
-    run = submit(launcher, draw("sleep"))
+def test_closing_the_launcher_ends_its_runs(own_launcher: LocalLauncher) -> None:
+    run = submit(own_launcher, draw("sleep"))
     wait_until(lambda: logged_events(run, "step"))
 
-    launcher.close()
+    own_launcher.close()
 
     assert (run.state, run.reason) == (State.CANCELLED, "cancelled after 1 of 3 steps: Meshwave was closed")
     assert have_all_ended(run)
@@ -444,17 +444,17 @@ def test_probing_launchers_imports_no_torch(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", question, str(tmp_path)], check=True, cwd=HERE.parents[2])
 
 
-def test_a_warm_process_with_old_code_is_replaced(launcher: LocalLauncher, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert submit(launcher, draw()).wait(timeout_s=30) is State.SUCCEEDED
-    assert launcher._warm_process is not None
-    old = launcher._warm_process
-    assert submit(launcher, draw()).wait(timeout_s=30) is State.SUCCEEDED
-    assert launcher._warm_process is old
+def test_a_warm_process_with_old_code_is_replaced(own_launcher: LocalLauncher, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert submit(own_launcher, draw()).wait(timeout_s=30) is State.SUCCEEDED
+    assert own_launcher._warm_process is not None
+    old = own_launcher._warm_process
+    assert submit(own_launcher, draw()).wait(timeout_s=30) is State.SUCCEEDED
+    assert own_launcher._warm_process is old
 
     monkeypatch.setattr("meshwave.engine.runs.launchers.local._source_time_s", lambda: float("inf"))
 
-    assert submit(launcher, draw()).wait(timeout_s=30) is State.SUCCEEDED
-    assert launcher._warm_process is not old
+    assert submit(own_launcher, draw()).wait(timeout_s=30) is State.SUCCEEDED
+    assert own_launcher._warm_process is not old
     assert not old.is_alive
 
 

@@ -174,6 +174,7 @@ def _warm_up() -> None:
     torch.set_num_threads(1)
     load_lazy_parts()
     checkpoint.import_checkpoint_modules()
+    import_module("torch._dynamo")  # torch.utils.checkpoint uses it
     np.unique([0])
     gc.collect()
     gc.freeze()  # a collection in a fork would copy every page it looks at

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from meshwave.engine.runs import Options
 from meshwave.engine.runs.checkpoints import Checkpoints
 from meshwave.engine.runs.recording import read_recording, read_routing
 from meshwave.engine.runtime.execution.job import read_job
+from meshwave.engine.runtime.processes import warm_process
 from meshwave.engine.runtime.processes.worker import drop_steps_from
 from tests.engine.runtime.reference import train
 
@@ -334,6 +336,25 @@ def test_a_process_imports_what_checkpoints_need_before_its_first_step(
 def test_forks_need_not_build_the_validator_of_designs(crew: Any) -> None:
     """It takes as long as two steps of a small model."""
     assert crew.call("__main__:can_read_designs", 1, None) == [True]
+
+
+@pytest.mark.parametrize(
+    ("recompute", "every_steps", "imported"),
+    [("none", None, []), ("full", None, []), ("layers", None, ["dynamo"]), ("attention", 1, ["dynamo", "checkpoint"])],
+)
+def test_modules_that_only_some_runs_need_are_imported_once_before_the_forks(
+    draw: Any, write_run: Any, monkeypatch: Any, recompute: str, every_steps: int | None, imported: list[str]
+) -> None:
+    folder, names = write_run(draw({**ONE_F_ONE_B, "recompute": recompute})), []
+    checkpoints = Checkpoints(every_steps=every_steps) if every_steps else None
+    (folder / "options.json").write_text(Options(checkpoints=checkpoints).model_dump_json())
+    loaded = SimpleNamespace(import_checkpoint_modules=lambda: None)
+    importer = SimpleNamespace(import_module=lambda name: names.append(name) or loaded)
+    monkeypatch.setattr(warm_process, "importlib", importer)
+
+    warm_process.prepare_run(folder)
+
+    assert [name.rpartition(".")[2].lstrip("_") for name in names] == imported
 
 
 def test_a_restarted_job_keeps_the_rows_of_steps_that_it_does_not_repeat(tmp_path: Path) -> None:
