@@ -67,9 +67,10 @@ def link_lanes(flows: LinkFlows, loads: Sequence[PortLoad], *, devices: bool = F
     shortest = ROUNDING * float(flows.end_s.max(initial=0.0))
     found = []
     for place in sorted(chosen):
-        stacked = stack_shares(_port_flows(flows, number[possible[place].port]), most)
-        shares = [share for share in stacked if share.end_s - share.start_s > shortest]
-        found.append(LinkLane(possible[place], shares, max_concurrent_messages(shares)))
+        passing = _port_flows(flows, number[possible[place].port])
+        shares = [share for share in stack_shares(passing, most) if share.end_s - share.start_s > shortest]
+        lasting = [each for each in passing if each.end_s - each.start_s > shortest]
+        found.append(LinkLane(possible[place], shares, max_concurrent_messages(lasting)))
     return LinkLanes(flows, found, len(possible))
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import heappop, heappush
+from itertools import accumulate, pairwise
+from math import inf
+from operator import attrgetter
 from typing import NamedTuple
 
 MAX_SHARES = 60_000
@@ -27,13 +30,13 @@ class Share(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """Piecewise constant value over time, which changes at each of ``times``."""
+    """Piecewise constant value over time, which changes at each of ``times``; before the first change, the first value."""
 
     times: Sequence[float]
     values: Sequence[float]
 
     def value_at(self, now: float) -> float:
-        """Return the value at time ``now``; before the first change, the first value."""
+        """Return the value at time ``now``."""
         return self.values[max(0, bisect_right(self.times, now) - 1)]
 
 
@@ -63,11 +66,11 @@ def stack_shares(passing: Sequence[PortUse], most: int) -> list[Share]:
     return found if len(found) <= most else list(_Sweep(passing).run(most))
 
 
-def max_concurrent_messages(found: Sequence[Share]) -> int:
-    """Return the maximum number of messages that use a port at the same time."""
+def max_concurrent_messages(found: Iterable[Share | PortUse]) -> int:
+    """Return the maximum number of messages that use a port at the same time, or that are drawn at the same time."""
     ends: list[float] = []
     most = 0
-    for each in sorted(found, key=lambda each: each.start_s):
+    for each in sorted(found, key=attrgetter("start_s")):
         while ends and ends[0] <= each.start_s:
             heappop(ends)
         heappush(ends, each.end_s)
@@ -85,20 +88,26 @@ class _Sweep:
         self._open: dict[
             int, tuple[float, float, float]
         ] = {}  # start, lower and upper edge of each current share, by index of the message
+        self._integrals_of: dict[int, list[float]] = {}  # by id of the steps
 
     def run(self, most: int) -> Iterator[Share]:
-        """Yield the shares between all moments of change."""
+        """Yield the shares between all moments of change.
+
+        Between two moments, a message has its mean share of that interval, even if it uses only a part of the interval
+        because moments were left out. Thus shares never overlap, and their areas are exact.
+        """
         place = 0
-        for now in self._change_times(most):
+        moments = self._change_times(most)
+        for now, following in pairwise([*moments, inf]):
             yield from self._remove_ended(now)
-            while place < len(self._coming) and self._coming[place].start_s <= now:
+            while place < len(self._coming) and self._coming[place].start_s < following:
                 each = self._coming[place]
-                if each.end_s <= now:  # it started and ended since the previous moment
+                if each.end_s <= each.start_s:  # takes no time
                     yield Share(each.message, each.start_s, each.end_s, 0.0, round(each.mean, DIGITS))
                 else:
                     insort(self._on, (self._lines[place], place))
                 place += 1
-            yield from self._stack_messages(now)
+            yield from self._stack_messages(now, following)
 
     def _change_times(self, most: int) -> list[float]:
         """Return the times at which shares change: all of them, or if there are too many, a subset with the last one."""
@@ -112,22 +121,41 @@ class _Sweep:
         gone = [entry for entry in self._on if self._coming[entry[1]].end_s <= now]
         for entry in gone:
             self._on.remove(entry)
-            each = self._coming[entry[1]]
             start, low, high = self._open.pop(entry[1])
-            yield Share(each.message, start, each.end_s, low, high)
+            yield Share(self._coming[entry[1]].message, start, now, low, high)
 
-    def _stack_messages(self, now: float) -> Iterator[Share]:
+    def _stack_messages(self, now: float, following: float) -> Iterator[Share]:
         level = 0.0
         for _, place in self._on:
-            each = self._coming[place]
-            low, level = level, level + each.parts.value_at(now)
+            low, level = level, level + self._mean_share(self._coming[place], now, following)
             part = round(low, DIGITS), round(level, DIGITS)
-            start, *before = self._open.get(place, (each.start_s,))
+            start, *before = self._open.get(place, (now,))
             if tuple(before) == part:
                 continue
             if before:
-                yield Share(each.message, start, now, *before)
-            self._open[place] = (now if before else start, *part)
+                yield Share(self._coming[place].message, start, now, *before)
+            self._open[place] = (now, *part)
+
+    def _mean_share(self, each: PortUse, now: float, following: float) -> float:
+        """Return the mean share of a message between two moments, of which it may use only a part."""
+        start, end = max(now, each.start_s), min(following, each.end_s)
+        times, values = each.parts
+        first = max(0, bisect_right(times, start) - 1)
+        if first + 1 == len(times) or times[first + 1] >= end:  # constant: a difference of integrals would lose digits
+            return (end - start) * values[first] / (following - now)
+        last = bisect_left(times, end) - 1
+        integrals = self._integrals(each.parts)
+        before = integrals[first] + (start - times[first]) * values[first]
+        return (integrals[last] + (end - times[last]) * values[last] - before) / (following - now)
+
+    def _integrals(self, steps: Steps) -> list[float]:
+        """Return the integrals of a value from its first change to each of its changes."""
+        if id(steps) not in self._integrals_of:
+            pieces = (
+                (end - start) * value for (start, end), value in zip(pairwise(steps.times), steps.values, strict=False)
+            )
+            self._integrals_of[id(steps)] = list(accumulate(pieces, initial=0.0))
+        return self._integrals_of[id(steps)]
 
 
 def _lowest_free_lines(coming: Sequence[PortUse]) -> list[int]:

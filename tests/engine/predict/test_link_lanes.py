@@ -12,19 +12,20 @@ from hypothesis import strategies as st
 from meshwave.engine.predict import link_lanes as lanes_module
 from meshwave.engine.predict.link_lanes import link_lanes
 from meshwave.engine.predict.prediction import Prediction
-from meshwave.engine.program import link_shares
 from tests.engine.predict.test_link_load import two_nodes
 from tests.engine.program.links import shared_predictions
 
+shares_per_port = st.sampled_from([10**9, 30])  # all moments, or some are left out
+
 
 @pytest.mark.slow
-@given(prediction=shared_predictions())
-def test_the_area_of_the_shares_equals_the_bytes_on_a_port(prediction: Prediction) -> None:
+@given(prediction=shared_predictions(), most=shares_per_port)
+def test_the_area_of_the_shares_equals_the_bytes_on_a_port(prediction: Prediction, most: int) -> None:
     flows = prediction.link_flows
     assert flows is not None
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(link_shares, "MIN_SHARES_PER_PORT", 10**9)  # no moment is left out
+        patch.setattr(lanes_module, "max_shares_per_port", lambda _: most)
         found = link_lanes(flows, prediction.port_loads, devices=True).lanes
 
     assert len(found) == min(len(prediction.port_loads), lanes_module.LANE_LIMIT)
@@ -34,13 +35,17 @@ def test_the_area_of_the_shares_equals_the_bytes_on_a_port(prediction: Predictio
         assert area == pytest.approx(lane.load.busy_s, rel=1e-5, abs=2e-6 * span)  # parts have six digits
 
 
-@given(prediction=st.one_of(shared_predictions(), shared_predictions("link-serial")))
-def test_no_port_exceeds_its_capacity_and_shares_do_not_overlap(prediction: Prediction) -> None:
+@given(prediction=st.one_of(shared_predictions(), shared_predictions("link-serial")), most=shares_per_port)
+def test_no_port_exceeds_its_capacity_and_shares_do_not_overlap(prediction: Prediction, most: int) -> None:
     flows = prediction.link_flows
     assert flows is not None
     tiny = 1e-9 * prediction.timeline.makespan
 
-    for lane in link_lanes(flows, prediction.port_loads, devices=True).lanes:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lanes_module, "max_shares_per_port", lambda _: most)
+        found = link_lanes(flows, prediction.port_loads, devices=True).lanes
+
+    for lane in found:
         assert all(0 <= share.low <= share.high <= 1 + 1e-6 for share in lane.shares)
         events = sorted(
             (moment, sign, share.high - share.low)
