@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,10 +109,20 @@ class Fabric:
     def usage(self, messages: Messages | Iterable[Message]) -> Usage:
         """Return the bytes that messages between devices send through each port."""
         found = messages if isinstance(messages, Messages) else Messages.from_list(messages)
-        codes = self._paths(found.source, found.destination)
-        passed = (codes != NO_PORT) & (found.source != found.destination)[:, None]
-        used, sizes = codes[passed], np.repeat(found.bytes, np.count_nonzero(passed, axis=1))
-        return Usage.total(used, sizes) if len(found) > 1 else Usage(used, sizes)  # a path has different ports
+        return self.usages([found])[0]
+
+    def usages(self, parts: Sequence[Messages]) -> list[Usage]:
+        """Return the bytes that each of several groups of messages sends through each port."""
+        joined = Messages.join(parts)
+        codes = self._paths(joined.source, joined.destination)
+        passed = (codes != NO_PORT) & (joined.source != joined.destination)[:, None]
+        counts = np.count_nonzero(passed, axis=1)
+        used, sizes = codes[passed], np.repeat(joined.bytes, counts)
+        ends = np.cumsum([0, *counts])[np.cumsum([0, *map(len, parts)])].tolist()
+        return [
+            (Usage.total if len(part) > 1 else Usage)(used[start:end], sizes[start:end])  # a path has different ports
+            for part, (start, end) in zip(parts, pairwise(ends), strict=True)
+        ]
 
 
 _IS_NEAR = np.array([kind in ("link-out", "link-in", "switch") for kind in PORT_KINDS])

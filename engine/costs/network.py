@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -222,11 +221,15 @@ def _join_exchanges(found: Sequence[Exchange]) -> Exchange:
 
 def add_transfer_flows(builder: NetworkBuilder, design: Design, kinds: Kinds) -> None:
     """Add the messages between meshes to the network."""
-    usage_of = cache(lambda *ends: builder.fabric.usage(transfer_messages(design, *ends)))
-    for row in kinds.sends.tolist():
-        ends, tensors = (int(kinds.rank[row]), int(kinds.peer[row])), int(kinds.tensors[row])
+    rows = kinds.sends
+    transfers = list(zip(*(column[rows].tolist() for column in (kinds.rank, kinds.peer, kinds.tensors)), strict=True))
+    different = list(dict.fromkeys(transfers))
+    usages = builder.fabric.usages([transfer_messages(design, *each) for each in different])
+    usage_of = dict(zip(different, usages, strict=True))
+    for row, (source, destination, tensors) in zip(rows.tolist(), transfers, strict=True):
+        ends = source, destination
         direct_bytes = boundary_bytes(design, *ends, tensors) if is_direct(design, *ends) else 0.0
-        usage = usage_of(*ends, tensors)
+        usage = usage_of[source, destination, tensors]
         is_queued = design.cluster.sends_in_order and NIC_KINDS[0] in usage.kinds
         builder.add_transfer(row, usage, ends[:1] if is_queued else ends, direct_bytes=direct_bytes)
 
