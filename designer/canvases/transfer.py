@@ -15,7 +15,8 @@ from meshwave.designer.kit.canvas import Overlay
 from meshwave.designer.kit.traffic import traffic_data
 from meshwave.designer.state import transfer_edits as edits
 from meshwave.designer.state import transfer_fields, transfer_links
-from meshwave.designer.state.jobs import Done, Failed, Job, JobUpdate, Listener, PartialResult, run_now
+from meshwave.designer.state.job_processes import Done, Failed, JobUpdate, PartialResult
+from meshwave.designer.state.jobs import Job, Listener, run_now
 from meshwave.designer.state.transfer_plans import compare_rows
 from meshwave.designer.state.transfer_session import TransferSession
 from meshwave.engine.document.transfer_document import TransferSpec

@@ -16,7 +16,8 @@ from meshwave.designer.lessons.pane import lesson_entries
 from meshwave.designer.pages.design_page import page
 from meshwave.designer.state import file_jobs as files
 from meshwave.designer.state.design_card import predicted_card
-from meshwave.designer.state.jobs import Job, JobUpdate, Later, Listener, PartialResult, page_callback_scheduler
+from meshwave.designer.state.job_processes import JobUpdate, PartialResult
+from meshwave.designer.state.jobs import Job, Later, Listener, page_callback_scheduler
 from meshwave.designer.state.library import LONGEST_RECENT, Library
 from meshwave.designer.state.studio import Studio
 from meshwave.designer.views.gallery import KINDS

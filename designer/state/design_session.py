@@ -9,7 +9,8 @@ import param
 
 from meshwave.designer.state.design_edits import reset_stage_settings
 from meshwave.designer.state.file_work import FileWork
-from meshwave.designer.state.jobs import Done, Failed, JobUpdate, Later, Listener, Progress, run_now
+from meshwave.designer.state.job_processes import Done, Failed, JobUpdate, Progress
+from meshwave.designer.state.jobs import Later, Listener, run_now
 from meshwave.designer.state.library import new_id
 from meshwave.designer.state.predictions import Outcome, Predictions, predict_with_problems
 from meshwave.designer.state.shared_design import Member, Presence, Replaced

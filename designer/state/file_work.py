@@ -6,7 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from meshwave.designer.state.jobs import Done, Failed, Job, JobUpdate, Later, Listener
+from meshwave.designer.state.job_processes import Done, Failed, JobUpdate
+from meshwave.designer.state.jobs import Job, Later, Listener
 from meshwave.engine.errors import InputError
 from meshwave.engine.findings import Refusal
 

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 from meshwave.designer.state.design_edits import LARGEST_BY_HAND
-from meshwave.designer.state.jobs import Done, Job, Later, Listener, UpdateHandler
+from meshwave.designer.state.job_processes import Done
+from meshwave.designer.state.jobs import Job, Later, Listener, UpdateHandler
 from meshwave.engine.document import Design
 from meshwave.engine.document.problems import problems
 from meshwave.engine.errors import InputError
@@ -64,7 +65,9 @@ class Predictions:
         key = _meaning_digest(design)
         job = self._jobs.get(key)
         if job is None or job.is_over:
-            job = self._jobs[key] = Job(partial(compute_prediction, design), f"prediction of {design.name}")
+            job = self._jobs[key] = Job(
+                partial(compute_prediction, design), f"prediction of {design.name}", keeps_process=True
+            )
         return job.add_listener(
             later,
             lambda update: handle(

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import param
 
 from meshwave.designer.state import transfer_fields, transfer_links
-from meshwave.designer.state.jobs import Done, Failed, Job, JobUpdate, Later, Listener
+from meshwave.designer.state.job_processes import Done, Failed, JobUpdate
+from meshwave.designer.state.jobs import Job, Later, Listener
 from meshwave.designer.state.transfer_drawing import TransferDrawing
 from meshwave.designer.state.transfer_plans import draw_plan, is_small_transfer
 from meshwave.engine.document.transfer_document import TransferSpec, parse_transfer

@@ -14,7 +14,8 @@ import param
 from meshwave.designer.kit.assets import colour_rule, module_code, style_sheets
 from meshwave.designer.kit.canvas import Overlay
 from meshwave.designer.state.design_session import Session
-from meshwave.designer.state.jobs import Done, Failed, Job, JobUpdate, Listener, PartialResult, run_now
+from meshwave.designer.state.job_processes import Done, Failed, JobUpdate, PartialResult
+from meshwave.designer.state.jobs import Job, Listener, run_now
 from meshwave.designer.views import gallery_cards
 from meshwave.engine.document import Design
 from meshwave.engine.errors import InputError

@@ -11,7 +11,8 @@ from meshwave.designer.kit.assets import module_code, style_sheets
 from meshwave.designer.kit.canvas import Canvas
 from meshwave.designer.state.design_edits import fix_edit
 from meshwave.designer.state.design_session import PROGRESS_STATES, Session
-from meshwave.designer.state.jobs import Done, Failed, JobUpdate, Listener, Progress
+from meshwave.designer.state.job_processes import Done, Failed, JobUpdate, Progress
+from meshwave.designer.state.jobs import Listener
 from meshwave.designer.state.predictions import Outcome
 from meshwave.designer.views._view import FILL, View, views
 from meshwave.engine.document import parse_design

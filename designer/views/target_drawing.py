@@ -9,7 +9,8 @@ from functools import partial
 
 from meshwave.designer.state.attached_cluster import AttachedCluster
 from meshwave.designer.state.design_session import Session
-from meshwave.designer.state.jobs import Done, Failed, Job, JobUpdate, run_now
+from meshwave.designer.state.job_processes import Done, Failed, JobUpdate
+from meshwave.designer.state.jobs import Job, run_now
 from meshwave.designer.views.launch_bar import LaunchBar
 from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.runs.launchers._node_counts import NodeCounts

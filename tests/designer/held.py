@@ -28,6 +28,11 @@ def let_go() -> None:
     (data_folder() / "go").touch()
 
 
+def hold_again() -> None:
+    """Let jobs wait again."""
+    (data_folder() / "go").unlink()
+
+
 def wait_for_release() -> None:
     report_progress(0.5, "waiting for the test")
     while not (data_folder() / "go").exists():

@@ -6,6 +6,7 @@ import os
 import queue
 import re
 import signal
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -14,9 +15,10 @@ from typing import Any
 import pytest
 from bokeh.document import Document
 
-from meshwave.designer.state import jobs, predictions
+from meshwave.designer.state import job_processes, predictions
 from meshwave.designer.state.design_session import Session, progress_text
-from meshwave.designer.state.jobs import Done, Job, page_callback_scheduler, run_now
+from meshwave.designer.state.job_processes import Done, JobProcess
+from meshwave.designer.state.jobs import Job, page_callback_scheduler, run_now
 from meshwave.designer.state.predictions import Predictions
 from meshwave.designer.views.problems import Problems
 from meshwave.engine.document import Design, parse_design
@@ -166,15 +168,52 @@ def test_a_closed_tab_leaves_no_process(page: Page) -> None:
     assert is_gone(pid)
 
 
-def test_the_memory_of_a_job_is_freed_when_it_ends(page: Page) -> None:
+def test_the_next_computation_uses_the_process_of_the_previous_one(page: Page) -> None:
     edit(page)
     job, pid = page.running_job()
-
     held.let_go()
     page.wait_until(lambda: not page.session.is_computing)
-
     assert job.join(GONE_ON_S)
+    held.hold_again()
+
+    edit(page, 25)
+
+    second, its_pid = page.running_job()
+    assert its_pid == pid
+    page.session.close()
+    assert second.join(GONE_ON_S)
     assert is_gone(pid)
+
+
+def test_an_idle_process_ends_after_a_while_and_others_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_processes, "IDLE_S", 1e-3)
+    pids = []
+    for keeps in (True, False):
+        heard: queue.Queue[Any] = queue.Queue()
+        job = Job(os.getpid, keeps_process=keeps)
+        job.add_listener(run_now, heard.put)
+        pids.append(heard.get(timeout=GONE_ON_S).value)
+        assert job.join(GONE_ON_S)
+        while keeps and not is_gone(pids[-1]):
+            time.sleep(1e-3)
+
+    assert is_gone(pids[1])
+    assert len(set(pids)) == 2
+
+
+def test_a_killed_idle_process_is_replaced() -> None:
+    pids = []
+    for _ in range(2):
+        heard: queue.Queue[Any] = queue.Queue()
+        job = Job(os.getpid, keeps_process=True)
+        job.add_listener(run_now, heard.put)
+        pids.append(heard.get(timeout=GONE_ON_S).value)
+        assert job.join(GONE_ON_S)
+        os.kill(pids[-1], signal.SIGKILL)
+        while not is_gone(pids[-1]):
+            time.sleep(1e-3)
+
+    assert pids[0] != pids[1]
 
 
 # ---- computations that several want ----
@@ -254,14 +293,11 @@ def test_a_killed_process_is_reported(page: Page) -> None:
 
 
 def test_a_process_whose_server_has_ended_ends_without_a_traceback(tmp_path: Path) -> None:
-    here, there = jobs._processes.Pipe(duplex=False)
-    arrays, path = jobs._shared_file()
-    here.close()
-    with arrays, there:
-        process = jobs._start_process(there, path, partial(held.write_errors_to, tmp_path / "errors"))
-        process.join(GONE_ON_S)
-
-    assert process.exitcode == 1
+    process = JobProcess()
+    arrays, path = job_processes._shared_file()
+    with arrays:
+        process._connection.send((path, None, partial(held.write_errors_to, tmp_path / "errors")))
+        assert process.end() == 1
     assert (tmp_path / "errors").read_text() == ""
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from meshwave.designer.state.design_session import Session
-from meshwave.designer.state.jobs import Failed
+from meshwave.designer.state.job_processes import Failed
 from meshwave.designer.views import expert_map, expert_schedules
 from meshwave.designer.views.expert_map import make_expert_map
 from meshwave.designer.views.expert_schedules import ExpertSchedules

@@ -17,7 +17,8 @@ from meshwave.designer.pages.start_page import StartPage
 from meshwave.designer.server.administration import Administration
 from meshwave.designer.server.people import PersonStudios
 from meshwave.designer.state.draft import Draft
-from meshwave.designer.state.jobs import Failed, Job, JobUpdate, run_now
+from meshwave.designer.state.job_processes import Failed, JobUpdate
+from meshwave.designer.state.jobs import Job, run_now
 from meshwave.designer.state.studio import Studio
 from meshwave.designer.views.profiles import Profiles
 from meshwave.engine.document import load_design
