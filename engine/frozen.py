@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Mapping
+from functools import cache
+from inspect import cleandoc, getsource
+from itertools import pairwise
+from textwrap import dedent
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetJsonSchemaHandler
 from pydantic.fields import FieldInfo
-from pydantic_core import PydanticCustomError
+from pydantic_core import CoreSchema, PydanticCustomError
 
 from meshwave.engine.errors import escape_unprintable
 from meshwave.engine.findings import Fix, Problem
@@ -17,9 +22,17 @@ from meshwave.engine.findings import Fix, Problem
 class Part(BaseModel):
     """Base class of the parts of a document: immutable, with finite numbers and exact types."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """Return the JSON Schema with the docstrings of the fields as their descriptions."""
+        written = handler(schema)
+        properties = handler.resolve_ref_schema(written).get("properties", {})
+        for name, text in field_docstrings(cls).items():
+            if name in properties:
+                properties[name].setdefault("description", text)
+        return written
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """Return a copy with changed values; cached properties, which depend on the values, are computed again."""
@@ -27,6 +40,27 @@ class Part(BaseModel):
         for name in copied.__dict__.keys() - type(self).model_fields.keys():
             del copied.__dict__[name]
         return copied
+
+
+@cache
+def field_docstrings(part: type[Part]) -> dict[str, str]:
+    """Return the docstrings of the fields of a part, including inherited ones.
+
+    Pydantic can read them too, but it would read the source of every part whenever a process imports the documents.
+    """
+    found: dict[str, str] = {}
+    for base in reversed(part.__bases__):
+        found |= field_docstrings(base) if issubclass(base, Part) else {}
+    try:
+        [definition] = ast.parse(dedent(getsource(part))).body
+    except OSError:  # a generated class
+        return found
+    assert isinstance(definition, ast.ClassDef)
+    for field, text in pairwise(definition.body):
+        match field, text:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(docstring))):
+                found[name] = cleandoc(docstring)
+    return found
 
 
 NULL_KEY = "x-null"

@@ -22,7 +22,7 @@ from meshwave.engine.document import Design
 from meshwave.engine.errors import InputError, MeshwaveError
 from meshwave.engine.exports.pictures.palette import shades
 from meshwave.engine.findings import Refusal
-from meshwave.engine.frozen import label_words, read_option_labels
+from meshwave.engine.frozen import field_docstrings, label_words, read_option_labels
 from meshwave.engine.lowering.transfers import add_transfers
 from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.program.action import Op
@@ -307,7 +307,7 @@ def _stage_groups(found: Mapping[str, Any] | None, stages: int) -> list[dict[str
 def _toggle_options(design: Design) -> list[dict[str, Any]]:
     """Return the options of the schedule that select one of several named values."""
     name, pipeline = design.pipeline.schedule, design.pipeline.model_dump(mode="json")
-    toggles = []
+    toggles, docstrings = [], field_docstrings(schedules[name])
     for key, field in schedules[name].model_fields.items():
         words = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
         labels = read_option_labels(field)
@@ -318,7 +318,7 @@ def _toggle_options(design: Design) -> list[dict[str, Any]]:
                     "value": pipeline.get(key),
                     "words": list(words),
                     "labels": [labels.get(word, word) for word in words],
-                    "help": label_words(" ".join((field.description or key).split()), labels),
+                    "help": label_words(" ".join((field.description or docstrings.get(key, key)).split()), labels),
                     "reason": _disabled_reason(key, design),
                 }
             )

@@ -10,7 +10,7 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt, create_model
+from pydantic import Field, NonNegativeInt, PositiveInt, create_model
 
 from meshwave.engine.frozen import Part, nullable, option_labels
 from meshwave.engine.schedules import MAX_MICROBATCHES, Schedule, schedules
@@ -73,20 +73,12 @@ class Section(Part):
         return stage in self.recompute if isinstance(self.recompute, tuple) else self.recompute == "full"
 
 
-class _GeneratedSection(Section):
-    """Base class of generated sections, which have no source from which docstrings could be read."""
-
-    model_config = ConfigDict(use_attribute_docstrings=False)
-
-
 def _make_section(name: str, schedule: type[Schedule]) -> Any:
     fields: dict[str, Any] = {
         "schedule": (Literal[name], Field(default=name, description="Rule that orders the actions of each rank."))
     }
     title = "".join(word.capitalize() for word in name.split("-")) + "Pipeline"
-    made = create_model(
-        title, __base__=(schedule, _GeneratedSection), __doc__=schedule.help(), __module__=__name__, **fields
-    )
+    made = create_model(title, __base__=(schedule, Section), __doc__=schedule.help(), __module__=__name__, **fields)
     globals()[title] = made  # pickle finds a class by its name
     return made
 

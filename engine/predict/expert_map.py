@@ -217,7 +217,7 @@ class Grid(NamedTuple):
 
 
 @lru_cache(maxsize=16)
-def price_grid(cluster: GridCluster = CLUSTERS["pcie"], *, corners: bool = False) -> Grid:
+def price_grid(cluster: GridCluster, *, corners: bool = False) -> Grid:
     """Price every layer of :data:`GRID`, or of :data:`GRID_CORNERS`, with :data:`GRID_SCHEDULES`."""
     sizes = GRID_CORNERS if corners else GRID
     points = np.array(list(product(*sizes.values())))

@@ -24,7 +24,7 @@ PRICED_S = 60.0
 
 @pytest.mark.nightly
 def test_the_map_has_a_cell_for_every_layer_of_the_grid() -> None:
-    found, of = make_expert_map(), price_grid()
+    found, of = make_expert_map(), price_grid(CLUSTERS["pcie"])
 
     alike, fitting = found["rankings"]["alike"], found["rankings"]["fitting"]
     assert len(alike["best"]) == len(fitting["best"]) == 1296 == len(found["deepspeed"])
@@ -82,7 +82,7 @@ def test_a_map_that_fails_is_reported_in_its_place_and_can_be_requested_again() 
 
 
 def test_the_map_describes_its_links(monkeypatch: pytest.MonkeyPatch) -> None:
-    quick = price_grid()
+    quick = price_grid(CLUSTERS["pcie"])
     monkeypatch.setattr(expert_map, "price_grid", lambda cluster: quick._replace(cluster=cluster))
     for cluster in (CLUSTERS["server"], CLUSTERS["nvlink"]):
         notes = " ".join(make_expert_map(cluster)["notes"])

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_the_grid_has_as_many_layers_as_parms_paper() -> None:
-    found = price_grid()
+    found = price_grid(CLUSTERS["pcie"])
 
     assert len(found.parm_auto_seconds) == prod(map(len, GRID.values())) == 1296
     rows = {tuple(row) for row in np.stack(list(found.axes.values()), axis=1).tolist()}
@@ -40,7 +40,7 @@ def test_the_grid_has_as_many_layers_as_parms_paper() -> None:
 
 
 def test_a_layer_of_the_grid_has_the_prices_of_its_schedules() -> None:
-    found = price_grid()
+    found = price_grid(CLUSTERS["pcie"])
     at = 1296 // 2 + 77
     row = {name: float(values[at]) for name, values in found.axes.items()}
     asked = {
@@ -68,7 +68,7 @@ def test_a_layer_of_the_grid_has_the_prices_of_its_schedules() -> None:
 
 
 def test_the_fastest_schedule_of_a_layer_takes_the_least_time() -> None:
-    found = price_grid()
+    found = price_grid(CLUSTERS["pcie"])
 
     times = np.stack([found.seconds[name] for name in SPREADING_SCHEDULES])
     assert (times[found.winner, np.arange(1296)] == times.min(axis=0)).all()
@@ -78,7 +78,7 @@ def test_the_fastest_schedule_of_a_layer_takes_the_least_time() -> None:
 
 
 def test_all_schedules_whose_experts_fit_are_compared() -> None:
-    found = price_grid()
+    found = price_grid(CLUSTERS["pcie"])
 
     assert (
         found.names
@@ -102,7 +102,7 @@ def test_all_schedules_whose_experts_fit_are_compared() -> None:
 
 def test_if_no_experts_fit_only_time_is_compared() -> None:
     small = GridCluster("", "", CLUSTERS["pcie"].links, memory_bytes=1.0)
-    found = price_grid()._replace(cluster=small)
+    found = price_grid(CLUSTERS["pcie"])._replace(cluster=small)
 
     times = np.stack([found.seconds[name] for name in GRID_SCHEDULES])
     assert not any(found.fits(name).any() for name in GRID_SCHEDULES)
@@ -128,7 +128,7 @@ def range_over_a2a(found: Grid, *, mp: int, esp: int) -> tuple[float, float]:
 
 
 def test_the_corners_of_the_grid_are_layers_of_it() -> None:
-    whole, ends = price_grid(), price_grid(corners=True)
+    whole, ends = price_grid(CLUSTERS["pcie"]), price_grid(CLUSTERS["pcie"], corners=True)
 
     assert len(ends.parm_auto_seconds) == prod(map(len, GRID_CORNERS.values())) == 384
     rows = {tuple(row): at for at, row in enumerate(np.stack(list(whole.axes.values()), axis=1).tolist())}
@@ -192,4 +192,4 @@ def test_a_grid_on_the_cluster_of_a_design_uses_that_cluster() -> None:
     found = price_grid(design_cluster(load_design(example("16-gpt2-moe"))), corners=True)
 
     assert all(np.isfinite(seconds).all() and (seconds > 0).all() for seconds in found.seconds.values())
-    assert found.parm_auto_seconds.max() < price_grid(corners=True).parm_auto_seconds.max()
+    assert found.parm_auto_seconds.max() < price_grid(CLUSTERS["pcie"], corners=True).parm_auto_seconds.max()
