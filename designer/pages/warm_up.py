@@ -1,11 +1,7 @@
 """Imports of the functions that jobs run; job processes are forked from a process that has imported this module."""
 
-from meshwave.designer.state import predictions  # noqa: F401
+from meshwave.designer.state import expert_map, gallery_cards, predictions  # noqa: F401
 from meshwave.designer.state import transfer_plans as plans  # noqa: F401
-from meshwave.designer.views import (
-    expert_map,  # noqa: F401
-    gallery_cards,  # noqa: F401
-)
 from meshwave.engine.cli import main as cli  # noqa: F401  multiprocessing imports the main module, which imports this
 from meshwave.engine.document import load_design
 from meshwave.engine.files import example

@@ -13,9 +13,9 @@ from meshwave.designer.kit.assets import colour_rule, module_code, style_sheets
 from meshwave.designer.kit.canvas import Overlay, short_message
 from meshwave.designer.state import expert_edits as edits
 from meshwave.designer.state.design_session import Session
+from meshwave.designer.state.expert_map import LINKS, make_expert_map
 from meshwave.designer.state.job_processes import Done, Failed, JobUpdate
 from meshwave.designer.state.jobs import Job, Listener, run_now
-from meshwave.designer.views.expert_map import LINKS, make_expert_map
 from meshwave.engine.document import Design
 from meshwave.engine.document.experts import Experts
 from meshwave.engine.errors import InputError

@@ -13,10 +13,10 @@ import param
 
 from meshwave.designer.kit.assets import colour_rule, module_code, style_sheets
 from meshwave.designer.kit.canvas import Overlay
+from meshwave.designer.state import gallery_cards
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.job_processes import Done, Failed, JobUpdate, PartialResult
 from meshwave.designer.state.jobs import Job, Listener, run_now
-from meshwave.designer.views import gallery_cards
 from meshwave.engine.document import Design
 from meshwave.engine.errors import InputError
 from meshwave.engine.findings import Refusal

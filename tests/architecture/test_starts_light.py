@@ -75,9 +75,11 @@ def test_the_command_meshwave_imports_neither_torch_nor_panel() -> None:
 
 
 @pytest.mark.slow
-def test_the_designer_never_imports_torch() -> None:
+def test_the_designer_never_imports_torch_and_its_jobs_not_even_panel() -> None:
     program = """
         import importlib, pkgutil, sys
+        import meshwave.designer.pages.warm_up
+        assert "panel" not in sys.modules, "jobs compute only"
         from meshwave import designer
         for module in pkgutil.walk_packages(designer.__path__, "meshwave.designer."):
             importlib.import_module(module.name)

@@ -475,7 +475,7 @@ class KnownMaps(dict[Any, Any]):
     """Cache that has a map for any links."""
 
     def get(self, cluster: Any, default: Any = None) -> Any:
-        from meshwave.designer.views import expert_map
+        from meshwave.designer.state import expert_map
 
         return expert_map.make_expert_map(cluster)
 
@@ -483,7 +483,8 @@ class KnownMaps(dict[Any, Any]):
 @pytest.fixture
 def quick_grid(monkeypatch: pytest.MonkeyPatch) -> None:
     """Return the layers of the map with made-up times; tests/designer/test_experts.py tests the real ones."""
-    from meshwave.designer.views import expert_map, expert_schedules
+    from meshwave.designer.state import expert_map
+    from meshwave.designer.views import expert_schedules
     from meshwave.engine.predict import expert_map as expert_grid
 
     points = np.array(list(product(*expert_grid.GRID.values())))

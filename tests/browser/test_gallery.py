@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+from meshwave.designer.state import gallery_cards
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.jobs import page_callback_scheduler
-from meshwave.designer.views import gallery_cards
 from meshwave.designer.views.design_comparison import Comparison
 from meshwave.designer.views.gallery import Gallery
 from meshwave.designer.views.numbers import Numbers

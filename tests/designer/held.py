@@ -8,9 +8,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from meshwave.designer.state import predictions
+from meshwave.designer.state import gallery_cards, predictions
 from meshwave.designer.state.transfer_drawing import TransferDrawing
-from meshwave.designer.views import gallery_cards
 from meshwave.engine.document import Design
 from meshwave.engine.document.transfer_document import TransferSpec
 from meshwave.engine.files import data_folder

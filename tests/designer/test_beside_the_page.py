@@ -13,10 +13,11 @@ from panel.io.state import set_curdoc
 from meshwave.designer.canvases import transfer
 from meshwave.designer.pages import design_page
 from meshwave.designer.pages.transfer_page import lab_page
+from meshwave.designer.state import gallery_cards
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.jobs import Job
 from meshwave.designer.state.studio import Studio
-from meshwave.designer.views import expert_schedules, gallery, gallery_cards
+from meshwave.designer.views import expert_schedules, gallery
 from meshwave.engine.document import load_design
 from meshwave.engine.files import example
 from tests.conftest import PATIENCE_S

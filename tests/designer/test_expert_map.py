@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from meshwave.designer.state import expert_map
 from meshwave.designer.state.design_session import Session
+from meshwave.designer.state.expert_map import make_expert_map
 from meshwave.designer.state.job_processes import Failed
-from meshwave.designer.views import expert_map, expert_schedules
-from meshwave.designer.views.expert_map import make_expert_map
+from meshwave.designer.views import expert_schedules
 from meshwave.designer.views.expert_schedules import ExpertSchedules
 from meshwave.engine.document import load_design
 from meshwave.engine.files import example

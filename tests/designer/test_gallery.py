@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from meshwave.designer.pages.timeline_layers import timeline_layers
+from meshwave.designer.state import gallery_cards
 from meshwave.designer.state.design_session import PIN_LIMIT, Session
+from meshwave.designer.state.gallery_cards import common_axis, describe_gallery, variant_card
 from meshwave.designer.state.schedule_pictures import COLUMNS, LANES, schedule_picture
-from meshwave.designer.views import gallery_cards
 from meshwave.designer.views.design_comparison import Comparison, comparison_columns
 from meshwave.designer.views.gallery import Gallery
-from meshwave.designer.views.gallery_cards import common_axis, describe_gallery, variant_card
 from meshwave.engine.document import Design, load_design, parse_design
 from meshwave.engine.errors import InputError
 from meshwave.engine.files import example
