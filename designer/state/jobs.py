@@ -212,7 +212,7 @@ def running_jobs() -> list[Job]:
 
 def warm_up() -> None:
     """Start the process that jobs are forked from, so that the first job does not wait for its imports."""
-    Job(int).add_listener(run_now, lambda update: None)
+    Job(int, "start of the process for computations").add_listener(run_now, lambda update: None)
 
 
 def _exit_text(status: int | None) -> str:

@@ -54,6 +54,7 @@ export class ScheduleRow {
     this.onblocked = onblocked;
     this.element = h("div.mw-schedules", { role: "radiogroup", "aria-label": "Schedule" });
     this.element.addEventListener("keydown", (event) => this.key(event));
+    new ResizeObserver(() => this.tabStop && this.reveal(this.tabStop)).observe(this.element);
   }
 
   /** @param {ScheduleChoice[]} schedules @param {Record<string, SchedulePicture>} pictures @param {string} current */

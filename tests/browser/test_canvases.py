@@ -526,8 +526,11 @@ def test_a_schedule_is_selected_by_its_thumbnail(page: Page, draw: Callable[...,
     expect(page.locator(".mw-stage.mw-replica")).to_have_count(4)
     page.locator('.mw-schedule[data-schedule="custom"]').click()
     eventually(page, lambda: session.design.pipeline.schedule == "custom")
-    expect(page.locator('.mw-schedule[data-schedule="custom"]')).to_have_attribute("aria-checked", "true")
+    selected = page.locator('.mw-schedule[data-schedule="custom"]')
+    expect(selected).to_have_attribute("aria-checked", "true")
     assert not session.errors
+    page.locator(".mw-schedules").evaluate("(row) => (row.style.width = '400px')")
+    expect(selected).to_be_in_viewport(ratio=1)
     page.locator('.mw-schedule[data-schedule="chimera"]').click()
     eventually(page, lambda: session.design.pipeline.schedule == "chimera")
     expect(page.locator('.mw-schedule[data-schedule="chimera"]')).to_have_attribute("aria-checked", "true")
