@@ -26,7 +26,7 @@ PYTHON = (
 """Python sources whose texts are shown on the page."""
 NOT_SHOWN = frozenset(
     (
-        *(f"engine/messages/{name}.py" for name in ("benchmarks", "command_line", "machine", "runtime")),
+        *(f"engine/messages/{name}.py" for name in ("command_line", "runtime")),
         "engine/runs/tensorboard.py",
         *(f"engine/runs/launchers/{name}.py" for name in ("_environment", "_manifests", "_torchrun")),
     )

@@ -1,8 +1,10 @@
-"""Messages about documents: their text, their keys and values, and conflicts between the parts of a design."""
+"""Messages about documents: their text, their keys and values, conflicts between the parts of a design, and fixes."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from meshwave.engine.messages import Message, fill_template, join_list
 
@@ -69,7 +71,13 @@ def _unsupported_placement(schedule: str, own: Sequence[int]) -> str:
     return fill_template(template, schedule=schedule, own=shown)
 
 
-_TEXT: dict[str, Message] = {
+def _set_value(key: str, value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return f"set {key} to {text if len(text) <= 40 else f'{text[:37]}...'}"
+
+
+MESSAGES: dict[str, Message] = {
+    # the text of a document
     "invalid_toml": "the TOML is invalid: {reason}",
     "nested_toml": "the TOML is nested too deeply",
     "invalid_json": "line {line}, column {column} is not JSON: {reason}",
@@ -85,9 +93,7 @@ _TEXT: dict[str, Message] = {
         "this design has format version {version}, and this Meshwave reads versions up to {supported}; update Meshwave"
     ),
     "too_many_errors": "{count:,} values are invalid; check that this is the right file",
-}
-
-_VALUES: dict[str, Message] = {
+    # single values
     "missing_path": "the document has no {path}",
     "unknown_key": "unknown key {key!r}. {known:hint}",
     "unused_option": "{key!r} is an option of {schedules:list}, not of {schedule}; remove it",
@@ -103,9 +109,7 @@ _VALUES: dict[str, Message] = {
     "long_text": "the text has {length} characters; use at most {maximum}",
     "control_character": "{text} contains a control character; remove it",
     "invalid_value": "{reason}",
-}
-
-_PARTS: dict[str, Message] = {
+    # parts of a design
     "cluster_size": (
         "{nodes} x {devices_per_node} = {devices} devices exceed the maximum of {maximum}; use {fewer} nodes or fewer"
     ),
@@ -116,9 +120,7 @@ _PARTS: dict[str, Message] = {
         "each per stage"
     ),
     "top_k": "top_k = {top_k} exceeds the {experts} experts of the model; use {experts} or less",
-}
-
-_DESIGN: dict[str, Message] = {
+    # a design as a whole
     "failed_search": "the search failed: {reason}",
     "empty_name": "the design has no name; enter one, so that its runs can be identified",
     "too_many_meshes": "there are {count:,} meshes, and a design has at most {maximum:,}; remove some",
@@ -201,9 +203,7 @@ _DESIGN: dict[str, Message] = {
     "unsupported_placement": _unsupported_placement,
     "unknown_recomputed_stage": "there is no stage {stage} to recompute; there are stages 0 to {last}",
     "repeated_recomputed_stage": "stage {stage} is listed more than once; list each stage once",
-}
-
-_ORDERS: dict[str, Message] = {
+    # orders of actions
     "action_beyond_microbatches": "{action} belongs to microbatch {microbatch}, but there are only {microbatches} microbatches, numbered from 0",
     "order_table_size": (
         "{stages} stages x {microbatches} microbatches are too many (at most {maximum:,} in all); use fewer of either"
@@ -224,9 +224,7 @@ _ORDERS: dict[str, Message] = {
     ),
     "unnecessary_action": "{action} is not a computation; remove it: sends, receives and updates are added automatically",
     "undefined_stage": "{action} belongs to stage {stage}, but {layers} layers allow at most {layers} stages",
-}
-
-_RUNS: dict[str, Message] = {
+    # what runs do not support
     "indivisible_micro_batch": (
         "a microbatch has {sequences} sequences (micro_batch_size x dp of mesh {first}), which the dp={dp} replicas of "
         "mesh {mesh} cannot share evenly; set training.micro_batch_size to a multiple of {multiple}, or change dp"
@@ -280,6 +278,24 @@ _RUNS: dict[str, Message] = {
     "unsupported_architecture": (
         "runs do not support the value of {parts:list} together with the other settings of the model; the prediction includes it"
     ),
+    # labels of fixes, as on a button: the edit that removes a problem
+    "set_value": _set_value,
+    "remove_key": "remove {key}",
+    "rename_key": "rename {key} to {name}",
+    "rename_mesh": "rename mesh {number} to {name}",
+    "use_axes": "use dp={dp} tp={tp} on mesh {mesh}",
+    "use_axes_everywhere": "use tp={tp} on all meshes",
+    "move_mesh": "move mesh {mesh} to {devices:plural|device|devices} {devices:list}",
+    "keep_devices": "use only {devices:plural|device|devices} {devices:list} for mesh {mesh}",
+    "use_nodes": "use {nodes} nodes",
+    "use_meshes": "use {count} meshes",
+    "use_expert_groups": "set ep to {ep} and esp to {esp}",
+    "equal_blocks": "place the experts in equal blocks",
+    "use_roofline": "use roofline costs",
+    "remove_action": "remove {action}",
+    "use_microbatches": "use {microbatches} {microbatches:plural|microbatch|microbatches}",
+    "balance_stages": "balance the stages by cost",
+    "spread_stage_costs": "redistribute the costs over {stages} {stages:plural|stage|stages}",
+    "remove_stage_costs": "remove the costs per stage",
+    "default_placement": "use the default placement",
 }
-
-MESSAGES = {**_TEXT, **_VALUES, **_PARTS, **_DESIGN, **_ORDERS, **_RUNS}

@@ -34,7 +34,8 @@ def _unbalanced_slots(slots: float, tokens: float, divisible: bool) -> str:
     )
 
 
-_LAYER: dict[str, Message] = {
+MESSAGES: dict[str, Message] = {
+    # the layer
     "indivisible_devices": "mp={mp} does not divide the {devices} devices of ep={ep} x esp={esp}; use a divisor",
     "indivisible_experts": "ep={ep} does not divide {experts} experts; use {supported:or}",
     "indivisible_expert_width": "esp={esp} does not divide the experts' width of {width}; use {supported:or}",
@@ -44,9 +45,7 @@ _LAYER: dict[str, Message] = {
     ),
     "unplaced_expert": "expert {expert} is on no device; add it to one",
     "rounded_capacity": _rounded_capacity,
-}
-
-_GROUPS: dict[str, Message] = {
+    # groups
     "unused_expert_setting": (
         "{key} has no effect: the model has no experts; add experts with model.moe, or remove {key}"
     ),
@@ -70,9 +69,7 @@ _GROUPS: dict[str, Message] = {
         "the all-gather before the gate collects several copies of each token, and a gate with a capacity factor may "
         "drop different tokens of each copy; set model.moe.capacity_factor to null, or the variant to paper"
     ),
-}
-
-_LOAD: dict[str, Message] = {
+    # load and placement
     "load_size": "the load has {given} {given:plural|share|shares} for {experts} experts; give one per expert",
     "zero_load": 'all expert loads are zero; give at least one expert a positive share, or use "uniform"',
     "missing_experts": "this model has no experts; add experts first",
@@ -93,9 +90,7 @@ _LOAD: dict[str, Message] = {
     ),
     "unbalanced_slots": _unbalanced_slots,
     "partial_gate": _partial_gate,
-}
-
-_SPEC: dict[str, Message] = {
+    # documents of expert layers
     "design_without_experts": (
         "the model of {design!r} has no experts; open an example with experts, such as 15-bert-base-moe or 16-gpt2-moe"
     ),
@@ -105,5 +100,3 @@ _SPEC: dict[str, Message] = {
     "unknown_collective": "unknown collective {name!r}. {known:hint}",
     "unknown_group": "unknown group {name!r}. {known:hint}",
 }
-
-MESSAGES = {**_LAYER, **_GROUPS, **_LOAD, **_SPEC}

@@ -1,9 +1,10 @@
-"""Messages about predictions: warnings, and sizes that a calibration profile does not cover."""
+"""Messages about predictions, calibration profiles and searches in a timeline."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from meshwave.engine.errors import suggestion_text
 from meshwave.engine.messages import Message, fill_template, join_list
 
 COVERAGE: dict[str, Message] = {
@@ -48,6 +49,24 @@ _REMEDIES = {
     "recompute": "recompute full",
 }
 
+
+def _empty_query(mesh: str) -> str:
+    return f'search for an action such as 3F7 or F7, "B of stage 2", "stage 2", "microbatch 5" or "mesh {mesh}"'
+
+
+def _unknown_search_term(word: str, suggestion: str | None, mesh: str) -> str:
+    return f'unknown search term "{word}"; ' + (f"did you mean {suggestion}?" if suggestion else _empty_query(mesh))
+
+
+def _unknown_mesh(mesh: str, known: str) -> str:
+    return f"there is no mesh {mesh}; meshes are {known}" if mesh else f"no mesh is named; name one of {known}"
+
+
+def _missing_profile(name: str, known: Sequence[str], suggestion: str | None) -> str:
+    hint = suggestion_text(known, suggestion) if known else "Measure this machine with meshwave calibrate."
+    return f"there is no profile called {name!r}. {hint}"
+
+
 MESSAGES: dict[str, Message] = {
     "block_of_unit_costs": "unit costs do not model the operations inside a block; select roofline costs",
     "unused_slow_device": "device {device} belongs to no mesh, so slowing it down has no effect; choose a device of a mesh",
@@ -67,4 +86,20 @@ MESSAGES: dict[str, Message] = {
     ),
     "set_stage_layers": "set pipeline.stages to {layers:list}",
     "cost": "{reason}",
+    # searches in a timeline
+    "empty_query": _empty_query,
+    "unknown_search_term": _unknown_search_term,
+    "unknown_mesh_in_query": _unknown_mesh,
+    "query_out_of_range": "there is no {kind} {number}; numbers range from 0 to {last}",
+    "query_without_number": 'the number of the {kind} is missing; write it as in "{kind} 2"',
+    "repeated_condition": "a search can name only one {kind}",
+    # calibration profiles
+    "unwritable_profiles": "cannot store profiles in {folder}: {reason}",
+    "unmeasured_layout": "the profile has no measurements for mp={mp} and esp={esp}; it has {measured}",
+    "indivisible_groups": "groups of {name}={size} do not divide {ranks} ranks; use a divisor",
+    "missing_profile": _missing_profile,
+    "invalid_profile_name": "{name!r} is not a valid profile name; use a file name such as laptop.json",
+    "invalid_profile": "{name} is not a valid profile ({problem}); measure this machine again with meshwave calibrate",
+    "unreadable_profile": "{name} cannot be read: {reason}; use another profile, or roofline costs",
+    "missing_phases": "every block of a profile needs one entry per phase; {kind} has none for {missing:list}; measure it again",
 }

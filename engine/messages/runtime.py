@@ -46,7 +46,8 @@ def _network_not_created(reason: str) -> str:
     return f"the network could not be created: {reason or 'the process that creates it was terminated'}"
 
 
-_RESHARDING: dict[str, Message] = {
+MESSAGES: dict[str, Message] = {
+    # resharding
     "layout_of_dtensor": "a DTensor has its own layout; do not pass source",
     "tensor_placement": _tensor_placement,
     "transfer_rejected": "process {process} rejected the transfer: {reason}",
@@ -78,9 +79,7 @@ _RESHARDING: dict[str, Message] = {
         "CPU tensors need gloo, but the default group has no gloo backend; initialize it with backend='gloo' or "
         "'cpu:gloo,cuda:nccl'"
     ),
-}
-
-_TRAINING: dict[str, Message] = {
+    # training
     "torchrun_process_count": (
         "this design needs {devices} processes, one per device: torchrun --standalone --nproc-per-node {devices} "
         "{program}"
@@ -125,9 +124,7 @@ _TRAINING: dict[str, Message] = {
         "default ({reason})"
     ),
     "no_accelerator": "torch finds no accelerator on this machine",
-}
-
-_CALIBRATION: dict[str, Message] = {
+    # calibration
     "one_bandwidth": "an emulated cluster needs two bandwidths: inside nodes and between them",
     "gpu_links": "links between GPUs of this machine cannot be emulated; use one node without bandwidths",
     "process_cluster_size": "unsupported number of processes: {nodes} x {per_node} (supported: 1 to {most})",
@@ -148,11 +145,7 @@ _CALIBRATION: dict[str, Message] = {
     "different_results": (
         "the results of the runtimes differ: losses {loss} and {other_loss}, gradients by up to {difference:.1e}"
     ),
-}
-
-_NETWORK: dict[str, Message] = {
+    # the emulated network
     "network_not_created": _network_not_created,
     "network_command_failed": "{command} failed: {reason}",
 }
-
-MESSAGES: dict[str, Message] = {**_RESHARDING, **_TRAINING, **_CALIBRATION, **_NETWORK}
