@@ -8,10 +8,9 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from meshwave.engine.cli.output import Command, print_error
+from meshwave.engine.cli.output import Command, escaped_output, print_error
 from meshwave.engine.cli.parser import parser, refuse_to_serve
 from meshwave.engine.errors import InputError, MeshwaveError
-from meshwave.engine.terminal import escaped_output
 
 
 def main(

@@ -6,11 +6,38 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import wraps
-from typing import Any
+from typing import Any, TextIO
 
-from meshwave.engine.errors import MeshwaveError
+from meshwave.engine.errors import CONTROLS, DIRECTIONS, MeshwaveError, escape_unprintable
+
+
+class EscapedStream:
+    """Stream that escapes control characters and changes of text direction in texts, but not in bytes."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write a text; tabs and newlines are not escaped."""
+        return self._stream.write(escape_unprintable(text, CONTROLS + DIRECTIONS))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def escaped_output() -> Iterator[None]:
+    """Escape control characters of all output within the context."""
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = EscapedStream(sys.stdout), EscapedStream(sys.stderr)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+
 
 Command = Callable[[argparse.Namespace], int]
 """Function that executes a command and returns the exit status."""

@@ -22,7 +22,6 @@ from meshwave.engine.costs.block_models import BlockModel
 from meshwave.engine.costs.operators import Operator, Workload
 from meshwave.engine.document.architecture import Size
 from meshwave.engine.document.model import Example, model_families, nested_skips
-from meshwave.engine.families._images import draw_image
 from meshwave.engine.families._u_net_blocks import (
     IMAGE_ITEM,
     Block,
@@ -33,6 +32,28 @@ from meshwave.engine.families._u_net_blocks import (
 )
 from meshwave.engine.findings import set_key_fix
 from meshwave.engine.frozen import validation_error
+
+Floats = NDArray[np.float32]
+
+MOST_FIGURES = 4
+
+
+def draw_image(channels: int, side: int, chance: Generator) -> Floats:
+    """Return a random image ``[channels, side, side]`` with values from -1 to 1: up to four shapes over a gradient."""
+    at = (np.arange(side, dtype=np.float32) + 0.5) / side
+    down, right = at[:, None], at[None, :]
+    tilt, base = chance.uniform(-0.5, 0.5, (2, channels)), chance.uniform(-0.5, 0.5, channels)
+    image = base[:, None, None] + tilt[0][:, None, None] * (down - 0.5) + tilt[1][:, None, None] * (right - 0.5)
+    for _ in range(int(chance.integers(1, MOST_FIGURES + 1))):
+        y, x, height, width = chance.uniform((0.1, 0.1, 0.05, 0.05), (0.9, 0.9, 0.35, 0.35))
+        if chance.random() < 0.5:
+            inside = ((down - y) / height) ** 2 + ((right - x) / width) ** 2 < 1
+        else:
+            inside = (abs(down - y) < height) & (abs(right - x) < width)
+        image = np.where(inside, chance.uniform(-1, 1, (channels, 1, 1)), image)
+    clipped: NDArray[np.float32] = np.clip(image, -1, 1).astype(np.float32)
+    return clipped
+
 
 ImageSide = Annotated[int, Field(ge=1, le=4096)]
 Channels = Annotated[int, Field(ge=1, le=65_536)]

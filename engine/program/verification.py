@@ -13,7 +13,6 @@ import numpy as np
 from meshwave.engine.findings import Problem
 from meshwave.engine.program.action import Action, Op
 from meshwave.engine.program.deadlock import deadlock_problems
-from meshwave.engine.program.gather_checks import gather_problems
 from meshwave.engine.program.message_checks import (
     Mask,
     Rows,
@@ -223,3 +222,29 @@ def _reduction_orders(program: Program, reduces: list[list[Reduction]]) -> list[
         actions = {name: Action(Op.REDUCE_GRAD, *each) for name, each in (("before", before), ("after", after))}
         return [problem("reduction_order", rank=rank, **actions)]
     return []
+
+
+def gather_problems(program: Program) -> list[Problem]:
+    """Return the problems of UNSHARD and RESHARD actions; a rank without any of them has its weights at all times."""
+    gathers = np.isin(program.op, (Op.UNSHARD, Op.RESHARD))
+    ranks = np.unique(program.rank[gathers]).tolist()
+    return [each for rank in ranks for each in first_problems(_rank_gather_problems(program, rank))]
+
+
+def _rank_gather_problems(program: Program, rank: int) -> Iterator[Problem]:
+    """Yield a problem for each UNSHARD or RESHARD out of turn, and for each computation of a stage that is not unsharded."""
+    held: set[int] = set()
+    for action in program.actions(rank):
+        params = {"rank": rank, "action": action, "stage": action.stage}
+        if action.op.is_compute and action.stage not in held:
+            yield problem("missing_unshard", **params, unshard=Action(Op.UNSHARD, action.stage))
+        elif action.op == Op.UNSHARD:
+            if action.stage in held:
+                yield problem("repeated_unshard", **params)
+            held.add(action.stage)
+        elif action.op == Op.RESHARD:
+            if action.stage not in held:
+                yield problem("repeated_reshard", **params)
+            held.discard(action.stage)
+    for stage in sorted(held):
+        yield problem("missing_reshard", rank=rank, action=Action(Op.RESHARD, stage), stage=stage)

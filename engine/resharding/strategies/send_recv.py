@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from meshwave.engine.resharding.links import Links
 from meshwave.engine.resharding.strategies._base import Latency, Leg, Strategy, strategies
-from meshwave.engine.resharding.tasks import UnitTask
+from meshwave.engine.resharding.tasks import Links, UnitTask
 
 
 @strategies.register("send-recv")
