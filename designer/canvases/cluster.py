@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import param
 
 from meshwave.designer.canvases.difference_marks import MarkedCanvas
-from meshwave.designer.kit.assets import module_code, style_sheets
-from meshwave.designer.kit.canvas import Edit, PlainData, parse_integers, read_value
+from meshwave.designer.kit.canvas import Edit, PlainData, parse_integers, read_value, widget
 from meshwave.designer.kit.shortcuts import canvas_commands
 from meshwave.designer.state import mesh_edits
 from meshwave.designer.state.field_limits import NAME_LENGTH, field_limit
@@ -29,6 +28,7 @@ Axes = Annotated[dict[str, int], lambda pairs: {str(axis): int(size) for axis, s
 """Axes and sizes in a gesture: a list of pairs, outermost first."""
 
 
+@widget("cluster/cluster.js", "kit/shell.css", "kit/differences.css")
 class ClusterCanvas(MarkedCanvas):
     """Widget that shows nodes and devices as tiles, on which meshes are drawn, moved and resized.
 
@@ -49,9 +49,6 @@ class ClusterCanvas(MarkedCanvas):
     selected = param.Integer(default=-1, doc="Rank of the selected mesh, -1 for none.")
 
     commands = param.List(default=canvas_commands("Cluster"), constant=True, doc="Entries of the context menu.")
-
-    _esm = module_code("cluster/cluster.js")
-    _stylesheets: ClassVar = style_sheets("kit/shell.css", "kit/differences.css", "cluster/cluster.css")
 
     def __init__(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import param
 
@@ -22,8 +22,7 @@ from meshwave.designer.canvases.expert_metrics import (
     place_name,
     price_layer,
 )
-from meshwave.designer.kit.assets import module_code, style_sheets
-from meshwave.designer.kit.canvas import Edit, read_value, short_message
+from meshwave.designer.kit.canvas import Edit, read_value, short_message, widget
 from meshwave.designer.kit.shortcuts import canvas_commands
 from meshwave.designer.kit.traffic import traffic_data
 from meshwave.designer.state import expert_edits as edits
@@ -66,6 +65,7 @@ Chips = Annotated[list[edits.Chip], lambda chips: [(int(expert), int(place)) for
 """Chips in a gesture: pairs of an expert and a place."""
 
 
+@widget("experts/experts.js", "kit/shell.css", "kit/traffic.css", "kit/differences.css", rules=_load_colours())
 class ExpertsCanvas(MarkedCanvas):
     """Widget that shows the experts of a layer as chips on their devices, to be moved, replicated and balanced.
 
@@ -77,12 +77,6 @@ class ExpertsCanvas(MarkedCanvas):
     picture = param.Dict(default={"state": "none"}, doc="Data that is drawn, as experts_picture() returns it.")
 
     commands = param.List(default=canvas_commands("Experts"), constant=True, doc="Entries of the context menu.")
-
-    _esm = module_code("experts/experts.js")
-    _stylesheets: ClassVar = [
-        *style_sheets("kit/shell.css", "kit/traffic.css", "kit/differences.css", "experts/experts.css"),
-        _load_colours(),
-    ]
 
     def __init__(
         self,

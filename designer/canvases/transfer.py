@@ -6,12 +6,11 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import param
 
-from meshwave.designer.kit.assets import module_code, style_sheets
-from meshwave.designer.kit.canvas import Overlay
+from meshwave.designer.kit.canvas import Overlay, widget
 from meshwave.designer.kit.traffic import traffic_data
 from meshwave.designer.state import transfer_edits as edits
 from meshwave.designer.state import transfer_fields, transfer_links
@@ -34,6 +33,7 @@ NOT_SIMULATED = (
 )
 
 
+@widget("transfer/transfer.js", "kit/shell.css", "kit/traffic.css")
 class TransferView(Overlay):
     """Widget that edits a transfer, as a page of its own or as an overlay of the designer's page.
 
@@ -69,9 +69,6 @@ class TransferView(Overlay):
     orderings = param.List(default=[], doc="Name, title and help.")
     cases = param.List(default=[], doc="Name and title of the predefined transfers.")
     largest = param.Integer(default=LARGEST_FILE_BYTES, constant=True, doc="Largest size of a file in bytes.")
-
-    _esm = module_code("transfer/transfer.js")
-    _stylesheets: ClassVar = style_sheets("kit/shell.css", "kit/traffic.css", "transfer/transfer.css")
 
     def __init__(
         self, session: TransferSession, on_take: Callable[[str, str], None] | None = None, **params: Any

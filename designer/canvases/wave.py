@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, ClassVar, Literal, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 import numpy as np
 import param
@@ -12,8 +12,8 @@ from pydantic import ValidationError
 
 from meshwave.designer.canvases.difference_marks import MarkedCanvas
 from meshwave.designer.canvases.wave_skips import skip_arcs
-from meshwave.designer.kit.assets import colour_rule, module_code, style_sheets
-from meshwave.designer.kit.canvas import Edit, PlainData
+from meshwave.designer.kit.assets import colour_rule
+from meshwave.designer.kit.canvas import Edit, PlainData, widget
 from meshwave.designer.kit.shortcuts import canvas_commands
 from meshwave.designer.state import design_edits as edits
 from meshwave.designer.state.field_limits import field_limit
@@ -33,6 +33,12 @@ from meshwave.engine.schedules import Pipe, schedule_names, schedules
 THUMBNAIL = Pipe(ranks=4, microbatches=8)
 
 
+@widget(
+    "wave/wave.js",
+    "kit/shell.css",
+    "kit/differences.css",
+    rules=colour_rule(".mw-wave", {f"op-{op.name.lower()}": op.name for op in Op if op.is_compute}),
+)
 class WaveCanvas(MarkedCanvas):
     """Widget that shows the path of the stages over the meshes, moves layers and stages, and selects the schedule.
 
@@ -51,12 +57,6 @@ class WaveCanvas(MarkedCanvas):
     )
 
     commands = param.List(default=canvas_commands("Wave"), constant=True, doc="Entries of the context menu.")
-
-    _esm = module_code("wave/wave.js")
-    _stylesheets: ClassVar = [
-        *style_sheets("kit/shell.css", "kit/differences.css", "wave/wave.css"),
-        colour_rule(".mw-wave", {f"op-{op.name.lower()}": op.name for op in Op if op.is_compute}),
-    ]
 
     def __init__(
         self,

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import param
 
 from meshwave.designer.forms.changes import make_edit
 from meshwave.designer.forms.fields import Field, form_sections
-from meshwave.designer.kit.assets import module_code, style_sheets
-from meshwave.designer.kit.canvas import Canvas, PlainData
+from meshwave.designer.kit.canvas import Canvas, PlainData, widget
 from meshwave.designer.state.design_edits import fix_edit
 from meshwave.designer.state.design_session import Session
 from meshwave.engine.errors import InputError
@@ -35,6 +34,7 @@ def problems_by_path(problems: Sequence[Problem], paths: Collection[str]) -> dic
     return found
 
 
+@widget("panels/form.js", "kit/shell.css")
 class Form(Canvas):
     """Form with all settings of the open design by section; each change is one edit."""
 
@@ -45,9 +45,6 @@ class Form(Canvas):
     turned = param.Integer(
         default=0, doc="Counter of documents that were opened; refused inputs are cleared when it changes."
     )
-
-    _esm = module_code("panels/form.js")
-    _stylesheets: ClassVar = style_sheets("kit/shell.css", "panels/form.css")
 
     def __init__(self, session: Session, on_profiles: Callable[[], None] = lambda: None, **params: Any) -> None:
         """Create the form; ``on_profiles`` opens the calibration profiles."""

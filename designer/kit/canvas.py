@@ -21,12 +21,14 @@ from bokeh.settings import settings
 from bokeh.util.warnings import BokehUserWarning
 from panel.custom import JSComponent
 
+from meshwave.designer.kit.assets import module_code, style_sheets
 from meshwave.designer.kit.defects import defect_text
 from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.exports.pictures.palette import MESHES
 from meshwave.engine.findings import DesignError, FindingError, Refusal
 
 T = TypeVar("T")
+W = TypeVar("W", bound=JSComponent)
 
 warnings.filterwarnings("ignore", "reference already known", BokehUserWarning)
 """A browser sends a copy of each model that was added after the page was loaded, with its first message."""
@@ -56,6 +58,23 @@ class PlainData(str):
         made = super().__new__(cls, json.dumps(data, separators=(",", ":")))
         made.data = data
         return made
+
+
+def widget(module: str, *sheets: str, rules: str = "") -> Callable[[type[W]], type[W]]:
+    """Return a decorator that sets the module of a widget and its style sheets.
+
+    Args:
+        module: the module of ``static/``, such as ``panels/memory.js``; its style sheet is ``panels/memory.css``.
+        sheets: style sheets of ``static/`` that it shares with other widgets.
+        rules: further CSS rules.
+    """
+
+    def decorate(kind: type[W]) -> type[W]:
+        kind._esm = module_code(module)
+        kind._stylesheets = [*style_sheets(*sheets, f"{module.removesuffix('.js')}.css"), *([rules] if rules else [])]
+        return kind
+
+    return decorate
 
 
 class Canvas(JSComponent):

@@ -5,13 +5,12 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import param
 import segno
 
-from meshwave.designer.kit.assets import module_code, style_sheets
-from meshwave.designer.kit.canvas import Canvas, PlainData
+from meshwave.designer.kit.canvas import Canvas, PlainData, widget
 from meshwave.designer.lessons.classroom_view import challenge_data, lesson_outline, step_title
 from meshwave.designer.state.sharing import Link
 from meshwave.engine.lessons.classroom import Classroom, Learner
@@ -20,6 +19,7 @@ from meshwave.engine.lessons.progress import load_progress
 LONGEST_MESSAGE = 300
 
 
+@widget("lessons/board.js", "kit/shell.css")
 class Board(Canvas):
     """Widget with the people, steps and scores of a workshop, and the teacher's announcement.
 
@@ -28,9 +28,6 @@ class Board(Canvas):
     """
 
     state = param.String(default=PlainData({}), doc="State of the workshop as JSON.")
-
-    _esm = module_code("lessons/board.js")
-    _stylesheets: ClassVar = style_sheets("kit/shell.css", "lessons/board.css")
 
     def __init__(
         self,

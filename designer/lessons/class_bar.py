@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import param
 
-from meshwave.designer.kit.assets import module_code, style_sheets
-from meshwave.designer.kit.canvas import Canvas
+from meshwave.designer.kit.canvas import Canvas, widget
 from meshwave.designer.lessons.classroom_view import challenge_data, step_title
 from meshwave.designer.lessons.pane import LessonPane
 from meshwave.designer.state.design_session import Session
@@ -17,6 +16,7 @@ from meshwave.engine.lessons.classroom import Classroom
 from meshwave.engine.lessons.workshop import Challenge, score_design
 
 
+@widget("lessons/class_bar.js", "kit/shell.css")
 class ClassBar(Canvas):
     """A strip at the bottom of a learner's page, which covers the page while the workshop is paused."""
 
@@ -28,9 +28,6 @@ class ClassBar(Canvas):
     )
     paused = param.Boolean(default=False, doc="True while the page is covered.")
     challenges = param.List(default=[], doc="Challenges with their leaderboards, as challenge_data() returns them.")
-
-    _esm = module_code("lessons/class_bar.js")
-    _stylesheets: ClassVar = style_sheets("kit/shell.css", "lessons/class_bar.css")
 
     def __init__(
         self,

@@ -6,15 +6,14 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 from urllib.parse import quote, unquote
 
 import param
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from meshwave.designer.kit.assets import module_code, style_sheets
-from meshwave.designer.kit.canvas import Canvas
+from meshwave.designer.kit.canvas import Canvas, widget
 from meshwave.designer.lessons.tutor import OpenLesson, Tutor
 from meshwave.designer.state.design_session import Session
 from meshwave.engine.errors import MeshwaveError
@@ -27,6 +26,7 @@ ASKING = ("number", "choice")
 LEVELS = {"beginner": "Beginner", "intermediate": "Intermediate", "advanced": "Advanced"}
 
 
+@widget("lessons/lessons.js", "kit/shell.css")
 class LessonPane(Canvas):
     """Widget next to the canvases with the lessons of a course and their steps.
 
@@ -40,9 +40,6 @@ class LessonPane(Canvas):
         default="", doc="Control to highlight: a path of the document or a label; empty if there is none."
     )
     refusal = param.String(default="", doc="Reason why the lesson cannot be opened; empty if it can.")
-
-    _esm = module_code("lessons/lessons.js")
-    _stylesheets: ClassVar = style_sheets("kit/shell.css", "lessons/lessons.css")
 
     def __init__(
         self,

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import panel as pn
 import param
 
-from meshwave.designer.kit.assets import module_code, style_sheets
-from meshwave.designer.kit.canvas import Canvas, PlainData
+from meshwave.designer.kit.canvas import Canvas, PlainData, widget
 from meshwave.designer.kit.page_setup import prepare_page
 
 REFRESH_INTERVAL_MS = 2000
@@ -30,13 +29,11 @@ def admin_page(read: Read, stop: Stop) -> pn.viewable.Viewable:
     return pn.Column(shown, sizing_mode="stretch_both", margin=0, styles={"height": "100vh", "width": "100vw"})
 
 
+@widget("admin/admin.js", "kit/shell.css")
 class AdminPage(Canvas):
     """Widget with tables of people, runs and computations; a button in each row stops the entry."""
 
     state = param.String(default=PlainData({"machine": [], "tables": []}), doc="State of the server as plain data.")
-
-    _esm = module_code("admin/admin.js")
-    _stylesheets: ClassVar = style_sheets("kit/shell.css", "admin/admin.css")
 
     def __init__(self, read: Read, stop: Stop, **params: Any) -> None:
         super().__init__(**params)

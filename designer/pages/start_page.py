@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import panel as pn
 import param
 
-from meshwave.designer.kit.assets import colour_rule, module_code, style_sheets
-from meshwave.designer.kit.canvas import Canvas, PlainData
+from meshwave.designer.kit.assets import colour_rule
+from meshwave.designer.kit.canvas import Canvas, PlainData, widget
 from meshwave.designer.kit.page_setup import hide_token, prepare_page
 from meshwave.designer.lessons.pane import lesson_entries
 from meshwave.designer.pages.design_page import page
@@ -58,6 +58,7 @@ def start_page(studio: Studio) -> pn.viewable.Viewable:
     return pn.Column(shown, sizing_mode="stretch_both", margin=0, styles={"height": "100vh", "width": "100vw"})
 
 
+@widget("start/start.js", "kit/shell.css", rules=colour_rule(".mw-start", {f"op-{op.lower()}": op for op in KINDS}))
 class StartPage(Canvas):
     """Widget with new designs, the designs of the library, the latest runs, examples and lessons.
 
@@ -78,12 +79,6 @@ class StartPage(Canvas):
     longest_name = param.Integer(
         default=files.LONGEST_NAME, constant=True, doc="Largest number of characters of a name."
     )
-
-    _esm = module_code("start/start.js")
-    _stylesheets: ClassVar = [
-        *style_sheets("kit/shell.css", "start/start.css"),
-        colour_rule(".mw-start", {f"op-{op.lower()}": op for op in KINDS}),
-    ]
 
     def __init__(self, studio: Studio, later: Later, **params: Any) -> None:
         published = [

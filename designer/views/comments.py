@@ -8,8 +8,7 @@ from typing import Annotated, Any, ClassVar
 import param
 from pydantic import ValidationError
 
-from meshwave.designer.kit.assets import module_code, style_sheets
-from meshwave.designer.kit.canvas import Canvas, PlainData
+from meshwave.designer.kit.canvas import Canvas, PlainData, widget
 from meshwave.designer.state.comments import LONGEST_COMMENT, Comment, Target
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.draft import Draft
@@ -19,6 +18,7 @@ from meshwave.engine.findings import Refusal
 from meshwave.engine.units import duration, format_time
 
 
+@widget("panels/comments.js", "kit/shell.css")
 class CommentList(Canvas):
     """The comments on the open design, and a form for a new one."""
 
@@ -27,9 +27,6 @@ class CommentList(Canvas):
     can_write = param.Boolean(default=False, doc="True if comments can be added and changed on this page.")
     notice = param.String(default="", doc="Reason why the comments cannot be read; empty if they can.")
     longest = param.Integer(default=LONGEST_COMMENT, constant=True, doc="Largest number of characters of a comment.")
-
-    _esm = module_code("panels/comments.js")
-    _stylesheets: ClassVar = style_sheets("kit/shell.css", "panels/comments.css")
 
     def __init__(
         self,

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import param
 
-from meshwave.designer.kit.assets import module_code, style_sheets
-from meshwave.designer.kit.canvas import Overlay
+from meshwave.designer.kit.canvas import Overlay, widget
 from meshwave.designer.state.design_session import PIN_LIMIT, Session
 from meshwave.designer.state.file_jobs import SMALL_FILE_BYTES, read_upload
 from meshwave.designer.views.numbers import STEP_METRICS, metric_tiles
@@ -20,6 +19,7 @@ from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.units import quantity
 
 
+@widget("panels/comparison.js", "kit/shell.css")
 class Comparison(Overlay):
     """An overlay with a column per design: the pinned designs first, the open design last."""
 
@@ -28,9 +28,6 @@ class Comparison(Overlay):
     room = param.Integer(default=PIN_LIMIT, doc="Number of designs that can still be pinned.")
     examples = param.List(default=[], doc="Examples that can be pinned without opening them.")
     stale = param.Boolean(default=False, doc="True if the open design's column is of an earlier design.")
-
-    _esm = module_code("panels/comparison.js")
-    _stylesheets: ClassVar = style_sheets("kit/shell.css", "panels/comparison.css")
 
     def __init__(self, session: Session, **params: Any) -> None:
         rows = [{"key": metric.key, "label": metric.label, "help": metric.help} for metric in STEP_METRICS]

@@ -6,21 +6,18 @@ from typing import Any, ClassVar
 
 import param
 
-from meshwave.designer.kit.assets import module_code, style_sheets
-from meshwave.designer.kit.canvas import Canvas
+from meshwave.designer.kit.canvas import Canvas, widget
 from meshwave.designer.views._view import FILL, View, views
 from meshwave.designer.views.followed_runs import FollowedRuns, mirror_params
 from meshwave.designer.views.runs import followed_runs
 
 
+@widget("panels/breakdown.js", "panels/dock.css")
 class ErrorBreakdown(Canvas):
     """Widget that compares the shown run with its prediction; the Python side of ``static/panels/breakdown.js``."""
 
     comparison = param.Dict(default={}, doc="Comparison of the shown run with its prediction.")
     outcomes = param.List(default=[], doc="Prediction errors of the runs of the same design.")
-
-    _esm = module_code("panels/breakdown.js")
-    _stylesheets: ClassVar = style_sheets("panels/dock.css", "panels/breakdown.css")
 
     def __init__(self, followed: FollowedRuns, **params: Any) -> None:
         super().__init__(**params)

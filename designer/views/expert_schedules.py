@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import param
 
 from meshwave.designer.canvases.expert_metrics import METRIC_HELP, LayerCosts, explain_terms
-from meshwave.designer.kit.assets import colour_rule, module_code, style_sheets
-from meshwave.designer.kit.canvas import Overlay, short_message
+from meshwave.designer.kit.assets import colour_rule
+from meshwave.designer.kit.canvas import Overlay, short_message, widget
 from meshwave.designer.state import expert_edits as edits
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.expert_map import LINKS, make_expert_map
@@ -68,6 +68,7 @@ HELP = {
 }
 
 
+@widget("experts/schedules.js", "kit/shell.css", rules=colour_rule(".mw-expert-schedules", COLOURS))
 class ExpertSchedules(Overlay):
     """An overlay with a card per expert schedule: its timeline on the slowest device, time, bytes sent and memory.
 
@@ -83,12 +84,6 @@ class ExpertSchedules(Overlay):
         default={}, doc="Data of the expert map; empty until it is computed. If it cannot be computed, the problem."
     )
     links = param.List(default=LINKS, constant=True, doc="Clusters whose links the map can use.")
-
-    _esm = module_code("experts/schedules.js")
-    _stylesheets: ClassVar = [
-        *style_sheets("kit/shell.css", "experts/schedules.css"),
-        colour_rule(".mw-expert-schedules", COLOURS),
-    ]
 
     def __init__(self, session: Session, **params: Any) -> None:
         super().__init__(**params)

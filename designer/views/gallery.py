@@ -7,12 +7,12 @@ as it arrives.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import param
 
-from meshwave.designer.kit.assets import colour_rule, module_code, style_sheets
-from meshwave.designer.kit.canvas import Overlay
+from meshwave.designer.kit.assets import colour_rule
+from meshwave.designer.kit.canvas import Overlay, widget
 from meshwave.designer.state import gallery_cards
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.job_processes import Done, Failed, JobUpdate, PartialResult
@@ -27,6 +27,9 @@ from meshwave.engine.program.action import WORDS, Op
 KINDS = {op.name: WORDS[op.name] for op in Op if op.is_compute}
 
 
+@widget(
+    "panels/gallery.js", "kit/shell.css", rules=colour_rule(".mw-gallery", {f"op-{op.lower()}": op for op in KINDS})
+)
 class Gallery(Overlay):
     """An overlay with every variant of every schedule for the open design.
 
@@ -36,12 +39,6 @@ class Gallery(Overlay):
 
     pinned = param.List(default=[], item_type=str, doc="Keys of the pinned cards.")
     words = param.Dict(default=KINDS, constant=True, doc="Name of each kind of computation.")
-
-    _esm = module_code("panels/gallery.js")
-    _stylesheets: ClassVar = [
-        *style_sheets("kit/shell.css", "panels/gallery.css"),
-        colour_rule(".mw-gallery", {f"op-{op.lower()}": op for op in KINDS}),
-    ]
 
     def __init__(self, session: Session, **params: Any) -> None:
         super().__init__(**params)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import param
 
-from meshwave.designer.kit.assets import module_code, style_sheets
-from meshwave.designer.kit.canvas import Canvas
+from meshwave.designer.kit.canvas import Canvas, widget
 from meshwave.designer.kit.defects import defect_text
 from meshwave.designer.state.background_calls import call_in_background
 from meshwave.designer.state.jobs import Later
@@ -19,6 +18,7 @@ from meshwave.engine.errors import MeshwaveError
 T = TypeVar("T")
 
 
+@widget("panels/launch.js", "kit/shell.css")
 class LaunchBar(Canvas):
     """Buttons that launch the open design or start a dry run, and the status of the run."""
 
@@ -34,9 +34,6 @@ class LaunchBar(Canvas):
     status = param.Dict(
         default={}, doc="Status of the run: True if it is running, the completed fraction of the steps, and a sentence."
     )
-
-    _esm = module_code("panels/launch.js")
-    _stylesheets: ClassVar = style_sheets("kit/shell.css", "panels/launch.css")
 
     def __init__(
         self,

@@ -7,8 +7,7 @@ from typing import Any, ClassVar
 
 import param
 
-from meshwave.designer.kit.assets import module_code, style_sheets
-from meshwave.designer.kit.canvas import Canvas, PlainData
+from meshwave.designer.kit.canvas import Canvas, PlainData, widget
 from meshwave.designer.kit.memory_labels import memory_label
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.views._view import FILL, View, views
@@ -22,6 +21,7 @@ MOST_GROUPS = 256
 """Number of groups of equal devices that are drawn."""
 
 
+@widget("panels/memory.js", "panels/dock.css")
 class MemoryBars(Canvas):
     """Widget with the peak memory per device as bars by category; the Python side of ``static/panels/memory.js``."""
 
@@ -31,9 +31,6 @@ class MemoryBars(Canvas):
     )
     hidden_groups = param.Integer(default=0, doc="Number of groups that are too many to be drawn.")
     capacity = param.Dict(default={}, doc="Memory of a device, in bytes and as text; empty without a prediction.")
-
-    _esm = module_code("panels/memory.js")
-    _stylesheets: ClassVar = style_sheets("panels/dock.css", "panels/memory.css")
 
     def __init__(self, session: Session, followed: FollowedRuns, **params: Any) -> None:
         super().__init__(**params)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import param
 
-from meshwave.designer.kit.assets import module_code, style_sheets
-from meshwave.designer.kit.canvas import Canvas, PlainData
+from meshwave.designer.kit.canvas import Canvas, PlainData, widget
 from meshwave.designer.state.design_session import COMPUTING_PROBLEM, STOPPED_PROBLEM, Session
 from meshwave.engine.document.differences import distinct_titles
 from meshwave.engine.predict.prediction import Prediction
@@ -323,6 +322,7 @@ STEP_METRICS = (
 # ---- the widget ----
 
 
+@widget("panels/numbers.js", "kit/shell.css")
 class Numbers(Canvas):
     """The strip of numbers, and the button that pins the design."""
 
@@ -333,9 +333,6 @@ class Numbers(Canvas):
     )
     is_pinned = param.Boolean(default=False, doc="True if the current design is pinned.")
     can_pin = param.Boolean(default=False, doc="True if the numbers are of the current design.")
-
-    _esm = module_code("panels/numbers.js")
-    _stylesheets: ClassVar = style_sheets("kit/shell.css", "panels/numbers.css")
 
     def __init__(self, session: Session, on_compare: Callable[[], Any] | None = None, **params: Any) -> None:
         """Create the strip; ``on_compare`` opens the table of the pinned designs."""

@@ -7,8 +7,7 @@ from typing import Any, ClassVar
 
 import param
 
-from meshwave.designer.kit.assets import module_code, style_sheets
-from meshwave.designer.kit.canvas import Canvas
+from meshwave.designer.kit.canvas import Canvas, widget
 from meshwave.designer.state.design_edits import fix_edit
 from meshwave.designer.state.design_session import PROGRESS_STATES, Session
 from meshwave.designer.state.job_processes import Done, Failed, JobUpdate, Progress
@@ -50,6 +49,7 @@ def problem_entries(problems: Sequence[Problem], blocking: Sequence[Problem] = (
 SEVERITIES = ("error", "launch", "warning", "computing")
 
 
+@widget("panels/problems.js", "kit/shell.css", "panels/dock.css")
 class Problems(Canvas):
     """List of the design's problems and of problems that block its launch; a click passes the path to ``on_focus``."""
 
@@ -64,9 +64,6 @@ class Problems(Canvas):
         doc="Search for a better order of the same stages: its state (open, runs, found), a sentence, the completed fraction, "
         "and whether the result can be applied; empty if the schedule has no such search.",
     )
-
-    _esm = module_code("panels/problems.js")
-    _stylesheets: ClassVar = style_sheets("kit/shell.css", "panels/dock.css", "panels/problems.css")
 
     def __init__(self, session: Session, on_focus: Callable[[str], Any] | None = None, **params: Any) -> None:
         super().__init__(**params)

@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
-from typing import Any, ClassVar, get_args
+from typing import Any, get_args
 
 import numpy as np
 import param
 
-from meshwave.designer.kit.assets import colour_rule, module_code, style_sheets
-from meshwave.designer.kit.canvas import Overlay
+from meshwave.designer.kit.assets import colour_rule
+from meshwave.designer.kit.canvas import Overlay, widget
 from meshwave.designer.state.background_calibration import BackgroundCalibration
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.jobs import Later
@@ -54,6 +54,7 @@ PAIRS: Mapping[Pair, str] = {
 }
 
 
+@widget("panels/profile.js", "kit/shell.css", rules=colour_rule(".mw-profile", {f"op-{op}": op for op in LINE_COLOURS}))
 class Profiles(Overlay):
     """An overlay with the list of profiles, and charts and tables of one of them."""
 
@@ -65,12 +66,6 @@ class Profiles(Overlay):
     used = param.Boolean(default=False, doc="True if the open design uses the profile.")
     standing = param.Dict(default={}, doc="Status of a calibration: state, profile name, completed fraction, message.")
     usual = param.String(default=DEFAULT_PROFILE.removesuffix(".json"), constant=True, doc="Default name of a profile.")
-
-    _esm = module_code("panels/profile.js")
-    _stylesheets: ClassVar = [
-        *style_sheets("kit/shell.css", "panels/profile.css"),
-        colour_rule(".mw-profile", {f"op-{op}": op for op in LINE_COLOURS}),
-    ]
 
     def __init__(
         self,

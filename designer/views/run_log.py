@@ -6,8 +6,7 @@ from typing import Any, ClassVar
 
 import param
 
-from meshwave.designer.kit.assets import module_code, style_sheets
-from meshwave.designer.kit.canvas import Canvas, PlainData
+from meshwave.designer.kit.canvas import Canvas, PlainData, widget
 from meshwave.designer.views._view import FILL, View, views
 from meshwave.designer.views.followed_runs import FollowedRuns
 from meshwave.designer.views.runs import followed_runs
@@ -18,6 +17,7 @@ MOST_LINES = 1000
 """Largest number of lines of one process, or of a search."""
 
 
+@widget("panels/run_log.js", "panels/dock.css")
 class RunLog(Canvas):
     """Widget with the last log lines of one process or of all processes, or with the lines that contain a text."""
 
@@ -27,9 +27,6 @@ class RunLog(Canvas):
         default=None, allow_None=True, doc="Number of the process that is shown; None for all."
     )
     lines = param.String(default=PlainData([]), doc="Process and text of each line.")
-
-    _esm = module_code("panels/run_log.js")
-    _stylesheets: ClassVar = style_sheets("panels/dock.css", "panels/run_log.css")
 
     def __init__(self, followed: FollowedRuns, **params: Any) -> None:
         super().__init__(**params)

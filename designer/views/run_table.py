@@ -13,8 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import param
 
-from meshwave.designer.kit.assets import module_code, style_sheets
-from meshwave.designer.kit.canvas import Canvas, PlainData
+from meshwave.designer.kit.canvas import Canvas, PlainData, widget
 from meshwave.designer.state.file_jobs import SMALL_FILE_BYTES, file_name
 from meshwave.designer.state.launches import Launches
 from meshwave.designer.views._view import FILL, View, views
@@ -52,15 +51,13 @@ class ReadRun(NamedTuple):
     has_weights: bool
 
 
+@widget("panels/run_table.js", "kit/shell.css", "panels/dock.css")
 class RunTable(Canvas):
     """Table of all runs with their results, tags and notes, and the possible actions on each run."""
 
     rows = param.String(default=PlainData([]), doc="Cells and possible actions of each run.")
     compared = param.List(default=[], item_type=str, doc="IDs of the runs that are compared with the shown one.")
     shown = param.String(default="", doc="ID of the shown run.")
-
-    _esm = module_code("panels/run_table.js")
-    _stylesheets: ClassVar = style_sheets("kit/shell.css", "panels/dock.css", "panels/run_table.css")
 
     def __init__(
         self,

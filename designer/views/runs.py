@@ -11,8 +11,7 @@ from typing import Any, ClassVar
 
 import param
 
-from meshwave.designer.kit.assets import module_code, style_sheets
-from meshwave.designer.kit.canvas import Canvas
+from meshwave.designer.kit.canvas import Canvas, widget
 from meshwave.designer.state.design_session import COMPUTING_PROBLEM, Session
 from meshwave.designer.state.launches import Launches
 from meshwave.designer.views._view import FILL, Page, View, views
@@ -46,6 +45,7 @@ CHECK_WAIT_S = 0.1
 """Longest wait for a check of the launchers; checks of runs on this machine are faster."""
 
 
+@widget("panels/runs.js", "panels/dock.css")
 class RunsPanel(Canvas):
     """Widget with the shown run, and with the training text and the emulated network of the next launch."""
 
@@ -62,8 +62,6 @@ class RunsPanel(Canvas):
         default={}, doc="Name of the uploaded dataset or None, and the largest size of a dataset in bytes."
     )
 
-    _esm = module_code("panels/runs.js")
-    _stylesheets: ClassVar = style_sheets("panels/dock.css", "panels/runs.css")
     weights = param.Dict(
         default={"names": [], "name": ""},
         doc="Names of the checkpoints that training can start from, and the chosen one; empty for random weights.",

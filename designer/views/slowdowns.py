@@ -7,8 +7,7 @@ from typing import Any, ClassVar
 
 import param
 
-from meshwave.designer.kit.assets import module_code, style_sheets
-from meshwave.designer.kit.canvas import Canvas, plain_text, read_value
+from meshwave.designer.kit.canvas import Canvas, plain_text, read_value, widget
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.views._view import FILL, View, views
 from meshwave.designer.views.followed_runs import FollowedRuns
@@ -28,6 +27,7 @@ NO_SLOWDOWN: Mapping[str, Any] = {
 """Initial values of the fields: a device, the two ranks of a link such as ``0:1``, and their slowdown factors."""
 
 
+@widget("panels/slowdowns.js", "kit/shell.css", "panels/dock.css")
 class Slowdowns(Canvas):
     """Widget with the stragglers of the shown run and simulated slowdowns."""
 
@@ -37,9 +37,6 @@ class Slowdowns(Canvas):
     links = param.List(default=[], doc="Value and title of each link between meshes that exchange messages.")
     fields = param.Dict(default=dict(NO_SLOWDOWN), doc="Values of the fields of the simulated slowdown.")
     result = param.String(default="", doc="Step time with the slowdown, and the loss of throughput, as text.")
-
-    _esm = module_code("panels/slowdowns.js")
-    _stylesheets: ClassVar = style_sheets("kit/shell.css", "panels/dock.css", "panels/slowdowns.css")
 
     def __init__(self, session: Session, followed: FollowedRuns, **params: Any) -> None:
         super().__init__(**params)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import ClassVar
 
 import panel as pn
 import param
 from panel.viewable import Viewable
 
-from meshwave.designer.kit.assets import module_code, style_sheets
-from meshwave.designer.kit.canvas import Canvas
+from meshwave.designer.kit.canvas import Canvas, widget
 
 
+@widget("panels/side.js")
 class Tabs(Canvas):
     """A row of tab titles; a title is selected with the pointer or the arrow keys."""
 
@@ -20,9 +19,6 @@ class Tabs(Canvas):
     titles = param.List(default=[], item_type=str)
     badges = param.Dict(default={}, doc="Text and severity of the badge of each title, by index.")
     active = param.Integer(default=0, doc="Index of the selected title.")
-
-    _esm = module_code("panels/side.js")
-    _stylesheets: ClassVar = style_sheets("panels/side.css")
 
     def _on_turn(self, to: int) -> None:
         self.active = min(max(to, 0), len(self.titles) - 1)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import param
 
-from meshwave.designer.kit.assets import module_code, style_sheets
-from meshwave.designer.kit.canvas import Canvas
+from meshwave.designer.kit.canvas import Canvas, widget
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.draft import Draft
 from meshwave.designer.state.library import is_id
@@ -18,6 +17,7 @@ from meshwave.engine.findings import REMOVED, Refusal
 LONGEST_VALUE = 80
 
 
+@widget("panels/together.js", "kit/shell.css", "panels/topbar.css")
 class Together(Canvas):
     """Widget with the people in a shared design, its links, and the user's values that others have changed."""
 
@@ -32,9 +32,6 @@ class Together(Canvas):
     can_share = param.Boolean(default=False, doc="True if this page can share the design and stop sharing it.")
     can_rename = param.Boolean(default=False, doc="True if users choose their names themselves.")
     longest_name = param.Integer(default=LONGEST_NAME, constant=True, doc="Largest number of characters of a name.")
-
-    _esm = module_code("panels/together.js")
-    _stylesheets: ClassVar = style_sheets("kit/shell.css", "panels/topbar.css", "panels/together.css")
 
     def __init__(self, session: Session, tab: Draft | None = None, **params: Any) -> None:
         """Create the widget; without a ``tab`` the design cannot be shared."""

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import param
 
-from meshwave.designer.kit.assets import module_code, style_sheets
-from meshwave.designer.kit.canvas import Canvas, plain_text
+from meshwave.designer.kit.canvas import Canvas, plain_text, widget
 from meshwave.designer.kit.shortcuts import SHORTCUTS, Shortcut
 from meshwave.designer.state import file_jobs
 from meshwave.designer.state.design_session import Session
@@ -44,6 +43,7 @@ def _named_texts(given: Any) -> list[tuple[str, Any]]:
 NamedTexts = Annotated[list[tuple[str, Any]], _named_texts]
 
 
+@widget("panels/topbar.js", "kit/shell.css")
 class TopBar(Canvas):
     """Widget with the design's name, the file menu, undo and redo, the theme and the keyboard help.
 
@@ -71,9 +71,6 @@ class TopBar(Canvas):
     )
     largest = param.Integer(default=file_jobs.LARGEST_FILE_BYTES, constant=True, doc="Largest size of a file in bytes.")
     theme: Any = param.Selector(default="light", objects=["light", "dark"], doc="Theme that the browser shows.")
-
-    _esm = module_code("panels/topbar.js")
-    _stylesheets: ClassVar = style_sheets("kit/shell.css", "panels/topbar.css")
 
     def __init__(
         self,
